@@ -1,0 +1,58 @@
+# make lab   opens JupyterLab on the first lab        make test   runs everything that CI runs
+# Both set up what they need: .venv, the pinned requirements, the course package.
+
+PYTHON ?= python3
+PORT ?= 8888
+JOBS ?= 2
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: help lab test test-fast test-all build format clean
+.DEFAULT_GOAL := help
+
+help:
+	@sed -n 's/^# \?//p;/^$$/q' Makefile
+
+$(READY): requirements.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "This course needs Python 3.11 or newer; '$(PYTHON)' is not. Name another one: make PYTHON=python3.12 ..."; exit 2; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "Python's venv module is missing. On Debian or Ubuntu: apt install python3-venv"; exit 2; }
+	@echo "Setting up .venv (first time: a few minutes, about 2 GB with the CPU build of PyTorch)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	@touch $@
+
+lab: $(READY)
+	@case "$(PORT)" in ''|*[!0-9]*) echo "PORT must be a number, such as 'make lab PORT=8890'; got '$(PORT)'."; exit 2;; esac
+	@if test "$(PORT)" -lt 1024 -o "$(PORT)" -gt 65535; then \
+	  echo "PORT must lie between 1024 and 65535; got $(PORT)."; exit 2; fi
+	$(BIN)/jupyter lab --ip=127.0.0.1 --port=$(PORT) --ServerApp.root_dir=. \
+	  --LabApp.default_url=/lab/tree/labs/00_start_here.ipynb $$(test "$$(id -u)" = 0 && echo --allow-root)
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/python -m helpers build --check
+
+test: lint
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --nbval-lax --nbval-cell-timeout=300 solutions
+
+# Under three minutes: no notebook runs, no grading runs.
+test-fast: lint
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not slow"
+
+# For now the same as `make test`; suites that `make test` samples run whole here.
+test-all: test
+
+build: $(READY)
+	$(BIN)/python -m helpers build
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf .venv build *.egg-info .pytest_cache .ruff_cache

@@ -1,0 +1,46 @@
+"""Helpers of Training at Scale: what the notebooks import."""
+
+import os
+
+# The memory meter reads the profiler's log. The profiler announces itself on stderr, and the CPU allocator
+# warns when memory older than the log is freed; the meter knows both, and learners need see neither.
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+
+from .claims import Claims
+from .data import digits, english
+from .device import device_name, pick_device, supports
+from .exercises import check
+from .figures import COLOURS, show, tenant_bars
+from .memory import TENANTS, MemoryMeter
+from .models import SmallCNN, SmallGPT
+from .predict import Prediction
+from .timing import compare, measure
+from .units import GB, GiB, KiB, MiB, human_bytes
+from .widgets.explore import explore
+
+__all__ = [
+    "COLOURS",
+    "GB",
+    "TENANTS",
+    "Claims",
+    "GiB",
+    "KiB",
+    "MemoryMeter",
+    "MiB",
+    "Prediction",
+    "SmallCNN",
+    "SmallGPT",
+    "check",
+    "compare",
+    "device_name",
+    "digits",
+    "english",
+    "explore",
+    "human_bytes",
+    "measure",
+    "pick_device",
+    "show",
+    "supports",
+    "tenant_bars",
+]

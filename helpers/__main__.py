@@ -1,0 +1,65 @@
+"""The command line: python -m helpers doctor | build | grade."""
+
+import argparse
+import sys
+from pathlib import Path
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m helpers", description="Training at Scale, a lab workbook.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="doctor | build | grade")
+
+    commands.add_parser("doctor", help="say what this machine can do, what is missing and how to get it")
+
+    build = commands.add_parser("build", help="build the notebooks from their sources")
+    build.add_argument("names", nargs="*", metavar="NAME", help="a source, or the beginning of its name; default: all")
+    build.add_argument("--check", action="store_true", help="build nothing; fail when a notebook is stale")
+
+    grade = commands.add_parser("grade", help="grade a folder of hand-ins, one folder a student")
+    grade.add_argument("submissions", type=Path, metavar="SUBMISSIONS")
+    grade.add_argument("--out", type=Path, required=True, metavar="DIR", help="where gradebook and pages go")
+    grade.add_argument("--seed", type=int, help="repeat a run; default: a fresh one")
+    grade.add_argument("--jobs", type=int, default=1, metavar="N", help="hand-ins graded at a time")
+    grade.add_argument("--timeout", type=float, default=120, metavar="S", help="seconds one cell may take")
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command. Returns the exit code: 0 fine, 1 something to mend was found, 2 bad input."""
+    args = _parser().parse_args(argv)
+    if args.command == "doctor":
+        from .doctor import examine
+
+        return examine()
+    if args.command == "build":
+        from .course.build import BuildError, build, problems
+
+        try:
+            if args.check:
+                found = problems(args.names)
+                print(
+                    "\n".join([*found, "Run: python -m helpers build"])
+                    if found
+                    else "All notebooks match their sources."
+                )
+                return 1 if found else 0
+            build(args.names)
+        except BuildError as error:
+            return _fail(str(error))
+        return 0
+    from .course.grade import GradeError, grade
+
+    try:
+        grade(args.submissions, args.out, seed=args.seed, jobs=args.jobs, timeout=args.timeout)
+    except GradeError as error:
+        return _fail(str(error))
+    return 0
+
+
+def _fail(message: str) -> int:
+    print(message, file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

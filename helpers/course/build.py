@@ -1,0 +1,228 @@
+"""Build the notebooks from their sources.
+
+From each `solutions/NN_topic.py` come three things: `labs/NN_topic.ipynb` (answers removed, outputs cleared),
+`solutions/NN_topic.ipynb` (solved and executed), and the reference answers as a module. Cell ids come from names or
+contents, so that the same source always builds the same bytes; a solution is executed again only when its source
+has changed.
+"""
+
+import hashlib
+import re
+import tomllib
+from pathlib import Path
+
+import nbformat
+from nbclient import NotebookClient
+from nbformat import NotebookNode
+from nbformat.v4 import new_markdown_cell, new_notebook
+
+from .source import ROOT, Source, sources
+
+PLACEHOLDER = "# YOUR CODE HERE\nraise NotImplementedError"
+REFERENCE = ROOT / "helpers" / "exercises" / "reference"
+LARGEST = 2**20  # bytes of a committed notebook
+_KERNEL = {
+    "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+    "language_info": {"name": "python"},
+}
+_REGION = re.compile(r"^( *)### BEGIN SOLUTION\n.*?^ *### END SOLUTION$", re.MULTILINE | re.DOTALL)
+
+
+class BuildError(Exception):
+    """A source that cannot be built. The message says which cell and why."""
+
+
+def clear_solution(cell: NotebookNode) -> str:
+    """Return the learner's version of a cell: each solution region is replaced by a placeholder.
+
+    A cell that is no answer (a guess to be filled in) loses its regions without a placeholder, so that it runs.
+    """
+
+    def stub(match: re.Match) -> str:
+        if not cell.metadata.get("answer"):
+            return ""
+        return "\n".join(match[1] + line for line in PLACEHOLDER.splitlines())
+
+    return _REGION.sub(stub, cell.source).rstrip("\n")
+
+
+def _identify(cells: list[NotebookNode], where: str) -> None:
+    """Give every cell its stable id: its name, else a hash of its contents."""
+    taken: set[str] = set()
+    for cell in cells:
+        cell.id = cell.metadata.get("name") or hashlib.sha256(cell.source.encode()).hexdigest()[:12]
+        if cell.id in taken:
+            raise BuildError(f"{where}: two cells are called {cell.id!r}, or have the same contents and no name.")
+        taken.add(cell.id)
+
+
+def _nbgrader(cell: NotebookNode) -> dict | None:
+    """Return nbgrader's metadata (schema 3) for answers and graded checks."""
+    points = cell.metadata.get("points")
+    answer = bool(cell.metadata.get("answer"))
+    if not answer and points is None:
+        return None
+    return {
+        "grade": points is not None,
+        "grade_id": cell.id,
+        "locked": not answer,
+        "schema_version": 3,
+        "solution": answer,
+        "task": False,
+        **({"points": points} if points is not None else {}),
+    }
+
+
+def _revealed(cell: NotebookNode) -> NotebookNode:
+    """Return a Markdown cell that hides the solution of a practice task behind a click."""
+    code = re.sub(r"^ *### (BEGIN|END) SOLUTION\n?", "", cell.source, flags=re.MULTILINE).strip()
+    text = f"<details><summary>Solution</summary>\n\n```python\n{code}\n```\n\n</details>"
+    return new_markdown_cell(text, metadata={"name": f"{cell.metadata['name']}_solution"})
+
+
+def _badge(name: str) -> str:
+    """Return the Colab badge of a learner's notebook."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    repository = project["urls"]["Repository"].removeprefix("https://github.com/")
+    link = f"https://colab.research.google.com/github/{repository}/blob/main/labs/{name}.ipynb"
+    return f"[![Open In Colab](https://colab.research.google.com/assets/colab-badge.svg)]({link})"
+
+
+def make_notebook(source: Source, solved: bool) -> NotebookNode:
+    """Return the notebook of `source` without outputs: the solved one, or the learner's."""
+    cells: list[NotebookNode] = []
+    for cell in source.cells():
+        if cell.cell_type not in ("code", "markdown"):
+            raise BuildError(f"{source.name}: a {cell.cell_type} cell; only code and Markdown cells are built.")
+        if cell.metadata.get("answer") and "### BEGIN SOLUTION" not in cell.source:
+            raise BuildError(f"{source.name}: the answer cell {cell.metadata.get('name')!r} marks no solution.")
+        if ("answer" in cell.metadata or "points" in cell.metadata) and "name" not in cell.metadata:
+            raise BuildError(f"{source.name}: an answer or graded cell has no name.")
+        cells.append(cell)
+        reveal = cell.metadata.get("reveal") and not solved
+        if reveal:
+            cells.append(_revealed(cell))
+    _identify(cells, source.name)
+    title, _, rest = cells[0].source.partition("\n")
+    cells[0].source = f"{title}\n\n{_badge(source.name)}\n{rest}"
+    for cell in cells:
+        nbgrader = _nbgrader(cell) if cell.cell_type == "code" else None
+        if not solved:
+            cell.source = clear_solution(cell)
+        tags = ["setup"] if cell.metadata.get("setup") else list(cell.metadata.get("tags", []))
+        cell.metadata = NotebookNode()
+        if nbgrader:
+            cell.metadata.nbgrader = nbgrader
+        if tags:
+            cell.metadata.tags = tags
+    return new_notebook(cells=cells, metadata=_KERNEL)
+
+
+def write(notebook: NotebookNode) -> str:
+    """Return the text of the file, the same for the same notebook."""
+    return nbformat.writes(notebook, version=4) + "\n"
+
+
+def _clean(notebook: NotebookNode) -> NotebookNode:
+    """Take out of executed outputs what differs from run to run without meaning anything."""
+    notebook.metadata = NotebookNode(_KERNEL)
+    for cell in notebook.cells:
+        cell.metadata.pop("execution", None)
+        for output in cell.get("outputs", []):
+            output.get("data", {}).pop("application/vnd.jupyter.widget-view+json", None)  # the plain figure stays
+            if "text" in output:
+                output.text = re.sub(r"\b0x[0-9a-f]{6,}\b", "0x0", output.text)
+    return notebook
+
+
+def execute(notebook: NotebookNode, folder: Path) -> NotebookNode:
+    """Run all cells in `folder` and return the notebook with its outputs."""
+    NotebookClient(notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": folder}}).execute()
+    return _clean(notebook)
+
+
+def _without_outputs(notebook: NotebookNode) -> str:
+    plain = nbformat.from_dict(notebook)
+    for cell in plain.cells:
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = [], None
+    return write(plain)
+
+
+def solution_problem(source: Source) -> str | None:
+    """Say what is wrong with the executed solution of `source`; None if it is up to date."""
+    path = source.path.with_suffix(".ipynb")
+    if not path.exists():
+        return "is missing"
+    notebook = nbformat.read(path, as_version=4)
+    if _without_outputs(notebook) != write(make_notebook(source, solved=True)):
+        return "is older than its source"
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    if any(cell.execution_count is None for cell in code):
+        return "has cells that were not run"
+    outputs = [output for cell in code for output in cell.outputs]
+    if any(output.output_type == "error" or output.get("name") == "stderr" for output in outputs):
+        return "shows an error or a warning"
+    if path.stat().st_size > LARGEST:
+        return f"is larger than {LARGEST:,} bytes"
+    return None
+
+
+def _select(names: list[str]) -> list[Source]:
+    """Return the sources whose names begin with one of `names` (all, when none is given)."""
+    known = sources()
+    chosen = [s for s in known if not names or any(s.name.startswith(name) for name in names)]
+    for name in names:
+        if not any(s.name.startswith(name) for s in known):
+            raise BuildError(f"No source is called {name!r}. There are: {', '.join(s.name for s in known)}.")
+    return chosen
+
+
+def _plain_files(source: Source) -> dict[Path, str]:
+    """Return the files that follow from the source alone, without running anything."""
+    files = {ROOT / "labs" / f"{source.name}.ipynb": write(make_notebook(source, solved=False))}
+    reference = source.reference()
+    if reference is not None:
+        files[REFERENCE / f"{source.exercise}.py"] = reference
+    return files
+
+
+def problems(names: list[str]) -> list[str]:
+    """List every built file that does not match its source; empty when all do."""
+    found = []
+    for source in _select(names):
+        for path, text in _plain_files(source).items():
+            if not path.exists() or path.read_text(encoding="utf-8") != text:
+                found.append(f"{path.relative_to(ROOT).as_posix()} does not match its source")
+        problem = solution_problem(source)
+        if problem:
+            found.append(f"solutions/{source.name}.ipynb {problem}")
+    if not names:
+        known = {s.name for s in sources()}
+        for folder in ("labs", "solutions"):
+            strays = [p for p in sorted((ROOT / folder).glob("*.ipynb")) if p.stem not in known]
+            found += [f"{folder}/{p.name} has no source" for p in strays]
+    return found
+
+
+def build(names: list[str]) -> None:
+    """Write all files of the chosen sources; execute the solutions whose source has changed.
+
+    Raises:
+        BuildError: a source is malformed, or a name matches none.
+    """
+    chosen = _select(names)
+    for source in chosen:  # the references first: executed solutions check themselves against them
+        for path, text in _plain_files(source).items():
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text, encoding="utf-8", newline="\n")
+    for source in chosen:
+        if solution_problem(source) is None:
+            print(f"{source.name}: up to date")
+            continue
+        print(f"{source.name}: running the solution", flush=True)
+        notebook = execute(make_notebook(source, solved=True), source.path.parent)
+        source.path.with_suffix(".ipynb").write_text(write(notebook), encoding="utf-8", newline="\n")
+        problem = solution_problem(source)
+        if problem:
+            raise BuildError(f"solutions/{source.name}.ipynb {problem}.")

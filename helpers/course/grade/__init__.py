@@ -1,0 +1,107 @@
+"""Grade a folder of hand-ins.
+
+For each hand-in: take its answer cells, put them into the instructor's notebook, run that under nbval, and judge the
+evidence out here, beside the evidence of the reference run with the same fresh seed.
+"""
+
+import os
+import random
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from ...exercises.base import Evidence
+from ...exercises.run import judge
+from ..source import Source, sources
+from .collect import HandIn, read_hand_in, reference_hand_in
+from .report import write_reports
+from .result import Result, evidence_of, grade_run, not_run, parts_of
+from .run import run_hand_in
+
+
+class GradeError(Exception):
+    """Grading cannot begin. The message says what to change."""
+
+
+def _students(submissions: Path) -> list[Path]:
+    if not submissions.is_dir():
+        raise GradeError(f"{submissions} is not a folder. Give the folder that holds one folder a student.")
+    students = sorted(p for p in submissions.iterdir() if p.is_dir() and not p.name.startswith("."))
+    if not students:
+        raise GradeError(f"{submissions} holds no folders. Hand-ins are looked for in {submissions}/STUDENT/.")
+    return students
+
+
+def _expected(source: Source, seed: int, timeout: float, threads: int) -> dict[str, dict[str, Evidence]]:
+    """Return the evidence of the reference, by check cell; it must earn full points before anyone is graded."""
+    hand_in = reference_hand_in(source)
+    run = run_hand_in(hand_in, seed, timeout, threads)
+    expected = {cell: evidence_of(run, cell) for cell in parts_of(hand_in)}
+    for cell, part in parts_of(hand_in).items():
+        names = {check.name() for check in part.checks}
+        if set(expected[cell]) != names or not all(v.passed for v in judge(part, expected[cell], expected[cell])):
+            raise GradeError(
+                f"The reference solution of {source.name} does not pass its own check {part.name} on this machine; "
+                f"nobody was graded. Try a longer --timeout (now {timeout:g} s)."
+            )
+    return expected
+
+
+def grade(submissions: Path, out: Path, seed: int | None = None, jobs: int = 1, timeout: float = 120) -> list[Result]:
+    """Grade every student folder in `submissions` and write gradebook and feedback pages to `out`.
+
+    Args:
+        seed: decides the inputs of all checks; None draws a fresh one.
+        jobs: hand-ins run at a time.
+        timeout: seconds one cell may take.
+
+    Raises:
+        GradeError: there is nothing to grade, or the reference fails on this machine.
+    """
+    if jobs < 1 or timeout <= 0:
+        raise GradeError("--jobs must be at least 1 and --timeout more than 0 seconds.")
+    students = _students(submissions)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise GradeError(f"Results cannot be written to {out}: {error.strerror}.") from None
+    seed = random.SystemRandom().randrange(2**31) if seed is None else seed
+    console = Console()
+    console.print(
+        "Hand-ins run with your rights and without a sandbox: these grades are untrusted. "
+        "Grade only work of people whose code you would run."
+    )
+    threads = max(1, (os.cpu_count() or 1) // jobs)
+    exercises = [source for source in sources() if source.graded]
+    hand_ins = [read_hand_in(student, source) for student in students for source in exercises]
+    expected = {source.name: _expected(source, seed, timeout, threads) for source in exercises}
+
+    def one(hand_in: HandIn) -> Result:
+        if hand_in.problem:
+            return not_run(hand_in)
+        return grade_run(hand_in, run_hand_in(hand_in, seed, timeout, threads), expected[hand_in.source.name])
+
+    results: list[Result] = []
+    with ThreadPoolExecutor(jobs) as pool:
+        for result in pool.map(one, hand_ins):  # in order: the gradebook grows row by row
+            results.append(result)
+            write_reports(results, out, seed)
+            console.print(f"[{len(results)}/{len(hand_ins)}] {result.student} {result.exercise}: ", end="")
+            console.print(f"{result.total} of {result.maximum}, {result.status}", markup=False)
+    console.print(_summary(results))
+    console.print(f"{out / 'gradebook.csv'} and one page a student in {out / 'feedback'} (seed {seed})", markup=False)
+    return results
+
+
+def _summary(results: list[Result]) -> Table:
+    table = Table("student", "exercise", "points", "status", "reason", title="Gradebook")
+    for r in results:
+        table.add_row(*map(_plain, (r.student, r.exercise, f"{r.total}/{r.maximum}", r.status, r.reason)))
+    return table
+
+
+def _plain(text: str) -> str:
+    """Keep rich from reading markup in a student's words."""
+    return text.replace("[", r"\[")

@@ -1,0 +1,39 @@
+"""A pytest plugin that writes down what each cell of an nbval run did.
+
+nbval runs the cells and tells right from wrong by their outputs; grading wants the outputs themselves. One line of
+JSON a cell: its id, its error if it had one, whether it timed out, and the evidence it displayed.
+"""
+
+import json
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ...exercises.run import MIME
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that says where to write."""
+    parser.addoption("--evidence", type=Path, help="file to write the evidence of each cell to")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> Generator[None, Any, Any]:
+    """Append the record of a cell once it has run."""
+    report = yield
+    if call.when == "call":
+        outputs = getattr(item, "test_outputs", [])
+        errors = [f"{o['ename']}: {o['evalue']}" for o in outputs if o["output_type"] == "error"]
+        if call.excinfo is not None and not errors:
+            errors = [str(call.excinfo.value)]
+        record = {
+            "cell": item.cell.id,
+            "error": errors[0][:500] if errors else None,
+            "timed_out": bool(item.parent.timed_out),
+            "evidence": [o["data"][MIME] for o in outputs if MIME in o.get("data", {})],
+        }
+        with item.config.getoption("evidence").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
+    return report

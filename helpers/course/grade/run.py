@@ -1,0 +1,84 @@
+"""Run one hand-in under nbval, in a process of its own with limits on time."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import nbformat
+import psutil
+
+from .collect import HandIn, grading_notebook
+
+START_UP = 90  # seconds for pytest and the kernel to start, beside what the cells may take
+
+
+@dataclass
+class CellRecord:
+    """What one cell did: see plugin.py."""
+
+    cell: str
+    error: str | None
+    timed_out: bool
+    evidence: list[str]
+
+
+@dataclass
+class Run:
+    """What became of a hand-in's cells. `finished` is False when the run had to be killed or broke off."""
+
+    records: dict[str, CellRecord]
+    finished: bool
+    output: str
+
+    @property
+    def timed_out(self) -> bool:
+        """Whether a cell, or the run as a whole, took too long."""
+        return any(record.timed_out for record in self.records.values())
+
+
+def run_hand_in(hand_in: HandIn, seed: int, timeout: float, threads: int) -> Run:
+    """Run `hand_in` with the inputs of `seed`, PyTorch using `threads` threads.
+
+    A cell may take `timeout` seconds; after the first that takes longer the rest are not run.
+    """
+    with tempfile.TemporaryDirectory(prefix="grade-", ignore_cleanup_errors=True) as scratch:
+        folder = Path(scratch)
+        notebook, evidence = folder / "hand_in.ipynb", folder / "evidence.jsonl"
+        content = grading_notebook(hand_in, seed)
+        notebook.write_text(nbformat.writes(content), encoding="utf-8")
+        command = [
+            *(sys.executable, "-m", "pytest", str(notebook), f"--rootdir={folder}", f"--evidence={evidence}"),
+            *("-p", "helpers.course.grade.plugin", "-p", "no:cacheprovider", "-q", "--tb=line"),
+            *("--nbval-lax", f"--nbval-cell-timeout={timeout:g}", f"--nbval-kernel-startup-timeout={START_UP}"),
+        ]
+        wall = START_UP + timeout * len(content.cells)
+        output, finished = _run(command, folder, wall, threads)
+        lines = evidence.read_text(encoding="utf-8").splitlines() if evidence.exists() else []
+        records = [CellRecord(**json.loads(line)) for line in lines]
+    complete = finished and len(records) == len(content.cells)
+    return Run({record.cell: record for record in records}, complete, output)
+
+
+def _run(command: list[str], folder: Path, wall: float, threads: int) -> tuple[str, bool]:
+    """Run `command` in `folder` for at most `wall` seconds; nothing it started is left running."""
+    # Kernels that share the cores without knowing of each other take many times longer than one after the other.
+    env = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+    process = subprocess.Popen(
+        command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+    )
+    try:
+        output, _ = process.communicate(timeout=wall)
+        return output, process.returncode in (0, 1)  # 1: some cells failed, which is for the judge to say
+    except subprocess.TimeoutExpired:
+        return f"stopped after {wall:g} seconds", False
+    finally:
+        if process.poll() is None:
+            tree = [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]
+            for member in tree:
+                member.kill()
+            psutil.wait_procs(tree, timeout=10)
+            process.wait()

@@ -1,0 +1,71 @@
+"""A lab's source: percent-format Python whose cells carry a name and a role.
+
+Roles are written on the cell marker: `setup=true` (imports and what every later cell needs), `answer=true`
+(the learner fills it in), `points=N` (a graded check), `reveal=true` (an answer whose solution learners may see).
+"""
+
+import ast
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import jupytext
+from nbformat import NotebookNode
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Source:
+    """One lab or exercise, read from `solutions/NN_topic.py`."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """Return the name all its notebooks share, e.g. "03_x1_amp_cnn"."""
+        return self.path.stem
+
+    @property
+    def exercise(self) -> str:
+        """Return the module of its checks: "x1" for "03_x1_amp_cnn", "lab03" for "03_mixed_precision"."""
+        number, second = self.name.split("_")[:2]
+        return second if re.fullmatch(r"x\d", second) else f"lab{number}"
+
+    @property
+    def graded(self) -> bool:
+        """Return whether it is a graded exercise."""
+        return self.exercise.startswith("x")
+
+    def cells(self) -> list[NotebookNode]:
+        """Return its cells, solved."""
+        return jupytext.read(self.path, fmt="py:percent").cells
+
+    def reference(self) -> str | None:
+        """Return the module that checks compare with: imports of the set-up cell and all answer cells.
+
+        None when the source has no answer cells.
+        """
+        cells = self.cells()
+        answers = [cell.source for cell in cells if cell.metadata.get("answer")]
+        if not answers:
+            return None
+        imports, values = [], []
+        for cell in cells:
+            if cell.metadata.get("setup"):
+                for node in ast.parse(cell.source).body:
+                    if isinstance(node, ast.Import | ast.ImportFrom):
+                        imports.append(ast.unparse(node))
+                    elif isinstance(node, ast.Assign):
+                        values.append(ast.unparse(node))
+        header = (
+            f'"""The reference answers of {self.path.parent.name}/{self.path.name}, which `check` compares with.\n\n'
+            'Written by `python -m helpers build`; change the source, not this file.\n"""\n'
+        )
+        text = "\n\n\n".join(["\n".join([header, *imports, "", *values]), *answers])
+        return re.sub(r"^ *### (BEGIN|END) SOLUTION\n", "", text + "\n", flags=re.MULTILINE)
+
+
+def sources() -> list[Source]:
+    """Return all labs and exercises of the checkout, in order."""
+    return [Source(path) for path in sorted((ROOT / "solutions").glob("[0-9][0-9]_*.py"))]

@@ -1,0 +1,58 @@
+"""Real data that needs no download.
+
+The digits are the 1,797 handwritten ones that scikit-learn carries (8 x 8 grey pixels, from the UCI
+repository). The text is Python's own reference manual, which every Python installation carries for its
+`help()` function.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Split(NamedTuple):
+    """Inputs and targets of a training set and of a test set."""
+
+    train_x: Tensor
+    train_y: Tensor
+    test_x: Tensor
+    test_y: Tensor
+
+
+def digits(device: torch.device | str = "cpu", size: int = 8, test_share: float = 0.25) -> Split:
+    """Load the handwritten digits, shuffled in a fixed order.
+
+    Args:
+        size: side of the images. 8 is the original; larger ones are enlarged without smoothing.
+        test_share: share of the images kept for testing.
+
+    Returns:
+        images (N, 1, size, size) of FP32 with mean 0 and deviation 1, labels (N,) of int64.
+    """
+    from sklearn.datasets import load_digits  # slow to import, and only needed here
+
+    data = load_digits()
+    images = torch.tensor(data.images, dtype=torch.float32).unsqueeze(1)  # (N, 1, 8, 8)
+    images = (images - images.mean()) / images.std()
+    if size != 8:
+        images = torch.nn.functional.interpolate(images, size=(size, size), mode="nearest")
+    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
+    images, labels = images[order].to(device), torch.tensor(data.target)[order].to(device)
+    tests = round(len(images) * test_share)
+    return Split(images[tests:], labels[tests:], images[:tests], labels[:tests])
+
+
+def english(device: torch.device | str = "cpu", test_share: float = 0.1) -> Split:
+    """Load English text as bytes (a vocabulary of 256): several hundred thousand of them.
+
+    Returns:
+        token ids of int64: train_x (N,) and test_x (M,); the targets are the same ids one further on.
+    """
+    from pydoc_data.topics import topics
+
+    text = "\n\n".join(topics[name] for name in sorted(topics)).encode()
+    ids = torch.frombuffer(bytearray(text), dtype=torch.uint8).long().to(device)
+    tests = round(len(ids) * test_share)
+    train, test = ids[tests:], ids[:tests]
+    return Split(train[:-1], train[1:], test[:-1], test[1:])

@@ -1,0 +1,84 @@
+"""What is this machine, what can it do, what is missing and how to get it."""
+
+import os
+import platform
+from importlib.metadata import PackageNotFoundError, version
+
+import psutil
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from .device import device_name, pick_device, supports
+from .memory import MemoryMeter
+from .units import human_bytes
+
+FORMATS = {
+    "FP32": torch.float32,
+    "BF16": torch.bfloat16,
+    "FP16": torch.float16,
+    "FP8 E4M3": torch.float8_e4m3fn,
+    "FP8 E5M2": torch.float8_e5m2,
+}
+PACKAGES = {
+    "torch": "everything",
+    "matplotlib": "figures",
+    "scikit-learn": "the handwritten digits",
+    "jupyterlab": "opening the labs",
+    "ipywidgets": "figures to play with",
+    "transformers": "Hugging Face models",
+    "peft": "LoRA",
+    "nbval": "grading",
+}
+
+
+def device_memory(device: torch.device) -> tuple[int, int]:
+    """Return (free, total) bytes of memory that `device` computes in."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)
+    memory = psutil.virtual_memory()  # an Apple GPU shares the machine's memory
+    return memory.available, memory.total
+
+
+def _machine() -> Table:
+    device = pick_device()
+    free, total = device_memory(device)
+    with MemoryMeter() as meter:
+        torch.ones(1000, device=device).add(1)
+    table = Table(show_header=False, title="This machine", title_justify="left")
+    table.add_row("device", f"{device_name(device)} ({device.type})")
+    if torch.cuda.device_count() > 1:
+        table.add_row("GPUs", str(torch.cuda.device_count()))
+    table.add_row("its memory", f"{human_bytes(free)} free of {human_bytes(total)}")
+    table.add_row("CPU", f"{device_name(torch.device('cpu'))}, {os.cpu_count()} cores")
+    table.add_row("system", f"{platform.system()} {platform.release()}, Python {platform.python_version()}")
+    table.add_row("computes in", ", ".join(name for name, dtype in FORMATS.items() if supports(dtype, device)))
+    table.add_row("cannot compute in", ", ".join(n for n, d in FORMATS.items() if not supports(d, device)) or "-")
+    table.add_row("memory meter", "every byte of the allocator" if meter.method == "allocator" else "tensors counted")
+    return table
+
+
+def _packages() -> tuple[Table, list[str]]:
+    table = Table("package", "version", "for", title="Packages", title_justify="left")
+    missing = []
+    for name, purpose in PACKAGES.items():
+        try:
+            found = version(name)
+        except PackageNotFoundError:
+            found = "missing"
+            missing.append(name)
+        table.add_row(name, found, purpose)
+    return table, missing
+
+
+def examine() -> int:
+    """Print the report. Returns 0 when all that the labs need is there, else 1."""
+    console = Console()
+    console.print(_machine())
+    packages, missing = _packages()
+    console.print(packages)
+    if missing:
+        console.print(f"Missing: {', '.join(missing)}. Get them with: python -m pip install {' '.join(missing)}")
+        return 1
+    console.print("Everything the labs need is here.")
+    return 0

@@ -1,0 +1,79 @@
+"""What a check is made of.
+
+A check has two halves that never meet. The **probe** runs the learner's code on inputs drawn from a seed and
+writes down what happened: the evidence, plain numbers and words. The **judge** compares that evidence with the
+evidence of the reference answer, probed with the same seed, and says what is wrong or says nothing.
+
+In a notebook both halves run side by side. In grading the probe runs in the learner's kernel and the judge
+outside of it, where no hand-in can reach; that is why evidence must survive JSON.
+"""
+
+import re
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+Evidence = dict[str, Any]
+
+
+class Check(ABC):
+    """One thing that must hold. The first line of the docstring says which, in the learner's words."""
+
+    points: int = 0
+    hint: str = ""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name in reports: `ScaleGrows` is reported as scale_grows."""
+        return re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
+
+    @classmethod
+    def rule(cls) -> str:
+        """Return what must hold, in one line."""
+        return (cls.__doc__ or "").strip().splitlines()[0]
+
+    @staticmethod
+    @abstractmethod
+    def probe(seed: int, *answers: Any) -> Evidence:
+        """Run the learner's `answers` on inputs drawn from `seed`; return what happened."""
+
+    @staticmethod
+    @abstractmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        """Return None when `seen` is right, else one or two sentences that say what to look at."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """The checks of one answer cell.
+
+    Args:
+        name: exercise and part, e.g. "x1.scaler".
+        answers: the names that the answer cells define and the checks take, in order.
+    """
+
+    name: str
+    answers: tuple[str, ...]
+    checks: tuple[type[Check], ...]
+
+    @property
+    def points(self) -> int:
+        """Points of all checks together."""
+        return sum(check.points for check in self.checks)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of one check."""
+
+    check: str
+    rule: str
+    points: int
+    max_points: int
+    diagnosis: str | None
+    hint: str
+
+    @property
+    def passed(self) -> bool:
+        """Whether the check found nothing wrong."""
+        return self.diagnosis is None

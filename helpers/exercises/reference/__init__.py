@@ -1,0 +1,1 @@
+"""Reference answers, written by `python -m helpers build` from the sources in solutions/."""

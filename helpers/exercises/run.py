@@ -1,0 +1,132 @@
+"""Run a part's checks: `check` in a notebook, `collect` in grading."""
+
+import importlib
+import json
+import os
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .base import Check, Evidence, Part, Verdict
+
+MIME = "application/vnd.training-at-scale.evidence"
+NOT_ATTEMPTED_YET = "Not attempted yet."
+
+
+def find_part(name: str) -> Part:
+    """Return the part called `name`, e.g. "x1.scaler".
+
+    Raises:
+        LookupError: no exercise has such a part.
+    """
+    exercise = name.partition(".")[0]
+    try:
+        parts = importlib.import_module(f"{__package__}.{exercise}").PARTS
+        return next(part for part in parts if part.name == name)
+    except (ModuleNotFoundError, StopIteration):
+        raise LookupError(f"There is no check called {name!r}.") from None
+
+
+def probe(item: type[Check], answers: tuple[Any, ...], seed: int) -> Evidence:
+    """Probe `answers` with one check: {"seen": what happened}, or {"error": ..., "text": ...} if it raised."""
+    try:
+        with torch.random.fork_rng():  # the notebook's own random numbers go on as if nothing had happened
+            torch.manual_seed(seed)
+            return {"seen": item.probe(seed, *answers)}
+    except Exception as error:
+        return {"error": type(error).__name__, "text": _describe(error)}
+
+
+def gather(part: Part, answers: tuple[Any, ...], seed: int) -> dict[str, Evidence]:
+    """Probe `answers` with each check of `part`."""
+    return {item.name(): probe(item, answers, seed) for item in part.checks}
+
+
+def _describe(error: Exception) -> str:
+    """Say what was raised, and by which line of the answer."""
+    message = " ".join(str(error).split())[:300]
+    text = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    ours = str(Path(__file__).parent)
+    frames = traceback.extract_tb(error.__traceback__)
+    theirs = [f for f in frames if not f.filename.startswith(ours) and "site-packages" not in f.filename]
+    if theirs and theirs[-1].line:
+        text += f" (at: {theirs[-1].line})"
+    return text
+
+
+def judge(part: Part, evidence: Mapping[str, Evidence], expected: Mapping[str, Evidence]) -> list[Verdict]:
+    """Compare the evidence of an answer with that of the reference, check by check.
+
+    Evidence may come from a kernel that nobody vouches for: whatever its shape, there is a verdict.
+    """
+    return [_verdict(item, evidence.get(item.name()), expected[item.name()]) for item in part.checks]
+
+
+def _verdict(item: type[Check], entry: object, reference: Evidence) -> Verdict:
+    if "seen" not in reference:
+        raise RuntimeError(f"{item.name()}: the reference answer failed: {reference['text']}")
+    if not isinstance(entry, dict):
+        diagnosis = "The check did not run."
+    elif "seen" in entry:
+        try:
+            diagnosis = item.judge(entry["seen"], reference["seen"])
+        except Exception:  # the evidence is not of the shape that a probe writes
+            diagnosis = "The evidence of this check cannot be read."
+    else:
+        untouched = entry.get("error") == "NotImplementedError"
+        diagnosis = NOT_ATTEMPTED_YET if untouched else f"Raised {entry.get('text')}"
+    points = item.points if diagnosis is None else 0
+    return Verdict(item.name(), item.rule(), points, item.points, diagnosis, item.hint)
+
+
+def reference_evidence(part: Part, seed: int) -> dict[str, Evidence]:
+    """Probe the reference answer: the answer cells of the solution, which the build keeps as a module."""
+    module = importlib.import_module(f"{__package__}.reference.{part.name.partition('.')[0]}")
+    answers = tuple(getattr(module, name) for name in part.answers)
+    return gather(part, answers, seed)
+
+
+def check(name: str, *answers: Callable[..., Any], seed: int = 0) -> None:
+    """Check the learner's `answers` for the part called `name` and print a verdict a line.
+
+    Nothing is raised when a check fails, so that "Run All" goes on; when nbgrader validates or grades
+    a notebook, a failed check raises, as nbgrader expects.
+    """
+    part = find_part(name)
+    verdicts = judge(part, gather(part, answers, seed), reference_evidence(part, seed))
+    print(report(part, verdicts))
+    if any(key in os.environ for key in ("NBGRADER_EXECUTION", "NBGRADER_VALIDATING")):
+        failed = [v.check for v in verdicts if not v.passed]
+        if failed:
+            raise AssertionError(", ".join(failed))
+
+
+def report(part: Part, verdicts: list[Verdict]) -> str:
+    """Write verdicts for people: a mark, the rule, and under a failed one what to look at."""
+    if all(v.diagnosis == NOT_ATTEMPTED_YET for v in verdicts):
+        return f"{part.name}: not attempted yet. Fill in the answer cell, run it, then run this cell again."
+    passed = sum(v.passed for v in verdicts)
+    score = f"{sum(v.points for v in verdicts)} of {part.points} points" if part.points else "practice"
+    lines = [f"{part.name}: {passed} of {len(verdicts)} checks passed ({score})"]
+    for v in verdicts:
+        lines.append(f"  {'✓' if v.passed else '✗'} {v.check}: {v.rule}")
+        if not v.passed:
+            lines.append(f"      {v.diagnosis}")
+            lines.append(f"      Hint: {v.hint}")
+    return "\n".join(lines)
+
+
+def collect(name: str, *answers: Callable[..., Any], seed: int) -> None:
+    """Probe the learner's `answers` and hand the evidence to whoever runs this kernel. Nothing is judged.
+
+    Evidence goes out check by check: when one hangs, that of the others is already there. It goes out as text,
+    for a gradient may be NaN, which Jupyter's messages may not.
+    """
+    from IPython.display import display
+
+    for item in find_part(name).checks:
+        evidence = {item.name(): probe(item, answers, seed)}
+        display({MIME: json.dumps(evidence), "text/plain": f"evidence of {item.name()}"}, raw=True)

@@ -1,0 +1,29 @@
+"""Commit to a number before the measurement shows it.
+
+A prediction that was wrong teaches more than a figure that was read; so every measurement in the labs is
+preceded by a guess, and the difference gets explained.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A question with a number for an answer. `guess` is None until somebody dares."""
+
+    question: str
+    guess: float | None
+    unit: str
+
+    def reveal(self, measured: float) -> None:
+        """Print the guess beside the measured figure (same unit), and how far apart they are."""
+        print(f"{self.question}: measured {measured:.4g} {self.unit}")
+        if self.guess is None:
+            print("  You have not guessed. Put a number into the cell above: it costs nothing to be wrong here.")
+        elif measured and self.guess / measured > 0:
+            ratio = self.guess / measured
+            off = f"{ratio:.2f}x the truth" if ratio >= 1 else f"{1 / ratio:.2f}x too low"
+            within = abs(ratio - 1) <= 0.1
+            print(f"  You said {self.guess:.4g} {self.unit}: {'within 10 %' if within else off}.")
+        else:
+            print(f"  You said {self.guess:.4g} {self.unit}.")

@@ -1,0 +1,1 @@
+"""Figures to play with: one file each."""

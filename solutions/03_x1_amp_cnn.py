@@ -1,0 +1,239 @@
+# %% [markdown] name="title"
+# # X1 · Train a CNN in mixed precision
+#
+# **Graded exercise, 10 points.** You write a dynamic loss scaler, a training step that is right for FP32, BF16
+# and FP16, and the experiment that compares the three in memory, time and accuracy.
+#
+# | | |
+# |---|---|
+# | After this you can | write loss scaling by hand; put unscaling, clipping and stepping in the right order; say what mixed precision saved and what it did not |
+# | Time | 60 to 90 minutes |
+# | Difficulty | ●●○ |
+# | Needs | a CPU; a GPU makes the speed column interesting |
+# | Before this | lab 03 |
+# | Syllabus | X1 (T4, T5, T6, T7, C7, P2, P3) |
+#
+# Three answer cells, each followed by its check. A check prints what it found and what to look at; run it as often
+# as you like. Save the notebook when you are done: it is your hand-in, and its name must stay as it is.
+
+# %% name="setup" setup=true
+import time
+
+from helpers import MemoryMeter, SmallCNN, check, device_name, digits, human_bytes, pick_device
+
+import torch
+import torch.nn.functional as F
+
+device = pick_device()
+print(f"{device_name(device)} ({device.type}), torch {torch.__version__}")
+
+# %% [markdown] name="scaler_task"
+# ## Part 1 · A dynamic loss scaler (3 points)
+#
+# FP16 cannot hold numbers below 6e-8, and many gradients are smaller than that. Multiply the loss by a large scale,
+# and every gradient grows with it and survives; divide before the optimizer looks. How large? As large as
+# possible without overflow, and nobody knows in advance: so the scale is found while training.
+#
+# Think of a camera that sets its own exposure. It brightens bit by bit while all goes well; when a picture comes out
+# white, it throws that picture away and turns the exposure down.
+#
+# **Contract.** `DynamicLossScaler` has the interface of `torch.amp.GradScaler`:
+#
+# - `get_scale()` gives the present scale, a float.
+# - `scale(loss)` returns the loss times the scale. `loss` is a tensor with no dimensions.
+# - `unscale_(optimizer)` divides the gradients of all the optimizer's parameters by the scale, in place, and remembers whether
+#   any element was inf or NaN. Parameters whose `.grad` is None are passed over.
+# - `step(optimizer)` calls `unscale_` unless you have since the last `update()`; then calls `optimizer.step()` if all
+#   gradients were finite. Returns True if it stepped, False if it skipped.
+# - `update()` is called once after each step. After a skipped step the scale is multiplied by `backoff_factor`. After
+#   `growth_interval` good steps in a row it is multiplied by `growth_factor`, and the count starts again; it also starts again after a
+#   skipped step.
+
+
+# %% name="scaler" answer=true
+class DynamicLossScaler:
+    """Finds the largest loss scale that does not overflow, while training."""
+
+    def __init__(self, init_scale=2.0**16, growth_factor=2.0, backoff_factor=0.5, growth_interval=2000):
+        self.current_scale = init_scale
+        self.growth_factor = growth_factor
+        self.backoff_factor = backoff_factor
+        self.growth_interval = growth_interval
+        self.good_steps = 0
+        self.overflowed = None  # None: unscale_ has not run since the last update
+
+    def get_scale(self):
+        return self.current_scale
+
+    def scale(self, loss):
+        ### BEGIN SOLUTION
+        return loss * self.current_scale
+        ### END SOLUTION
+
+    def unscale_(self, optimizer):
+        ### BEGIN SOLUTION
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        for gradient in gradients:
+            gradient.div_(self.current_scale)
+        self.overflowed = not all(torch.isfinite(gradient).all() for gradient in gradients)
+        ### END SOLUTION
+
+    def step(self, optimizer):
+        ### BEGIN SOLUTION
+        if self.overflowed is None:
+            self.unscale_(optimizer)
+        if not self.overflowed:
+            optimizer.step()
+        return not self.overflowed
+        ### END SOLUTION
+
+    def update(self):
+        ### BEGIN SOLUTION
+        if self.overflowed:
+            self.current_scale *= self.backoff_factor
+            self.good_steps = 0
+        else:
+            self.good_steps += 1
+            if self.good_steps == self.growth_interval:
+                self.current_scale *= self.growth_factor
+                self.good_steps = 0
+        self.overflowed = None
+        ### END SOLUTION
+
+
+# %% name="scaler_check" points=3
+check("x1.scaler", DynamicLossScaler)
+
+# %% [markdown] name="step_task"
+# ## Part 2 · One training step (5 points)
+#
+# **Contract.** `train_step` takes one optimizer step and returns the loss.
+#
+# - `images` (B, 1, H, H) in FP32 and `labels` (B,) of int64, on the model's device.
+# - `dtype` is `torch.float32`, `torch.bfloat16` or `torch.float16`: what convolutions and linear layers compute in. The
+#   weights stay FP32.
+# - The loss is cross-entropy in FP32. `backward()` runs outside autocast.
+# - The **true** gradient (not the scaled one) is clipped to the norm `max_norm` over all parameters.
+# - `scaler` is None, or an object with `scale`, `unscale_`, `step` and `update`; then the step goes through it.
+# - Gradients of earlier steps must not leak into this one.
+# - Returns the unscaled loss: a detached FP32 tensor with no dimensions.
+#
+# The check hands your step PyTorch's own `GradScaler`, so this part does not depend on part 1.
+
+
+# %% name="step" answer=true
+def train_step(model, optimizer, scaler, images, labels, dtype, max_norm):
+    ### BEGIN SOLUTION
+    optimizer.zero_grad()
+    with torch.autocast(images.device.type, dtype=dtype, enabled=dtype != torch.float32):
+        logits = model(images)  # (B, classes)
+    loss = F.cross_entropy(logits.float(), labels)
+    if scaler is None:
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+        optimizer.step()
+    else:
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)  # clip the true gradient, not the scaled one
+        torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+        scaler.step(optimizer)
+        scaler.update()
+    return loss.detach()
+    ### END SOLUTION
+
+
+# %% name="step_check" points=5
+check("x1.step", train_step)
+
+# %% [markdown] name="compare_task"
+# ## Part 3 · The experiment (2 points)
+#
+# **Contract.** `train(precision, seed, epochs)` trains a fresh `SmallCNN(width=16)` on the digits with your own `train_step` (and, for FP16, your own `DynamicLossScaler`).
+#
+# - `precision` is `"fp32"`, `"bf16"` or `"fp16"`; `seed` decides the initial weights and the order of the images.
+# - Batches of 64 images (the last of an epoch may be smaller), `torch.optim.AdamW` with learning rate 3e-3, `max_norm=1.0`. Three epochs
+#   are enough.
+# - Returns a dict:
+#   - `"model"`: the trained model;
+#   - `"accuracy"`: the share of `data.test_x` it labels rightly, in evaluation mode, between 0 and 1;
+#   - `"peak_bytes"`: the peak of one whole training step with a full batch, from `MemoryMeter(model, optimizer)`; not the first step, for
+#     Adam's state is born there;
+#   - `"step_seconds"`: seconds a training step takes, on average over the unmeasured steps (the meter slows its step down).
+#
+# FP16 is slow on most CPUs (no hardware for it), so an epoch can take a few seconds there.
+
+# %% name="compare" answer=true
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def train(precision, seed=0, epochs=3):
+    ### BEGIN SOLUTION
+    torch.manual_seed(seed)
+    data = digits(device)
+    model = SmallCNN(width=16).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    dtype = DTYPES[precision]
+    scaler = DynamicLossScaler() if dtype == torch.float16 else None
+
+    def step(index):
+        train_step(model, optimizer, scaler, data.train_x[index], data.train_y[index], dtype, max_norm=1.0)
+
+    batches = [b for _ in range(epochs) for b in torch.randperm(len(data.train_x)).split(64)]
+    step(batches[0])  # Adam's state is born here
+    with MemoryMeter(model, optimizer) as meter:
+        step(batches[1])
+    start = time.perf_counter()
+    for index in batches[2:]:
+        step(index)
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    step_seconds = (time.perf_counter() - start) / len(batches[2:])
+
+    model.eval()
+    with torch.no_grad():
+        accuracy = (model(data.test_x).argmax(1) == data.test_y).float().mean().item()
+    return {
+        "model": model,
+        "accuracy": accuracy,
+        "peak_bytes": meter.peak_bytes,
+        "step_seconds": step_seconds,
+    }
+    ### END SOLUTION
+
+
+# %% name="compare_check" points=2
+check("x1.compare", train, train_step)
+
+# %% [markdown] name="table_text"
+# ## Your table
+#
+# The cell below runs your experiment and prints it. Compare with what you would have bet: which column did mixed precision change, and
+# which not?
+
+# %% name="table"
+try:
+    results = {precision: train(precision) for precision in DTYPES}
+except NotImplementedError:
+    print("The table appears when part 1 to 3 are done.")
+else:
+    print(f"{'':6}{'accuracy':>10}{'peak':>14}{'of FP32':>9}{'ms a step':>11}{'speed':>8}")
+    base = results["fp32"]
+    for precision, r in results.items():
+        memory, speed = r["peak_bytes"] / base["peak_bytes"], base["step_seconds"] / r["step_seconds"]
+        print(
+            f"{precision:6}{r['accuracy']:>10.1%}{human_bytes(r['peak_bytes']):>14}{memory:>9.0%}"
+            f"{r['step_seconds'] * 1e3:>11.1f}{speed:>7.2f}x"
+        )
+
+# %% [markdown] name="hand_in"
+# ## Hand in
+#
+# Save this notebook under the name it has. Your instructor collects it as `YOUR_NAME/03_x1_amp_cnn.ipynb` and grades it with
+#
+# ```
+# python -m helpers grade SUBMISSIONS --out GRADES
+# ```
+#
+# Grading takes only your three answer cells, runs them with other random numbers, and asks the same ten questions. Changes
+# elsewhere in the notebook neither help nor hurt.
