@@ -15,9 +15,11 @@ from .figures import COLOURS, show, tenant_bars
 from .memory import TENANTS, MemoryMeter
 from .models import SmallCNN, SmallGPT
 from .predict import Prediction
+from .tables import tenant_table
 from .timing import compare, measure
 from .units import GB, GiB, KiB, MiB, human_bytes
 from .widgets.explore import explore
+from .widgets.loss_scale import explore_loss_scale
 
 __all__ = [
     "COLOURS",
@@ -37,10 +39,12 @@ __all__ = [
     "digits",
     "english",
     "explore",
+    "explore_loss_scale",
     "human_bytes",
     "measure",
     "pick_device",
     "show",
     "supports",
     "tenant_bars",
+    "tenant_table",
 ]

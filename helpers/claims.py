@@ -35,15 +35,13 @@ class Measurement:
         return self.claim, self.said, self.subject, figure, "held" if self.held else "did not hold"
 
 
-@dataclass
+@dataclass(repr=False)
 class Claims:
     """The claims a lab has put to the test, as a table that prints itself."""
 
     rows: list[Measurement] = field(default_factory=list)
 
-    def record(
-        self, claim: str, said: str, subject: str, measured: float, unit: str, low: float, high: float
-    ) -> Measurement:
+    def record(self, claim: str, said: str, subject: str, measured: float, unit: str, low: float, high: float) -> None:
         """Add one measured claim.
 
         Args:
@@ -51,11 +49,10 @@ class Claims:
             said: the claim in a few words.
             subject: what it was measured on: model, batch, number format.
             measured: the figure of this run, in `unit`.
-            low, high: the claim counts as held when `low <= measured <= high`.
+            low, high: the claim counts as held when `low <= measured <= high` (`math.inf` for "at least").
         """
-        row = Measurement(claim, said, subject, measured, unit, low, high, device_name(pick_device()))
-        self.rows.append(row)
-        return row
+        device = device_name(pick_device())
+        self.rows.append(Measurement(claim, said, subject, measured, unit, low, high, device))
 
     _HEADER = ("claim", "said", "measured on", "measured", "verdict")
 
@@ -64,6 +61,8 @@ class Claims:
         widths = [max(len(line[i]) for line in table) for i in range(len(self._HEADER))]
         lines = ["  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip() for line in table]
         return "\n".join(lines)
+
+    __repr__ = __str__
 
     def _repr_html_(self) -> str:
         def line(cells: tuple[str, ...], tag: str) -> str:

@@ -197,13 +197,12 @@ class MemoryMeter:
             self._handles.append(self._optimizer.register_step_post_hook(self._step_ends))
         self._held_before = torch.cuda.memory_allocated() if self._device.type == "cuda" else 0
         self._saved_hooks = torch.autograd.graph.saved_tensors_hooks(count.saved, lambda tensor: tensor)
+        if torch.autograd._profiler_enabled():
+            self.method = "counted"  # a second profiler would end the first one's recording
         self._profiler = None
         if self.method == "allocator":
-            try:
-                self._profiler = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
-                self._profiler.__enter__()
-            except RuntimeError:  # somebody is profiling already
-                self._profiler, self.method = None, "counted"
+            self._profiler = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
+            self._profiler.__enter__()
         self._start = time.time_ns()
         self._saved_hooks.__enter__()
         count.__enter__()

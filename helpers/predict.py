@@ -17,13 +17,14 @@ class Prediction:
 
     def reveal(self, measured: float) -> None:
         """Print the guess beside the measured figure (same unit), and how far apart they are."""
-        print(f"{self.question}: measured {measured:.4g} {self.unit}")
+        print(f"{self.question}: measured {measured:.4g} {self.unit}".rstrip())
         if self.guess is None:
             print("  You have not guessed. Put a number into the cell above: it costs nothing to be wrong here.")
         elif measured and self.guess / measured > 0:
             ratio = self.guess / measured
             off = f"{ratio:.2f}x the truth" if ratio >= 1 else f"{1 / ratio:.2f}x too low"
             within = abs(ratio - 1) <= 0.1
-            print(f"  You said {self.guess:.4g} {self.unit}: {'within 10 %' if within else off}.")
+            said = f"You said {self.guess:.4g} {self.unit}".rstrip()
+            print(f"  {said}: {'within 10 %' if within else off}.")
         else:
-            print(f"  You said {self.guess:.4g} {self.unit}.")
+            print(f"  You said {self.guess:.4g} {self.unit}".rstrip() + ".")

@@ -123,11 +123,24 @@ def write(notebook: NotebookNode) -> str:
     return nbformat.writes(notebook, version=4) + "\n"
 
 
+def _coalesced(outputs: list[NotebookNode]) -> list[NotebookNode]:
+    """Join pieces of the same stream, which a kernel sends in as many parts as it happens to."""
+    joined: list[NotebookNode] = []
+    for output in outputs:
+        if joined and output.output_type == "stream" and output.get("name") == joined[-1].get("name"):
+            joined[-1].text += output.text
+        else:
+            joined.append(output)
+    return joined
+
+
 def _clean(notebook: NotebookNode) -> NotebookNode:
     """Take out of executed outputs what differs from run to run without meaning anything."""
     notebook.metadata = NotebookNode(_KERNEL)
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)
+        if cell.cell_type == "code":
+            cell.outputs = _coalesced(cell.outputs)
         for output in cell.get("outputs", []):
             output.get("data", {}).pop("application/vnd.jupyter.widget-view+json", None)  # the plain figure stays
             if "text" in output:

@@ -194,7 +194,11 @@ class ForwardInLowPrecision(Check):
             for layer in model.modules():
                 if isinstance(layer, nn.Conv2d | nn.Linear):
                     layer.register_forward_hook(record)
-            train_step(model, optimizer, _scaler(dtype), x, y, dtype, CLIP_OFF)
+            try:
+                train_step(model, optimizer, _scaler(dtype), x, y, dtype, CLIP_OFF)
+            except ValueError:  # GradScaler refuses 16-bit gradients; that the weights are 16-bit says it better
+                if {p.dtype for p in model.parameters()} == {torch.float32}:
+                    raise
             weights = sorted({str(p.dtype).removeprefix("torch.") for p in model.parameters()})
             seen[name] = {"layers": ran, "weights": weights}
         return seen
@@ -226,14 +230,16 @@ class LossAndBackward(Check):
                 model, optimizer, x, y = _setting(seed + batch)
                 caught: dict[str, Tensor] = {}
 
-                def keep(_: nn.Module, __: Any, output: Tensor, caught: dict[str, Tensor] = caught) -> None:
-                    caught["logits"] = output.detach().clone()
-
                 def look(_: Tensor, name: str = name) -> None:
                     inside[name] = torch.is_autocast_enabled(device)
 
+                def keep(
+                    _: nn.Module, __: Any, logits: Tensor, caught: dict[str, Tensor] = caught, look: Any = look
+                ) -> None:
+                    caught["logits"] = logits.detach().clone()
+                    logits.register_hook(look)  # called when the backward pass comes by
+
                 model.register_forward_hook(keep)
-                model.head.weight.register_post_accumulate_grad_hook(look)
                 loss = torch.as_tensor(train_step(model, optimizer, _scaler(dtype), x, y, dtype, CLIP_OFF))
                 true = F.cross_entropy(caught["logits"].double(), y).item()
                 errors[name] = max(errors[name], abs(float(loss) - true) / true)

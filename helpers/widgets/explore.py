@@ -7,22 +7,23 @@ the first picture, which travels in the same output as plain PNG.
 
 import base64
 import html
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from matplotlib.figure import Figure
 
 from ..figures import in_notebook, show, to_png
 
 
-def explore(draw: Callable[..., Figure], alt: str, **controls: object) -> None:
-    """Show `draw(**values)` with one ipywidgets control for each keyword.
+def explore(draw: Callable[..., Figure], alt: str, **controls: tuple[object, Sequence]) -> None:
+    """Show `draw(**values)` with one control for each keyword.
 
     Args:
         draw: makes the figure from the values of the controls; called again on every move.
         alt: what the figure shows, in words.
-        controls: ipywidgets controls that have a `value`; their names are the keywords of `draw`.
+        controls: (first value, all values) for each keyword of `draw`; a `range` becomes a slider, any other
+            sequence a drop-down list. An underscore in the keyword is a space in the label.
     """
-    figure = draw(**{name: control.value for name, control in controls.items()})
+    figure = draw(**{name: first for name, (first, _) in controls.items()})
     if not in_notebook():
         show(figure, alt)
         return
@@ -33,14 +34,20 @@ def explore(draw: Callable[..., Figure], alt: str, **controls: object) -> None:
         data = base64.b64encode(to_png(figure)).decode()
         return f'<img alt="{html.escape(alt)}" src="data:image/png;base64,{data}">'
 
+    widgets = {}
+    for name, (first, values) in controls.items():
+        look = {"value": first, "description": name.replace("_", " "), "style": {"description_width": "initial"}}
+        if isinstance(values, range):
+            limits = {"min": values[0], "max": values[-1], "step": values.step, "continuous_update": False}
+            widgets[name] = ipywidgets.IntSlider(**look, **limits, layout={"width": "32em"})
+        else:
+            widgets[name] = ipywidgets.Dropdown(**look, options=values)
     picture = ipywidgets.HTML(image(figure))
 
     def redraw(_: object) -> None:
-        values = {name: control.value for name, control in controls.items()}
-        picture.value = image(draw(**values))
+        picture.value = image(draw(**{name: widget.value for name, widget in widgets.items()}))
 
-    for control in controls.values():
-        control.observe(redraw, names="value")
-    box = ipywidgets.VBox([*controls.values(), picture])
-    bundle = box._repr_mimebundle_()
-    display({**bundle, "image/png": to_png(figure), "text/plain": alt}, raw=True)
+    for widget in widgets.values():
+        widget.observe(redraw, names="value")
+    box = ipywidgets.VBox([*widgets.values(), picture])
+    display({**box._repr_mimebundle_(), "image/png": to_png(figure), "text/plain": alt}, raw=True)

@@ -1,0 +1,735 @@
+# %% [markdown] name="title"
+# # 03 · Mixed precision
+#
+# **Computing in 16 bits halves what a training step keeps for the backward pass, leaves weights, gradients and optimizer
+# state as they are, and asks for one precaution in FP16 and none in BF16.**
+#
+# | | |
+# |---|---|
+# | After this lab you can | say which bytes mixed precision saves and which not; read autocast's choices; scale a loss by hand and with `GradScaler`; explain when BF16 hurts |
+# | Time | 60 minutes |
+# | Difficulty | ●●○ |
+# | Needs | a CPU; the same cells use a GPU where there is one |
+# | Before this | lab 00 |
+# | Syllabus | T3 (in short), T4, T5, T6, T7, C7, P1, P2, P3 |
+#
+# Exercise X1, the graded notebook after this one, uses all of it.
+
+# %% name="setup" setup=true
+import math
+import warnings
+
+from helpers import (
+    TENANTS,
+    Claims,
+    MemoryMeter,
+    Prediction,
+    SmallCNN,
+    SmallGPT,
+    check,
+    compare,
+    device_name,
+    digits,
+    english,
+    explore_loss_scale,
+    pick_device,
+    show,
+    supports,
+    tenant_bars,
+    tenant_table,
+)
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+device = pick_device()
+FP32, BF16, FP16 = torch.float32, torch.bfloat16, torch.float16
+claims = Claims()
+
+print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}")
+print(f"matrix products run in BF16: {supports(BF16, device)}, in FP16: {supports(FP16, device)}")
+print(f"memory meter: {MemoryMeter().method}")
+
+# %% [markdown] name="baseline_text"
+# ## 1 · The step we want to shrink
+#
+# A training step in FP32: forward, loss, backward, optimizer. The model is a small convolutional network on 256 handwritten
+# digits of 16 × 16 pixels. Below is the step you will meet all through this lab; `dtype` is what mixed precision will change.
+
+
+# %% name="train_step"
+def train_step(model, optimizer, x, y, dtype=FP32):
+    """One step. `dtype` is what matrix products and convolutions compute in; FP32 switches autocast off."""
+    optimizer.zero_grad()
+    with torch.autocast(device.type, dtype=dtype, enabled=dtype != FP32):
+        logits = model(x)
+    loss = F.cross_entropy(logits.float().flatten(0, -2), y.flatten())
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
+
+
+data = digits(device, size=16)
+images, labels = data.train_x[:256].clone(), data.train_y[:256].clone()  # clones: a slice would hold the whole set
+print("images", tuple(images.shape), images.dtype)
+
+# %% [markdown] name="guess_peak_text"
+# **Predict.** The network has about 66,000 parameters: 260 KiB. How many **MiB** does one step hold at its peak, in FP32? One
+# thing to go by: each convolution of the first stage makes 256 × 32 × 16 × 16 numbers.
+
+# %% name="guess_peak"
+my_guess = None  # MiB
+### BEGIN SOLUTION
+# First stage 2 x (convolution, BatchNorm, ReLU) of 256 x 32 x 16 x 16 numbers; the second has twice the channels on a
+# quarter of the pixels: half as much. The ReLU's output is also the next input, so 3 tensors a layer would be too many:
+layer = 256 * 32 * 16 * 16 * 4 / 2**20  # MiB
+my_guess = 2 * 2 * layer + 2 * 2 * layer / 2
+### END SOLUTION
+peak_guess = Prediction("Peak of one FP32 step", my_guess, "MiB")
+
+
+# %% name="measure_fp32"
+def measured_step(make_model, x, y, dtype):
+    """Measure one warmed-up step: the first one is different, for there Adam's state is born."""
+    torch.manual_seed(0)
+    model = make_model().to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    train_step(model, optimizer, x, y, dtype)
+    with MemoryMeter(model, optimizer) as meter:
+        train_step(model, optimizer, x, y, dtype)
+    return meter
+
+
+cnn = {"FP32": measured_step(lambda: SmallCNN(32), images, labels, FP32)}
+peak_guess.reveal(cnn["FP32"].peak_bytes / 2**20)
+print(cnn["FP32"])
+
+# %% [markdown] name="fp32_explained"
+# Almost everything is **activations**: what the forward pass keeps for the backward pass. Parameters, gradients and Adam's two
+# moments are a rounding error here. (In a big language model with a small batch it is the other way round; keep that in mind for the
+# claim below.)
+#
+# What a guess by layers leaves out has names too. *Temporaries* are tensors that live for a moment, such as the gradient of the layer being
+# worked on. *Kernel workspace* is scratch memory that a convolution takes for itself and that no tensor of yours explains; the
+# meter finds it by comparing the allocator's log with all tensors.
+
+# %% name="plot_fp32"
+show(
+    cnn["FP32"].plot("One FP32 training step of the CNN"),
+    "Memory over time: activations grow layer by layer in the forward pass and shrink again in the backward pass.",
+)
+
+# %% [markdown] name="formats_text"
+# ## 2 · Three formats in a nutshell
+#
+# A floating-point number is a sign, an exponent (how large) and a significand (which digits). Sixteen bits cannot have both FP32's
+# range and FP32's digits. FP16 gives up range; BF16 gives up digits. (Lab 02 takes them apart bit by bit.)
+
+# %% name="formats" tags=["nbval-check-output"]
+print(f"{'':6}{'bits':>5}{'largest':>12}{'smallest normal':>17}{'smallest > 0':>14}{'next after 1':>14}")
+for name, dtype in {"FP32": FP32, "BF16": BF16, "FP16": FP16}.items():
+    info = torch.finfo(dtype)
+    subnormal = info.smallest_normal * info.eps
+    print(
+        f"{name:6}{info.bits:>5}{info.max:>12.3g}{info.smallest_normal:>17.2g}{subnormal:>14.2g}{1 + info.eps:>14.7f}"
+    )
+
+# %% [markdown] name="formats_explained"
+# Read the two columns that matter. **FP16** ends at 65504 and loses everything below 6e-8: gradients live down there. **BF16** reaches as
+# far as FP32 and knows no number between 1 and 1.0078: weights have a problem there. Both problems are shown below, then cured.
+
+# %% [markdown] name="swamping_text"
+# ### Swamping: why weights stay in FP32
+#
+# **Predict.** Start at 1.0 and add 0.001 a thousand times, every time rounding to BF16. Where do you end? (In exact arithmetic: 2.)
+
+# %% name="guess_swamping"
+my_guess = None
+### BEGIN SOLUTION
+my_guess = 1.0  # the next BF16 number after 1 is 1.0078; 0.001 is less than half the way, so each sum rounds back
+### END SOLUTION
+swamping_guess = Prediction("1 + 1000 x 0.001 in BF16", my_guess, "")
+
+# %% name="swamping"
+total = {dtype: torch.tensor(1.0, dtype=dtype) for dtype in (FP32, BF16, FP16)}
+for _ in range(1000):
+    for dtype in total:
+        total[dtype] += 0.001
+swamping_guess.reveal(total[BF16].item())
+print({str(dtype).removeprefix("torch."): round(value.item(), 4) for dtype, value in total.items()})
+
+# %% [markdown] name="swamping_real_text"
+# A tide of small updates that never arrives. Does it happen to a real model? Put the whole CNN into BF16, weights included, and take one
+# AdamW step. Adam moves each weight by about the learning rate. How many weights change at all?
+
+# %% name="swamping_real"
+print(f"{'learning rate':>14}{'weights that moved, FP32':>27}{'BF16':>8}")
+for lr in (1e-3, 1e-4, 3e-5):
+    moved = {}
+    for dtype in (FP32, BF16):
+        torch.manual_seed(0)
+        model = SmallCNN(16).to(device, dtype)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.0)
+        before = [p.detach().clone() for p in model.parameters()]
+        F.cross_entropy(model(images.to(dtype)).float(), labels).backward()
+        optimizer.step()
+        changed = sum((a != b).sum().item() for a, b in zip(before, model.parameters(), strict=True))
+        moved[dtype] = changed / sum(p.numel() for p in model.parameters())
+    print(f"{lr:>14g}{moved[FP32]:>27.1%}{moved[BF16]:>8.1%}")
+
+# %% [markdown] name="master_text"
+# In BF16 most weights stand still at small learning rates: their update is less than half the distance to the next BF16 number. The
+# cure is to keep a copy of the weights in FP32, the **master weights**, let updates add up there, and compute with its
+# 16-bit image. Classic mixed precision did that by hand; `torch.autocast` does it by leaving the weights in FP32 and casting them on
+# the way into each matrix product.
+
+# %% [markdown] name="master_task"
+# ### Your turn: SGD with master weights
+#
+# Write one step of SGD for a weight that is computed with in BF16.
+#
+# **Contract.** `sgd_with_master(weight, master, gradient, lr)` changes `master` and `weight` in place and returns nothing.
+#
+# - `weight` (any shape) BF16: what the model computes with. It must stay the same tensor.
+# - `master` (same shape) FP32: it moves by `-lr * gradient`, in FP32.
+# - `gradient` (same shape) BF16: unchanged.
+# - Afterwards `weight` is `master` rounded to BF16.
+
+
+# %% name="master" answer=true reveal=true
+def sgd_with_master(weight, master, gradient, lr):
+    ### BEGIN SOLUTION
+    master -= lr * gradient.float()
+    weight.copy_(master)
+    ### END SOLUTION
+
+
+# %% name="master_check"
+check("lab03.master", sgd_with_master)
+
+# %% [markdown] name="autocast_text"
+# ## 3 · Autocast
+#
+# `torch.autocast` is a switch for a region of code. Inside it, each operation looks at a list: matrix products and convolutions run in
+# 16 bits, because they are where the time goes and they add up in FP32 inside; operations that lose much in 16 bits run in FP32; the rest takes what
+# it is given. The weights are not touched.
+#
+# The lists differ between devices. So ask yours. Each line below feeds FP32 tensors to one operation under autocast and looks at what
+# comes out; the second column feeds 16-bit tensors.
+
+
+# %% name="autocast_table"
+def autocast_outputs(dtype):
+    """Run a few operations under autocast; return the output dtype for FP32 inputs and for 16-bit inputs."""
+    operations = {
+        "linear": lambda x: F.linear(x, x),
+        "convolution": lambda x: F.conv2d(x[None, None], x[None, None, :3, :3]),
+        "attention": lambda x: F.scaled_dot_product_attention(x[None], x[None], x[None]),
+        "relu": torch.relu,
+        "x + x": lambda x: x + x,
+        "layer norm": lambda x: F.layer_norm(x, x.shape[-1:]),
+        "softmax": lambda x: torch.softmax(x, -1),
+        "exp": torch.exp,
+        "sum": torch.sum,
+        "cross entropy": lambda x: F.cross_entropy(x, torch.arange(len(x), device=device)),
+        "mse loss": lambda x: F.mse_loss(x, x * 0),
+    }
+    x = torch.rand(16, 16, device=device)
+    rows = {}
+    for name, operation in operations.items():
+        with torch.autocast(device.type, dtype=dtype):
+            rows[name] = operation(x).dtype, operation(x.to(dtype)).dtype
+    return rows
+
+
+half = BF16 if supports(BF16, device) else FP16
+print(f"autocast to {half} on {device.type}\n{'':16}{'from FP32':>16}{'from 16 bit':>16}")
+for name, outputs in autocast_outputs(half).items():
+    print(f"{name:16}" + "".join(f"{str(dtype).removeprefix('torch.'):>16}" for dtype in outputs))
+
+# %% [markdown] name="autocast_explained"
+# Three kinds of line. *Products* come out in 16 bits whatever goes in. *Losses* come out in FP32 whatever goes in. Everything between
+# follows its input: a chain of 16-bit products keeps its ReLUs and norms in 16 bits, and that is where activation memory is saved. On CUDA softmax, layer norm, `exp` and `sum` are on the
+# FP32 list as well; on a CPU they are not. That is one reason to write `.float()` before a loss of your own and not
+# to rely on the list.
+
+# %% name="weights_stay"
+model = SmallCNN(32).to(device)
+optimizer = torch.optim.AdamW(model.parameters())
+train_step(model, optimizer, images, labels, BF16)
+print(
+    "after a BF16 step: weights",
+    {p.dtype for p in model.parameters()},
+    "gradients",
+    {p.grad.dtype for p in model.parameters()},
+)
+print("Adam's moments", {state["exp_avg"].dtype for state in optimizer.state.values()})
+
+# %% [markdown] name="equivalence_text"
+# ### The same numbers first
+#
+# Before asking what it saves, ask whether it still trains. Same seed, same batches, six epochs in FP32 and in BF16: do the losses agree, and does
+# the accuracy on unseen digits?
+
+
+# %% name="equivalence"
+def train_cnn(dtype, epochs=6, lr=1e-2, pure=False):
+    """Train and return (losses, test accuracy). `pure` casts weights and all to `dtype`, without autocast."""
+    torch.manual_seed(0)
+    model = SmallCNN(16).to(device, dtype if pure else FP32)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
+    losses = []
+    for _ in range(epochs):
+        for index in torch.randperm(len(data.train_x)).split(128):
+            x = data.train_x[index].to(dtype if pure else FP32)
+            losses.append(train_step(model, optimizer, x, data.train_y[index], FP32 if pure else dtype).item())
+    model.eval()
+    with torch.no_grad():
+        right = model(data.test_x.to(dtype if pure else FP32)).argmax(1) == data.test_y
+    return losses, right.float().mean().item()
+
+
+curves = {name: train_cnn(dtype) for name, dtype in {"FP32": FP32, "BF16": BF16}.items()}
+for name, (losses, accuracy) in curves.items():
+    print(f"{name}: loss {losses[0]:.4f} -> {losses[-1]:.4f}, accuracy {accuracy:.1%}")
+gap = max(abs(a - b) for a, b in zip(curves["FP32"][0], curves["BF16"][0], strict=True))
+print(f"largest difference between the two loss curves: {gap:.4f}")
+claims.record(
+    "C7", "the accuracy holds", "CNN, 6 epochs, BF16 against FP32",
+    100 * (curves["BF16"][1] - curves["FP32"][1]), "points of accuracy", -1.0, math.inf,
+)  # fmt: skip
+
+# %% [markdown] name="memory_text"
+# ## 4 · What it saves
+#
+# "Mixed precision halves the memory", many articles say. You know enough to doubt it.
+#
+# **Predict.** The FP32 peak of the CNN is above. What share of it does the BF16 step need? Give a number between 0 and 1. Which tenants
+# halve?
+
+# %% name="guess_bf16"
+my_guess = None  # BF16 peak / FP32 peak
+### BEGIN SOLUTION
+my_guess = 0.55  # almost all of it is activations, and not quite all of those are 16-bit
+### END SOLUTION
+bf16_guess = Prediction("BF16 peak as a share of FP32's", my_guess, "")
+
+# %% name="measure_bf16"
+cnn["BF16"] = measured_step(lambda: SmallCNN(32), images, labels, BF16)
+bf16_guess.reveal(cnn["BF16"].peak_bytes / cnn["FP32"].peak_bytes)
+print(tenant_table(cnn))
+
+# %% [markdown] name="bf16_explained"
+# The table shows the most that each tenant ever held.
+#
+# - **Activations** nearly halve. Not quite: the images stay FP32, the loss is FP32, and BatchNorm keeps its statistics in FP32.
+# - **Parameters, gradients, optimizer state** do not change by a byte: autocast leaves them in FP32.
+# - **Weight copies** are new: autocast's 16-bit casts of the weights, cached until the region ends and kept for the backward pass.
+#
+# So the saving depends on who the tenants are. Now a language model, where they are others.
+
+# %% name="measure_gpt"
+text = english(device)
+ids = text.train_x[: 8 * 128].view(8, 128).clone()
+next_ids = text.train_y[: 8 * 128].view(8, 128).clone()
+gpt = {name: measured_step(SmallGPT, ids, next_ids, dtype) for name, dtype in {"FP32": FP32, "BF16": BF16}.items()}
+print(tenant_table(gpt))
+
+# %% name="plot_bars"
+bars = {f"CNN {name}": meter.at_peak for name, meter in cnn.items()}
+bars |= {f"GPT {name}": meter.at_peak for name, meter in gpt.items()}
+show(
+    tenant_bars(bars, TENANTS, "Who holds memory at the peak of a training step"),
+    "Bars by tenant: BF16 shrinks the activations of both models and leaves parameters and optimizer state as they were.",
+)
+
+# %% name="claims_memory"
+for subject, runs in {"CNN, batch 256": cnn, "GPT, 8 x 128 tokens": gpt}.items():
+    saving = runs["FP32"].peak_bytes / runs["BF16"].peak_bytes
+    claims.record("C7", "2x less memory", f"{subject}, BF16, peak", saving, "x less", 1.9, math.inf)
+    saving = runs["FP32"].largest["activations"] / runs["BF16"].largest["activations"]
+    claims.record("C7", "2x less memory", f"{subject}, BF16, activations", saving, "x less", 1.9, math.inf)
+print(claims)
+
+# %% [markdown] name="gpt_explained"
+# Twofold was promised; neither peak gets there, and not even the activations do. In the GPT the optimizer state, which does not shrink, has a larger
+# share; LayerNorm, the residual stream and the logits account for the rest: the sum of an FP32 embedding and a 16-bit product is FP32, so
+# the whole residual stream stays in FP32. **Mixed precision halves the 16-bit part of the activations, and nothing else.** To shrink
+# optimizer state you need other tools (lab 08), and for the rest of the activations too (lab 05).
+
+# %% [markdown] name="speed_text"
+# ## 5 · What it costs or saves in time
+#
+# The other half of the promise: "2x faster". Speed comes from hardware that multiplies 16-bit numbers: tensor cores on a GPU, AMX or AVX-512 BF16
+# on a CPU. Where a format has no hardware, the library converts back and forth, and pays. FP32 and 16 bit run alternately below, so that both
+# meet the same disturbances.
+
+
+# %% name="speed"
+def step_of(make_model, x, y, dtype):
+    """Return a function that takes one training step of a fresh model."""
+    model = make_model().to(device)
+    optimizer = torch.optim.AdamW(model.parameters())
+    return lambda: train_step(model, optimizer, x, y, dtype)
+
+
+subjects = {
+    "CNN, batch 64": (lambda: SmallCNN(32), images[:64], labels[:64]),
+    "GPT, 8 x 128 tokens": (SmallGPT, ids, next_ids),
+}
+for subject, dtype in [("CNN, batch 64", BF16), ("GPT, 8 x 128 tokens", BF16), ("CNN, batch 64", FP16)]:
+    name = "BF16" if dtype == BF16 else "FP16"
+    timing = compare(step_of(*subjects[subject], FP32), step_of(*subjects[subject], dtype), runs=7)
+    print(f"{subject:20} FP32 -> {name}: {timing}")
+    claims.record("C7", "2x faster", f"{subject}, {name}", timing.speedup, "x faster", 1.8, math.inf)
+
+# %% [markdown] name="speed_explained"
+# A line above 1x says that your device has hardware for the format and that this model is large enough to feed it. A line far below 1x
+# says that it has none: every FP16 number is converted before and after each operation. If yours shows that for FP16, the memory meter sees
+# the conversions too:
+
+# %% name="fp16_workspace"
+cnn["FP16"] = measured_step(lambda: SmallCNN(32), images, labels, FP16)
+workspace = {name: meter.largest["kernel workspace"] / 2**20 for name, meter in cnn.items()}
+print("kernel workspace, MiB:", {name: round(size, 1) for name, size in workspace.items()})
+print("peak, MiB:            ", {name: round(meter.peak_bytes / 2**20, 1) for name, meter in cnn.items()})
+
+# %% [markdown] name="workspace_explained"
+# BF16 and FP16 have the same number of bits and keep the same activations. Where a convolution has to convert its inputs, its scratch space eats
+# up part of what was saved. A figure taken from tensors alone would have missed that.
+
+# %% [markdown] name="underflow_text"
+# ## 6 · FP16 loses small gradients
+#
+# A gradient in FP16 is zero below 2⁻²⁵. Are real gradients that small? It depends on how the loss is averaged. Take a network that removes noise from the digits. Its loss is a
+# mean over all pixels of a batch, and in a model with several tasks such a term gets a small weight, say 0.0001. Each pixel's share of the
+# loss is tiny, and so is its gradient.
+
+
+# %% name="denoiser"
+def make_denoiser(width=8):
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(1, width, 3, padding=1), nn.GELU(), nn.Conv2d(width, width, 3, padding=1), nn.GELU()]
+    return nn.Sequential(*layers, nn.Conv2d(width, 1, 3, padding=1)).to(device)
+
+
+def denoise_loss(model, x, dtype, weight=1e-4):
+    """Return the weighted loss of one term among several, and the plain error, for noisy images `x`."""
+    noisy = x + 0.5 * torch.randn_like(x)
+    with torch.autocast(device.type, dtype=dtype, enabled=dtype != FP32):
+        clean = model(noisy)
+    error = F.mse_loss(clean.float(), x)
+    return weight * error, error.item()
+
+
+def activation_gradients(model, x):
+    """Return the gradients of all layers' outputs in one FP32 backward pass, as one flat tensor."""
+    found = []
+
+    def watch(layer, inputs, output):
+        output.register_hook(lambda gradient: found.append(gradient.detach().flatten()))
+
+    hooks = [layer.register_forward_hook(watch) for layer in model]
+    denoise_loss(model, x, FP32)[0].backward()
+    for hook in hooks:
+        hook.remove()
+    return torch.cat(found)
+
+
+gradients = activation_gradients(make_denoiser(), data.train_x[:128])
+print(
+    f"{gradients.numel():,} gradients, median magnitude {gradients.abs().median():.1e}, largest {gradients.abs().max():.1e}"
+)
+
+# %% [markdown] name="underflow_task"
+# ### Your turn: count what is lost
+#
+# **Contract.** `underflow_share(gradient, scale)` returns which share of the **nonzero** elements of `gradient` (FP32, any shape) become exactly
+# zero when multiplied by `scale` and cast to FP16. A float between 0 and 1; 0.0 when all elements are zero. `gradient` stays unchanged.
+
+
+# %% name="underflow" answer=true reveal=true
+def underflow_share(gradient, scale):
+    ### BEGIN SOLUTION
+    nonzero = gradient[gradient != 0]
+    if nonzero.numel() == 0:
+        return 0.0
+    return ((nonzero * scale).half() == 0).float().mean().item()
+    ### END SOLUTION
+
+
+# %% name="underflow_check"
+check("lab03.underflow", underflow_share)
+
+# %% name="underflow_measured"
+try:
+    for exponent in (0, 4, 8, 12, 16):
+        print(f"loss scale 2^{exponent:<3} gradients lost in FP16: {underflow_share(gradients, 2.0**exponent):.1%}")
+except NotImplementedError:
+    print("The figures appear when underflow_share is written.")
+
+# %% [markdown] name="control_text"
+# ### The control that must fail
+#
+# Train the denoiser in FP16 with nothing done about it. And beside it the same in FP32, in BF16, and in FP16 with a scaler.
+#
+# **Predict.** Which of the four does not learn?
+
+
+# %% name="control"
+def train_denoiser(dtype, scaler=None, epochs=6):
+    """Train; return the error of each step, and the share of weight gradients that are zero in the end."""
+    model = make_denoiser()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    scaler = scaler or torch.amp.GradScaler(device.type, enabled=False)
+    errors = []
+    for _ in range(epochs):
+        for index in torch.randperm(len(data.train_x)).split(128):
+            optimizer.zero_grad()
+            loss, error = denoise_loss(model, data.train_x[index], dtype)
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            errors.append(error)
+    weights = [p.grad for name, p in model.named_parameters() if name.endswith("weight")]
+    zeros = sum((g == 0).sum().item() for g in weights) / sum(g.numel() for g in weights)
+    return errors, zeros
+
+
+runs = {
+    "FP32": train_denoiser(FP32),
+    "BF16": train_denoiser(BF16),
+    "FP16, no scaler": train_denoiser(FP16),
+    "FP16, GradScaler": train_denoiser(FP16, torch.amp.GradScaler(device.type)),
+}
+for name, (errors, zeros) in runs.items():
+    print(f"{name:17} error {errors[0]:.3f} -> {errors[-1]:.3f}   zero gradients {zeros:.0%}")
+
+# %% [markdown] name="control_explained"
+# No error message, no NaN: FP16 without a scaler just does not learn, because most of its gradients are zero. BF16 has FP32's range and needs nothing. With a scaler, FP16 learns as FP32 does.
+#
+# Would you have noticed on the digits classifier? Train it in FP16 without a scaler too.
+
+# %% name="survivor"
+fp16_losses, fp16_accuracy = train_cnn(FP16)
+print(f"classifier, FP16 without scaler: loss {fp16_losses[-1]:.4f}, accuracy {fp16_accuracy:.1%}")
+print(f"classifier, FP32:                loss {curves['FP32'][0][-1]:.4f}, accuracy {curves['FP32'][1]:.1%}")
+
+# %% [markdown] name="survivor_explained"
+# No: with a plain mean over 128 images its gradients are large enough, and nothing happens. That is what makes the mistake nasty. It is there all the
+# time and shows up when a loss is averaged over more elements, or weighted less.
+
+# %% [markdown] name="explorer_text"
+# ### Play: find the right loss scale
+#
+# The histogram is of the denoiser's real gradients. Move the slider until nothing is lost and nothing overflows. How much
+# room is there? (The scaler below finds less: weight gradients are sums over many of these, and overflow sooner.)
+
+# %% name="explorer"
+explore_loss_scale(gradients, log2_scale=0)
+
+# %% [markdown] name="scaling_text"
+# ## 7 · Loss scaling, by hand and by itself
+#
+# The gradient is linear in the loss. Multiply the loss by S, and every gradient on the way is S times larger and stays above
+# FP16's floor; divide by S once they are FP32 weight gradients, and the update is the one you wanted.
+
+# %% name="scaling_by_hand"
+x = data.train_x[:128]
+
+
+def weight_gradient(dtype, scale):
+    """Return the denoiser's weight gradients with the loss multiplied by `scale` and divided out again."""
+    model = make_denoiser()
+    torch.manual_seed(1)  # the same noise each time
+    (scale * denoise_loss(model, x, dtype)[0]).backward()
+    return torch.cat([p.grad.flatten() / scale for p in model.parameters()])
+
+
+true = weight_gradient(FP32, 1.0)
+for exponent in (0, 8, 16, 24, 40):
+    error = (weight_gradient(FP16, 2.0**exponent) - true).norm() / true.norm()
+    print(f"FP16, loss scale 2^{exponent:<3} relative error of the gradient: {error.item():.4f}")
+
+# %% [markdown] name="dynamic_text"
+# Too small a scale loses gradients, too large a scale turns them into inf, and in between is a wide plain where any scale is as good as another. So nobody
+# searches for the best: start high, and whenever an inf or NaN turns up, skip that step and halve the scale; after many good steps in a
+# row, double it. That is **dynamic loss scaling**, and `torch.amp.GradScaler` does it. Its defaults, read off the object:
+
+# %% name="scaler_defaults"
+scaler = torch.amp.GradScaler(device.type)
+print(f"start {scaler.get_scale():g}, grow x{scaler.get_growth_factor():g} after {scaler.get_growth_interval()} good steps, "
+      f"back off x{scaler.get_backoff_factor():g}")  # fmt: skip
+
+# %% name="scaler_at_work"
+scaler = torch.amp.GradScaler(device.type, init_scale=2.0**44, growth_interval=12)
+model = make_denoiser()
+optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+trace = []
+for _ in range(60):
+    optimizer.zero_grad()
+    loss, error = denoise_loss(model, data.train_x[:64], FP16)
+    scaler.scale(loss).backward()
+    before = model[0].weight.detach().clone()
+    scaler.step(optimizer)
+    scaler.update()
+    trace.append((scaler.get_scale(), bool((before == model[0].weight).all())))
+skipped = [i for i, (_, skip) in enumerate(trace) if skip]
+print("log2 of the scale:", [int(torch.tensor(scale).log2()) for scale, _ in trace])
+print("steps skipped:", skipped)
+
+# %% [markdown] name="dynamic_explained"
+# It starts far too high on purpose here. The first steps are thrown away, each halving the scale, until the gradients fit. From then on it feels its way up and is pushed back
+# now and then. A few skipped steps in thousands cost nothing; a learning-rate scheduler that counts them costs a little, which
+# is why PyTorch warns when `scheduler.step()` runs before the first real `optimizer.step()`.
+
+# %% [markdown] name="clipping_text"
+# ## 8 · Clipping comes after unscaling
+#
+# Gradient clipping limits the norm of the gradient. With a scaler, `.grad` holds the gradient times 65536. Clip that to norm 0.01, divide by 65536, and
+# the step is far smaller than you meant. Try it with SGD, which moves by the gradient, and with Adam, which normalises it:
+
+
+# %% name="clipping"
+def clipped_update(make_optimizer, unscale_first):
+    """Take one FP16 step with clipping at norm 0.01; return how far the weights moved."""
+    model = make_denoiser()
+    optimizer = make_optimizer(model.parameters())
+    scaler = torch.amp.GradScaler(device.type)
+    before = nn.utils.parameters_to_vector(model.parameters()).detach().clone()
+    loss, _ = denoise_loss(model, x, FP16, weight=1.0)
+    scaler.scale(loss).backward()
+    if unscale_first:
+        scaler.unscale_(optimizer)
+    nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+    scaler.step(optimizer)
+    scaler.update()
+    return (nn.utils.parameters_to_vector(model.parameters()) - before).norm().item()
+
+
+makers = {
+    "SGD, lr 1": lambda parameters: torch.optim.SGD(parameters, lr=1.0),
+    "Adam, lr 0.001": lambda parameters: torch.optim.Adam(parameters, lr=1e-3),
+}
+for name, make_optimizer in makers.items():
+    right, wrong = clipped_update(make_optimizer, True), clipped_update(make_optimizer, False)
+    print(f"{name:15} unscale_, then clip: moved by {right:.2g}   clip at once: moved by {wrong:.2g}")
+
+# %% [markdown] name="clipping_explained"
+# SGD hardly moves when the scaled gradient is clipped. Adam still moves, so the mistake is easy to overlook. The order is
+# always `scale(loss).backward()` → `unscale_(optimizer)` → clip → `step(optimizer)` → `update()`. Under `DistributedDataParallel` nothing changes: the gradients that
+# travel between GPUs are the scaled ones, the same scale on every rank, and an inf on one rank becomes an inf on all, so all skip together (lab 10 shows it).
+
+# %% [markdown] name="bf16_text"
+# ## 9 · BF16: no scaler, fewer digits
+#
+# BF16 needs no scaling: the control above learnt like FP32. What it lacks is digits, eight binary ones. Under autocast that hardly matters, since
+# weights and sums stay in FP32. It matters when the *weights* are BF16 and the learning rate is small: the swamping of section 2, now as a training run.
+
+# %% name="pure_bf16"
+print(f"{'':28}{'lr 1e-3':>10}{'lr 1e-4':>10}")
+settings = {"FP32": (FP32, False), "BF16 autocast": (BF16, False), "BF16 weights": (BF16, True)}
+for name, (dtype, pure) in settings.items():
+    final = [train_cnn(dtype, lr=lr, pure=pure)[0][-1] for lr in (1e-3, 1e-4)]
+    print(f"loss after 6 epochs, {name:15}{final[0]:>7.3f}{final[1]:>10.3f}")
+
+# %% [markdown] name="bf16_explained_2"
+# Autocast tracks FP32; BF16 weights fall behind, most at the small learning rate. People do train large models in pure BF16 to save the FP32 weights; they then add the update with *stochastic rounding* or keep the lost
+# part beside the weight (lab 02 tries it).
+
+# %% [markdown] name="pitfalls_text"
+# ## 10 · Pitfalls, made to happen
+#
+# **Old names.** `torch.cuda.amp.autocast` and `torch.cuda.amp.GradScaler` still stand in half of the tutorials.
+
+# %% name="old_names"
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    torch.cuda.amp.autocast()
+    torch.cuda.amp.GradScaler()
+for warning in caught:
+    if issubclass(warning.category, FutureWarning):
+        print(str(warning.message).splitlines()[0])
+
+# %% [markdown] name="loss_text"
+# **The loss in 16 bits.** Softmax and its logarithm add up many small numbers. Here is cross-entropy over a vocabulary of 50,000, from the same logits, done in FP32 and
+# in 16 bits:
+
+# %% name="loss_in_16_bits"
+torch.manual_seed(0)
+logits, target = 2 * torch.randn(64, 50_000, device=device), torch.randint(50_000, (64,), device=device)
+exact = F.cross_entropy(logits.double(), target).item()
+for name, dtype in {"FP32": FP32, "BF16": BF16, "FP16": FP16}.items():
+    loss = F.cross_entropy(logits.to(dtype), target)
+    print(f"{name}: loss {loss.item():.5f}, off by {abs(loss.item() - exact) / exact:.1e}")
+
+# %% [markdown] name="loss_explained"
+# BF16 gets the third digit of the loss wrong. Keep losses in FP32: `F.cross_entropy(logits.float(), target)`.
+#
+# **`backward()` inside autocast.** It runs without complaint, so nobody notices. Autograd has recorded each operation with its
+# dtype and needs no help; inside the region the backward operations get cast a second time. Below, a gradient formula that is FP32 when the
+# region is closed, and 16-bit when it is open:
+
+
+# %% name="backward_inside"
+class Square(torch.autograd.Function):
+    """x @ x, with a backward pass that says in which dtype it computes."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_tensors
+        product = torch.mm(2 * x, gradient)
+        print(f"   the backward product ran in {product.dtype}")
+        return product.float()
+
+
+x2 = torch.rand(4, 4, device=device, requires_grad=True)
+for inside in (False, True):
+    print("backward inside autocast:" if inside else "backward outside autocast:")
+    with torch.autocast(device.type, dtype=half):
+        loss = Square.apply(x2).sum()
+        if inside:
+            loss.backward()
+    if not inside:
+        loss.backward()
+
+# %% [markdown] name="table_text"
+# ## 11 · Before and after
+#
+# All figures of this run in one table: what each format keeps, how its peak compares, and how long a step takes on this device.
+
+# %% name="table"
+print("CNN, batch 256, by tenant:")
+print(tenant_table(cnn))
+print("\nGPT, 8 x 128 tokens, by tenant:")
+print(tenant_table(gpt))
+
+# %% name="claims_table"
+claims
+
+# %% [markdown] name="recap"
+# ## Recap
+#
+# - Mixed precision saves **activation** bytes. Weights, gradients and optimizer state stay FP32 under autocast; 16-bit weight copies come on top.
+# - "2x less memory" is the limit for a model that is all activations; measure yours.
+# - "2x faster" is a statement about hardware. Check that your device has units for the format.
+# - FP16 needs loss scaling, and without it fails silently. BF16 needs none.
+# - Order: scale, backward, unscale, clip, step, update. The loss in FP32. `backward()` outside.
+#
+# | Your device | Reach for |
+# |---|---|
+# | Ampere GPU or newer, TPU, recent CPU | BF16 autocast, no scaler |
+# | T4, V100, older GPUs | FP16 autocast with `GradScaler` |
+# | Apple GPU | measure both; keep FP32 if neither gains |
+# | weights too large for FP32 | other tools: labs 08, 12 and 14 |
+#
+# **Sources.** Micikevicius et al., *Mixed Precision Training* (2018), arXiv:1710.03740 · Kalamkar et al., *A Study of BFLOAT16 for Deep Learning Training* (2019), arXiv:1905.12322 ·
+# PyTorch documentation: *Automatic Mixed Precision package*, *Automatic Mixed Precision examples*.
+#
+# Next: **03_x1_amp_cnn**, the graded exercise.

@@ -1,0 +1,52 @@
+"""Wrong answers, each with the check that must reject it, and right answers that must pass.
+
+A mutant is the reference with a few words replaced, so that it stays in step with the reference: a
+replacement that no longer fits fails the tests.
+"""
+
+import importlib
+import inspect
+from dataclasses import dataclass
+from types import ModuleType
+
+from helpers.exercises.base import Part, Verdict
+from helpers.exercises.run import find_part, gather, judge, reference_evidence
+
+
+@dataclass(frozen=True)
+class Mutant:
+    name: str
+    part: str
+    rejected_by: str
+    replace: tuple[tuple[str, str], ...]
+    raises: str = ""  # for mutants that PyTorch itself refuses: words of its message
+
+    def source(self) -> str:
+        text = inspect.getsource(reference(self.part))
+        for old, new in self.replace:
+            assert text.count(old) == 1, f"{self.name}: {old!r} stands {text.count(old)} times in the reference"
+            text = text.replace(old, new)
+        return text
+
+
+def reference(part: str) -> ModuleType:
+    return importlib.import_module(f"helpers.exercises.reference.{part.partition('.')[0]}")
+
+
+def run_answers(source: str) -> dict:
+    """Run the text of an answer module and return its names."""
+    names: dict = {"__name__": "answers"}
+    exec(compile(source, "answers", "exec"), names)
+    return names
+
+
+_EXPECTED: dict = {}
+
+
+def verdicts(part_name: str, names: dict, seed: int = 0) -> list[Verdict]:
+    """Judge the answers in `names` for one part, as grading does."""
+    part: Part = find_part(part_name)
+    if (part_name, seed) not in _EXPECTED:
+        _EXPECTED[part_name, seed] = reference_evidence(part, seed)
+    seen = gather(part, tuple(names[answer] for answer in part.answers), seed)
+    return judge(part, seen, _EXPECTED[part_name, seed])

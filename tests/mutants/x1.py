@@ -1,0 +1,275 @@
+"""Wrong and right answers for X1."""
+
+from . import Mutant
+
+SCALER, STEP, COMPARE = "x1.scaler", "x1.step", "x1.compare"
+BACKWARD = "        scaler.scale(loss).backward()\n"
+AUTOCAST = "with torch.autocast(images.device.type, dtype=dtype):"
+
+
+def one(name: str, part: str, rejected_by: str, old: str, new: str) -> Mutant:
+    return Mutant(name, part, rejected_by, ((old, new),))
+
+
+MUTANTS = [
+    # the scaler
+    one("loss not scaled", SCALER, "gradient_is_unscaled", "return loss * self.current_scale", "return loss"),
+    one("gradient multiplied", SCALER, "gradient_is_unscaled", "gradient.div_(", "gradient.mul_("),
+    one("unscaled twice", SCALER, "gradient_is_unscaled", "if self.overflowed is None:", "if True:"),
+    one("step unscales nothing", SCALER, "gradient_is_unscaled", "            self.unscale_(optimizer)\n",
+        "            self.overflowed = False\n"),
+    one("steps on inf", SCALER, "overflow_skips_and_backs_off", "if not self.overflowed:", "if True:"),
+    one("sees inf but not nan", SCALER, "overflow_skips_and_backs_off", "torch.isfinite(gradient).all()",
+        "not torch.isinf(gradient).any()"),
+    one("sees nan but not inf", SCALER, "overflow_skips_and_backs_off", "torch.isfinite(gradient).all()",
+        "not torch.isnan(gradient).any()"),
+    one("looks at one element", SCALER, "overflow_skips_and_backs_off", "torch.isfinite(gradient).all()",
+        "torch.isfinite(gradient.flatten()[0])"),
+    one("scale never backs off", SCALER, "overflow_skips_and_backs_off",
+        "            self.current_scale *= self.backoff_factor\n", ""),
+    one("overflow never forgotten", SCALER, "overflow_skips_and_backs_off", "        self.overflowed = None\n\n\n", "\n\n"),
+    one("step says nothing", SCALER, "overflow_skips_and_backs_off", "return not self.overflowed", "return None"),
+    one("scale never grows", SCALER, "scale_grows", "                self.current_scale *= self.growth_factor\n", ""),
+    one("scale grows at every step", SCALER, "scale_grows", "if self.good_steps == self.growth_interval:", "if True:"),
+    one("bad step does not restart the count", SCALER, "scale_grows",
+        "self.backoff_factor\n            self.good_steps = 0\n", "self.backoff_factor\n"),
+    one("count goes on after growing", SCALER, "scale_grows",
+        "self.growth_factor\n                self.good_steps = 0\n", "self.growth_factor\n"),
+    # the training step
+    one("autocast disabled", STEP, "forward_in_low_precision", "enabled=dtype != torch.float32", "enabled=False"),
+    one("model cast wholesale", STEP, "forward_in_low_precision", "logits = model(images)",
+        "logits = model.to(dtype)(images.to(dtype))"),
+    one("always BF16", STEP, "forward_in_low_precision", "dtype=dtype, enabled", "dtype=torch.bfloat16, enabled"),
+    Mutant("backward inside autocast", STEP, "loss_and_backward", (
+        (BACKWARD, f"        {AUTOCAST}\n    {BACKWARD}"),
+        ("        loss.backward()\n", f"        {AUTOCAST}\n            loss.backward()\n"))),
+    one("loss in 16 bit", STEP, "loss_and_backward", "logits.float()", "logits"),
+    one("scaled loss returned", STEP, "loss_and_backward", "return loss.detach()",
+        "return (loss * (scaler.get_scale() if scaler else 1)).detach()"),
+    one("no unscale before clipping", STEP, "clips_true_gradient",
+        "        scaler.unscale_(optimizer)  # clip the true gradient, not the scaled one\n", ""),
+    one("no clipping with the scaler", STEP, "clips_true_gradient",
+        "        torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)\n        scaler.step", "        scaler.step"),
+    one("clipped after the step", STEP, "clips_true_gradient",
+        "        torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)\n        scaler.step(optimizer)\n",
+        "        scaler.step(optimizer)\n        torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)\n"),
+    one("no zero_grad", STEP, "sixteen_bits_without_scaler", "    optimizer.zero_grad()\n", ""),
+    one("step past the scaler", STEP, "steps_in_a_row", "scaler.step(optimizer)", "optimizer.step()"),
+    Mutant("scaler never updated", STEP, "steps_in_a_row", (("        scaler.update()\n", ""),),
+           raises="unscale_() is being called after step()"),
+    one("BF16 with a scaler that skips", STEP, "sixteen_bits_without_scaler", "    if scaler is None:\n",
+        "    if dtype == torch.bfloat16:\n"
+        "        scaler = torch.amp.GradScaler(images.device.type, init_scale=float('inf'))\n"
+        "    if scaler is None:\n"),
+    one("no clipping without scaler", STEP, "sixteen_bits_without_scaler",
+        "        torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)\n        optimizer.step()",
+        "        optimizer.step()"),
+    # the experiment
+    one("peak made up", COMPARE, "memory_falls", '"peak_bytes": meter.peak_bytes', '"peak_bytes": 1_000_000'),
+    one("peak not lower than FP32's", COMPARE, "memory_falls", "enabled=dtype != torch.float32", "enabled=False"),
+    one("a second graph kept alive", COMPARE, "memory_falls", "logits = model(images)",
+        "logits, second = model(images), model(images)"),
+    one("peak of the evaluation", COMPARE, "memory_falls", "        step(batches[1])\n", "        model(data.test_x[:8])\n"),
+    one("always trained in FP32", COMPARE, "accuracy_holds", "dtype = DTYPES[precision]", "dtype = torch.float32"),
+    one("hardly trained", COMPARE, "accuracy_holds", "    for index in batches[2:]:", "    for index in batches[2:6]:"),
+    one("accuracy made up", COMPARE, "accuracy_holds", '"accuracy": accuracy', '"accuracy": 1.0'),
+    one("seconds made up", COMPARE, "accuracy_holds", '"step_seconds": step_seconds', '"step_seconds": 0.0'),
+]  # fmt: skip
+
+FOREACH = '''
+import time
+
+import torch
+from torch import nn
+
+from helpers import MemoryMeter, SmallCNN, digits, measure, pick_device
+
+
+class DynamicLossScaler:
+    """Written around one list of gradients and PyTorch's foreach functions."""
+
+    def __init__(self, init_scale=65536.0, growth_factor=2.0, backoff_factor=0.5, growth_interval=2000):
+        self.value, self.up, self.down, self.interval = init_scale, growth_factor, backoff_factor, growth_interval
+        self.streak, self.state = 0, "scaled"
+
+    def get_scale(self):
+        return self.value
+
+    def scale(self, loss):
+        return loss.mul(self.value)
+
+    def unscale_(self, optimizer):
+        grads = [p.grad for g in optimizer.param_groups for p in g["params"] if p.grad is not None]
+        torch._foreach_mul_(grads, 1.0 / self.value)
+        total = torch.stack(torch._foreach_norm(grads)).sum()
+        self.state = "good" if torch.isfinite(total) else "bad"
+
+    def step(self, optimizer):
+        if self.state == "scaled":
+            self.unscale_(optimizer)
+        if self.state == "bad":
+            return False
+        optimizer.step()
+        return True
+
+    def update(self):
+        self.streak = 0 if self.state == "bad" else self.streak + 1
+        if self.state == "bad":
+            self.value = self.value * self.down
+        elif self.streak % self.interval == 0:
+            self.value, self.streak = self.value * self.up, 0
+        self.state = "scaled"
+
+
+def train_step(model, optimizer, scaler, images, labels, dtype, max_norm):
+    """The loss inside autocast, where cross-entropy is promoted to FP32; gradients cleared by hand."""
+    for p in model.parameters():
+        p.grad = None
+    with torch.autocast(images.device.type, dtype=dtype, enabled=dtype is not torch.float32):
+        loss = nn.CrossEntropyLoss()(model(images), labels)
+    (scaler.scale(loss) if scaler else loss).backward()
+    if scaler:
+        scaler.unscale_(optimizer)
+    grads = [p.grad for p in model.parameters() if p.grad is not None]
+    norm = torch.sqrt(sum(g.square().sum() for g in grads))
+    for g in grads:
+        g.mul_(torch.clamp(max_norm / (norm + 1e-6), max=1.0))
+    if scaler:
+        scaler.step(optimizer)
+        scaler.update()
+    else:
+        optimizer.step()
+    return loss.detach()
+
+
+def train(precision, seed=0, epochs=3):
+    torch.manual_seed(seed + 17)
+    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
+    device = pick_device()
+    data = digits(device)
+    model = SmallCNN(width=16).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    scaler = DynamicLossScaler() if precision == "fp16" else None
+    train_set = torch.utils.data.TensorDataset(data.train_x, data.train_y)
+    loader = torch.utils.data.DataLoader(train_set, batch_size=64, shuffle=True)
+    for _ in range(epochs):
+        for images, labels in loader:
+            train_step(model, optimizer, scaler, images, labels, dtype, 1.0)
+    batch = data.train_x[:64], data.train_y[:64]
+    with MemoryMeter(model, optimizer) as meter:
+        train_step(model, optimizer, scaler, *batch, dtype, 1.0)
+    timing = measure(lambda: train_step(model, optimizer, scaler, *batch, dtype, 1.0), runs=3, warmup=1)
+    model.eval()
+    with torch.inference_mode():
+        right = (model(data.test_x).argmax(-1) == data.test_y).sum().item()
+    return dict(model=model, accuracy=right / len(data.test_y), peak_bytes=meter.peak_bytes, step_seconds=timing.median)
+'''
+
+FUNCTIONAL = '''
+import time
+
+import torch
+import torch.nn.functional as F
+
+from helpers import MemoryMeter, SmallCNN, digits, pick_device
+
+
+class DynamicLossScaler:
+    """Keeps what it found by looking at the largest gradient; grows by a countdown."""
+
+    def __init__(self, init_scale=2.0**16, growth_factor=2.0, backoff_factor=0.5, growth_interval=2000):
+        self._scale = float(init_scale)
+        self._factors = backoff_factor, growth_factor
+        self._interval = self._left = growth_interval
+        self._finite = None
+
+    def get_scale(self):
+        return self._scale
+
+    def scale(self, loss):
+        return self._scale * loss
+
+    def unscale_(self, optimizer):
+        self._finite = True
+        for group in optimizer.param_groups:
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                p.grad /= self._scale
+                peak = p.grad.abs().max().item()
+                self._finite = self._finite and peak < float("inf")  # False for NaN as well
+
+    def step(self, optimizer):
+        if self._finite is None:
+            self.unscale_(optimizer)
+        if self._finite:
+            optimizer.step()
+            return True
+        return False
+
+    def update(self):
+        backoff, growth = self._factors
+        if not self._finite:
+            self._scale, self._left = self._scale * backoff, self._interval
+        else:
+            self._left -= 1
+            if self._left == 0:
+                self._scale, self._left = self._scale * growth, self._interval
+        self._finite = None
+
+
+def forward(model, images, dtype):
+    if dtype == torch.float32:
+        return model(images)
+    with torch.autocast(device_type=images.device.type, dtype=dtype):
+        return model(images)
+
+
+def train_step(model, optimizer, scaler, images, labels, dtype, max_norm):
+    """Cross-entropy by hand, and gradients from torch.autograd.grad."""
+    logits = forward(model, images, dtype).to(torch.float32)
+    right = logits.gather(1, labels[:, None]).squeeze(1)
+    loss = (torch.logsumexp(logits, dim=1) - right).mean()
+    parameters = list(model.parameters())
+    target = loss if scaler is None else scaler.scale(loss)
+    for p, g in zip(parameters, torch.autograd.grad(target, parameters)):
+        p.grad = g
+    if scaler is not None:
+        scaler.unscale_(optimizer)
+    torch.nn.utils.clip_grad_norm_(parameters, max_norm)
+    if scaler is None:
+        optimizer.step()
+    else:
+        scaler.step(optimizer)
+        scaler.update()
+    return loss.detach()
+
+
+def train(precision, seed=0, epochs=3):
+    torch.manual_seed(seed)
+    device = pick_device()
+    dtype = dict(fp32=torch.float32, bf16=torch.bfloat16, fp16=torch.float16)[precision]
+    x, y, test_x, test_y = digits(device)
+    model = SmallCNN(width=16).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    scaler = DynamicLossScaler(init_scale=1024.0) if precision == "fp16" else None
+    peak, seconds, steps = 0, 0.0, 0
+    for epoch in range(epochs):
+        for start in range(0, len(x), 64):
+            args = (model, optimizer, scaler, x[start : start + 64], y[start : start + 64], dtype, 1.0)
+            if epoch == 0 and start == 128:
+                with MemoryMeter(model, optimizer) as meter:
+                    train_step(*args)
+                peak = meter.peak_bytes
+            else:
+                began = time.perf_counter()
+                train_step(*args)
+                seconds += time.perf_counter() - began
+                steps += 1
+    model.eval()
+    with torch.no_grad():
+        accuracy = float((model(test_x).argmax(1) == test_y).float().mean())
+    return {"model": model, "accuracy": accuracy, "peak_bytes": peak, "step_seconds": seconds / steps}
+'''
+
+RIGHT = {"foreach": FOREACH, "functional": FUNCTIONAL}

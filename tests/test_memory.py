@@ -1,0 +1,274 @@
+"""The meter against known truths, and against the peak rebuilt from PyTorch's own profiler."""
+
+from helpers import TENANTS, MemoryMeter, MiB, SmallCNN, SmallGPT, digits, pick_device
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.profiler import ProfilerActivity, profile
+from torch.utils.checkpoint import checkpoint
+
+CPU = torch.device("cpu")
+
+
+def cnn():
+    data = digits(size=16)
+    return SmallCNN(width=16), data.train_x[:64], data.train_y[:64]
+
+
+def gpt():
+    ids = torch.randint(256, (4, 65), generator=torch.Generator().manual_seed(0))
+    return SmallGPT(layers=2, context=64), ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lstm = nn.LSTM(8, 64, batch_first=True)
+        self.drop = nn.Dropout(0.2)
+        self.head = nn.Linear(64, 10)
+
+    def forward(self, x):  # (B, 1, 8, 8) -> (B, 10)
+        return self.head(self.drop(self.lstm(x.squeeze(1))[0][:, -1]))
+
+
+def lstm():
+    data = digits()
+    return Recurrent(), data.train_x[:128], data.train_y[:128]
+
+
+def training_step(model, optimizer, x, y, dtype):
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=dtype or torch.bfloat16, enabled=dtype is not None):
+        loss = F.cross_entropy(model(x).flatten(0, -2), y.flatten())
+    loss.backward()
+    optimizer.step()
+
+
+def rebuilt_peak(step, static):
+    """The peak of `step` from the profiler's running balance, plus the bytes that were there before."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        step()
+    balance = peak = 0
+    for event in profiler.profiler.kineto_results.events():
+        if event.name() == "[memory]":
+            balance += event.nbytes()
+            peak = max(peak, balance)
+    return static + peak
+
+
+def storages(*tensors):
+    return sum({t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in tensors}.values())
+
+
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("make", [cnn, gpt, lstm])
+def test_peak_is_the_allocators_to_a_tenth_of_a_percent(make, dtype):
+    torch.manual_seed(0)
+    model, x, y = make()
+    optimizer = torch.optim.AdamW(model.parameters())
+    step = lambda: training_step(model, optimizer, x, y, dtype)  # noqa: E731
+    step()
+    optimizer.zero_grad()  # so that nothing older than the profile is freed in it, which the profile would not see
+    state = [t for entry in optimizer.state.values() for t in entry.values()]
+    truth = rebuilt_peak(step, storages(*model.parameters(), *model.buffers(), *state, x, y))
+    optimizer.zero_grad()
+    with MemoryMeter(model, optimizer) as meter:
+        step()
+    assert meter.method == "allocator"
+    assert meter.peak_bytes == pytest.approx(truth, rel=1e-3)
+    assert sum(meter.at_peak.values()) == meter.peak_bytes
+    assert set(meter.at_peak) == set(TENANTS)
+
+
+def test_known_allocations_are_counted_to_the_byte():
+    with MemoryMeter() as meter:
+        a = torch.empty(3 * MiB, dtype=torch.uint8)
+        b = torch.empty(5 * MiB, dtype=torch.uint8)
+        del a
+        c = torch.empty(2 * MiB, dtype=torch.uint8)
+    assert meter.peak_bytes == 8 * MiB  # a and b; then b and c hold 7
+    assert meter.at_peak["temporaries"] == 8 * MiB
+    del b, c
+
+
+def test_memory_older_than_the_meter_ends_when_it_is_freed():
+    old = [torch.ones(4 * MiB, dtype=torch.uint8)]
+    with MemoryMeter() as meter:
+        old[0].view(-1)[0].item()  # the meter learns of it
+        old.clear()
+        new = torch.empty(3 * MiB, dtype=torch.uint8)
+    assert meter.peak_bytes == 4 * MiB
+    del new
+
+
+def test_views_and_in_place_operations_cost_nothing():
+    with MemoryMeter() as meter:
+        a = torch.zeros(MiB, dtype=torch.uint8)
+        a.view(2, -1).bitwise_not_().t()[0].zero_()
+    assert meter.peak_bytes == MiB
+
+
+def test_tenants_of_a_linear_layer_are_what_arithmetic_says():
+    model = nn.Linear(256, 512, bias=False)
+    weight = 256 * 512 * 4
+    optimizer = torch.optim.Adam(model.parameters(), foreach=False)
+    x = torch.randn(64, 256)
+
+    def step():
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+
+    step()
+    with MemoryMeter(model, optimizer) as meter:
+        step()
+    assert meter.largest["parameters"] == weight
+    assert meter.largest["gradients"] == weight
+    assert meter.largest["optimizer state"] == 2 * weight + 4  # two moments and the step
+    assert meter.largest["inputs and other"] == x.nbytes
+    assert meter.largest["activations"] == 64 * 512 * 4  # what square() keeps; the input is counted as input
+
+
+def test_tied_weights_are_counted_once():
+    model = SmallGPT(layers=1)
+    with MemoryMeter(model) as meter:
+        pass
+    once = sum(p.numel() * 4 for p in model.parameters())
+    assert meter.peak_bytes == once
+
+
+def test_frozen_parameters_get_no_gradients():
+    model, x, y = cnn()
+    model.features.requires_grad_(False)
+    optimizer = torch.optim.AdamW(model.head.parameters())
+    training_step(model, optimizer, x, y, None)
+    with MemoryMeter(model, optimizer) as meter:
+        training_step(model, optimizer, x, y, None)
+    assert meter.largest["gradients"] == sum(p.numel() * 4 for p in model.head.parameters())
+
+
+def test_autocast_halves_activations_and_adds_weight_copies():
+    model, x, y = gpt()
+    optimizer = torch.optim.AdamW(model.parameters())
+    seen = {}
+    for dtype in (None, torch.bfloat16):
+        training_step(model, optimizer, x, y, dtype)
+        with MemoryMeter(model, optimizer) as meter:
+            training_step(model, optimizer, x, y, dtype)
+        seen[dtype] = meter.largest
+    assert seen[None]["weight copies"] == 0
+    linear = sum(m.weight.numel() for m in model.modules() if isinstance(m, nn.Linear))
+    biases = sum(m.bias.numel() for m in model.modules() if isinstance(m, nn.Linear) and m.bias is not None)
+    assert seen[torch.bfloat16]["weight copies"] == pytest.approx(2 * (linear + biases), rel=0.02)
+    assert seen[torch.bfloat16]["activations"] < 0.7 * seen[None]["activations"]
+    assert seen[torch.bfloat16]["parameters"] == seen[None]["parameters"]
+    assert seen[torch.bfloat16]["optimizer state"] == seen[None]["optimizer state"]
+
+
+def test_checkpointing_keeps_fewer_activations():
+    blocks = nn.Sequential(
+        *(nn.Sequential(nn.Linear(256, 256), nn.Tanh(), nn.Linear(256, 256), nn.Tanh()) for _ in range(8))
+    )
+    x = torch.randn(128, 256, requires_grad=True)
+
+    def held(run):
+        with MemoryMeter(blocks) as meter:
+            run().sum().backward()
+        blocks.zero_grad()
+        return meter.largest["activations"]
+
+    def checkpointed():
+        y = x
+        for block in blocks:
+            y = checkpoint(block, y, use_reentrant=False)
+        return y
+
+    assert held(checkpointed) <= 0.6 * held(lambda: blocks(x))
+
+
+def test_phase_and_operation_of_the_peak_are_named():
+    model, x, y = gpt()
+    optimizer = torch.optim.AdamW(model.parameters())
+    training_step(model, optimizer, x, y, None)
+    with MemoryMeter(model, optimizer) as meter:
+        training_step(model, optimizer, x, y, None)
+    assert meter.peak_at.split(":")[0] in ("forward", "backward", "optimizer step")
+    assert "aten." in meter.peak_at
+    assert meter.peak_at in str(meter)
+
+
+def test_counted_where_a_profiler_is_already_running():
+    with profile(activities=[ProfilerActivity.CPU]) as outer, MemoryMeter() as meter:
+        a = torch.empty(MiB, dtype=torch.uint8)
+        b = torch.empty(MiB, dtype=torch.uint8)
+        del a
+    assert meter.method == "counted"
+    assert meter.peak_bytes == 2 * MiB
+    assert any(event.name == "aten::empty" for event in outer.events())  # its recording is whole
+    del b
+
+
+def test_an_exception_leaves_the_meter_usable():
+    class Boom(Exception):
+        pass
+
+    with pytest.raises(Boom), MemoryMeter() as meter:
+        keep = torch.empty(MiB, dtype=torch.uint8)
+        raise Boom
+    assert meter.peak_bytes == keep.nbytes
+    with MemoryMeter() as again:
+        torch.empty(2 * MiB, dtype=torch.uint8)
+    assert again.peak_bytes == 2 * MiB
+
+
+def test_meters_do_not_nest():
+    with MemoryMeter(), pytest.raises(RuntimeError, match="do not nest"), MemoryMeter():
+        pass
+
+
+def test_a_meter_changes_no_numbers():
+    def weights(metered):
+        torch.manual_seed(0)
+        model, x, y = gpt()
+        optimizer = torch.optim.AdamW(model.parameters())
+        for _ in range(2):
+            if metered:
+                with MemoryMeter(model, optimizer):
+                    training_step(model, optimizer, x, y, torch.bfloat16)
+            else:
+                training_step(model, optimizer, x, y, torch.bfloat16)
+        return torch.cat([p.flatten() for p in model.parameters()])
+
+    assert torch.equal(weights(True), weights(False))
+
+
+def test_reports_read_well():
+    model, x, _ = gpt()
+    with MemoryMeter(model) as meter:
+        model(x)
+    assert str(meter).startswith("peak ")
+    assert "parameters" in str(meter)
+    assert "<table>" in meter._repr_html_()
+    assert meter.plot().axes
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+def test_cuda_peak_is_the_caching_allocators():
+    device = pick_device()
+    model = SmallGPT().to(device)
+    optimizer = torch.optim.AdamW(model.parameters())
+    ids = torch.randint(256, (8, 128), device=device)
+
+    def step():
+        optimizer.zero_grad()
+        F.cross_entropy(model(ids).flatten(0, -2), ids.flatten()).backward()
+        optimizer.step()
+
+    step()
+    torch.cuda.reset_peak_memory_stats()
+    with MemoryMeter(model, optimizer) as meter:
+        step()
+    assert meter.peak_bytes + meter.outside_bytes == pytest.approx(torch.cuda.max_memory_allocated(), rel=1e-3)

@@ -1,0 +1,40 @@
+"""Practice checks carry no points and are held to the same standard: mutants die, right answers pass."""
+
+import inspect
+
+import pytest
+
+from .mutants import lab00, lab03, reference, run_answers, verdicts
+
+LABS = (lab00, lab03)
+MUTANTS = [mutant for lab in LABS for mutant in lab.MUTANTS]
+RIGHT = [(lab, name) for lab in LABS for name in lab.RIGHT]
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: f"{m.part}-{m.name}".replace(" ", "-"))
+def test_mutant_is_rejected(mutant):
+    found = {v.check: v for v in verdicts(mutant.part, run_answers(mutant.source()))}
+    verdict = found[mutant.rejected_by]
+    assert not verdict.passed
+    assert not verdict.diagnosis.startswith(("Raised", "The evidence"))
+
+
+@pytest.mark.parametrize(("lab", "name"), RIGHT, ids=lambda x: x if isinstance(x, str) else "")
+def test_differently_written_right_answers_pass(lab, name):
+    names = run_answers(lab.RIGHT[name])
+    for part in {mutant.part for mutant in lab.MUTANTS}:
+        assert [v.diagnosis for v in verdicts(part, names, seed=5) if not v.passed] == []
+
+
+@pytest.mark.parametrize("part", sorted({mutant.part for mutant in MUTANTS}))
+def test_reference_passes(part):
+    assert all(v.passed for v in verdicts(part, run_answers(inspect.getsource(reference(part)))))
+
+
+def test_every_check_has_mutants_and_two_right_answers():
+    from helpers.exercises import lab00 as checks00
+    from helpers.exercises import lab03 as checks03
+
+    checks = {(p.name, c.name()) for module in (checks00, checks03) for p in module.PARTS for c in p.checks}
+    assert {(m.part, m.rejected_by) for m in MUTANTS} == checks
+    assert all(len(lab.RIGHT) >= 2 for lab in LABS)
