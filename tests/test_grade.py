@@ -1,0 +1,164 @@
+"""Grading a whole folder in one run: every hand-in gets a row, a status and a reason."""
+
+import csv
+import json
+
+from helpers.course.build import make_notebook, write
+from helpers.course.grade import grade
+from helpers.course.grade.collect import HandIn, grading_notebook, read_hand_in
+from helpers.course.grade.report import page_name
+from helpers.course.grade.result import grade_run, not_run, parts_of
+from helpers.course.grade.run import CellRecord, Run
+from helpers.course.source import sources
+
+import pytest
+
+(X1,) = [source for source in sources() if source.exercise == "x1"]
+
+
+def put(folder, text):
+    folder.mkdir(parents=True)
+    (folder / f"{X1.name}.ipynb").write_text(text, encoding="utf-8")
+
+
+def solved(*replace, drop=()):
+    """The solved notebook as text, with words replaced and cells dropped."""
+    notebook = make_notebook(X1, solved=True)
+    notebook.cells = [cell for cell in notebook.cells if cell.id not in drop]
+    for old, new in replace:
+        assert sum(old in cell.source for cell in notebook.cells) == 1
+        for cell in notebook.cells:
+            cell.source = cell.source.replace(old, new)
+    return write(notebook)
+
+
+@pytest.fixture(scope="module")
+def graded(tmp_path_factory):
+    """Grade a class with one of each kind, once."""
+    root = tmp_path_factory.mktemp("class")
+    hand_ins = root / "hand-ins"
+    put(hand_ins / "right", solved())
+    unscale = "        scaler.unscale_(optimizer)  # clip the true gradient, not the scaled one\n"
+    put(hand_ins / "wrong [one]", solved((unscale, "")))
+    (hand_ins / "empty").mkdir()
+    put(hand_ins / "unreadable", '{"cells": [')
+    put(hand_ins / "hanging", solved(("    optimizer.zero_grad()", "    while True:\n        pass")))
+    put(hand_ins / "untouched", write(make_notebook(X1, solved=False)))
+    put(hand_ins / "dies", solved(("    optimizer.zero_grad()", "    __import__('os')._exit(1)")))
+    put(hand_ins / "syntax", solved(("def train(precision", "def train(precision precision")))
+    out = root / "grades"
+    results = grade(hand_ins, out, seed=7, timeout=25)
+    with (out / "gradebook.csv").open(encoding="utf-8", newline="") as file:
+        rows = {row["student"]: row for row in csv.DictReader(file)}
+    return out, rows, {r.student: r for r in results}
+
+
+@pytest.mark.slow
+def test_every_hand_in_gets_a_row_with_status_and_reason(graded):
+    _, rows, _ = graded
+    assert {name: (row["total"], row["status"]) for name, row in rows.items()} == {
+        "right": ("10", "graded"),
+        "wrong [one]": ("8", "graded"),
+        "empty": ("0", "missing"),
+        "unreadable": ("0", "unreadable"),
+        "hanging": ("3", "partly (timeout)"),
+        "untouched": ("0", "graded"),
+        "dies": ("3", "crashed"),
+        "syntax": ("8", "graded"),
+    }
+    assert all(row["reason"] and row["max"] == "10" and row["seed"] == "7" for row in rows.values())
+
+
+@pytest.mark.slow
+def test_points_stand_with_the_checks_that_gave_them(graded):
+    _, rows, _ = graded
+    missed = [name for name, points in rows["wrong [one]"].items() if name.startswith("x1.") and points == "0"]
+    assert missed == ["x1.clips_true_gradient", "x1.steps_in_a_row"]
+    assert rows["hanging"]["x1.scale_grows"] == "1"
+    assert "SyntaxError" in graded[2]["syntax"].verdicts[-1].diagnosis
+
+
+@pytest.mark.slow
+def test_feedback_pages_explain_and_keep_the_solution_hidden(graded):
+    out, rows, _ = graded
+    pages = {name: (out / "feedback" / page_name(name)).read_text(encoding="utf-8") for name in rows}
+    assert "8 of 10 points" in pages["wrong [one]"]
+    assert "Was the gradient clipped, and unscaled before that?" in pages["wrong [one]"]
+    assert "scaler.scale(loss).backward()" in pages["wrong [one]"]  # the learner's own code
+    assert "scaler.scale(loss).backward()" not in pages["untouched"]
+    assert "did not end in time" in pages["hanging"]
+
+
+def test_answers_are_transplanted_and_nothing_else(tmp_path):
+    notebook = make_notebook(X1, solved=True)
+    for cell in notebook.cells:
+        if cell.cell_type == "code" and "nbgrader" not in cell.metadata:
+            cell.source = "raise SystemExit('my own set-up')"
+        if cell.metadata.get("nbgrader", {}).get("grade"):
+            cell.source, cell.metadata.nbgrader.points = "print('10 of 10')", 1000
+    notebook.cells.reverse()
+    put(tmp_path / "eve", write(notebook))
+    hand_in = read_hand_in(tmp_path / "eve", X1)
+    assert sorted(hand_in.answers) == ["compare", "scaler", "step"]
+    made = grading_notebook(hand_in, seed=5)
+    assert [cell.id for cell in made.cells] == [
+        "setup", "scaler", "scaler_check", "step", "step_check", "compare", "compare_check"
+    ]  # fmt: skip
+    text = write(made)
+    assert "my own set-up" not in text
+    assert "10 of 10" not in text
+    assert 'collect(\\"x1.step\\", train_step, seed=5)' in text
+
+
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [
+        ("", "unreadable"),
+        ("[]", "unreadable"),
+        ('{"cells": 3}', "unreadable"),
+        ('{"cells": [{"cell_type": "code"}]}', "unreadable"),
+        (json.dumps({"cells": [{"cell_type": "markdown", "metadata": {}, "source": "hi"}]}), "unreadable"),
+        ("\udcff", "unreadable"),
+    ],
+)
+def test_junk_is_unreadable_with_a_reason(tmp_path, text, status):
+    (tmp_path / "eve").mkdir()
+    (tmp_path / "eve" / f"{X1.name}.ipynb").write_bytes(text.encode("utf-8", "surrogateescape"))
+    hand_in = read_hand_in(tmp_path / "eve", X1)
+    assert hand_in.problem[0] == status
+    assert X1.name in hand_in.problem[1]
+    result = not_run(hand_in)
+    assert (result.total, result.maximum, result.status) == (0, 10, status)
+
+
+def test_a_notebook_under_another_name_is_mentioned(tmp_path):
+    (tmp_path / "eve").mkdir()
+    (tmp_path / "eve" / "Untitled.ipynb").write_text("{}")
+    assert "Untitled.ipynb" in read_hand_in(tmp_path / "eve", X1).problem[1]
+
+
+def test_forged_or_broken_evidence_earns_nothing():
+    hand_in = HandIn("eve", X1, {})
+    junk = ["not json", "3", "null", '{"scale_grows": {"seen": {"scales": []}}}', '{"scale_grows": [1]}']
+    records = {cell: CellRecord(cell, None, False, junk) for cell in parts_of(hand_in)}
+    expected = {
+        cell: {check.name(): {"seen": {"scales": [1.0]}} for check in part.checks}
+        for cell, part in parts_of(hand_in).items()
+    }
+    result = grade_run(hand_in, Run(records, True, ""), expected)
+    assert result.total == 0
+    assert result.maximum == 10
+
+
+def test_page_names_are_safe_and_different():
+    names = ["Ada Lovelace", "../../etc", "a/b", "a:b", "李雷", "O'Brien", "", "CON?"]
+    pages = [page_name(name) for name in names]
+    assert len(set(pages)) == len(names)
+    assert all("/" not in page and ".." not in page and page.endswith(".html") for page in pages)
+
+
+def test_spreadsheets_get_no_formulas():
+    from helpers.course.grade.report import gradebook
+
+    hand_in = HandIn("=cmd|calc", X1, {}, ("missing", "nothing there."))
+    assert "'=cmd|calc" in gradebook([not_run(hand_in)], seed=1)

@@ -1,0 +1,67 @@
+"""requirements.txt, pyproject.toml and environment.yml tell the same story."""
+
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def pins():
+    lines = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
+    found = [Requirement(line) for line in lines if line.strip() and not line.startswith("#")]
+    return {canonicalize_name(r.name): r for r in found}
+
+
+def ranges():
+    lines = list(PROJECT["dependencies"])
+    for extra in PROJECT["optional-dependencies"].values():
+        lines += extra
+    found = [Requirement(line) for line in lines]
+    return {canonicalize_name(r.name): r for r in found if r.name != PROJECT["name"]}
+
+
+def test_requirements_pin_exactly():
+    assert [str(r) for r in pins().values() if [s.operator for s in r.specifier] != ["=="]] == []
+    assert str(pins()["torch"].specifier) == "==2.13.0"
+
+
+def test_same_packages_in_both():
+    assert set(pins()) == set(ranges())
+
+
+@pytest.mark.parametrize("name", sorted(ranges()))
+def test_every_pin_lies_in_its_range(name):
+    (pin,) = pins()[name].specifier
+    wanted = ranges()[name]
+    assert wanted.specifier.contains(pin.version)
+    assert {s.operator for s in wanted.specifier} == {">="}, "a range, so that Colab keeps what it has"
+
+
+def test_torch_and_python_ranges():
+    assert str(ranges()["torch"].specifier) == ">=2.9"
+    assert PROJECT["requires-python"] == ">=3.11"
+
+
+def test_environment_installs_the_same_requirements():
+    environment = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))
+    (pip,) = [entry["pip"] for entry in environment["dependencies"] if isinstance(entry, dict)]
+    assert pip == ["-r requirements.txt", "-e ."]
+    assert f"python{PROJECT['requires-python']}" in environment["dependencies"]
+    assert environment["name"] == PROJECT["name"]
+
+
+@pytest.mark.parametrize("port", ["abc", "80", "70000", ""])
+def test_make_lab_refuses_a_bad_port_in_one_line(port):
+    if not (ROOT / ".venv" / ".ready").exists():
+        pytest.skip("the tests do not run in the Makefile's environment, which this would set up")
+    run = subprocess.run(["make", "-s", "lab", f"PORT={port}"], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert run.returncode == 2
+    assert "PORT must" in run.stdout
+    assert "Traceback" not in run.stdout + run.stderr

@@ -1,0 +1,181 @@
+"""Units, timing, models, data, claims, predictions, tables and widgets."""
+
+import math
+import time
+
+from helpers import (
+    TENANTS,
+    Claims,
+    GiB,
+    MemoryMeter,
+    MiB,
+    Prediction,
+    SmallCNN,
+    SmallGPT,
+    compare,
+    digits,
+    english,
+    explore,
+    explore_loss_scale,
+    human_bytes,
+    measure,
+    pick_device,
+    supports,
+    tenant_bars,
+    tenant_table,
+)
+from helpers.device import device_name
+from helpers.figures import memory_timeline, to_png
+from helpers.widgets.loss_scale import fate_of, loss_scale_figure
+
+import pytest
+import torch
+
+
+@pytest.mark.parametrize(
+    ("n", "text"),
+    [(0, "0 B"), (1023, "1023 B"), (1024, "1.00 KiB"), (3.5 * MiB, "3.50 MiB"), (-2 * GiB, "-2.00 GiB")],
+)
+def test_human_bytes(n, text):
+    assert human_bytes(n) == text
+
+
+def test_device_is_one_that_can_compute():
+    device = pick_device()
+    assert device.type in ("cuda", "mps", "cpu")
+    assert supports(torch.float32, device)
+    assert not supports(torch.bool, device)
+    assert device_name(device)
+
+
+def test_timing_measures_what_ran():
+    timing = measure(lambda: time.sleep(0.01), runs=5, warmup=0)
+    assert len(timing.runs) == 5
+    assert timing.median >= 0.01
+    assert "5 runs" in str(timing)
+
+
+def test_warm_up_does_not_count():
+    calls = []
+    measure(lambda: calls.append(1), runs=3, warmup=2)
+    assert len(calls) == 5
+
+
+def test_comparison_alternates_and_says_which_is_faster():
+    order = []
+    result = compare(
+        lambda: (order.append("a"), time.sleep(0.02)), lambda: (order.append("b"), time.sleep(0.005)), runs=4, warmup=1
+    )
+    assert order == ["a", "b"] * 5
+    assert result.speedup > 1.5
+
+
+def test_cnn_and_gpt_shapes():
+    assert SmallCNN(8)(torch.zeros(2, 1, 16, 16)).shape == (2, 10)
+    assert SmallGPT(vocabulary=50, context=12)(torch.zeros(3, 12, dtype=torch.long)).shape == (3, 12, 50)
+
+
+def test_gpt_starts_near_ln_vocabulary_and_is_causal():
+    torch.manual_seed(0)
+    model = SmallGPT()
+    ids = torch.randint(256, (4, 64))
+    logits = model(ids)
+    loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), torch.randint(256, (4 * 64,)))
+    assert loss.item() == pytest.approx(math.log(256), rel=0.05)
+    changed = ids.clone()
+    changed[:, 40:] = 0
+    torch.testing.assert_close(model(changed)[:, :40], logits[:, :40])
+
+
+def test_digits_are_real_and_split_without_overlap():
+    data = digits()
+    assert data.train_x.shape[1:] == (1, 8, 8)
+    assert len(data.train_x) + len(data.test_x) == 1797
+    assert set(data.train_y.tolist()) == set(range(10))
+    train = {tuple(x.flatten().tolist()) for x in data.train_x}
+    twins = sum(tuple(x.flatten().tolist()) in train for x in data.test_x)
+    assert twins == 0
+    assert digits(size=16).test_x.shape[-2:] == (16, 16)
+    assert torch.equal(digits().train_x, data.train_x)  # the same split each time
+
+
+def test_english_text_is_shifted_by_one_and_readable():
+    data = english()
+    assert torch.equal(data.train_x[1:], data.train_y[:-1])
+    assert len(data.train_x) > 200_000
+    assert b" the " in bytes(data.test_x.tolist())
+
+
+def test_claims_reach_their_own_verdict():
+    claims = Claims()
+    claims.record("C7", "2x less memory", "CNN", 1.8, "x less", 1.9, math.inf)
+    claims.record("C7", "2x less memory", "all <activations>", 2.0, "x less", 1.9, math.inf)
+    assert [row.held for row in claims.rows] == [False, True]
+    lines = str(claims).splitlines()
+    assert lines[1].endswith("did not hold")
+    assert lines[2].endswith("held")
+    assert "&lt;activations&gt;" in claims._repr_html_()
+    assert not Claims().rows  # a new table is empty
+
+
+@pytest.mark.parametrize(
+    ("guess", "says"),
+    [
+        (None, "not guessed"),
+        (10.5, "within 10 %"),
+        (20, "2.00x the truth"),
+        (4, "2.50x too low"),
+        (0, "You said 0 MiB."),
+    ],
+)
+def test_prediction(capsys, guess, says):
+    Prediction("Peak", guess, "MiB").reveal(10.0)
+    out = capsys.readouterr().out
+    assert "Peak: measured 10 MiB" in out
+    assert says in out
+
+
+def meters():
+    model = torch.nn.Linear(64, 64)
+    found = {}
+    for name, rows in {"small": 8, "large": 64}.items():
+        with MemoryMeter(model) as meter:
+            model(torch.ones(rows, 64)).sum().backward()
+        found[name] = meter
+    return found
+
+
+def test_tenant_table_compares_last_with_first():
+    found = meters()
+    lines = tenant_table(found).splitlines()
+    assert lines[-1].startswith("PEAK")
+    ratio = found["large"].peak_bytes / found["small"].peak_bytes
+    assert lines[-1].endswith(f"{ratio:.2f}")
+    assert any(line.startswith("parameters") and line.endswith("1.00") for line in lines)
+
+
+def test_figures_render():
+    found = meters()
+    bars = tenant_bars({name: meter.at_peak for name, meter in found.items()}, TENANTS, "t")
+    timeline = memory_timeline(found["small"].timeline, TENANTS, "t")
+    for figure in (bars, timeline):
+        assert to_png(figure).startswith(b"\x89PNG")
+    assert to_png(bars) == to_png(bars)
+
+
+def test_fate_of_gradients_adds_up_and_follows_the_scale():
+    gradient = torch.tensor([0.0, 1.0, 2.0**-20, 2.0**-30, 2.0**10])
+    share = fate_of(gradient, 1.0)
+    assert share == {"kept": 0.5, "blurred": 0.25, "lost": 0.25, "overflowed": 0.0}
+    assert fate_of(gradient, 2.0**8) == {"kept": 0.5, "blurred": 0.25, "lost": 0.0, "overflowed": 0.25}
+    figure = loss_scale_figure(gradient, 8)
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert "becomes inf: 25.0%" in labels
+
+
+def test_explorers_speak_where_there_is_no_notebook(capsys):
+    explore_loss_scale(torch.tensor([1.0, 1e-9]))
+    assert "[figure] Histogram" in capsys.readouterr().out
+    drawn = []
+    explore(lambda a, b: drawn.append((a, b)), "words", a=(1, range(3)), b=("x", ["x", "y"]))
+    assert drawn == [(1, "x")]
