@@ -6,7 +6,7 @@
 #
 # | | |
 # |---|---|
-# | After this lab you can | predict, measure and explain the memory of a small training step; read the verdict of a check; say what your machine can do |
+# | After this you can | predict, measure and explain the memory of a small training step; read the verdict of a check; say what your machine can do |
 # | Time | 20 minutes |
 # | Difficulty | ●○○ |
 # | Needs | a CPU |

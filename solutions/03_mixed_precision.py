@@ -1,12 +1,12 @@
 # %% [markdown] name="title"
 # # 03 · Mixed precision
 #
-# **Computing in 16 bits halves what a training step keeps for the backward pass, leaves weights, gradients and optimizer
-# state as they are, and asks for one precaution in FP16 and none in BF16.**
+# **Computing in 16 bits takes up to half off what a training step keeps for the backward pass, leaves weights, gradients and
+# optimizer state as they are, and needs one precaution in FP16 and none in BF16.**
 #
 # | | |
 # |---|---|
-# | After this lab you can | say which bytes mixed precision saves and which not; read autocast's choices; scale a loss by hand and with `GradScaler`; explain when BF16 hurts |
+# | After this you can | say which bytes mixed precision saves and which not; read autocast's choices; scale a loss by hand and with `GradScaler`; explain when BF16 hurts |
 # | Time | 60 minutes |
 # | Difficulty | ●●○ |
 # | Needs | a CPU; the same cells use a GPU where there is one |
@@ -336,6 +336,15 @@ next_ids = text.train_y[: 8 * 128].view(8, 128).clone()
 gpt = {name: measured_step(SmallGPT, ids, next_ids, dtype) for name, dtype in {"FP32": FP32, "BF16": BF16}.items()}
 print(tenant_table(gpt))
 
+# %% name="residual_stream"
+with torch.autocast(device.type, dtype=BF16):
+    seen = {}
+    model = SmallGPT().to(device)
+    for name in ("tokens", "blocks.0.qkv", "blocks.0", "norm", "head"):
+        model.get_submodule(name).register_forward_hook(lambda _, __, out, name=name: seen.update({name: out.dtype}))
+    model(ids)
+print("what comes out, under BF16 autocast:", {name: str(dtype).removeprefix("torch.") for name, dtype in seen.items()})
+
 # %% name="plot_bars"
 bars = {f"CNN {name}": meter.at_peak for name, meter in cnn.items()}
 bars |= {f"GPT {name}": meter.at_peak for name, meter in gpt.items()}
@@ -354,8 +363,8 @@ print(claims)
 
 # %% [markdown] name="gpt_explained"
 # Twofold was promised; neither peak gets there, and not even the activations do. In the GPT the optimizer state, which does not shrink, has a larger
-# share; LayerNorm, the residual stream and the logits account for the rest: the sum of an FP32 embedding and a 16-bit product is FP32, so
-# the whole residual stream stays in FP32. **Mixed precision halves the 16-bit part of the activations, and nothing else.** To shrink
+# share. And the line above names the rest: an embedding is no matrix product, so it comes out in FP32; FP32 plus 16 bit is FP32, so
+# the whole residual stream from block to block stays FP32, and with it what the norms keep. **Mixed precision halves the 16-bit part of the activations, and nothing else.** To shrink
 # optimizer state you need other tools (lab 08), and for the rest of the activations too (lab 05).
 
 # %% [markdown] name="speed_text"

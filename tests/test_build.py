@@ -4,6 +4,7 @@ import re
 
 from helpers.course import build as builder
 from helpers.course.build import BuildError, clear_solution, make_notebook, problems, solution_problem, write
+from helpers.course.readme import card, readme
 from helpers.course.source import Source, sources
 
 import nbformat
@@ -216,9 +217,24 @@ def test_stale_learner_notebooks_and_strays_are_found(source, tmp_path, monkeypa
     monkeypatch.setattr(builder, "ROOT", tmp_path)
     monkeypatch.setattr(builder, "REFERENCE", tmp_path / "reference")
     monkeypatch.setattr(builder, "sources", lambda: [Source(path)])
+    monkeypatch.setattr(builder, "readme", lambda: "another table")
     assert problems([]) == [
         "labs/42_example.ipynb does not match its source",
         "reference/lab42.py does not match its source",
         "solutions/42_example.ipynb is missing",
+        "README.md's table of labs does not match the labs",
         "labs/77_stray.ipynb has no source",
     ]
+
+
+def test_readme_lists_every_lab_with_time_and_needs():
+    text = readme()
+    for source in SOURCES:
+        (line,) = [line for line in text.splitlines() if line.startswith("| [") and f"labs/{source.name}.ipynb" in line]
+        assert card(source)["Time"] in line
+        assert card(source)["Needs"] in line
+
+
+def test_one_address_of_the_repository():
+    project = tomllib.loads((builder.ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert f"git clone --depth 1 {project['urls']['Repository']}\n" in readme()

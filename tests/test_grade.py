@@ -47,7 +47,7 @@ def graded(tmp_path_factory):
     put(hand_ins / "dies", solved(("    optimizer.zero_grad()", "    __import__('os')._exit(1)")))
     put(hand_ins / "syntax", solved(("def train(precision", "def train(precision precision")))
     out = root / "grades"
-    results = grade(hand_ins, out, seed=7, timeout=25)
+    results = grade(hand_ins, out, seed=7, jobs=2, timeout=45)
     with (out / "gradebook.csv").open(encoding="utf-8", newline="") as file:
         rows = {row["student"]: row for row in csv.DictReader(file)}
     return out, rows, {r.student: r for r in results}
@@ -74,6 +74,7 @@ def test_points_stand_with_the_checks_that_gave_them(graded):
     _, rows, _ = graded
     missed = [name for name, points in rows["wrong [one]"].items() if name.startswith("x1.") and points == "0"]
     assert missed == ["x1.clips_true_gradient", "x1.steps_in_a_row"]
+    assert "kernel died" in rows["dies"]["reason"]
     assert rows["hanging"]["x1.scale_grows"] == "1"
     assert "SyntaxError" in graded[2]["syntax"].verdicts[-1].diagnosis
 

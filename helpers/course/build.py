@@ -16,6 +16,7 @@ from nbclient import NotebookClient
 from nbformat import NotebookNode
 from nbformat.v4 import new_markdown_cell, new_notebook
 
+from .readme import README, readme
 from .source import ROOT, Source, sources
 
 PLACEHOLDER = "# YOUR CODE HERE\nraise NotImplementedError"
@@ -211,6 +212,8 @@ def problems(names: list[str]) -> list[str]:
         if problem:
             found.append(f"solutions/{source.name}.ipynb {problem}")
     if not names:
+        if readme() != README.read_text(encoding="utf-8"):
+            found.append("README.md's table of labs does not match the labs")
         known = {s.name for s in sources()}
         for folder in ("labs", "solutions"):
             strays = [p for p in sorted((ROOT / folder).glob("*.ipynb")) if p.stem not in known]
@@ -229,6 +232,7 @@ def build(names: list[str]) -> None:
         for path, text in _plain_files(source).items():
             path.parent.mkdir(exist_ok=True)
             path.write_text(text, encoding="utf-8", newline="\n")
+    README.write_text(readme(), encoding="utf-8", newline="\n")
     for source in chosen:
         if solution_problem(source) is None:
             print(f"{source.name}: up to date")

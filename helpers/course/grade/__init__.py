@@ -88,8 +88,8 @@ def grade(submissions: Path, out: Path, seed: int | None = None, jobs: int = 1, 
         for result in pool.map(one, hand_ins):  # in order: the gradebook grows row by row
             results.append(result)
             write_reports(results, out, seed)
-            console.print(f"[{len(results)}/{len(hand_ins)}] {result.student} {result.exercise}: ", end="")
-            console.print(f"{result.total} of {result.maximum}, {result.status}", markup=False)
+            line = f"[{len(results)}/{len(hand_ins)}] {result.student} {result.exercise}: "
+            console.print(f"{line}{result.total} of {result.maximum}, {result.status}", markup=False, highlight=False)
     console.print(_summary(results))
     console.print(f"{out / 'gradebook.csv'} and one page a student in {out / 'feedback'} (seed {seed})", markup=False)
     return results

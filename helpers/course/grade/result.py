@@ -94,8 +94,9 @@ def _status(run: Run, verdicts: list[Verdict]) -> tuple[str, str]:
         cell = next(r.cell for r in run.records.values() if r.timed_out)
         return "partly (timeout)", f"The cell {cell} did not end in time; what ran before it counts."
     if not run.finished:
-        last = run.output.strip().splitlines()[-1:] or ["no output"]
-        return "crashed", f"The run broke off: {last[0][:200]}"
+        last = list(run.records.values())[-1:]
+        where = f"in the cell {last[0].cell}: {last[0].error}" if last else "before the first cell"
+        return "crashed", f"The run broke off {where}; what ran before it counts."
     if all(verdict.diagnosis == NOT_ATTEMPTED_YET for verdict in verdicts):
         return "graded", "No answer was attempted."
     failed = [verdict.check for verdict in verdicts if not verdict.passed]

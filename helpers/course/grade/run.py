@@ -65,8 +65,8 @@ def run_hand_in(hand_in: HandIn, seed: int, timeout: float, threads: int) -> Run
 
 def _run(command: list[str], folder: Path, wall: float, threads: int) -> tuple[str, bool]:
     """Run `command` in `folder` for at most `wall` seconds; nothing it started is left running."""
-    # Kernels that share the cores without knowing of each other take many times longer than one after the other.
-    env = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+    # Threads that outnumber the cores wait for each other spinning, and everything takes many times longer.
+    env = {**os.environ, "OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE"}
     process = subprocess.Popen(
         command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
     )
