@@ -1,6 +1,7 @@
 """The build: deterministic, answers removed, nbgrader's metadata, stale notebooks found."""
 
 import re
+import tomllib
 
 from helpers.course import build as builder
 from helpers.course.build import BuildError, clear_solution, make_notebook, problems, solution_problem, write
