@@ -38,7 +38,7 @@ lint: $(READY)
 
 test: lint
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --nbval-lax --nbval-cell-timeout=300 solutions
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --nbval-lax --nbval-cell-timeout=600 solutions
 
 # Under three minutes: no notebook runs, no grading runs.
 test-fast: lint

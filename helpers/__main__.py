@@ -1,6 +1,7 @@
 """The command line: python -m helpers doctor | build | grade."""
 
 import argparse
+import io
 import sys
 from pathlib import Path
 
@@ -27,6 +28,9 @@ def _parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> int:
     """Run one command. Returns the exit code: 0 fine, 1 something to mend was found, 2 bad input."""
     args = _parser().parse_args(argv)
+    for stream in (sys.stdout, sys.stderr):  # names in any script, on consoles that cannot show them all
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     if args.command == "doctor":
         from .doctor import examine
 

@@ -23,7 +23,8 @@ def memory_timeline(timeline: Sequence[tuple[float, Mapping[str, int]]], tenants
     present = [t for t in tenants if any(held[t] for _, held in timeline)]
     layers = np.array([[held[t] for _, held in timeline] for t in present]) / MiB
     colours = [COLOURS[tenants.index(t)] for t in present]
-    axes.stackplot(milliseconds, layers, labels=present, colors=colours, step="post")
+    if present:
+        axes.stackplot(milliseconds, layers, labels=present, colors=colours, step="post")
     axes.set(title=title, xlabel="milliseconds", ylabel="MiB", ylim=(0, None))
     axes.margins(x=0)
     handles, labels = axes.get_legend_handles_labels()

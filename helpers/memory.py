@@ -101,11 +101,26 @@ class _Count(TorchDispatchMode):
     def _end(self, key: int) -> None:
         self._live.pop(key).end()
 
-    def saved(self, tensor: Tensor) -> Tensor:
-        """Hook of autograd: `tensor` is being kept for the backward pass."""
+    def keep(self, tensor: Tensor) -> tuple[Tensor, int]:
+        """Hook of autograd: `tensor` is being kept for the backward pass.
+
+        It is handed on detached (an operation that saves its own output would else hold itself alive for ever), and
+        with its version, which autograd leaves to its hooks to compare.
+        """
         block = self.see(tensor)
         if block and block.tenant == "temporaries":
             block.tenant = "activations"
+        return tensor.detach(), tensor._version
+
+    @staticmethod
+    def fetch(kept: tuple[Tensor, int]) -> Tensor:
+        """Hook of autograd: the backward pass wants what `keep` returned."""
+        tensor, version = kept
+        if tensor._version != version:
+            raise RuntimeError(
+                "one of the variables needed for gradient computation has been modified by an inplace operation: "
+                f"{list(tensor.shape)} is at version {tensor._version}; expected version {version} instead."
+            )
         return tensor
 
     def phase(self) -> str:
@@ -115,9 +130,11 @@ class _Count(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         inputs = [self.see(leaf) for leaf in tree_leaves((args, kwargs))]
-        self.ops.append((time.time_ns(), f"{self.phase()}: {func}"))
+        if func is not torch.ops.aten.detach.default:
+            self.ops.append((time.time_ns(), f"{self.phase()}: {func}"))
         outputs = func(*args, **(kwargs or {}))
-        casts_parameter = func is torch.ops.aten._to_copy.default and inputs[0].tenant == "parameters"
+        source = inputs[0] if func is torch.ops.aten._to_copy.default else None  # None too for tensors elsewhere
+        casts_parameter = source is not None and source.tenant == "parameters"
         for leaf in tree_leaves(outputs):
             self.see(leaf, "weight copies" if casts_parameter else None)
         return outputs
@@ -146,8 +163,13 @@ class MemoryMeter:
     ...     train_step()
     >>> print(meter)  # doctest: +SKIP
 
-    While it runs, autograd keeps saved tensors through a hook, and so does not notice when one of them is
-    changed in place.
+    A model compiled by `torch.compile` runs uncompiled inside the meter, which sees single operations. Memory that
+    other threads allocate is not seen.
+
+    Args:
+        model: whose parameters and buffers to recognise.
+        optimizer: whose state to recognise.
+        device: where to measure; default: where the model is, or the fastest device.
 
     Attributes:
         method: "allocator" (every byte the allocator handed out) or "counted" (tensors only).
@@ -164,10 +186,19 @@ class MemoryMeter:
 
     _active = False
 
-    def __init__(self, model: nn.Module | None = None, optimizer: torch.optim.Optimizer | None = None) -> None:
+    def __init__(
+        self,
+        model: nn.Module | None = None,
+        optimizer: torch.optim.Optimizer | None = None,
+        device: torch.device | None = None,
+    ) -> None:
         self._model, self._optimizer = model, optimizer
         first = next(model.parameters(), None) if model is not None else None
-        self._device = first.device if first is not None else pick_device()
+        self._device = device or (first.device if first is not None else pick_device())
+        self._forget()
+
+    def _forget(self) -> None:
+        """Set all results to those of an empty block."""
         self.method = "counted" if self._device.type == "mps" else "allocator"
         self.peak_bytes = 0
         self.outside_bytes = 0
@@ -181,6 +212,7 @@ class MemoryMeter:
     def __enter__(self) -> "MemoryMeter":
         if MemoryMeter._active:
             raise RuntimeError("Memory meters do not nest: end the outer one first.")
+        self._forget()
         count = self._count = _Count(self._device)
         self._handles = []
         if self._model is not None:
@@ -195,8 +227,8 @@ class MemoryMeter:
             self._see_optimizer_state()
             self._handles.append(self._optimizer.register_step_pre_hook(self._step_begins))
             self._handles.append(self._optimizer.register_step_post_hook(self._step_ends))
-        self._held_before = torch.cuda.memory_allocated() if self._device.type == "cuda" else 0
-        self._saved_hooks = torch.autograd.graph.saved_tensors_hooks(count.saved, lambda tensor: tensor)
+        self._held_before = torch.cuda.memory_allocated(self._device) if self._device.type == "cuda" else 0
+        self._saved_hooks = torch.autograd.graph.saved_tensors_hooks(count.keep, count.fetch)
         if torch.autograd._profiler_enabled():
             self.method = "counted"  # a second profiler would end the first one's recording
         self._profiler = None
@@ -216,10 +248,14 @@ class MemoryMeter:
         for handle in self._handles:
             handle.remove()
         if self._model is not None:
-            for parameter in self._model.parameters():  # gradients that were assigned, not accumulated
-                self._count.see(parameter.grad, "gradients")
+            for parameter in self._model.parameters():
+                self._count.see(parameter, "parameters")  # after model.half() it is another tensor
+                self._count.see(parameter.grad, "gradients")  # it may have been assigned, not accumulated
         if self._profiler is not None:
+            whole = torch.autograd._profiler_enabled()
             self._profiler.__exit__(*error)
+            if not whole:  # somebody else's profiler, started and ended inside the block, has ended ours
+                self._profiler, self.method = None, "counted"
         self._count.close()
         self._replay(self._join())
         del self._count, self._profiler, self._handles, self._saved_hooks

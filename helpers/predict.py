@@ -22,7 +22,7 @@ class Prediction:
             print("  You have not guessed. Put a number into the cell above: it costs nothing to be wrong here.")
         elif measured and self.guess / measured > 0:
             ratio = self.guess / measured
-            off = f"{ratio:.2f}x the truth" if ratio >= 1 else f"{1 / ratio:.2f}x too low"
+            off = f"{ratio:.2f}x too high" if ratio >= 1 else f"{1 / ratio:.2f}x too low"
             within = abs(ratio - 1) <= 0.1
             said = f"You said {self.guess:.4g} {self.unit}".rstrip()
             print(f"  {said}: {'within 10 %' if within else off}.")

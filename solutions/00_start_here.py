@@ -121,8 +121,8 @@ step_guess.reveal(meter.peak_bytes / 2**20)
 print(meter)
 
 # %% [markdown] name="explained"
-# There it is. The peak comes during the optimizer's step, and **temporaries** are part of it: to compute its update, Adam makes tensors as large as the
-# parameter it works on. This model is one single parameter, so they are as large as the model. They live for a moment, but the memory must be there for
+# There it is. The peak comes during the optimizer's step, and **temporaries** are part of it: to compute its update, Adam makes two tensors as large as the
+# parameter it works on. This model is one single parameter, so they are twice the model. They live for a moment, but the memory must be there for
 # that moment. (Lab 08 shows how to avoid them.)
 #
 # The same as a picture. Read it from left to right: forward, backward, optimizer step.
@@ -144,7 +144,7 @@ show(
 # **Contract.** `parameter_bytes(model)` returns how many bytes the parameters of `model` (an `nn.Module`) hold, an int. All parameters count, frozen ones too, whatever
 # their dtype. A parameter that two layers share is one parameter.
 #
-# The cell raises `NotImplementedError` until you replace that line.
+# Replace the line that raises `NotImplementedError`.
 
 
 # %% name="bytes" answer=true reveal=true
@@ -192,8 +192,8 @@ time_guess.reveal(timing.speedup)
 print(timing)
 
 # %% [markdown] name="time_explained"
-# Probably not 16. With 32 rows, much of the time goes into fetching the 4 MiB of weights, which 512 rows need only once as well. Large batches use a device better: one
-# of the reasons for wanting memory.
+# Seldom 16. A call has costs that do not grow with the batch, such as starting the operation and reading the weights. When your figure is below 16, the large
+# batch gets more out of the device for each row: one of the reasons for wanting memory.
 
 # %% name="bytes_of_a_7b"
 print("7 billion parameters in FP32:", human_bytes(7e9 * 4), "in 16 bits:", human_bytes(7e9 * 2))
@@ -201,6 +201,7 @@ print("7 billion parameters in FP32:", human_bytes(7e9 * 4), "in 16 bits:", huma
 # %% [markdown] name="recap"
 # ## How to go on
 #
+# - Techniques, claims and pitfalls have numbers (T4, C7, P2) that stand on each lab's card. A **claim** is a sentence with a figure that people repeat; labs put it to the test.
 # - **Labs** teach a technique: predict, measure, explain, play. Practice tasks in them carry no points, and their solution is one click away, under the check.
 # - **Exercises** (X1 to X4) are notebooks of their own and are graded. You hand in the notebook.
 # - **Solved notebooks** of everything lie in `solutions/`. Look when you have tried.

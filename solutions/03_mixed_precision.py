@@ -7,7 +7,7 @@
 # | | |
 # |---|---|
 # | After this you can | say which bytes mixed precision saves and which not; read autocast's choices; scale a loss by hand and with `GradScaler`; explain when BF16 hurts |
-# | Time | 60 minutes |
+# | Time | 90 minutes |
 # | Difficulty | ●●○ |
 # | Needs | a CPU; the same cells use a GPU where there is one |
 # | Before this | lab 00 |
@@ -48,7 +48,7 @@ FP32, BF16, FP16 = torch.float32, torch.bfloat16, torch.float16
 claims = Claims()
 
 print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}")
-print(f"matrix products run in BF16: {supports(BF16, device)}, in FP16: {supports(FP16, device)}")
+print(f"matrix products run here (fast or not) in BF16: {supports(BF16, device)}, in FP16: {supports(FP16, device)}")
 print(f"memory meter: {MemoryMeter().method}")
 
 # %% [markdown] name="baseline_text"
@@ -73,10 +73,11 @@ def train_step(model, optimizer, x, y, dtype=FP32):
 data = digits(device, size=16)
 images, labels = data.train_x[:256].clone(), data.train_y[:256].clone()  # clones: a slice would hold the whole set
 print("images", tuple(images.shape), images.dtype)
+print(SmallCNN(32).features)
 
 # %% [markdown] name="guess_peak_text"
-# **Predict.** The network has about 66,000 parameters: 260 KiB. How many **MiB** does one step hold at its peak, in FP32? One
-# thing to go by: each convolution of the first stage makes 256 × 32 × 16 × 16 numbers.
+# **Predict.** The network has about 66,000 parameters: 260 KiB. How many **MiB** does one step hold at its peak, in FP32? The
+# list above shows the layers. One thing to go by: each convolution of the first stage makes 256 × 32 × 16 × 16 numbers.
 
 # %% name="guess_peak"
 my_guess = None  # MiB
@@ -106,8 +107,8 @@ peak_guess.reveal(cnn["FP32"].peak_bytes / 2**20)
 print(cnn["FP32"])
 
 # %% [markdown] name="fp32_explained"
-# Almost everything is **activations**: what the forward pass keeps for the backward pass. Parameters, gradients and Adam's two
-# moments are a rounding error here. (In a big language model with a small batch it is the other way round; keep that in mind for the
+# We call the owners of memory its **tenants**. The largest by far are the **activations**: what the forward pass keeps for the backward pass.
+# Parameters, gradients and Adam's two moments are next to nothing here. (In a big language model with a small batch it is the other way round; keep that in mind for the
 # claim below.)
 #
 # What a guess by layers leaves out has names too. *Temporaries* are tensors that live for a moment, such as the gradient of the layer being
@@ -136,7 +137,9 @@ for name, dtype in {"FP32": FP32, "BF16": BF16, "FP16": FP16}.items():
     )
 
 # %% [markdown] name="formats_explained"
-# Read the two columns that matter. **FP16** ends at 65504 and loses everything below 6e-8: gradients live down there. **BF16** reaches as
+# Below the smallest normal number a format has fewer and fewer digits (*subnormal* numbers), until the smallest of all. What is half of that or less becomes zero.
+#
+# Read the two columns that matter. **FP16** ends at 65504 and has nothing below 6e-8: gradients live down there. **BF16** reaches as
 # far as FP32 and knows no number between 1 and 1.0078: weights have a problem there. Both problems are shown below, then cured.
 
 # %% [markdown] name="swamping_text"
@@ -212,7 +215,7 @@ check("lab03.master", sgd_with_master)
 # ## 3 · Autocast
 #
 # `torch.autocast` is a switch for a region of code. Inside it, each operation looks at a list: matrix products and convolutions run in
-# 16 bits, because they are where the time goes and they add up in FP32 inside; operations that lose much in 16 bits run in FP32; the rest takes what
+# 16 bits, because they are where the time goes; operations that lose much in 16 bits run in FP32; the rest takes what
 # it is given. The weights are not touched.
 #
 # The lists differ between devices. So ask yours. Each line below feeds FP32 tensors to one operation under autocast and looks at what
@@ -250,9 +253,23 @@ for name, outputs in autocast_outputs(half).items():
 
 # %% [markdown] name="autocast_explained"
 # Three kinds of line. *Products* come out in 16 bits whatever goes in. *Losses* come out in FP32 whatever goes in. Everything between
-# follows its input: a chain of 16-bit products keeps its ReLUs and norms in 16 bits, and that is where activation memory is saved. On CUDA softmax, layer norm, `exp` and `sum` are on the
-# FP32 list as well; on a CPU they are not. That is one reason to write `.float()` before a loss of your own and not
-# to rely on the list.
+# follows its input: a chain of 16-bit products keeps its ReLUs and norms in 16 bits, and that is where activation memory is saved.
+#
+# The documentation of `torch.amp` puts softmax, layer norm, `exp` and `sum` on CUDA's FP32 list; see above what yours does. So write
+# `.float()` before a loss of your own, and do not rely on the list.
+#
+# Is a product in 16 bits not full of the swamping of section 2? Add up 4,096 ones, one after the other in BF16, and by a 16-bit matrix product:
+
+# %% name="accumulate"
+one_by_one = torch.tensor(0.0, dtype=BF16)
+for _ in range(4096):
+    one_by_one += 1
+ones = torch.ones(1, 4096, dtype=half, device=device)
+print(f"one by one: {one_by_one.item():g}     by a matrix product: {(ones @ ones.T).item():g}")
+
+# %% [markdown] name="accumulate_explained"
+# One by one, the sum stops at 256, where the next number BF16 knows is 258. The product gets it right: its inputs and its result are 16-bit, but inside it adds up
+# with more digits. That is what makes 16-bit products usable.
 
 # %% name="weights_stay"
 model = SmallCNN(32).to(device)
@@ -321,11 +338,46 @@ bf16_guess.reveal(cnn["BF16"].peak_bytes / cnn["FP32"].peak_bytes)
 print(tenant_table(cnn))
 
 # %% [markdown] name="bf16_explained"
-# The table shows the most that each tenant ever held.
+# The table shows the most that each tenant ever held, at whatever moment; so a column adds up to more than its peak. *last/first* divides the
+# last column by the first.
 #
-# - **Activations** nearly halve. Not quite: the images stay FP32, the loss is FP32, and BatchNorm keeps its statistics in FP32.
+# - **Activations** nearly halve. Which do not? Look below.
 # - **Parameters, gradients, optimizer state** do not change by a byte: autocast leaves them in FP32.
 # - **Weight copies** are new: autocast's 16-bit casts of the weights, cached until the region ends and kept for the backward pass.
+#
+# - **Temporaries** and **kernel workspace** halve as well: they belong to operations that now compute in 16 bits.
+#
+# Autograd will tell what it keeps, by dtype:
+
+
+# %% name="saved_by_dtype"
+def saved_mib(make_model, x, dtype):
+    """Return the MiB that a forward pass keeps for the backward pass, by dtype, parameters and input aside."""
+    model, storages = make_model().to(device), {}
+    own = {t.untyped_storage().data_ptr() for t in [*model.parameters(), x]}
+
+    def keep(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            storages[storage.data_ptr()] = (str(tensor.dtype).removeprefix("torch."), storage.nbytes())
+        return tensor.detach()
+
+    with (
+        torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
+        torch.autocast(device.type, dtype=dtype, enabled=dtype != FP32),
+    ):
+        logits = model(x)  # held until the end, so that no address is used twice
+    del logits
+    kinds = sorted({kind for kind, _ in storages.values()})
+    return {kind: round(sum(n for k, n in storages.values() if k == kind) / 2**20, 2) for kind in kinds}
+
+
+print("CNN, FP32:", saved_mib(lambda: SmallCNN(32), images, FP32))
+print("CNN, BF16:", saved_mib(lambda: SmallCNN(32), images, BF16))
+
+# %% [markdown] name="saved_explained"
+# The residue has a name: **max pooling** remembers which pixel won, as 64-bit integers, and integers do not shrink. All floating-point
+# activations of this network did halve.
 #
 # So the saving depends on who the tenants are. Now a language model, where they are others.
 
@@ -335,6 +387,8 @@ ids = text.train_x[: 8 * 128].view(8, 128).clone()
 next_ids = text.train_y[: 8 * 128].view(8, 128).clone()
 gpt = {name: measured_step(SmallGPT, ids, next_ids, dtype) for name, dtype in {"FP32": FP32, "BF16": BF16}.items()}
 print(tenant_table(gpt))
+print("\nkept for the backward pass, FP32:", saved_mib(SmallGPT, ids, FP32))
+print("kept for the backward pass, BF16:", saved_mib(SmallGPT, ids, BF16))
 
 # %% name="residual_stream"
 with torch.autocast(device.type, dtype=BF16):
@@ -362,9 +416,11 @@ for subject, runs in {"CNN, batch 256": cnn, "GPT, 8 x 128 tokens": gpt}.items()
 print(claims)
 
 # %% [markdown] name="gpt_explained"
-# Twofold was promised; neither peak gets there, and not even the activations do. In the GPT the optimizer state, which does not shrink, has a larger
-# share. And the line above names the rest: an embedding is no matrix product, so it comes out in FP32; FP32 plus 16 bit is FP32, so
-# the whole residual stream from block to block stays FP32, and with it what the norms keep. **Mixed precision halves the 16-bit part of the activations, and nothing else.** To shrink
+# (C7 is the claim's number in this course's list. It counts as held from 1.9x on: rounding is forgiven, hope is not.)
+#
+# Twofold was promised; neither peak gets there. In the GPT the optimizer state, which does not shrink, has a larger
+# share, and part of the activations stays FP32. The dtypes above say which: an embedding is no matrix product, so it comes out in FP32; FP32 plus 16 bit is FP32, so
+# what flows from block to block (the *residual stream*) stays FP32, and with it what the norms keep. **Mixed precision halves what becomes 16-bit, and nothing else.** To shrink
 # optimizer state you need other tools (lab 08), and for the rest of the activations too (lab 05).
 
 # %% [markdown] name="speed_text"
@@ -372,7 +428,7 @@ print(claims)
 #
 # The other half of the promise: "2x faster". Speed comes from hardware that multiplies 16-bit numbers: tensor cores on a GPU, AMX or AVX-512 BF16
 # on a CPU. Where a format has no hardware, the library converts back and forth, and pays. FP32 and 16 bit run alternately below, so that both
-# meet the same disturbances.
+# meet the same disturbances. (The batch is smaller than above: without hardware for it, FP16 takes its time.)
 
 
 # %% name="speed"
@@ -411,7 +467,7 @@ print("peak, MiB:            ", {name: round(meter.peak_bytes / 2**20, 1) for na
 # %% [markdown] name="underflow_text"
 # ## 6 · FP16 loses small gradients
 #
-# A gradient in FP16 is zero below 2⁻²⁵. Are real gradients that small? It depends on how the loss is averaged. Take a network that removes noise from the digits. Its loss is a
+# FP16's smallest number is 2⁻²⁴ (6e-8); what is 2⁻²⁵ or less becomes zero. Are real gradients that small? It depends on how the loss is averaged. Take a network that removes noise from the digits. Its loss is a
 # mean over all pixels of a batch, and in a model with several tasks such a term gets a small weight, say 0.0001. Each pixel's share of the
 # loss is tiny, and so is its gradient.
 
@@ -488,11 +544,11 @@ except NotImplementedError:
 
 # %% name="control"
 def train_denoiser(dtype, scaler=None, epochs=6):
-    """Train; return the error of each step, and the share of weight gradients that are zero in the end."""
+    """Train; return the error of each step, and the share of all its gradients that were zero."""
     model = make_denoiser()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     scaler = scaler or torch.amp.GradScaler(device.type, enabled=False)
-    errors = []
+    errors, zeros = [], []
     for _ in range(epochs):
         for index in torch.randperm(len(data.train_x)).split(128):
             optimizer.zero_grad()
@@ -501,8 +557,7 @@ def train_denoiser(dtype, scaler=None, epochs=6):
             scaler.step(optimizer)
             scaler.update()
             errors.append(error)
-    weights = [p.grad for name, p in model.named_parameters() if name.endswith("weight")]
-    zeros = sum((g == 0).sum().item() for g in weights) / sum(g.numel() for g in weights)
+            zeros.append((torch.cat([p.grad.flatten() for p in model.parameters()]) == 0).float().mean().item())
     return errors, zeros
 
 
@@ -513,10 +568,14 @@ runs = {
     "FP16, GradScaler": train_denoiser(FP16, torch.amp.GradScaler(device.type)),
 }
 for name, (errors, zeros) in runs.items():
-    print(f"{name:17} error {errors[0]:.3f} -> {errors[-1]:.3f}   zero gradients {zeros:.0%}")
+    epoch = len(errors) // 6
+    first, last = sum(errors[:epoch]) / epoch, sum(errors[-epoch:]) / epoch
+    print(
+        f"{name:17} error, mean of epoch 1 and 6: {first:.3f} -> {last:.3f}   zero gradients: {sum(zeros) / len(zeros):.1%}"
+    )
 
 # %% [markdown] name="control_explained"
-# No error message, no NaN: FP16 without a scaler just does not learn, because most of its gradients are zero. BF16 has FP32's range and needs nothing. With a scaler, FP16 learns as FP32 does.
+# No error message, no NaN: FP16 without a scaler does not learn, because all its gradients are zero. BF16 has FP32's range and needs nothing. With a scaler, FP16 learns as FP32 does.
 #
 # Would you have noticed on the digits classifier? Train it in FP16 without a scaler too.
 
@@ -533,7 +592,7 @@ print(f"classifier, FP32:                loss {curves['FP32'][0][-1]:.4f}, accur
 # ### Play: find the right loss scale
 #
 # The histogram is of the denoiser's real gradients. Move the slider until nothing is lost and nothing overflows. How much
-# room is there? (The scaler below finds less: weight gradients are sums over many of these, and overflow sooner.)
+# room is there, in powers of two? (The scaler below will find less: weight gradients are sums over many of these, and overflow sooner.)
 
 # %% name="explorer"
 explore_loss_scale(gradients, log2_scale=0)
@@ -590,8 +649,8 @@ print("steps skipped:", skipped)
 
 # %% [markdown] name="dynamic_explained"
 # It starts far too high on purpose here. The first steps are thrown away, each halving the scale, until the gradients fit. From then on it feels its way up and is pushed back
-# now and then. A few skipped steps in thousands cost nothing; a learning-rate scheduler that counts them costs a little, which
-# is why PyTorch warns when `scheduler.step()` runs before the first real `optimizer.step()`.
+# now and then. A skipped step moves no weights. (A learning-rate scheduler that steps all the same is ahead of
+# the weights by that one step.)
 
 # %% [markdown] name="clipping_text"
 # ## 8 · Clipping comes after unscaling
@@ -620,20 +679,23 @@ def clipped_update(make_optimizer, unscale_first):
 makers = {
     "SGD, lr 1": lambda parameters: torch.optim.SGD(parameters, lr=1.0),
     "Adam, lr 0.001": lambda parameters: torch.optim.Adam(parameters, lr=1e-3),
+    "Adam, eps 1e-20": lambda parameters: torch.optim.Adam(parameters, lr=1e-3, eps=1e-20),
 }
 for name, make_optimizer in makers.items():
     right, wrong = clipped_update(make_optimizer, True), clipped_update(make_optimizer, False)
     print(f"{name:15} unscale_, then clip: moved by {right:.2g}   clip at once: moved by {wrong:.2g}")
 
 # %% [markdown] name="clipping_explained"
-# SGD hardly moves when the scaled gradient is clipped. Adam still moves, so the mistake is easy to overlook. The order is
-# always `scale(loss).backward()` → `unscale_(optimizer)` → clip → `step(optimizer)` → `update()`. Under `DistributedDataParallel` nothing changes: the gradients that
+# SGD hardly moves when the scaled gradient is clipped. Adam divides each gradient by its own size, so it still moves, and the mistake is easy to overlook; what it
+# loses, it loses to `eps`, the small number that keeps it from dividing by zero, as the last line shows.
+#
+# The order is always `scale(loss).backward()` → `unscale_(optimizer)` → clip → `step(optimizer)` → `update()`. Under `DistributedDataParallel` nothing changes: the gradients that
 # travel between GPUs are the scaled ones, the same scale on every rank, and an inf on one rank becomes an inf on all, so all skip together (lab 10 shows it).
 
 # %% [markdown] name="bf16_text"
 # ## 9 · BF16: no scaler, fewer digits
 #
-# BF16 needs no scaling: the control above learnt like FP32. What it lacks is digits, eight binary ones. Under autocast that hardly matters, since
+# BF16 needs no scaling: the control above learnt like FP32. But it has only eight binary digits, where FP32 has 24. Under autocast that hardly matters, since
 # weights and sums stay in FP32. It matters when the *weights* are BF16 and the learning rate is small: the swamping of section 2, now as a training run.
 
 # %% name="pure_bf16"
@@ -662,8 +724,8 @@ for warning in caught:
         print(str(warning.message).splitlines()[0])
 
 # %% [markdown] name="loss_text"
-# **The loss in 16 bits.** Softmax and its logarithm add up many small numbers. Here is cross-entropy over a vocabulary of 50,000, from the same logits, done in FP32 and
-# in 16 bits:
+# **The loss in 16 bits.** Here is cross-entropy over a vocabulary of 50,000, the mean over 64 rows, from the same logits, done in FP32 and
+# in 16 bits from the softmax to the mean:
 
 # %% name="loss_in_16_bits"
 torch.manual_seed(0)
@@ -683,7 +745,7 @@ for name, dtype in {"FP32": FP32, "BF16": BF16, "FP16": FP16}.items():
 
 # %% name="backward_inside"
 class Square(torch.autograd.Function):
-    """x @ x, with a backward pass that says in which dtype it computes."""
+    """x squared, element by element, with a backward pass that says in which dtype it computes."""
 
     @staticmethod
     def forward(ctx, x):
@@ -693,12 +755,12 @@ class Square(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient):
         (x,) = ctx.saved_tensors
-        product = torch.mm(2 * x, gradient)
+        product = torch.mm(torch.diag(2 * x), gradient[:, None])  # a matrix product, to ask autocast
         print(f"   the backward product ran in {product.dtype}")
-        return product.float()
+        return product.flatten().float()
 
 
-x2 = torch.rand(4, 4, device=device, requires_grad=True)
+x2 = torch.rand(4, device=device, requires_grad=True)
 for inside in (False, True):
     print("backward inside autocast:" if inside else "backward outside autocast:")
     with torch.autocast(device.type, dtype=half):
@@ -711,7 +773,7 @@ for inside in (False, True):
 # %% [markdown] name="table_text"
 # ## 11 · Before and after
 #
-# All figures of this run in one table: what each format keeps, how its peak compares, and how long a step takes on this device.
+# The memory of this run in two tables, then what was said against what was measured, speed included.
 
 # %% name="table"
 print("CNN, batch 256, by tenant:")
@@ -725,7 +787,7 @@ claims
 # %% [markdown] name="recap"
 # ## Recap
 #
-# - Mixed precision saves **activation** bytes. Weights, gradients and optimizer state stay FP32 under autocast; 16-bit weight copies come on top.
+# - Mixed precision saves **activation** bytes, and those of temporaries. Weights, gradients and optimizer state stay FP32 under autocast; 16-bit weight copies come on top.
 # - "2x less memory" is the limit for a model that is all activations; measure yours.
 # - "2x faster" is a statement about hardware. Check that your device has units for the format.
 # - FP16 needs loss scaling, and without it fails silently. BF16 needs none.

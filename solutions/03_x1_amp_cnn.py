@@ -30,7 +30,7 @@ print(f"{device_name(device)} ({device.type}), torch {torch.__version__}")
 # %% [markdown] name="scaler_task"
 # ## Part 1 · A dynamic loss scaler (3 points)
 #
-# FP16 cannot hold numbers below 6e-8, and many gradients are smaller than that. Multiply the loss by a large scale,
+# The smallest number of FP16 is 6e-8; what is less than half of that becomes zero, and many gradients are that small. Multiply the loss by a large scale,
 # and every gradient grows with it and survives; divide before the optimizer looks. How large? As large as
 # possible without overflow, and nobody knows in advance: so the scale is found while training.
 #
@@ -42,7 +42,7 @@ print(f"{device_name(device)} ({device.type}), torch {torch.__version__}")
 # - `get_scale()` gives the present scale, a float.
 # - `scale(loss)` returns the loss times the scale. `loss` is a tensor with no dimensions.
 # - `unscale_(optimizer)` divides the gradients of all the optimizer's parameters by the scale, in place, and remembers whether
-#   any element was inf or NaN. Parameters whose `.grad` is None are passed over.
+#   any element was inf or NaN. Parameters whose `.grad` is None are passed over. It is called at most once between two updates.
 # - `step(optimizer)` calls `unscale_` unless you have since the last `update()`; then calls `optimizer.step()` if all
 #   gradients were finite. Returns True if it stepped, False if it skipped.
 # - `update()` is called once after each step. After a skipped step the scale is multiplied by `backoff_factor`. After
@@ -149,7 +149,7 @@ check("x1.step", train_step)
 # %% [markdown] name="compare_task"
 # ## Part 3 · The experiment (2 points)
 #
-# **Contract.** `train(precision, seed, epochs)` trains a fresh `SmallCNN(width=16)` on the digits with your own `train_step` (and, for FP16, your own `DynamicLossScaler`).
+# **Contract.** `train(precision, seed, epochs)` trains a fresh `SmallCNN(width=16)` on `digits(device)`, images of 8 × 8 pixels, with your own `train_step` (and, for FP16, your own `DynamicLossScaler`).
 #
 # - `precision` is `"fp32"`, `"bf16"` or `"fp16"`; `seed` decides the initial weights and the order of the images.
 # - Batches of 64 images (the last of an epoch may be smaller), `torch.optim.AdamW` with learning rate 3e-3, `max_norm=1.0`. Three epochs
@@ -158,8 +158,8 @@ check("x1.step", train_step)
 #   - `"model"`: the trained model;
 #   - `"accuracy"`: the share of `data.test_x` it labels rightly, in evaluation mode, between 0 and 1;
 #   - `"peak_bytes"`: the peak of one whole training step with a full batch, from `MemoryMeter(model, optimizer)`; not the first step, for
-#     Adam's state is born there;
-#   - `"step_seconds"`: seconds a training step takes, on average over the unmeasured steps (the meter slows its step down).
+#     Adam's state is born there. Cut the batch before the meter starts, so that it measures `train_step(...)` and nothing else;
+#   - `"step_seconds"`: seconds a training step takes, on average over steps that are neither the first nor measured (the meter slows its step down).
 #
 # FP16 is slow on most CPUs (no hardware for it), so an epoch can take a few seconds there.
 
@@ -176,16 +176,17 @@ def train(precision, seed=0, epochs=3):
     dtype = DTYPES[precision]
     scaler = DynamicLossScaler() if dtype == torch.float16 else None
 
-    def step(index):
-        train_step(model, optimizer, scaler, data.train_x[index], data.train_y[index], dtype, max_norm=1.0)
+    def step(images, labels):
+        train_step(model, optimizer, scaler, images, labels, dtype, max_norm=1.0)
 
-    batches = [b for _ in range(epochs) for b in torch.randperm(len(data.train_x)).split(64)]
-    step(batches[0])  # Adam's state is born here
+    order = [b for _ in range(epochs) for b in torch.randperm(len(data.train_x)).split(64)]
+    batches = [(data.train_x[index], data.train_y[index]) for index in order]
+    step(*batches[0])  # Adam's state is born here
     with MemoryMeter(model, optimizer) as meter:
-        step(batches[1])
+        step(*batches[1])
     start = time.perf_counter()
-    for index in batches[2:]:
-        step(index)
+    for batch in batches[2:]:
+        step(*batch)
     if device.type == "cuda":
         torch.cuda.synchronize()
     step_seconds = (time.perf_counter() - start) / len(batches[2:])

@@ -56,6 +56,16 @@ def test_bad_input_is_one_line(tmp_path, capsys):
         assert len(err.splitlines()) == 1
 
 
+def test_without_a_checkout_build_and_grade_say_so(tmp_path, monkeypatch, capsys):
+    from helpers.course import build, grade
+
+    monkeypatch.setattr(build, "sources", list)
+    monkeypatch.setattr(grade, "sources", list)
+    for args in (["build"], ["build", "--check"], ["grade", str(tmp_path), "--out", str(tmp_path / "o")]):
+        assert main(args) == 2
+        assert "in a checkout of the course" in capsys.readouterr().err
+
+
 def test_doctor_tells_what_this_machine_is():
     out = run("doctor")
     assert out.returncode == 0, out.stdout

@@ -132,6 +132,62 @@ def test_junk_is_unreadable_with_a_reason(tmp_path, text, status):
     assert (result.total, result.maximum, result.status) == (0, 10, status)
 
 
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"cells": ' + "[" * 100_000])
+def test_bottomless_nesting_is_unreadable(tmp_path, text):
+    put(tmp_path / "eve", text)
+    assert read_hand_in(tmp_path / "eve", X1).problem[0] == "unreadable"
+
+
+def test_odd_cells_cost_nothing(tmp_path):
+    notebook = json.loads(solved())
+    notebook["cells"][0]["metadata"] = None
+    notebook["cells"] += [{}, 3, {"cell_type": "code"}, {"cell_type": "code", "metadata": {"nbgrader": None}}]
+    put(tmp_path / "eve", json.dumps(notebook))
+    hand_in = read_hand_in(tmp_path / "eve", X1)
+    assert hand_in.problem is None
+    assert len(hand_in.answers) == 3
+
+
+def test_an_answer_split_into_two_cells_counts_whole(tmp_path):
+    notebook = json.loads(solved())
+    (cell,) = [cell for cell in notebook["cells"] if cell["id"] == "scaler"]
+    lines = "".join(cell["source"]).split("\n")
+    cell["source"] = "\n".join(lines[:20])
+    rest = {**cell, "id": "again", "source": "\n".join(lines[20:])}
+    notebook["cells"].insert(notebook["cells"].index(cell) + 1, rest)
+    put(tmp_path / "eve", json.dumps(notebook))
+    assert read_hand_in(tmp_path / "eve", X1).answers["scaler"] == "\n".join(lines)
+
+
+def test_orders_to_nbval_are_taken_out():
+    made = grading_notebook(HandIn("eve", X1, {"scaler": "# NBVAL_SKIP\nx = 1"}), seed=1)
+    (cell,) = [cell for cell in made.cells if cell.id == "scaler"]
+    assert cell.source == "# (taken out) NBVAL_SKIP\nx = 1"
+
+
+def test_a_hand_in_that_breaks_the_grader_costs_nobody_else(tmp_path, monkeypatch):
+    import helpers.course.grade as grading
+
+    for name in ("ada", "ben"):
+        put(tmp_path / "class" / name, solved())
+    monkeypatch.setattr(grading, "_expected", lambda *args: {})
+
+    def broken(hand_in, *args):
+        if hand_in.student == "ada":
+            raise UnicodeEncodeError("utf-8", "x", 0, 1, "as an example")
+        return Run({}, False, "")
+
+    monkeypatch.setattr(grading, "run_hand_in", broken)
+    monkeypatch.setattr(grading, "grade_run", lambda hand_in, run, expected: not_run(hand_in_of(hand_in)))
+
+    def hand_in_of(hand_in):
+        return HandIn(hand_in.student, hand_in.source, {}, ("graded", "as an example"))
+
+    results = grading.grade(tmp_path / "class", tmp_path / "out", seed=1)
+    assert [(r.student, r.status) for r in results] == [("ada", "needs review"), ("ben", "graded")]
+    assert "UnicodeEncodeError" in results[0].reason
+
+
 def test_a_notebook_under_another_name_is_mentioned(tmp_path):
     (tmp_path / "eve").mkdir()
     (tmp_path / "eve" / "Untitled.ipynb").write_text("{}")
@@ -152,9 +208,22 @@ def test_forged_or_broken_evidence_earns_nothing():
 
 
 def test_page_names_are_safe_and_different():
-    names = ["Ada Lovelace", "../../etc", "a/b", "a:b", "李雷", "O'Brien", "", "CON?"]
+    names = [
+        "x" * 250,
+        "李" * 84,
+        "caf\udce9",
+        "Ada Lovelace",
+        "../../etc",
+        "a/b",
+        "a:b",
+        "李雷",
+        "O'Brien",
+        "",
+        "CON?",
+    ]
     pages = [page_name(name) for name in names]
     assert len(set(pages)) == len(names)
+    assert all(len(page.encode()) < 120 for page in pages)
     assert all("/" not in page and ".." not in page and page.endswith(".html") for page in pages)
 
 

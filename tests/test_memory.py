@@ -272,3 +272,76 @@ def test_cuda_peak_is_the_caching_allocators():
     with MemoryMeter(model, optimizer) as meter:
         step()
     assert meter.peak_bytes + meter.outside_bytes == pytest.approx(torch.cuda.max_memory_allocated(), rel=1e-3)
+
+
+# -- found by attacking the meter
+
+
+def test_forward_passes_without_backward_are_let_go():
+    layer = nn.Linear(64, 64)
+    x = torch.randn(1000, 64)
+    with MemoryMeter(layer) as meter:
+        for _ in range(10):
+            torch.tanh(layer(x))  # tanh saves its own output
+    one = 1000 * 64 * 4
+    assert meter.largest["activations"] + meter.largest["temporaries"] <= 4 * one
+
+
+def test_in_place_changes_of_saved_tensors_are_still_errors():
+    a = torch.randn(8, requires_grad=True)
+    with MemoryMeter():
+        b = a.exp()
+        b.add_(1)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            b.sum().backward()
+
+
+def test_gradients_of_gradients_are_unchanged():
+    def second_derivative():
+        x = torch.linspace(-1, 1, 5, requires_grad=True)
+        (first,) = torch.autograd.grad(x.tanh().pow(3).sum(), x, create_graph=True)
+        return torch.autograd.grad(first.sum(), x)[0]
+
+    expected = second_derivative()
+    with MemoryMeter():
+        assert torch.equal(second_derivative(), expected)
+
+
+def test_casts_of_tensors_without_memory_pass():
+    with MemoryMeter() as meter:
+        torch.empty(0).to(torch.float64)
+        torch.empty(4, device="meta").to(torch.float64)
+        torch.eye(4).to_sparse().to(torch.float64)
+    assert meter.peak_bytes > 0
+
+
+def test_a_meter_can_be_used_again_and_forgets():
+    meter = MemoryMeter()
+    with meter:
+        torch.empty(8 * MiB, dtype=torch.uint8)
+    with meter:
+        torch.empty(MiB, dtype=torch.uint8)
+    assert meter.peak_bytes == MiB
+
+
+def test_a_profiler_inside_the_block_makes_it_counted():
+    with MemoryMeter() as meter:
+        with profile(activities=[ProfilerActivity.CPU]):
+            pass
+        keep = torch.empty(MiB, dtype=torch.uint8)
+    assert meter.method == "counted"
+    assert meter.peak_bytes == keep.nbytes
+
+
+def test_weights_made_anew_are_parameters():
+    model = nn.Linear(128, 128)
+    with MemoryMeter(model) as meter:
+        model.half()
+    assert meter.timeline[-1][1]["parameters"] == 2 * (128 * 128 + 128)
+    assert meter.timeline[-1][1]["weight copies"] == 0
+
+
+def test_an_unused_meter_can_be_printed_and_plotted():
+    meter = MemoryMeter()
+    assert "nothing was allocated" in str(meter)
+    assert meter.plot().axes

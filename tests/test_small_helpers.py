@@ -123,7 +123,7 @@ def test_claims_reach_their_own_verdict():
     [
         (None, "not guessed"),
         (10.5, "within 10 %"),
-        (20, "2.00x the truth"),
+        (20, "2.00x too high"),
         (4, "2.50x too low"),
         (0, "You said 0 MiB."),
     ],

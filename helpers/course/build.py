@@ -17,7 +17,7 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_markdown_cell, new_notebook
 
 from .readme import README, readme
-from .source import ROOT, Source, sources
+from .source import NO_SOURCES, ROOT, Source, sources
 
 PLACEHOLDER = "# YOUR CODE HERE\nraise NotImplementedError"
 REFERENCE = ROOT / "helpers" / "exercises" / "reference"
@@ -92,6 +92,7 @@ def _badge(name: str) -> str:
 def make_notebook(source: Source, solved: bool) -> NotebookNode:
     """Return the notebook of `source` without outputs: the solved one, or the learner's."""
     cells: list[NotebookNode] = []
+    hidden: list[NotebookNode] = []
     for cell in source.cells():
         if cell.cell_type not in ("code", "markdown"):
             raise BuildError(f"{source.name}: a {cell.cell_type} cell; only code and Markdown cells are built.")
@@ -100,9 +101,10 @@ def make_notebook(source: Source, solved: bool) -> NotebookNode:
         if ("answer" in cell.metadata or "points" in cell.metadata) and "name" not in cell.metadata:
             raise BuildError(f"{source.name}: an answer or graded cell has no name.")
         cells.append(cell)
-        reveal = cell.metadata.get("reveal") and not solved
-        if reveal:
-            cells.append(_revealed(cell))
+        if hidden and cell.cell_type == "code":  # the check, which comes next, first
+            cells.append(hidden.pop())
+        if cell.metadata.get("reveal") and not solved:
+            hidden.append(_revealed(cell))
     _identify(cells, source.name)
     title, _, rest = cells[0].source.partition("\n")
     cells[0].source = f"{title}\n\n{_badge(source.name)}\n{rest}"
@@ -144,8 +146,9 @@ def _clean(notebook: NotebookNode) -> NotebookNode:
             cell.outputs = _coalesced(cell.outputs)
         for output in cell.get("outputs", []):
             output.get("data", {}).pop("application/vnd.jupyter.widget-view+json", None)  # the plain figure stays
-            if "text" in output:
-                output.text = re.sub(r"\b0x[0-9a-f]{6,}\b", "0x0", output.text)
+            for holder, key in ((output, "text"), (output.get("data", {}), "text/plain")):
+                if key in holder:
+                    holder[key] = re.sub(r"\b0x[0-9a-f]{6,}\b", "0x0", holder[key])
     return notebook
 
 
@@ -185,6 +188,8 @@ def solution_problem(source: Source) -> str | None:
 def _select(names: list[str]) -> list[Source]:
     """Return the sources whose names begin with one of `names` (all, when none is given)."""
     known = sources()
+    if not known:
+        raise BuildError(NO_SOURCES)
     chosen = [s for s in known if not names or any(s.name.startswith(name) for name in names)]
     for name in names:
         if not any(s.name.startswith(name) for s in known):

@@ -67,5 +67,8 @@ class Source:
 
 
 def sources() -> list[Source]:
-    """Return all labs and exercises of the checkout, in order."""
+    """Return all labs and exercises of the checkout, in order; none when only the package is installed."""
     return [Source(path) for path in sorted((ROOT / "solutions").glob("[0-9][0-9]_*.py"))]
+
+
+NO_SOURCES = "The labs' sources are not here. Run this in a checkout of the course (pip install -e .)."

@@ -11,7 +11,10 @@ from .base import Check, Evidence, Part
 class CountsEveryParameterOnce(Check):
     """The bytes of all parameters: in any dtype, frozen or not, shared ones once."""
 
-    hint = "model.parameters() gives each parameter once; numel() counts its elements, element_size() their bytes."
+    hint = (
+        "model.parameters() gives each parameter once; numel() counts its elements, element_size() the bytes of one. "
+        "Buffers, such as BatchNorm's running statistics, are not parameters."
+    )
 
     @staticmethod
     def probe(seed: int, parameter_bytes: Callable[[nn.Module], int]) -> Evidence:
@@ -24,14 +27,14 @@ class CountsEveryParameterOnce(Check):
             "a GPT whose output layer shares the embedding's weight": SmallGPT(layers=1, width=64),
             "a ReLU, which has none": nn.ReLU(),
         }
-        return {name: int(parameter_bytes(model)) for name, model in models.items()}
+        return {name: float(parameter_bytes(model)) for name, model in models.items()}
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for name, want in expected.items():
             if seen[name] != want:
                 ratio = f" ({seen[name] / want:.3g} times as many)" if want else ""
-                return f"For {name} you count {seen[name]:,} bytes; its parameters hold {want:,}{ratio}."
+                return f"For {name} you count {seen[name]:,.6g} bytes; its parameters hold {want:,.0f}{ratio}."
         return None
 
 

@@ -59,7 +59,10 @@ class MasterKeepsSmallUpdates(Check):
         before = gradient.clone()
         for _ in range(300):
             sgd_with_master(weight, master, gradient, 1e-5)
+        once = torch.zeros(500)
+        sgd_with_master(torch.zeros(500).bfloat16(), once, gradient, 0.1)
         return {
+            "one_step_error": ((once + 0.1 * gradient.float()).norm() / gradient.float().norm()).item(),
             "weight_dtype": str(weight.dtype),
             "same_memory": weight.data_ptr() == at,
             "gradient_kept": torch.equal(before, gradient),
@@ -74,8 +77,13 @@ class MasterKeepsSmallUpdates(Check):
             return "weight must stay the BF16 tensor that was handed in: write into it with copy_()."
         if not seen["gradient_kept"]:
             return "The gradient was changed."
-        if seen["along"] <= 0 < expected["along"]:
-            return "After 300 steps the master has not moved against the gradient."
+        for key, name in (("master_moved", "master"), ("weight_moved", "weight")):
+            if seen[key] == 0:
+                return f"{name} has not changed. `{name} = ...` only gives the name to another tensor: write in place."
+        if seen["along"] < 0:
+            return "The master moves along the gradient, uphill; it should move against it."
+        if not seen["one_step_error"] <= 1e-6:
+            return "After a single step the master is off by a BF16 rounding: turn the gradient into FP32 first."
         for key, words in (("master_moved", "the master"), ("weight_moved", "the BF16 weight")):
             if not abs(seen[key] - expected[key]) <= 0.01 * expected[key]:
                 return (

@@ -96,7 +96,12 @@ def check(name: str, *answers: Callable[..., Any], seed: int = 0) -> None:
     a notebook, a failed check raises, as nbgrader expects.
     """
     part = find_part(name)
-    verdicts = judge(part, gather(part, answers, seed), reference_evidence(part, seed))
+    evidence = gather(part, answers, seed)
+    if all(entry.get("error") == "NotImplementedError" for entry in evidence.values()):
+        expected = {name: {"seen": {}} for name in evidence}  # nothing to compare, so the reference need not run
+    else:
+        expected = reference_evidence(part, seed)
+    verdicts = judge(part, evidence, expected)
     print(report(part, verdicts))
     if any(key in os.environ for key in ("NBGRADER_EXECUTION", "NBGRADER_VALIDATING")):
         failed = [v.check for v in verdicts if not v.passed]

@@ -36,11 +36,15 @@ def _weights(model: nn.Module) -> Tensor:
 
 
 def _toy(optimizer: type[torch.optim.Optimizer], lr: float) -> tuple[nn.Module, torch.optim.Optimizer, Tensor]:
-    """Return a linear model with a parameter that never gets a gradient, its optimizer, and a loss."""
-    model = nn.Linear(6, 3)
-    unused = nn.Parameter(torch.ones(2))
-    loss = model(torch.randn(8, 6)).square().mean()
-    return model, optimizer([*model.parameters(), unused], lr=lr), loss
+    """Return a linear model, its optimizer and a loss.
+
+    The optimizer has two groups of parameters, and one parameter that never gets a gradient.
+    """
+    device = pick_device()
+    model = nn.Linear(6, 3).to(device)
+    unused = nn.Parameter(torch.ones(2, device=device))
+    loss = model(torch.randn(8, 6).to(device)).square().mean()
+    return model, optimizer([{"params": [model.weight, unused]}, {"params": [model.bias]}], lr=lr), loss
 
 
 class GradientIsUnscaled(Check):
@@ -62,6 +66,7 @@ class GradientIsUnscaled(Check):
             if how == "explicit":
                 scaler.unscale_(optimizer)
                 seen["unscaled"] = model.weight.grad.norm().item()
+                seen["unscaled_bias"] = model.bias.grad.norm().item()
             scaler.step(optimizer)
             scaler.update()
             seen[f"{how}_moved"] = (_weights(model) - before).norm().item()
@@ -72,6 +77,7 @@ class GradientIsUnscaled(Check):
         what = {
             "explicit_scaled": "After scale(loss).backward() the gradient",
             "unscaled": "After unscale_() the gradient",
+            "unscaled_bias": "After unscale_() the gradient in the optimizer's second group of parameters",
             "explicit_moved": "With unscale_() called before step() the update",
             "implicit_moved": "With step() alone the update",
         }
@@ -94,12 +100,12 @@ class OverflowSkipsAndBacksOff(Check):
         scaler = scaler_class(init_scale=1024.0, backoff_factor=0.5)
         gradient = torch.autograd.grad(loss, model.weight)[0]
         log = []
-        for bad in (None, float("inf"), None, float("nan"), float("-inf"), None):
+        for step, bad in enumerate((None, float("inf"), None, float("nan"), float("-inf"), None)):
             for parameter in model.parameters():
                 parameter.grad = torch.ones_like(parameter) * scaler.get_scale()
             model.weight.grad += gradient
-            if bad is not None:
-                model.weight.grad[2, 5] = bad  # the last element: looking at the first is not enough
+            if bad is not None:  # the last element of one parameter or another: looking at the first is not enough
+                (model.bias if step % 2 else model.weight).grad.view(-1)[-1] = bad
             before = _weights(model)
             stepped = scaler.step(optimizer)
             scaler.update()
@@ -223,7 +229,7 @@ class LossAndBackward(Check):
 
     @staticmethod
     def probe(seed: int, train_step: Callable[..., Tensor]) -> Evidence:
-        device, errors, inside = pick_device().type, {}, {}
+        device, errors, inside, kinds = pick_device().type, {}, {}, {}
         for name, dtype in PRECISIONS.items():
             errors[name] = 0.0
             for batch in range(3):  # rounding may hide by chance in one batch
@@ -240,10 +246,11 @@ class LossAndBackward(Check):
                     logits.register_hook(look)  # called when the backward pass comes by
 
                 model.register_forward_hook(keep)
-                loss = torch.as_tensor(train_step(model, optimizer, _scaler(dtype), x, y, dtype, CLIP_OFF))
-                true = F.cross_entropy(caught["logits"].double(), y).item()
-                errors[name] = max(errors[name], abs(float(loss) - true) / true)
-        return {"errors": errors, "inside": inside}
+                loss = train_step(model, optimizer, _scaler(dtype), x, y, dtype, CLIP_OFF)
+                kinds[name] = type(loss).__name__ + (" with a graph" if getattr(loss, "requires_grad", False) else "")
+                true = F.cross_entropy(caught["logits"].cpu().double(), y.cpu()).item()
+                errors[name] = max(errors[name], abs(torch.as_tensor(loss).detach().item() - true) / true)
+        return {"errors": errors, "inside": inside, "kinds": kinds}
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
@@ -257,6 +264,8 @@ class LossAndBackward(Check):
                     f"dtype={name}: the loss is off by {seen['errors'][name]:.1e} (relative) from cross-entropy in "
                     "FP32 of the same logits. Was it computed in 16 bit, or returned multiplied by the scale?"
                 )
+            if seen["kinds"][name] != expected["kinds"][name]:
+                return f"dtype={name}: train_step returned a {seen['kinds'][name]}; return loss.detach()."
         return None
 
 
@@ -283,48 +292,54 @@ class ClipsTrueGradient(Check):
             if not _close(got, want, 0.02):
                 return (
                     f"max_norm={max_norm}, learning rate 1, scale 1024: the weights moved by {got:.4g}; the reference "
-                    f"moves them by {want:.4g} ({got / want:.3g}x). Was the gradient clipped, and unscaled before that?"
+                    f"moves them by {want:.4g} ({got / want:.3g}x). "
+                    "Was the norm of the gradient clipped, and the gradient unscaled before that?"
                 )
         return None
 
 
 class StepsInARow(Check):
-    """Three FP16 steps, an overflow in the second, end where the reference ends."""
+    """Three steps through a scaler, an overflow in the second, end where the reference ends."""
 
     points = 1
     hint = "Each step: zero_grad, forward, scaled backward, unscale_, clip, scaler.step, scaler.update."
 
     @staticmethod
     def probe(seed: int, train_step: Callable[..., Tensor]) -> Evidence:
+        return {name: StepsInARow._three_steps(seed, train_step, PRECISIONS[name]) for name in ("fp16", "bf16")}
+
+    @staticmethod
+    def _three_steps(seed: int, train_step: Callable[..., Tensor], dtype: torch.dtype) -> list[list[float]]:
+        """Return how far the weights moved in each step, and the scale after it."""
         model, optimizer, x, y = _setting(seed, lr=0.05)
-        scaler = _scaler(torch.float16)
+        scaler = torch.amp.GradScaler(pick_device().type, init_scale=2.0**10)
         log = []
         for step in range(3):
             before = _weights(model)
             images = x.clone()
             if step == 1:
                 images[0, 0, 0, 0] = float("inf")
-            train_step(model, optimizer, scaler, images, y, torch.float16, 1.0)
+            train_step(model, optimizer, scaler, images, y, dtype, 1.0)
             for layer in model.modules():  # the bad image has spoilt BatchNorm's running statistics, not the weights
                 if isinstance(layer, nn.BatchNorm2d):
                     layer.reset_running_stats()
             log.append([(_weights(model) - before).norm().item(), float(scaler.get_scale())])
-        return {"log": log}
+        return log
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         ways = (
-            "Compare the first step with the reference: forward, backward, unscale_, clip, step.",
+            "Compare the first step with the contract: forward, backward, unscale_, clip, step.",
             "The gradient held inf or NaN: the step must go through scaler.step, which skips it.",
             "Were the old gradients cleared (zero_grad) before the new ones came?",
         )
-        for i, (got, want) in enumerate(zip(seen["log"], expected["log"], strict=True)):
-            if not _close(got[0], want[0], 0.02):
-                return f"In step {i + 1} the weights moved by {got[0]:.4g}; the reference: {want[0]:.4g}. {ways[i]}"
-            if got[1] != want[1]:
-                return (
-                    f"After step {i + 1} the scale is {got[1]:g}; it should be {want[1]:g}. Was scaler.update() called?"
-                )
+        for name, log in expected.items():
+            for i, (got, want) in enumerate(zip(seen[name], log, strict=True)):
+                where = f"dtype={name} with a scaler, step {i + 1}"
+                if not _close(got[0], want[0], 0.02):
+                    return f"{where}: the weights moved by {got[0]:.4g}; the reference: {want[0]:.4g}. {ways[i]}"
+                if got[1] != want[1]:
+                    return f"{where}: the scale is then {got[1]:g}, not {want[1]:g}. Was scaler.update() called?"
         return None
 
 
@@ -359,43 +374,63 @@ class SixteenBitsWithoutScaler(Check):
 # -- part 3: the comparison ---------------------------------------------------------------------------------
 
 
-class _ConvolutionDtypes(TorchDispatchMode):
-    """Notes the dtype of every convolution that runs with gradients wanted."""
+class _Convolutions(TorchDispatchMode):
+    """Notes the dtypes of all convolutions in backward passes, and their largest finite gradient."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.seen: set[str] = set()
+        self.dtypes: set[str] = set()
+        self.largest_gradient = 0.0
+        self.calls = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.ops.aten.convolution_backward.default:
-            self.seen.add(str(args[1].dtype).removeprefix("torch."))
+            gradient = args[0]
+            self.calls += 1
+            self.dtypes.add(str(gradient.dtype).removeprefix("torch."))
+            largest = gradient.abs().max().item()
+            if largest < float("inf"):
+                self.largest_gradient = max(self.largest_gradient, largest)
         return func(*args, **(kwargs or {}))
+
+
+def _result(train: Callable[..., dict], *args: Any, **kwargs: Any) -> dict:
+    """Call `train` and see that it returns what the contract names."""
+    result = train(*args, **kwargs)
+    keys = ("model", "accuracy", "peak_bytes", "step_seconds")
+    missing = [key for key in keys if not isinstance(result, dict) or key not in result]
+    if missing:
+        raise ValueError(f"train() must return a dict with {', '.join(keys)}; missing: {', '.join(missing)}")
+    return result
 
 
 class MemoryFalls(Check):
     """The peak reported is the peak measured, and 16-bit training holds less than FP32 does."""
 
     points = 1
-    hint = "Measure one whole train_step, warmed up, with MemoryMeter(model, optimizer); report meter.peak_bytes."
+    hint = "Measure one whole train_step on a batch of 64 with MemoryMeter(model, optimizer); report meter.peak_bytes."
 
     @staticmethod
     def probe(seed: int, train: Callable[..., dict], train_step: Callable[..., Tensor]) -> Evidence:
         seen = {}
+        data = digits(pick_device())
         for name, dtype in PRECISIONS.items():
-            result = train(name, seed=seed, epochs=1)
-            data = digits(pick_device())
+            result = _result(train, name, seed=seed, epochs=1)
             model = result["model"]
             optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
             scaler = _scaler(dtype)
             model.train()
-            batch = data.train_x[:64], data.train_y[:64]
+            batch = data.train_x[:64].clone(), data.train_y[:64].clone()
             train_step(model, optimizer, scaler, *batch, dtype, 1.0)  # Adam's state is born here
             with MemoryMeter(model, optimizer) as meter:
                 train_step(model, optimizer, scaler, *batch, dtype, 1.0)
-            activations = meter.largest["activations"]
             seen[name] = {
-                "reported": int(result["peak_bytes"]), "measured": meter.peak_bytes, "activations": activations
-            }  # fmt: skip
+                "reported": int(result["peak_bytes"]),
+                "measured": meter.peak_bytes,
+                "activations": meter.largest["activations"],
+                # What a peak may hold on top: the whole data set, if the batch was cut inside the meter.
+                "data": sum(tensor.nbytes for tensor in data),
+            }
         return seen
 
     @staticmethod
@@ -403,60 +438,74 @@ class MemoryFalls(Check):
         for name in PRECISIONS:
             got, want = seen[name], expected[name]
             if got["activations"] > 1.1 * want["activations"]:
+                why = (
+                    "Is it SmallCNN(width=16)?" if name == "fp32" else "Does the forward pass run under autocast, once?"
+                )
                 return (
                     f"{name}: your train_step keeps {got['activations']:,} bytes of activations for the backward pass; "
-                    f"the reference keeps {want['activations']:,}. Does the forward pass run under autocast?"
+                    f"the reference keeps {want['activations']:,}. {why}"
                 )
             if not _close(got["measured"], want["measured"], 0.1):
-                return f"{name}: your step peaks at {got['measured']:,} bytes, the reference {want['measured']:,}."
-            if not _close(got["reported"], want["reported"], 0.1):
+                return f"{name}: your step peaks at {got['measured']:,} bytes, the reference at {want['measured']:,}."
+            low, high = want["measured"], want["measured"] + want["data"]
+            if not 0.9 * low <= got["reported"] <= 1.1 * high:
                 return (
-                    f"{name}: train() reports a peak of {got['reported']:,} bytes; a step of the reference at batch 64 "
-                    f"peaks at {want['reported']:,}. Measure a whole step of the model that trains."
+                    f"{name}: train() reports a peak of {got['reported']:,} bytes; a step at batch 64 peaks at {low:,} "
+                    f"(up to {high:,} with the whole data set). Measure a whole step of the model that trains."
                 )
         return None
 
 
 class AccuracyHolds(Check):
-    """All three precisions reach the accuracy of FP32, each really trained in its own precision."""
+    """All three precisions learn the digits as FP32 does, each really trained in its own precision."""
 
     points = 1
-    hint = "Evaluate with model.eval() and torch.no_grad() on the test images; use DynamicLossScaler for FP16 only."
+    hint = (
+        "digits(device), batches of 64, AdamW with lr 3e-3, three epochs; your DynamicLossScaler for FP16 only; "
+        "model.eval() and torch.no_grad() for the accuracy."
+    )
 
     @staticmethod
     def probe(seed: int, train: Callable[..., dict], train_step: Callable[..., Tensor]) -> Evidence:
         seen, data = {}, digits(pick_device())
         for name in PRECISIONS:
             start = time.perf_counter()
-            with _ConvolutionDtypes() as dtypes:
-                result = train(name, seed=seed)
+            with _Convolutions() as convolutions:
+                result = _result(train, name, seed=seed)
             wall = time.perf_counter() - start
             model = result["model"].eval()
             with torch.no_grad():
                 true = (model(data.test_x).argmax(1) == data.test_y).float().mean().item()
-            seconds = float(result["step_seconds"])
+            layers = sum(isinstance(layer, nn.Conv2d) for layer in model.modules())
+            seconds, longest = float(result["step_seconds"]), wall / max(1, convolutions.calls // layers)
             seen[name] = {
                 "reported": float(result["accuracy"]),
                 "measured": true,
-                "convolutions": sorted(dtypes.seen),
-                "seconds": "possible" if 0 < seconds < wall else f"{seconds:.3g} in a run of {wall:.3g}",
+                "dtypes": sorted(convolutions.dtypes),
+                "largest_gradient": convolutions.largest_gradient,
+                "seconds": "possible" if 0 < seconds <= longest else f"{seconds:.3g}; {longest:.3g} is the most",
             }
         return seen
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        floor = expected["fp32"]["measured"] - 0.03
+        # Three epochs end between 87 and 99 %, depending on the order of the images; untrained models near 10 %.
+        floor = min(0.8, expected["fp32"]["measured"] - 0.15)
         for name in PRECISIONS:
             got, want = seen[name], expected[name]
-            if got["convolutions"] != want["convolutions"]:
-                ran = ", ".join(got["convolutions"]) or "nothing"
-                return f"train('{name}') trained in {ran}; it should train in {want['convolutions'][0]}."
+            if got["dtypes"] != want["dtypes"]:
+                ran = ", ".join(got["dtypes"]) or "nothing"
+                return f"train('{name}') trained in {ran}; it should train in {want['dtypes'][0]}."
             if not got["measured"] >= floor:
-                return f"train('{name}') reaches {got['measured']:.1%} of the test images; {floor:.1%} is expected."
-            if not abs(got["reported"] - got["measured"]) <= 0.01:
+                return (
+                    f"train('{name}') gets {got['measured']:.1%} of the test images right, at least {floor:.0%} is due."
+                )
+            if not abs(got["reported"] - got["measured"]) <= 0.005:
                 return f"train('{name}') reports {got['reported']:.1%}, but its model reaches {got['measured']:.1%}."
             if got["seconds"] != "possible":
-                return f"train('{name}') reports step_seconds of {got['seconds']} s: that cannot be."
+                return f"train('{name}') reports step_seconds of {got['seconds']}, from the time of the whole run."
+        if seen["fp16"]["largest_gradient"] < 8 * seen["fp32"]["largest_gradient"]:
+            return "train('fp16') trained without loss scaling: its gradients are no larger than those of FP32."
         return None
 
 

@@ -18,7 +18,7 @@ def fate_of(gradient: Tensor, scale: float) -> dict[str, float]:
 
     "blurred" elements land among the subnormals, where FP16 has fewer digits the smaller the number is.
     """
-    scaled = (gradient[gradient != 0].double().abs() * scale).half()
+    scaled = (gradient[gradient != 0].cpu().double().abs() * scale).half()
     n = max(1, scaled.numel())
     lost, overflowed = (scaled == 0).sum().item(), torch.isinf(scaled).sum().item()
     blurred = ((scaled > 0) & (scaled < 2.0**SMALLEST_NORMAL)).sum().item()
@@ -28,12 +28,12 @@ def fate_of(gradient: Tensor, scale: float) -> dict[str, float]:
 
 def loss_scale_figure(gradient: Tensor, log2_scale: int) -> Figure:
     """Draw the histogram of log2 |gradient x 2^log2_scale| over the range of FP16."""
-    exponents = torch.log2(gradient[gradient != 0].double().abs()).cpu().numpy() + log2_scale
+    exponents = torch.log2(gradient[gradient != 0].cpu().double().abs()).numpy() + log2_scale
     share = fate_of(gradient, 2.0**log2_scale)
     figure = Figure(figsize=(8, 3.2), layout="constrained")
     axes = figure.add_subplot()
     bins = np.arange(-60, 41)
-    axes.hist(exponents, bins=bins, weights=np.full(len(exponents), 100 / len(exponents)), color=COLOURS[0])
+    axes.hist(exponents, bins=bins, weights=np.full(len(exponents), 100 / max(1, len(exponents))), color=COLOURS[0])
     bands = (
         (-60, SMALLEST_SUBNORMAL - 1, COLOURS[4], f"becomes zero: {share['lost']:.1%}"),
         (SMALLEST_SUBNORMAL - 1, SMALLEST_NORMAL, COLOURS[1], f"subnormal: {share['blurred']:.1%}"),

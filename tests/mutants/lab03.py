@@ -21,6 +21,8 @@ MUTANTS = [
     one("stumbles over zeros", UNDERFLOW, COUNTS, "        return 0.0\n", "        return 1.0\n"),
     one("updates in BF16", MASTER, KEEPS, "    master -= lr * gradient.float()\n    weight.copy_(master)",
         "    weight -= lr * gradient\n    master.copy_(weight)"),
+    one("product in BF16", MASTER, KEEPS, "gradient.float()", "gradient"),
+    one("master rebound", MASTER, KEEPS, "master -= lr * gradient.float()", "master = master - lr * gradient.float()"),
     one("master forgotten", MASTER, KEEPS, "    weight.copy_(master)\n", ""),
     one("weight rebound", MASTER, KEEPS, "weight.copy_(master)", "weight = master.bfloat16()"),
     one("master made anew from the weight", MASTER, KEEPS, "    master -= ", "    master.copy_(weight)\n    master -= "),

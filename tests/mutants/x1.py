@@ -4,7 +4,7 @@ from . import Mutant
 
 SCALER, STEP, COMPARE = "x1.scaler", "x1.step", "x1.compare"
 BACKWARD = "        scaler.scale(loss).backward()\n"
-AUTOCAST = "with torch.autocast(images.device.type, dtype=dtype):"
+AUTOCAST = "with torch.autocast(images.device.type, dtype=dtype, enabled=dtype is not torch.float32):"
 
 
 def one(name: str, part: str, rejected_by: str, old: str, new: str) -> Mutant:
@@ -25,6 +25,8 @@ MUTANTS = [
         "not torch.isnan(gradient).any()"),
     one("looks at one element", SCALER, "overflow_skips_and_backs_off", "torch.isfinite(gradient).all()",
         "torch.isfinite(gradient.flatten()[0])"),
+    one("first group of parameters only", SCALER, "gradient_is_unscaled", "for group in optimizer.param_groups for",
+        "for group in optimizer.param_groups[:1] for"),
     one("scale never backs off", SCALER, "overflow_skips_and_backs_off",
         "            self.current_scale *= self.backoff_factor\n", ""),
     one("overflow never forgotten", SCALER, "overflow_skips_and_backs_off", "        self.overflowed = None\n\n\n", "\n\n"),
@@ -46,6 +48,9 @@ MUTANTS = [
     one("loss in 16 bit", STEP, "loss_and_backward", "logits.float()", "logits"),
     one("scaled loss returned", STEP, "loss_and_backward", "return loss.detach()",
         "return (loss * (scaler.get_scale() if scaler else 1)).detach()"),
+    one("loss with its graph returned", STEP, "loss_and_backward", "return loss.detach()", "return loss"),
+    one("loss returned as a number", STEP, "loss_and_backward", "return loss.detach()", "return loss.item()"),
+    one("scaler passed over in BF16", STEP, "steps_in_a_row", "    if scaler is None:", "    if dtype != torch.float16:"),
     one("no unscale before clipping", STEP, "clips_true_gradient",
         "        scaler.unscale_(optimizer)  # clip the true gradient, not the scaled one\n", ""),
     one("no clipping with the scaler", STEP, "clips_true_gradient",
@@ -69,10 +74,15 @@ MUTANTS = [
     one("peak not lower than FP32's", COMPARE, "memory_falls", "enabled=dtype != torch.float32", "enabled=False"),
     one("a second graph kept alive", COMPARE, "memory_falls", "logits = model(images)",
         "logits, second = model(images), model(images)"),
-    one("peak of the evaluation", COMPARE, "memory_falls", "        step(batches[1])\n", "        model(data.test_x[:8])\n"),
+    one("peak of the evaluation", COMPARE, "memory_falls", "        step(*batches[1])\n", "        model(data.test_x[:8])\n"),
     one("always trained in FP32", COMPARE, "accuracy_holds", "dtype = DTYPES[precision]", "dtype = torch.float32"),
-    one("hardly trained", COMPARE, "accuracy_holds", "    for index in batches[2:]:", "    for index in batches[2:6]:"),
+    one("FP16 without a scaler", COMPARE, "accuracy_holds", "DynamicLossScaler() if dtype == torch.float16 else None",
+        "None"),
+    one("hardly trained", COMPARE, "accuracy_holds", "    for batch in batches[2:]:", "    for batch in batches[2:6]:"),
     one("accuracy made up", COMPARE, "accuracy_holds", '"accuracy": accuracy', '"accuracy": 1.0'),
+    one("all seconds for one step", COMPARE, "accuracy_holds", " / len(batches[2:])\n", "\n"),
+    one("looks at the first parameter", SCALER, "overflow_skips_and_backs_off", "for gradient in gradients)",
+        "for gradient in gradients[:1])"),
     one("seconds made up", COMPARE, "accuracy_holds", '"step_seconds": step_seconds', '"step_seconds": 0.0'),
 ]  # fmt: skip
 

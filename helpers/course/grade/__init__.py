@@ -11,10 +11,11 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from ...exercises.base import Evidence
 from ...exercises.run import judge
-from ..source import Source, sources
+from ..source import NO_SOURCES, Source, sources
 from .collect import HandIn, read_hand_in, reference_hand_in
 from .report import write_reports
 from .result import Result, evidence_of, grade_run, not_run, parts_of
@@ -32,6 +33,13 @@ def _students(submissions: Path) -> list[Path]:
     if not students:
         raise GradeError(f"{submissions} holds no folders. Hand-ins are looked for in {submissions}/STUDENT/.")
     return students
+
+
+def _read(student: Path, source: Source) -> HandIn:
+    try:
+        return read_hand_in(student, source)
+    except OSError as error:
+        return HandIn(student.name, source, problem=("unreadable", f"The folder cannot be read: {error.strerror}."))
 
 
 def _expected(source: Source, seed: int, timeout: float, threads: int) -> dict[str, dict[str, Evidence]]:
@@ -62,6 +70,9 @@ def grade(submissions: Path, out: Path, seed: int | None = None, jobs: int = 1, 
     """
     if jobs < 1 or timeout <= 0:
         raise GradeError("--jobs must be at least 1 and --timeout more than 0 seconds.")
+    exercises = [source for source in sources() if source.graded]
+    if not exercises:
+        raise GradeError(NO_SOURCES)
     students = _students(submissions)
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -74,14 +85,17 @@ def grade(submissions: Path, out: Path, seed: int | None = None, jobs: int = 1, 
         "Grade only work of people whose code you would run."
     )
     threads = max(1, (os.cpu_count() or 1) // jobs)
-    exercises = [source for source in sources() if source.graded]
-    hand_ins = [read_hand_in(student, source) for student in students for source in exercises]
+    hand_ins = [_read(student, source) for student in students for source in exercises]
     expected = {source.name: _expected(source, seed, timeout, threads) for source in exercises}
 
     def one(hand_in: HandIn) -> Result:
-        if hand_in.problem:
-            return not_run(hand_in)
-        return grade_run(hand_in, run_hand_in(hand_in, seed, timeout, threads), expected[hand_in.source.name])
+        if not hand_in.problem:
+            try:
+                run = run_hand_in(hand_in, seed, timeout, threads)
+                return grade_run(hand_in, run, expected[hand_in.source.name])
+            except Exception as error:  # whatever is in a hand-in, the others get their grades
+                hand_in.problem = ("needs review", f"It could not be graded: {type(error).__name__}: {error}"[:200])
+        return not_run(hand_in)
 
     results: list[Result] = []
     with ThreadPoolExecutor(jobs) as pool:
@@ -98,10 +112,6 @@ def grade(submissions: Path, out: Path, seed: int | None = None, jobs: int = 1, 
 def _summary(results: list[Result]) -> Table:
     table = Table("student", "exercise", "points", "status", "reason", title="Gradebook")
     for r in results:
-        table.add_row(*map(_plain, (r.student, r.exercise, f"{r.total}/{r.maximum}", r.status, r.reason)))
+        row = (r.student, r.exercise, f"{r.total}/{r.maximum}", r.status, r.reason)
+        table.add_row(*map(Text, row))  # Text: a student's words are no markup
     return table
-
-
-def _plain(text: str) -> str:
-    """Keep rich from reading markup in a student's words."""
-    return text.replace("[", r"\[")

@@ -5,11 +5,13 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import nbformat
 from nbformat import NotebookNode
 
 from ..build import make_notebook
 from ..source import Source
+
+# Comments that nbval obeys, such as NBVAL_SKIP: whether a cell runs is not for the learner to say.
+_ORDERS = re.compile(r"#\s*(?=NBVAL_|PYTEST_VALIDATE_)", re.IGNORECASE)
 
 
 @dataclass
@@ -33,13 +35,13 @@ def read_hand_in(folder: Path, source: Source) -> HandIn:
         return hand_in
     try:
         raw = json.loads(path.read_text(encoding="utf-8-sig"))
-        cells = nbformat.from_dict(raw).cells
-        for cell in cells:
-            grade_id = cell.get("metadata", {}).get("nbgrader", {}).get("grade_id")
-            if cell["cell_type"] == "code" and grade_id is not None:
-                text = cell["source"]
-                hand_in.answers.setdefault(grade_id, text if isinstance(text, str) else "".join(text))
-    except (OSError, ValueError, AttributeError, KeyError, TypeError) as error:
+        for cell in raw["cells"]:
+            name = _grade_id(cell)
+            if name is not None:
+                text = "".join(cell.get("source", ""))  # a string, or a list of lines
+                # An answer cell that was split, or copied and changed, comes in several pieces: all count, in order.
+                hand_in.answers[name] = f"{hand_in.answers[name]}\n{text}" if name in hand_in.answers else text
+    except (OSError, ValueError, AttributeError, KeyError, TypeError, RecursionError) as error:
         hand_in.problem = ("unreadable", f"{path.name} is not a notebook: {error}".splitlines()[0][:200])
         return hand_in
     wanted = [cell.id for cell in make_notebook(source, solved=False).cells if _is_answer(cell)]
@@ -47,6 +49,14 @@ def read_hand_in(folder: Path, source: Source) -> HandIn:
     if not hand_in.answers:
         hand_in.problem = ("unreadable", f"{path.name} has none of the answer cells: {', '.join(wanted)}.")
     return hand_in
+
+
+def _grade_id(cell: object) -> str | None:
+    """Return the grade id of a code cell; None for all that is no such cell, however odd."""
+    if not isinstance(cell, dict) or cell.get("cell_type") != "code":
+        return None
+    nbgrader = (cell.get("metadata") or {}).get("nbgrader") or {}
+    return nbgrader.get("grade_id")
 
 
 def reference_hand_in(source: Source) -> HandIn:
@@ -80,7 +90,7 @@ def grading_notebook(hand_in: HandIn, seed: int) -> NotebookNode:
         if nbgrader.get("solution"):
             if cell.id not in hand_in.answers:
                 continue
-            cell.source = hand_in.answers[cell.id]
+            cell.source = _ORDERS.sub("# (taken out) ", hand_in.answers[cell.id])
         elif nbgrader.get("grade"):
             call = re.sub(r"^check\((.*)\)$", rf"collect(\1, seed={seed})", cell.source)
             cell.source = f"from helpers.exercises import collect\n\n{call}"

@@ -12,6 +12,7 @@ import os
 import threading
 from collections.abc import Generator
 from pathlib import Path
+from queue import Empty
 from typing import Any
 
 import psutil
@@ -33,8 +34,9 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
 
     def watch() -> None:
         while not done.wait(0.5):
-            if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
-                _write(item, {"error": "the kernel died", "timed_out": False, "evidence": []})
+            if not _alive(pid):
+                record = {"error": "the kernel died", "timed_out": False, "evidence": _unread_evidence(item)}
+                _write(item, record)
                 os._exit(pytest.ExitCode.INTERRUPTED)
 
     threading.Thread(target=watch, daemon=True).start()
@@ -42,6 +44,26 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
         return (yield)
     finally:
         done.set()
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _unread_evidence(item: pytest.Item) -> list[str]:
+    """Return the evidence that a dead kernel has displayed and nbval, which waits for its reply, has not read."""
+    found = []
+    while True:
+        try:
+            message = item.parent.kernel.get_message("iopub", timeout=1)
+        except Empty:
+            return found
+        data = message["content"].get("data", {})
+        if MIME in data:
+            found.append(data[MIME])
 
 
 def _write(item: pytest.Item, record: dict[str, Any]) -> None:
@@ -54,7 +76,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> Gener
     """Append the record of a cell once it has run."""
     report = yield
     if call.when == "call":
-        outputs = getattr(item, "test_outputs", [])
+        outputs = getattr(item, "test_outputs", None) or []  # None: nbval was told to skip the cell
         errors = [f"{o['ename']}: {o['evalue']}" for o in outputs if o["output_type"] == "error"]
         if call.excinfo is not None and not errors:
             errors = [str(call.excinfo.value)]

