@@ -59,9 +59,9 @@ for name, dtype in {"FP32": torch.float32, "BF16": torch.bfloat16, "FP16": torch
 
 # %% name="guess_parameters"
 my_guess = None  # MiB
-### BEGIN SOLUTION
+### BEGIN GUESS
 my_guess = 1024 * 1024 * 4 / 2**20  # one number a weight, 4 bytes a number, 2**20 bytes a MiB
-### END SOLUTION
+### END GUESS
 parameter_guess = Prediction("Parameters of the layer", my_guess, "MiB")
 
 # %% [markdown] name="measure_text"
@@ -89,9 +89,9 @@ parameter_guess.reveal(meter.peak_bytes / 2**20)
 
 # %% name="guess_step"
 my_guess = None  # MiB
-### BEGIN SOLUTION
+### BEGIN GUESS
 my_guess = 4 + 4 + 8  # parameters, gradients, two averages for Adam; 32 rows of activations are next to nothing
-### END SOLUTION
+### END GUESS
 step_guess = Prediction("Peak of one training step", my_guess, "MiB")
 
 # %% name="measure_step"
@@ -180,9 +180,9 @@ check("lab00.bytes", assumes_fp32)
 
 # %% name="guess_time"
 my_guess = None  # times as long
-### BEGIN SOLUTION
+### BEGIN GUESS
 my_guess = 16.0
-### END SOLUTION
+### END GUESS
 time_guess = Prediction("512 rows take, against 32", my_guess, "times as long")
 
 # %% name="time"

@@ -81,12 +81,12 @@ print(SmallCNN(32).features)
 
 # %% name="guess_peak"
 my_guess = None  # MiB
-### BEGIN SOLUTION
+### BEGIN GUESS
 # First stage 2 x (convolution, BatchNorm, ReLU) of 256 x 32 x 16 x 16 numbers; the second has twice the channels on a
 # quarter of the pixels: half as much. The ReLU's output is also the next input, so 3 tensors a layer would be too many:
 layer = 256 * 32 * 16 * 16 * 4 / 2**20  # MiB
 my_guess = 2 * 2 * layer + 2 * 2 * layer / 2
-### END SOLUTION
+### END GUESS
 peak_guess = Prediction("Peak of one FP32 step", my_guess, "MiB")
 
 
@@ -149,9 +149,9 @@ for name, dtype in {"FP32": FP32, "BF16": BF16, "FP16": FP16}.items():
 
 # %% name="guess_swamping"
 my_guess = None
-### BEGIN SOLUTION
+### BEGIN GUESS
 my_guess = 1.0  # the next BF16 number after 1 is 1.0078; 0.001 is less than half the way, so each sum rounds back
-### END SOLUTION
+### END GUESS
 swamping_guess = Prediction("1 + 1000 x 0.001 in BF16", my_guess, "")
 
 # %% name="swamping"
@@ -327,9 +327,9 @@ claims.record(
 
 # %% name="guess_bf16"
 my_guess = None  # BF16 peak / FP32 peak
-### BEGIN SOLUTION
+### BEGIN GUESS
 my_guess = 0.55  # almost all of it is activations, and not quite all of those are 16-bit
-### END SOLUTION
+### END GUESS
 bf16_guess = Prediction("BF16 peak as a share of FP32's", my_guess, "")
 
 # %% name="measure_bf16"

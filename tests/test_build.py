@@ -26,9 +26,9 @@ scale = 2
 
 # %% name="guess"
 my_guess = None
-### BEGIN SOLUTION
+### BEGIN GUESS
 my_guess = 3
-### END SOLUTION
+### END GUESS
 
 
 # %% name="double" answer=true reveal=true
@@ -69,7 +69,7 @@ def test_building_twice_gives_the_same_bytes(source):
 @pytest.mark.parametrize("source", SOURCES, ids=IDS)
 def test_learners_see_no_solution_and_no_output(source):
     text = (builder.ROOT / "labs" / f"{source.name}.ipynb").read_text(encoding="utf-8")
-    assert "BEGIN SOLUTION" not in text
+    assert "### BEGIN" not in text
     for cell in nbformat.reads(text, as_version=4).cells:
         if cell.cell_type == "code":
             assert cell.outputs == []
@@ -113,7 +113,7 @@ def test_nbgrader_metadata_is_schema_three_and_complete(source):
 
 def test_answers_are_stubbed_and_guesses_emptied(source):
     made = cells(source, solved=False)
-    assert made["double"].source == "def double(x):\n    # YOUR CODE HERE\n    raise NotImplementedError"
+    assert made["double"].source == "def double(x):\n    # YOUR CODE HERE\n    raise NotImplementedError()"
     assert made["guess"].source == "my_guess = None"
 
 
@@ -148,6 +148,7 @@ def test_badge_points_to_the_learners_notebook(source):
             "marks no solution",
         ),
         ('name="double_check" points=2', "points=2", "has no name"),
+        (" answer=true reveal=true", "", "that is no answer marks a solution"),
         ("# %%\nprint", "# %% [raw]\n# print", "raw cell"),
     ],
 )

@@ -19,14 +19,15 @@ from nbformat.v4 import new_markdown_cell, new_notebook
 from .readme import README, readme
 from .source import NO_SOURCES, ROOT, Source, sources
 
-PLACEHOLDER = "# YOUR CODE HERE\nraise NotImplementedError"
+PLACEHOLDER = "# YOUR CODE HERE\nraise NotImplementedError()"  # nbgrader's words
 REFERENCE = ROOT / "helpers" / "exercises" / "reference"
 LARGEST = 2**20  # bytes of a committed notebook
 _KERNEL = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
 }
-_REGION = re.compile(r"^( *)### BEGIN SOLUTION\n.*?^ *### END SOLUTION$", re.MULTILINE | re.DOTALL)
+# nbgrader knows solutions and allows them in answer cells only; guesses are this course's own.
+_REGION = re.compile(r"^( *)### BEGIN (SOLUTION|GUESS)\n.*?^ *### END \2$", re.MULTILINE | re.DOTALL)
 
 
 class BuildError(Exception):
@@ -34,13 +35,10 @@ class BuildError(Exception):
 
 
 def clear_solution(cell: NotebookNode) -> str:
-    """Return the learner's version of a cell: each solution region is replaced by a placeholder.
-
-    A cell that is no answer (a guess to be filled in) loses its regions without a placeholder, so that it runs.
-    """
+    """Return the learner's version of a cell: a placeholder for each solution, and nothing for a guess."""
 
     def stub(match: re.Match) -> str:
-        if not cell.metadata.get("answer"):
+        if match[2] == "GUESS":
             return ""
         return "\n".join(match[1] + line for line in PLACEHOLDER.splitlines())
 
@@ -100,6 +98,8 @@ def make_notebook(source: Source, solved: bool) -> NotebookNode:
             raise BuildError(f"{source.name}: the answer cell {cell.metadata.get('name')!r} marks no solution.")
         if ("answer" in cell.metadata or "points" in cell.metadata) and "name" not in cell.metadata:
             raise BuildError(f"{source.name}: an answer or graded cell has no name.")
+        if not cell.metadata.get("answer") and "### BEGIN SOLUTION" in cell.source:
+            raise BuildError(f"{source.name}: a cell that is no answer marks a solution: {cell.source[:60]!r}")
         cells.append(cell)
         if hidden and cell.cell_type == "code":  # the check, which comes next, first
             cells.append(hidden.pop())
