@@ -4,10 +4,18 @@ import argparse
 import io
 import sys
 from pathlib import Path
+from typing import NoReturn
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, where argparse would print the usage first."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{message}. Help: {self.prog} --help\n")
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m helpers", description="Training at Scale, a lab workbook.")
+    parser = _Parser(prog="python -m helpers", description="Training at Scale, a lab workbook.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="doctor | build | grade")
 
     commands.add_parser("doctor", help="say what this machine can do, what is missing and how to get it")
@@ -26,11 +34,21 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command. Returns the exit code: 0 fine, 1 something to mend was found, 2 bad input."""
+    """Run one command. Returns the exit code: 0 fine, 1 something to mend was found, 2 bad input, 130 interrupted."""
     args = _parser().parse_args(argv)
     for stream in (sys.stdout, sys.stderr):  # names in any script, on consoles that cannot show them all
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    try:
+        return _run(args)
+    except KeyboardInterrupt:
+        print("Interrupted.", file=sys.stderr)
+        return 130
+    except OSError as error:
+        return _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+
+
+def _run(args: argparse.Namespace) -> int:
     if args.command == "doctor":
         from .doctor import examine
 

@@ -10,6 +10,7 @@ from helpers.course.source import Source, sources
 
 import nbformat
 import pytest
+from nbformat.v4 import new_code_cell, new_output
 
 SOURCES = sources()
 IDS = [source.name for source in SOURCES]
@@ -163,7 +164,7 @@ def test_malformed_sources_are_named(tmp_path, old, new, complaint):
 def test_nested_and_repeated_regions_are_cleared():
     source = "class A:\n    def f(self):\n        ### BEGIN SOLUTION\n        return 1\n        ### END SOLUTION\n\n"
     source += "    def g(self):\n        ### BEGIN SOLUTION\n        return 2\n        ### END SOLUTION"
-    cell = nbformat.v4.new_code_cell(source, metadata={"answer": True})
+    cell = new_code_cell(source, metadata={"answer": True})
     cleared = clear_solution(cell)
     assert cleared.count("raise NotImplementedError") == 2
     assert "return" not in cleared
@@ -192,12 +193,12 @@ def test_stale_solutions_are_found(source):
     ("spoil", "complaint"),
     [
         (lambda cell: cell.update(execution_count=None), "has cells that were not run"),
-        (lambda cell: cell.outputs.append(nbformat.v4.new_output("error")), "shows an error or a warning"),
+        (lambda cell: cell.outputs.append(new_output("error")), "shows an error or a warning"),
         (
-            lambda cell: cell.outputs.append(nbformat.v4.new_output("stream", name="stderr")),
+            lambda cell: cell.outputs.append(new_output("stream", name="stderr")),
             "shows an error or a warning",
         ),
-        (lambda cell: cell.outputs.append(nbformat.v4.new_output("stream", text="x" * 2**20)), "is larger than"),
+        (lambda cell: cell.outputs.append(new_output("stream", text="x" * 2**20)), "is larger than"),
     ],
 )
 def test_bad_solutions_are_found(source, spoil, complaint):
@@ -240,3 +241,21 @@ def test_readme_lists_every_lab_with_time_and_needs():
 def test_one_address_of_the_repository():
     project = tomllib.loads((builder.ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert f"git clone --depth 1 {project['urls']['Repository']}\n" in readme()
+
+
+@pytest.mark.slow
+def test_a_cell_that_fails_is_told_in_a_line(source):
+    notebook = make_notebook(source, solved=True)
+    notebook.cells = [new_code_cell("1 / 0")]
+    with pytest.raises(BuildError, match="a cell failed with ZeroDivisionError: division by zero"):
+        builder.execute(notebook, source.path.parent)
+
+
+@pytest.mark.slow
+def test_executed_outputs_are_joined_and_cleaned(source):
+    notebook = make_notebook(source, solved=True)
+    code = "print(object(), flush=True)\nprint('two')\nobject()"
+    notebook.cells = [new_code_cell(code)]
+    stream, result = builder.execute(notebook, source.path.parent).cells[0].outputs
+    assert stream.text == "<object object at 0x0>\ntwo\n"
+    assert result.data["text/plain"] == "<object at 0x0>"

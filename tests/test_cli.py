@@ -29,7 +29,8 @@ def test_wrong_words_are_refused(args, words, capsys):
     with pytest.raises(SystemExit) as stop:
         main(args)
     assert stop.value.code == 2
-    assert words in capsys.readouterr().err
+    (line,) = capsys.readouterr().err.splitlines()
+    assert words in line
 
 
 def test_bad_input_is_one_line(tmp_path, capsys):
@@ -54,6 +55,17 @@ def test_bad_input_is_one_line(tmp_path, capsys):
         err = capsys.readouterr().err.strip()
         assert words in err
         assert len(err.splitlines()) == 1
+
+
+def test_files_that_cannot_be_written_are_named(monkeypatch, capsys):
+    from helpers import doctor
+
+    def full():
+        raise OSError(28, "No space left on device", "grades/gradebook.csv")
+
+    monkeypatch.setattr(doctor, "examine", full)
+    assert main(["doctor"]) == 2
+    assert capsys.readouterr().err == "grades/gradebook.csv: No space left on device\n"
 
 
 def test_without_a_checkout_build_and_grade_say_so(tmp_path, monkeypatch, capsys):

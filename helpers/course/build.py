@@ -13,6 +13,7 @@ from pathlib import Path
 
 import nbformat
 from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError, CellTimeoutError
 from nbformat import NotebookNode
 from nbformat.v4 import new_markdown_cell, new_notebook
 
@@ -153,8 +154,18 @@ def _clean(notebook: NotebookNode) -> NotebookNode:
 
 
 def execute(notebook: NotebookNode, folder: Path) -> NotebookNode:
-    """Run all cells in `folder` and return the notebook with its outputs."""
-    NotebookClient(notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": folder}}).execute()
+    """Run all cells in `folder` and return the notebook with its outputs.
+
+    Raises:
+        BuildError: a cell failed or took more than ten minutes.
+    """
+    client = NotebookClient(notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": folder}})
+    try:
+        client.execute()
+    except CellExecutionError as error:
+        raise BuildError(f"a cell failed with {error.ename}: {error.evalue}") from None
+    except CellTimeoutError:
+        raise BuildError("a cell took more than ten minutes") from None
     return _clean(notebook)
 
 
@@ -243,7 +254,10 @@ def build(names: list[str]) -> None:
             print(f"{source.name}: up to date")
             continue
         print(f"{source.name}: running the solution", flush=True)
-        notebook = execute(make_notebook(source, solved=True), source.path.parent)
+        try:
+            notebook = execute(make_notebook(source, solved=True), source.path.parent)
+        except BuildError as error:
+            raise BuildError(f"{source.name}: {error}.") from None
         source.path.with_suffix(".ipynb").write_text(write(notebook), encoding="utf-8", newline="\n")
         problem = solution_problem(source)
         if problem:
