@@ -47,7 +47,7 @@ def graded(tmp_path_factory):
     put(hand_ins / "dies", solved(("    optimizer.zero_grad()", "    __import__('os')._exit(1)")))
     put(hand_ins / "syntax", solved(("def train(precision", "def train(precision precision")))
     out = root / "grades"
-    results = grade(hand_ins, out, seed=7, jobs=2, timeout=45)
+    results = grade(hand_ins, out, seed=7, jobs=2, timeout=90)  # long, for noisy machines
     with (out / "gradebook.csv").open(encoding="utf-8", newline="") as file:
         rows = {row["student"]: row for row in csv.DictReader(file)}
     return out, rows, {r.student: r for r in results}
