@@ -44,6 +44,8 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)
         return 130
+    except ModuleNotFoundError as error:  # building and grading need more than the labs do
+        return _fail(f"This command needs the package {error.name}: python -m pip install {error.name}")
     except OSError as error:
         return _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
 

@@ -68,6 +68,12 @@ def test_files_that_cannot_be_written_are_named(monkeypatch, capsys):
     assert capsys.readouterr().err == "grades/gradebook.csv: No space left on device\n"
 
 
+def test_a_missing_package_is_named(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "helpers.course.grade", None)  # makes its import fail
+    assert main(["grade", ".", "--out", "x"]) == 2
+    assert "python -m pip install" in capsys.readouterr().err
+
+
 def test_without_a_checkout_build_and_grade_say_so(tmp_path, monkeypatch, capsys):
     from helpers.course import build, grade
 
