@@ -17,13 +17,12 @@ from .models import SmallCNN, SmallGPT
 from .predict import Prediction
 from .tables import tenant_table
 from .timing import compare, measure
-from .units import GB, GiB, KiB, MiB, human_bytes
+from .units import GiB, KiB, MiB, human_bytes
 from .widgets.explore import explore
 from .widgets.loss_scale import explore_loss_scale
 
 __all__ = [
     "COLOURS",
-    "GB",
     "TENANTS",
     "Claims",
     "GiB",

@@ -20,12 +20,11 @@ class Split(NamedTuple):
     test_y: Tensor
 
 
-def digits(device: torch.device | str = "cpu", size: int = 8, test_share: float = 0.25) -> Split:
+def digits(device: torch.device | str = "cpu", size: int = 8) -> Split:
     """Load the handwritten digits, shuffled in a fixed order.
 
     Args:
         size: side of the images. 8 is the original; larger ones are enlarged without smoothing.
-        test_share: share of the images kept for testing.
 
     Returns:
         images (N, 1, size, size) of FP32 with mean 0 and deviation 1, labels (N,) of int64.
@@ -39,11 +38,11 @@ def digits(device: torch.device | str = "cpu", size: int = 8, test_share: float 
         images = torch.nn.functional.interpolate(images, size=(size, size), mode="nearest")
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
     images, labels = images[order].to(device), torch.tensor(data.target)[order].to(device)
-    tests = round(len(images) * test_share)
+    tests = len(images) // 4
     return Split(images[tests:], labels[tests:], images[:tests], labels[:tests])
 
 
-def english(device: torch.device | str = "cpu", test_share: float = 0.1) -> Split:
+def english(device: torch.device | str = "cpu") -> Split:
     """Load English text as bytes (a vocabulary of 256): several hundred thousand of them.
 
     Returns:
@@ -53,6 +52,6 @@ def english(device: torch.device | str = "cpu", test_share: float = 0.1) -> Spli
 
     text = "\n\n".join(topics[name] for name in sorted(topics)).encode()
     ids = torch.frombuffer(bytearray(text), dtype=torch.uint8).long().to(device)
-    tests = round(len(ids) * test_share)
+    tests = len(ids) // 10
     train, test = ids[tests:], ids[:tests]
     return Split(train[:-1], train[1:], test[:-1], test[1:])

@@ -285,9 +285,9 @@ class MemoryMeter:
             if node.tag == torch._C._profiler._EventType.Allocation:
                 fields = node.extra_fields
                 if fields.device.type == self._device.type:
-                    events.append((node.start_time_ns, fields.id, fields.ptr, fields.alloc_size))
+                    events.append((node.start_time_ns, fields.ptr, fields.alloc_size))
         lifetimes: dict[int, list[_Lifetime]] = defaultdict(list)
-        for when, _, address, nbytes in sorted(events, key=lambda event: event[0]):
+        for when, address, nbytes in sorted(events, key=lambda event: event[0]):
             if nbytes > 0:
                 lifetimes[address].append(_Lifetime(when, None, nbytes, "kernel workspace"))
             elif lifetimes[address]:  # else: the end of something older, which the count has seen or nobody

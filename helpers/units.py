@@ -6,7 +6,6 @@ this course carries its unit for that reason.
 """
 
 KiB, MiB, GiB = 2**10, 2**20, 2**30
-GB = 10**9
 
 
 def human_bytes(n: float) -> str:

@@ -175,7 +175,7 @@ def test_a_hand_in_that_breaks_the_grader_costs_nobody_else(tmp_path, monkeypatc
     def broken(hand_in, *args):
         if hand_in.student == "ada":
             raise UnicodeEncodeError("utf-8", "x", 0, 1, "as an example")
-        return Run({}, False, "")
+        return Run({}, False)
 
     monkeypatch.setattr(grading, "run_hand_in", broken)
     monkeypatch.setattr(grading, "grade_run", lambda hand_in, run, expected: not_run(hand_in_of(hand_in)))
@@ -202,7 +202,7 @@ def test_forged_or_broken_evidence_earns_nothing():
         cell: {check.name(): {"seen": {"scales": [1.0]}} for check in part.checks}
         for cell, part in parts_of(hand_in).items()
     }
-    result = grade_run(hand_in, Run(records, True, ""), expected)
+    result = grade_run(hand_in, Run(records, True), expected)
     assert result.total == 0
     assert result.maximum == 10
 

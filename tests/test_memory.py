@@ -83,7 +83,7 @@ def test_peak_is_the_allocators_to_a_tenth_of_a_percent(make, dtype):
 
 
 def test_known_allocations_are_counted_to_the_byte():
-    with MemoryMeter() as meter:
+    with MemoryMeter(device=CPU) as meter:
         a = torch.empty(3 * MiB, dtype=torch.uint8)
         b = torch.empty(5 * MiB, dtype=torch.uint8)
         del a
@@ -95,7 +95,7 @@ def test_known_allocations_are_counted_to_the_byte():
 
 def test_memory_older_than_the_meter_ends_when_it_is_freed():
     old = [torch.ones(4 * MiB, dtype=torch.uint8)]
-    with MemoryMeter() as meter:
+    with MemoryMeter(device=CPU) as meter:
         old[0].view(-1)[0].item()  # the meter learns of it
         old.clear()
         new = torch.empty(3 * MiB, dtype=torch.uint8)
@@ -104,7 +104,7 @@ def test_memory_older_than_the_meter_ends_when_it_is_freed():
 
 
 def test_views_and_in_place_operations_cost_nothing():
-    with MemoryMeter() as meter:
+    with MemoryMeter(device=CPU) as meter:
         a = torch.zeros(MiB, dtype=torch.uint8)
         a.view(2, -1).bitwise_not_().t()[0].zero_()
     assert meter.peak_bytes == MiB
@@ -200,7 +200,7 @@ def test_phase_and_operation_of_the_peak_are_named():
 
 
 def test_counted_where_a_profiler_is_already_running():
-    with profile(activities=[ProfilerActivity.CPU]) as outer, MemoryMeter() as meter:
+    with profile(activities=[ProfilerActivity.CPU]) as outer, MemoryMeter(device=CPU) as meter:
         a = torch.empty(MiB, dtype=torch.uint8)
         b = torch.empty(MiB, dtype=torch.uint8)
         del a
@@ -214,17 +214,17 @@ def test_an_exception_leaves_the_meter_usable():
     class Boom(Exception):
         pass
 
-    with pytest.raises(Boom), MemoryMeter() as meter:
+    with pytest.raises(Boom), MemoryMeter(device=CPU) as meter:
         keep = torch.empty(MiB, dtype=torch.uint8)
         raise Boom
     assert meter.peak_bytes == keep.nbytes
-    with MemoryMeter() as again:
+    with MemoryMeter(device=CPU) as again:
         torch.empty(2 * MiB, dtype=torch.uint8)
     assert again.peak_bytes == 2 * MiB
 
 
 def test_meters_do_not_nest():
-    with MemoryMeter(), pytest.raises(RuntimeError, match="do not nest"), MemoryMeter():
+    with MemoryMeter(device=CPU), pytest.raises(RuntimeError, match="do not nest"), MemoryMeter(device=CPU):
         pass
 
 
@@ -289,7 +289,7 @@ def test_forward_passes_without_backward_are_let_go():
 
 def test_in_place_changes_of_saved_tensors_are_still_errors():
     a = torch.randn(8, requires_grad=True)
-    with MemoryMeter():
+    with MemoryMeter(device=CPU):
         b = a.exp()
         b.add_(1)
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
@@ -303,12 +303,12 @@ def test_gradients_of_gradients_are_unchanged():
         return torch.autograd.grad(first.sum(), x)[0]
 
     expected = second_derivative()
-    with MemoryMeter():
+    with MemoryMeter(device=CPU):
         assert torch.equal(second_derivative(), expected)
 
 
 def test_casts_of_tensors_without_memory_pass():
-    with MemoryMeter() as meter:
+    with MemoryMeter(device=CPU) as meter:
         torch.empty(0).to(torch.float64)
         torch.empty(4, device="meta").to(torch.float64)
         torch.eye(4).to_sparse().to(torch.float64)
@@ -316,7 +316,7 @@ def test_casts_of_tensors_without_memory_pass():
 
 
 def test_a_meter_can_be_used_again_and_forgets():
-    meter = MemoryMeter()
+    meter = MemoryMeter(device=CPU)
     with meter:
         torch.empty(8 * MiB, dtype=torch.uint8)
     with meter:
@@ -325,7 +325,7 @@ def test_a_meter_can_be_used_again_and_forgets():
 
 
 def test_a_profiler_inside_the_block_makes_it_counted():
-    with MemoryMeter() as meter:
+    with MemoryMeter(device=CPU) as meter:
         with profile(activities=[ProfilerActivity.CPU]):
             pass
         keep = torch.empty(MiB, dtype=torch.uint8)
@@ -342,6 +342,6 @@ def test_weights_made_anew_are_parameters():
 
 
 def test_an_unused_meter_can_be_printed_and_plotted():
-    meter = MemoryMeter()
+    meter = MemoryMeter(device=CPU)
     assert "nothing was allocated" in str(meter)
     assert meter.plot().axes
