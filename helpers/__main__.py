@@ -1,4 +1,4 @@
-"""The command line: python -m helpers doctor | build | grade."""
+"""The command line: python -m helpers doctor | plan | build | grade."""
 
 import argparse
 import io
@@ -16,9 +16,13 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="python -m helpers", description="Training at Scale, a lab workbook.")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="doctor | build | grade")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="doctor | plan | build | grade")
 
     commands.add_parser("doctor", help="say what this machine can do, what is missing and how to get it")
+
+    from .planner.command import add_arguments
+
+    add_arguments(commands.add_parser("plan", help="say how much memory a training recipe needs, and where"))
 
     build = commands.add_parser("build", help="build the notebooks from their sources")
     build.add_argument("names", nargs="*", metavar="NAME", help="a source, or the beginning of its name; default: all")
@@ -55,6 +59,14 @@ def _run(args: argparse.Namespace) -> int:
         from .doctor import examine
 
         return examine()
+    if args.command == "plan":
+        from .planner import RecipeError
+        from .planner.command import run
+
+        try:
+            return run(args)
+        except RecipeError as error:
+            return _fail(str(error))
     if args.command == "build":
         from .course.build import BuildError, build, problems
 

@@ -1,8 +1,8 @@
-"""Two models that are small enough for a laptop and built like the large ones.
+"""Models that are small enough for a laptop and built like the large ones.
 
 `SmallCNN` has the parts that make convolutional networks interesting for memory: large activations, few
 parameters, BatchNorm. `SmallGPT` has those of a language model: tied embeddings, pre-norm blocks, fused
-attention, and logits over a vocabulary.
+attention, and logits over a vocabulary. `ViT` is the vision transformer, in any size.
 """
 
 import torch
@@ -101,3 +101,54 @@ class SmallGPT(nn.Module):
         """Map token ids (B, T) to logits (B, T, vocabulary)."""
         x = self.tokens(ids) + self.positions(torch.arange(ids.shape[1], device=ids.device))
         return self.head(self.norm(self.blocks(x)))
+
+
+class _EncoderBlock(nn.Module):
+    """Pre-norm transformer block with PyTorch's own attention layer, without a causal mask."""
+
+    def __init__(self, width: int, heads: int, inner: int) -> None:
+        super().__init__()
+        self.norm_1 = nn.LayerNorm(width, eps=1e-6)
+        self.attention = nn.MultiheadAttention(width, heads, batch_first=True)
+        self.norm_2 = nn.LayerNorm(width, eps=1e-6)
+        self.mlp = nn.Sequential(nn.Linear(width, inner), nn.GELU(), nn.Linear(inner, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.norm_1(x)
+        x = x + self.attention(y, y, y, need_weights=False)[0]
+        return x + self.mlp(self.norm_2(x))
+
+
+class ViT(nn.Module):
+    """A vision transformer (Dosovitskiy et al. 2021): patches of an image as tokens, and one more for the class.
+
+    Args:
+        side, patch: pixels a side of the image, and of a patch; `patch` must divide `side`.
+        inner: width of the hidden layer of each MLP.
+        channels: colour channels of the image.
+    """
+
+    def __init__(
+        self,
+        side: int = 16,
+        patch: int = 4,
+        layers: int = 4,
+        width: int = 64,
+        heads: int = 4,
+        inner: int = 256,
+        channels: int = 1,
+        classes: int = 10,
+    ) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(channels, width, patch, stride=patch)
+        self.class_token = nn.Parameter(torch.zeros(1, 1, width))
+        self.positions = nn.Parameter(torch.randn(1, (side // patch) ** 2 + 1, width) * 0.02)
+        self.blocks = nn.Sequential(*(_EncoderBlock(width, heads, inner) for _ in range(layers)))
+        self.norm = nn.LayerNorm(width, eps=1e-6)
+        self.head = nn.Linear(width, classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map images (B, channels, side, side) to logits (B, classes)."""
+        x = self.patches(images).flatten(2).transpose(1, 2)  # (B, W, S/P, S/P) -> (B, T, W)
+        x = torch.cat([self.class_token.expand(len(x), -1, -1), x], dim=1) + self.positions
+        return self.head(self.norm(self.blocks(x))[:, 0])

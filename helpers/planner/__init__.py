@@ -1,0 +1,6 @@
+"""The planner: how much memory a training recipe needs, before anyone rents a GPU."""
+
+from .recipe import Recipe, RecipeError
+from .report import Plan, plan, plan_many
+
+__all__ = ["Plan", "Recipe", "RecipeError", "plan", "plan_many"]

@@ -1,0 +1,170 @@
+"""A small model of CUDA's caching allocator: why `nvidia-smi` shows more than your tensors hold.
+
+`cudaMalloc` is slow, so PyTorch asks for large **segments**, cuts **blocks** out of them, and keeps what is freed for
+the next request. Reserved memory is the sum of the segments; allocated memory is the sum of the blocks in use. What
+lies between is cache, or holes too small for anybody: fragmentation.
+
+The rules and sizes are those of `c10/cuda/CUDACachingAllocator.cpp`, without streams and without options beyond
+expandable segments.
+"""
+
+import bisect
+from dataclasses import dataclass
+
+from ..units import KiB, MiB
+
+ROUNDING = 512  # every request is rounded up to a multiple of this
+SMALL = MiB  # requests up to this live in the small pool
+SMALL_SEGMENT = 2 * MiB
+LARGE_SEGMENT = 20 * MiB  # for requests up to LARGE
+LARGE = 10 * MiB  # larger ones get a segment of their own, rounded up to 2 MiB
+SEGMENT_ROUNDING = 2 * MiB
+
+
+class OutOfMemory(RuntimeError):
+    """A request that does not fit, even after the cache was emptied."""
+
+
+@dataclass(slots=True, eq=False)
+class Piece:
+    """A stretch of a segment: a block in use, or free. Neighbours are linked, so that free ones can merge."""
+
+    address: int
+    size: int
+    segment: int
+    small: bool
+    used: bool = False
+    before: "Piece | None" = None
+    after: "Piece | None" = None
+
+
+class CachingAllocator:
+    """Plays a sequence of requests and releases.
+
+    Args:
+        capacity: bytes of the GPU; None for one without end.
+        expandable: use expandable segments (`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`): one segment a pool
+            that grows at its end.
+
+    Attributes:
+        allocated, reserved: bytes in blocks in use, and in segments, now.
+        peak_allocated, peak_reserved: the most there ever was.
+    """
+
+    def __init__(self, capacity: int | None = None, expandable: bool = False) -> None:
+        self.capacity, self.expandable = capacity, expandable
+        self.allocated = self.reserved = self.peak_allocated = self.peak_reserved = 0
+        self.first: dict[int, Piece] = {}  # segment -> its first piece, for those who want to draw it
+        self._free: dict[bool, list[tuple[int, int, Piece]]] = {True: [], False: []}  # (size, address, piece), sorted
+        self._last: dict[bool, Piece] = {}  # the end of each pool's expandable segment
+        self._next_address = 0
+
+    def allocate(self, nbytes: int) -> Piece:
+        """Return a block of at least `nbytes`.
+
+        Raises:
+            OutOfMemory: `capacity` is reached.
+        """
+        size = max(ROUNDING, -(-nbytes // ROUNDING) * ROUNDING)
+        small = size <= SMALL
+        piece = self._best_fit(size, small) or self._grow(size, small)
+        rest = piece.size - size
+        if rest >= ROUNDING if small or self.expandable else rest > SMALL:
+            tail = Piece(piece.address + size, rest, piece.segment, small, False, piece, piece.after)
+            if piece.after:
+                piece.after.before = tail
+            if self._last.get(small) is piece:
+                self._last[small] = tail
+            piece.after, piece.size = tail, size
+            self._offer(tail)
+        piece.used = True
+        self.allocated += piece.size
+        self.peak_allocated = max(self.peak_allocated, self.allocated)
+        return piece
+
+    def release(self, piece: Piece) -> None:
+        """Take a block back; it merges with free neighbours and stays reserved."""
+        piece.used = False
+        self.allocated -= piece.size
+        for other in (piece.before, piece.after):
+            if other and not other.used:
+                self._withdraw(other)
+                left, right = (other, piece) if other.address < piece.address else (piece, other)
+                left.size += right.size
+                left.after = right.after
+                if right.after:
+                    right.after.before = left
+                if self._last.get(piece.small) is right:
+                    self._last[piece.small] = left
+                piece = left
+        self._offer(piece)
+
+    def empty_cache(self) -> None:
+        """Give segments without any block in use back to the GPU, as `torch.cuda.empty_cache` does."""
+        for small in (True, False):
+            for _, _, piece in list(self._free[small]):
+                whole = piece.before is None and piece.after is None
+                if whole or (self.expandable and piece.after is None):
+                    self._withdraw(piece)
+                    self.reserved -= piece.size
+                    if piece.before:
+                        piece.before.after = None
+                    if self.expandable:
+                        self._last.pop(small)
+                        if piece.before:
+                            self._last[small] = piece.before
+                    if whole:
+                        del self.first[piece.segment]
+
+    def _offer(self, piece: Piece) -> None:
+        bisect.insort(self._free[piece.small], (piece.size, piece.address, piece))
+
+    def _withdraw(self, piece: Piece) -> None:
+        free = self._free[piece.small]
+        del free[bisect.bisect_left(free, (piece.size, piece.address))]
+
+    def _best_fit(self, size: int, small: bool) -> Piece | None:
+        free = self._free[small]
+        at = bisect.bisect_left(free, (size, -1))
+        return free.pop(at)[2] if at < len(free) else None
+
+    def _grow(self, size: int, small: bool) -> Piece:
+        """Ask the GPU for more; empty the cache and ask again when it refuses."""
+        for attempt in ("first", "after emptying the cache"):
+            last = self._last.get(small)
+            spare = last.size if self.expandable and last and not last.used else 0
+            if self.expandable:
+                page = SMALL_SEGMENT if small else LARGE_SEGMENT
+                segment = -(-(size - spare) // page) * page
+            elif small:
+                segment = SMALL_SEGMENT
+            elif size < LARGE:
+                segment = LARGE_SEGMENT
+            else:
+                segment = -(-size // SEGMENT_ROUNDING) * SEGMENT_ROUNDING
+            if self.capacity is None or self.reserved + segment <= self.capacity:
+                break
+            if attempt != "first":
+                raise OutOfMemory(
+                    f"{size / KiB:,.0f} KiB wanted; {self.allocated / MiB:,.0f} MiB allocated, "
+                    f"{self.reserved / MiB:,.0f} of {self.capacity / MiB:,.0f} MiB reserved"
+                )
+            self.empty_cache()
+        self.reserved += segment
+        self.peak_reserved = max(self.peak_reserved, self.reserved)
+        if self.expandable and last:
+            if spare:
+                self._withdraw(last)
+                last.size += segment
+                return last
+            piece = Piece(last.address + last.size, segment, last.segment, small, False, last)
+            last.after = piece
+        else:
+            # Pools far apart when they can grow, so that addresses never meet.
+            address = (0 if small else 1 << 50) if self.expandable else self._next_address
+            self._next_address += segment
+            piece = Piece(address, segment, address, small)
+            self.first[address] = piece
+        if self.expandable:
+            self._last[small] = piece
+        return piece

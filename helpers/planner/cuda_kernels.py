@@ -1,0 +1,135 @@
+"""Make a fake CPU keep what CUDA would keep.
+
+A fake tensor on the CPU takes the CPU's path through PyTorch, and here and there that path saves other tensors for
+the backward pass than CUDA's: dropout a float mask in place of one byte an element, autocast other dtypes, attention
+another kernel. This mode steps in where the paths part.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+from unittest.mock import patch
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+FLASH_LARGEST_HEAD = 256
+
+# What autocast runs in FP32 on CUDA: "CUDA Ops that can autocast to float32" in the documentation of torch.amp, as far
+# as training losses and models use them.
+_FP32_NAMES = (
+    "layer_norm group_norm softmax log_softmax cross_entropy nll_loss mse_loss l1_loss smooth_l1_loss kl_div "
+    "binary_cross_entropy_with_logits normalize cosine_similarity exp log log1p pow __pow__ __rpow__ reciprocal rsqrt "
+    "sum prod norm cumsum cumprod softplus"
+).split()
+_FP32 = {
+    function
+    for owner in (torch, F, Tensor)
+    for function in (getattr(owner, name, None) for name in _FP32_NAMES)
+    if function is not None
+}
+_SDPA = F.scaled_dot_product_attention
+_RMS_NORM = {F.rms_norm, torch.rms_norm}
+
+
+def _to_fp32(value: Any) -> Any:
+    sixteen_bits = isinstance(value, Tensor) and value.dtype in (torch.float16, torch.bfloat16)
+    return value.float() if sixteen_bits else value
+
+
+class CudaKernels(TorchFunctionMode):
+    """Within this mode, functions of torch leave behind what they would leave behind on a GPU.
+
+    Args:
+        autocast: the 16-bit dtype of `torch.autocast`, or None.
+    """
+
+    def __init__(self, autocast: torch.dtype | None) -> None:
+        super().__init__()
+        self._autocast = autocast
+
+    def autocast(self) -> AbstractContextManager:
+        """Return the context that stands for `torch.autocast("cuda", dtype)`, which is off without a GPU."""
+        return torch.autocast("cpu", self._autocast) if self._autocast else nullcontext()
+
+    def __torch_function__(self, func: Callable, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is _SDPA:
+            return self._attention(*args, **kwargs)
+        if func is Tensor.item and args[0].is_floating_point():
+            return 1.0  # a fake tensor has no value; optimizers ask their step counter for one
+        if func is F.dropout:
+            return self._dropout(*args, **kwargs)
+        if func is F.multi_head_attention_forward:  # calls functions of torch in its turn, where this mode is off
+            with patch.object(F, _SDPA.__name__, self._attention), patch.object(F, "dropout", self._dropout):
+                return func(*args, **kwargs)
+        if func in _RMS_NORM:
+            return self._rms_norm(*args, **kwargs)
+        if self._autocast and func in _FP32 and torch.is_autocast_enabled("cpu"):
+            with torch.autocast("cpu", enabled=False):
+                return func(*(_to_fp32(a) for a in args), **{k: _to_fp32(v) for k, v in kwargs.items()})
+        return func(*args, **kwargs)
+
+    def _attention(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Tensor:
+        """Choose as `sdp_utils.cpp` does: flash for 16 bits without a mask, else memory-efficient, else plain math."""
+        if self._autocast and torch.is_autocast_enabled("cpu"):
+            q, k, v = (t.to(self._autocast) for t in (q, k, v))
+        rest = {"dropout_p": dropout_p, "is_causal": is_causal, "scale": scale}
+        head = q.shape[-1]
+        if q.dtype != torch.float32 and attn_mask is None and head <= FLASH_LARGEST_HEAD:
+            padding = -head % 8  # the kernel wants heads of a multiple of 8
+            q, k, v = (F.pad(t, (0, padding)) if padding else t for t in (q, k, v))
+            out = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, dropout_p, is_causal, scale=scale)[0]
+            return out[..., :head]
+        if enable_gqa and q.shape[-3] != k.shape[-3]:  # the memory-efficient kernel does not know grouped queries
+            return torch.ops.aten._scaled_dot_product_attention_math(
+                q, k, v, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=True
+            )[0]
+        if attn_mask is not None:
+            if attn_mask.dtype == torch.bool:
+                attn_mask = torch.zeros_like(attn_mask, dtype=q.dtype).masked_fill(~attn_mask, float("-inf"))
+            attn_mask = attn_mask.expand(*q.shape[:-1], k.shape[-2])
+        return torch.ops.aten._scaled_dot_product_efficient_attention(q, k, v, attn_mask, True, **rest)[0]
+
+    @staticmethod
+    def _dropout(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+        if not training or p == 0.0:
+            return x
+        return torch.native_dropout(x, p, True)[0]  # keeps one byte an element
+
+    def _rms_norm(
+        self, x: Tensor, shape: tuple[int, ...], weight: Tensor | None = None, eps: float | None = None
+    ) -> Tensor:
+        return torch.ops.aten._fused_rms_norm(x, shape, weight, eps)[0]  # keeps its input and one number a row
+
+
+def scratch_bytes(func: Any, args: Any) -> int:
+    """Return the bytes that a CUDA kernel takes for itself while `func` runs: of those known, the attentions'.
+
+    The flash backward pass adds up the gradient of q in FP32 and keeps a number a row; with grouped queries it makes
+    gradients of k and v for each query head first (`mha_bwd` in PyTorch's `flash_api.cpp`).
+    """
+    aten = torch.ops.aten
+    if func is aten._scaled_dot_product_flash_attention_backward.default:
+        q, k = args[1], args[2]
+        batch, heads, length, head = q.shape
+        rows = batch * heads * (-(-length // 128) * 128)
+        rounded = -(-head // 32) * 32
+        expanded = 2 * batch * heads * k.shape[2] * head * q.element_size() if k.shape[1] != heads else 0
+        return rows * rounded * 4 + rows * 4 + expanded
+    if func is aten._scaled_dot_product_efficient_attention_backward.default:
+        q = args[1]
+        return q.shape[0] * q.shape[1] * q.shape[2] * 4
+    return 0

@@ -1,0 +1,103 @@
+"""Stand-ins with the sizes of bitsandbytes: frozen linear layers in 4 or 8 bits, and an 8-bit Adam.
+
+They hold as many bytes as the real ones and take as many for a moment; they compute nothing. So the planner needs
+neither the package nor a GPU.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+BLOCK_4BIT = 64  # weights that share a scale in NF4
+BLOCK_SCALES = 256  # scales that share a scale when they are quantized once more
+BLOCK_ADAM = 256  # elements of Adam's moments that share a scale
+SMALLEST_8BIT = 4096  # parameters with fewer elements keep 32-bit moments
+
+
+class _FrozenProduct(torch.autograd.Function):
+    """x @ W.T for a weight that is unpacked for the moment of the product, forward and backward."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, layer: "QuantizedLinear", bias: Tensor | None) -> Tensor:
+        ctx.layer = layer
+        if layer.bits == 8:
+            ctx.kept = x  # bitsandbytes keeps the input, though a frozen weight needs it no more
+        return F.linear(x, layer.unpacked(x), bias)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        return gradient @ ctx.layer.unpacked(gradient), None, None
+
+
+class QuantizedLinear(nn.Linear):
+    """A frozen linear layer in "nf4", "nf4-dq" (scales quantized as well) or "int8".
+
+    Args:
+        layer: the layer to stand for.
+        kind: how its weight is kept.
+    """
+
+    def __init__(self, layer: nn.Linear, kind: str) -> None:
+        nn.Module.__init__(self)
+        self.in_features, self.out_features = layer.in_features, layer.out_features
+        self.bits = 8 if kind == "int8" else 4
+        n, device = layer.weight.numel(), layer.weight.device
+        self.weight = nn.Parameter(torch.empty(n * self.bits // 8, dtype=torch.uint8, device=device), False)
+        scales = n // BLOCK_4BIT
+        sizes = {
+            "nf4": [(scales, torch.float32), (16, torch.float32)],
+            "nf4-dq": [
+                (scales, torch.uint8),
+                (-(-scales // BLOCK_SCALES), torch.float32),
+                (16 + 256 + 1, torch.float32),  # the two code books and the offset
+            ],
+            "int8": [(layer.out_features, torch.float32)],
+        }[kind]
+        for i, (size, dtype) in enumerate(sizes):
+            self.register_buffer(f"scale_{i}", torch.empty(size, dtype=dtype, device=device), persistent=False)
+        self.bias = layer.bias
+
+    def unpacked(self, like: Tensor) -> Tensor:
+        """Return the weight in the dtype of `like`, (out_features, in_features)."""
+        return torch.empty(self.out_features, self.in_features, dtype=like.dtype, device=like.device)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (..., in_features) to (..., out_features)."""
+        if torch.is_autocast_enabled("cpu"):
+            x = x.to(torch.get_autocast_dtype("cpu"))
+        return _FrozenProduct.apply(x, self, self.bias)
+
+
+def quantize_linears(model: nn.Module, kind: str) -> None:
+    """Replace every linear layer of `model` but the output head, as `BitsAndBytesConfig` does."""
+    head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
+    for module in list(model.modules()):
+        for name, child in list(module.named_children()):
+            if type(child) is nn.Linear and child is not head:
+                setattr(module, name, QuantizedLinear(child, kind))
+
+
+class EightBitAdam(torch.optim.Optimizer):
+    """Adam whose two moments take a byte an element and a scale a block; the update runs in one kernel."""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, {})
+
+    @torch.no_grad()
+    def step(self, closure: Callable | None = None) -> None:
+        """Make the state where there is none; update in place."""
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                state, n = self.state[p], p.numel()
+                if state:
+                    p.add_(0)
+                elif n < SMALLEST_8BIT:
+                    state["moments"] = torch.empty(2, n, dtype=torch.float32, device=p.device)
+                else:
+                    state["moments"] = torch.empty(2, n, dtype=torch.uint8, device=p.device)
+                    state["scales"] = torch.empty(2, -(-n // BLOCK_ADAM), dtype=torch.float32, device=p.device)

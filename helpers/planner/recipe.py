@@ -1,0 +1,150 @@
+"""A recipe: everything about a training step that decides how much memory it takes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+PRECISIONS = ("fp32", "bf16", "fp16-amp", "bf16-amp")
+OPTIMIZERS = ("adamw", "adam", "sgd", "sgd-momentum", "adamw-8bit", "adafactor")
+IMPLEMENTATIONS = ("foreach", "fused", "for-loop")
+QUANTIZATIONS = ("none", "nf4", "nf4-dq", "int8")
+ATTENTIONS = ("sdpa", "eager")
+CHECKPOINTINGS = ("none", "every", "every-2", "every-3", "sqrt")
+SHARDINGS = ("none", "zero1", "zero2", "zero3")
+OFFLOADS = ("none", "optimizer", "all")
+
+
+class RecipeError(ValueError):
+    """A recipe that cannot be cooked; the message says what to change."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One way to train one model.
+
+    Attributes:
+        model: a name of the catalog, or the path of a Hugging Face `config.json`.
+        batch: sequences or images in a micro-batch, on one GPU.
+        seq: tokens in a sequence (language models).
+        image_size: pixels a side (image classifiers); 0 takes the model's own.
+        precision: "fp32"; "bf16": weights and all in BF16; "fp16-amp", "bf16-amp": FP32 weights under autocast.
+        optimizer, optimizer_impl: which, and in which of PyTorch's implementations.
+        lora_rank: rank of the LoRA adapters; 0 trains the whole model.
+        lora_alpha: scale of the adapters; 0 takes twice the rank. It changes no byte.
+        lora_targets: names of the linear layers that get an adapter.
+        lora_dropout: dropout in front of each adapter.
+        quantize: how the linear layers of the frozen base are kept.
+        attention: "sdpa" (fused) or "eager" (the scores are materialised).
+        checkpointing: which blocks are recomputed: "every" one, every second, every third, or in "sqrt" many segments.
+        accumulate: micro-batches in one optimizer step.
+        step_in_backward: update each parameter as soon as its gradient is there, and free the gradient.
+        keep_grads: zero the gradients in place in place of freeing them.
+        ranks, shard: GPUs, and what they share out: nothing (DDP), or ZeRO stage 1, 2, 3.
+        offload: keep nothing, the optimizer, or everything but the layer at work in the memory of the host.
+        expandable_segments: the allocator's option of that name.
+
+    Raises:
+        RecipeError: values that are unknown, or do not go together.
+    """
+
+    model: str
+    batch: int = 1
+    seq: int = 512
+    image_size: int = 0
+    precision: str = "bf16"
+    optimizer: str = "adamw"
+    optimizer_impl: str = "foreach"
+    lora_rank: int = 0
+    lora_alpha: float = 0
+    lora_targets: Sequence[str] = ()
+    lora_dropout: float = 0.0
+    quantize: str = "none"
+    attention: str = "sdpa"
+    checkpointing: str = "none"
+    accumulate: int = 1
+    step_in_backward: bool = False
+    keep_grads: bool = False
+    ranks: int = 1
+    shard: str = "none"
+    offload: str = "none"
+    expandable_segments: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "lora_targets", tuple(self.lora_targets))  # a list would not hash
+        for name, known in (
+            ("precision", PRECISIONS),
+            ("optimizer", OPTIMIZERS),
+            ("optimizer_impl", IMPLEMENTATIONS),
+            ("quantize", QUANTIZATIONS),
+            ("attention", ATTENTIONS),
+            ("checkpointing", CHECKPOINTINGS),
+            ("shard", SHARDINGS),
+            ("offload", OFFLOADS),
+        ):
+            if getattr(self, name) not in known:
+                raise RecipeError(f"{name} is {getattr(self, name)!r}; choose one of {', '.join(known)}.")
+        for name in ("batch", "seq", "accumulate", "ranks"):
+            if getattr(self, name) < 1:
+                raise RecipeError(f"{name} is {getattr(self, name)}; it must be at least 1.")
+        for name in ("lora_rank", "image_size"):
+            if getattr(self, name) < 0:
+                raise RecipeError(f"{name} is {getattr(self, name)}; it must not be negative.")
+        if not 0 <= self.lora_dropout < 1:
+            raise RecipeError(f"lora_dropout is {self.lora_dropout}; it must be at least 0 and less than 1.")
+        for broken, message in self._conflicts():
+            if broken:
+                raise RecipeError(message)
+
+    def _conflicts(self) -> list[tuple[bool, str]]:
+        """Return (does it happen here, what to do about it) for options that do not go together."""
+        lora, quantized, alone = self.lora_rank > 0, self.quantize != "none", self.ranks == 1
+        simple_impl = self.optimizer in ("adamw-8bit", "adafactor") and self.optimizer_impl == "fused"
+        return [
+            (quantized and not lora, "Quantized weights cannot be trained: add LoRA adapters (lora_rank)."),
+            (quantized and self.precision == "fp32", "A quantized base computes in 16 bits: precision bf16 or an amp."),
+            (quantized and self.shard != "none", "Sharding a quantized base is not simulated: use shard none."),
+            (not lora and bool(self.lora_targets), "lora_targets were given without adapters: set lora_rank."),
+            (not lora and self.lora_dropout > 0, "lora_dropout was given without adapters: set lora_rank."),
+            (alone and self.shard != "none", f"{self.shard} shares out over ranks: set ranks to 2 or more."),
+            (
+                self.step_in_backward and self.accumulate > 1,
+                "With the step in the backward pass no gradient is left to add to: set accumulate to 1.",
+            ),
+            (
+                self.step_in_backward and self.keep_grads,
+                "The step in the backward pass frees gradients; leave keep_grads out.",
+            ),
+            (
+                self.step_in_backward and (not alone or self.offload != "none"),
+                "The step in the backward pass is simulated on one GPU without offload.",
+            ),
+            (simple_impl, f"{self.optimizer} has no fused implementation: use foreach or for-loop."),
+            (
+                self.shard in ("zero1", "zero2") and self.offload == "all",
+                "Only zero3 takes the parameters off the GPU: use shard zero3, or offload optimizer.",
+            ),
+            (
+                self.keep_grads and (self.shard in ("zero2", "zero3") or self.offload == "all"),
+                f"keep_grads is about whole gradients; leave it out with {self.shard} or offload all.",
+            ),
+            (
+                not alone and self.shard == "none" and self.offload == "all",
+                "Offloading everything over several ranks means zero3: use shard zero3.",
+            ),
+            (self.optimizer == "adamw-8bit" and self.shard == "zero3", "adamw-8bit with zero3 is not simulated."),
+            (self.optimizer == "adafactor" and self.shard == "zero3", "adafactor with zero3 is not simulated."),
+        ]
+
+    @property
+    def words(self) -> str:
+        """The recipe in one line."""
+        parts = [self.model, self.precision, f"batch {self.batch}"]
+        parts += [f"LoRA r={self.lora_rank}"] if self.lora_rank else ["full training"]
+        parts += [self.quantize] if self.quantize != "none" else []
+        parts += [self.optimizer if self.optimizer_impl == "foreach" else f"{self.optimizer} {self.optimizer_impl}"]
+        parts += [f"checkpointing {self.checkpointing}"] if self.checkpointing != "none" else []
+        parts += ["eager attention"] if self.attention == "eager" else []
+        parts += [f"accumulate {self.accumulate}"] if self.accumulate > 1 else []
+        parts += ["step in backward"] if self.step_in_backward else []
+        parts += [f"{self.ranks} ranks, {'DDP' if self.shard == 'none' else self.shard}"] if self.ranks > 1 else []
+        parts += [f"offload {self.offload}"] if self.offload != "none" else []
+        return ", ".join(parts)

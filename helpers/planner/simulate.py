@@ -1,0 +1,408 @@
+"""Run two training steps of a recipe on fake tensors, and keep every allocation they would make.
+
+Fake tensors have shapes and dtypes and no memory, so a 70B model steps through forward, backward and optimizer on a
+laptop in seconds. PyTorch's own autograd, optimizers, checkpointing and `fully_shard` run; nothing is estimated by
+formula. Where the path of a CPU differs from a GPU's, `cuda_kernels.py` steps in.
+"""
+
+import contextlib
+import itertools
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils.flop_counter import flop_registry
+
+from ..count import Block, Count
+from .blocks import checkpoint_blocks, find_blocks
+from .catalog import Subject, check_subject, find_model
+from .cuda_kernels import CudaKernels, scratch_bytes
+from .quantized import EightBitAdam, quantize_linears
+from .recipe import Recipe, RecipeError
+from .sharding import bytes_sent, ddp_buckets, fully_sharded, own_part, pretended_ranks, shard_fully
+
+HOST = "host"  # tenant of what offloading keeps off the GPU
+SIMULATED_STEPS = 2  # the optimizer's state is born in the first; the second meets all of it
+SIMULATED_MICRO_BATCHES = 2  # from the second on, they are alike
+
+
+@dataclass
+class Simulation:
+    """What two steps left behind.
+
+    Attributes:
+        blocks: every stretch of GPU memory, with the times (in events) of its first and last moment.
+        flops: floating-point operations of one optimizer step, on one rank.
+        recomputed_flops: those of them that activation checkpointing does a second time.
+        sent: bytes that a rank sends in one optimizer step.
+        host_bytes: what offloading keeps in the memory of the host.
+    """
+
+    recipe: Recipe
+    blocks: list[Block]
+    flops: int
+    recomputed_flops: int
+    sent: int
+    host_bytes: int
+    parameters: int
+    trained: int
+    parameter_bytes: int
+    trained_bytes: int
+    state_bytes: int
+    seconds: float
+    notes: list[str] = field(default_factory=list)
+
+
+class _Books(Count):
+    """The count, with FLOPs and with the scratch memory that CUDA's kernels are known to take."""
+
+    def __init__(self) -> None:
+        ticks = itertools.count(1)
+        super().__init__("cpu", lambda: next(ticks), lambda storage: storage._cdata)
+        self.flops = self.recomputed_flops = 0
+        self.offloads = False
+        self.now = lambda: next(ticks)
+
+    def observe(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        """Count FLOPs; book scratch memory as a block that lives as long as the operation."""
+        packet = func._overloadpacket
+        if packet in flop_registry:
+            flops = flop_registry[packet](*args, **kwargs, out_val=result)
+            self.flops += flops
+            self.recomputed_flops += flops if self._recomputing else 0
+        nbytes = scratch_bytes(func, args)
+        if self.offloads and self._op.name.startswith("fsdp.all_gather_copy_in"):
+            nbytes = sum(t.numel() * t.element_size() for t in args[0])  # the shards, on their way from the host
+        if nbytes:
+            block = Block(0, nbytes, "kernel workspace", self._clock(), self._op)
+            block.died = self._clock()
+            self.blocks.append(block)
+
+
+def simulate(recipe: Recipe, tell: Callable[[str], None] = lambda stage: None, repeat: bool = True) -> Simulation:
+    """Run two steps of `recipe` on fake tensors.
+
+    Args:
+        recipe: what to run.
+        tell: hears which stage begins.
+        repeat: let the first step stand for the second where they are alike; False runs both, for comparison.
+
+    Raises:
+        RecipeError: the recipe asks for something its model does not have.
+    """
+    began = time.perf_counter()
+    tell("building the model")
+    subject = find_model(recipe.model)
+    check_subject(recipe, subject)
+    with warnings.catch_warnings(), _quiet_transformers():
+        warnings.simplefilter("ignore")  # what libraries say about fake weights is of no use to anybody
+        model = build(recipe, subject)
+        books = _Books()
+        with pretended_ranks(recipe):
+            mesh = _mesh(recipe)
+            kernels = CudaKernels(_autocast_dtype(recipe))
+            saving = torch.autograd.graph.saved_tensors_hooks(books.keep, books.fetch)
+            with FakeTensorMode(allow_non_fake_inputs=True), books, kernels, saving, _watch_resizing(books):
+                result = _run(recipe, subject, model, mesh, books, kernels, tell, repeat)
+    result.seconds = time.perf_counter() - began
+    return result
+
+
+def _autocast_dtype(recipe: Recipe) -> torch.dtype | None:
+    """Return the dtype of autocast; `fully_shard` casts by itself."""
+    if fully_sharded(recipe):
+        return None
+    return {"bf16-amp": torch.bfloat16, "fp16-amp": torch.float16}.get(recipe.precision)
+
+
+def _mesh(recipe: Recipe) -> Any:
+    if not fully_sharded(recipe):
+        return None
+    from torch.distributed.device_mesh import init_device_mesh
+
+    return init_device_mesh("cpu", (recipe.ranks,))
+
+
+@contextlib.contextmanager
+def _quiet_transformers() -> Any:
+    """Keep transformers from logging advice about models that are never used."""
+    import logging
+
+    logger = logging.getLogger("transformers")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+@contextlib.contextmanager
+def _watch_resizing(books: Count) -> Any:
+    """Let the count see `storage.resize_`, with which `fully_shard` frees and fills its gathered parameters."""
+    plain = torch.UntypedStorage.resize_
+
+    def resize(storage: torch.UntypedStorage, size: int) -> None:
+        plain(storage, size)
+        books.see_storage(storage, storage._cdata, "weight copies")
+
+    torch.UntypedStorage.resize_ = resize
+    try:
+        yield
+    finally:
+        torch.UntypedStorage.resize_ = plain
+
+
+# -- the model
+
+
+def build(recipe: Recipe, subject: Subject) -> nn.Module:
+    """Build the model on the meta device, with quantized layers, adapters and checkpointing."""
+    dtype = torch.bfloat16 if recipe.precision == "bf16" else torch.float32
+    try:
+        model = subject.build(recipe, dtype)
+    except (ImportError, ValueError) as error:
+        raise RecipeError(f"{recipe.model}: {' '.join(str(error).split())[:200]}") from None
+    if recipe.quantize != "none":
+        quantize_linears(model, recipe.quantize)
+    if recipe.lora_rank:
+        model = _add_adapters(model, recipe)
+    if recipe.checkpointing != "none":
+        if not find_blocks(model):
+            raise RecipeError(f"{recipe.model} has no repeated blocks to checkpoint: use checkpointing none.")
+        # Inside `backward()` a function mode is off; what is recomputed there needs it again.
+        contexts = lambda: (contextlib.nullcontext(), CudaKernels(_autocast_dtype(recipe)))  # noqa: E731
+        checkpoint_blocks(model, recipe.checkpointing, contexts)
+    return model.train()
+
+
+def _add_adapters(model: nn.Module, recipe: Recipe) -> nn.Module:
+    from peft import LoraConfig, get_peft_model
+
+    config = LoraConfig(
+        r=recipe.lora_rank,
+        lora_alpha=recipe.lora_alpha or 2 * recipe.lora_rank,
+        lora_dropout=recipe.lora_dropout,
+        target_modules=list(recipe.lora_targets) or None,  # None: PEFT's own choice for the architecture
+    )
+    try:
+        return get_peft_model(model, config)
+    except (ValueError, KeyError) as error:
+        linear = {name.rpartition(".")[2] for name, m in model.named_modules() if isinstance(m, nn.Linear)}
+        raise RecipeError(
+            f"LoRA found no layer called {', '.join(recipe.lora_targets) or 'as usual'} in {recipe.model}; "
+            f"its linear layers: {', '.join(sorted(linear))}."
+        ) from error
+
+
+def materialize(model: nn.Module, device: torch.device | str = "cpu") -> None:
+    """Move `model` from the meta device to `device`, with values undefined; tied parameters stay tied."""
+    homes: dict[int, list[tuple[nn.Module, str]]] = {}
+    for module in model.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                homes.setdefault(id(parameter), []).append((module, name))
+    model.to_empty(device=device)
+    for (first, name), *others in homes.values():
+        for module, other in others:
+            module._parameters[other] = first._parameters[name]
+
+
+# -- the steps
+
+
+def _run(
+    recipe: Recipe,
+    subject: Subject,
+    model: nn.Module,
+    mesh: Any,
+    books: _Books,
+    kernels: CudaKernels,
+    tell: Callable[[str], None],
+    repeat: bool,
+) -> Simulation:
+    whole = fully_sharded(recipe)
+    counted = _sizes(list(model.parameters()))
+    if whole:
+        shard_fully(model, recipe, mesh)
+        model.to_empty(device="cpu")
+    else:
+        materialize(model)
+    trained = [p for p in model.parameters() if p.requires_grad]
+    books.offloads = recipe.offload == "all"
+    extra: list[Tensor] = []  # DDP's buckets
+    if recipe.ranks > 1 and recipe.shard in ("none", "zero1"):
+        extra = ddp_buckets(trained)
+    mine = own_part(trained, recipe.ranks) if recipe.shard in ("zero1", "zero2") else trained
+    if whole:
+        # The optimizer works on this rank's shards. As plain tensors, for a DTensor works out its shapes on tensors
+        # of full size, which the count would take for memory.
+        mine = [p._local_tensor.detach().requires_grad_() for p in trained]
+    optimizers = optimizers_of(recipe, mine)
+    handles = books.watch(model, [] if recipe.offload != "none" else optimizers)
+    for bucket in extra:
+        books.see(bucket, "gradients")
+    if recipe.shard == "zero2":
+        _drop_gradients_of_others(trained, mine)
+    if recipe.step_in_backward:
+        step_in_backward(optimizers)
+    if recipe.offload == "all":
+        _send_home(books, trained)
+    inputs = batch_of(recipe, subject)
+    for tensor in inputs.values():
+        books.see(tensor, "inputs and other")
+
+    micro_batches = min(recipe.accumulate, SIMULATED_MICRO_BATCHES)
+    # Where nothing but the optimizer's state is born in the first step, the second is a copy of it.
+    steps = SIMULATED_STEPS if recipe.keep_grads or whole or not repeat else 1
+    for step in range(steps):
+        tell(f"step {step + 1} of {SIMULATED_STEPS}")
+        step_began = books.now()
+        for _ in range(micro_batches):
+            with kernels.autocast():
+                loss = loss_of(subject, model, inputs) / recipe.accumulate
+            loss.backward()
+            del loss
+        if recipe.offload == "all":
+            _send_home(books, trained)
+        if recipe.offload == "none":
+            for shard, p in zip(mine, trained, strict=True) if whole else ():
+                shard.grad = p.grad._local_tensor
+            for optimizer in [] if recipe.step_in_backward else optimizers:
+                optimizer.step()
+            for shard in mine if whole else ():
+                shard.grad = None
+        for p in trained:
+            if recipe.keep_grads and p.grad is not None:
+                p.grad.zero_()
+            else:
+                p.grad = None
+    for handle in handles:
+        handle.remove()
+    books.settle()
+    books.close()
+    blocks = books.blocks if steps == SIMULATED_STEPS else _twice(books.blocks, step_began, books.now())
+    state = sum(b.nbytes for b in books.blocks if b.tenant == "optimizer state" and b.died is None and b.nbytes > 8)
+    host = sum(b.nbytes for b in books.blocks if b.tenant == HOST and b.died is None)
+    if recipe.offload != "none":
+        kept = {"sgd": 0, "sgd-momentum": 1, "adafactor": 0}.get(recipe.optimizer, 2)
+        part = {"none": 1}.get(recipe.shard, recipe.ranks)
+        state = 0
+        host += kept * counted["trained_bytes"] // part
+    scale = recipe.accumulate / micro_batches / steps
+    return Simulation(
+        recipe,
+        _on_the_gpu(blocks, recipe),
+        int(books.flops * scale),
+        int(books.recomputed_flops * scale),
+        bytes_sent(recipe, counted["parameter_bytes"], counted["trained_bytes"]),
+        host,
+        **counted,
+        state_bytes=state,
+        seconds=0.0,
+    )
+
+
+def _twice(blocks: list[Block], began: int, ended: int) -> list[Block]:
+    """Append a second step: all that the first made between `began` and `ended` and did not keep."""
+    again = [
+        replace(block, seen=block.seen + ended - began, died=block.died + ended - began)
+        for block in blocks
+        if block.seen > began and block.died is not None
+    ]
+    return blocks + again
+
+
+def _sizes(parameters: list[Tensor]) -> dict[str, int]:
+    trained = [p for p in parameters if p.requires_grad]
+    return {
+        "parameters": sum(p.numel() for p in parameters),
+        "trained": sum(p.numel() for p in trained),
+        "parameter_bytes": sum(p.numel() * p.element_size() for p in parameters),
+        "trained_bytes": sum(p.numel() * p.element_size() for p in trained),
+    }
+
+
+def _on_the_gpu(blocks: list[Block], recipe: Recipe) -> list[Block]:
+    """Leave out what lies in the memory of the host."""
+    steps_on_host = recipe.optimizer_impl != "fused"  # Adam's step counters: CPU scalars, unless the kernel is fused
+
+    def on_host(block: Block) -> bool:
+        counter = block.tenant == "optimizer state" and block.nbytes <= 8
+        return block.tenant == HOST or not block.nbytes or (counter and steps_on_host)
+
+    return [block for block in blocks if not on_host(block)]
+
+
+def batch_of(recipe: Recipe, subject: Subject) -> dict[str, Tensor]:
+    """Return one micro-batch."""
+    if not subject.images:
+        ids = torch.zeros(recipe.batch, recipe.seq, dtype=torch.long)
+        return {"input_ids": ids, "labels": torch.zeros_like(ids)}
+    side = recipe.image_size or subject.side
+    dtype = torch.bfloat16 if recipe.precision == "bf16" else torch.float32
+    pixels = torch.zeros(recipe.batch, subject.channels, side, side, dtype=dtype)
+    return {"pixel_values": pixels, "labels": torch.zeros(recipe.batch, dtype=torch.long)}
+
+
+def loss_of(subject: Subject, model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
+    """Return the loss of one micro-batch."""
+    if subject.config is not None:
+        return model(**inputs).loss
+    x, labels = inputs.values()
+    return F.cross_entropy(model(x).float().flatten(0, -2), labels.flatten())
+
+
+def optimizers_of(recipe: Recipe, parameters: list[Tensor]) -> list[torch.optim.Optimizer]:
+    """Return one optimizer for all parameters, or one for each when the step is taken in the backward pass."""
+    how = {"foreach": recipe.optimizer_impl == "foreach"}
+    if recipe.optimizer_impl == "fused":
+        how = {"fused": True}
+    make = {
+        "adamw": lambda ps: torch.optim.AdamW(ps, **how),
+        "adam": lambda ps: torch.optim.Adam(ps, **how),
+        "sgd": lambda ps: torch.optim.SGD(ps, **how),
+        "sgd-momentum": lambda ps: torch.optim.SGD(ps, momentum=0.9, **how),
+        "adafactor": lambda ps: torch.optim.Adafactor(ps, **how),
+        "adamw-8bit": EightBitAdam,
+    }[recipe.optimizer]
+    return [make([p]) for p in parameters] if recipe.step_in_backward else [make(parameters)]
+
+
+def step_in_backward(optimizers: list[torch.optim.Optimizer]) -> None:
+    """Update each parameter as soon as its gradient is whole, then free the gradient."""
+
+    def update(parameter: Tensor, optimizer: torch.optim.Optimizer) -> None:
+        optimizer.step()
+        optimizer.zero_grad()
+
+    for optimizer in optimizers:
+        (parameter,) = optimizer.param_groups[0]["params"]
+        parameter.register_post_accumulate_grad_hook(lambda p, optimizer=optimizer: update(p, optimizer))
+
+
+def _drop_gradients_of_others(parameters: list[Tensor], mine: list[Tensor]) -> None:
+    """Free each gradient that another rank keeps as soon as it would have been sent there."""
+    kept = {id(p) for p in mine}
+
+    def drop(parameter: Tensor) -> None:
+        parameter.grad = None
+
+    for parameter in parameters:
+        if id(parameter) not in kept:
+            parameter.register_post_accumulate_grad_hook(drop)
+
+
+def _send_home(books: Count, parameters: list[Tensor]) -> None:
+    """Book the shards of parameters and gradients as the host's."""
+    for parameter in parameters:
+        books.see(parameter, HOST)
+        books.see(parameter.grad, HOST)
+
+
