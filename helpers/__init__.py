@@ -12,8 +12,9 @@ from .data import digits, english
 from .device import device_name, pick_device, supports
 from .exercises import check
 from .figures import COLOURS, show, tenant_bars
-from .memory import TENANTS, MemoryMeter
-from .models import SmallCNN, SmallGPT
+from .count import TENANTS
+from .memory import MemoryMeter
+from .models import SmallCNN, SmallGPT, ViT
 from .predict import Prediction
 from .tables import tenant_table
 from .timing import compare, measure
@@ -32,6 +33,7 @@ __all__ = [
     "Prediction",
     "SmallCNN",
     "SmallGPT",
+    "ViT",
     "check",
     "compare",
     "device_name",

@@ -171,10 +171,15 @@ class Count(TorchDispatchMode):
             )
         return tensor
 
-    def watch(self, model: nn.Module | None, optimizers: Iterable[torch.optim.Optimizer]) -> list[Any]:
-        """Label what `model` and `optimizers` hold now and will hold; returns the handles of the hooks."""
+    def watch(
+        self, model: nn.Module | None, optimizers: Iterable[torch.optim.Optimizer], names: bool = True
+    ) -> list[Any]:
+        """Label what `model` and `optimizers` hold now and will hold; returns the handles of the hooks.
+
+        With `names`, operations are told which module they work for.
+        """
         handles: list[Any] = []
-        for name, module in model.named_modules() if model is not None else ():
+        for name, module in model.named_modules() if model is not None and names else ():
             label = f"{name} ({type(module).__name__})" if name else type(module).__name__
             enter, leave = self._enter_and_leave(label)
             handles.append(module.register_forward_pre_hook(enter))

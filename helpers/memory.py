@@ -2,12 +2,11 @@
 
 Two instruments run side by side and each does what the other cannot.
 
-*The allocator's log* knows every byte. PyTorch's profiler reports each allocation and each release (address,
-size, time), on the CPU as well as on a GPU. The peak is read from it.
+*The allocator's log* (`allocator_log.py`) knows every byte. PyTorch's profiler reports each allocation and each release
+(address, size, time), on the CPU as well as on a GPU. The peak is read from it.
 
-*The count* knows whose bytes they are. A `TorchDispatchMode` sees every tensor that an operation takes or
-returns; hooks say which of them autograd saved for backward, which became gradients, which belong to the
-optimizer.
+*The count* (`count.py`) knows whose bytes they are. It sees every tensor that an operation takes or returns, and which
+of them autograd saved for backward, which became gradients, which belong to the optimizer.
 
 The two are joined by address. What the allocator held and no tensor explains is the scratch space of a kernel:
 a tenant of its own, **kernel workspace**. Where there is no allocator log (Apple's GPU, or a profiler that is
@@ -15,143 +14,128 @@ already in use), the count alone gives the figures, and `method` says so.
 """
 
 import bisect
+import functools
 import html
-import time
-import weakref
-from collections import defaultdict
+import pickle
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from matplotlib.figure import Figure
-from torch import Tensor, nn
-from torch.profiler import ProfilerActivity, profile
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch import nn
 
+from .allocator_log import AllocatorLog
+from .count import NO_OP, TENANTS, Block, Count, Op
 from .device import pick_device
-from .figures import memory_timeline
+from .figures import memory_blocks, memory_timeline
 from .units import human_bytes
 
-TENANTS = (
-    "parameters",
-    "gradients",
-    "optimizer state",
-    "weight copies",  # 16-bit casts of the parameters that autocast makes and keeps
-    "activations",  # saved for the backward pass
-    "temporaries",
-    "kernel workspace",
-    "inputs and other",
-)
 CUDA_ROUNDING = 512  # CUDA's caching allocator hands out multiples of this many bytes
+_clock = AllocatorLog.clock
 
 
-class _Block:
-    """One stretch of memory behind tensors: a storage, from when it was first seen to its end."""
-
-    __slots__ = ("address", "died", "nbytes", "seen", "tenant")
-
-    def __init__(self, address: int, nbytes: int, tenant: str) -> None:
-        self.address, self.nbytes, self.tenant = address, nbytes, tenant
-        self.seen = time.time_ns()
-        self.died: int | None = None
-
-    def end(self) -> None:
-        if self.died is None:
-            self.died = time.time_ns()
-
-
-class _Count(TorchDispatchMode):
-    """Keeps a block for each storage that any operation touches, without keeping the storage alive."""
-
-    def __init__(self, device: torch.device) -> None:
-        super().__init__()
-        self.device = device
-        self.blocks: list[_Block] = []
-        self.ops: list[tuple[int, str]] = []  # (start in ns, "phase: name")
-        self.stepping = False
-        self._live: dict[int, _Block] = {}
-        self._finalizers: list[weakref.finalize] = []
-
-    def see(self, tensor: object, tenant: str | None = None) -> _Block | None:
-        """Find or make the block of `tensor`; a `tenant` given is written on it."""
-        if not isinstance(tensor, Tensor) or tensor.device.type != self.device.type:
-            return None
-        try:
-            storage = tensor.untyped_storage()
-            address = storage.data_ptr()
-        except (NotImplementedError, RuntimeError):  # sparse and fake tensors have no storage to speak of
-            return None
-        if not address:
-            return None
-        key = storage._cdata
-        block = self._live.get(key)
-        if block is None or block.address != address:  # new, or resized to another place
-            if block is None:
-                self._finalizers.append(weakref.finalize(storage, self._end, key))
-            else:
-                block.end()
-                tenant = tenant or block.tenant
-            block = self._live[key] = _Block(address, storage.nbytes(), tenant or "temporaries")
-            self.blocks.append(block)
-        elif tenant:
-            block.tenant = tenant
-        return block
-
-    def _end(self, key: int) -> None:
-        self._live.pop(key).end()
-
-    def keep(self, tensor: Tensor) -> tuple[Tensor, int]:
-        """Hook of autograd: `tensor` is being kept for the backward pass.
-
-        It is handed on detached (an operation that saves its own output would else hold itself alive for ever), and
-        with its version, which autograd leaves to its hooks to compare.
-        """
-        block = self.see(tensor)
-        if block and block.tenant == "temporaries":
-            block.tenant = "activations"
-        return tensor.detach(), tensor._version
-
-    @staticmethod
-    def fetch(kept: tuple[Tensor, int]) -> Tensor:
-        """Hook of autograd: the backward pass wants what `keep` returned."""
-        tensor, version = kept
-        if tensor._version != version:
-            raise RuntimeError(
-                "one of the variables needed for gradient computation has been modified by an inplace operation: "
-                f"{list(tensor.shape)} is at version {tensor._version}; expected version {version} instead."
-            )
-        return tensor
-
-    def phase(self) -> str:
-        if self.stepping:
-            return "optimizer step"
-        return "forward" if torch._C._current_graph_task_id() == -1 else "backward"
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        inputs = [self.see(leaf) for leaf in tree_leaves((args, kwargs))]
-        if func is not torch.ops.aten.detach.default:
-            self.ops.append((time.time_ns(), f"{self.phase()}: {func}"))
-        outputs = func(*args, **(kwargs or {}))
-        source = inputs[0] if func is torch.ops.aten._to_copy.default else None  # None too for tensors elsewhere
-        casts_parameter = source is not None and source.tenant == "parameters"
-        for leaf in tree_leaves(outputs):
-            self.see(leaf, "weight copies" if casts_parameter else None)
-        return outputs
-
-    def close(self) -> None:
-        for finalizer in self._finalizers:
-            finalizer.detach()
-
-
-@dataclass
-class _Lifetime:
-    """One allocation of the allocator's log, from `start` to `end` (ns; None: outlived the meter)."""
+@dataclass(slots=True, eq=False)
+class Lifetime:
+    """A stretch of memory, whose it was, and which operation made it. Times in ns; `end` None: outlived the block."""
 
     start: int
     end: int | None
     nbytes: int
     tenant: str
+    op: Op
+
+
+class Moment(NamedTuple):
+    """Bytes by tenant after a change, `seconds` after the start of the block, and the operation at work."""
+
+    seconds: float
+    held: dict[str, int]
+    op: Op
+
+
+class Stage(NamedTuple):
+    """One leg of a training step: forward, backward or optimizer step."""
+
+    name: str
+    peak_bytes: int
+    held_after: dict[str, int]
+
+
+class _Session:
+    """The count and the log of the outermost meter; meters inside it read the same two."""
+
+    current: "_Session | None" = None
+
+    def __init__(self, device: torch.device, counting: bool, logging: bool) -> None:
+        self.device, self.counting = device, counting
+        self.count = Count(device.type, _clock, torch.UntypedStorage.data_ptr)
+        self.log = AllocatorLog(device) if logging else None
+        self.began = 0
+        self._saved_hooks = torch.autograd.graph.saved_tensors_hooks(self.count.keep, self.count.fetch)
+
+    def open(self) -> None:
+        if self.log:
+            self.log.start()
+        self.began = _clock()
+        if self.counting:
+            self._saved_hooks.__enter__()
+            self.count.__enter__()
+        _Session.current = self
+
+    def close(self) -> None:
+        _Session.current = None
+        if self.counting:
+            self.count.__exit__(None, None, None)
+            self._saved_hooks.__exit__(None, None, None)
+        self.flush()
+        self.count.close()
+
+    def flush(self) -> None:
+        """End the log's recording; it is lost when somebody else's profiler has cut it short."""
+        if self.log and not self.log.stop():
+            self.log = None
+
+    def lifetimes(self, now: int) -> list[Lifetime]:
+        """Write the count's tenants on the allocator's log; add what was there before the session."""
+        self.count.settle()
+        ops = self.count.ops
+        here = self.log.by_address() if self.log else {}
+        result, claimed = [], {}
+        for block in self.count.blocks:
+            allocations = here.get(block.address, [])
+            last = bisect.bisect_right(allocations, block.seen, key=lambda a: a.start) - 1
+            if last >= 0 and (allocations[last].end is None or allocations[last].end >= block.seen):
+                claimed[id(allocations[last])] = block
+            elif self.log or block.seen < self.began or block.op is NO_OP:
+                result.append(self._older(block))
+            else:
+                result.append(Lifetime(block.seen, block.died, block.nbytes, block.tenant, block.op))
+        unexplained = "kernel workspace" if self.counting else "temporaries"
+        for allocations in here.values():
+            for a in allocations:
+                block = claimed.get(id(a))
+                if block:
+                    result.append(Lifetime(a.start, a.end, a.nbytes, block.tenant, block.op))
+                elif a.start <= now:
+                    result.append(Lifetime(a.start, a.end, a.nbytes, unexplained, op_at(ops, a.start)))
+        return result
+
+    def _older(self, block: Block) -> Lifetime:
+        """Return the lifetime of a block that is older than the session: a parameter, or an input."""
+        nbytes = block.nbytes
+        if self.device.type == "cuda":
+            nbytes = -(-nbytes // CUDA_ROUNDING) * CUDA_ROUNDING
+        unclaimed = block.tenant in ("temporaries", "activations")  # an input stays one when autograd saves it
+        tenant = "inputs and other" if unclaimed else block.tenant
+        return Lifetime(self.began - 1, block.died, nbytes, tenant, NO_OP)
+
+
+def op_at(ops: list[Op], when: int) -> Op:
+    """Return the last of `ops` that had begun at `when`."""
+    running = bisect.bisect_right(ops, when, key=lambda op: op.when) - 1
+    return ops[running] if running >= 0 else NO_OP
 
 
 class MemoryMeter:
@@ -163,190 +147,224 @@ class MemoryMeter:
     ...     train_step()
     >>> print(meter)  # doctest: +SKIP
 
-    A model compiled by `torch.compile` runs uncompiled inside the meter, which sees single operations. Memory that
-    other threads allocate is not seen.
+    Meters nest: one inside another measures its own block, and knows the tenants of both. Memory that other threads
+    allocate is not seen.
 
     Args:
         model: whose parameters and buffers to recognise.
-        optimizer: whose state to recognise.
+        optimizer: whose state to recognise; several in a list.
         device: where to measure; default: where the model is, or the fastest device.
+        by_tenant: False measures the peak alone, at almost no cost: of the tenants, only parameters, gradients and
+            optimizer state are told apart, and on a GPU none.
 
     Attributes:
         method: "allocator" (every byte the allocator handed out) or "counted" (tensors only).
         peak_bytes: most bytes held at once by anything the block touched or allocated.
         at_peak: those bytes by tenant; they sum to `peak_bytes`.
         largest: the most each tenant held at any moment (these do not add up to the peak).
-        peak_at: the phase and the operation during which the peak was reached.
+        peak_at: the phase, the operation and the module during which the peak was reached.
+        stages: forward, backward and optimizer step, each with its peak and with what it left behind.
+        lifetimes: every stretch of memory that lived in the block.
         outside_bytes: bytes on the GPU that were there before and that the block never touched.
-        timeline: (seconds since the start, bytes by tenant) after each change.
-
-    Raises:
-        RuntimeError: when meters are nested.
+        reserved_bytes: what CUDA's caching allocator had reserved; 0 elsewhere.
+        notes: what the meter could not see, in words.
     """
-
-    _active = False
 
     def __init__(
         self,
         model: nn.Module | None = None,
-        optimizer: torch.optim.Optimizer | None = None,
+        optimizer: torch.optim.Optimizer | Iterable[torch.optim.Optimizer] | None = None,
         device: torch.device | None = None,
+        by_tenant: bool = True,
     ) -> None:
-        self._model, self._optimizer = model, optimizer
+        self._model = model
+        single = isinstance(optimizer, torch.optim.Optimizer)
+        self._optimizers = [optimizer] if single else list(optimizer or ())
         first = next(model.parameters(), None) if model is not None else None
         self._device = device or (first.device if first is not None else pick_device())
+        self._by_tenant = by_tenant
         self._forget()
 
     def _forget(self) -> None:
         """Set all results to those of an empty block."""
         self.method = "counted" if self._device.type == "mps" else "allocator"
-        self.peak_bytes = 0
-        self.outside_bytes = 0
+        self.peak_bytes = self.outside_bytes = self.reserved_bytes = 0
         self.at_peak = dict.fromkeys(TENANTS, 0)
         self.largest = dict.fromkeys(TENANTS, 0)
         self.peak_at = "nothing was allocated"
-        self.timeline: list[tuple[float, dict[str, int]]] = []
+        self.stages: list[Stage] = []
+        self.lifetimes: list[Lifetime] = []
+        self.notes: list[str] = []
+        self._ops: list[Op] = []
+        self._began = self._ended = 0
+        self.__dict__.pop("timeline", None)
 
     # -- while the block runs
 
+    @property
+    def _reads_statistics(self) -> bool:
+        """Whether CUDA's own statistics are all that is wanted."""
+        return self._device.type == "cuda" and not self._by_tenant
+
     def __enter__(self) -> "MemoryMeter":
-        if MemoryMeter._active:
-            raise RuntimeError("Memory meters do not nest: end the outer one first.")
         self._forget()
-        count = self._count = _Count(self._device)
-        self._handles = []
-        if self._model is not None:
-            for parameter in self._model.parameters():
-                count.see(parameter, "parameters")
-                count.see(parameter.grad, "gradients")
-                if parameter.requires_grad:
-                    self._handles.append(parameter.register_post_accumulate_grad_hook(self._gradient_ready))
-            for buffer in self._model.buffers():
-                count.see(buffer, "parameters")
-        if self._optimizer is not None:
-            self._see_optimizer_state()
-            self._handles.append(self._optimizer.register_step_pre_hook(self._step_begins))
-            self._handles.append(self._optimizer.register_step_post_hook(self._step_ends))
-        self._held_before = torch.cuda.memory_allocated(self._device) if self._device.type == "cuda" else 0
-        self._saved_hooks = torch.autograd.graph.saved_tensors_hooks(count.keep, count.fetch)
-        if torch.autograd._profiler_enabled():
-            self.method = "counted"  # a second profiler would end the first one's recording
-        self._profiler = None
-        if self.method == "allocator":
-            self._profiler = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
-            self._profiler.__enter__()
-        self._start = time.time_ns()
-        self._saved_hooks.__enter__()
-        count.__enter__()
-        MemoryMeter._active = True
+        self._reserved_before = 0
+        if self._device.type == "cuda":
+            self._held_before = torch.cuda.memory_allocated(self._device)
+            self._reserved_before = torch.cuda.memory_reserved(self._device)
+        if self._reads_statistics:
+            torch.cuda.reset_peak_memory_stats(self._device)
+            return self
+        compiled = self._model is not None and _is_compiled(self._model)
+        self._outer = _Session.current
+        if self._outer is None:
+            if torch.autograd._profiler_enabled():
+                self.method = "counted"  # a second profiler would end the first one's recording
+            logging = self.method == "allocator"
+            self._session = _Session(self._device, not logging or (self._by_tenant and not compiled), logging)
+        else:
+            self._session = self._outer
+        counting = self._session.counting
+        if compiled:
+            self.notes.append(
+                "The model is compiled, and inside a meter of single operations it runs uncompiled."
+                if counting
+                else "The model is compiled: what it keeps for the backward pass is among the temporaries."
+            )
+        self._handles = self._session.count.watch(self._model, self._optimizers, names=counting)
+        if self._outer is None:
+            self._session.open()
+        self._began = _clock()
         return self
 
     def __exit__(self, *error: object) -> None:
-        MemoryMeter._active = False
-        self._count.__exit__(*error)
-        self._saved_hooks.__exit__(*error)
+        if self._device.type == "cuda":
+            self.reserved_bytes = max(self._reserved_before, torch.cuda.memory_reserved(self._device))
+        if self._reads_statistics:
+            self.peak_bytes = torch.cuda.max_memory_allocated(self._device)
+            self.at_peak["inputs and other"] = self.largest["inputs and other"] = self.peak_bytes
+            self.peak_at = "some operation (measured without looking)"
+            return
+        self._ended = _clock()
+        session = self._session
         for handle in self._handles:
             handle.remove()
         if self._model is not None:
-            for parameter in self._model.parameters():
-                self._count.see(parameter, "parameters")  # after model.half() it is another tensor
-                self._count.see(parameter.grad, "gradients")  # it may have been assigned, not accumulated
-        if self._profiler is not None:
-            whole = torch.autograd._profiler_enabled()
-            self._profiler.__exit__(*error)
-            if not whole:  # somebody else's profiler, started and ended inside the block, has ended ours
-                self._profiler, self.method = None, "counted"
-        self._count.close()
-        self._replay(self._join())
-        del self._count, self._profiler, self._handles, self._saved_hooks
-
-    def _see_optimizer_state(self) -> None:
-        for leaf in tree_leaves(list(self._optimizer.state.values())):
-            self._count.see(leaf, "optimizer state")
-
-    def _gradient_ready(self, parameter: Tensor) -> None:
-        self._count.see(parameter.grad, "gradients")
-
-    def _step_begins(self, *_: object) -> None:
-        self._count.stepping = True
-
-    def _step_ends(self, *_: object) -> None:
-        self._count.stepping = False
-        self._see_optimizer_state()
+            session.count.label(self._model)  # after model.half() its parameters are other tensors
+        for optimizer in self._optimizers:
+            session.count.label_state(optimizer)
+        session.count.stepping = 0  # a step that raised has not said that it ended
+        if self._outer is None:
+            session.close()
+        else:
+            session.flush()  # read the log so far
+        self.method = "allocator" if session.log else "counted"
+        self._ops = session.count.ops[:]
+        self._replay(session.lifetimes(self._ended))
+        if self._outer is not None and session.log:
+            session.log.start()
+        del self._session, self._outer, self._handles
 
     # -- afterwards
 
-    def _allocations(self) -> dict[int, list[_Lifetime]]:
-        """Read the allocator's log: the lifetimes at each address, in order, none labelled yet."""
-        events, stack = [], list(self._profiler.profiler.kineto_results.experimental_event_tree())
-        while stack:
-            node = stack.pop()
-            stack += node.children
-            if node.tag == torch._C._profiler._EventType.Allocation:
-                fields = node.extra_fields
-                if fields.device.type == self._device.type:
-                    events.append((node.start_time_ns, fields.ptr, fields.alloc_size))
-        lifetimes: dict[int, list[_Lifetime]] = defaultdict(list)
-        for when, address, nbytes in sorted(events, key=lambda event: event[0]):
-            if nbytes > 0:
-                lifetimes[address].append(_Lifetime(when, None, nbytes, "kernel workspace"))
-            elif lifetimes[address]:  # else: the end of something older, which the count has seen or nobody
-                lifetimes[address][-1].end = when
-        return lifetimes
-
-    def _join(self) -> list[_Lifetime]:
-        """Write the count's tenants on the allocator's log; add what was there before the block."""
-        log = self._allocations() if self._profiler is not None else {}
-        older: list[_Lifetime] = []
-        for block in self._count.blocks:
-            here = log.get(block.address, [])
-            last = bisect.bisect_right(here, block.seen, key=lambda life: life.start) - 1
-            if last >= 0 and (here[last].end is None or here[last].end >= block.seen):
-                here[last].tenant = block.tenant
-            elif self._profiler is not None or block.seen < self._start:
-                older.append(self._older(block))
-            else:
-                older.append(_Lifetime(block.seen, block.died, block.nbytes, block.tenant))
-        if self._device.type == "cuda":
-            known = sum(life.nbytes for life in older if life.start < self._start)
-            self.outside_bytes = max(0, self._held_before - known)
-        return older + [life for lives in log.values() for life in lives]
-
-    def _older(self, block: _Block) -> _Lifetime:
-        """Return the lifetime of a block that is older than the meter: a parameter, or an input."""
-        nbytes = block.nbytes
-        if self._device.type == "cuda":
-            nbytes = -(-nbytes // CUDA_ROUNDING) * CUDA_ROUNDING
-        unclaimed = block.tenant in (
-            "temporaries",
-            "activations",
-        )  # an input stays one when autograd saves it
-        tenant = "inputs and other" if unclaimed else block.tenant
-        return _Lifetime(self._start - 1, block.died, nbytes, tenant)
-
-    def _replay(self, lifetimes: list[_Lifetime]) -> None:
+    def _replay(self, lifetimes: list[Lifetime]) -> None:
         """Go through all changes in order of time and keep the peak."""
-        changes = [(life.start, life.nbytes, life.tenant) for life in lifetimes]
-        changes += [(life.end, -life.nbytes, life.tenant) for life in lifetimes if life.end is not None]
-        held, total, peak_time = dict.fromkeys(TENANTS, 0), 0, self._start
-        for when, delta, tenant in sorted(changes, key=lambda change: change[0]):
+        self.lifetimes = [
+            life for life in lifetimes if life.start <= self._ended and (life.end is None or life.end >= self._began)
+        ]
+        if self._device.type == "cuda":
+            known = sum(life.nbytes for life in self.lifetimes if life.start < self._began)
+            self.outside_bytes = max(0, self._held_before - known)
+        held, total, peak_time, began = dict.fromkeys(TENANTS, 0), 0, self._began, False
+        for when, delta, tenant in [*self._changes(), (self._ended, 0, TENANTS[0])]:
+            if when >= self._began and not began:  # what was there from the start
+                began, self.largest = True, dict(held)
+                self.peak_bytes, self.at_peak = total, dict(held)
             held[tenant] += delta
             total += delta
-            self.largest[tenant] = max(self.largest[tenant], held[tenant])
-            if total > self.peak_bytes:
-                self.peak_bytes, self.at_peak, peak_time = total, dict(held), when
-            if when >= self._start:
-                self.timeline.append(((when - self._start) / 1e9, dict(held)))
-        ops = self._count.ops
-        running = bisect.bisect_right(ops, peak_time, key=lambda op: op[0]) - 1
+            if began:
+                self.largest[tenant] = max(self.largest[tenant], held[tenant])
+                if total > self.peak_bytes:
+                    self.peak_bytes, self.at_peak, peak_time = total, dict(held), when
         if self.peak_bytes:
-            self.peak_at = ops[running][1] if running >= 0 else "the start"
+            op = op_at(self._ops, peak_time)
+            self.peak_at = "the start" if op is NO_OP or op.when < self._began else str(op)
+        self._find_stages()
+
+    def _changes(self) -> list[tuple[int, int, str]]:
+        """Return (time, change in bytes, tenant), in order of time."""
+        changes = [(life.start, life.nbytes, life.tenant) for life in self.lifetimes]
+        changes += [
+            (life.end, -life.nbytes, life.tenant)
+            for life in self.lifetimes
+            if life.end is not None and life.end <= self._ended
+        ]
+        return sorted(changes, key=lambda change: change[0])
+
+    def _find_stages(self) -> None:
+        """Cut the block where its phase changes, and look at each piece."""
+        cuts: list[tuple[int, str]] = []
+        for op in self._ops:
+            leg = op.phase.partition(" (")[0]
+            if self._began <= op.when <= self._ended and (not cuts or cuts[-1][1] != leg):
+                cuts.append((op.when, leg))
+        if not cuts:
+            return
+        changes, at = self._changes(), 0
+        held, total = dict.fromkeys(TENANTS, 0), 0
+        ends = [when for when, _ in cuts[1:]] + [self._ended]
+        for (begin, leg), end in zip(cuts, ends, strict=True):
+            peak = 0
+            while at < len(changes) and changes[at][0] <= end:
+                when, delta, tenant = changes[at]
+                if when > begin:
+                    peak = max(peak, total)
+                held[tenant] += delta
+                total += delta
+                at += 1
+            self.stages.append(Stage(leg, max(peak, total), dict(held)))
+
+    @functools.cached_property
+    def timeline(self) -> list[Moment]:
+        """What each tenant held after each change."""
+        held, moments = dict.fromkeys(TENANTS, 0), []
+        for when, delta, tenant in self._changes():
+            held[tenant] += delta
+            if when >= self._began:
+                moments.append(Moment((when - self._began) / 1e9, dict(held), op_at(self._ops, when)))
+        return moments
 
     # -- reading it
 
     def plot(self, title: str = "Memory during the block") -> Figure:
         """Draw what each tenant held over time."""
         return memory_timeline(self.timeline, TENANTS, title)
+
+    def plot_blocks(self, title: str = "Memory, block by block", blocks: int = 300) -> Figure:
+        """Draw the largest `blocks` stretches of memory one by one, as PyTorch's memory viewer does."""
+        pieces = [
+            ((life.start - self._began) / 1e9, (life.end or self._ended) - self._began, life.nbytes, life.tenant)
+            for life in self.lifetimes
+        ]
+        seconds = (self._ended - self._began) / 1e9
+        return memory_blocks([(s, e / 1e9, n, t) for s, e, n, t in pieces], TENANTS, seconds, title, blocks)
+
+    def save_snapshot(self, path: str | Path) -> None:
+        """Write a file for PyTorch's memory viewer (pytorch.org/memory_viz), on any device.
+
+        `torch.cuda.memory._dump_snapshot` writes such files from CUDA's allocator; this one is written from what the
+        meter saw, with the operation and the module where CUDA's has the lines of the program.
+        """
+        trace: list[dict[str, Any]] = []
+        for number, life in enumerate(self.lifetimes):
+            frame = {"name": life.op.name, "filename": f"{life.tenant}; {life.op.phase} {life.op.module}", "line": 0}
+            event = {"addr": (number + 1) << 32, "size": life.nbytes, "stream": 0, "frames": [frame]}
+            trace.append(event | {"action": "alloc", "time_us": max(life.start, self._began) // 1000})
+            if life.end is not None:
+                trace.append(event | {"action": "free_completed", "time_us": life.end // 1000})
+        trace.sort(key=lambda event: event["time_us"])
+        snapshot = {"segments": [], "device_traces": [trace], "allocator_settings": {}}
+        Path(path).write_bytes(pickle.dumps(snapshot))
 
     def _rows(self) -> list[tuple[str, str, str]]:
         held = [(tenant, nbytes) for tenant, nbytes in self.at_peak.items() if nbytes]
@@ -356,9 +374,21 @@ class MemoryMeter:
         return f"peak {human_bytes(self.peak_bytes)} ({self.method}, {self._device.type}) in {self.peak_at}"
 
     def __str__(self) -> str:
-        lines = [f"  {tenant:<17}{nbytes:>12}{share:>6}" for tenant, nbytes, share in self._rows()]
-        return "\n".join([self._headline(), *lines])
+        lines = [f"  {tenant:<23}{nbytes:>12}{share:>6}" for tenant, nbytes, share in self._rows()]
+        if self.reserved_bytes:
+            lines.append(f"  reserved by the allocator: {human_bytes(self.reserved_bytes)}")
+        return "\n".join([self._headline(), *lines, *self.notes])
 
     def _repr_html_(self) -> str:
         rows = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in self._rows())
-        return f"<p>{html.escape(self._headline())}</p><table>{rows}</table>"
+        notes = "".join(f"<p>{html.escape(note)}</p>" for note in self.notes)
+        return f"<p>{html.escape(self._headline())}</p><table>{rows}</table>{notes}"
+
+
+def _is_compiled(model: nn.Module) -> bool:
+    return any(
+        module._compiled_call_impl is not None or type(module).__name__ == "OptimizedModule"
+        for module in model.modules()
+    )
+
+

@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 
-from .memory import TENANTS, MemoryMeter
+from .count import TENANTS
+from .memory import MemoryMeter
 from .units import human_bytes
 
 

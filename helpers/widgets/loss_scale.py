@@ -38,7 +38,7 @@ def loss_scale_figure(gradient: Tensor, log2_scale: int) -> Figure:
         (-60, SMALLEST_SUBNORMAL - 1, COLOURS[4], f"becomes zero: {share['lost']:.1%}"),
         (SMALLEST_SUBNORMAL - 1, SMALLEST_NORMAL, COLOURS[1], f"subnormal: {share['blurred']:.1%}"),
         (SMALLEST_NORMAL, LARGEST, COLOURS[2], f"full precision: {share['kept']:.1%}"),
-        (LARGEST, 40, COLOURS[7], f"becomes inf: {share['overflowed']:.1%}"),
+        (LARGEST, 40, COLOURS[8], f"becomes inf: {share['overflowed']:.1%}"),
     )
     for start, end, colour, label in bands:
         axes.axvspan(start, end, color=colour, alpha=0.25, label=label)

@@ -1,0 +1,78 @@
+"""The allocator's own log: every allocation and release, as PyTorch's profiler reports them."""
+
+import time
+from collections import defaultdict
+from dataclasses import dataclass
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+from torch.utils._python_dispatch import _disable_current_modes
+
+_MARKS = 3  # allocations made to align the two clocks
+_MARK_BYTES = 3 * 512
+
+
+@dataclass(slots=True, eq=False)
+class Allocation:
+    """One allocation, from `start` to `end` (ns of `AllocatorLog.clock`; None: outlived the log)."""
+
+    start: int
+    end: int | None
+    nbytes: int
+
+
+class AllocatorLog:
+    """Records what the allocator of `device` does between `start` and `stop`; may be started again.
+
+    The profiler has a clock of its own. A few small allocations, timed with ours and found in its log, align the two;
+    the system's time of day would be too coarse for that on some systems.
+    """
+
+    clock = staticmethod(time.perf_counter_ns)
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._events: list[tuple[int, int, int]] = []  # (time, address, bytes: negative when released)
+
+    def start(self) -> None:
+        """Begin to record. No other profiler may be running."""
+        self._profiler = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
+        self._profiler.__enter__()
+        self._marks = []
+        with _disable_current_modes():  # a mode of ours would come between the clock and the allocation
+            for _ in range(_MARKS):
+                self._marks.append(self.clock())
+                torch.empty(_MARK_BYTES, dtype=torch.uint8, device=self._device)
+
+    def stop(self) -> bool:
+        """End the recording. Returns False if somebody else's profiler has cut it short."""
+        whole = torch.autograd._profiler_enabled()
+        self._profiler.__exit__(None, None, None)
+        if whole:
+            events = sorted(self._read(), key=lambda event: event[0])
+            marks = [when for when, _, nbytes in events if nbytes == _MARK_BYTES][:_MARKS]
+            offset = min((theirs - ours for theirs, ours in zip(marks, self._marks, strict=False)), default=0)
+            self._events += [(when - offset, address, nbytes) for when, address, nbytes in events]
+        del self._profiler
+        return whole
+
+    def _read(self) -> list[tuple[int, int, int]]:
+        events, stack = [], list(self._profiler.profiler.kineto_results.experimental_event_tree())
+        while stack:
+            node = stack.pop()
+            stack += node.children
+            if node.tag == torch._C._profiler._EventType.Allocation:
+                fields = node.extra_fields
+                if fields.device.type == self._device.type:
+                    events.append((node.start_time_ns, fields.ptr, fields.alloc_size))
+        return events
+
+    def by_address(self) -> dict[int, list[Allocation]]:
+        """Return the allocations at each address, in order of time."""
+        found: dict[int, list[Allocation]] = defaultdict(list)
+        for when, address, nbytes in self._events:
+            if nbytes > 0:
+                found[address].append(Allocation(when, None, nbytes))
+            elif found[address]:  # else: the end of something older, which the count has seen or nobody
+                found[address][-1].end = when
+        return found
