@@ -8,11 +8,11 @@ os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
 from .claims import Claims
+from .count import TENANTS
 from .data import digits, english
 from .device import device_name, pick_device, supports
 from .exercises import check
 from .figures import COLOURS, show, tenant_bars
-from .count import TENANTS
 from .memory import MemoryMeter
 from .models import SmallCNN, SmallGPT, ViT
 from .predict import Prediction

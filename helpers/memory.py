@@ -390,5 +390,3 @@ def _is_compiled(model: nn.Module) -> bool:
         module._compiled_call_impl is not None or type(module).__name__ == "OptimizedModule"
         for module in model.modules()
     )
-
-

@@ -62,7 +62,11 @@ def lstm():
 def mlp():
     data = digits()
     blocks = [nn.Sequential(nn.Linear(64, 64), nn.ReLU(inplace=True), nn.Dropout(0.1)) for _ in range(4)]
-    return nn.Sequential(nn.Flatten(), nn.Sequential(*blocks), nn.Linear(64, 10)), data.train_x[:256], data.train_y[:256]
+    return (
+        nn.Sequential(nn.Flatten(), nn.Sequential(*blocks), nn.Linear(64, 10)),
+        data.train_x[:256],
+        data.train_y[:256],
+    )
 
 
 class Logits(nn.Module):

@@ -110,6 +110,7 @@ class Subject:
         kind: "CausalLM", "MaskedLM" or "ImageClassification", as in the names of the Auto classes.
         side, channels: what images it is made for; 0 when it reads text.
         context: longest sequence; 0 when it looks at images.
+        patch: pixels a side of what it cuts images into; sides must be multiples of it.
     """
 
     name: str
@@ -118,6 +119,7 @@ class Subject:
     side: int = 0
     channels: int = 0
     context: int = 0
+    patch: int = 1
 
     @property
     def images(self) -> bool:
@@ -181,7 +183,9 @@ def find_model(name: str) -> Subject:
         return Subject(name, None, "CausalLM", context=SMALL_CONTEXT)
     if name in IMAGE_MODELS:
         small = name.startswith("small")
-        return Subject(name, None, "ImageClassification", side=16 if small else 224, channels=1 if small else 3)
+        patch = {"small-cnn": 4, "small-vit": 4, "vit-h-14": 14}.get(name, 16)
+        side, channels = (16, 1) if small else (224, 3)
+        return Subject(name, None, "ImageClassification", side=side, channels=channels, patch=patch)
     if name in MODELS:
         model_type, sizes = MODELS[name]
     else:
@@ -209,7 +213,7 @@ def find_model(name: str) -> Subject:
     kind = _kind(config, model_type)
     if kind == "ImageClassification":
         side, channels = getattr(config, "image_size", 224), getattr(config, "num_channels", 3)
-        return Subject(name, config, kind, side=side, channels=channels)
+        return Subject(name, config, kind, side=side, channels=channels, patch=getattr(config, "patch_size", 32))
     return Subject(name, config, kind, context=getattr(config, "max_position_embeddings", 0) or sys.maxsize)
 
 
@@ -224,6 +228,7 @@ class Gpu:
         total: bytes that PyTorch reports as its capacity; less than what the box says.
         flops16, flops32: dense peak FLOP/s in 16-bit and in FP32 arithmetic, from the vendor's data sheet.
         bandwidth: bytes/s of its memory, from the data sheet.
+        bf16: whether it computes in BF16; older ones emulate it in FP32.
     """
 
     name: str
@@ -231,24 +236,25 @@ class Gpu:
     flops16: float
     flops32: float
     bandwidth: float
+    bf16: bool = True
 
 
-def _gpu(name: str, gib: float, tera16: float, tera32: float, giga: float) -> Gpu:
-    return Gpu(name, int(gib * GiB), tera16 * 1e12, tera32 * 1e12, giga * 1e9)
+def _gpu(name: str, gib: float, tera16: float, tera32: float, giga: float, bf16: bool = True) -> Gpu:
+    return Gpu(name, int(gib * GiB), tera16 * 1e12, tera32 * 1e12, giga * 1e9, bf16)
 
 
 GPUS: dict[str, Gpu] = {
     gpu.name: gpu
     for gpu in (
         _gpu("rtx-3060-12gb", 11.76, 51, 12.7, 360),
-        _gpu("t4-16gb", 14.75, 65, 8.1, 320),
-        _gpu("v100-16gb", 15.77, 125, 15.7, 900),
+        _gpu("t4-16gb", 14.75, 65, 8.1, 320, bf16=False),
+        _gpu("v100-16gb", 15.77, 125, 15.7, 900, bf16=False),
         _gpu("l4-24gb", 22.03, 121, 30.3, 300),
         _gpu("a10g-24gb", 22.06, 70, 31.2, 600),
         _gpu("rtx-4090-24gb", 23.64, 165, 82.6, 1008),
         _gpu("rtx-3090-24gb", 23.69, 71, 35.6, 936),
         _gpu("rtx-5090-32gb", 31.37, 210, 104.8, 1792),
-        _gpu("v100-32gb", 31.74, 125, 15.7, 900),
+        _gpu("v100-32gb", 31.74, 125, 15.7, 900, bf16=False),
         _gpu("a100-40gb", 39.39, 312, 19.5, 1555),
         _gpu("l40s-48gb", 44.39, 362, 91.6, 864),
         _gpu("a6000-48gb", 47.53, 155, 38.7, 768),
@@ -284,6 +290,8 @@ def check_subject(recipe: Recipe, subject: Subject) -> None:
     """
     if not subject.images and recipe.image_size:
         raise RecipeError(f"{subject.name} reads text: leave image_size out.")
+    if subject.images and recipe.image_size % subject.patch:
+        raise RecipeError(f"{subject.name} takes images whose side is a multiple of {subject.patch} pixels.")
     if not subject.images and recipe.seq > subject.context:
         raise RecipeError(f"{subject.name} takes at most {subject.context} tokens; seq is {recipe.seq}.")
     if subject.config is None and recipe.attention == "eager":

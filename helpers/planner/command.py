@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import sys
 from dataclasses import fields
 
 from ..units import human_bytes

@@ -21,13 +21,13 @@ FLASH_LARGEST_HEAD = 256
 # as training losses and models use them.
 _FP32_NAMES = (
     "layer_norm group_norm softmax log_softmax cross_entropy nll_loss mse_loss l1_loss smooth_l1_loss kl_div "
-    "binary_cross_entropy_with_logits normalize cosine_similarity exp log log1p pow __pow__ __rpow__ reciprocal rsqrt "
-    "sum prod norm cumsum cumprod softplus"
-).split()
+    "binary_cross_entropy_with_logits normalize cosine_similarity exp log log1p pow __pow__ __rpow__ reciprocal "
+    "rsqrt sum prod norm cumsum cumprod softplus"
+)
 _FP32 = {
     function
     for owner in (torch, F, Tensor)
-    for function in (getattr(owner, name, None) for name in _FP32_NAMES)
+    for function in (getattr(owner, name, None) for name in _FP32_NAMES.split())
     if function is not None
 }
 _SDPA = F.scaled_dot_product_attention
@@ -37,6 +37,21 @@ _RMS_NORM = {F.rms_norm, torch.rms_norm}
 def _to_fp32(value: Any) -> Any:
     sixteen_bits = isinstance(value, Tensor) and value.dtype in (torch.float16, torch.bfloat16)
     return value.float() if sixteen_bits else value
+
+
+class _FusedRmsNorm(torch.autograd.Function):
+    """The sizes of CUDA's fused kernel: it keeps its input and one number a row; the CPU keeps FP32 copies."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor | None, dims: int) -> Tensor:
+        row_scales = torch.empty(x.shape[: x.dim() - dims], dtype=torch.float32, device=x.device)
+        ctx.save_for_backward(x, weight, row_scales)
+        return torch.empty_like(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, None]:
+        x, weight, _ = ctx.saved_tensors
+        return torch.empty_like(x), None if weight is None else torch.empty_like(weight), None
 
 
 class CudaKernels(TorchFunctionMode):
@@ -60,6 +75,8 @@ class CudaKernels(TorchFunctionMode):
             return self._attention(*args, **kwargs)
         if func is Tensor.item and args[0].is_floating_point():
             return 1.0  # a fake tensor has no value; optimizers ask their step counter for one
+        if func is Tensor.__bool__:
+            return True  # models ask whether all tokens are there, for then attention needs no mask
         if func is F.dropout:
             return self._dropout(*args, **kwargs)
         if func is F.multi_head_attention_forward:  # calls functions of torch in its turn, where this mode is off
@@ -109,10 +126,9 @@ class CudaKernels(TorchFunctionMode):
             return x
         return torch.native_dropout(x, p, True)[0]  # keeps one byte an element
 
-    def _rms_norm(
-        self, x: Tensor, shape: tuple[int, ...], weight: Tensor | None = None, eps: float | None = None
-    ) -> Tensor:
-        return torch.ops.aten._fused_rms_norm(x, shape, weight, eps)[0]  # keeps its input and one number a row
+    @staticmethod
+    def _rms_norm(x: Tensor, shape: tuple[int, ...], weight: Tensor | None = None, eps: float | None = None) -> Tensor:
+        return _FusedRmsNorm.apply(x, weight, len(shape))
 
 
 def scratch_bytes(func: Any, args: Any) -> int:

@@ -8,9 +8,10 @@ from typing import Any
 
 from ..count import TENANTS, Block, Op
 from ..units import GiB, MiB, human_bytes
-from .allocator import CachingAllocator
+from .allocator import CachingAllocator, OutOfMemory
 from .catalog import GPUS, Gpu, find_gpu
 from .recipe import Recipe, RecipeError
+from .sharding import fully_sharded
 from .simulate import Simulation, simulate
 
 CONTEXT = GiB // 2  # CUDA context and loaded kernels, outside the allocator; 0.3 to 2 GiB have been seen
@@ -31,7 +32,9 @@ class Plan:
         peak_at: the phase, operation and module in which it is reached.
         reserved_bytes: between which two figures `torch.cuda.max_memory_reserved()` will lie.
         reserved_because: what moves reserved away from allocated, in words.
-        fits: whether the upper figure and the CUDA context fit on each GPU asked about.
+        floor_bytes: parameters, their gradients and the optimizer's state; no plain run of this recipe can need less.
+        fits: whether each GPU asked about has room for it, next to the CUDA context. Where `reserved_bytes` would
+            exceed the GPU, the allocator has to hand its cache back now and then, which takes time.
         at_least_seconds: a step cannot take less on each GPU: FLOPs over peak FLOP/s, or traffic over bandwidth.
         remedies: what to change when it does not fit; each with its own predicted peak.
         flops, recomputed_share: of one optimizer step, and the share that checkpointing computes twice.
@@ -46,6 +49,7 @@ class Plan:
     peak_at: str
     reserved_bytes: tuple[int, int]
     reserved_because: list[str]
+    floor_bytes: int
     fits: dict[str, bool]
     at_least_seconds: dict[str, float]
     flops: int
@@ -100,11 +104,15 @@ class _Replay:
     peak_reserved: int
 
 
-def replay(blocks: Sequence[Block], expandable: bool) -> _Replay:
-    """Play the life of all `blocks` through CUDA's allocator; sizes are those of the allocator's blocks."""
+def replay(blocks: Sequence[Block], expandable: bool, capacity: int | None = None) -> _Replay:
+    """Play the life of all `blocks` through CUDA's allocator; sizes are those of the allocator's blocks.
+
+    Raises:
+        OutOfMemory: a GPU of `capacity` bytes would have said so.
+    """
     events = [(b.seen, 0, b) for b in blocks] + [(b.died, 1, b) for b in blocks if b.died is not None]
     events.sort(key=lambda event: event[:2])
-    allocator = CachingAllocator(expandable=expandable)
+    allocator = CachingAllocator(capacity, expandable)
     pieces: dict[int, Any] = {}
     held: Counter = Counter()
     result = _Replay(0, {}, Op(0, "", "", ""), 0)
@@ -123,6 +131,20 @@ def replay(blocks: Sequence[Block], expandable: bool) -> _Replay:
     return result
 
 
+def _fits(simulation: Simulation, played: _Replay, high: int, capacity: int) -> bool:
+    """Say whether the recipe runs in `capacity` bytes.
+
+    It may where reserved memory would grow beyond: before it gives up, the allocator hands its cache back.
+    """
+    if high <= capacity or played.peak_allocated > capacity:
+        return high <= capacity
+    try:
+        replay(simulation.blocks, simulation.recipe.expandable_segments, capacity)
+    except OutOfMemory:
+        return False
+    return True
+
+
 def _gpus(gpu: str | None, budget: float | None) -> list[Gpu]:
     if gpu and budget:
         raise RecipeError("Give a GPU or a budget, not both.")
@@ -137,9 +159,11 @@ def _read(simulation: Simulation, gpus: Sequence[Gpu]) -> Plan:
     """Make a plan of a simulation."""
     recipe = simulation.recipe
     played = replay(simulation.blocks, recipe.expandable_segments)
+    room = {gpu.name: gpu.total - CONTEXT for gpu in gpus}
     low = max(played.peak_allocated, int(played.peak_reserved * (1 - BELOW)))
     high = max(int(played.peak_reserved * (1 + ABOVE)), played.peak_reserved + 2 * CUBLAS_WORKSPACE)
     kept = "in one segment that grows" if recipe.expandable_segments else "in segments of 2, 20 and more MiB"
+    fits = {name: _fits(simulation, played, high, capacity) for name, capacity in room.items()}
     because = [
         f"the allocator keeps what was freed, {kept}: {human_bytes(played.peak_reserved)} in a replay of its rules",
         "workspaces of cuBLAS: 8 MiB for each of two threads, 32 MiB on Hopper",
@@ -153,7 +177,8 @@ def _read(simulation: Simulation, gpus: Sequence[Gpu]) -> Plan:
     seconds = {}
     for gpu in gpus:
         if gpu.bandwidth:
-            peak = gpu.flops32 if recipe.precision == "fp32" else gpu.flops16
+            slow = recipe.precision == "fp32" or (recipe.precision.startswith("bf16") and not gpu.bf16)
+            peak = gpu.flops32 if slow else gpu.flops16
             seconds[gpu.name] = max(simulation.flops / peak, traffic / gpu.bandwidth)
     return Plan(
         recipe=recipe,
@@ -162,7 +187,8 @@ def _read(simulation: Simulation, gpus: Sequence[Gpu]) -> Plan:
         peak_at=str(played.op),
         reserved_bytes=(low, high),
         reserved_because=because,
-        fits={gpu.name: high + CONTEXT <= gpu.total for gpu in gpus},
+        floor_bytes=_floor(simulation),
+        fits=fits,
         at_least_seconds=seconds,
         flops=simulation.flops,
         recomputed_share=simulation.recomputed_flops / simulation.flops if simulation.flops else 0.0,
@@ -171,6 +197,15 @@ def _read(simulation: Simulation, gpus: Sequence[Gpu]) -> Plan:
         parameters=simulation.parameters,
         trained=simulation.trained,
     )
+
+
+def _floor(simulation: Simulation) -> int:
+    """Return what is needed before anything is computed, and cannot be shared out over the step."""
+    recipe, state = simulation.recipe, simulation.state_bytes
+    gradients = 0 if recipe.step_in_backward or recipe.shard in ("zero2", "zero3") else simulation.trained_bytes
+    if fully_sharded(recipe):
+        return (0 if recipe.offload == "all" else simulation.parameter_bytes // recipe.ranks) + state
+    return simulation.parameter_bytes + gradients + state
 
 
 # -- planning

@@ -7,11 +7,13 @@ formula. Where the path of a CPU differs from a GPU's, `cuda_kernels.py` steps i
 
 import contextlib
 import itertools
+import logging
 import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.nn.functional as F
@@ -20,7 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import flop_registry
 
 from ..count import Block, Count
-from .blocks import checkpoint_blocks, find_blocks
+from .blocks import Contexts, checkpoint_blocks, find_blocks
 from .catalog import Subject, check_subject, find_model
 from .cuda_kernels import CudaKernels, scratch_bytes
 from .quantized import EightBitAdam, quantize_linears
@@ -102,7 +104,9 @@ def simulate(recipe: Recipe, tell: Callable[[str], None] = lambda stage: None, r
     check_subject(recipe, subject)
     with warnings.catch_warnings(), _quiet_transformers():
         warnings.simplefilter("ignore")  # what libraries say about fake weights is of no use to anybody
-        model = build(recipe, subject)
+        # Inside `backward()` a function mode is off; what is recomputed there needs it again.
+        contexts = lambda: (contextlib.nullcontext(), CudaKernels(_autocast_dtype(recipe)))  # noqa: E731
+        model = build(recipe, subject, contexts)
         books = _Books()
         with pretended_ranks(recipe):
             mesh = _mesh(recipe)
@@ -131,16 +135,20 @@ def _mesh(recipe: Recipe) -> Any:
 
 @contextlib.contextmanager
 def _quiet_transformers() -> Any:
-    """Keep transformers from logging advice about models that are never used."""
-    import logging
-
+    """Keep transformers from logging advice about fake models, and from treating them as a compiler's."""
     logger = logging.getLogger("transformers")
     before = logger.level
     logger.setLevel(logging.ERROR)
     try:
-        yield
-    finally:
-        logger.setLevel(before)
+        from transformers import masking_utils
+    except ImportError:  # the course's own models do without
+        masking_utils = None
+    # For a compiler, which is to handle any mask, transformers keeps one that a run without padding leaves out.
+    with patch.object(masking_utils, "is_tracing", lambda *_: False) if masking_utils else contextlib.nullcontext():
+        try:
+            yield
+        finally:
+            logger.setLevel(before)
 
 
 @contextlib.contextmanager
@@ -162,8 +170,11 @@ def _watch_resizing(books: Count) -> Any:
 # -- the model
 
 
-def build(recipe: Recipe, subject: Subject) -> nn.Module:
-    """Build the model on the meta device, with quantized layers, adapters and checkpointing."""
+def build(recipe: Recipe, subject: Subject, contexts: Contexts) -> nn.Module:
+    """Build the model on the meta device, with quantized layers, adapters and checkpointing.
+
+    `contexts` makes the two contexts in which checkpointed blocks run forward and are recomputed.
+    """
     dtype = torch.bfloat16 if recipe.precision == "bf16" else torch.float32
     try:
         model = subject.build(recipe, dtype)
@@ -176,8 +187,6 @@ def build(recipe: Recipe, subject: Subject) -> nn.Module:
     if recipe.checkpointing != "none":
         if not find_blocks(model):
             raise RecipeError(f"{recipe.model} has no repeated blocks to checkpoint: use checkpointing none.")
-        # Inside `backward()` a function mode is off; what is recomputed there needs it again.
-        contexts = lambda: (contextlib.nullcontext(), CudaKernels(_autocast_dtype(recipe)))  # noqa: E731
         checkpoint_blocks(model, recipe.checkpointing, contexts)
     return model.train()
 
@@ -289,12 +298,12 @@ def _run(
     books.close()
     blocks = books.blocks if steps == SIMULATED_STEPS else _twice(books.blocks, step_began, books.now())
     state = sum(b.nbytes for b in books.blocks if b.tenant == "optimizer state" and b.died is None and b.nbytes > 8)
-    host = sum(b.nbytes for b in books.blocks if b.tenant == HOST and b.died is None)
+    host = 0
     if recipe.offload != "none":
         kept = {"sgd": 0, "sgd-momentum": 1, "adafactor": 0}.get(recipe.optimizer, 2)
-        part = {"none": 1}.get(recipe.shard, recipe.ranks)
-        state = 0
-        host += kept * counted["trained_bytes"] // part
+        host, state = kept * counted["trained_bytes"], 0
+        host += counted["parameter_bytes"] + counted["trained_bytes"] if recipe.offload == "all" else 0
+        host //= 1 if recipe.shard == "none" else recipe.ranks
     scale = recipe.accumulate / micro_batches / steps
     return Simulation(
         recipe,
@@ -404,5 +413,3 @@ def _send_home(books: Count, parameters: list[Tensor]) -> None:
     for parameter in parameters:
         books.see(parameter, HOST)
         books.see(parameter.grad, HOST)
-
-
