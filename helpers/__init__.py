@@ -15,12 +15,14 @@ from .exercises import check
 from .figures import COLOURS, show, tenant_bars
 from .memory import MemoryMeter
 from .models import SmallCNN, SmallGPT, ViT
+from .planner import Recipe, count_parameters, plan, plan_many
 from .predict import Prediction
 from .tables import tenant_table
 from .timing import compare, measure
 from .units import GiB, KiB, MiB, human_bytes
 from .widgets.explore import explore
 from .widgets.loss_scale import explore_loss_scale
+from .widgets.memory_calculator import explore_memory
 
 __all__ = [
     "COLOURS",
@@ -31,19 +33,24 @@ __all__ = [
     "MemoryMeter",
     "MiB",
     "Prediction",
+    "Recipe",
     "SmallCNN",
     "SmallGPT",
     "ViT",
     "check",
     "compare",
+    "count_parameters",
     "device_name",
     "digits",
     "english",
     "explore",
     "explore_loss_scale",
+    "explore_memory",
     "human_bytes",
     "measure",
     "pick_device",
+    "plan",
+    "plan_many",
     "show",
     "supports",
     "tenant_bars",

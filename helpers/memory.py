@@ -164,7 +164,7 @@ class MemoryMeter:
         largest: the most each tenant held at any moment (these do not add up to the peak).
         peak_at: the phase, the operation and the module during which the peak was reached.
         stages: forward, backward and optimizer step, each with its peak and with what it left behind.
-        lifetimes: every stretch of memory that lived in the block.
+        lifetimes: every stretch of memory that lived in the block, which went from `began` to `ended` (ns).
         outside_bytes: bytes on the GPU that were there before and that the block never touched.
         reserved_bytes: what CUDA's caching allocator had reserved; 0 elsewhere.
         notes: what the meter could not see, in words.
@@ -196,7 +196,7 @@ class MemoryMeter:
         self.lifetimes: list[Lifetime] = []
         self.notes: list[str] = []
         self._ops: list[Op] = []
-        self._began = self._ended = 0
+        self.began = self.ended = 0
         self.__dict__.pop("timeline", None)
 
     # -- while the block runs
@@ -234,7 +234,7 @@ class MemoryMeter:
         self._handles = self._session.count.watch(self._model, self._optimizers, names=counting)
         if self._outer is None:
             self._session.open()
-        self._began = _clock()
+        self.began = _clock()
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -245,7 +245,7 @@ class MemoryMeter:
             self.at_peak["inputs and other"] = self.largest["inputs and other"] = self.peak_bytes
             self.peak_at = "some operation (measured without looking)"
             return
-        self._ended = _clock()
+        self.ended = _clock()
         session = self._session
         for handle in self._handles:
             handle.remove()
@@ -260,7 +260,7 @@ class MemoryMeter:
             session.flush()  # read the log so far
         self.method = "allocator" if session.log else "counted"
         self._ops = session.count.ops[:]
-        self._replay(session.lifetimes(self._ended))
+        self._replay(session.lifetimes(self.ended))
         if self._outer is not None and session.log:
             session.log.start()
         del self._session, self._outer, self._handles
@@ -270,14 +270,14 @@ class MemoryMeter:
     def _replay(self, lifetimes: list[Lifetime]) -> None:
         """Go through all changes in order of time and keep the peak."""
         self.lifetimes = [
-            life for life in lifetimes if life.start <= self._ended and (life.end is None or life.end >= self._began)
+            life for life in lifetimes if life.start <= self.ended and (life.end is None or life.end >= self.began)
         ]
         if self._device.type == "cuda":
-            known = sum(life.nbytes for life in self.lifetimes if life.start < self._began)
+            known = sum(life.nbytes for life in self.lifetimes if life.start < self.began)
             self.outside_bytes = max(0, self._held_before - known)
-        held, total, peak_time, began = dict.fromkeys(TENANTS, 0), 0, self._began, False
-        for when, delta, tenant in [*self._changes(), (self._ended, 0, TENANTS[0])]:
-            if when >= self._began and not began:  # what was there from the start
+        held, total, peak_time, began = dict.fromkeys(TENANTS, 0), 0, self.began, False
+        for when, delta, tenant in [*self._changes(), (self.ended, 0, TENANTS[0])]:
+            if when >= self.began and not began:  # what was there from the start
                 began, self.largest = True, dict(held)
                 self.peak_bytes, self.at_peak = total, dict(held)
             held[tenant] += delta
@@ -288,7 +288,7 @@ class MemoryMeter:
                     self.peak_bytes, self.at_peak, peak_time = total, dict(held), when
         if self.peak_bytes:
             op = op_at(self._ops, peak_time)
-            self.peak_at = "the start" if op is NO_OP or op.when < self._began else str(op)
+            self.peak_at = "the start" if op is NO_OP or op.when < self.began else str(op)
         self._find_stages()
 
     def _changes(self) -> list[tuple[int, int, str]]:
@@ -297,7 +297,7 @@ class MemoryMeter:
         changes += [
             (life.end, -life.nbytes, life.tenant)
             for life in self.lifetimes
-            if life.end is not None and life.end <= self._ended
+            if life.end is not None and life.end <= self.ended
         ]
         return sorted(changes, key=lambda change: change[0])
 
@@ -306,13 +306,13 @@ class MemoryMeter:
         cuts: list[tuple[int, str]] = []
         for op in self._ops:
             leg = op.phase.partition(" (")[0]
-            if self._began <= op.when <= self._ended and (not cuts or cuts[-1][1] != leg):
+            if self.began <= op.when <= self.ended and (not cuts or cuts[-1][1] != leg):
                 cuts.append((op.when, leg))
         if not cuts:
             return
         changes, at = self._changes(), 0
         held, total = dict.fromkeys(TENANTS, 0), 0
-        ends = [when for when, _ in cuts[1:]] + [self._ended]
+        ends = [when for when, _ in cuts[1:]] + [self.ended]
         for (begin, leg), end in zip(cuts, ends, strict=True):
             peak = 0
             while at < len(changes) and changes[at][0] <= end:
@@ -330,8 +330,8 @@ class MemoryMeter:
         held, moments = dict.fromkeys(TENANTS, 0), []
         for when, delta, tenant in self._changes():
             held[tenant] += delta
-            if when >= self._began:
-                moments.append(Moment((when - self._began) / 1e9, dict(held), op_at(self._ops, when)))
+            if when >= self.began:
+                moments.append(Moment((when - self.began) / 1e9, dict(held), op_at(self._ops, when)))
         return moments
 
     # -- reading it
@@ -343,10 +343,10 @@ class MemoryMeter:
     def plot_blocks(self, title: str = "Memory, block by block", blocks: int = 300) -> Figure:
         """Draw the largest `blocks` stretches of memory one by one, as PyTorch's memory viewer does."""
         pieces = [
-            ((life.start - self._began) / 1e9, (life.end or self._ended) - self._began, life.nbytes, life.tenant)
+            ((life.start - self.began) / 1e9, (life.end or self.ended) - self.began, life.nbytes, life.tenant)
             for life in self.lifetimes
         ]
-        seconds = (self._ended - self._began) / 1e9
+        seconds = (self.ended - self.began) / 1e9
         return memory_blocks([(s, e / 1e9, n, t) for s, e, n, t in pieces], TENANTS, seconds, title, blocks)
 
     def save_snapshot(self, path: str | Path) -> None:
@@ -359,7 +359,7 @@ class MemoryMeter:
         for number, life in enumerate(self.lifetimes):
             frame = {"name": life.op.name, "filename": f"{life.tenant}; {life.op.phase} {life.op.module}", "line": 0}
             event = {"addr": (number + 1) << 32, "size": life.nbytes, "stream": 0, "frames": [frame]}
-            trace.append(event | {"action": "alloc", "time_us": max(life.start, self._began) // 1000})
+            trace.append(event | {"action": "alloc", "time_us": max(life.start, self.began) // 1000})
             if life.end is not None:
                 trace.append(event | {"action": "free_completed", "time_us": life.end // 1000})
         trace.sort(key=lambda event: event["time_us"])

@@ -4,9 +4,9 @@ import inspect
 
 import pytest
 
-from .mutants import lab00, lab03, reference, run_answers, verdicts
+from .mutants import lab00, lab01, lab03, reference, run_answers, verdicts
 
-LABS = (lab00, lab03)
+LABS = (lab00, lab01, lab03)
 MUTANTS = [mutant for lab in LABS for mutant in lab.MUTANTS]
 RIGHT = [(lab, name) for lab in LABS for name in lab.RIGHT]
 
@@ -33,8 +33,9 @@ def test_reference_passes(part):
 
 def test_every_check_has_mutants_and_two_right_answers():
     from helpers.exercises import lab00 as checks00
+    from helpers.exercises import lab01 as checks01
     from helpers.exercises import lab03 as checks03
 
-    checks = {(p.name, c.name()) for module in (checks00, checks03) for p in module.PARTS for c in p.checks}
+    checks = {(p.name, c.name()) for module in (checks00, checks01, checks03) for p in module.PARTS for c in p.checks}
     assert {(m.part, m.rejected_by) for m in MUTANTS} == checks
     assert all(len(lab.RIGHT) >= 2 for lab in LABS)

@@ -1,6 +1,7 @@
 """The planner: how much memory a training recipe needs, before anyone rents a GPU."""
 
+from .catalog import count_parameters
 from .recipe import Recipe, RecipeError
 from .report import Plan, plan, plan_many
 
-__all__ = ["Plan", "Recipe", "RecipeError", "plan", "plan_many"]
+__all__ = ["Plan", "Recipe", "RecipeError", "count_parameters", "plan", "plan_many"]

@@ -133,18 +133,16 @@ class Subject:
                 make = IMAGE_MODELS.get(self.name)
                 return (make(recipe.image_size) if make else SmallGPT(context=SMALL_CONTEXT)).to(dtype)
             import transformers
-            from transformers.initialization import no_init_weights
 
             family = getattr(transformers, f"AutoModelFor{self.kind}")
-            with no_init_weights():
-                try:
-                    config = copy.deepcopy(self.config)  # `from_config` writes into it
-                    model = family.from_config(config, dtype=dtype, attn_implementation=recipe.attention)
-                except ValueError as error:
-                    if "attention implementation" not in str(error):
-                        raise  # else: it has no attention, or one way only
-                    config = copy.deepcopy(self.config)
-                    model = family.from_config(config, dtype=dtype, attn_implementation="eager")
+            config = copy.deepcopy(self.config)  # `from_config` writes into it
+            try:
+                model = family.from_config(config, dtype=dtype, attn_implementation=recipe.attention)
+            except ValueError as error:
+                if "attention implementation" not in str(error):
+                    raise  # else: it has no attention, or one way only
+                config = copy.deepcopy(self.config)
+                model = family.from_config(config, dtype=dtype, attn_implementation="eager")
             model.tie_weights()
             return model
 
@@ -215,6 +213,16 @@ def find_model(name: str) -> Subject:
         side, channels = getattr(config, "image_size", 224), getattr(config, "num_channels", 3)
         return Subject(name, config, kind, side=side, channels=channels, patch=getattr(config, "patch_size", 32))
     return Subject(name, config, kind, context=getattr(config, "max_position_embeddings", 0) or sys.maxsize)
+
+
+def count_parameters(name: str) -> int:
+    """Return the number of parameters of the model called `name`; shared ones count once.
+
+    Raises:
+        RecipeError: there is no such model.
+    """
+    model = find_model(name).build(Recipe(name), torch.float32)
+    return sum(parameter.numel() for parameter in model.parameters())
 
 
 # -- GPUs

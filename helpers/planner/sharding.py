@@ -6,6 +6,7 @@ group that only pretends.
 """
 
 import heapq
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -55,11 +56,13 @@ def pretended_ranks(recipe: Recipe) -> Iterator[None]:
 
     if dist.is_initialized():
         raise RecipeError("A process group is open in this process: plan zero3 in another one.")
+    hook = sys.excepthook  # which a process group replaces, to put its rank before tracebacks
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=recipe.ranks)
     try:
         yield
     finally:
         dist.destroy_process_group()
+        sys.excepthook = hook
 
 
 def fully_sharded(recipe: Recipe) -> bool:

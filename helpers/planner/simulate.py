@@ -8,6 +8,7 @@ formula. Where the path of a CPU differs from a GPU's, `cuda_kernels.py` steps i
 import contextlib
 import itertools
 import logging
+import sys
 import time
 import warnings
 from collections.abc import Callable
@@ -112,7 +113,8 @@ def simulate(recipe: Recipe, tell: Callable[[str], None] = lambda stage: None, r
             mesh = _mesh(recipe)
             kernels = CudaKernels(_autocast_dtype(recipe))
             saving = torch.autograd.graph.saved_tensors_hooks(books.keep, books.fetch)
-            with FakeTensorMode(allow_non_fake_inputs=True), books, kernels, saving, _watch_resizing(books):
+            fake = FakeTensorMode(allow_non_fake_inputs=True)
+            with _no_compiler(), fake, books, kernels, saving, _watch_resizing(books):
                 result = _run(recipe, subject, model, mesh, books, kernels, tell, repeat)
     result.seconds = time.perf_counter() - began
     return result
@@ -135,20 +137,23 @@ def _mesh(recipe: Recipe) -> Any:
 
 @contextlib.contextmanager
 def _quiet_transformers() -> Any:
-    """Keep transformers from logging advice about fake models, and from treating them as a compiler's."""
+    """Keep transformers from logging advice about models that are never used."""
     logger = logging.getLogger("transformers")
     before = logger.level
     logger.setLevel(logging.ERROR)
     try:
-        from transformers import masking_utils
-    except ImportError:  # the course's own models do without
-        masking_utils = None
-    # For a compiler, which is to handle any mask, transformers keeps one that a run without padding leaves out.
-    with patch.object(masking_utils, "is_tracing", lambda *_: False) if masking_utils else contextlib.nullcontext():
-        try:
-            yield
-        finally:
-            logger.setLevel(before)
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+def _no_compiler() -> Any:
+    """Keep transformers from taking fake tensors for a compiler's.
+
+    For a compiler, which must handle any batch, it makes an attention mask that a real run without padding leaves out.
+    """
+    masks = sys.modules.get("transformers.masking_utils")  # loaded with the model, if the model needs it
+    return patch.object(masks, "is_tracing", lambda *_: False, create=True) if masks else contextlib.nullcontext()
 
 
 @contextlib.contextmanager

@@ -1,0 +1,34 @@
+"""The reference answers of solutions/01_where_memory_goes.py, which `check` compares with.
+
+Written by `python -m helpers build`; change the source, not this file.
+"""
+
+import math
+from helpers import Claims, MemoryMeter, Prediction, Recipe, SmallCNN, SmallGPT, check, count_parameters, device_name, digits, explore_memory, human_bytes, pick_device, plan_many, show, tenant_bars, tenant_table
+import numpy as np
+import torch
+import torch.nn.functional as F
+from matplotlib.figure import Figure
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+device = pick_device()
+claims = Claims()
+MiB = 2 ** 20
+
+
+def resident_bytes(model, scheme):
+    weight = {"fp32": 4, "autocast": 4, "classic": 2, "bf16": 2}[scheme]
+    trained_too = {"fp32": 4 + 8, "autocast": 4 + 8, "classic": 2 + 4 + 8, "bf16": 2 + 4}[scheme]
+    return sum(p.numel() * (weight + trained_too * p.requires_grad) for p in model.parameters())
+
+
+def gpt_peak(vocabulary, context, layers, width, batch):
+    tokens = batch * context
+    parameters = (vocabulary + context) * width + layers * (12 * width**2 + 13 * width) + 2 * width
+    logits = 4 * tokens * vocabulary
+    kept = 4 * tokens * (16 * width * layers + 2 * width)  # 16 a block; the final norm's input and output
+    # Logits, their log-softmax, its gradient, and the gradient of the logits are alive when the backward pass begins.
+    summit = 12 * parameters + kept + 4 * logits
+    step = (12 + 4 + 4) * parameters + logits  # all gradients, foreach's copy, and the variable `logits`
+    return max(summit, step)

@@ -1,0 +1,511 @@
+# %% [markdown] name="title"
+# # 01 · Where memory goes
+#
+# **A training step has a handful of tenants; who they are follows from the program, so you can say how much memory it needs before you run
+# it, to within a few per cent.**
+#
+# | | |
+# |---|---|
+# | After this you can | name the tenants of a training step and the moment of its peak; take the "16 bytes a parameter" rule apart; say how activations grow with batch, sequence, width and depth; predict the peak of a GPT to within 10 % |
+# | Time | 75 minutes |
+# | Difficulty | ●●○ |
+# | Needs | a CPU; the same cells use a GPU where there is one |
+# | Before this | lab 00 |
+# | Syllabus | T1, T2, C1, C2, C3, C4, C5 |
+
+# %% name="setup" setup=true
+import math
+
+from helpers import (
+    Claims,
+    MemoryMeter,
+    Prediction,
+    Recipe,
+    SmallCNN,
+    SmallGPT,
+    check,
+    count_parameters,
+    device_name,
+    digits,
+    explore_memory,
+    human_bytes,
+    pick_device,
+    plan_many,
+    show,
+    tenant_bars,
+    tenant_table,
+)
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from matplotlib.figure import Figure
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+device = pick_device()
+claims = Claims()
+MiB = 2**20
+print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}, meter: {MemoryMeter().method}")
+
+# %% [markdown] name="scale_text"
+# ## 1 · Why scale hurts
+#
+# Weights alone, nothing else: a 7B model has about seven billion numbers. GPUs have 8 to 80 GB. How far does that go?
+#
+# The planner builds a model without giving it memory, so it can count the parameters of any size. (175B is GPT-3's published
+# number; there is no public config to count.)
+
+# %% name="weights_alone"
+parameters = {
+    "Llama-2-7B": count_parameters("llama-2-7b"),
+    "Llama-2-70B": count_parameters("llama-2-70b"),
+    "GPT-3 175B": 175_000_000_000,
+}
+print(f"{'':14}{'parameters':>18}{'FP32':>10}{'16 bit':>10}   80 GB GPUs for the 16-bit weights alone")
+for name, n in parameters.items():
+    print(f"{name:14}{n:>18,}{4 * n / 1e9:>7.0f} GB{2 * n / 1e9:>7.0f} GB   {math.ceil(2 * n / 80e9)}")
+claims.record("C1", "7B weights: 28 GB in FP32", "Llama-2-7B", 4 * parameters["Llama-2-7B"] / 1e9, "GB", 26.6, 29.4)
+claims.record("C1", "70B weights: 280 GB in FP32", "Llama-2-70B", 4 * parameters["Llama-2-70B"] / 1e9, "GB", 266, 294)
+
+# %% [markdown] name="scale_explained"
+# "7B" is rounded up: Llama-2-7B has 6.74 billion. And these are the weights *at rest*. Training adds tenants. To meet them, take a model that is small
+# enough for this machine and built like the large ones.
+#
+# ## 2 · The tenants of a real step
+#
+# A GPT with four layers, 128 wide, reads 8 sequences of 128 letters and takes one AdamW step in FP32.
+
+
+# %% name="step"
+def train_step(model, optimizer, ids):
+    """One step on token ids (B, T + 1): each position predicts the next one."""
+    optimizer.zero_grad()
+    logits = model(ids[:, :-1])  # (B, T, vocabulary)
+    loss = F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
+    loss.backward()
+    optimizer.step()
+
+
+def measured_step(batch=8, context=128, vocabulary=256, **sizes):
+    """Measure the second step; the first one is different, for there Adam's state is born."""
+    torch.manual_seed(0)
+    model = SmallGPT(vocabulary, context, **sizes).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=True)  # foreach: the default on a GPU
+    ids = torch.randint(vocabulary, (batch, context + 1), device=device)
+    train_step(model, optimizer, ids)
+    with MemoryMeter(model, optimizer) as meter:
+        train_step(model, optimizer, ids)
+    return meter
+
+
+gpt = SmallGPT().to(device)
+n = sum(p.numel() for p in gpt.parameters())
+print(f"{n:,} parameters: {human_bytes(4 * n)} in FP32")
+
+# %% [markdown] name="guess_peak_text"
+# **Predict.** The weights take 3.2 MiB. How many **MiB** does the whole step hold at its peak? (Lab 00's answer for a linear layer was about five times the
+# weights.)
+
+# %% name="guess_peak"
+my_guess = None  # MiB
+### BEGIN GUESS
+my_guess = (
+    4 * 3.2 + 3.2 + 4 * 8 * 128 * 4 * 128 * 16 / 2**20
+)  # five times the weights, and 16 numbers a token, layer and channel
+### END GUESS
+peak_guess = Prediction("Peak of one training step", my_guess, "MiB")
+
+# %% name="measure_step"
+step = measured_step()
+peak_guess.reveal(step.peak_bytes / MiB)
+print(step)
+
+# %% [markdown] name="tenants_explained"
+# The tenants, and why each of them is there:
+#
+# - **parameters**: the weights themselves;
+# - **gradients**: one number for each trained weight, from the backward pass until `zero_grad`;
+# - **optimizer state**: what Adam remembers, two numbers for each trained weight;
+# - **activations**: what the forward pass keeps so that the backward pass can compute gradients. The only one that depends on how much data
+#   you feed;
+# - **temporaries**: tensors that live for a moment; **kernel workspace**: scratch memory of a single operation; **inputs and other**: the batch.
+#
+# There are no gradients at the peak. They are not missing: the peak came before them. *When* is half of the answer.
+
+# %% name="timeline"
+show(
+    step.plot("One training step, tenant by tenant"),
+    "Activations grow through the forward pass; in the backward pass they shrink while gradients grow.",
+)
+for stage in step.stages:
+    left = {tenant: human_bytes(held) for tenant, held in stage.held_after.items() if held > 0.02 * step.peak_bytes}
+    print(f"{stage.name:15} peak {human_bytes(stage.peak_bytes):>10}, leaves {left}")
+
+# %% [markdown] name="timeline_explained"
+# Read it from left to right. *Forward*: activations pile up, layer on layer. *Backward*: each layer's activations are used and let go while its
+# gradients appear. *Optimizer step*: activations are gone, gradients are all there, and Adam takes some room for its arithmetic.
+#
+# The same step, block by block. Each band is one tensor; colours are tenants:
+
+# %% name="blocks"
+show(
+    step.plot_blocks(),
+    "A mountain of activations, stacked in the forward pass and taken down from the top in the backward pass.",
+)
+
+# %% [markdown] name="moment_text"
+# ## 3 · The peak moves
+#
+# So there are two candidates for the peak: the summit of the mountain, and the optimizer step. Feed one sequence in place of eight, and it is the
+# other one:
+
+# %% name="moment"
+runs = {f"batch {batch}": measured_step(batch=batch) for batch in (1, 8, 32)}
+for name, meter in runs.items():
+    print(f"{name:9} peak {human_bytes(meter.peak_bytes):>10} in {meter.peak_at}")
+show(
+    tenant_bars({name: meter.at_peak for name, meter in runs.items()}, list(step.at_peak), "Who is there at the peak"),
+    "With batch 1 the peak holds gradients and no activations; with batch 32 it is nearly all activations.",
+)
+
+# %% [markdown] name="moment_explained"
+# With batch 1 the peak holds parameters, gradients, two moments and **one more** copy of the parameters. That fifth copy is a temporary of Adam's `foreach`
+# implementation, which works on all parameters at once: fast, and at its summit it holds the square roots of all second moments. (Lab 08 gets rid
+# of it.)
+#
+# Large models with small batches are like batch 1, convolutional networks with large images like batch 32. That is why advice that helped
+# somebody else may do nothing for you: first look who your tenants are.
+#
+# ## 4 · Sixteen bytes a parameter
+#
+# "Training with Adam in mixed precision costs 16 bytes a parameter" is the rule you will hear most. It says nothing about
+# activations; it counts what *stays*. But two different schemes hide behind it:
+#
+# | bytes a parameter | weights | gradients | master weights | moments | sum |
+# |---|---|---|---|---|---|
+# | classic mixed precision | 2 | 2 | 4 | 4 + 4 | 16 |
+# | `torch.autocast` | 4 | 4 | 0 | 4 + 4 | 16 |
+#
+# The sums agree and the parts do not. Measure both, on a stack of linear layers so large that activations do not matter.
+
+
+# %% name="schemes"
+def stack():
+    torch.manual_seed(0)
+    return nn.Sequential(*(nn.Linear(512, 512, bias=False) for _ in range(8))).to(device)
+
+
+def autocast_step(model, optimizer, x, master):
+    with torch.autocast(device.type, dtype=torch.bfloat16):
+        loss = model(x).float().square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def classic_step(model, optimizer, x, master):
+    model(x.bfloat16()).float().square().mean().backward()
+    for copy, weight in zip(master, model.parameters(), strict=True):  # one at a time: one FP32 gradient is alive
+        copy.grad = weight.grad.float()
+        optimizer[copy].step()
+        copy.grad = None
+        weight.data.copy_(copy)
+    model.zero_grad()
+
+
+x = torch.randn(4, 512, device=device)
+schemes = {}
+for name, run in {"autocast": autocast_step, "classic": classic_step}.items():
+    model, master = stack(), []
+    if name == "classic":
+        master = [p.detach().clone() for p in model.parameters()]  # FP32
+        model.bfloat16()
+        optimizer = {copy: torch.optim.Adam([copy], foreach=False) for copy in master}
+        optimizers = list(optimizer.values())
+    else:
+        optimizer = torch.optim.Adam(model.parameters(), foreach=False)
+        optimizers = [optimizer]
+    run(model, optimizer, x, master)
+    with MemoryMeter(model, optimizers) as meter:
+        run(model, optimizer, x, master)
+    schemes[name] = meter
+each = sum(p.numel() for p in model.parameters())
+print(f"{'bytes a parameter':24}" + "".join(f"{name:>10}" for name in schemes))
+for tenant in ("parameters", "gradients", "optimizer state", "inputs and other", "weight copies"):
+    print(f"{tenant:24}" + "".join(f"{meter.largest[tenant] / each:>10.2f}" for meter in schemes.values()))
+print(f"{'peak':24}" + "".join(f"{meter.peak_bytes / each:>10.2f}" for meter in schemes.values()))
+stays = {name: meter.stages[-1].held_after for name, meter in schemes.items()}
+
+# %% [markdown] name="schemes_explained"
+# In the classic scheme the master weights stand under *inputs and other*: the meter was told of the model and the optimizer, and they belong to
+# neither. Gradients are 2 bytes plus the single FP32 gradient being applied.
+#
+# Under autocast there is a fifth item, *weight copies*: the 16-bit casts that autocast makes in the forward pass and keeps for the backward pass.
+# They are gone when the optimizer steps, so they count only if your peak is in the backward pass.
+#
+# The peak exceeds 16 in both, a little: temporaries of Adam, one layer at a time, because `foreach` is off here.
+
+# %% name="claim_16"
+for name, meter in schemes.items():
+    sixteen = [meter.largest[t] for t in ("parameters", "gradients", "optimizer state", "inputs and other")]
+    sixteen = (sum(sixteen) - x.nbytes) / each
+    claims.record(
+        "C2", "Adam in mixed precision: 16 bytes a parameter", f"{name}, 8 linear layers", sixteen, "bytes", 15.5, 17
+    )
+n7 = parameters["Llama-2-7B"]
+for words, low, high, measured in (
+    ("Adam's states for 7B: 56 GB", 53, 59, 2 * 4 * n7 / 1e9),
+    ("and 84 GB with the FP32 master copy", 80, 88, 3 * 4 * n7 / 1e9),
+):
+    claims.record("C3", words, "Llama-2-7B, counted", measured, "GB", low, high)
+print(claims)
+
+# %% [markdown] name="stays_task"
+# ### Your turn: what stays
+#
+# Write the rule down as code, for four schemes, and for models that are partly frozen.
+#
+# **Contract.** `resident_bytes(model, scheme)` returns the bytes of weights, gradients, master weights and Adam's two moments of `model` (an `nn.Module`;
+# only the number of its elements matters, its dtype does not):
+#
+# - `"fp32"`: everything in FP32;
+# - `"autocast"`: as above, weights and gradients in FP32 (leave the weight copies out);
+# - `"classic"`: 16-bit weights and gradients; for each *trained* parameter an FP32 master copy; moments in FP32;
+# - `"bf16"`: weights, gradients and moments all in BF16, no master copy.
+#
+# A frozen parameter (`requires_grad` is False) has a weight and nothing else. A shared parameter counts once. Buffers do not count.
+
+
+# %% name="stays" answer=true reveal=true
+def resident_bytes(model, scheme):
+    ### BEGIN SOLUTION
+    weight = {"fp32": 4, "autocast": 4, "classic": 2, "bf16": 2}[scheme]
+    trained_too = {"fp32": 4 + 8, "autocast": 4 + 8, "classic": 2 + 4 + 8, "bf16": 2 + 4}[scheme]
+    return sum(p.numel() * (weight + trained_too * p.requires_grad) for p in model.parameters())
+    ### END SOLUTION
+
+
+# %% name="stays_check"
+check("lab01.stays", resident_bytes)
+
+# %% [markdown] name="growth_text"
+# ## 5 · How activations grow
+#
+# Activations depend on four sizes: **batch**, **sequence**, **width** and **layers**. Change one at a time, double and double again, and look how
+# the activations follow. If they grow as size to the power *p*, then in a picture with two logarithmic axes they lie on a line of slope *p*.
+#
+# **Predict.** Double the sequence length. Do the activations double, or more than double?
+
+# %% name="guess_growth"
+my_guess = None  # activations at 256 tokens / activations at 128 tokens
+### BEGIN GUESS
+my_guess = 2  # fused attention never writes the T x T scores to memory
+### END GUESS
+growth_guess = Prediction("Activations at 256 tokens, relative to 128", my_guess, "times")
+
+
+# %% name="growth"
+def activations(**sizes):
+    return measured_step(**sizes).largest["activations"]
+
+
+base = {"batch": 4, "context": 64, "layers": 4, "width": 64}
+tried = {"batch": (4, 8, 16, 32), "context": (64, 128, 256), "layers": (2, 4, 8), "width": (64, 128, 256)}
+grown = {size: [activations(**base | {size: value}) for value in values] for size, values in tried.items()}
+growth_guess.reveal(grown["context"][2] / grown["context"][1])
+slopes = {size: np.polyfit(np.log(tried[size]), np.log(held), 1)[0] for size, held in grown.items()}
+for size, held in grown.items():
+    print(f"{size:8} {tried[size]}: {', '.join(human_bytes(h) for h in held)}; power {slopes[size]:.2f}")
+    claims.record("C4", f"activations grow with {size}, power 1", "GPT, fused attention", slopes[size], "", 0.85, 1.15)
+
+# %% [markdown] name="growth_explained"
+# Powers of almost 1. "Almost" has a name: whatever does not scale with that size is a constant that flattens the line. The logits (batch × sequence ×
+# vocabulary) do not grow with layers or width.
+#
+# The power for the sequence surprises people who have read that attention is quadratic. It is quadratic in *arithmetic*. In memory it depends on whether somebody writes down
+# the scores, a T × T table for each head. A **fused** kernel works through the table in tiles and never does. Switch to plain attention and see:
+
+# %% name="eager"
+contexts = (64, 128, 256, 512)
+fused = [activations(context=context, batch=2, width=64) for context in contexts]
+with sdpa_kernel(SDPBackend.MATH):  # plain matrix products and a softmax, scores in memory
+    eager = [activations(context=context, batch=2, width=64) for context in contexts]
+figure = Figure(figsize=(7, 3.4), layout="constrained")
+axes = figure.add_subplot()
+axes.loglog(contexts, np.array(eager) / MiB, "o-", base=2, color="#D55E00", label="scores in memory")
+axes.loglog(contexts, np.array(fused) / MiB, "s-", base=2, color="#0072B2", label="fused")
+axes.set(title="Activations against sequence length", xlabel="tokens", ylabel="MiB")
+axes.legend(frameon=False)
+show(figure, "The line of fused attention has slope 1; that of plain attention bends towards slope 2.")
+scores = [e - f for e, f in zip(eager, fused, strict=True)]
+power = np.polyfit(np.log(contexts[1:]), np.log(scores[1:]), 1)[0]
+print("what plain attention keeps in addition:", [human_bytes(s) for s in scores], f"power {power:.2f}")
+claims.record("C4", "quadratic where scores are kept", "GPT, plain attention, the scores alone", power, "", 1.85, 2.15)
+
+# %% [markdown] name="exceed_text"
+# "In big models activations can exceed the parameters." A big model does not fit here, but the planner can say. GPT-2 XL, 1.6 billion parameters, BF16 autocast,
+# sequences of 1,024 tokens:
+
+# %% name="exceed"
+batches = (1, 2, 4, 8)
+xl = plan_many([Recipe("gpt2-xl", batch=batch, seq=1024, precision="bf16-amp") for batch in batches])
+for answer in xl:
+    held = {t: f"{b / 2**30:.1f}" for t, b in answer.at_peak.items() if b > 2**27}
+    print(f"batch {answer.recipe.batch}: peak {answer.peak_allocated_bytes / 2**30:5.1f} GiB; GiB by tenant: {held}")
+ratio = xl[-1].at_peak["activations"] / xl[-1].at_peak["parameters"]
+claims.record("C4", "activations can exceed the parameters", "GPT-2 XL, batch 8 x 1,024", ratio, "times", 1, math.inf)
+
+# %% [markdown] name="control_text"
+# ## 6 · A rule of thumb that must fail
+#
+# Sixteen bytes a parameter and nothing else: does that predict a peak? Put it to the test on the CNN of lab 03. It must fail there, and by how much is the point.
+
+# %% name="control"
+data = digits(device, size=16)
+images, labels = data.train_x[:256].clone(), data.train_y[:256].clone()
+cnn = SmallCNN(32).to(device)
+optimizer = torch.optim.AdamW(cnn.parameters())
+for _ in range(2):
+    optimizer.zero_grad()
+    with MemoryMeter(cnn, optimizer) as meter:
+        F.cross_entropy(cnn(images), labels).backward()
+        optimizer.step()
+rule = 16 * sum(p.numel() for p in cnn.parameters())
+print(f"CNN: rule {human_bytes(rule)}, measured {human_bytes(meter.peak_bytes)}: {meter.peak_bytes / rule:.0f}x off")
+print(f"GPT, batch 1: rule {human_bytes(16 * n)}, measured {human_bytes(runs['batch 1'].peak_bytes)}")
+
+# %% [markdown] name="ledger_text"
+# ## 7 · Predict any GPT
+#
+# Now put it together. What does one block of this GPT keep for the backward pass, for each token? Ask the meter: it knows the operation that made each stretch of
+# memory, and the module.
+
+# %% name="ledger"
+width, tokens = 128, 8 * 128
+made = [life for life in step.lifetimes if life.tenant == "activations"]
+block = [life for life in made if life.op.module.startswith("blocks.1")]
+print("kept by one block, in units of tokens x width x 4 bytes:")
+for life in sorted(block, key=lambda life: life.start):
+    print(f"  {life.nbytes / (tokens * width * 4):>6.2f}  {life.op.name.split('.')[1]:42} {life.op.module}")
+print(f"  {sum(life.nbytes for life in block) / (tokens * width * 4):>6.2f}  in all")
+rest = [life for life in made if not life.op.module.startswith("blocks") and life.nbytes > 2**16]
+for life in rest:
+    shape = "tokens x vocabulary" if life.nbytes == tokens * 256 * 4 else "tokens x width"
+    print(f"outside the blocks: {human_bytes(life.nbytes):>10}  {life.op.name} ({shape})")
+
+# %% [markdown] name="ledger_explained"
+# Read the list as a walk through the block: the norm's output feeds the three products q, k, v (3); attention keeps its output; the sum with the
+# residual stream is what the second norm keeps; the MLP is four times as wide, before GELU and after it.
+#
+# Small entries are row statistics of the norms and of attention. And then the **logits**: one number for each token and *each word of the vocabulary*. At the peak,
+# in the first operation of the backward pass, several tensors of that size are alive at once. Find them:
+
+# %% name="logits"
+logits_bytes = tokens * 256 * 4
+for life in step.lifetimes:
+    if life.nbytes == logits_bytes and life.op.name != "made earlier":
+        born, died = ((moment or step.ended) - step.began for moment in (life.start, life.end))
+        print(f"{life.tenant:12} from {born / 1e6:5.1f} to {died / 1e6:5.1f} ms, made by {life.op}")
+
+# %% [markdown] name="peak_task"
+# ### Your turn: the peak of a GPT
+#
+# **Contract.** `gpt_peak(vocabulary, context, layers, width, batch)` returns the bytes at the peak of `train_step` (the second one, as above) for `SmallGPT(vocabulary, context,
+# layers, width)` in FP32 with AdamW, `foreach=True`. No model is built in it: arithmetic on five integers.
+#
+# The check measures five GPTs of very different shapes and accepts predictions **within 10 %** for all of them. You need:
+#
+# - the number of parameters. Token embedding (shared with the output layer), position embedding, final norm; a block has four matrices (`qkv`: 3 × width², `out`: width²,
+#   the MLP: 8 × width²), their biases and two norms. Print `SmallGPT()` if in doubt;
+# - who is there at the summit of the mountain, and who in the optimizer step. The larger of the two is the peak.
+
+
+# %% name="peak" answer=true reveal=true
+def gpt_peak(vocabulary, context, layers, width, batch):
+    ### BEGIN SOLUTION
+    tokens = batch * context
+    parameters = (vocabulary + context) * width + layers * (12 * width**2 + 13 * width) + 2 * width
+    logits = 4 * tokens * vocabulary
+    kept = 4 * tokens * (16 * width * layers + 2 * width)  # 16 a block; the final norm's input and output
+    # Logits, their log-softmax, its gradient, and the gradient of the logits are alive when the backward pass begins.
+    summit = 12 * parameters + kept + 4 * logits
+    step = (12 + 4 + 4) * parameters + logits  # all gradients, foreach's copy, and the variable `logits`
+    return max(summit, step)
+    ### END SOLUTION
+
+
+# %% name="peak_check"
+check("lab01.peak", gpt_peak)
+
+# %% [markdown] name="temporaries_text"
+# ## 8 · Temporaries, reserve, fragmentation
+#
+# "Temporaries, the allocator's reserve and fragmentation add 20 to 30 % in practice." Two things are mixed in this sentence. Temporaries are tensors, and you have
+# measured them. The **reserve** is what CUDA's allocator has taken from the GPU and not given back: it keeps what was freed for the next request, in pieces that may not fit. The
+# planner replays every allocation of a step through the allocator's rules (lab 06 opens that box), so both can be told apart for models that do not fit here.
+
+# %% name="temporaries"
+recipes = [
+    Recipe("gpt2", batch=8, seq=512, precision="bf16-amp"),
+    Recipe("bert-base", batch=16, seq=128, precision="bf16-amp"),
+    Recipe("vit-b-16", batch=32, precision="fp32"),
+    Recipe("resnet-50", batch=32, precision="bf16-amp"),
+    Recipe("llama-3.2-1b", batch=1, seq=1024, precision="bf16"),
+    Recipe("llama-3.2-1b", batch=1, seq=1024, precision="bf16", lora_rank=16, checkpointing="every"),
+]
+print(f"{'':62}{'temporaries':>12}{'reserve':>9}")
+for answer in plan_many(recipes):
+    passing = answer.at_peak["temporaries"] + answer.at_peak["kernel workspace"]
+    rest = answer.peak_allocated_bytes - passing
+    reserved = sum(answer.reserved_bytes) / 2
+    print(f"{answer.recipe.words:62}{passing / rest:>11.0%}{reserved / answer.peak_allocated_bytes - 1:>9.0%}")
+    total = 100 * (reserved / rest - 1)
+    claims.record("C5", "temporaries and reserve add 20 to 30 %", answer.recipe.words, total, "%", 20, 30)
+
+# %% [markdown] name="temporaries_explained"
+# There is no such constant. Temporaries depend on what the peak operation is: with a large vocabulary it is several copies of the logits, with Adam's `foreach` a copy of the
+# parameters, with a CNN next to nothing. A rule of thumb that is right for somebody's model is a measurement of somebody's model.
+#
+# ## 9 · Play
+#
+# The calculator below asks the planner. Turn one knob at a time, and say before you do which tenant will move and whether the peak will be elsewhere afterwards. Start
+# with the question: *what is the largest batch of 1,024 tokens for GPT-2 XL on 24 GiB, and what would you change first to double it?* (A change of model takes the planner a
+# few seconds.)
+
+# %% name="play"
+explore_memory(Recipe("gpt2-xl", batch=2, seq=1024, precision="bf16-amp"))
+
+# %% [markdown] name="summary_text"
+# ## 10 · What was said, what was measured
+
+# %% name="summary"
+print(tenant_table(runs))
+print()
+sizes = {"vocabulary": 256, "context": 128, "layers": 4, "width": 128}
+for batch in (1, 8, 32):
+    try:
+        said = gpt_peak(batch=batch, **sizes)
+    except NotImplementedError:
+        said = math.nan
+    measured = runs[f"batch {batch}"].peak_bytes
+    print(
+        f"batch {batch:2}: your formula {said / MiB:7.1f} MiB, measured {measured / MiB:7.1f} MiB, {said / measured - 1:+.1%}"
+    )
+
+# %% name="claims"
+claims
+
+# %% [markdown] name="recap"
+# ## Recap
+#
+# - Parameters, gradients and optimizer state follow from the number of parameters; activations from batch × sequence × width × layers; logits from batch × sequence × vocabulary.
+# - The peak is a *moment*: the beginning of the backward pass or the optimizer step. Only who is there at that moment matters.
+# - Sixteen bytes a parameter is a sum of different parts in different schemes, and says nothing about activations.
+# - Fused attention made memory linear in the sequence.
+#
+# **What to reach for when.** Activations on top? Mixed precision (lab 03), accumulation (04), checkpointing (05). Optimizer state on top? Lean
+# optimizers (08), sharding (12). Weights on top? LoRA and quantization (14).
+#
+# **Sources.** Rajbhandari et al. 2020, *ZeRO*, section 3 (the 16 bytes); Korthikanti et al. 2022, *Reducing Activation Recomputation*, section 4 (activations of a transformer, term by term); Dao et al.
+# 2022, *FlashAttention*; PyTorch documentation, *CUDA semantics: memory management*.
