@@ -27,6 +27,7 @@ def _parser() -> argparse.ArgumentParser:
     build = commands.add_parser("build", help="build the notebooks from their sources")
     build.add_argument("names", nargs="*", metavar="NAME", help="a source, or the beginning of its name; default: all")
     build.add_argument("--check", action="store_true", help="build nothing; fail when a notebook is stale")
+    build.add_argument("--rerun", action="store_true", help="run solutions again whose source has not changed")
 
     grade = commands.add_parser("grade", help="grade a folder of hand-ins, one folder a student")
     grade.add_argument("submissions", type=Path, metavar="SUBMISSIONS")
@@ -79,7 +80,7 @@ def _run(args: argparse.Namespace) -> int:
                     else "All notebooks match their sources."
                 )
                 return 1 if found else 0
-            build(args.names)
+            build(args.names, args.rerun)
         except BuildError as error:
             return _fail(str(error))
         return 0

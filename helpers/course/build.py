@@ -237,8 +237,10 @@ def problems(names: list[str]) -> list[str]:
     return found
 
 
-def build(names: list[str]) -> None:
+def build(names: list[str], rerun: bool = False) -> None:
     """Write all files of the chosen sources; execute the solutions whose source has changed.
+
+    With `rerun`, execute the others too: their outputs are of helpers that may have changed since.
 
     Raises:
         BuildError: a source is malformed, or a name matches none.
@@ -250,7 +252,7 @@ def build(names: list[str]) -> None:
             path.write_text(text, encoding="utf-8", newline="\n")
     README.write_text(readme(), encoding="utf-8", newline="\n")
     for source in chosen:
-        if solution_problem(source) is None:
+        if solution_problem(source) is None and not rerun:
             print(f"{source.name}: up to date")
             continue
         print(f"{source.name}: running the solution", flush=True)
