@@ -1,0 +1,235 @@
+# %% [markdown] name="title"
+# # X2 · A batch of 256 from micro-batches of 64
+#
+# **Graded exercise, 10 points.** You write the accumulated step and everything around it that people get wrong: ragged micro-batches,
+# tokens that do not count, the scaler and the clipping, the end of an epoch, the scheduler, and BatchNorm.
+#
+# | | |
+# |---|---|
+# | After this you can | accumulate gradients so that the update is the whole batch's to the last digit; prove it; say what does not survive a split |
+# | Time | 60 to 90 minutes |
+# | Difficulty | ●●○ |
+# | Needs | a CPU |
+# | Before this | lab 04 |
+# | Syllabus | X2 (T8, C8, P4) |
+#
+# Five answer cells, each followed by its check. A check prints what it found and what to look at; run it as often
+# as you like. Save the notebook when you are done: it is your hand-in, and its name must stay as it is.
+
+# %% name="setup" setup=true
+from helpers import MemoryMeter, SmallCNN, check, device_name, digits, human_bytes, pick_device
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+device = pick_device()
+print(f"{device_name(device)} ({device.type}), torch {torch.__version__}")
+
+# %% [markdown] name="step_task"
+# ## Part 1 · The accumulated step (4 points)
+#
+# **Contract.** `accumulated_step` takes **one** optimizer step on the batch and returns its loss.
+#
+# - `x` (N, ...) and `y` (N, ...) are the whole batch, on the model's device. The model must see at most `micro_batch` rows at a time, in their order; when N is not a
+#   multiple, the last micro-batch is smaller.
+# - `loss_fn(outputs, y)` returns the **mean** over the rows it is given (such as `F.cross_entropy`).
+# - The update equals that of the whole batch at once: each of the N rows weighs 1/N.
+# - Gradients of earlier steps must not leak into this one.
+# - Memory: activations of one micro-batch at a time.
+# - Returns the mean loss over all N rows: a detached tensor with no dimensions.
+
+
+# %% name="step" answer=true
+def accumulated_step(model, optimizer, loss_fn, x, y, micro_batch):
+    ### BEGIN SOLUTION
+    optimizer.zero_grad()
+    total = torch.zeros((), device=x.device)
+    for xs, ys in zip(x.split(micro_batch), y.split(micro_batch), strict=True):
+        loss = loss_fn(model(xs), ys) * (len(xs) / len(x))
+        loss.backward()
+        total = total + loss.detach()
+    optimizer.step()
+    return total
+    ### END SOLUTION
+
+
+# %% name="step_check" points=4
+check("x2.step", accumulated_step)
+
+# %% [markdown] name="tokens_task"
+# ## Part 2 · Tokens (1 point)
+#
+# In text, rows have different lengths; the rest of a row is padding, and its target is -100: it does not count. "Mean" then means the mean over **targets that
+# count**, in the whole batch. A micro-batch of short rows holds fewer of them and must weigh less.
+#
+# **Contract.** `token_step` is like `accumulated_step`, for a language model and the cross-entropy of its logits.
+#
+# - `ids` (N, T) and `targets` (N, T) of int64; `model(ids)` returns logits (N, T, vocabulary).
+# - Each target other than -100 weighs the same. Some micro-batches may have none; the batch has at least one.
+# - Returns the mean loss over all targets that count.
+
+
+# %% name="tokens" answer=true
+def token_step(model, optimizer, ids, targets, micro_batch):
+    ### BEGIN SOLUTION
+    optimizer.zero_grad()
+    counted = (targets != -100).sum()
+    total = torch.zeros((), device=ids.device)
+    for xs, ys in zip(ids.split(micro_batch), targets.split(micro_batch), strict=True):
+        logits = model(xs)  # (n, T, vocabulary)
+        loss = F.cross_entropy(logits.flatten(0, 1), ys.flatten(), reduction="sum") / counted
+        loss.backward()
+        total = total + loss.detach()
+    optimizer.step()
+    return total
+    ### END SOLUTION
+
+
+# %% name="tokens_check" points=1
+check("x2.tokens", token_step)
+
+# %% [markdown] name="scaled_task"
+# ## Part 3 · Scaler and clipping (1 point)
+#
+# Bring in a loss scaler and gradient clipping. Both want to see the gradient of the *whole* batch: clip four quarters one by one and you have clipped something
+# else.
+#
+# **Contract.** `scaled_step` is like `accumulated_step` with the cross-entropy of the model's outputs, and
+#
+# - `scaler` has `scale`, `unscale_`, `step` and `update`, as `torch.amp.GradScaler`;
+# - the **true** gradient of the whole batch is clipped to norm `max_norm` over all parameters;
+# - for one step, the scaler is asked to unscale, step and update once each. (Autocast is left out here: it changes nothing about the order.)
+
+
+# %% name="scaled" answer=true
+def scaled_step(model, optimizer, scaler, x, y, micro_batch, max_norm):
+    ### BEGIN SOLUTION
+    optimizer.zero_grad()
+    for xs, ys in zip(x.split(micro_batch), y.split(micro_batch), strict=True):
+        loss = F.cross_entropy(model(xs), ys) * (len(xs) / len(x))
+        scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+    scaler.step(optimizer)
+    scaler.update()
+    ### END SOLUTION
+
+
+# %% name="scaled_check" points=1
+check("x2.scaled", scaled_step)
+
+# %% [markdown] name="epoch_task"
+# ## Part 4 · An epoch (2 points)
+#
+# In a real loop micro-batches come from a loader, one after the other, and an epoch need not end on a full group.
+#
+# **Contract.** `train_epoch` goes through `loader` once.
+#
+# - `loader` yields micro-batches `(x, y)`; it has no length and can be read once. Their sizes may differ.
+# - Each group of `accumulate` micro-batches makes one update. What is left at the end makes a smaller group with an update of its own.
+# - Within a group each **row** weighs the same. The model sees each micro-batch as it came: one call, whole.
+# - `scheduler.step()` is called once after each update: a schedule is written in updates.
+# - `loss_fn` is as in part 1. Returns a list with the mean loss of each group, as floats or detached tensors.
+
+
+# %% name="epoch" answer=true
+def train_epoch(model, optimizer, scheduler, loss_fn, loader, accumulate):
+    ### BEGIN SOLUTION
+    losses, rows, total = [], 0, 0.0
+
+    def update():
+        for parameter in model.parameters():
+            parameter.grad /= rows  # the group's size is known only now
+        optimizer.step()
+        optimizer.zero_grad()
+        scheduler.step()
+        losses.append(total / rows)
+
+    optimizer.zero_grad()
+    micro_batches = 0
+    for x, y in loader:
+        loss = loss_fn(model(x), y) * len(x)  # the sum over rows
+        loss.backward()
+        rows, total = rows + len(x), total + loss.item()
+        micro_batches += 1
+        if micro_batches == accumulate:
+            update()
+            rows, total, micro_batches = 0, 0.0, 0
+    if micro_batches:
+        update()
+    return losses
+    ### END SOLUTION
+
+
+# %% name="epoch_check" points=2
+check("x2.epoch", train_epoch)
+
+# %% [markdown] name="groupnorm_task"
+# ## Part 5 · BatchNorm (2 points)
+#
+# BatchNorm normalizes with the mean and variance of the rows it is given: with 64 rows they are not those of 256, so no weighting of gradients can make accumulation
+# equal to the whole batch. GroupNorm normalizes each row by itself.
+#
+# **Contract.** `with_group_norm(model, groups)` replaces every `nn.BatchNorm2d` in `model`, however deep, and returns the model.
+#
+# - Each becomes `nn.GroupNorm(groups, channels)` with the same scale (`weight`), shift (`bias`), `eps`, dtype and device.
+# - Nothing else changes. The model itself is never a BatchNorm2d.
+
+
+# %% name="groupnorm" answer=true
+def with_group_norm(model, groups):
+    ### BEGIN SOLUTION
+    for module in list(model.modules()):
+        for name, child in module.named_children():
+            if isinstance(child, nn.BatchNorm2d):
+                norm = nn.GroupNorm(groups, child.num_features, eps=child.eps)
+                norm.to(child.weight.device, child.weight.dtype)
+                norm.load_state_dict({"weight": child.weight, "bias": child.bias})
+                setattr(module, name, norm)
+    return model
+    ### END SOLUTION
+
+
+# %% name="groupnorm_check" points=2
+check("x2.groupnorm", with_group_norm)
+
+# %% [markdown] name="table_text"
+# ## Your table
+#
+# Four runs of one step on 256 digits: the whole batch and micro-batches of 64, with BatchNorm and with GroupNorm. How far is the accumulated
+# update from the whole batch's, and what did it save?
+
+# %% name="table"
+try:
+    data = digits(device, size=16)
+    images, labels = data.train_x[:256].clone(), data.train_y[:256].clone()
+    print(f"{'':12}{'micro-batch':>12}{'peak':>12}{'distance of the update':>25}")
+    for name in ("BatchNorm", "GroupNorm"):
+        updates = {}
+        for micro_batch in (256, 64):
+            torch.manual_seed(0)
+            model = SmallCNN(16).to(device)
+            if name == "GroupNorm":
+                model = with_group_norm(model, 4)
+            before = torch.cat([p.detach().flatten() for p in model.parameters()])
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            with MemoryMeter(model, optimizer) as meter:
+                accumulated_step(model, optimizer, F.cross_entropy, images, labels, micro_batch)
+            updates[micro_batch] = torch.cat([p.detach().flatten() for p in model.parameters()]) - before
+            distance = (updates[micro_batch] - updates[256]).norm() / updates[256].norm()
+            print(f"{name:12}{micro_batch:>12}{human_bytes(meter.peak_bytes):>12}{distance.item():>25.2g}")
+except NotImplementedError:
+    print("The table appears when parts 1 and 5 are done.")
+
+# %% [markdown] name="hand_in"
+# ## Hand in
+#
+# Save this notebook under the name it has. Your instructor collects it as `YOUR_NAME/04_x2_batch_256.ipynb` and grades it with
+#
+# ```
+# python -m helpers grade SUBMISSIONS --out GRADES
+# ```
+#
+# Grading takes only your five answer cells, runs them with other random numbers, and asks the same ten questions. Changes
+# elsewhere in the notebook neither help nor hurt.

@@ -1,0 +1,331 @@
+"""Wrong and right answers for X2."""
+
+from . import Mutant
+
+STEP, TOKENS, SCALED, EPOCH, NORM = "x2.step", "x2.tokens", "x2.scaled", "x2.epoch", "x2.groupnorm"
+FULL, RAGGED, ONE, MEMORY = (
+    "update_equals_full_batch",
+    "ragged_last_micro_batch",
+    "one_step_of_micro_batches",
+    "memory_falls_to_the_micro_batch",
+)
+WEIGH, CLIP = "tokens_weigh_the_same", "clips_the_whole_gradient_once"
+LAST, SCHEDULER = "last_group_counts", "scheduler_steps_with_the_optimizer"
+REPLACED, MATTER = "every_batch_norm_is_replaced", "micro_batches_no_longer_matter"
+
+# Words of the reference that mutants replace.
+LOOP = "    for xs, ys in zip(x.split(micro_batch), y.split(micro_batch), strict=True):\n"
+STEP_LOSS = "        loss = loss_fn(model(xs), ys) * (len(xs) / len(x))\n"
+STEP_TAIL = (
+    STEP_LOSS
+    + "        loss.backward()\n        total = total + loss.detach()\n    optimizer.step()\n    return total\n"
+)
+STEP_HEAD = (
+    "def accumulated_step(model, optimizer, loss_fn, x, y, micro_batch):\n    optimizer.zero_grad()\n"
+    "    total = torch.zeros((), device=x.device)\n"
+)
+
+
+def one(name: str, part: str, rejected_by: str, *replace: tuple[str, str]) -> Mutant:
+    return Mutant(name, part, rejected_by, replace)
+
+
+def step(name: str, rejected_by: str, body: str) -> Mutant:
+    """A mutant with another body of the accumulated step."""
+    return Mutant(
+        name,
+        STEP,
+        rejected_by,
+        ((STEP_HEAD + LOOP + STEP_TAIL, STEP_HEAD.partition("\n")[0] + "\n" + body),),
+    )
+
+
+MUTANTS = [
+    # the step
+    step("one big batch", ONE, """
+    optimizer.zero_grad()
+    loss = loss_fn(model(x), y)
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
+"""),
+    step("one big batch, memory tells", MEMORY, """
+    optimizer.zero_grad()
+    loss = loss_fn(model(x), y)
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
+"""),
+    step("summed losses with one backward", MEMORY, """
+    optimizer.zero_grad()
+    pieces = zip(x.split(micro_batch), y.split(micro_batch))
+    loss = sum(loss_fn(model(xs), ys) * len(xs) / len(x) for xs, ys in pieces)
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
+"""),
+    step("full batch behind a faked forward", MEMORY, """
+    optimizer.zero_grad()
+    hooks, model._forward_pre_hooks = model._forward_pre_hooks, type(model._forward_pre_hooks)()
+    loss = loss_fn(model(x), y)
+    loss.backward()
+    model._forward_pre_hooks = hooks
+    for xs in x.split(micro_batch):
+        for hook in list(hooks.values()):
+            hook(model, (xs,))
+    optimizer.step()
+    return loss.detach()
+"""),
+    step("outputs kept to the end", MEMORY, """
+    optimizer.zero_grad()
+    kept, total = [], torch.zeros(())
+    for xs, ys in zip(x.split(micro_batch), y.split(micro_batch)):
+        loss = loss_fn(model(xs), ys) * len(xs) / len(x)
+        loss.backward(retain_graph=True)
+        kept.append(loss)
+    optimizer.step()
+    return sum(kept).detach()
+"""),
+    step("mean of the gradients' signs", FULL, """
+    optimizer.zero_grad()
+    total = torch.zeros(())
+    for xs, ys in zip(x.split(micro_batch), y.split(micro_batch)):
+        loss = loss_fn(model(xs), ys) * len(xs) / len(x)
+        loss.backward()
+        total = total + loss.detach()
+    for p in model.parameters():
+        p.grad.sign_()
+    optimizer.step()
+    return total
+"""),
+    one("no division", STEP, FULL, (STEP_LOSS, "        loss = loss_fn(model(xs), ys)\n")),
+    one("division by a constant", STEP, FULL, (STEP_LOSS, "        loss = loss_fn(model(xs), ys) / 4\n")),
+    one("division twice", STEP, FULL, (STEP_LOSS, STEP_LOSS.replace(")\n", ") * (len(xs) / len(x))\n"))),
+    one("mean of means", STEP, RAGGED, (STEP_LOSS,
+        "        loss = loss_fn(model(xs), ys) / len(x.split(micro_batch))\n")),
+    one("rows over micro-batch size", STEP, RAGGED, (STEP_LOSS,
+        "        loss = loss_fn(model(xs), ys) * micro_batch / len(x)\n")),
+    one("ragged micro-batch dropped", STEP, RAGGED, (STEP_LOSS,
+        "        if len(xs) < micro_batch:\n            break\n" + STEP_LOSS)),
+    one("zero_grad missing", STEP, FULL, (STEP_HEAD, STEP_HEAD.replace("    optimizer.zero_grad()\n", ""))),
+    one("zero_grad for each micro-batch", STEP, FULL, (STEP_LOSS, STEP_LOSS + "        optimizer.zero_grad()\n")),
+    one("a step for each micro-batch", STEP, ONE, (STEP_TAIL,
+        STEP_TAIL.replace("    optimizer.step()\n", "").replace("loss.detach()\n", "loss.detach()\n        optimizer.step()\n"))),
+    one("returns the last loss", STEP, ONE, (STEP_TAIL, STEP_TAIL.replace("return total", "return loss.detach()"))),
+    one("returns a live graph", STEP, ONE, (STEP_TAIL, STEP_TAIL.replace("loss.detach()", "loss"))),
+    one("micro-batches of one row", STEP, ONE, (STEP_HEAD + LOOP, STEP_HEAD + LOOP.replace("micro_batch", "1"))),
+    # tokens
+    one("mean of token means", TOKENS, WEIGH, ('reduction="sum") / counted', "reduction='mean') * (len(xs) / len(ids))")),
+    one("all tokens counted", TOKENS, WEIGH, ("(targets != -100).sum()", "targets.numel()")),
+    one("tokens of the micro-batch counted", TOKENS, WEIGH, ("/ counted", "/ (ys != -100).sum().clamp(min=1)")),
+    one("NaN from an empty micro-batch", TOKENS, WEIGH, ('reduction="sum") / counted',
+        "reduction='mean') * ((ys != -100).sum() / counted)")),
+    one("whole text at once", TOKENS, WEIGH, ("ids.split(micro_batch), targets.split(micro_batch)",
+        "ids.split(len(ids)), targets.split(len(ids))")),
+    # scaler and clipping
+    one("clips scaled gradients", SCALED, CLIP, (
+        "    scaler.unscale_(optimizer)\n    torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)\n",
+        "    torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)\n    scaler.unscale_(optimizer)\n")),
+    one("never clips", SCALED, CLIP, ("    torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)\n", "")),
+    one("clips each micro-batch", SCALED, CLIP, ("        scaler.scale(loss).backward()\n",
+        "        scaler.scale(loss).backward()\n"
+        "        torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm * 1024)\n")),
+    one("update for each micro-batch", SCALED, CLIP, ("        scaler.scale(loss).backward()\n",
+        "        scaler.scale(loss).backward()\n        scaler.update(1024.0)\n")),
+    Mutant("scaler left out", SCALED, CLIP, (("scaler.scale(loss).backward()", "loss.backward()"),),
+        raises="Attempted unscale_ but _scale is None"),
+    one("unscale for each micro-batch", SCALED, CLIP, (
+        "        scaler.scale(loss).backward()\n    scaler.unscale_(optimizer)\n",
+        "        scaler.scale(loss).backward()\n        scaler.unscale_(optimizer)\n        scaler.update(1024.0)\n")),
+    # the epoch
+    one("last partial group dropped", EPOCH, LAST, ("    if micro_batches:\n        update()\n    return", "    return")),
+    one("last group divided like a full one", EPOCH, LAST, ("    if micro_batches:\n        update()",
+        "    if micro_batches:\n        rows = rows * accumulate / micro_batches\n        update()")),
+    one("update for each micro-batch of the epoch", EPOCH, LAST, ("if micro_batches == accumulate:", "if True:")),
+    one("gradients leak into the next group", EPOCH, LAST, (
+        "        optimizer.step()\n        optimizer.zero_grad()\n        scheduler", "        optimizer.step()\n        scheduler")),
+    one("micro-batches weigh the same", EPOCH, LAST, ("* len(x)  # the sum over rows", "* 16")),
+    one("scheduler for each micro-batch", EPOCH, SCHEDULER, ("        scheduler.step()\n", ""),
+        ("        micro_batches += 1\n", "        micro_batches += 1\n        scheduler.step()\n")),
+    one("scheduler forgotten", EPOCH, SCHEDULER, ("        scheduler.step()\n", "")),
+    one("scheduler once an epoch", EPOCH, SCHEDULER, ("        scheduler.step()\n", ""),
+        ("    return losses", "    scheduler.step()\n    return losses")),
+    # normalization
+    one("children only", NORM, REPLACED, ("list(model.modules())", "[model]")),
+    one("scale and shift forgotten", NORM, REPLACED, (
+        '                norm.load_state_dict({"weight": child.weight, "bias": child.bias})\n', "")),
+    one("eps forgotten", NORM, REPLACED, (", eps=child.eps", "")),
+    one("one group", NORM, REPLACED, ("nn.GroupNorm(groups,", "nn.GroupNorm(1,")),
+    one("FP32 only", NORM, REPLACED, ("norm.to(child.weight.device, child.weight.dtype)", "norm.to(child.weight.device)")),
+    one("no scale and no shift", NORM, MATTER, ('{"weight": child.weight, "bias": child.bias}',
+        '{"weight": child.weight, "bias": child.weight * 0}')),
+    one("BatchNorm without running statistics", NORM, MATTER, (
+        "norm = nn.GroupNorm(groups, child.num_features, eps=child.eps)",
+        "norm = nn.BatchNorm2d(child.num_features, eps=child.eps, track_running_stats=False)")),
+]  # fmt: skip
+
+RIGHT = {
+    "by index, in one list": """
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+def accumulated_step(model, optimizer, loss_fn, x, y, micro_batch):
+    n = x.shape[0]
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            p.grad = None
+    weighted = []
+    for start in range(0, n, micro_batch):
+        end = min(start + micro_batch, n)
+        loss = loss_fn(model(x[start:end]), y[start:end])
+        (loss * (end - start) / n).backward()
+        weighted.append(loss.item() * (end - start) / n)
+    optimizer.step()
+    return torch.tensor(sum(weighted))
+
+
+def token_step(model, optimizer, ids, targets, micro_batch):
+    model.zero_grad()
+    valid = int((targets >= 0).sum())
+    summed = 0.0
+    for start in range(0, len(ids), micro_batch):
+        y = targets[start : start + micro_batch]
+        logits = model(ids[start : start + micro_batch])
+        rows = F.cross_entropy(logits.transpose(1, 2), y, reduction="none").sum()
+        (rows / valid).backward()
+        summed += rows.detach().item()
+    optimizer.step()
+    return torch.tensor(summed / valid)
+
+
+def scaled_step(model, optimizer, scaler, x, y, micro_batch, max_norm):
+    model.zero_grad()
+    for start in range(0, len(x), micro_batch):
+        part = slice(start, start + micro_batch)
+        loss = F.cross_entropy(model(x[part]), y[part], reduction="sum") / len(x)
+        scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    nn.utils.clip_grad_norm_([p for g in optimizer.param_groups for p in g["params"]], max_norm)
+    scaler.step(optimizer)
+    scaler.update()
+
+
+def train_epoch(model, optimizer, scheduler, loss_fn, loader, accumulate):
+    from itertools import islice
+
+    stream, losses = iter(loader), []
+    while group := list(islice(stream, accumulate)):
+        rows = sum(len(x) for x, _ in group)
+        optimizer.zero_grad()
+        loss = 0.0
+        for x, y in group:
+            part = loss_fn(model(x), y) * (len(x) / rows)
+            part.backward()
+            loss += float(part.detach())
+        optimizer.step()
+        scheduler.step()
+        losses.append(loss)
+    return losses
+
+
+def with_group_norm(model, groups):
+    def replace(parent):
+        for name, child in list(parent.named_children()):
+            if type(child) is nn.BatchNorm2d:
+                new = nn.GroupNorm(groups, child.num_features, child.eps, dtype=child.weight.dtype)
+                new.weight, new.bias = child.weight, child.bias
+                parent.add_module(name, new)
+            else:
+                replace(child)
+
+    replace(model)
+    return model
+""",
+    "gradients divided at the end": """
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+def accumulated_step(model, optimizer, loss_fn, x, y, micro_batch):
+    optimizer.zero_grad(set_to_none=False)
+    summed, rows, at = 0.0, len(x), 0
+    while at < rows:
+        xs, ys = x[at : at + micro_batch], y[at : at + micro_batch]
+        loss = loss_fn(model(xs), ys) * xs.size(0)
+        loss.backward()
+        summed = summed + loss.detach()
+        at += micro_batch
+    with torch.no_grad():
+        for p in model.parameters():
+            p.grad.div_(rows)
+    optimizer.step()
+    return summed / rows
+
+
+def token_step(model, optimizer, ids, targets, micro_batch):
+    optimizer.zero_grad()
+    losses = []
+    for xs, ys in zip(torch.split(ids, micro_batch), torch.split(targets, micro_batch)):
+        loss = nn.CrossEntropyLoss(reduction="sum", ignore_index=-100)(model(xs).flatten(0, 1), ys.flatten())
+        loss.backward()
+        losses.append(loss.detach())
+    count = targets.ne(-100).sum()
+    for p in model.parameters():
+        p.grad.mul_(1 / count)
+    optimizer.step()
+    return torch.stack(losses).sum() / count
+
+
+def scaled_step(model, optimizer, scaler, x, y, micro_batch, max_norm):
+    optimizer.zero_grad()
+    for xs, ys in zip(x.split(micro_batch), y.split(micro_batch)):
+        weight = xs.shape[0] / x.shape[0]
+        (scaler.scale(F.cross_entropy(model(xs), ys)) * weight).backward()
+    scaler.unscale_(optimizer)
+    total = torch.stack([p.grad.norm() for p in model.parameters()]).norm()
+    for p in model.parameters():
+        p.grad.mul_(min(1.0, max_norm / (total.item() + 1e-6)))
+    scaler.step(optimizer)
+    scaler.update()
+
+
+def train_epoch(model, optimizer, scheduler, loss_fn, loader, accumulate):
+    losses, group = [], []
+
+    def flush():
+        optimizer.zero_grad()
+        rows = sum(x.size(0) for x, y in group)
+        total = torch.zeros(())
+        for x, y in group:
+            loss = loss_fn(model(x), y) * x.size(0) / rows
+            loss.backward()
+            total = total + loss.detach()
+        optimizer.step()
+        scheduler.step()
+        losses.append(total)
+        group.clear()
+
+    for pair in loader:
+        group.append(pair)
+        if len(group) == accumulate:
+            flush()
+    if group:
+        flush()
+    return losses
+
+
+def with_group_norm(model, groups):
+    found = [(name, m) for name, m in model.named_modules() if isinstance(m, nn.BatchNorm2d)]
+    for name, old in found:
+        parent = model.get_submodule(name.rpartition(".")[0])
+        new = nn.GroupNorm(groups, old.num_features, eps=old.eps).to(old.weight)
+        with torch.no_grad():
+            new.weight.copy_(old.weight)
+            new.bias.copy_(old.bias)
+        setattr(parent, name.rpartition(".")[2], new)
+    return model
+""",
+}
