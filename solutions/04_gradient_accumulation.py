@@ -204,6 +204,20 @@ ratio = (cnn[64].peak_bytes - images.nbytes) / (plain.peak_bytes - images[:64].n
 print(f"4 x 64: {human_bytes(cnn[64].peak_bytes)}; a plain step on 64 rows: {human_bytes(plain.peak_bytes)}")
 claims.record("C8", "the peak is that of the micro-batch", "CNN, inputs aside", ratio, "times", 0.95, 1.05)
 
+# %% [markdown] name="nothing_text"
+# ### When it buys little, or nothing
+#
+# A GPT has more parameters for each row it reads. **Predict**: 64 sequences of 32 letters, a GPT of 3.3 million parameters with AdamW. How much do 64 micro-batches of one row need,
+# relative to 16 of four rows?
+
+# %% name="guess_nothing"
+my_guess = None  # peak with micro-batches of 1 / peak with micro-batches of 4
+### BEGIN GUESS
+my_guess = 1.0  # with so many parameters the optimizer step is the peak already
+### END GUESS
+nothing_guess = Prediction("Peak with micro-batches of 1, relative to 4", my_guess, "times")
+
+# %% name="nothing"
 text = english(device)
 ids, next_ids = text.train_x[: 64 * 32].view(64, 32).clone(), text.train_y[: 64 * 32].view(64, 32).clone()
 
@@ -227,13 +241,6 @@ def gpt_step(model, optimizer, micro_batch):
     optimizer.step()
 
 
-# %% [markdown] name="nothing_text"
-# ### When it buys little, or nothing
-#
-# A GPT has more parameters for each row it reads. **Predict**: 64 sequences of 32 letters, a GPT of 3.3 million parameters with AdamW. What does splitting into 64 micro-batches of one row save,
-# relative to 16 of four?
-
-# %% name="nothing"
 gpt = {}
 for micro_batch in (64, 16, 4, 1):
     torch.manual_seed(0)
@@ -243,6 +250,7 @@ for micro_batch in (64, 16, 4, 1):
     with MemoryMeter(model, optimizer) as meter:
         gpt_step(model, optimizer, micro_batch)
     gpt[micro_batch] = meter
+nothing_guess.reveal(gpt[1].peak_bytes / gpt[4].peak_bytes)
 for micro_batch, meter in gpt.items():
     print(f"micro-batch {micro_batch:2}: peak {human_bytes(meter.peak_bytes):>10} in {meter.peak_at}")
 
