@@ -1,0 +1,600 @@
+# %% [markdown] name="title"
+# # 05 · Activation checkpointing
+#
+# **What the forward pass keeps can be thrown away and computed again when the backward pass wants it: memory for arithmetic, at a rate you can
+# choose block by block.**
+#
+# | | |
+# |---|---|
+# | After this you can | checkpoint blocks, segments, parts of blocks and single operations; read off what each choice saves and what it recomputes; avoid what silently goes wrong |
+# | Time | 75 minutes |
+# | Difficulty | ●●○ |
+# | Needs | a CPU; the same cells use a GPU where there is one |
+# | Before this | labs 00 and 01 |
+# | Syllabus | T9, T10, C9, P5 |
+
+# %% name="setup" setup=true
+import functools
+import itertools
+import math
+import warnings
+
+from helpers import (
+    COLOURS,
+    Claims,
+    MemoryMeter,
+    Prediction,
+    SmallGPT,
+    check,
+    compare,
+    device_name,
+    english,
+    explore,
+    human_bytes,
+    pick_device,
+    show,
+)
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from matplotlib.figure import Figure
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    checkpoint_sequential,
+    create_selective_checkpoint_contexts,
+)
+from torch.utils.flop_counter import FlopCounterMode
+
+device = pick_device()
+claims = Claims()
+MiB = 2**20
+print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}, meter: {MemoryMeter().method}")
+
+# %% [markdown] name="idea_text"
+# ## 1 · The idea
+#
+# A hiker who wants to find the way back can draw every step on a map, or drop a stone at each crossing and, on the way back, walk from stone to stone once more
+# to see what lies between. Fewer notes, more walking.
+#
+# The forward pass draws the map: each block of a GPT keeps 16 tensors of the size of its input (lab 01). With **activation checkpointing** a block keeps its *input*
+# only. When the backward pass reaches it, the block runs forward again, from that input, and now keeps the rest, for just as long as its own backward pass takes.
+#
+# The model: 24 blocks, narrow, so that activations are nearly everything. A *policy* says how to run block number i.
+
+# %% name="model"
+text = english(device)
+ids, targets = text.train_x[: 8 * 128].view(8, 128).clone(), text.train_y[: 8 * 128].view(8, 128).clone()
+LAYERS = 24
+
+
+def make_gpt(layers=LAYERS, width=64):
+    torch.manual_seed(0)
+    return SmallGPT(layers=layers, width=width).to(device)
+
+
+def loss_of(model, policy):
+    x = model.tokens(ids) + model.positions(torch.arange(ids.shape[1], device=device))
+    for i, block in enumerate(model.blocks):
+        x = policy(block, x, i)
+    return F.cross_entropy(model.head(model.norm(x)).flatten(0, 1), targets.flatten())
+
+
+def plain(block, x, i):
+    return block(x)
+
+
+def every(k):
+    """Checkpoint blocks 0, k, 2k, ..."""
+    return lambda block, x, i: checkpoint(block, x, use_reentrant=False) if i % k == 0 else block(x)
+
+
+def measured(policy, model=None):
+    """Run forward and backward once; return the meter and the floating-point operations."""
+    model = model or make_gpt()
+    with FlopCounterMode(display=False) as counter:
+        loss_of(model, policy).backward()
+    model.zero_grad()
+    with MemoryMeter(model) as meter:
+        loss_of(model, policy).backward()
+    return meter, counter.get_total_flops()
+
+
+# %% [markdown] name="same_text"
+# ### The same numbers first
+
+# %% name="same"
+gradients = {}
+for name, policy in {"plain": plain, "checkpointed": every(1)}.items():
+    model = make_gpt()
+    loss_of(model, policy).backward()
+    gradients[name] = torch.cat([p.grad.flatten() for p in model.parameters()])
+print("identical to the last bit:", torch.equal(gradients["plain"], gradients["checkpointed"]))
+
+# %% [markdown] name="guess_text"
+# Not nearly the same: the same operations ran on the same numbers, some of them twice.
+#
+# **Predict.** Plain, each of 24 blocks keeps 16 tensors of tokens × width. Checkpointed, it keeps 1, and at any moment one block has its 16 back. By what factor does the **peak** fall? And by what factor does the
+# **arithmetic** grow, if a backward pass costs two forward passes?
+
+# %% name="guess"
+my_guess = None  # peak, plain / checkpointed
+### BEGIN GUESS
+my_guess = 24 * 16 / (24 + 16)  # what else is there (logits, weights) is left out: too high
+### END GUESS
+peak_guess = Prediction("Peak, plain / checkpointed", my_guess, "times")
+my_guess = None  # FLOPs, checkpointed / plain
+### BEGIN GUESS
+my_guess = 4 / 3  # forward 1, backward 2; and the forward pass once more
+### END GUESS
+flops_guess = Prediction("FLOPs, checkpointed / plain", my_guess, "times")
+
+# %% name="measure"
+runs = {"plain": measured(plain), "every block": measured(every(1))}
+(before, flops), (after, more_flops) = runs.values()
+peak_guess.reveal(before.peak_bytes / after.peak_bytes)
+flops_guess.reveal(more_flops / flops)
+print(f"\nplain: {before}\n\ncheckpointed: {after}")
+
+# %% name="measure_figure"
+for name, (meter, _) in runs.items():
+    show(
+        meter.plot(f"Forward and backward pass, {name}"),
+        "Activations over time: a mountain without checkpointing, a low ramp and 24 teeth with it.",
+    )
+
+# %% [markdown] name="measure_explained"
+# Look at the second picture. In the forward pass a low ramp: inputs of blocks. In the backward pass a row of teeth: each tooth is one block, recomputed, used and let go. The meter has a
+# tenant for them: **recomputed activations**.
+#
+# FLOPs grow by less than 4/3. The output head is not checkpointed; and PyTorch stops recomputing a block as soon as it has the last tensor that the backward pass wants (*early stop*). In this block that
+# spares the last product of the MLP, whose result nobody keeps: 4 of 12 parts of the block's arithmetic.
+#
+# Now the articles' figures. "2 to 3 times less memory", says one; "40 to 50 % of the activations saved", says another; "30 to 33 % slower", both. Time, on this device:
+
+# %% name="claims_whole"
+model = make_gpt()
+
+
+def run(policy):
+    model.zero_grad()
+    loss_of(model, policy).backward()
+
+
+pace = compare(lambda: run(plain), lambda: run(every(1)), runs=5, warmup=1)
+slower = 100 * (1 / pace.speedup - 1)
+kept = {name: sum(m.largest[t] for t in ("activations", "recomputed activations")) for name, (m, _) in runs.items()}
+saved = 100 * (1 - kept["every block"] / kept["plain"])
+gpt24 = "GPT, 24 blocks of width 64"
+claims.record("C9", "2 to 3x less memory", gpt24, before.peak_bytes / after.peak_bytes, "times", 2, 3)
+claims.record("C9", "saves 40 to 50 % of the activations", gpt24, saved, "%", 40, 50)
+claims.record("C9", "30 to 33 % slower", f"{gpt24}, arithmetic", 100 * (more_flops / flops - 1), "%", 29, 34)
+claims.record("C9", "30 to 33 % slower", f"{gpt24}, time on this device", slower, "%", 29, 34)
+claims
+
+# %% [markdown] name="whole_explained"
+# On a deep stack of equal blocks the saving is far larger than any of the articles says. Their models had other tenants: with Adam and few activations, the peak falls by little, because it was
+# never made of activations (lab 01). "2 to 3x" is true for a mix; it is not a property of checkpointing.
+#
+# Time need not follow arithmetic. On a CPU, writing 100 MiB that are never in the cache can cost as much as computing them again, and the checkpointed run may even be the faster one. On a GPU expect something near the arithmetic.
+#
+# ## 2 · How many segments?
+#
+# Several blocks can be checkpointed as one **segment**: fewer inputs kept, more recomputed at a time. `checkpoint_sequential` cuts an `nn.Sequential` into equal
+# segments. The textbook: with n layers, √n segments need O(√n) memory. For 24 layers, about 5 segments.
+#
+# **Predict.** Which number of segments gives the lowest peak for the 24 GPT blocks? (1, 2, 3, 4, 6, 8, 12 or 24)
+
+# %% name="guess_segments"
+my_guess = None
+### BEGIN GUESS
+my_guess = 24  # inputs cost 1 each and a recomputed block 16: s + 16 x 24 / s is least at s = sqrt(16 x 24), about 20
+### END GUESS
+segments_guess = Prediction("Segments with the lowest peak", my_guess, "")
+
+
+# %% name="segments"
+class Thin(nn.Module):
+    """A layer that keeps as much as its input: one tensor."""
+
+    def forward(self, x):
+        return torch.tanh(x)
+
+
+def segmented(blocks, x, segments):
+    """Return the most that activations hold when `blocks` run in `segments` checkpointed segments."""
+    with MemoryMeter(blocks) as meter:
+        checkpoint_sequential(blocks, segments, x, use_reentrant=False).sum().backward()
+    return max(
+        sum(moment.held[t] for t in ("activations", "recomputed activations", "temporaries"))
+        for moment in meter.timeline
+    )
+
+
+counts = (1, 2, 3, 4, 6, 8, 12, 24)
+x = torch.randn(8, 128, 64, device=device, requires_grad=True)
+stacks = {
+    "GPT blocks, which keep 16": make_gpt().blocks,
+    "thin layers, which keep 1": nn.Sequential(*(Thin() for _ in range(24))),
+}
+curves = {name: [segmented(blocks, x, s) / x.nbytes for s in counts] for name, blocks in stacks.items()}
+best = {name: counts[int(np.argmin(curve))] for name, curve in curves.items()}
+segments_guess.reveal(best["GPT blocks, which keep 16"])
+figure = Figure(figsize=(7, 3.4), layout="constrained")
+axes = figure.add_subplot()
+for (name, curve), colour, marker in zip(curves.items(), (COLOURS[4], COLOURS[0]), "os", strict=True):
+    axes.loglog(counts, curve, marker + "-", base=2, color=colour, label=name)
+axes.set(
+    title="24 layers in segments", xlabel="segments", ylabel="most held, in inputs", xticks=counts, xticklabels=counts
+)
+axes.legend(frameon=False)
+show(
+    figure, "Thin layers have their minimum near 5 segments; GPT blocks fall all the way to about one segment a block."
+)
+for name, curve in curves.items():
+    print(f"{name}: {dict(zip(counts, [round(c) for c in curve], strict=True))}")
+root = math.sqrt(24)
+claims.record(
+    "C9",
+    "the square root of n segments is best",
+    "24 thin layers",
+    best["thin layers, which keep 1"] / root,
+    "x root",
+    0.5,
+    1.7,
+)
+claims.record(
+    "C9",
+    "the square root of n segments is best",
+    "24 GPT blocks",
+    best["GPT blocks, which keep 16"] / root,
+    "x root",
+    0.5,
+    1.7,
+)
+
+# %% [markdown] name="segments_explained"
+# The textbook's rule assumes that a layer keeps as much as its input. Then *s* segments of *n/s* layers hold about *s + n/s*, least at √n. A transformer block keeps 16 times its
+# input: *s + 16·n/s* is least at √(16·n), about 20 of 24. So "checkpoint every block" is the right default for transformers, and √n for long chains of thin layers.
+#
+# Does the optimum itself grow like √n? Chains of thin layers, each with √n segments:
+
+# %% name="root"
+depths = (16, 64, 256)
+least = [segmented(nn.Sequential(*(Thin() for _ in range(n))), x, math.isqrt(n)) / x.nbytes for n in depths]
+power = np.polyfit(np.log(depths), np.log(least), 1)[0]
+print({n: round(m, 1) for n, m in zip(depths, least, strict=True)}, f"power of n: {power:.2f}")
+claims.record("C9", "O(sqrt n) activations", "chains of 16 to 256 thin layers", power, "power", 0.35, 0.6)
+
+# %% [markdown] name="every_text"
+# ## 3 · Every second, every third
+#
+# If there is room, checkpoint only some blocks. "Every 2nd or 3rd block: 60 to 70 % of the saving for 10 to 15 % of the time." Think before you measure: if half of the blocks are checkpointed, what part of the saving can there be?
+
+# %% name="every"
+for k in (2, 3):
+    runs[f"every {k}"] = measured(every(k))
+whole_saving = before.peak_bytes - after.peak_bytes
+for k in (2, 3):
+    meter, these_flops = runs[f"every {k}"]
+    share = 100 * (before.peak_bytes - meter.peak_bytes) / whole_saving
+    extra = 100 * (these_flops / flops - 1)
+    print(f"every {k}: {share:.0f} % of the saving for {extra:.0f} % more arithmetic")
+    claims.record("C9", "every 2nd or 3rd: 60 to 70 % of the saving", f"{gpt24}, every {k}", share, "%", 60, 70)
+    claims.record("C9", "every 2nd or 3rd: for 10 to 15 %", f"{gpt24}, every {k}, arithmetic", extra, "%", 10, 17)
+
+# %% [markdown] name="parts_text"
+# The saving is in proportion to the price: half of the blocks, about half of both. There is no free lunch in choosing *which* of equal blocks. There is one in choosing **what inside a block**.
+#
+# ## 4 · Inside a block
+#
+# ### Attention only
+#
+# With plain attention the T × T scores are the largest thing a block keeps. With fused attention they do not exist. So the value of "checkpoint attention only" depends on the
+# kernel, and on how long the sequences are:
+
+
+# %% name="attention_only"
+def attention_part(block, x):
+    B, T, C = x.shape
+    q, k, v = block.qkv(block.norm_1(x)).split(C, dim=-1)
+    q, k, v = (t.view(B, T, block.heads, C // block.heads).transpose(1, 2) for t in (q, k, v))
+    y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    return x + block.out(y.transpose(1, 2).reshape(B, T, C))
+
+
+def mlp_part(block, x):
+    return x + block.mlp(block.norm_2(x))
+
+
+def attention_only(block, x, i):
+    return mlp_part(block, checkpoint(attention_part, block, x, use_reentrant=False))
+
+
+def mlp_only(block, x, i):
+    return checkpoint(mlp_part, block, attention_part(block, x), use_reentrant=False)
+
+
+for kernel, backend in {"fused": None, "plain": SDPBackend.MATH}.items():
+    context = sdpa_kernel(backend) if backend else torch.enable_grad()
+    with context:
+        base, base_flops = measured(plain)
+        for name, policy in {"attention only": attention_only, "MLP only": mlp_only}.items():
+            meter, these_flops = measured(policy)
+            print(
+                f"{kernel} attention, {name:15} peak {human_bytes(base.peak_bytes)} -> {human_bytes(meter.peak_bytes)}"
+                f" ({meter.peak_bytes / base.peak_bytes:.0%}), arithmetic +{100 * (these_flops / base_flops - 1):.0f} %"
+            )
+            if kernel == "fused":
+                runs[name] = meter, these_flops
+
+# %% [markdown] name="selective_text"
+# ### Operation by operation
+#
+# A *selective* policy is asked about every operation in the block: keep the result, or recompute it? Matrix products are expensive to recompute and everything else is cheap. So: keep the
+# products, recompute norms, GELU, sums and attention.
+
+
+# %% name="selective"
+aten = torch.ops.aten
+PRODUCTS = {aten.mm.default, aten.addmm.default}
+ATTENTION = {
+    op.default
+    for name, op in (
+        (n, getattr(aten, n)) for n in dir(aten) if n.startswith("_scaled_dot_product") and "backward" not in n
+    )
+}
+
+
+def keep(operations):
+    def policy(context, op, *args, **kwargs):
+        return CheckpointPolicy.MUST_SAVE if op in operations else CheckpointPolicy.PREFER_RECOMPUTE
+
+    contexts = functools.partial(create_selective_checkpoint_contexts, policy)
+    return lambda block, x, i: checkpoint(block, x, use_reentrant=False, context_fn=contexts)
+
+
+for name, operations in {"keep products": PRODUCTS, "keep products and attention": PRODUCTS | ATTENTION}.items():
+    runs[name] = measured(keep(operations))
+    meter, these_flops = runs[name]
+    print(f"{name:28} peak {human_bytes(meter.peak_bytes):>10}, arithmetic +{100 * (these_flops / flops - 1):.1f} %")
+
+# %% [markdown] name="selective_explained"
+# No product is repeated, and still a good part of the memory is saved: the cheap results were a large part of what was kept. (The counter knows no FLOPs for the CPU's fused attention, so on a CPU its recomputation is not in the figure; on
+# a GPU it is.)
+#
+# ### Moved away in place of recomputed
+#
+# A third way: keep activations in the memory of the host, and fetch them when they are wanted. `torch.autograd.graph.save_on_cpu` does it in one line. On a GPU the peak falls and the bus is busy;
+# on a CPU the "other place" is the same memory, so nothing can be saved, and the meter does not pretend.
+
+# %% name="offload"
+model = make_gpt()
+with MemoryMeter(model) as meter, torch.autograd.graph.save_on_cpu(pin_memory=device.type == "cuda"):
+    loss_of(model, plain).backward()
+print(f"plain {human_bytes(before.peak_bytes)}, saved on the host {human_bytes(meter.peak_bytes)} on {device.type}")
+
+# %% [markdown] name="pareto_text"
+# ### All on one picture
+#
+# Each way of running the model is a point: memory against arithmetic. Towards the lower left is better; a point is worth having if no other one is both lower and further left.
+
+# %% name="pareto"
+figure = Figure(figsize=(7, 3.8), layout="constrained")
+axes = figure.add_subplot()
+for (name, (meter, these_flops)), colour in zip(runs.items(), itertools.cycle(COLOURS), strict=False):
+    at = meter.peak_bytes / MiB, 100 * (these_flops / flops - 1)
+    axes.plot(*at, "o", color=colour)
+    axes.annotate(name, at, xytext=(5, 4), textcoords="offset points", fontsize=8)
+axes.set(
+    title="What to keep",
+    xlabel="peak, MiB",
+    ylabel="more arithmetic, %",
+    xlim=(0, 1.25 * before.peak_bytes / MiB),
+    ylim=(-2, 42),
+)
+show(figure, "Selective policies lie below the line from plain to every block: less arithmetic for the same memory.")
+
+# %% [markdown] name="wrong_text"
+# ## 5 · What silently goes wrong
+#
+# ### Dropout
+#
+# Recomputing a block with dropout must drop the same elements again, or gradients belong to another network. PyTorch therefore keeps the random number generator's state with each checkpoint.
+# Switch that off, and see:
+
+
+# %% name="dropout"
+def dropped(preserve):
+    torch.manual_seed(0)
+    layer = nn.Sequential(nn.Linear(64, 64), nn.Dropout(0.5), nn.Linear(64, 1)).to(device)
+    rows = torch.ones(32, 64, device=device)
+    torch.manual_seed(1)
+    how = {"use_reentrant": False, "preserve_rng_state": preserve}
+    out = layer(rows) if preserve is None else checkpoint(layer, rows, **how)
+    out.sum().backward()
+    return layer[0].weight.grad
+
+
+right = dropped(None)
+for preserve in (True, False):
+    wrong = (dropped(preserve) - right).norm() / right.norm()
+    print(f"preserve_rng_state={preserve}: the gradient is off by {100 * wrong.item():.0f} %")
+
+# %% [markdown] name="reentrant_text"
+# ### Reentrant or not
+#
+# There are two implementations. The older one, *reentrant*, runs a whole backward pass inside the backward pass. It cannot see parameters, only inputs: if no **input** of the block requires a gradient, it concludes
+# that nobody wants one. That is just what happens in the first block of a network, and with LoRA, where the embedding is frozen:
+
+# %% name="reentrant"
+for reentrant in (True, False):
+    torch.manual_seed(0)
+    layer = nn.Linear(8, 8).to(device)
+    rows = torch.randn(4, 8, device=device)  # data: needs no gradient
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        out = checkpoint(layer, rows, use_reentrant=reentrant)
+        got = out.requires_grad
+    print(
+        f"use_reentrant={reentrant}: the output requires a gradient: {got}; warnings: {[str(w.message)[:74] for w in said]}"
+    )
+
+# %% [markdown] name="reentrant_explained"
+# A warning, easily lost in a log, and a block that never trains. Use `use_reentrant=False`; it also takes keyword arguments, stops early, and works with
+# `torch.autograd.grad`.
+#
+# ### Checkpointing the head
+#
+# Logits are large: tokens × vocabulary. Checkpoint the output head together with the loss, and they need not be kept. **Predict**: by how much does the peak fall, for a vocabulary of 8,000?
+
+# %% name="head"
+torch.manual_seed(0)
+head, norm = nn.Linear(64, 8000, bias=False).to(device), nn.LayerNorm(64).to(device)
+hidden = torch.randn(8 * 128, 64, device=device, requires_grad=True)
+
+
+def head_loss(hidden):
+    return F.cross_entropy(head(norm(hidden)), targets.flatten())
+
+
+for name, run_head in {
+    "plain": lambda: head_loss(hidden),
+    "checkpointed": lambda: checkpoint(head_loss, hidden, use_reentrant=False),
+}.items():
+    with MemoryMeter(head) as meter:
+        run_head().backward()
+    print(
+        f"{name:13} after the forward pass {human_bytes(sum(meter.stages[0].held_after.values())):>10}, peak {human_bytes(meter.peak_bytes)}"
+    )
+
+# %% [markdown] name="head_explained"
+# Less is held *after the forward pass*, and the peak is where it was: the head is the first thing that the backward pass reaches, so its logits are back at the very moment of the peak. What helps here is
+# to compute the loss in chunks of tokens, each checkpointed (lab 06 has such a patient).
+#
+# ## 6 · One line for Hugging Face models
+#
+# Models of `transformers` bring their own switch. It checkpoints every block.
+
+# %% name="hugging_face"
+from transformers import LlamaConfig, LlamaForCausalLM
+
+sizes = {"hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 12, "num_attention_heads": 4}
+llama = LlamaForCausalLM(LlamaConfig(vocab_size=256, use_cache=False, **sizes)).to(device).train()
+held = {}
+for name in ("plain", "checkpointed"):
+    if name == "checkpointed":
+        # Newer versions of transformers call it activation_checkpointing_enable.
+        switch = getattr(llama, "activation_checkpointing_enable", None) or llama.gradient_checkpointing_enable
+        switch()
+    with MemoryMeter(llama) as meter:
+        llama(input_ids=ids, labels=ids).loss.backward()
+    llama.zero_grad()
+    held[name] = meter.peak_bytes
+    print(f"{name:13} peak {human_bytes(meter.peak_bytes)}")
+
+# %% [markdown] name="fit_task"
+# ## 7 · Your turn: fit the budget
+#
+# Blocks are not always equal. Given what each block keeps and what it costs, choose which to checkpoint: the cheapest choice that fits.
+#
+# **Contract.** `choose_blocks(kept, inputs, flops, budget)` returns the indices of the blocks to checkpoint (any order), or None if no choice fits.
+#
+# - `kept[i]`: bytes that block i keeps when it is not checkpointed; `inputs[i]`: bytes of its input; `flops[i]`: what recomputing it costs. At most 10 blocks.
+# - Held at the worst moment: `kept` of all blocks that are **not** checkpointed, plus `inputs` of those that **are**, plus the largest `kept` among those that are
+#   (the one being recomputed).
+# - Of all choices that hold at most `budget` bytes, take the one with the smallest sum of `flops`. No checkpointing at all is a choice, too.
+
+
+# %% name="fit" answer=true reveal=true
+def choose_blocks(kept, inputs, flops, budget):
+    ### BEGIN SOLUTION
+    n = len(kept)
+
+    def held(chosen):
+        stay = sum(kept[i] for i in range(n) if i not in chosen)
+        return stay + sum(inputs[i] for i in chosen) + max((kept[i] for i in chosen), default=0)
+
+    choices = itertools.chain.from_iterable(itertools.combinations(range(n), r) for r in range(n + 1))
+    fitting = [chosen for chosen in choices if held(chosen) <= budget]
+    return min(fitting, key=lambda chosen: sum(flops[i] for i in chosen), default=None)
+    ### END SOLUTION
+
+
+# %% name="fit_check"
+check("lab05.fit", choose_blocks)
+
+# %% [markdown] name="fit_real_text"
+# And on a real network: eight MLP blocks of different hidden width. The meter says what each keeps; your choice must bring the activations below 60 %.
+
+# %% name="fit_real"
+widths = (64, 512, 128, 768, 256, 384, 64, 640)
+torch.manual_seed(0)
+parts = nn.ModuleList(nn.Sequential(nn.Linear(64, w), nn.GELU(), nn.Linear(w, 64), nn.Tanh()) for w in widths).to(
+    device
+)
+rows = torch.randn(2048, 64, device=device, requires_grad=True)
+
+
+def activations_of(chosen):
+    with MemoryMeter(parts) as meter:
+        x = rows
+        for i, part in enumerate(parts):
+            x = checkpoint(part, x, use_reentrant=False) if i in chosen else part(x)
+        x.sum().backward()
+    parts.zero_grad()
+    return max(m.held["activations"] + m.held["recomputed activations"] for m in meter.timeline)
+
+
+kept = [4 * 2048 * (2 * w + 64) for w in widths]  # GELU's input and output, and Tanh's output, which is the next input
+inputs, costs = [4 * 2048 * 64] * 8, [4 * 2048 * 64 * w for w in widths]
+nothing = activations_of(())
+try:
+    chosen = choose_blocks(kept, inputs, costs, int(0.6 * sum(kept)))
+    print(f"choice {sorted(chosen)}: activations {human_bytes(nothing)} -> {human_bytes(activations_of(chosen))}")
+    print(
+        f"that is {activations_of(chosen) / nothing:.0%}; recomputed: {sum(costs[i] for i in chosen) / sum(costs):.0%} of the forward pass"
+    )
+except NotImplementedError:
+    print("Fill in the answer cell first.")
+
+# %% [markdown] name="play_text"
+# ## 8 · Play
+#
+# The same 24 blocks, with every k-th of them checkpointed. Where is the peak, and who holds it?
+
+# %% name="play"
+strides = {k: measured(every(k))[0] for k in (1, 2, 3, 4, 8, 24)}
+explore(
+    lambda every_kth: strides[every_kth].plot(
+        f"checkpointing every {every_kth}. block: peak {human_bytes(strides[every_kth].peak_bytes)}"
+    ),
+    "Memory over one forward and backward pass; the more blocks are checkpointed, the lower the mountain and the more teeth.",
+    every_kth=(2, tuple(strides)),
+)
+
+# %% [markdown] name="summary_text"
+# ## 9 · Before and after
+
+# %% name="summary"
+print(f"{'':28}{'peak':>12}{'of plain':>10}{'more arithmetic':>17}")
+for name, (meter, these_flops) in runs.items():
+    share = meter.peak_bytes / before.peak_bytes
+    print(f"{name:28}{human_bytes(meter.peak_bytes):>12}{share:>10.0%}{100 * (these_flops / flops - 1):>15.1f} %")
+claims
+
+# %% [markdown] name="recap"
+# ## Recap
+#
+# - A checkpointed block keeps its input, and runs forward once more in the backward pass: the same numbers, at most a third more arithmetic.
+# - Transformer blocks keep 16 times their input, so one block a segment is right; √n segments are for thin layers.
+# - Choosing *what* to keep inside a block (products) beats choosing *which* blocks.
+# - Not for the head; not reentrant; never without the random state.
+#
+# **What to reach for when.** Activations on top, batch at one already: checkpoint every block first, then give back what you can afford, with a selective policy. Peak in the optimizer step: it will not help (lab 08).
+#
+# **Sources.** Chen et al. 2016, *Training Deep Nets with Sublinear Memory Cost* (√n); Korthikanti et al. 2022 (selective recomputation); PyTorch documentation, `torch.utils.checkpoint`; PyTorch blog 2025, *Current and New
+# Activation Checkpointing Techniques in PyTorch*.
