@@ -13,6 +13,7 @@ from .data import digits, english
 from .device import device_name, pick_device, supports
 from .exercises import check
 from .figures import COLOURS, show, tenant_bars
+from .formats import FORMATS
 from .memory import MemoryMeter
 from .models import SmallCNN, SmallGPT, ViT
 from .planner import Recipe, count_parameters, plan, plan_many
@@ -20,12 +21,14 @@ from .predict import Prediction
 from .tables import tenant_table
 from .timing import compare, measure
 from .units import GiB, KiB, MiB, human_bytes
+from .widgets.bit_explorer import explain_bits, explore_bits
 from .widgets.explore import explore
 from .widgets.loss_scale import explore_loss_scale
 from .widgets.memory_calculator import explore_memory
 
 __all__ = [
     "COLOURS",
+    "FORMATS",
     "TENANTS",
     "Claims",
     "GiB",
@@ -43,7 +46,9 @@ __all__ = [
     "device_name",
     "digits",
     "english",
+    "explain_bits",
     "explore",
+    "explore_bits",
     "explore_loss_scale",
     "explore_memory",
     "human_bytes",
