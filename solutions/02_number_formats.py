@@ -407,6 +407,18 @@ for scaled in (False, True):
 # ## 7 · What you have measured
 
 # %% name="summary"
+still = (weights.bfloat16().float() - 1e-5 * direction).bfloat16() == weights.bfloat16()
+vanished = lost["gradients of activations"]["FP16"]
+claims.record(
+    "P1",
+    "BF16 swallows small updates",
+    "GPT, AdamW at 1e-5, weights that stood still",
+    100 * still.float().mean().item(),
+    "%",
+    50,
+    100,
+)
+claims.record("P2", "FP16 makes small gradients zero", "GPT, gradients of activations", vanished, "%", 0.1, 100)
 print(
     f"{'':6}{'bits':>5}{'largest':>12}{'smallest':>11}{'epsilon':>11}   GPT gradients (of activations) lost, as they are"
 )

@@ -17,6 +17,8 @@
 
 # %% name="setup" setup=true
 
+import math
+
 from helpers import (
     COLOURS,
     Claims,
@@ -106,6 +108,8 @@ model = make_model()
 right, wrong = gradient(whole_batch, model, x, y), gradient(naive, model, x, y, 64)
 naive_guess.reveal((wrong.norm() / right.norm()).item())
 print(f"direction: cosine {F.cosine_similarity(right, wrong, dim=0).item():.6f}")
+longer = (wrong.norm() / right.norm()).item()
+claims.record("P4", "no division: the gradient is 4 times too long", "MLP, 4 x 64", longer, "times", 3.99, 4.01)
 
 # %% [markdown] name="naive_explained"
 # The direction is right, the length is not: a learning rate four times too high, by accident. Divide each loss by the number of
@@ -351,6 +355,10 @@ whole = gradient(whole_batch, model, x200, y200)
 for method in (accumulate, by_rows):
     off = distance(gradient(method, model, x200, y200, 64), whole)
     print(f"{method.__name__:11} relative distance from the whole batch: {off:.2g}")
+    if method is accumulate:
+        claims.record(
+            "P4", "a ragged micro-batch counts for too much", "MLP, 200 by 64", off, "relative", 1e-3, math.inf
+        )
 
 # %% [markdown] name="tokens_text"
 # ### Tokens that do not count
@@ -380,7 +388,12 @@ for row, length in enumerate(lengths):
     padded[row, length:] = -100
 whole = token_gradient(64, "by token")
 for weigh in ("mean of means", "by token"):
-    print(f"{weigh:14} relative distance from the whole batch: {distance(token_gradient(16, weigh), whole):.2g}")
+    off = distance(token_gradient(16, weigh), whole)
+    print(f"{weigh:14} relative distance from the whole batch: {off:.2g}")
+    if weigh == "mean of means":
+        claims.record(
+            "P4", "means of token means are not the mean", "GPT, rows of 2 to 32", off, "relative", 1e-3, math.inf
+        )
 
 # %% [markdown] name="tokens_explained"
 # The repair needs one number that a single micro-batch does not know: how many targets count in the **whole** batch. Count first, then go through the pieces.
@@ -397,6 +410,15 @@ for name, norm in norms.items():
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 128), norm, nn.ReLU(), nn.Linear(128, 10)).to(device)
     off = distance(gradient(accumulate, model, x, y, 16), gradient(whole_batch, model, x, y))
     print(f"{name}: relative distance {off:.1e}")
+    limits = (1e-3, math.inf) if name == "BatchNorm" else (0, 1e-5)
+    claims.record(
+        "P4",
+        f"{name} {'minds' if name == 'BatchNorm' else 'does not mind'} the split",
+        "MLP, 16 x 16",
+        off,
+        "relative",
+        *limits,
+    )
 seen = {}
 for micro_batch in (256, 16):
     torch.manual_seed(0)
@@ -427,6 +449,8 @@ for where in ("after each update", "after each micro-batch"):
         for _ in range(4 if where == "after each micro-batch" else 1):
             warm_up.step()
 print(f"updates until the warm-up is over: {ends}")
+hurry = ends["after each update"] / ends["after each micro-batch"]
+claims.record("P4", "a schedule stepped too often ends 4 times too early", "4 micro-batches", hurry, "times", 3.9, 4.1)
 
 # %% [markdown] name="ddp_text"
 # ### Talking too much
@@ -448,6 +472,7 @@ def write_down(_, bucket):
 
 replica = DistributedDataParallel(make_model().cpu())
 replica.register_comm_hook(None, write_down)
+traffic = {}
 pieces = list(zip(x.cpu().split(64), y.cpu().split(64), strict=True))
 for name in ("every micro-batch", "last one only"):
     sent.clear()
@@ -460,7 +485,10 @@ for name in ("every micro-batch", "last one only"):
         else:
             (F.cross_entropy(replica(xs), ys) / len(pieces)).backward()
     print(f"{name:18} {sum(sent):>9,} bytes in {len(sent)} all-reduces")
+    traffic[name] = sum(sent)
 dist.destroy_process_group()
+more = traffic["every micro-batch"] / traffic["last one only"]
+claims.record("P4", "without no_sync DDP sends 4 times as much", "MLP, 4 micro-batches", more, "times", 3.9, 4.1)
 
 # %% [markdown] name="largest_text"
 # ## 4 · Your turn: the largest micro-batch that fits

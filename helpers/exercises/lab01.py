@@ -40,10 +40,7 @@ def measured_peak(vocabulary: int, context: int, layers: int, width: int, batch:
 class CountsWhatStays(Check):
     """Weights, gradients and Adam's state of a model, under four schemes, frozen parameters included."""
 
-    hint = (
-        "Count trained and frozen parameters apart: a frozen one has no gradient, no moments and needs no master copy. "
-        "model.parameters() gives a shared parameter once."
-    )
+    hint = "For each parameter: numel() times the bytes of its scheme, more of them when it is trained."
 
     @staticmethod
     def probe(seed: int, resident_bytes: Callable[[nn.Module, str], int]) -> Evidence:
@@ -67,17 +64,25 @@ class CountsWhatStays(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for name, want in expected.items():
             if abs(seen[name] - want) > 0.5:
-                return f"For {name}: you count {seen[name]:,.0f} bytes; it is {want:,.0f} ({seen[name] / want:.3g} x)."
+                first = f"For {name}: you count {seen[name]:,.0f} bytes; it is {want:,.0f} ({seen[name] / want:.3g} x)."
+                return f"{first} {_where_to_look(name)}"
         return None
+
+
+def _where_to_look(case: str) -> str:
+    """Say what is special about the model of a case; cases are tried from the plainest on."""
+    model, _, scheme = case.rpartition(", ")
+    if model == "a linear layer":
+        return f'Nothing is frozen or shared here: look at the row of "{scheme}", and count bytes, not elements.'
+    if "tied" in model:
+        return "Its output layer shares the embedding's weight: model.parameters() gives it once."
+    return "A frozen parameter has no gradient and no moments and needs no master copy; buffers do not count."
 
 
 class PredictsThePeak(Check):
     """The peak of a training step within 10 % of the measurement, for GPTs of many shapes."""
 
-    hint = (
-        "Two moments can be the peak: the beginning of the backward pass, with all activations and the copies of the "
-        "logits, and the optimizer step, with all gradients. Write down who is there at each, and take the larger."
-    )
+    hint = "Write down, for each of the two moments, who is there; print your sum for the GPT of section 2 and compare."
     # Each tells other terms apart: (what it stresses, sizes).
     shapes = (
         ("a long batch", {"vocabulary": 256, "context": 128, "layers": 4, "width": 128, "batch": 16}),
@@ -118,13 +123,26 @@ class PredictsThePeak(Check):
 
 def _advice(wrong: dict[str, float]) -> str:
     """Say which term the pattern of errors points at."""
+    ratios = wrong.values()
+    if len(wrong) == len(PredictsThePeak.shapes) and max(ratios) < 1.1 * min(ratios):
+        if 0.2 < min(ratios) < 0.3:
+            return "All by the same factor of 4: elements, or bytes?"
+        return "All by the same factor: which unit do you return? Bytes are wanted."
     if len(wrong) == len(PredictsThePeak.shapes):
-        return "All shapes are off: look at the bytes a parameter (weights, gradients, two moments)."
-    if set(wrong) <= {"a large vocabulary", "a large embedding, batch 2"}:
-        return "Only large vocabularies are off: how many tensors of the size of the logits are alive at once?"
+        return (
+            "All shapes are off: look at the bytes a parameter, which differ between the two moments; the larger "
+            "moment is the peak, not the sum."
+        )
+    if set(wrong) == {"a large vocabulary"}:
+        return "Only the shape with most logits is off: how many tensors of that size are alive at once?"
     if "a long batch" in wrong or "a deep and narrow model" in wrong:
-        return "Shapes with many tokens are off: look at the activations a token and layer."
-    return "Shapes with few tokens are off: the peak is then in the optimizer step, which holds all gradients."
+        return "Shapes with many tokens are off: look at the activations a token and layer, and at the logits."
+    if "a wide model, batch 1" in wrong:
+        return "The shape with few tokens is off: its peak is in the optimizer step, which holds all gradients."
+    return (
+        "The large embedding is off: count its parameters once, and at the summit count parameters and moments, but no "
+        "gradients: they come later."
+    )
 
 
 PARTS: tuple[Part, ...] = (

@@ -3,6 +3,7 @@
 Written by `python -m helpers build`; change the source, not this file.
 """
 
+import math
 from helpers import COLOURS, Claims, MemoryMeter, Prediction, SmallCNN, SmallGPT, check, compare, device_name, digits, english, explore, human_bytes, pick_device, show, tenant_table
 import torch
 import torch.distributed as dist
