@@ -16,9 +16,9 @@ from .figures import COLOURS, show, tenant_bars
 from .formats import FORMATS
 from .memory import MemoryMeter
 from .models import SmallCNN, SmallGPT, ViT
-from .planner import Recipe, count_parameters, plan, plan_many
+from .planner import CachingAllocator, OutOfMemory, Recipe, count_parameters, plan, plan_many
 from .predict import Prediction
-from .tables import tenant_table
+from .tables import peak_table, stage_table, tenant_table
 from .timing import compare, measure
 from .units import GiB, KiB, MiB, human_bytes
 from .widgets.bit_explorer import explain_bits, explore_bits
@@ -30,11 +30,13 @@ __all__ = [
     "COLOURS",
     "FORMATS",
     "TENANTS",
+    "CachingAllocator",
     "Claims",
     "GiB",
     "KiB",
     "MemoryMeter",
     "MiB",
+    "OutOfMemory",
     "Prediction",
     "Recipe",
     "SmallCNN",
@@ -53,10 +55,12 @@ __all__ = [
     "explore_memory",
     "human_bytes",
     "measure",
+    "peak_table",
     "pick_device",
     "plan",
     "plan_many",
     "show",
+    "stage_table",
     "supports",
     "tenant_bars",
     "tenant_table",

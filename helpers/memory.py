@@ -164,7 +164,8 @@ class MemoryMeter:
         largest: the most each tenant held at any moment (these do not add up to the peak).
         peak_at: the phase, the operation and the module during which the peak was reached.
         stages: forward, backward and optimizer step, each with its peak and with what it left behind.
-        lifetimes: every stretch of memory that lived in the block, which went from `began` to `ended` (ns).
+        lifetimes: every stretch of memory that lived in the block.
+        began, peak_time, ended: when the block began, reached its peak and ended, in ns, as in `lifetimes`.
         outside_bytes: bytes on the GPU that were there before and that the block never touched.
         reserved_bytes: what CUDA's caching allocator had reserved; 0 elsewhere.
         notes: what the meter could not see, in words.
@@ -196,7 +197,7 @@ class MemoryMeter:
         self.lifetimes: list[Lifetime] = []
         self.notes: list[str] = []
         self._ops: list[Op] = []
-        self.began = self.ended = 0
+        self.began = self.ended = self.peak_time = 0
         self.__dict__.pop("timeline", None)
 
     # -- while the block runs
@@ -275,7 +276,8 @@ class MemoryMeter:
         if self._device.type == "cuda":
             known = sum(life.nbytes for life in self.lifetimes if life.start < self.began)
             self.outside_bytes = max(0, self._held_before - known)
-        held, total, peak_time, began = dict.fromkeys(TENANTS, 0), 0, self.began, False
+        self.peak_time = self.began
+        held, total, began = dict.fromkeys(TENANTS, 0), 0, False
         for when, delta, tenant in [*self._changes(), (self.ended, 0, TENANTS[0])]:
             if when >= self.began and not began:  # what was there from the start
                 began, self.largest = True, dict(held)
@@ -285,9 +287,9 @@ class MemoryMeter:
             if began:
                 self.largest[tenant] = max(self.largest[tenant], held[tenant])
                 if total > self.peak_bytes:
-                    self.peak_bytes, self.at_peak, peak_time = total, dict(held), when
+                    self.peak_bytes, self.at_peak, self.peak_time = total, dict(held), when
         if self.peak_bytes:
-            op = op_at(self._ops, peak_time)
+            op = op_at(self._ops, self.peak_time)
             self.peak_at = "the start" if op is NO_OP or op.when < self.began else str(op)
         self._find_stages()
 

@@ -7,6 +7,29 @@ from .memory import MemoryMeter
 from .units import human_bytes
 
 
+def stage_table(meter: MemoryMeter) -> str:
+    """Return a row for each stage of a step: its peak, and what it leaves behind, by tenant."""
+    short = {tenant: tenant.split()[0] for tenant in TENANTS}  # "optimizer state" -> "optimizer"
+    tenants = [t for t in TENANTS if any(stage.held_after[t] for stage in meter.stages)]
+    lines = [f"{'stage':15}{'peak':>11} | leaves" + "".join(f"{short[tenant]:>13}" for tenant in tenants)]
+    for stage in meter.stages:
+        held = "".join(f"{human_bytes(stage.held_after[tenant]):>13}" for tenant in tenants)
+        lines.append(f"{stage.name:15}{human_bytes(stage.peak_bytes):>11} |       {held}")
+    return "\n".join(lines)
+
+
+def peak_table(meter: MemoryMeter, rows: int = 8) -> str:
+    """Return the largest stretches of memory that were alive at the peak: whose, how large, made by whom."""
+    peak = meter.peak_time
+    alive = [b for b in meter.lifetimes if b.start <= peak and (b.end is None or b.end > peak)]
+    alive.sort(key=lambda b: -b.nbytes)
+    lines = [f"{b.tenant:23}{human_bytes(b.nbytes):>12}   {b.op}" for b in alive[:rows]]
+    rest = sum(b.nbytes for b in alive[rows:])
+    return "\n".join(
+        [*lines, f"{f'{len(alive) - rows} more':23}{human_bytes(rest):>12}"] if len(alive) > rows else lines
+    )
+
+
 def tenant_table(runs: Mapping[str, MemoryMeter]) -> str:
     """Return the most that each tenant held in each run, a row a tenant; the last column compares last with first.
 

@@ -5,9 +5,9 @@ import inspect
 
 import pytest
 
-from .mutants import lab00, lab01, lab02, lab03, lab04, lab05, reference, run_answers, verdicts
+from .mutants import lab00, lab01, lab02, lab03, lab04, lab05, lab06, reference, run_answers, verdicts
 
-LABS = (lab00, lab01, lab02, lab03, lab04, lab05)
+LABS = (lab00, lab01, lab02, lab03, lab04, lab05, lab06)
 MUTANTS = [mutant for lab in LABS for mutant in lab.MUTANTS]
 RIGHT = [(lab, name) for lab in LABS for name in lab.RIGHT]
 

@@ -1,0 +1,564 @@
+# %% [markdown] name="title"
+# # 06 · Memory profiling and the OOM clinic
+#
+# **"CUDA out of memory" names a size and none of the guilty; four questions find them: at which moment, in which operation, whose bytes, and since
+# when.**
+#
+# | | |
+# |---|---|
+# | After this you can | say what each of PyTorch's memory functions counts; read a snapshot; tell allocated, reserved and fragmented memory apart; diagnose and cure five common illnesses |
+# | Time | 75 minutes |
+# | Difficulty | ●●○ |
+# | Needs | a CPU; the same cells use a GPU where there is one |
+# | Before this | lab 01 |
+# | Syllabus | T14, T15 |
+
+# %% name="setup" setup=true
+import math
+
+from helpers import (
+    COLOURS,
+    CachingAllocator,
+    Claims,
+    MemoryMeter,
+    OutOfMemory,
+    Prediction,
+    SmallGPT,
+    check,
+    device_name,
+    explore,
+    human_bytes,
+    peak_table,
+    pick_device,
+    show,
+    stage_table,
+)
+
+import torch
+import torch.nn.functional as F
+from matplotlib.figure import Figure
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+device = pick_device()
+claims = Claims()
+MiB = 2**20
+print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}, meter: {MemoryMeter().method}")
+
+# %% [markdown] name="functions_text"
+# ## 1 · What the functions count
+#
+# CUDA's allocator is a wholesaler. It buys **segments** from the GPU (slow), cuts **blocks** from them, and keeps what you return for the next customer. So there are three figures, and people quote all of them as "memory":
+#
+# | figure | function | what it counts |
+# |---|---|---|
+# | allocated | `torch.cuda.memory_allocated()` | blocks in the hands of tensors, now |
+# | peak allocated | `torch.cuda.max_memory_allocated()` | the most there was since `reset_peak_memory_stats()` |
+# | reserved | `torch.cuda.memory_reserved()` | segments bought, in use or not |
+# | peak reserved | `torch.cuda.max_memory_reserved()` | the most there was |
+# | used | `nvidia-smi`, `torch.cuda.mem_get_info()` | reserved + CUDA context + everybody else on that GPU |
+#
+# Take a training step of a small GPT, measure it, and play its allocations to the wholesaler. On a GPU you could ask the real one; so that these cells work anywhere, they use the course's **model of CUDA's allocator**, the one that the planner uses too: the same segment sizes,
+# the same rules. Figures from it are labelled "model".
+
+
+# %% name="step"
+def make_gpt(vocabulary=1000, layers=4, width=128):
+    torch.manual_seed(0)
+    return SmallGPT(vocabulary, 64, layers, width).to(device)
+
+
+def train_step(model, optimizer, ids):
+    optimizer.zero_grad()
+    logits = model(ids[:, :-1])
+    loss = F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
+    loss.backward()
+    optimizer.step()
+
+
+model = make_gpt()
+optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+ids = torch.randint(1000, (16, 65), device=device)
+with MemoryMeter(model, optimizer) as meter:
+    for _ in range(2):
+        train_step(model, optimizer, ids)
+
+
+def replayed(meter, **options):
+    """Play what the meter saw to the model of CUDA's allocator; return (seconds, allocated, reserved) after each event."""
+    events = [(b.start, 0, i, b) for i, b in enumerate(meter.lifetimes)]
+    events += [(b.end, 1, i, b) for i, b in enumerate(meter.lifetimes) if b.end is not None]
+    allocator, pieces, log = CachingAllocator(**options), {}, []
+    for when, ends, i, block in sorted(events):
+        if ends:
+            allocator.release(pieces.pop(i))
+        else:
+            pieces[i] = allocator.allocate(block.nbytes)
+        log.append(((max(when, meter.began) - meter.began) / 1e9, allocator.allocated, allocator.reserved))
+    return allocator, log
+
+
+allocator, log = replayed(meter)
+print(
+    f"model: peak allocated {human_bytes(allocator.peak_allocated)}, peak reserved {human_bytes(allocator.peak_reserved)}"
+)
+if device.type == "cuda":
+    print(torch.cuda.memory_summary(abbreviated=True))
+
+# %% [markdown] name="guess_after_text"
+# **Predict.** After the second step all activations are gone. Which figures have fallen: allocated, peak allocated, reserved?
+
+# %% name="timeline"
+seconds, allocated, reserved = zip(*log, strict=True)
+peaks = [max(allocated[: i + 1]) for i in range(len(allocated))]
+figure = Figure(figsize=(8, 3.4), layout="constrained")
+axes = figure.add_subplot()
+for label, values, colour in (
+    ("reserved", reserved, COLOURS[7]),
+    ("peak allocated", peaks, COLOURS[4]),
+    ("allocated", allocated, COLOURS[0]),
+):
+    axes.step([1e3 * s for s in seconds], [v / MiB for v in values], where="post", color=colour, label=label)
+axes.set(title="Two training steps: three figures (model)", xlabel="milliseconds", ylabel="MiB", ylim=(0, None))
+axes.legend(frameon=False, loc="lower right")
+show(figure, "Allocated rises and falls twice; peak allocated and reserved only rise.")
+print(
+    f"after two steps: allocated {human_bytes(allocated[-1])}, peak {human_bytes(peaks[-1])}, reserved {human_bytes(reserved[-1])}"
+)
+
+# %% [markdown] name="timeline_explained"
+# Only *allocated* falls. Reserved stays where the wholesaler's stock was at its largest; that is what `nvidia-smi` shows, and why it says nothing about how much your program needs *now*. Compare allocated with allocated, and say which peak you reset when.
+#
+# ## 2 · Stage by stage, operation by operation
+#
+# The meter cuts the step where its phase changes. This is the profile to print first, before any theory:
+
+# %% name="stages"
+optimizer.zero_grad()
+with MemoryMeter(model, optimizer) as meter:
+    train_step(model, optimizer, ids)
+print(stage_table(meter))
+print(
+    f"\npeak {human_bytes(meter.peak_bytes)} in {meter.peak_at}; the largest that were alive then:\n{peak_table(meter)}"
+)
+
+# %% [markdown] name="snapshot_text"
+# A **snapshot** is the same, block by block over time. On CUDA PyTorch records one (`torch.cuda.memory._record_memory_history()`, then `_dump_snapshot("file.pickle")`), and the page pytorch.org/memory_viz draws it. The meter draws it right here, and can write such a file on any device with
+# `meter.save_snapshot("file.pickle")`.
+
+# %% name="snapshot"
+show(
+    meter.plot_blocks("Snapshot of one step"),
+    "Stacked blocks: activations pile up in the forward pass and are taken down in the backward pass.",
+)
+
+# %% [markdown] name="cache_text"
+# ## 3 · `empty_cache()` does not help
+#
+# The first advice in every forum. It returns *unused* segments to the GPU. **Predict**: call it after every step. What happens to the peak of the next step, and how many segments must be bought again?
+
+
+# %% name="cache"
+def steps_with_cache(clear):
+    """Three equal steps on the model of the allocator; returns peak reserved and segments bought."""
+    allocator, bought, kept = CachingAllocator(), 0, []
+    held = [b for b in meter.lifetimes if b.start < meter.began]
+    kept = [allocator.allocate(b.nbytes) for b in held]
+    for _ in range(3):
+        pieces, events = {}, []
+        for i, b in enumerate(meter.lifetimes):
+            if b.start >= meter.began:
+                events += [(b.start, 0, i, b), (b.end or math.inf, 1, i, b)]
+        for _, ends, i, block in sorted(events, key=lambda e: e[:3]):
+            if ends:
+                allocator.release(pieces.pop(i))
+            else:
+                before = allocator.reserved
+                pieces[i] = allocator.allocate(block.nbytes)
+                bought += allocator.reserved > before
+        if clear:
+            allocator.empty_cache()
+    return allocator.peak_reserved, bought, len(kept)
+
+
+for clear in (False, True):
+    peak, bought, _ = steps_with_cache(clear)
+    print(
+        f"empty_cache after each step: {clear!s:5}  peak reserved {human_bytes(peak)}, segments bought {bought} (model)"
+    )
+ratio = steps_with_cache(True)[0] / steps_with_cache(False)[0]
+claims.record(
+    "T14", "empty_cache lowers the peak", "three steps of a GPT, model of the allocator", ratio, "times", 0, 0.95
+)
+
+# %% [markdown] name="cache_explained"
+# The peak is the same: the next step needs what the last one needed. Only the shopping is done three times, and buying from the GPU is slow. `empty_cache` is useful in one case: when *another* program needs the memory, or another phase of yours needs it in pieces of another size.
+#
+# ## 4 · Fragmentation: enough, and still out of memory
+#
+# > `CUDA out of memory. Tried to allocate 24.00 MiB. GPU 0 has a total capacity of 100.00 MiB of which 20.00 MiB is free. Of the allocated memory 40.00 MiB is allocated by PyTorch, and 40.00 MiB is reserved by PyTorch but unallocated.`
+#
+# Read the last number first. *Reserved but unallocated* is stock that fits no order: free, in pieces that are too small. It happens when sizes change from step to step (sequences of different length), and long-lived blocks sit between short-lived
+# ones.
+#
+# **Predict.** A GPU of 100 MiB. Allocate 5 MiB sixteen times; then free every second block. 40 MiB are held. Does a tensor of 24 MiB fit?
+
+
+# %% name="fragmentation"
+def play(expandable):
+    allocator = CachingAllocator(capacity=100 * MiB, expandable=expandable)
+    blocks = [allocator.allocate(5 * MiB) for _ in range(16)]
+    for block in blocks[1::2]:
+        allocator.release(block)
+    try:
+        allocator.allocate(24 * MiB)
+        said = "fits"
+    except OutOfMemory as error:
+        said = f"out of memory: {error}"
+    return allocator, said
+
+
+for expandable in (False, True):
+    allocator, said = play(expandable)
+    unused = allocator.reserved - allocator.allocated
+    print(
+        f"expandable segments: {expandable!s:5}  allocated {human_bytes(allocator.allocated)}, reserved but unallocated {human_bytes(unused)}: {said}"
+    )
+
+# %% [markdown] name="fragmentation_explained"
+# Without: every segment of 20 MiB still has a tenant, so none can be returned, no hole is large enough, and for a new segment of 24 MiB there is no room. With `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True` there is **one** segment that grows at its end by what is missing there; holes remain, but segments of
+# fixed size no longer waste what is left of them. The remedy costs an environment variable. Measure what it would do for your training with sequences of changing length:
+
+# %% name="varied"
+generator = torch.Generator().manual_seed(0)
+lengths = torch.randint(40, 400, (60,), generator=generator).tolist()
+
+
+def varied(expandable):
+    allocator, saved = CachingAllocator(expandable=expandable), []
+    for length in lengths:
+        for layer in range(12):  # activations of one step, whose size depends on its length
+            saved.append(allocator.allocate(length * (60_000 if layer % 3 else 15_000)))
+        while saved:
+            allocator.release(saved.pop())
+    return allocator.peak_reserved / allocator.peak_allocated
+
+
+for expandable in (False, True):
+    print(f"expandable segments: {expandable!s:5}  reserved / allocated at the peaks: {varied(expandable):.2f} (model)")
+claims.record(
+    "T14",
+    "expandable segments cure fragmentation",
+    "60 lengths, model of the allocator",
+    varied(True) / varied(False),
+    "x reserved",
+    0,
+    0.95,
+)
+
+# %% [markdown] name="play_text"
+# ### Play
+#
+# Choose the size of a GPU. The step of section 1, three times, on the model: what is reserved, and when does the allocator give up?
+
+
+# %% name="play"
+def on_gpu(capacity_MiB, expandable_segments):
+    figure = Figure(figsize=(8, 3), layout="constrained")
+    axes = figure.add_subplot()
+    try:
+        _, log = replayed(meter, capacity=capacity_MiB * MiB, expandable=expandable_segments == "on")
+        times, allocated, reserved = zip(*log, strict=True)
+        axes.fill_between(
+            [1e3 * t for t in times], [r / MiB for r in reserved], step="post", color="#DDDDDD", label="reserved"
+        )
+        axes.fill_between(
+            [1e3 * t for t in times], [a / MiB for a in allocated], step="post", color=COLOURS[0], label="allocated"
+        )
+        axes.set_title(f"fits: peak reserved {max(reserved) / MiB:.0f} MiB (model)")
+    except OutOfMemory as error:
+        axes.set_title(f"out of memory: {error}", fontsize=9)
+    axes.axhline(capacity_MiB, color="black", lw=1)
+    axes.set(xlabel="milliseconds", ylabel="MiB", ylim=(0, 1.1 * max(capacity_MiB, meter.peak_bytes / MiB)))
+    return figure
+
+
+explore(
+    on_gpu,
+    "Allocated and reserved memory of one step under the capacity of a GPU, or the point where it is out of memory.",
+    capacity_MiB=(200, (40, 60, 80, 100, 120, 200)),
+    expandable_segments=("off", ("off", "on")),
+)
+
+# %% [markdown] name="clinic_text"
+# ## 5 · The clinic
+#
+# Five patients. For each: run it, **find the peak, find the operation, name the tenant**, then write the cure. The check runs your loop under the meter: it must hold no more than a healthy one, and **compute the same numbers**.
+#
+# ### Patient A: the list
+#
+# "It runs for an hour, then dies. Somebody added `retain_graph=True` because of an error message, and we log the losses."
+
+
+# %% name="patient_a"
+def sick_train_and_log(model, optimizer, batches):
+    history = []
+    for ids in batches:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten())
+        loss.backward(retain_graph=True)
+        optimizer.step()
+        history.append(loss)
+    return history
+
+
+batches = [torch.randint(256, (8, 65), device=device) for _ in range(4)]
+patient = SmallGPT(context=64, layers=2, width=64).to(device)
+optimizer = torch.optim.SGD(patient.parameters(), lr=0.1)
+with MemoryMeter(patient, optimizer) as meter_a:
+    sick_train_and_log(patient, optimizer, batches)
+print(stage_table(meter_a))
+show(meter_a.plot("Patient A"), "Activations rise in four steps like a staircase: nothing is ever let go.")
+
+# %% [markdown] name="task_a"
+# A staircase: each step's activations stay. **Contract.** `train_and_log(model, optimizer, batches)` trains as above and returns the list of losses (as numbers or tensors).
+
+
+# %% name="history" answer=true reveal=true
+def train_and_log(model, optimizer, batches):
+    ### BEGIN SOLUTION
+    history = []
+    for ids in batches:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten())
+        loss.backward()
+        optimizer.step()
+        history.append(loss.detach())  # the number, not the graph behind it
+        del loss
+    return history
+    ### END SOLUTION
+
+
+# %% name="history_check"
+check("lab06.history", train_and_log)
+
+# %% [markdown] name="patient_b_text"
+# ### Patient B: the head
+#
+# "A small model, and it dies in the loss. The vocabulary is rather large." **Predict** how many tensors of rows × vocabulary are alive at the peak.
+
+
+# %% name="patient_b"
+def sick_head_loss(head, hidden, targets):
+    logits = head(hidden).float()  # (rows, vocabulary)
+    return F.cross_entropy(logits, targets)
+
+
+my_guess = None  # tensors of rows x vocabulary at the peak
+### BEGIN GUESS
+my_guess = 3  # the log-softmax, its gradient, and the gradient of the logits
+### END GUESS
+torch.manual_seed(0)
+head = nn.Linear(64, 4000, bias=False).to(device)
+hidden = torch.randn(1024, 64, device=device, requires_grad=True)
+targets = torch.randint(4000, (1024,), device=device)
+with MemoryMeter(head) as meter_b:
+    sick_head_loss(head, hidden, targets).backward()
+Prediction("Tensors of rows x vocabulary at the peak", my_guess, "").reveal(
+    sum(b.nbytes == 1024 * 4000 * 4 and b.start <= meter_b.peak_time < (b.end or math.inf) for b in meter_b.lifetimes)
+)
+print(peak_table(meter_b, rows=4))
+
+# %% [markdown] name="task_b"
+# Lab 05 showed that checkpointing the whole head does not lower the peak. What does: rows are independent, so go through them in chunks, and checkpoint each.
+#
+# **Contract.** `head_loss(head, hidden, targets)` returns the mean cross-entropy over all rows, ready for `backward()`: `hidden` (rows, width), `targets` (rows,). At most 128 rows of logits at a time.
+
+
+# %% name="head" answer=true reveal=true
+def head_loss(head, hidden, targets):
+    ### BEGIN SOLUTION
+    def chunk_loss(rows, labels):
+        return F.cross_entropy(head(rows).float(), labels, reduction="sum")
+
+    total = 0
+    for rows, labels in zip(hidden.split(128), targets.split(128), strict=True):
+        total = total + checkpoint(chunk_loss, rows, labels, use_reentrant=False)
+    return total / len(targets)
+    ### END SOLUTION
+
+
+# %% name="head_check"
+check("lab06.head", head_loss)
+
+# %% [markdown] name="patient_c_text"
+# ### Patient C: the evaluation
+#
+# "Training fits. It dies in the evaluation, which has no backward pass at all!"
+
+
+# %% name="patient_c"
+def sick_evaluate(model, batches):
+    total = 0
+    for ids in batches:
+        total += F.cross_entropy(model(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten())
+    return total / len(batches)
+
+
+with MemoryMeter(patient) as meter_c:
+    sick_evaluate(patient, batches)
+print(
+    f"peak {human_bytes(meter_c.peak_bytes)} in {meter_c.peak_at}, of it activations {human_bytes(meter_c.at_peak['activations'])}"
+)
+
+# %% [markdown] name="task_c"
+# **Contract.** `evaluate(model, batches)` returns the mean of the batches' losses (a number or a tensor).
+
+
+# %% name="evaluation" answer=true reveal=true
+def evaluate(model, batches):
+    ### BEGIN SOLUTION
+    total = 0.0
+    with torch.no_grad():
+        for ids in batches:
+            total += F.cross_entropy(model(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten()).item()
+    return total / len(batches)
+    ### END SOLUTION
+
+
+# %% name="evaluation_check"
+check("lab06.evaluation", evaluate)
+
+# %% [markdown] name="patient_d_text"
+# ### Patient D: dead on the first optimizer step
+#
+# "Forward and backward fit, I checked. Then `optimizer.step()` dies." Adam's state is born in the first step: two numbers for each parameter. And there is one more thing.
+
+# %% name="patient_d"
+torch.manual_seed(0)
+tower = nn.Sequential(*(nn.Linear(256, 256) for _ in range(6))).to(device)
+optimizer = torch.optim.Adam(tower.parameters(), foreach=True)
+rows = torch.randn(4, 256, device=device)
+with MemoryMeter(tower, optimizer) as meter_d:
+    for _ in range(2):
+        optimizer.zero_grad()
+        tower(rows).square().mean().backward()
+        optimizer.step()
+print(stage_table(meter_d))
+print(f"\npeak {human_bytes(meter_d.peak_bytes)} in {meter_d.peak_at}")
+
+# %% [markdown] name="task_d"
+# The state itself is needed. The temporaries are not. **Contract.** `make_optimizer(parameters)` returns an optimizer with the same updates as `torch.optim.Adam(parameters)`, whose step needs no further copy of all parameters.
+
+
+# %% name="optimizer" answer=true reveal=true
+def make_optimizer(parameters):
+    ### BEGIN SOLUTION
+    return torch.optim.Adam(parameters, foreach=False)  # parameter by parameter; fused=True would do as well
+    ### END SOLUTION
+
+
+# %% name="optimizer_check"
+check("lab06.optimizer", make_optimizer)
+
+# %% [markdown] name="patient_e_text"
+# ### Patient E: the hook
+#
+# "We only log the mean of every layer's output. In inference mode, no gradients, and still it grows with the number of layers."
+
+
+# %% name="patient_e"
+def sick_log_means(model, means):
+    """After each forward pass `means[name]` holds the mean of the output of that leaf module."""
+    outputs = {}
+
+    def hook(name):
+        def remember(module, inputs, output):
+            outputs[name] = output
+            means[name] = outputs[name].mean()
+
+        return remember
+
+    for name, module in model.named_modules():
+        if not list(module.children()):
+            module.register_forward_hook(hook(name))
+
+
+watched = SmallGPT(context=64, layers=2, width=64).to(device).requires_grad_(False)
+sick_log_means(watched, {})
+with MemoryMeter(watched) as meter_e:
+    for batch in batches:
+        watched(batch[:, :-1])
+print(
+    f"peak {human_bytes(meter_e.peak_bytes)} in {meter_e.peak_at}, of it temporaries {human_bytes(meter_e.at_peak['temporaries'])}"
+)
+
+# %% [markdown] name="task_e"
+# **Contract.** `log_means(model, means)` puts hooks on all leaf modules of `model`; after a forward pass `means[name]` is the mean of that module's output (a number or a tensor). No output may outlive its use.
+
+
+# %% name="hook" answer=true reveal=true
+def log_means(model, means):
+    ### BEGIN SOLUTION
+    def hook(name):
+        def remember(module, inputs, output):
+            means[name] = output.mean().item()  # a number holds on to nothing
+
+        return remember
+
+    for name, module in model.named_modules():
+        if not list(module.children()):
+            module.register_forward_hook(hook(name))
+    ### END SOLUTION
+
+
+# %% name="hook_check"
+check("lab06.hook", log_means)
+
+# %% [markdown] name="summary_text"
+# ## 6 · The ward book
+#
+# | patient | where the peak was | tenant | what was wrong | remedy |
+# |---|---|---|---|---|
+# | A | last forward/backward, a staircase | activations | graphs kept by a list | `.detach()`, no `retain_graph` |
+# | B | start of the backward pass | activations, temporaries | all logits at once, in FP32 | chunks, each checkpointed |
+# | C | forward, without backward | activations | autograd recorded for nobody | `torch.no_grad()` |
+# | D | optimizer step | temporaries | `foreach` copies all parameters | `foreach=False` or `fused=True` |
+# | E | forward | temporaries | a hook keeps outputs | keep numbers, not tensors |
+#
+# Sick and cured, measured:
+
+
+# %% name="summary"
+def peak_of(model, optimizer, run):
+    with MemoryMeter(model, optimizer) as meter:
+        run()
+    return meter.peak_bytes
+
+
+try:
+    sgd = torch.optim.SGD(patient.parameters(), lr=0.1)
+    cured = {
+        "A": (meter_a, peak_of(patient, sgd, lambda: train_and_log(patient, sgd, batches))),
+        "B": (meter_b, peak_of(head, None, lambda: head_loss(head, hidden, targets).backward())),
+        "C": (meter_c, peak_of(patient, None, lambda: evaluate(patient, batches))),
+    }
+    for name, (sick, healthy) in cured.items():
+        print(f"patient {name}: {human_bytes(sick.peak_bytes):>10} -> {human_bytes(healthy):>10}")
+        share = healthy / sick.peak_bytes
+        claims.record("T15", "the remedy lowers the peak", f"patient {name}", share, "of the sick peak", 0, 0.8)
+except NotImplementedError:
+    print("The ward book is complete when patients A, B and C are cured.")
+claims
+
+# %% [markdown] name="recap"
+# ## Recap
+#
+# - Allocated, reserved, used: three figures for three questions. Reset peaks before you measure, and name the figure.
+# - An out-of-memory message: look at *reserved but unallocated* first. Large: fragmentation. Small: you need less, not another allocator.
+# - Moment, operation, tenant, remedy. The stage table gives the first three in one print.
+# - `empty_cache` moves no peak.
+#
+# **What to reach for when.** A staircase: something holds graphs. A spike in the loss: the logits. A spike in the step: the optimizer. A mountain: labs 03, 04, 05.
+#
+# **Sources.** PyTorch documentation, *CUDA semantics: memory management* and *Understanding CUDA Memory Usage* (snapshots); PyTorch source, `c10/cuda/CUDACachingAllocator.cpp`; PyTorch FAQ, *My model reports "cuda runtime error(2): out of memory"*.
