@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode
 
 TENANTS = (
@@ -77,6 +78,15 @@ def _name(func: Any) -> str:
     return str(func)  # slow enough to be worth remembering
 
 
+def _parts_of_sparse(tensor: Tensor) -> tuple[Tensor, ...]:
+    """Return the tensors that a sparse one consists of."""
+    if tensor.layout is torch.sparse_coo:
+        return tensor._indices(), tensor._values()
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return tensor.crow_indices(), tensor.col_indices(), tensor.values()
+    return ()
+
+
 def state_tensors(optimizer: torch.optim.Optimizer) -> Iterator[Tensor]:
     """Yield the tensors an optimizer keeps."""
     for state in optimizer.state.values():
@@ -99,7 +109,7 @@ class Count(TorchDispatchMode):
         super().__init__()
         self.blocks: list[Block] = []
         self.ops: list[Op] = []
-        self.stepping = 0
+        self.stepping: set[int] = set()  # ids of the optimizers that are stepping
         self._type, self._clock, self._address = device_type, clock, address
         self._live: dict[int, Block] = {}
         self._finalizers: list[weakref.finalize] = []
@@ -115,10 +125,14 @@ class Count(TorchDispatchMode):
         if not isinstance(tensor, Tensor) or tensor.device.type != self._type:
             return None
         tensor = getattr(tensor, "_local_tensor", tensor)  # of a DTensor, what this rank holds
+        if tensor.layout is not torch.strided:
+            for part in _parts_of_sparse(tensor):
+                self.see(part, tenant)
+            return None
         try:
             storage = tensor.untyped_storage()
             address = self._address(storage)
-        except (NotImplementedError, RuntimeError):  # sparse tensors and wrappers have no storage to speak of
+        except (NotImplementedError, RuntimeError, ValueError):  # wrappers and lazy parameters have none
             return None
         if not address:
             return None
@@ -160,6 +174,11 @@ class Count(TorchDispatchMode):
     def _should_skip_dynamo(cls) -> bool:
         return False  # saves a wrapper around every operation; what is compiled does not run in this mode anyway
 
+    def _others_keep(self) -> bool:
+        """Say whether somebody else's hooks take what is saved now: those of checkpointing, while it recomputes."""
+        hooks = torch._C._autograd._top_saved_tensors_default_hooks(False)
+        return hooks is not None and hooks[0] != self.keep
+
     @staticmethod
     def fetch(kept: tuple[Tensor, int]) -> Tensor:
         """Hook of autograd: the backward pass wants what `keep` returned."""
@@ -180,6 +199,8 @@ class Count(TorchDispatchMode):
         """
         handles: list[Any] = []
         for name, module in model.named_modules() if model is not None and names else ():
+            if isinstance(module, torch.jit.ScriptModule):
+                continue  # takes no hooks
             label = f"{name} ({type(module).__name__})" if name else type(module).__name__
             enter, leave = self._enter_and_leave(label)
             handles.append(module.register_forward_pre_hook(enter))
@@ -187,7 +208,7 @@ class Count(TorchDispatchMode):
         if model is not None:
             self.label(model)
             for parameter in model.parameters():
-                if parameter.requires_grad:
+                if parameter.requires_grad and not is_lazy(parameter):
                     handles.append(parameter.register_post_accumulate_grad_hook(self._gradient_ready))
         for optimizer in optimizers:
             self.label_state(optimizer)
@@ -219,13 +240,13 @@ class Count(TorchDispatchMode):
         self.see(parameter.grad, "gradients")
 
     def _step_begins(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
-        self.stepping += 1
+        self.stepping.add(id(optimizer))
         for group in optimizer.param_groups:  # a step inside the backward pass comes before our own hook
             for parameter in group["params"]:
                 self.see(parameter.grad, "gradients")
 
     def _step_ends(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
-        self.stepping -= 1
+        self.stepping.discard(id(optimizer))
         self.label_state(optimizer)
 
     # -- when
@@ -234,13 +255,13 @@ class Count(TorchDispatchMode):
         """Return the phase of the training step and the module at work."""
         in_backward = torch._C._current_graph_task_id() != -1
         self._recomputing = False
-        if self.stepping:
-            return ("backward (optimizer step)" if in_backward else "optimizer step"), ""
         module = self._modules[-1] if self._modules else ""
+        if self.stepping and not module:  # with a module: the closure of an optimizer that wants to see the loss again
+            return ("backward (optimizer step)" if in_backward else "optimizer step"), ""
         if not in_backward:
             self._module_of_node.setdefault(torch._C._autograd._get_sequence_nr() - 1, module)
             return "forward", module
-        if torch.is_grad_enabled() or module:  # checkpointing runs a piece of the forward pass again
+        if module or (torch.is_grad_enabled() and self._others_keep()):  # a piece of the forward pass runs again
             self._recomputing = True
             self._module_of_node.setdefault(torch._C._autograd._get_sequence_nr() - 1, module)
             return "backward (recomputing)", module

@@ -14,9 +14,12 @@ already in use), the count alone gives the figures, and `method` says so.
 """
 
 import bisect
+import contextlib
 import functools
+import gc
 import html
 import pickle
+import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,10 +66,18 @@ class Stage(NamedTuple):
     held_after: dict[str, int]
 
 
+class _Here(threading.local):
+    """The session of each thread: modes and hooks belong to a thread, too."""
+
+    session: "_Session | None" = None
+
+
+_here = _Here()
+_profiler_is_ours = threading.Lock()  # there is one profiler in a process
+
+
 class _Session:
     """The count and the log of the outermost meter; meters inside it read the same two."""
-
-    current: "_Session | None" = None
 
     def __init__(self, device: torch.device, counting: bool, logging: bool) -> None:
         self.device, self.counting = device, counting
@@ -75,22 +86,18 @@ class _Session:
         self.began = 0
         self._saved_hooks = torch.autograd.graph.saved_tensors_hooks(self.count.keep, self.count.fetch)
 
-    def open(self) -> None:
+    def open(self, stack: contextlib.ExitStack) -> None:
+        """Begin to count and to log; `stack` gets what ends it."""
+        stack.callback(self.count.close)
         if self.log:
             self.log.start()
+            stack.callback(self.flush)
         self.began = _clock()
         if self.counting:
-            self._saved_hooks.__enter__()
-            self.count.__enter__()
-        _Session.current = self
-
-    def close(self) -> None:
-        _Session.current = None
-        if self.counting:
-            self.count.__exit__(None, None, None)
-            self._saved_hooks.__exit__(None, None, None)
-        self.flush()
-        self.count.close()
+            stack.enter_context(self._saved_hooks)
+            stack.enter_context(self.count)
+        _here.session = self
+        stack.callback(setattr, _here, "session", None)
 
     def flush(self) -> None:
         """End the log's recording; it is lost when somebody else's profiler has cut it short."""
@@ -98,18 +105,27 @@ class _Session:
             self.log = None
 
     def lifetimes(self, now: int) -> list[Lifetime]:
-        """Write the count's tenants on the allocator's log; add what was there before the session."""
+        """Write the count's tenants on the allocator's log; add what the log does not know."""
         self.count.settle()
         ops = self.count.ops
         here = self.log.by_address() if self.log else {}
         result, claimed = [], {}
+        foreign: dict[int, Lifetime] = {}  # address -> memory that is not of this session, or not of this allocator
         for block in self.count.blocks:
             allocations = here.get(block.address, [])
             last = bisect.bisect_right(allocations, block.seen, key=lambda a: a.start) - 1
             if last >= 0 and (allocations[last].end is None or allocations[last].end >= block.seen):
                 claimed[id(allocations[last])] = block
-            elif self.log or block.seen < self.began or block.op is NO_OP:
-                result.append(self._older(block))
+            elif self.log or block.seen < self.began:
+                life = self._foreign(block)
+                last_there = foreign.get(block.address)
+                if last_there and (last_there.end is None or last_there.end >= life.start):  # two views of one memory
+                    ends = (last_there.end, life.end)
+                    last_there.end = None if None in ends else max(ends)
+                    last_there.nbytes = max(last_there.nbytes, life.nbytes)
+                else:
+                    foreign[block.address] = life
+                    result.append(life)
             else:
                 result.append(Lifetime(block.seen, block.died, block.nbytes, block.tenant, block.op))
         unexplained = "kernel workspace" if self.counting else "temporaries"
@@ -117,19 +133,25 @@ class _Session:
             for a in allocations:
                 block = claimed.get(id(a))
                 if block:
-                    result.append(Lifetime(a.start, a.end, a.nbytes, block.tenant, block.op))
+                    end = block.died if a.end is None else a.end  # the log misses what ends while it is being read
+                    result.append(Lifetime(a.start, end, a.nbytes, block.tenant, block.op))
                 elif a.start <= now:
                     result.append(Lifetime(a.start, a.end, a.nbytes, unexplained, op_at(ops, a.start)))
         return result
 
-    def _older(self, block: Block) -> Lifetime:
-        """Return the lifetime of a block that is older than the session: a parameter, or an input."""
+    def _foreign(self, block: Block) -> Lifetime:
+        """Return the lifetime of a block that the log has not seen being allocated.
+
+        What was known when the session began (parameters, state) was there from the start. An input that is older, or
+        memory of somebody else's (a NumPy array), counts from when an operation first touched it.
+        """
         nbytes = block.nbytes
         if self.device.type == "cuda":
             nbytes = -(-nbytes // CUDA_ROUNDING) * CUDA_ROUNDING
         unclaimed = block.tenant in ("temporaries", "activations")  # an input stays one when autograd saves it
         tenant = "inputs and other" if unclaimed else block.tenant
-        return Lifetime(self.began - 1, block.died, nbytes, tenant, NO_OP)
+        start = self.began - 1 if block.seen < self.began else block.seen
+        return Lifetime(start, block.died, nbytes, tenant, NO_OP)
 
 
 def op_at(ops: list[Op], when: int) -> Op:
@@ -148,7 +170,7 @@ class MemoryMeter:
     >>> print(meter)  # doctest: +SKIP
 
     Meters nest: one inside another measures its own block, and knows the tenants of both. Memory that other threads
-    allocate is not seen.
+    allocate is not seen. `torch.func` works inside only with `by_tenant=False`: it admits no hooks on saved tensors.
 
     Args:
         model: whose parameters and buffers to recognise.
@@ -169,6 +191,9 @@ class MemoryMeter:
         outside_bytes: bytes on the GPU that were there before and that the block never touched.
         reserved_bytes: what CUDA's caching allocator had reserved; 0 elsewhere.
         notes: what the meter could not see, in words.
+
+    Raises:
+        RuntimeError: on entering a meter that is measuring already, or one inside a meter of another device.
     """
 
     def __init__(
@@ -184,6 +209,7 @@ class MemoryMeter:
         first = next(model.parameters(), None) if model is not None else None
         self._device = device or (first.device if first is not None else pick_device())
         self._by_tenant = by_tenant
+        self._stack: contextlib.ExitStack | None = None
         self._forget()
 
     def _forget(self) -> None:
@@ -208,23 +234,41 @@ class MemoryMeter:
         return self._device.type == "cuda" and not self._by_tenant
 
     def __enter__(self) -> "MemoryMeter":
+        if self._stack is not None:
+            raise RuntimeError("This meter is measuring already; make another one for the block inside.")
         self._forget()
+        with contextlib.ExitStack() as stack:  # if anything fails, all is undone
+            self._begin(stack)
+            self._stack = stack.pop_all()
+        return self
+
+    def _begin(self, stack: contextlib.ExitStack) -> None:
         self._reserved_before = 0
         if self._device.type == "cuda":
             self._held_before = torch.cuda.memory_allocated(self._device)
             self._reserved_before = torch.cuda.memory_reserved(self._device)
         if self._reads_statistics:
             torch.cuda.reset_peak_memory_stats(self._device)
-            return self
+            return
         compiled = self._model is not None and _is_compiled(self._model)
-        self._outer = _Session.current
+        self._outer = _here.session
         if self._outer is None:
-            if torch.autograd._profiler_enabled():
-                self.method = "counted"  # a second profiler would end the first one's recording
+            # A second profiler would end the first one's recording.
+            free = self.method == "allocator" and _profiler_is_ours.acquire(blocking=False)
+            if free:
+                stack.callback(_profiler_is_ours.release)
+            if not free or torch.autograd._profiler_enabled():
+                self.method = "counted"
             logging = self.method == "allocator"
             self._session = _Session(self._device, not logging or (self._by_tenant and not compiled), logging)
         else:
+            if self._outer.device != self._device:
+                raise RuntimeError(
+                    f"A meter of {self._outer.device} is measuring; {self._device} has to wait its turn."
+                )
             self._session = self._outer
+            if self._by_tenant and not self._outer.counting:
+                self.notes.append("The meter around this one tells no tenants apart, so this one cannot either.")
         counting = self._session.counting
         if compiled:
             self.notes.append(
@@ -232,13 +276,18 @@ class MemoryMeter:
                 if counting
                 else "The model is compiled: what it keeps for the backward pass is among the temporaries."
             )
-        self._handles = self._session.count.watch(self._model, self._optimizers, names=counting)
+        for handle in self._session.count.watch(self._model, self._optimizers, names=counting):
+            stack.callback(handle.remove)
         if self._outer is None:
-            self._session.open()
+            self._session.open(stack)
         self.began = _clock()
-        return self
 
     def __exit__(self, *error: object) -> None:
+        stack, self._stack = self._stack, None
+        self.ended = _clock()
+        with stack:
+            if not self._reads_statistics:
+                self._label_again()
         if self._device.type == "cuda":
             self.reserved_bytes = max(self._reserved_before, torch.cuda.memory_reserved(self._device))
         if self._reads_statistics:
@@ -246,25 +295,27 @@ class MemoryMeter:
             self.at_peak["inputs and other"] = self.largest["inputs and other"] = self.peak_bytes
             self.peak_at = "some operation (measured without looking)"
             return
-        self.ended = _clock()
-        session = self._session
-        for handle in self._handles:
-            handle.remove()
+        session, collecting = self._session, gc.isenabled()
+        gc.disable()  # nothing should be freed while the log of an outer meter is read
+        try:
+            if self._outer is not None:
+                session.flush()
+            self.method = "allocator" if session.log else "counted"
+            self._ops = session.count.ops[:]
+            self._replay(session.lifetimes(self.ended))
+            if self._outer is not None and session.log:
+                session.log.start()
+        finally:
+            if collecting:
+                gc.enable()
+        del self._session, self._outer
+
+    def _label_again(self) -> None:
+        """Label what the model and the optimizers hold at the end: after model.half() it is other tensors."""
         if self._model is not None:
-            session.count.label(self._model)  # after model.half() its parameters are other tensors
+            self._session.count.label(self._model)
         for optimizer in self._optimizers:
-            session.count.label_state(optimizer)
-        session.count.stepping = 0  # a step that raised has not said that it ended
-        if self._outer is None:
-            session.close()
-        else:
-            session.flush()  # read the log so far
-        self.method = "allocator" if session.log else "counted"
-        self._ops = session.count.ops[:]
-        self._replay(session.lifetimes(self.ended))
-        if self._outer is not None and session.log:
-            session.log.start()
-        del self._session, self._outer, self._handles
+            self._session.count.label_state(optimizer)
 
     # -- afterwards
 
@@ -290,7 +341,10 @@ class MemoryMeter:
                     self.peak_bytes, self.at_peak, self.peak_time = total, dict(held), when
         if self.peak_bytes:
             op = op_at(self._ops, self.peak_time)
-            self.peak_at = "the start" if op is NO_OP or op.when < self.began else str(op)
+            if self.peak_time <= self.began:
+                self.peak_at = "the start"
+            else:
+                self.peak_at = "some operation" if op is NO_OP else str(op)
         self._find_stages()
 
     def _changes(self) -> list[tuple[int, int, str]]:

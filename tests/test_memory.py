@@ -1,14 +1,17 @@
 """The meter against known truths, and against the peak rebuilt from PyTorch's own profiler."""
 
+import contextlib
 import functools
 import gc
 import pickle
+import threading
 import time
 
 from helpers import TENANTS, MemoryMeter, MiB, SmallCNN, SmallGPT, ViT, digits, pick_device
 from helpers.count import state_tensors
 from helpers.planner.blocks import find_blocks
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -595,6 +598,114 @@ def test_casts_of_tensors_without_memory_pass():
         torch.empty(4, device="meta").to(torch.float64)
         torch.eye(4).to_sparse().to(torch.float64)
     assert meter.peak_bytes > 0
+
+
+def test_memory_of_others_counts_from_when_it_is_touched_and_once():
+    array = np.zeros(MiB // 4, np.float32)
+    with MemoryMeter(device=CPU) as meter:
+        for _ in range(10):
+            torch.from_numpy(array).sum()
+    assert meter.peak_bytes < 1.01 * MiB
+    with MemoryMeter(device=CPU) as meter:
+        for _ in range(10):
+            torch.from_numpy(np.ones(MiB // 4, np.float32)).sum()  # new memory each time, freed each time
+    assert meter.peak_bytes < 2.01 * MiB
+
+
+def test_entering_twice_is_refused_and_harms_nothing():
+    meter, model = MemoryMeter(device=CPU), nn.Linear(4, 4)
+    with meter, pytest.raises(RuntimeError, match="measuring already"), meter:
+        pass
+    with torch.autograd.graph.disable_saved_tensors_hooks("not here"), pytest.raises(RuntimeError), MemoryMeter(model):
+        pass
+    assert not model._forward_hooks
+    assert not torch.autograd._profiler_enabled()
+    with MemoryMeter(model) as again:
+        model(torch.ones(2, 4))
+    assert again.method == "allocator"
+    with MemoryMeter(device=CPU), pytest.raises(RuntimeError, match="wait its turn"):
+        MemoryMeter(device=torch.device("meta")).__enter__()
+
+
+def test_a_meter_in_another_thread_counts_and_harms_nothing():
+    seen = []
+
+    def work():
+        with MemoryMeter(device=CPU) as meter:
+            keep = torch.empty(MiB, dtype=torch.uint8)
+        seen.append((meter.method, meter.peak_bytes, keep.nbytes))
+
+    with MemoryMeter(device=CPU) as meter:
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        keep = torch.empty(2 * MiB, dtype=torch.uint8)
+    assert seen == [("counted", MiB, MiB)]
+    assert meter.method == "allocator"
+    assert meter.peak_bytes >= keep.nbytes
+    assert not torch.autograd._profiler_enabled()
+
+
+def test_gradients_of_gradients_are_no_recomputation():
+    model = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64))
+    x = torch.randn(32, 64, requires_grad=True)
+    with MemoryMeter(model) as meter:
+        y = model(x).sum()
+        (g,) = torch.autograd.grad(y, x, create_graph=True)
+        (y + g.square().sum()).backward()
+    assert meter.largest["recomputed activations"] == 0
+
+
+def test_functions_without_modules_are_recomputed_too():
+    x = torch.randn(256, 256, requires_grad=True)
+    with MemoryMeter(device=CPU) as meter:
+        checkpoint(lambda t: t.exp().tanh().sigmoid(), x, use_reentrant=False).sum().backward()
+    assert meter.largest["recomputed activations"] >= 2 * x.nbytes
+
+
+def test_a_closure_is_forward_and_a_failed_step_is_over():
+    model = nn.Linear(32, 32)
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=2)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = model(torch.ones(8, 32)).square().mean()
+        loss.backward()
+        return loss
+
+    with MemoryMeter(model, optimizer) as meter:
+        optimizer.step(closure)
+    assert any(op.phase == "forward" and op.module == "Linear" for op in meter._ops)
+    bad = torch.optim.SGD(model.parameters(), lr=0.1)
+    bad.param_groups[0]["lr"] = "high"
+    with MemoryMeter(model, bad) as meter:
+        model(torch.ones(8, 32)).sum().backward()
+        with contextlib.suppress(TypeError):
+            bad.step()
+        model(torch.ones(8, 32))
+    assert meter.stages[-1].name == "forward"
+
+
+def test_sparse_gradients_are_gradients():
+    model = nn.Embedding(1000, 16, sparse=True)
+    with MemoryMeter(model) as meter:
+        model(torch.arange(50)).sum().backward()
+    assert meter.largest["gradients"] == 50 * 16 * 4 + 50 * 8
+
+
+def test_lazy_and_scripted_modules_pass():
+    with MemoryMeter(nn.Sequential(nn.LazyLinear(4))):
+        pass
+    with MemoryMeter(torch.jit.trace(nn.Linear(4, 4), torch.ones(1, 4))) as meter:
+        pass
+    assert meter.peak_bytes == 4 * 20
+
+
+def test_a_peak_inside_is_not_the_start():
+    model, x, _ = cnn()
+    with MemoryMeter(model, by_tenant=False) as meter:
+        model(x).sum().backward()
+    assert meter.peak_at == "some operation"
 
 
 def test_a_meter_can_be_used_again_and_forgets():

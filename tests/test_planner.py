@@ -8,7 +8,7 @@ import sys
 import time
 from dataclasses import replace
 
-from helpers import GiB
+from helpers import GiB, MemoryMeter
 from helpers.planner import Recipe, RecipeError, plan, plan_many
 from helpers.planner.catalog import GPUS, find_gpu, find_model, model_names
 from helpers.planner.measure import measure_recipe
@@ -133,6 +133,12 @@ def test_7b_lora_with_checkpointing():
         (["--model", "vit-l-16", "--image-size", "100"], "multiple of 16"),
         (["--model", "small-cnn", "--checkpointing", "every"], "no repeated blocks"),
         (["--model", "pyproject.toml"], "not a Hugging Face config"),
+        (["--model", "gpt2", "--lora-alpha", "8"], "lora_rank"),
+        (["--model", "gpt2", "--lora-rank", "8", "--lora-alpha", "nan"], "must be a number"),
+        (["--model", "gpt2", "--budget", "nan"], "more than 0"),
+        (["--model", "gpt2", "--gpu", ""], "--list"),
+        (["--model", "gpt2", "--batch", "1000000000000"], "at most"),
+        (["--model", "gpt2", "--ranks", "1000000", "--shard", "zero3"], "at most"),
     ],
 )
 def test_what_cannot_be_is_said_in_one_line(arguments, word):
@@ -174,6 +180,32 @@ def test_a_config_file_is_a_model(tmp_path):
     path.write_text(json.dumps(config | {"num_attention_heads": "four"}))
     with pytest.raises(RecipeError):
         plan(Recipe(str(path), seq=32))
+
+
+@pytest.mark.parametrize(
+    ("config", "word"),
+    [
+        ({"model_type": "vit", "image_size": [32, 32], "patch_size": [8, 8], "hidden_size": 32}, ""),
+        ({"model_type": "llama", "hidden_act": "nonsense"}, "cannot be simulated"),
+        ({"model_type": "mixtral", "num_local_experts": 4}, "mixture of experts"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value["model_type"],
+)
+def test_odd_configs_are_planned_or_refused_in_one_line(config, word, tmp_path):
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(sizes | config))
+    run = command("--model", str(path), *([] if config["model_type"] == "vit" else ["--seq", "16"]))
+    assert run.returncode == (2 if word else 0), run.stderr
+    assert word in run.stderr
+    assert len(run.stderr.strip().splitlines()) == bool(word)
+
+
+def test_images_of_another_size_change_a_hugging_face_model(tmp_path):
+    path = tmp_path / "config.json"
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    path.write_text(json.dumps({"model_type": "vit", "image_size": 32, "patch_size": 8, **sizes}))
+    assert peak(Recipe(str(path), batch=8), image_size=64) > 1.5 * peak(Recipe(str(path), batch=8))
 
 
 # -- against arithmetic and the models' own papers
@@ -308,6 +340,36 @@ def test_quantized_bases():
         assert saved == pytest.approx(linear * (2 - bytes_each), rel=0.03)
 
 
+def test_gpt2s_turned_layers_are_quantized_too():
+    base = Recipe("gpt2", lora_rank=8, seq=64)
+    assert plan(replace(base, quantize="nf4")).at_peak["parameters"] < 0.75 * plan(base).at_peak["parameters"]
+
+
+def test_what_the_caller_has_switched_does_not_matter():
+    expected = peak(SMALL)
+    for surroundings in (
+        torch.no_grad(),
+        torch.inference_mode(),
+        torch.autocast("cpu", torch.bfloat16),
+        torch.device("meta"),
+        MemoryMeter(device=torch.device("cpu")),
+    ):
+        with surroundings:
+            assert peak(SMALL) == expected
+    assert peak(SMALL) == expected
+
+
+def test_a_failed_plan_leaves_nothing_behind(tmp_path):
+    before, resize = peak(SMALL), torch.UntypedStorage.resize_
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": "llama", "hidden_act": "nonsense"}))
+    with pytest.raises(RecipeError):
+        plan(Recipe(str(path), ranks=2, shard="zero3"))
+    assert torch.UntypedStorage.resize_ is resize
+    assert not torch.distributed.is_initialized()
+    assert peak(SMALL) == before
+
+
 def test_zero_stages_share_out_one_tenant_more_each():
     base = Recipe("gpt2", precision="fp32", seq=32, ranks=4)
     n = 4 * 124_439_808
@@ -320,6 +382,8 @@ def test_zero_stages_share_out_one_tenant_more_each():
     assert peaks == sorted(peaks, reverse=True)
     assert ddp.sent_bytes == one.sent_bytes == two.sent_bytes == 2 * 3 * n // 4
     assert three.sent_bytes == 3 * 3 * n // 4
+    assert plan(replace(base, shard="zero3", precision="bf16-amp")).sent_bytes == 3 * 2 * n // 4  # gathered in 16 bits
+    assert plan(replace(base, shard="zero2", accumulate=3)).sent_bytes == 3 * 4 * n // 4  # reduced three times
     assert plan(replace(base, ranks=1)).sent_bytes == 0
 
 
@@ -339,6 +403,8 @@ def test_offloading_moves_bytes_to_the_host():
     assert everything.host_bytes == pytest.approx(4 * n, rel=0.1)
     assert everything.at_peak["parameters"] < 0.05 * n
     assert plain.peak_allocated_bytes > optimizer.peak_allocated_bytes > everything.peak_allocated_bytes
+    eight = plan(replace(base, optimizer="adamw-8bit", optimizer_impl="foreach", offload="optimizer"))
+    assert eight.host_bytes == pytest.approx(n / 2, rel=0.05)  # two bytes a parameter
 
 
 # -- against PyTorch itself

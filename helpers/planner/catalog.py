@@ -136,6 +136,8 @@ class Subject:
 
             family = getattr(transformers, f"AutoModelFor{self.kind}")
             config = copy.deepcopy(self.config)  # `from_config` writes into it
+            if recipe.image_size and hasattr(config, "image_size"):
+                config.image_size = recipe.image_size
             try:
                 model = family.from_config(config, dtype=dtype, attn_implementation=recipe.attention)
             except ValueError as error:
@@ -164,6 +166,11 @@ def _kind(config: Any, model_type: str) -> str:
         if model_type in names:
             return kind
     raise RecipeError(f"A config of type {model_type!r} is none of: {', '.join(known)}.")
+
+
+def _side(size: Any) -> int:
+    """Return the length of a side, which some configs give as [height, width]."""
+    return int(max(size)) if isinstance(size, list | tuple) else int(size)
 
 
 def model_names() -> list[str]:
@@ -207,11 +214,14 @@ def find_model(name: str) -> Subject:
         config = AutoConfig.for_model(model_type, **sizes)
     except Exception as error:  # whatever a config class makes of wrong values
         raise RecipeError(f"{name}: {' '.join(str(error).split())[:200]}") from None
-    config.use_cache = False
+    for part in (config, config.get_text_config()):  # a model that also sees keeps what it reads in a config of its own
+        part.use_cache = False
+        if any(getattr(part, name, 0) for name in ("num_experts", "num_local_experts", "n_routed_experts")):
+            raise RecipeError(f"{name} is a mixture of experts; the planner does not simulate these.")
     kind = _kind(config, model_type)
     if kind == "ImageClassification":
-        side, channels = getattr(config, "image_size", 224), getattr(config, "num_channels", 3)
-        return Subject(name, config, kind, side=side, channels=channels, patch=getattr(config, "patch_size", 32))
+        side, patch = _side(getattr(config, "image_size", None) or 224), _side(getattr(config, "patch_size", None) or 1)
+        return Subject(name, config, kind, side=side, channels=getattr(config, "num_channels", 3), patch=patch)
     return Subject(name, config, kind, context=getattr(config, "max_position_embeddings", 0) or sys.maxsize)
 
 

@@ -5,8 +5,8 @@ the backward pass than CUDA's: dropout a float mask in place of one byte an elem
 another kernel. This mode steps in where the paths part.
 """
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
@@ -65,9 +65,15 @@ class CudaKernels(TorchFunctionMode):
         super().__init__()
         self._autocast = autocast
 
-    def autocast(self) -> AbstractContextManager:
-        """Return the context that stands for `torch.autocast("cuda", dtype)`, which is off without a GPU."""
-        return torch.autocast("cpu", self._autocast) if self._autocast else nullcontext()
+    @contextmanager
+    def autocast(self) -> Iterator[None]:
+        """Stand for `torch.autocast("cuda", dtype)`, which is off without a GPU."""
+        if self._autocast is None:
+            yield
+            return
+        with torch.autocast("cpu", self._autocast):
+            yield
+        torch.clear_autocast_cache()  # inside somebody else's autocast it would live on
 
     def __torch_function__(self, func: Callable, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

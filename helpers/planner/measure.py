@@ -23,11 +23,11 @@ def measure_recipe(recipe: Recipe, device: torch.device | None = None) -> int:
         if not torch.cuda.is_available():
             raise RecipeError("--measure trains on a CUDA GPU, and PyTorch sees none here.")
         device = torch.device("cuda")
-    if recipe.ranks > 1 or recipe.offload != "none" or recipe.quantize != "none" or "8bit" in recipe.optimizer:
+    if recipe.ranks > 1 or recipe.offload != "none" or recipe.quantize != "none" or recipe.optimizer == "adamw-8bit":
         raise RecipeError("--measure takes one GPU, no offload, no quantized weights and no 8-bit optimizer.")
     subject = find_model(recipe.model)
     check_subject(recipe, subject)
-    low = {"bf16-amp": torch.bfloat16, "fp16-amp": torch.float16}.get(recipe.precision)
+    low = recipe.amp_dtype
     torch.manual_seed(0)
     with torch.device(device):
         model = build(recipe, subject, lambda: (nullcontext(), nullcontext()))

@@ -42,7 +42,11 @@ class QuantizedLinear(nn.Linear):
 
     def __init__(self, layer: nn.Linear, kind: str) -> None:
         nn.Module.__init__(self)
-        self.in_features, self.out_features = layer.in_features, layer.out_features
+        turned = not isinstance(
+            layer, nn.Linear
+        )  # GPT-2's Conv1D is a linear layer with its weight the other way round
+        self.in_features = layer.nx if turned else layer.in_features
+        self.out_features = layer.nf if turned else layer.out_features
         self.bits = 8 if kind == "int8" else 4
         n, device = layer.weight.numel(), layer.weight.device
         self.weight = nn.Parameter(torch.empty(n * self.bits // 8, dtype=torch.uint8, device=device), False)
@@ -54,7 +58,7 @@ class QuantizedLinear(nn.Linear):
                 (-(-scales // BLOCK_SCALES), torch.float32),
                 (16 + 256 + 1, torch.float32),  # the two code books and the offset
             ],
-            "int8": [(layer.out_features, torch.float32)],
+            "int8": [(self.out_features, torch.float32)],
         }[kind]
         for i, (size, dtype) in enumerate(sizes):
             self.register_buffer(f"scale_{i}", torch.empty(size, dtype=dtype, device=device), persistent=False)
@@ -71,13 +75,16 @@ class QuantizedLinear(nn.Linear):
         return _FrozenProduct.apply(x, self, self.bias)
 
 
-def quantize_linears(model: nn.Module, kind: str) -> None:
-    """Replace every linear layer of `model` but the output head, as `BitsAndBytesConfig` does."""
+def quantize_linears(model: nn.Module, kind: str) -> int:
+    """Replace every linear layer of `model` but the output head, as `BitsAndBytesConfig` does; returns how many."""
+    replaced = 0
     head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
-            if type(child) is nn.Linear and child is not head:
+            if type(child).__name__ in ("Linear", "Conv1D") and child is not head:
                 setattr(module, name, QuantizedLinear(child, kind))
+                replaced += 1
+    return replaced
 
 
 class EightBitAdam(torch.optim.Optimizer):

@@ -1,7 +1,10 @@
 """A recipe: everything about a training step that decides how much memory it takes."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+import torch
 
 PRECISIONS = ("fp32", "bf16", "fp16-amp", "bf16-amp")
 OPTIMIZERS = ("adamw", "adam", "sgd", "sgd-momentum", "adamw-8bit", "adafactor")
@@ -11,6 +14,8 @@ ATTENTIONS = ("sdpa", "eager")
 CHECKPOINTINGS = ("none", "every", "every-2", "every-3", "sqrt")
 SHARDINGS = ("none", "zero1", "zero2", "zero3")
 OFFLOADS = ("none", "optimizer", "all")
+MOST = 2**24  # of a batch, a sequence, micro-batches: far beyond sense, and far below overflow
+MOST_RANKS = 4096
 
 
 class RecipeError(ValueError):
@@ -82,12 +87,19 @@ class Recipe:
         ):
             if getattr(self, name) not in known:
                 raise RecipeError(f"{name} is {getattr(self, name)!r}; choose one of {', '.join(known)}.")
-        for name in ("batch", "seq", "accumulate", "ranks"):
-            if getattr(self, name) < 1:
-                raise RecipeError(f"{name} is {getattr(self, name)}; it must be at least 1.")
-        for name in ("lora_rank", "image_size"):
-            if getattr(self, name) < 0:
-                raise RecipeError(f"{name} is {getattr(self, name)}; it must not be negative.")
+        for name, least in (
+            ("batch", 1),
+            ("seq", 1),
+            ("accumulate", 1),
+            ("ranks", 1),
+            ("lora_rank", 0),
+            ("image_size", 0),
+        ):
+            most = MOST_RANKS if name == "ranks" else MOST
+            if not least <= getattr(self, name) <= most:
+                raise RecipeError(f"{name} is {getattr(self, name)}; it must be at least {least} and at most {most:,}.")
+        if not math.isfinite(self.lora_alpha):
+            raise RecipeError(f"lora_alpha is {self.lora_alpha}; it must be a number.")
         if not 0 <= self.lora_dropout < 1:
             raise RecipeError(f"lora_dropout is {self.lora_dropout}; it must be at least 0 and less than 1.")
         for broken, message in self._conflicts():
@@ -103,6 +115,7 @@ class Recipe:
             (quantized and self.precision == "fp32", "A quantized base computes in 16 bits: precision bf16 or an amp."),
             (quantized and self.shard != "none", "Sharding a quantized base is not simulated: use shard none."),
             (not lora and bool(self.lora_targets), "lora_targets were given without adapters: set lora_rank."),
+            (not lora and self.lora_alpha != 0, "lora_alpha was given without adapters: set lora_rank."),
             (not lora and self.lora_dropout > 0, "lora_dropout was given without adapters: set lora_rank."),
             (alone and self.shard != "none", f"{self.shard} shares out over ranks: set ranks to 2 or more."),
             (
@@ -133,6 +146,16 @@ class Recipe:
             (self.optimizer == "adamw-8bit" and self.shard == "zero3", "adamw-8bit with zero3 is not simulated."),
             (self.optimizer == "adafactor" and self.shard == "zero3", "adafactor with zero3 is not simulated."),
         ]
+
+    @property
+    def amp_dtype(self) -> torch.dtype | None:
+        """What autocast, or the mixed-precision policy of `fully_shard`, computes in."""
+        return {"bf16-amp": torch.bfloat16, "fp16-amp": torch.float16}.get(self.precision)
+
+    @property
+    def weight_dtype(self) -> torch.dtype:
+        """What weights are kept in."""
+        return torch.bfloat16 if self.precision == "bf16" else torch.float32
 
     @property
     def words(self) -> str:

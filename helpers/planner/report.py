@@ -1,5 +1,6 @@
 """From a simulated step to an answer: how much, where, does it fit, and what to change first."""
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -146,13 +147,13 @@ def _fits(simulation: Simulation, played: _Replay, high: int, capacity: int) -> 
 
 
 def _gpus(gpu: str | None, budget: float | None) -> list[Gpu]:
-    if gpu and budget:
+    if gpu is not None and budget is not None:
         raise RecipeError("Give a GPU or a budget, not both.")
     if budget is not None:
-        if budget <= 0:
+        if not 0 < budget < math.inf:
             raise RecipeError(f"The budget is {budget:g} GiB; it must be more than 0.")
         return [Gpu(f"{budget:g} GiB", int(budget * GiB), 0, 0, 0)]
-    return [find_gpu(gpu)] if gpu else list(GPUS.values())
+    return [find_gpu(gpu)] if gpu is not None else list(GPUS.values())
 
 
 def _read(simulation: Simulation, gpus: Sequence[Gpu]) -> Plan:
@@ -233,7 +234,7 @@ def plan(
     began = time.perf_counter()
     gpus = _gpus(gpu, budget)
     result = _read(simulate(recipe, tell), gpus)
-    if (gpu or budget) and not all(result.fits.values()):
+    if (gpu is not None or budget is not None) and not all(result.fits.values()):
         tell("trying remedies")
         result.remedies = _try_remedies(result, gpus)
     result.seconds = time.perf_counter() - began
@@ -279,9 +280,9 @@ def _candidates(recipe: Recipe) -> Iterator[tuple[str, dict[str, Any]]]:
         yield "fused optimizer (--optimizer-impl fused): same numbers", {"optimizer_impl": "fused"}
     if recipe.batch > 1:
         whole = recipe.batch * recipe.accumulate
-        yield f"--batch 1 --accumulate {whole}: same gradient", {"batch": 1, "accumulate": whole}
+        yield f"--batch 1 --accumulate {whole}: same gradient, but for BatchNorm", {"batch": 1, "accumulate": whole}
     if recipe.checkpointing != "every":
-        yield "--checkpointing every: same numbers, more time", {"checkpointing": "every"}
+        yield "--checkpointing every: same gradient, more time", {"checkpointing": "every"}
     if recipe.accumulate == 1 and not recipe.keep_grads:
         yield "--step-in-backward: same numbers, no gradient clipping", {"step_in_backward": True}
     if recipe.precision == "fp32":

@@ -74,7 +74,7 @@ def shard_fully(model: nn.Module, recipe: Recipe, mesh: dist.DeviceMesh) -> None
     """Apply `fully_shard` to each block and to the whole, in place."""
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-    low = {"bf16-amp": torch.bfloat16, "fp16-amp": torch.float16}.get(recipe.precision)
+    low = recipe.amp_dtype
     policy = MixedPrecisionPolicy(param_dtype=low, reduce_dtype=torch.float32) if low else MixedPrecisionPolicy()
     for block in find_blocks(model):
         fully_shard(block, mesh=mesh, mp_policy=policy)
@@ -84,13 +84,16 @@ def shard_fully(model: nn.Module, recipe: Recipe, mesh: dist.DeviceMesh) -> None
 def bytes_sent(recipe: Recipe, parameter_bytes: int, trained_bytes: int) -> int:
     """Return the bytes a rank sends in one optimizer step when the collectives run as rings.
 
-    An all-reduce costs 2 (N - 1) / N of its buffer, a reduce-scatter or an all-gather half of that. DDP and ZeRO-1 and
-    2 move the gradients and the updated parameters once each; ZeRO-3 gathers the parameters before each forward and
-    each backward pass (Rajbhandari et al. 2020, section 7).
+    An all-reduce costs 2 (N - 1) / N of its buffer, a reduce-scatter or an all-gather half of that. DDP and ZeRO-1
+    reduce the gradients once a step, ZeRO-2 after each micro-batch; the updated parameters move once. ZeRO-3 gathers
+    the parameters before each forward and each backward pass, in the dtype it computes in, and reduces the gradients
+    after it (Rajbhandari et al. 2020, section 7).
     """
     if recipe.ranks == 1:
         return 0
     share = (recipe.ranks - 1) / recipe.ranks
     if recipe.shard == "zero3":
-        return int(share * recipe.accumulate * (2 * parameter_bytes + trained_bytes))
-    return int(share * 2 * trained_bytes)
+        gathered = parameter_bytes * (recipe.amp_dtype or recipe.weight_dtype).itemsize // recipe.weight_dtype.itemsize
+        return int(share * recipe.accumulate * (2 * gathered + trained_bytes))
+    reductions = recipe.accumulate if recipe.shard == "zero2" else 1
+    return int(share * (reductions + 1) * trained_bytes)

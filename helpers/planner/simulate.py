@@ -9,6 +9,7 @@ import contextlib
 import itertools
 import logging
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable
@@ -30,9 +31,11 @@ from .quantized import EightBitAdam, quantize_linears
 from .recipe import Recipe, RecipeError
 from .sharding import bytes_sent, ddp_buckets, fully_sharded, own_part, pretended_ranks, shard_fully
 
+COUNTER = 8  # bytes of a step counter, at most
 HOST = "host"  # tenant of what offloading keeps off the GPU
 SIMULATED_STEPS = 2  # the optimizer's state is born in the first; the second meets all of it
 SIMULATED_MICRO_BATCHES = 2  # from the second on, they are alike
+_one_at_a_time = threading.Lock()  # process groups and patched functions belong to the whole process
 
 
 @dataclass
@@ -70,7 +73,7 @@ class _Books(Count):
         super().__init__("cpu", lambda: next(ticks), lambda storage: storage._cdata)
         self.flops = self.recomputed_flops = 0
         self.offloads = False
-        self.now = lambda: next(ticks)
+        self.now = self._clock
 
     def observe(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         """Count FLOPs; book scratch memory as a block that lives as long as the operation."""
@@ -97,34 +100,55 @@ def simulate(recipe: Recipe, tell: Callable[[str], None] = lambda stage: None, r
         repeat: let the first step stand for the second where they are alike; False runs both, for comparison.
 
     Raises:
-        RecipeError: the recipe asks for something its model does not have.
+        RecipeError: the recipe asks for something its model does not have, or the model cannot run on fake tensors.
     """
     began = time.perf_counter()
     tell("building the model")
     subject = find_model(recipe.model)
     check_subject(recipe, subject)
-    with warnings.catch_warnings(), _quiet_transformers():
+    with _one_at_a_time, warnings.catch_warnings(), _quiet_transformers(), _plain_surroundings():
         warnings.simplefilter("ignore")  # what libraries say about fake weights is of no use to anybody
-        # Inside `backward()` a function mode is off; what is recomputed there needs it again.
-        contexts = lambda: (contextlib.nullcontext(), CudaKernels(_autocast_dtype(recipe)))  # noqa: E731
-        model = build(recipe, subject, contexts)
-        books = _Books()
-        with pretended_ranks(recipe):
-            mesh = _mesh(recipe)
-            kernels = CudaKernels(_autocast_dtype(recipe))
-            saving = torch.autograd.graph.saved_tensors_hooks(books.keep, books.fetch)
-            fake = FakeTensorMode(allow_non_fake_inputs=True)
-            with _no_compiler(), fake, books, kernels, saving, _watch_resizing(books):
-                result = _run(recipe, subject, model, mesh, books, kernels, tell, repeat)
+        try:
+            result = _simulate(recipe, subject, tell, repeat)
+        except RecipeError:
+            raise
+        except Exception as error:  # a config may hold anything, and models do with it what they like
+            words = " ".join(str(error).split())[:160]
+            raise RecipeError(f"{recipe.model}: this cannot be simulated: {type(error).__name__}: {words}") from error
     result.seconds = time.perf_counter() - began
     return result
 
 
+@contextlib.contextmanager
+def _plain_surroundings() -> Any:
+    """Leave aside what the caller has switched on or off: gradients, autocast, a default device."""
+    device = contextlib.nullcontext() if torch.get_default_device().type == "cpu" else torch.device("cpu")
+    autocast = torch.is_autocast_enabled("cpu")
+    torch.set_autocast_enabled("cpu", False)
+    try:
+        with torch.inference_mode(False), torch.enable_grad(), device:
+            yield
+    finally:
+        torch.set_autocast_enabled("cpu", autocast)
+
+
+def _simulate(recipe: Recipe, subject: Subject, tell: Callable[[str], None], repeat: bool) -> Simulation:
+    # Inside `backward()` a function mode is off; what is recomputed there needs it again.
+    contexts = lambda: (contextlib.nullcontext(), CudaKernels(_autocast_dtype(recipe)))  # noqa: E731
+    model = build(recipe, subject, contexts)
+    books = _Books()
+    with pretended_ranks(recipe):
+        mesh = _mesh(recipe)
+        kernels = CudaKernels(_autocast_dtype(recipe))
+        saving = torch.autograd.graph.saved_tensors_hooks(books.keep, books.fetch)
+        fake = FakeTensorMode(allow_non_fake_inputs=True)
+        with _no_compiler(), fake, books, kernels, saving, _watch_resizing(books):
+            return _run(recipe, subject, model, mesh, books, kernels, tell, repeat)
+
+
 def _autocast_dtype(recipe: Recipe) -> torch.dtype | None:
     """Return the dtype of autocast; `fully_shard` casts by itself."""
-    if fully_sharded(recipe):
-        return None
-    return {"bf16-amp": torch.bfloat16, "fp16-amp": torch.float16}.get(recipe.precision)
+    return None if fully_sharded(recipe) else recipe.amp_dtype
 
 
 def _mesh(recipe: Recipe) -> Any:
@@ -180,13 +204,9 @@ def build(recipe: Recipe, subject: Subject, contexts: Contexts) -> nn.Module:
 
     `contexts` makes the two contexts in which checkpointed blocks run forward and are recomputed.
     """
-    dtype = torch.bfloat16 if recipe.precision == "bf16" else torch.float32
-    try:
-        model = subject.build(recipe, dtype)
-    except (ImportError, ValueError) as error:
-        raise RecipeError(f"{recipe.model}: {' '.join(str(error).split())[:200]}") from None
-    if recipe.quantize != "none":
-        quantize_linears(model, recipe.quantize)
+    model = subject.build(recipe, recipe.weight_dtype)
+    if recipe.quantize != "none" and not quantize_linears(model, recipe.quantize):
+        raise RecipeError(f"{recipe.model} has no linear layers to quantize.")
     if recipe.lora_rank:
         model = _add_adapters(model, recipe)
     if recipe.checkpointing != "none":
@@ -259,7 +279,7 @@ def _run(
         # of full size, which the count would take for memory.
         mine = [p._local_tensor.detach().requires_grad_() for p in trained]
     optimizers = optimizers_of(recipe, mine)
-    handles = books.watch(model, [] if recipe.offload != "none" else optimizers)
+    handles = books.watch(model, optimizers)
     for bucket in extra:
         books.see(bucket, "gradients")
     if recipe.shard == "zero2":
@@ -285,13 +305,12 @@ def _run(
             del loss
         if recipe.offload == "all":
             _send_home(books, trained)
-        if recipe.offload == "none":
-            for shard, p in zip(mine, trained, strict=True) if whole else ():
-                shard.grad = p.grad._local_tensor
-            for optimizer in [] if recipe.step_in_backward else optimizers:
-                optimizer.step()
-            for shard in mine if whole else ():
-                shard.grad = None
+        for shard, p in zip(mine, trained, strict=True) if whole else ():
+            shard.grad = p.grad._local_tensor
+        for optimizer in [] if recipe.step_in_backward else optimizers:
+            optimizer.step()
+        for shard in mine if whole else ():
+            shard.grad = None
         for p in trained:
             if recipe.keep_grads and p.grad is not None:
                 p.grad.zero_()
@@ -302,13 +321,13 @@ def _run(
     books.settle()
     books.close()
     blocks = books.blocks if steps == SIMULATED_STEPS else _twice(books.blocks, step_began, books.now())
-    state = sum(b.nbytes for b in books.blocks if b.tenant == "optimizer state" and b.died is None and b.nbytes > 8)
+    kept = [b for b in books.blocks if b.tenant == "optimizer state" and b.died is None]
+    state = sum(block.nbytes for block in kept if block.nbytes > COUNTER)
     host = 0
     if recipe.offload != "none":
-        kept = {"sgd": 0, "sgd-momentum": 1, "adafactor": 0}.get(recipe.optimizer, 2)
-        host, state = kept * counted["trained_bytes"], 0
-        host += counted["parameter_bytes"] + counted["trained_bytes"] if recipe.offload == "all" else 0
-        host //= 1 if recipe.shard == "none" else recipe.ranks
+        host, state = state, 0
+    if recipe.offload == "all":
+        host += (counted["parameter_bytes"] + counted["trained_bytes"]) // recipe.ranks
     scale = recipe.accumulate / micro_batches / steps
     return Simulation(
         recipe,
@@ -348,8 +367,10 @@ def _on_the_gpu(blocks: list[Block], recipe: Recipe) -> list[Block]:
     steps_on_host = recipe.optimizer_impl != "fused"  # Adam's step counters: CPU scalars, unless the kernel is fused
 
     def on_host(block: Block) -> bool:
-        counter = block.tenant == "optimizer state" and block.nbytes <= 8
-        return block.tenant == HOST or not block.nbytes or (counter and steps_on_host)
+        counter = block.tenant == "optimizer state" and block.nbytes <= COUNTER
+        updating = block.tenant == "optimizer state" or block.op.phase == "optimizer step"
+        away = block.tenant == HOST or (updating and recipe.offload != "none")
+        return away or not block.nbytes or (counter and steps_on_host)
 
     return [block for block in blocks if not on_host(block)]
 
@@ -360,8 +381,7 @@ def batch_of(recipe: Recipe, subject: Subject) -> dict[str, Tensor]:
         ids = torch.zeros(recipe.batch, recipe.seq, dtype=torch.long)
         return {"input_ids": ids, "labels": torch.zeros_like(ids)}
     side = recipe.image_size or subject.side
-    dtype = torch.bfloat16 if recipe.precision == "bf16" else torch.float32
-    pixels = torch.zeros(recipe.batch, subject.channels, side, side, dtype=dtype)
+    pixels = torch.zeros(recipe.batch, subject.channels, side, side, dtype=recipe.weight_dtype)
     return {"pixel_values": pixels, "labels": torch.zeros(recipe.batch, dtype=torch.long)}
 
 
