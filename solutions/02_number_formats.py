@@ -53,12 +53,14 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 print(explain_bits(0.1))
 
 # %% [markdown] name="bits_explained"
-# Nobody stores 0.1. Each format stores the nearest number it knows: FP32 is off in the ninth digit, BF16 in the third, E4M3 in the second.
+# Nobody stores 0.1. Each format stores the nearest number it knows: FP32 is off by 1 part in 70 million, BF16 by 1 in 1,000, E4M3 by 1 in 64.
 #
-# **BF16** is FP32 with the lower half cut off: the same exponent. **FP16** has three exponent bits fewer and three fraction bits more. **E4M3** and **E5M2** are the
+# **BF16** has the layout of FP32's upper half: the same exponent, and 7 of its 23 fraction bits, rounded. **FP16** has three exponent bits fewer and three fraction bits more. **E4M3** and **E5M2** are the
 # two eight-bit formats, named after their bits.
 #
 # ### Play with it
+#
+# (Two exponents are special: all zeros means that there is no leading 1, see below; all ones is kept for infinity and "not a number", except in E4M3, which keeps a single pattern for that.)
 #
 # Type a number, choose a format, click on bits. What is the largest number you can make? The smallest above zero? What does a single flip of the highest exponent bit do?
 
@@ -68,7 +70,7 @@ explore_bits(0.1, "FP16")
 # %% [markdown] name="range_text"
 # ## 2 · Range
 #
-# **Predict.** FP16 has 5 exponent bits, so its largest exponent is 15. What is the largest number of FP16?
+# **Predict.** FP16 has 5 exponent bits; the largest exponent that is a number is 30 - 15 = 15. What is the largest number of FP16?
 
 # %% name="guess_largest"
 my_guess = None
@@ -95,6 +97,7 @@ for name, form in FORMATS.items():
         largest, smallest, in_one = info.max, info.smallest_normal * info.eps, 2**form.fraction_bits
     table[name] = largest, 2.0 ** (1 - form.bias), smallest, in_one
 largest_guess.reveal(table["FP16"][0])
+print(f"  exactly: {table['FP16'][0]:,.0f}")
 print(f"{'':6}{'largest':>12}{'smallest normal':>17}{'smallest':>12}{'numbers in [1, 2)':>19}{'decimal digits':>16}")
 for name, (largest, normal, smallest, in_one) in table.items():
     digits = math.log10(2 * in_one)
@@ -122,6 +125,9 @@ claims
 for name, form in FORMATS.items():
     beyond = 3 * form.all_values().nan_to_num(0, 0, 0).max().item() if form.bits <= 16 else 1e39
     print(f"{name}: {beyond:.4g} becomes {form.decode(form.encode(beyond))}")
+
+# %% [markdown] name="overflow_explained"
+# FP16 and BF16 go to infinity, which a loss scaler can see (lab 03). E4M3 has no infinity: this version of PyTorch stops at its largest number, others have given NaN. So eight-bit training scales first and never relies on what happens beyond.
 
 # %% [markdown] name="gap_text"
 # ## 3 · Precision
@@ -179,9 +185,7 @@ check("lab02.gap", gap)
 # %% [markdown] name="swamping_text"
 # ## 4 · Swamping: weights that stand still
 #
-# An update that is less than half a gap rounds away. Weights of a network are around 0.05; there, BF16's gap is 0.0002. Adam moves a weight by about the learning rate. You see it coming.
-#
-# Take a real gradient: one AdamW update of a small GPT, on English text.
+# An update that is less than half a gap rounds away. Print the sizes first, then predict: the fifth AdamW update of a small GPT, on English text.
 
 # %% name="real_update"
 torch.manual_seed(0)
@@ -205,7 +209,8 @@ print(
 #
 # **Contract.** `share_that_moves(weight, update)` returns the share (0 to 1) of elements of `weight` that differ after subtracting `update`, when the result is stored in `weight`'s dtype.
 #
-# - `weight` is a tensor of any floating dtype, `update` one of the same shape in FP32. Neither may be changed.
+# - `weight` is a tensor in FP32, FP16 or BF16, `update` one of the same shape in FP32. Neither may be changed.
+# - The subtraction is done in FP32; only its result is rounded. Returns a float.
 
 
 # %% name="moves" answer=true reveal=true
@@ -245,11 +250,14 @@ else:
         axes.semilogx(rates, [100 * s for s in shares], color=colour, label=name)
     axes.set(title="Weights that an AdamW update moves", xlabel="learning rate", ylabel="%")
     axes.legend(frameon=False)
-    show(figure, "FP32 weights move at all rates shown; BF16 weights come to a stand between 1e-3 and 1e-5.")
+    show(
+        figure,
+        "Nearly all FP32 weights move at all rates shown; fewer and fewer BF16 weights below 1e-3, hardly any below 1e-5.",
+    )
     stall_guess.reveal(float(np.exp(np.interp(0.5, moving["BF16"], np.log(rates)))))
 
 # %% [markdown] name="stall_explained"
-# Learning rates of 1e-5 are common in fine-tuning; there, most of a pure BF16 model does not train, and nothing says so: the loss still falls a little, because of those weights that do move.
+# Learning rates of 1e-5 are common in fine-tuning; there, most of a pure BF16 model does not train, and no error says so.
 #
 # The usual cure is to keep the weights in FP32 and compute with 16-bit copies (lab 03). It costs memory. There is another.
 #
@@ -261,8 +269,8 @@ else:
 # **Contract.** `stochastic_round(x)` takes an FP32 tensor of finite numbers and returns a BF16 tensor of the same shape.
 #
 # - Each number becomes one of its two BF16 neighbours; a number that BF16 knows stays.
-# - The chance of each neighbour is such that the mean is the number itself. Numbers have chances of their own, new with each call.
-# - `x` is not changed.
+# - The chance of each neighbour is such that the mean is the number itself. Each element is drawn independently, anew with each call.
+# - `x` is not changed; both neighbours of its numbers are finite.
 #
 # A BF16 number is an FP32 number whose lower 16 bits are zero: `x.view(torch.int32)` lets you at the bits.
 
@@ -377,32 +385,38 @@ for name, shares in lost.items():
 # %% [markdown] name="which_text"
 # ## 6 · Which tensor wants which format
 #
-# Zeros are one kind of loss, lost digits are the other. Put both into one figure: the relative error of a whole tensor, ‖rounded − exact‖ / ‖exact‖. A tensor may first be multiplied by a **scale** that brings its largest number to
+# Zeros are one kind of loss, lost digits are the other. Look at the relative error of the *median* element (1.0: at least half of the tensor is gone), and at the zeros. A tensor may first be multiplied by a **scale** that brings its largest number to
 # the top of the range, and divided afterwards: that costs one number per tensor and is how eight-bit training works (lab 13).
 
 
 # %% name="which"
-def error(t, form, scaled):
+def rounded(t, form, scaled):
     scale = 0.9 * table[form.name][0] / t.abs().max() if scaled else 1.0
-    rounded = (t * scale).to(form.dtype).double() / scale
-    return ((rounded - t).norm() / t.norm()).item()
+    return (t * scale).to(form.dtype).double() / scale
+
+
+def median_error(t, form, scaled):
+    return ((rounded(t, form, scaled) - t) / t).abs().median().item()
 
 
 for scaled in (False, True):
-    print(
-        f"{'relative error, ' + ('scaled' if scaled else 'as it is'):28}" + "".join(f"{form:>10}" for form in FORMATS)
-    )
+    print(f"{'median error, ' + ('scaled' if scaled else 'as it is'):28}" + "".join(f"{form:>10}" for form in FORMATS))
     for name, t in tensors.items():
-        print(f"  {name:26}" + "".join(f"{error(t, form, scaled):>10.1e}" for form in FORMATS.values()))
+        print(f"  {name:26}" + "".join(f"{median_error(t, form, scaled):>10.1e}" for form in FORMATS.values()))
+print(f"{'zeros when scaled, %':28}" + "".join(f"{form:>10}" for form in FORMATS))
+for name, t in tensors.items():
+    zeros = [100 * (rounded(t, form, True) == 0).double().mean().item() for form in FORMATS.values()]
+    print(f"  {name:26}" + "".join(f"{share:>10.1f}" for share in zeros))
 
 # %% [markdown] name="which_explained"
-# Read the table by rows.
+# Read the tables by rows.
 #
-# - **Weights and activations** are at home in every format's range; precision decides. FP16 keeps eight times more than BF16, E4M3 twice more than E5M2.
-# - **Gradients** need range. Unscaled, FP16 and the eight-bit formats lose them; BF16 does not mind. Scaled, FP16 is better than BF16 again.
-# - **Adam's second moment** holds squares of gradients: twice the range in powers of two. Unscaled, only formats with eight exponent bits can hold it. That is why optimizers keep FP32, or scale block by block (lab 08).
-# - With a scale, E4M3 beats E5M2 on every row where range was the trouble before: a scale buys range, and then fraction bits count. In eight-bit training it is nevertheless usual to give gradients E5M2,
-#   because their spread *within* one tensor is large and one scale serves them all.
+# - **Weights and activations**: 16 bits hold them as they are, and FP16, with three fraction bits more, holds them better than BF16. Eight bits need the scale, or small weights fall among the subnormal numbers.
+# - **Gradients of activations** need range: as they are, FP16 has few digits left for the median element and the eight-bit formats none. BF16 does not mind. With a scale FP16 is the better one again.
+# - **Adam's second moment** holds squares of gradients: twice the range in powers of two. As it is, only formats with eight exponent bits can hold it; a single scale for the whole does not make eight bits safe either. That is why optimizers keep it in FP32, or
+#   scale block by block (lab 08).
+# - **E4M3 or E5M2?** With a scale E4M3 has the smaller error for most rows, but look at its zeros: where the numbers of one tensor spread over many powers of two, one scale cannot serve them all, and E5M2 loses fewer. That is why eight-bit training often gives
+#   gradients E5M2 and everything else E4M3. (Each row here pools several layers under one scale, which is harder than a scale for each.)
 #
 # ## 7 · What you have measured
 

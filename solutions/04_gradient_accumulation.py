@@ -144,6 +144,11 @@ for dtype in (torch.float64, torch.float32, torch.bfloat16):
     if dtype == torch.bfloat16:
         claims.record("C8", "the gradient equals the whole batch's", "MLP, pure BF16, 4 x 64", off, "relative", 0, 1e-5)
 
+for micro_batch in (64, 16, 4, 1):
+    model, inputs = make_model(torch.bfloat16), x.bfloat16()
+    off = distance(gradient(accumulate, model, inputs, y, micro_batch), gradient(whole_batch, model, inputs, y))
+    print(f"bfloat16 in micro-batches of {micro_batch:2}: relative distance {off:.1e}")
+
 # %% [markdown] name="equal_explained"
 # The distance follows the format's epsilon: it is rounding and nothing else. In pure BF16, where `.grad` itself has 8 significant bits, rounding is no longer a trifle. With
 # *many* micro-batches it gets worse, for small gradients are added to a large sum (swamping, lab 02). Under autocast `.grad` is FP32, and this does not arise.
@@ -197,6 +202,8 @@ axes.legend(frameon=False)
 show(figure, "Peak and activations grow on straight lines with the rows of a micro-batch.")
 
 # %% [markdown] name="memory_explained"
+# (The table shows each tenant at its own largest moment, so a column adds up to more than its peak.)
+#
 # Straight lines: a fixed part, and so many bytes a row. Where the line meets the axis is what accumulation cannot save: parameters, gradients, optimizer
 # state, and the whole batch of inputs, which is there in any case.
 #
@@ -226,7 +233,7 @@ text = english(device)
 ids, next_ids = text.train_x[: 64 * 32].view(64, 32).clone(), text.train_y[: 64 * 32].view(64, 32).clone()
 
 
-class TokenLosses(nn.Module):
+class FlatLogits(nn.Module):
     """A GPT that returns logits as rows of a classifier: (B x T, vocabulary) for (B, T) ids."""
 
     def __init__(self):
@@ -248,8 +255,8 @@ def gpt_step(model, optimizer, micro_batch):
 gpt = {}
 for micro_batch in (64, 16, 4, 1):
     torch.manual_seed(0)
-    model = TokenLosses().to(device)
-    optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+    model = FlatLogits().to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=True)  # the default on a GPU
     gpt_step(model, optimizer, micro_batch)
     with MemoryMeter(model, optimizer) as meter:
         gpt_step(model, optimizer, micro_batch)
@@ -301,10 +308,13 @@ for micro_batch in (64, 16, 4):
     )
     print(f"micro-batches of {micro_batch:2}: {1 / pace.speedup:.2f} x the time of the whole batch")
 
+# %% [markdown] name="time_explained"
+# On a CPU smaller pieces may even be faster for a while, for they fit its cache; on a GPU the whole batch is rarely slower. Below some size time always rises.
+
 # %% [markdown] name="pitfalls_text"
 # ## 3 · Six ways to get it wrong
 #
-# Each is made to happen, measured, and repaired. All train without an error message.
+# Each is made to happen and measured, and you see the repair. All train without an error message.
 #
 # ### Wrong length, and why Adam hides it
 #
@@ -501,7 +511,7 @@ claims.record("P4", "without no_sync DDP sends 4 times as much", "MLP, 4 micro-b
 #
 # - `peak_bytes(m)` measures and returns the peak for a micro-batch of m rows (1 ≤ m ≤ `most`). It is the larger of a constant and *fixed + each × m*; at `most` and at
 #   `most // 2` it is on the line. Call it **at most four times**.
-# - `budget` is in bytes, `most` is even.
+# - `budget` is in bytes, `most` is even, *each* is above 0; all are whole numbers.
 
 
 # %% name="largest" answer=true reveal=true
@@ -519,16 +529,14 @@ def largest_micro_batch(peak_bytes, budget, most):
 check("lab04.largest", largest_micro_batch)
 
 # %% [markdown] name="largest_real_text"
-# The check uses made-up numbers. Try yours on the real CNN, with a budget of 20 MiB:
+# The check uses made-up numbers. Try yours on the real CNN and its batch of 256, with a budget of 20 MiB:
 
 # %% name="largest_real"
 calls = {}
 
 
 def cnn_peak(micro_batch):
-    calls[micro_batch] = measured(
-        lambda: SmallCNN(32), images[:micro_batch].clone(), labels[:micro_batch], micro_batch
-    ).peak_bytes
+    calls[micro_batch] = measured(lambda: SmallCNN(32), images, labels, micro_batch).peak_bytes
     return calls[micro_batch]
 
 

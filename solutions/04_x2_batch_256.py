@@ -37,7 +37,7 @@ print(f"{device_name(device)} ({device.type}), torch {torch.__version__}")
 # - The update equals that of the whole batch at once: each of the N rows weighs 1/N.
 # - Gradients of earlier steps must not leak into this one.
 # - Memory: activations of one micro-batch at a time.
-# - Returns the mean loss over all N rows: a detached tensor with no dimensions.
+# - Returns the mean loss over all N rows: a number, or a tensor without dimensions that is detached.
 
 
 # %% name="step" answer=true
@@ -67,7 +67,7 @@ check("x2.step", accumulated_step)
 #
 # - `ids` (N, T) and `targets` (N, T) of int64; `model(ids)` returns logits (N, T, vocabulary).
 # - Each target other than -100 weighs the same. Some micro-batches may have none; the batch has at least one.
-# - Returns the mean loss over all targets that count.
+# - Gradients of earlier steps must not leak in. Returns the mean loss over all targets that count, detached.
 
 
 # %% name="tokens" answer=true
@@ -99,6 +99,7 @@ check("x2.tokens", token_step)
 #
 # - `scaler` has `scale`, `unscale_`, `step` and `update`, as `torch.amp.GradScaler`;
 # - the **true** gradient of the whole batch is clipped to norm `max_norm` over all parameters;
+# - nothing is returned; gradients of earlier steps must not leak in;
 # - for one step, the scaler is asked to unscale, step and update once each. (Autocast is left out here: it changes nothing about the order.)
 
 
@@ -128,9 +129,9 @@ check("x2.scaled", scaled_step)
 #
 # - `loader` yields micro-batches `(x, y)`; it has no length and can be read once. Their sizes may differ.
 # - Each group of `accumulate` micro-batches makes one update. What is left at the end makes a smaller group with an update of its own.
-# - Within a group each **row** weighs the same. The model sees each micro-batch as it came: one call, whole.
+# - Gradients of earlier steps must not leak in. Within a group each **row** weighs the same. The model sees each micro-batch as it came: one call, whole.
 # - `scheduler.step()` is called once after each update: a schedule is written in updates.
-# - `loss_fn` is as in part 1. Returns a list with the mean loss of each group, as floats or detached tensors.
+# - `loss_fn` is as in part 1. Returns a list with one entry for each update: the mean loss of its group, as floats or detached tensors.
 
 
 # %% name="epoch" answer=true
@@ -171,9 +172,9 @@ check("x2.epoch", train_epoch)
 # BatchNorm normalizes with the mean and variance of the rows it is given: with 64 rows they are not those of 256, so no weighting of gradients can make accumulation
 # equal to the whole batch. GroupNorm normalizes each row by itself.
 #
-# **Contract.** `with_group_norm(model, groups)` replaces every `nn.BatchNorm2d` in `model`, however deep, and returns the model.
+# **Contract.** `with_group_norm(model, groups)` replaces every `nn.BatchNorm2d` in `model`, however deep, in place, and returns the same model.
 #
-# - Each becomes `nn.GroupNorm(groups, channels)` with the same scale (`weight`), shift (`bias`), `eps`, dtype and device.
+# - Each has a scale and a shift, and becomes `nn.GroupNorm(groups, channels)` with the same scale (`weight`), shift (`bias`), `eps`, dtype and device.
 # - Nothing else changes. The model itself is never a BatchNorm2d.
 
 

@@ -115,7 +115,7 @@ for name, policy in {"plain": plain, "checkpointed": every(1)}.items():
 print("identical to the last bit:", torch.equal(gradients["plain"], gradients["checkpointed"]))
 
 # %% [markdown] name="guess_text"
-# Not nearly the same: the same operations ran on the same numbers, some of them twice.
+# Identical, not merely close: the same operations ran on the same numbers, some of them twice. (On a GPU some kernels add in another order on every run; there, compare with a plain run done twice.)
 #
 # **Predict.** Plain, each of 24 blocks keeps 16 tensors of tokens × width. Checkpointed, it keeps 1, and at any moment one block has its 16 back. By what factor does the **peak** fall? And by what factor does the
 # **arithmetic** grow, if a backward pass costs two forward passes?
@@ -148,10 +148,12 @@ for name, (meter, _) in runs.items():
 
 # %% [markdown] name="measure_explained"
 # Look at the second picture. In the forward pass a low ramp: inputs of blocks. In the backward pass a row of teeth: each tooth is one block, recomputed, used and let go. The meter has a
-# tenant for them: **recomputed activations**.
+# tenant for them: **recomputed activations**. The peak falls by less than 24 × 16 / (24 + 16) = 9.6, which is the ratio for activations alone: parameters and temporaries stay.
 #
 # FLOPs grow by less than 4/3. The output head is not checkpointed; and PyTorch stops recomputing a block as soon as it has the last tensor that the backward pass wants (*early stop*). In this block that
-# spares the last product of the MLP, whose result nobody keeps: 4 of 12 parts of the block's arithmetic.
+# spares the last product of the MLP, whose result nobody keeps. In units of tokens × width² the products of a block cost 3 (q, k, v), 1 (output), 4 and 4 (MLP): a third is spared.
+#
+# > **Note:** on a CPU the counter knows no FLOPs for fused attention, so its recomputation is missing in the figures of this lab; on a GPU it is counted.
 #
 # Now the articles' figures. "2 to 3 times less memory", says one; "40 to 50 % of the activations saved", says another; "30 to 33 % slower", both. Time, on this device:
 
@@ -184,7 +186,7 @@ claims
 # ## 2 · How many segments?
 #
 # Several blocks can be checkpointed as one **segment**: fewer inputs kept, more recomputed at a time. `checkpoint_sequential` cuts an `nn.Sequential` into equal
-# segments. The textbook: with n layers, √n segments need O(√n) memory. For 24 layers, about 5 segments.
+# segments. The last segment runs without a checkpoint, since it would be recomputed at once; so "1 segment" is no checkpointing at all. The textbook: with n layers, √n segments need O(√n) memory. For 24 layers, about 5 segments.
 #
 # **Predict.** Which number of segments gives the lowest peak for the 24 GPT blocks? (1, 2, 3, 4, 6, 8, 12 or 24)
 
@@ -258,7 +260,7 @@ claims.record(
 
 # %% [markdown] name="segments_explained"
 # The textbook's rule assumes that a layer keeps as much as its input. Then *s* segments of *n/s* layers hold about *s + n/s*, least at √n. A transformer block keeps 16 times its
-# input: *s + 16·n/s* is least at √(16·n), about 20 of 24. So "checkpoint every block" is the right default for transformers, and √n for long chains of thin layers.
+# input: *s + 16·n/s* is least at √(16·n), about 20; of the counts tried, 24 is best. So "checkpoint every block" is the right default for transformers, and √n for long chains of thin layers.
 #
 # Does the optimum itself grow like √n? Chains of thin layers, each with √n segments:
 
@@ -293,8 +295,8 @@ for k in (2, 3):
 #
 # ### Attention only
 #
-# With plain attention the T × T scores are the largest thing a block keeps. With fused attention they do not exist. So the value of "checkpoint attention only" depends on the
-# kernel, and on how long the sequences are:
+# With plain attention a block keeps the T × T scores of every head. With fused attention they do not exist. So the value of "checkpoint attention only" depends on the
+# kernel (and, as scores grow with T², on the length of the sequences):
 
 
 # %% name="attention_only"
@@ -363,8 +365,9 @@ for name, operations in {"keep products": PRODUCTS, "keep products and attention
     print(f"{name:28} peak {human_bytes(meter.peak_bytes):>10}, arithmetic +{100 * (these_flops / flops - 1):.1f} %")
 
 # %% [markdown] name="selective_explained"
-# No product is repeated, and still a good part of the memory is saved: the cheap results were a large part of what was kept. (The counter knows no FLOPs for the CPU's fused attention, so on a CPU its recomputation is not in the figure; on
-# a GPU it is.)
+# No product is repeated, and still a good part of the memory is saved: the cheap results were a large part of what was kept. (`MUST_SAVE` keeps a result, `PREFER_RECOMPUTE` lets it go; `context_fn` hands the policy to the checkpoint. On a CPU the missing FLOPs of attention make the two rows look alike.)
+#
+# Arithmetic is not time: the policy is asked about every operation, in Python, which costs more than the arithmetic it spares when operations are as small as here. Time your own.
 #
 # ### Moved away in place of recomputed
 #
@@ -437,7 +440,7 @@ for preserve in (True, False):
 # ### Reentrant or not
 #
 # There are two implementations. The older one, *reentrant*, runs a whole backward pass inside the backward pass. It cannot see parameters, only inputs: if no **input** of the block requires a gradient, it concludes
-# that nobody wants one. That is just what happens in the first block of a network, and with LoRA, where the embedding is frozen:
+# that nobody wants one. That happens where the input is data (the first layer of a vision network) or comes from frozen layers (LoRA):
 
 # %% name="reentrant"
 for reentrant in (True, False):
@@ -495,7 +498,7 @@ claims.record(
 #
 # ## 6 · One line for Hugging Face models
 #
-# Models of `transformers` bring their own switch. It checkpoints every block.
+# Models of `transformers` bring their own switch. It checkpoints every block, in training mode only; the cache of keys and values, which is for generating text, has to be off.
 
 # %% name="hugging_face"
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -507,7 +510,7 @@ for name in ("plain", "checkpointed"):
     if name == "checkpointed":
         # Newer versions of transformers call it activation_checkpointing_enable.
         switch = getattr(llama, "activation_checkpointing_enable", None) or llama.gradient_checkpointing_enable
-        switch()
+        switch({"use_reentrant": False})  # the default today; older versions had the other one
     with MemoryMeter(llama) as meter:
         llama(input_ids=ids, labels=ids).loss.backward()
     llama.zero_grad()
@@ -546,7 +549,7 @@ def choose_blocks(kept, inputs, flops, budget):
 check("lab05.fit", choose_blocks)
 
 # %% [markdown] name="fit_real_text"
-# And on a real network: eight MLP blocks of different hidden width. The meter says what each keeps; your choice must bring the activations below 60 %.
+# And on a real network: eight MLP blocks of different hidden width. A formula says what each keeps, the meter checks it; your choice must bring the activations below 60 %.
 
 # %% name="fit_real"
 widths = (64, 512, 128, 768, 256, 384, 64, 640)
@@ -571,7 +574,7 @@ kept = [4 * 2048 * (2 * w + 64) for w in widths]  # GELU's input and output, and
 inputs, costs = [4 * 2048 * 64] * 8, [4 * 2048 * 64 * w for w in widths]
 nothing = activations_of(())
 try:
-    chosen = choose_blocks(kept, inputs, costs, int(0.6 * sum(kept)))
+    chosen = choose_blocks(kept, inputs, costs, int(0.6 * sum(kept))) or ()
     print(f"choice {sorted(chosen)}: activations {human_bytes(nothing)} -> {human_bytes(activations_of(chosen))}")
     print(
         f"that is {activations_of(chosen) / nothing:.0%}; recomputed: {sum(costs[i] for i in chosen) / sum(costs):.0%} of the forward pass"
@@ -609,7 +612,7 @@ claims
 #
 # - A checkpointed block keeps its input, and runs forward once more in the backward pass: the same numbers, at most a third more arithmetic.
 # - Transformer blocks keep 16 times their input, so one block a segment is right; √n segments are for thin layers.
-# - Choosing *what* to keep inside a block (products) beats choosing *which* blocks.
+# - In arithmetic, choosing *what* to keep inside a block (products) beats choosing *which* blocks.
 # - Not for the head; not reentrant; never without the random state.
 #
 # **What to reach for when.** Activations on top, batch at one already: checkpoint every block first, then give back what you can afford, with a selective policy. Peak in the optimizer step: it will not help (lab 08).

@@ -52,7 +52,7 @@ class KnowsTheGap(Check):
 class SeesWhoStandsStill(Check):
     """The share of weights that an update changes, when the weights are stored in 16 bits."""
 
-    hint = "Subtract in the dtype of the weights (or subtract in FP32 and round back), and compare with before."
+    hint = "Subtract in FP32, round the result to the dtype of the weights, and compare with before."
 
     @staticmethod
     def probe(seed: int, share_that_moves: Callable[[Tensor, Tensor], float]) -> Evidence:
@@ -61,7 +61,7 @@ class SeesWhoStandsStill(Check):
         for dtype in (torch.bfloat16, torch.float16, torch.float32):
             weight = (torch.randn(4000, generator=generator) * 0.05).to(dtype)
             for size in (1e-2, 1e-4, 3e-5, 1e-6):
-                update = torch.randn(4000, generator=generator) * size
+                update = torch.randn(4000, generator=generator).abs() * size * weight.float().sign()  # towards zero
                 kept = weight.clone()
                 share = float(share_that_moves(weight, update))
                 seen[f"{str(dtype).removeprefix('torch.')}, updates of {size:g}"] = [share, torch.equal(kept, weight)]
@@ -90,6 +90,9 @@ class RoundsWithoutBias(Check):
     def probe(seed: int, stochastic_round: Callable[[Tensor], Tensor]) -> Evidence:
         generator = torch.Generator().manual_seed(seed)
         seen: Evidence = {}
+        mine = torch.tensor([1.001, -3.7])
+        stochastic_round(mine)
+        seen["untouched"] = torch.equal(mine, torch.tensor([1.001, -3.7]))
         numbers = torch.cat(
             [torch.randn(50, generator=generator), torch.tensor([1.001, -1.001, 3e-5, -700.3, 0.0, 2.0])]
         )
@@ -114,12 +117,14 @@ class RoundsWithoutBias(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         if seen["dtype"] != "torch.bfloat16" or not seen["shape"]:
             return f"The result should be a BF16 tensor of the same shape; its dtype is {seen['dtype']}."
+        if not seen["untouched"]:
+            return "The tensor you were given has changed: work on a copy of its bits."
         if not seen["neighbours"]:
             return "Some numbers did not go to one of their two BF16 neighbours."
         if not seen["exact"]:
             return "Numbers that BF16 knows exactly must stay as they are."
         if not seen["random"]:
-            return "Two calls gave the same result throughout: nothing is random."
+            return "Two calls gave the same result: not random, or seeded inside."
         if not seen["bias"] <= 0.03:
             return f"The mean of 20,000 roundings is off by {seen['bias']:.2f} of the gap: the chances are wrong."
         return None

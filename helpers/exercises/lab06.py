@@ -25,7 +25,7 @@ class _Clinic(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         worst = max((abs(a - b) / (abs(b) + 1e-6) for a, b in zip(seen["numbers"], expected["numbers"], strict=True)))
         if not worst <= SAME:
-            return "The loop computes other numbers than before: a cure must not change the treatment."
+            return "The numbers are others than before: a cure must not change the treatment."
         if seen["peak"] > ROOM * expected["peak"]:
             held, enough = (n / 2**20 for n in (seen["peak"], expected["peak"]))
             return f"Still {held:.1f} MiB at the peak, in {seen['at']}; {enough:.1f} are enough."
@@ -72,8 +72,8 @@ class HeadInPieces(_Clinic):
         torch.manual_seed(seed)
         device = pick_device()
         head = nn.Linear(64, 4000, bias=False).to(device)
-        hidden = torch.randn(1024, 64, device=device, requires_grad=True)
-        targets = torch.randint(4000, (1024,), device=device)
+        hidden = torch.randn(1000, 64, device=device, requires_grad=True)  # not a multiple of a chunk
+        targets = torch.randint(4000, (1000,), device=device)
 
         def run() -> list[float]:
             loss = head_loss(head, hidden, targets)
@@ -91,7 +91,14 @@ class EvaluationKeepsNothing(_Clinic):
     @staticmethod
     def probe(seed: int, evaluate: Any) -> Evidence:
         model, batches = _gpt(seed)
-        return _measured(model, None, lambda: [evaluate(model, batches)])
+        batches.append(batches[0][:2])  # a smaller last one
+        return _measured(model, None, lambda: [evaluate(model, batches)]) | {"training": model.training}
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        if seen["training"] != expected["training"]:
+            return "The model came in training mode and left in evaluation mode: leave it as you found it."
+        return _Clinic.judge(seen, expected)
 
 
 class OptimizerTakesTurns(_Clinic):
@@ -117,7 +124,16 @@ class OptimizerTakesTurns(_Clinic):
                 losses.append(loss.item())
             return losses
 
-        return _measured(model, optimizer, run)
+        how = {key: optimizer.param_groups[0].get(key) for key in ("foreach", "fused", "weight_decay")}
+        return _measured(model, optimizer, run) | how
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        if seen["foreach"] is None and not seen["fused"]:
+            return "foreach is left open; on a GPU that means foreach=True, which is the illness."
+        if seen["weight_decay"] != expected["weight_decay"]:
+            return f"weight_decay is {seen['weight_decay']}; the updates would be others."
+        return _Clinic.judge(seen, expected)
 
 
 class HookForgets(_Clinic):
@@ -135,7 +151,8 @@ class HookForgets(_Clinic):
             log_means(model, means)
             for batch in batches:
                 model(batch[:, :-1])
-            return [float(means[name]) for name in sorted(means)]
+            leaves = [name for name, module in model.named_modules() if not list(module.children())]
+            return [float(means[name]) for name in leaves]
 
         return _measured(model, None, run)
 

@@ -62,12 +62,18 @@ class _Spy:
         self.steps += 1
 
 
-def _one_step(accumulated_step: Any, seed: int, rows: int, micro_batch: int) -> Evidence:
+def _leave_gradients(model: nn.Module) -> None:
+    """Leave gradients behind, as an earlier step would."""
+    for p in model.parameters():
+        p.grad = torch.full_like(p, 7.0)
+
+
+def _one_step(accumulated_step: Any, seed: int, rows: int, micro_batch: int, leftover: bool = False) -> Evidence:
     model, optimizer = _classifier(seed)
     x, y = _rows(rows)
     spy = _Spy(model, optimizer)
-    for p in model.parameters():
-        p.grad = torch.full_like(p, 7.0)  # left over from an earlier step
+    if leftover:
+        _leave_gradients(model)
     before = _weights(model)
     loss = accumulated_step(model, optimizer, F.cross_entropy, x, y, micro_batch)
     after = _weights(model)
@@ -80,8 +86,8 @@ def _one_step(accumulated_step: Any, seed: int, rows: int, micro_batch: int) -> 
     }
 
 
-def _wrong_update(seen: list[float], expected: list[float]) -> str | None:
-    if _distance(seen, expected) <= EXACT:
+def _wrong_update(seen: list[float], expected: list[float], tolerance: float = EXACT) -> str | None:
+    if _distance(seen, expected) <= tolerance:
         return None
     a, b = torch.tensor(seen), torch.tensor(expected)
     ratio = (a.norm() / b.norm()).item()
@@ -102,14 +108,17 @@ class UpdateEqualsFullBatch(Check):
 
     @staticmethod
     def probe(seed: int, accumulated_step: Any) -> Evidence:
-        return {str(m): _one_step(accumulated_step, seed, 256, m)["moved"] for m in (64, 32, 256)}
+        moved = {str(m): _one_step(accumulated_step, seed, 256, m)["moved"] for m in (64, 32, 256)}
+        return moved | {"leftover": _one_step(accumulated_step, seed, 256, 64, leftover=True)["moved"]}
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        for micro_batch in expected:
+        for micro_batch in ("64", "32", "256"):
             wrong = _wrong_update(seen[micro_batch], expected["256"])
             if wrong:
                 return f"Micro-batches of {micro_batch}: {wrong}"
+        if _wrong_update(seen["leftover"], expected["256"]):
+            return "Gradients that were there before your step are in its update: clear them first."
         return None
 
 
@@ -225,10 +234,13 @@ class TokensWeighTheSame(Check):
             if empty:
                 targets[4:8] = IGNORED
             spy = _Spy(model, optimizer)
+            _leave_gradients(model)
             before = _weights(model)
             loss = token_step(model, optimizer, ids, targets, 4)
             moved = [b - a for b, a in zip(before, _weights(model), strict=True)]
-            seen[case] = {"moved": moved, "loss": float(loss), "most": max(spy.rows), "steps": spy.steps}
+            attached = bool(getattr(loss, "requires_grad", False))
+            loss = float(loss.detach() if attached else loss)
+            seen[case] = {"moved": moved, "loss": loss, "most": max(spy.rows), "steps": spy.steps, "attached": attached}
         return seen
 
     @staticmethod
@@ -239,6 +251,8 @@ class TokensWeighTheSame(Check):
                 return f"{case}: the model was called with {got['most']} rows at once; a micro-batch has 4."
             if got["steps"] != 1:
                 return f"{case}: the optimizer stepped {got['steps']} times."
+            if got["attached"]:
+                return f"{case}: the returned loss still hangs on its graph: return loss.detach()."
             wrong = _wrong_update(got["moved"], want["moved"])
             if wrong:
                 return f"{case}: {wrong}"
@@ -280,7 +294,10 @@ class ClipsTheWholeGradientOnce(Check):
     """The true gradient of the whole batch is clipped: unscaled once, after the last micro-batch."""
 
     points = 1
-    hint = "scale() and backward() inside the loop; unscale_, clip_grad_norm_, step and update once, after it."
+    hint = (
+        "scale() and backward() inside the loop, each piece weighed by its rows; unscale_, clip_grad_norm_, step and "
+        "update once, after it. Clipping before unscale_ clips a gradient that is 1024 times too long here."
+    )
 
     @staticmethod
     def probe(seed: int, scaled_step: Any) -> Evidence:
@@ -291,6 +308,7 @@ class ClipsTheWholeGradientOnce(Check):
             optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
             x, y = _rows(200)
             scaler = _LoggingScaler()
+            _leave_gradients(model)
             before = _weights(model)
             scaled_step(model, optimizer, scaler, x.float(), y, 64, max_norm)
             moved = [b - a for b, a in zip(before, _weights(model), strict=True)]
@@ -309,9 +327,9 @@ class ClipsTheWholeGradientOnce(Check):
                     )
             if got["log"][-3:] != ["unscale_", "step", "update"]:
                 return f"{case}: the scaler's last calls were {', '.join(got['log'][-3:])}."
-            if not _distance(got["moved"], want["moved"]) <= 1e-4:
-                a, b = torch.tensor(got["moved"]), torch.tensor(want["moved"])
-                return f"{case}: the update is {(a.norm() / b.norm()).item():.4g} times as long as it should be."
+            wrong = _wrong_update(got["moved"], want["moved"], tolerance=1e-4)  # FP32
+            if wrong:
+                return f"{case}: {wrong}"
         return None
 
 
@@ -325,6 +343,7 @@ def _epoch(train_epoch: Any, seed: int, sizes: list[int], accumulate: int) -> Ev
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step))
     x, y = _rows(sum(sizes))
     spy = _Spy(model, optimizer)
+    _leave_gradients(model)
 
     def loader() -> Iterator[tuple[Tensor, Tensor]]:  # has no length and can be read once, like a stream
         yield from zip(x.split(sizes), y.split(sizes), strict=True)
@@ -340,7 +359,10 @@ class LastGroupCounts(Check):
     """Micro-batches left over at the end of an epoch make a smaller group with an update of its own."""
 
     points = 1
-    hint = "Collect micro-batches until you have `accumulate`, and do not forget those you hold when the loader ends."
+    hint = (
+        "Each row of a group weighs 1 / (rows of the group); gradients are cleared before the first and after each "
+        "update; what is left when the loader ends is a group, too; the optimizer steps before the scheduler."
+    )
 
     @staticmethod
     def probe(seed: int, train_epoch: Any) -> Evidence:
@@ -448,13 +470,15 @@ class EveryBatchNormIsReplaced(Check):
             _shake(model)
             new = with_group_norm(model, 2)
             left = sum(isinstance(m, nn.BatchNorm2d) for m in new.modules())
-            seen[name] = {"left": left, "norms": _norms(new), "parameters": sum(p.numel() for p in new.parameters())}
+            seen[name] = {"left": left, "norms": _norms(new), "same": new is model}
         return seen
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for name, want in expected.items():
             got = seen[name]
+            if not got["same"]:
+                return f"{name}: another model came back; replace the norms in place and return the same object."
             if got["left"]:
                 return f"{name}: {got['left']} BatchNorm2d are left."
             if len(got["norms"]) != len(want["norms"]):

@@ -23,6 +23,8 @@ MUTANTS = [
     one("subtracts in FP32", MOVES, SEES, ".to(weight.dtype)", ""),
     one("update rounded, sum not", MOVES, SEES, "(weight.float() - update).to(weight.dtype)",
         "weight.float() - update.to(weight.dtype).float()"),
+    one("adds the update", MOVES, SEES, "weight.float() - update", "weight.float() + update"),
+    one("changes its input", DICE, UNBIASED, "    bits = x.view(torch.int32)\n", "    bits = x.view(torch.int32)\n    bits += 1 << 16\n"),
     one("share that stands still", MOVES, SEES, "moved != weight", "moved == weight"),
     one("count in place of share", MOVES, SEES, ".mean()", ".sum()"),
     one("changes the weights", MOVES, SEES, "    moved = (weight.float() - update).to(weight.dtype)\n"

@@ -122,6 +122,16 @@ MUTANTS = [
         "reduction='mean') * ((ys != -100).sum() / counted)")),
     one("whole text at once", TOKENS, WEIGH, ("ids.split(micro_batch), targets.split(micro_batch)",
         "ids.split(len(ids)), targets.split(len(ids))")),
+    one("returns a live token loss", TOKENS, WEIGH, (
+        'reduction="sum") / counted\n        loss.backward()\n        total = total + loss.detach()',
+        'reduction="sum") / counted\n        loss.backward()\n        total = total + loss')),
+    one("old gradients in the token step", TOKENS, WEIGH, (
+        "    optimizer.zero_grad()\n    counted", "    counted")),
+    one("old gradients under the scaler", SCALED, CLIP, (
+        "max_norm):\n    optimizer.zero_grad()\n", "max_norm):\n")),
+    one("old gradients in the epoch", EPOCH, LAST, (
+        "    optimizer.zero_grad()\n    micro_batches = 0\n", "    micro_batches = 0\n")),
+    one("a copy of the model", NORM, REPLACED, ("    return model\n", "    import copy\n\n    return copy.deepcopy(model)\n")),
     # scaler and clipping
     one("clips scaled gradients", SCALED, CLIP, (
         "    scaler.unscale_(optimizer)\n    torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)\n",
