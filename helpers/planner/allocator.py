@@ -54,7 +54,6 @@ class CachingAllocator:
     def __init__(self, capacity: int | None = None, expandable: bool = False) -> None:
         self.capacity, self.expandable = capacity, expandable
         self.allocated = self.reserved = self.peak_allocated = self.peak_reserved = 0
-        self.first: dict[int, Piece] = {}  # segment -> its first piece, for those who want to draw it
         self._free: dict[bool, list[tuple[int, int, Piece]]] = {True: [], False: []}  # (size, address, piece), sorted
         self._last: dict[bool, Piece] = {}  # the end of each pool's expandable segment
         self._next_address = 0
@@ -113,8 +112,6 @@ class CachingAllocator:
                         self._last.pop(small)
                         if piece.before:
                             self._last[small] = piece.before
-                    if whole:
-                        del self.first[piece.segment]
 
     def _offer(self, piece: Piece) -> None:
         bisect.insort(self._free[piece.small], (piece.size, piece.address, piece))
@@ -164,7 +161,6 @@ class CachingAllocator:
             address = (0 if small else 1 << 50) if self.expandable else self._next_address
             self._next_address += segment
             piece = Piece(address, segment, address, small)
-            self.first[address] = piece
         if self.expandable:
             self._last[small] = piece
         return piece

@@ -13,7 +13,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
@@ -62,7 +62,6 @@ class Simulation:
     trained_bytes: int
     state_bytes: int
     seconds: float
-    notes: list[str] = field(default_factory=list)
 
 
 class _Books(Count):

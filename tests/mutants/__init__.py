@@ -29,6 +29,11 @@ class Mutant:
         return text
 
 
+def one(name: str, part: str, rejected_by: str, old: str, new: str) -> Mutant:
+    """A mutant with one replacement."""
+    return Mutant(name, part, rejected_by, ((old, new),))
+
+
 def reference(part: str) -> ModuleType:
     return importlib.import_module(f"helpers.exercises.reference.{part.partition('.')[0]}")
 

@@ -1,16 +1,12 @@
 """Wrong and right answers for the practice tasks of lab 06."""
 
-from . import Mutant
+from . import Mutant, one
 
 HISTORY, LETS_GO = "lab06.history", "history_lets_go"
 HEAD, PIECES = "lab06.head", "head_in_pieces"
 EVALUATION, NOTHING = "lab06.evaluation", "evaluation_keeps_nothing"
 OPTIMIZER, TURNS = "lab06.optimizer", "optimizer_takes_turns"
 HOOK, FORGETS = "lab06.hook", "hook_forgets"
-
-
-def one(name: str, part: str, check: str, old: str, new: str) -> Mutant:
-    return Mutant(name, part, check, ((old, new),))
 
 
 MUTANTS = [

@@ -1,14 +1,10 @@
 """Wrong and right answers for X1."""
 
-from . import Mutant
+from . import Mutant, one
 
 SCALER, STEP, COMPARE = "x1.scaler", "x1.step", "x1.compare"
 BACKWARD = "        scaler.scale(loss).backward()\n"
 AUTOCAST = "with torch.autocast(images.device.type, dtype=dtype, enabled=dtype is not torch.float32):"
-
-
-def one(name: str, part: str, rejected_by: str, old: str, new: str) -> Mutant:
-    return Mutant(name, part, rejected_by, ((old, new),))
 
 
 MUTANTS = [
