@@ -8,9 +8,10 @@ os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
 from .claims import Claims
+from .collectives import Collective, Collectives
 from .count import TENANTS
 from .data import digits, english
-from .device import device_name, pick_device, supports
+from .device import device_name, pick_device, rank_device, supports
 from .exercises import check
 from .figures import COLOURS, show, tenant_bars
 from .formats import FORMATS
@@ -18,6 +19,7 @@ from .memory import MemoryMeter
 from .models import SmallCNN, SmallGPT, ViT
 from .planner import CachingAllocator, OutOfMemory, Recipe, count_parameters, plan, plan_many
 from .predict import Prediction
+from .ranks import RankError, RankRun, run_ranks
 from .tables import peak_table, stage_table, tenant_table
 from .timing import compare, measure
 from .units import GiB, KiB, MiB, human_bytes
@@ -32,12 +34,16 @@ __all__ = [
     "TENANTS",
     "CachingAllocator",
     "Claims",
+    "Collective",
+    "Collectives",
     "GiB",
     "KiB",
     "MemoryMeter",
     "MiB",
     "OutOfMemory",
     "Prediction",
+    "RankError",
+    "RankRun",
     "Recipe",
     "SmallCNN",
     "SmallGPT",
@@ -59,6 +65,8 @@ __all__ = [
     "pick_device",
     "plan",
     "plan_many",
+    "rank_device",
+    "run_ranks",
     "show",
     "stage_table",
     "supports",

@@ -4,6 +4,7 @@ The course runs the same cells everywhere: on an NVIDIA GPU when there is one ("
 GPU ("mps"), else on the CPU. Dtype support is found out by trying, since version tables grow old.
 """
 
+import os
 import platform
 from pathlib import Path
 
@@ -16,6 +17,17 @@ def pick_device() -> torch.device:
         return torch.device("cuda")
     if torch.backends.mps.is_available():
         return torch.device("mps")
+    return torch.device("cpu")
+
+
+def rank_device() -> torch.device:
+    """Return the device of this rank: a GPU of its own where there is one for each rank of this machine, else the CPU.
+
+    It reads what `torchrun` and `run_ranks` put into the environment.
+    """
+    ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    if torch.cuda.is_available() and torch.cuda.device_count() >= ranks_here:
+        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
     return torch.device("cpu")
 
 

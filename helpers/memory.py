@@ -76,12 +76,17 @@ _here = _Here()
 _profiler_is_ours = threading.Lock()  # there is one profiler in a process
 
 
+def _address(storage: torch.UntypedStorage) -> int:
+    """Return where `storage` lies; 0 for the make-believe tensors with which tensor parallelism plans its collectives."""
+    return 0 if storage.device.type == "meta" else storage.data_ptr()
+
+
 class _Session:
     """The count and the log of the outermost meter; meters inside it read the same two."""
 
     def __init__(self, device: torch.device, counting: bool, logging: bool) -> None:
         self.device, self.counting = device, counting
-        self.count = Count(device.type, _clock, torch.UntypedStorage.data_ptr)
+        self.count = Count(device.type, _clock, _address)
         self.log = AllocatorLog(device) if logging else None
         self.began = 0
         self._saved_hooks = torch.autograd.graph.saved_tensors_hooks(self.count.keep, self.count.fetch)
