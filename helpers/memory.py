@@ -77,7 +77,7 @@ _profiler_is_ours = threading.Lock()  # there is one profiler in a process
 
 
 def _address(storage: torch.UntypedStorage) -> int:
-    """Return where `storage` lies; 0 for the make-believe tensors with which tensor parallelism plans its collectives."""
+    """Return where `storage` lies; 0 for the make-believe tensors with which tensor parallelism plans."""
     return 0 if storage.device.type == "meta" else storage.data_ptr()
 
 

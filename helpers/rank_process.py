@@ -157,6 +157,23 @@ def _end_group() -> None:
     os._exit(1)
 
 
+def _keep_groups() -> None:
+    """Let no process group be freed before the process ends.
+
+    Freeing one, PyTorch (2.13) waits for gloo's threads while it holds Python's lock, which a thread that is letting go
+    of a finished collective wants as well. After a backward pass that is a deadlock in about 1 of 50 ranks here.
+    """
+    kept: list[dist.ProcessGroup] = []
+    destroy = dist.destroy_process_group
+
+    def destroy_process_group(group: dist.ProcessGroup | None = None) -> None:
+        kept.extend(dist.distributed_c10d._world.pg_map)
+        destroy(group)
+
+    for module in (dist, dist.distributed_c10d):
+        module.destroy_process_group = destroy_process_group
+
+
 def main(orders: Orders, pipe: Connection) -> None:
     """Be a rank. It leads a process group of its own, so that what it starts can be ended with it."""
     if hasattr(os, "setsid"):
@@ -166,6 +183,7 @@ def main(orders: Orders, pipe: Connection) -> None:
     log = os.open(Path(orders.folder) / f"rank{orders.environment['RANK']}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 1)
     os.dup2(log, 2)
+    _keep_groups()
     rank = _Rank(orders, pipe)
     threading.Thread(target=rank.listen, daemon=True).start()
     rank.run()

@@ -44,7 +44,15 @@ _HERE = str(Path(__file__).parent)
 
 
 class RankError(RuntimeError):
-    """A rank raised, died, or did not come back in time; the message says which, where, and what the others did."""
+    """A rank raised, died, or did not come back in time; the message says which, where, and what the others did.
+
+    Attributes:
+        raised: the name of the exception that a rank raised, "" if none did.
+    """
+
+    def __init__(self, message: str, raised: str = "") -> None:
+        super().__init__(message)
+        self.raised = raised
 
 
 @dataclass(frozen=True)
@@ -117,6 +125,7 @@ def run_ranks(
     timeout: float = 60.0,
     measure: bool = True,
     process_group: bool = True,
+    show: bool = True,
 ) -> RankRun:
     """Call `fn(*args)` in `world_size` processes at once and return what each made of it.
 
@@ -126,6 +135,7 @@ def run_ranks(
         args: handed to every rank; each gets its own copy.
         timeout: seconds that `fn` may take, start-up not counted.
         measure: measure each rank's peak memory. False when `fn` measures itself, or is timed.
+        show: show what ranks print, live and at the end.
         process_group: False leaves it to `fn` to open (and close) the process group; the environment says with whom.
 
     Raises:
@@ -144,7 +154,7 @@ def run_ranks(
                 environment = _environment(number, world_size, store.port if store else 0)
                 threads = max(1, torch.get_num_threads() // world_size)
                 ranks.append(_start(number, Orders(environment, threads, process_group, measure, work, folder)))
-            _watch(ranks, timeout)
+            _watch(ranks, timeout, show)
             for rank in ranks:
                 rank.pipe.send("leave")
             for rank in ranks:
@@ -199,9 +209,9 @@ def _without_main() -> Iterator[None]:
         sys.modules["__main__"] = script
 
 
-def _watch(ranks: list[_Rank], timeout: float) -> None:
+def _watch(ranks: list[_Rank], timeout: float, show: bool) -> None:
     """Read what ranks send until all have their result."""
-    screen = _Screen(ranks)
+    screen = _Screen(ranks if show else [])
     deadline, all_ready = time.monotonic() + START_LIMIT, False
     while not all(rank.outcome for rank in ranks):
         _read(ranks)
@@ -212,11 +222,11 @@ def _watch(ranks: list[_Rank], timeout: float) -> None:
         if failed or time.monotonic() > deadline:
             _ask_where(ranks)
             screen.finish()
-            raise RankError(_failure(ranks) or _overdue(ranks, timeout if all_ready else START_LIMIT))
-    if any(rank.outcome[0] != "result" for rank in ranks):
-        screen.finish()
-        raise RankError(_failure(ranks))
+            raise _failure(ranks) or _overdue(ranks, timeout if all_ready else START_LIMIT)
     screen.finish()
+    failure = _failure(ranks)
+    if failure:
+        raise failure
 
 
 def _read(ranks: list[_Rank], seconds: float = 0.2) -> None:
@@ -237,25 +247,28 @@ def _ask_where(ranks: list[_Rank]) -> None:
         _read(ranks)
 
 
-def _failure(ranks: list[_Rank]) -> str:
-    """Say which rank failed, with its own traceback; "" when none has."""
+def _failure(ranks: list[_Rank]) -> RankError | None:
+    """Say which rank failed, with its own traceback; None when none has."""
     died = [rank for rank in ranks if rank.outcome and rank.outcome[0] == "died"]
     raised = [rank for rank in ranks if rank.outcome and rank.outcome[0] == "error"]
     for rank in died:
         said = rank.log.read_text(errors="replace").strip().splitlines()[-10:] if rank.log.exists() else []
         text = f"rank {rank.number} died (exit code {rank.outcome[1]})"
-        return "\n".join([text, *said, *_others(ranks, rank)])
+        return RankError("\n".join([text, *said, *_others(ranks, rank)]))
     for rank in raised:
         _, frames, what = rank.outcome
+        frames = [
+            frame for frame in frames if not frame[0].startswith(_HERE)
+        ] or frames  # what the course adds is left out
         text = f"rank {rank.number} raised {what}\n{_lines(frames)}"
-        return "\n".join([text, *_others(ranks, rank)])
-    return ""
+        return RankError("\n".join([text, *_others(ranks, rank)]), what.partition(":")[0])
+    return None
 
 
-def _overdue(ranks: list[_Rank], limit: float) -> str:
+def _overdue(ranks: list[_Rank], limit: float) -> RankError:
     late = [str(rank.number) for rank in ranks if not rank.outcome]
     who = f"rank {late[0]} has" if len(late) == 1 else f"ranks {', '.join(late)} have"
-    return "\n".join([f"{who} not come back within {limit:g} s", *_others(ranks, None)])
+    return RankError("\n".join([f"{who} not come back within {limit:g} s", *_others(ranks, None)]))
 
 
 def _others(ranks: list[_Rank], cause: _Rank | None) -> list[str]:
@@ -273,7 +286,7 @@ def _doing(rank: _Rank) -> str:
     ours = [i for i, frame in enumerate(frames) if "site-packages" not in frame[0] and not frame[0].startswith(_HERE)]
     at = ours[-1] if ours else len(frames) - 1
     inside = [f[2] for f in frames if f"torch{os.sep}distributed" in f[0] and not f[2].startswith(("_", "wrapper"))]
-    called = inside[-1:] or [frame[2] for frame in frames[at + 1 : at + 2]]
+    called = inside[-1:] or [frame[2] for frame in frames[at + 1 :] if not frame[2].startswith("_")][:1]
     text = f"in {called[0]}" if called else "at work"
     if begun:
         text += f"; it has begun {len(begun)} collectives, the last one {begun[-1]}"

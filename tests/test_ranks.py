@@ -183,6 +183,20 @@ def test_two_hundred_runs_without_a_false_failure_or_a_process_left():
     assert ranks_alive() == []
 
 
+@pytest.mark.slow
+def test_work_that_closes_its_group_right_after_a_backward_pass_does_not_hang():
+    def work():  # one rank in fifty did, before groups were kept alive
+        dist.init_process_group("gloo")
+        model = nn.parallel.DistributedDataParallel(nn.Linear(3, 3))
+        model(torch.ones(1, 3)).sum().backward()
+        dist.barrier()
+        dist.destroy_process_group()
+        return model.module.weight.grad.sum().item()
+
+    for _ in range(60):
+        assert run_ranks(work, 3, process_group=False).results == [9.0] * 3
+
+
 def test_failed_runs_leave_no_process_either():
     def work():
         subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from ..ranks import RankError
 from .base import Check, Evidence, Part, Verdict
 
 MIME = "application/vnd.training-at-scale.evidence"
@@ -47,6 +48,8 @@ def gather(part: Part, answers: tuple[Any, ...], seed: int) -> dict[str, Evidenc
 
 def _describe(error: Exception) -> str:
     """Say what was raised, and by which line of the answer."""
+    if isinstance(error, RankError):  # brings the lines of its ranks along
+        return "an error on the ranks: " + " ".join(str(error).split())[:600]
     message = " ".join(str(error).split())[:300]
     text = f"{type(error).__name__}: {message}" if message else type(error).__name__
     ours = str(Path(__file__).parent)

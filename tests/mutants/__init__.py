@@ -29,9 +29,9 @@ class Mutant:
         return text
 
 
-def one(name: str, part: str, rejected_by: str, old: str, new: str) -> Mutant:
+def one(name: str, part: str, rejected_by: str, old: str, new: str, raises: str = "") -> Mutant:
     """A mutant with one replacement."""
-    return Mutant(name, part, rejected_by, ((old, new),))
+    return Mutant(name, part, rejected_by, ((old, new),), raises)
 
 
 def reference(part: str) -> ModuleType:
@@ -55,3 +55,14 @@ def verdicts(part_name: str, names: dict, seed: int = 0) -> list[Verdict]:
         _EXPECTED[part_name, seed] = reference_evidence(part, seed)
     seen = gather(part, tuple(names[answer] for answer in part.answers), seed)
     return judge(part, seen, _EXPECTED[part_name, seed])
+
+
+def assert_rejected(mutant: Mutant) -> None:
+    """The check meant for `mutant` sees it for what it is, and does not stumble over an exception."""
+    verdict = next(v for v in verdicts(mutant.part, run_answers(mutant.source())) if v.check == mutant.rejected_by)
+    assert not verdict.passed
+    assert verdict.points == 0
+    if mutant.raises:
+        assert mutant.raises in verdict.diagnosis
+    else:
+        assert not verdict.diagnosis.startswith(("Raised", "The evidence"))
