@@ -257,10 +257,8 @@ def _failure(ranks: list[_Rank]) -> RankError | None:
         return RankError("\n".join([text, *said, *_others(ranks, rank)]))
     for rank in raised:
         _, frames, what = rank.outcome
-        frames = [
-            frame for frame in frames if not frame[0].startswith(_HERE)
-        ] or frames  # what the course adds is left out
-        text = f"rank {rank.number} raised {what}\n{_lines(frames)}"
+        theirs = [frame for frame in frames if not frame[0].startswith(_HERE)]  # the course's own are left out
+        text = f"rank {rank.number} raised {what}\n{_lines(theirs or frames)}"
         return RankError("\n".join([text, *_others(ranks, rank)]), what.partition(":")[0])
     return None
 
