@@ -11,6 +11,7 @@ from .claims import Claims
 from .collectives import Collective, Collectives
 from .count import TENANTS
 from .data import digits, english
+from .deepspeed_config import deepspeed_config
 from .device import device_name, pick_device, rank_device, supports
 from .exercises import check
 from .figures import COLOURS, show, tenant_bars
@@ -51,6 +52,7 @@ __all__ = [
     "check",
     "compare",
     "count_parameters",
+    "deepspeed_config",
     "device_name",
     "digits",
     "english",

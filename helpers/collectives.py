@@ -4,6 +4,7 @@ PyTorch sends collectives through its dispatcher, those that DistributedDataPara
 included; so a dispatch mode hears them all. Where a call goes straight to the network (NCCL, gloo) nothing is changed.
 """
 
+from collections import Counter
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -109,13 +110,8 @@ class Collectives(TorchDispatchMode):
         return sum(call.volume for call in self.calls)
 
     def __str__(self) -> str:
-        runs: list[tuple[Collective, int]] = []
-        for call in self.calls:
-            if runs and runs[-1][0] == call:
-                runs[-1] = call, runs[-1][1] + 1
-            else:
-                runs.append((call, 1))
-        return ", ".join(f"{times} x {c.name} of {c.nbytes:,} B" for c, times in runs) or "nothing was said"
+        times = Counter(self.calls)  # in the order in which they were first made
+        return ", ".join(f"{n} x {c.name} of {c.nbytes:,} B" for c, n in times.items()) or "nothing was said"
 
 
 def _nbytes(tensors: Any) -> int:
