@@ -237,13 +237,15 @@ def _read(ranks: list[_Rank], seconds: float = 0.2) -> None:
 
 
 def _ask_where(ranks: list[_Rank]) -> None:
-    """Ask the ranks that are at work where they stand, and wait a moment for the answers."""
-    for rank in ranks:
-        if not rank.outcome:
-            with contextlib.suppress(OSError):
-                rank.pipe.send("where")
+    """Ask the ranks that live where they stand, and wait a moment for the answers."""
+    asked = [rank for rank in ranks if not (rank.outcome and rank.outcome[0] == "died")]
+    for rank in asked:
+        with contextlib.suppress(OSError):
+            rank.pipe.send("where")
     until = time.monotonic() + GRACE
-    while time.monotonic() < until and any(not (rank.outcome or rank.where) for rank in ranks):
+    while time.monotonic() < until and not all(
+        rank.where or (rank.outcome and rank.outcome[0] == "died") for rank in asked
+    ):
         _read(ranks)
 
 
@@ -275,20 +277,19 @@ def _others(ranks: list[_Rank], cause: _Rank | None) -> list[str]:
 
 
 def _doing(rank: _Rank) -> str:
+    frames, begun = rank.where or ([], [])
+    so_far = f"; it has begun {len(begun)} collectives, the last one {begun[-1]}" if begun else ""
     if rank.outcome:
         kind = rank.outcome[0]
-        return {"result": "had finished", "died": "died as well"}.get(kind) or f"raised {rank.outcome[2]}"
+        return {"result": f"had finished{so_far}", "died": "died as well"}.get(kind) or f"raised {rank.outcome[2]}"
     if not rank.where:
         return "did not answer: busy in native code, or not started yet"
-    frames, begun = rank.where
     ours = [i for i, frame in enumerate(frames) if "site-packages" not in frame[0] and not frame[0].startswith(_HERE)]
     at = ours[-1] if ours else len(frames) - 1
     inside = [f[2] for f in frames if f"torch{os.sep}distributed" in f[0] and not f[2].startswith(("_", "wrapper"))]
     called = inside[-1:] or [frame[2] for frame in frames[at + 1 :] if not frame[2].startswith("_")][:1]
     text = f"in {called[0]}" if called else "at work"
-    if begun:
-        text += f"; it has begun {len(begun)} collectives, the last one {begun[-1]}"
-    return f"{text}\n{_lines(frames[at : at + 1])}"
+    return f"{text}{so_far}\n{_lines(frames[at : at + 1])}"
 
 
 def _lines(frames: list[Frame]) -> str:

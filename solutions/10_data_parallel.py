@@ -2,11 +2,11 @@
 # # 10 · Data parallel
 #
 # **N workers, each with the whole model and a part of the batch, agree on the average gradient after every backward pass: the update of the joint batch, about N times the
-# speed, and not a byte saved.**
+# speed, and not a byte of parameters, gradients or optimizer state saved.**
 #
 # | | |
 # |---|---|
-# | After this you can | average gradients by hand and prove the update right; say what `DistributedDataParallel` sends, when and in which buckets; recognise nine ways to get it wrong; start the same program with `torchrun` |
+# | After this you can | average gradients by hand and prove the update right; say what `DistributedDataParallel` sends, when and in which buckets; recognise the ways to get it wrong by what they do; start the same program with `torchrun` |
 # | Time | 90 minutes |
 # | Difficulty | ●●○ |
 # | Needs | a CPU: ranks are processes; with a GPU for each rank the same cells use NCCL |
@@ -72,10 +72,13 @@ print(f"two ranks would talk over {'NCCL' if gpus >= 2 else 'gloo, on the CPU'}"
 # Four friends translate a book. Each takes a chapter; every evening they compare notes, so that they all use the same words for the same things. Nobody waits for a boss: they sit in a circle and
 # pass the notes around.
 #
+# Two libraries carry the messages: **NCCL** between GPUs, **gloo** between CPUs.
+#
 # In PyTorch a worker is a **process**, its number is its **rank**, how many there are is the **world size**, and comparing notes is a **collective**: a call that every
 # rank makes, such as `all_reduce`, after which each has the sum of what all had.
 #
-# `run_ranks(fn, n)` of the helpers starts *n* real processes, calls `fn` in each, and brings back what they returned and printed. With one GPU a rank they talk over NCCL; here they may use
+# `run_ranks(fn, n)` of the helpers starts *n* real processes, calls `fn` in each, and brings back what they returned and printed. The function and the variables it uses are **copied** to each rank; what a rank changes stays there, only results come back. `rank_device()` is the rank's own GPU or the CPU; `measure=False` leaves out the memory meter around the
+# function, which would disturb a clock or a meter inside. With one GPU a rank they talk over NCCL; here they may use
 # gloo and the CPU. The collectives, the deadlocks and the bytes are those of a cluster. The speed is not.
 
 
@@ -90,7 +93,11 @@ def hello():
 run_ranks(hello, 4).results
 
 # %% [markdown] name="byhand_text"
+# How does a sum get to all? In a **ring**: each of N ranks cuts its message in N pieces and hands one piece on to its neighbour, N − 1 times until each piece is summed somewhere, and N − 1 times more until all have it. So a rank sends 2 (N − 1) / N of the message: nearly twice its size, however many ranks there are.
+#
 # ## 2 · Averaging gradients by hand
+#
+# `Collectives` of the helpers writes down what a rank says, and how large each message is.
 #
 # The loss of a batch is a mean over its rows, and the gradient of a mean is the mean of gradients (lab 04). So cut the batch into N equal parts, one a rank; each
 # rank computes the gradient of its part; the average of those is the gradient of the joint batch. First the reference: one process, the whole batch of 64.
@@ -212,15 +219,18 @@ claims.record(
 )
 
 # %% [markdown] name="buckets_explained"
-# The first step is special. DDP cannot know in which order gradients will come, so it starts from the reverse order of `parameters()`; the first backward pass shows
-# the true order, and before the second step the buckets are built anew. Rank 0 tells the others (two small broadcasts of bucket indices and sizes), for all must pack alike.
+# The first step is special. DDP cannot know in which order gradients will come, so it takes everything as one message and writes down the order; before the second step
+# the buckets are built after it. Rank 0 tells the others (two small broadcasts of bucket indices and sizes), for all must pack alike.
 #
-# Smaller buckets mean more messages, which can start earlier; larger ones mean fewer. `bucket_cap_mb` chooses:
+# The default made two: the first is closed as soon as it holds at least 1 MiB. Smaller buckets mean more messages, which can start earlier; larger ones mean fewer. `bucket_cap_mb` chooses, for the first bucket, too: set to 25, everything is one
+# message here.
 
 # %% name="caps"
 for cap in (0.25, 1, 4, 25):
     said = run_ranks(ddp_talk, 2, cap).results[0][-1]
-    print(f"bucket_cap_mb={cap:<5} {said.count('all_reduce'):>3} all-reduces, {said.volume // 2:,} bytes of gradients")
+    print(
+        f"bucket_cap_mb={cap:<5} {said.count('all_reduce'):>3} all-reduces, {sum(c.nbytes for c in said.calls):,} bytes"
+    )
 
 # %% [markdown] name="overlap_text"
 # ### Overlap, seen
@@ -235,15 +245,17 @@ def overlap():
     diary = []
 
     def hook(_, bucket):
-        entry = [bucket.index(), time.perf_counter(), 0.0]
+        entry = [bucket.index(), time.perf_counter(), 0.0, 0.0]
         diary.append(entry)
 
         def answered(future):
-            entry[2] = time.perf_counter()
+            entry[3] = time.perf_counter()
             value = future.value()
             return value[0] if isinstance(value, list) else value
 
-        return default_hooks.allreduce_hook(None, bucket).then(answered)
+        future = default_hooks.allreduce_hook(None, bucket).then(answered)
+        entry[2] = time.perf_counter()  # from here on the backward pass goes on
+        return future
 
     model.register_comm_hook(None, hook)
     part = ids.chunk(dist.get_world_size())[dist.get_rank()]
@@ -253,31 +265,40 @@ def overlap():
         loss = gpt_loss(model, part)
         start = time.perf_counter()
         loss.backward()
-        end = time.perf_counter()
-    return [(index, asked - start, answered - start) for index, asked, answered in diary], end - start
+    return [(index, *(t - start for t in times)) for index, *times in diary]
 
 
-buckets, whole = run_ranks(overlap, 2, measure=False).results[0]
+buckets = run_ranks(overlap, 2, measure=False).results[0]
+computed = max(asked for _, asked, _, _ in buckets)  # the last bucket is full: nothing is left to compute
 figure = Figure(figsize=(7, 3), layout="constrained")
 axes = figure.add_subplot()
-axes.barh("backward", 1e3 * whole, color=COLOURS[0])
-for index, asked, answered in buckets:
+axes.barh("computing", 1e3 * computed, color=COLOURS[0])
+for index, asked, _, answered in buckets:
     axes.barh(f"bucket {index}", 1e3 * (answered - asked), left=1e3 * asked, color=COLOURS[4])
 axes.invert_yaxis()
 axes.set(title="Buckets leave while the backward pass is still at work (rank 0)", xlabel="milliseconds")
 show(
     figure,
-    "Ten short bars, one for each bucket, spread over the length of the backward pass, each later than the one before.",
+    "A bar for each of ten buckets, spread over the length of the backward pass, each later than the one before.",
 )
-early = sum(answered < whole * 0.98 for _, _, answered in buckets) / len(buckets)
-print(f"{len(buckets)} buckets; {early:.0%} of them were back before the backward pass had ended")
+under_way = sum(answered - asked for _, asked, _, answered in buckets)
+hidden = sum(max(0.0, min(answered, computed) - back) for _, _, back, answered in buckets)
+print(
+    f"{len(buckets)} messages, under way for {1e3 * under_way:.0f} ms; {hidden / under_way:.0%} of it while the pass computed"
+)
 claims.record(
-    "C13", "communication overlaps the backward pass", "GPT, 1 MiB buckets", early, "of the buckets", 0.5, 1.0
+    "C13",
+    "communication overlaps the backward pass",
+    "GPT, 1 MiB buckets",
+    hidden / under_way,
+    "of the message time",
+    0.3,
+    1.0,
 )
 
 # %% [markdown] name="overlap_explained"
-# Bucket 0 holds the gradients of the last layers, which come first. Only the last bucket cannot hide behind anything: the pass is over when it leaves. On this machine ranks share
-# memory and cores, so the messages are quick; over a network the bars are longer, and hiding them is what DDP is for.
+# Bucket 0 holds the gradients of the last layers, which come first. The last bucket cannot hide behind anything: nothing is left to compute when it leaves. On this machine ranks share
+# cores, so a message and the arithmetic slow each other down; between GPUs, messages have wires and engines of their own, and hiding them is what DDP is for.
 #
 # ### Memory
 #
@@ -340,7 +361,7 @@ claims.record(
 )
 for name in (ddp, views):
     extra = (held[name][3] - held[first][3]) / (4 * phi)
-    claims.record("C13", "memory 1x per GPU: buckets cost nothing", name, extra, "x gradients", -0.05, 0.06)
+    claims.record("C13", "memory 1x per GPU, buckets included", name, extra, "x gradients", -0.05, 0.06)
 
 # %% [markdown] name="memory_explained"
 # Data parallelism saves no static byte: that takes sharding (lab 12). Activations are those of the rank's own rows, as if you had accumulated (lab 04).
@@ -348,7 +369,7 @@ for name in (ddp, views):
 # And it has a price that few articles name: the buckets are buffers of their own (the meter files them under *inputs and other*), one more copy of all gradients. With `gradient_as_bucket_view=True` each `.grad` *is* a slice of its bucket, and after the backward
 # pass the copy is gone.
 #
-# Look at the peak, though: here views save nothing. The peak lies at the start of the backward pass, when activations are at their most. One process holds no gradients at that moment; the buckets of DDP are there all the time, views or not. It is the optimizer step that has
+# Look at the peak, though: here views save nothing, and cost a little (each new gradient is made first and then copied into its place). The peak lies at the start of the backward pass, when activations are at their most. One process holds no gradients at that moment; the buckets of DDP are there all the time, views or not. It is the optimizer step that has
 # one copy less.
 #
 # ### Speed
@@ -387,9 +408,10 @@ def rows_per_second(threads):
 
 pairs = [[run_ranks(rows_per_second, n, 1, measure=False).results[0] for n in (1, 2)] for _ in range(3)]
 gain = sorted(two / one for one, two in pairs)[1]
-print(f"one rank: {pairs[0][0]:,.0f} rows a second; two ranks: {pairs[0][1]:,.0f}")
-print(f"median of three: {gain:.2f} times as many rows a second with two ranks")
-claims.record("C13", "speed about Nx", "CNN, 2 ranks of one thread", gain, "times", 1.5, 2.2)
+one, two = sorted(pairs, key=lambda pair: pair[1] / pair[0])[1]
+print(f"one rank: {one:,.0f} rows a second; two ranks: {two:,.0f}")
+print(f"(the median of three comparisons) {gain:.2f} times as many rows a second with two ranks")
+claims.record("C13", "speed about Nx", "CNN, 2 ranks of one thread", gain, "times", 1.3, 2.2)
 
 # %% [markdown] name="speed_explained"
 # Below 2, since two processes share the caches and the memory of one machine, and because the last bucket and the optimizer step hide behind nothing. On a cluster the question is whether the backward pass is
@@ -422,7 +444,7 @@ for tell in (True, False):
     claims.record("P7", said, "3 epochs", orders, "orders", *((3, 3) if tell else (1, 1)))
 
 # %% [markdown] name="sampler_explained"
-# Without `set_epoch` every epoch goes through the rows in one and the same order, and rank 0 never sees what rank 1 has. Nothing crashes; the model just learns a little worse. Look for the call in any script you inherit.
+# Without `set_epoch` every epoch goes through the rows in one and the same order, and rank 0 never sees what rank 1 has. Nothing crashes; each rank just sees half of the data for ever. Look for the call in any script you inherit.
 #
 # ### Ten rows, four ranks
 #
@@ -517,7 +539,7 @@ for weigh in (False, True):
 # %% [markdown] name="uneven_text"
 # ### An unequal *number* of batches
 #
-# Worse: rank 0 has one batch more. It calls `all_reduce`, rank 1 has gone home, and rank 0 waits. On a cluster it waits for half an hour and then dies with a stack that names neither. `run_ranks` ends it
+# Worse: rank 0 has one batch more. It calls `all_reduce`, rank 1 has gone home, and rank 0 waits. On a cluster it waits until its backend loses patience (gloo after half an hour) and then dies with a message that names neither. `run_ranks` ends it
 # after its time limit and asks every rank where it stands:
 
 
@@ -538,7 +560,7 @@ except RankError as error:
 print("\nwith Join:", run_ranks(uneven, 2, True).results)
 
 # %% [markdown] name="hang_explained"
-# Read such a report from the collectives: one rank has begun one more than the others. `Join` lets the early ones answer for those who are done. Better: give all ranks the same number of batches, as `DistributedSampler` does.
+# Read such a report from the lines: one rank stands in a collective, and another has finished. (The count includes what DDP said when it was made and when it built its buckets.) `Join` lets a rank that is done keep answering the collectives of those still at work. Better: give all ranks the same number of batches, as `DistributedSampler` does.
 #
 # The same deadlock in other clothes: a collective inside `if rank == 0:`. An evaluation with the *wrapped* model on rank 0 only is one, if the model has BatchNorm: DDP's forward pass sends the buffers round.
 
@@ -562,7 +584,39 @@ for through in ("ddp", "ddp.module"):
         print(f"through {through}: {error}\n")
 
 # %% [markdown] name="rank0_explained"
-# Look closely at the first report: no rank is late by a whole collective. Each is *in* one, and they are not the same one. Call `ddp.module` where only one rank works.
+# Look closely at the first report: each rank is *in* a collective, and they are not the same one. Rank 0 sends a broadcast that rank 1 never joins; rank 1 stands at a barrier that rank 0 has not reached. Call `ddp.module` where only one rank works.
+#
+# ### BatchNorm
+#
+# All that was said about "the update of the joint batch" holds for models whose rows do not see each other. BatchNorm normalizes with the rows of *its own rank*:
+
+
+# %% name="batchnorm"
+def cnn_gradient(sync):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    torch.manual_seed(0)
+    model = SmallCNN(16).to(rank_device())
+    if sync:
+        model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+    if n > 1:
+        model = DistributedDataParallel(model)
+    F.cross_entropy(model(x.chunk(n)[rank].to(rank_device())), y.chunk(n)[rank].to(rank_device())).backward()
+    return torch.cat([p.grad.flatten() for p in model.parameters()]).cpu()
+
+
+whole = run_ranks(cnn_gradient, 1, False).results[0]
+apart = distance(run_ranks(cnn_gradient, 2, False).results[0], whole)
+print(f"CNN with BatchNorm, 2 ranks of 32 rows: distance from the joint batch {apart:.2g}")
+claims.record(
+    "P7", "BatchNorm: two ranks are not the joint batch", "CNN, 2 x 32 rows", apart, "relative", 0.01, math.inf
+)
+if gpus >= 2:
+    together = distance(run_ranks(cnn_gradient, 2, True).results[0], whole)
+    print(f"with SyncBatchNorm: {together:.2g}")
+
+# %% [markdown] name="batchnorm_explained"
+# As with accumulation (lab 04). On GPUs `SyncBatchNorm.convert_sync_batchnorm(model)` computes the statistics over all ranks, at the price of a small collective in each such layer. Running statistics differ, too: each forward pass in training mode
+# starts from those of rank 0, and it is those that a checkpoint of rank 0 holds.
 #
 # ### A branch that not all take
 #
@@ -593,7 +647,7 @@ except RankError as error:
 print("\nfind_unused_parameters=True:", run_ranks(unused, 2, True).results)
 
 # %% [markdown] name="unused_explained"
-# `find_unused_parameters=True` walks the graph after each forward pass and marks what will get nothing. It costs time in every step: use it when you must. Parameters that are frozen (`requires_grad=False`) before the model is wrapped
+# `find_unused_parameters=True` walks the graph after each forward pass and marks what will get nothing. That is work in every step: use it when you must. Parameters that are frozen (`requires_grad=False`) before the model is wrapped
 # cost nothing and are left alone.
 #
 # ### Everybody saves
@@ -625,11 +679,13 @@ for everybody in (True, False):
     claims.record("P7", said, "2 ranks, 1 file", writers, "writers", *((2, 2) if everybody else (1, 1)))
 
 # %% [markdown] name="nosync_text"
+# (The sleeping stages the race; on a cluster nobody has to.) The rule has three parts: rank 0 saves, **then** a barrier, then anybody reads or leaves.
+#
 # ## 6 · Accumulation: `no_sync`
 #
 # With accumulation, DDP averages after each micro-batch, though only the last one needs it. `no_sync()` holds it back.
 #
-# **Predict.** Four micro-batches an update. How many bytes less does a rank send with `no_sync` on the first three: by what factor?
+# **Predict.** Four micro-batches an update. By what factor do the bytes that a rank sends fall with `no_sync` on the first three?
 
 # %% name="guess_nosync"
 my_guess = None
@@ -640,7 +696,7 @@ nosync_guess = Prediction("Bytes sent without no_sync / with it", my_guess, "tim
 
 
 # %% name="nosync"
-def accumulate(hold):
+def accumulate(hold, forward_outside=False):
     rank, here = dist.get_rank(), rank_device()
     model = make_mlp().to(here)
     ddp = DistributedDataParallel(model)
@@ -651,8 +707,10 @@ def accumulate(hold):
         with Collectives() as said:
             for i, (xm, ym) in enumerate(pieces):
                 silent = hold and i < len(pieces) - 1
+                loss = F.cross_entropy(ddp(xm), ym) if forward_outside else None
                 with ddp.no_sync() if silent else contextlib.nullcontext():
-                    (F.cross_entropy(ddp(xm), ym) / len(pieces)).backward()  # forward AND backward stand inside
+                    loss = loss if forward_outside else F.cross_entropy(ddp(xm), ym)
+                    (loss / len(pieces)).backward()
     return torch.cat([p.grad.flatten() for p in model.parameters()]).cpu(), said
 
 
@@ -664,6 +722,8 @@ print(
 print(
     f"with no_sync:    {quiet[1].count('all_reduce')} all-reduces, distance from the joint batch {distance(quiet[0], joint):.1e}"
 )
+outside = run_ranks(accumulate, 2, True, True).results[0][1]
+print(f"no_sync around the backward pass only: {outside.count('all_reduce')} all-reduces")
 claims.record(
     "P7",
     "no_sync sends once in place of k times",
@@ -675,7 +735,7 @@ claims.record(
 )
 
 # %% [markdown] name="nosync_explained"
-# Both are right; one is silent for longer. (Averages add up: the average of four sums is the sum of four averages.) The forward pass must stand inside `no_sync()`, too: DDP decides there whether the coming backward pass will talk.
+# Both are right; one is silent for longer. (Averages add up: the average of four sums is the sum of four averages.) The last line is the trap: the **forward** pass must stand inside `no_sync()`, too, for DDP decides there whether the coming backward pass will talk.
 #
 # ### Mixed precision under DDP
 #
@@ -719,7 +779,7 @@ claims.record(
 claims.record("C13", "a BF16 hook halves it", "MLP", squeezed[1].volume / plain[1].volume, "x FP32 traffic", 0.49, 0.51)
 
 # %% [markdown] name="amp_explained"
-# With an FP16 scaler nothing is to be done either: gradients are averaged while they are still scaled, so an overflow on one rank is an overflow on all, and all skip the step together.
+# The two distances are alike because autocast's own rounding is larger than what the hook adds. With an FP16 scaler nothing is to be done either: gradients are averaged while they are still scaled, so an overflow on one rank is an overflow on all: inf plus anything is inf.
 #
 # ## 7 · `DataParallel`, and why it lost
 #
@@ -764,10 +824,10 @@ for n in (2, 4, 8):
     through_gpu_0 = (
         2 * weights + old.copied["rows"] + 2 * old.copied["outputs"]
     )  # gradients come back as the weights went
-    ring = 2 * (n - 1) / n * sum(p.nbytes for p in old.module.parameters())
+    ring = 2 * 2 * (n - 1) / n * sum(p.nbytes for p in old.module.parameters())  # sent, and as much received
     rows.append((n, through_gpu_0, ring))
     print(
-        f"{n} GPUs: through GPU 0 {human_bytes(through_gpu_0):>10} a step ({human_bytes(weights)} of weights, as much of gradients); DDP, each GPU: {human_bytes(ring)}"
+        f"{n} GPUs: through GPU 0 {human_bytes(through_gpu_0):>10} a step ({human_bytes(weights)} of weights, as much of gradients); DDP, in and out of each GPU: {human_bytes(ring)}"
     )
 n, through_gpu_0, ring = rows[-1]
 claims.record(
@@ -780,11 +840,17 @@ claims.record(
     8,
 )
 claims.record(
-    "T18", "DDP: what each GPU sends hardly grows", "MLP, 8 GPUs against 2", rows[-1][2] / rows[0][2], "times", 1, 2
+    "T18",
+    "DDP: traffic of a GPU stays below twice that of 2 GPUs",
+    "MLP, 8 GPUs against 2",
+    rows[-1][2] / rows[0][2],
+    "times",
+    1,
+    2,
 )
 
 # %% [markdown] name="dataparallel_explained"
-# The result is right. The traffic is not: GPU 0's grows with the number of GPUs, while a ring's stays below two copies of the gradients for each. On top of it, the threads take turns in one Python interpreter, GPU 0 holds all outputs
+# The result is right. The traffic is not: GPU 0's grows with the number of GPUs, while a ring's stays below two copies of the gradients in and two out. On top of it, the threads take turns in one Python interpreter, GPU 0 holds all outputs
 # and the loss (so it runs out of memory first), and nothing overlaps. With two GPUs the next cell runs the real one beside DDP.
 
 # %% name="dataparallel_real"
@@ -807,7 +873,7 @@ else:
 # %% [markdown] name="torchrun_text"
 # ### The same program with `torchrun`
 #
-# On a server there is no notebook. `torchrun` starts the processes, and tells each who it is through the environment: `RANK`, `LOCAL_RANK`, `WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT`. `run_ranks` sets the same
+# On a server there is no notebook. `torchrun` starts the processes, and tells each who it is through the environment: `RANK`, `WORLD_SIZE`, `LOCAL_RANK` and `LOCAL_WORLD_SIZE` (on this machine), `MASTER_ADDR`, `MASTER_PORT`. `run_ranks` sets the same
 # variables, so one function serves both. A whole training script:
 
 # %% name="torchrun"
@@ -847,7 +913,7 @@ with tempfile.TemporaryDirectory() as folder:
 print(done.stdout or done.stderr[-2000:])
 
 # %% [markdown] name="torchrun_explained"
-# The command was `torchrun --standalone --nproc-per-node=2 train.py`. On more than one machine: lab 12.
+# The command was `torchrun --standalone --nproc-per-node=2 train.py`. (Inside `run_ranks` you need not think of the way out: it takes care of it.) On more than one machine: lab 12.
 #
 # ## 8 · Play: how far does it scale?
 #
@@ -880,11 +946,11 @@ explore(
     "Speed against the number of GPUs, for gradients in FP32 and BF16: straight lines, bent down where the link is slow.",
     parameters_in_millions=(1000, range(100, 7001, 100)),
     milliseconds_of_compute=(300, range(50, 1001, 50)),
-    link_in_GB_per_second=(10, (1, 3, 10, 25, 50, 100, 400)),
+    link_in_GB_per_second=(100, (1, 3, 10, 25, 50, 100, 400)),
 )
 
 # %% [markdown] name="average_text"
-# Find a setting at which FP32 gradients halve the speed and BF16 gradients do not. What would you change first: the link, the format, or the micro-batch (more compute a step)?
+# Make the link slower until 128 GPUs are less than 64 times as fast with FP32 gradients, and still more than that with BF16. What would you change first: the link, the format, or the micro-batch (more compute a step)?
 #
 # ## 9 · Your turn: average with unequal rows
 #
@@ -893,7 +959,7 @@ explore(
 # - Before the call each `.grad` is that of the **mean** loss over this rank's own `rows` rows. Ranks may have different numbers of rows.
 # - A rank with 0 rows has run no backward pass: its `.grad`s are `None`. It takes part, and has gradients afterwards.
 # - Parameters with `requires_grad=False` keep `.grad` None on all ranks. No other parameter is unused.
-# - Use collectives of `torch.distributed` only. Return nothing.
+# - Use collectives of `torch.distributed` only, and send each gradient about once (all to all is too much). Return nothing.
 
 
 # %% name="average" answer=true reveal=true
@@ -922,10 +988,10 @@ claims
 # %% [markdown] name="recap"
 # ## Recap
 #
-# - Data parallel: the whole model everywhere, a part of the batch each, gradients averaged. Same update as the joint batch, if all have the same number of rows.
+# - Data parallel: the whole model everywhere, a part of the batch each, gradients averaged. Same update as the joint batch, if all have the same number of rows and nothing like BatchNorm looks across rows.
 # - DDP sends each gradient once, in buckets, during the backward pass. It saves no static memory; by default it holds one more copy of the gradients, and with `gradient_as_bucket_view=True` none.
 # - Say `set_epoch`. Wrap accumulation in `no_sync`. Save on rank 0, evaluate without padding, and never put a collective where not all ranks come by.
-# - Effective batch = micro-batch × accumulation × ranks. Learning rate and warm-up were tuned for *that* number.
+# - Effective batch = micro-batch × accumulation × ranks.
 #
 # **What to reach for when.** The model fits one GPU and you want speed: DDP. It does not fit: sharding (lab 12), or cut the model itself (lab 11).
 #

@@ -43,7 +43,7 @@ print(
 #
 # **Contract.** `train_epoch` is called on every rank and goes through the rank's `loader` once.
 #
-# - `model` is wrapped in `DistributedDataParallel`, its parameters are on the rank's device. Some parameters may be frozen (`requires_grad=False`), some tied.
+# - `model` is wrapped in `DistributedDataParallel`, without BatchNorm; its parameters are on the rank's device. It sees one micro-batch at a time. Some parameters may be frozen (`requires_grad=False`), some tied.
 # - `loader` is a `DataLoader` that yields micro-batches `(x, y)` on the CPU; `loader.sampler` is a `DistributedSampler`. Tell it the `epoch`. All ranks get the same number of micro-batches, and of
 #   rows in each; the last one of an epoch may be smaller.
 # - Each group of `accumulate` micro-batches makes one update; what is left at the end makes a smaller group with an update of its own.
@@ -126,12 +126,12 @@ check("x3.evaluate", evaluate)
 #
 # - Opens the default process group (NCCL when `rank_device()` is a GPU, else gloo) and closes it before it returns.
 # - `job.make_model()` returns a model on the CPU, with **other random weights on every rank**. All ranks must train the same one: rank 0's.
-# - Trains on `job.train` for `job.epochs` epochs, by calling `job.train_epoch(model, loader, optimizer, job.accumulate, epoch)` with epoch 0, 1, ... The loader yields micro-batches of `job.micro_batch` rows
-#   (without loader processes); in each epoch each row goes to one rank, in an order shuffled with `job.seed`.
+# - Trains on `job.train` for `job.epochs` epochs, by calling `job.train_epoch(ddp, loader, optimizer, job.accumulate, epoch)`, `ddp` being the wrapped model, with epoch 0, 1, ... The loader yields micro-batches of `job.micro_batch` rows
+#   (without loader processes); in each epoch each row goes to one rank, in an order shuffled with `job.seed`. (The number of rows divides by the number of ranks.)
 # - `job.make_optimizer(parameters)` returns the optimizer. It gets what is trained and nothing that is frozen.
-# - After each epoch calls `job.evaluate(model, job.test, job.micro_batch)`. (Both are your functions in this notebook. The check brings simple ones of its own, so that a mistake above costs nothing here.)
+# - After each epoch calls `job.evaluate(ddp, job.test, job.micro_batch)`. (Both are your functions in this notebook. The check brings simple ones of its own, so that a mistake above costs nothing here.)
 # - Rank 0, and no other, saves the trained model's `state_dict` with `torch.save` to the path `job.checkpoint`, so that it loads into `job.make_model()`. When `worker` returns, **on any rank**, the file is
-#   complete.
+#   complete. (Synchronise with a collective: the path may be another one on each rank.)
 # - Returns `(model, history)`: the trained model itself, unwrapped, and a list with one dictionary an epoch: `{"train_loss": ..., "loss": ..., "accuracy": ...}`.
 
 
@@ -162,7 +162,7 @@ check("x3.worker", worker)
 # %% [markdown] name="run_text"
 # ## Your worker at work
 #
-# Digits, a small CNN, two ranks, an effective batch of 2 ranks × 2 micro-batches × 32 rows.
+# Digits, a small CNN (its BatchNorm makes it differ a little from one process), two ranks, an effective batch of 2 ranks × 2 micro-batches × 32 rows.
 
 
 # %% name="run"

@@ -151,6 +151,7 @@ def test_badge_points_to_the_learners_notebook(source):
         ('name="double_check" points=2', "points=2", "has no name"),
         (" answer=true reveal=true", "", "that is no answer marks a solution"),
         ("# %%\nprint", "# %% [raw]\n# print", "raw cell"),
+        ("    ### END SOLUTION", "### END SOLUTION\nscale = 2", "'double': its stub would raise before it defines"),
     ],
 )
 def test_malformed_sources_are_named(tmp_path, old, new, complaint):

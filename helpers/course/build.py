@@ -99,6 +99,8 @@ def make_notebook(source: Source, solved: bool) -> NotebookNode:
             raise BuildError(f"{source.name}: the answer cell {cell.metadata.get('name')!r} marks no solution.")
         if ("answer" in cell.metadata or "points" in cell.metadata) and "name" not in cell.metadata:
             raise BuildError(f"{source.name}: an answer or graded cell has no name.")
+        if re.search(r"^### END SOLUTION\n+\S", cell.source, flags=re.MULTILINE):
+            raise BuildError(f"{source.name}: {cell.metadata.get('name')!r}: its stub would raise before it defines.")
         if not cell.metadata.get("answer") and "### BEGIN SOLUTION" in cell.source:
             raise BuildError(f"{source.name}: a cell that is no answer marks a solution: {cell.source[:60]!r}")
         cells.append(cell)

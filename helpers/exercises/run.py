@@ -71,6 +71,7 @@ def judge(part: Part, evidence: Mapping[str, Evidence], expected: Mapping[str, E
 def _verdict(item: type[Check], entry: object, reference: Evidence) -> Verdict:
     if "seen" not in reference:
         raise RuntimeError(f"{item.name()}: the reference answer failed: {reference['text']}")
+    hint = item.hint
     if not isinstance(entry, dict):
         diagnosis = "The check did not run."
     elif "seen" in entry:
@@ -81,8 +82,10 @@ def _verdict(item: type[Check], entry: object, reference: Evidence) -> Verdict:
     else:
         untouched = entry.get("error") == "NotImplementedError"
         diagnosis = NOT_ATTEMPTED_YET if untouched else f"Raised {entry.get('text')}"
+        if entry.get("error") == RankError.__name__:
+            hint = "Look at the ranks' own lines first: which one raised, or which two wait for different collectives?"
     points = item.points if diagnosis is None else 0
-    return Verdict(item.name(), item.rule(), points, item.points, diagnosis, item.hint)
+    return Verdict(item.name(), item.rule(), points, item.points, diagnosis, hint)
 
 
 def reference_evidence(part: Part, seed: int) -> dict[str, Evidence]:

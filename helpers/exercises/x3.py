@@ -89,15 +89,19 @@ def _plain(value: Any) -> Any:
 # -- part 1: an epoch ---------------------------------------------------------------------------------------
 
 
-def _epochs(train_epoch: Callable[..., Any], seed: int, n: int, accumulate: int, epochs: int) -> Evidence:
+def _epochs(
+    train_epoch: Callable[..., Any], seed: int, n: int, accumulate: int, epochs: int, lr: float = 0.2
+) -> Evidence:
     """One rank: `epochs` epochs over `n` rows with micro-batches of 4."""
     here = rank_device()
     torch.manual_seed(seed)
     inner = _Net().to(here)
     model = DistributedDataParallel(inner)
-    optimizer = torch.optim.SGD([p for p in inner.parameters() if p.requires_grad], lr=0.2)
+    optimizer = torch.optim.SGD([p for p in inner.parameters() if p.requires_grad], lr=lr)
     updates = []
     optimizer.register_step_post_hook(lambda *_: updates.append(None))
+    at_once: list[int] = []
+    inner.register_forward_pre_hook(lambda _, args: at_once.append(len(args[0])))
     rows = _Rows(seed, n)
     loader = DataLoader(rows, batch_size=4, sampler=DistributedSampler(rows, shuffle=True, seed=seed))
     before = _weights(inner)
@@ -114,6 +118,7 @@ def _epochs(train_epoch: Callable[..., Any], seed: int, n: int, accumulate: int,
         "moved": [b - a for a, b in zip(before, after, strict=True)],
         "weights": after,
         "updates": len(updates),
+        "at once": max(at_once, default=0),
         "orders": orders,
         "losses": losses,
         "reduced": sum(call.nbytes for call in said.calls if call.name == "all_reduce"),
@@ -124,6 +129,8 @@ def _epochs(train_epoch: Callable[..., Any], seed: int, n: int, accumulate: int,
 def _wrong_training(seen: list[Evidence], expected: list[Evidence]) -> str | None:
     """Say how the replicas of `seen` differ from each other and from those of `expected`."""
     for rank, other in enumerate(seen):
+        if other["at once"] > 4:
+            return f"the model of rank {rank} was called with {other['at once']} rows; a micro-batch has 4."
         if other["updates"] != expected[0]["updates"]:
             return f"rank {rank} stepped {other['updates']} times; {expected[0]['updates']} updates are right."
         if other["weights"] != seen[0]["weights"]:
@@ -236,7 +243,8 @@ class LossIsOfAllRanks(Check):
     @staticmethod
     def probe(seed: int, train_epoch: Callable[..., Any]) -> Evidence:
         return {
-            case: [rank["losses"] for rank in on_ranks(_epochs, 2, train_epoch, seed, n, k, 2)]
+            # a learning rate of 0: the mean is the same whatever was wrong with order or updates
+            case: [rank["losses"] for rank in on_ranks(_epochs, 2, train_epoch, seed, n, k, 2, 0.0)]
             for case, (n, k) in {"even": (32, 1), "ragged": (42, 4)}.items()
         }
 
@@ -400,7 +408,7 @@ def _worker(worker: Callable[..., Any], seed: int, epochs: int, n: int, folder: 
         epochs=epochs,
         micro_batch=4,
         accumulate=3,
-        seed=seed,
+        seed=seed + 17,  # not the default of the sampler
         checkpoint=str(paths[rank]),
         train_epoch=_train_simply(log),
         evaluate=evaluate,
@@ -468,6 +476,9 @@ class ReplicasShareTheWorkAndAgree(Check):
                     twice = len(rows) - len(set(rows))
                     missing = 36 - len(set(rows))
                     return f"{case}, epoch {epoch}: {twice} rows were used more than once and {missing} not at all."
+            orders = [entry["rows"] for entry in got[0]["log"]]
+            if orders != [entry["rows"] for entry in want[0]["log"]]:
+                return f"{case}: the order of the rows is not that of a DistributedSampler that shuffles with job.seed."
             for rank, mine in enumerate(got):
                 if mine["weights"] != got[0]["weights"]:
                     off = _distance(mine["weights"], got[0]["weights"])
@@ -476,9 +487,6 @@ class ReplicasShareTheWorkAndAgree(Check):
                     return f"{case}: rank {rank} averaged no gradients with the others in the backward pass."
             if not _distance(got[0]["weights"], want[0]["weights"]) <= EXACT:
                 return f"{case}: the replicas agree, but not on what training rank 0's model gives."
-            orders = [entry["rows"] for entry in got[0]["log"]]
-            if orders != [entry["rows"] for entry in want[0]["log"]]:
-                return f"{case}: the rows are not shuffled with job.seed."
         return None
 
 

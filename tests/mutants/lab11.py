@@ -11,20 +11,20 @@ def one(name: str, old: str, new: str, raises: str = "") -> Mutant:
 
 
 MUTANTS = [
-    one("no sum", "        dist.all_reduce(total)\n", ""),
+    one("no sum", "            dist.all_reduce(total)\n", ""),
     one("bias on each rank", CALL, "SumOverRanks.apply(F.linear(x, weight, bias))"),
     one("bias of rank 0 only", CALL, "SumOverRanks.apply(F.linear(x, weight, bias if dist.get_rank() == 0 else None))"),
     one("bias shared out, gradient is not", CALL, "SumOverRanks.apply(F.linear(x, weight, bias / dist.get_world_size()))"),
     one("bias left out", CALL, "SumOverRanks.apply(F.linear(x, weight)) + 0 * bias"),
     one("mean for sum", "return total", "return total / dist.get_world_size()"),
     one("summed backward, too", "return gradient  # whole on every rank already",
-        "gradient = gradient.clone()\n        dist.all_reduce(gradient)\n        return gradient"),
+        "gradient = gradient.clone()\n            dist.all_reduce(gradient)\n            return gradient"),
     one("gradient shared out", "return gradient  # whole on every rank already", "return gradient / dist.get_world_size()"),
     one("no gradient for what came before", CALL, "SumOverRanks.apply(F.linear(x.detach(), weight)) + bias"),
     one("gathered without gradient", "    return " + CALL,
         "    partial = F.linear(x, weight)\n    parts = [torch.empty_like(partial) for _ in range(dist.get_world_size())]\n"
         "    dist.all_gather(parts, partial)\n    return sum(parts) + bias"),
-    one("sent twice", "        dist.all_reduce(total)\n", "        dist.all_reduce(total.clone())\n        dist.all_reduce(total)\n"),
+    one("sent twice", "            dist.all_reduce(total)\n", "            dist.all_reduce(total.clone())\n            dist.all_reduce(total)\n"),
     one("gathers x and weight", "    return " + CALL,
         "    dist.all_gather([torch.empty_like(weight) for _ in range(dist.get_world_size())], weight.detach().contiguous())\n    return " + CALL),
     one("changes x", "    return " + CALL, "    y = " + CALL + "\n    x.data.zero_()\n    return y"),

@@ -36,6 +36,11 @@ MUTANTS = [
     one("the rest is thrown away", EPOCH, RAGGED, LAST, "last = i % accumulate == 0"),
     one("the rest has the divisor of a full group", EPOCH, RAGGED, DIVIDE, "p.grad /= 4 * accumulate if i % accumulate else rows"),
     one("mean of means", EPOCH, RAGGED, FORWARD, FORWARD.replace('reduction="sum"', 'reduction="mean"') + " * 4"),
+    Mutant("a group in one forward pass", EPOCH, JOINT, (
+        ("    for i, (x, y) in enumerate(loader, start=1):\n        last = i % accumulate == 0 or i == len(loader)\n",
+         "    batches = list(loader)\n    groups = [batches[i : i + accumulate] for i in range(0, len(batches), accumulate)]\n"
+         "    for group in groups:\n        x, y = (torch.cat([pair[j] for pair in group]) for j in (0, 1))\n        last = True\n"),)),
+    one("the sampler's own seed", WORKER, AGREE, ", seed=job.seed)", ")"),
     one("sync on each micro-batch", EPOCH, SYNC, NO_SYNC, "with contextlib.nullcontext():"),
     one("no_sync around the backward pass only", EPOCH, SYNC, NO_SYNC + "\n            loss = " + FORWARD, "loss = " + FORWARD + "\n        " + NO_SYNC),
     one("extra all-reduce of all gradients", EPOCH, SYNC, DIVIDE, "dist.all_reduce(p.grad)\n                p.grad /= rows * dist.get_world_size()"),

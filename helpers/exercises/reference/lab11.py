@@ -18,17 +18,16 @@ claims = Claims()
 device = pick_device()
 
 
-class SumOverRanks(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, partial):
-        total = partial.clone()
-        dist.all_reduce(total)
-        return total
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return gradient  # whole on every rank already
-
-
 def row_parallel(x, weight, bias):
+    class SumOverRanks(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, partial):
+            total = partial.clone()
+            dist.all_reduce(total)
+            return total
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient  # whole on every rank already
+
     return SumOverRanks.apply(F.linear(x, weight)) + bias  # the bias once, after the sum
