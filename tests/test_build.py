@@ -209,6 +209,14 @@ def test_bad_solutions_are_found(source, spoil, complaint):
     assert solution_problem(source).startswith(complaint)
 
 
+def test_a_solution_that_fails_its_own_check_is_found(source):
+    notebook = executed(source)
+    (checking,) = (cell for cell in notebook.cells if cell.id == "double_check")
+    checking.outputs.append(new_output("stream", text="x9.double: 0 of 1 checks passed\n  ✗ doubles"))
+    source.path.with_suffix(".ipynb").write_text(write(notebook), encoding="utf-8")
+    assert solution_problem(source) == "fails a check of its own"
+
+
 def test_stale_learner_notebooks_and_strays_are_found(source, tmp_path, monkeypatch):
     (tmp_path / "solutions").mkdir()
     (tmp_path / "labs").mkdir()

@@ -193,6 +193,9 @@ def solution_problem(source: Source) -> str | None:
     outputs = [output for cell in code for output in cell.outputs]
     if any(output.output_type == "error" or output.get("name") == "stderr" for output in outputs):
         return "shows an error or a warning"
+    checks = [cell for cell in code if cell.source.startswith("check(")]
+    if any("✗" in output.get("text", "") for cell in checks for output in cell.outputs):
+        return "fails a check of its own"
     if path.stat().st_size > LARGEST:
         return f"is larger than {LARGEST:,} bytes"
     return None
