@@ -7,7 +7,7 @@ JOBS ?= 2
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help lab test test-fast test-all build format clean
+.PHONY: help lab test test-fast test-all install-deepspeed deepspeed build format clean
 .DEFAULT_GOAL := help
 
 help:
@@ -43,6 +43,13 @@ test: lint
 # Under three minutes: no notebook runs, no grading runs.
 test-fast: lint
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not slow"
+
+# DeepSpeed is an optional extra of lab 12. It compiles parts of itself when it first runs: minutes, with g++.
+install-deepspeed: $(READY)
+	DS_BUILD_OPS=0 $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[deepspeed]'
+
+deepspeed: install-deepspeed
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest tests/test_deepspeed.py
 
 # For now the same as `make test`; suites that `make test` samples run whole here.
 test-all: test

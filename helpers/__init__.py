@@ -18,7 +18,7 @@ from .figures import COLOURS, show, tenant_bars
 from .formats import FORMATS
 from .memory import MemoryMeter
 from .models import SmallCNN, SmallGPT, ViT
-from .planner import CachingAllocator, OutOfMemory, Recipe, count_parameters, plan, plan_many
+from .planner import CachingAllocator, OutOfMemory, Recipe, count_parameters, find_gpu, plan, plan_many
 from .predict import Prediction
 from .ranks import RankError, RankRun, run_ranks
 from .tables import peak_table, stage_table, tenant_table
@@ -61,6 +61,7 @@ __all__ = [
     "explore_bits",
     "explore_loss_scale",
     "explore_memory",
+    "find_gpu",
     "human_bytes",
     "measure",
     "peak_table",

@@ -15,6 +15,7 @@
 
 # %% name="setup" setup=true
 import time
+import warnings
 
 from helpers import (
     COLOURS,
@@ -40,7 +41,8 @@ from matplotlib.figure import Figure
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.distributed.tensor import Replicate
+from torch.distributed.tensor.parallel import ColwiseParallel, PrepareModuleInput, RowwiseParallel, parallelize_module
 
 claims = Claims()
 device = pick_device()
@@ -54,15 +56,30 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 # Cut a model of eight blocks into four **stages** of two blocks; each rank keeps one stage, so a quarter of parameters, gradients and optimizer state. Activations travel from stage to stage, and their
 # gradients travel back.
 #
-# A *schedule* says what a rank does, in which order: `("F", 3)` is the forward pass of micro-batch 3, `("B", 3)` its backward pass. One engine runs any schedule. (It runs on the CPU and over gloo everywhere: over NCCL
-# the messages would have to be posted in pairs, which PyTorch's own pipelines do.)
+# A *schedule* says what a rank does, in which order: `("F", 3)` is the forward pass of micro-batch 3, `("B", 3)` its backward pass. Stages count from 0. One engine runs any schedule. (It runs on the CPU and over gloo everywhere: over NCCL two neighbours that each wait to
+# send first would block each other, so PyTorch's own pipelines post such messages in pairs.)
 
 # %% name="engine"
 WIDTH, ROWS, BLOCKS = 64, 64, 8
 
 
+class TakesTime(torch.autograd.Function):
+    """Waits `seconds` in the forward pass, and twice as long in the backward pass."""
+
+    @staticmethod
+    def forward(ctx, x, seconds):
+        ctx.seconds = seconds
+        time.sleep(seconds)
+        return x.view_as(x)  # a Function may not return its input itself
+
+    @staticmethod
+    def backward(ctx, gradient):
+        time.sleep(2 * ctx.seconds)
+        return gradient, None
+
+
 class Block(nn.Module):
-    """x + MLP(x); `seconds` makes its forward pass take that long, and its backward pass twice as long."""
+    """x + MLP(x), which takes at least `seconds`."""
 
     def __init__(self, seconds=0.0):
         super().__init__()
@@ -75,22 +92,9 @@ class Block(nn.Module):
         return TakesTime.apply(x + self.mlp(x), self.seconds)
 
 
-class TakesTime(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x, seconds):
-        ctx.seconds = seconds
-        time.sleep(seconds)
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        time.sleep(2 * ctx.seconds)
-        return gradient, None
-
-
 def make_stage(rank, stages, seconds=0.0):
     """The blocks of one stage, with the weights that they have in the whole model."""
-    torch.manual_seed(0)
+    torch.manual_seed(0)  # all blocks are made so that weights can be compared; a real program makes its own stage only
     blocks = [Block(seconds) for _ in range(BLOCKS)]
     each = BLOCKS // stages
     return nn.Sequential(*blocks[rank * each : (rank + 1) * each])
@@ -101,10 +105,12 @@ def batch():
     return torch.randn(ROWS, WIDTH), torch.randn(ROWS, WIDTH)
 
 
-def run_schedule(stage, schedule, micro_batches):
-    """One training step of this rank's stage. Returns its loss (last stage) and a diary: (what, start, end)."""
+def run_schedule(stage, schedule, x, y):
+    """One training step of this rank's stage on the micro-batches x and y.
+
+    Returns its loss (last stage) and a diary: (what, which micro-batch, start, end).
+    """
     rank, last = dist.get_rank(), dist.get_world_size() - 1
-    x, y = ([part.clone() for part in t.chunk(micro_batches)] for t in batch())
     inputs, outputs, diary, sending, total = {}, {}, [], [], 0.0
     for what, i in schedule:
         if what == "F":
@@ -115,9 +121,9 @@ def run_schedule(stage, schedule, micro_batches):
             start = time.perf_counter()
             outputs[i] = stage(inputs[i])
             if rank == last:
-                outputs[i] = F.mse_loss(outputs[i], y[i]) / micro_batches
+                outputs[i] = F.mse_loss(outputs[i], y[i]) / len(y)  # lab 04: means of equal parts
                 total += outputs[i].item()
-            diary.append(("F", start, time.perf_counter()))
+            diary.append(("F", i, start, time.perf_counter()))
             if rank < last:
                 sending.append(dist.isend(outputs[i].detach(), rank + 1))
         else:
@@ -127,11 +133,11 @@ def run_schedule(stage, schedule, micro_batches):
                 dist.recv(gradient, rank + 1)
             start = time.perf_counter()
             outputs.pop(i).backward(gradient)  # micro-batch i is let go here
-            gone = inputs.pop(i)
-            diary.append(("B", start, time.perf_counter()))
+            arrived = inputs.pop(i)  # its gradient is what the stage before waits for
+            diary.append(("B", i, start, time.perf_counter()))
             if rank > 0:
-                sending.append(dist.isend(gone.grad, rank - 1))
-    for message in sending:
+                sending.append(dist.isend(arrived.grad, rank - 1))
+    for message in sending:  # isend does not wait: the stage went on computing
         message.wait()
     return total, diary
 
@@ -142,7 +148,7 @@ def naive(rank, stages, m):
 
 # %% [markdown] name="naive_guess_text"
 # The first test is the usual one: the same numbers. Then the time. Four ranks on a laptop fight for its cores, which would hide what we want to see; so for the
-# clock each block *waits* 10 ms in its forward pass and 20 ms in its backward pass, on top of the real arithmetic, which is tiny. The messages are real.
+# clock each block *waits*: 160 ms for the whole batch in its forward pass, twice that in its backward pass, and a micro-batch its share of it. The real arithmetic on top is tiny. The messages are real.
 #
 # **Predict.** One batch, four stages, one after the other. What share of the time is a rank idle?
 
@@ -155,32 +161,42 @@ naive_guess = Prediction("Idle with 4 stages and one batch", my_guess, "%")
 
 
 # %% name="naive"
+SECONDS = 0.16  # what a block waits for the whole batch, forward
+
+
 def pipeline(make_schedule, micro_batches, seconds=0.0):
     rank, stages = dist.get_rank(), dist.get_world_size()
-    stage = make_stage(rank, stages, seconds)
+    stage = make_stage(rank, stages, seconds / micro_batches)
+    x, y = (t.chunk(micro_batches) for t in batch())
     dist.barrier()
-    loss, diary = run_schedule(stage, make_schedule(rank, stages, micro_batches), micro_batches)
+    loss, diary = run_schedule(stage, make_schedule(rank, stages, micro_batches), x, y)
     return loss, diary, [p.grad.flatten() for p in stage.parameters()]
 
 
+def duration(diaries):
+    """Seconds from the first start of any rank to the last end."""
+    times = [t for diary in diaries for _, _, *when in diary for t in when]
+    return max(times) - min(times)
+
+
 def idle(diaries):
-    """Share of the step in which ranks neither compute forward nor backward."""
-    begin = min(start for diary in diaries for _, start, _ in diary)
-    finish = max(end for diary in diaries for _, _, end in diary)
-    busy = sum(end - start for diary in diaries for _, start, end in diary)
-    return 100 * (1 - busy / (finish - begin) / len(diaries))
+    """Percent of the step in which ranks compute nothing, on average."""
+    busy = sum(end - start for diary in diaries for _, _, start, end in diary)
+    return 100 * (1 - busy / duration(diaries) / len(diaries))
 
 
 def draw(diaries, title):
     figure = Figure(figsize=(7, 0.9 + 0.4 * len(diaries)), layout="constrained")
     axes = figure.add_subplot()
-    begin = min(start for diary in diaries for _, start, _ in diary)
+    begin = min(start for diary in diaries for _, _, start, _ in diary)
     for rank, diary in enumerate(diaries):
-        for what, start, end in diary:
-            colour = COLOURS[0] if what == "F" else COLOURS[1]
-            axes.barh(f"stage {rank}", 1e3 * (end - start), left=1e3 * (start - begin), color=colour, edgecolor="white")
+        for what, i, start, end in diary:
+            colour, left = COLOURS[0] if what == "F" else COLOURS[1], 1e3 * (start - begin)
+            axes.barh(f"stage {rank}", 1e3 * (end - start), left=left, color=colour, edgecolor="white")
+            if len(diary) <= 20:  # else there is no room for the number of the micro-batch
+                axes.text(left + 500 * (end - start), rank, i, ha="center", va="center", color="white", fontsize=8)
     axes.invert_yaxis()
-    axes.set(title=f"{title}: idle {idle(diaries):.0f} % (blue forward, orange backward)", xlabel="milliseconds")
+    axes.set(title=f"{title}: idle {idle(diaries):.1f} % (blue forward, orange backward)", xlabel="milliseconds")
     return figure
 
 
@@ -197,7 +213,7 @@ def off(ranks):
 
 ranks = run_ranks(pipeline, 4, naive, 1).results
 print(f"loss {ranks[-1][0]:.6f}, in one process {reference_loss.item():.6f}; gradients differ by {off(ranks):.1e}")
-naive_run = [diary for _, diary, _ in run_ranks(pipeline, 4, naive, 1, 0.01, measure=False).results]
+naive_run = [diary for _, diary, _ in run_ranks(pipeline, 4, naive, 1, SECONDS, measure=False).results]
 naive_guess.reveal(idle(naive_run))
 show(
     draw(naive_run, "One batch"), "Four stages; one bar after the other, down the stairs forward and up again backward."
@@ -206,10 +222,9 @@ show(
 # %% [markdown] name="gpipe_text"
 # ## 2 · GPipe: many small batches
 #
-# Cut the batch into M micro-batches. All forward passes first, then all backward passes; gradients add up (lab 04). The stages still wait at the start and at the end: the **bubble**. With S
-# stages a rank works for M turns and waits for S − 1, so its share is (S − 1) / (M + S − 1).
+# Cut the batch into M micro-batches. All forward passes first, then all backward passes; gradients add up (lab 04). The stages still wait at the start and at the end: the **bubble**.
 #
-# **Predict.** S = 4 and M = 8: what share of the time is lost?
+# **Predict.** Draw it on paper: S = 4 stages, M = 8 micro-batches, all stages equally fast. What share of the time is a rank idle?
 
 # %% name="guess_gpipe"
 my_guess = None  # percent
@@ -226,15 +241,16 @@ def gpipe(rank, stages, m):
 
 ranks = run_ranks(pipeline, 4, gpipe, 8).results
 print(f"gradients differ from one process by {off(ranks):.1e}")
-gpipe_run = [diary for _, diary, _ in run_ranks(pipeline, 4, gpipe, 8, 0.01, measure=False).results]
+gpipe_run = [diary for _, diary, _ in run_ranks(pipeline, 4, gpipe, 8, SECONDS, measure=False).results]
 gpipe_guess.reveal(idle(gpipe_run))
 show(
     draw(gpipe_run, "GPipe, 8 micro-batches"),
     "Blue bars fill each row after a short wait; then orange bars, from the last stage up.",
 )
+print(f"the step takes {duration(naive_run) / duration(gpipe_run):.1f} times less than with one batch")
 print(f"{'micro-batches':>13} {'(S-1)/(M+S-1)':>14} {'measured':>9}")
 for m in (1, 2, 4, 8, 16):
-    run = [diary for _, diary, _ in run_ranks(pipeline, 4, gpipe, m, 0.01, measure=False).results]
+    run = [diary for _, diary, _ in run_ranks(pipeline, 4, gpipe, m, SECONDS, measure=False).results]
     print(f"{m:>13} {3 / (m + 3):>14.0%} {idle(run):>8.0f}%")
     if m in (1, 8):
         claims.record(
@@ -243,18 +259,21 @@ for m in (1, 2, 4, 8, 16):
             f"4 stages, {m} micro-batch(es)",
             idle(run),
             "%",
-            300 / (m + 3) - 6,
-            300 / (m + 3) + 6,
+            300 / (m + 3) - 7,
+            300 / (m + 3) + 7,
         )
 
 # %% [markdown] name="gpipe_explained"
-# What is left over the formula is the messages, and ranks that wake up late. More micro-batches, smaller bubble; but micro-batches that are too small no longer fill a GPU, and each stage must keep the activations of
-# **all** of them until the backward passes begin. That is a memory problem, and we came here because of memory.
+# The rule: call a forward and a backward pass of one micro-batch a *turn*. A stage works for M turns and waits for S − 1 (the later stages wait at the start, the earlier ones in the middle), so the bubble is **(S − 1) / (M + S − 1)** of the
+# time, if all stages are equally fast. (Some papers divide by the working time instead and write (S − 1) / M.) What is left over the formula is the messages and ranks that wake up late: each turn takes as long as its slowest stage.
+#
+# More micro-batches, smaller bubble. But micro-batches that are too small no longer fill a GPU, and each stage must keep the activations of
+# **all** of them until the backward passes begin: cutting the batch in smaller pieces saves nothing. That is a memory problem, and we came here because of memory.
 #
 # ## 3 · 1F1B: one forward, one backward
 #
-# Begin the backward pass of a micro-batch as soon as its forward pass is through. Stage r runs S − r − 1 forward passes to warm up, and then one forward, one backward, in turns. The bubble is the same. What is
-# different is how many micro-batches are under way.
+# Begin the backward pass of a micro-batch as soon as its forward pass is through. Before the first gradient reaches stage r, a micro-batch must have gone down the S − r − 1 stages after it and come back; so stage r runs S − r − 1 forward passes to
+# warm up, and then one forward, one backward, in turns. Will the bubble be smaller?
 
 
 # %% name="onefoneb"
@@ -270,7 +289,8 @@ for rank in range(4):
     print(f"stage {rank}:", " ".join(f"{what}{i}" for what, i in one_f_one_b(rank, 4, 8)))
 ranks = run_ranks(pipeline, 4, one_f_one_b, 8).results
 print(f"gradients differ from one process by {off(ranks):.1e}")
-onefoneb_run = [diary for _, diary, _ in run_ranks(pipeline, 4, one_f_one_b, 8, 0.01, measure=False).results]
+onefoneb_run = [diary for _, diary, _ in run_ranks(pipeline, 4, one_f_one_b, 8, SECONDS, measure=False).results]
+print(f"idle: GPipe {idle(gpipe_run):.1f} %, 1F1B {idle(onefoneb_run):.1f} %")
 show(draw(onefoneb_run, "1F1B, 8 micro-batches"), "After a short warm-up blue and orange bars alternate in each row.")
 claims.record(
     "T19",
@@ -283,10 +303,12 @@ claims.record(
 )
 
 # %% [markdown] name="inflight_text"
-# **Predict.** S = 4, M = 8. How many times the activations does GPipe hold on stage 0, compared with 1F1B?
+# The bubble is the same. What is different is how many micro-batches are under way.
+#
+# **Predict.** S = 4, M = 8. How many times as many bytes of activations does GPipe hold on stage 0, compared with 1F1B?
 
 # %% name="guess_inflight"
-my_guess = None
+my_guess = None  # times
 ### BEGIN GUESS
 my_guess = 8 / 4  # all 8, against S - r = 4
 ### END GUESS
@@ -297,8 +319,9 @@ inflight_guess = Prediction("Activations on stage 0, GPipe / 1F1B", my_guess, "t
 def activations(make_schedule, m):
     rank, stages = dist.get_rank(), dist.get_world_size()
     stage = make_stage(rank, stages)
+    x, y = (t.chunk(m) for t in batch())  # made before the meter starts: it counts what the pipeline holds
     with MemoryMeter(stage) as meter:
-        run_schedule(stage, make_schedule(rank, stages, m), m)
+        run_schedule(stage, make_schedule(rank, stages, m), x, y)
     return meter.largest["activations"]
 
 
@@ -314,7 +337,7 @@ axes.set(title="Activations held at once, by stage", xlabel="stage", ylabel="MiB
 axes.legend(frameon=False)
 show(
     figure,
-    "GPipe: the same tall bar on each stage. 1F1B: half of it on stage 0, falling to an eighth on the last stage.",
+    "GPipe: nearly the same tall bar on each stage. 1F1B: half of it on stage 0, falling to an eighth on the last.",
 )
 inflight_guess.reveal(held["GPipe"][0] / held["1F1B"][0])
 for stage in range(4):
@@ -342,10 +365,11 @@ claims.record(
 )
 
 # %% [markdown] name="inflight_explained"
-# On the last stages the ratio stays a little below M / (S − r): beside the micro-batches under way a stage holds what it has just received and what it is about to send.
+# Stage r holds S − r micro-batches with 1F1B, and all M with GPipe. So for a batch of a given size, more micro-batches make 1F1B's activations *smaller* and leave GPipe's as they are; and with micro-batches of a given size, GPipe's grow with their number and 1F1B's do not:
+# M can be large and the bubble small.
 #
-# With 1F1B the activations no longer grow with the number of micro-batches, so M can be large and the bubble small. The first stage holds most: it must remember S micro-batches until the first gradient has come all the way back. Checkpointing (lab 05) of
-# each stage is the usual companion: then what is remembered is inputs only.
+# The first stage holds most: it must remember S micro-batches until the first gradient has come all the way back. Checkpointing (lab 05) of
+# each stage is the usual companion: then what is remembered is inputs only. *Interleaved* schedules give each rank several thin stages in place of a thick one, which makes the bubble smaller for more messages.
 #
 # ### PyTorch's own
 #
@@ -380,7 +404,7 @@ for kind in (ScheduleGPipe, Schedule1F1B):
 # %% [markdown] name="schedules_text"
 # ### Play: schedules
 #
-# A model, not a measurement: a forward pass takes one tick, a backward pass two, messages nothing. Find the number of micro-batches from which the bubble is below 10 % with eight stages; then see what GPipe holds by then.
+# A model, not a measurement: a forward pass takes one tick, a backward pass two, messages nothing. With eight stages, find the number of micro-batches from which the bubble is below 10 %; then see what GPipe holds by then.
 
 
 # %% name="schedules"
@@ -400,7 +424,7 @@ def ideal(schedule, stages, m):
                 start = max(free[rank], done.get(needs, 0))
                 end = start + (1 if what == "F" else 2)
                 done[what, i, rank] = free[rank] = end
-                diaries[rank].append((what, start / 1e3, end / 1e3))
+                diaries[rank].append((what, i, start / 1e3, end / 1e3))
                 todo[rank].pop(0)
     return diaries
 
@@ -418,7 +442,7 @@ explore(
     "An ideal schedule: a bar for each forward and backward pass of each stage.",
     schedule=("1F1B", ("GPipe", "1F1B")),
     stages=(4, range(2, 13)),
-    micro_batches=(8, range(1, 49)),
+    micro_batches=(8, range(1, 81)),
 )
 
 # %% [markdown] name="tensor_text"
@@ -431,11 +455,12 @@ explore(
 #
 # Put one after the other, and they fit: the column layer's outputs are just the parts that the row layer wants. An MLP needs **one** all-reduce, at the end, and GELU in between works on parts.
 #
-# In the forward pass that is all. In the backward pass it is not. Here is the obvious way: `dist.all_reduce` and nothing else.
+# In the forward pass that is all. In the backward pass it is not. Here are five ways to leave such an MLP, from the obvious `dist.all_reduce` on. All have the right output. The table says how far they are from one process, for the
+# output and three gradients: of what comes **before** the MLP, of the **column** weights and of the **row** weights. 0 is right, 1 may mean twice as long, *none* is no gradient at all. FP64, so that nothing hides in rounding.
 
 
 # %% name="tensor_naive"
-B, T, C, HEADS = 2, 32, 64, 4
+B, T, C, HEADS = 2, 32, 64, 4  # from here on: batch, tokens, channels (width), attention heads
 
 
 def make_mlp():
@@ -449,7 +474,7 @@ def mlp_input():
 
 
 class AllReduceForward(torch.autograd.Function):
-    """Sum over ranks in the forward pass; the gradient goes through unchanged."""
+    """Sum over ranks in the forward pass; the gradient goes through unchanged. Megatron-LM's g."""
 
     @staticmethod
     def forward(ctx, x):
@@ -463,7 +488,7 @@ class AllReduceForward(torch.autograd.Function):
 
 
 class AllReduceBackward(torch.autograd.Function):
-    """Unchanged in the forward pass; the gradient is summed over ranks."""
+    """Unchanged in the forward pass; the gradient is summed over ranks. Megatron-LM's f."""
 
     @staticmethod
     def forward(ctx, x):
@@ -494,8 +519,13 @@ def gathered(x):
     return sum(parts)  # the sum again, from the parts
 
 
+def plainly(x):
+    dist.all_reduce(x)
+    return x
+
+
 def tensor_mlp(enter, leave):
-    """Return the distance of the output and of three gradients from those of one process."""
+    """Return how far the output and three gradients are from those of one process, and what PyTorch warned of."""
     rank, n, here = dist.get_rank(), dist.get_world_size(), rank_device()
     up, down = make_mlp()
     x = mlp_input().requires_grad_()
@@ -509,10 +539,13 @@ def tensor_mlp(enter, leave):
     down_part = nn.Parameter(down.weight.detach().chunk(n, dim=1)[rank].to(here))  # (C, 4C / n)
     h = F.gelu(F.linear(enter(mlp_input().to(here) * mine), up_part))
     y = leave(F.linear(h, down_part))
-    if y.requires_grad:
-        y.square().mean().backward()
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        if y.requires_grad:  # else backward() would raise; with a residual path around the MLP it would not
+            y.square().mean().backward()
     got = [y.detach(), mine.grad, up_part.grad, down_part.grad]
-    return [None if a is None else ((a.cpu() - b).norm() / b.norm()).item() for a, b in zip(got, want, strict=True)]
+    far = [None if a is None else ((a.cpu() - b).norm() / b.norm()).item() for a, b in zip(got, want, strict=True)]
+    return far, [str(one.message) for one in warned]
 
 
 def same(x):
@@ -520,15 +553,19 @@ def same(x):
 
 
 ways = {
+    "dist.all_reduce and nothing else": (same, plainly),
     "sum gathered by all_gather": (same, gathered),
     "all-reduce both ways": (AllReduceBackward.apply, AllReduceBoth.apply),
     "nothing on the way back": (same, AllReduceForward.apply),
     "the right pair": (AllReduceBackward.apply, AllReduceForward.apply),
 }
-print(f"{'relative distance from one process':36}{'output':>9}{'below':>9}{'column W':>9}{'row W':>9}")
+print(f"{'relative distance, rank 0 | rank 1':34}{'output':>10}{'before':>15}{'column W':>15}{'row W':>15}")
 for name, (enter, leave) in ways.items():
-    distances = run_ranks(tensor_mlp, 2, enter, leave).results[0]
-    print(f"{name:36}" + "".join(f"{'none' if d is None else f'{d:.1g}':>9}" for d in distances))
+    (distances, warned), (others, _) = run_ranks(tensor_mlp, 2, enter, leave).results
+    texts = [["none" if d is None else f"{d:.2g}" for d in ranks] for ranks in zip(distances, others, strict=True)]
+    print(f"{name:34}{texts[0][0]:>10}" + "".join(f"{' | '.join(pair):>15}" for pair in texts[1:]))
+    if warned:
+        print(f"    a warning: {warned[0].partition('. ')[0][:150]}")
     if name == "the right pair":
         claims.record(
             "T20",
@@ -541,19 +578,20 @@ for name, (enter, leave) in ways.items():
         )
 
 # %% [markdown] name="tensor_explained"
-# Four programs with the same right output, and only one that learns.
+# Five programs with the same right output, and only one whose gradients are right.
 #
-# - `dist.all_gather` fills buffers that know nothing of where they came from: **no gradient at all**. The loss falls nowhere, without an error.
-# - Summing in both directions: every rank computes the same loss from the same sum, so the gradient of y is whole on each rank already. Summing again makes it N times too large: a relative distance of 1 is **twice** the gradient. With AdamW, which divides the scale out, nobody
-#   would notice (lab 04).
-# - Nothing on the way back: weights inside the MLP learn rightly, and everything **below** gets the gradient of this rank's part only.
-# - The right pair, as Megatron-LM has it: where the ranks' paths **part**, do nothing forward and sum backward; where they **meet**, sum forward and do nothing backward. Each is the mirror of the other.
+# - `dist.all_reduce` changes its tensor in place, behind autograd's back: the gradient passes as if nothing had happened. By luck that is right where the ranks meet, and it is wrong before the MLP. PyTorch warns that it will not stay so.
+# - `dist.all_gather` fills buffers that know nothing of where they came from: **no gradient at all**. Here `backward()` would raise. In a block with a residual path around it nothing raises, and the MLP never learns.
+# - Summing in both directions: every rank computes the same loss from the same sum, so the gradient of y is whole on each rank already. Summing again makes it N times too large: a relative distance of 1 is **twice** the gradient. AdamW divides such a factor out (lab 04), so in this MLP alone nobody
+#   would notice. In a deep model right and wrong paths mix, and no optimizer mends that.
+# - Nothing on the way back: weights inside the MLP get the right gradient, and everything **before** it gets that of this rank's part only. The two ranks get *different* ones, so layers that should be equal on both drift apart.
+# - The right pair, *f* and *g* of Megatron-LM: where the ranks' paths **part**, do nothing forward and sum backward; where they **meet**, sum forward and do nothing backward. Each is the mirror of the other.
 #
 # ## 5 · A transformer block
 #
 # Attention parts just as well: each rank takes some of the **heads**. q, k and v are split by columns, the output projection by rows.
 #
-# **Predict.** A block: attention and MLP. How many all-reduces does it take for one forward and one backward pass, and how many bytes is each, with B = 2, T = 32, C = 64 in FP32?
+# **Predict.** A block: attention and MLP, where q, k and v share one input. How many all-reduces does a rank need for one forward and one backward pass, and how many bytes is each, with a batch of 2, 32 tokens and 64 channels in FP32?
 
 # %% name="guess_block"
 my_guess = None  # all-reduces
@@ -637,6 +675,13 @@ def split_by_torch(block):
     return parallelize_module(block, mesh, plan)
 
 
+def split_by_torch_at_the_input(block):
+    """The same plan, but the paths part at the input of the attention, once for q, k and v."""
+    mesh = init_device_mesh(rank_device().type, (dist.get_world_size(),))
+    part = PrepareModuleInput(input_layouts=(Replicate(),), desired_input_layouts=(Replicate(),))
+    return split_by_torch(parallelize_module(block, mesh, {"attention": part}))
+
+
 def block_step(split):
     here = rank_device()
     block = make_block().to(here)
@@ -653,42 +698,36 @@ def block_step(split):
 
 
 y_right, x_right, _, _, held_alone = run_ranks(block_step, 1, None, measure=False).results[0]
-for name, split in {"by hand": split_by_hand, "parallelize_module": split_by_torch}.items():
+for name, split in {
+    "by hand": split_by_hand,
+    "parallelize_module, q, k and v one by one": split_by_torch,
+    "parallelize_module, at their input": split_by_torch_at_the_input,
+}.items():
     y, gradient, forward, backward, held = run_ranks(block_step, 2, split, measure=False).results[0]
     print(
         f"{name}: output off by {(y - y_right).norm() / y_right.norm():.1e}, gradient of x by {(gradient - x_right).norm() / x_right.norm():.1e}"
     )
     print(f"  forward: {forward}\n  backward: {backward}")
+    calls = forward.count("all_reduce") + backward.count("all_reduce")
+    claims.record("T20", "two all-reduces a block forward, two backward", name, calls, "calls", 4, 4)
     if name == "by hand":
-        calls_guess.reveal(forward.count("all_reduce") + backward.count("all_reduce"))
+        calls_guess.reveal(calls)
         bytes_guess.reveal(forward.calls[0].nbytes)
-        by_hand = forward.count("all_reduce"), backward.count("all_reduce")
-        claims.record(
-            "T20",
-            "two all-reduces a block forward, two backward",
-            "block, 2 ranks, by hand",
-            sum(by_hand),
-            "calls",
-            4,
-            4,
-        )
-    else:
-        calls = forward.count("all_reduce") + backward.count("all_reduce")
-        claims.record(
-            "T20",
-            "two all-reduces a block forward, two backward",
-            "block, 2 ranks, parallelize_module",
-            calls,
-            "calls",
-            4,
-            4,
-        )
 
 # %% [markdown] name="block_explained"
-# The results agree to rounding with one process. Compare the number of messages in the backward pass. By hand, x is marked once, where the paths part; a plan that names q, k and v one by one makes each of the three sum its own gradient. Three sums of parts or one part-sum of three: the
-# same gradient, and more traffic. (Naming the input of the whole attention module in the plan, with `PrepareModuleInput`, mends it.)
+# The results agree to rounding with one process. Compare the number of messages in the backward pass. By hand, x is marked once, where the paths part. A plan that names q, k and v one by one makes three all-reduces of one gradient each, in place of one of the three added up:
+# the same gradient, and three times the traffic; the row "did not hold" below is that. Saying in the plan that the paths part at the attention's input mends it.
 #
 # ### What it saves
+#
+# **Predict.** Two ranks hold half of each matrix. To what share do the **activations** of the block fall, on each rank?
+
+# %% name="guess_activations"
+my_guess = None  # a share, such as 0.5
+### BEGIN GUESS
+my_guess = 0.6  # heads and the wide layer are halved; inputs, norms and the residual stream are not
+### END GUESS
+activations_guess = Prediction("Activations of a block on each of 2 ranks", my_guess, "of one process")
 
 # %% name="tensor_memory"
 _, _, _, _, held = run_ranks(block_step, 2, split_by_hand, measure=False).results[0]
@@ -705,15 +744,16 @@ for tenant, nbytes in held_alone.items():
         0.48,
         0.55,
     )
+activations_guess.reveal(held["activations"] / held_alone["activations"])
 
 # %% [markdown] name="tensor_memory_explained"
 # Matrices are halved; the two norms are on both ranks. Activations are not halved: what lies between the parting and the meeting of paths is split (heads, the wide layer of the MLP), and the inputs, norms and residual stream are whole on every rank.
 #
-# **Sequence parallelism** splits those as well: outside of attention and MLP each rank keeps a part of the *sequence*. An all-reduce is a reduce-scatter followed by an all-gather; put the norm between the two, and the same bytes travel while nothing is kept twice.
+# **Sequence parallelism** splits those as well: outside of attention and MLP each rank keeps a part of the *sequence*. An all-reduce is a reduce-scatter followed by an all-gather; put norm, dropout and residual between the two: the same bytes travel, and those are no longer kept by all. (The gathered input of each column layer is either kept whole or gathered again in the backward pass; Megatron-LM does the second, hidden behind arithmetic. And the norms' weights then see a part of the tokens each: their gradients must be summed.)
 #
 # ### What it sends
 #
-# Tensor parallelism sends activations, several times a layer, and nobody can compute meanwhile. Data parallelism sends gradients once a step. Compare, for a model of 32 layers of width 4,096 (the shape of Llama-2-7B) and a
+# Tensor parallelism sends activations, several times a layer, and in the forward pass nobody can compute meanwhile. Data parallelism sends gradients once a step. An all-reduce over N ranks sends 2 (N − 1) / N of its message (lab 10), here taken as 2. Compare, for a model of 32 layers of width 4,096 (the shape of Llama-2-7B) and a
 # micro-batch of one sequence of 4,096 tokens, in BF16:
 
 # %% name="volume"
@@ -723,22 +763,25 @@ claims.record(
     "T20", "each message is B x T x C numbers", "block, FP32", forward.calls[0].nbytes / message, "x predicted", 1, 1
 )
 layers, width, tokens = 32, 4096, 4096
-tensor_parallel = 2 * (4 * layers) * tokens * width * 2  # an all-reduce counts twice its message
+tensor_parallel = 2 * (4 * layers) * tokens * width * 2  # 4 all-reduces a layer, 2 bytes a number
 data_parallel = 2 * count_parameters("llama-2-7b") * 2
 print(f"tensor parallel: {tensor_parallel / 1e9:.1f} GB a rank and step, in {4 * layers} messages that block")
-print(f"data parallel:   {data_parallel / 1e9:.1f} GB a rank and step, behind the backward pass")
+print(f"data parallel:   {data_parallel / 1e9:.1f} GB a rank and step, hidden behind the backward pass")
+print(f"equal at {data_parallel / tensor_parallel:.1f} sequences a step")
 print(f"pipeline:        {2 * tokens * width * 2 / 1e9:.2f} GB between two stages")
 
+# %% [markdown] name="volume_explained"
+# Fewer bytes than data parallel for one sequence, more for many; and everybody waits for most of them. So: tensor parallel **inside** a machine, where GPUs are joined by fast links; pipeline **between** machines, for it sends least; data parallel on top.
+
 # %% [markdown] name="row_text"
-# Fewer bytes than data parallel here (with eight such sequences a step, more), and everybody waits for each of them. So: tensor parallel **inside** a machine, where GPUs are joined by fast links; pipeline **between** machines, for it sends least; data parallel on top.
-#
 # ## 6 · Your turn: a row-parallel linear layer
 #
 # **Contract.** `row_parallel(x, weight, bias)` is called on every rank and returns `x_whole @ weight_whole.T + bias`, the whole of it, on every rank.
 #
 # - `x` (..., in / N) is this rank's part of the input features; `weight` (out, in / N) the weights for them; ranks hold them in the order of their numbers. `bias` (out,) is whole, and the same on every rank.
 # - Every rank will compute the same loss from the result and call `backward()`. Then the gradients of `x`, `weight` and `bias` must be those of one process: for `x` and `weight` the rank's part, for `bias` the whole.
-# - One all-reduce of the output in the forward pass; none in the backward pass. Use `torch.distributed` only. `x`, `weight` and `bias` must not be changed.
+# - One all-reduce of the output in the forward pass; nothing is sent in the backward pass. `x`, `weight` and `bias` must not be changed.
+# - Write the autograd function yourself, without `torch.distributed.nn` and DTensor. A bare `dist.all_reduce` of a tensor that needs a gradient is what PyTorch warned of above; it does not count.
 
 
 # %% name="row" answer=true reveal=true
@@ -773,9 +816,9 @@ claims
 #
 # - Pipeline: a rank keeps a stage. The bubble is (S − 1) / (M + S − 1). 1F1B has the same bubble and holds S − r micro-batches in place of M.
 # - Tensor: a rank keeps a part of every matrix. Columns then rows: one all-reduce for the pair. Where paths part, sum the gradients; where they meet, sum the outputs.
-# - A collective has no gradient until you give it one, and a wrong one need not show in the loss.
+# - Autograd does not know collectives: some cut the gradient off, some are ignored. Give each its gradient; a wrong one need not show in the loss.
 #
 # **What to reach for when.** One layer does not fit, or its activations do not: tensor parallel, inside a machine. Many layers, slow links: pipeline with 1F1B and checkpointing. Before either: sharding (lab 12), which needs no change of the model.
 #
-# **Sources.** Huang et al. 2019, *GPipe*; Narayanan et al. 2019 and 2021, *PipeDream* and *Efficient Large-Scale Language Model Training on GPU Clusters* (1F1B); Shoeybi et al. 2019, *Megatron-LM*; Korthikanti et al. 2022, *Reducing Activation
+# **Sources.** Huang et al. 2019, *GPipe*; Narayanan et al. 2019 and 2021, *PipeDream* and *Efficient Large-Scale Language Model Training on GPU Clusters* (1F1B with a flush at the end of each step, as here; the PipeDream of 2019 has none and keeps old weights instead); Shoeybi et al. 2019, *Megatron-LM*; Korthikanti et al. 2022, *Reducing Activation
 # Recomputation in Large Transformer Models* (sequence parallelism); PyTorch documentation, `torch.distributed.pipelining` and `torch.distributed.tensor.parallel`.

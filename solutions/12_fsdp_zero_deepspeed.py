@@ -9,7 +9,7 @@
 # | Time | 110 minutes |
 # | Difficulty | ●●● |
 # | Needs | a CPU: ranks are processes; with a GPU for each rank the same cells use NCCL. DeepSpeed is optional |
-# | Before this | labs 00, 01 and 10 |
+# | Before this | labs 00, 01, 03 (BF16, master weights), 05 and 10 |
 # | Syllabus | T21, T22, T23, C14 |
 
 # %% name="setup" setup=true
@@ -34,6 +34,7 @@ from helpers import (
     deepspeed_config,
     device_name,
     explore,
+    find_gpu,
     human_bytes,
     pick_device,
     plan_many,
@@ -62,19 +63,20 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 #
 # Four people share an office and one encyclopedia of four volumes. DDP buys four sets. ZeRO gives each person one volume; whoever needs a page asks for it, reads it, and hands it back.
 #
-# In FP32 with Adam a parameter costs 16 bytes (lab 01): 4 for itself, 4 for its gradient, 8 for the optimizer. With DDP every rank pays all 16. The **stages** of ZeRO share out more and more of it:
+# In FP32 with Adam a parameter costs 16 bytes (lab 01): 4 for itself, 4 for its gradient, 8 for the optimizer. With DDP every rank pays all 16. The **stages** of ZeRO share out more and more of it. The paper counts in BF16 with FP32 master weights (lab 03): 2 + 2 for parameter and
+# gradient, 12 for master weight and moments in the optimizer. The sum is 16 as well, but it is shared out differently:
 #
-# | stage | shared out | bytes a parameter and rank |
-# |---|---|---|
-# | 0 (DDP) | nothing | 16 |
-# | 1 | optimizer state | 8 + 8/N |
-# | 2 | and gradients | 4 + 12/N |
-# | 3 (FSDP) | and parameters | 16/N |
+# | stage | shared out | bytes a parameter and rank, FP32 (this lab) | BF16 with master weights (the paper) |
+# |---|---|---|---|
+# | 0 (DDP) | nothing | 16 | 16 |
+# | 1 | optimizer state | 8 + 8/N | 4 + 12/N |
+# | 2 | and gradients | 4 + 12/N | 2 + 14/N |
+# | 3 (FSDP) | and parameters | 16/N | 16/N |
 #
-# **Predict.** With 4 ranks, how many times less does a rank hold at each stage than with DDP?
+# **Predict.** With 4 ranks, how many times less does a rank hold at stages 1 and 3 than with DDP?
 
 # %% name="guess_stages"
-my_guess = None  # stage 1: 16 / (8 + 8 / 4)
+my_guess = None  # stage 1
 ### BEGIN GUESS
 my_guess = 16 / 10
 ### END GUESS
@@ -92,8 +94,10 @@ stage3_guess = Prediction("DDP / stage 3, 4 ranks", my_guess, "times")
 # part that it looks after; `all_gather` puts the whole back together.
 #
 # - **Stage 1**: after the backward pass, reduce-scatter; step on the shard; all-gather the new parameters.
-# - **Stage 2**: the same, but each gradient is reduced and let go *as soon as it is there*, in a hook.
-# - **Stage 3**: parameters are let go, too. Before a block runs, forward or backward, its parameters are gathered; afterwards they go.
+# - **Stage 2**: the same, but each gradient is reduced and freed *as soon as it is there*, in a hook.
+# - **Stage 3**: parameters are freed, too. Before a block runs, forward or backward, its parameters are gathered; afterwards they are freed again.
+#
+# To free a parameter without autograd noticing, its storage is resized to 0 bytes: the tensor that autograd has saved stays, only its bytes go, and they are filled again before they are read.
 
 
 # %% name="zero"
@@ -137,12 +141,12 @@ class Zero:
         return p.data.view(-1).chunk(self.n)
 
     def reduce(self, p):
-        """Turn this rank's gradient of `p` into the averaged gradient of its shard."""
+        """Turn this rank's gradient of `p` into the averaged gradient of its shard (no accumulation: it overwrites)."""
         p.shard.grad = torch.empty_like(p.shard)
         dist.reduce_scatter(p.shard.grad, list(p.grad.view(-1).chunk(self.n)))
-        p.shard.grad /= self.n
+        p.shard.grad /= self.n  # reduce_scatter adds up; DDP's gradient is the mean
         p.grad = None
-        if self.stage == 3:
+        if self.stage == 3:  # its gradient is there, so nobody reads the parameter again in this step
             p.data.untyped_storage().resize_(0)
 
     def gather(self, block):
@@ -163,11 +167,11 @@ class Zero:
         self.optimizer.zero_grad()
         if self.stage < 3:
             for p in self.model.parameters():
-                dist.all_gather(list(self.parts(p)), p.shard.data.clone())
+                dist.all_gather(list(self.parts(p)), p.shard.data.clone())  # the shard is a part of what is written
 
 
 # %% [markdown] name="stages_text"
-# First the numbers: the loss of every stage, on 1, 2 and 4 ranks, must be that of one process on the joint batch. Then the bytes.
+# First the numbers: the loss of every stage, on 2 and 4 ranks, must be that of one process on the joint batch. Then the bytes. (On one rank all stages are the same. DDP keeps its gradients as views of its buckets, else it would hold them twice: lab 10.)
 
 
 # %% name="stages"
@@ -217,6 +221,11 @@ def by_hand(stage):
     return train(step, watch, optimizer)
 
 
+def worst(run):
+    """The results of the rank with the highest peak: it is the one that runs out of memory."""
+    return max(run.results, key=lambda result: result[2])
+
+
 def static(largest):
     return sum(largest[tenant] for tenant in ("parameters", "gradients", "optimizer state"))
 
@@ -224,7 +233,7 @@ def static(largest):
 phi = sum(p.numel() for p in make_model().parameters())
 law = {0: lambda n: 16, 1: lambda n: 8 + 8 / n, 2: lambda n: 4 + 12 / n, 3: lambda n: 16 / n}
 runs = {
-    (stage, n): run_ranks(by_hand, n, stage, measure=False).results[-1]
+    (stage, n): worst(run_ranks(by_hand, n, stage, measure=False))
     for n in (1, 2, 4)
     for stage in ((0, 1, 2, 3) if n > 1 else (0,))
 }
@@ -253,9 +262,10 @@ for stage in (1, 2, 3):
 figure = Figure(figsize=(7, 3.2), layout="constrained")
 axes = figure.add_subplot()
 for stage, colour in enumerate((COLOURS[7], COLOURS[1], COLOURS[2], COLOURS[0])):
+    ranks = [n for one, n in runs if one == stage]
     axes.plot(
-        (1, 2, 4),
-        [static(runs[stage, n][1] if n > 1 else runs[0, 1][1]) / phi for n in (1, 2, 4)],
+        ranks,
+        [static(runs[stage, n][1]) / phi for n in ranks],
         "o-",
         color=colour,
         label="DDP" if stage == 0 else f"ZeRO-{stage}",
@@ -268,13 +278,14 @@ axes.set(
     xticks=(1, 2, 4),
 )
 axes.legend(frameon=False)
-show(figure, "DDP stays at 16 bytes a parameter; ZeRO-1, 2 and 3 fall with the number of ranks to 10, 7 and 4.")
+show(figure, "DDP stays at 16 bytes a parameter; on 4 ranks ZeRO-1, 2 and 3 are at 10, 7 and 4.")
 
 # %% [markdown] name="stages_explained"
-# The law holds to a percent or two; the rest is the gradient of one tensor, whole for a moment before it is scattered. (Stage 1 keeps all gradients until the backward pass has ended; stage 2 never has more than one whole. DDP's bucket adds a
-# little.) The peak falls by less than the static part: activations, and at stage 3 the block that is gathered at the moment.
+# The law holds to a percent or two. What is over: at stage 1 the part of one gradient that has just arrived, while all gradients are still there; with DDP one gradient that is not yet copied into its bucket. At stages 2 and 3 a gradient is whole only for a moment, inside the backward pass, and counts as temporary.
 #
-# What does a rank pay for it? **Predict.** DDP's all-reduce sends 2 Φ numbers a rank and step (Φ: the number of parameters; with N ranks take (N − 1)/N of it). What do the stages send?
+# The peak falls by less than the static part: activations, that whole gradient, and at stage 3 the block that is gathered at the moment.
+#
+# What does a rank pay for it? **Predict.** DDP's all-reduce sends 2 Φ numbers a rank and step (Φ: the number of parameters; with N ranks take (N − 1)/N of it). Half of that is a reduce-scatter, the other half an all-gather: each of the two alone sends Φ. What do the stages send?
 
 # %% name="guess_volume"
 my_guess = None  # stage 2, in units of the parameters
@@ -289,7 +300,8 @@ my_guess = 3  # gathered forward, gathered backward, reduced
 volume3_guess = Prediction("ZeRO-3 sends", my_guess, "x parameters")
 
 # %% name="volume"
-sent = {stage: runs[stage, 4][3].volume / (4 * phi) for stage in (0, 1, 2, 3)}
+FP32 = 4  # bytes
+sent = {stage: runs[stage, 4][3].volume / (FP32 * phi) for stage in (0, 1, 2, 3)}
 volume2_guess.reveal(sent[2])
 volume3_guess.reveal(sent[3])
 for stage, volume in sent.items():
@@ -319,12 +331,15 @@ claims.record(
 )
 
 # %% [markdown] name="volume_explained"
-# Stages 1 and 2 are free: the same bytes, and less memory. Stage 3 costs half as much again, and it must wait for a gather before each block, unless the next block is gathered while this one computes. That prefetching, and packing a
+# Stages 1 and 2 send the same bytes and hold less. (They are not quite free: their all-gather comes after the step, when nothing is left to hide it behind. And with accumulation stage 2 must reduce every micro-batch, DDP and stage 1 only the last one: `no_sync` of lab 10.)
+#
+# Stage 3 costs half as much again, for every micro-batch, and it must wait for a gather before each block, unless the next block is gathered while this one computes. That prefetching, and packing a
 # block's parameters into one message, is what PyTorch's implementation adds.
 #
 # ## 3 · `fully_shard`
 #
-# `fully_shard(module)` makes one unit of the module's parameters: sharded along their first dimension, gathered together, released together. Apply it to each block, then to the whole (for what is left over).
+# `fully_shard(module)` makes one unit of the module's parameters: sharded along their first dimension, gathered together, released together. Apply it to each block, and then **always** to the whole model: that makes the *root*, which takes what is outside the blocks and coordinates the units. Without it each block is a root of its own, and a root keeps its parameters from the forward to the
+# backward pass.
 
 
 # %% name="fsdp"
@@ -353,7 +368,7 @@ def with_fsdp(make_sharded, *args, **options):
     return train(step, model, optimizer)
 
 
-fsdp = {n: run_ranks(with_fsdp, n, shard, measure=False).results[-1] for n in (1, 2, 4)}
+fsdp = {n: worst(run_ranks(with_fsdp, n, shard, measure=False)) for n in (1, 2, 4)}
 print(f"{'ranks':>5}{'loss':>10}{'bytes a parameter':>19}{'peak':>12}   sent")
 for n, (losses, largest, peak, said) in fsdp.items():
     print(f"{n:>5}{losses[-1]:>10.6f}{static(largest) / phi:>19.2f}{human_bytes(peak):>12}   {said}")
@@ -367,7 +382,13 @@ claims.record(
     4.1,
 )
 claims.record(
-    "C14", "FSDP sends 3 Φ", "8 blocks, fully_shard, 4 ranks", fsdp[4][3].volume / (4 * phi), "x parameters", 2.99, 3.01
+    "C14",
+    "FSDP sends 3 Φ",
+    "8 blocks, fully_shard, 4 ranks",
+    fsdp[4][3].volume / (FP32 * phi),
+    "x parameters",
+    2.99,
+    3.01,
 )
 claims.record(
     "C14",
@@ -380,13 +401,11 @@ claims.record(
 )
 
 # %% [markdown] name="fsdp_explained"
-# The same losses, the same law, the same bytes sent as by hand, in fewer messages: one a block. "About N times less" is true of the static part and not of the peak: units that are gathered, and messages that are packed, are not divided by N.
-#
-# (An article that promises *ten times* on eight GPUs has counted mixed precision, checkpointing or offloading along with it.)
+# The same losses, the same law, the same bytes sent as by hand, in fewer messages: three a block. "About N times less" is true of the static part and not of the peak: units that are gathered, and messages that are packed, are not divided by N. (Messages travel beside the computation, so the peak differs by up to a MiB from rank to rank and from run to run; the tables show the rank with the most.)
 #
 # ### Units
 #
-# **Predict.** The whole model as one unit, every two blocks, or each block: which has the lowest peak, and how many MiB does one unit too many cost, if a block has 526,080 parameters in FP32?
+# **Predict.** The whole model as one unit, every two blocks, or each block: which has the lowest peak? And by how many MiB is the peak lower when each of the 8 blocks is a unit than when the whole model is one? A block's parameters are 2.0 MiB.
 
 # %% name="guess_units"
 my_guess = None  # MiB that the peak falls from "whole model" to "each block"
@@ -398,12 +417,10 @@ units_guess = Prediction("Whole model as a unit minus each block a unit, 4 ranks
 # %% name="units"
 peaks = {}
 for units in ("whole", "pairs", "blocks"):
-    losses, largest, peak, said = run_ranks(with_fsdp, 4, shard, units, measure=False).results[-1]
-    peaks[units] = peak
-    print(f"{units:7} peak {human_bytes(peak):>10}, loss {losses[-1]:.6f}, sent {said}")
-losses, _, kept_peak, said = run_ranks(lambda: with_fsdp(shard, reshard_after_forward=False), 4, measure=False).results[
-    -1
-]
+    run = run_ranks(lambda: with_fsdp(shard, units, reshard_after_forward=True), 4, measure=False)  # noqa: B023
+    losses, largest, peaks[units], said = worst(run)
+    print(f"{units:7} peak {human_bytes(peaks[units]):>10}, loss {losses[-1]:.6f}, sent {said}")
+losses, _, kept_peak, said = worst(run_ranks(lambda: with_fsdp(shard, reshard_after_forward=False), 4, measure=False))
 print(f"{'keep':7} peak {human_bytes(kept_peak):>10}, loss {losses[-1]:.6f}, sent {said}")
 units_guess.reveal((peaks["whole"] - peaks["blocks"]) / 2**20)
 claims.record(
@@ -417,30 +434,48 @@ claims.record(
 )
 
 # %% [markdown] name="units_explained"
-# More than seven blocks: a whole unit has its gradients whole as well, for a moment, and the buffers in which messages are packed are as large as the unit.
+# More than the seven blocks' parameters: at the end of a unit's backward pass its gradients are whole, and beside them lies the buffer in which they are packed for the reduce-scatter. A unit costs its size two or three times over.
 #
 # The last line is `reshard_after_forward=False`: parameters stay whole from the forward to the backward pass. That is 2 Φ sent, not 3, and all parameters whole at the peak. It pays where the interconnect is slow and parameters are small beside the rest.
-# (That setting, with gradients and state sharded, is ZeRO-2.)
+# (It sends what ZeRO-2 sends. Between the steps parameters are sharded all the same.)
 #
 # ### Policies: mixed precision, offload
 #
 # `MixedPrecisionPolicy` gathers and computes in 16 bits; shards and optimizer stay FP32. `CPUOffloadPolicy` keeps shards in the host's memory and moves a unit to the GPU when it is its turn. (On a CPU it runs and moves nothing: host and device are the same.)
+#
+# **Predict.** With the BF16 policy, and gradients still reduced in FP32: how much does a rank send, in units of the parameters in FP32? In FP32 it was 3.
+
+# %% name="guess_policies"
+my_guess = None
+### BEGIN GUESS
+my_guess = 2 * 0.5 + 1  # two gathers of half the bytes, one reduction of all
+### END GUESS
+bf16_guess = Prediction("Sent with the BF16 policy", my_guess, "x parameters in FP32")
 
 # %% name="policies"
 bf16 = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
 policies = {"FP32": {}, "BF16": {"mp_policy": bf16}, "offload": {"offload_policy": CPUOffloadPolicy(pin_memory=False)}}
 table = {}
 for name, options in policies.items():
-    losses, largest, peak, said = run_ranks(lambda: with_fsdp(shard, **options), 4, measure=False).results[-1]  # noqa: B023
-    table[name] = said.volume / (4 * phi)
+    losses, largest, peak, said = worst(run_ranks(lambda: with_fsdp(shard, **options), 4, measure=False))  # noqa: B023
+    table[name] = said.volume / (FP32 * phi)
     print(
-        f"{name:8} loss {losses[-1]:.6f}, peak {human_bytes(peak):>10}, {static(largest) / phi:.2f} bytes a parameter, sent {table[name]:.2f} Φ x 4 bytes"
+        f"{name:8} loss {losses[-1]:.6f}, peak {human_bytes(peak):>10}, {static(largest) / phi:.2f} bytes a parameter, sent {table[name]:.2f} x parameters in FP32"
     )
+bf16_guess.reveal(table["BF16"])
 claims.record(
-    "T21", "BF16 policy: gathers halve, reduction stays FP32", "4 ranks", table["BF16"], "Φ x 4 bytes", 1.99, 2.01
+    "T21",
+    "BF16 policy: gathers halve, reduction stays FP32",
+    "4 ranks",
+    table["BF16"],
+    "x parameters in FP32",
+    1.99,
+    2.01,
 )
 
 # %% [markdown] name="old_text"
+# With BF16 the gathered block is half as large, so the peak is lower; the static 4 bytes stay, for shards and optimizer are FP32, which is what keeps small updates alive (lab 02). The loss differs in the fourth digit.
+#
 # ### The older wrapper
 #
 # You will meet `FullyShardedDataParallel` in older code. It packs a unit into one flat parameter; `auto_wrap_policy` chooses the units. Same idea, same bytes; new code should use `fully_shard`.
@@ -453,9 +488,9 @@ def older(model):
     )
 
 
-losses, largest, peak, said = run_ranks(lambda: with_fsdp(older), 4, measure=False).results[-1]
+losses, largest, peak, said = worst(run_ranks(lambda: with_fsdp(older), 4, measure=False))
 print(
-    f"loss {losses[-1]:.6f}, peak {human_bytes(peak)}, {static(largest) / phi:.2f} bytes a parameter, sent {said.volume / (4 * phi):.2f} Φ"
+    f"loss {losses[-1]:.6f}, peak {human_bytes(peak)}, {static(largest) / phi:.2f} bytes a parameter, sent {said.volume / (FP32 * phi):.2f} x parameters"
 )
 claims.record(
     "T21", "the older wrapper: same law", "8 blocks, 4 ranks", static(largest) / phi, "bytes a parameter", 3.9, 4.2
@@ -464,13 +499,13 @@ claims.record(
 # %% [markdown] name="planner_text"
 # ## 4 · Large ones, planned
 #
-# A rank of 1,024 sees the same program as a rank of 4. The planner (lab 01) runs PyTorch's own `fully_shard` on a process group that only pretends, so it can count for any number of ranks. To be quick, here is the shape of Llama-2-70B with 4
-# and with 8 of its 80 layers: all layers are alike, so two points give the line. (`python -m helpers plan --model llama-2-70b --ranks 8 --shard zero3 ...` does all 80, in about half a minute.)
+# One rank of 1,024 runs the same program as one of 4. The planner (lab 01) runs PyTorch's own `fully_shard` on a process group that only pretends, so it can count for any number of ranks. To be quick, here is the shape of Llama-2-70B with 3
+# and with 6 of its 80 layers: all layers are alike, so two points give the line. (`python -m helpers plan --model llama-2-70b --ranks 8 --shard zero3 ...` does all 80, in about half a minute.)
 #
-# **Predict.** 69 billion parameters in BF16 with AdamW in BF16: 8 bytes each. Does that train on 8 GPUs of 80 GB?
+# **Predict.** 69 billion parameters in BF16 with AdamW in BF16: 8 bytes each (lab 03's price for pure BF16). One sequence of 2,048 tokens a rank, every layer checkpointed. How many GiB is the peak of each of 8 ranks? A GPU "of 80 GB" shows 79.1 GiB.
 
 # %% name="guess_70b"
-my_guess = None  # GiB a rank, everything included
+my_guess = None  # GiB a rank
 ### BEGIN GUESS
 my_guess = 69e9 * 8 / 8 / 2**30 + 6  # the static part, and something for activations and gathered layers
 ### END GUESS
@@ -484,20 +519,24 @@ shape = {
 recipe = {"precision": "bf16", "optimizer_impl": "fused", "checkpointing": "every", "seq": 2048, "shard": "zero3"}
 with tempfile.TemporaryDirectory() as folder:
     paths = {}
-    for layers in (4, 8):
+    for layers in (3, 6):
         paths[layers] = Path(folder) / f"{layers}.json"
         paths[layers].write_text(json.dumps(shape | {"num_hidden_layers": layers}))
-    ranks = (8, 64, 1024)
-    recipes = [Recipe(str(paths[layers]), ranks=n, **recipe) for n in ranks for layers in (4, 8)]
-    plans = dict(zip([(n, layers) for n in ranks for layers in (4, 8)], plan_many(recipes), strict=True))
+    ranks = (8, 1024)
+    recipes = [Recipe(str(paths[layers]), ranks=n, **recipe) for n in ranks for layers in (3, 6)]
+    plans = dict(zip([(n, layers) for n in ranks for layers in (3, 6)], plan_many(recipes), strict=True))
 print(f"{'ranks':>6}{'a layer':>12}{'the rest':>12}{'80 layers':>12}")
 seventy = {}
 for n in ranks:
-    four, eight = (plans[n, layers].peak_allocated_bytes for layers in (4, 8))
-    layer = (eight - four) / 4
-    seventy[n] = four + 76 * layer
-    print(f"{n:>6}{human_bytes(layer):>12}{human_bytes(four - 4 * layer):>12}{human_bytes(seventy[n]):>12}")
+    three, six = (plans[n, layers].peak_allocated_bytes for layers in (3, 6))
+    layer = (six - three) / 3
+    seventy[n] = three + 77 * layer  # 3 + 77 = 80 layers
+    print(f"{n:>6}{human_bytes(layer):>12}{human_bytes(three - 3 * layer):>12}{human_bytes(seventy[n]):>12}")
 seventy_guess.reveal(seventy[8] / GiB)
+print(
+    "the rest on 1,024 ranks, 6 layers: "
+    + ", ".join(f"{k} {human_bytes(v)}" for k, v in plans[1024, 6].at_peak.items())
+)
 claims.record(
     "C14",
     "70B trains on 8 x 80 GB (79.1 GiB)",
@@ -518,10 +557,14 @@ claims.record(
 )
 
 # %% [markdown] name="seventy_explained"
-# It fits, with pure BF16 (mind lab 02: small updates are lost) and little room. Then the 1/N law ends: on 1,024 ranks the static part is a few hundred MiB, and what is left is one gathered layer, the logits and the checkpointed inputs. From there
+# What tensors need fits, with pure BF16 (mind lab 02: small updates are lost). The allocator reserves more (lab 06), and that decides: the command above plans all 80 layers and says from where to where. Look at the upper end before you rent.
+#
+# Then the 1/N law ends. On 1,024 ranks the static part is half a GiB. What is left is not shared out: the checkpointed inputs of 80 layers (32 MiB each), the layer that is gathered at the moment, embedding and head, and the gradients of that layer, whole and packed for their message. From there
 # on more ranks save nothing; tensor or sequence parallelism (lab 11) does.
 #
 # ### Play
+#
+# Which is the smallest number of ranks that brings 7B in FP32 with 4 GiB of activations onto GPUs of 24 GB, with each stage? Which stage never gets there?
 
 # %% name="play"
 PARTS = {"parameters": (4, 3), "gradients": (4, 2), "optimizer state": (8, 1)}  # bytes each, sharded from stage
@@ -537,11 +580,12 @@ def bars(stage, ranks, activations_in_GiB):
         axes.barh("one rank", size, left=left, color=colour, label=tenant)
         left += size
     axes.barh("one rank", activations_in_GiB, left=left, color=COLOURS[3], label="activations")
-    for name, size in {"24 GB": 24, "80 GB": 80}.items():
+    for name in ("rtx-4090-24gb", "h100-80gb"):
+        size = find_gpu(name).total / GiB
         axes.axvline(size, color="grey", ls=":")
         axes.text(size, 0.45, name, ha="right", color="grey")
     total = left + activations_in_GiB
-    axes.set(title=f"7B in FP32 with Adam, {stage} on {ranks} ranks: {total:.1f} GiB each", xlabel="GiB", xlim=(0, 120))
+    axes.set(title=f"7B in FP32 with Adam, {stage} on {ranks} ranks: {total:.1f} GiB each", xlabel="GiB", xlim=(0, 150))
     figure.legend(loc="outside right upper", frameon=False)
     return figure
 
@@ -557,12 +601,14 @@ explore(
 # %% [markdown] name="checkpoint_text"
 # ## 5 · Saved on 4 ranks, resumed on 2
 #
-# No rank has the whole model, so no rank can save it. With `torch.distributed.checkpoint` each rank writes its own part, and on loading each reads what it needs, also when the number of ranks has changed.
+# No rank holds the whole model. To gather it on one (`StateDictOptions(full_state_dict=True, cpu_offload=True)`) is the way to export it, and takes host memory and time. For going on later, each rank writes its own part with `torch.distributed.checkpoint`, and on loading each reads what it needs, also when the number of ranks has changed.
+#
+# `dcp.load` fills tensors that are there: so the state is taken first, which also makes the optimizer's moments, and then filled. The counter-proof loads the weights and not the moments. (A real run saves scheduler, position in the data and random state, too.)
 
 
 # %% name="checkpoint"
-def resume(path, save_after, steps):
-    """Train; save after `save_after` steps, or load first when it is 0. Return the joint losses."""
+def run_on(path, steps, save_after=None, load=()):
+    """Train; save after `save_after` steps, or `load` "model" and "optimizer" first. Return the joint losses."""
     model = shard(make_model())
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 
@@ -570,9 +616,9 @@ def resume(path, save_after, steps):
         weights, moments = get_state_dict(model, optimizer)
         return {"model": weights, "optimizer": moments}
 
-    if not save_after:
+    if load:
         saved = state()
-        dcp.load(saved, checkpoint_id=path)
+        dcp.load({part: saved[part] for part in load}, checkpoint_id=path)
         set_state_dict(model, optimizer, model_state_dict=saved["model"], optim_state_dict=saved["optimizer"])
     x, y = rows()
     losses = []
@@ -590,12 +636,14 @@ def resume(path, save_after, steps):
 
 
 with tempfile.TemporaryDirectory() as folder:
-    through = run_ranks(resume, 4, folder, 3, 8).results[0]
+    through = run_ranks(run_on, 4, folder, 8, 3).results[0]
     files = sorted(path.name for path in Path(folder).iterdir())
-    after = run_ranks(resume, 2, folder, 0, 5).results[0]
+    after = run_ranks(run_on, 2, folder, 5, None, ("model", "optimizer")).results[0]
+    forgetful = run_ranks(run_on, 2, folder, 5, None, ("model",)).results[0]
 print("files:", ", ".join(files))
 print("4 ranks, steps 4 to 8:", " ".join(f"{loss:.7f}" for loss in through[3:]))
 print("2 ranks, resumed:     ", " ".join(f"{loss:.7f}" for loss in after))
+print("without the moments:  ", " ".join(f"{loss:.7f}" for loss in forgetful))
 furthest = max(abs(a - b) / a for a, b in zip(through[3:], after, strict=True))
 claims.record(
     "T23", "resumed on another number of ranks: same losses", "4 to 2 ranks, 5 steps", furthest, "relative", 0, 1e-5
@@ -604,7 +652,7 @@ claims.record(
 # %% [markdown] name="deepspeed_text"
 # ## 6 · DeepSpeed
 #
-# DeepSpeed brought ZeRO to the world. What to shard stands in a JSON file; `deepspeed.initialize` returns an *engine* that has `backward` and `step`. The helper `deepspeed_config` builds the file from the words of this course:
+# DeepSpeed brought ZeRO to the world. A JSON file (or a dictionary) says what to shard; `deepspeed.initialize` returns an *engine* that has `backward` and `step`. The helper `deepspeed_config` builds the file from the words of this course:
 
 # %% name="config"
 print(
@@ -617,9 +665,9 @@ print(
 # - `zero_optimization.stage` is the table at the top of this lab.
 # - `offload_optimizer` and `offload_param` keep optimizer state and parameters in the host's memory; the optimizer then steps on the CPU, for which DeepSpeed compiles its own Adam.
 # - `train_micro_batch_size_per_gpu` × `gradient_accumulation_steps` × ranks is the effective batch (lab 04).
-# - `gradient_clipping`: leave it out and DeepSpeed clips to norm 1. The helper writes it down, 0 for none.
+# - `gradient_clipping`: left out, recent versions (0.19) clip to norm 1 and older ones not at all. The helper always writes it down, 0 for none.
 #
-# DeepSpeed is optional here. `DS_BUILD_OPS=0 pip install deepspeed` in the terminal installs it (it wants g++ and ninja, and compiles for a minute when it is first used); then this cell runs it on two ranks.
+# DeepSpeed is optional here. `make deepspeed` in a terminal, or `DS_BUILD_OPS=0 pip install deepspeed ninja`, installs it (it wants g++, and compiles for some minutes when it is first used); then this cell runs it on two ranks.
 
 
 # %% name="deepspeed"
@@ -672,14 +720,13 @@ else:
 # %% [markdown] name="nodes_text"
 # ## 7 · More than one machine
 #
-# Nothing in the programs changes. On every machine (*node*) one `torchrun` is started; they meet at one address, and number their ranks through. Here are two "nodes" of two ranks each, on this one machine. (The course's tests run the same with two network
-# namespaces, which is as close to two machines as one machine gets.)
+# Nothing in the programs changes. On every machine (*node*) one `torchrun` is started; they meet at one address, and number their ranks consecutively: `RANK` counts through all nodes, `LOCAL_RANK` on this one. Here are two "nodes" of two ranks each, on this one machine.
 
 # %% name="nodes"
 SCRIPT = """
 import os, sys
 import torch, torch.distributed as dist
-gpu = torch.cuda.device_count() >= 4
+gpu = torch.cuda.device_count() >= 4  # one machine plays both nodes; on real ones a rank's GPU is LOCAL_RANK
 dist.init_process_group("nccl" if gpu else "gloo")
 device = torch.device("cuda", int(os.environ["RANK"])) if gpu else torch.device("cpu")
 x = torch.tensor([10.0 ** dist.get_rank()], device=device)
@@ -704,7 +751,11 @@ with tempfile.TemporaryDirectory() as folder:
         )
         for node in (0, 1)
     ]  # fmt: skip
-    said = [process.communicate(timeout=120) for process in nodes]
+    try:
+        said = [process.communicate(timeout=120) for process in nodes]
+    finally:
+        for process in nodes:
+            process.kill()
 lines = sorted(line for out, _ in said for line in out.splitlines())
 print("\n".join(lines) or said[0][1][-1500:])
 claims.record(
@@ -718,7 +769,8 @@ claims.record(
 )
 
 # %% [markdown] name="slurm_text"
-# On two real machines, replace `127.0.0.1` by the address of the first, and open the port between them. On a cluster a scheduler starts the launchers for you. For Slurm:
+# On two real machines, replace `127.0.0.1` by the address of the first, give each machine its own `--node-rank`, and the same code. They must reach each other on **all** ports: 29500 is only where they meet, NCCL and gloo open others. If they pick the wrong network card, set
+# `NCCL_SOCKET_IFNAME` (gloo: `GLOO_SOCKET_IFNAME`). On a cluster a scheduler starts the launchers for you. For Slurm:
 #
 # ```bash
 # #!/bin/bash
@@ -727,28 +779,38 @@ claims.record(
 # #SBATCH --gpus-per-node=8
 # #SBATCH --cpus-per-task=64
 #
+# export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"   # srun no longer takes it over by itself
+# export OMP_NUM_THREADS=8                           # torchrun would set 1
 # head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 # srun torchrun --nnodes="$SLURM_NNODES" --nproc-per-node=8 \
 #      --rdzv-backend=c10d --rdzv-endpoint="$head:29500" --rdzv-id="$SLURM_JOB_ID" train.py
 # ```
 #
-# With several nodes, shard inside a node and replicate between them, if the model allows it: `fully_shard` with a mesh of two dimensions does that (*hybrid* sharding), and only gradients cross the slow links.
+# With several nodes, shard inside a node and replicate between them, if the GPUs of one node can hold the model (*hybrid* sharding): then only gradients cross the slow links, and the law is 16 / 8, not 16 / 16. For two nodes of eight:
+#
+# ```python
+# mesh = init_device_mesh("cuda", (2, 8), mesh_dim_names=("replicate", "shard"))
+# fully_shard(block, mesh=mesh)
+# ```
 #
 # ## 8 · Your turn: shard it, for real
 #
-# **Contract.** `make_sharded(model)` is called on every rank with the same model: an `nn.Sequential` of blocks, all parameters whole on every rank's device. It returns the model to train with.
+# **Contract.** `make_sharded(model)` is called on every rank, with 2 and with 4 ranks, and returns the model to train with.
 #
-# - `F.mse_loss(result(x), y).backward()` followed by a step of `torch.optim.AdamW(result.parameters())` must train as DDP would: each rank has its part of the rows, gradients are averaged.
-# - Each rank holds its 1/N of parameters, gradients and optimizer state.
-# - The **peak** of a training step on a rank stays within the budget: the static part, and room for gathering a block or two, but not the whole model.
+# - `model` is the same on every rank: FP32, whole, on the rank's device. `model.blocks` is an `nn.ModuleList` of equal blocks; it has some parameters outside of them, too.
+# - `F.mse_loss(result(x), y).backward()` followed by a step of `torch.optim.AdamW(result.parameters())` must train in FP32 as DDP would: each rank has its part of the rows, gradients are averaged.
+# - Each rank holds its 1/N of parameters, gradients and optimizer state, and no copy of anything.
+# - The **peak** of a training step on a rank is at most that static part and six times the parameters of a block.
+#
+# The check takes about ten seconds.
 
 
 # %% name="sharded" answer=true reveal=true
 def make_sharded(model):
     ### BEGIN SOLUTION
-    for block in model:
+    for block in model.blocks:
         fully_shard(block)
-    fully_shard(model)
+    fully_shard(model)  # what is outside the blocks, and the root that coordinates them
     return model
     ### END SOLUTION
 
@@ -770,6 +832,6 @@ claims
 # - The peak has a floor that N does not divide: the gathered unit, its gradients, activations, logits. Small units, lower floor, more messages.
 # - Sharded checkpoints do not care how many ranks wrote them.
 #
-# **What to reach for when.** The model fits with room: DDP. The optimizer state does not: ZeRO-1 or 2 (`reshard_after_forward=False`). The parameters do not: `fully_shard`. The layer or the sequence does not: lab 11. GPUs do not suffice: offload, and patience.
+# **What to reach for when.** The model fits with room: DDP. The optimizer state does not: ZeRO-1 (`ZeroRedundancyOptimizer` beside DDP) or 2 (DeepSpeed; `fully_shard` with `reshard_after_forward=False` comes close). The parameters do not: `fully_shard`. The layer or the sequence does not: lab 11. GPUs do not suffice: offload, and patience.
 #
 # **Sources.** Rajbhandari et al. 2020, *ZeRO: Memory Optimizations Toward Training Trillion Parameter Models*; Zhao et al. 2023, *PyTorch FSDP*; PyTorch documentation, `fully_shard`, `torch.distributed.checkpoint`, `torchrun`; DeepSpeed documentation, *Configuration JSON*.

@@ -13,7 +13,7 @@ from helpers.course.source import sources
 
 import pytest
 
-X1, X2 = (next(s for s in sources() if s.exercise == exercise) for exercise in ("x1", "x2"))
+X1, X2, X3 = (next(s for s in sources() if s.exercise == exercise) for exercise in ("x1", "x2", "x3"))
 
 
 def put(folder, text, source=X1):
@@ -39,6 +39,7 @@ def graded(tmp_path_factory):
     hand_ins = root / "hand-ins"
     put(hand_ins / "right", solved())
     put(hand_ins / "right", write(make_notebook(X2, solved=True)), X2)
+    put(hand_ins / "right", write(make_notebook(X3, solved=True)), X3)
     unscale = "        scaler.unscale_(optimizer)  # clip the true gradient, not the scaled one\n"
     put(hand_ins / "wrong [one]", solved((unscale, "")))
     (hand_ins / "empty").mkdir()
@@ -51,7 +52,8 @@ def graded(tmp_path_factory):
     results = grade(hand_ins, out, seed=7, jobs=2, timeout=90)  # long, for noisy machines
     with (out / "gradebook.csv").open(encoding="utf-8", newline="") as file:
         rows = {(row["student"], row["exercise"]): row for row in csv.DictReader(file)}
-    assert (rows["right", "x2"]["total"], rows["right", "x2"]["status"]) == ("10", "graded")
+    for exercise in ("x2", "x3"):
+        assert (rows["right", exercise]["total"], rows["right", exercise]["status"]) == ("10", "graded")
     assert rows["wrong [one]", "x2"]["status"] == "missing"
     first = {student: row for (student, exercise), row in rows.items() if exercise == "x1"}
     return out, first, {r.student: r for r in results if r.exercise == "x1"}

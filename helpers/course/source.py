@@ -39,7 +39,8 @@ class Source:
 
     def cells(self) -> list[NotebookNode]:
         """Return its cells, solved."""
-        return jupytext.read(self.path, fmt="py:percent").cells
+        plain = {"extension": ".py", "format_name": "percent", "comment_magics": False}  # or "#!" would lose its "#"
+        return jupytext.read(self.path, fmt=plain).cells
 
     def reference(self) -> str | None:
         """Return the module that checks compare with: imports of the set-up cell and all answer cells.

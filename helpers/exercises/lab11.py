@@ -1,5 +1,6 @@
 """Practice check of lab 11: a row-parallel linear layer with right gradients."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -33,16 +34,22 @@ def _work(row_parallel: Callable[..., Any], seed: int, features: int) -> Evidenc
     before = [t.detach().clone() for t in mine]
     with Collectives() as forward:
         y = row_parallel(*(t.view_as(t) for t in mine))  # not leaves, as in a model
-    with Collectives() as backward:
+    with Collectives() as backward, warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
         (y * goal.to(here)).sum().backward()
     got = [None if t is None else t.cpu() for t in (y.detach(), *(t.grad for t in mine))]
     return {
         "off": [None if a is None else ((a - b).norm() / b.norm()).item() for a, b in zip(got, want, strict=True)],
         "long": [0 if a is None else (a.norm() / b.norm()).item() for a, b in zip(got, want, strict=True)],
+        "behind autograd": any("autograd kernel was not registered" in str(one.message) for one in warned),
         "changed": any(not torch.equal(t.detach(), old) for t, old in zip(mine, before, strict=True)),
         "forward": [list(call) for call in forward.calls],
         "backward": [list(call) for call in backward.calls],
     }
+
+
+def _words(calls: list[list[Any]]) -> str:
+    return ", ".join(f"{name} of {n:,} B" for name, n in calls) or "nothing"
 
 
 class SumsWhereThePathsMeet(Check):
@@ -65,13 +72,15 @@ class SumsWhereThePathsMeet(Check):
                     if off is None:
                         return f"{case}, rank {rank}: there is no {name}."
                     if not off <= 1e-9:
-                        return f"{case}, rank {rank}: the {name} is {times:.3g} times as long, {off:.2g} off."
+                        return f"{case}, rank {rank}: {name} {times:.3g} times as long, at a distance of {off:.2g}."
+                if got["behind autograd"]:
+                    return f"{case}, rank {rank}: a collective changed a tensor behind autograd's back; PyTorch warned."
                 if got["changed"]:
                     return f"{case}, rank {rank}: x, weight or bias were changed."
                 for when in ("forward", "backward"):
-                    if sum(n for _, n in got[when]) > sum(n for _, n in right[when]):
-                        calls = ", ".join(f"{name} of {n} B" for name, n in got[when])
-                        return f"{case}, rank {rank}: too much is said in the {when} pass: {calls}."
+                    if got[when] != right[when]:
+                        sent, allowed = (_words(calls) for calls in (got[when], right[when]))
+                        return f"{case}, rank {rank}: the {when} pass sends {sent}; {allowed} is right."
         return None
 
 

@@ -28,6 +28,10 @@ MUTANTS = [
     one("gathers x and weight", "    return " + CALL,
         "    dist.all_gather([torch.empty_like(weight) for _ in range(dist.get_world_size())], weight.detach().contiguous())\n    return " + CALL),
     one("changes x", "    return " + CALL, "    y = " + CALL + "\n    x.data.zero_()\n    return y"),
+    one("all-reduce without a gradient of its own", "    return " + CALL,
+        "    y = F.linear(x, weight)\n    dist.all_reduce(y)\n    return y + bias"),
+    one("sent in two halves", "            dist.all_reduce(total)\n",
+        "            for half in total.chunk(2):\n                dist.all_reduce(half)\n"),
     one("rank 0 alone has the sum", "dist.all_reduce(total)", "dist.reduce(total, dst=0)"),
 ]  # fmt: skip
 

@@ -4,6 +4,7 @@ Written by `python -m helpers build`; change the source, not this file.
 """
 
 import time
+import warnings
 from helpers import COLOURS, Claims, Collectives, MemoryMeter, Prediction, check, count_parameters, device_name, explore, human_bytes, pick_device, rank_device, run_ranks, show
 import torch
 import torch.distributed as dist
@@ -12,7 +13,8 @@ from matplotlib.figure import Figure
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.distributed.tensor import Replicate
+from torch.distributed.tensor.parallel import ColwiseParallel, PrepareModuleInput, RowwiseParallel, parallelize_module
 
 claims = Claims()
 device = pick_device()

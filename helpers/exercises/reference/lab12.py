@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from helpers import COLOURS, Claims, Collectives, GiB, MemoryMeter, Prediction, Recipe, check, deepspeed_config, device_name, explore, human_bytes, pick_device, plan_many, rank_device, run_ranks, show
+from helpers import COLOURS, Claims, Collectives, GiB, MemoryMeter, Prediction, Recipe, check, deepspeed_config, device_name, explore, find_gpu, human_bytes, pick_device, plan_many, rank_device, run_ranks, show
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
@@ -28,7 +28,7 @@ device = pick_device()
 
 
 def make_sharded(model):
-    for block in model:
+    for block in model.blocks:
         fully_shard(block)
-    fully_shard(model)
+    fully_shard(model)  # what is outside the blocks, and the root that coordinates them
     return model
