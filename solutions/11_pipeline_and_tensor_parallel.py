@@ -334,7 +334,7 @@ axes = figure.add_subplot()
 for shift, (name, nbytes), colour in zip((-0.2, 0.2), held.items(), (COLOURS[4], COLOURS[0]), strict=True):
     axes.bar([stage + shift for stage in range(4)], [n / 2**20 for n in nbytes], 0.4, color=colour, label=name)
 axes.set(title="Activations held at once, by stage", xlabel="stage", ylabel="MiB", xticks=range(4))
-axes.legend(frameon=False)
+figure.legend(loc="outside right upper", frameon=False)
 show(
     figure,
     "GPipe: nearly the same tall bar on each stage. 1F1B: half of it on stage 0, falling to an eighth on the last.",

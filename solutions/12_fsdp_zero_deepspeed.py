@@ -580,10 +580,8 @@ def bars(stage, ranks, activations_in_GiB):
         axes.barh("one rank", size, left=left, color=colour, label=tenant)
         left += size
     axes.barh("one rank", activations_in_GiB, left=left, color=COLOURS[3], label="activations")
-    for name in ("rtx-4090-24gb", "h100-80gb"):
-        size = find_gpu(name).total / GiB
-        axes.axvline(size, color="grey", ls=":")
-        axes.text(size, 0.45, name, ha="right", color="grey")
+    for name, line in (("rtx-4090-24gb", ":"), ("h100-80gb", "--")):
+        axes.axvline(find_gpu(name).total / GiB, color="black", ls=line, label=name)
     total = left + activations_in_GiB
     axes.set(title=f"7B in FP32 with Adam, {stage} on {ranks} ranks: {total:.1f} GiB each", xlabel="GiB", xlim=(0, 150))
     figure.legend(loc="outside right upper", frameon=False)
