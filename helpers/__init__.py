@@ -1,5 +1,6 @@
 """Helpers of Training at Scale: what the notebooks import."""
 
+import logging
 import os
 
 # The memory meter reads the profiler's log. The profiler announces itself on stderr, and the CPU allocator
@@ -10,7 +11,7 @@ os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 from .claims import Claims
 from .collectives import Collective, Collectives
 from .count import TENANTS
-from .data import digits, english
+from .data import digits, english, python_source
 from .deepspeed_config import deepspeed_config
 from .device import device_name, pick_device, rank_device, supports
 from .exercises import check
@@ -28,6 +29,11 @@ from .widgets.bit_explorer import explain_bits, explore_bits
 from .widgets.explore import explore
 from .widgets.loss_scale import explore_loss_scale
 from .widgets.memory_calculator import explore_memory
+
+# PEFT imports torchao and bitsandbytes where they are installed; both name each kernel of other hardware that they
+# cannot load here.
+for _name in ("torchao", "bitsandbytes", "torch.utils._pytree"):
+    logging.getLogger(_name).setLevel(logging.ERROR)
 
 __all__ = [
     "COLOURS",
@@ -68,6 +74,7 @@ __all__ = [
     "pick_device",
     "plan",
     "plan_many",
+    "python_source",
     "rank_device",
     "run_ranks",
     "show",

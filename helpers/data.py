@@ -1,10 +1,12 @@
 """Real data that needs no download.
 
 The digits are the 1,797 handwritten ones that scikit-learn carries (8 x 8 grey pixels, from the UCI
-repository). The text is Python's own reference manual, which every Python installation carries for its
-`help()` function.
+repository). The English text is Python's own reference manual, which every Python installation carries for its
+`help()` function; the other kind of text is the source code of its standard library.
 """
 
+import importlib
+import inspect
 from typing import NamedTuple
 
 import torch
@@ -50,8 +52,45 @@ def english(device: torch.device | str = "cpu") -> Split:
     """
     from pydoc_data.topics import topics
 
-    text = "\n\n".join(topics[name] for name in sorted(topics)).encode()
-    ids = torch.frombuffer(bytearray(text), dtype=torch.uint8).long().to(device)
+    return _as_bytes("\n\n".join(topics[name] for name in sorted(topics)), device)
+
+
+# modules that are one file of Python in every version
+_MODULES = (
+    "argparse",
+    "ast",
+    "calendar",
+    "configparser",
+    "csv",
+    "dataclasses",
+    "difflib",
+    "fractions",
+    "functools",
+    "heapq",
+    "inspect",
+    "optparse",
+    "pprint",
+    "random",
+    "shutil",
+    "statistics",
+    "tarfile",
+    "textwrap",
+    "threading",
+    "typing",
+)
+
+
+def python_source(device: torch.device | str = "cpu") -> Split:
+    """Load Python source code as bytes (a vocabulary of 256): about a million of them.
+
+    Returns:
+        token ids of int64, as `english` does.
+    """
+    return _as_bytes("\n\n".join(inspect.getsource(importlib.import_module(name)) for name in _MODULES), device)
+
+
+def _as_bytes(text: str, device: torch.device | str) -> Split:
+    ids = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8).long().to(device)
     tests = len(ids) // 10
     train, test = ids[tests:], ids[:tests]
     return Split(train[:-1], train[1:], test[:-1], test[1:])

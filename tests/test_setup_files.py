@@ -12,6 +12,9 @@ ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
+UNPINNED = ("deepspeed",)  # extras that the course runs without
+
+
 def pins():
     lines = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
     found = [Requirement(line) for line in lines if line.strip() and not line.startswith("#")]
@@ -20,8 +23,8 @@ def pins():
 
 def ranges():
     lines = list(PROJECT["dependencies"])
-    for extra in PROJECT["optional-dependencies"].values():
-        lines += extra
+    for name, extra in PROJECT["optional-dependencies"].items():
+        lines += extra if name not in UNPINNED else []
     found = [Requirement(line) for line in lines]
     return {canonicalize_name(r.name): r for r in found if r.name != PROJECT["name"]}
 
