@@ -2,6 +2,7 @@
 
 import logging
 import os
+import warnings
 
 # The memory meter reads the profiler's log. The profiler announces itself on stderr, and the CPU allocator
 # warns when memory older than the log is freed; the meter knows both, and learners need see neither.
@@ -30,6 +31,8 @@ from .widgets.explore import explore
 from .widgets.loss_scale import explore_loss_scale
 from .widgets.memory_calculator import explore_memory
 
+# transformers has renamed gradient checkpointing; PEFT, and labs that run with older versions, use the old name.
+warnings.filterwarnings("ignore", message="`(is_)?gradient_checkpointing", category=FutureWarning)
 # PEFT imports torchao and bitsandbytes where they are installed; both name each kernel of other hardware that they
 # cannot load here.
 for _name in ("torchao", "bitsandbytes", "torch.utils._pytree"):

@@ -7,9 +7,9 @@ from helpers.exercises.run import NOT_ATTEMPTED_YET, find_part, judge, reference
 
 import pytest
 
-from .mutants import assert_rejected, reference, run_answers, verdicts, x1, x2, x3
+from .mutants import assert_rejected, reference, run_answers, verdicts, x1, x2, x3, x4
 
-EXERCISES = {"x1": x1, "x2": x2, "x3": x3}
+EXERCISES = {"x1": x1, "x2": x2, "x3": x3, "x4": x4}
 MUTANTS = [mutant for answers in EXERCISES.values() for mutant in answers.MUTANTS]
 
 

@@ -1,0 +1,91 @@
+"""The reference answers of solutions/14_x4_lora.py, which `check` compares with.
+
+Written by `python -m helpers build`; change the source, not this file.
+"""
+
+import math
+import time
+from helpers import GiB, Recipe, check, device_name, pick_device, plan
+import torch
+import torch.nn.functional as F
+from peft import LoraConfig, get_peft_model
+from torch import nn
+from transformers import LlamaConfig, LlamaForCausalLM
+
+device = pick_device()
+
+
+class LoRALinear(nn.Module):
+    def __init__(self, linear, rank, alpha, dropout):
+        super().__init__()
+        self.linear = linear.requires_grad_(False)
+        like = {"device": linear.weight.device, "dtype": linear.weight.dtype}
+        self.A = nn.Parameter(torch.empty(rank, linear.in_features, **like))
+        self.B = nn.Parameter(torch.zeros(linear.out_features, rank, **like))
+        nn.init.kaiming_uniform_(self.A, a=math.sqrt(5))
+        self.scale = alpha / rank
+        self.dropout = nn.Dropout(dropout)
+        self.is_merged = False
+
+    def forward(self, x):
+        y = self.linear(x)
+        if self.is_merged:
+            return y
+        return y + self.scale * F.linear(F.linear(self.dropout(x), self.A), self.B)
+
+    @torch.no_grad()
+    def merge(self):
+        if not self.is_merged:
+            self.linear.weight += self.scale * (self.B @ self.A)
+            self.is_merged = True
+
+    @torch.no_grad()
+    def unmerge(self):
+        if self.is_merged:
+            self.linear.weight -= self.scale * (self.B @ self.A)
+            self.is_merged = False
+
+
+def adapter_config(rank):
+    layers = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+    return LoraConfig(
+        r=rank, lora_alpha=2 * rank, lora_dropout=0.05, target_modules=layers, bias="none", task_type="CAUSAL_LM"
+    )
+
+
+def trained_parameters(config, rank):
+    width, inner = config.hidden_size, config.intermediate_size
+    queries = config.num_attention_heads * config.head_dim
+    keys = config.num_key_value_heads * config.head_dim
+    q_and_o, k_and_v, mlp = 2 * (width + queries), 2 * (width + keys), 3 * (width + inner)
+    return config.num_hidden_layers * rank * (q_and_o + k_and_v + mlp)
+
+
+def fine_tune_plan():
+    return Recipe(
+        "llama-2-7b",
+        batch=4,
+        seq=2048,
+        accumulate=8,
+        precision="bf16",
+        checkpointing="every",
+        lora_rank=16,
+        lora_targets=("q_proj", "k_proj", "v_proj", "o_proj"),
+        optimizer_impl="fused",
+    )
+
+
+def fine_tune(base, batches):
+    layers = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+    adapter = LoraConfig(r=8, lora_alpha=16, lora_dropout=0.05, target_modules=layers, task_type="CAUSAL_LM")
+    model = get_peft_model(base, adapter).train()
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2)
+    for ids in batches:
+        model(input_ids=ids, labels=ids).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return model.eval()
+
+
+def merged_model(model):
+    return model.merge_and_unload()

@@ -1,0 +1,535 @@
+"""X4: LoRA, from the layer to a plan for 7B. Ten checks of a point each.
+
+Layers are compared in FP64 with the formula. The plan is judged by the planner, outside of the learner's code. The
+fine-tune runs on a small Llama that has learned some English, and is asked for Python source; what was trained, by
+which optimizer and in which mode, is written down by spies.
+"""
+
+import copy
+import functools
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from ..data import Split, english, python_source
+from ..device import pick_device
+from ..memory import MemoryMeter
+from ..planner import Recipe, RecipeError, plan
+from ..units import GiB, human_bytes
+from .base import Check, Evidence, Part
+
+EXACT = 1e-9  # relative, in FP64
+GPU = "rtx-4090-24gb"
+EFFECTIVE = 32
+RANK = 8
+ALL_LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+
+def _off(seen: list[float], expected: list[float]) -> float:
+    """Relative distance of two lists of numbers; inf when they have different lengths."""
+    a, b = (torch.tensor(values, dtype=torch.float64) for values in (seen, expected))
+    return ((a - b).norm() / b.norm().clamp(min=1e-12)).item() if a.shape == b.shape else float("inf")
+
+
+def _flat(t: Tensor) -> list[float]:
+    return t.detach().double().flatten().cpu().tolist()
+
+
+# -- part 1: the layer --------------------------------------------------------------------------------------
+
+
+def _layer(lora_linear: type[nn.Module], seed: int, rank: int, alpha: float, dropout: float = 0.0) -> Any:
+    """Return a linear layer (12 -> 7) in FP64, the learner's layer around a copy of it, and rows x (5, 12)."""
+    torch.manual_seed(seed)
+    linear = nn.Linear(12, 7).double()
+    return linear, lora_linear(copy.deepcopy(linear), rank, alpha, dropout), torch.randn(5, 12, dtype=torch.float64)
+
+
+def _thin(layer: nn.Module, rank: int) -> tuple[nn.Parameter, nn.Parameter]:
+    """Return A (rank, 12) and B (7, rank), found by their shapes among what is trained."""
+    trained = [p for p in layer.parameters() if p.requires_grad]
+    found = [[p for p in trained if tuple(p.shape) == shape] for shape in ((rank, 12), (7, rank))]
+    if len(trained) != 2 or [len(p) for p in found] != [1, 1]:
+        shapes = ", ".join(str(tuple(p.shape)) for p in trained) or "none"
+        raise ValueError(f"trained are parameters of shapes {shapes}; ({rank}, 12) and (7, {rank}) are right")
+    return found[0][0], found[1][0]
+
+
+def _fill(layer: nn.Module, rank: int, seed: int) -> tuple[nn.Parameter, nn.Parameter]:
+    """Set A and B to random numbers, as if they had been trained."""
+    A, B = _thin(layer, rank)
+    generator = torch.Generator().manual_seed(seed + 1)
+    with torch.no_grad():
+        for p in (A, B):
+            p.copy_(torch.randn(p.shape, dtype=torch.float64, generator=generator))
+    return A, B
+
+
+class StartsAsTheBase(Check):
+    """At first the layer gives the base's output exactly; only A and B are trained, and training can begin."""
+
+    points = 1
+    hint = "One of the two matrices starts at zero, the other must not. Which one is multiplied by the input first?"
+
+    @staticmethod
+    def probe(seed: int, lora_linear: type[nn.Module]) -> Evidence:
+        linear, layer, x = _layer(lora_linear, seed, 3, 6.0, 0.5)
+        layer.train()
+        same = torch.equal(layer(x), linear(x))
+        A, B = _thin(layer, 3)
+        layer(x).square().sum().backward()
+        return {
+            "same": same,
+            "A": A.detach().abs().max().item(),
+            "B": B.detach().abs().max().item(),
+            "gradient of B": 0.0 if B.grad is None else B.grad.norm().item(),
+            "base has gradients": any(p.grad is not None for p in layer.parameters() if p is not A and p is not B),
+        }
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        if seen["B"] != 0:
+            return "B (out, r) does not start at zero: before its first step the layer already changes the output."
+        if not seen["same"]:
+            return "Before training, in training mode, the output is not that of the base. Does dropout touch the base?"
+        if seen["A"] == 0:
+            return "A and B are both zero: each one's gradient is multiplied by the other, so neither will ever move."
+        if not seen["gradient of B"] > 0:
+            return "B gets no gradient."
+        if seen["base has gradients"]:
+            return "The base's weights got gradients: they are not frozen."
+        return None
+
+
+class CorrectsByAlphaOverRank(Check):
+    """The output is x Wᵀ + bias + (alpha / rank) (x Aᵀ) Bᵀ, with right gradients; dropout only while training."""
+
+    points = 1
+    hint = "Compare rank 2 and alpha 6 with rank 4 and alpha 6 by hand. nn.Dropout knows by itself when it is at work."
+
+    @staticmethod
+    def probe(seed: int, lora_linear: type[nn.Module]) -> Evidence:
+        cases = {}
+        for rank, alpha in ((2, 6.0), (4, 6.0), (4, 1.0)):
+            linear, layer, x = _layer(lora_linear, seed, rank, alpha, 0.5)
+            A, B = _fill(layer, rank, seed)
+            layer.eval()
+            x.requires_grad_()
+            y = layer(x)
+            y.square().sum().backward()
+            right = F.linear(x, linear.weight, linear.bias) + alpha / rank * (x @ A.T) @ B.T
+            wanted = torch.autograd.grad(right.square().sum(), (A, B, x))
+            cases[f"rank {rank}, alpha {alpha:g}"] = {
+                "output": (_flat(y), _flat(right)),
+                "gradient of A": (_flat(A.grad), _flat(wanted[0])),
+                "gradient of B": (_flat(B.grad), _flat(wanted[1])),
+                "gradient of x": (_flat(x.grad), _flat(wanted[2])),
+            }
+            layer.train()
+            cases[f"rank {rank}, alpha {alpha:g}"]["dropped"] = not torch.equal(layer(x), layer(x))
+        return {"cases": cases}
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for case, entry in seen["cases"].items():
+            for name, pair in entry.items():
+                if name == "dropped":
+                    continue
+                off = _off(*pair)
+                if not off <= EXACT:
+                    a, b = (torch.tensor(values).norm().item() for values in pair)
+                    return f"{case}, evaluation mode: the {name} is {off:.2g} off and {a / b:.3g} times as long."
+            if not entry["dropped"]:
+                return f"{case}: in training mode, with dropout 0.5, two passes give the same output."
+        return None
+
+
+class MergesOnce(Check):
+    """merge() writes the correction into the weight, unmerge() takes it out; calling either twice changes nothing."""
+
+    points = 1
+    hint = "The layer must remember whether it is merged, and its forward pass must look."
+
+    @staticmethod
+    def probe(seed: int, lora_linear: type[nn.Module]) -> Evidence:
+        linear, layer, x = _layer(lora_linear, seed, 3, 6.0)
+        A, B = _fill(layer, 3, seed)
+        layer.eval()
+        right = linear.weight + 2.0 * B @ A
+        with torch.no_grad():
+            wanted = F.linear(x, right, linear.bias)
+            seen = {"output before": _off(_flat(layer(x)), _flat(wanted))}
+            for calls in ("merged", "merged twice", "unmerged", "unmerged twice"):
+                layer.unmerge() if calls.startswith("unmerged") else layer.merge()
+                (weight,) = (p for p in layer.parameters() if tuple(p.shape) == (7, 12))
+                expected = linear.weight if calls.startswith("unmerged") else right
+                seen[f"output {calls}"] = _off(_flat(layer(x)), _flat(wanted))
+                seen[f"weight {calls}"] = _off(_flat(weight), _flat(expected))
+        return seen
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for what, off in seen.items():
+            if not off <= EXACT:
+                return f"The {what} is {off:.2g} off, relative."
+        return None
+
+
+# -- part 2: the adapter ------------------------------------------------------------------------------------
+
+
+def _config(**sizes: Any) -> Any:
+    from transformers import LlamaConfig
+
+    small = {"vocab_size": 256, "hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 2}
+    return LlamaConfig(**small | {"num_attention_heads": 4, "max_position_embeddings": 64} | sizes)
+
+
+class AdapterSitsWhereItShould(Check):
+    """Each linear layer of attention and MLP has an adapter of that rank, alpha is twice the rank, the rest frozen."""
+
+    points = 1
+    hint = "target_modules names layers by the end of their name. Print the model once and read the names."
+
+    @staticmethod
+    def probe(seed: int, adapter_config: Any, trained_parameters: Any) -> Evidence:
+        from peft import get_peft_model
+        from transformers import LlamaForCausalLM
+
+        model = get_peft_model(LlamaForCausalLM(_config()), adapter_config(5))
+        layers = {n: m for n, m in model.named_modules() if hasattr(m, "lora_A")}
+        return {
+            "where": sorted({name.rsplit(".", 1)[1] for name in layers}),
+            "layers": len(layers),
+            "ranks": sorted({next(iter(m.r.values())) for m in layers.values()}),
+            "scales": sorted({next(iter(m.scaling.values())) for m in layers.values()}),
+            "others": sorted(n for n, p in model.named_parameters() if p.requires_grad and "lora_" not in n)[:3],
+            "task": str(getattr(adapter_config(5), "task_type", None)),
+        }
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        missing, extra = (
+            sorted(set(a) - set(b)) for a, b in ((ALL_LINEAR, seen["where"]), (seen["where"], ALL_LINEAR))
+        )
+        if missing or extra:
+            return f"Layers without an adapter: {missing or 'none'}; layers that should have none: {extra or 'none'}."
+        if seen["layers"] != expected["layers"]:
+            return f"{seen['layers']} layers have an adapter; {expected['layers']} is right for 2 blocks."
+        if seen["ranks"] != [5]:
+            return f"adapter_config(5) makes adapters of rank {seen['ranks']}."
+        if seen["scales"] != [2.0]:
+            return f"alpha / r is {seen['scales']}; with alpha twice the rank it is 2."
+        if seen["others"]:
+            return f"Besides the adapters this is trained: {', '.join(seen['others'])}."
+        if "CAUSAL_LM" not in seen["task"]:
+            return f"task_type is {seen['task']}; a language model's is CAUSAL_LM."
+        return None
+
+
+class CountIsPredicted(Check):
+    """The number of trained parameters is said beforehand, for any Llama, without making one."""
+
+    points = 1
+    hint = (
+        "r (in + out) for each layer, times the number of blocks. With grouped-query attention k and v are narrower: "
+        "num_key_value_heads heads of head_dim. And head_dim need not be hidden_size / num_attention_heads."
+    )
+    SIZES = (
+        {},
+        {"num_key_value_heads": 2, "num_hidden_layers": 3},
+        {"head_dim": 24, "num_key_value_heads": 1},
+        {"hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32},
+        {"hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80, "num_attention_heads": 64,
+         "num_key_value_heads": 8},
+    )  # fmt: skip
+
+    @staticmethod
+    def probe(seed: int, adapter_config: Any, trained_parameters: Any) -> Evidence:
+        rank = 4 + seed % 5
+        with MemoryMeter(device=torch.device("cpu")) as meter:
+            counts = [int(trained_parameters(_config(**sizes), rank)) for sizes in CountIsPredicted.SIZES]
+        return {"rank": rank, "counts": counts, "bytes": meter.peak_bytes}
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for sizes, got, want in zip(CountIsPredicted.SIZES, seen["counts"], expected["counts"], strict=True):
+            if got != want:
+                return f"Llama with {sizes or 'the small sizes'}, r={seen['rank']}: {got:,} said, {want:,} there."
+        if seen["bytes"] > 2**24:
+            return f"{human_bytes(seen['bytes'])} were allocated for counting: it should be done without a model."
+        return None
+
+
+# -- part 3: the plan ---------------------------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=16)
+def _planned(recipe: Recipe) -> tuple[bool, int]:
+    """Return whether the planner lets `recipe` onto the GPU, and its peak."""
+    result = plan(recipe)
+    return result.fits[GPU], result.peak_allocated_bytes
+
+
+def _recipe(seen: Evidence) -> Recipe:
+    return Recipe(
+        **{name: tuple(value) if isinstance(value, list) else value for name, value in seen["recipe"].items()}
+    )
+
+
+def _plan_evidence(fine_tune_plan: Any) -> Evidence:
+    recipe = fine_tune_plan()
+    if not isinstance(recipe, Recipe):
+        raise TypeError(f"fine_tune_plan returned a {type(recipe).__name__}; it must return a Recipe")
+    return {"recipe": {name: getattr(recipe, name) for name in Recipe.__dataclass_fields__}}
+
+
+def _wrong_task(recipe: dict[str, Any]) -> str | None:
+    """Say what of the task the recipe has changed."""
+    asked = {
+        "model": "llama-2-7b", "precision": "bf16", "optimizer": "adamw", "lora_rank": 16, "quantize": "none",
+        "ranks": 1, "offload": "none",
+    }  # fmt: skip
+    for name, value in asked.items():
+        if recipe[name] != value:
+            return f"{name} is {recipe[name]!r}; the task says {value!r}."
+    if set(recipe["lora_targets"]) != set(ALL_LINEAR[:4]):
+        return f"lora_targets are {', '.join(recipe['lora_targets']) or 'none'}; the task says q, k, v and o."
+    if recipe["seq"] not in (512, 1024, 2048, 4096):
+        return f"seq is {recipe['seq']}; the task leaves 512, 1024, 2048 and 4096."
+    effective = recipe["batch"] * recipe["accumulate"]
+    if effective != EFFECTIVE:
+        return f"{recipe['batch']} sequences in {recipe['accumulate']} micro-batches make {effective}, not {EFFECTIVE}."
+    return None
+
+
+class PlanFits(Check):
+    """The plan is of the task given, makes an effective batch of 32, and the planner lets it onto a GPU of 24 GB."""
+
+    points = 1
+    hint = "plan(recipe) shows the peak and, under fits, each GPU. Which of batch, seq and checkpointing costs what?"
+
+    @staticmethod
+    def probe(seed: int, fine_tune_plan: Any) -> Evidence:
+        return _plan_evidence(fine_tune_plan)
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        wrong = _wrong_task(seen["recipe"])
+        if wrong:
+            return wrong
+        try:
+            fits, peak = _planned(_recipe(seen))
+        except RecipeError as error:
+            return f"The planner refuses it: {error}"
+        return None if fits else f"Its peak is {peak / GiB:.1f} GiB: that does not fit {GPU}."
+
+
+class PlanUsesTheRoom(Check):
+    """No plan of the task that fits has more tokens in a micro-batch."""
+
+    points = 1
+    hint = "Double the tokens until it no longer fits. Checkpointing buys more room than it costs time here."
+
+    @staticmethod
+    def probe(seed: int, fine_tune_plan: Any) -> Evidence:
+        return _plan_evidence(fine_tune_plan)
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        got, best = (entry["recipe"]["batch"] * entry["recipe"]["seq"] for entry in (seen, expected))
+        if got < best:
+            return f"{got:,} tokens are in a micro-batch; {best:,} would fit."
+        return PlanFits.judge(seen, expected)
+
+
+# -- part 4: the fine-tune ----------------------------------------------------------------------------------
+
+LENGTH, ROWS, STEPS = 48, 16, 60
+
+
+def _windows(ids: Tensor, n: int, generator: torch.Generator) -> Tensor:
+    starts = torch.randint(len(ids) - LENGTH, (n,), generator=generator)
+    return torch.stack([ids[i : i + LENGTH] for i in starts.tolist()])
+
+
+@functools.lru_cache(maxsize=2)
+def _pretrained(seed: int) -> nn.Module:
+    """Return a small Llama that has read some English."""
+    from transformers import LlamaForCausalLM
+
+    device, text = pick_device(), english()
+    torch.manual_seed(seed)
+    model = LlamaForCausalLM(_config()).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(80):
+        ids = _windows(text.train_x, ROWS, generator).to(device)
+        model(input_ids=ids, labels=ids).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return model.eval()
+
+
+def _batches(text: Split, n: int, seed: int) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return [_windows(text.train_x, ROWS, generator).to(pick_device()) for _ in range(n)]
+
+
+@torch.no_grad()
+def _loss(model: nn.Module, seed: int) -> float:
+    ids = _windows(python_source().test_x, 64, torch.Generator().manual_seed(seed)).to(pick_device())
+    return model(input_ids=ids, labels=ids).loss.item()
+
+
+class _Optimizers:
+    """Writes down, at each step of any optimizer, what it holds; a context."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.held: set[int] = set()
+
+    def __enter__(self) -> "_Optimizers":
+        self._handle = register_optimizer_step_pre_hook(self._step)
+        return self
+
+    def _step(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
+        self.steps += 1
+        self.held |= {id(p) for group in optimizer.param_groups for p in group["params"]}
+
+    def __exit__(self, *_: object) -> None:
+        self._handle.remove()
+
+
+class LearnsTheNewText(Check):
+    """After one pass over the batches, in training mode, the loss on held-out Python has fallen as far as LoRA can."""
+
+    points = 1
+    hint = "One update a batch. LoRA bears, and needs, a larger learning rate than full training: try 1e-3 to 2e-2."
+
+    @staticmethod
+    def probe(seed: int, fine_tune: Any, merged_model: Any) -> Evidence:
+        model = copy.deepcopy(_pretrained(seed))
+        before = _loss(model, seed)
+        rows: list[int] = []
+        modes: set[bool] = set()
+
+        def spy(module: nn.Module, args: Any, kwargs: Any) -> None:
+            rows.append(len(kwargs.get("input_ids", args[0] if args else ())))
+            modes.add(module.training)
+
+        handle = model.register_forward_pre_hook(spy, with_kwargs=True)
+        with _Optimizers() as optimizers:
+            tuned = fine_tune(model, _batches(python_source(), STEPS, seed))
+        handle.remove()
+        left_training = tuned.training
+        tuned.eval()
+        return {
+            "before": before,
+            "after": _loss(tuned, seed),
+            "rows": rows,
+            "modes": sorted(modes),
+            "steps": optimizers.steps,
+            "left training": left_training,
+        }
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        if sum(seen["rows"]) != STEPS * ROWS:
+            return f"The model saw {sum(seen['rows'])} rows; the {STEPS} batches have {STEPS * ROWS}."
+        if seen["steps"] != STEPS:
+            return f"{seen['steps']} updates were made for {STEPS} batches."
+        if seen["modes"] != [True]:
+            return "The model was in evaluation mode while it was trained: dropout slept."
+        if seen["left training"]:
+            return "The model is returned in training mode; whoever uses it next would drop out activations."
+        fall, wanted = (entry["before"] - entry["after"] for entry in (seen, expected))
+        if not fall >= 0.8 * wanted:
+            after, possible = seen["after"], expected["after"]
+            return f"The loss went from {seen['before']:.3f} to {after:.3f}; {possible:.3f} can be reached."
+        return None
+
+
+class BaseIsFrozen(Check):
+    """The base is unchanged to the last bit; gradients and the optimizer's state exist for adapters only."""
+
+    points = 1
+    hint = "Which parameters does the optimizer get? requires_grad tells them apart. Look at the base's .grad, too."
+
+    @staticmethod
+    def probe(seed: int, fine_tune: Any, merged_model: Any) -> Evidence:
+        model = copy.deepcopy(_pretrained(seed))
+        base = [p.detach().clone() for p in model.parameters()]
+        batches = _batches(python_source(), 4, seed)
+        with _Optimizers() as optimizers, MemoryMeter(device=pick_device()) as meter:
+            tuned = fine_tune(model, batches)
+        frozen = [p for p in tuned.parameters() if not p.requires_grad]
+        trained = [p for p in tuned.parameters() if p.requires_grad]
+        survived = [any(p.shape == b.shape and torch.equal(p, b) for p in frozen) for b in base]
+        return {
+            "lost": survived.count(False),
+            "tensors": len(base),
+            "trained": sum(p.numel() for p in trained),
+            "gradients": sum(p.grad is not None for p in frozen),
+            "strangers": len(optimizers.held - {id(p) for p in trained}),
+            "peak": meter.peak_bytes,
+        }
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        if seen["lost"]:
+            return f"{seen['lost']} of the base's {seen['tensors']} tensors have changed, or are trained now."
+        if not 0 < seen["trained"] <= 2 * expected["trained"]:
+            return f"{seen['trained']:,} parameters are trained; adapters of rank {RANK} have {expected['trained']:,}."
+        if seen["gradients"]:
+            return f"{seen['gradients']} frozen tensors have gradients."
+        if seen["strangers"]:
+            return f"The optimizer holds {seen['strangers']} tensors that are not trained."
+        if not seen["peak"] <= 1.5 * expected["peak"]:
+            peak, wanted = human_bytes(seen["peak"]), human_bytes(expected["peak"])
+            return f"The peak of the fine-tune is {peak} above what was there before; {wanted} is enough."
+        return None
+
+
+class MergedIsEqual(Check):
+    """Merged, it is an ordinary model again: the base's parameters by name, and the same output."""
+
+    points = 1
+    hint = "PEFT's merge_and_unload does both. Compare the logits in evaluation mode."
+
+    @staticmethod
+    def probe(seed: int, fine_tune: Any, merged_model: Any) -> Evidence:
+        base = _pretrained(seed)
+        tuned = fine_tune(copy.deepcopy(base), _batches(python_source(), 8, seed))
+        ids = _batches(python_source(), 1, seed + 1)[0]
+        with torch.no_grad():
+            wanted = tuned.eval()(input_ids=ids).logits.clone()
+            merged = merged_model(tuned)
+            logits = merged.eval()(input_ids=ids).logits
+            moved = ((wanted - base(input_ids=ids).logits).norm() / wanted.norm()).item()
+        return {
+            "off": ((logits - wanted).norm() / wanted.norm()).item(),
+            "moved": moved,
+            "same names": [n for n, _ in merged.named_parameters()] == [n for n, _ in base.named_parameters()],
+        }
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        if not seen["same names"]:
+            return "Its parameters are not those of the base, by name: adapters, or a wrapper, are still there."
+        if not seen["off"] <= 1e-4:
+            return f"The merged model's output is {seen['off']:.2g} off, relative, from the unmerged one's."
+        if not seen["moved"] > 1e-3:
+            return "The output is that of the base: no adapter has been merged."
+        return None
+
+
+PARTS = (
+    Part("x4.layer", ("LoRALinear",), (StartsAsTheBase, CorrectsByAlphaOverRank, MergesOnce)),
+    Part("x4.adapter", ("adapter_config", "trained_parameters"), (AdapterSitsWhereItShould, CountIsPredicted)),
+    Part("x4.plan", ("fine_tune_plan",), (PlanFits, PlanUsesTheRoom)),
+    Part("x4.finetune", ("fine_tune", "merged_model"), (LearnsTheNewText, BaseIsFrozen, MergedIsEqual)),
+)

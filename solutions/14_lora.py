@@ -1,0 +1,816 @@
+# %% [markdown] name="title"
+# # 14 · LoRA, and 7B in 24 GB
+#
+# **A frozen model needs no gradients and no optimizer state. Train a small correction beside it: what is left to hold is the model itself, in as few bits as it bears, and its activations.**
+#
+# | | |
+# |---|---|
+# | After this you can | write LoRA in thirty lines and merge it; say where its memory goes and why activations stay; choose rank, alpha and targets; fine-tune on a 4-bit base; plan a 7B fine-tune for a GPU of 24 GB or 16 GB before renting it; choose between features, head, LoRA and full fine-tuning |
+# | Time | 120 minutes |
+# | Difficulty | ●●○ |
+# | Needs | a CPU; with a GPU of 20 GB or more one cell runs the shape of a 7B model; QLoRA wants bitsandbytes |
+# | Before this | labs 01, 03, 04 and 05 |
+# | Syllabus | T25, C16, T28 |
+
+# %% name="setup" setup=true
+import contextlib
+import copy
+import importlib.util
+import json
+import math
+import os
+import tempfile
+import time
+import warnings
+from pathlib import Path
+
+from helpers import (
+    COLOURS,
+    TENANTS,
+    Claims,
+    GiB,
+    MemoryMeter,
+    Prediction,
+    Recipe,
+    check,
+    count_parameters,
+    device_name,
+    english,
+    explore,
+    find_gpu,
+    human_bytes,
+    pick_device,
+    plan_many,
+    python_source,
+    show,
+    tenant_bars,
+    tenant_table,
+)
+
+import torch
+import torch.nn.functional as F
+from matplotlib.figure import Figure
+from peft import LoraConfig, PeftModel, get_peft_model, prepare_model_for_kbit_training
+from torch import nn
+from transformers import BitsAndBytesConfig, LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+
+claims = Claims()
+device = pick_device()
+print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}")
+
+# %% [markdown] name="idea_text"
+# ## 1 · A correction of low rank
+#
+# A city map is printed once, in a large book. A roadwork changes it every week. Nobody prints a new book: a transparent sheet with the changes is laid over the page.
+#
+# Fine-tuning moves the weights W of a layer by some ΔW. **LoRA** (*low-rank adaptation*) leaves W as it is and writes ΔW as a product of two thin matrices:
+#
+# y = x Wᵀ + (α / r) · (x Aᵀ) Bᵀ, with A of shape (r, in) and B of shape (out, r).
+#
+# B starts at zero, so at first nothing is changed. Only A and B are trained. The factor α / r lets you change the rank r without finding a new learning rate.
+
+
+# %% name="lora"
+class LoRA(nn.Module):
+    """A frozen linear layer and a trained correction of rank r."""
+
+    def __init__(self, linear, rank, alpha):
+        super().__init__()
+        self.linear = linear.requires_grad_(False)
+        like = {"device": linear.weight.device, "dtype": torch.float32}
+        self.A = nn.Parameter(torch.empty(rank, linear.in_features, **like))
+        self.B = nn.Parameter(torch.zeros(linear.out_features, rank, **like))  # zero: the first step starts from W
+        nn.init.kaiming_uniform_(self.A, a=math.sqrt(5))  # as nn.Linear's own
+        self.scale = alpha / rank
+
+    def forward(self, x):
+        return self.linear(x) + self.scale * F.linear(F.linear(x, self.A), self.B)
+
+    @torch.no_grad()
+    def merged(self):
+        """An ordinary linear layer that does the same: the sheet is printed into the map."""
+        linear = copy.deepcopy(self.linear)
+        linear.weight += self.scale * (self.B @ self.A)
+        return linear
+
+
+torch.manual_seed(0)
+plain = nn.Linear(64, 48)
+x = torch.randn(5, 64)
+layer = LoRA(copy.deepcopy(plain), rank=4, alpha=8)
+print("before training, LoRA == plain:", torch.equal(layer(x), plain(x)))
+layer(x).square().mean().backward()
+print(f"gradients: A {layer.A.grad.norm():.3f}, B {layer.B.grad.norm():.3f}, W {layer.linear.weight.grad}")
+with torch.no_grad():
+    layer.B.normal_()
+distance = ((layer.merged()(x) - layer(x)).norm() / layer(x).norm()).item()
+print(f"with B set at random, merged and unmerged differ by {distance:.1e}")
+claims.record("T25", "merged and unmerged LoRA are equal", "nn.Linear(64, 48), r=4", distance, "relative", 0, 1e-5)
+
+# %% [markdown] name="lora_explained"
+# A's gradient is zero at the first step, for it is multiplied by B, which is zero; B moves first, then A. If both were zero, neither would ever move. If both were random, the model would be damaged before training begins.
+#
+# ### How many parameters
+#
+# **Predict.** Llama-2-7B has 32 layers of width 4,096. LoRA with r = 16 on q, k, v and o, each of 4,096 × 4,096. How many parameters are trained?
+
+# %% name="guess_count"
+my_guess = None  # millions
+### BEGIN GUESS
+my_guess = 32 * 4 * 16 * (4096 + 4096) / 1e6
+### END GUESS
+count_guess = Prediction("Trained parameters of 7B with LoRA r=16 on q, k, v, o", my_guess, "million")
+
+# %% name="count"
+ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
+with torch.device("meta"):  # shapes only: no byte is allocated
+    seven = LlamaForCausalLM(
+        LlamaConfig(hidden_size=4096, intermediate_size=11008, num_hidden_layers=32, num_attention_heads=32)
+    )
+    adapted = get_peft_model(seven, LoraConfig(r=16, lora_alpha=32, target_modules=ATTENTION))
+trained = sum(p.numel() for p in adapted.parameters() if p.requires_grad)
+total = count_parameters("llama-2-7b")
+count_guess.reveal(trained / 1e6)
+print(f"{trained:,} of {total:,}: {trained / total:.2%}")
+claims.record("C16", "about 20M trained parameters", "Llama-2-7B, r=16 on q, k, v, o", trained / 1e6, "million", 19, 21)
+claims.record("C16", "0.1 to 1 % of the model", "Llama-2-7B, r=16 on q, k, v, o", 100 * trained / total, "%", 0.1, 1)
+del seven, adapted
+
+# %% [markdown] name="base_text"
+# The share holds; "about 20 million" was rounded generously.
+#
+# ## 2 · A base to adapt
+#
+# To fine-tune we need a model that knows something. So a small Llama first learns English, here and now: bytes of Python's manual (about half a minute). Then it is asked to read something else: Python source code.
+
+
+# %% name="base"
+LENGTH, BATCH = 64, 16
+prose, code = english(device), python_source(device)
+
+
+def windows(ids, n, seed):
+    """n stretches of LENGTH bytes, drawn at random: (n, LENGTH)."""
+    starts = torch.randint(len(ids) - LENGTH, (n,), generator=torch.Generator().manual_seed(seed))
+    return torch.stack([ids[i : i + LENGTH] for i in starts.tolist()])
+
+
+def loss_of(model, ids):
+    return model(input_ids=ids, labels=ids).loss  # the model shifts the labels by itself
+
+
+@torch.no_grad()
+def evaluate(model, text):
+    was_training = model.training
+    model.eval()
+    loss = loss_of(model, windows(text.test_x, 64, seed=1)).item()
+    model.train(was_training)
+    return loss
+
+
+def train(model, text, steps, lr, seed=0):
+    """Train what is trainable; return the seconds."""
+    trained = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=lr, weight_decay=0.0)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, lr, steps, pct_start=0.1)
+    model.train()
+    start = time.perf_counter()
+    for step in range(steps):
+        loss_of(model, windows(text.train_x, BATCH, seed=1000 * seed + step)).backward()
+        nn.utils.clip_grad_norm_(trained, 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        schedule.step()
+    return time.perf_counter() - start
+
+
+def make_llama():
+    torch.manual_seed(0)
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=256, hidden_size=96, intermediate_size=256, num_hidden_layers=3, num_attention_heads=3,
+            max_position_embeddings=LENGTH, tie_word_embeddings=False,
+        )
+    ).to(device)  # fmt: skip
+
+
+base = make_llama()
+print(
+    f"{sum(p.numel() for p in base.parameters()):,} parameters; before training {evaluate(base, prose):.2f} nats a byte"
+)
+seconds = train(base, prose, steps=250, lr=5e-3)
+before = {"English": evaluate(base, prose), "Python": evaluate(base, code)}
+print(f"after {seconds:.0f} s: English {before['English']:.2f}, Python {before['Python']:.2f}")
+
+# %% [markdown] name="memory_text"
+# ## 3 · Where the memory goes
+#
+# Four ways to go on, one training step each: everything is trained; LoRA by hand on q, k, v, o; PEFT's LoRA, which should be the same; and PEFT with activation checkpointing.
+#
+# **Predict.** To what share do gradients and optimizer state fall with LoRA of rank 8? And to what share do the **activations**?
+
+# %% name="guess_activations"
+my_guess = None  # a share, such as 0.5
+### BEGIN GUESS
+my_guess = 0.8  # the gradient still runs down through all layers
+### END GUESS
+activations_guess = Prediction("Activations with LoRA / with full training", my_guess, "of full training")
+
+
+# %% name="memory"
+def by_hand(model, rank=8, alpha=16, targets=ATTENTION):
+    """Freeze the model and put a LoRA in front of each layer named in `targets`."""
+    model.requires_grad_(False)
+    for block in model.model.layers:
+        for parent in (block.self_attn, block.mlp):
+            for name, child in list(parent.named_children()):
+                if name in targets:
+                    setattr(parent, name, LoRA(child, rank, alpha))
+    return model
+
+
+def with_peft(model, rank=8, alpha=16, targets=ATTENTION):
+    torch.manual_seed(0)
+    return get_peft_model(model, LoraConfig(r=rank, lora_alpha=alpha, target_modules=list(targets)))
+
+
+def checkpointed(model):
+    model = with_peft(model)
+    model.enable_input_require_grads()  # see below
+    model.gradient_checkpointing_enable({"use_reentrant": True})
+    model.config.use_cache = False
+    return model
+
+
+def measured(model):
+    """The meter of a second training step: the first one makes the optimizer's state."""
+    model.train()
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-4, foreach=False)
+    ids = windows(code.train_x, BATCH, seed=0)
+    for _ in range(2):
+        meter = MemoryMeter(model, optimizer)
+        with meter:
+            loss_of(model, ids).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return meter
+
+
+ways = {"full": lambda model: model, "LoRA by hand": by_hand, "PEFT": with_peft, "PEFT + ckpt": checkpointed}
+meters = {name: measured(way(copy.deepcopy(base))) for name, way in ways.items()}
+print(tenant_table(meters))
+full, lora, peft_meter, ckpt = meters.values()
+activations_guess.reveal(lora.largest["activations"] / full.largest["activations"])
+show(
+    tenant_bars({name: meter.at_peak for name, meter in meters.items()}, TENANTS, "At the peak of a training step"),
+    "Full training and LoRA have nearly the same activations; LoRA's gradients and optimizer state are hardly to be seen. Checkpointing shrinks the activations.",
+)
+claims.record(
+    "T25",
+    "LoRA: gradients and optimizer state vanish",
+    "small Llama, r=8 on q, k, v, o",
+    (lora.largest["gradients"] + lora.largest["optimizer state"])
+    / (full.largest["gradients"] + full.largest["optimizer state"]),
+    "of full training",
+    0,
+    0.1,
+)
+claims.record(
+    "T25",
+    "activations stay",
+    "small Llama, r=8 on q, k, v, o",
+    lora.largest["activations"] / full.largest["activations"],
+    "of full training",
+    0.7,
+    1.1,
+)
+
+# %% [markdown] name="memory_explained"
+# The static part is what LoRA saves: gradients and moments exist only for A and B. Activations are another matter. To reach the A and B of the first layer, the gradient must run down through **all** layers above, and each operation on its way needs what it saved: the nonlinear ones their inputs, attention its q, k and v. What
+# a *frozen* linear layer would have kept for its own weight gradient, its input, is no longer needed; but where a LoRA stands beside it, A needs that same input. So: full static savings, few savings of activations. Hence checkpointing, the fourth row.
+#
+# ### A trap: checkpointing a frozen model
+#
+# Reentrant checkpointing (lab 05) looks at the *inputs* of a block to see whether a gradient is wanted. With a frozen embedding no input wants one. Then nothing is recorded, and nothing is trained.
+
+
+# %% name="trap"
+def gradient_with(reentrant, hook):
+    model = with_peft(copy.deepcopy(base))
+    model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+    if hook:
+        model.enable_input_require_grads()
+    else:
+        model.disable_input_require_grads()
+    model.config.use_cache = False
+    model.train()
+    loss = loss_of(model, windows(code.train_x, 2, seed=0))
+    if not loss.requires_grad:
+        return "none: the loss has no graph"
+    loss.backward()
+    return f"{sum(p.grad.norm() for p in model.parameters() if p.grad is not None):.3f}"
+
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # PyTorch warns: "None of the inputs have requires_grad=True"
+    for reentrant in (True, False):
+        for hook in (False, True):
+            print(
+                f"use_reentrant={reentrant!s:5} enable_input_require_grads={hook!s:5} gradient: {gradient_with(reentrant, hook)}"
+            )
+
+# %% [markdown] name="trap_explained"
+# Say `enable_input_require_grads()`, or `use_reentrant=False`. PEFT's `get_peft_model` and the Trainer do the first for you in most cases; look at a gradient once before you pay for a night of training.
+#
+# ## 4 · Does it learn, and does the base survive?
+#
+# Full fine-tuning and LoRA on Python source, with the same number of steps. Then both are asked for English again.
+
+# %% name="adapt"
+STEPS = 50
+results = {}
+tuned = {}
+for name, way, lr in (("full", ways["full"], 2e-3), ("LoRA", by_hand, 1e-2), ("PEFT", with_peft, 1e-2)):
+    model = way(copy.deepcopy(base))
+    seconds = train(model, code, STEPS, lr)
+    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    results[name] = evaluate(model, code), evaluate(model, prose)
+    tuned[name] = model
+    print(
+        f"{name:5} trains {trained:>9,} parameters, {seconds:4.1f} s: Python {before['Python']:.2f} -> {results[name][0]:.2f}, English {before['English']:.2f} -> {results[name][1]:.2f}"
+    )
+with tuned["PEFT"].disable_adapter():
+    unharmed = evaluate(tuned["PEFT"], prose)
+print(f"PEFT with the adapter switched off: English {unharmed:.4f}, before {before['English']:.4f}")
+claims.record(
+    "T25", "the base is unharmed", "English, adapter off / before", unharmed / before["English"], "times the loss", 1, 1
+)
+claims.record(
+    "T25",
+    "LoRA learns most of what full fine-tuning learns",
+    f"Python source, {STEPS} steps, r=8",
+    (before["Python"] - results["PEFT"][0]) / (before["Python"] - results["full"][0]),
+    "of the fall in loss",
+    0.5,
+    1.1,
+)
+
+# %% [markdown] name="adapt_explained"
+# Full fine-tuning wins by some, on Python, and pays in English: it has written over what it knew. LoRA with the adapter on forgets some English, too; but the adapter can be taken off, and the base is there to the last bit. One base and many adapters: that is how they are served.
+#
+# ## 5 · Rank, alpha, targets
+#
+# **Predict.** What matters more for the loss here: twice the rank, or twice the layers that have a LoRA?
+
+# %% name="sweep"
+MLP = ["gate_proj", "up_proj", "down_proj"]
+settings = {
+    "r=2 on q, k, v, o": {"rank": 2, "alpha": 4},
+    "r=8 on q, k, v, o": {"rank": 8, "alpha": 16},
+    "r=32 on q, k, v, o": {"rank": 32, "alpha": 64},
+    "r=8, alpha 2": {"rank": 8, "alpha": 2},
+    "r=8, alpha 64": {"rank": 8, "alpha": 64},
+    "r=8 on q, v": {"rank": 8, "alpha": 16, "targets": ["q_proj", "v_proj"]},
+    "r=8 on all linear layers": {"rank": 8, "alpha": 16, "targets": ATTENTION + MLP},
+}
+swept = {}
+print(f"{'':26}{'trained':>9}{'Python':>8}")
+for name, options in settings.items():
+    model = with_peft(copy.deepcopy(base), **options)
+    train(model, code, 30, 1e-2)
+    swept[name] = evaluate(model, code)
+    print(f"{name:26}{sum(p.numel() for p in model.parameters() if p.requires_grad):>9,}{swept[name]:>8.3f}")
+claims.record(
+    "T25",
+    "more targets help more than more rank",
+    "gain of all layers at r=8 / gain of r=32 on q, k, v, o, over r=8 on q, k, v, o",
+    swept["r=32 on q, k, v, o"] - swept["r=8 on all linear layers"],
+    "nats better",
+    0,
+    2,
+)
+
+# %% [markdown] name="sweep_explained"
+# Rank moves little; where the correction may act moves more. Alpha is a learning rate in disguise: 2 learns slowly. Nothing of this is a law: the table is yours to extend.
+#
+# ## 6 · QLoRA: the base in 4 bits
+#
+# A frozen base is read and never written. So it may be kept in 4 bits: **NF4**, sixteen levels placed as a bell curve needs them, with a scale for each block of 64 weights. At each use a layer is unpacked to 16 bits, multiplied, and dropped.
+#
+# **Predict.** How many bytes does a weight of the quantised layers take, the scales (FP32, one for 64) included?
+
+# %% name="guess_nf4"
+my_guess = None  # bytes
+### BEGIN GUESS
+my_guess = 0.5 + 4 / 64
+### END GUESS
+nf4_guess = Prediction("NF4, bytes a weight", my_guess, "bytes")
+
+# %% name="qlora"
+if importlib.util.find_spec("bitsandbytes"):
+    with tempfile.TemporaryDirectory() as folder:
+        base.save_pretrained(folder)
+        quantized = LlamaForCausalLM.from_pretrained(
+            folder,
+            device_map={"": str(device)},
+            quantization_config=BitsAndBytesConfig(
+                load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.float32
+            ),
+        )
+    packed = [m for m in quantized.modules() if type(m).__name__ == "Linear4bit"]
+    weights = sum(m.in_features * m.out_features for m in packed)
+    nbytes = sum(m.weight.nbytes + m.weight.quant_state.absmax.nbytes for m in packed)
+    nf4_guess.reveal(nbytes / weights)
+    print(f"{len(packed)} layers, {weights:,} weights: FP32 {human_bytes(4 * weights)}, NF4 {human_bytes(nbytes)}")
+    print(f"loss of the quantised base: English {evaluate(quantized, prose):.3f} ({before['English']:.3f} in FP32)")
+    qlora = with_peft(prepare_model_for_kbit_training(quantized, use_gradient_checkpointing=False))
+    train(qlora, code, STEPS, 1e-2)
+    gap = evaluate(qlora, code) - results["PEFT"][0]
+    print(f"QLoRA on Python: {evaluate(qlora, code):.3f}, LoRA on the FP32 base {results['PEFT'][0]:.3f}")
+    claims.record(
+        "T25", "NF4 base: 4.5 bits a weight", "small Llama, blocks of 64", 8 * nbytes / weights, "bits", 4.4, 4.6
+    )
+    claims.record("T25", "QLoRA learns what LoRA learns", f"Python source, {STEPS} steps", gap, "nats worse", -0.1, 0.1)
+else:
+    print("bitsandbytes is not installed, so this cell does nothing: pip install bitsandbytes")
+
+# %% [markdown] name="ladder_text"
+# ## 7 · The ladder: 7B, from 100 GiB down
+#
+# Now the case for which all this was made: Llama-2-7B, sequences of 512 tokens, one at a time. Each rung changes one thing. The planner (lab 01) runs each recipe without memory; to be quick it runs 4 and 8 of the 32 layers, and since all layers are alike the rest is a straight line.
+# Beside it stands what a much-read guide says, where it gives a figure.
+#
+# **Predict.** Full training in FP32 with AdamW, 6.74 billion parameters. How many GiB at the peak?
+
+# %% name="guess_ladder"
+my_guess = None  # GiB
+### BEGIN GUESS
+my_guess = 6.74e9 * 16 / 2**30 + 6  # 16 bytes each, and something for activations
+### END GUESS
+fp32_guess = Prediction("7B, FP32, AdamW, peak", my_guess, "GiB")
+my_guess = None  # GiB, for BF16 weights, LoRA, checkpointing
+### BEGIN GUESS
+my_guess = 6.74e9 * 2 / 2**30 + 1
+### END GUESS
+lora_guess = Prediction("7B, BF16, LoRA, checkpointing, peak", my_guess, "GiB")
+
+# %% name="ladder"
+SHAPE = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096, "intermediate_size": 11008, "num_attention_heads": 32,
+    "num_key_value_heads": 32, "vocab_size": 32000, "max_position_embeddings": 4096, "tie_word_embeddings": False,
+}  # fmt: skip
+adapters = {"lora_rank": 16, "lora_targets": tuple(ATTENTION), "optimizer_impl": "fused"}
+rungs = {  # name: (recipe, GB that the guide says)
+    "FP32, AdamW": ({"precision": "fp32", "optimizer_impl": "fused"}, 114),
+    "BF16 autocast, FP32 AdamW": ({"precision": "bf16-amp", "optimizer_impl": "fused"}, 112),
+    "all in BF16": ({"precision": "bf16", "optimizer_impl": "fused"}, None),
+    "+ LoRA r=16": ({"precision": "bf16", **adapters}, 14.3),
+    "+ checkpointing": ({"precision": "bf16", "checkpointing": "every", **adapters}, None),
+    "+ 32 micro-batches": ({"precision": "bf16", "checkpointing": "every", "accumulate": 32, **adapters}, None),
+    "+ base in NF4": ({"precision": "bf16", "checkpointing": "every", "quantize": "nf4-dq", **adapters}, None),
+    "the same, FP16 for a T4": (
+        {"precision": "fp16-amp", "checkpointing": "every", "quantize": "nf4-dq", **adapters},
+        None,
+    ),
+}
+lengths = {  # for the figure below
+    f"{name}, {seq} tokens": {**recipe, "seq": seq}
+    for name, recipe in (("LoRA", rungs["+ checkpointing"][0]), ("QLoRA", rungs["+ base in NF4"][0]))
+    for seq in (1024, 4096)
+}
+recipes = {name: recipe for name, (recipe, _) in rungs.items()} | lengths
+with tempfile.TemporaryDirectory() as folder:
+    for layers in (4, 8):
+        (Path(folder) / f"{layers}.json").write_text(json.dumps(SHAPE | {"num_hidden_layers": layers}))
+    plans = plan_many([Recipe(str(Path(folder) / f"{n}.json"), **r) for r in recipes.values() for n in (4, 8)])
+peaks = {}
+for i, name in enumerate(recipes):
+    four, eight = (one.peak_allocated_bytes for one in plans[2 * i : 2 * i + 2])
+    peaks[name] = four + (32 - 4) * (eight - four) / 4
+print(f"{'7B, 512 tokens':28}{'planned':>10}{'the guide says':>17}")
+for name, (_, said) in rungs.items():
+    print(f"{name:28}{peaks[name] / GiB:>6.1f} GiB" + (f"{said * 1e9 / GiB:>13.1f} GiB" if said else ""))
+fp32_guess.reveal(peaks["FP32, AdamW"] / GiB)
+lora_guess.reveal(peaks["+ checkpointing"] / GiB)
+for name, (_, said) in rungs.items():
+    if said:
+        claims.record(
+            "T25",
+            f"about {said} GB",
+            f"7B, 512 tokens: {name}, planned",
+            peaks[name] / 1e9,
+            "GB",
+            said * 0.9,
+            said * 1.1,
+        )
+claims.record(
+    "T25",
+    "LoRA on 7B fits 24 GB",
+    "BF16, checkpointing, 512 tokens, planned",
+    peaks["+ checkpointing"] / GiB,
+    "GiB",
+    0,
+    22,
+)
+claims.record(
+    "T25",
+    "QLoRA on 7B fits a free T4 (14.75 GiB)",
+    "FP16 autocast, 512 tokens, planned",
+    peaks["the same, FP16 for a T4"] / GiB,
+    "GiB",
+    0,
+    13,
+)
+
+# %% [markdown] name="ladder_explained"
+# - **Autocast saves nothing here**: weights, gradients and moments stay in FP32, and one sequence of 512 tokens has few activations to halve. It even adds BF16 copies of the weights (lab 03).
+# - **LoRA** is the great step: 6.74 billion parameters no longer have gradients or moments. The guide's figure is the static part; activations come on top, as it says itself.
+# - **Checkpointing** takes most of those away. **Accumulation** changes no byte: it makes the batch of 32 that a fine-tune wants out of micro-batches of one.
+# - **NF4** shrinks what is left, the frozen weights. (Embedding and head stay in 16 bits.)
+# - A **T4**, the free GPU of Colab, has no BF16: FP16 autocast with a scaler (lab 03), and adapters in FP32.
+#
+# ### Play: how long may a sequence be?
+
+# %% name="play"
+GPUS = ("t4-16gb", "l4-24gb", "rtx-4090-24gb", "a100-40gb")
+
+
+def sequence(base_in, gpu_name, tokens_in_a_micro_batch):
+    kind = "QLoRA" if base_in == "NF4" else "LoRA"
+    short, long = (peaks[f"{kind}, {seq} tokens"] for seq in (1024, 4096))
+    a_token = (long - short) / 3072
+    room = find_gpu(gpu_name).total
+    figure = Figure(figsize=(7, 3), layout="constrained")
+    axes = figure.add_subplot()
+    tokens = (0, 16384)
+    axes.plot(tokens, [(short + (t - 1024) * a_token) / GiB for t in tokens], color=COLOURS[0], label="peak")
+    here = (short + (tokens_in_a_micro_batch - 1024) * a_token) / GiB
+    axes.plot(tokens_in_a_micro_batch, here, "o", color=COLOURS[1], label=f"{here:.1f} GiB")
+    axes.axhline(room / GiB, color="black", ls=":", label=gpu_name)
+    axes.set(
+        title=f"7B, LoRA r=16, checkpointing: {1024 * 1024 * a_token / 2**30:.2f} MiB a token",
+        xlabel="tokens in a micro-batch", ylabel="GiB allocated", ylim=(0, None),
+    )  # fmt: skip
+    figure.legend(loc="outside right upper", frameon=False)
+    return figure
+
+
+explore(
+    sequence,
+    "A rising line: peak memory against tokens in a micro-batch, with the size of a GPU as a horizontal line.",
+    base_in=("BF16", ("BF16", "NF4")),
+    gpu_name=("rtx-4090-24gb", GPUS),
+    tokens_in_a_micro_batch=(2048, range(512, 16385, 512)),
+)
+
+# %% [markdown] name="real_text"
+# How many tokens fit the 4090 with a BF16 base, and how many with NF4? Leave a tenth for what the allocator reserves (lab 06).
+#
+# ### The real thing, where there is a GPU
+#
+# With a GPU of 20 GiB or more the next cell runs the 7B shape with random weights: memory and speed do not care what the weights are. Set `TAS_MODEL` to the name or folder of a Hugging Face model to take that one.
+
+# %% name="real"
+room = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else 0
+if room >= 20 * GiB:
+    name = os.environ.get("TAS_MODEL")
+    if name:
+        seven = LlamaForCausalLM.from_pretrained(name, dtype=torch.bfloat16, device_map={"": str(device)})
+    else:
+        torch.set_default_dtype(torch.bfloat16)
+        with device:
+            seven = LlamaForCausalLM(
+                LlamaConfig(**{k: v for k, v in SHAPE.items() if k != "model_type"}, num_hidden_layers=32)
+            )
+        torch.set_default_dtype(torch.float32)
+    seven.config.use_cache = False
+    seven = get_peft_model(
+        seven, LoraConfig(r=16, lora_alpha=32, target_modules=ATTENTION), autocast_adapter_dtype=False
+    )
+    seven.gradient_checkpointing_enable({"use_reentrant": False})
+    optimizer = torch.optim.AdamW([p for p in seven.parameters() if p.requires_grad], lr=1e-4, fused=True)
+    ids = torch.randint(seven.config.vocab_size, (1, 512), device=device)
+    for step in range(4):
+        if step == 1:
+            torch.cuda.reset_peak_memory_stats()
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+        seven(input_ids=ids, labels=ids).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    torch.cuda.synchronize()
+    speed = 3 * ids.numel() / (time.perf_counter() - start)
+    peak = torch.cuda.max_memory_allocated()
+    print(
+        f"7B, LoRA, checkpointing, 512 tokens: peak {peak / GiB:.2f} GiB (planned {peaks['+ checkpointing'] / GiB:.2f}), reserved {torch.cuda.max_memory_reserved() / GiB:.2f}; {speed:,.0f} tokens/s"
+    )
+    claims.record(
+        "T25",
+        "the plan is right",
+        "7B, LoRA, 512 tokens, this GPU",
+        peak / peaks["+ checkpointing"],
+        "x planned",
+        0.97,
+        1.03,
+    )
+    del seven, optimizer
+else:
+    print("No GPU of 20 GiB or more here, so this cell does nothing; the plan above stands alone.")
+
+# %% [markdown] name="trainer_text"
+# ## 8 · In practice: the Trainer, saving, merging
+#
+# Most fine-tunes are started with Hugging Face's `Trainer`. Everything on the ladder is an argument. (Some names have changed: `eval_strategy` was `evaluation_strategy`, `use_cpu` was `no_cuda`, and `warmup_steps` takes the place of `warmup_ratio`.)
+
+# %% name="trainer"
+with tempfile.TemporaryDirectory() as folder:
+    arguments = TrainingArguments(
+        output_dir=folder,
+        max_steps=6,
+        per_device_train_batch_size=4,  # the micro-batch
+        gradient_accumulation_steps=4,  # effective batch 16
+        learning_rate=1e-2,
+        lr_scheduler_type="cosine",
+        warmup_steps=1,
+        bf16=device.type != "cuda" or torch.cuda.is_bf16_supported(),  # fp16=True on a T4
+        gradient_checkpointing=True,
+        gradient_checkpointing_kwargs={"use_reentrant": False},
+        optim="adamw_torch",
+        logging_steps=2,
+        save_strategy="no",
+        report_to="none",
+        use_cpu=device.type == "cpu",
+        disable_tqdm=True,
+        dataloader_pin_memory=device.type == "cuda",
+    )
+    rows = [{"input_ids": row, "labels": row} for row in windows(code.train_x, 96, seed=5).cpu()]
+    trainer = Trainer(with_peft(copy.deepcopy(base)), arguments, train_dataset=rows)
+    trainer.train()
+print(
+    f"after {trainer.state.global_step} updates of 16 rows: Python {evaluate(trainer.model.to(device), code):.3f}, before {before['Python']:.3f}"
+)
+
+# %% [markdown] name="save_text"
+# An adapter is saved without its base: a small file. It is loaded onto the base again, or merged into it for good; then no trace of LoRA is left, and no extra time is spent.
+
+# %% name="save"
+ids = windows(code.test_x, 4, seed=3)
+model = tuned["PEFT"].eval()
+with torch.no_grad(), tempfile.TemporaryDirectory() as folder:
+    wanted = model(input_ids=ids).logits
+    model.save_pretrained(folder)
+    size = sum(path.stat().st_size for path in Path(folder).glob("adapter_model*"))
+    loaded = PeftModel.from_pretrained(copy.deepcopy(base), folder).eval()
+    distances = {"loaded": (loaded(input_ids=ids).logits - wanted).norm() / wanted.norm()}
+    merged = loaded.merge_and_unload()
+    distances["merged"] = (merged(input_ids=ids).logits - wanted).norm() / wanted.norm()
+print(f"the adapter's file: {human_bytes(size)}; the base: {human_bytes(sum(p.nbytes for p in base.parameters()))}")
+for name, distance in distances.items():
+    print(f"{name:7} differs by {distance:.1e}; a {type({'loaded': loaded, 'merged': merged}[name]).__name__}")
+same = {name for name, _ in merged.named_parameters()} == {name for name, _ in base.named_parameters()}
+print("the merged model has the parameters of the base, by name:", same)
+claims.record("T25", "merged equals unmerged", "small Llama, PEFT", distances["merged"].item(), "relative", 0, 1e-5)
+
+# %% [markdown] name="roads_text"
+# ## 9 · What comes next: four roads of transfer learning
+#
+# A model that was trained for one thing can serve another in four ways: its **features** are computed once, and a small classifier learns from them; a new **head** is trained on the frozen body; **LoRA** and head; or **everything**. The task: which of eight
+# parts of Python's library does a stretch of 64 bytes come from?
+#
+# **Predict.** Which road is the most accurate after the same number of steps, and which is the best for its price?
+
+# %% name="roads"
+CHAPTERS, PER, ROAD_STEPS = 8, 60, 50
+part = len(code.train_x) // CHAPTERS
+
+
+def chapters(n, seed, test):
+    """n windows of each chapter: the last fifth of each is kept for testing."""
+    rows, labels = [], []
+    for chapter in range(CHAPTERS):
+        whole = code.train_x[chapter * part : (chapter + 1) * part]
+        rows.append(windows(whole[int(0.8 * part) :] if test else whole[: int(0.8 * part)], n, seed + chapter))
+        labels += [chapter] * n
+    return torch.cat(rows), torch.tensor(labels, device=device)
+
+
+class Reader(nn.Module):
+    """A language model's body, the mean of its outputs over the text, and a linear head."""
+
+    def __init__(self, body):
+        super().__init__()
+        self.body, self.head = body, nn.Linear(body.config.hidden_size, CHAPTERS).to(device)
+
+    def features(self, ids):
+        return self.body(input_ids=ids, use_cache=False).last_hidden_state.mean(1)
+
+    def forward(self, ids):
+        return self.head(self.features(ids))
+
+
+train_ids, train_y = chapters(PER, 100, test=False)
+test_ids, test_y = chapters(40, 200, test=True)
+
+
+def road(name):
+    torch.manual_seed(0)
+    model = copy.deepcopy(base)
+    if name == "LoRA and head":
+        model = with_peft(model).base_model.model
+    elif name != "everything":
+        model.requires_grad_(False)
+    reader = Reader(model.model)
+    inputs, forward = train_ids, reader
+    meter = MemoryMeter(device=device)
+    start = time.perf_counter()
+    if name == "features":
+        with torch.no_grad():
+            inputs, forward = torch.cat([reader.features(ids) for ids in train_ids.split(BATCH)]), reader.head
+    trained = [p for p in reader.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=1e-2 if len(trained) == 2 else 3e-3)
+    generator = torch.Generator().manual_seed(0)
+    for step in range(ROAD_STEPS):
+        rows = torch.randint(len(inputs), (2 * BATCH,), generator=generator).to(device)
+        with meter if step == 1 else contextlib.nullcontext():
+            F.cross_entropy(forward(inputs[rows]), train_y[rows]).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    seconds = time.perf_counter() - start
+    with torch.no_grad():
+        right = torch.cat([reader(ids).argmax(1) for ids in test_ids.split(64)]) == test_y
+    return 100 * right.float().mean().item(), sum(p.numel() for p in trained), meter.peak_bytes, seconds
+
+
+print(f"{'':16}{'accuracy':>9}{'trained':>10}{'memory of a step':>18}{'time':>8}   (guessing: {100 / CHAPTERS:.1f} %)")
+roads = {}
+for name in ("features", "head", "LoRA and head", "everything"):
+    roads[name] = road(name)
+    accuracy, trained, peak, seconds = roads[name]
+    print(f"{name:16}{accuracy:>8.1f}%{trained:>10,}{human_bytes(peak):>18}{seconds:>7.1f}s")
+claims.record(
+    "T28",
+    "features: the least memory",
+    "features / everything, small Llama",
+    roads["features"][2] / roads["everything"][2],
+    "of the bytes",
+    0,
+    0.2,
+)
+claims.record(
+    "T28",
+    "LoRA comes near full fine-tuning",
+    f"{CHAPTERS} classes, {ROAD_STEPS} steps",
+    roads["LoRA and head"][0] - roads["everything"][0],
+    "points",
+    -5,
+    20,
+)
+
+# %% [markdown] name="roads_explained"
+# Features cost next to nothing: the body runs once over the data, forward only. Head only has the same accuracy for more time, for it runs the frozen body in each step; it pays when the data are augmented anew each time. Moving the body, by LoRA or wholly, buys accuracy with memory. Start at the
+# top of the table and go down only as far as you need.
+#
+# ## 10 · Your turn: many adapters on one base
+#
+# One base serves many customers, each with an adapter of its own, in **one** batch.
+#
+# **Contract.** `serve(x, weight, A, B, scale, which)` returns y of shape (N, out).
+#
+# - `x` (N, in); `weight` (out, in), the frozen base; `A` (K, r, in) and `B` (K, out, r), K adapters; `scale` a float; `which` (N,) of int64: the adapter of each row, or **-1** for the base alone.
+# - Row i is `x[i] Wᵀ + scale · (x[i] A[k]ᵀ) B[k]ᵀ` with `k = which[i]`.
+# - The base is multiplied once, for all rows together. No (out, in) matrix is made, neither for a row nor for an adapter, and none for K = 1.
+# - Gradients reach `A` and `B` (adapters that no row uses get zero, or none), and `x`. Nothing given is changed. Any dtype, any K and N, also N = 0.
+
+
+# %% name="serve" answer=true reveal=true
+def serve(x, weight, A, B, scale, which):
+    ### BEGIN SOLUTION
+    y = x @ weight.T
+    correction = torch.zeros_like(y)
+    for k in which[which >= 0].unique().tolist():
+        rows = (which == k).nonzero().squeeze(1)
+        correction = correction.index_add(0, rows, (x[rows] @ A[k].T) @ B[k].T)
+    return y + scale * correction
+    ### END SOLUTION
+
+
+# %% name="serve_check"
+check("lab14.serve", serve)
+
+# %% [markdown] name="summary_text"
+# ## 11 · What this run measured
+
+# %% name="summary"
+claims
+
+# %% [markdown] name="recap"
+# ## Recap
+#
+# - LoRA trains two thin matrices beside each frozen layer. Gradients and optimizer state vanish; activations stay, so add checkpointing.
+# - B starts at zero. α / r is a learning rate. More targets beat more rank.
+# - 4-bit NF4 keeps the frozen base at 4.5 bits a weight, and learning hardly notices.
+# - An adapter is a small file; the base survives to the last bit; merging costs nothing afterwards.
+#
+# **What to reach for when.** Few data and a fitting base: features. A GPU of 24 GB and 7B: LoRA in BF16 with checkpointing. 16 GB or less: QLoRA. A new language or domain, and the GPUs: full fine-tuning, sharded (lab 12). The exercise X4 is next.
+#
+# **Sources.** Hu et al. 2021, *LoRA: Low-Rank Adaptation of Large Language Models*; Dettmers et al. 2023, *QLoRA: Efficient Finetuning of Quantized LLMs*; Biderman et al. 2024, *LoRA Learns Less and Forgets Less*; documentation of PEFT, bitsandbytes and the Transformers `Trainer`.

@@ -1,0 +1,225 @@
+"""Wrong and right answers for X4."""
+
+from . import one
+
+LAYER, ADAPTER, PLAN, TUNE = "x4.layer", "x4.adapter", "x4.plan", "x4.finetune"
+STARTS, CORRECTS, MERGES = "starts_as_the_base", "corrects_by_alpha_over_rank", "merges_once"
+SITS, COUNTED = "adapter_sits_where_it_should", "count_is_predicted"
+FITS, ROOM = "plan_fits", "plan_uses_the_room"
+LEARNS, FROZEN, MERGED = "learns_the_new_text", "base_is_frozen", "merged_is_equal"
+
+# Words of the reference that mutants replace.
+ZERO = "nn.Parameter(torch.zeros(linear.out_features, rank, **like))"
+OUT = "return y + self.scale * F.linear(F.linear(self.dropout(x), self.A), self.B)"
+TRAINED = "[p for p in model.parameters() if p.requires_grad]"
+STEP = "        optimizer.step()\n        optimizer.zero_grad()\n    return model.eval()"
+CONFIG = "r=rank, lora_alpha=2 * rank, lora_dropout=0.05,"
+
+MUTANTS = [
+    # the layer
+    one("B not zero", LAYER, STARTS, ZERO, ZERO.replace("zeros", "randn")),
+    one("A and B both zero", LAYER, STARTS, "nn.init.kaiming_uniform_(self.A, a=math.sqrt(5))", "nn.init.zeros_(self.A)"),
+    one("base not frozen", LAYER, STARTS, "linear.requires_grad_(False)", "linear", raises="trained are parameters of shapes"),
+    one("dropout in front of the base", LAYER, STARTS, "y = self.linear(x)", "y = self.linear(self.dropout(x))"),
+    one("alpha ignored", LAYER, CORRECTS, "self.scale = alpha / rank", "self.scale = 1 / rank"),
+    one("rank ignored", LAYER, CORRECTS, "self.scale = alpha / rank", "self.scale = alpha"),
+    one("alpha over the root of rank", LAYER, CORRECTS, "self.scale = alpha / rank", "self.scale = alpha / math.sqrt(rank)"),
+    one("dropout at all times", LAYER, CORRECTS, "self.dropout(x)", "F.dropout(x, self.dropout.p)"),
+    one("no dropout", LAYER, CORRECTS, "self.dropout(x)", "x"),
+    one("A without gradient", LAYER, CORRECTS, OUT, OUT.replace("self.A", "self.A.detach()"), raises="NoneType"),
+    one("merge twice", LAYER, MERGES, "        if not self.is_merged:\n            self.linear.weight += self.scale * (self.B @ self.A)\n            self.is_merged = True",
+        "        self.linear.weight += self.scale * (self.B @ self.A)\n        self.is_merged = True"),
+    one("merged and added again", LAYER, MERGES, "        if self.is_merged:\n            return y\n", ""),
+    one("scale forgotten in the merge", LAYER, MERGES, "self.linear.weight += self.scale * (self.B @ self.A)", "self.linear.weight += self.B @ self.A"),
+    one("unmerge does nothing", LAYER, MERGES, "            self.linear.weight -= self.scale * (self.B @ self.A)\n", ""),
+    one("unmerge without a look", LAYER, MERGES, "        if self.is_merged:\n            self.linear.weight -=", "        if True:\n            self.linear.weight -="),
+    # the adapter
+    one("wrong targets", ADAPTER, SITS, '["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]\n    return', '["q_proj", "v_proj"]\n    return'),
+    one("the head, too", ADAPTER, SITS, '"down_proj"]\n    return', '"down_proj", "lm_head"]\n    return'),
+    one("all-linear of one layer fewer", ADAPTER, SITS, '"up_proj", "down_proj"]\n    return', '"up_proj"]\n    return'),
+    one("alpha is the rank", ADAPTER, SITS, CONFIG, CONFIG.replace("2 * rank", "rank")),
+    one("a fixed rank", ADAPTER, SITS, CONFIG, CONFIG.replace("r=rank", "r=8")),
+    one("embedding trained as well", ADAPTER, SITS, CONFIG, CONFIG + ' modules_to_save=["embed_tokens"],'),
+    one("no task", ADAPTER, SITS, ', task_type="CAUSAL_LM"\n', "\n"),
+    one("grouped queries forgotten", ADAPTER, COUNTED, "keys = config.num_key_value_heads", "keys = config.num_attention_heads"),
+    one("head_dim assumed", ADAPTER, COUNTED, "queries = config.num_attention_heads * config.head_dim", "queries = config.hidden_size"),
+    one("one block", ADAPTER, COUNTED, "config.num_hidden_layers * rank", "2 * rank"),
+    one("whole matrices", ADAPTER, COUNTED, "3 * (width + inner)", "3 * width * inner"),
+    # the plan
+    one("plan over budget", PLAN, FITS, "batch=4,\n        seq=2048,\n        accumulate=8", "batch=8,\n        seq=2048,\n        accumulate=4"),
+    one("without checkpointing", PLAN, FITS, 'checkpointing="every"', 'checkpointing="none"'),
+    one("effective batch of 16", PLAN, FITS, "accumulate=8", "accumulate=4"),
+    one("a smaller model", PLAN, FITS, '"llama-2-7b"', '"llama-3.2-1b"'),
+    one("quantised", PLAN, FITS, 'precision="bf16"', 'precision="bf16", quantize="nf4"'),
+    one("q and v only", PLAN, FITS, '("q_proj", "k_proj", "v_proj", "o_proj"),\n        optimizer_impl', '("q_proj", "v_proj"),\n        optimizer_impl'),
+    one("a dictionary", PLAN, FITS, "return Recipe(", "return dict(model=", raises="must return a Recipe"),
+    one("far under what fits", PLAN, ROOM, "batch=4,\n        seq=2048,\n        accumulate=8", "batch=1,\n        seq=512,\n        accumulate=32"),
+    one("half of what fits", PLAN, ROOM, "batch=4,\n        seq=2048,\n        accumulate=8", "batch=4,\n        seq=1024,\n        accumulate=8"),
+    # the fine-tune
+    one("not trained", TUNE, LEARNS, "lr=1e-2)", "lr=0.0)"),
+    one("learning rate of full training", TUNE, LEARNS, "lr=1e-2)", "lr=3e-5)"),
+    one("half of the batches", TUNE, LEARNS, "for ids in batches:", "for ids in batches[::2]:"),
+    one("one update for two batches", TUNE, LEARNS, STEP, STEP.replace("        optimizer.step()\n        optimizer.zero_grad()\n", "        if ids is batches[-1] or len(model.__dict__.setdefault('n', [])) % 2:\n            optimizer.step()\n            optimizer.zero_grad()\n        model.__dict__['n'].append(0)\n")),
+    one("adapter in evaluation mode only", TUNE, LEARNS, "get_peft_model(base, adapter).train()", "get_peft_model(base, adapter).eval()"),
+    one("left in training mode", TUNE, LEARNS, "return model.eval()", "return model.train()"),
+    one("base not frozen", TUNE, FROZEN, "get_peft_model(base, adapter).train()", "get_peft_model(base, adapter).train().requires_grad_(True)"),
+    one("loss met by full fine-tuning", TUNE, FROZEN, "    model = get_peft_model(base, adapter).train()\n    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2)",
+        "    model = get_peft_model(base, adapter).train()\n    model.requires_grad_(True)\n    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)"),
+    one("optimizer holds frozen weights", TUNE, FROZEN, TRAINED, "model.parameters()"),
+    one("rank 64", TUNE, FROZEN, "LoraConfig(r=8", "LoraConfig(r=64"),
+    one("gradients of the base", TUNE, FROZEN, "    return model.eval()\n", "    for p in model.parameters():\n        p.grad = torch.zeros_like(p)\n    return model.eval()\n"),
+    one("merged into the base while training", TUNE, FROZEN, "    return model.eval()\n", "    model.merge_adapter()\n    return model.eval()\n"),
+    one("adapter thrown away", TUNE, MERGED, "model.merge_and_unload()", "model.unload()"),
+    one("not merged", TUNE, MERGED, "model.merge_and_unload()", "model"),
+    one("merged and still wrapped", TUNE, MERGED, "    return model.merge_and_unload()", "    model.merge_adapter()\n    return model"),
+]  # fmt: skip
+
+RIGHT = {
+    "two linear layers, configurations by other words": """
+import torch
+from peft import LoraConfig, get_peft_model
+from torch import nn
+from transformers import LlamaForCausalLM
+
+from helpers import Recipe
+
+
+class LoRALinear(nn.Module):
+    def __init__(self, linear, rank, alpha, dropout):
+        super().__init__()
+        where = dict(bias=False, device=linear.weight.device, dtype=linear.weight.dtype)
+        self.down = nn.Linear(linear.in_features, rank, **where)
+        self.up = nn.Linear(rank, linear.out_features, **where)
+        nn.init.zeros_(self.up.weight)
+        self.base = linear
+        for p in self.base.parameters():
+            p.requires_grad = False
+        self.factor, self.drop, self.kept = alpha / rank, nn.Dropout(dropout), None
+
+    def forward(self, x):
+        if self.kept is not None:
+            return self.base(x)
+        return self.base(x) + self.up(self.down(self.drop(x))) * self.factor
+
+    @torch.no_grad()
+    def merge(self):
+        if self.kept is None:
+            self.kept = self.base.weight.clone()
+            self.base.weight.add_(self.up.weight @ self.down.weight, alpha=self.factor)
+
+    @torch.no_grad()
+    def unmerge(self):
+        if self.kept is not None:
+            self.base.weight.copy_(self.kept)
+            self.kept = None
+
+
+def adapter_config(rank):
+    return LoraConfig(task_type="CAUSAL_LM", r=rank, lora_alpha=rank * 2, lora_dropout=0.05, target_modules="all-linear")
+
+
+def trained_parameters(config, rank):
+    with torch.device("meta"):
+        model = get_peft_model(LlamaForCausalLM(config), adapter_config(rank))
+    return sum(p.numel() for n, p in model.named_parameters() if "lora_" in n)
+
+
+def fine_tune_plan():
+    return Recipe("llama-2-7b", batch=2, seq=4096, accumulate=16, checkpointing="every", lora_rank=16,
+                  lora_targets=["o_proj", "v_proj", "k_proj", "q_proj"])
+
+
+def fine_tune(base, batches):
+    model = get_peft_model(base, LoraConfig(task_type="CAUSAL_LM", r=8, lora_alpha=32, target_modules="all-linear"))
+    model.train()
+    adapters = [p for n, p in model.named_parameters() if "lora_" in n]
+    optimizer = torch.optim.AdamW(adapters, lr=1e-2, weight_decay=0.0)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 2 * len(batches))
+    for batch in batches:
+        optimizer.zero_grad(set_to_none=True)
+        logits = model(input_ids=batch).logits[:, :-1]
+        nn.functional.cross_entropy(logits.flatten(0, 1).float(), batch[:, 1:].flatten()).backward()
+        nn.utils.clip_grad_norm_(adapters, 1.0)
+        optimizer.step()
+        schedule.step()
+    model.eval()
+    return model
+
+
+def merged_model(model):
+    model.eval()
+    return model.merge_and_unload(safe_merge=True)
+""",
+    "low-rank product as a weight, long sequences": """
+import torch
+import torch.nn.functional as F
+from peft import LoraConfig, get_peft_model
+from torch import nn
+
+from helpers import Recipe
+
+NAMES = [f"{part}_proj" for part in ("q", "k", "v", "o", "gate", "up", "down")]
+
+
+class LoRALinear(nn.Module):
+    def __init__(self, linear, rank, alpha, dropout):
+        super().__init__()
+        self.linear, self.alpha, self.p, self.merged = linear.requires_grad_(False), alpha, dropout, 0
+        self.a = nn.Parameter(torch.rand(rank, linear.in_features, dtype=linear.weight.dtype, device=linear.weight.device))
+        self.b = nn.Parameter(torch.zeros_like(linear.weight[:, :1]).repeat(1, rank))
+
+    def delta(self):
+        return (self.b @ self.a) * (self.alpha / self.a.shape[0])
+
+    def forward(self, x):
+        y = self.linear(x)
+        if not self.merged:
+            y = y + F.linear(F.dropout(x, self.p, self.training), self.delta())
+        return y
+
+    def merge(self):
+        if not self.merged:
+            self.linear.weight.data += self.delta().data
+        self.merged = 1
+
+    def unmerge(self):
+        if self.merged:
+            self.linear.weight.data -= self.delta().data
+        self.merged = 0
+
+
+def adapter_config(rank):
+    from peft import TaskType
+    return LoraConfig(r=rank, lora_alpha=2.0 * rank, lora_dropout=0.05, target_modules=NAMES, task_type=TaskType.CAUSAL_LM)
+
+
+def trained_parameters(config, rank):
+    d, heads, kv = config.head_dim, config.num_attention_heads, config.num_key_value_heads
+    shapes = {"q": (config.hidden_size, heads * d), "k": (config.hidden_size, kv * d), "v": (config.hidden_size, kv * d),
+              "o": (heads * d, config.hidden_size), "gate": (config.hidden_size, config.intermediate_size),
+              "up": (config.hidden_size, config.intermediate_size), "down": (config.intermediate_size, config.hidden_size)}
+    return config.num_hidden_layers * sum(rank * (i + o) for i, o in shapes.values())
+
+
+def fine_tune_plan():
+    return Recipe("llama-2-7b", batch=4, seq=2048, accumulate=8, checkpointing="every", lora_rank=16, lora_alpha=8,
+                  lora_targets=tuple(NAMES[:4]), optimizer_impl="for-loop")
+
+
+def fine_tune(base, batches):
+    torch.manual_seed(3)
+    model = get_peft_model(base, LoraConfig(r=8, lora_alpha=16, lora_dropout=0.05, target_modules=NAMES))
+    optimizer = torch.optim.AdamW(filter(lambda p: p.requires_grad, model.parameters()), lr=2e-2)
+    for i in range(len(batches)):
+        model.train()
+        model(batches[i], labels=batches[i]).loss.backward()
+        optimizer.step()
+        model.zero_grad()
+    return model.eval()
+
+
+def merged_model(model):
+    model.merge_adapter()
+    return model.unload()
+""",
+}  # fmt: skip
