@@ -17,13 +17,13 @@ from .mutants import (
     lab10,
     lab11,
     lab12,
-    lab14,
+    lab13,
     reference,
     run_answers,
     verdicts,
 )
 
-LABS = (lab00, lab01, lab02, lab03, lab04, lab05, lab06, lab10, lab11, lab12, lab14)
+LABS = (lab00, lab01, lab02, lab03, lab04, lab05, lab06, lab10, lab11, lab12, lab13)
 MUTANTS = [mutant for lab in LABS for mutant in lab.MUTANTS]
 RIGHT = [(lab, name) for lab in LABS for name in lab.RIGHT]
 

@@ -1,0 +1,929 @@
+# %% [markdown] name="title"
+# # 13 · FP8
+#
+# **Eight bits are enough for the matrix products of training if each tensor brings a scale. That buys speed on GPUs with FP8 units; it buys memory only where something is also kept in eight bits.**
+#
+# | | |
+# |---|---|
+# | After this you can | choose E4M3 or E5M2 and a scale for a tensor, and say what goes wrong without; compare delayed, current and block scaling by their errors; write a linear layer that trains in FP8; write an MXFP8 quantiser; say in bytes what FP8 saves |
+# | Time | 90 minutes |
+# | Difficulty | ●●● |
+# | Needs | a CPU: products are emulated there; an FP8 GPU (Hopper, Ada or newer) for speed. torchao is optional |
+# | Before this | labs 00, 02 and 03 |
+# | Syllabus | T24, C15 |
+
+# %% name="setup" setup=true
+import contextlib
+import importlib.util
+import logging
+from collections import defaultdict
+
+from helpers import (
+    COLOURS,
+    Claims,
+    MemoryMeter,
+    Prediction,
+    SmallGPT,
+    check,
+    compare,
+    device_name,
+    english,
+    explore,
+    human_bytes,
+    pick_device,
+    show,
+    tenant_table,
+)
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from matplotlib.figure import Figure
+from torch import nn
+
+claims = Claims()
+device = pick_device() if pick_device().type == "cuda" else torch.device("cpu")  # Apple's GPUs have no FP8 types
+BF16, E4M3, E5M2 = torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2
+HAS_FP8_UNITS = device.type == "cuda" and torch.cuda.get_device_capability() >= (8, 9)
+print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}")
+print("FP8 products:", "torch._scaled_mm, on the GPU's FP8 units" if HAS_FP8_UNITS else "emulated, no FP8 units here")
+
+# %% [markdown] name="casts_text"
+# ## 1 · Two formats of eight bits
+#
+# A ruler with 256 marks can be long or fine. **E4M3** has 4 exponent bits and 3 fraction bits: eight steps between 1 and 2, and it ends at 448. **E5M2** gives a bit of fraction to the exponent: four steps between 1 and 2, and it reaches to 57,344 (lab 02).
+#
+# **Predict.** What does E4M3 make of 300?
+
+# %% name="guess_cast"
+my_guess = None
+### BEGIN GUESS
+my_guess = 288  # between 256 and 512 there are eight steps of 32: 256, 288, 320, ...
+### END GUESS
+cast_guess = Prediction("300 in E4M3", my_guess, "")
+
+# %% name="casts"
+numbers = torch.tensor([0.1, 1.06, 300.0, 448.0, 1000.0, 1e6, 1e-3, 1e-6, torch.inf, torch.nan])
+cast_guess.reveal(numbers[2].to(E4M3).item())
+print(f"{'':>8}{'E4M3':>12}{'E5M2':>12}")
+for x in numbers:
+    print(f"{x.item():>8g}{x.to(E4M3).item():>12.5g}{x.to(E5M2).item():>12.5g}")
+
+# %% [markdown] name="casts_explained"
+# Three lines are traps. A tiny number becomes **zero**. A number past the end becomes whatever the cast does in *this* version of PyTorch: the last number, infinity or NaN, and the two formats need not agree. A plain `.to()` is therefore not a quantiser. Ours clamps first, so what is too large stops at the last number. NaN stays NaN, so that a broken step still shows.
+#
+# A tensor in FP8 is then a pair: the eight-bit values, and a **scale** in FP32, so that
+#
+# $$x \approx \text{scale} \times \text{values}$$
+#
+# (Transformer Engine also uses the word for the inverse, by which it multiplies before the cast. Look which one a library means.)
+
+
+# %% name="quantise"
+LARGEST = {dtype: torch.finfo(dtype).max for dtype in (E4M3, E5M2)}
+
+
+def quantise(x, dtype, scale=1.0):
+    """The FP8 values of `x`, so that scale * values is near x. What is too large saturates."""
+    return (x.float() / scale).clamp(-LARGEST[dtype], LARGEST[dtype]).to(dtype)
+
+
+def error(x, dtype, scale=1.0):
+    """Relative error of `x` after FP8: length of the difference by length of x."""
+    x = x.float()
+    return ((quantise(x, dtype, scale).float() * scale - x).norm() / x.norm()).item()
+
+
+def lost(x, dtype, scale=1.0):
+    """Percent of the numbers of `x`, other than zeros, that become zero."""
+    x = x[x != 0]
+    return 100 * (quantise(x, dtype, scale).float() == 0).float().mean().item()
+
+
+# %% [markdown] name="record_text"
+# ## 2 · Real tensors
+#
+# A linear layer does three products, and three tensors go into them: its input **x** and its weight **w** in the forward pass; in the backward pass **g**, the gradient of its output, meets w (for the gradient of x) and x (for the gradient of w).
+#
+# Train a small GPT in BF16 and look at these three tensors in each of its eight linear layers. To meet gradients of a realistic size, each batch of 512 tokens is treated as one of 64 micro-batches: its loss is divided by 64 (lab 04). Adam hardly sees the difference; a number format does.
+#
+# We note the largest magnitude (the **amax**) at every step and keep the tensors of three steps.
+
+# %% name="record"
+STEPS, KEEP = 60, (2, 20, 59)
+ROWS, LENGTH, WIDTH, PARTS = 8, 64, 128, 64
+KINDS = {"x": "inputs x", "w": "weights w", "g": "gradients g"}
+text = english(device)
+
+
+def batch(step):
+    """ROWS pieces of text, the same ones for the same step, and the bytes that follow."""
+    generator = torch.Generator().manual_seed(step)
+    starts = torch.randint(len(text.train_x) - LENGTH, (ROWS, 1), generator=generator)
+    places = (starts + torch.arange(LENGTH)).to(device)
+    return text.train_x[places], text.train_y[places]
+
+
+def linears(model):
+    """All linear layers but the head, which is also the embedding; it stays BF16, as usual."""
+    return {name: m for name, m in model.named_modules() if isinstance(m, nn.Linear) and name != "head"}
+
+
+def train(change=None, around=contextlib.nullcontext, steps=STEPS):
+    """Train a GPT in BF16 after `change(model)`; the forward pass runs inside `around()`. Returns model and losses."""
+    torch.manual_seed(0)
+    model = SmallGPT(layers=2, width=WIDTH).to(device, BF16)
+    if change:
+        change(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-4)
+    losses = []
+    for step in range(steps):
+        ids, targets = batch(step)
+        with around():
+            logits = model(ids)
+        loss = F.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
+        (loss / PARTS).backward()  # its share of a batch of 64 such parts
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return model, losses
+
+
+amaxes, kept = defaultdict(list), {}  # (layer, kind) -> amax of each step; (step, layer, kind) -> tensor
+
+
+def watch(model):
+    def look(layer, kind, tensor):
+        step = len(amaxes[layer, kind])
+        amaxes[layer, kind].append(tensor.detach().abs().max().item())
+        if step in KEEP:
+            kept[step, layer, kind] = tensor.detach().flatten(0, -2).float().clone()
+
+    def hook(layer):
+        def forward_hook(module, inputs, output):
+            look(layer, "x", inputs[0])
+            look(layer, "w", module.weight)
+            output.register_hook(lambda gradient: look(layer, "g", gradient))
+
+        return forward_hook
+
+    for layer, module in linears(model).items():
+        module.register_forward_hook(hook(layer))
+
+
+losses = {}
+_, losses["BF16"] = train(watch)
+print(f"loss {losses['BF16'][0]:.2f} -> {losses['BF16'][-1]:.2f} in {STEPS} steps")
+print(f"{'largest magnitude':24}" + "".join(f"{f'step {step}':>10}" for step in KEEP))
+for layer, kind in (("blocks.0.qkv", "x"), ("blocks.1.mlp.2", "x"), ("blocks.0.qkv", "w"), ("blocks.0.qkv", "g")):
+    print(f"{layer + ' ' + kind:24}" + "".join(f"{amaxes[layer, kind][step]:>10.2g}" for step in KEEP))
+
+# %% [markdown] name="unscaled_text"
+# ## 3 · The control: no scale
+#
+# First the version that must fail. The loss is a mean over 64 × 512 = 32,768 tokens, so the gradient of a token's logits is at most 1/32,768 = 3 × 10⁻⁵, and it gets smaller on its way down.
+#
+# **Predict.** Cast the gradients g to E5M2, the format with the long range, as they are. What share becomes zero?
+
+# %% name="guess_lost"
+my_guess = None  # percent
+### BEGIN GUESS
+my_guess = 99  # what is below half of E5M2's smallest number, 7.6e-6, becomes zero
+### END GUESS
+lost_guess = Prediction("Gradients that E5M2 without a scale makes zero, step 59", my_guess, "%")
+
+
+# %% name="unscaled"
+def over_layers(measure, step, kind):
+    """The mean over layers of `measure(tensor, layer)`."""
+    found = [measure(tensor, layer) for (s, layer, k), tensor in kept.items() if (s, k) == (step, kind)]
+    return sum(found) / len(found)
+
+
+lost_guess.reveal(over_layers(lambda t, _: lost(t, E5M2), 59, "g"))
+print(f"{'no scale, step 59':20}{'lost E4M3':>11}{'lost E5M2':>11}{'error E4M3':>12}{'error E5M2':>12}")
+for kind, name in KINDS.items():
+    row = [over_layers(lambda t, _, d=d: lost(t, d), 59, kind) for d in (E4M3, E5M2)]
+    row += [over_layers(lambda t, _, d=d: 100 * error(t, d), 59, kind) for d in (E4M3, E5M2)]
+    print(f"{name:20}{row[0]:>9.1f} %{row[1]:>9.1f} %{row[2]:>10.1f} %{row[3]:>10.1f} %")
+claims.record(
+    "T24", "gradients need a scale", "E4M3 without one, error", over_layers(lambda t, _: error(t, E4M3), 59, "g"),
+    "relative", 0.9, 1.1,
+)  # fmt: skip
+
+# %% [markdown] name="scale_text"
+# Activations and weights nearly fit as they are; the gradients do not. A relative error of 100 % is what you get by returning zero.
+#
+# ## 4 · A scale by hand
+#
+# Move the ruler to where the numbers are: choose the scale so that the largest magnitude lands on the last number of the format, `scale = amax / 448` for E4M3.
+#
+# **Predict.** E4M3 has eight steps between 1 and 2, so a number is off by at most half a step: between 1/32 (just below 2) and 1/16 (at 1). What is the relative error of a whole, scaled tensor, as a ratio of lengths?
+
+# %% name="guess_error"
+my_guess = None  # percent
+### BEGIN GUESS
+my_guess = 100 / 16 / 3**0.5 / 1.5  # an even spread over half a step has 1/sqrt(3) of it; numbers are about 1.5
+### END GUESS
+error_guess = Prediction("Relative error of scaled inputs in E4M3", my_guess, "%")
+
+
+# %% name="scale_by_hand"
+def current_scale(x, dtype):
+    """One scale for the tensor, from its own amax. A tensor of zeros gets 1."""
+    amax = x.detach().abs().amax().float()
+    return torch.where(amax > 0, amax / LARGEST[dtype], 1.0)
+
+
+error_guess.reveal(100 * over_layers(lambda t, _: error(t, E4M3, current_scale(t, E4M3)), 59, "x"))
+print(f"{'scaled, step 59':20}{'lost E4M3':>11}{'lost E5M2':>11}{'error E4M3':>12}{'error E5M2':>12}")
+for kind, name in KINDS.items():
+    row = [over_layers(lambda t, _, d=d: lost(t, d, current_scale(t, d)), 59, kind) for d in (E4M3, E5M2)]
+    row += [over_layers(lambda t, _, d=d: 100 * error(t, d, current_scale(t, d)), 59, kind) for d in (E4M3, E5M2)]
+    print(f"{name:20}{row[0]:>9.1f} %{row[1]:>9.1f} %{row[2]:>10.1f} %{row[3]:>10.1f} %")
+scaled = [over_layers(lambda t, _, d=d: error(t, d, current_scale(t, d)), 59, "g") for d in (E4M3, E5M2)]
+claims.record("T24", "E5M2 rounds twice as coarsely as E4M3", "scaled gradients", scaled[1] / scaled[0], "x", 1.7, 2.3)
+
+# %% [markdown] name="scale_explained"
+# Read the two halves of the table against each other. By **error** E4M3 wins for every kind of tensor: one more fraction bit, half the error. By numbers **lost** E5M2 wins, because small numbers fall off the end of E4M3.
+#
+# The error is made by the large numbers; the lost ones are small and hardly count in it. Whether they matter depends on how a tensor spreads. Gradients spread most. Hence the usual recipe, called *hybrid*: **E4M3 forward, E5M2 backward**, and recipes with finer scales that use E4M3 for all.
+#
+# ### Play: where the ruler lies
+#
+# Move the scale by powers of two. The band is what the format can hold; the pale part at its left are its subnormal numbers, which have fewer digits. How far can you move before the error grows? Is it the same in the other format?
+
+# %% name="play"
+EXAMPLES = {
+    "gradients of blocks.0.mlp.2": kept[59, "blocks.0.mlp.2", "g"],
+    "inputs of blocks.1.mlp.2": kept[59, "blocks.1.mlp.2", "x"],
+    "weights of blocks.0.qkv": kept[59, "blocks.0.qkv", "w"],
+}
+
+
+def draw_ruler(tensor, format, log2_scale):
+    x, dtype, scale = EXAMPLES[tensor], {"E4M3": E4M3, "E5M2": E5M2}[format], 2.0**log2_scale
+    info = torch.finfo(dtype)
+    ends = [info.smallest_normal * info.eps, info.smallest_normal, info.max]
+    bottom, normal, top = (float(np.log2(end)) + log2_scale for end in ends)
+    figure = Figure(figsize=(7.5, 3.3), layout="constrained")
+    axes = figure.add_subplot()
+    axes.axvspan(bottom, normal, color=COLOURS[1], alpha=0.2, label="subnormal")
+    axes.axvspan(normal, top, color=COLOURS[1], alpha=0.5, label="normal")
+    sizes = torch.log2(x[x != 0].abs()).cpu().numpy()
+    axes.hist(sizes, bins=np.arange(-46, 10), weights=np.full(len(sizes), 100 / len(sizes)), color=COLOURS[0])
+    said = f"error {error(x, dtype, scale):.1%}, lost {lost(x, dtype, scale):.1f} %"
+    axes.set(
+        title=f"{tensor} in {format}: {said}", xlabel="log2 of the size", ylabel="% of the numbers", xlim=(-46, 22)
+    )
+    figure.legend(loc="outside right upper", frameon=False)
+    return figure
+
+
+explore(
+    draw_ruler,
+    "A histogram of the sizes of real gradients, and a band for what the format holds: at scale 1 they lie left of it.",
+    tensor=("gradients of blocks.0.mlp.2", tuple(EXAMPLES)),
+    format=("E4M3", ("E4M3", "E5M2")),
+    log2_scale=(0, range(-40, 5)),
+)
+
+# %% [markdown] name="history_text"
+# ## 5 · Whose amax?
+#
+# To know the amax, all of the tensor must be read before any of it can be cast: one more trip through memory. There are three answers.
+#
+# - **Current scaling** pays for the trip.
+# - **Delayed scaling** uses the amax of *earlier* steps, the largest of the last 16 or 1,024 say, and notes today's on the way for later. Like packing for the weather of last week.
+# - **Block scaling** gives each small block of neighbours a scale of its own, which can be found while the block is at hand.
+#
+# **Predict.** Delayed scaling with a history of 16 steps. In what share of steps is today's amax larger than all 16 before it, so that something is clipped? (If steps were 17 cards in random order, how often would the last one be the highest?)
+
+# %% name="guess_clip"
+my_guess = None  # percent
+### BEGIN GUESS
+my_guess = 100 / 17
+### END GUESS
+clip_guess = Prediction("Steps in which delayed scaling clips gradients", my_guess, "%")
+
+
+# %% name="history"
+HISTORY = 16
+
+
+def delayed_amax(series, step, history=HISTORY):
+    """The amax that delayed scaling goes by at `step`: the largest of the steps before it that are finite."""
+    past = [amax for amax in series[max(0, step - history) : step] if np.isfinite(amax)]
+    return max(past, default=0.0)
+
+
+def clipped(kind, margin=1.0):
+    """Percent of steps, all layers together, whose amax lies above `margin` times what history says."""
+    over = [
+        series[step] > margin * delayed_amax(series, step)
+        for (_, k), series in amaxes.items()
+        if k == kind
+        for step in range(HISTORY, STEPS)
+    ]
+    return 100 * sum(over) / len(over)
+
+
+clip_guess.reveal(clipped("g"))
+print(f"{'steps that clip':20}{'no margin':>12}{'margin 2x':>12}")
+for kind, name in KINDS.items():
+    print(f"{name:20}{clipped(kind):>10.1f} %{clipped(kind, 2):>10.1f} %")
+figure = Figure(figsize=(7.5, 3.2), layout="constrained")
+axes = figure.add_subplot()
+for (layer, kind), colour in zip((("blocks.1.mlp.2", "x"), ("blocks.1.mlp.2", "g")), COLOURS, strict=False):
+    series = amaxes[layer, kind]
+    axes.semilogy(series, color=colour, label=f"{kind} of {layer}")
+    axes.semilogy(
+        range(1, STEPS), [delayed_amax(series, s) for s in range(1, STEPS)], color=colour, ls=":", label="history says"
+    )
+axes.set(title="The amax of two tensors, and what a history of 16 expects", xlabel="step", ylabel="largest magnitude")
+figure.legend(loc="outside right upper", frameon=False)
+show(figure, "Two jagged lines over 60 steps, each with a dotted staircase above it that it crosses now and then.")
+
+# %% [markdown] name="history_explained"
+# Were the steps independent, one in 17 would be the highest of its 17. What is off from that is the **trend**: a tensor whose magnitude rises from step to step sets records more often, one that falls hardly ever. In the figure g falls for some twenty steps, and then rises.
+#
+# A clipped number is not lost: it becomes the largest the format has. And in a *floating* format room above is cheap: a margin of 2 gives up one power of two at the bottom of the range and no fraction bit. That is why delayed scaling works at all.
+#
+# Now the error of each way, on the same tensors:
+
+
+# %% name="scaling_table"
+def block_scale(x, dtype, size):
+    """A scale for each `size` neighbours in a row of x, spread out to the shape of x."""
+    amax = x.view(len(x), -1, size).abs().amax(-1)  # (rows, blocks)
+    return torch.where(amax > 0, amax / LARGEST[dtype], 1.0).repeat_interleave(size, 1)
+
+
+WAYS = {
+    "no scale": lambda x, dtype, series, step: torch.tensor(1.0, device=device),
+    "delayed": lambda x, dtype, series, step: torch.tensor(delayed_amax(series, step) / LARGEST[dtype], device=device),
+    "current": lambda x, dtype, series, step: current_scale(x, dtype),
+    "blocks of 128": lambda x, dtype, series, step: block_scale(x, dtype, 128),
+    "blocks of 32": lambda x, dtype, series, step: block_scale(x, dtype, 32),
+}
+CASES = (("x", "E4M3"), ("w", "E4M3"), ("g", "E4M3"), ("g", "E5M2"))
+by_way = defaultdict(dict)  # (step, way) -> (kind, format) -> percent error, percent lost
+for step in KEEP:
+    for way, scale_of in WAYS.items():
+        for kind, form in CASES:
+            dtype = {"E4M3": E4M3, "E5M2": E5M2}[form]
+
+            def both(t, layer, dtype=dtype, scale_of=scale_of, kind=kind, step=step):
+                scale = scale_of(t, dtype, amaxes[layer, kind], step)
+                kept_scale = scale if scale.ndim == 0 else scale[t != 0]
+                return np.array([100 * error(t, dtype, scale), lost(t, dtype, kept_scale)])
+
+            by_way[step, way][kind, form] = over_layers(both, step, kind)
+for number, what in enumerate(("error, %", "lost, %")):
+    print(f"{what:10}{'':14}" + "".join(f"{f'{kind} in {form}':>12}" for kind, form in CASES))
+    for (step, way), row in by_way.items():
+        print(f"  step {step:<3} {way:14}" + "".join(f"{row[case][number]:>12.2f}" for case in CASES))
+
+# %% [markdown] name="scaling_explained"
+# Perhaps a surprise: once there is a scale, the errors are nearly the same, whichever way it was found. A floating format is forgiving: rounding costs the same share of each number wherever it lies between the ends. The finer scales show in the numbers *lost*.
+#
+# *Delayed* can be wrong in the other direction as well. Gradients fall fast in the first steps; at step 20 the history still holds the amax of larger days, so the scale is too large and small gradients fall off the lower end. See what it loses there in E4M3, against *current*.
+#
+# So what are finer scales for? For tensors that this little model does not have. In large language models a few channels carry values a hundred or a thousand times larger than the rest. Let us make one by hand: multiply one channel of a real input, and look at the error of **all the others**. INT8, whose 255 marks are evenly spaced, is in for comparison.
+
+# %% name="outlier"
+x = kept[59, "blocks.0.qkv", "x"]
+powers = list(range(0, 21, 2))
+curves = {"INT8, one scale": [], "E4M3, one scale": [], "E4M3, blocks of 32": []}
+for power in powers:
+    spiked = x.clone()
+    spiked[:, 5] *= 2.0**power
+    one, each, step = current_scale(spiked, E4M3), block_scale(spiked, E4M3, 32), spiked.abs().max() / 127
+    results = (
+        (spiked / step).round() * step,
+        quantise(spiked, E4M3, one).float() * one,
+        quantise(spiked, E4M3, each).float() * each,
+    )
+    others = torch.arange(WIDTH) != 5
+    for way, back in zip(curves, results, strict=True):
+        curves[way].append(100 * ((back - x)[:, others].norm() / x[:, others].norm()).item())
+figure = Figure(figsize=(7.5, 3.2), layout="constrained")
+axes = figure.add_subplot()
+for (way, line), colour in zip(curves.items(), (COLOURS[7], COLOURS[4], COLOURS[0]), strict=True):
+    axes.semilogy(powers, line, "o-", color=colour, label=way, ms=4)
+axes.set(
+    title="One channel grows: the error of the others", xlabel="log2 of the factor on that channel", ylabel="error, %"
+)
+figure.legend(loc="outside right upper", frameon=False)
+show(
+    figure,
+    "INT8's error climbs at once; E4M3's is flat until about 2^12, then climbs; with blocks it climbs later and less.",
+)
+print(f"{'factor':>8}" + "".join(f"{way:>22}" for way in curves))
+for i, power in enumerate(powers):
+    print(f"{f'2^{power}':>8}" + "".join(f"{line[i]:>20.2f} %" for line in curves.values()))
+
+# %% [markdown] name="outlier_explained"
+# INT8 begins with the smallest error of all and is the first to break: one large channel takes all its marks. E4M3 with one scale does not notice an outlier until it is many thousand times larger: its normal numbers alone span 448 / 2⁻⁶, nearly 15 powers of two. So the outliers that make INT8 so hard need not trouble E4M3; a tensor that is *also* spread out by itself, as gradients are, has less room.
+#
+# With blocks only the outlier's neighbours suffer, 31 of the 127 other channels.
+#
+# ## 6 · A linear layer in the open
+#
+# Now the layer. Three products, each of two FP8 tensors and their scales:
+#
+# | product | left | right |
+# |---|---|---|
+# | y = x wᵀ | x in E4M3 | w in E4M3 |
+# | gradient of x = g w | g in E5M2 | w in E4M3 |
+# | gradient of w = gᵀ x | g in E5M2 | x in E4M3 |
+#
+# Products are summed in FP32 and leave as BF16. `torch._scaled_mm` is the instruction for it; its name begins with an underscore because PyTorch may still change it. Where the GPU has no FP8 units we emulate: FP8 values as FP32, an ordinary product, times both scales. The emulation rounds the same numbers at the same places, and is slower than no FP8 at all.
+
+
+# %% name="product"
+def scaled_mm(a, scale_a, b, scale_b):
+    """a (M, K) @ b (K, N), FP8 values, times both scales: BF16."""
+    if HAS_FP8_UNITS:  # it wants the rows of a, and the columns of b, in one piece; and sizes divisible by 16
+        a, b = a.contiguous(), b.t().contiguous().t()
+        return torch._scaled_mm(a, b, scale_a=scale_a, scale_b=scale_b, out_dtype=BF16)
+    return (a.float() @ b.float() * (scale_a * scale_b)).to(BF16)
+
+
+x, w = kept[59, "blocks.0.qkv", "x"], kept[59, "blocks.0.qkv", "w"]
+scales = current_scale(x, E4M3), current_scale(w, E4M3)
+values = quantise(x, E4M3, scales[0]), quantise(w, E4M3, scales[1])
+ours = scaled_mm(values[0], scales[0], values[1].t(), scales[1]).float()
+print(f"x wT in FP8, off from FP32 by {(ours - x @ w.t()).norm() / (x @ w.t()).norm():.2%}")
+print(f"x wT in BF16, off by {((x.bfloat16() @ w.t().bfloat16()).float() - x @ w.t()).norm() / (x @ w.t()).norm():.2%}")
+emulated = (values[0].float() @ values[1].t().float() * (scales[0] * scales[1])).to(BF16).float()
+try:
+    real = torch._scaled_mm(values[0], values[1].t(), scale_a=scales[0], scale_b=scales[1], out_dtype=BF16).float()
+    print(f"torch._scaled_mm on {device.type} and the emulation differ by {(real - emulated).norm() / real.norm():.1e}")
+except (RuntimeError, NotImplementedError, AttributeError, ValueError):
+    print(f"torch._scaled_mm does not run on this {device.type}")
+
+
+# %% [markdown] name="layer_text"
+# The layer needs an autograd function of its own, since forward and backward use different formats. Note what it **keeps** for the backward pass; `keep` will matter in section 8.
+
+
+# %% name="layer"
+def no_scale(x, dtype):
+    return torch.tensor(1.0, device=x.device)
+
+
+class Float8Product(torch.autograd.Function):
+    """x (M, K) times weight (N, K) transposed, in FP8. `keep` says what stays for the backward pass, in which format."""
+
+    @staticmethod
+    def forward(ctx, x, weight, scale_of, keep):
+        scale_x, scale_w = scale_of(x, E4M3), scale_of(weight, E4M3)
+        x8, w8 = quantise(x, E4M3, scale_x), quantise(weight, E4M3, scale_w)
+        ctx.scale_of = scale_of
+        ctx.save_for_backward(x8 if "FP8 x" in keep else x, w8 if "FP8 w" in keep else weight, scale_x, scale_w)
+        return scaled_mm(x8, scale_x, w8.t(), scale_w)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, weight, scale_x, scale_w = ctx.saved_tensors
+        x8 = x if x.dtype == E4M3 else quantise(x, E4M3, scale_x)  # what was not kept is cast again
+        w8 = weight if weight.dtype == E4M3 else quantise(weight, E4M3, scale_w)
+        scale_g = ctx.scale_of(gradient, E5M2)
+        g8 = quantise(gradient, E5M2, scale_g)
+        return scaled_mm(g8, scale_g, w8, scale_w), scaled_mm(g8.t(), scale_g, x8, scale_x), None, None
+
+
+class Float8Linear(nn.Module):
+    """A linear layer that computes in FP8 with the weight and bias of `linear`, which stay BF16."""
+
+    def __init__(self, linear, scale_of=current_scale, keep="BF16"):
+        super().__init__()
+        self.weight, self.bias, self.scale_of, self.keep = linear.weight, linear.bias, scale_of, keep
+
+    def forward(self, x):
+        y = Float8Product.apply(x.flatten(0, -2), self.weight, self.scale_of, self.keep)
+        return y.view(*x.shape[:-1], -1) + self.bias
+
+
+def to_float8(model, **options):
+    for name, layer in linears(model).items():
+        model.set_submodule(name, Float8Linear(layer, **options))
+
+
+# %% [markdown] name="gradient_text"
+# **Predict.** x and w are each off by about 2.6 % after E4M3, g by about 5 % after E5M2; the errors are random and do not know of each other. How far off is the gradient of w, gᵀ x?
+
+# %% name="guess_gradient"
+my_guess = None  # percent
+### BEGIN GUESS
+my_guess = (2.6**2 + 5.2**2) ** 0.5  # independent errors add as squares
+### END GUESS
+gradient_guess = Prediction("Weight gradient of one FP8 layer", my_guess, "%")
+
+# %% name="gradient"
+layer = "blocks.0.mlp.0"
+x, w, g = (kept[59, layer, kind] for kind in "xwg")
+
+
+def gradients(function, dtype):
+    """Gradients of x and w when g arrives at the output of `function(x, w)`."""
+    leaves = [t.detach().to(dtype, copy=True).requires_grad_() for t in (x, w)]
+    function(*leaves).backward(g.to(dtype))
+    return [t.grad.float() for t in leaves]
+
+
+right = gradients(F.linear, torch.float32)
+print(f"{'off from FP32 by':24}{'gradient of x':>15}{'gradient of w':>15}")
+for name, function in {
+    "BF16": F.linear,
+    "FP8": lambda x, w: Float8Product.apply(x, w, current_scale, "FP8 x, FP8 w"),
+    "FP8, cast again": lambda x, w: Float8Product.apply(x, w, current_scale, "BF16"),
+    "FP8 without scales": lambda x, w: Float8Product.apply(x, w, no_scale, "BF16"),
+}.items():
+    off = [((a - b).norm() / b.norm()).item() for a, b in zip(gradients(function, BF16), right, strict=True)]
+    print(f"{name:24}{off[0]:>15.2%}{off[1]:>15.2%}")
+    if name == "FP8":
+        gradient_guess.reveal(100 * off[1])
+
+# %% [markdown] name="gradient_explained"
+# A long sum does not make errors vanish: 512 terms and 512 errors with random signs grow alike, and then the guess by squares would be right. What is less than that comes from terms that pull in the same direction: their sum grows faster than that of the errors.
+#
+# A few percent off in every step sounds like a lot. But rounding errors of different steps do not all point the same way. Does it train? Ask the loss.
+#
+# ## 7 · Does it train?
+#
+# Same seed, same batches, 60 steps: BF16 from above, our FP8, and the control without scales.
+#
+# **Predict.** How far is FP8's loss at the end (mean of the last ten steps) from BF16's, in percent?
+
+# %% name="guess_loss"
+my_guess = None  # percent
+### BEGIN GUESS
+my_guess = 1
+### END GUESS
+loss_guess = Prediction("FP8's loss off from BF16's", my_guess, "%")
+
+
+# %% name="train_fp8"
+def last(name):
+    """The mean loss of the last ten steps, and how far it is from BF16's in percent."""
+    ends = {run: sum(losses[run][-10:]) / 10 for run in (name, "BF16")}
+    return ends[name], 100 * (ends[name] / ends["BF16"] - 1)
+
+
+def silent(model):
+    """Percent of the linear layers' weight gradients that are zero, for one more batch."""
+    ids, targets = batch(STEPS)
+    (F.cross_entropy(model(ids).float().flatten(0, 1), targets.flatten()) / PARTS).backward()
+    found = torch.cat([layer.weight.grad.flatten() for name, layer in model.named_modules() if is_block_layer(name)])
+    return 100 * (found == 0).float().mean().item()
+
+
+def is_block_layer(name):
+    return name.endswith(("qkv", "out", "mlp.0", "mlp.2"))
+
+
+models = {}
+models["FP8 by hand"], losses["FP8 by hand"] = train(to_float8)
+models["FP8, no scales"], losses["FP8, no scales"] = train(lambda model: to_float8(model, scale_of=no_scale))
+loss_guess.reveal(abs(last("FP8 by hand")[1]))
+print(f"{'':16}{'loss':>8}{'off BF16':>11}{'zero weight gradients':>24}")
+for name, model in models.items():
+    end, off = last(name)
+    print(f"{name:16}{end:>8.3f}{off:>9.1f} %{silent(model):>22.1f} %")
+print(f"{'BF16':16}{last('BF16')[0]:>8.3f}")
+
+# %% [markdown] name="torchao_text"
+# ### torchao: the plain-PyTorch road
+#
+# The same from a library: `convert_to_float8_training` swaps the linear layers of a model for ones that scale, cast and multiply in FP8. It offers current scaling, for a whole tensor or by rows. `emulate=True` lets it run where there are no FP8 units. On a GPU its documentation asks for `torch.compile` as well: amax, scaling and cast are then fused with their neighbours.
+
+# %% name="torchao"
+HAS_TORCHAO = importlib.util.find_spec("torchao") is not None
+if HAS_TORCHAO:
+    for chatter in ("torchao", "torch.utils._pytree"):  # GPU libraries it cannot load here; a deprecation of its own
+        logging.getLogger(chatter).setLevel(logging.ERROR)
+    from torchao.float8 import Float8LinearConfig, convert_to_float8_training
+
+    def torchao_float8(model):
+        config = Float8LinearConfig(emulate=not HAS_FP8_UNITS)
+        convert_to_float8_training(model, config=config, module_filter_fn=lambda module, name: name != "head")
+
+    model, losses["FP8, torchao"] = train(torchao_float8)
+    config = model.blocks[0].mlp[0].config
+    print("input:", config.cast_config_input.target_dtype, "weight:", config.cast_config_weight.target_dtype)
+    print("gradient of the output:", config.cast_config_grad_output.target_dtype)
+    end, off = last("FP8, torchao")
+    print(f"mean loss of the last ten steps: {end:.3f} ({off:+.1f} % off BF16)")
+    claims.record("T24", "torchao's float8 trains like BF16", f"GPT, {STEPS} steps, loss", off, "% off", -3, 3)
+else:
+    print("torchao is not installed; this cell needs it: pip install torchao")
+
+# %% name="loss_figure"
+figure = Figure(figsize=(7.5, 3.4), layout="constrained")
+axes = figure.add_subplot()
+for (name, curve), colour in zip(losses.items(), (COLOURS[0], COLOURS[1], COLOURS[4], COLOURS[2]), strict=False):
+    axes.plot(curve, color=colour, label=name, lw=3 if name == "BF16" else 1.4)
+axes.set(title="Training a small GPT, same seed and batches", xlabel="step", ylabel="loss")
+figure.legend(loc="outside right upper", frameon=False)
+show(
+    figure, "BF16 and FP8 with scales fall together on one line; FP8 without scales falls more slowly and stays above."
+)
+off = last("FP8 by hand")[1]
+claims.record("T24", "E4M3 forward, E5M2 backward trains like BF16", f"GPT, {STEPS} steps, loss", off, "% off", -3, 3)
+off = last("FP8, no scales")[1]
+claims.record("T24", "without scales it does not", f"GPT, {STEPS} steps, loss", off, "% off", 5, 1000)
+
+# %% [markdown] name="train_explained"
+# With scales FP8 lies on BF16's line. Without them nothing raises, there is no NaN, and the loss goes *down*: biases, norms and the embedding still learn, for example which byte follows which. The weights of the linear layers get zeros. A falling loss is no proof; the comparison is.
+#
+# Sixty steps of a small model prove little about a long run of a large one. What the literature reports for those is in the sources below; what you should do is keep a BF16 run beside yours for the first thousand steps.
+#
+# ## 8 · What it saves
+#
+# Here is the step again under the memory meter: BF16, torchao's FP8, and ours with three settings of `keep`. The model is wider now (256).
+#
+# **Predict.** After the forward pass a step holds parameters, optimizer state and activations. FP8 by torchao, or by us with `keep="BF16"`: how much is that, as a share of BF16's?
+
+# %% name="guess_memory"
+my_guess = None  # a share, such as 0.5
+### BEGIN GUESS
+my_guess = 1.0  # weights, moments and the inputs kept for the backward pass are all still BF16
+### END GUESS
+memory_guess = Prediction("Held after the forward pass, FP8 / BF16", my_guess, "")
+
+
+# %% name="memory"
+def metered(change):
+    torch.manual_seed(0)
+    model = SmallGPT(layers=2, width=256).to(device, BF16)
+    change(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    ids, targets = batch(0)
+    for repeat in range(2):  # the first step makes the optimizer's state
+        with MemoryMeter(model, optimizer) if repeat else contextlib.nullcontext() as meter:
+            loss = F.cross_entropy(model(ids).float().flatten(0, 1), targets.flatten())
+            loss.backward()
+            optimizer.step()
+        optimizer.zero_grad()
+    return meter
+
+
+runs = {"BF16": metered(lambda model: None)}
+if HAS_TORCHAO:
+    runs["torchao"] = metered(torchao_float8)
+runs["keeps BF16"] = metered(to_float8)
+runs["keeps FP8 x"] = metered(lambda model: to_float8(model, keep="FP8 x"))
+runs["keeps both"] = metered(lambda model: to_float8(model, keep="FP8 x, FP8 w"))
+held = {
+    name: next(stage for stage in meter.stages if stage.name == "forward").held_after for name, meter in runs.items()
+}
+tenants = [tenant for tenant in held["BF16"] if any(row[tenant] for row in held.values())]
+print(f"{'held after forward':18}" + "".join(f"{name:>13}" for name in held))
+for tenant in tenants:
+    print(f"{tenant:18}" + "".join(f"{human_bytes(row[tenant]):>13}" for row in held.values()))
+total = {name: sum(row.values()) for name, row in held.items()}
+print(f"{'sum':18}" + "".join(f"{human_bytes(n):>13}" for n in total.values()))
+memory_guess.reveal(total["keeps BF16"] / total["BF16"])
+print("\nthe most that each tenant held in the whole step:")
+print(tenant_table(runs))
+claims.record(
+    "T24", "FP8 compute saves no memory by itself", "GPT, 2 layers of 256, held after forward",
+    total["keeps BF16"] / total["BF16"], "x BF16", 0.98, 1.2,
+)  # fmt: skip
+claims.record(
+    "T24", "keeping the inputs in FP8 saves activations", "the same GPT, activations after forward",
+    held["keeps FP8 x"]["activations"] / held["BF16"]["activations"], "x BF16", 0.3, 0.95,
+)  # fmt: skip
+
+# %% [markdown] name="memory_explained"
+# The step in FP8 holds what the step in BF16 holds. Weights, gradients and the optimizer's state are BF16 as before: updates are far too small for a format with eight steps between 1 and 2 (swamping, lab 02). And a layer that keeps its **input as it came** keeps BF16. FP8 lives for the length of a product.
+#
+# What would save is to **keep** FP8. *keeps FP8 x* keeps one byte for each number of a layer's input in place of two. The activations do not halve: what norms, GELU and the loss keep is BF16 as before, and the input of `out` is kept by attention as well, so there the FP8 copy comes on top.
+#
+# *keeps both* also keeps the FP8 weights, in order not to cast them twice. They come on top of the BF16 weights, which stay: one byte more for each. For a layer of `in` by `out` that gives tokens × `in` bytes and takes `in` × `out`, so it pays from about as many tokens as the layer has outputs. Here there are 512 tokens, and up to 1,024 outputs.
+#
+# (The temporaries of this machine are those of the emulation, if it says so above; look at the part held after the forward pass. On Hopper there is a further copy: its units multiply FP8 only with both tensors laid out along the summed dimension, so a backward pass needs x and w transposed as well.)
+#
+# ## 9 · What it is worth: speed
+#
+# "FP8 is up to twice as fast as 16 bit on Hopper." It is half the bytes to read and twice the products in a cycle, *on the units that can*. Measured below where there are some: the bare product, and then one layer forward and backward with its amax and casts.
+
+# %% name="speed"
+if HAS_FP8_UNITS:
+    n = 8192
+    a, b = (torch.randn(n, n, device=device, dtype=BF16) for _ in range(2))
+    a8, b8 = quantise(a, E4M3), quantise(b, E4M3)
+    one = torch.ones((), device=device)
+
+    def fp8_product():
+        torch._scaled_mm(a8, b8.t(), scale_a=one, scale_b=one, out_dtype=BF16, use_fast_accum=True)
+
+    bare = compare(lambda: a @ b.t(), fp8_product, runs=20)
+    layer = nn.Linear(n, n).to(device, BF16)
+    wrapped = Float8Linear(layer, keep="FP8 x, FP8 w")
+    goal = torch.randn(n, n, device=device, dtype=BF16)
+    a.requires_grad_()
+    whole = compare(lambda: layer(a).backward(goal), lambda: wrapped(a).backward(goal), runs=10)
+    print(f"product of {n} x {n}, BF16 -> FP8: {bare}")
+    print(f"our layer with amax and casts, not compiled, forward and backward: {whole}")
+    for subject, result in ((f"product of {n} x {n}", bare), (f"our layer of {n} x {n}, with casts", whole)):
+        claims.record("C15", "FP8 up to 2x the speed of 16 bit", subject, result.speedup, "x", 1.5, 2.2)
+    del a, b, a8, b8, layer, wrapped, goal
+else:
+    print("C15, FP8 up to 2x the speed of 16 bit on Hopper: cannot be measured here, for want of FP8 units.")
+
+# %% [markdown] name="speed_explained"
+# Two things stand between a fast product and a fast step. The casts: each tensor is read for its amax, read again and written, all at the speed of memory, so small layers can lose more than they gain. And everything that is not a linear layer stays as it was: if products are 60 % of the time, doubling their speed takes 30 % off.
+#
+# ## 10 · Transformer Engine
+#
+# NVIDIA's library has layers that do all of this with fused kernels: `te.Linear`, `te.LayerNormMLP`, `te.TransformerLayer`. A **recipe** says which scaling; a context says where. The present name of the context is `te.autocast(enabled=True, recipe=...)`; older code says `te.fp8_autocast(enabled=True, fp8_recipe=...)`. Like PyTorch's autocast it goes around the forward pass only.
+#
+# It needs an NVIDIA GPU, and is installed with `pip install --no-build-isolation "transformer_engine[pytorch]"`.
+
+
+# %% name="transformer_engine"
+def train_with_transformer_engine(recipe_of):
+    """Train our GPT with te.Linear layers. `recipe_of` makes a recipe from Transformer Engine's module of recipes."""
+    import transformer_engine.pytorch as te
+    from transformer_engine.common import recipe
+
+    chosen = recipe_of(recipe)
+
+    def swap(model):
+        for name, layer in linears(model).items():
+            new = te.Linear(layer.in_features, layer.out_features, params_dtype=BF16, device=device)
+            with torch.no_grad():
+                new.weight.copy_(layer.weight)
+                new.bias.copy_(layer.bias)
+            model.set_submodule(name, new)
+
+    def around():
+        if hasattr(te, "autocast"):
+            return te.autocast(enabled=True, recipe=chosen)
+        return te.fp8_autocast(enabled=True, fp8_recipe=chosen)
+
+    return train(swap, around)
+
+
+RECIPES = {
+    "delayed": lambda r: r.DelayedScaling(fp8_format=r.Format.HYBRID, amax_history_len=16, amax_compute_algo="max"),
+    "current": lambda r: r.Float8CurrentScaling(),
+    "MXFP8": lambda r: r.MXFP8BlockScaling(),  # Blackwell
+    "NVFP4": lambda r: r.NVFP4BlockScaling(),  # Blackwell
+}
+if HAS_FP8_UNITS and importlib.util.find_spec("transformer_engine") is not None:
+    blackwell = torch.cuda.get_device_capability() >= (10, 0)
+    for name in RECIPES if blackwell else ("delayed", "current"):
+        run = f"Transformer Engine, {name}"
+        _, losses[run] = train_with_transformer_engine(RECIPES[name])
+        print(f"{run}: loss {last(run)[0]:.3f} ({last(run)[1]:+.1f} % off BF16)")
+else:
+    print("Transformer Engine is not run here: it needs a GPU with FP8 units and the package transformer_engine.")
+
+# %% [markdown] name="mx_text"
+# ## 11 · MXFP8: your turn
+#
+# Blackwell's units take block scales into the product itself. The format is an open standard, **MXFP8**: E4M3 values, and for each 32 neighbours in a row one scale of eight bits, **E8M0**. E8M0 is an exponent and nothing else: 254 powers of two and 1, from 2⁻¹²⁷ to 2¹²⁷, and one pattern for NaN. It has no sign, and no zero. A number costs 8 + 8/32 = 8.25 bits.
+#
+# **Contract.** `mx_quantise(x)` returns `(values, scales)`.
+#
+# - `x` (..., n) is FP32 or BF16, any number of dimensions from one up. Blocks are 32 neighbours along the last dimension; if 32 does not divide n, the last block of each row is shorter. `x` is not changed.
+# - `values` (..., n) is `torch.float8_e4m3fn`; `scales` (..., blocks a row) is `torch.float8_e8m0fnu`. A number of x is about its value times its block's scale.
+# - The scale is the **smallest power of two for which nothing in the block is clipped**: no magnitude divided by it exceeds 448. If that would be below 2⁻¹²⁷, it is 2⁻¹²⁷. A block of zeros gets the scale 1.
+# - Each value is its number divided by the scale, rounded to E4M3.
+# - A block with an infinity or NaN gets the scale NaN, so that it cannot be overlooked; its values are up to you. Other blocks must not notice.
+#
+# Take care with magnitudes of 448 times a power of two, and with ones that are just above: `torch.log2` rounds. `torch.frexp` does not.
+
+
+# %% name="mx" answer=true reveal=true
+def mx_quantise(x):
+    ### BEGIN SOLUTION
+    n = x.shape[-1]
+    padded = F.pad(x.float(), (0, -n % 32))  # zeros change no amax
+    blocks = padded.reshape(*x.shape[:-1], -1, 32)
+    amax = blocks.abs().amax(-1)  # NaN and infinity come through
+    fraction, exponent = torch.frexp(amax)  # amax = fraction x 2^exponent, 1/2 <= fraction < 1; 448 = 7/8 x 2^9
+    exponent = exponent - 9 + (fraction > 7 / 8).int()
+    scale = torch.ldexp(torch.ones_like(amax), exponent.clamp(min=-127))
+    scale = torch.where(amax == 0, 1.0, scale)
+    scale = torch.where(amax.isfinite(), scale, torch.nan)
+    values = (blocks / scale[..., None]).clamp(-448, 448).reshape(padded.shape)[..., :n]
+    return values.to(torch.float8_e4m3fn), scale.to(torch.float8_e8m0fnu)
+    ### END SOLUTION
+
+
+# %% name="mx_check"
+check("lab13.mx", mx_quantise)
+
+# %% [markdown] name="blocks_text"
+# ### Block by block, and four bits
+#
+# The standard's own rule for the scale is another one: round the amax *down* to a power of two, and divide by 256, the power of two at the top of E4M3. Then the largest of a block can lie between 448 and 512, and is clipped. Rule against rule, on real tensors.
+#
+# **NVFP4** goes on to four bits, **E2M1**: eight magnitudes, 0, 0.5, 1, 1.5, 2, 3, 4 and 6. With so few marks all depends on the scale, so blocks have only 16 numbers; their scale is an E4M3 number, which can be 1.125 and not only a power of two; and one FP32 scale for the tensor brings the scales into E4M3's range. A number costs 4 + 8/16 = 4.5 bits. **MXFP4** has the same values with blocks of 32 and E8M0 scales: 4.25 bits. PyTorch has types to store them, but its CPU casts do not go there, so we round by hand.
+#
+# **Predict.** MXFP8 against E4M3 with one scale for the tensor: how large is its error on the inputs x, as a share of the other's?
+
+# %% name="guess_mx"
+my_guess = None  # a share, such as 0.5
+### BEGIN GUESS
+my_guess = 1.0  # a floating format rounds by the same share wherever its scale puts it
+### END GUESS
+mx_guess = Prediction("Error of MXFP8 / E4M3 with one scale, inputs", my_guess, "")
+
+# %% name="blocks"
+E2M1 = torch.tensor([0.0, 0.5, *(2.0**e * (1 + f / 2) for e in range(3) for f in range(2))], device=device)
+
+
+def to_e2m1(x):
+    """The nearest of E2M1's numbers, as FP32. What is too large becomes 6."""
+    between = (E2M1[1:] + E2M1[:-1]) / 2
+    return E2M1[torch.bucketize(x.abs(), between)] * x.sign()
+
+
+def to_e4m3(x):
+    return quantise(x, E4M3).float()
+
+
+def in_blocks(x, size, scale_of, to_format):
+    """Round x in blocks of `size` along its rows; `scale_of(amax)` gives their scales. Returns FP32."""
+    blocks = x.view(len(x), -1, size)
+    scale = scale_of(blocks.abs().amax(-1, keepdim=True).clamp(min=1e-30))
+    return (to_format(blocks / scale) * scale).view_as(x)
+
+
+def mxfp8_by_learner(x):
+    values, scales = mx_quantise(x)
+    return values.float() * scales.float().repeat_interleave(32, 1)[:, : x.shape[1]]
+
+
+def nvfp4(x):
+    whole = x.abs().max() / (6 * 448)  # so that the largest block scale is 448
+    return in_blocks(x, 16, lambda amax: (to_e4m3(amax / 6 / whole)).clamp(min=2**-9) * whole, to_e2m1)
+
+
+def one_scale(x):
+    scale = current_scale(x, E4M3)
+    return quantise(x, E4M3, scale).float() * scale
+
+
+FORMATS_TRIED = {
+    "E4M3, one scale": (8, one_scale),
+    "MXFP8, nothing clipped": (8 + 8 / 32, mxfp8_by_learner),
+    "MXFP8, the standard's rule": (
+        8 + 8 / 32,
+        lambda x: in_blocks(x, 32, lambda amax: torch.exp2(torch.floor(torch.log2(amax)) - 8), to_e4m3),
+    ),
+    "NVFP4": (4 + 8 / 16, nvfp4),
+    "MXFP4": (
+        4 + 8 / 32,
+        lambda x: in_blocks(x, 32, lambda amax: torch.exp2(torch.floor(torch.log2(amax)) - 2), to_e2m1),
+    ),
+}
+found = {}
+print(f"{'error, step 59':28}{'bits':>6}" + "".join(f"{name:>14}" for name in KINDS.values()))
+for name, (bits, function) in FORMATS_TRIED.items():
+    try:
+        row = [over_layers(lambda t, _, f=function: ((f(t) - t).norm() / t.norm()).item(), 59, kind) for kind in KINDS]
+    except NotImplementedError:
+        print(f"{name:28}{bits:>6.4g}   appears when mx_quantise is done")
+        continue
+    found[name] = row
+    print(f"{name:28}{bits:>6.4g}" + "".join(f"{100 * e:>12.2f} %" for e in row))
+if "MXFP8, nothing clipped" in found:
+    mx_guess.reveal(found["MXFP8, nothing clipped"][0] / found["E4M3, one scale"][0])
+
+# %% [markdown] name="blocks_explained"
+# For eight bits the finer scales bring little *here*, for the reason of section 5: a floating format cares about the scale only at its ends. Blocks of 32 with FP32 scales did a little better in section 5, because there the largest number of each block is hit exactly; a power of two gives that away. Of the two rules the one that never clips is the better on these tensors: clipping hits the largest number of a block, by up to an eighth, and the room it wins at the bottom is not needed.
+#
+# For four bits it is another matter: the error is several times larger, and the size of blocks and the digits of the scale now show. Training in NVFP4 takes more than a format: recipes round gradients stochastically (lab 02), mix the numbers of a block with a random rotation so that outliers spread, and leave some layers in higher precision.
+#
+# ## 12 · What this run measured
+
+# %% name="summary"
+claims
+
+# %% [markdown] name="recap"
+# ## Recap
+#
+# - FP8 is a pair: values and a scale. Without the scale, gradients vanish in silence, and the loss still falls.
+# - E4M3 has half the error, E5M2 the longer range. Hybrid: E4M3 forward, E5M2 backward.
+# - Delayed, current and block scaling differ in what they cost and in what they lose at the ends; the error of what is in range is the same.
+# - FP8 buys speed on units that have it. It saves memory only where FP8 is *kept*; weights, gradients and optimizer state are as before.
+#
+# | You have | Reach for |
+# |---|---|
+# | Hopper or Ada, large linear layers | torchao's float8 with `torch.compile`, or Transformer Engine with current or delayed scaling |
+# | Blackwell | MXFP8; NVFP4 if you can afford to compare with BF16 at length |
+# | an older GPU, a CPU | BF16 (lab 03): there is nothing to gain |
+# | too little memory | labs 05, 08, 12 and 14, not FP8 products |
+# | small layers, few tokens | BF16; measure before you switch |
+#
+# In each case: a BF16 run beside it, and amax and zeros of the gradients on a plot.
+#
+# **Sources.** Micikevicius et al. 2022, *FP8 Formats for Deep Learning*, arXiv:2209.05433 · Open Compute Project 2023, *OCP Microscaling Formats (MX) Specification*; Rouhani et al. 2023, *Microscaling Data Formats for Deep Learning*, arXiv:2310.10537 · Mishra et al. 2025, *Recipes for Pre-training LLMs with MXFP8*, arXiv:2506.08027 (rounding the scale up) · DeepSeek-AI 2024, *DeepSeek-V3 Technical Report*, arXiv:2412.19437 (block scaling on Hopper) · NVIDIA 2025, *Pretraining Large Language Models with NVFP4*, arXiv:2509.25149 · documentation of
+# Transformer Engine (*FP8 recipes*, `te.autocast`) and torchao (`torchao.float8`).
