@@ -245,9 +245,9 @@ scaled = [over_layers(lambda t, _, d=d: error(t, d, current_scale(t, d)), 59, "g
 claims.record("T24", "E5M2 rounds twice as coarsely as E4M3", "scaled gradients", scaled[1] / scaled[0], "x", 1.7, 2.3)
 
 # %% [markdown] name="scale_explained"
-# Read the two halves of the table against each other. By **error** E4M3 wins for every kind of tensor: one more fraction bit, half the error. By numbers **lost** E5M2 wins, because small numbers fall off the end of E4M3.
+# By **error** E4M3 wins for every kind of tensor: one more fraction bit, half the error. By numbers **lost** E5M2 wins, and here only by a hair, for the gradients.
 #
-# The error is made by the large numbers; the lost ones are small and hardly count in it. Whether they matter depends on how a tensor spreads. Gradients spread most. Hence the usual recipe, called *hybrid*: **E4M3 forward, E5M2 backward**, and recipes with finer scales that use E4M3 for all.
+# Why then is the usual recipe *hybrid*, **E4M3 forward and E5M2 backward**? Because its longer range forgives: gradients spread most, change fastest, and their scale may be out of date (next section). Recipes with finer scales use E4M3 for all.
 #
 # ### Play: where the ruler lies
 #
@@ -333,16 +333,14 @@ print(f"{'steps that clip':20}{'no margin':>12}{'margin 2x':>12}")
 for kind, name in KINDS.items():
     print(f"{name:20}{clipped(kind):>10.1f} %{clipped(kind, 2):>10.1f} %")
 figure = Figure(figsize=(7.5, 3.2), layout="constrained")
-axes = figure.add_subplot()
-for (layer, kind), colour in zip((("blocks.1.mlp.2", "x"), ("blocks.1.mlp.2", "g")), COLOURS, strict=False):
-    series = amaxes[layer, kind]
-    axes.semilogy(series, color=colour, label=f"{kind} of {layer}")
-    axes.semilogy(
-        range(1, STEPS), [delayed_amax(series, s) for s in range(1, STEPS)], color=colour, ls=":", label="history says"
-    )
-axes.set(title="The amax of two tensors, and what a history of 16 expects", xlabel="step", ylabel="largest magnitude")
-figure.legend(loc="outside right upper", frameon=False)
-show(figure, "Two jagged lines over 60 steps, each with a dotted staircase above it that it crosses now and then.")
+for axes, kind, colour in zip(figure.subplots(1, 2), "xg", COLOURS, strict=False):
+    series = amaxes["blocks.1.mlp.2", kind]
+    axes.semilogy(series, color=colour, label="amax")
+    expected = [delayed_amax(series, step) for step in range(1, STEPS)]
+    axes.semilogy(range(1, STEPS), expected, color="black", ls=":", label="history of 16 says")
+    axes.set(title=f"{KINDS[kind]} of blocks.1.mlp.2", xlabel="step", ylabel="largest magnitude")
+    axes.legend(frameon=False)
+show(figure, "Two jagged lines over 60 steps. A dotted staircase runs above each; the lines cross it now and then.")
 
 # %% [markdown] name="history_explained"
 # Were the steps independent, one in 17 would be the highest of its 17. What is off from that is the **trend**: a tensor whose magnitude rises from step to step sets records more often, one that falls hardly ever. In the figure g falls for some twenty steps, and then rises.
@@ -387,7 +385,7 @@ for number, what in enumerate(("error, %", "lost, %")):
 # %% [markdown] name="scaling_explained"
 # Perhaps a surprise: once there is a scale, the errors are nearly the same, whichever way it was found. A floating format is forgiving: rounding costs the same share of each number wherever it lies between the ends. The finer scales show in the numbers *lost*.
 #
-# *Delayed* can be wrong in the other direction as well. Gradients fall fast in the first steps; at step 20 the history still holds the amax of larger days, so the scale is too large and small gradients fall off the lower end. See what it loses there in E4M3, against *current*.
+# *Delayed* can be wrong in the other direction as well. Gradients fall fast in the first steps; at step 20 the history still holds the amax of larger days, so the scale is too large and small gradients fall off the lower end. See what it loses there in E4M3, against *current*, and how little of that E5M2 loses.
 #
 # So what are finer scales for? For tensors that this little model does not have. In large language models a few channels carry values a hundred or a thousand times larger than the rest. Let us make one by hand: multiply one channel of a real input, and look at the error of **all the others**. INT8, whose 255 marks are evenly spaced, is in for comparison.
 
@@ -624,7 +622,8 @@ else:
 figure = Figure(figsize=(7.5, 3.4), layout="constrained")
 axes = figure.add_subplot()
 for (name, curve), colour in zip(losses.items(), (COLOURS[0], COLOURS[1], COLOURS[4], COLOURS[2]), strict=False):
-    axes.plot(curve, color=colour, label=name, lw=3 if name == "BF16" else 1.4)
+    look = {"lw": 5, "alpha": 0.4} if name == "BF16" else {"lw": 1.5, "ls": "--" if name == "FP8, torchao" else "-"}
+    axes.plot(curve, color=colour, label=name, **look)
 axes.set(title="Training a small GPT, same seed and batches", xlabel="step", ylabel="loss")
 figure.legend(loc="outside right upper", frameon=False)
 show(
