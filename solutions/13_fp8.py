@@ -42,7 +42,7 @@ from matplotlib.figure import Figure
 from torch import nn
 
 claims = Claims()
-device = pick_device() if pick_device().type == "cuda" else torch.device("cpu")  # Apple's GPUs have no FP8 types
+device = pick_device() if pick_device().type == "cuda" else torch.device("cpu")  # PyTorch has no FP8 on Apple's
 BF16, E4M3, E5M2 = torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2
 HAS_FP8_UNITS = device.type == "cuda" and torch.cuda.get_device_capability() >= (8, 9)
 print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}")
@@ -345,7 +345,7 @@ show(figure, "Two jagged lines over 60 steps. A dotted staircase runs above each
 # %% [markdown] name="history_explained"
 # Were the steps independent, one in 17 would be the highest of its 17. What is off from that is the **trend**: a tensor whose magnitude rises from step to step sets records more often, one that falls hardly ever. In the figure g falls for some twenty steps, and then rises.
 #
-# A clipped number is not lost: it becomes the largest the format has. And in a *floating* format room above is cheap: a margin of 2 gives up one power of two at the bottom of the range and no fraction bit. That is why delayed scaling works at all.
+# A clipped number is not lost: it becomes the largest the format has. And in a *floating* format room above is cheap: a margin of 2 gives up one power of two at the bottom of the range and no fraction bit.
 #
 # Now the error of each way, on the same tensors:
 
@@ -381,9 +381,22 @@ for number, what in enumerate(("error, %", "lost, %")):
     print(f"{what:10}{'':14}" + "".join(f"{f'{kind} in {form}':>12}" for kind, form in CASES))
     for (step, way), row in by_way.items():
         print(f"  step {step:<3} {way:14}" + "".join(f"{row[case][number]:>12.2f}" for case in CASES))
+late = {way: by_way[KEEP[-1], way] for way in WAYS}
+claims.record(
+    "T24", "delayed scaling is as good as current", f"gradients in E5M2, step {KEEP[-1]}, error",
+    late["delayed"]["g", "E5M2"][0] / late["current"]["g", "E5M2"][0], "x", 0.95, 1.05,
+)  # fmt: skip
+claims.record(
+    "T24", "block scaling halves the error", f"gradients in E4M3, step {KEEP[-1]}, blocks of 32",
+    late["blocks of 32"]["g", "E4M3"][0] / late["current"]["g", "E4M3"][0], "x one scale", 0, 0.6,
+)  # fmt: skip
+claims.record(
+    "T24", "with blocks hardly any number is lost", f"gradients in E4M3, step {KEEP[-1]}, blocks of 32",
+    late["blocks of 32"]["g", "E4M3"][1], "%", 0, 0.01,
+)  # fmt: skip
 
 # %% [markdown] name="scaling_explained"
-# Perhaps a surprise: once there is a scale, the errors are nearly the same, whichever way it was found. A floating format is forgiving: rounding costs the same share of each number wherever it lies between the ends. The finer scales show in the numbers *lost*.
+# Perhaps a surprise: once there is a scale, the errors are nearly the same, whichever way it was found. Rounding in a floating format costs the same share of each number wherever it lies between the ends. The finer scales show in the numbers *lost*.
 #
 # *Delayed* can be wrong in the other direction as well. Gradients fall fast in the first steps; at step 20 the history still holds the amax of larger days, so the scale is too large and small gradients fall off the lower end. See what it loses there in E4M3, against *current*, and how little of that E5M2 loses.
 #
@@ -637,7 +650,7 @@ claims.record("T24", "without scales it does not", f"GPT, {STEPS} steps, loss", 
 # %% [markdown] name="train_explained"
 # With scales FP8 lies on BF16's line. Without them nothing raises, there is no NaN, and the loss goes *down*: biases, norms and the embedding still learn, for example which byte follows which. The weights of the linear layers get zeros. A falling loss is no proof; the comparison is.
 #
-# Sixty steps of a small model prove little about a long run of a large one. What the literature reports for those is in the sources below; what you should do is keep a BF16 run beside yours for the first thousand steps.
+# Sixty steps of a small model prove little about a long run of a large one; the sources below report those. Keep a BF16 run beside yours for the first thousand steps.
 #
 # ## 8 · What it saves
 #
@@ -734,7 +747,7 @@ else:
     print("C15, FP8 up to 2x the speed of 16 bit on Hopper: cannot be measured here, for want of FP8 units.")
 
 # %% [markdown] name="speed_explained"
-# Two things stand between a fast product and a fast step. The casts: each tensor is read for its amax, read again and written, all at the speed of memory, so small layers can lose more than they gain. And everything that is not a linear layer stays as it was: if products are 60 % of the time, doubling their speed takes 30 % off.
+# Two things stand between a fast product and a fast step. The casts: each tensor is read for its amax, read again and written, at the speed of memory, so small layers can lose. And what is not a linear layer stays as it was: if products are 60 % of the time, doubling their speed takes 30 % off.
 #
 # ## 10 · Transformer Engine
 #
@@ -785,7 +798,7 @@ else:
 # %% [markdown] name="mx_text"
 # ## 11 · MXFP8: your turn
 #
-# Blackwell's units take block scales into the product itself. The format is an open standard, **MXFP8**: E4M3 values, and for each 32 neighbours in a row one scale of eight bits, **E8M0**. E8M0 is an exponent and nothing else: 254 powers of two and 1, from 2⁻¹²⁷ to 2¹²⁷, and one pattern for NaN. It has no sign, and no zero. A number costs 8 + 8/32 = 8.25 bits.
+# Blackwell's units take block scales into the product itself. The format is an open standard, **MXFP8**: E4M3 values, and for each 32 neighbours in a row one scale of eight bits, **E8M0**. E8M0 is an exponent and nothing else: 255 powers of two, from 2⁻¹²⁷ to 2¹²⁷, and one pattern for NaN. It has no sign, and no zero. A number costs 8 + 8/32 = 8.25 bits.
 #
 # **Contract.** `mx_quantise(x)` returns `(values, scales)`.
 #
@@ -897,7 +910,7 @@ if "MXFP8, nothing clipped" in found:
     mx_guess.reveal(found["MXFP8, nothing clipped"][0] / found["E4M3, one scale"][0])
 
 # %% [markdown] name="blocks_explained"
-# For eight bits the finer scales bring little *here*, for the reason of section 5: a floating format cares about the scale only at its ends. Blocks of 32 with FP32 scales did a little better in section 5, because there the largest number of each block is hit exactly; a power of two gives that away. Of the two rules the one that never clips is the better on these tensors: clipping hits the largest number of a block, by up to an eighth, and the room it wins at the bottom is not needed.
+# For eight bits the finer scales bring little *here*, for the reason of section 5: a floating format cares about the scale only at its ends. (Blocks of 32 did a little better there: their FP32 scales hit the largest number exactly, and a power of two does not.) Of the two rules the one that never clips is the better on these tensors: clipping hits the largest number of a block, by up to an eighth, and the room it wins at the bottom is not needed.
 #
 # For four bits it is another matter: the error is several times larger, and the size of blocks and the digits of the scale now show. Training in NVFP4 takes more than a format: recipes round gradients stochastically (lab 02), mix the numbers of a block with a random rotation so that outliers spread, and leave some layers in higher precision.
 #

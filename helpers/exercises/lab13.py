@@ -131,7 +131,8 @@ def _about_scale(row: int, block: int, largest: float, scale: int, right: int) -
     if largest == 0:
         return f"{where} {why}."
     quotient = largest / 2.0 ** (scale - 127)
-    return f"{where} {why}: amax / scale is then {quotient:.7g}, and 448 is the end."
+    means = "more than 448, so it is clipped" if quotient > 448 else "so a smaller power of two would do"
+    return f"{where} {why}. Then amax / scale is {quotient:.9g}, {means}."
 
 
 PARTS = (Part("lab13.mx", ("mx_quantise",), (QuantisesBlockByBlock,)),)
