@@ -13,13 +13,14 @@ import tempfile
 import time
 import warnings
 from pathlib import Path
-from helpers import COLOURS, TENANTS, Claims, GiB, MemoryMeter, Prediction, Recipe, check, count_parameters, device_name, english, explore, find_gpu, human_bytes, pick_device, plan_many, python_source, show, tenant_bars, tenant_table
+from helpers import COLOURS, TENANTS, Claims, GiB, MemoryMeter, Prediction, Recipe, ViT, check, count_parameters, device_name, digits, english, explore, find_gpu, human_bytes, pick_device, plan_many, python_source, show, tenant_bars, tenant_table
 import torch
 import torch.nn.functional as F
 from matplotlib.figure import Figure
 from peft import LoraConfig, PeftModel, get_peft_model, prepare_model_for_kbit_training
 from torch import nn
 from transformers import BitsAndBytesConfig, LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+from transformers.utils import logging
 
 claims = Claims()
 device = pick_device()
