@@ -1,0 +1,439 @@
+# %% [markdown] name="title"
+# # 15 · Capstone: one model, one batch, forty times less
+#
+# **Stack what the labs taught, one change at a time, on one model with one effective batch, until the peak is a fortieth and the accuracy is still there; then name the bytes that are left.**
+#
+# | | |
+# |---|---|
+# | After this you can | stack techniques and say what each one took from which tenant; name the floor that is left byte by byte; test a recipe guide with the planner; choose a recipe for a GPU and export it as a script |
+# | Time | 90 minutes |
+# | Difficulty | ●●● |
+# | Needs | a CPU; the same cells use a GPU where there is one |
+# | Before this | labs 01 to 05 and 12; the others help |
+# | Syllabus | C12, T26, T27 |
+
+# %% name="setup" setup=true
+import functools
+import math
+import os
+import statistics
+import time
+from dataclasses import dataclass, replace
+
+from helpers import (
+    COLOURS,
+    TENANTS,
+    Claims,
+    GiB,
+    KiB,
+    MemoryMeter,
+    Prediction,
+    Recipe,
+    ViT,
+    check,
+    compare,
+    device_name,
+    digits,
+    explore,
+    find_gpu,
+    human_bytes,
+    peak_table,
+    pick_device,
+    plan_many,
+    run_ranks,
+    show,
+)
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from matplotlib.figure import Figure
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+device = pick_device()
+claims = Claims()
+print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}, meter: {MemoryMeter().method}")
+
+# %% [markdown] name="rules_text"
+# ## 1 · The rules
+#
+# An article promises that its techniques together cut peak memory up to 20 times "with the same accuracy". A ladder of that kind is easy to win by cheating: a smaller batch is another training run, and a peak that was read at another moment is another figure. So, before the first rung:
+#
+# - **One model**: a vision transformer of four blocks on handwritten digits, started from the same weights.
+# - **One effective batch**: every update sees the same 512 images in the same order, and every rung sees the same number of them.
+# - **One figure**: the peak of a whole training step, in bytes, from the meter of lab 01, parameters and optimizer state included.
+# - **One accuracy to hold**: on 773 images that no rung trains on. One of them is 0.13 points, so a single run says little about 0.5 points: each rung trains three times, from three seeds, and the mean counts.
+#
+# The images stay with NumPy, as a data loader would keep them; the device gets what a micro-batch needs.
+
+# %% name="task"
+BATCH, STEPS, SEEDS = 512, 80, (0, 1, 2)
+data = digits()
+images = torch.cat([data.train_x, data.test_x]).numpy()
+labels = torch.cat([data.train_y, data.test_y]).numpy()
+TRAINED = 1024  # two batches an epoch
+print(f"{TRAINED:,} images to train on, {len(images) - TRAINED} to test on, {images[0].size} pixels each")
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One way to take the same training step."""
+
+    name: str
+    autocast: bool = False
+    micro: int = BATCH  # images in a micro-batch
+    checkpointing: bool = False
+    optimizer: str = "adamw"
+    fold: bool = False  # gradients go into the optimizer's state during the backward pass
+    dtype: torch.dtype = torch.float32  # of weights and optimizer state
+
+
+def make_model(rung, seed, where):
+    torch.manual_seed(seed)
+    model = ViT(side=8, patch=4, layers=4, width=32, heads=4, inner=128).to(where, rung.dtype)
+    if rung.checkpointing:
+        for block in model.blocks:
+            block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)
+    return model
+
+
+phi = sum(p.numel() for p in make_model(Rung(""), 0, "cpu").parameters())
+print(f"{phi:,} parameters")
+
+# %% [markdown] name="optimizer_text"
+# ### A lean optimizer that can take its gradients early
+#
+# Adam keeps two numbers a parameter. **Signum** (Bernstein et al. 2018) keeps one, a running mean of gradients, and steps by its sign: like Adam, it moves every weight by about the learning rate.
+#
+# It has a second virtue. Lab 04 keeps a gradient for every parameter while micro-batches add up. The optimizer step in the backward pass would free each gradient at once, but a step after every micro-batch is another training run: **the two do not go together as they are**. What does go together: the running mean is *linear* in the gradient,
+#
+# *m* ← β·*m* + (1 − β)·(*g*₁ + *g*₂ + … + *g*ₙ),
+#
+# so each piece *g*ᵢ can be added to *m* the moment it exists, in a hook, and be freed. Weights move once, after the last micro-batch. The state of the optimizer *is* the accumulator. (For Adam's second moment this does not hold: the square of a sum is not the sum of squares.)
+#
+# In 16 bits small additions are lost (lab 02), so additions to BF16 tensors round **stochastically**.
+
+
+# %% name="optimizer"
+def add(target, change):
+    """Add FP32 `change` to `target` in place; into BF16 with stochastic rounding."""
+    if target.dtype == torch.float32:
+        target.add_(change)
+        return
+    bits = target.float().add_(change).view(torch.int32)
+    bits.add_(torch.randint_like(bits, 2**16)).bitwise_and_(-(2**16))
+    target.copy_(bits.view(torch.float32))
+
+
+class Signum(torch.optim.Optimizer):
+    """Steps by the sign of a running mean. A step is: fade, take each gradient (in pieces, if you like), step."""
+
+    def __init__(self, parameters, lr, momentum=0.9):
+        super().__init__(parameters, {"lr": lr, "momentum": momentum})
+        for p in self.everyone():
+            self.state[p]["mean"] = torch.zeros_like(p)
+
+    def everyone(self):
+        return [p for group in self.param_groups for p in group["params"]]
+
+    @torch.no_grad()
+    def fade(self):
+        for p in self.everyone():
+            self.state[p]["mean"].mul_(self.defaults["momentum"])
+
+    @torch.no_grad()
+    def take(self, p):
+        add(self.state[p]["mean"], p.grad.float() * (1 - self.defaults["momentum"]))
+        p.grad = None
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                add(p, self.state[p]["mean"].sign().float() * -group["lr"])
+
+
+RATES = {"adamw": 4e-3, "signum": 2e-3}
+
+
+def make_optimizer(rung, model):
+    if rung.optimizer == "adamw":
+        return torch.optim.AdamW(model.parameters(), lr=RATES["adamw"])
+    optimizer = Signum(model.parameters(), lr=RATES["signum"])
+    if rung.fold:
+        for p in model.parameters():
+            p.register_post_accumulate_grad_hook(optimizer.take)
+    return optimizer
+
+
+def gradients(rung, model, rows):
+    """Run forward and backward over the images `rows`, a micro-batch at a time."""
+    where = next(model.parameters()).device
+    for part in np.split(rows, range(rung.micro, len(rows), rung.micro)):
+        x, y = (torch.from_numpy(a[part]).to(where) for a in (images, labels))
+        with torch.autocast(where.type, torch.bfloat16, enabled=rung.autocast):
+            logits = model(x.to(rung.dtype))
+        (F.cross_entropy(logits.float(), y, reduction="sum") / len(rows)).backward()
+
+
+def train_step(rung, model, optimizer, rows):
+    if rung.fold:
+        optimizer.fade()
+    gradients(rung, model, rows)
+    if rung.optimizer == "signum" and not rung.fold:
+        optimizer.fade()
+        for p in model.parameters():
+            optimizer.take(p)
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+# %% [markdown] name="same_text"
+# ### Equivalence before memory
+#
+# In FP32 the rungs that claim "the same gradient" must have it: accumulated, checkpointed, and folded into the momentum. The last line is the control that must fail: a step after *every* micro-batch.
+
+# %% name="same"
+base = Rung("0 FP32, AdamW")
+rows = np.arange(BATCH)
+
+
+def weights_after(rung, steps=2, every_piece=False):
+    """Return all weights after some steps; `every_piece` steps after each micro-batch."""
+    model = make_model(rung, 0, device)
+    optimizer = make_optimizer(rung, model)
+    for _ in range(steps):
+        for part in np.split(rows, len(rows) // rung.micro) if every_piece else [rows]:
+            train_step(rung, model, optimizer, part)
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+def gradient_of(rung):
+    model = make_model(rung, 0, device)
+    gradients(rung, model, rows)
+    return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+
+whole = gradient_of(base)
+for name, rung in {
+    "16 micro-batches": replace(base, micro=32),
+    "and checkpointed": replace(base, micro=32, checkpointing=True),
+}.items():
+    off = (gradient_of(rung) - whole).norm() / whole.norm()
+    print(f"{name:28} gradient differs by {off:.1e} of its length")
+    claims.record("T8", "the gradient is that of the whole batch", name, off.item(), "relative", 0, 1e-5)
+lean = replace(base, micro=32, checkpointing=True, optimizer="signum")
+start, after = weights_after(lean, 0), weights_after(lean)
+for name, other in {
+    "folded into the momentum": weights_after(replace(lean, fold=True)),
+    "a step every micro-batch": weights_after(replace(lean, fold=True), every_piece=True),
+}.items():
+    off = (other - after).norm() / (after - start).norm()
+    print(f"{name:28} weights differ by  {off:.1e} of the way they went")
+    if "folded" in name:
+        claims.record("T8", "folding does not change the update", "Signum, 2 steps, FP32", off.item(), "relative", 0, 0.05)
+
+# %% [markdown] name="same_explained"
+# Folded sums are added in another order, so a last bit may differ, and where a mean is almost zero its *sign* may; everything else is equal. A step for every micro-batch goes somewhere else altogether.
+#
+# ## 2 · The ladder
+#
+# Each rung changes one thing and keeps all others.
+
+# %% name="rungs"
+LADDER = [base]
+for name, change in {
+    "1 BF16 autocast": {"autocast": True},
+    "2 16 micro-batches of 32": {"micro": 32},
+    "3 checkpointing": {"checkpointing": True},
+    "4 Signum for AdamW": {"optimizer": "signum"},
+    "5 gradients folded": {"fold": True},
+    "6 BF16 weights and state": {"autocast": False, "dtype": torch.bfloat16},
+}.items():
+    LADDER.append(replace(LADDER[-1], name=name, **change))
+
+
+def measured(rung):
+    """Return the meter of one whole training step, after one that does not count."""
+    model = make_model(rung, 0, device)
+    optimizer = make_optimizer(rung, model)
+    train_step(rung, model, optimizer, rows)
+    with MemoryMeter(model, optimizer) as meter:
+        train_step(rung, model, optimizer, rows)
+    return meter
+
+
+meters = {base.name: measured(base)}
+first = meters[base.name].peak_bytes
+print(meters[base.name])
+print(peak_table(meters[base.name], 5))
+
+# %% [markdown] name="guess_text"
+# Nearly all of it is activations: 512 images × 5 tokens × 4 blocks. **Predict** two rungs before you see them. By what factor does BF16 autocast alone lower the peak? And when all seven rungs are stacked, what is the factor?
+
+# %% name="guess"
+my_guess = None  # times less, BF16 autocast alone
+### BEGIN GUESS
+my_guess = 2  # half the bytes a number; what stays in FP32 is left out: too high
+### END GUESS
+autocast_guess = Prediction("FP32 peak / BF16 autocast peak", my_guess, "times")
+my_guess = None  # times less, all rungs
+### BEGIN GUESS
+my_guess = 20  # what the article promises
+### END GUESS
+ladder_guess = Prediction("FP32 peak / peak of the last rung", my_guess, "times")
+
+# %% name="climb"
+for rung in LADDER[1:]:
+    meters[rung.name] = measured(rung)
+peaks = {name: meter.peak_bytes for name, meter in meters.items()}
+last = LADDER[-1].name
+autocast_guess.reveal(first / peaks[LADDER[1].name])
+ladder_guess.reveal(first / peaks[last])
+shown = [t for t in TENANTS if any(m.at_peak[t] >= KiB for m in meters.values())]
+print(f"\n{'KiB at the peak':26}" + "".join(f"{t.split()[0]:>12}" for t in shown) + f"{'PEAK':>10}{'less':>8}")
+for name, meter in meters.items():
+    parts = "".join(f"{meter.at_peak[t] / KiB:>12,.0f}" for t in shown)
+    print(f"{name:26}{parts}{meter.peak_bytes / KiB:>10,.0f}{first / meter.peak_bytes:>7.1f}x")
+
+# %% [markdown] name="climb_explained"
+# Read the table by columns: every rung has its tenant, and leaves the others alone.
+#
+# - **Autocast** halves most activations and leaves weights, gradients and state; it adds a tenant, the 16-bit copies of weights. Less than 2.
+# - **Micro-batches** take the most by far, and bring gradients back: they now live through the whole step.
+# - **Checkpointing** looks modest, because little was left for it to take. *The order of the rungs decides what each of them seems to be worth.* Only the product counts.
+# - From rung 3 on the static part is in front. **Signum** takes a state tensor, **folding** takes the gradients, **BF16** takes half of what remains, and the copies.
+#
+# On a GPU the workspaces of cuBLAS (8 to 32 MiB) are larger than this whole model at the end; the table then says so, under *kernel*.
+#
+# ### What did it cost?
+#
+# Accuracy from three trainings of every rung, and time against rung 0, a step of one and a step of the other in turn. Two processes train side by side.
+
+
+# %% name="train"
+def accuracy(rung, seed, where):
+    """Train `rung` from `seed`; return the accuracy on the test images in %."""
+    model = make_model(rung, seed, where)
+    optimizer = make_optimizer(rung, model)
+    order = np.random.default_rng(seed)
+    batches = [b for _ in range(STEPS * BATCH // TRAINED) for b in np.split(order.permutation(TRAINED), TRAINED // BATCH)]
+    for i, rows in enumerate(batches):
+        for group in optimizer.param_groups:  # a short rise, then half a cosine
+            group["lr"] = RATES[rung.optimizer] * min(1, (i + 1) / 6) * (1 + math.cos(math.pi * i / STEPS)) / 2
+        train_step(rung, model, optimizer, rows)
+    with torch.no_grad(), torch.autocast(where.type, torch.bfloat16, enabled=rung.autocast):
+        guessed = model(torch.from_numpy(images[TRAINED:]).to(where, rung.dtype)).argmax(1)
+    return 100 * (guessed.cpu() == torch.from_numpy(labels[TRAINED:])).float().mean().item()
+
+
+def train_all(jobs):
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    return {(rung.name, seed): accuracy(rung, seed, pick_device()) for rung, seed in jobs[rank::world]}
+
+
+jobs = [(rung, seed) for seed in SEEDS for rung in LADDER]
+trained = run_ranks(train_all, 2, jobs, timeout=600, measure=False, process_group=False)
+scores = trained.results[0] | trained.results[1]
+
+
+def pace(rung):
+    """Return seconds of a step of `rung` / seconds of a step of rung 0."""
+    steps = []
+    for one in (rung, base):
+        model = make_model(one, 0, device)
+        steps.append(functools.partial(train_step, one, model, make_optimizer(one, model), rows))
+    return 1 / compare(*reversed(steps), runs=5, warmup=1).speedup
+
+
+table = []
+for rung in LADDER:
+    runs = [scores[rung.name, seed] for seed in SEEDS]
+    against = [scores[rung.name, seed] - scores[base.name, seed] for seed in SEEDS]
+    unsure = statistics.stdev(against) / math.sqrt(len(SEEDS))
+    slower = 1.0 if rung is base else pace(rung)
+    table.append((rung.name, peaks[rung.name], slower, statistics.mean(runs), statistics.mean(against), unsure))
+print(f"{'':26}{'peak':>12}{'less':>8}{'time':>8}{'accuracy':>11}{'against rung 0':>23}")
+for name, peak, slower, mean, against, unsure in table:
+    points = f"{against:+.2f} +- {unsure:.2f} points"
+    print(f"{name:26}{human_bytes(peak):>12}{first / peak:>7.1f}x{slower:>7.2f}x{mean:>9.2f} %{points:>23}")
+
+# %% name="ladder_claims"
+subject = f"ViT, {phi:,} parameters, batch {BATCH}, {last[0]} rungs"
+lost = table[-1][4]
+claims.record("C12", "up to 20x less peak memory", subject, first / peaks[last], "times", 0, 20)
+claims.record("C12", "this lab's target: 40x less", subject, first / peaks[last], "times", 40, math.inf)
+claims.record("C12", "the same accuracy: at most 0.5 points lost", f"{subject}, mean of {len(SEEDS)}", lost, "points", -0.5, math.inf)
+worst = min(row[4] for row in table)
+claims.record("C12", "no rung loses more than 0.5 points", f"{subject}, the worst rung", worst, "points", -0.5, math.inf)
+claims
+
+# %% name="ladder_figure"
+figure = Figure(figsize=(8.5, 4.2), layout="constrained")
+left, right = figure.subplots(1, 2, width_ratios=(2, 3), sharey=True)
+names = list(meters)
+left.barh(names, [first / peaks[name] for name in names], color=COLOURS[0])
+left.axvline(40, color="black", ls="--", lw=1)
+left.set(title="Times less than rung 0", xlabel="peak of rung 0 / peak", xlim=(0, 55))
+left.invert_yaxis()
+start = np.zeros(len(names))
+for tenant, colour in zip(TENANTS, COLOURS, strict=True):
+    width = np.array([100 * meters[name].at_peak[tenant] / peaks[name] for name in names])
+    if width.max() >= 1:
+        right.barh(names, width, left=start, color=colour, label=tenant)
+        start += width
+right.set(title="Whose bytes the peak is made of", xlabel="% of that rung's peak", xlim=(0, 100))
+figure.legend(loc="outside lower center", ncols=4, frameon=False)
+show(figure, "The factor grows from rung to rung past 40; activations are nearly all of the first peak, and weights and optimizer state a large part of the last.")
+
+# %% [markdown] name="cost_explained"
+# Accuracy is given with its standard error over the seeds: where the error is as large as the difference, the rung has neither gained nor lost anything that three seeds could show.
+#
+# Time is the price. Small micro-batches keep a processor less busy, and checkpointed blocks run twice. No rung after 1 was made for speed; the ladder buys bytes with seconds.
+#
+# > **Note:** rung 4 is another optimizer with its own learning rate. It is the only rung that changes *what* is computed, not how; the published ladder has one, too (Adam to SGD). It is allowed here because accuracy is what must hold.
+#
+# ## 3 · The floor, byte by byte
+#
+# The last rung's peak, every block of memory that was alive at that moment, with the operation that made it:
+
+# %% name="floor"
+final = meters[last]
+print(peak_table(final, 12))
+print(f"\n{'tenant':24}{'bytes':>10}   what it must be")
+laws = {
+    "parameters": (2 * phi, "2 bytes a parameter"),
+    "optimizer state": (2 * phi, "2 bytes a parameter: one running mean, which is also the accumulator"),
+}
+for tenant, held in final.at_peak.items():
+    if held:
+        law = f"{laws[tenant][0]:,} = {laws[tenant][1]}" if tenant in laws else ""
+        print(f"{tenant:24}{held:>10,}   {law}".rstrip())
+print(f"{'sum':24}{sum(final.at_peak.values()):>10,}   peak: {final.peak_bytes:,}")
+static = final.at_peak["parameters"] + final.at_peak["optimizer state"]
+claims.record("C12", "the floor: 4 bytes a parameter", subject, static / phi, "bytes", 4, 4.3)
+
+# %% [markdown] name="floor_explained"
+# Every byte has an owner, and the owners add up to the peak.
+#
+# - **Weights and running means**, 2 + 2 bytes a parameter: the floor in the strict sense. Below it one needs another number format (lab 13), fewer trained parameters (lab 14), or more machines (lab 12).
+# - **Recomputed activations** and **temporaries**: one block of one micro-batch, while its backward pass runs.
+# - **Activations**: the inputs of checkpointed blocks, for one micro-batch.
+# - **Kernel workspace**: scratch of the matrix products, in no tensor; on a CPU, 16-bit products repack weights.
+#
+# All but the first shrink with the micro-batch. **Predict**: with micro-batches of 4 instead of 32, what is the factor?
+
+# %% name="guess_smaller"
+my_guess = None  # times less than rung 0, micro-batches of 4
+### BEGIN GUESS
+my_guess = 95  # what depends on the micro-batch falls to an eighth, weights and means stay
+### END GUESS
+smaller_guess = Prediction("FP32 peak / peak with micro-batches of 4", my_guess, "times")
+
+# %% name="smaller"
+curve = {micro: measured(replace(LADDER[-1], micro=micro)).peak_bytes for micro in (128, 32, 16, 4)}
+smaller_guess.reveal(first / curve[4])
+for micro, peak in curve.items():
+    print(f"micro-batches of {micro:>3}: {human_bytes(peak):>11}, {first / peak:>5.1f}x less; static part {static / peak:.0%}")
+print(f"if nothing but weights and running means were left: {first / static:.0f}x")
