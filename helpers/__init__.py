@@ -4,6 +4,10 @@ import logging
 import os
 import warnings
 
+# Libraries that transformers imports where it finds them report kernels that this machine cannot load.
+for _name in ("torchao", "torch.utils._pytree", "bitsandbytes"):
+    logging.getLogger(_name).setLevel(logging.ERROR)
+
 # The memory meter reads the profiler's log. The profiler announces itself on stderr, and the CPU allocator
 # warns when memory older than the log is freed; the meter knows both, and learners need see neither.
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")
