@@ -4,15 +4,12 @@ import logging
 import os
 import warnings
 
-# Libraries that transformers imports where it finds them report kernels that this machine cannot load.
-for _name in ("torchao", "torch.utils._pytree", "bitsandbytes"):
-    logging.getLogger(_name).setLevel(logging.ERROR)
-
 # The memory meter reads the profiler's log. The profiler announces itself on stderr, and the CPU allocator
 # warns when memory older than the log is freed; the meter knows both, and learners need see neither.
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
+from .chooser import choose
 from .claims import Claims
 from .collectives import Collective, Collectives
 from .count import TENANTS
@@ -25,8 +22,11 @@ from .formats import FORMATS
 from .memory import MemoryMeter
 from .models import SmallCNN, SmallGPT, ViT
 from .planner import CachingAllocator, OutOfMemory, Recipe, count_parameters, find_gpu, plan, plan_many
+from .planner.deep import plan_deep
 from .predict import Prediction
+from .progress import lab_report
 from .ranks import RankError, RankRun, run_ranks
+from .recipe_script import training_script
 from .tables import peak_table, stage_table, tenant_table
 from .timing import compare, measure
 from .units import GiB, KiB, MiB, human_bytes
@@ -35,11 +35,8 @@ from .widgets.explore import explore
 from .widgets.loss_scale import explore_loss_scale
 from .widgets.memory_calculator import explore_memory
 
-# transformers has renamed gradient checkpointing; PEFT, and labs that run with older versions, use the old name.
-warnings.filterwarnings("ignore", message="`(is_)?gradient_checkpointing", category=FutureWarning)
-# PEFT imports torchao and bitsandbytes where they are installed; both name each kernel of other hardware that they
-# cannot load here.
-for _name in ("torchao", "bitsandbytes", "torch.utils._pytree"):
+# Libraries that transformers imports where it finds them report kernels that this machine cannot load.
+for _name in ("torchao", "torch.utils._pytree", "bitsandbytes"):
     logging.getLogger(_name).setLevel(logging.ERROR)
 
 __all__ = [
@@ -63,6 +60,7 @@ __all__ = [
     "SmallGPT",
     "ViT",
     "check",
+    "choose",
     "compare",
     "count_parameters",
     "deepspeed_config",
@@ -76,10 +74,12 @@ __all__ = [
     "explore_memory",
     "find_gpu",
     "human_bytes",
+    "lab_report",
     "measure",
     "peak_table",
     "pick_device",
     "plan",
+    "plan_deep",
     "plan_many",
     "python_source",
     "rank_device",
@@ -89,4 +89,5 @@ __all__ = [
     "supports",
     "tenant_bars",
     "tenant_table",
+    "training_script",
 ]

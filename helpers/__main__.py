@@ -29,6 +29,8 @@ def _parser() -> argparse.ArgumentParser:
     build.add_argument("--check", action="store_true", help="build nothing; fail when a notebook is stale")
     build.add_argument("--rerun", action="store_true", help="run solutions again whose source has not changed")
 
+    commands.add_parser("chooser", help="plan what the recipe chooser of lab 15 answers from (minutes)")
+
     grade = commands.add_parser("grade", help="grade a folder of hand-ins, one folder a student")
     grade.add_argument("submissions", type=Path, metavar="SUBMISSIONS")
     grade.add_argument("--out", type=Path, required=True, metavar="DIR", help="where gradebook and pages go")
@@ -83,6 +85,11 @@ def _run(args: argparse.Namespace) -> int:
             build(args.names, args.rerun)
         except BuildError as error:
             return _fail(str(error))
+        return 0
+    if args.command == "chooser":
+        from .chooser import write_table
+
+        write_table()
         return 0
     from .course.grade import GradeError, grade
 

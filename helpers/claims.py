@@ -65,6 +65,10 @@ class Claims:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
+        from .progress import remember  # which reads claims, too
+
+        remember(self.rows)
+
         def line(cells: tuple[str, ...], tag: str) -> str:
             columns = "".join(f"<{tag} style='text-align:left'>{html.escape(c)}</{tag}>" for c in cells)
             return f"<tr>{columns}</tr>"

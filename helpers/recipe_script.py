@@ -64,7 +64,10 @@ def _refusals(recipe: Recipe, subject: Subject, style: str) -> list[tuple[bool, 
     return [
         (subject.config is None or subject.kind != "CausalLM", f"{recipe.model} is no causal language model."),
         (recipe.quantize != "none", "A quantized base must be loaded, not made: take quantize none; lab 14 loads one."),
-        (recipe.checkpointing == "sqrt", "Checkpoint every block, every second or every third; segments are in lab 05."),
+        (
+            recipe.checkpointing == "sqrt",
+            "Checkpoint every block, every second or third; segments are in lab 05.",
+        ),
         (recipe.shard == "zero1", "ZeRO-1 is DeepSpeed's (lab 12): take zero2 or zero3, which fully_shard does."),
         (recipe.shard == "zero2" and bool(recipe.lora_rank), "Adapters leave little to shard: take none or zero3."),
         (
@@ -72,7 +75,10 @@ def _refusals(recipe: Recipe, subject: Subject, style: str) -> list[tuple[bool, 
             "Offloading goes with fully_shard, and whole: shard zero3, offload all.",
         ),
         (recipe.keep_grads, "Gradients are freed here: leave keep_grads out."),
-        (recipe.precision == "fp16-amp" and recipe.shard != "none", "FP16 under fully_shard is left out: take bf16-amp."),
+        (
+            recipe.precision == "fp16-amp" and recipe.shard != "none",
+            "FP16 with fully_shard is left out: take bf16-amp.",
+        ),
         (recipe.precision == "fp16-amp" and recipe.step_in_backward, "A scaler needs all gradients before the step."),
         (trainer and recipe.shard != "none", "Sharding is written in plain PyTorch: style pytorch."),
         (trainer and recipe.step_in_backward, "The Trainer has no step in the backward pass: style pytorch."),
@@ -136,7 +142,8 @@ def _distributed() -> str:
     return textwrap.dedent('''\
         def start():
             """Join the other processes; return this one's device, rank, and their number."""
-            local, rank, world = (int(os.environ.get(name, n)) for name, n in (("LOCAL_RANK", 0), ("RANK", 0), ("WORLD_SIZE", 1)))
+            given = {"LOCAL_RANK": 0, "RANK": 0, "WORLD_SIZE": 1} | os.environ
+            local, rank, world = (int(given[name]) for name in ("LOCAL_RANK", "RANK", "WORLD_SIZE"))
             gpu = torch.cuda.is_available() and torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", 1))
             device = torch.device("cuda", local) if gpu else torch.device("cpu")
             if gpu:
@@ -164,8 +171,7 @@ def _model(recipe: Recipe) -> str:
         "    if args.weights:",
         f"        model = AutoModelForCausalLM.from_pretrained(args.weights, {how})",
         "    else:",
-        "        sizes = CONFIG | (TINY if args.tiny else {})",
-        '        config = AutoConfig.for_model(sizes["model_type"], **{k: v for k, v in sizes.items() if k != "model_type"})',
+        "        config = AutoConfig.for_model(**CONFIG | (TINY if args.tiny else {}))",
         f"        model = AutoModelForCausalLM.from_config(config, {how})",
         "    model.config.use_cache = False",
     ]
@@ -263,7 +269,7 @@ def _loop(recipe: Recipe, sharded: bool) -> str:
     ]
     indent = "        "
     if recipe.accumulate > 1:
-        lines += ["        for piece in range(ACCUMULATE):"]
+        lines += [f"        for {'_' if sharded else 'piece'} in range(ACCUMULATE):"]
         indent += "    "
     lines += [f"{indent}ids = rows[torch.randint(len(rows), (BATCH,), generator=order)].to(device)"]
     backward = "scaler.scale(loss).backward()" if amp == "torch.float16" else "loss.backward()"
@@ -288,7 +294,7 @@ def _loop(recipe: Recipe, sharded: bool) -> str:
     lines += [
         "        if rank == 0 and (i % 10 == 0 or i == steps - 1):",
         f'            print(f"step {{i + 1}} of {{steps}}, {{world}} ranks: loss {{{value}:.4f}}", flush=True)',
-        "    if device.type == \"cuda\":",
+        '    if device.type == "cuda":',
         '        print(f"rank {rank}: peak {torch.cuda.max_memory_allocated() / 2**30:.2f} GiB", flush=True)',
         "    if dist.is_initialized():",
         "        dist.barrier()",
@@ -308,7 +314,7 @@ def _trainer(recipe: Recipe) -> str:
         *_ARGUMENTS,
         "    torch.manual_seed(0)",
         "    rows = token_ids(args).unfold(0, seq, seq)",
-        "    with tempfile.TemporaryDirectory() as folder:  # nothing is saved: name a folder, and save_strategy, to keep it",
+        "    with tempfile.TemporaryDirectory() as folder:  # nothing is kept: see save_strategy",
         "        arguments = TrainingArguments(",
         "            output_dir=folder,",
         "            max_steps=steps,",

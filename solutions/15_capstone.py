@@ -14,14 +14,11 @@
 
 # %% name="setup" setup=true
 import functools
-import json
 import math
 import os
 import statistics
-import tempfile
 import time
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from helpers import (
     COLOURS,
@@ -34,25 +31,27 @@ from helpers import (
     Recipe,
     ViT,
     check,
+    choose,
     compare,
     device_name,
     digits,
     explore,
     find_gpu,
     human_bytes,
+    lab_report,
     peak_table,
     pick_device,
+    plan_deep,
     plan_many,
     run_ranks,
     show,
+    training_script,
 )
-from helpers.planner.catalog import find_model
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from matplotlib.figure import Figure
-from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 device = pick_device()
@@ -236,7 +235,9 @@ for name, other in {
     off = (other - after).norm() / (after - start).norm()
     print(f"{name:28} weights differ by  {off:.1e} of the way they went")
     if "folded" in name:
-        claims.record("T8", "folding does not change the update", "Signum, 2 steps, FP32", off.item(), "relative", 0, 0.05)
+        claims.record(
+            "T8", "folding does not change the update", "Signum, 2 steps, FP32", off.item(), "relative", 0, 0.05
+        )
 
 # %% [markdown] name="same_explained"
 # Folded sums are added in another order, so a last bit may differ, and where a mean is almost zero its *sign* may; everything else is equal. A step for every micro-batch goes somewhere else altogether.
@@ -322,7 +323,9 @@ def accuracy(rung, seed, where):
     model = make_model(rung, seed, where)
     optimizer = make_optimizer(rung, model)
     order = np.random.default_rng(seed)
-    batches = [b for _ in range(STEPS * BATCH // TRAINED) for b in np.split(order.permutation(TRAINED), TRAINED // BATCH)]
+    batches = [
+        b for _ in range(STEPS * BATCH // TRAINED) for b in np.split(order.permutation(TRAINED), TRAINED // BATCH)
+    ]
     for i, rows in enumerate(batches):
         for group in optimizer.param_groups:  # a short rise, then half a cosine
             group["lr"] = RATES[rung.optimizer] * min(1, (i + 1) / 6) * (1 + math.cos(math.pi * i / STEPS)) / 2
@@ -368,9 +371,19 @@ subject = f"ViT, {phi:,} parameters, batch {BATCH}, {last[0]} rungs"
 lost = table[-1][4]
 claims.record("C12", "up to 20x less peak memory", subject, first / peaks[last], "times", 0, 20)
 claims.record("C12", "this lab's target: 40x less", subject, first / peaks[last], "times", 40, math.inf)
-claims.record("C12", "the same accuracy: at most 0.5 points lost", f"{subject}, mean of {len(SEEDS)}", lost, "points", -0.5, math.inf)
+claims.record(
+    "C12",
+    "the same accuracy: at most 0.5 points lost",
+    f"{subject}, mean of {len(SEEDS)}",
+    lost,
+    "points",
+    -0.5,
+    math.inf,
+)
 worst = min(row[4] for row in table)
-claims.record("C12", "no rung loses more than 0.5 points", f"{subject}, the worst rung", worst, "points", -0.5, math.inf)
+claims.record(
+    "C12", "no rung loses more than 0.5 points", f"{subject}, the worst rung", worst, "points", -0.5, math.inf
+)
 claims
 
 # %% name="ladder_figure"
@@ -389,7 +402,10 @@ for tenant, colour in zip(TENANTS, COLOURS, strict=True):
         start += width
 right.set(title="Whose bytes the peak is made of", xlabel="% of that rung's peak", xlim=(0, 100))
 figure.legend(loc="outside lower center", ncols=4, frameon=False)
-show(figure, "The factor grows from rung to rung past 40; activations are nearly all of the first peak, and weights and optimizer state a large part of the last.")
+show(
+    figure,
+    "The factor grows from rung to rung past 40; activations are nearly all of the first peak, and weights and optimizer state a large part of the last.",
+)
 
 # %% [markdown] name="cost_explained"
 # Accuracy is given with its standard error over the seeds: where the error is as large as the difference, the rung has neither gained nor lost anything that three seeds could show.
@@ -439,7 +455,9 @@ smaller_guess = Prediction("FP32 peak / peak with micro-batches of 4", my_guess,
 curve = {micro: measured(replace(LADDER[-1], micro=micro)).peak_bytes for micro in (128, 32, 16, 4)}
 smaller_guess.reveal(first / curve[4])
 for micro, peak in curve.items():
-    print(f"micro-batches of {micro:>3}: {human_bytes(peak):>11}, {first / peak:>5.1f}x less; static part {static / peak:.0%}")
+    print(
+        f"micro-batches of {micro:>3}: {human_bytes(peak):>11}, {first / peak:>5.1f}x less; static part {static / peak:.0%}"
+    )
 print(f"if nothing but weights and running means were left: {first / static:.0f}x")
 
 # %% [markdown] name="vit_text"
@@ -473,7 +491,9 @@ ours = {  # the same ladder with one effective batch: 64 images to every update
     "and checkpointing": {"precision": "bf16", "batch": 4, "accumulate": 16, "checkpointing": "every"},
     "and SGD": {"precision": "bf16", "batch": 4, "accumulate": 16, "checkpointing": "every", "optimizer": "sgd"},
 }
-recipes = [Recipe("vit-l-16", **{**common, **change}) for change in [c for _, c in PUBLISHED.values()] + list(ours.values())]
+recipes = [
+    Recipe("vit-l-16", **{**common, **change}) for change in [c for _, c in PUBLISHED.values()] + list(ours.values())
+]
 began = time.perf_counter()
 vit = dict(zip([*PUBLISHED, *ours], plan_many(recipes), strict=True))
 print(f"{len(recipes)} plans in {time.perf_counter() - began:.0f} s\n")
@@ -494,7 +514,9 @@ top = vit["FP32, batch 64, Adam"].peak_allocated_bytes
 for name in ours:
     peak = vit[name].peak_allocated_bytes
     print(f"{name:24}{peak / 1e9:>8.2f} GB {top / peak:>6.1f}x less, in {vit[name].peak_at}")
-claims.record("C12", "up to 20x less peak memory", "ViT-L/16, the published logs", logged[0] / logged[-1], "times", 19.5, math.inf)
+claims.record(
+    "C12", "up to 20x less peak memory", "ViT-L/16, the published logs", logged[0] / logged[-1], "times", 19.5, math.inf
+)
 claims.record("C12", "the same run: one effective batch", "ViT-L/16, the published logs", 64 / 16, "x the batch", 1, 1)
 worst = max(errors.values(), key=abs)
 claims.record("C12", "the planner follows the logs", "6 logs, the worst of them", 100 * worst, "% off", -20, 20)
@@ -510,32 +532,7 @@ claims.record("C12", "20x with the batch kept at 64", "ViT-L/16, planned", facto
 #
 # ## 5 · A recipe guide, row by row
 #
-# "Which model can I train on my GPU?" A popular guide answers with one line a card, all with BF16, checkpointing and accumulation. The planner can test each line. To be quick, each model is planned with 3 and with 6 of its layers: layers are alike, so two points give the line (lab 12). The reading is charitable: *pure* BF16, weights and optimizer state too; one sequence of 1,024 tokens; AdamW.
-
-# %% name="extrapolate"
-SHORT = (3, 6)
-
-
-def plan_deep(asked):
-    """Plan each recipe in `asked` (name -> Recipe) from two shallow copies; return bytes at full depth."""
-    with tempfile.TemporaryDirectory() as folder:
-        recipes, depths = [], []
-        for recipe in asked.values():
-            shape = find_model(recipe.model).config.to_dict()
-            depths.append(shape["num_hidden_layers"])
-            for layers in SHORT:
-                path = Path(folder) / f"{recipe.model}-{layers}.json"
-                path.write_text(json.dumps(shape | {"num_hidden_layers": layers, "layer_types": None}))
-                recipes.append(replace(recipe, model=str(path)))
-        plans = plan_many(recipes)
-    result = {}
-    for name, depth, a, b in zip(asked, depths, plans[::2], plans[1::2], strict=True):
-        layer = (b.peak_allocated_bytes - a.peak_allocated_bytes) / (SHORT[1] - SHORT[0])
-        allocated = a.peak_allocated_bytes + layer * (depth - SHORT[0])
-        spread = b.reserved_bytes[1] / b.peak_allocated_bytes  # what the allocator may reserve over it
-        result[name] = {"allocated": allocated, "reserved": allocated * spread}
-    return result
-
+# "Which model can I train on my GPU?" A popular guide answers with one line a card, all with BF16, checkpointing and accumulation. The planner can test each line. To be quick, `plan_deep` plans each model with 3 and with 6 of its layers: layers are alike, so two points give the line (lab 12). The reading is charitable: *pure* BF16, weights and optimizer state too; one sequence of 1,024 tokens; AdamW.
 
 # %% [markdown] name="guide_guess_text"
 # **Predict.** The first row: "8 GB: about 1B". Llama-3.2-1B has 1.24 billion parameters. Trained whole in BF16 with AdamW, how many GiB is the peak?
@@ -550,7 +547,13 @@ guide_guess = Prediction("Peak of a whole 1B in BF16 with AdamW", my_guess, "GiB
 # %% name="guide"
 plain = {"precision": "bf16", "checkpointing": "every", "accumulate": 2, "seq": 1024, "optimizer_impl": "fused"}
 lean_step = {"accumulate": 1, "step_in_backward": True, "optimizer": "adamw-8bit", "optimizer_impl": "foreach"}
-SIZES = {"8 GB": "rtx-3060-12gb", "16 GB": "v100-16gb", "24 GB": "rtx-4090-24gb", "40 GB": "a100-40gb", "80 GB": "h100-80gb"}
+SIZES = {
+    "8 GB": "rtx-3060-12gb",
+    "16 GB": "v100-16gb",
+    "24 GB": "rtx-4090-24gb",
+    "40 GB": "a100-40gb",
+    "80 GB": "h100-80gb",
+}
 GUIDE = {  # the guide's line -> (card, recipe)
     "8 GB: ~1B": ("8 GB", Recipe("llama-3.2-1b", **plain)),
     "16 GB: ~3B": ("16 GB", Recipe("llama-3.2-3b", **plain)),
@@ -565,7 +568,10 @@ REPAIRED = {  # what to do where a line does not hold
     "8 GB: 1B, 8-bit AdamW in the backward pass": ("8 GB", Recipe("llama-3.2-1b", **plain | lean_step)),
     "8 GB: 1B, LoRA r=16": ("8 GB", Recipe("llama-3.2-1b", lora_rank=16, **plain)),
     "16 GB: 3B, LoRA r=16": ("16 GB", Recipe("llama-3.2-3b", lora_rank=16, **plain)),
-    "80 GB: 7B, FP32 weights, offload": ("80 GB", Recipe("llama-2-7b", **plain | {"precision": "bf16-amp", "offload": "optimizer"})),
+    "80 GB: 7B, FP32 weights, offload": (
+        "80 GB",
+        Recipe("llama-2-7b", **plain | {"precision": "bf16-amp", "offload": "optimizer"}),
+    ),
     "16 x 80 GB: 70B, ZeRO-3 / FSDP": ("80 GB", Recipe("llama-2-70b", ranks=16, shard="zero3", **plain)),
 }
 
@@ -578,25 +584,30 @@ def room(card):
 
 
 began = time.perf_counter()
-guide = plan_deep({line: recipe for line, (_, recipe) in (GUIDE | REPAIRED).items()})
+lines = GUIDE | REPAIRED
+guide = dict(zip(lines, plan_deep([recipe for _, recipe in lines.values()]), strict=True))
 print(f"{2 * len(guide)} plans in {time.perf_counter() - began:.0f} s")
-guide_guess.reveal(guide["8 GB: ~1B"]["allocated"] / GiB)
+guide_guess.reveal(guide["8 GB: ~1B"].allocated_bytes / GiB)
 
 
 def verdict(line, card):
-    if guide[line]["reserved"] <= room(card):
+    if guide[line].reserved_bytes <= room(card):
         return "fits"
-    return "at the edge" if guide[line]["allocated"] <= room(card) else "does not fit"
+    return "at the edge" if guide[line].allocated_bytes <= room(card) else "does not fit"
 
 
 print(f"\n{'GiB':46}{'allocated':>10}{'reserved up to':>16}{'room':>7}  {'verdict'}")
-for line, (card, _) in (GUIDE | REPAIRED).items():
+for line, (card, _) in lines.items():
     if line == next(iter(REPAIRED)):
         print("what works instead")
     each = guide[line]
-    print(f"  {line:44}{each['allocated'] / GiB:>10.1f}{each['reserved'] / GiB:>16.1f}{room(card) / GiB:>7.1f}  {verdict(line, card)}")
+    print(
+        f"  {line:44}{each.allocated_bytes / GiB:>10.1f}{each.reserved_bytes / GiB:>16.1f}{room(card) / GiB:>7.1f}  {verdict(line, card)}"
+    )
 for line, (card, recipe) in GUIDE.items():
-    claims.record("T26", line, f"{recipe.model}, planned", guide[line]["allocated"] / GiB, "GiB", 0, room(card) / GiB)
+    claims.record(
+        "T26", line, f"{recipe.model}, planned", guide[line].allocated_bytes / GiB, "GiB", 0, room(card) / GiB
+    )
 
 # %% [markdown] name="guide_explained"
 # The LoRA lines hold, with room to spare: a card of 24 GB takes 7B with either rank, for the frozen weights are nearly all of it. **Eight times the parameters** is what whole training in pure BF16 with AdamW takes in bytes, so 1B does not fit into 8 GB nor 3B into 16 GB. Those lines are right for *adapters*, or with an 8-bit optimizer that steps in the backward pass (which forbids accumulation, section 1).
@@ -623,7 +634,7 @@ plans = dict(zip(LINES, plan_many([line[0] for line in LINES.values()], gpu="a10
 print(f"{len(plans)} plans in {time.perf_counter() - began:.0f} s\n")
 
 
-def images_a_second(plan):
+def rows_a_second(plan):
     return plan.recipe.batch * plan.recipe.accumulate * plan.recipe.ranks / plan.at_least_seconds["a100-80gb"]
 
 
@@ -636,17 +647,27 @@ for name, (_, other, memory, speed) in LINES.items():
         continue
     less = plans[other].peak_allocated_bytes / plan.peak_allocated_bytes
     against = plans["mixed precision"] if "checkpointing" in name else plans[other]  # its 0.7 is of the line above
-    faster = images_a_second(plan) / images_a_second(against)
+    faster = rows_a_second(plan) / rows_a_second(against)
     moved = human_bytes(plan.sent_bytes or plan.host_bytes) if plan.sent_bytes or plan.host_bytes else "-"
     print(f"{peak}{less:>8.2f}x{memory or '':>6}{faster:>8.2f}x{speed or '':>6}   {moved}, {other}")
     if memory:
-        claims.record("T27", f"{name}: memory {memory}x", "GPT-2, 8 x 1,024 tokens, planned", less, "times less", memory * 0.85, memory * 1.15)
+        claims.record(
+            "T27",
+            f"{name}: memory {memory}x",
+            "GPT-2, 8 x 1,024 tokens, planned",
+            less,
+            "times less",
+            memory * 0.85,
+            memory * 1.15,
+        )
     if speed:
         claims.record("T27", f"{name}: speed {speed}x", "GPT-2, A100, bound", faster, "times", speed * 0.9, speed * 1.1)
 measured_here = {row[0]: row for row in table}
 amp, with_checkpoints = (measured_here[LADDER[i].name] for i in (1, 3))
 claims.record("T27", "mixed precision: speed 2x", f"our ViT on this {device.type}", 1 / amp[2], "times", 1.8, 2.2)
-claims.record("T27", "mixed precision: memory 2x", f"our ViT on this {device.type}", first / amp[1], "times less", 1.7, 2.3)
+claims.record(
+    "T27", "mixed precision: memory 2x", f"our ViT on this {device.type}", first / amp[1], "times less", 1.7, 2.3
+)
 
 # %% [markdown] name="summary_explained"
 # - **Mixed precision** does not halve this model: its peak is the FP32 logits (50,257 wide), which autocast leaves alone. And the bound is the data sheet's ratio of 16-bit to FP32 arithmetic; that nobody sees 16 times is no surprise, for real steps wait for memory. A factor without its model and its GPU means nothing.
@@ -654,3 +675,111 @@ claims.record("T27", "mixed precision: memory 2x", f"our ViT on this {device.typ
 # - **DDP** holds slightly *more* than one rank: its buckets. **FSDP** divides weights, gradients and state, not activations: nowhere near 8.
 # - The bound counts arithmetic and memory, and no wires. What is sent is in the table; lab 10 measures what it costs.
 # - **Offloading** trades memory for traffic to the host in every step.
+
+# %% [markdown] name="chooser_text"
+# ## 7 · Choose a recipe
+#
+# The other way round: GPU, model and data in, recipes out. What fits comes first, and of that the fastest; time is relative to the fastest that fits, and a bound (arithmetic and memory traffic). A micro-batch is one sequence, so the number of sequences to an update costs time and no memory.
+#
+# The plans were made before, by `python -m helpers chooser`, so that the figure can answer at once. Find the smallest card on which 7B trains whole. Which recipes does a longer sequence push off a card of 24 GB?
+
+
+# %% name="chooser"
+def chosen(gpu, model, tokens, sequences):
+    choices = choose(gpu, model, tokens, sequences)
+    fastest = choices[0].seconds
+    figure = Figure(figsize=(8.5, 3.6), layout="constrained")
+    axes = figure.add_subplot()
+    most = max(choices[0].room_bytes, *(c.reserved_bytes for c in choices)) / GiB
+    for place, c in enumerate(choices):
+        axes.barh(
+            place, c.reserved_bytes / GiB, color="white", edgecolor=COLOURS[7], label="" if place else "reserved, up to"
+        )
+        axes.barh(place, c.peak_bytes / GiB, color=COLOURS[2 if c.fits else 4], label="")
+        words = f"{c.seconds / fastest:.2f} x the time" if c.fits else "does not fit"
+        axes.text(c.reserved_bytes / GiB + 0.01 * most, place, words, va="center", fontsize=8)
+    axes.axvline(choices[0].room_bytes / GiB, color="black", ls="--", label=f"room on {gpu}")
+    axes.set_yticks(range(len(choices)), [c.name for c in choices])
+    axes.invert_yaxis()
+    title = f"{model}, {sequences} x {tokens} tokens to an update"
+    axes.set(title=title, xlabel="GiB at the peak (filled: allocated)", xlim=(0, 1.25 * most))
+    axes.legend(frameon=False, loc="lower right")
+    return figure
+
+
+explore(
+    chosen,
+    "Eight recipes for a model, ranked: those that fit a GPU first, the fastest on top, with their peaks.",
+    gpu=("rtx-4090-24gb", ("rtx-3060-12gb", "v100-16gb", "rtx-4090-24gb", "a100-40gb", "h100-80gb", "h200-141gb")),
+    model=("llama-2-7b", ("llama-3.2-1b", "llama-3.2-3b", "llama-2-7b", "llama-2-13b")),
+    tokens=(2048, (512, 2048)),
+    sequences=(16, (1, 4, 16, 64)),
+)
+began = time.perf_counter()
+best = choose("rtx-4090-24gb", "llama-2-7b", 2048, 16)[0]
+print(f"on top: {best.name} ({best.recipe.words}); answered in {time.perf_counter() - began:.3f} s")
+
+# %% [markdown] name="script_text"
+# A choice can be taken away as a program: one file, that runs as it is, alone or under `torchrun`. It holds what the recipe asks for and nothing else. `--tiny` tries it with a small random model on any machine; `--weights` and `--text` make it the real thing. `style="trainer"` writes it for Hugging Face's Trainer.
+
+# %% name="script"
+print(training_script(best.recipe))
+# Path("train.py").write_text(training_script(best.recipe))    # to keep it
+
+# %% [markdown] name="lean_text"
+# ## 8 · Your turn: no room for gradients
+#
+# **Contract.** `lean_update(model, means, x, y, lr)` makes one Signum update, in place.
+#
+# - `model` is an `nn.Sequential` of 13 layers in FP32; `x` has shape (250, 64), `y` (250,) holds classes. The loss is the mean cross entropy over all 250 rows.
+# - `means` maps each parameter to its running mean. Both change in place: mean ← 0.9 · mean + 0.1 · gradient, then p ← p − lr · sign(mean).
+# - Beside weights, means and the batch the peak may take **120 KiB**. All gradients together are larger than that; so are the activations of the batch.
+# - It is called again and again: afterwards no gradient and no hook is left.
+
+
+# %% name="lean" answer=true reveal=true
+def lean_update(model, means, x, y, lr):
+    ### BEGIN SOLUTION
+    def take(p):
+        means[p].add_(p.grad, alpha=0.1)
+        p.grad = None
+
+    hooks = [p.register_post_accumulate_grad_hook(take) for p in model.parameters()]
+    for mean in means.values():
+        mean.mul_(0.9)
+    for xs, ys in zip(x.split(8), y.split(8), strict=True):
+        (F.cross_entropy(model(xs), ys, reduction="sum") / len(x)).backward()
+    for hook in hooks:
+        hook.remove()
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(means[p].sign(), alpha=-lr)
+    ### END SOLUTION
+
+
+# %% name="lean_check"
+check("lab15.lean", lean_update)
+
+# %% [markdown] name="report_text"
+# ## 9 · Your lab report
+#
+# Every table of claims that a notebook of this course showed you was kept, in one small file on this machine (`.progress/progress.json`; `TAS_PROGRESS=off` in the environment keeps nothing). It goes nowhere. Here it is as one page, with the claims of this lab; `save` writes the page as HTML.
+
+# %% name="claims"
+claims
+
+# %% name="report"
+report = lab_report(claims)
+print(report)
+# report.save("lab_report.html")    # open it in a browser
+
+# %% [markdown] name="recap"
+# ## Recap
+#
+# - Forty times less peak at the same batch, with no accuracy lost, is possible where activations are nearly all of the peak; the price is time.
+# - Each rung has its tenant. The order decides what a rung seems to be worth; only the product counts, and the product depends on how wasteful rung 0 was.
+# - A step in the backward pass and accumulation do not go together as they are; with a state that is linear in the gradient, the state can be the accumulator.
+# - The floor has names: bytes a weight, bytes of state, one block of one micro-batch, kernel workspace.
+# - Guides and tables hold for the model, the batch and the number format they were made with. Ask the planner.
+#
+# **Sources.** Bernstein et al. 2018, *signSGD*; Zhang et al. 2023, *Adam Accumulation to Reduce Memory Footprints* (the same thought for Adam, which it has to change); [rasbt/pytorch-memory-optim](https://github.com/rasbt/pytorch-memory-optim), logs; PyTorch tutorial, *How to save memory by fusing the optimizer step into the backward pass*; Rajbhandari et al. 2020, *ZeRO*; Hu et al. 2021, *LoRA*.

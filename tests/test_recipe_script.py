@@ -7,10 +7,10 @@ import re
 import subprocess
 import sys
 
-import pytest
-
 from helpers.planner import Recipe, RecipeError
 from helpers.recipe_script import training_script
+
+import pytest
 
 RUNS = {
     "adapters, one process": (
@@ -57,8 +57,10 @@ def test_script_runs_as_it_is(name, tmp_path):
 
 
 def _grid():
-    for precision, optimizer, checkpointing in itertools.product(
-        ("fp32", "bf16", "bf16-amp", "fp16-amp"), ("adamw", "sgd-momentum", "adamw-8bit", "adafactor"), ("none", "every-3")
+    for precision, optimizer, blocks in itertools.product(
+        ("fp32", "bf16", "bf16-amp", "fp16-amp"),
+        ("adamw", "sgd-momentum", "adamw-8bit", "adafactor"),
+        ("none", "every-3"),
     ):
         for accumulate, step, rank, sharing in (
             (1, True, 0, {}),
@@ -70,7 +72,7 @@ def _grid():
         ):
             try:
                 yield Recipe(
-                    "gpt2", precision=precision, optimizer=optimizer, checkpointing=checkpointing, accumulate=accumulate,
+                    "gpt2", precision=precision, optimizer=optimizer, checkpointing=blocks, accumulate=accumulate,
                     step_in_backward=step, lora_rank=rank, **sharing,
                 )  # fmt: skip
             except RecipeError:
