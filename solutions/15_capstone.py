@@ -720,20 +720,20 @@ best = choose("rtx-4090-24gb", "llama-2-7b", 2048, 16)[0]
 print(f"on top: {best.name} ({best.recipe.words}); answered in {time.perf_counter() - began:.3f} s")
 
 # %% [markdown] name="script_text"
-# A choice can be taken away as a program: one file, that runs as it is, alone or under `torchrun`. It holds what the recipe asks for and nothing else. `--tiny` tries it with a small random model on any machine; `--weights` and `--text` make it the real thing. `style="trainer"` writes it for Hugging Face's Trainer.
+# A choice can be taken away as a program: one file, that runs as it is, alone or under `torchrun`. It holds what the recipe asks for and nothing else. `--tiny` tries it with a small random model on any machine; `--weights` and `--text` make it the real thing. `style="trainer"` writes it for Hugging Face's Trainer. (A 4-bit base is refused: it has to be loaded, which lab 14 shows.)
 
 # %% name="script"
 print(training_script(best.recipe))
-# Path("train.py").write_text(training_script(best.recipe))    # to keep it
+# open("train.py", "w").write(training_script(best.recipe))    # to keep it
 
 # %% [markdown] name="lean_text"
 # ## 8 · Your turn: no room for gradients
 #
 # **Contract.** `lean_update(model, means, x, y, lr)` makes one Signum update, in place.
 #
-# - `model` is an `nn.Sequential` of 13 layers in FP32; `x` has shape (250, 64), `y` (250,) holds classes. The loss is the mean cross entropy over all 250 rows.
+# - `model` is an `nn.Sequential` of 9 layers in FP32; `x` has shape (130, 64), `y` (130,) holds classes. The loss is the mean cross entropy over all 130 rows.
 # - `means` maps each parameter to its running mean. Both change in place: mean ← 0.9 · mean + 0.1 · gradient, then p ← p − lr · sign(mean).
-# - Beside weights, means and the batch the peak may take **120 KiB**. All gradients together are larger than that; so are the activations of the batch.
+# - Beside weights, means and the batch the peak may take **100 KiB**. All gradients together are larger than that; so are the activations of the batch.
 # - It is called again and again: afterwards no gradient and no hook is left.
 
 

@@ -5,13 +5,13 @@ from . import Mutant
 LEAN, SAME = "lab15.lean", "same_update_within_the_room"
 
 
-def one(name: str, *edits: tuple[str, str]) -> Mutant:
-    return Mutant(name, LEAN, SAME, edits)
+def one(name: str, *edits: tuple[str, str], raises: str = "") -> Mutant:
+    return Mutant(name, LEAN, SAME, edits, raises)
 
 
 MUTANTS = [
-    one("the whole batch at once", ("split(8)", "split(250)")),
-    one("pieces too large", ("split(8)", "split(125)")),
+    one("the whole batch at once", ("x.split(8), y.split(8)", "x.split(130), y.split(130)")),
+    one("pieces too large", ("x.split(8), y.split(8)", "x.split(65), y.split(65)")),
     one("gradients held until the end", ("        p.grad = None\n", ""), ("    with torch.no_grad():\n        for p", "    for p in model.parameters():\n        p.grad = None\n    with torch.no_grad():\n        for p")),
     one("gradients never freed", ("        p.grad = None\n", "        if means[p] is None:\n            p.grad = None\n")),
     one("mean of each piece", ('reduction="sum") / len(x)', 'reduction="mean")')),
@@ -19,7 +19,8 @@ MUTANTS = [
     one("faded for each piece", ("        (F.cross", "        for mean in means.values():\n            mean.mul_(0.9)\n        (F.cross")),
     one("not faded", ("mean.mul_(0.9)", "mean.mul_(1.0)")),
     one("the whole gradient", ("alpha=0.1", "alpha=1.0")),
-    one("hooks left behind", ("        hook.remove()", "        pass")),
+    one("hooks left behind", ("        hook.remove()", "        pass"), raises="NoneType"),
+    one("hooks left behind, with care", ("        hook.remove()", "        pass"), ("def take(p):\n", "def take(p):\n        if p.grad is None:\n            return\n")),
     one("the last piece forgotten", ("zip(x.split(8), y.split(8), strict=True)", "list(zip(x.split(8), y.split(8), strict=True))[:-1]")),
     one("a step for each piece", ("        (F.cross", "        with torch.no_grad():\n            for p, mean in means.items():\n                p.sub_(lr * mean.sign())\n        (F.cross")),
     one("uphill", ("alpha=-lr", "alpha=lr")),
@@ -71,7 +72,7 @@ def lean_update(model, means, x, y, lr):
         p.grad = None
 
     hooks = [p.register_post_accumulate_grad_hook(take) for p in model.parameters()]
-    for xs, ys in zip(torch.tensor_split(x, 21), torch.tensor_split(y, 21)):
+    for xs, ys in zip(torch.tensor_split(x, 11), torch.tensor_split(y, 11)):
         for layer in model[:-1]:
             xs = checkpoint(layer, xs, use_reentrant=False)
         F.cross_entropy(model[-1](xs), ys).mul(len(ys) / len(y)).backward()
