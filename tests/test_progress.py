@@ -1,0 +1,58 @@
+"""What is remembered, where, and when nothing is; and the page made of it."""
+
+from helpers import Claims, lab_report
+
+import pytest
+
+
+@pytest.fixture
+def claims():
+    table = Claims()
+    table.record("C1", "halves the memory", "a <small> model", 1.9, "times", 1.8, 2.2)
+    table.record("C2", "no cost", "the same", 3.0, "times", 0.9, 1.1)
+    return table
+
+
+def test_shown_claims_are_kept_and_reported(claims, tmp_path, monkeypatch):
+    monkeypatch.setenv("TAS_PROGRESS", str(tmp_path / "kept"))
+    monkeypatch.setenv("JPY_SESSION_NAME", "labs/03_mixed_precision.ipynb")
+    claims._repr_html_()
+    claims._repr_html_()  # shown again: kept once
+    monkeypatch.setenv("JPY_SESSION_NAME", "labs/15_capstone.ipynb")
+    here = Claims()
+    here.record("C12", "20x", "ViT", 44.0, "times", 20, 50)
+    report = lab_report(here)
+    assert report.labs == ["03_mixed_precision", "15_capstone"]
+    assert "3 claims" in report.html
+    assert "2 held, 1 did not" in report.html
+    assert "a &lt;small&gt; model" in report.html
+    assert "http" not in report.html
+    report.save(tmp_path / "report.html")
+    assert (tmp_path / "report.html").read_text() == report.html
+    assert [p.name for p in (tmp_path / "kept").iterdir()] == ["progress.json"]
+
+
+@pytest.mark.parametrize("told", ["", "off", " OFF "])
+def test_off_keeps_nothing(claims, told, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TAS_PROGRESS", told)
+    claims._repr_html_()
+    assert list(tmp_path.iterdir()) == []
+    assert len(lab_report(claims).labs) == 1
+
+
+def test_tests_and_builds_leave_no_trace(claims, monkeypatch):
+    from helpers import progress
+
+    monkeypatch.delenv("TAS_PROGRESS", raising=False)
+    monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
+    assert progress._file() is None
+
+
+@pytest.mark.parametrize("junk", ["", "{", "[1, 2]", '{"01": [{"claim": 3}]}', '{"01": 5}'])
+def test_a_broken_file_does_no_harm(claims, junk, tmp_path, monkeypatch):
+    (tmp_path / "progress.json").write_text(junk)
+    monkeypatch.setenv("TAS_PROGRESS", str(tmp_path))
+    assert lab_report(claims).labs == ["this lab"]
+    claims._repr_html_()
+    assert "halves the memory" in (tmp_path / "progress.json").read_text()
