@@ -1,4 +1,4 @@
-"""The command line: python -m helpers doctor | plan | build | grade."""
+"""The command line: python -m helpers doctor | plan | build | chooser | grade."""
 
 import argparse
 import io
@@ -16,7 +16,7 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="python -m helpers", description="Training at Scale, a lab workbook.")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="doctor | plan | build | grade")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="doctor | plan | build | chooser | grade")
 
     commands.add_parser("doctor", help="say what this machine can do, what is missing and how to get it")
 
