@@ -90,5 +90,9 @@ def choose(gpu: str, model: str, seq: int, batch: int) -> list[Choice]:
         recipe = replace(recipes[model, seq, row["way"]], accumulate=batch)
         fits = row["reserved_bytes"] <= room
         choices.append(Choice(row["way"], recipe, row["allocated_bytes"], row["reserved_bytes"], room, fits, seconds))
-    ways = list(WAYS)  # of two that cost the same, the one that changes less
-    return sorted(choices, key=lambda c: (not c.fits, round(c.seconds / choices[0].seconds, 2), ways.index(c.name)))
+    fastest, ways = min(c.seconds for c in choices), list(WAYS)
+
+    def rank(c: Choice) -> tuple[bool, float, int]:  # of two that cost the same, the one that changes less
+        return not c.fits, round(c.seconds / fastest, 2) if c.fits else c.reserved_bytes, ways.index(c.name)
+
+    return sorted(choices, key=rank)

@@ -25,7 +25,8 @@ h2 { font-size: 1.1em; margin: 1.2em 0 .2em } table { border-collapse: collapse;
 td, th { text-align: left; padding: .1em .6em .1em 0; border-bottom: 1px solid #ddd; vertical-align: top }
 .no { color: #a33b00 } .yes { color: #00694d }
 </style></head><body><h1>Lab report</h1>
-<p>{{ total }} claims put to the test in {{ labs|length }} labs: {{ held }} held, {{ total - held }} did not.
+<p>{{ total }} claims put to the test in {{ labs|length }} lab{{ 's' if labs|length != 1 }}:
+{{ held }} held, {{ total - held }} did not.
 Written on {{ today }}. A claim that did not hold on one model and one machine may hold on another.</p>
 {% for lab in labs %}<h2>{{ lab.name }}</h2><p>measured on {{ lab.device }}</p>
 <table><tr><th>claim</th><th>said</th><th>measured on</th><th>measured</th><th>verdict</th></tr>
@@ -61,7 +62,7 @@ class LabReport:
         page = Environment(autoescape=True).from_string(_PAGE)
         self.labs = [lab.name for lab in labs]
         self.html = page.render(labs=labs, total=len(rows), held=held, today=date.today().isoformat())
-        self._words = f"Lab report: {len(rows)} claims in {len(labs)} labs, {held} held"
+        self._words = f"Lab report: {len(rows)} claims in {len(labs)} lab{'s' * (len(labs) != 1)}, {held} held"
 
     def __repr__(self) -> str:
         return self._words

@@ -310,7 +310,7 @@ for name, meter in meters.items():
 # - **Checkpointing** looks modest, because little was left for it to take. *The order of the rungs decides what each of them seems to be worth.* Only the product counts.
 # - From rung 3 on the static part is in front. **Signum** takes a state tensor, **folding** takes the gradients, **BF16** takes half of what remains, and the copies.
 #
-# On a GPU the workspaces of cuBLAS (8 to 32 MiB) are larger than this whole model at the end; the table then says so, under *kernel*.
+# On a GPU the workspaces of cuBLAS (8 to 32 MiB) are larger than this whole model at the end. They are made once, in the step before the one that is measured, and stay outside of the figure.
 #
 # ### What did it cost?
 #
@@ -612,7 +612,7 @@ for line, (card, recipe) in GUIDE.items():
 # %% [markdown] name="guide_explained"
 # The LoRA lines hold, with room to spare: a card of 24 GB takes 7B with either rank, for the frozen weights are nearly all of it. **Eight times the parameters** is what whole training in pure BF16 with AdamW takes in bytes, so 1B does not fit into 8 GB nor 3B into 16 GB. Those lines are right for *adapters*, or with an 8-bit optimizer that steps in the backward pass (which forbids accumulation, section 1).
 #
-# "80 GB: 7B whole" holds only in pure BF16, whose small updates are lost (lab 02). With FP32 weights it does not, unless the optimizer's state moves to the host. 70B on 8 cards is at the edge with one sequence a rank: what tensors need has room, what the allocator reserves may not.
+# "80 GB: 7B whole" holds only in pure BF16, whose small updates are lost (lab 02). With FP32 weights it does not, unless the optimizer's state moves to the host, and then only just. 70B on 8 cards is at the edge with one sequence a rank: what tensors need has room, what the allocator reserves may not.
 #
 # ## 6 · The summary table
 #
@@ -679,7 +679,7 @@ claims.record(
 # %% [markdown] name="chooser_text"
 # ## 7 · Choose a recipe
 #
-# The other way round: GPU, model and data in, recipes out. What fits comes first, and of that the fastest; time is relative to the fastest that fits, and a bound (arithmetic and memory traffic). A micro-batch is one sequence, so the number of sequences to an update costs time and no memory.
+# The other way round: GPU, model and data in, recipes out. What fits comes first, and of that the fastest; of what does not, the smallest. Time is relative to the fastest that fits, and a bound (arithmetic and memory traffic). A micro-batch is one sequence, so the number of sequences to an update costs time and no memory.
 #
 # The plans were made before, by `python -m helpers chooser`, so that the figure can answer at once. Find the smallest card on which 7B trains whole. Which recipes does a longer sequence push off a card of 24 GB?
 
@@ -697,13 +697,13 @@ def chosen(gpu, model, tokens, sequences):
         )
         axes.barh(place, c.peak_bytes / GiB, color=COLOURS[2 if c.fits else 4], label="")
         words = f"{c.seconds / fastest:.2f} x the time" if c.fits else "does not fit"
-        axes.text(c.reserved_bytes / GiB + 0.01 * most, place, words, va="center", fontsize=8)
+        axes.text(c.reserved_bytes / GiB + 0.01 * most, place, words, va="center", fontsize=8, backgroundcolor="white")
     axes.axvline(choices[0].room_bytes / GiB, color="black", ls="--", label=f"room on {gpu}")
     axes.set_yticks(range(len(choices)), [c.name for c in choices])
     axes.invert_yaxis()
     title = f"{model}, {sequences} x {tokens} tokens to an update"
     axes.set(title=title, xlabel="GiB at the peak (filled: allocated)", xlim=(0, 1.25 * most))
-    axes.legend(frameon=False, loc="lower right")
+    figure.legend(frameon=False, loc="outside lower center", ncols=2)
     return figure
 
 
