@@ -51,8 +51,9 @@ install-deepspeed: $(READY)
 deepspeed: install-deepspeed
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest tests/test_deepspeed.py
 
-# For now the same as `make test`; suites that `make test` samples run whole here.
-test-all: test
+# What `make test` samples runs whole here: every cell of every untouched lab.
+test-all: lint
+	WHOLE_LABS=1 $(MAKE) test
 
 build: $(READY)
 	$(BIN)/python -m helpers build

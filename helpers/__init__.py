@@ -35,6 +35,8 @@ from .widgets.explore import explore
 from .widgets.loss_scale import explore_loss_scale
 from .widgets.memory_calculator import explore_memory
 
+# transformers has renamed gradient checkpointing; PEFT, and labs that run with older versions, use the old name.
+warnings.filterwarnings("ignore", message="`(is_)?gradient_checkpointing", category=FutureWarning)
 # Libraries that transformers imports where it finds them report kernels that this machine cannot load.
 for _name in ("torchao", "torch.utils._pytree", "bitsandbytes"):
     logging.getLogger(_name).setLevel(logging.ERROR)

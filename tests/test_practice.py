@@ -17,13 +17,15 @@ from .mutants import (
     lab10,
     lab11,
     lab12,
+    lab13,
+    lab14,
     lab15,
     reference,
     run_answers,
     verdicts,
 )
 
-LABS = (lab00, lab01, lab02, lab03, lab04, lab05, lab06, lab10, lab11, lab12, lab15)
+LABS = (lab00, lab01, lab02, lab03, lab04, lab05, lab06, lab10, lab11, lab12, lab13, lab14, lab15)
 MUTANTS = [mutant for lab in LABS for mutant in lab.MUTANTS]
 RIGHT = [(lab, name) for lab in LABS for name in lab.RIGHT]
 

@@ -1,6 +1,8 @@
 """Units, timing, models, data, claims, predictions, tables and widgets."""
 
 import math
+import subprocess
+import sys
 import time
 
 from helpers import (
@@ -179,3 +181,10 @@ def test_explorers_speak_where_there_is_no_notebook(capsys):
     drawn = []
     explore(lambda a, b: drawn.append((a, b)), "words", a=(1, range(3)), b=("x", ["x", "y"]))
     assert drawn == [(1, "x")]
+
+
+@pytest.mark.slow
+def test_nothing_is_said_on_stderr_by_what_the_labs_import():
+    code = "import helpers, peft, transformers\nfrom transformers import Trainer"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
