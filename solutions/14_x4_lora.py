@@ -34,9 +34,9 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 #
 # **Contract.** `LoRALinear(linear, rank, alpha, dropout)` is an `nn.Module` around an `nn.Linear`.
 #
-# - Trained are exactly two parameters: A of shape (rank, in) and B of shape (out, rank), with device and dtype of the linear layer's weight. The linear layer is frozen. At first the output is that of the linear layer.
-# - Unmerged, the output is x Wᵀ + bias + (alpha / rank) · (d(x) Aᵀ) Bᵀ, where d is dropout with probability `dropout`, at work in training mode only.
-# - `merge()` adds the correction to the linear layer's weight, in place; from then on the output is that of the linear layer alone. `unmerge()` takes it out again. Calling either twice does nothing the second time.
+# - Trained are exactly two parameters: A of shape (rank, in), at random, and B of shape (out, rank), zero, with device and dtype of the linear layer's weight. The linear layer, with its bias if it has one, is frozen.
+# - Unmerged, the output is x Wᵀ + bias + (alpha / rank) · (d(x) Aᵀ) Bᵀ, where d is dropout of the input with probability `dropout`, at work in training mode only.
+# - `merge()` adds the correction to the linear layer's weight, in place; from then on the output is that of the linear layer alone, in training mode, too. `unmerge()` takes it out again. Calling either twice does nothing the second time. A and B do not change while merged.
 
 
 # %% name="layer" answer=true
@@ -88,7 +88,7 @@ check("x4.layer", LoRALinear)
 # **Contract.**
 #
 # - `adapter_config(rank)` returns a `LoraConfig` of PEFT for a Llama: that rank on **every** linear layer of attention and MLP in each block, and on nothing else; alpha twice the rank; dropout 0.05; for causal language modelling.
-# - `trained_parameters(config, rank)` returns how many parameters such an adapter trains in the Llama of a `LlamaConfig`. Compute it from the configuration, without making a model. Mind `num_key_value_heads` (grouped-query attention: fewer heads for k and v) and
+# - `trained_parameters(config, rank)` returns how many parameters such an adapter trains in the Llama of a `LlamaConfig`. Compute it from the configuration, without allocating weights. Mind `num_key_value_heads` (grouped-query attention: fewer heads for k and v) and
 #   `head_dim`, which need not be `hidden_size // num_attention_heads`. Linear layers have no bias here.
 
 
@@ -122,7 +122,7 @@ check("x4.adapter", adapter_config, trained_parameters)
 #
 # Yours to choose: sequences in a micro-batch (`batch`), micro-batches in an update (`accumulate`), tokens in a sequence (`seq`: 512, 1024, 2048 or 4096), `checkpointing`, and whatever else of `Recipe` changes nothing of the above.
 #
-# **Contract.** `fine_tune_plan()` returns a `Recipe` that the planner lets onto a `rtx-4090-24gb` (`plan(recipe).fits`), with as many tokens in a micro-batch (`batch` × `seq`) as any such recipe can have. Find it with the planner, in a cell of your own: `plan(recipe)` prints what you want to know in about ten seconds. The function itself need not search.
+# **Contract.** `fine_tune_plan()` returns a `Recipe` with `batch` × `accumulate` = 32 that fits by the planner's word, `plan(recipe).fits["rtx-4090-24gb"]`, with as many tokens in a micro-batch (`batch` × `seq`) as any such recipe can have. Find it with the planner, in a cell of your own: `plan(recipe)` prints what you want to know in about ten seconds. The function itself need not search.
 
 
 # %% name="plan" answer=true
@@ -150,7 +150,7 @@ check("x4.plan", fine_tune_plan)
 #
 # **Contract.**
 #
-# - `fine_tune(base, batches)`: `base` is a small `LlamaForCausalLM` in evaluation mode that has read some English; `batches` is a list of token ids, each (16, 48), of Python source. Put an adapter of rank 8 on it, of the kind of part 2, train it with AdamW, one update a batch, each batch once and whole, in training mode, and
+# - `fine_tune(base, batches)`: `base` is a small `LlamaForCausalLM` in evaluation mode that has read some English; `batches` is a list of token ids, each (16, 48), of Python source. Put an adapter of rank 8 on it, of the kind of part 2 (on all linear layers of the blocks and nothing else), train it with one AdamW, one update a batch, each batch once, whole and in the order given, in training mode, without any other forward pass, and
 #   return the adapted model in evaluation mode. Choose the learning rate well: the loss on other Python source must fall as far as LoRA can make it, to within a fifth.
 # - The base stays as it is to the last bit. The optimizer holds nothing that is not trained.
 # - `merged_model(model)` takes what `fine_tune` returned (it may be used up) and returns an ordinary `LlamaForCausalLM` with the adapter merged.
