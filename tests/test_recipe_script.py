@@ -91,7 +91,9 @@ def test_scripts_of_many_recipes_are_clean(tmp_path):
         written += 1
     assert written > 100
     rules = ["--isolated", "--select", "E9,F,B,I", "--line-length", "120", "--no-cache"]
-    done = subprocess.run(["ruff", "check", *rules, str(tmp_path)], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "ruff", "check", *rules, str(tmp_path)], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stdout[-3000:]
 
 
