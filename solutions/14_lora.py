@@ -16,7 +16,6 @@
 import contextlib
 import copy
 import importlib.util
-import json
 import math
 import os
 import tempfile
@@ -42,7 +41,7 @@ from helpers import (
     find_gpu,
     human_bytes,
     pick_device,
-    plan_many,
+    plan_deep,
     python_source,
     show,
     tenant_bars,
@@ -127,10 +126,9 @@ count_guess = Prediction("Trained parameters of 7B with LoRA r=16 on q, k, v, o"
 
 # %% name="count"
 ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
+SEVEN = {"hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32}
 with torch.device("meta"):  # shapes only: no byte is allocated
-    seven = LlamaForCausalLM(
-        LlamaConfig(hidden_size=4096, intermediate_size=11008, num_hidden_layers=32, num_attention_heads=32)
-    )
+    seven = LlamaForCausalLM(LlamaConfig(**SEVEN))
     adapted = get_peft_model(seven, LoraConfig(r=16, lora_alpha=32, target_modules=ATTENTION))
 trained = sum(p.numel() for p in adapted.parameters() if p.requires_grad)
 total = count_parameters("llama-2-7b")
@@ -447,7 +445,7 @@ else:
 # %% [markdown] name="ladder_text"
 # ## 7 · The ladder: 7B, from 100 GiB down
 #
-# Now the case for which all this was made: Llama-2-7B, sequences of 512 tokens, one at a time. Each rung changes one thing. The planner (lab 01) runs each recipe without memory; to be quick it runs 4 and 8 of the 32 layers, and since all layers are alike the rest is a straight line.
+# Now the case for which all this was made: Llama-2-7B, sequences of 512 tokens, one at a time. Each rung changes one thing. The planner (lab 01) runs each recipe without memory; to be quick `plan_deep` runs 3 and 6 of the 32 layers, and since all layers are alike the rest is a straight line (lab 12).
 # Beside it stands what a guide that is handed around says, where it gives a figure.
 #
 # **Predict.** Full training in FP32 with AdamW, 6.74 billion parameters. How many GiB at the peak?
@@ -465,10 +463,6 @@ my_guess = 6.74e9 * 2 / 2**30 + 1
 lora_guess = Prediction("7B, BF16, LoRA, checkpointing, peak", my_guess, "GiB")
 
 # %% name="ladder"
-SHAPE = {
-    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096, "intermediate_size": 11008, "num_attention_heads": 32,
-    "num_key_value_heads": 32, "vocab_size": 32000, "max_position_embeddings": 4096, "tie_word_embeddings": False,
-}  # fmt: skip
 adapters = {"lora_rank": 16, "lora_targets": tuple(ATTENTION), "optimizer_impl": "fused"}
 rungs = {  # name: (recipe, GB that the guide says)
     "FP32, AdamW": ({"precision": "fp32", "optimizer_impl": "fused"}, 114),
@@ -489,14 +483,8 @@ lengths = {  # for the figure below
     for seq in (1024, 4096)
 }
 recipes = {name: recipe for name, (recipe, _) in rungs.items()} | lengths
-with tempfile.TemporaryDirectory() as folder:
-    for layers in (4, 8):
-        (Path(folder) / f"{layers}.json").write_text(json.dumps(SHAPE | {"num_hidden_layers": layers}))
-    plans = plan_many([Recipe(str(Path(folder) / f"{n}.json"), **r) for r in recipes.values() for n in (4, 8)])
-peaks = {}
-for i, name in enumerate(recipes):
-    four, eight = (one.peak_allocated_bytes for one in plans[2 * i : 2 * i + 2])
-    peaks[name] = four + (32 - 4) * (eight - four) / 4
+plans = plan_deep([Recipe("llama-2-7b", **recipe) for recipe in recipes.values()])
+peaks = {name: one.allocated_bytes for name, one in zip(recipes, plans, strict=True)}
 print(f"{'7B, 512 tokens':28}{'planned':>10}{'the guide says':>17}")
 for name, (_, said) in rungs.items():
     print(f"{name:28}{peaks[name] / GiB:>6.1f} GiB" + (f"{said * 1e9 / GiB:>13.1f} GiB" if said else ""))
@@ -589,9 +577,7 @@ if room >= 20 * GiB:
     else:
         torch.set_default_dtype(torch.bfloat16)
         with device:
-            seven = LlamaForCausalLM(
-                LlamaConfig(**{k: v for k, v in SHAPE.items() if k != "model_type"}, num_hidden_layers=32)
-            )
+            seven = LlamaForCausalLM(LlamaConfig(**SEVEN, max_position_embeddings=4096))
         torch.set_default_dtype(torch.float32)
     seven.config.use_cache = False
     adapter = LoraConfig(r=16, lora_alpha=32, target_modules=ATTENTION)

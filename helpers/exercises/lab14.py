@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ..memory import MemoryMeter
 from .base import Check, Evidence, Part
+from .distance import relative_distance
 
 TOLERANCE = 1e-9  # relative, in FP64
 
@@ -50,13 +51,6 @@ def _run(serve: Callable[..., Tensor], seed: int, which: list[int], k: int) -> E
     }
 
 
-def _off(seen: list[float], expected: list[float]) -> float:
-    a, b = (torch.tensor(values, dtype=torch.float64) for values in (seen, expected))
-    if a.shape != b.shape:
-        return float("inf")
-    return ((a - b).norm() / b.norm().clamp(min=1.0)).item() if len(b) else 0.0
-
-
 class EachRowHasItsOwnAdapter(Check):
     """Every row goes through the base and its own adapter, forward and backward, without a merged matrix."""
 
@@ -89,11 +83,11 @@ class EachRowHasItsOwnAdapter(Check):
             got = seen["cases"][case]
             if got["shape"] != want["shape"]:
                 return f"{case}: the result has shape {tuple(got['shape'])}; {tuple(want['shape'])} is right."
-            off = _off(got["y"], want["y"])
+            off = relative_distance(got["y"], want["y"])
             if not off <= TOLERANCE:
                 return f"{case}: the result is {off:.2g} off, relative. Which adapter did each row get, and -1?"
             for name, gradient in want["gradients"].items():
-                off = _off(got["gradients"][name], gradient)
+                off = relative_distance(got["gradients"][name], gradient)
                 if not off <= TOLERANCE:
                     return f"{case}: the gradient of {name} is {off:.2g} off, relative. Was something detached?"
             if got["changed"]:

@@ -18,6 +18,7 @@ from ..device import pick_device
 from ..memory import MemoryMeter
 from ..models import SmallCNN, SmallGPT
 from .base import Check, Evidence, Part
+from .distance import relative_distance
 
 IGNORED = -100  # target of a position that does not count, as in F.cross_entropy
 EXACT = 1e-6  # relative; room for a weight that somebody has rounded to FP32, and for no wrong divisor
@@ -25,15 +26,6 @@ EXACT = 1e-6  # relative; room for a weight that somebody has rounded to FP32, a
 
 def _weights(model: nn.Module) -> list[float]:
     return torch.cat([p.detach().double().flatten() for p in model.parameters()]).cpu().tolist()
-
-
-def _distance(seen: list[float], expected: list[float]) -> float:
-    """Relative distance of two lists of weights; inf when they have different lengths or are not numbers."""
-    if len(seen) != len(expected):
-        return float("inf")
-    a, b = torch.tensor(seen, dtype=torch.float64), torch.tensor(expected, dtype=torch.float64)
-    distance = ((a - b).norm() / b.norm()).item()
-    return distance if distance == distance else float("inf")
 
 
 def _classifier(seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -87,7 +79,7 @@ def _one_step(accumulated_step: Any, seed: int, rows: int, micro_batch: int, lef
 
 
 def _wrong_update(seen: list[float], expected: list[float], tolerance: float = EXACT) -> str | None:
-    if _distance(seen, expected) <= tolerance:
+    if relative_distance(seen, expected) <= tolerance:
         return None
     a, b = torch.tensor(seen), torch.tensor(expected)
     ratio = (a.norm() / b.norm()).item()
@@ -385,7 +377,7 @@ class LastGroupCounts(Check):
             wrong = _wrong_update(got["moved"], want["moved"])
             if wrong:
                 return f"{case}, weights after the epoch. {wrong}"
-            if not _distance(got["losses"], want["losses"]) <= 1e-6:
+            if not relative_distance(got["losses"], want["losses"]) <= 1e-6:
                 return f"{case}: the losses are {got['losses']}; one mean for each update: {want['losses']}."
         return None
 

@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler
 from ..collectives import Collectives
 from ..device import rank_device
 from .base import Check, Evidence, Part
+from .distance import relative_distance
 from .on_ranks import on_ranks
 
 EXACT = 1e-6  # relative
@@ -66,15 +67,6 @@ class _Rows(Dataset):
 
 def _weights(model: nn.Module) -> list[float]:
     return torch.cat([p.detach().flatten() for p in model.parameters()]).cpu().tolist()
-
-
-def _distance(seen: list[float], expected: list[float]) -> float:
-    """Relative distance of two lists of numbers; inf when they have different lengths or are not numbers."""
-    if len(seen) != len(expected):
-        return float("inf")
-    a, b = torch.tensor(seen, dtype=torch.float64), torch.tensor(expected, dtype=torch.float64)
-    off = ((a - b).norm() / b.norm()).item()
-    return off if off == off else float("inf")
 
 
 def _near(a: Any, b: float) -> bool:
@@ -136,7 +128,7 @@ def _wrong_training(seen: list[Evidence], expected: list[Evidence]) -> str | Non
         if other["weights"] != seen[0]["weights"]:
             return f"the weights of ranks 0 and {rank} differ: their gradients were not averaged, or not alike."
     got, want = seen[0]["moved"], expected[0]["moved"]
-    off = _distance(got, want)
+    off = relative_distance(got, want)
     if not off <= EXACT:
         a, b = torch.tensor(got).norm().item(), torch.tensor(want).norm().item()
         return f"the weights moved {a / b:.4g} times as far as on the joint batch, and {off:.2g} (relative) beside it."
@@ -481,11 +473,11 @@ class ReplicasShareTheWorkAndAgree(Check):
                 return f"{case}: the order of the rows is not that of a DistributedSampler that shuffles with job.seed."
             for rank, mine in enumerate(got):
                 if mine["weights"] != got[0]["weights"]:
-                    off = _distance(mine["weights"], got[0]["weights"])
+                    off = relative_distance(mine["weights"], got[0]["weights"])
                     return f"{case}: the weights of ranks 0 and {rank} differ by {off:.2g} (relative) at the end."
                 if sum(entry["sent"] for entry in mine["log"]) < sum(entry["sent"] for entry in want[rank]["log"]):
                     return f"{case}: rank {rank} averaged no gradients with the others in the backward pass."
-            if not _distance(got[0]["weights"], want[0]["weights"]) <= EXACT:
+            if not relative_distance(got[0]["weights"], want[0]["weights"]) <= EXACT:
                 return f"{case}: the replicas agree, but not on what training rank 0's model gives."
         return None
 

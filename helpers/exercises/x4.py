@@ -20,18 +20,13 @@ from ..memory import MemoryMeter
 from ..planner import Recipe, RecipeError, plan
 from ..units import GiB, human_bytes
 from .base import Check, Evidence, Part
+from .distance import relative_distance
 
 EXACT = 1e-9  # relative, in FP64
 GPU = "rtx-4090-24gb"
 EFFECTIVE = 32
 RANK = 8
 ALL_LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-
-
-def _off(seen: list[float], expected: list[float]) -> float:
-    """Relative distance of two lists of numbers; inf when they have different lengths."""
-    a, b = (torch.tensor(values, dtype=torch.float64) for values in (seen, expected))
-    return ((a - b).norm() / b.norm().clamp(min=1e-12)).item() if a.shape == b.shape else float("inf")
 
 
 def _flat(t: Tensor) -> list[float]:
@@ -148,7 +143,7 @@ class CorrectsByAlphaOverRank(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for case, entry in seen["cases"].items():
             for name, pair in entry.items():
-                off = _off(*pair)
+                off = relative_distance(*pair)
                 if not off <= EXACT:
                     a, b = (torch.tensor(values).norm().item() for values in pair)
                     return f"{case}, evaluation mode: the {name} is {off:.2g} off and {a / b:.3g} times as long."
@@ -176,15 +171,15 @@ class MergesOnce(Check):
         right = linear.weight + 2.0 * B @ A
         with torch.no_grad():
             wanted = F.linear(x, right, linear.bias)
-            seen = {"output before": _off(_flat(layer(x)), _flat(wanted))}
+            seen = {"output before": relative_distance(_flat(layer(x)), _flat(wanted))}
             for calls in ("merged", "merged twice", "unmerged", "unmerged twice"):
                 layer.unmerge() if calls.startswith("unmerged") else layer.merge()
                 weight = next(p for p in layer.parameters() if tuple(p.shape) == (7, 12))
                 expected = linear.weight if calls.startswith("unmerged") else right
                 layer.train(calls == "merged twice")  # no dropout here: the mode must make no difference
                 seen[f"frozen {calls}"] = float(weight.requires_grad)
-                seen[f"output {calls}"] = _off(_flat(layer(x)), _flat(wanted))
-                seen[f"weight {calls}"] = _off(_flat(weight), _flat(expected))
+                seen[f"output {calls}"] = relative_distance(_flat(layer(x)), _flat(wanted))
+                seen[f"weight {calls}"] = relative_distance(_flat(weight), _flat(expected))
         return seen
 
     @staticmethod

@@ -1,0 +1,14 @@
+"""How far what came is from what is right."""
+
+from collections.abc import Sequence
+
+import torch
+
+
+def relative_distance(seen: Sequence[float], expected: Sequence[float]) -> float:
+    """Return |seen - expected| / |expected|; inf when they have different lengths or are not numbers."""
+    if len(seen) != len(expected):
+        return float("inf")
+    a, b = torch.tensor(seen, dtype=torch.float64), torch.tensor(expected, dtype=torch.float64)
+    distance = ((a - b).norm() / b.norm().clamp(min=torch.finfo(b.dtype).tiny)).item()  # of zeros from zeros: zero
+    return distance if distance == distance else float("inf")
