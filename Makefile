@@ -51,7 +51,7 @@ install-deepspeed: $(READY)
 deepspeed: install-deepspeed
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest tests/test_deepspeed.py
 
-# What `make test` samples runs whole here: every cell of every untouched lab.
+# What `make test` samples runs whole here: every cell of every untouched lab, every source as a plain script.
 test-all: lint
 	WHOLE_LABS=1 $(MAKE) test
 

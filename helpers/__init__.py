@@ -23,6 +23,7 @@ from .memory import MemoryMeter
 from .models import SmallCNN, SmallGPT, ViT
 from .planner import CachingAllocator, OutOfMemory, Recipe, count_parameters, find_gpu, plan, plan_many
 from .planner.deep import plan_deep
+from .planner.measure import measure_recipe
 from .predict import Prediction
 from .progress import lab_report
 from .ranks import RankError, RankRun, run_ranks
@@ -78,6 +79,7 @@ __all__ = [
     "human_bytes",
     "lab_report",
     "measure",
+    "measure_recipe",
     "peak_table",
     "pick_device",
     "plan",

@@ -9,7 +9,7 @@
 # | Time | 120 minutes |
 # | Difficulty | ●●○ |
 # | Needs | a CPU; with a GPU of 20 GB or more one cell runs the shape of a 7B model; QLoRA wants bitsandbytes |
-# | Before this | labs 01, 03, 04 and 05 |
+# | Before this | labs 01, 03, 04, 05 and 06 |
 # | Syllabus | T25, C16, T28 |
 
 # %% name="setup" setup=true
@@ -130,12 +130,16 @@ SEVEN = {"hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 3
 with torch.device("meta"):  # shapes only: no byte is allocated
     seven = LlamaForCausalLM(LlamaConfig(**SEVEN))
     adapted = get_peft_model(seven, LoraConfig(r=16, lora_alpha=32, target_modules=ATTENTION))
-trained = sum(p.numel() for p in adapted.parameters() if p.requires_grad)
+trained_at_7b = sum(p.numel() for p in adapted.parameters() if p.requires_grad)
 total = count_parameters("llama-2-7b")
-count_guess.reveal(trained / 1e6)
-print(f"{trained:,} of {total:,}: {trained / total:.2%}")
-claims.record("C16", "about 20M trained parameters", "Llama-2-7B, r=16 on q, k, v, o", trained / 1e6, "million", 19, 21)
-claims.record("C16", "0.1 to 1 % of the model", "Llama-2-7B, r=16 on q, k, v, o", 100 * trained / total, "%", 0.1, 1)
+count_guess.reveal(trained_at_7b / 1e6)
+print(f"{trained_at_7b:,} of {total:,}: {trained_at_7b / total:.2%}")
+claims.record(
+    "C16", "about 20M trained parameters", "Llama-2-7B, r=16 on q, k, v, o", trained_at_7b / 1e6, "million", 19, 21
+)
+claims.record(
+    "C16", "0.1 to 1 % of the model", "Llama-2-7B, r=16 on q, k, v, o", 100 * trained_at_7b / total, "%", 0.1, 1
+)
 del seven, adapted
 
 # %% [markdown] name="base_text"
@@ -144,6 +148,8 @@ del seven, adapted
 # ## 2 · A base to adapt
 #
 # To fine-tune we need a model that knows something. So a small Llama first learns English, here and now: bytes of Python's manual (about half a minute). Then it is asked to read something else: Python source code.
+#
+# Its loss is in **nats a byte**: the mean of -ln p, where p is the probability it gave to the byte that came. Who guesses among 256 bytes pays ln 256 = 5.55; who is certain and right pays 0.
 
 
 # %% name="base"
@@ -183,6 +189,7 @@ def train(model, text, steps, lr, seed=0):
     return time.perf_counter() - start
 
 
+# %% name="base_trained"
 def make_llama():
     torch.manual_seed(0)
     return LlamaForCausalLM(
@@ -241,6 +248,7 @@ def checkpointed(model):
     return model
 
 
+# %% name="memory_measured"
 def measured(model):
     """The meter of a second training step: the first one makes the optimizer's state."""
     model.train()
@@ -260,6 +268,8 @@ meters = {name: measured(way(copy.deepcopy(base))) for name, way in ways.items()
 print(tenant_table(meters))
 full, lora, peft_meter, ckpt = meters.values()
 activations_guess.reveal(lora.largest["activations"] / full.largest["activations"])
+
+# %% name="memory_picture"
 show(
     tenant_bars({name: meter.at_peak for name, meter in meters.items()}, TENANTS, "At the peak of a training step"),
     "LoRA keeps most of the activations of full training; its gradients and optimizer state are hardly to be seen. Checkpointing shrinks the activations.",
@@ -396,7 +406,7 @@ claims.record(
 #
 # ## 6 · QLoRA: the base in 4 bits
 #
-# A frozen base is read and never written. So it may be kept in 4 bits: **NF4**, sixteen levels placed as a bell curve needs them, with a scale for each block of 64 weights. At each use a layer is unpacked (to BF16 on a GPU, here to FP32), multiplied, and dropped. *Double quantisation* keeps the scales themselves in 8 bits.
+# A frozen base is read and never written. So it may be kept in 4 bits: **NF4**, sixteen levels placed as a bell curve needs them, with a scale for each block of 64 weights. At each use a layer is unpacked (to BF16 on a GPU, here to FP32), multiplied, and dropped. *Double quantisation* (`nf4-dq` below) keeps the scales themselves in 8 bits: 1/64 + 4/(64 × 256) bytes a weight for scales in place of 4/64.
 #
 # **Predict.** How many bytes does a weight of the quantised layers take, the scales (FP32, one for 64) included?
 
@@ -440,12 +450,12 @@ else:
 # %% [markdown] name="qlora_explained"
 # > **Note:** on a CPU, bitsandbytes 0.50 repacks a layer the first time it is used in *evaluation* mode, and from then on no gradient passes through it (PyTorch warns, nothing stops). So evaluate a quantised model that you still want to train in training mode, with dropout at zero, or load it again.
 #
-# Embedding, head and norms are not quantised. In so small a model they weigh much; in a 7B model nearly all parameters lie in the quantised layers.
+# Embedding, head and norms are not quantised; `prepare_model_for_kbit_training` even casts them from 16 bits to FP32. In so small a model they weigh much; in a 7B model nearly all parameters lie in the quantised layers.
 
 # %% [markdown] name="ladder_text"
 # ## 7 · The ladder: 7B, from 100 GiB down
 #
-# Now the case for which all this was made: Llama-2-7B, sequences of 512 tokens, one at a time. Each rung changes one thing. The planner (lab 01) runs each recipe without memory; to be quick `plan_deep` runs 3 and 6 of the 32 layers, and since all layers are alike the rest is a straight line (lab 12).
+# Now the case for which all this was made: Llama-2-7B, sequences of 512 tokens, one at a time. Each rung of the ladder changes one thing. The planner (lab 01) runs each recipe without memory; to be quick `plan_deep` runs 3 and 6 of the 32 layers, and since all layers are alike the rest is a straight line (lab 12).
 # Beside it stands what a guide that is handed around says, where it gives a figure.
 #
 # **Predict.** Full training in FP32 with AdamW, 6.74 billion parameters. How many GiB at the peak?
@@ -456,7 +466,12 @@ my_guess = None  # GiB
 my_guess = 6.74e9 * 16 / 2**30  # 16 bytes each; the peak is in the optimizer step, when activations are gone
 ### END GUESS
 fp32_guess = Prediction("7B, FP32, AdamW, peak", my_guess, "GiB")
-my_guess = None  # GiB, for BF16 weights, LoRA, checkpointing
+
+# %% [markdown] name="lora_peak_text"
+# And with the weights in BF16, LoRA and checkpointing?
+
+# %% name="guess_lora_peak"
+my_guess = None  # GiB
 ### BEGIN GUESS
 my_guess = 6.74e9 * 2 / 2**30 + 1
 ### END GUESS
@@ -477,7 +492,12 @@ rungs = {  # name: (recipe, GB that the guide says)
         None,
     ),
 }
-lengths = {  # for the figure below
+
+# %% [markdown] name="ladder_plan_text"
+# Four more recipes, with longer sequences, serve the figure below. Planning takes some ten seconds.
+
+# %% name="ladder_plan"
+lengths = {
     f"{name}, {seq} tokens": {**recipe, "seq": seq}
     for name, recipe in (("LoRA", rungs["+ checkpointing"][0]), ("QLoRA", rungs["+ base in NF4"][0]))
     for seq in (1024, 4096)
@@ -490,39 +510,27 @@ for name, (_, said) in rungs.items():
     print(f"{name:28}{peaks[name] / GiB:>6.1f} GiB" + (f"{said * 1e9 / GiB:>13.1f} GiB" if said else ""))
 fp32_guess.reveal(peaks["FP32, AdamW"] / GiB)
 lora_guess.reveal(peaks["+ checkpointing"] / GiB)
-for name, (_, said) in rungs.items():
-    if said:
-        claims.record(
-            "T25",
-            f"about {said} GB",
-            f"7B, 512 tokens: {name}, planned",
-            peaks[name] / 1e9,
-            "GB",
-            said * 0.9,
-            said * (1.25 if "LoRA" in name else 1.1),  # activations come on top, as the guide says
-        )
-claims.record(
-    "T25",
-    "LoRA on 7B fits 24 GB",
-    "BF16, checkpointing, 512 tokens, planned",
-    peaks["+ checkpointing"] / GiB,
-    "GiB",
-    0,
-    22,
-)
-claims.record(
-    "T25",
-    "QLoRA on 7B fits a free T4 (14.75 GiB)",
-    "FP16 autocast, 512 tokens, planned",
-    peaks["the same, FP16 for a T4"] / GiB,
-    "GiB",
-    0,
-    13,
-)
+
+# %% name="ladder_verdicts"
+static = 2 * total + 8 * trained_at_7b  # BF16: weights; of the adapters weights, gradients, two moments
+for name, gigabytes in (
+    ("FP32, AdamW", peaks["FP32, AdamW"] / 1e9),
+    ("BF16 autocast, FP32 AdamW", peaks["BF16 autocast, FP32 AdamW"] / 1e9),
+    ("+ LoRA r=16", static / 1e9),
+):
+    said = rungs[name][1]
+    subject = f"7B, {name}: " + ("without activations" if "LoRA" in name else "512 tokens, planned")
+    claims.record("T25", f"about {said} GB", subject, gigabytes, "GB", said * 0.9, said * 1.1)
+reserved = {name: one.reserved_bytes / GiB for name, one in zip(recipes, plans, strict=True)}
+for said, name, gpu in (
+    ("LoRA on 7B fits 24 GB", "+ checkpointing", "rtx-4090-24gb"),
+    ("QLoRA on 7B fits a free T4", "the same, FP16 for a T4", "t4-16gb"),
+):
+    claims.record("T25", said, f"reserved, planned, {gpu}", reserved[name], "GiB", 0, find_gpu(gpu).total / GiB)
 
 # %% [markdown] name="ladder_explained"
 # - In the first three rungs the peak is the **optimizer step**: weights, gradients and both moments, 16 or 8 bytes a parameter. Activations are gone by then, so **autocast saves nothing**: it halves what is not at the peak. From LoRA on the peak is in the backward pass, and activations count.
-# - **LoRA** is the great step: 6.74 billion parameters no longer have gradients or moments. The guide's figure is the static part, "plus activations".
+# - **LoRA** is the great step: 6.74 billion parameters no longer have gradients or moments. The guide's figure is what stands without activations ("plus activations", it says); planned is the whole.
 # - **Checkpointing** takes most of those away. **Accumulation** changes no byte: it makes the batch of 32 that a fine-tune wants out of micro-batches of one.
 # - **NF4** shrinks what is left, the frozen weights. (Embedding and head stay in 16 bits.)
 # - A **T4**, the free GPU of Colab, has no BF16: FP16 autocast with a scaler (lab 03), and adapters in FP32.
@@ -533,16 +541,22 @@ claims.record(
 GPUS = ("t4-16gb", "l4-24gb", "rtx-4090-24gb", "a100-40gb")
 
 
-def sequence(base_in, gpu_name, tokens_in_a_micro_batch):
+def line_of(base_in):
+    """Bytes at no token and bytes a token, from the plans at 1,024 and 4,096 tokens."""
     kind = "QLoRA" if base_in == "NF4" else "LoRA"
     short, long = (peaks[f"{kind}, {seq} tokens"] for seq in (1024, 4096))
     a_token = (long - short) / 3072
+    return short - 1024 * a_token, a_token
+
+
+def sequence(base_in, gpu_name, tokens_in_a_micro_batch):
+    static, a_token = line_of(base_in)
     room = find_gpu(gpu_name).total
     figure = Figure(figsize=(7, 3), layout="constrained")
     axes = figure.add_subplot()
-    tokens = (0, 16384)
-    axes.plot(tokens, [(short + (t - 1024) * a_token) / GiB for t in tokens], color=COLOURS[0], label="peak")
-    here = (short + (tokens_in_a_micro_batch - 1024) * a_token) / GiB
+    tokens = (0, 32768)
+    axes.plot(tokens, [(static + t * a_token) / GiB for t in tokens], color=COLOURS[0], label="peak")
+    here = (static + tokens_in_a_micro_batch * a_token) / GiB
     axes.plot(tokens_in_a_micro_batch, here, "o", color=COLOURS[1], label=f"{here:.1f} GiB")
     axes.axhline(room / GiB, color="black", ls=":", label=gpu_name)
     axes.set(
@@ -558,11 +572,22 @@ explore(
     "A rising line: peak memory against tokens in a micro-batch, with the size of a GPU as a horizontal line.",
     base_in=("BF16", ("BF16", "NF4")),
     gpu_name=("rtx-4090-24gb", GPUS),
-    tokens_in_a_micro_batch=(2048, range(512, 16385, 512)),
+    tokens_in_a_micro_batch=(2048, range(512, 32769, 512)),
 )
 
 # %% [markdown] name="real_text"
-# How many tokens fit the 4090 with a BF16 base, and how many with NF4? Leave a tenth for what the allocator reserves (lab 06).
+# How many tokens fit the 4090 with a BF16 base, and how many with NF4? Leave a tenth for what the allocator reserves (lab 06). Find it with the sliders; the next cell computes it.
+
+# %% name="fits"
+for base_in in ("BF16", "NF4"):
+    static, a_token = line_of(base_in)
+    print(
+        f"{base_in}:",
+        ", ".join(f"{gpu} {max(0, int((0.9 * find_gpu(gpu).total - static) / a_token)):,}" for gpu in GPUS),
+    )
+
+# %% [markdown] name="real_gpu_text"
+# A micro-batch of so many tokens may be one long sequence or several short ones: with fused attention the bytes are the same.
 #
 # ### The real thing, where there is a GPU
 #
@@ -684,6 +709,7 @@ unseen = pictures.test_y >= 5
 test_x, test_y = pictures.test_x[unseen], pictures.test_y[unseen] - 5
 
 
+# %% name="roads_fit"
 def fit(model, forward, x, y, steps, lr, batch=32):
     """Train what is trainable of `model`; return the meter of the second step."""
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=lr)
@@ -707,6 +733,7 @@ reader = make_vit()
 fit(reader, reader, pictures.train_x[seen], pictures.train_y[seen], 300, 1e-3)
 
 
+# %% name="roads_ways"
 def road(name):
     model = make_vit() if name == "from scratch" else copy.deepcopy(reader)
     if name in ("features", "head", "LoRA and head"):
@@ -731,12 +758,15 @@ def road(name):
     return accuracy, sum(p.numel() for p in model.parameters() if p.requires_grad), meter.peak_bytes, seconds
 
 
+# %% name="roads_compared"
 print(f"{'':16}{'accuracy':>9}{'trained':>10}{'memory of a step':>18}{'time':>8}   (guessing: 20 %)")
 roads = {}
 for name in ("features", "head", "LoRA and head", "everything", "from scratch"):
     roads[name] = road(name)
     accuracy, trained, peak, seconds = roads[name]
     print(f"{name:16}{accuracy:>8.1f}%{trained:>10,}{human_bytes(peak):>18}{seconds:>7.1f}s")
+
+# %% name="roads_verdicts"
 subject = f"digits 5 to 9, {FEW} pictures each, {ROAD_STEPS} steps"
 claims.record(
     "T28",

@@ -16,15 +16,13 @@
 
 # %% name="setup" setup=true
 import math
-import time
 
-from helpers import GiB, Recipe, check, device_name, pick_device, plan
+from helpers import GiB, Recipe, check, device_name, measure_recipe, pick_device, plan
 
 import torch
 import torch.nn.functional as F
 from peft import LoraConfig, get_peft_model
 from torch import nn
-from transformers import LlamaConfig, LlamaForCausalLM
 
 device = pick_device()
 print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}")
@@ -122,7 +120,7 @@ check("x4.adapter", adapter_config, trained_parameters)
 #
 # Yours to choose: sequences in a micro-batch (`batch`), micro-batches in an update (`accumulate`), tokens in a sequence (`seq`: 512, 1024, 2048 or 4096), `checkpointing`, and whatever else of `Recipe` changes nothing of the above.
 #
-# **Contract.** `fine_tune_plan()` returns a `Recipe` with `batch` × `accumulate` = 32 that fits by the planner's word, `plan(recipe).fits["rtx-4090-24gb"]`, with as many tokens in a micro-batch (`batch` × `seq`) as any such recipe can have. Find it with the planner, in a cell of your own: `plan(recipe)` prints what you want to know in about ten seconds. The function itself need not search.
+# **Contract.** `fine_tune_plan()` returns a `Recipe` with `batch` × `accumulate` = 32 that fits by the planner's word, `plan(recipe).fits["rtx-4090-24gb"]`, with as many tokens in a micro-batch (`batch` × `seq`) as any such recipe can have. Find it with the planner, in a cell of your own: `plan(recipe)` prints what you want to know in about ten seconds. The function itself need not search. (A plan that does not fit loses both points: on a GPU it would not run at all.)
 
 
 # %% name="plan" answer=true
@@ -183,45 +181,27 @@ check("x4.finetune", fine_tune, merged_model)
 # %% [markdown] name="seven_text"
 # ## Your plan at 7B
 #
-# On a GPU your plan is run as it stands, for two updates, with your adapter's kind on random weights of the 7B shape, and the peak is set beside the planner's. Elsewhere the planner's figure stands alone.
+# On a GPU your plan is run as it stands, for two updates, on random weights of the 7B shape, and the peak is set beside the planner's. Elsewhere the planner's figure stands alone.
 
 # %% name="seven"
 try:
     recipe = fine_tune_plan()
     planned = plan(recipe)
     print(f"planned: {planned.peak_allocated_bytes / GiB:.2f} GiB for {recipe.words}")
-    room = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else 0
-    if room > planned.reserved_bytes[1]:
-        torch.set_default_dtype(torch.bfloat16)
-        with device:
-            sizes = {
-                "hidden_size": 4096,
-                "intermediate_size": 11008,
-                "num_hidden_layers": 32,
-                "num_attention_heads": 32,
-            }
-            model = LlamaForCausalLM(LlamaConfig(**sizes, max_position_embeddings=4096, use_cache=False))
-        torch.set_default_dtype(torch.float32)
-        adapter = LoraConfig(r=recipe.lora_rank, lora_alpha=32, target_modules=list(recipe.lora_targets))
-        model = get_peft_model(model, adapter, autocast_adapter_dtype=False).train()
-        if recipe.checkpointing != "none":
-            model.gradient_checkpointing_enable({"use_reentrant": False})
-        optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-4, fused=True)
-        ids = torch.randint(32000, (recipe.batch, recipe.seq), device=device)
-        for _ in range(2):
-            torch.cuda.synchronize()
-            start = time.perf_counter()
-            for _ in range(recipe.accumulate):
-                (model(input_ids=ids, labels=ids).loss / recipe.accumulate).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-        torch.cuda.synchronize()
-        speed = recipe.accumulate * ids.numel() / (time.perf_counter() - start)
-        print(
-            f"measured: {torch.cuda.max_memory_allocated() / GiB:.2f} GiB allocated, {torch.cuda.max_memory_reserved() / GiB:.2f} reserved, {speed:,.0f} tokens/s"
-        )
 except NotImplementedError:
+    planned = None
     print("This appears when part 3 is done.")
+
+# %% name="measured"
+room = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else 0
+if planned and room > planned.reserved_bytes[1]:
+    seen = measure_recipe(recipe)
+    speed = recipe.batch * recipe.accumulate * recipe.seq / seen.seconds
+    print(
+        f"measured: {seen.peak_bytes / GiB:.2f} GiB allocated, {seen.reserved_bytes / GiB:.2f} reserved, {speed:,.0f} tokens/s"
+    )
+else:
+    print(f"This device has {room / GiB:.0f} GiB of GPU memory, so nothing is trained here: the plan stands alone.")
 
 # %% [markdown] name="hand_in"
 # ## Hand in

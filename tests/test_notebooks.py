@@ -6,11 +6,11 @@ which need nothing of the cells between them; the graded exercises, which are sh
 
 import os
 
+from helpers.course.kernels import run_notebook
 from helpers.course.source import ROOT, sources
 
 import nbformat
 import pytest
-from nbclient import NotebookClient
 
 pytestmark = pytest.mark.slow
 
@@ -32,10 +32,7 @@ def test_untouched_notebook_runs_and_earns_nothing(source):
     notebook = nbformat.read(ROOT / "labs" / f"{source.name}.ipynb", as_version=4)
     if source.exercise[0] != "x" and not os.environ.get("WHOLE_LABS"):
         notebook.cells = [cell for cell in notebook.cells if is_setup(cell) or is_answer(cell) or is_check(cell)]
-    client = NotebookClient(
-        notebook, timeout=300, kernel_name="python3", allow_errors=True, resources={"metadata": {"path": ROOT / "labs"}}
-    )
-    client.execute()
+    run_notebook(notebook, ROOT / "labs", timeout=300, allow_errors=True)
     checks = 0
     for cell in notebook.cells:
         for output in cell.get("outputs", []):

@@ -10,13 +10,13 @@ import time
 from pathlib import Path
 
 from helpers import RankError, run_ranks
+from helpers.course.kernels import run_notebook
 
 import nbformat
 import psutil
 import pytest
 import torch
 import torch.distributed as dist
-from nbclient import NotebookClient
 from torch import nn
 
 
@@ -276,7 +276,7 @@ def test_in_a_notebook_functions_of_cells_run_and_their_lines_are_shown(tmp_path
         "def bad():\n    assert dist.get_rank() == 0, 'only zero'\nrun_ranks(bad, 2)",
     ]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
-    NotebookClient(notebook, allow_errors=True, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    run_notebook(notebook, tmp_path, allow_errors=True)
     shown = notebook.cells[2].outputs
     assert shown[0]["data"]["text/plain"].splitlines() == [
         "[rank 0] hello",

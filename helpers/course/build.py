@@ -12,11 +12,11 @@ import tomllib
 from pathlib import Path
 
 import nbformat
-from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError
 from nbformat import NotebookNode
 from nbformat.v4 import new_markdown_cell, new_notebook
 
+from .kernels import run_notebook
 from .readme import README, readme
 from .source import NO_SOURCES, ROOT, Source, sources
 
@@ -161,9 +161,8 @@ def execute(notebook: NotebookNode, folder: Path) -> NotebookNode:
     Raises:
         BuildError: a cell failed or took more than ten minutes.
     """
-    client = NotebookClient(notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": folder}})
     try:
-        client.execute()
+        run_notebook(notebook, folder, timeout=600)
     except CellExecutionError as error:
         raise BuildError(f"a cell failed with {error.ename}: {error.evalue}") from None
     except CellTimeoutError:

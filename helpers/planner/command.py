@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
             from .measure import measure_recipe
 
             tell("measuring")
-            measured = measure_recipe(recipe)
+            measured = measure_recipe(recipe).peak_bytes
     if args.json:
         print(json.dumps(result.to_json() | ({"measured_bytes": measured} if measured else {}), indent=2))
         return 0

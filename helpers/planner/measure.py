@@ -1,6 +1,8 @@
 """Train two real steps of a recipe, to hold a prediction against the truth."""
 
+import time
 from contextlib import nullcontext
+from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -11,10 +13,23 @@ from .recipe import Recipe, RecipeError
 from .simulate import SIMULATED_STEPS, batch_of, build, loss_of, materialize, optimizers_of, step_in_backward
 
 
-def measure_recipe(recipe: Recipe, device: torch.device | None = None) -> int:
-    """Train two steps with random weights; return the peak in bytes.
+@dataclass(frozen=True)
+class MeasuredRecipe:
+    """What two real steps of a recipe took.
 
-    On CUDA it is the caching allocator's. Elsewhere it is the meter's, with the kernels of that device.
+    Attributes:
+        peak_bytes: on CUDA the caching allocator's peak; elsewhere the meter's, with the kernels of that device.
+        reserved_bytes: what CUDA's allocator reserved for it; None elsewhere.
+        seconds: the second step, with all its micro-batches, under the meter.
+    """
+
+    peak_bytes: int
+    reserved_bytes: int | None
+    seconds: float
+
+
+def measure_recipe(recipe: Recipe, device: torch.device | None = None) -> MeasuredRecipe:
+    """Train two steps of `recipe` with random weights, on the CUDA GPU if no `device` is given.
 
     Raises:
         RecipeError: no GPU and no `device` given, or a recipe for more than one GPU or with quantized weights.
@@ -29,6 +44,9 @@ def measure_recipe(recipe: Recipe, device: torch.device | None = None) -> int:
     check_subject(recipe, subject)
     low = recipe.amp_dtype
     torch.manual_seed(0)
+    if device.type == "cuda":  # what was cached before would count as reserved
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
     with torch.device(device):
         model = build(recipe, subject, lambda: (nullcontext(), nullcontext()))
         materialize(model, device)
@@ -40,6 +58,7 @@ def measure_recipe(recipe: Recipe, device: torch.device | None = None) -> int:
         inputs = batch_of(recipe, subject)
         with MemoryMeter(model, optimizers, device, by_tenant=False) as meter:
             for _ in range(SIMULATED_STEPS):
+                began = _now(device)
                 for _ in range(recipe.accumulate):
                     with torch.autocast(device.type, dtype=low, enabled=low is not None):
                         loss = loss_of(subject, model, inputs) / recipe.accumulate
@@ -49,7 +68,16 @@ def measure_recipe(recipe: Recipe, device: torch.device | None = None) -> int:
                     optimizer.step()
                 for optimizer in optimizers:
                     optimizer.zero_grad(set_to_none=not recipe.keep_grads)
-    return meter.peak_bytes
+            seconds = _now(device) - began
+    reserved = torch.cuda.max_memory_reserved(device) if device.type == "cuda" else None
+    return MeasuredRecipe(meter.peak_bytes, reserved, seconds)
+
+
+def _now(device: torch.device) -> float:
+    """Return the time in seconds, when all that was asked of the GPU is done."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
 
 
 def _fill(model: nn.Module) -> None:

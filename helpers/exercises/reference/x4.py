@@ -4,13 +4,11 @@ Written by `python -m helpers build`; change the source, not this file.
 """
 
 import math
-import time
-from helpers import GiB, Recipe, check, device_name, pick_device, plan
+from helpers import GiB, Recipe, check, device_name, measure_recipe, pick_device, plan
 import torch
 import torch.nn.functional as F
 from peft import LoraConfig, get_peft_model
 from torch import nn
-from transformers import LlamaConfig, LlamaForCausalLM
 
 device = pick_device()
 
