@@ -16,12 +16,18 @@ _ORDERS = re.compile(r"#\s*(?=NBVAL_|PYTEST_VALIDATE_)", re.IGNORECASE)
 
 @dataclass
 class HandIn:
-    """What one student handed in for one exercise. `problem` is (status, reason) when nothing can be graded."""
+    """What one student handed in for one exercise.
+
+    Attributes:
+        problem: (status, reason) when nothing can be graded.
+        flags: what a human should look at; no flag costs a point.
+    """
 
     student: str
     source: Source
     answers: dict[str, str] = field(default_factory=dict)
     problem: tuple[str, str] | None = None
+    flags: list[str] = field(default_factory=list)
 
 
 def read_hand_in(folder: Path, source: Source) -> HandIn:

@@ -13,7 +13,11 @@ from .run import Run
 class Result:
     """The grade of one hand-in.
 
-    `status` is one of graded, partly (timeout), crashed, unreadable, missing, needs review; `reason` says why.
+    Attributes:
+        status: one of graded, partly (timeout), crashed, unreadable, missing, needs review; `reason` says why.
+        answers: the learner's code, by answer cell.
+        flags: what a human should look at; no flag costs a point.
+        seconds: how long the hand-in ran; 0 if it did not.
     """
 
     student: str
@@ -22,6 +26,8 @@ class Result:
     reason: str
     verdicts: list[Verdict]
     answers: dict[str, str]
+    flags: list[str]
+    seconds: float
 
     @property
     def total(self) -> int:
@@ -59,7 +65,8 @@ def not_run(hand_in: HandIn) -> Result:
         for part in parts_of(hand_in).values()
         for check in part.checks
     ]
-    return Result(hand_in.student, hand_in.source.exercise, status, reason, verdicts, hand_in.answers)
+    exercise = hand_in.source.exercise
+    return Result(hand_in.student, exercise, status, reason, verdicts, hand_in.answers, hand_in.flags, 0.0)
 
 
 def grade_run(hand_in: HandIn, run: Run, expected: dict[str, dict[str, Evidence]]) -> Result:
@@ -72,7 +79,9 @@ def grade_run(hand_in: HandIn, run: Run, expected: dict[str, dict[str, Evidence]
             diagnosis = stopped if verdict.check not in seen else verdict.diagnosis
             verdicts.append(Verdict(**{**vars(verdict), "diagnosis": diagnosis}))
     status, reason = _status(run, verdicts)
-    return Result(hand_in.student, hand_in.source.exercise, status, reason, verdicts, hand_in.answers)
+    flags = [*hand_in.flags, *run.flags]
+    exercise = hand_in.source.exercise
+    return Result(hand_in.student, exercise, status, reason, verdicts, hand_in.answers, flags, run.seconds)
 
 
 def _why_no_evidence(run: Run, cell: str) -> str:

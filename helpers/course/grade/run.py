@@ -6,7 +6,8 @@ import os
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import nbformat
@@ -29,10 +30,17 @@ class CellRecord:
 
 @dataclass
 class Run:
-    """What became of a hand-in's cells. `finished` is False when the run had to be killed or broke off."""
+    """What became of a hand-in's cells.
+
+    Attributes:
+        finished: False when the run had to be killed or broke off.
+        flags: what the run gave a human to look at.
+    """
 
     records: dict[str, CellRecord]
     finished: bool
+    flags: list[str] = field(default_factory=list)
+    seconds: float = 0.0
 
     @property
     def timed_out(self) -> bool:
@@ -45,6 +53,7 @@ def run_hand_in(hand_in: HandIn, seed: int, timeout: float, threads: int) -> Run
 
     A cell may take `timeout` seconds; after the first that takes longer the rest are not run.
     """
+    began = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="grade-", ignore_cleanup_errors=True) as scratch:
         folder = Path(scratch)
         notebook, evidence = folder / "hand_in.ipynb", folder / "evidence.jsonl"
@@ -60,7 +69,7 @@ def run_hand_in(hand_in: HandIn, seed: int, timeout: float, threads: int) -> Run
         lines = evidence.read_text(encoding="utf-8").splitlines() if evidence.exists() else []
         records = [CellRecord(**json.loads(line)) for line in lines]
     complete = finished and len(records) == len(content.cells)
-    return Run({record.cell: record for record in records}, complete)
+    return Run({record.cell: record for record in records}, complete, seconds=time.perf_counter() - began)
 
 
 def _run(command: list[str], folder: Path, wall: float, threads: int) -> bool:
