@@ -17,9 +17,11 @@ from .data import digits, english, python_source
 from .deepspeed_config import deepspeed_config
 from .device import device_name, pick_device, rank_device, supports
 from .exercises import check
-from .figures import COLOURS, show, tenant_bars
+from .figures import COLOURS, range_ruler, show, tenant_bars
 from .formats import FORMATS
+from .linear_log import LinearLog
 from .memory import MemoryMeter
+from .microscaling import E2M1, floor_power_of_two, in_blocks, to_e2m1
 from .models import SmallCNN, SmallGPT, ViT
 from .planner import CachingAllocator, OutOfMemory, Recipe, count_parameters, find_gpu, plan, plan_many
 from .planner.deep import plan_deep
@@ -44,6 +46,7 @@ for _name in ("torchao", "torch.utils._pytree", "bitsandbytes"):
 
 __all__ = [
     "COLOURS",
+    "E2M1",
     "FORMATS",
     "TENANTS",
     "CachingAllocator",
@@ -52,6 +55,7 @@ __all__ = [
     "Collectives",
     "GiB",
     "KiB",
+    "LinearLog",
     "MemoryMeter",
     "MiB",
     "OutOfMemory",
@@ -76,7 +80,9 @@ __all__ = [
     "explore_loss_scale",
     "explore_memory",
     "find_gpu",
+    "floor_power_of_two",
     "human_bytes",
+    "in_blocks",
     "lab_report",
     "measure",
     "measure_recipe",
@@ -86,6 +92,7 @@ __all__ = [
     "plan_deep",
     "plan_many",
     "python_source",
+    "range_ruler",
     "rank_device",
     "run_ranks",
     "show",
@@ -93,5 +100,6 @@ __all__ = [
     "supports",
     "tenant_bars",
     "tenant_table",
+    "to_e2m1",
     "training_script",
 ]

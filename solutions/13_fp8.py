@@ -5,7 +5,7 @@
 #
 # | | |
 # |---|---|
-# | After this you can | choose E4M3 or E5M2 and a scale for a tensor, and say what goes wrong without; compare delayed, current and block scaling by their errors; write a linear layer that trains in FP8; write an MXFP8 quantiser; say in bytes what FP8 saves |
+# | After this you can | choose E4M3 or E5M2 and a scale for a tensor, and say what goes wrong without; compare delayed, current and block scaling by their errors; say what a linear layer in FP8 does in its three products; write an MXFP8 quantiser; say in bytes what FP8 saves |
 # | Time | 90 minutes |
 # | Difficulty | ●●● |
 # | Needs | a CPU: products are emulated there; an FP8 GPU (Hopper, Ada or newer) for speed. torchao is optional |
@@ -20,7 +20,9 @@ from collections import defaultdict
 
 from helpers import (
     COLOURS,
+    E2M1,
     Claims,
+    LinearLog,
     MemoryMeter,
     Prediction,
     SmallGPT,
@@ -29,10 +31,14 @@ from helpers import (
     device_name,
     english,
     explore,
+    floor_power_of_two,
     human_bytes,
+    in_blocks,
     pick_device,
+    range_ruler,
     show,
     tenant_table,
+    to_e2m1,
 )
 
 import numpy as np
@@ -51,7 +57,7 @@ print("FP8 products:", "torch._scaled_mm, on the GPU's FP8 units" if HAS_FP8_UNI
 # %% [markdown] name="casts_text"
 # ## 1 · Two formats of eight bits
 #
-# A ruler with 256 marks can be long or fine. **E4M3** has 4 exponent bits and 3 fraction bits: eight steps between 1 and 2, and it ends at 448. **E5M2** gives a bit of fraction to the exponent: four steps between 1 and 2, and it reaches to 57,344 (lab 02).
+# A ruler with 256 marks can be long or fine. **E4M3** has 4 exponent bits and 3 fraction bits: eight steps between 1 and 2, and it ends at 448. **E5M2** gives a bit of fraction to the exponent: four steps between 1 and 2, and it reaches to 57,344 (lab 02). At the other end, E4M3's smallest number above zero is 2⁻⁹ = 0.002, E5M2's is 2⁻¹⁶ = 0.000015; what is at most half of that becomes zero.
 #
 # **Predict.** What does E4M3 make of 300?
 
@@ -70,7 +76,7 @@ for x in numbers:
     print(f"{x.item():>8g}{x.to(E4M3).item():>12.5g}{x.to(E5M2).item():>12.5g}")
 
 # %% [markdown] name="casts_explained"
-# Three lines are traps. A tiny number becomes **zero**. A number past the end becomes whatever the cast does in *this* version of PyTorch: the last number, infinity or NaN, and the two formats need not agree. A plain `.to()` is therefore not a quantiser. Ours clamps first, so what is too large stops at the last number. NaN stays NaN, so that a broken step still shows.
+# Both ends are traps. A tiny number becomes **zero**, and just above zero the steps are coarse: 0.001 comes back from E4M3 as almost twice that. A number past the end, infinity included, becomes whatever the cast does in *this* version of PyTorch: the last number, infinity or NaN, and the two formats need not agree. A plain `.to()` is therefore not a quantiser. Ours clamps first. NaN stays NaN, so that a broken step still shows.
 #
 # A tensor in FP8 is then a pair: the eight-bit values, and a **scale** in FP32, so that
 #
@@ -105,9 +111,7 @@ def lost(x, dtype, scale=1.0):
 #
 # A linear layer does three products, and three tensors go into them: its input **x** and its weight **w** in the forward pass; in the backward pass **g**, the gradient of its output, meets w (for the gradient of x) and x (for the gradient of w).
 #
-# Train a small GPT in BF16 and look at these three tensors in each of its eight linear layers. To meet gradients of a realistic size, each batch of 512 tokens is treated as one of 64 micro-batches: its loss is divided by 64 (lab 04). Adam hardly sees the difference; a number format does.
-#
-# We note the largest magnitude (the **amax**) at every step and keep the tensors of three steps.
+# Train a small GPT in BF16 and look at these three in each of its eight linear layers. For gradients of a realistic size, each batch of 512 tokens counts as one of 64 micro-batches: its loss is divided by 64 (lab 04). We note the largest magnitude (the **amax**) at every step and keep the tensors of three steps.
 
 # %% name="record"
 STEPS, KEEP = 60, (2, 20, 59)
@@ -129,6 +133,7 @@ def linears(model):
     return {name: m for name, m in model.named_modules() if isinstance(m, nn.Linear) and name != "head"}
 
 
+# %% name="train"
 def train(change=None, around=contextlib.nullcontext, steps=STEPS):
     """Train a GPT in BF16 after `change(model)`; the forward pass runs inside `around()`. Returns model and losses."""
     torch.manual_seed(0)
@@ -149,30 +154,11 @@ def train(change=None, around=contextlib.nullcontext, steps=STEPS):
     return model, losses
 
 
-amaxes, kept = defaultdict(list), {}  # (layer, kind) -> amax of each step; (step, layer, kind) -> tensor
-
-
-def watch(model):
-    def look(layer, kind, tensor):
-        step = len(amaxes[layer, kind])
-        amaxes[layer, kind].append(tensor.detach().abs().max().item())
-        if step in KEEP:
-            kept[step, layer, kind] = tensor.detach().flatten(0, -2).float().clone()
-
-    def hook(layer):
-        def forward_hook(module, inputs, output):
-            look(layer, "x", inputs[0])
-            look(layer, "w", module.weight)
-            output.register_hook(lambda gradient: look(layer, "g", gradient))
-
-        return forward_hook
-
-    for layer, module in linears(model).items():
-        module.register_forward_hook(hook(layer))
-
-
+# %% name="watch"
+log = LinearLog(KEEP)  # hooks on forward and backward passes
+amaxes, kept = log.amaxes, log.kept  # (layer, kind) -> amax of each step; (step, layer, kind) -> tensor
 losses = {}
-_, losses["BF16"] = train(watch)
+_, losses["BF16"] = train(lambda model: log.attach(linears(model)))
 print(f"loss {losses['BF16'][0]:.2f} -> {losses['BF16'][-1]:.2f} in {STEPS} steps")
 print(f"{'largest magnitude':24}" + "".join(f"{f'step {step}':>10}" for step in KEEP))
 for layer, kind in (("blocks.0.qkv", "x"), ("blocks.1.mlp.2", "x"), ("blocks.0.qkv", "w"), ("blocks.0.qkv", "g")):
@@ -181,7 +167,7 @@ for layer, kind in (("blocks.0.qkv", "x"), ("blocks.1.mlp.2", "x"), ("blocks.0.q
 # %% [markdown] name="unscaled_text"
 # ## 3 · The control: no scale
 #
-# First the version that must fail. The loss is a mean over 64 × 512 = 32,768 tokens, so the gradient of a token's logits is at most 1/32,768 = 3 × 10⁻⁵, and it gets smaller on its way down.
+# The loss is a mean over 64 × 512 = 32,768 tokens, so the gradient of a token's logits is at most 1/32,768 = 3 × 10⁻⁵, and it gets smaller on its way down. The last line above says how large the largest of a layer's gradients is.
 #
 # **Predict.** Cast the gradients g to E5M2, the format with the long range, as they are. What share becomes zero?
 
@@ -212,13 +198,13 @@ claims.record(
 )  # fmt: skip
 
 # %% [markdown] name="scale_text"
-# Activations and weights nearly fit as they are; the gradients do not. A relative error of 100 % is what you get by returning zero.
+# Activations and weights nearly fit as they are; the gradients do not.
 #
 # ## 4 · A scale by hand
 #
 # Move the ruler to where the numbers are: choose the scale so that the largest magnitude lands on the last number of the format, `scale = amax / 448` for E4M3.
 #
-# **Predict.** E4M3 has eight steps between 1 and 2, so a number is off by at most half a step: between 1/32 (just below 2) and 1/16 (at 1). What is the relative error of a whole, scaled tensor, as a ratio of lengths?
+# **Predict.** E4M3 has eight steps between 1 and 2, so a number is off by at most half a step: between 1/32 (just below 2) and 1/16 (at 1). What is the relative error of a whole, scaled tensor, as a ratio of lengths: length of the difference by length of the tensor?
 
 # %% name="guess_error"
 my_guess = None  # percent
@@ -243,8 +229,18 @@ for kind, name in KINDS.items():
     print(f"{name:20}{row[0]:>9.1f} %{row[1]:>9.1f} %{row[2]:>10.1f} %{row[3]:>10.1f} %")
 scaled = [over_layers(lambda t, _, d=d: error(t, d, current_scale(t, d)), 59, "g") for d in (E4M3, E5M2)]
 claims.record("T24", "E5M2 rounds twice as coarsely as E4M3", "scaled gradients", scaled[1] / scaled[0], "x", 1.7, 2.3)
+LAW = {dtype: torch.finfo(dtype).eps / (32 * np.log(2)) ** 0.5 for dtype in (E4M3, E5M2, BF16)}  # eps is 2^-m
+claims.record(
+    "T24", "error = 0.212 x 2^-m", "scaled gradients, E4M3, measured by law", scaled[0] / LAW[E4M3], "x", 0.95, 1.05
+)
 
 # %% [markdown] name="scale_explained"
+# **The law behind these figures.** With m fraction bits, numbers from 2ᵉ up to 2ᵉ⁺¹ are rounded in steps of 2ᵉ⁻ᵐ. An error spread evenly over half a step to either side has a root mean square of step/√12; as a share of numbers spread evenly on a logarithmic scale that is
+#
+# $$\text{relative error} = \frac{2^{-m}}{\sqrt{32 \ln 2}} \approx 0.212 \times 2^{-m}$$
+#
+# so 2.65 % for E4M3, 5.31 % for E5M2, 0.17 % for BF16 (m = 7). Neither tensor nor scale is in it, as long as few numbers lie off the ends.
+#
 # By **error** E4M3 wins for every kind of tensor: one more fraction bit, half the error. By numbers **lost** E5M2 wins, and here only by a hair, for the gradients.
 #
 # Why then is the usual recipe *hybrid*, **E4M3 forward and E5M2 backward**? Because its longer range forgives: gradients spread most, change fastest, and their scale may be out of date (next section). Recipes with finer scales use E4M3 for all.
@@ -264,20 +260,9 @@ EXAMPLES = {
 def draw_ruler(tensor, format, log2_scale):
     x, dtype, scale = EXAMPLES[tensor], {"E4M3": E4M3, "E5M2": E5M2}[format], 2.0**log2_scale
     info = torch.finfo(dtype)
-    ends = [info.smallest_normal * info.eps, info.smallest_normal, info.max]
-    bottom, normal, top = (float(np.log2(end)) + log2_scale for end in ends)
-    figure = Figure(figsize=(7.5, 3.3), layout="constrained")
-    axes = figure.add_subplot()
-    axes.axvspan(bottom, normal, color=COLOURS[1], alpha=0.2, label="subnormal")
-    axes.axvspan(normal, top, color=COLOURS[1], alpha=0.5, label="normal")
-    sizes = torch.log2(x[x != 0].abs()).cpu().numpy()
-    axes.hist(sizes, bins=np.arange(-46, 10), weights=np.full(len(sizes), 100 / len(sizes)), color=COLOURS[0])
+    ends = (info.smallest_normal * info.eps * scale, info.smallest_normal * scale, info.max * scale)
     said = f"error {error(x, dtype, scale):.1%}, lost {lost(x, dtype, scale):.1f} %"
-    axes.set(
-        title=f"{tensor} in {format}: {said}", xlabel="log2 of the size", ylabel="% of the numbers", xlim=(-46, 22)
-    )
-    figure.legend(loc="outside right upper", frameon=False)
-    return figure
+    return range_ruler(x[x != 0].abs().cpu().numpy(), *ends, f"{tensor} in {format}: {said}", (-46, 22))
 
 
 explore(
@@ -291,10 +276,10 @@ explore(
 # %% [markdown] name="history_text"
 # ## 5 · Whose amax?
 #
-# To know the amax, all of the tensor must be read before any of it can be cast: one more trip through memory. There are three answers.
+# To know the amax, all of the tensor must be read before any of it can be cast: one more trip through memory. Three answers:
 #
 # - **Current scaling** pays for the trip.
-# - **Delayed scaling** uses the amax of *earlier* steps, the largest of the last 16 or 1,024 say, and notes today's on the way for later. Like packing for the weather of last week.
+# - **Delayed scaling** uses the amax of *earlier* steps, the largest of the last 16 or 1,024 say, and notes today's on the way for later.
 # - **Block scaling** gives each small block of neighbours a scale of its own, which can be found while the block is at hand.
 #
 # **Predict.** Delayed scaling with a history of 16 steps. In what share of steps is today's amax larger than all 16 before it, so that something is clipped? (If steps were 17 cards in random order, how often would the last one be the highest?)
@@ -332,6 +317,8 @@ clip_guess.reveal(clipped("g"))
 print(f"{'steps that clip':20}{'no margin':>12}{'margin 2x':>12}")
 for kind, name in KINDS.items():
     print(f"{name:20}{clipped(kind):>10.1f} %{clipped(kind, 2):>10.1f} %")
+
+# %% name="history_figure"
 figure = Figure(figsize=(7.5, 3.2), layout="constrained")
 for axes, kind, colour in zip(figure.subplots(1, 2), "xg", COLOURS, strict=False):
     series = amaxes["blocks.1.mlp.2", kind]
@@ -343,9 +330,9 @@ for axes, kind, colour in zip(figure.subplots(1, 2), "xg", COLOURS, strict=False
 show(figure, "Two jagged lines over 60 steps. A dotted staircase runs above each; the lines cross it now and then.")
 
 # %% [markdown] name="history_explained"
-# Were the steps independent, one in 17 would be the highest of its 17. What is off from that is the **trend**: a tensor whose magnitude rises from step to step sets records more often, one that falls hardly ever. In the figure g falls for some twenty steps, and then rises.
+# What is off from one in 17 is the **trend**: a tensor whose magnitude rises from step to step sets records more often, one that falls hardly ever. In the figure g falls for some twenty steps, and then rises.
 #
-# A clipped number is not lost: it becomes the largest the format has. And in a *floating* format room above is cheap: a margin of 2 gives up one power of two at the bottom of the range and no fraction bit.
+# A clipped number becomes the largest the format has. And in a *floating* format room above is cheap: a margin of 2 gives up one power of two at the bottom and no fraction bit.
 #
 # Now the error of each way, on the same tensors:
 
@@ -364,6 +351,8 @@ WAYS = {
     "blocks of 128": lambda x, dtype, series, step: block_scale(x, dtype, 128),
     "blocks of 32": lambda x, dtype, series, step: block_scale(x, dtype, 32),
 }
+
+# %% name="scaling_errors"
 CASES = (("x", "E4M3"), ("w", "E4M3"), ("g", "E4M3"), ("g", "E5M2"))
 by_way = defaultdict(dict)  # (step, way) -> (kind, format) -> percent error, percent lost
 for step in KEEP:
@@ -381,13 +370,14 @@ for number, what in enumerate(("error, %", "lost, %")):
     print(f"{what:10}{'':14}" + "".join(f"{f'{kind} in {form}':>12}" for kind, form in CASES))
     for (step, way), row in by_way.items():
         print(f"  step {step:<3} {way:14}" + "".join(f"{row[case][number]:>12.2f}" for case in CASES))
+# %% name="scaling_claims"
 late = {way: by_way[KEEP[-1], way] for way in WAYS}
 claims.record(
     "T24", "delayed scaling is as good as current", f"gradients in E5M2, step {KEEP[-1]}, error",
     late["delayed"]["g", "E5M2"][0] / late["current"]["g", "E5M2"][0], "x", 0.95, 1.05,
 )  # fmt: skip
 claims.record(
-    "T24", "block scaling halves the error", f"gradients in E4M3, step {KEEP[-1]}, blocks of 32",
+    "T24", "a guess of this lab: blocks of 32 halve the error", f"gradients in E4M3, step {KEEP[-1]}",
     late["blocks of 32"]["g", "E4M3"][0] / late["current"]["g", "E4M3"][0], "x one scale", 0, 0.6,
 )  # fmt: skip
 claims.record(
@@ -396,11 +386,11 @@ claims.record(
 )  # fmt: skip
 
 # %% [markdown] name="scaling_explained"
-# Perhaps a surprise: once there is a scale, the errors are nearly the same, whichever way it was found. Rounding in a floating format costs the same share of each number wherever it lies between the ends. The finer scales show in the numbers *lost*.
+# "Blocks halve the error" was a guess of ours; nobody claims it, and the law of section 4 says why it fails: there is no scale in it. The little that blocks of 32 win comes from their largest numbers, put on 448 = 1.75 × 2⁸, where a step is a smaller share than on average. The finer scales show in the numbers *lost*.
 #
-# *Delayed* can be wrong in the other direction as well. Gradients fall fast in the first steps; at step 20 the history still holds the amax of larger days, so the scale is too large and small gradients fall off the lower end. See what it loses there in E4M3, against *current*, and how little of that E5M2 loses.
+# *Delayed* can also err downwards: gradients fall fast in the first steps, at step 20 the history still holds the amax of larger days, and small gradients fall off the lower end. See what it loses there in E4M3, against *current*, and how little in E5M2.
 #
-# So what are finer scales for? For tensors that this little model does not have. In large language models a few channels carry values a hundred or a thousand times larger than the rest. Let us make one by hand: multiply one channel of a real input, and look at the error of **all the others**. INT8, whose 255 marks are evenly spaced, is in for comparison.
+# So what are finer scales for? In large language models a few channels carry values a hundred or a thousand times larger than the rest. Let us make one: multiply one channel of a real input, and look at the error of **all the others**. INT8, whose 255 marks are evenly spaced, is in for comparison.
 
 # %% name="outlier"
 x = kept[59, "blocks.0.qkv", "x"]
@@ -418,6 +408,8 @@ for power in powers:
     others = torch.arange(WIDTH) != 5
     for way, back in zip(curves, results, strict=True):
         curves[way].append(100 * ((back - x)[:, others].norm() / x[:, others].norm()).item())
+
+# %% name="outlier_figure"
 figure = Figure(figsize=(7.5, 3.2), layout="constrained")
 axes = figure.add_subplot()
 for (way, line), colour in zip(curves.items(), (COLOURS[7], COLOURS[4], COLOURS[0]), strict=True):
@@ -433,9 +425,13 @@ show(
 print(f"{'factor':>8}" + "".join(f"{way:>22}" for way in curves))
 for i, power in enumerate(powers):
     print(f"{f'2^{power}':>8}" + "".join(f"{line[i]:>20.2f} %" for line in curves.values()))
+claims.record(
+    "T24", "blocks contain an outlier", "E4M3, one channel x 2^16, error of the others",
+    curves["E4M3, blocks of 32"][powers.index(16)] / curves["E4M3, one scale"][powers.index(16)], "x one scale", 0, 0.5,
+)  # fmt: skip
 
 # %% [markdown] name="outlier_explained"
-# INT8 begins with the smallest error of all and is the first to break: one large channel takes all its marks. E4M3 with one scale does not notice an outlier until it is many thousand times larger: its normal numbers alone span 448 / 2⁻⁶, nearly 15 powers of two. So the outliers that make INT8 so hard need not trouble E4M3; a tensor that is *also* spread out by itself, as gradients are, has less room.
+# INT8 begins with the smallest error of all and is the first to break: one large channel takes all its marks. E4M3 with one scale does not notice an outlier until it is many thousand times larger: its normal numbers alone span 448 / 2⁻⁶, nearly 15 powers of two. A tensor that is spread out by itself, as gradients are, has less room.
 #
 # With blocks only the outlier's neighbours suffer, 31 of the 127 other channels.
 #
@@ -449,15 +445,17 @@ for i, power in enumerate(powers):
 # | gradient of x = g w | g in E5M2 | w in E4M3 |
 # | gradient of w = gᵀ x | g in E5M2 | x in E4M3 |
 #
-# Products are summed in FP32 and leave as BF16. `torch._scaled_mm` is the instruction for it; its name begins with an underscore because PyTorch may still change it. Where the GPU has no FP8 units we emulate: FP8 values as FP32, an ordinary product, times both scales. The emulation rounds the same numbers at the same places, and is slower than no FP8 at all.
+# The products leave as BF16. `torch._scaled_mm` is the instruction for it; the underscore says that PyTorch may still change it. Where the GPU has no FP8 units we emulate: FP8 values as FP32, an ordinary product, times both scales. That rounds the same x, w and g, and is slower than no FP8 at all.
+#
+# It does not imitate the **sum**, which is FP32 here. Hopper's units keep about 14 bits of a running sum of FP8 products, as DeepSeek found. `use_fast_accum=True` leaves the whole sum there; `False` moves partial sums to real FP32 registers every so often, at some cost in speed. torchao's default is fast forward, careful backward.
 
 
 # %% name="product"
-def scaled_mm(a, scale_a, b, scale_b):
-    """a (M, K) @ b (K, N), FP8 values, times both scales: BF16."""
+def scaled_mm(a, scale_a, b, scale_b, fast=False):
+    """a (M, K) @ b (K, N), FP8 values, times both scales: BF16. `fast`: the sum stays in the tensor cores."""
     if HAS_FP8_UNITS:  # it wants the rows of a, and the columns of b, in one piece; and sizes divisible by 16
         a, b = a.contiguous(), b.t().contiguous().t()
-        return torch._scaled_mm(a, b, scale_a=scale_a, scale_b=scale_b, out_dtype=BF16)
+        return torch._scaled_mm(a, b, scale_a=scale_a, scale_b=scale_b, out_dtype=BF16, use_fast_accum=fast)
     return (a.float() @ b.float() * (scale_a * scale_b)).to(BF16)
 
 
@@ -474,9 +472,39 @@ try:
 except (RuntimeError, NotImplementedError, AttributeError, ValueError):
     print(f"torch._scaled_mm does not run on this {device.type}")
 
+# %% [markdown] name="sum_text"
+# A model of such sums: after each 32 products the running sum is cut to 14 bits, to the end or with a move to FP32 every 128.
 
-# %% [markdown] name="layer_text"
-# The layer needs an autograd function of its own, since forward and backward use different formats. Note what it **keeps** for the backward pass; `keep` will matter in section 8.
+
+# %% name="sum"
+def cut(x, bits=14):
+    fraction, exponent = torch.frexp(x)
+    return torch.ldexp((fraction * 2**bits).trunc() / 2**bits, exponent)
+
+
+def long_sum(terms, moved_every):
+    """The sums of the rows of `terms`; a running sum has 14 bits and is moved to FP32 every so many terms."""
+    total, running = torch.zeros(len(terms)), torch.zeros(len(terms))
+    for number, piece in enumerate(terms.split(32, dim=1), start=1):
+        running = cut(running + piece.sum(1))
+        if 32 * number % moved_every == 0:
+            total, running = total + running, torch.zeros(len(terms))
+    return total + running
+
+
+generator = torch.Generator().manual_seed(0)
+print(f"{'terms':>8}{'14 bits to the end':>22}{'moved every 128':>18}")
+for terms in (512, 4096, 16384):
+    factors = [torch.randn(256, terms, generator=generator).to(E4M3).float() for _ in range(2)]
+    products = factors[0] * factors[1]
+    right = products.double().sum(1)
+    off = [((long_sum(products, every) - right).norm() / right.norm()).item() for every in (terms, 128)]
+    print(f"{terms:>8}{off[0]:>22.3%}{off[1]:>18.3%}")
+
+# %% [markdown] name="sum_explained"
+# The error of a short accumulator grows with the sum, and only the move stops it. The longest sums are the weight gradient's: over all tokens of the batch.
+#
+# The layer needs an autograd function of its own, since forward and backward use different formats. Note what it **keeps** for the backward pass; `keep_x` and `keep_w` will matter in section 8.
 
 
 # %% name="layer"
@@ -485,15 +513,15 @@ def no_scale(x, dtype):
 
 
 class Float8Product(torch.autograd.Function):
-    """x (M, K) times weight (N, K) transposed, in FP8. `keep` says what stays for the backward pass, in which format."""
+    """x (M, K) times weight (N, K) transposed, in FP8. `keep_x`, `keep_w`: the backward pass gets FP8, not BF16."""
 
     @staticmethod
-    def forward(ctx, x, weight, scale_of, keep):
+    def forward(ctx, x, weight, scale_of, keep_x, keep_w, fast):
         scale_x, scale_w = scale_of(x, E4M3), scale_of(weight, E4M3)
         x8, w8 = quantise(x, E4M3, scale_x), quantise(weight, E4M3, scale_w)
-        ctx.scale_of = scale_of
-        ctx.save_for_backward(x8 if "FP8 x" in keep else x, w8 if "FP8 w" in keep else weight, scale_x, scale_w)
-        return scaled_mm(x8, scale_x, w8.t(), scale_w)
+        ctx.scale_of, ctx.fast = scale_of, fast
+        ctx.save_for_backward(x8 if keep_x else x, w8 if keep_w else weight, scale_x, scale_w)
+        return scaled_mm(x8, scale_x, w8.t(), scale_w, fast)
 
     @staticmethod
     def backward(ctx, gradient):
@@ -502,18 +530,21 @@ class Float8Product(torch.autograd.Function):
         w8 = weight if weight.dtype == E4M3 else quantise(weight, E4M3, scale_w)
         scale_g = ctx.scale_of(gradient, E5M2)
         g8 = quantise(gradient, E5M2, scale_g)
-        return scaled_mm(g8, scale_g, w8, scale_w), scaled_mm(g8.t(), scale_g, x8, scale_x), None, None
+        of_x, of_w = scaled_mm(g8, scale_g, w8, scale_w, ctx.fast), scaled_mm(g8.t(), scale_g, x8, scale_x, ctx.fast)
+        return of_x, of_w, None, None, None, None
 
 
+# %% name="module"
 class Float8Linear(nn.Module):
     """A linear layer that computes in FP8 with the weight and bias of `linear`, which stay BF16."""
 
-    def __init__(self, linear, scale_of=current_scale, keep="BF16"):
+    def __init__(self, linear, scale_of=current_scale, keep_x=False, keep_w=False, fast=False):
         super().__init__()
-        self.weight, self.bias, self.scale_of, self.keep = linear.weight, linear.bias, scale_of, keep
+        self.weight, self.bias = linear.weight, linear.bias
+        self.options = scale_of, keep_x, keep_w, fast
 
     def forward(self, x):
-        y = Float8Product.apply(x.flatten(0, -2), self.weight, self.scale_of, self.keep)
+        y = Float8Product.apply(x.flatten(0, -2), self.weight, *self.options)
         return y.view(*x.shape[:-1], -1) + self.bias
 
 
@@ -523,12 +554,12 @@ def to_float8(model, **options):
 
 
 # %% [markdown] name="gradient_text"
-# **Predict.** x and w are each off by about 2.6 % after E4M3, g by about 5 % after E5M2; the errors are random and do not know of each other. How far off is the gradient of w, gᵀ x?
+# **Predict.** x and w are each off by 2.65 % after E4M3, g by 5.31 % after E5M2 (the law of section 4); the errors are random and do not know of each other. How far off is the gradient of w, gᵀ x?
 
 # %% name="guess_gradient"
 my_guess = None  # percent
 ### BEGIN GUESS
-my_guess = (2.6**2 + 5.2**2) ** 0.5  # independent errors add as squares
+my_guess = (2.65**2 + 5.31**2) ** 0.5  # independent errors add as squares
 ### END GUESS
 gradient_guess = Prediction("Weight gradient of one FP8 layer", my_guess, "%")
 
@@ -548,19 +579,37 @@ right = gradients(F.linear, torch.float32)
 print(f"{'off from FP32 by':24}{'gradient of x':>15}{'gradient of w':>15}")
 for name, function in {
     "BF16": F.linear,
-    "FP8": lambda x, w: Float8Product.apply(x, w, current_scale, "FP8 x, FP8 w"),
-    "FP8, cast again": lambda x, w: Float8Product.apply(x, w, current_scale, "BF16"),
-    "FP8 without scales": lambda x, w: Float8Product.apply(x, w, no_scale, "BF16"),
+    "FP8": lambda x, w: Float8Product.apply(x, w, current_scale, True, True, False),
+    "FP8, cast again": lambda x, w: Float8Product.apply(x, w, current_scale, False, False, False),
+    "FP8 without scales": lambda x, w: Float8Product.apply(x, w, no_scale, False, False, False),
 }.items():
     off = [((a - b).norm() / b.norm()).item() for a, b in zip(gradients(function, BF16), right, strict=True)]
     print(f"{name:24}{off[0]:>15.2%}{off[1]:>15.2%}")
     if name == "FP8":
-        gradient_guess.reveal(100 * off[1])
+        measured = off
+gradient_guess.reveal(100 * measured[1])
+
+# %% [markdown] name="agree_text"
+# The gradient of x is off by less than g itself! Each element is a long sum. Its errors have random signs and add as squares; its terms may agree in sign, and then the sum is longer than random signs would make it. Divide the squares' answer by how much longer:
+
+
+# %% name="agree"
+def by_the_law(a, b):
+    """Error of a @ b when a is rounded to E5M2 and b to E4M3, and how much longer it is than with random signs."""
+    longer = ((a @ b).norm() / (a**2 @ b**2).sum().sqrt()).item()
+    return (LAW[E5M2] ** 2 + LAW[E4M3] ** 2) ** 0.5 / longer, longer
+
+
+print(f"{'':16}{'longer than random':>20}{'by the law':>12}{'measured':>10}")
+for name, factors, found in (("gradient of x", (g, w), measured[0]), ("gradient of w", (g.t(), x), measured[1])):
+    expected, longer = by_the_law(*factors)
+    print(f"{name:16}{longer:>18.2f} x{expected:>12.2%}{found:>10.2%}")
+    claims.record("T24", "the law, by how terms agree", f"{name}, {layer}, FP8", found / expected, "x", 0.9, 1.1)
 
 # %% [markdown] name="gradient_explained"
-# A long sum does not make errors vanish: 512 terms and 512 errors with random signs grow alike, and then the guess by squares would be right. What is less than that comes from terms that pull in the same direction: their sum grows faster than that of the errors.
+# So the error comes from two fraction widths and one property of the tensors. The length of the sum is not in it: random terms and random errors grow alike.
 #
-# A few percent off in every step sounds like a lot. But rounding errors of different steps do not all point the same way. Does it train? Ask the loss.
+# A few percent off in every step, but errors of different steps do not all point the same way. Does it train?
 #
 # ## 7 · Does it train?
 #
@@ -595,6 +644,7 @@ def is_block_layer(name):
     return name.endswith(("qkv", "out", "mlp.0", "mlp.2"))
 
 
+# %% name="train_compare"
 models = {}
 models["FP8 by hand"], losses["FP8 by hand"] = train(to_float8)
 models["FP8, no scales"], losses["FP8, no scales"] = train(lambda model: to_float8(model, scale_of=no_scale))
@@ -608,7 +658,7 @@ print(f"{'BF16':16}{last('BF16')[0]:>8.3f}")
 # %% [markdown] name="torchao_text"
 # ### torchao: the plain-PyTorch road
 #
-# The same from a library: `convert_to_float8_training` swaps the linear layers of a model for ones that scale, cast and multiply in FP8. It offers current scaling, for a whole tensor or by rows. `emulate=True` lets it run where there are no FP8 units. On a GPU its documentation asks for `torch.compile` as well: amax, scaling and cast are then fused with their neighbours.
+# `convert_to_float8_training` swaps a model's linear layers for ones that scale, cast and multiply in FP8: current scaling, for a whole tensor or by rows. `emulate=True` lets it run without FP8 units. On a GPU add `torch.compile`, which fuses amax, scaling and cast with their neighbours.
 
 # %% name="torchao"
 HAS_TORCHAO = importlib.util.find_spec("torchao") is not None
@@ -650,13 +700,13 @@ claims.record("T24", "without scales it does not", f"GPT, {STEPS} steps, loss", 
 # %% [markdown] name="train_explained"
 # With scales FP8 lies on BF16's line. Without them nothing raises, there is no NaN, and the loss goes *down*: biases, norms and the embedding still learn, for example which byte follows which. The weights of the linear layers get zeros. A falling loss is no proof; the comparison is.
 #
-# Sixty steps of a small model prove little about a long run of a large one; the sources below report those. Keep a BF16 run beside yours for the first thousand steps.
+# Sixty steps of a small model prove little about a long run of a large one; the sources below report those.
 #
 # ## 8 · What it saves
 #
-# Here is the step again under the memory meter: BF16, torchao's FP8, and ours with three settings of `keep`. The model is wider now (256).
+# Here is the step again under the memory meter: BF16, torchao's FP8, and ours with three settings of what is kept. The model is wider now (256).
 #
-# **Predict.** After the forward pass a step holds parameters, optimizer state and activations. FP8 by torchao, or by us with `keep="BF16"`: how much is that, as a share of BF16's?
+# **Predict.** After the forward pass a step holds parameters, optimizer state and activations. FP8 by torchao, or by us when nothing is kept in FP8: how much is that, as a share of BF16's?
 
 # %% name="guess_memory"
 my_guess = None  # a share, such as 0.5
@@ -686,8 +736,10 @@ runs = {"BF16": metered(lambda model: None)}
 if HAS_TORCHAO:
     runs["torchao"] = metered(torchao_float8)
 runs["keeps BF16"] = metered(to_float8)
-runs["keeps FP8 x"] = metered(lambda model: to_float8(model, keep="FP8 x"))
-runs["keeps both"] = metered(lambda model: to_float8(model, keep="FP8 x, FP8 w"))
+runs["keeps FP8 x"] = metered(lambda model: to_float8(model, keep_x=True))
+runs["keeps both"] = metered(lambda model: to_float8(model, keep_x=True, keep_w=True))
+
+# %% name="memory_table"
 held = {
     name: next(stage for stage in meter.stages if stage.name == "forward").held_after for name, meter in runs.items()
 }
@@ -712,42 +764,90 @@ claims.record(
 # %% [markdown] name="memory_explained"
 # The step in FP8 holds what the step in BF16 holds. Weights, gradients and the optimizer's state are BF16 as before: updates are far too small for a format with eight steps between 1 and 2 (swamping, lab 02). And a layer that keeps its **input as it came** keeps BF16. FP8 lives for the length of a product.
 #
-# What would save is to **keep** FP8. *keeps FP8 x* keeps one byte for each number of a layer's input in place of two. The activations do not halve: what norms, GELU and the loss keep is BF16 as before, and the input of `out` is kept by attention as well, so there the FP8 copy comes on top.
+# *keeps FP8 x* keeps one byte for each number of a layer's input in place of two. The activations do not halve: what norms, GELU and the loss keep is BF16 as before, and attention keeps the input of `out` as well, so there the FP8 copy comes on top.
 #
-# *keeps both* also keeps the FP8 weights, in order not to cast them twice. They come on top of the BF16 weights, which stay: one byte more for each. For a layer of `in` by `out` that gives tokens × `in` bytes and takes `in` × `out`, so it pays from about as many tokens as the layer has outputs. Here there are 512 tokens, and up to 1,024 outputs.
+# *keeps both* also keeps the FP8 weights, in order not to cast them twice, on top of the BF16 weights, which stay. For a layer of `in` by `out` that gives tokens × `in` bytes and takes `in` × `out`, so it pays from about as many tokens as the layer has outputs. Here: 512 tokens, up to 1,024 outputs.
 #
-# (The temporaries of this machine are those of the emulation, if it says so above; look at the part held after the forward pass. On Hopper there is a further copy: its units multiply FP8 only with both tensors laid out along the summed dimension, so a backward pass needs x and w transposed as well.)
+# (Temporaries are the emulation's, if there is one. Hopper adds a copy: its units want FP8 laid out along the summed dimension, so the backward pass needs x and w transposed.)
+#
+# **Where FP8 does save.** Transformer Engine can hold the *weights themselves* in FP8: layers built under `te.quantized_model_init()` (older: `te.fp8_model_init`) have no BF16 copy. The optimizer then needs FP32 master weights, or small updates are swamped; so it pays where those are kept anyway, or for frozen weights. torchao leaves weights in BF16 or FP32; `enable_fsdp_float8_all_gather` lets FSDP (lab 12) *send* them in FP8, and its `AdamWFp8` keeps moments in FP8 (lab 08, lean optimizers).
 #
 # ## 9 · What it is worth: speed
 #
-# "FP8 is up to twice as fast as 16 bit on Hopper." It is half the bytes to read and twice the products in a cycle, *on the units that can*. Measured below where there are some: the bare product, and then one layer forward and backward with its amax and casts.
+# "FP8 is up to twice as fast as 16 bit on Hopper." That is said of the **bare matrix product**: half the bytes to read and twice the multiplications in a cycle, *on the units that can*. Where there are some, the next cell times the bare product and a whole layer with its amax and casts, each with both settings of `use_fast_accum`.
+
 
 # %% name="speed"
+def time_on_fp8_units(n=8192):
+    a, b, goal = (torch.randn(n, n, device=device, dtype=BF16) for _ in range(3))
+    a8, b8, one = quantise(a, E4M3), quantise(b, E4M3), torch.ones((), device=device)
+    layer, leaf = nn.Linear(n, n).to(device, BF16), a.clone().requires_grad_()
+    for fast in (False, True):
+        wrapped = Float8Linear(layer, keep_x=True, keep_w=True, fast=fast)
+        bare = compare(lambda: a @ b.t(), lambda f=fast: scaled_mm(a8, one, b8.t(), one, f), runs=20)
+        whole = compare(lambda: layer(leaf).backward(goal), lambda w=wrapped: w(leaf).backward(goal), runs=10)
+        print(f"use_fast_accum={fast}: product of {n} x {n}, BF16 -> FP8: {bare}")
+        print(f"  our layer with amax and casts, not compiled, forward and backward: {whole}")
+        for subject, result in (("product", bare), ("our layer with casts", whole)):
+            subject = f"{subject}, {n} x {n}, {'fast' if fast else 'careful'} sum"
+            claims.record("C15", "FP8 up to 2x the speed of 16 bit", subject, result.speedup, "x", 1.5, 2.2)
+
+
 if HAS_FP8_UNITS:
-    n = 8192
-    a, b = (torch.randn(n, n, device=device, dtype=BF16) for _ in range(2))
-    a8, b8 = quantise(a, E4M3), quantise(b, E4M3)
-    one = torch.ones((), device=device)
-
-    def fp8_product():
-        torch._scaled_mm(a8, b8.t(), scale_a=one, scale_b=one, out_dtype=BF16, use_fast_accum=True)
-
-    bare = compare(lambda: a @ b.t(), fp8_product, runs=20)
-    layer = nn.Linear(n, n).to(device, BF16)
-    wrapped = Float8Linear(layer, keep="FP8 x, FP8 w")
-    goal = torch.randn(n, n, device=device, dtype=BF16)
-    a.requires_grad_()
-    whole = compare(lambda: layer(a).backward(goal), lambda: wrapped(a).backward(goal), runs=10)
-    print(f"product of {n} x {n}, BF16 -> FP8: {bare}")
-    print(f"our layer with amax and casts, not compiled, forward and backward: {whole}")
-    for subject, result in ((f"product of {n} x {n}", bare), (f"our layer of {n} x {n}, with casts", whole)):
-        claims.record("C15", "FP8 up to 2x the speed of 16 bit", subject, result.speedup, "x", 1.5, 2.2)
-    del a, b, a8, b8, layer, wrapped, goal
+    time_on_fp8_units()
 else:
-    print("C15, FP8 up to 2x the speed of 16 bit on Hopper: cannot be measured here, for want of FP8 units.")
+    print("C15, FP8 up to 2x the speed of 16 bit on Hopper: the product cannot be timed here, for want of FP8 units.")
+
+# %% [markdown] name="bytes_text"
+# Any machine can say how many bytes a product moves, what a cast costs, and how much of a step the products are.
+
+# %% name="bytes"
+n = 2048
+a = torch.randn(n, n, device=device, dtype=BF16)
+operands = {x.dtype: 2 * x.nbytes for x in (a, quantise(a, E4M3))}  # both factors of a product
+claims.record(
+    "C15", "half the bytes to read", "factors of a product", operands[E4M3] / operands[BF16], "x BF16", 0.49, 0.51
+)
+casts = 2 * n * n * (2 + 2 + 1)  # each factor: read for its amax, read again, written in FP8
+for name, moved in (
+    ("BF16 product", operands[BF16] + 2 * n * n),
+    ("FP8 product", operands[E4M3] + 2 * n * n),
+    ("FP8 product and two casts", operands[E4M3] + 2 * n * n + casts),
+):
+    print(f"{name:28}{human_bytes(moved):>12}")
+cast = compare(a.clone, lambda: quantise(a, E4M3, current_scale(a, E4M3)), runs=7)
+print(
+    f"amax and cast, not compiled, take the time of {1 / cast.speedup:.1f} copies of the tensor on this {device.type}"
+)
+bytes_a_second, bf16_products, fp8_products = 3.35e12, 989e12, 1979e12  # data sheet of the H100 SXM
+even = (casts / n**2 / bytes_a_second) / (2 / bf16_products - 2 / fp8_products)
+print(f"by an H100's data sheet, two casts take what a product of n x n saves at n = {even:,.0f}")
+
+# %% [markdown] name="bytes_explained"
+# The factors take half the bytes, but a cast has to read BF16 first, so a product *with* its casts moves more than before. What is saved grows with n³, what casts cost with n²: FP8 pays from some size of layer on, sooner if a compiler hides the cast in the operation before it.
+#
+# And the step? Here is where the time of a BF16 step goes on this machine.
+
+# %% name="amdahl"
+model = SmallGPT(layers=2, width=256).to(device, BF16)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+ids, targets = batch(0)
+activity = torch.profiler.ProfilerActivity.CUDA if device.type == "cuda" else torch.profiler.ProfilerActivity.CPU
+time_of = "self_device_time_total" if device.type == "cuda" else "self_cpu_time_total"
+for _ in range(3):  # the first one warms up; the last one counts
+    with torch.profiler.profile(activities={activity, torch.profiler.ProfilerActivity.CPU}) as profiler:
+        F.cross_entropy(model(ids).float().flatten(0, 1), targets.flatten()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+spent = {event.key: getattr(event, time_of) for event in profiler.key_averages() if event.key.startswith("aten::")}
+share = (spent.get("aten::mm", 0) + spent.get("aten::addmm", 0)) / sum(spent.values())
+bound = 1 / (1 - share / 2)
+print(f"matrix products (those of the head among them): {share:.0%} of the time of a step")
+print(f"were they twice as fast: the step {bound:.2f} times as fast")
+claims.record("C15", "2x the product is 1.8x the step or less", "GPT of 256, bound by share", bound, "x", 1, 1.8)
 
 # %% [markdown] name="speed_explained"
-# Two things stand between a fast product and a fast step. The casts: each tensor is read for its amax, read again and written, at the speed of memory, so small layers can lose. And what is not a linear layer stays as it was: if products are 60 % of the time, doubling their speed takes 30 % off.
+# This is **Amdahl's law**: with a share p of the time sped up s times, the whole is 1 / (1 − p + p/s) times as fast. Attention, norms, GELU, loss and optimizer stay as they were; wide models have a larger p. "Up to 2x" belongs to the product; a step gets what p leaves of it, less the casts.
 #
 # ## 10 · Transformer Engine
 #
@@ -780,22 +880,33 @@ def train_with_transformer_engine(recipe_of):
     return train(swap, around)
 
 
-RECIPES = {
-    "delayed": lambda r: r.DelayedScaling(fp8_format=r.Format.HYBRID, amax_history_len=16, amax_compute_algo="max"),
-    "current": lambda r: r.Float8CurrentScaling(),
-    "MXFP8": lambda r: r.MXFP8BlockScaling(),  # Blackwell
-    "NVFP4": lambda r: r.NVFP4BlockScaling(),  # Blackwell
+# %% name="recipes"
+RECIPES = {  # name -> the recipe, and the question to the library whether this GPU has it
+    "delayed": (
+        lambda r: r.DelayedScaling(fp8_format=r.Format.HYBRID, amax_history_len=16, amax_compute_algo="max"),
+        "is_fp8_available",
+    ),
+    "current": (lambda r: r.Float8CurrentScaling(), "is_fp8_available"),
+    "blocks": (lambda r: r.Float8BlockScaling(), "is_fp8_block_scaling_available"),  # Hopper, CUDA 12.9
+    "MXFP8": (lambda r: r.MXFP8BlockScaling(), "is_mxfp8_available"),  # Blackwell
+    "NVFP4": (lambda r: r.NVFP4BlockScaling(), "is_nvfp4_available"),  # Blackwell
 }
 if HAS_FP8_UNITS and importlib.util.find_spec("transformer_engine") is not None:
-    blackwell = torch.cuda.get_device_capability() >= (10, 0)
-    for name in RECIPES if blackwell else ("delayed", "current"):
+    import transformer_engine.pytorch as te
+
+    for name, (recipe_of, question) in RECIPES.items():
+        if not getattr(te, question, lambda q=question: q == "is_fp8_available")():  # older versions have no questions
+            print(f"Transformer Engine, {name}: not with this GPU, CUDA and version")
+            continue
         run = f"Transformer Engine, {name}"
-        _, losses[run] = train_with_transformer_engine(RECIPES[name])
+        _, losses[run] = train_with_transformer_engine(recipe_of)
         print(f"{run}: loss {last(run)[0]:.3f} ({last(run)[1]:+.1f} % off BF16)")
 else:
     print("Transformer Engine is not run here: it needs a GPU with FP8 units and the package transformer_engine.")
 
-# %% [markdown] name="mx_text"
+# %% [markdown] name="recipes_explained"
+# *blocks* is DeepSeek's way on Hopper: E4M3 for all, an FP32 scale for each 128 neighbours of x and g, and for each square of 128 × 128 of w.
+#
 # ## 11 · MXFP8: your turn
 #
 # Blackwell's units take block scales into the product itself. The format is an open standard, **MXFP8**: E4M3 values, and for each 32 neighbours in a row one scale of eight bits, **E8M0**. E8M0 is an exponent and nothing else: 255 powers of two, from 2⁻¹²⁷ to 2¹²⁷, and one pattern for NaN. It has no sign, and no zero. A number costs 8 + 8/32 = 8.25 bits.
@@ -831,12 +942,64 @@ def mx_quantise(x):
 # %% name="mx_check"
 check("lab13.mx", mx_quantise)
 
-# %% [markdown] name="blocks_text"
+# %% [markdown] name="directions_text"
+# ### Which neighbours?
+#
+# A product sums over one dimension, and a scale can be taken out of a sum only if all of its terms share it. So the 32 neighbours have to lie **along the dimension that is summed**, and the three products sum over three different ones:
+#
+# | product | summed over | blocks of the left | blocks of the right |
+# |---|---|---|---|
+# | y = x wᵀ | `in` | x along `in` | w along `in` |
+# | gradient of x = g w | `out` | g along `out` | w along `out` |
+# | gradient of w = gᵀ x | tokens | g along tokens | x along tokens |
+#
+# Each of x, w and g is needed with blocks along *either* of its dimensions. With one scale, a transpose of the FP8 values will do. Here each tensor is **quantised twice**.
+
+
+# %% name="rounding_ways"
+def mxfp8_by_learner(x):
+    values, scales = mx_quantise(x)
+    return values.float() * scales.float().repeat_interleave(32, 1)[:, : x.shape[1]]
+
+
+def to_e4m3(x):
+    return quantise(x, E4M3).float()
+
+
+def e4m3_blocks(x):  # as MXFP8, but with scales in FP32
+    return in_blocks(x, 32, lambda amax: amax / 448, to_e4m3)
+
+
+def mxfp4(x):
+    return in_blocks(x, 32, lambda amax: floor_power_of_two(amax) / 4, to_e2m1)
+
+
+# %% name="directions"
+x, w, g = (kept[59, "blocks.0.mlp.0", kind] for kind in "xwg")
+print(f"{'numbers that differ':28}" + "".join(f"{name:>14}" for name in KINDS.values()))
+try:
+    bits = [[mx_quantise(side)[0].view(torch.uint8) for side in (t, t.t().contiguous())] for t in (x, w, g)]
+    stored = [100 * (rows != columns.t()).float().mean().item() for rows, columns in bits]
+    print(f"{'MXFP8, the bytes stored':28}" + "".join(f"{d:>12.1f} %" for d in stored))
+    for name, way in (("MXFP8", mxfp8_by_learner), ("E4M3, FP32 scales", e4m3_blocks), ("MXFP4", mxfp4)):
+        differ = [100 * (way(t) != way(t.t().contiguous()).t()).float().mean().item() for t in (x, w, g)]
+        print(f"{name + ', times scales':28}" + "".join(f"{d:>12.2f} %" for d in differ))
+        if name == "MXFP8":
+            claims.record("T24", "MX copies agree in value", "weights, rows and columns", differ[1], "% differ", 0, 2)
+except NotImplementedError:
+    print("This table appears when mx_quantise is done.")
+print(f"two copies in MXFP8: {2 * 8.25} bits a number; BF16: 16")
+
+# %% [markdown] name="directions_explained"
+# The two copies hold different bytes under different scales; neither is a transpose of the other. That their *values* nearly agree is the merit of powers of two: such a scale leaves the fraction alone, so a number is rounded alike in any block that does not make it subnormal. With FP32 scales nearly every number differs: forward and backward pass use different weights. MXFP4 is between: it has few normal numbers.
+#
+# Two copies take more memory than BF16, so keep only the one that the backward pass needs. **Square** blocks (128 × 128 for DeepSeek's weights, 16 × 16 for weights in NVFP4) can be transposed.
+#
 # ### Block by block, and four bits
 #
-# The standard's own rule for the scale is another one: round the amax *down* to a power of two, and divide by 256, the power of two at the top of E4M3. Then the largest of a block can lie between 448 and 512, and is clipped. Rule against rule, on real tensors.
+# The standard's own rule for the scale is another one: round the amax *down* to a power of two, and divide by 256, the power of two at the top of E4M3. Then the largest of a block can lie between 448 and 512, and is clipped.
 #
-# **NVFP4** goes on to four bits, **E2M1**: eight magnitudes, 0, 0.5, 1, 1.5, 2, 3, 4 and 6. With so few marks all depends on the scale, so blocks have only 16 numbers; their scale is an E4M3 number, which can be 1.125 and not only a power of two; and one FP32 scale for the tensor brings the scales into E4M3's range. A number costs 4 + 8/16 = 4.5 bits. **MXFP4** has the same values with blocks of 32 and E8M0 scales: 4.25 bits. PyTorch has types to store them, but its CPU casts do not go there, so we round by hand.
+# **NVFP4** goes on to four bits, **E2M1**: eight magnitudes, listed below; a number halfway between two goes to the one with the even bit pattern. With so few marks all depends on the scale, so blocks have only 16 numbers; their scale is an E4M3 number, which can be 1.125 and not only a power of two; and one FP32 scale for the tensor brings the scales into E4M3's range. A number costs 4 + 8/16 = 4.5 bits. **MXFP4** has the same values with blocks of 32 and E8M0 scales: 4.25 bits. PyTorch stores these types, but does not cast to four bits on a CPU; `helpers` do.
 #
 # **Predict.** MXFP8 against E4M3 with one scale for the tensor: how large is its error on the inputs x, as a share of the other's?
 
@@ -847,35 +1010,22 @@ my_guess = 1.0  # a floating format rounds by the same share wherever its scale 
 ### END GUESS
 mx_guess = Prediction("Error of MXFP8 / E4M3 with one scale, inputs", my_guess, "")
 
-# %% name="blocks"
-E2M1 = torch.tensor([0.0, 0.5, *(2.0**e * (1 + f / 2) for e in range(3) for f in range(2))], device=device)
-
-
-def to_e2m1(x):
-    """The nearest of E2M1's numbers, as FP32. What is too large becomes 6."""
-    between = (E2M1[1:] + E2M1[:-1]) / 2
-    return E2M1[torch.bucketize(x.abs(), between)] * x.sign()
-
-
-def to_e4m3(x):
-    return quantise(x, E4M3).float()
-
-
-def in_blocks(x, size, scale_of, to_format):
-    """Round x in blocks of `size` along its rows; `scale_of(amax)` gives their scales. Returns FP32."""
-    blocks = x.view(len(x), -1, size)
-    scale = scale_of(blocks.abs().amax(-1, keepdim=True).clamp(min=1e-30))
-    return (to_format(blocks / scale) * scale).view_as(x)
-
-
-def mxfp8_by_learner(x):
-    values, scales = mx_quantise(x)
-    return values.float() * scales.float().repeat_interleave(32, 1)[:, : x.shape[1]]
+# %% name="four_bits"
+print("E2M1:", *E2M1)
+between = torch.tensor([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0])
+print("halfway", *between.tolist(), "->", *to_e2m1(between).tolist(), "(the even pattern wins)")
+just_below_8 = torch.nextafter(torch.tensor(8.0), torch.tensor(0.0))
+print(f"floor(log2({just_below_8:.7f})) = {just_below_8.log2().floor():.0f}; the exponent by frexp, less one:", end=" ")
+print(f"{just_below_8.frexp().exponent - 1}, so {floor_power_of_two(just_below_8):.0f} is the power of two below it")
 
 
 def nvfp4(x):
     whole = x.abs().max() / (6 * 448)  # so that the largest block scale is 448
-    return in_blocks(x, 16, lambda amax: (to_e4m3(amax / 6 / whole)).clamp(min=2**-9) * whole, to_e2m1)
+    return in_blocks(x, 16, lambda amax: to_e4m3(amax / 6 / whole).clamp(min=2**-9) * whole, to_e2m1)
+
+
+def mxfp8_by_standard(x):
+    return in_blocks(x, 32, lambda amax: floor_power_of_two(amax) / 256, to_e4m3)
 
 
 def one_scale(x):
@@ -883,18 +1033,13 @@ def one_scale(x):
     return quantise(x, E4M3, scale).float() * scale
 
 
+# %% name="blocks"
 FORMATS_TRIED = {
     "E4M3, one scale": (8, one_scale),
     "MXFP8, nothing clipped": (8 + 8 / 32, mxfp8_by_learner),
-    "MXFP8, the standard's rule": (
-        8 + 8 / 32,
-        lambda x: in_blocks(x, 32, lambda amax: torch.exp2(torch.floor(torch.log2(amax)) - 8), to_e4m3),
-    ),
+    "MXFP8, the standard's rule": (8 + 8 / 32, mxfp8_by_standard),
     "NVFP4": (4 + 8 / 16, nvfp4),
-    "MXFP4": (
-        4 + 8 / 32,
-        lambda x: in_blocks(x, 32, lambda amax: torch.exp2(torch.floor(torch.log2(amax)) - 2), to_e2m1),
-    ),
+    "MXFP4": (4 + 8 / 32, mxfp4),
 }
 found = {}
 print(f"{'error, step 59':28}{'bits':>6}" + "".join(f"{name:>14}" for name in KINDS.values()))
@@ -910,9 +1055,9 @@ if "MXFP8, nothing clipped" in found:
     mx_guess.reveal(found["MXFP8, nothing clipped"][0] / found["E4M3, one scale"][0])
 
 # %% [markdown] name="blocks_explained"
-# For eight bits the finer scales bring little *here*, for the reason of section 5: a floating format cares about the scale only at its ends. (Blocks of 32 did a little better there: their FP32 scales hit the largest number exactly, and a power of two does not.) Of the two rules the one that never clips is the better on these tensors: clipping hits the largest number of a block, by up to an eighth, and the room it wins at the bottom is not needed.
+# For eight bits the finer scales bring nothing *here*, by the law: a floating format cares about the scale only at its ends. Of the two rules the one that never clips is the better on these tensors: clipping hits the largest number of a block, by up to an eighth, and the room it wins at the bottom is not needed.
 #
-# For four bits it is another matter: the error is several times larger, and the size of blocks and the digits of the scale now show. Training in NVFP4 takes more than a format: recipes round gradients stochastically (lab 02), mix the numbers of a block with a random rotation so that outliers spread, and leave some layers in higher precision.
+# For four bits it is another matter: with one fraction bit the law says 10.6 %, and the size of blocks and the digits of the scale now show. Training in NVFP4 takes more than a format: recipes round gradients stochastically (lab 02), mix the numbers of a block with a random rotation so that outliers spread, and leave some layers in higher precision.
 #
 # ## 12 · What this run measured
 
@@ -925,17 +1070,16 @@ claims
 # - FP8 is a pair: values and a scale. Without the scale, gradients vanish in silence, and the loss still falls.
 # - E4M3 has half the error, E5M2 the longer range. Hybrid: E4M3 forward, E5M2 backward.
 # - Delayed, current and block scaling differ in what they cost and in what they lose at the ends; the error of what is in range is the same.
-# - FP8 buys speed on units that have it. It saves memory only where FP8 is *kept*; weights, gradients and optimizer state are as before.
+# - FP8 buys speed on units that have it. It saves memory only where FP8 is *kept*.
+# - A rounding error is 0.212 × 2⁻ᵐ, whatever the scale. MX blocks lie along the summed dimension, so each tensor is quantised twice.
 #
 # | You have | Reach for |
 # |---|---|
 # | Hopper or Ada, large linear layers | torchao's float8 with `torch.compile`, or Transformer Engine with current or delayed scaling |
 # | Blackwell | MXFP8; NVFP4 if you can afford to compare with BF16 at length |
 # | an older GPU, a CPU | BF16 (lab 03): there is nothing to gain |
-# | too little memory | labs 05, 08, 12 and 14, not FP8 products |
+# | too little memory | checkpointing (lab 05), lean optimizers (08), sharding (12), LoRA (14); not FP8 products |
 # | small layers, few tokens | BF16; measure before you switch |
-#
-# In each case: a BF16 run beside it, and amax and zeros of the gradients on a plot.
 #
 # **Sources.** Micikevicius et al. 2022, *FP8 Formats for Deep Learning*, arXiv:2209.05433 · Open Compute Project 2023, *OCP Microscaling Formats (MX) Specification*; Rouhani et al. 2023, *Microscaling Data Formats for Deep Learning*, arXiv:2310.10537 · Mishra et al. 2025, *Recipes for Pre-training LLMs with MXFP8*, arXiv:2506.08027 (rounding the scale up) · DeepSeek-AI 2024, *DeepSeek-V3 Technical Report*, arXiv:2412.19437 (block scaling on Hopper) · NVIDIA 2025, *Pretraining Large Language Models with NVFP4*, arXiv:2509.25149 · documentation of
 # Transformer Engine (*FP8 recipes*, `te.autocast`) and torchao (`torchao.float8`).

@@ -9,6 +9,7 @@ from helpers import (
     TENANTS,
     Claims,
     GiB,
+    LinearLog,
     MemoryMeter,
     MiB,
     Prediction,
@@ -19,12 +20,16 @@ from helpers import (
     english,
     explore,
     explore_loss_scale,
+    floor_power_of_two,
     human_bytes,
+    in_blocks,
     measure,
     pick_device,
+    range_ruler,
     supports,
     tenant_bars,
     tenant_table,
+    to_e2m1,
 )
 from helpers.device import device_name
 from helpers.figures import memory_timeline, to_png
@@ -188,3 +193,46 @@ def test_nothing_is_said_on_stderr_by_what_the_labs_import():
     code = "import helpers, peft, transformers\nfrom transformers import Trainer"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_e2m1_takes_the_nearest_number_and_of_two_the_even_one():
+    halfway = torch.tensor([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0])
+    even = [0.0, 1.0, 1.0, 2.0, 2.0, 4.0, 4.0]
+    assert to_e2m1(halfway).tolist() == even
+    assert to_e2m1(-halfway).tolist() == [-x for x in even]
+    assert to_e2m1(torch.tensor([0.26, 0.74, 2.6, 100.0, -torch.inf])).tolist() == [0.5, 0.5, 3.0, 6.0, -6.0]
+    assert to_e2m1(torch.tensor(torch.nan)).isnan()
+
+
+def test_floor_power_of_two_is_exact_beside_powers_of_two():
+    powers = 2.0 ** torch.arange(-120, 120)
+    above, below = (torch.nextafter(powers, torch.tensor(end)) for end in (torch.inf, 0.0))
+    assert torch.equal(floor_power_of_two(powers), powers)
+    assert torch.equal(floor_power_of_two(above), powers)
+    assert torch.equal(floor_power_of_two(below), powers / 2)
+
+
+def test_blocks_lie_along_rows_and_zeros_stay_zeros():
+    x = torch.tensor([[1.0, 2.0, 8.0, 16.0], [0.0, 0.0, 3.0, -4.0]])
+    rounded = in_blocks(x, 2, lambda amax: amax, torch.round)  # 0.5 goes to 0, 0.75 to 1
+    assert rounded.tolist() == [[0.0, 2.0, 0.0, 16.0], [0.0, 0.0, 4.0, -4.0]]
+
+
+def test_linear_log_sees_inputs_weights_and_gradients_of_each_step():
+    layer = torch.nn.Linear(3, 2)
+    log = LinearLog(keep=(1,))
+    log.attach({"layer": layer})
+    for size in (1.0, 2.0):
+        (layer(torch.full((4, 5, 3), size)) * size).sum().backward()
+    assert log.amaxes["layer", "x"] == log.amaxes["layer", "g"] == [1.0, 2.0]
+    assert len(log.amaxes["layer", "w"]) == 2
+    assert {key: tuple(tensor.shape) for key, tensor in log.kept.items()} == {
+        (1, "layer", "x"): (20, 3),
+        (1, "layer", "w"): (2, 3),
+        (1, "layer", "g"): (20, 2),
+    }
+
+
+def test_range_ruler_renders():
+    sizes = torch.logspace(-8, 2, 50).numpy()
+    assert to_png(range_ruler(sizes, 2**-9, 2**-6, 448, "a format", (-30, 20)))
