@@ -417,6 +417,7 @@ for (way, line), colour in zip(curves.items(), (COLOURS[7], COLOURS[4], COLOURS[
 axes.set(
     title="One channel grows: the error of the others", xlabel="log2 of the factor on that channel", ylabel="error, %"
 )
+axes.set_xticks(powers)
 figure.legend(loc="outside right upper", frameon=False)
 show(
     figure,
@@ -976,10 +977,10 @@ def mxfp4(x):
 
 # %% name="directions"
 x, w, g = (kept[59, "blocks.0.mlp.0", kind] for kind in "xwg")
-print(f"{'numbers that differ':28}" + "".join(f"{name:>14}" for name in KINDS.values()))
 try:
     bits = [[mx_quantise(side)[0].view(torch.uint8) for side in (t, t.t().contiguous())] for t in (x, w, g)]
     stored = [100 * (rows != columns.t()).float().mean().item() for rows, columns in bits]
+    print(f"{'numbers that differ':28}" + "".join(f"{name:>14}" for name in KINDS.values()))
     print(f"{'MXFP8, the bytes stored':28}" + "".join(f"{d:>12.1f} %" for d in stored))
     for name, way in (("MXFP8", mxfp8_by_learner), ("E4M3, FP32 scales", e4m3_blocks), ("MXFP4", mxfp4)):
         differ = [100 * (way(t) != way(t.t().contiguous()).t()).float().mean().item() for t in (x, w, g)]

@@ -66,7 +66,11 @@ class QuantisesBlockByBlock(Check):
         seen: Evidence = {}
         for case, x in _cases(seed):
             given = x.clone()
-            values, scales = mx_quantise(given)
+            answer = mx_quantise(given)
+            if not (isinstance(answer, tuple | list) and [isinstance(a, Tensor) for a in answer] == [True, True]):
+                seen[case] = {"returned": type(answer).__name__}
+                continue
+            values, scales = answer
             row: Evidence = {
                 "types": [str(values.dtype), str(scales.dtype)],
                 "shapes": [list(values.shape), list(scales.shape)],
@@ -84,6 +88,8 @@ class QuantisesBlockByBlock(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for case, want in expected.items():
             got = seen[case]
+            if "returned" in got:
+                return f"{case}: return two tensors, (values, scales); you return something else: {got['returned']}."
             if got["types"] != TYPES:
                 return f"{case}: dtypes should be {' and '.join(TYPES)}; they are {' and '.join(got['types'])}."
             if got["shapes"] != want["shapes"]:
@@ -116,9 +122,20 @@ def _first_wrong(got: Evidence, want: Evidence) -> str | None:
             if got["values"][i] != want["values"][i]:  # NaN differs from everything
                 return (
                     f"row {row}, block {block}: {numbers[i]:.9g} / 2^{right - 127} in E4M3 is {want['values'][i]:g}; "
-                    f"you have {got['values'][i]:g}."
+                    f"you have {got['values'][i]:g}.{_other_scale(numbers[i], right, got['values'][i])}"
                 )
     return None
+
+
+def _other_scale(number: float, right: int, value: float) -> str:
+    """Say by which other power of two `number` seems to have been divided; nothing where that is not clear."""
+    exact = number / 2.0 ** (right - 127)
+    if not (math.isfinite(value) and value * exact > 0):
+        return ""
+    steps = round(math.log2(value / exact))
+    if steps == 0 or abs(value / exact / 2.0**steps - 1) > 1 / 16:
+        return ""
+    return f" That is as if divided by 2^{right - 127 - steps}: divide by the scale that you return, as E8M0 holds it."
 
 
 def _about_scale(row: int, block: int, largest: float, scale: int, right: int) -> str:

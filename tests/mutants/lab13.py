@@ -47,6 +47,7 @@ MUTANTS = [
     one("values cut to whole numbers", VALUES, "(blocks / scale[..., None]).trunc().clamp(-448, 448)"),
     one("values in E5M2", "values.to(torch.float8_e4m3fn)", "values.to(torch.float8_e5m2)"),
     one("rounded twice", "values.to(torch.float8_e4m3fn)", "values.to(torch.float8_e5m2).to(torch.float8_e4m3fn)"),
+    one("values alone", RETURN, "    return values.to(torch.float8_e4m3fn)"),
     one("scales in FP32", "scale.to(torch.float8_e8m0fnu)", "scale"),
     one("the inverse of the scale", "scale.to(torch.float8_e8m0fnu)", "(1 / scale).to(torch.float8_e8m0fnu)"),
     one("changes x", RETURN, "    x.clamp_(-1, 1)\n" + RETURN),

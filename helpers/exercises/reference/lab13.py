@@ -7,7 +7,7 @@ import contextlib
 import importlib.util
 import logging
 from collections import defaultdict
-from helpers import COLOURS, Claims, MemoryMeter, Prediction, SmallGPT, check, compare, device_name, english, explore, human_bytes, pick_device, show, tenant_table
+from helpers import COLOURS, E2M1, Claims, LinearLog, MemoryMeter, Prediction, SmallGPT, check, compare, device_name, english, explore, floor_power_of_two, human_bytes, in_blocks, pick_device, range_ruler, show, tenant_table, to_e2m1
 import numpy as np
 import torch
 import torch.nn.functional as F
