@@ -980,11 +980,11 @@ x, w, g = (kept[59, "blocks.0.mlp.0", kind] for kind in "xwg")
 try:
     bits = [[mx_quantise(side)[0].view(torch.uint8) for side in (t, t.t().contiguous())] for t in (x, w, g)]
     stored = [100 * (rows != columns.t()).float().mean().item() for rows, columns in bits]
-    print(f"{'numbers that differ':28}" + "".join(f"{name:>14}" for name in KINDS.values()))
-    print(f"{'MXFP8, the bytes stored':28}" + "".join(f"{d:>12.1f} %" for d in stored))
+    print(f"{'numbers that differ':32}" + "".join(f"{name:>14}" for name in KINDS.values()))
+    print(f"{'MXFP8, the bytes stored':32}" + "".join(f"{d:>12.1f} %" for d in stored))
     for name, way in (("MXFP8", mxfp8_by_learner), ("E4M3, FP32 scales", e4m3_blocks), ("MXFP4", mxfp4)):
         differ = [100 * (way(t) != way(t.t().contiguous()).t()).float().mean().item() for t in (x, w, g)]
-        print(f"{name + ', times scales':28}" + "".join(f"{d:>12.2f} %" for d in differ))
+        print(f"{name + ', times scales':32}" + "".join(f"{d:>12.2f} %" for d in differ))
         if name == "MXFP8":
             claims.record("T24", "MX copies agree in value", "weights, rows and columns", differ[1], "% differ", 0, 2)
 except NotImplementedError:
