@@ -13,15 +13,13 @@ has imported PyTorch and done nothing else, which takes milliseconds; elsewhere 
 
 import contextlib
 import linecache
-import multiprocessing
 import os
 import signal
 import sys
 import tempfile
 import time
 import traceback
-import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing import connection
 from pathlib import Path
@@ -32,6 +30,7 @@ import torch
 import torch.distributed as dist
 
 from .figures import in_notebook
+from .fresh_process import CONTEXT, start_process
 from .rank_process import Frame, Orders, main
 from .units import human_bytes
 
@@ -186,27 +185,10 @@ def _environment(rank: int, world_size: int, port: int) -> dict[str, str]:
 
 
 def _start(number: int, orders: Orders) -> _Rank:
-    forking = sys.platform == "linux"  # on macOS the system's own libraries do not survive a fork
-    context = multiprocessing.get_context("forkserver" if forking else "spawn")
-    if forking:
-        context.set_forkserver_preload(PRELOADED)
-    ours, theirs = context.Pipe()
-    process = context.Process(target=main, args=(orders, theirs), name=f"rank {number}")
-    with _without_main():
-        process.start()
+    ours, theirs = CONTEXT.Pipe()
+    process = start_process(main, (orders, theirs), PRELOADED, f"rank {number}")
     theirs.close()
     return _Rank(number, process, ours, Path(orders.folder) / f"rank{number}.log")
-
-
-@contextlib.contextmanager
-def _without_main() -> Iterator[None]:
-    """Hide the running script, which multiprocessing would run once more in each new process."""
-    script = sys.modules["__main__"]
-    sys.modules["__main__"] = types.ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = script
 
 
 def _watch(ranks: list[_Rank], timeout: float, show: bool) -> None:

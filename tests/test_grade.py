@@ -80,7 +80,7 @@ def test_points_stand_with_the_checks_that_gave_them(graded):
     _, rows, _ = graded
     missed = [name for name, points in rows["wrong [one]"].items() if name.startswith("x1.") and points == "0"]
     assert missed == ["x1.clips_true_gradient", "x1.steps_in_a_row"]
-    assert "kernel died" in rows["dies"]["reason"]
+    assert "ended by itself" in rows["dies"]["reason"]
     assert rows["hanging"]["x1.scale_grows"] == "1"
     assert "SyntaxError" in graded[2]["syntax"].verdicts[-1].diagnosis
 
@@ -168,7 +168,7 @@ def test_an_answer_split_into_two_cells_counts_whole(tmp_path):
 def test_orders_to_nbval_are_taken_out():
     made = grading_notebook(HandIn("eve", X1, {"scaler": "# NBVAL_SKIP\nx = 1"}), seed=1)
     (cell,) = [cell for cell in made.cells if cell.id == "scaler"]
-    assert cell.source == "# (taken out) NBVAL_SKIP\nx = 1"
+    assert cell.source == "# cell: scaler\n# (taken out) NBVAL_SKIP\nx = 1"
 
 
 def test_a_hand_in_that_breaks_the_grader_costs_nobody_else(tmp_path, monkeypatch):
@@ -203,7 +203,8 @@ def test_a_notebook_under_another_name_is_mentioned(tmp_path):
 
 def test_forged_or_broken_evidence_earns_nothing():
     hand_in = HandIn("eve", X1, {})
-    junk = ["not json", "3", "null", '{"scale_grows": {"seen": {"scales": []}}}', '{"scale_grows": [1]}']
+    junk = ["not json", "3", "null", "{}", '{"check": "scale_grows", "evidence": {"seen": {"scales": []}}}']
+    junk += ['{"check": "clips_true_gradient", "evidence": {"seen": 3}}', '{"check": "scale_grows", "evidence": [1]}']
     records = {cell: CellRecord(cell, None, False, junk) for cell in parts_of(hand_in)}
     expected = {
         cell: {check.name(): {"seen": {"scales": [1.0]}} for check in part.checks}

@@ -1,7 +1,6 @@
-"""Run a part's checks: `check` in a notebook, `collect` in grading."""
+"""Run a part's checks. In a notebook `check` does it; in grading a kernel probes and the grader judges."""
 
 import importlib
-import json
 import os
 import traceback
 from collections.abc import Callable, Mapping
@@ -13,7 +12,6 @@ import torch
 from ..ranks import RankError
 from .base import Check, Evidence, Part, Verdict
 
-MIME = "application/vnd.training-at-scale.evidence"
 NOT_ATTEMPTED_YET = "Not attempted yet."
 
 
@@ -79,6 +77,8 @@ def _verdict(item: type[Check], entry: object, reference: Evidence) -> Verdict:
             diagnosis = item.judge(entry["seen"], reference["seen"])
         except Exception:  # the evidence is not of the shape that a probe writes
             diagnosis = "The evidence of this check cannot be read."
+    elif "stopped" in entry:
+        diagnosis = f"Did not run: {entry['stopped']}"
     else:
         untouched = entry.get("error") == "NotImplementedError"
         diagnosis = NOT_ATTEMPTED_YET if untouched else f"Raised {entry.get('text')}"
@@ -128,16 +128,3 @@ def report(part: Part, verdicts: list[Verdict]) -> str:
             lines.append(f"      {v.diagnosis}")
             lines.append(f"      Hint: {v.hint}")
     return "\n".join(lines)
-
-
-def collect(name: str, *answers: Callable[..., Any], seed: int) -> None:
-    """Probe the learner's `answers` and hand the evidence to whoever runs this kernel. Nothing is judged.
-
-    Evidence goes out check by check: when one hangs, that of the others is already there. It goes out as text,
-    for a gradient may be NaN, which Jupyter's messages may not.
-    """
-    from IPython.display import display
-
-    for item in find_part(name).checks:
-        evidence = {item.name(): probe(item, answers, seed)}
-        display({MIME: json.dumps(evidence), "text/plain": f"evidence of {item.name()}"}, raw=True)

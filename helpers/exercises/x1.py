@@ -4,6 +4,8 @@ The scaler's checks feed gradients by hand, so that every branch is met. The tra
 PyTorch's own `GradScaler`, so that a mistake in the learner's scaler is not counted twice.
 """
 
+import itertools
+import random
 import time
 from collections.abc import Callable
 from typing import Any
@@ -96,16 +98,19 @@ class OverflowSkipsAndBacksOff(Check):
 
     @staticmethod
     def probe(seed: int, scaler_class: Any) -> Evidence:
+        drawn = random.Random(seed)
+        steps = [None, float("inf"), None, float("nan"), float("-inf"), None]
+        drawn.shuffle(steps)
         model, optimizer, loss = _toy(torch.optim.Adam, lr=0.1)
-        scaler = scaler_class(init_scale=1024.0, backoff_factor=0.5)
+        scaler = scaler_class(init_scale=2.0 ** drawn.randrange(8, 13), backoff_factor=0.5)
         gradient = torch.autograd.grad(loss, model.weight)[0]
-        log = []
-        for step, bad in enumerate((None, float("inf"), None, float("nan"), float("-inf"), None)):
+        log, places = [], itertools.cycle((model.weight, model.bias))
+        for bad in steps:
             for parameter in model.parameters():
                 parameter.grad = torch.ones_like(parameter) * scaler.get_scale()
             model.weight.grad += gradient
             if bad is not None:  # the last element of one parameter or another: looking at the first is not enough
-                (model.bias if step % 2 else model.weight).grad.view(-1)[-1] = bad
+                next(places).grad.view(-1)[-1] = bad
             before = _weights(model)
             stepped = scaler.step(optimizer)
             scaler.update()
@@ -138,16 +143,25 @@ class ScaleGrows(Check):
 
     @staticmethod
     def probe(seed: int, scaler_class: Any) -> Evidence:
+        drawn = random.Random(seed)
+        n = drawn.choice((3, 4, 5))
+        settings = {
+            "init_scale": 2.0 ** drawn.randrange(5, 9),
+            "growth_factor": drawn.choice((2.0, 4.0)),
+            "backoff_factor": drawn.choice((0.25, 0.125)),
+            "growth_interval": n,
+        }
+        steps = "g" * n + "g" * (n - 1) + "b" + "g" * n + "g" * (n + 1)
         model, optimizer, _ = _toy(torch.optim.SGD, lr=0.0)
-        scaler = scaler_class(init_scale=64.0, growth_factor=4.0, backoff_factor=0.25, growth_interval=3)
+        scaler = scaler_class(**settings)
         scales = []
-        for good in "ggg ggb ggg gggg".replace(" ", ""):
+        for good in steps:
             for parameter in model.parameters():
                 parameter.grad = torch.full_like(parameter, 1.0 if good == "g" else float("inf"))
             scaler.step(optimizer)
             scaler.update()
             scales.append(float(scaler.get_scale()))
-        return {"scales": scales}
+        return {"scales": scales, "steps": steps, "settings": settings}
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
@@ -155,10 +169,10 @@ class ScaleGrows(Check):
             return None
         pairs = zip(seen["scales"], expected["scales"], strict=True)
         i, got, want = next((i, got, want) for i, (got, want) in enumerate(pairs) if got != want)
-        steps = "ggg ggb ggg gggg".replace(" ", "")[: i + 1]
+        settings = ", ".join(f"{name}={value:g}" for name, value in expected["settings"].items())
         return (
-            f"growth_interval=3, growth_factor=4, backoff_factor=0.25, start 64: after the steps {steps} "
-            f"(g good, b bad) the scale is {got:g}; it should be {want:g}."
+            f"{settings}: after the steps {expected['steps'][: i + 1]} (g good, b bad) the scale is {got:g}; "
+            f"it should be {want:g}."
         )
 
 

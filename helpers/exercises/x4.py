@@ -213,7 +213,8 @@ class AdapterSitsWhereItShould(Check):
         from peft import get_peft_model
         from transformers import LlamaForCausalLM
 
-        model = get_peft_model(LlamaForCausalLM(_config()), adapter_config(5))
+        rank = 3 + seed % 6
+        model = get_peft_model(LlamaForCausalLM(_config()), adapter_config(rank))
         layers = {n: m for n, m in model.named_modules() if hasattr(m, "lora_A")}
         return {
             "where": sorted({name.rsplit(".", 1)[1] for name in layers}),
@@ -224,7 +225,7 @@ class AdapterSitsWhereItShould(Check):
             "trained": sum(p.numel() for p in model.parameters() if p.requires_grad),
             "starts at": max(p.detach().abs().max().item() for n, p in model.named_parameters() if "lora_B" in n),
             "others": sorted(n for n, p in model.named_parameters() if p.requires_grad and "lora_" not in n)[:3],
-            "task": str(getattr(adapter_config(5), "task_type", None)),
+            "task": str(getattr(adapter_config(rank), "task_type", None)),
         }
 
     @staticmethod
@@ -236,8 +237,8 @@ class AdapterSitsWhereItShould(Check):
             return f"Layers without an adapter: {missing or 'none'}; layers that should have none: {extra or 'none'}."
         if seen["layers"] != expected["layers"]:
             return f"{seen['layers']} layers have an adapter; {expected['layers']} is right for 2 blocks."
-        if seen["ranks"] != [5]:
-            return f"adapter_config(5) makes adapters of rank {seen['ranks']}."
+        if seen["ranks"] != expected["ranks"]:
+            return f"adapter_config({expected['ranks'][0]}) makes adapters of rank {seen['ranks']}."
         if seen["scales"] != [2.0]:
             return f"alpha / r is {seen['scales']}; with alpha twice the rank it is 2."
         if seen["others"]:

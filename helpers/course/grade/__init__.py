@@ -6,6 +6,7 @@ evidence out here, beside the evidence of the reference run with the same fresh 
 
 import os
 import random
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -17,9 +18,13 @@ from ...exercises.base import Evidence
 from ...exercises.run import judge
 from ..source import NO_SOURCES, Source, sources
 from .collect import HandIn, read_hand_in, reference_hand_in
+from .probes_only import probes_only
 from .report import write_reports
 from .result import Result, evidence_of, grade_run, not_run, parts_of
 from .run import run_hand_in
+from .sandbox import Sandbox, find_bubblewrap
+
+MEMORY = 8 << 30  # bytes that one hand-in may use
 
 
 class GradeError(Exception):
@@ -42,10 +47,10 @@ def _read(student: Path, source: Source) -> HandIn:
         return HandIn(student.name, source, problem=("unreadable", f"The folder cannot be read: {error.strerror}."))
 
 
-def _expected(source: Source, seed: int, timeout: float, threads: int) -> dict[str, dict[str, Evidence]]:
+def _expected(source: Source, seed: int, timeout: float, sandbox: Sandbox) -> dict[str, dict[str, Evidence]]:
     """Return the evidence of the reference, by check cell; it must earn full points before anyone is graded."""
     hand_in = reference_hand_in(source)
-    run = run_hand_in(hand_in, seed, timeout, threads)
+    run = run_hand_in(hand_in, seed, timeout, sandbox)
     expected = {cell: evidence_of(run, cell) for cell in parts_of(hand_in)}
     for cell, part in parts_of(hand_in).items():
         names = {check.name() for check in part.checks}
@@ -80,18 +85,38 @@ def grade(submissions: Path, out: Path, seed: int | None = None, jobs: int = 1, 
         raise GradeError(f"Results cannot be written to {out}: {error.strerror}.") from None
     seed = random.SystemRandom().randrange(2**31) if seed is None else seed
     console = Console()
-    console.print(
-        "Hand-ins run with your rights and without a sandbox: these grades are untrusted. "
-        "Grade only work of people whose code you would run."
-    )
+    bubblewrap = find_bubblewrap()
+    if bubblewrap is None:
+        console.print(
+            "There is no sandbox here (bubblewrap is missing, or may not make namespaces), so hand-ins run with your "
+            "rights: these grades are untrusted. Grade only work of people whose code you would run."
+        )
     threads = max(1, (os.cpu_count() or 1) // jobs)
     hand_ins = [_read(student, source) for student in students for source in exercises]
-    expected = {source.name: _expected(source, seed, timeout, threads) for source in exercises}
+    with tempfile.TemporaryDirectory(prefix="course-") as copy:
+        sandbox = Sandbox(probes_only(Path(copy)), bubblewrap, MEMORY, threads)
+        results = _grade_all(hand_ins, exercises, seed, jobs, timeout, sandbox, out, console)
+    console.print(_summary(results))
+    console.print(f"{out / 'gradebook.csv'} and one page a student in {out / 'feedback'} (seed {seed})", markup=False)
+    return results
+
+
+def _grade_all(
+    hand_ins: list[HandIn],
+    exercises: list[Source],
+    seed: int,
+    jobs: int,
+    timeout: float,
+    sandbox: Sandbox,
+    out: Path,
+    console: Console,
+) -> list[Result]:
+    expected = {source.name: _expected(source, seed, timeout, sandbox) for source in exercises}
 
     def one(hand_in: HandIn) -> Result:
         if not hand_in.problem:
             try:
-                run = run_hand_in(hand_in, seed, timeout, threads)
+                run = run_hand_in(hand_in, seed, timeout, sandbox)
                 return grade_run(hand_in, run, expected[hand_in.source.name])
             except Exception as error:  # whatever is in a hand-in, the others get their grades
                 hand_in.problem = ("needs review", f"It could not be graded: {type(error).__name__}: {error}"[:200])
@@ -104,8 +129,6 @@ def grade(submissions: Path, out: Path, seed: int | None = None, jobs: int = 1, 
             write_reports(results, out, seed)
             line = f"[{len(results)}/{len(hand_ins)}] {result.student} {result.exercise}: "
             console.print(f"{line}{result.total} of {result.maximum}, {result.status}", markup=False, highlight=False)
-    console.print(_summary(results))
-    console.print(f"{out / 'gradebook.csv'} and one page a student in {out / 'feedback'} (seed {seed})", markup=False)
     return results
 
 

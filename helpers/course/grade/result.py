@@ -1,7 +1,9 @@
 """From the evidence of a run to points and reasons. Nothing here runs a learner's code."""
 
+import contextlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from ...exercises.base import Evidence, Part, Verdict
 from ...exercises.run import NOT_ATTEMPTED_YET, find_part, judge
@@ -45,16 +47,43 @@ def parts_of(hand_in: HandIn) -> dict[str, Part]:
     return {cell: find_part(name) for cell, name in checks_of(hand_in.source).items()}
 
 
-def evidence_of(run: Run, cell: str) -> dict[str, Evidence]:
-    """Return the evidence that a check cell displayed, by check. What is no evidence is left out."""
-    found: dict[str, Evidence] = {}
+def reports_of(run: Run, cell: str) -> dict[str, dict[str, Any]]:
+    """Return what came of a check cell, by check: see `run_part` of the kernel. That of "" says that it died."""
     record = run.records.get(cell)
-    for text in record.evidence if record else []:
-        try:
-            found |= json.loads(text)
-        except (TypeError, ValueError):
-            continue
+    found = {}
+    for text in record.reports if record else []:
+        with contextlib.suppress(TypeError, ValueError):  # no kernel of ours sends such; nobody else should, either
+            report = json.loads(text)
+            if isinstance(report, dict) and isinstance(report.get("evidence", {}), dict):
+                found[str(report.get("check", ""))] = report
     return found
+
+
+def evidence_of(run: Run, cell: str) -> dict[str, Evidence]:
+    """Return the evidence of a check cell, by check.
+
+    Evidence counts only of a check that ran as it was written: not if something under it was replaced meanwhile.
+    """
+    found = {}
+    for check, report in reports_of(run, cell).items():
+        if report.get("changed_meanwhile"):
+            what = ", ".join(report["changed_meanwhile"][:3])
+            found[check] = {"stopped": f"while this check ran, {what} was replaced, so nobody knows what it saw."}
+        elif check:
+            found[check] = report.get("evidence")
+    return found
+
+
+def _flags(run: Run) -> tuple[list[str], bool]:
+    """Return what the run gives a human to look at, and whether somebody tampered with a check."""
+    flags, tampered = [], False
+    for cell in run.records:
+        for check, report in reports_of(run, cell).items():
+            flags += report.get("heard", [])
+            flags += [f"replaced {name}; put back before the checks ran" for name in report.get("changed", [])]
+            flags += [f"replaced {name} while {check} ran" for name in report.get("changed_meanwhile", [])]
+            tampered |= bool(report.get("changed_meanwhile"))
+    return list(dict.fromkeys(flags)), tampered
 
 
 def not_run(hand_in: HandIn) -> Result:
@@ -77,9 +106,10 @@ def grade_run(hand_in: HandIn, run: Run, expected: dict[str, dict[str, Evidence]
         stopped = _why_no_evidence(run, cell)
         for verdict in judge(part, seen, expected[cell]):
             diagnosis = stopped if verdict.check not in seen else verdict.diagnosis
-            verdicts.append(Verdict(**{**vars(verdict), "diagnosis": diagnosis}))
-    status, reason = _status(run, verdicts)
-    flags = [*hand_in.flags, *run.flags]
+            verdicts.append(replace(verdict, diagnosis=diagnosis))
+    flags, tampered = _flags(run)
+    status, reason = _status(run, verdicts, tampered)
+    flags = [*hand_in.flags, *flags]
     exercise = hand_in.source.exercise
     return Result(hand_in.student, exercise, status, reason, verdicts, hand_in.answers, flags, run.seconds)
 
@@ -91,14 +121,17 @@ def _why_no_evidence(run: Run, cell: str) -> str:
         return "Took too long: this check, or one before it in the same cell, did not end in time."
     if culprit:
         return f"Did not run: the cell {culprit.cell} before it did not end in time."
-    broken = next((r for r in run.records.values() if r.error and not r.evidence), None)
+    died = reports_of(run, cell).get("")
+    if died:
+        return f"Did not run: {died['died']}."
+    broken = next((r for r in run.records.values() if r.error and not r.reports), None)
     error = record.error if record and record.error else None
     if broken and broken.cell != cell:
         return f"Did not run: the cell {broken.cell} failed with {broken.error}"
     return f"Did not run: {error}" if error else "Did not run: the kernel ended before it."
 
 
-def _status(run: Run, verdicts: list[Verdict]) -> tuple[str, str]:
+def _status(run: Run, verdicts: list[Verdict], tampered: bool) -> tuple[str, str]:
     if run.timed_out:
         cell = next(r.cell for r in run.records.values() if r.timed_out)
         return "partly (timeout)", f"The cell {cell} did not end in time; what ran before it counts."
@@ -106,6 +139,11 @@ def _status(run: Run, verdicts: list[Verdict]) -> tuple[str, str]:
         last = list(run.records.values())[-1:]
         where = f"in the cell {last[0].cell}: {last[0].error}" if last else "before the first cell"
         return "crashed", f"The run broke off {where}; what ran before it counts."
+    died = [report[""]["died"] for report in (reports_of(run, cell) for cell in run.records) if "" in report]
+    if died:
+        return "crashed", f"In a part {died[0]}; what ran before it, and the other parts, count."
+    if tampered:
+        return "needs review", "A check did not run as it was written: see the flags."
     if all(verdict.diagnosis == NOT_ATTEMPTED_YET for verdict in verdicts):
         return "graded", "No answer was attempted."
     failed = [verdict.check for verdict in verdicts if not verdict.passed]

@@ -3,19 +3,24 @@
 import contextlib
 import json
 import os
-import subprocess
-import sys
+import signal
 import tempfile
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import psutil
 
+from ...fresh_process import start_process
+from ..graded_kernel.processes import adopt_orphans, die_with_parent
 from .collect import HandIn, grading_notebook
+from .sandbox import Sandbox
 
-START_UP = 90  # seconds for pytest and the kernel to start, beside what the cells may take
+START_UP = 90  # seconds for the kernel to start, beside what the cells may take
+# What the server of processes imports once for all hand-ins.
+PRELOADED = [__name__, "pytest", "nbval.plugin", "jupyter_client", "zmq", "nbformat.v4", f"{__package__}.plugin"]
 
 
 @dataclass
@@ -25,7 +30,7 @@ class CellRecord:
     cell: str
     error: str | None
     timed_out: bool
-    evidence: list[str]
+    reports: list[str]
 
 
 @dataclass
@@ -34,12 +39,11 @@ class Run:
 
     Attributes:
         finished: False when the run had to be killed or broke off.
-        flags: what the run gave a human to look at.
+        seconds: how long it took.
     """
 
     records: dict[str, CellRecord]
     finished: bool
-    flags: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
     @property
@@ -48,45 +52,71 @@ class Run:
         return any(record.timed_out for record in self.records.values())
 
 
-def run_hand_in(hand_in: HandIn, seed: int, timeout: float, threads: int) -> Run:
-    """Run `hand_in` with the inputs of `seed`, PyTorch using `threads` threads.
+def run_hand_in(hand_in: HandIn, seed: int, timeout: float, sandbox: Sandbox) -> Run:
+    """Run `hand_in` with the inputs of `seed`.
 
     A cell may take `timeout` seconds; after the first that takes longer the rest are not run.
     """
     began = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="grade-", ignore_cleanup_errors=True) as scratch:
-        folder = Path(scratch)
-        notebook, evidence = folder / "hand_in.ipynb", folder / "evidence.jsonl"
+        folder = Path(scratch).resolve()
+        kernel, records = folder / "k", folder / "records.jsonl"
+        kernel.mkdir()
         content = grading_notebook(hand_in, seed)
-        notebook.write_text(nbformat.writes(content), encoding="utf-8", errors="backslashreplace")
-        command = [
-            *(sys.executable, "-m", "pytest", str(notebook), f"--rootdir={folder}", f"--evidence={evidence}"),
-            *("-p", "helpers.course.grade.plugin", "-p", "no:cacheprovider", "-q", "--tb=line"),
-            *("--nbval-lax", f"--nbval-cell-timeout={timeout:g}", f"--nbval-kernel-startup-timeout={START_UP}"),
-        ]
+        (folder / "hand_in.ipynb").write_text(nbformat.writes(content), encoding="utf-8", errors="backslashreplace")
         wall = START_UP + timeout * len(content.cells)
-        finished = _run(command, folder, wall, threads)
-        lines = evidence.read_text(encoding="utf-8").splitlines() if evidence.exists() else []
-        records = [CellRecord(**json.loads(line)) for line in lines]
-    complete = finished and len(records) == len(content.cells)
-    return Run({record.cell: record for record in records}, complete, seconds=time.perf_counter() - began)
+        finished = _in_a_process(_run_nbval, wall, folder, kernel, records, timeout, sandbox)
+        lines = records.read_text(encoding="utf-8").splitlines() if records.exists() else []
+    found = {}
+    for line in lines:
+        with contextlib.suppress(ValueError):  # the last one, if the run was killed while it wrote
+            record = CellRecord(**json.loads(line))
+            found[record.cell] = record
+    return Run(found, finished and len(found) == len(content.cells), time.perf_counter() - began)
 
 
-def _run(command: list[str], folder: Path, wall: float, threads: int) -> bool:
-    """Run `command` in `folder` for at most `wall` seconds; say whether it came to its end."""
-    # Threads that outnumber the cores wait for each other spinning, and everything takes many times longer.
-    env = {**os.environ, "OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE"}
-    process = subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+def _run_nbval(folder: Path, kernel: Path, records: Path, timeout: float, sandbox: Sandbox) -> None:
+    """Run the notebook in `folder`. The whole of a process: it ends with pytest's exit code."""
+    if hasattr(os, "setsid"):
+        os.setsid()  # an interrupt in the terminal is for the grader, which then ends this process
+    die_with_parent()
+    adopt_orphans()
+    os.chdir(folder)
+    with open(os.devnull, "r+") as nowhere:
+        for stream in (0, 1, 2):
+            os.dup2(nowhere.fileno(), stream)
+    import pytest
+
+    from .plugin import GradingPlugin
+
+    arguments = [
+        *("hand_in.ipynb", f"--rootdir={folder}", "-p", "no:cacheprovider", "-p", "no:xdist", "-q", "--tb=line"),
+        *("--nbval-lax", f"--nbval-cell-timeout={timeout:g}", f"--nbval-kernel-startup-timeout={START_UP}"),
+    ]
+    os._exit(pytest.main(arguments, plugins=[GradingPlugin(sandbox, kernel, records)]))
+
+
+def _in_a_process(target: Any, wall: float, *args: Any) -> bool:
+    """Run `target` for at most `wall` seconds; say whether it came to its end. Nothing of it goes on afterwards."""
+    process = start_process(target, args, PRELOADED, "hand-in")
     try:
-        return process.wait(wall) in (0, 1)  # 1: some cells failed, which is for the judge to say
-    except subprocess.TimeoutExpired:
-        return False
+        process.join(wall)
+        return process.exitcode in (0, 1)  # 1: some cells failed, which is for the judge to say
     finally:
-        if process.poll() is None:
-            parent = psutil.Process(process.pid)
-            tree = [*parent.children(recursive=True), parent]
-            for member in tree:
+        _end(process.pid)
+        process.join(10)
+
+
+def _end(pid: int) -> None:
+    """Kill a process and all that descends from it, until there is none."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        root = psutil.Process(pid)
+        root.suspend()  # so that it starts no others; it has adopted the orphans
+        while family := root.children(recursive=True):
+            for member in family:
                 with contextlib.suppress(psutil.NoSuchProcess):
-                    member.kill()
-            psutil.wait_procs(tree, timeout=10)
-            process.wait()
+                    member.send_signal(signal.SIGKILL if hasattr(signal, "SIGKILL") else signal.SIGTERM)
+            _, alive = psutil.wait_procs(family, timeout=1)
+            if not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE]:
+                break
+        root.kill()
