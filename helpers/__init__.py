@@ -23,6 +23,7 @@ from .linear_log import LinearLog
 from .memory import MemoryMeter
 from .microscaling import E2M1, floor_power_of_two, in_blocks, to_e2m1
 from .models import SmallCNN, SmallGPT, ViT
+from .optimizer_state import state_bytes
 from .planner import CachingAllocator, OutOfMemory, Recipe, count_parameters, find_gpu, plan, plan_many
 from .planner.deep import plan_deep
 from .planner.measure import measure_recipe
@@ -97,6 +98,7 @@ __all__ = [
     "run_ranks",
     "show",
     "stage_table",
+    "state_bytes",
     "supports",
     "tenant_bars",
     "tenant_table",

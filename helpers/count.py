@@ -87,11 +87,21 @@ def _parts_of_sparse(tensor: Tensor) -> tuple[Tensor, ...]:
     return ()
 
 
+def _inner_tensors(tensor: Tensor) -> Iterator[Tensor]:
+    """Yield the tensors with memory of their own: of a wrapper, such as torchao's 4-bit state, what it wraps."""
+    names = tensor.__tensor_flatten__()[0] if hasattr(tensor, "__tensor_flatten__") else ()
+    if not names:
+        yield tensor
+    for name in names:
+        yield from _inner_tensors(getattr(tensor, name))
+
+
 def state_tensors(optimizer: torch.optim.Optimizer) -> Iterator[Tensor]:
     """Yield the tensors an optimizer keeps."""
     for state in optimizer.state.values():
         for value in state.values():
-            yield from _flat(value.values() if isinstance(value, dict) else (value,))
+            for tensor in _flat(value.values() if isinstance(value, dict) else (value,)):
+                yield from _inner_tensors(tensor)
 
 
 class Count(TorchDispatchMode):

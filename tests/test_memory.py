@@ -7,7 +7,7 @@ import pickle
 import threading
 import time
 
-from helpers import TENANTS, MemoryMeter, MiB, SmallCNN, SmallGPT, ViT, digits, pick_device
+from helpers import TENANTS, MemoryMeter, MiB, SmallCNN, SmallGPT, ViT, digits, pick_device, state_bytes
 from helpers.count import state_tensors
 from helpers.planner.blocks import find_blocks
 
@@ -738,3 +738,29 @@ def test_an_unused_meter_can_be_printed_and_plotted():
     meter = MemoryMeter(device=CPU)
     assert "nothing was allocated" in str(meter)
     assert meter.plot().axes
+
+
+@pytest.mark.parametrize("package", ["bitsandbytes", "torchao"])
+def test_state_in_few_bits_is_known_byte_by_byte(package):
+    """The tensors inside torchao's are found, and code books that parameters share count once."""
+    pytest.importorskip(package)
+    model = nn.Sequential(nn.Linear(128, 256, bias=False), nn.Linear(256, 128, bias=False))
+    n, blocks = 128 * 256, 128 * 256 // 256
+    if package == "torchao":
+        from torchao.optim import AdamW8bit
+
+        expected = 2 * (4 + 2 * (n + 4 * blocks + 4 * 256))
+    else:
+        from bitsandbytes.optim import AdamW8bit
+
+        expected = 2 * 2 * (n + 4 * blocks) + 2 * 4 * 256
+    optimizer = AdamW8bit(model.parameters())
+    assert state_bytes(optimizer) == 0
+    with torch.compiler.set_stance("force_eager"):
+        for _ in range(2):
+            with MemoryMeter(model, optimizer) as meter:
+                model(torch.randn(4, 128)).sum().backward()
+                optimizer.step()
+    assert state_bytes(optimizer) == expected
+    # A step counter may have lived before anyone looked; torchao's learning rate is a tensor, too.
+    assert meter.largest["optimizer state"] == pytest.approx(expected, abs=64)

@@ -420,6 +420,7 @@ def test_offloading_moves_bytes_to_the_host():
         {"accumulate": 2},
         {"keep_grads": True},
         {"step_in_backward": True, "optimizer_impl": "for-loop"},
+        {"step_in_backward": True, "optimizer": "adafactor"},
         {"lora_rank": 4, "lora_targets": ("qkv", "out")},
         {"precision": "bf16"},
         {"precision": "bf16-amp", "optimizer": "adafactor"},

@@ -284,7 +284,7 @@ def _run(
     if recipe.shard == "zero2":
         _drop_gradients_of_others(trained, mine)
     if recipe.step_in_backward:
-        step_in_backward(optimizers)
+        step_in_backward(optimizers, lambda: CudaKernels(_autocast_dtype(recipe)))
     if recipe.offload == "all":
         _send_home(books, trained)
     inputs = batch_of(recipe, subject)
@@ -408,11 +408,18 @@ def optimizers_of(recipe: Recipe, parameters: list[Tensor]) -> list[torch.optim.
     return [make([p]) for p in parameters] if recipe.step_in_backward else [make(parameters)]
 
 
-def step_in_backward(optimizers: list[torch.optim.Optimizer]) -> None:
-    """Update each parameter as soon as its gradient is whole, then free the gradient."""
+def step_in_backward(
+    optimizers: list[torch.optim.Optimizer],
+    context: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext,
+) -> None:
+    """Update each parameter as soon as its gradient is whole, then free the gradient.
+
+    Inside the backward pass a function mode is off; `context` makes the one that the step needs again.
+    """
 
     def update(parameter: Tensor, optimizer: torch.optim.Optimizer) -> None:
-        optimizer.step()
+        with context():
+            optimizer.step()
         optimizer.zero_grad()
 
     for optimizer in optimizers:
