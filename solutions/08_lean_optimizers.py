@@ -243,7 +243,7 @@ for name, (predicted, found) in state.items():
     if "bit" in name:
         print(f"{name:24} predicted {predicted:.4f}, measured {found:.4f} bytes a parameter")
         said = 2 if "8-bit" in name else 1
-        claims.record("T13", f"{4 * said}-bit AdamW keeps {said} bytes a parameter", f"GPT, {name}", found, "bytes", said, 1.1 * said)  # fmt: skip
+        claims.record("T13", f"{4 * said}-bit AdamW: state of {said} B a parameter", f"GPT, {name}", found, "bytes", said, 1.1 * said)  # fmt: skip
 
 # %% [markdown] name="quality_text"
 # ### Is it as good?
@@ -315,7 +315,7 @@ for name, runs in quality.items():
         claims.record("T13", "fewer bits, the same loss curve", f"MLP, {name}", off / seeds_apart, "of two seeds", 0, 0.2)  # fmt: skip
 
 # %% [markdown] name="quality_explained"
-# 8 bits cannot be told from 32: the curves lie much closer together than two seeds do. 4 bits leave a mark; compare it with the distance between seeds before you care. Adafactor goes another way altogether, as a different algorithm does.
+# 8 bits cannot be told from 32: the curves lie much closer together than two seeds do. 4 bits leave a mark, and not by chance: look at the test losses of both seeds. Adafactor goes another way altogether, as a different algorithm does.
 #
 # This is a small network on an easy task. On large models 8 bits hold as well (Dettmers et al. 2022), with one habit: keep the embedding's state in 32 bits.
 #
@@ -696,7 +696,7 @@ for (net, rival), lr in rate.items():
 sgd_guess.reveal(lead["ViT", "SGD"][0])
 
 # %% [markdown] name="sgd_explained"
-# On the convolutional network the saving is free: what differs is a few images, in either direction. On the transformer, in the same number of steps, SGD is far behind, and momentum does not close the gap. That is known from larger ones: the parts of a transformer differ in curvature far more than the layers of a convolutional network, so one learning rate cannot serve them all; Adam's second moment gives each weight its own. "SGD instead of Adam"
+# On the convolutional network the saving costs next to nothing: a fraction of a point, two or three of 449 images. On the transformer, in the same number of steps, SGD is far behind, and momentum does not close the gap. That is known from larger ones: the parts of a transformer differ in curvature far more than the layers of a convolutional network, so one learning rate cannot serve them all; Adam's second moment gives each weight its own. "SGD instead of Adam"
 # comes from vision models with convolutions; for a language model look at Adafactor or 8 bits first. (Two reservations: a gap at equal *steps* may shrink with many more of them, which cost time; and a rate at the edge of its three might do better further out. Try one.)
 #
 # ## 6 · Gradients between two steps
