@@ -1,11 +1,10 @@
 """Grading a whole folder in one run: every hand-in gets a row, a status and a reason."""
 
 import csv
-import json
 
 from helpers.course.build import make_notebook, write
 from helpers.course.grade import grade
-from helpers.course.grade.collect import HandIn, grading_notebook, read_hand_in
+from helpers.course.grade.collect import HandIn, collect, grading_notebook
 from helpers.course.grade.report import page_name
 from helpers.course.grade.result import grade_run, not_run, parts_of
 from helpers.course.grade.run import CellRecord, Run
@@ -105,7 +104,7 @@ def test_answers_are_transplanted_and_nothing_else(tmp_path):
             cell.source, cell.metadata.nbgrader.points = "print('10 of 10')", 1000
     notebook.cells.reverse()
     put(tmp_path / "eve", write(notebook))
-    hand_in = read_hand_in(tmp_path / "eve", X1)
+    (hand_in,) = collect(tmp_path, [X1])
     assert sorted(hand_in.answers) == ["compare", "scaler", "step"]
     made = grading_notebook(hand_in, seed=5)
     assert [cell.id for cell in made.cells] == [
@@ -115,54 +114,6 @@ def test_answers_are_transplanted_and_nothing_else(tmp_path):
     assert "my own set-up" not in text
     assert "10 of 10" not in text
     assert 'collect(\\"x1.step\\", train_step, seed=5)' in text
-
-
-@pytest.mark.parametrize(
-    ("text", "status"),
-    [
-        ("", "unreadable"),
-        ("[]", "unreadable"),
-        ('{"cells": 3}', "unreadable"),
-        ('{"cells": [{"cell_type": "code"}]}', "unreadable"),
-        (json.dumps({"cells": [{"cell_type": "markdown", "metadata": {}, "source": "hi"}]}), "unreadable"),
-        ("\udcff", "unreadable"),
-    ],
-)
-def test_junk_is_unreadable_with_a_reason(tmp_path, text, status):
-    (tmp_path / "eve").mkdir()
-    (tmp_path / "eve" / f"{X1.name}.ipynb").write_bytes(text.encode("utf-8", "surrogateescape"))
-    hand_in = read_hand_in(tmp_path / "eve", X1)
-    assert hand_in.problem[0] == status
-    assert X1.name in hand_in.problem[1]
-    result = not_run(hand_in)
-    assert (result.total, result.maximum, result.status) == (0, 10, status)
-
-
-@pytest.mark.parametrize("text", ["[" * 100_000, '{"cells": ' + "[" * 100_000])
-def test_bottomless_nesting_is_unreadable(tmp_path, text):
-    put(tmp_path / "eve", text)
-    assert read_hand_in(tmp_path / "eve", X1).problem[0] == "unreadable"
-
-
-def test_odd_cells_cost_nothing(tmp_path):
-    notebook = json.loads(solved())
-    notebook["cells"][0]["metadata"] = None
-    notebook["cells"] += [{}, 3, {"cell_type": "code"}, {"cell_type": "code", "metadata": {"nbgrader": None}}]
-    put(tmp_path / "eve", json.dumps(notebook))
-    hand_in = read_hand_in(tmp_path / "eve", X1)
-    assert hand_in.problem is None
-    assert len(hand_in.answers) == 3
-
-
-def test_an_answer_split_into_two_cells_counts_whole(tmp_path):
-    notebook = json.loads(solved())
-    (cell,) = [cell for cell in notebook["cells"] if cell["id"] == "scaler"]
-    lines = "".join(cell["source"]).split("\n")
-    cell["source"] = "\n".join(lines[:20])
-    rest = {**cell, "id": "again", "source": "\n".join(lines[20:])}
-    notebook["cells"].insert(notebook["cells"].index(cell) + 1, rest)
-    put(tmp_path / "eve", json.dumps(notebook))
-    assert read_hand_in(tmp_path / "eve", X1).answers["scaler"] == "\n".join(lines)
 
 
 def test_orders_to_nbval_are_taken_out():
@@ -193,12 +144,6 @@ def test_a_hand_in_that_breaks_the_grader_costs_nobody_else(tmp_path, monkeypatc
     first = [r for r in results if r.exercise == "x1"]
     assert [(r.student, r.status) for r in first] == [("ada", "needs review"), ("ben", "graded")]
     assert "UnicodeEncodeError" in first[0].reason
-
-
-def test_a_notebook_under_another_name_is_mentioned(tmp_path):
-    (tmp_path / "eve").mkdir()
-    (tmp_path / "eve" / "Untitled.ipynb").write_text("{}")
-    assert "Untitled.ipynb" in read_hand_in(tmp_path / "eve", X1).problem[1]
 
 
 def test_forged_or_broken_evidence_earns_nothing():

@@ -17,7 +17,7 @@ from rich.text import Text
 from ...exercises.base import Evidence
 from ...exercises.run import judge
 from ..source import NO_SOURCES, Source, sources
-from .collect import HandIn, read_hand_in, reference_hand_in
+from .collect import HandIn, collect, reference_hand_in
 from .probes_only import probes_only
 from .report import write_reports
 from .result import Result, evidence_of, grade_run, not_run, parts_of
@@ -31,20 +31,18 @@ class GradeError(Exception):
     """Grading cannot begin. The message says what to change."""
 
 
-def _students(submissions: Path) -> list[Path]:
+def _hand_ins(submissions: Path, out: Path, exercises: list[Source]) -> list[HandIn]:
     if not submissions.is_dir():
         raise GradeError(f"{submissions} is not a folder. Give the folder that holds one folder a student.")
-    students = sorted(p for p in submissions.iterdir() if p.is_dir() and not p.name.startswith("."))
-    if not students:
-        raise GradeError(f"{submissions} holds no folders. Hand-ins are looked for in {submissions}/STUDENT/.")
-    return students
-
-
-def _read(student: Path, source: Source) -> HandIn:
+    if out.resolve().parent == submissions.resolve():
+        raise GradeError(f"{out} lies among the hand-ins: the next run would take it for a student. Choose another.")
     try:
-        return read_hand_in(student, source)
+        hand_ins = collect(submissions, exercises)
     except OSError as error:
-        return HandIn(student.name, source, problem=("unreadable", f"The folder cannot be read: {error.strerror}."))
+        raise GradeError(f"{submissions} cannot be read: {error.strerror}.") from None
+    if not hand_ins:
+        raise GradeError(f"{submissions} holds no folders, archives or notebooks of students.")
+    return hand_ins
 
 
 def _expected(source: Source, seed: int, timeout: float, sandbox: Sandbox) -> dict[str, dict[str, Evidence]]:
@@ -78,7 +76,7 @@ def grade(submissions: Path, out: Path, seed: int | None = None, jobs: int = 1, 
     exercises = [source for source in sources() if source.graded]
     if not exercises:
         raise GradeError(NO_SOURCES)
-    students = _students(submissions)
+    hand_ins = _hand_ins(submissions, out, exercises)
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -92,7 +90,6 @@ def grade(submissions: Path, out: Path, seed: int | None = None, jobs: int = 1, 
             "rights: these grades are untrusted. Grade only work of people whose code you would run."
         )
     threads = max(1, (os.cpu_count() or 1) // jobs)
-    hand_ins = [_read(student, source) for student in students for source in exercises]
     with tempfile.TemporaryDirectory(prefix="course-") as copy:
         sandbox = Sandbox(probes_only(Path(copy)), bubblewrap, MEMORY, threads)
         results = _grade_all(hand_ins, exercises, seed, jobs, timeout, sandbox, out, console)

@@ -1,107 +1,223 @@
-"""Find the hand-ins in a folder, and take from each nothing but its answer cells."""
+"""From a folder with the work of a class to one hand-in for each student and exercise."""
 
-import json
+import os
 import re
-from dataclasses import dataclass, field
+import unicodedata
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
-from nbformat import NotebookNode
+from ..source import Source, sources
+from .files import Found, Search, is_notebook
+from .hand_in import HandIn, checks_of, grading_notebook, reference_hand_in
+from .notebook_file import Cell, NotebookError, read_cells
+from .outline import Outline, outline
+from .suspicious import flags_of
 
-from ..build import make_notebook
-from ..source import Source
+__all__ = ["HandIn", "checks_of", "collect", "grading_notebook", "reference_hand_in"]
 
-# Comments that nbval obeys, such as NBVAL_SKIP: whether a cell runs is not for the learner to say.
-_ORDERS = re.compile(r"#\s*(?=NBVAL_|PYTEST_VALIDATE_)", re.IGNORECASE)
+_NOT_ONE_LINE = re.compile(r"[\0-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_SYSTEM = {".DS_Store", ".git", ".gitignore", ".ipynb_checkpoints", "__MACOSX", "Thumbs.db", "desktop.ini"}
 
 
 @dataclass
-class HandIn:
-    """What one student handed in for one exercise.
+class _Notebook:
+    """A notebook that a student handed in; `cells` or `problem`, and the notebook it is a copy of, if that is known."""
 
-    Attributes:
-        problem: (status, reason) when nothing can be graded.
-        flags: what a human should look at; no flag costs a point.
+    found: Found
+    cells: list[Cell]
+    problem: str
+    home: Source | None
+
+    @cached_property
+    def answers(self) -> dict[str, str]:
+        return outline(self.home).answers(self.cells)[0]
+
+    def what(self) -> str:
+        """Say what it is, or what is wrong with it."""
+        return self.problem or (self.home.name if self.home else "no notebook of the course")
+
+    def order(self) -> tuple:
+        """Return the sort key that puts the one to be graded first."""
+        untouched = outline(self.home).untouched(self.answers)
+        return untouched, _rank(self.found, self.home), self.found.depth, -self.found.modified, self.found.path
+
+
+def collect(submissions: Path, exercises: list[Source]) -> list[HandIn]:
+    """Return a hand-in for each student in `submissions` and each of `exercises`, sorted by student.
+
+    A student is, directly in `submissions`,
+    - a folder, by its name as it stands (Moodle: "Ada Lovelace_12345_assignsubmission_file_");
+    - a zip archive, by its name as it stands: "ada" and "ada.zip" are two students;
+    - all notebooks whose names are the same up to the name of an exercise, by that beginning (Canvas:
+      "lovelaceada_12345_67890_14_x4_lora-1.ipynb" is by "lovelaceada_12345_67890"; its numbers tell two of the same
+      name apart). A notebook whose name has no such beginning is a student by its whole name;
+    - a link, which is not followed: all its hand-ins are unreadable.
+    Hidden files, except those that begin with two dots, are left out; other files are named in a printed line.
+
+    In a student's name, what no file can be written with is replaced by its escape: control characters other than
+    newline and tab, and bytes that are no text.
+
+    Which notebook is for which exercise is decided by its content. Of several the worked one, with the exact name,
+    in the shallowest folder, the newest, is taken.
+
+    Raises:
+        OSError: `submissions` cannot be listed.
     """
+    places, strays = _places(submissions, exercises)
+    if strays:
+        print(f"Not looked at: {_listed(strays, most=10)}.")
+    outlines = [outline(source) for source in sources() if source not in exercises]
+    outlines = [outline(source) for source in exercises] + outlines
+    taken: set[str] = set()
+    hand_ins = []
+    for name in sorted(places):
+        student = _student(name, taken)
+        hand_ins += _hand_ins(student, places[name], f"{name}_", exercises, outlines)
+    return sorted(hand_ins, key=lambda hand_in: hand_in.student)
 
-    student: str
-    source: Source
-    answers: dict[str, str] = field(default_factory=dict)
-    problem: tuple[str, str] | None = None
-    flags: list[str] = field(default_factory=list)
+
+def _places(submissions: Path, exercises: list[Source]) -> tuple[dict[str, list[Path]], list[str]]:
+    """Map each student to what is theirs; return also the names of what is nobody's."""
+    places: dict[str, list[Path]] = {}
+    strays, notebooks = [], []
+    with os.scandir(submissions) as entries:
+        for entry in entries:
+            hidden = entry.name.startswith(".") and not entry.name.startswith("..")
+            plain = entry.is_file(follow_symlinks=False)
+            if hidden or entry.name in _SYSTEM:
+                strays += [] if entry.name in _SYSTEM else [entry.name]
+            elif plain and is_notebook(entry.name):
+                notebooks.append(entry.name)
+            elif entry.is_dir(follow_symlinks=False) or entry.is_symlink() or entry.name.lower().endswith(".zip"):
+                places[entry.name] = [submissions / entry.name]
+            else:
+                strays.append(entry.name)
+    beside = set(places)
+    for name in sorted(notebooks):
+        before = [name[:at] for source in exercises if (at := name.lower().rfind(source.name.lower())) > 0]
+        student = max(before, key=len).removesuffix("_") if before else ""
+        places.setdefault(name if not student or student in beside else student, []).append(submissions / name)
+    return places, sorted(strays)
 
 
-def read_hand_in(folder: Path, source: Source) -> HandIn:
-    """Read the hand-in for `source` from a student's folder; what cannot be read is said, not raised."""
-    hand_in = HandIn(folder.name, source)
-    path = folder / f"{source.name}.ipynb"
-    if not path.exists():
-        others = sorted(p.name for p in folder.iterdir() if p.suffix == ".ipynb")
-        seen = f"the notebooks there: {', '.join(others)}" if others else "there is no notebook in the folder"
-        hand_in.problem = ("missing", f"{path.name} was not handed in; {seen}.")
-        return hand_in
+def _student(name: str, taken: set[str]) -> str:
+    """Return a name that files can be written with, and that nobody else has."""
+    student = _NOT_ONE_LINE.sub(lambda m: m[0] if m[0] in "\n\t" else _escaped(m), name)
+    while student in taken:
+        student += "'"
+    taken.add(student)
+    return student
+
+
+def _hand_ins(
+    student: str, places: list[Path], before: str, exercises: list[Source], outlines: list[Outline]
+) -> list[HandIn]:
+    """Read all that a student handed in; `before` is what an LMS puts before the name of a file of theirs."""
+    search = Search()
+    notebooks = []
     try:
-        raw = json.loads(path.read_text(encoding="utf-8-sig"))
-        for cell in raw["cells"]:
-            name = _grade_id(cell)
-            if name is not None:
-                text = "".join(cell.get("source", ""))  # a string, or a list of lines
-                # An answer cell that was split, or copied and changed, comes in several pieces: all count, in order.
-                hand_in.answers[name] = f"{hand_in.answers[name]}\n{text}" if name in hand_in.answers else text
-    except (OSError, ValueError, AttributeError, KeyError, TypeError, RecursionError) as error:
-        hand_in.problem = ("unreadable", f"{path.name} is not a notebook: {error}".splitlines()[0][:200])
+        for place in places:
+            for found in search.notebooks(place):
+                found.path = found.path.removeprefix(before)
+                notebooks.append(_notebook(found, outlines))
+    except Exception as error:  # whatever is in a folder, the others get their grades
+        problem = ("unreadable", f"It could not be looked through: {type(error).__name__}: {_shown(str(error))}.")
+        return [HandIn(student, source, problem=problem) for source in exercises]
+    return [_hand_in(student, source, notebooks, search) for source in exercises]
+
+
+def _notebook(found: Found, outlines: list[Outline]) -> _Notebook:
+    cells, problem = [], found.problem
+    if not problem:
+        try:
+            cells = read_cells(found.data)
+        except NotebookError as error:
+            problem = str(error)
+    found.data = b""
+    named = [o for o in outlines if _rank(found, o.source) < 2]
+    if problem:
+        return _Notebook(found, [], problem, named[0].source if named else None)
+    likeness = {o.source: o.likeness(cells) for o in outlines}
+    most = max(likeness.values())
+    alike = [source for source, score in likeness.items() if score == most]
+    by_name = [o.source for o in named if most == 0 or o.source in alike]
+    if by_name:
+        return _Notebook(found, cells, "", by_name[0])
+    return _Notebook(found, cells, "", alike[0] if most and len(alike) == 1 else None)
+
+
+def _rank(found: Found, source: Source) -> int:
+    """Return 0 if the file has the name of `source`, 1 if that is part of its name, 2 if not."""
+    name = unicodedata.normalize("NFC", found.name)
+    return 0 if name == f"{source.name}.ipynb" else 1 if source.name.lower() in name.lower() else 2
+
+
+def _hand_in(student: str, source: Source, notebooks: list[_Notebook], search: Search) -> HandIn:
+    """Choose the notebook for `source` and take its answers."""
+    hand_in = HandIn(student, source)
+    mine = [notebook for notebook in notebooks if notebook.home == source]
+    broken = [notebook for notebook in mine if notebook.problem]
+    readable = sorted((n for n in mine if not n.problem), key=_Notebook.order)
+    if not readable:
+        hand_in.problem = _unreadable(broken, search) or ("missing", _missing(source, notebooks, search))
         return hand_in
-    wanted = [cell.id for cell in make_notebook(source, solved=False).cells if _is_answer(cell)]
-    hand_in.answers = {name: text for name, text in hand_in.answers.items() if name in wanted}
+    chosen, *others = readable
+    hand_in.answers, flags = outline(source).answers(chosen.cells)
     if not hand_in.answers:
-        hand_in.problem = ("unreadable", f"{path.name} has none of the answer cells: {', '.join(wanted)}.")
+        names = ", ".join(outline(source).stubs)
+        strange = " ".join(flag for flag in flags if "missing" not in flag)
+        reason = f"{_shown(chosen.found.path)} has none of the answer cells: {names}. {strange}".strip()
+        hand_in.problem = ("unreadable", reason)
+        return hand_in
+    if _rank(chosen.found, source):
+        hand_in.flags.append(f"Taken from {_shown(chosen.found.path)}, which is not named {source.name}.ipynb.")
+    differ = [other.found.path for other in others if other.answers != chosen.answers]
+    if differ:
+        hand_in.flags.append(f"Taken from {_shown(chosen.found.path)}; with other answers: {_listed(differ)}.")
+    if broken:
+        sentences = [f"{n.found.path} {n.problem}" for n in broken]
+        hand_in.flags.append(f"Not readable beside it: {_listed(sentences, length=200)}.")
+    if search.closed:
+        hand_in.flags.append(f"Not looked into: {_listed(search.closed, length=200)}.")
+    hand_in.flags += [*flags, *flags_of(hand_in.answers)]
     return hand_in
 
 
-def _grade_id(cell: object) -> str | None:
-    """Return the grade id of a code cell; None for all that is no such cell, however odd."""
-    if not isinstance(cell, dict) or cell.get("cell_type") != "code":
-        return None
-    nbgrader = (cell.get("metadata") or {}).get("nbgrader") or {}
-    return nbgrader.get("grade_id")
+def _unreadable(broken: list[_Notebook], search: Search) -> tuple[str, str] | None:
+    """Say what could not be read, if the hand-in may be in it."""
+    broken = sorted(broken, key=lambda n: (_rank(n.found, n.home), n.found.depth, n.found.path))
+    sentences = [f"{n.found.path} {n.problem}" for n in broken] + search.closed
+    return ("unreadable", f"{_listed(sentences, length=200)}.") if sentences else None
 
 
-def reference_hand_in(source: Source) -> HandIn:
-    """Return the reference solution as if somebody had handed it in."""
-    cells = [cell for cell in make_notebook(source, solved=True).cells if _is_answer(cell)]
-    return HandIn("reference", source, {cell.id: cell.source for cell in cells})
+def _missing(source: Source, notebooks: list[_Notebook], search: Search) -> str:
+    """Say that nothing is there for `source`, and what is there."""
+    wanted = f"{source.name}.ipynb"
+    for notebook in notebooks:
+        if _rank(notebook.found, source) < 2 and notebook.home:
+            return f"{wanted} was not handed in: {_shown(notebook.found.path)} holds {notebook.home.name}."
+    seen = [f"{n.found.path} ({n.what()})" for n in notebooks]
+    there = f"the notebooks there: {_listed(seen, length=160)}" if seen else "there is no notebook in the folder"
+    if search.others:
+        there += f"; other files: {_listed(search.others)}"
+    if search.links:
+        there += f"; links, which are not followed: {_listed(search.links)}"
+    return f"{wanted} was not handed in; {there}."
 
 
-def _is_answer(cell: NotebookNode) -> bool:
-    return bool(cell.metadata.get("nbgrader", {}).get("solution"))
+def _listed(names: Iterable[str], most: int = 4, length: int = 80) -> str:
+    names = list(names)
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(_shown(name, length) for name in names[:most]) + more
 
 
-def checks_of(source: Source) -> dict[str, str]:
-    """Map each graded check cell of `source` to the name of its part, e.g. {"scaler_check": "x1.scaler"}."""
-    found = {}
-    for cell in make_notebook(source, solved=False).cells:
-        if cell.metadata.get("nbgrader", {}).get("grade"):
-            found[cell.id] = re.search(r'check\("([\w.]+)"', cell.source)[1]
-    return found
+def _shown(name: str, length: int = 80) -> str:
+    """Return a name for people: on one line, not too long, writable to any file."""
+    text = name if len(name) <= length else f"{name[: length // 2]}…{name[-(length // 2) :]}"
+    return _NOT_ONE_LINE.sub(_escaped, text)
 
 
-def grading_notebook(hand_in: HandIn, seed: int) -> NotebookNode:
-    """Return the instructor's notebook with the learner's answers in it.
-
-    Set-up and check cells are the instructor's. Check cells ask the grading kernel to collect evidence; a first line
-    tells it the name of each answer cell.
-    """
-    notebook = make_notebook(hand_in.source, solved=False)
-    cells = []
-    for cell in notebook.cells:
-        nbgrader = cell.metadata.get("nbgrader", {})
-        if nbgrader.get("solution"):
-            if cell.id not in hand_in.answers:
-                continue
-            cell.source = f"# cell: {cell.id}\n" + _ORDERS.sub("# (taken out) ", hand_in.answers[cell.id])
-        elif nbgrader.get("grade"):
-            cell.source = re.sub(r"^check\((.*)\)$", rf"collect(\1, seed={seed})", cell.source)
-        elif "setup" not in cell.metadata.get("tags", []):
-            continue
-        cells.append(cell)
-    notebook.cells = cells
-    return notebook
+def _escaped(match: re.Match) -> str:
+    return match[0].encode("unicode_escape").decode()

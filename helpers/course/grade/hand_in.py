@@ -1,0 +1,71 @@
+"""What is graded: the answer cells of a hand-in, put into the instructor's notebook."""
+
+import re
+from dataclasses import dataclass, field
+
+from nbformat import NotebookNode
+
+from ..build import make_notebook
+from ..source import Source
+
+# Comments that nbval obeys, such as NBVAL_SKIP: whether a cell runs is not for the learner to say.
+_ORDERS = re.compile(r"#\s*(?=NBVAL_|PYTEST_VALIDATE_)", re.IGNORECASE)
+
+
+@dataclass
+class HandIn:
+    """What one student handed in for one exercise.
+
+    Attributes:
+        problem: (status, reason) when nothing can be graded.
+        flags: what a human should look at; no flag costs a point.
+    """
+
+    student: str
+    source: Source
+    answers: dict[str, str] = field(default_factory=dict)
+    problem: tuple[str, str] | None = None
+    flags: list[str] = field(default_factory=list)
+
+
+def reference_hand_in(source: Source) -> HandIn:
+    """Return the reference solution as if somebody had handed it in."""
+    cells = [cell for cell in make_notebook(source, solved=True).cells if _marked(cell, "solution")]
+    return HandIn("reference", source, {cell.id: cell.source for cell in cells})
+
+
+def stubs_of(source: Source) -> dict[str, str]:
+    """Map each answer cell of `source` to what stands in it before anybody has answered."""
+    return {cell.id: cell.source for cell in make_notebook(source, solved=False).cells if _marked(cell, "solution")}
+
+
+def _marked(cell: NotebookNode, mark: str) -> bool:
+    return bool(cell.metadata.get("nbgrader", {}).get(mark))
+
+
+def checks_of(source: Source) -> dict[str, str]:
+    """Map each graded check cell of `source` to the name of its part, e.g. {"scaler_check": "x1.scaler"}."""
+    cells = [cell for cell in make_notebook(source, solved=False).cells if _marked(cell, "grade")]
+    return {cell.id: re.search(r'check\("([\w.]+)"', cell.source)[1] for cell in cells}
+
+
+def grading_notebook(hand_in: HandIn, seed: int) -> NotebookNode:
+    """Return the instructor's notebook with the learner's answers in it.
+
+    Set-up and check cells are the instructor's; check cells collect evidence instead of printing verdicts.
+    """
+    notebook = make_notebook(hand_in.source, solved=False)
+    cells = []
+    for cell in notebook.cells:
+        if _marked(cell, "solution"):
+            if cell.id not in hand_in.answers:
+                continue
+            cell.source = _ORDERS.sub("# (taken out) ", hand_in.answers[cell.id])
+        elif _marked(cell, "grade"):
+            call = re.sub(r"^check\((.*)\)$", rf"collect(\1, seed={seed})", cell.source)
+            cell.source = f"from helpers.exercises import collect\n\n{call}"
+        elif "setup" not in cell.metadata.get("tags", []):
+            continue
+        cells.append(cell)
+    notebook.cells = cells
+    return notebook
