@@ -567,14 +567,15 @@ def test_encodings(tmp_path, encoding):
         (b'{"cells": ' + b'{"a": ' * 100_000, "nested without end"),
         (b'{"cells": [{"cell_type": "code"}]}', "has none of the answer cells: scaler, step, compare"),
         (b'{"cells": [{"cell_type": "markdown", "metadata": {}, "source": "hi"}]}', "has none of the answer cells"),
-        (b'{"cells": [' + b"{}," * 3_000_000 + b"{}]}", "more than 8 MiB beside its outputs"),
+        (b'{"cells": [' + b'"x",' * 2_100_000 + b"{}]}", "more than 8 MiB beside its outputs"),
+        (b'{"cells": [' + b"{}," * 2_000 + b"{}]}", "more than 2,000 cells"),
         (b'"' + b'\\"' * 2_000_000, "not a notebook"),
     ],
 )
 def test_what_is_no_notebook_is_unreadable(tmp_path, data, words):
-    began = time.perf_counter()
+    began = time.process_time()
     assert_problem(read(tmp_path, data), "unreadable", NAME, words)
-    assert time.perf_counter() - began < 10
+    assert time.process_time() - began < 10
     assert_problem(first(tmp_path, X2), "missing")
 
 
@@ -592,6 +593,7 @@ def test_numbers_that_json_does_not_have(tmp_path):
     assert_whole(read(tmp_path, raw))
 
 
+@pytest.mark.slow
 def test_a_hundred_megabytes_of_output_are_passed_over(tmp_path):
     import tracemalloc
 
@@ -600,8 +602,8 @@ def test_a_hundred_megabytes_of_output_are_passed_over(tmp_path):
     code[0]["outputs"] = [{"output_type": "stream", "name": "stdout", "text": "@"}]
     code[1]["outputs"] = [{"output_type": "display_data", "data": {"application/json": [[{"a": '"]}\\'}]] * 10_000}}]
     raw["metadata"]["widgets"] = {"state": {"x": "y" * 10_000}}
-    line = 'step 1: "loss" [1.0] {é}\\n","'.replace('"loss"', '\\"loss\\"')
-    put(tmp_path / "ada" / NAME, json.dumps(raw).replace('"@"', f'["{line * 3_500_000}"]'))
+    line = "step 1: " + '\\"loss\\" [1.0] {é}' * 100 + '\\n","'
+    put(tmp_path / "ada" / NAME, json.dumps(raw).replace('"@"', f'["{line * 60_000}"]'))
     assert (tmp_path / "ada" / NAME).stat().st_size > 100e6
     tracemalloc.start()
     hand_in = first(tmp_path)
@@ -760,10 +762,11 @@ def test_nothing_is_written_and_all_is_closed(tmp_path):
     assert sorted(os.walk(tmp_path)) == before
 
 
+@pytest.mark.slow
 def test_a_class_of_thirty_is_read_in_seconds(tmp_path):
     for student in range(30):
         for source in EXERCISES:
             put(tmp_path / f"student {student:02}" / f"{source.name}.ipynb", text(source))
-    began = time.perf_counter()
+    began = time.process_time()
     assert all(h.problem is None and h.flags == [] for h in collect(tmp_path, EXERCISES))
-    assert time.perf_counter() - began < 20
+    assert time.process_time() - began < 20

@@ -20,7 +20,7 @@ from .notebook_file import LARGEST
 
 DEEPEST = 12  # folders and archives within each other
 MOST_FILES = 20_000
-MOST_NOTEBOOKS = 100
+MOST_NOTEBOOKS = 50
 MOST_BYTES = 2**30  # read of one student
 _LARGEST_INNER = 64 * 2**20  # bytes of an archive within an archive
 _LONGEST_READ = 8 * 2**20  # bytes that `zipfile` may ask for at once: its table of contents

@@ -1,7 +1,9 @@
 """What is graded: the answer cells of a hand-in, put into the instructor's notebook."""
 
 import re
+from copy import deepcopy
 from dataclasses import dataclass, field
+from functools import cache
 
 from nbformat import NotebookNode
 
@@ -36,7 +38,18 @@ def reference_hand_in(source: Source) -> HandIn:
 
 def stubs_of(source: Source) -> dict[str, str]:
     """Map each answer cell of `source` to what stands in it before anybody has answered."""
-    return {cell.id: cell.source for cell in make_notebook(source, solved=False).cells if _marked(cell, "solution")}
+    return {cell.id: cell.source for cell in _learners(source).cells if _marked(cell, "solution")}
+
+
+def title_of(source: Source) -> str:
+    """Return the first line of the notebook of `source`."""
+    return _learners(source).cells[0].source.partition("\n")[0]
+
+
+@cache
+def _learners(source: Source) -> NotebookNode:
+    """Return the notebook that learners get; reading a source takes a while, and each hand-in needs it."""
+    return make_notebook(source, solved=False)
 
 
 def _marked(cell: NotebookNode, mark: str) -> bool:
@@ -45,7 +58,7 @@ def _marked(cell: NotebookNode, mark: str) -> bool:
 
 def checks_of(source: Source) -> dict[str, str]:
     """Map each graded check cell of `source` to the name of its part, e.g. {"scaler_check": "x1.scaler"}."""
-    cells = [cell for cell in make_notebook(source, solved=False).cells if _marked(cell, "grade")]
+    cells = [cell for cell in _learners(source).cells if _marked(cell, "grade")]
     return {cell.id: re.search(r'check\("([\w.]+)"', cell.source)[1] for cell in cells}
 
 
@@ -54,7 +67,7 @@ def grading_notebook(hand_in: HandIn, seed: int) -> NotebookNode:
 
     Set-up and check cells are the instructor's; check cells collect evidence instead of printing verdicts.
     """
-    notebook = make_notebook(hand_in.source, solved=False)
+    notebook = deepcopy(_learners(hand_in.source))
     cells = []
     for cell in notebook.cells:
         if _marked(cell, "solution"):

@@ -7,11 +7,13 @@ objects made of them would take many times the file's size in memory. Nothing of
 import json
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 LARGEST = 256 * 2**20  # bytes of a notebook that is looked at
 _LARGEST_REST = 8 * 2**20  # bytes of a notebook beside its outputs: text that people wrote
-_MOST_TOKENS = 10_000_000  # strings and brackets; about four seconds
+_MOST_TOKENS = 5_000_000  # strings and brackets; some five seconds
+_MOST_CELLS = 2_000
 _LONGEST_ANSWER = 2**18  # characters of one cell
 
 # A whole string (to the end of the file when it is not closed), or a bracket outside of strings. No backtracking.
@@ -20,6 +22,9 @@ _HEAVY = (b'"outputs"', b'"attachments"', b'"widgets"')
 _OPENS = re.compile(rb"\s*+:\s*+(?=[\[{])")
 _NO_TEXT = re.compile("[\ud800-\udfff\0]")  # halves of surrogate pairs, and NUL: neither a file nor Python takes them
 _BEGINNINGS = {b"PK": "is a zip archive", b"<": "is a web page", b"%PDF": "is a PDF", b"# %%": "is a Python script"}
+
+
+_DEFINES = re.compile(r"^(?:async\s+def|def|class)\s+(\w+)", re.MULTILINE)
 
 
 class NotebookError(Exception):
@@ -32,7 +37,7 @@ class Cell:
 
     Attributes:
         number: place in the notebook, from 1.
-        kind: "code", "markdown" or "raw" if the notebook is in order.
+        kind: "code", "markdown", "raw", or "strange" for what is none of them.
         grade_id: nbgrader's name of the cell, if it has one.
         ids: other names it has: its id, and the id that Colab keeps in the metadata.
         oddity: what had to be mended in the source, in words; "" if nothing.
@@ -44,6 +49,16 @@ class Cell:
     ids: tuple[str, ...]
     source: str
     oddity: str
+
+    @cached_property
+    def defines(self) -> frozenset[str]:
+        """The functions and classes that a code cell defines."""
+        return defined_by(self.source) if self.kind == "code" else frozenset()
+
+
+def defined_by(text: str) -> frozenset[str]:
+    """Return the names of the functions and classes that `text` defines, also if it does not parse."""
+    return frozenset(_DEFINES.findall(text))
 
 
 def read_cells(data: bytes | bytearray) -> list[Cell]:
@@ -89,6 +104,8 @@ def _without_outputs(data: bytes | bytearray) -> bytes:
     for count, token in enumerate(_TOKEN.finditer(data)):
         if count > _MOST_TOKENS:
             raise NotebookError(f"has more than {_MOST_TOKENS:,} strings and brackets")
+        if end_at is None and token.start() - start > _LARGEST_REST:
+            break  # too long already; said below
         first = data[token.start()]
         if first == ord('"'):
             short = token.end() - token.start() <= 13
@@ -118,6 +135,8 @@ def _notebook(raw: Any) -> list:
         raise NotebookError(f"is in an old format ({number}); open it in JupyterLab and save it again")
     if not isinstance(raw.get("cells"), list):
         raise NotebookError("is not a notebook: it has no list of cells")
+    if len(raw["cells"]) > _MOST_CELLS:
+        raise NotebookError(f"has more than {_MOST_CELLS:,} cells")
     return raw["cells"]
 
 
@@ -131,7 +150,7 @@ def _cell(number: int, cell: dict) -> Cell:
     source, oddity = _text(cell.get("source", ""))
     return Cell(
         number,
-        kind if isinstance(kind, str) else "",
+        kind if kind in ("code", "markdown", "raw") else "strange",
         grade_id if isinstance(grade_id, str) else None,
         ids,
         source,

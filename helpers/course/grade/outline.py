@@ -4,17 +4,14 @@ Names of cells alone do not say it: several exercises have a cell called `step`.
 the answer cells define, the calls of checks, and the title.
 """
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from ..build import PLACEHOLDER, make_notebook
+from ..build import PLACEHOLDER
 from ..source import Source
-from .hand_in import checks_of, stubs_of
-from .notebook_file import Cell
-
-_DEFINES = re.compile(r"^(?:async\s+def|def|class)\s+(\w+)", re.MULTILINE)
+from .hand_in import checks_of, stubs_of, title_of
+from .notebook_file import Cell, defined_by
 
 
 @dataclass(frozen=True)
@@ -37,7 +34,7 @@ class Outline:
         ids = {name for cell in cells for name in (cell.grade_id, *cell.ids)}
         score = len(ids & self.checks) + len(ids & self.stubs.keys())
         for name in self.stubs:
-            score += 2 * any(_defines(cell) & _defined_by(self.stubs[name]) for cell in self._cells_of(name, cells))
+            score += 2 * any(cell.defines & defined_by(self.stubs[name]) for cell in self._cells_of(name, cells))
         score += 2 * any(self.title in cell.source.splitlines() for cell in cells if cell.kind == "markdown")
         return score + sum(cell.source.startswith(f'check("{self.source.exercise}.') for cell in cells)
 
@@ -47,13 +44,13 @@ class Outline:
         for name, stub in self.stubs.items():
             found = self._cells_of(name, cells)
             code = [cell for cell in found if cell.kind == "code"]
-            flags += [f"{name}: is a {c.kind or 'strange'} cell, not code; not graded." for c in found if c not in code]
+            flags += [f"{name}: is a {c.kind} cell, not code; not graded." for c in found if c not in code]
             flags += [f"{name}: {cell.oddity}." for cell in code if cell.oddity]
             worked = [cell for cell in code if cell.source.strip() != stub.strip()] or code[:1]
             if not found:
                 flags.append(f"{name}: the answer cell is missing.")
             elif code and name not in (code[0].grade_id, *code[0].ids):
-                numbers = ", ".join(str(cell.number) for cell in code)
+                numbers = ", ".join(str(cell.number) for cell in code[:5])
                 flags.append(f"{name}: no cell has this name; taken from cell {numbers}, which defines the same.")
             if _repeats(worked):
                 flags.append(f"{name}: stands in {len(worked)} cells; all were taken, in order, so the last counts.")
@@ -72,39 +69,30 @@ class Outline:
         known = self.stubs.keys() | self.checks
         by_grade_id = [cell for cell in cells if cell.grade_id == name]
         by_id = [cell for cell in cells if cell.grade_id not in known and name in cell.ids]
-        wanted = _defined_by(self.stubs[name])
+        wanted = defined_by(self.stubs[name])
         free = [cell for cell in cells if cell.kind == "code" and not known & {cell.grade_id, *cell.ids}]
-        return by_grade_id or by_id or [cell for cell in free if _defines(cell) & wanted]
+        return by_grade_id or by_id or [cell for cell in free if cell.defines & wanted]
 
     def _elsewhere(self, name: str, cells: Sequence[Cell], taken: list[Cell]) -> list[str]:
         """Say which other cell defines what the answer `name`, which is not answered, should define."""
-        wanted = _defined_by(self.stubs[name])
-        found = [cell for cell in cells if cell.kind == "code" and cell not in taken and _defines(cell) & wanted]
+        wanted = defined_by(self.stubs[name])
+        found = [cell for cell in cells if cell.kind == "code" and cell not in taken and cell.defines & wanted]
         words = ", ".join(f"cell {cell.number}" for cell in found[:3])
-        what = ", ".join(sorted(_defines(found[0]) & wanted)) if found else ""
+        what = ", ".join(sorted(found[0].defines & wanted)) if found else ""
         return [f"{name}: not answered in its own cell, but {words} defines {what}; not graded."] if found else []
 
 
 @cache
 def outline(source: Source) -> Outline:
     """Return the outline of `source`."""
-    title = make_notebook(source, solved=False).cells[0].source.partition("\n")[0]
-    return Outline(source, stubs_of(source), frozenset(checks_of(source)), title)
-
-
-def _defined_by(text: str) -> set[str]:
-    return set(_DEFINES.findall(text))
-
-
-def _defines(cell: Cell) -> set[str]:
-    return _defined_by(cell.source) if cell.kind == "code" else set()
+    return Outline(source, stubs_of(source), frozenset(checks_of(source)), title_of(source))
 
 
 def _repeats(cells: list[Cell]) -> bool:
     """Say whether one of the pieces of an answer repeats another, instead of going on with it."""
     seen: set[str] = set()
     for cell in cells:
-        names = _defines(cell) or {cell.source.strip()}
+        names = cell.defines or {cell.source.strip()}
         if names & seen:
             return True
         seen |= names
