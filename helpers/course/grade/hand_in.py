@@ -65,7 +65,8 @@ def checks_of(source: Source) -> dict[str, str]:
 def grading_notebook(hand_in: HandIn, seed: int) -> NotebookNode:
     """Return the instructor's notebook with the learner's answers in it.
 
-    Set-up and check cells are the instructor's; check cells collect evidence instead of printing verdicts.
+    Set-up and check cells are the instructor's. Check cells ask the grading kernel to collect evidence; a first line
+    tells it the name of each answer cell.
     """
     notebook = deepcopy(_learners(hand_in.source))
     cells = []
@@ -73,10 +74,9 @@ def grading_notebook(hand_in: HandIn, seed: int) -> NotebookNode:
         if _marked(cell, "solution"):
             if cell.id not in hand_in.answers:
                 continue
-            cell.source = _ORDERS.sub("# (taken out) ", hand_in.answers[cell.id])
+            cell.source = f"# cell: {cell.id}\n" + _ORDERS.sub("# (taken out) ", hand_in.answers[cell.id])
         elif _marked(cell, "grade"):
-            call = re.sub(r"^check\((.*)\)$", rf"collect(\1, seed={seed})", cell.source)
-            cell.source = f"from helpers.exercises import collect\n\n{call}"
+            cell.source = re.sub(r"^check\((.*)\)$", rf"collect(\1, seed={seed})", cell.source)
         elif "setup" not in cell.metadata.get("tags", []):
             continue
         cells.append(cell)
