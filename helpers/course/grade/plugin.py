@@ -21,9 +21,9 @@ import pytest
 from jupyter_client import KernelManager
 from jupyter_client.kernelspec import KernelSpec
 
+from ..graded_kernel.mime import MIME
 from .sandbox import Sandbox
 
-MIME = "application/vnd.training-at-scale.evidence"
 MOST_PROCESSES = 100  # of one hand-in; the two-rank exercise takes ten
 EVERY = 0.2  # seconds between two looks
 

@@ -9,7 +9,7 @@ import re
 import warnings
 from collections.abc import Iterator
 
-from ...exercises.run import MIME
+from ..graded_kernel.mime import MIME
 
 MOST = 10  # flags an answer
 _LONGEST = 100_000  # characters of an answer that is looked through

@@ -16,11 +16,11 @@ import sys
 from multiprocessing import connection, forkserver, get_context
 from typing import Any
 
-import processes  # beside this file
+import processes  # these two lie beside this file
 from ipykernel.kernelapp import IPKernelApp
 from ipykernel.kernelbase import Kernel
+from mime import MIME
 
-MIME = "application/vnd.training-at-scale.evidence"
 COLLECT = re.compile(r'collect\("([\w.]+)", [\w, ]+, seed=(\d+)\)')
 CELL = re.compile(r"# cell: (\w+)\n")
 LONGEST = 4_000_000  # bytes of a report
