@@ -1,14 +1,17 @@
-"""Hostile and odd hand-ins, with the points and the status that each must get.
+"""Hostile and odd hand-ins, one file each, with the points and the status that each must get.
 
-All hand in X1. Most answer only its first cell, the scaler, which is worth 3 of the 10 points: a right answer that also
-does harm keeps its 3 points, a wrong one gets none however it tries.
+A file in hand_ins/ begins with comments (total, status, and words that one of its flags must have) and goes on with the
+text of the first answer cell of X1, the scaler, which is worth 3 of the 10 points: a right answer that also does harm
+keeps its 3 points, a wrong one gets none however it tries. `### RIGHT` stands for the reference, `### WRONG` for a class
+that does nothing, and calls `meanwhile()` when a check calls its step(). `{canary!r}` and `{folder!r}` are the paths of
+a file that must survive and of the hand-ins.
 """
 
-from collections.abc import Callable
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from helpers.course.grade.collect import reference_hand_in
+from helpers.course.grade.hand_in import reference_hand_in
 from helpers.course.source import sources
 
 X1 = next(source for source in sources() if source.exercise == "x1")
@@ -25,7 +28,7 @@ class DynamicLossScaler:
         pass
 
     def step(self, optimizer):
-        return None
+        globals().get("meanwhile", int)()
 
     def update(self):
         pass
@@ -33,14 +36,6 @@ class DynamicLossScaler:
     def get_scale(self):
         return self.value
 """
-
-
-def in_method(code: str, answer: str = WRONG, method: str = "step(self, optimizer)") -> str:
-    """Return `answer` with `code` run first in one of its methods: that is, while a check runs."""
-    indented = "\n".join(f"        {line}" for line in code.strip().splitlines())
-    head = f"    def {method}:\n"
-    assert head in answer
-    return answer.replace(head, f"{head}{indented}\n")
 
 
 @dataclass(frozen=True)
@@ -55,19 +50,17 @@ class Attack:
 
     answers: dict[str, str]
     total: int
-    status: str = "graded"
-    flag: str = ""
+    status: str
+    flag: str
 
 
-ATTACKS: dict[str, Attack] = {}
+def _read(path: Path) -> Attack:
+    head, _, text = path.read_text(encoding="utf-8").partition("\n\n")
+    said = dict(re.findall(r"^# (\w+): (.*)$", head, re.MULTILINE))
+    first, *others = re.split(r"^# next cell: (\w+)\n", text, flags=re.MULTILINE)
+    first = first.replace("### RIGHT\n", RIGHT + "\n").replace("### WRONG\n", WRONG)
+    answers = {"scaler": first} | dict(zip(others[::2], others[1::2], strict=True))
+    return Attack(answers, int(said["total"]), said["status"], said.get("flag", ""))
 
 
-def attack(name: str, scaler: str, total: int, status: str = "graded", flag: str = "") -> None:
-    """Add an attack that answers the scaler's cell."""
-    assert name not in ATTACKS, name
-    ATTACKS[name] = Attack({"scaler": scaler}, total, status, flag)
-
-
-from . import bombs, forgeries, patches, thefts  # noqa: E402, F401 - each adds its own
-
-__all__ = ["ATTACKS", "RIGHT", "WRONG", "X1", "Attack", "Callable", "Path", "attack", "in_method"]
+ATTACKS = {path.stem: _read(path) for path in sorted((Path(__file__).parent / "hand_ins").glob("*.py"))}

@@ -74,6 +74,11 @@ def evidence_of(run: Run, cell: str) -> dict[str, Evidence]:
     return found
 
 
+def _death(run: Run, cell: str) -> str | None:
+    """Return how the process that ran a check cell ended, if it ended by itself."""
+    return reports_of(run, cell).get("", {}).get("died")
+
+
 def _flags(run: Run) -> tuple[list[str], bool]:
     """Return what the run gives a human to look at, and whether somebody tampered with a check."""
     flags, tampered = [], False
@@ -121,9 +126,9 @@ def _why_no_evidence(run: Run, cell: str) -> str:
         return "Took too long: this check, or one before it in the same cell, did not end in time."
     if culprit:
         return f"Did not run: the cell {culprit.cell} before it did not end in time."
-    died = reports_of(run, cell).get("")
+    died = _death(run, cell)
     if died:
-        return f"Did not run: {died['died']}."
+        return f"Did not run: {died}."
     broken = next((r for r in run.records.values() if r.error and not r.reports), None)
     error = record.error if record and record.error else None
     if broken and broken.cell != cell:
@@ -139,9 +144,9 @@ def _status(run: Run, verdicts: list[Verdict], tampered: bool) -> tuple[str, str
         last = list(run.records.values())[-1:]
         where = f"in the cell {last[0].cell}: {last[0].error}" if last else "before the first cell"
         return "crashed", f"The run broke off {where}; what ran before it counts."
-    died = [report[""]["died"] for report in (reports_of(run, cell) for cell in run.records) if "" in report]
+    died = next(filter(None, (_death(run, cell) for cell in run.records)), None)
     if died:
-        return "crashed", f"In a part {died[0]}; what ran before it, and the other parts, count."
+        return "crashed", f"In a part {died}; what ran before it, and the other parts, count."
     if tampered:
         return "needs review", "A check did not run as it was written: see the flags."
     if all(verdict.diagnosis == NOT_ATTEMPTED_YET for verdict in verdicts):

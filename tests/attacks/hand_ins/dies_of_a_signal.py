@@ -1,0 +1,6 @@
+# bombs: dies of a signal
+# total: 0
+# status: crashed
+
+import os
+os.kill(os.getpid(), 9)

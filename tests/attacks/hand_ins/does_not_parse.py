@@ -1,0 +1,7 @@
+# patches: does not parse
+# total: 0
+# status: graded
+
+### RIGHT
+
+def (:

@@ -1,0 +1,6 @@
+# bombs: hangs at once
+# total: 0
+# status: partly (timeout)
+
+while True:
+    pass

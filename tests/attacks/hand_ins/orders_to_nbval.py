@@ -1,0 +1,6 @@
+# patches: orders to nbval
+# total: 3
+# status: graded
+
+# NBVAL_SKIP
+### RIGHT

@@ -1,0 +1,10 @@
+# patches: raises from outside Exception
+# total: 0
+# status: crashed
+
+def meanwhile():
+    class B(BaseException): pass
+    raise B()
+
+
+### WRONG

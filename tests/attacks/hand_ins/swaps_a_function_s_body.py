@@ -1,0 +1,8 @@
+# patches: swaps a function's body
+# total: 3
+# status: graded
+# flag: body
+
+from helpers.exercises import x1
+x1._toy.__code__ = (lambda *a, **k: 1 / 0).__code__
+### RIGHT

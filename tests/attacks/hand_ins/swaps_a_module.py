@@ -1,0 +1,8 @@
+# patches: swaps a module
+# total: 3
+# status: graded
+# flag: sys.modules
+
+import sys, types
+sys.modules['helpers.exercises.run'] = types.ModuleType('x')
+### RIGHT

@@ -1,0 +1,7 @@
+# bombs: takes all memory bit by bit
+# total: 0
+# status: graded
+
+x = []
+while True:
+    x.append(bytearray(b'x') * (1 << 28))
