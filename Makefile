@@ -7,7 +7,7 @@ JOBS ?= 2
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help lab test test-fast test-all install-deepspeed deepspeed build format clean
+.PHONY: help lab lint test test-fast test-all install-deepspeed deepspeed install-triton triton build format clean
 .DEFAULT_GOAL := help
 
 help:
@@ -50,6 +50,13 @@ install-deepspeed: $(READY)
 
 deepspeed: install-deepspeed
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest tests/test_deepspeed.py
+
+# Triton is an optional extra of lab 09 (286 MB). Without a GPU its interpreter runs the kernels.
+install-triton: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[triton]'
+
+triton: install-triton
+	$(BIN)/python -m pytest tests/test_triton.py
 
 # What `make test` samples runs whole here: every cell of every untouched lab, every source as a plain script.
 test-all: lint

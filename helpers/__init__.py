@@ -12,6 +12,7 @@ os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 from .chooser import choose
 from .claims import Claims
 from .collectives import Collective, Collectives
+from .compiler import why_no_compiler, written_kernels
 from .count import TENANTS
 from .data import digits, english, python_source
 from .deepspeed_config import deepspeed_config
@@ -19,6 +20,7 @@ from .device import device_name, pick_device, rank_device, supports
 from .exercises import check
 from .figures import COLOURS, range_ruler, show, tenant_bars
 from .formats import FORMATS
+from .kept import kept_bytes
 from .linear_log import LinearLog
 from .memory import MemoryMeter
 from .microscaling import E2M1, floor_power_of_two, in_blocks, to_e2m1
@@ -33,6 +35,7 @@ from .ranks import RankError, RankRun, run_ranks
 from .recipe_script import training_script
 from .tables import peak_table, stage_table, tenant_table
 from .timing import compare, measure
+from .traffic import traffic
 from .units import GiB, KiB, MiB, human_bytes
 from .widgets.bit_explorer import explain_bits, explore_bits
 from .widgets.explore import explore
@@ -41,8 +44,9 @@ from .widgets.memory_calculator import explore_memory
 
 # transformers has renamed gradient checkpointing; PEFT, and labs that run with older versions, use the old name.
 warnings.filterwarnings("ignore", message="`(is_)?gradient_checkpointing", category=FutureWarning)
-# Libraries that transformers imports where it finds them report kernels that this machine cannot load.
-for _name in ("torchao", "torch.utils._pytree", "bitsandbytes"):
+# Libraries that transformers imports where it finds them report kernels that this machine cannot load; the compiler
+# reports graph breaks and recompilations, which lab 09 counts and shows.
+for _name in ("torchao", "torch.utils._pytree", "bitsandbytes", "torch._dynamo", "torch.fx.experimental"):
     logging.getLogger(_name).setLevel(logging.ERROR)
 
 __all__ = [
@@ -84,6 +88,7 @@ __all__ = [
     "floor_power_of_two",
     "human_bytes",
     "in_blocks",
+    "kept_bytes",
     "lab_report",
     "measure",
     "measure_recipe",
@@ -103,5 +108,8 @@ __all__ = [
     "tenant_bars",
     "tenant_table",
     "to_e2m1",
+    "traffic",
     "training_script",
+    "why_no_compiler",
+    "written_kernels",
 ]

@@ -19,6 +19,7 @@ import functools
 import gc
 import html
 import pickle
+import sys
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -99,6 +100,8 @@ class _Session:
             stack.callback(self.flush)
         self.began = _clock()
         if self.counting:
+            if "torch._dynamo" in sys.modules:  # else nothing has been compiled, and to import it takes seconds
+                stack.enter_context(torch.compiler.set_stance("force_eager"))
             stack.enter_context(self._saved_hooks)
             stack.enter_context(self.count)
         _here.session = self
@@ -175,7 +178,8 @@ class MemoryMeter:
     >>> print(meter)  # doctest: +SKIP
 
     Meters nest: one inside another measures its own block, and knows the tenants of both. Memory that other threads
-    allocate is not seen. `torch.func` works inside only with `by_tenant=False`: it admits no hooks on saved tensors.
+    allocate is not seen. `torch.func` works inside only with `by_tenant=False`: it admits no hooks on saved tensors. A
+    function that `torch.compile` has made runs uncompiled inside, except with `by_tenant=False`.
 
     Args:
         model: whose parameters and buffers to recognise.

@@ -6,6 +6,7 @@ import gc
 import pickle
 import threading
 import time
+import warnings
 
 from helpers import TENANTS, MemoryMeter, MiB, SmallCNN, SmallGPT, ViT, digits, pick_device, state_bytes
 from helpers.count import state_tensors
@@ -460,6 +461,20 @@ def test_a_compiled_model_is_measured_compiled_and_says_what_is_hidden():
     assert meter.at_peak["activations"] == 0
     assert "compiled" in str(meter)
     assert meter.largest["gradients"] == sum(p.nbytes for p in model.parameters())
+
+
+def test_a_compiled_function_is_measured_quietly(capfd):
+    compiled = torch.compile(lambda x: (x.sin() + 1).cos(), backend="aot_eager")
+    x = torch.randn(2**16)
+    compiled(x)
+    for by_tenant in (True, False):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            with MemoryMeter(by_tenant=by_tenant) as meter:
+                compiled(x)
+        assert meter.peak_bytes >= 2 * x.nbytes
+        assert bool(meter.at_peak["inputs and other"]) is by_tenant
+    assert capfd.readouterr().err == ""
 
 
 def test_peak_only_agrees_and_tells_no_tenants_apart():

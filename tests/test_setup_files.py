@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
-UNPINNED = ("deepspeed",)  # extras that the course runs without
+UNPINNED = ("deepspeed", "triton")  # extras that the course runs without
 
 
 def pins():

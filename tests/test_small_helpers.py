@@ -4,6 +4,7 @@ import math
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 
 from helpers import (
     TENANTS,
@@ -23,6 +24,7 @@ from helpers import (
     floor_power_of_two,
     human_bytes,
     in_blocks,
+    kept_bytes,
     measure,
     pick_device,
     range_ruler,
@@ -30,6 +32,9 @@ from helpers import (
     tenant_bars,
     tenant_table,
     to_e2m1,
+    traffic,
+    why_no_compiler,
+    written_kernels,
 )
 from helpers.device import device_name
 from helpers.figures import memory_timeline, to_png
@@ -236,3 +241,50 @@ def test_linear_log_sees_inputs_weights_and_gradients_of_each_step():
 def test_range_ruler_renders():
     sizes = torch.logspace(-8, 2, 50).numpy()
     assert to_png(range_ruler(sizes, 2**-9, 2**-6, 448, "a format", (-30, 20)))
+
+
+def test_traffic_counts_what_operations_read_and_write():
+    x, row = torch.randn(64, 32), torch.randn(32)
+    moved = traffic(lambda: (x * 2).add_(x).t().expand(32, 64) + row[:, None])
+    assert [name for name, _, _ in moved.rows] == ["mul", "add_", "add"]  # views move nothing
+    assert [(read / x.nbytes, written / x.nbytes) for _, read, written in moved.rows[:2]] == [(1, 1), (2, 1)]
+    assert moved.rows[2][1:] == (x.nbytes + row.nbytes, x.nbytes)
+    assert traffic(lambda: x * x).nbytes == 2 * x.nbytes  # x is read once
+    assert traffic(lambda: x + row.expand(64, 32)).nbytes == 2 * x.nbytes + row.nbytes
+    assert traffic(torch.empty, 5).nbytes == 0
+    assert "3 operations move 7.02" in moved.table(x.nbytes)
+
+
+def test_traffic_of_a_backward_pass():
+    x = torch.randn(64, requires_grad=True)
+    assert len(traffic(lambda: x.exp().sum().backward()).rows) > len(traffic(lambda: x.exp().sum()).rows)
+
+
+@pytest.mark.parametrize("backend", [None, "aot_eager"])
+def test_kept_bytes_are_those_autograd_keeps(backend):
+    x, w = torch.randn(8, 4), torch.randn(4, 4, requires_grad=True)
+
+    def forward():
+        return (x @ w).sigmoid()
+
+    run = torch.compile(forward, backend=backend) if backend else forward
+    assert kept_bytes(run, besides=(x, w)) == 8 * 4 * 4  # the sigmoid's result
+    assert kept_bytes(run) == 8 * 4 * 4 + x.nbytes
+
+
+def test_what_the_compiler_misses_is_said(monkeypatch):
+    monkeypatch.setattr("helpers.compiler.shutil.which", lambda name: None)
+    for kind, word in (("cpu", "g++"), ("cuda", "iton" if find_spec("triton") is None else "gcc")):
+        monkeypatch.setattr("helpers.compiler.pick_device", lambda kind=kind: torch.device(kind))
+        assert word in why_no_compiler()
+    monkeypatch.setattr("helpers.compiler.pick_device", lambda: torch.device("cpu"))
+    monkeypatch.setattr("helpers.compiler.shutil.which", lambda name: name)
+    assert why_no_compiler() is None
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(why_no_compiler() is not None, reason=f"torch.compile makes no kernels: {why_no_compiler()}")
+def test_written_kernels_are_shown():
+    kernels = written_kernels(lambda x: torch.relu(x * 2 + 1), torch.randn(4096, device=pick_device()))
+    assert len(kernels) == 1
+    assert kernels[0].count("load") == kernels[0].count("store") == 1

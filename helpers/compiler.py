@@ -1,0 +1,39 @@
+"""Whether torch.compile can work here, and what it wrote."""
+
+import importlib.util
+import os
+import re
+import shutil
+from collections.abc import Callable
+
+import torch
+
+from .device import pick_device
+
+
+def why_no_compiler() -> str | None:
+    """Say in a few words what `torch.compile` would miss on this machine; None when nothing is missing.
+
+    Kernels for a CPU need a C++ compiler; those for an NVIDIA GPU need Triton and a C compiler.
+    """
+    device = pick_device()
+    if device.type == "cuda" and importlib.util.find_spec("triton") is None:
+        return "Triton is not installed"
+    names = {"cpu": ("g++", "clang++", "cl"), "cuda": ("gcc", "clang", "cl")}.get(device.type, ())
+    named = os.environ.get("CXX" if device.type == "cpu" else "CC")
+    if names and not any(map(shutil.which, (named, *names) if named else names)):
+        return f"there is no compiler ({', '.join(names)}) on the path"
+    return None
+
+
+def written_kernels(fn: Callable[..., object], *args: object) -> list[str]:
+    """Compile `fn` (a plain function) afresh, run it once, and return the source of the kernels made for it.
+
+    C++ on a CPU, Triton on an NVIDIA GPU. Only the body of each kernel is returned, without what is included around it.
+    """
+    from torch._inductor.utils import run_and_get_code
+
+    _, modules = run_and_get_code(torch.compile(fn), *args)
+    text = "\n".join(modules)
+    cpp = re.findall(r'extern "C".*?(?=\n\'\'\'|\n""")', text, re.DOTALL)
+    return cpp or re.findall(r"^def triton_.*?(?=\n\'\'\')", text, re.DOTALL | re.MULTILINE)
