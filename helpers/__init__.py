@@ -9,6 +9,11 @@ import warnings
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
+import torch
+
+if not torch.cuda.is_available():  # Triton looks when it is imported: here its interpreter runs kernels (lab 09)
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
 from .chooser import choose
 from .claims import Claims
 from .collectives import Collective, Collectives

@@ -23,7 +23,8 @@ for rows, width in ((1, 1), (3, 128), (7, 200), (64, 513)):
         torch.manual_seed(rows)
         x, residual = (torch.randn(rows, width, device=device).to(dtype) for _ in range(2))
         weight = torch.rand(width, device=device).to(dtype)
-        for mine, exact in zip(triton_add_norm(x, residual, weight), add_norm(x.double(), residual.double(), weight.double())):
+        exact_pair = add_norm(x.double(), residual.double(), weight.double())
+        for mine, exact in zip(triton_add_norm(x, residual, weight), exact_pair):
             assert mine.dtype == dtype and mine.shape == x.shape
             off = (mine.double() - exact).norm() / exact.norm()
             assert off <= torch.finfo(dtype).eps, (rows, width, dtype, off)

@@ -3,6 +3,7 @@
 Written by `python -m helpers build`; change the source, not this file.
 """
 
+import contextlib
 import importlib.util
 import io
 import json
