@@ -13,6 +13,7 @@ import tempfile
 import time
 import warnings
 from helpers import COLOURS, Claims, MemoryMeter, Prediction, Recipe, check, compare, device_name, explore, human_bytes, kept_bytes, measure, pick_device, plan_deep, show, traffic, why_no_compiler, written_kernels
+from helpers.planner.catalog import find_model
 import torch
 import torch.nn.functional as F
 from matplotlib.figure import Figure
@@ -37,7 +38,7 @@ def chunked_cross_entropy(hidden, weight, labels, chunk):
                 logits = (rows @ weight.t()).float()
                 total += F.cross_entropy(logits, truth, reduction="sum")  # leaves out -100
                 gradient = logits.softmax(-1)
-                gradient[torch.arange(len(truth)), truth.clamp(min=0)] -= 1
+                gradient[torch.arange(len(truth), device=truth.device), truth.clamp(min=0)] -= 1
                 gradient[truth == -100] = 0
                 gradient = gradient.to(rows.dtype)
                 if sums[0] is not None:
