@@ -34,9 +34,12 @@ def _parser() -> argparse.ArgumentParser:
     grade = commands.add_parser("grade", help="grade a folder of hand-ins, one folder a student")
     grade.add_argument("submissions", type=Path, metavar="SUBMISSIONS")
     grade.add_argument("--out", type=Path, required=True, metavar="DIR", help="where gradebook and pages go")
-    grade.add_argument("--seed", type=int, help="repeat a run; default: a fresh one")
+    grade.add_argument("--seed", type=int, help="repeat a run; default: that of the run in --out, or a fresh one")
     grade.add_argument("--jobs", type=int, default=1, metavar="N", help="hand-ins graded at a time")
     grade.add_argument("--timeout", type=float, default=120, metavar="S", help="seconds one cell may take")
+    grade.add_argument("--fresh", action="store_true", help="forget the results in --out and draw a new seed")
+    grade.add_argument("--regrade", metavar="NAME", help="run these students again (* and ? match), changed or not")
+    grade.add_argument("--roster", type=Path, metavar="CSV", help="who is who: columns folder, name, id, email")
     return parser
 
 
@@ -48,8 +51,8 @@ def main(argv: list[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")
     try:
         return _run(args)
-    except KeyboardInterrupt:
-        print("Interrupted.", file=sys.stderr)
+    except KeyboardInterrupt as interrupt:
+        print(str(interrupt) or "Interrupted.", file=sys.stderr)
         return 130
     except ModuleNotFoundError as error:  # building and grading need more than the labs do
         return _fail(f"This command needs the package {error.name}: python -m pip install {error.name}")
@@ -94,7 +97,8 @@ def _run(args: argparse.Namespace) -> int:
     from .course.grade import GradeError, grade
 
     try:
-        grade(args.submissions, args.out, seed=args.seed, jobs=args.jobs, timeout=args.timeout)
+        settings = {key: value for key, value in vars(args).items() if key != "command"}
+        grade(**settings)
     except GradeError as error:
         return _fail(str(error))
     return 0

@@ -1,63 +1,86 @@
-"""Write results for people: a gradebook for the instructor, a page for each student."""
+"""Write all that a run has to say. Every file is written whole or not at all."""
 
-import csv
-import hashlib
-import os
-import re
-from collections.abc import Iterable
-from io import StringIO
-from itertools import groupby
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 
-import jinja2
-
+from ..build import make_notebook
+from ..source import Source, sources
+from .class_page import class_page
+from .collect import reference_hand_in
+from .conditions import Conditions
+from .exports import junit, results_json
+from .feedback import by_student, feedback, page_name
+from .gradebook import gradebook
+from .lms import canvas, moodle
+from .resemblance import Pair, resembling_pairs
 from .result import Result
-
-_PAGES = jinja2.Environment(loader=jinja2.PackageLoader(__package__, "."), autoescape=True, trim_blocks=True)
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write `text` to `path` so that readers see the old file or the new one, never half of it."""
-    draft = path.with_name(path.name + ".part")
-    draft.write_text(text, encoding="utf-8", errors="backslashreplace", newline="")
-    os.replace(draft, path)
+from .roster import Person
+from .whole_file import write_whole
 
 
-def gradebook(results: Iterable[Result], seed: int) -> str:
-    """Return the gradebook as CSV: a row a student and exercise, a column a check."""
-    results = list(results)
-    checks = list(dict.fromkeys(f"{r.exercise}.{v.check}" for r in results for v in r.verdicts))
-    header = ["student", "exercise", "status", "total", "max", *checks, "seed", "reason"]
-    out = StringIO()
-    writer = csv.DictWriter(out, header, restval="")
-    writer.writeheader()
-    for r in results:
-        row = {"student": _inert(r.student), "exercise": r.exercise, "status": r.status, "total": r.total}
-        row |= {"max": r.maximum, "seed": seed, "reason": _inert(r.reason)}
-        writer.writerow(row | {f"{r.exercise}.{v.check}": v.points for v in r.verdicts})
-    return out.getvalue()
+@dataclass
+class Report:
+    """The files of a run, in the folder `out`.
+
+    Args:
+        planned: how many hand-ins there are.
+        roster: the students by folder; empty where there is none.
+    """
+
+    out: Path
+    conditions: Conditions
+    planned: int
+    roster: Mapping[str, Person] = field(default_factory=dict)
+
+    def update(self, results: list[Result], student: str) -> None:
+        """Write what is known so far: the gradebook and the page of `student`."""
+        write_whole(self.out / "gradebook.csv", gradebook(results, self.conditions))
+        self._page(student, [r for r in results if r.student == student])
+
+    def write(self, results: list[Result]) -> None:
+        """Write everything.
+
+        Hand-ins that resemble each other are flagged. That is no property of one hand-in, so it is not stored with it.
+        """
+        pairs = [pair for source in sources() if source.graded for pair in _pairs(source, results)]
+        results = [replace(r, flags=[*r.flags, *_flags(r, pairs)]) for r in results]
+        for student, theirs in by_student(results).items():
+            self._page(student, theirs)
+        files = {
+            "gradebook.csv": gradebook(results, self.conditions),
+            "canvas.csv": canvas(results, self.roster),
+            "moodle.csv": moodle(results, self.roster),
+            "results.json": results_json(results, self.conditions),
+            "junit.xml": junit(results, self.conditions),
+            "class.html": class_page(results, pairs, self.conditions, self.planned),
+        }
+        for name, text in files.items():
+            write_whole(self.out / name, text)
+
+    def _page(self, student: str, results: list[Result]) -> None:
+        folder = self.out / "feedback"
+        folder.mkdir(exist_ok=True)
+        write_whole(folder / page_name(student), feedback(student, results, self.conditions))
 
 
-def _inert(text: str) -> str:
-    """Keep a spreadsheet from taking a student's words for a formula."""
-    return f"'{text}" if text[:1] in ("=", "+", "-", "@") else text
+@cache
+def _stub(source: Source) -> tuple[str, ...]:
+    cells = make_notebook(source, solved=False).cells
+    return tuple(cell.source for cell in cells if cell.metadata.get("nbgrader", {}).get("solution"))
 
 
-def page_name(student: str) -> str:
-    """Return a file name for a student's page: readable, safe on every system, different for different students."""
-    plain = re.sub(r"[^\w-]+", "_", student, flags=re.ASCII).strip("_")[:80] or "student"
-    digest = hashlib.sha256(student.encode(errors="backslashreplace")).hexdigest()[:6]
-    return f"{plain}.html" if plain == student else f"{plain}-{digest}.html"
+def _pairs(source: Source, results: list[Result]) -> list[Pair]:
+    hand_ins = [(r.student, r.answers) for r in results if r.exercise == source.exercise and r.answers]
+    solution = reference_hand_in(source).answers.values()
+    return resembling_pairs(source.exercise, hand_ins, _stub(source), solution)
 
 
-def feedback(student: str, results: list[Result], seed: int) -> str:
-    """Return a student's page: what was reached, what to look at, the answers beside it."""
-    return _PAGES.get_template("feedback.html").render(student=student, results=results, seed=seed)
-
-
-def write_reports(results: list[Result], out: Path, seed: int) -> None:
-    """Write `gradebook.csv` and one page a student under `out`."""
-    write_whole(out / "gradebook.csv", gradebook(results, seed))
-    (out / "feedback").mkdir(exist_ok=True)
-    for student, theirs in groupby(results, key=lambda r: r.student):
-        write_whole(out / "feedback" / page_name(student), feedback(student, list(theirs), seed))
+def _flags(result: Result, pairs: list[Pair]) -> list[str]:
+    mine = [p for p in pairs if p.exercise == result.exercise and result.student in (p.first, p.second)]
+    others = [(p.second if p.first == result.student else p.first, p.share) for p in mine]
+    flags = [f"resembles the published solution ({share:.0%})" for name, share in others if name is None]
+    named = [f"{name} ({share:.0%})" for name, share in others if name is not None]
+    more = f" and {len(named) - 3} more" if len(named) > 3 else ""
+    return flags + ([f"resembles {', '.join(named[:3])}{more}"] if named else [])
