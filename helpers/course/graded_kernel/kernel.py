@@ -13,6 +13,7 @@ import os
 import re
 import secrets
 import sys
+from collections.abc import Iterator
 from multiprocessing import connection, forkserver, get_context
 from typing import Any
 
@@ -60,13 +61,20 @@ class GradingKernel(Kernel):
         reply, theirs = STARTED.Pipe(duplex=False)
         token = secrets.token_hex(16).encode()
         process = STARTED.Process(target=run_part, args=(theirs, token, self.cells, part, seed))
-        process.start()
+        try:
+            process.start()
+        except OSError as error:  # an earlier answer took away what starting takes
+            self._show({"died": f"could not be started any more ({error.strerror})"})
+            return
         theirs.close()
+        complete = False
         for report in _reports(reply, process.sentinel, token):
-            self._show(report)
+            complete = report is None
+            if report is not None:
+                self._show(report)
         process.join(5)
-        if process.exitcode != 0:
-            process.kill()
+        process.kill()
+        if not complete:
             self._show({"died": f"the process that ran this part ended by itself (exit code {process.exitcode})"})
 
     def _show(self, report: dict[str, Any]) -> None:
@@ -74,8 +82,11 @@ class GradingKernel(Kernel):
         self.send_response(self.iopub_socket, "display_data", {"data": data, "metadata": {}, "transient": {}})
 
 
-def _reports(reply: Any, ended: int, token: bytes) -> Any:
-    """Yield the reports that come, until the process closes its end or ends; what bears no token is no report."""
+def _reports(reply: Any, ended: int, token: bytes) -> Iterator[dict[str, Any] | None]:
+    """Yield the reports that come until the process ends, and None if it says that these were all.
+
+    What bears no token is no report.
+    """
     while True:
         ready = connection.wait([reply, ended])
         try:
@@ -83,6 +94,9 @@ def _reports(reply: Any, ended: int, token: bytes) -> Any:
                 return
             message = reply.recv_bytes(LONGEST)
         except (EOFError, OSError):  # closed, or longer than any evidence
+            return
+        if message == token:
+            yield None
             return
         if message.startswith(token):
             yield json.loads(message[len(token) :])

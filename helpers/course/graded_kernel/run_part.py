@@ -39,7 +39,7 @@ def run_part(reply: Connection, token: bytes, cells: Cells, part: str, seed: int
         report["evidence"] = {"stopped": stopped} if missing else probe(check, answers, seed)
         report |= {"changed_meanwhile": GUARD.restore(), "heard": watch.heard}
         reply.send_bytes(token + json.dumps(report).encode())
-    reply.close()
+    reply.send_bytes(token)  # all said
     os._exit(0)  # no exit handlers: they might be the answer's
 
 

@@ -1,6 +1,6 @@
 # thefts: removes all there is
 # total: 0
-# status: graded
+# status: crashed
 # flag: shutil
 
 import shutil
