@@ -9,11 +9,7 @@ import warnings
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
-import torch
-
-if not torch.cuda.is_available():  # Triton looks when it is imported: here its interpreter runs kernels (lab 09)
-    os.environ.setdefault("TRITON_INTERPRET", "1")
-
+from .carried import Carried, script_as_notebook
 from .chooser import choose
 from .claims import Claims
 from .collectives import Collective, Collectives
@@ -22,11 +18,11 @@ from .count import TENANTS
 from .data import digits, english, python_source
 from .deepspeed_config import deepspeed_config
 from .device import device_name, pick_device, rank_device, supports
+from .digit_files import DigitFiles, decode, turn
 from .exercises import check
 from .figures import COLOURS, range_ruler, show, tenant_bars
 from .formats import FORMATS
-from .kept import kept_bytes
-from .linear_log import LinearLog
+from .loader_timeline import LoaderTimeline
 from .memory import MemoryMeter
 from .microscaling import E2M1, floor_power_of_two, in_blocks, to_e2m1
 from .models import SmallCNN, SmallGPT, ViT
@@ -60,12 +56,14 @@ __all__ = [
     "FORMATS",
     "TENANTS",
     "CachingAllocator",
+    "Carried",
     "Claims",
     "Collective",
     "Collectives",
+    "DigitFiles",
     "GiB",
     "KiB",
-    "LinearLog",
+    "LoaderTimeline",
     "MemoryMeter",
     "MiB",
     "OutOfMemory",
@@ -80,6 +78,7 @@ __all__ = [
     "choose",
     "compare",
     "count_parameters",
+    "decode",
     "deepspeed_config",
     "device_name",
     "digits",
@@ -106,6 +105,7 @@ __all__ = [
     "range_ruler",
     "rank_device",
     "run_ranks",
+    "script_as_notebook",
     "show",
     "stage_table",
     "state_bytes",
@@ -115,6 +115,5 @@ __all__ = [
     "to_e2m1",
     "traffic",
     "training_script",
-    "why_no_compiler",
-    "written_kernels",
+    "turn",
 ]
