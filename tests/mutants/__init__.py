@@ -6,7 +6,7 @@ replacement that no longer fits fails the tests.
 
 import importlib
 import inspect
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 
 from helpers.exercises.base import Part, Verdict
@@ -48,18 +48,20 @@ def run_answers(source: str) -> dict:
 _EXPECTED: dict = {}
 
 
-def verdicts(part_name: str, names: dict, seed: int = 0) -> list[Verdict]:
-    """Judge the answers in `names` for one part, as grading does."""
+def verdicts(part_name: str, names: dict, seed: int = 0, only: str = "") -> list[Verdict]:
+    """Judge the answers in `names` for one part, as grading does; by one of its checks if `only` names it."""
     part: Part = find_part(part_name)
     if (part_name, seed) not in _EXPECTED:
         _EXPECTED[part_name, seed] = reference_evidence(part, seed)
+    if only:
+        part = replace(part, checks=tuple(check for check in part.checks if check.name() == only))
     seen = gather(part, tuple(names[answer] for answer in part.answers), seed)
     return judge(part, seen, _EXPECTED[part_name, seed])
 
 
 def assert_rejected(mutant: Mutant) -> None:
     """The check meant for `mutant` sees it for what it is, and does not stumble over an exception."""
-    verdict = next(v for v in verdicts(mutant.part, run_answers(mutant.source())) if v.check == mutant.rejected_by)
+    (verdict,) = verdicts(mutant.part, run_answers(mutant.source()), only=mutant.rejected_by)
     assert not verdict.passed
     assert verdict.points == 0
     if mutant.raises:
