@@ -34,7 +34,7 @@ from .predict import Prediction
 from .progress import lab_report
 from .ranks import RankError, RankRun, run_ranks
 from .recipe_script import training_script
-from .tables import peak_table, stage_table, tenant_table
+from .tables import peak_table, stage_table, tenant_table, text_table
 from .timing import compare, measure
 from .traffic import traffic
 from .units import GiB, KiB, MiB, human_bytes
@@ -112,8 +112,7 @@ __all__ = [
     "supports",
     "tenant_bars",
     "tenant_table",
-    "to_e2m1",
-    "traffic",
+    "text_table",
     "training_script",
     "turn",
 ]

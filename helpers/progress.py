@@ -9,7 +9,7 @@ server are remembered, so building, testing and grading leave no trace.
 import contextlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import date
 from pathlib import Path
@@ -18,13 +18,22 @@ from .claims import Claims, Measurement
 from .figures import in_notebook
 
 _ROOT = Path(__file__).parent.parent
-_PAGE = """<!doctype html>
+Section = str | Sequence[Sequence[str]]  # words, or a table whose first row is its header
+_HEAD = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>Lab report</title><style>
-body { font: 13px/1.35 system-ui, sans-serif; max-width: 62em; margin: 2em auto; padding: 0 1em; color: #222 }
-h2 { font-size: 1.1em; margin: 1.2em 0 .2em } table { border-collapse: collapse; width: 100% }
-td, th { text-align: left; padding: .1em .6em .1em 0; border-bottom: 1px solid #ddd; vertical-align: top }
-.no { color: #a33b00 } .yes { color: #00694d }
-</style></head><body><h1>Lab report</h1>
+body { max-width: 62em; margin: 2em auto; padding: 0 1em; font: 13px/1.35 system-ui, sans-serif }
+</style></head><body>
+"""
+_BODY = """<style>
+.report h2 { font-size: 1.1em; margin: 1.2em 0 .2em } .report table { border-collapse: collapse; width: 100% }
+.report td, .report th { text-align: left; padding: .1em .6em .1em 0; border-bottom: 1px solid #ddd }
+.report .no { color: #a33b00 } .report .yes { color: #00694d }
+</style><div class="report"><h1>Lab report</h1>
+{% for title, section in sections.items() %}<h2>{{ title }}</h2>
+{% if section is string %}<p>{{ section }}</p>{% else %}<table>
+{% for row in section %}{% set tag = 'th' if loop.first else 'td' %}<tr>
+{%- for cell in row %}<{{ tag }}>{{ cell }}</{{ tag }}>{% endfor %}</tr>
+{% endfor %}</table>{% endif %}{% endfor %}
 <p>{{ total }} claims put to the test in {{ labs|length }} lab{{ 's' if labs|length != 1 }}:
 {{ held }} held, {{ total - held }} did not.
 Written on {{ today }}. A claim that did not hold on one model and one machine may hold on another.</p>
@@ -32,8 +41,9 @@ Written on {{ today }}. A claim that did not hold on one model and one machine m
 <table><tr><th>claim</th><th>said</th><th>measured on</th><th>measured</th><th>verdict</th></tr>
 {% for row in lab.rows %}<tr>{% for cell in row.cells() %}
 <td{% if loop.last %} class="{{ 'yes' if row.held else 'no' }}"{% endif %}>{{ cell }}</td>{% endfor %}</tr>
-{% endfor %}</table>{% endfor %}</body></html>
+{% endfor %}</table>{% endfor %}</div>
 """
+_TAIL = "</body></html>\n"
 
 
 @dataclass(frozen=True)
@@ -51,21 +61,28 @@ class LabReport:
 
     Attributes:
         labs: the names of the labs it is made of.
+        sections: what stands above the claims, by title.
         html: the page; it needs nothing but itself.
     """
 
-    def __init__(self, labs: Sequence[_Lab]) -> None:
+    def __init__(self, labs: Sequence[_Lab], sections: Mapping[str, Section] | None = None) -> None:
         from jinja2 import Environment
 
         rows = [row for lab in labs for row in lab.rows]
         held = sum(row.held for row in rows)
-        page = Environment(autoescape=True).from_string(_PAGE)
+        page = Environment(autoescape=True).from_string(_BODY)
         self.labs = [lab.name for lab in labs]
-        self.html = page.render(labs=labs, total=len(rows), held=held, today=date.today().isoformat())
+        self.sections = dict(sections or {})
+        today = date.today().isoformat()
+        self._body = page.render(labs=labs, sections=self.sections, total=len(rows), held=held, today=today)
+        self.html = _HEAD + self._body + _TAIL
         self._words = f"Lab report: {len(rows)} claims in {len(labs)} lab{'s' * (len(labs) != 1)}, {held} held"
 
     def __repr__(self) -> str:
         return self._words
+
+    def _repr_html_(self) -> str:
+        return self._body
 
     def save(self, path: str | Path) -> None:
         """Write the page to `path`."""
@@ -111,7 +128,12 @@ def remember(rows: Sequence[Measurement]) -> None:
         part.replace(path)
 
 
-def lab_report(claims: Claims) -> LabReport:
-    """Return the page of all labs that are remembered, with the `claims` of this one."""
+def lab_report(claims: Claims, sections: Mapping[str, Section] | None = None) -> LabReport:
+    """Return the page of all labs that are remembered, with the `claims` of this one.
+
+    Args:
+        claims: of the notebook that runs.
+        sections: what to put above them: title -> words, or rows of cells, the first of them the header.
+    """
     kept = _read(_file()) | {_lab_here(): list(claims.rows)}
-    return LabReport([_Lab(lab, rows) for lab, rows in kept.items() if rows])
+    return LabReport([_Lab(lab, rows) for lab, rows in kept.items() if rows], sections)

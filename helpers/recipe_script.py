@@ -107,6 +107,7 @@ def _imports(recipe: Recipe, style: str, sharded: bool) -> str:
         if sharded:
             names = ["CPUOffloadPolicy"] if recipe.offload == "all" else []
             names += ["MixedPrecisionPolicy"] if recipe.precision == "bf16-amp" else []
+            third += ["from torch.distributed.device_mesh import init_device_mesh"]
             third += [f"from torch.distributed.fsdp import {', '.join([*names, 'fully_shard'])}"]
         else:
             third += ["from torch.nn.parallel import DistributedDataParallel"]
@@ -180,9 +181,8 @@ def _model(recipe: Recipe) -> str:
         targets = f", target_modules={list(recipe.lora_targets)!r}" if recipe.lora_targets else ""
         dropout = f", lora_dropout={recipe.lora_dropout}" if recipe.lora_dropout else ""
         settings = f'r={recipe.lora_rank}, lora_alpha={alpha}{dropout}{targets}, task_type="CAUSAL_LM"'
-        base = recipe.precision == "bf16"
-        cast = ", autocast_adapter_dtype=False)  # adapters in BF16, as planned" if base else ")"
-        lines += [f"    model = get_peft_model(model, LoraConfig({settings}){cast}"]
+        why = "  # PEFT keeps adapters in FP32, as planned" if recipe.precision == "bf16" else ""
+        lines += [f"    model = get_peft_model(model, LoraConfig({settings})){why}"]
     if recipe.checkpointing != "none":
         stride = {"every": "", "every-2": "[::2]", "every-3": "[::3]"}[recipe.checkpointing]
         lines += [
@@ -201,10 +201,9 @@ def _optimizer(recipe: Recipe, of: str) -> str:
 
 def _prepare(recipe: Recipe, sharded: bool) -> str:
     lines = ["def prepare(model, device, world):", '    """Place the model, and share it out."""']
-    lines += ["    model.to(device)"]
     if not sharded:
         wrap = "DistributedDataParallel(model, gradient_as_bucket_view=True)"
-        return "\n".join([*lines, f"    return {wrap} if world > 1 else model"])
+        return "\n".join([*lines, "    model.to(device)", f"    return {wrap} if world > 1 else model"])
     options = ["reshard_after_forward=False"] if recipe.shard == "zero2" else []
     if recipe.precision == "bf16-amp":
         policy = "MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)"
@@ -215,11 +214,12 @@ def _prepare(recipe: Recipe, sharded: bool) -> str:
     return "\n".join(
         [
             *lines,
-            "    if world > 1:",
-            "        for block in layers(model):",
-            f"            fully_shard(block{how})",
-            f"        fully_shard(model{how})  # what is outside the blocks",
-            "    return model",
+            "    if world == 1:",
+            "        return model.to(device)",
+            "    mesh = init_device_mesh(device.type, (world,))  # a shard goes to the GPU; the whole model stays on the host",
+            "    for block in layers(model):",
+            f"        fully_shard(block, mesh=mesh{how})",
+            f"    return fully_shard(model, mesh=mesh{how})  # what is outside the blocks",
         ]
     )
 
@@ -291,15 +291,18 @@ def _loop(recipe: Recipe, sharded: bool) -> str:
         step = ["scaler.step(optimizer)", "scaler.update()"] if amp == "torch.float16" else ["optimizer.step()"]
         lines += [f"        {line}" for line in [*step, "optimizer.zero_grad()"]]
     value = "loss.item() * ACCUMULATE" if recipe.accumulate > 1 else "loss.item()"
+    of = "rank 0's last micro-batch" if recipe.accumulate > 1 else "rank 0's batch"
     lines += [
         "        if rank == 0 and (i % 10 == 0 or i == steps - 1):",
-        f'            print(f"step {{i + 1}} of {{steps}}, {{world}} ranks: loss {{{value}:.4f}}", flush=True)',
+        f'            print(f"step {{i + 1}} of {{steps}}, {{world}} ranks: loss of {of} {{{value}:.4f}}", flush=True)',
         '    if device.type == "cuda":',
         '        print(f"rank {rank}: peak {torch.cuda.max_memory_allocated() / 2**30:.2f} GiB", flush=True)',
         "    if dist.is_initialized():",
         "        dist.barrier()",
+        "        backend = dist.get_backend()",
         "        dist.destroy_process_group()",
-        "        os._exit(0)  # freeing a gloo group can hang (PyTorch 2.13)",
+        '        if backend == "gloo":',
+        "            os._exit(0)  # freeing what is left of a gloo group can hang (PyTorch 2.13)",
     ]
     return "\n".join(lines)
 
@@ -333,6 +336,6 @@ def _trainer(recipe: Recipe) -> str:
         '        examples = [{"input_ids": row, "labels": row} for row in rows]',
         "        trainer = Trainer(model=make_model(args), args=arguments, train_dataset=examples)",
         "        result = trainer.train()",
-        '    print(f"{result.global_step} steps: loss {result.training_loss:.4f}")',
+        '    print(f"{result.global_step} steps: mean training loss over all of them {result.training_loss:.4f}")',
     ]
     return "\n".join(lines)

@@ -1,10 +1,20 @@
 """Tables that several labs print."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from .count import TENANTS
 from .memory import MemoryMeter
 from .units import human_bytes
+
+
+def text_table(rows: Sequence[Sequence[str]]) -> str:
+    """Return `rows` as aligned text, the first of them the header; the first column to the left, the others right."""
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    lines = [
+        [cell.rjust(w) if i else cell.ljust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))]
+        for row in rows
+    ]
+    return "\n".join("  ".join(line).rstrip() for line in lines)
 
 
 def stage_table(meter: MemoryMeter) -> str:

@@ -32,6 +32,19 @@ def test_shown_claims_are_kept_and_reported(claims, tmp_path, monkeypatch):
     assert [p.name for p in (tmp_path / "kept").iterdir()] == ["progress.json"]
 
 
+def test_the_report_shows_itself_with_its_sections(claims):
+    ladder = [["rung", "peak"], ["<0> FP32", "22 MiB"]]
+    report = lab_report(claims, {"The ladder": ladder, "The recipe": "bf16, batch 1"})
+    for text in (report.html, report._repr_html_()):
+        assert "<h2>The ladder</h2>" in text
+        assert "<th>peak</th>" in text
+        assert "<td>&lt;0&gt; FP32</td>" in text
+        assert "<p>bf16, batch 1</p>" in text
+        assert "halves the memory" in text
+    assert report.html.startswith("<!doctype html>")
+    assert "<body" not in report._repr_html_()
+
+
 @pytest.mark.parametrize("told", ["", "off", " OFF "])
 def test_off_keeps_nothing(claims, told, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

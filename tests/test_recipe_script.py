@@ -1,6 +1,7 @@
 """Exported training scripts: they compile, they say what the recipe says, and three of them run as they are."""
 
 import ast
+import contextlib
 import itertools
 import os
 import re
@@ -8,9 +9,12 @@ import subprocess
 import sys
 
 from helpers.planner import Recipe, RecipeError
+from helpers.planner.catalog import find_model
+from helpers.planner.simulate import build
 from helpers.recipe_script import training_script
 
 import pytest
+import torch
 
 RUNS = {
     "adapters, one process": (
@@ -22,6 +26,11 @@ RUNS = {
         Recipe("qwen2.5-0.5b", precision="bf16-amp", checkpointing="every", accumulate=2, batch=2),
         "trainer",
         1,
+    ),
+    "adapters, fully_shard, two processes": (
+        Recipe("llama-3.2-1b", lora_rank=8, accumulate=1, precision="bf16", ranks=2, shard="zero3"),
+        "pytorch",
+        2,
     ),
     "fully_shard, two processes": (
         Recipe("llama-2-7b", precision="bf16-amp", checkpointing="every-2", accumulate=2, ranks=2, shard="zero3"),
@@ -50,7 +59,7 @@ def test_script_runs_as_it_is(name, tmp_path):
         env=os.environ | offline,
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    losses = [float(x) for x in re.findall(r"loss (\d+\.\d+)", done.stdout)]
+    losses = [float(x) for x in re.findall(r"loss (?:of|over) [a-z0-9' -]*?(\d+\.\d+)", done.stdout)]
     assert losses, done.stdout
     assert all(0 < loss < 10 for loss in losses), done.stdout
     assert f"{ranks} ranks" in done.stdout or style == "trainer"
@@ -95,6 +104,22 @@ def test_scripts_of_many_recipes_are_clean(tmp_path):
         [sys.executable, "-m", "ruff", "check", *rules, str(tmp_path)], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout[-3000:]
+
+
+def test_the_script_keeps_adapters_as_the_plan_does():
+    """The planner simulates PEFT's default; a script that chose another dtype would not be the recipe planned."""
+    recipe = Recipe("gpt2", lora_rank=8)
+    model = build(recipe, find_model("gpt2"), lambda: (contextlib.nullcontext(), contextlib.nullcontext()))
+    assert {p.dtype for name, p in model.named_parameters() if "lora_" in name} == {torch.float32}
+    assert "autocast_adapter_dtype" not in training_script(recipe)
+
+
+def test_no_rank_takes_the_whole_model_to_its_gpu():
+    text = training_script(Recipe("gpt2", ranks=2, shard="zero3"))
+    before, _, after = text.partition("fully_shard(block")
+    assert after
+    assert ".to(device)" not in before.partition("def prepare")[2].partition("return model.to(device)")[2]
+    assert "if world == 1:\n        return model.to(device)" in before
 
 
 def test_script_says_what_the_recipe_says():

@@ -1,7 +1,12 @@
 """Plan a deep model from two shallow copies of it.
 
-The layers of a language model are alike, so what a training step needs grows by the same amount with each of them. Two
-plans of a few layers give that amount, and the line through them the whole model, in a fraction of the time.
+The layers of a language model are alike, so what a phase of a training step needs grows by the same amount with each of
+them. Two plans of a few layers give that amount, and the line through them the whole model, in a fraction of the time.
+
+A peak is the highest of several phases, and the highest of several lines is no line: with three layers the logits may
+be on top, with thirty the optimizer. So each phase has a line of its own. Where the peak of the phase that wins moves
+from one operation to another between the two copies, there is no line to trust: deeper copies are planned, and if
+these differ, too, there is no answer.
 """
 
 import json
@@ -10,11 +15,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from .catalog import find_model
+from .catalog import GPUS, Gpu, find_model
 from .recipe import Recipe, RecipeError
-from .report import Plan, plan_many
+from .report import Plan, least_seconds, plan_many
 
-SHORT = (3, 6)  # layers; with fewer, embedding and head make the peak
+SHORT, DEEPER = (3, 6), (6, 12)  # layers; with fewer, embedding and head make the peak
 
 
 @dataclass(frozen=True)
@@ -24,21 +29,52 @@ class DeepPlan:
     Attributes:
         allocated_bytes: the peak.
         reserved_bytes: what the allocator may reserve for it, at the upper end.
-        at_least_seconds: a step cannot take less on each GPU of the catalog.
+        phase: in which the peak is reached.
+        flops: of one optimizer step.
+        piece_traffic_bytes, update_traffic_bytes: memory traffic of a micro-batch, and of what is done once a step.
     """
 
     recipe: Recipe
     allocated_bytes: int
     reserved_bytes: int
-    at_least_seconds: dict[str, float]
+    phase: str
+    flops: int
+    piece_traffic_bytes: int
+    update_traffic_bytes: int
+
+    def at_least_seconds(self, gpu: Gpu, accumulate: int | None = None) -> float:
+        """Return the seconds that a step of `accumulate` micro-batches (default: the recipe's) cannot be faster than.
+
+        FLOPs and the traffic of a micro-batch grow with their number; the optimizer comes by once.
+        """
+        pieces = self.recipe.accumulate if accumulate is None else accumulate
+        traffic = pieces * self.piece_traffic_bytes + self.update_traffic_bytes
+        return least_seconds(self.recipe, self.flops * pieces / self.recipe.accumulate, traffic, gpu)
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """The same bound for each GPU of the catalog."""
+        return {name: self.at_least_seconds(gpu) for name, gpu in GPUS.items()}
 
 
 def plan_deep(recipes: Sequence[Recipe], progress: bool = False) -> list[DeepPlan]:
     """Plan each of `recipes`, all for Hugging Face models of the catalog, from copies of 3 and of 6 layers.
 
     Raises:
-        RecipeError: a model that has no number of layers to change.
+        RecipeError: a model that has no number of layers to change, or one whose peak moves as it grows deeper.
     """
+    lines = [_line(*each) for each in _pairs(recipes, SHORT, progress)]
+    unsure = [i for i, line in enumerate(lines) if line is None]
+    again = _pairs([recipes[i] for i in unsure], DEEPER, progress) if unsure else []
+    for i, each in zip(unsure, again, strict=True):
+        lines[i] = _line(*each)
+        if lines[i] is None:
+            raise RecipeError(f"{each[0].words}: the peak moves as the model grows deeper; plan it as it is.")
+    return lines
+
+
+def _pairs(recipes: Sequence[Recipe], short: tuple[int, int], progress: bool) -> list[tuple]:
+    """Return (recipe, depth, the two depths planned, their two plans) for each recipe."""
     depths, shallow = [], []
     with tempfile.TemporaryDirectory() as folder:
         for recipe in recipes:
@@ -47,19 +83,39 @@ def plan_deep(recipes: Sequence[Recipe], progress: bool = False) -> list[DeepPla
             if "num_hidden_layers" not in shape:
                 raise RecipeError(f"{recipe.model} has no num_hidden_layers: plan it as it is.")
             depths.append(shape["num_hidden_layers"])
-            for layers in SHORT:
+            for layers in short:
                 path = Path(folder) / f"{recipe.model}-{layers}.json"
                 path.write_text(json.dumps(shape | {"num_hidden_layers": layers, "layer_types": None}))
                 shallow.append(replace(recipe, model=str(path)))
         plans = plan_many(shallow, progress=progress)
-    return [_line(*each) for each in zip(recipes, depths, plans[::2], plans[1::2], strict=True)]
+    return [
+        (recipe, depth, short, *two)
+        for recipe, depth, *two in zip(recipes, depths, plans[::2], plans[1::2], strict=True)
+    ]
 
 
-def _line(recipe: Recipe, depth: int, few: Plan, more: Plan) -> DeepPlan:
-    def at_depth(a: float, b: float) -> float:
-        return a + (b - a) / (SHORT[1] - SHORT[0]) * (depth - SHORT[0])
+def _line(recipe: Recipe, depth: int, short: tuple[int, int], few: Plan, more: Plan) -> DeepPlan | None:
+    """Return the plan at `depth`; None where the two plans peak in different places."""
 
-    allocated = at_depth(few.peak_allocated_bytes, more.peak_allocated_bytes)
+    def at_depth(a: float, b: float) -> int:
+        return int(a + (b - a) / (short[1] - short[0]) * (depth - short[0]))
+
+    peaks = {
+        phase: (at_depth(few.peaks[phase][0], peak), few.peaks[phase][1] == op)
+        for phase, (peak, op) in more.peaks.items()
+        if phase in few.peaks
+    }
+    phase = max(peaks, key=lambda name: peaks[name][0])
+    allocated, same_place = peaks[phase]
+    if not same_place:
+        return None
     spread = more.reserved_bytes[1] / more.peak_allocated_bytes
-    seconds = {gpu: at_depth(s, more.at_least_seconds[gpu]) for gpu, s in few.at_least_seconds.items()}
-    return DeepPlan(recipe, int(allocated), int(allocated * spread), seconds)
+    return DeepPlan(
+        recipe,
+        allocated,
+        int(allocated * spread),
+        phase,
+        at_depth(few.flops, more.flops),
+        at_depth(few.piece_traffic_bytes, more.piece_traffic_bytes),
+        at_depth(few.update_traffic_bytes, more.update_traffic_bytes),
+    )

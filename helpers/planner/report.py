@@ -39,6 +39,9 @@ class Plan:
         at_least_seconds: a step cannot take less on each GPU: FLOPs over peak FLOP/s, or traffic over bandwidth.
         remedies: what to change when it does not fit; each with its own predicted peak.
         flops, recomputed_share: of one optimizer step, and the share that checkpointing computes twice.
+        piece_traffic_bytes, update_traffic_bytes: what the GPU's memory has to hand over at least, for each micro-batch
+            (weights) and once an optimizer step (weights, gradients and state).
+        peaks: the peak of each phase, and the operation that made it.
         sent_bytes: what one rank sends in one optimizer step.
         host_bytes: what offloading keeps in the memory of the host.
         seconds: how long the planning took.
@@ -55,10 +58,13 @@ class Plan:
     at_least_seconds: dict[str, float]
     flops: int
     recomputed_share: float
+    piece_traffic_bytes: int
+    update_traffic_bytes: int
     sent_bytes: int
     host_bytes: int
     parameters: int
     trained: int
+    peaks: dict[str, tuple[int, str]] = field(default_factory=dict)
     remedies: list[dict[str, Any]] = field(default_factory=list)
     seconds: float = 0.0
 
@@ -103,6 +109,7 @@ class _Replay:
     at_peak: dict[str, int]
     op: Op
     peak_reserved: int
+    peaks: dict[str, tuple[int, str]]  # phase -> its peak, and the operation
 
 
 def replay(blocks: Sequence[Block], expandable: bool, capacity: int | None = None) -> _Replay:
@@ -116,7 +123,7 @@ def replay(blocks: Sequence[Block], expandable: bool, capacity: int | None = Non
     allocator = CachingAllocator(capacity, expandable)
     pieces: dict[int, Any] = {}
     held: Counter = Counter()
-    result = _Replay(0, {}, Op(0, "", "", ""), 0)
+    result = _Replay(0, {}, Op(0, "", "", ""), 0, {})
     for _, ends, block in events:
         if ends:
             piece = pieces.pop(id(block))
@@ -125,6 +132,9 @@ def replay(blocks: Sequence[Block], expandable: bool, capacity: int | None = Non
             continue
         piece = pieces[id(block)] = allocator.allocate(block.nbytes)
         held[block.tenant] += piece.size
+        phase = block.op.phase.partition(" (")[0]
+        if allocator.allocated > result.peaks.get(phase, (0, ""))[0]:
+            result.peaks[phase] = (allocator.allocated, block.op.name)
         if allocator.allocated > result.peak_allocated:
             result.peak_allocated, result.op = allocator.allocated, block.op
             result.at_peak = dict(held)
@@ -172,15 +182,10 @@ def _read(simulation: Simulation, gpus: Sequence[Gpu]) -> Plan:
     ]
     micro_batches = recipe.accumulate
     passes = 3 if recipe.checkpointing != "none" else 2
-    traffic = passes * micro_batches * simulation.parameter_bytes // (recipe.ranks if recipe.shard == "zero3" else 1)
-    traffic += 3 * simulation.trained_bytes // (1 if recipe.shard == "none" else recipe.ranks)
-    traffic += 2 * simulation.state_bytes
-    seconds = {}
-    for gpu in gpus:
-        if gpu.bandwidth:
-            slow = recipe.precision == "fp32" or (recipe.precision.startswith("bf16") and not gpu.bf16)
-            peak = gpu.flops32 if slow else gpu.flops16
-            seconds[gpu.name] = max(simulation.flops / peak, traffic / gpu.bandwidth)
+    each = passes * simulation.parameter_bytes // (recipe.ranks if recipe.shard == "zero3" else 1)
+    once = 3 * simulation.trained_bytes // (1 if recipe.shard == "none" else recipe.ranks) + 2 * simulation.state_bytes
+    traffic = micro_batches * each + once
+    seconds = {gpu.name: least_seconds(recipe, simulation.flops, traffic, gpu) for gpu in gpus if gpu.bandwidth}
     return Plan(
         recipe=recipe,
         peak_allocated_bytes=played.peak_allocated,
@@ -193,11 +198,23 @@ def _read(simulation: Simulation, gpus: Sequence[Gpu]) -> Plan:
         at_least_seconds=seconds,
         flops=simulation.flops,
         recomputed_share=simulation.recomputed_flops / simulation.flops if simulation.flops else 0.0,
+        piece_traffic_bytes=each,
+        update_traffic_bytes=once,
         sent_bytes=simulation.sent,
         host_bytes=simulation.host_bytes,
         parameters=simulation.parameters,
         trained=simulation.trained,
+        peaks=played.peaks,
     )
+
+
+def least_seconds(recipe: Recipe, flops: float, traffic: float, gpu: Gpu) -> float:
+    """Return the seconds below which `gpu` cannot do `flops` operations nor move `traffic` bytes of its memory.
+
+    BF16 on a GPU that has none is emulated in FP32, and counts at that rate.
+    """
+    slow = recipe.precision == "fp32" or (recipe.precision.startswith("bf16") and not gpu.bf16)
+    return max(flops / (gpu.flops32 if slow else gpu.flops16), traffic / gpu.bandwidth)
 
 
 def _floor(simulation: Simulation) -> int:
