@@ -216,7 +216,7 @@ def _prepare(recipe: Recipe, sharded: bool) -> str:
             *lines,
             "    if world == 1:",
             "        return model.to(device)",
-            "    mesh = init_device_mesh(device.type, (world,))  # a shard goes to the GPU; the whole model stays on the host",
+            "    mesh = init_device_mesh(device.type, (world,))  # shards go to the GPUs, the whole model to none",
             "    for block in layers(model):",
             f"        fully_shard(block, mesh=mesh{how})",
             f"    return fully_shard(model, mesh=mesh{how})  # what is outside the blocks",

@@ -10,11 +10,11 @@ from .units import human_bytes
 def text_table(rows: Sequence[Sequence[str]]) -> str:
     """Return `rows` as aligned text, the first of them the header; the first column to the left, the others right."""
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    lines = [
-        [cell.rjust(w) if i else cell.ljust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))]
-        for row in rows
-    ]
-    return "\n".join("  ".join(line).rstrip() for line in lines)
+    lines = []
+    for first, *others in rows:
+        cells = [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
+        lines.append("  ".join([first.ljust(widths[0]), *cells]).rstrip())
+    return "\n".join(lines)
 
 
 def stage_table(meter: MemoryMeter) -> str:

@@ -43,15 +43,21 @@ from helpers import (
     pick_device,
     plan_deep,
     plan_many,
+    rank_device,
     run_ranks,
     show,
+    text_table,
     training_script,
 )
 
 import numpy as np
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from matplotlib.figure import Figure
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 device = pick_device()
@@ -66,16 +72,16 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 # - **One model**: a vision transformer of four blocks on handwritten digits, started from the same weights.
 # - **One effective batch**: every update sees the same 512 images in the same order, and every rung sees the same number of them.
 # - **One figure**: the peak of a whole training step, in bytes, from the meter of lab 01, parameters and optimizer state included.
-# - **One accuracy to hold**: on 773 images that no rung trains on. One of them is 0.13 points, so a single run says little about 0.5 points: each rung trains from two seeds, and the mean counts.
+# - **One accuracy to hold**: on 773 images that no rung trains on and by which nothing is chosen. One of them is 0.13 points, so a single run says little about 0.5 points: where the claim is tested, five seeds are trained in pairs.
 #
 # The images stay with NumPy, as a data loader would keep them; the device gets what a micro-batch needs.
 
 # %% name="task"
-BATCH, STEPS, SEEDS = 512, 40, (0, 1)
+BATCH, TRAINED = 512, 1024  # images in an update, and to train on: two batches an epoch
+SHAPE = {"side": 8, "patch": 4, "layers": 4, "width": 32, "heads": 4, "inner": 128}
 data = digits()
 images = torch.cat([data.train_x, data.test_x]).numpy()
 labels = torch.cat([data.train_y, data.test_y]).numpy()
-TRAINED = 1024  # two batches an epoch
 print(f"{TRAINED:,} images to train on, {len(images) - TRAINED} to test on, {images[0].size} pixels each")
 
 
@@ -87,17 +93,20 @@ class Rung:
     autocast: bool = False
     micro: int = BATCH  # images in a micro-batch
     checkpointing: bool = False
+    keep_random: bool = True  # `checkpoint` keeps the random generator's state for each block: its default
     optimizer: str = "adamw"
     fold: bool = False  # gradients go into the optimizer's state during the backward pass
     dtype: torch.dtype = torch.float32  # of weights and optimizer state
 
 
+# %% name="model"
 def make_model(rung, seed, where):
     torch.manual_seed(seed)
-    model = ViT(side=8, patch=4, layers=4, width=32, heads=4, inner=128).to(where, rung.dtype)
+    model = ViT(**SHAPE).to(where, rung.dtype)
     if rung.checkpointing:
+        how = {"use_reentrant": False, "preserve_rng_state": rung.keep_random}
         for block in model.blocks:
-            block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)
+            block.forward = functools.partial(checkpoint, block.forward, **how)
     return model
 
 
@@ -118,7 +127,7 @@ print(f"{phi:,} parameters")
 # In 16 bits small additions are lost (lab 02), so additions to BF16 tensors round **stochastically**.
 
 
-# %% name="optimizer"
+# %% name="rounding"
 def add(target, change):
     """Add FP32 `change` to `target` in place; into BF16 with stochastic rounding."""
     if target.dtype == torch.float32:
@@ -129,67 +138,69 @@ def add(target, change):
     target.copy_(bits.view(torch.float32))
 
 
+# %% name="optimizer"
 class Signum(torch.optim.Optimizer):
-    """Steps by the sign of a running mean. A step is: fade, take each gradient (in pieces, if you like), step."""
+    """Steps by the sign of a running mean, which takes gradients whole or in pieces.
+
+    A parameter that got no gradient since the last step is left alone, and so is its mean.
+    """
 
     def __init__(self, parameters, lr, momentum=0.9):
+        self.group_of, self.taken = {}, set()
         super().__init__(parameters, {"lr": lr, "momentum": momentum})
-        for p in self.everyone():
+
+    def add_param_group(self, group):
+        super().add_param_group(group)
+        for p in self.param_groups[-1]["params"]:
+            self.group_of[p] = len(self.param_groups) - 1
             self.state[p]["mean"] = torch.zeros_like(p)
-
-    def everyone(self):
-        return [p for group in self.param_groups for p in group["params"]]
-
-    @torch.no_grad()
-    def fade(self):
-        for p in self.everyone():
-            self.state[p]["mean"].mul_(self.defaults["momentum"])
 
     @torch.no_grad()
     def take(self, p):
-        add(self.state[p]["mean"], p.grad.float() * (1 - self.defaults["momentum"]))
+        """Move the gradient of `p`, or a piece of it, into the mean, and free it."""
+        mean, momentum = self.state[p]["mean"], self.param_groups[self.group_of[p]]["momentum"]
+        if p not in self.taken:  # the first piece since the last step: the old mean fades, once
+            mean.mul_(momentum)
+            self.taken.add(p)
+        add(mean, p.grad.float() * (1 - momentum))
         p.grad = None
 
     @torch.no_grad()
     def step(self):
         for group in self.param_groups:
             for p in group["params"]:
-                add(p, self.state[p]["mean"].sign().float() * -group["lr"])
+                if p.grad is not None:
+                    self.take(p)
+                if p in self.taken:
+                    add(p, self.state[p]["mean"].sign().float() * -group["lr"])
+        self.taken.clear()
 
 
-RATES = {"adamw": 8e-3, "signum": 4e-3}
-
-
-def make_optimizer(rung, model):
+# %% name="step"
+def make_optimizer(rung, model, rate=4e-3):
     if rung.optimizer == "adamw":
-        return torch.optim.AdamW(model.parameters(), lr=RATES["adamw"])
-    optimizer = Signum(model.parameters(), lr=RATES["signum"])
+        return torch.optim.AdamW(model.parameters(), lr=rate)
+    optimizer = Signum(model.parameters(), lr=rate)
     if rung.fold:
         for p in model.parameters():
             p.register_post_accumulate_grad_hook(optimizer.take)
     return optimizer
 
 
+def train_step(rung, model, optimizer, rows):
+    """Update once with the images `rows`, a micro-batch at a time."""
+    gradients(rung, model, rows)
+    optimizer.step()
+    optimizer.zero_grad()
+
+
 def gradients(rung, model, rows):
-    """Run forward and backward over the images `rows`, a micro-batch at a time."""
     where = next(model.parameters()).device
     for part in np.split(rows, range(rung.micro, len(rows), rung.micro)):
         x, y = (torch.from_numpy(a[part]).to(where) for a in (images, labels))
         with torch.autocast(where.type, torch.bfloat16, enabled=rung.autocast):
             logits = model(x.to(rung.dtype))
         (F.cross_entropy(logits.float(), y, reduction="sum") / len(rows)).backward()
-
-
-def train_step(rung, model, optimizer, rows):
-    if rung.fold:
-        optimizer.fade()
-    gradients(rung, model, rows)
-    if rung.optimizer == "signum" and not rung.fold:
-        optimizer.fade()
-        for p in model.parameters():
-            optimizer.take(p)
-    optimizer.step()
-    optimizer.zero_grad()
 
 
 # %% [markdown] name="same_text"
@@ -200,16 +211,6 @@ def train_step(rung, model, optimizer, rows):
 # %% name="same"
 base = Rung("0 FP32, AdamW")
 rows = np.arange(BATCH)
-
-
-def weights_after(rung, steps=2, every_piece=False):
-    """Return all weights after some steps; `every_piece` steps after each micro-batch."""
-    model = make_model(rung, 0, device)
-    optimizer = make_optimizer(rung, model)
-    for _ in range(steps):
-        for part in np.split(rows, len(rows) // rung.micro) if every_piece else [rows]:
-            train_step(rung, model, optimizer, part)
-    return torch.cat([p.detach().flatten() for p in model.parameters()])
 
 
 def gradient_of(rung):
@@ -226,21 +227,41 @@ for name, rung in {
     off = (gradient_of(rung) - whole).norm() / whole.norm()
     print(f"{name:28} gradient differs by {off:.1e} of its length")
     claims.record("T8", "the gradient is that of the whole batch", name, off.item(), "relative", 0, 1e-5)
+
+
+# %% name="same_folded"
+def weights_after(rung, every_piece=False, steps=2):
+    """Return all weights, by name, after some steps; `every_piece` steps after each micro-batch."""
+    model = make_model(rung, 0, device)
+    optimizer = make_optimizer(rung, model)
+    for _ in range(steps):
+        for part in np.split(rows, len(rows) // rung.micro) if every_piece else [rows]:
+            train_step(rung, model, optimizer, part)
+    return {name: p.detach() for name, p in model.named_parameters()}
+
+
 lean = replace(base, micro=32, checkpointing=True, optimizer="signum")
-start, after = weights_after(lean, 0), weights_after(lean)
+plain = weights_after(lean)
 for name, other in {
     "folded into the momentum": weights_after(replace(lean, fold=True)),
     "a step every micro-batch": weights_after(replace(lean, fold=True), every_piece=True),
 }.items():
-    off = (other - after).norm() / (after - start).norm()
-    print(f"{name:28} weights differ by  {off:.1e} of the way they went")
+    differ = {n: other[n] != plain[n] for n in plain}
+    everywhere = sum(d.sum().item() for d in differ.values())
+    keys = slice(SHAPE["width"], 2 * SHAPE["width"])  # biases of queries, keys, values stand one after another
+    in_keys = sum(d[keys].sum().item() for n, d in differ.items() if n.endswith("in_proj_bias"))
+    print(f"{name:28} {everywhere:,} of {phi:,} weights differ, {in_keys} of these are biases of keys")
     if "folded" in name:
-        claims.record(
-            "T8", "folding does not change the update", "Signum, 2 steps, FP32", off.item(), "relative", 0, 0.05
-        )
+        rest = (everywhere - in_keys) / phi
+        said = "folding does not change the update, but for the keys' biases"
+        claims.record("T8", said, "Signum, 2 steps, FP32", rest, "of the weights", 0, 1e-3)
 
 # %% [markdown] name="same_explained"
-# Folded sums are added in another order, so a last bit may differ, and where a mean is almost zero its *sign* may; everything else is equal. A step for every micro-batch goes somewhere else altogether.
+# Folded sums are added in another order, so a last bit may differ, and where a mean is almost zero its *sign* may.
+#
+# Why in the biases of the keys, of all weights? A key's bias *b* adds *q·b* to every score of a query alike, and softmax does not see what it adds to all its inputs: **the gradient of this bias is zero** in exact arithmetic. What arrives is rounding noise, and Signum takes a full step by its sign. It does no harm, since the model does not see the bias either.
+#
+# A step for every micro-batch, the control, goes somewhere else altogether.
 #
 # ## 2 · The ladder
 #
@@ -269,13 +290,14 @@ def measured(rung):
     return meter
 
 
+subject = f"ViT, {phi:,} parameters, batch {BATCH}, rungs 0 to {len(LADDER) - 1}"
 meters = {base.name: measured(base)}
 first = meters[base.name].peak_bytes
 print(meters[base.name])
 print(peak_table(meters[base.name], 5))
 
 # %% [markdown] name="guess_text"
-# Nearly all of it is activations: 512 images × 5 tokens × 4 blocks. **Predict** two rungs before you see them. By what factor does BF16 autocast alone lower the peak? And when all seven rungs are stacked, what is the factor?
+# Nearly all of it is activations: 512 images × 5 tokens × 4 blocks. **Predict** two rungs before you see them. By what factor does BF16 autocast alone lower the peak? And when all six changes are stacked, what is the factor?
 
 # %% name="guess"
 my_guess = None  # times less, BF16 autocast alone
@@ -283,7 +305,7 @@ my_guess = None  # times less, BF16 autocast alone
 my_guess = 2  # half the bytes a number; what stays in FP32 is left out: too high
 ### END GUESS
 autocast_guess = Prediction("FP32 peak / BF16 autocast peak", my_guess, "times")
-my_guess = None  # times less, all rungs
+my_guess = None  # times less, all six changes
 ### BEGIN GUESS
 my_guess = 20  # what the article promises
 ### END GUESS
@@ -297,93 +319,124 @@ last = LADDER[-1].name
 autocast_guess.reveal(first / peaks[LADDER[1].name])
 ladder_guess.reveal(first / peaks[last])
 shown = [t for t in TENANTS if any(m.at_peak[t] >= KiB for m in meters.values())]
-print(f"\n{'KiB at the peak':26}" + "".join(f"{t.split()[0]:>12}" for t in shown) + f"{'PEAK':>10}{'less':>8}")
+lines = [["KiB at the peak", *(t.split()[0] for t in shown), "PEAK", "less"]]
 for name, meter in meters.items():
-    parts = "".join(f"{meter.at_peak[t] / KiB:>12,.0f}" for t in shown)
-    print(f"{name:26}{parts}{meter.peak_bytes / KiB:>10,.0f}{first / meter.peak_bytes:>7.1f}x")
+    held = [f"{meter.at_peak[t] / KiB:,.0f}" for t in shown]
+    lines.append([name, *held, f"{meter.peak_bytes / KiB:,.0f}", f"{first / meter.peak_bytes:.1f}x"])
+print(text_table(lines))
 
 # %% [markdown] name="climb_explained"
-# Read the table by columns: every rung has its tenant, and leaves the others alone.
+# Read the table by columns, and ask of every rung what it took, what it *added*, and what it moved.
 #
 # - **Autocast** halves most activations and leaves weights, gradients and state; it adds a tenant, the 16-bit copies of weights. Less than 2.
-# - **Micro-batches** take the most by far, and bring gradients back: they now live through the whole step.
-# - **Checkpointing** looks modest, because little was left for it to take. *The order of the rungs decides what each of them seems to be worth.* Only the product counts.
-# - From rung 3 on the static part is in front. **Signum** takes a state tensor, **folding** takes the gradients, **BF16** takes half of what remains, and the copies.
+# - **Micro-batches** take the most by far, from activations, temporaries, workspace and inputs at once. They bring gradients back: in rung 0 the peak comes early in the backward pass, before most gradients exist; now they live through the whole step.
+# - **Checkpointing** takes activations and adds recomputed ones. The copies of weights fall as well: those of a recomputed block are made for that block and go with it. It looks modest, because little was left for it to take. *The order of the rungs decides what each of them seems to be worth.* Only the product counts.
+# - From rung 3 on the static part is in front. **Signum** takes a state tensor and **folding** the gradients: these two have one tenant each and leave the others alone. **BF16** halves weights and state, takes the copies, and some of the activations that autocast keeps in FP32.
 #
 # On a GPU the workspaces of cuBLAS (8 to 32 MiB) are larger than this whole model at the end. They are made once, in the step before the one that is measured, and stay outside of the figure.
 #
 # ### What did it cost?
 #
-# Accuracy from two trainings of every rung, and time against rung 0, a step of one and a step of the other in turn. Two processes train side by side.
-
+# Accuracy, first. AdamW and Signum need different learning rates, and whoever tries rates on the test images has trained on them. So a fifth of the *training* images is held out for it; the test images stay unseen. Two processes train side by side.
 
 # %% name="train"
-def accuracy(rung, seed, where):
-    """Train `rung` from `seed`; return the accuracy on the test images in %."""
+STEPS, SEEDS = 32, range(5)
+KEPT = TRAINED - TRAINED // 5  # the rest of the training images is held out where rates are chosen
+
+
+def train(rung, rate, seed, pool, where):
+    """Train on batches of the first `pool` images; return the model."""
     model = make_model(rung, seed, where)
-    optimizer = make_optimizer(rung, model)
-    order = np.random.default_rng(seed)
-    batches = [
-        b for _ in range(STEPS * BATCH // TRAINED) for b in np.split(order.permutation(TRAINED), TRAINED // BATCH)
-    ]
-    for i, rows in enumerate(batches):
+    optimizer = make_optimizer(rung, model, rate)
+    order, waiting = np.random.default_rng(seed), []
+    for i in range(STEPS):
+        if not waiting:
+            waiting = np.split(order.permutation(pool)[: pool // BATCH * BATCH], pool // BATCH)
         for group in optimizer.param_groups:  # a short rise, then half a cosine
-            group["lr"] = RATES[rung.optimizer] * min(1, (i + 1) / 6) * (1 + math.cos(math.pi * i / STEPS)) / 2
-        train_step(rung, model, optimizer, rows)
+            group["lr"] = rate * min(1, (i + 1) / 6) * (1 + math.cos(math.pi * i / STEPS)) / 2
+        train_step(rung, model, optimizer, waiting.pop())
+    return model
+
+
+def accuracy(rung, rate, seed, pool, begin, end):
+    """Train on the first `pool` images; return the accuracy on images `begin` to `end` in %."""
+    where = pick_device()
+    model = train(rung, rate, seed, pool, where)
     with torch.no_grad(), torch.autocast(where.type, torch.bfloat16, enabled=rung.autocast):
-        guessed = model(torch.from_numpy(images[TRAINED:]).to(where, rung.dtype)).argmax(1)
-    return 100 * (guessed.cpu() == torch.from_numpy(labels[TRAINED:])).float().mean().item()
+        guessed = model(torch.from_numpy(images[begin:end]).to(where, rung.dtype)).argmax(1)
+    return 100 * (guessed.cpu() == torch.from_numpy(labels[begin:end])).float().mean().item()
 
 
-def train_all(jobs):
-    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    return {(rung.name, seed): accuracy(rung, seed, pick_device()) for rung, seed in jobs[rank::world]}
+# %% name="rates"
+def all_of(jobs):
+    """Run each job in one of two processes; return job -> accuracy."""
+
+    def mine(jobs):
+        rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        return {job: accuracy(*job) for job in jobs[rank::world]}
+
+    one, other = run_ranks(mine, 2, jobs, timeout=600, measure=False, process_group=False).results
+    return one | other
 
 
-jobs = [(rung, seed) for seed in SEEDS for rung in LADDER]
-trained = run_ranks(train_all, 2, jobs, timeout=600, measure=False, process_group=False)
-scores = trained.results[0] | trained.results[1]
+tried = {"adamw": (4e-3, 8e-3, 16e-3), "signum": (2e-3, 4e-3, 8e-3)}
+jobs = [(replace(base, optimizer=o), rate, s, KEPT, KEPT, TRAINED) for o in tried for rate in tried[o] for s in (0, 1)]
+held_out, RATES = all_of(jobs), {}
+for optimizer, rates in tried.items():
+    means = {
+        r: statistics.mean(a for job, a in held_out.items() if job[:2] == (replace(base, optimizer=optimizer), r))
+        for r in rates
+    }
+    RATES[optimizer] = max(means, key=means.get)
+    words = ", ".join(f"{rate:g}: {mean:.1f} %" for rate, mean in means.items())
+    print(f"{optimizer:7} on {TRAINED - KEPT} held-out images   {words}   taken: {RATES[optimizer]:g}")
+
+# %% [markdown] name="scores_text"
+# Now the rungs, on all training images. The claim is about the last rung against the first: these two are trained from five seeds, in pairs (same seed, same start, same order of images). The rungs between are trained once: enough to see that they train, **not** enough to see half a point.
 
 
+# %% name="scores"
+def job_of(rung, seed):
+    return rung, RATES[rung.optimizer], seed, TRAINED, TRAINED, len(images)
+
+
+jobs = [job_of(LADDER[-1], seed) for seed in SEEDS]
+jobs += [job_of(rung, 0) for rung in reversed(LADDER[1:-1])] + [job_of(base, seed) for seed in SEEDS]
+scores = {(job[0].name, job[2]): score for job, score in all_of(jobs).items()}
+pairs = [scores[last, seed] - scores[base.name, seed] for seed in SEEDS]
+lost, error = statistics.mean(pairs), statistics.stdev(pairs) / math.sqrt(len(pairs))
+low, high = (lost + sign * 2.776 * error for sign in (-1, 1))  # Student's t, 4 degrees of freedom, 95 %
+print("rung 0:     " + ", ".join(f"{scores[base.name, s]:.2f}" for s in SEEDS), "%")
+print(f"last rung:  {', '.join(f'{scores[last, s]:.2f}' for s in SEEDS)} %")
+print(f"difference: {lost:+.2f} points on average, 95 % interval {low:+.2f} to {high:+.2f}")
+
+
+# %% name="pace"
 def pace(rung):
-    """Return seconds of a step of `rung` / seconds of a step of rung 0."""
+    """Return seconds of a step of `rung` / seconds of a step of rung 0, one of each in turn."""
     steps = []
-    for one in (rung, base):
+    for one in (base, rung):
         model = make_model(one, 0, device)
         steps.append(functools.partial(train_step, one, model, make_optimizer(one, model), rows))
-    return 1 / compare(*reversed(steps), runs=3, warmup=1).speedup
+    return 1 / compare(*steps, runs=3, warmup=1).speedup
 
 
-table = []
-for rung in LADDER:
-    runs = [scores[rung.name, seed] for seed in SEEDS]
-    against = [scores[rung.name, seed] - scores[base.name, seed] for seed in SEEDS]
-    unsure = statistics.stdev(against) / math.sqrt(len(SEEDS))
-    slower = 1.0 if rung is base else pace(rung)
-    table.append((rung.name, peaks[rung.name], slower, statistics.mean(runs), statistics.mean(against), unsure))
-print(f"{'':26}{'peak':>12}{'less':>8}{'time':>8}{'accuracy':>11}{'against rung 0':>23}")
-for name, peak, slower, mean, against, unsure in table:
-    points = f"{against:+.2f} +- {unsure:.2f} points"
-    print(f"{name:26}{human_bytes(peak):>12}{first / peak:>7.1f}x{slower:>7.2f}x{mean:>9.2f} %{points:>23}")
+slower = {rung.name: 1.0 if rung is base else pace(rung) for rung in LADDER}
+table = [["rung", "peak", "less", "time", "accuracy, %", "runs"]]
+for name, peak in peaks.items():
+    runs = [score for (rung, _), score in scores.items() if rung == name]
+    row = [name, human_bytes(peak), f"{first / peak:.1f}x", f"{slower[name]:.2f}x", f"{statistics.mean(runs):.2f}"]
+    table.append([*row, f"{len(runs)}"])
+print(text_table(table))
 
 # %% name="ladder_claims"
-subject = f"ViT, {phi:,} parameters, batch {BATCH}, {last[0]} rungs"
-lost = table[-1][4]
-claims.record("C12", "up to 20x less peak memory", subject, first / peaks[last], "times", 0, 20)
+TWENTY = 18, math.inf  # "up to 20x" is tested three times in this lab, by one rule: 20x is reached, within 10 %
+claims.record("C12", "20x less peak memory", subject, first / peaks[last], "times", *TWENTY)
 claims.record("C12", "this lab's target: 40x less", subject, first / peaks[last], "times", 40, math.inf)
-claims.record(
-    "C12",
-    "the same accuracy: at most 0.5 points lost",
-    f"{subject}, mean of {len(SEEDS)}",
-    lost,
-    "points",
-    -0.5,
-    math.inf,
-)
-worst = min(row[4] for row in table)
-claims.record(
-    "C12", "no rung loses more than 0.5 points", f"{subject}, the worst rung", worst, "points", -0.5, math.inf
-)
+five = f"{subject}, {len(SEEDS)} pairs"
+said = "the same accuracy: at most 0.5 points lost"
+claims.record("C12", said, f"{five}, mean", lost, "points", -0.5, math.inf)
+claims.record("C12", said, f"{five}, low end of 95 %", low, "points", -0.5, math.inf)
 claims
 
 # %% name="ladder_figure"
@@ -408,59 +461,105 @@ show(
 )
 
 # %% [markdown] name="cost_explained"
-# Accuracy is given with its standard error over the seeds: where the error is as large as the difference, the rung has neither gained nor lost anything that two seeds could show.
+# The interval says what five pairs can show: if it ends above −0.5 points, the claim is safe for this model; if not, more seeds are needed, whatever the mean says. If it lies above 0, the last rung is *better*: then Signum suits this short training more than AdamW does, which is no merit of 16 bits.
 #
-# Time is the price. Small micro-batches keep a processor less busy, and checkpointed blocks run twice. No rung after 1 was made for speed; the ladder buys bytes with seconds.
+# Rungs 2 and 3 do the arithmetic of rung 1 in another order, and rung 5 that of rung 4 (section 1): their accuracy can differ by a few images and no more.
+#
+# Time is the price. Small micro-batches keep a processor less busy, and checkpointed blocks run twice. The ladder buys bytes with seconds.
 #
 # > **Note:** rung 4 is another optimizer with its own learning rate. It is the only rung that changes *what* is computed, not how; the published ladder has one, too (Adam to SGD). It is allowed here because accuracy is what must hold.
 #
 # ## 3 · The floor, byte by byte
 #
-# The last rung's peak, every block of memory that was alive at that moment, with the operation that made it:
+# The last rung's peak, the largest blocks of memory that were alive at that moment, with the operation that made each:
 
 # %% name="floor"
 final = meters[last]
 print(peak_table(final, 12))
-print(f"\n{'tenant':24}{'bytes':>10}   what it must be")
-laws = {
-    "parameters": (2 * phi, "2 bytes a parameter"),
-    "optimizer state": (2 * phi, "2 bytes a parameter: one running mean, which is also the accumulator"),
-}
-for tenant, held in final.at_peak.items():
-    if held:
-        law = f"{laws[tenant][0]:,} = {laws[tenant][1]}" if tenant in laws else ""
-        print(f"{tenant:24}{held:>10,}   {law}".rstrip())
-print(f"{'sum':24}{sum(final.at_peak.values()):>10,}   peak: {final.peak_bytes:,}")
+
+# %% [markdown] name="laws_text"
+# Every one of these has a reason in the shapes of the model. Before you open the next cell, try three: parameters, inputs (images are FP32, labels 8-byte integers), activations (what does a checkpointed block keep?). The peak is in the backward pass of the last MLP, one block of one micro-batch recomputed.
+
+
+# %% name="laws"
+def laws_of(micro):
+    """Return what each tenant must hold at the peak of the last rung: bytes, from shapes alone, and why."""
+    width, inner, layers, heads = (SHAPE[name] for name in ("width", "inner", "layers", "heads"))
+    pixels, sequence = images[0].size, (SHAPE["side"] // SHAPE["patch"]) ** 2 + 1
+    tokens = micro * sequence
+    random = torch.get_rng_state().nbytes if device.type == "cpu" else 0  # of a GPU's generator it lies on the host
+    block = 2 * tokens * (2 * inner + 3 * width + 4 * width) + 4 * micro * heads * sequence + 2 * 4 * tokens
+    return {
+        "parameters": (2 * phi, "2 bytes each"),
+        "optimizer state": (2 * phi, "2 bytes a parameter: one mean, which is also the accumulator"),
+        "inputs and other": (micro * (4 * pixels + 8), "FP32 images, labels"),
+        "activations": (2 * (layers * tokens * width + micro * pixels), "inputs of 4 blocks; images in BF16"),
+        "recomputed activations": (block, "GELU in and out; q, k, v; 4 of the width; softmax and norm statistics"),
+        "temporaries": (
+            2 * (tokens * (inner + width) + inner * width + micro * 10) + 2 * 4,
+            "gradients of GELU's output, the block's and one weight; logits; 2 scalars",
+        ),
+        "kernel workspace": (layers * random, "the random generator's state, for each checkpoint"),
+    }
+
+
+# %% name="floor_table"
+floor = [["tenant", "bytes", "by law", "rest"]]
+for tenant, (law, _) in laws_of(32).items():
+    floor.append([tenant, *(f"{n:,}" for n in (final.at_peak[tenant], law, final.at_peak[tenant] - law))])
+scratch = final.at_peak["kernel workspace"] - laws_of(32)["kernel workspace"][0]
+total = sum(law for law, _ in laws_of(32).values()) + scratch
+floor.append(["sum, with scratch", f"{final.peak_bytes:,}", f"{total:,}", f"{final.peak_bytes - total:,}"])
+assert sum(final.at_peak.values()) == final.peak_bytes
+print(text_table(floor))
+print()
+for tenant, (_, why) in laws_of(32).items():
+    print(f"{tenant:24}{why}")
+print(f"{'scratch':24}{human_bytes(scratch)}: asked for by {final.peak_at}")
+unnamed = 100 * abs(final.peak_bytes - total) / final.peak_bytes
+claims.record("C12", "the floor is named: laws from shapes, and scratch", subject, unnamed, "% unnamed", 0, 1)
 static = final.at_peak["parameters"] + final.at_peak["optimizer state"]
-claims.record("C12", "the floor: 4 bytes a parameter", subject, static / phi, "bytes", 4, 4.3)
+claims.record("C12", "weights and state: 4 bytes a parameter", subject, static / phi, "bytes", 4, 4.3)
 
 # %% [markdown] name="floor_explained"
-# Every byte has an owner, and the owners add up to the peak.
-#
 # - **Weights and running means**, 2 + 2 bytes a parameter: the floor in the strict sense. Below it one needs another number format (lab 13), fewer trained parameters (lab 14), or more machines (lab 12).
-# - **Recomputed activations** and **temporaries**: one block of one micro-batch, while its backward pass runs.
-# - **Activations**: the inputs of checkpointed blocks, for one micro-batch.
-# - **Kernel workspace**: scratch of the matrix products, in no tensor; on a CPU, 16-bit products repack weights.
+# - **Activations**: the inputs of checkpointed blocks, for one micro-batch. **Recomputed activations**, most **temporaries**: one block of one micro-batch, while its backward pass runs.
+# - **Kernel workspace** has two owners. One is scratch of the matrix product at the peak: on a CPU, 16-bit products repack their operands, and how is the library's affair (the one figure here that no shape gives). The other is a find: `checkpoint` keeps **the state of the random generator** for each block, so that dropout would draw the same numbers again. On a CPU that is 5,056 bytes a block, and this model has no dropout.
 #
-# All but the first shrink with the micro-batch. **Predict**: with micro-batches of 4 instead of 32, what is the factor?
+# A floor that is named byte by byte shows what nobody had looked for; `preserve_rng_state=False` takes it away.
+#
+# **Predict** the rest: with micro-batches of 4 images instead of 32, what is the factor? Use the laws, and be careful with one of the tenants.
 
 # %% name="guess_smaller"
 my_guess = None  # times less than rung 0, micro-batches of 4
 ### BEGIN GUESS
-my_guess = 95  # what depends on the micro-batch falls to an eighth, weights and means stay
+my_guess = 95  # everything but weights and means falls to an eighth
 ### END GUESS
 smaller_guess = Prediction("FP32 peak / peak with micro-batches of 4", my_guess, "times")
 
+
 # %% name="smaller"
-curve = {micro: measured(replace(LADDER[-1], micro=micro)).peak_bytes for micro in (128, 32, 16, 4)}
-smaller_guess.reveal(first / curve[4])
-for micro, peak in curve.items():
-    print(
-        f"micro-batches of {micro:>3}: {human_bytes(peak):>11}, {first / peak:>5.1f}x less; static part {static / peak:.0%}"
-    )
+def one_more(**change):
+    return measured(replace(LADDER[-1], **change))
+
+
+sparing = one_more(keep_random=False)
+curve = {micro: one_more(micro=micro) for micro in (128, 32, 16, 4)}
+smaller_guess.reveal(first / curve[4].peak_bytes)
+lines = [["KiB at the peak", "weights, means", "activations", "temporaries", "workspace", "PEAK", "less"]]
+shrunk = {f"micro-batches of {micro}": meter for micro, meter in curve.items()}
+for name, meter in (shrunk | {"32, no random state": sparing}).items():
+    held = meter.at_peak
+    activations = held["activations"] + held["recomputed activations"]
+    sizes = (static, activations, held["temporaries"], held["kernel workspace"], meter.peak_bytes)
+    lines.append([name, *(f"{n / KiB:,.0f}" for n in sizes), f"{first / meter.peak_bytes:.1f}x"])
+print(text_table(lines))
+print(f"\nwith 4 images the peak is in {curve[4].peak_at}")
 print(f"if nothing but weights and running means were left: {first / static:.0f}x")
 
 # %% [markdown] name="vit_text"
+# Activations fall with the micro-batch. Temporaries do **not**: with 4 images the peak moves into the optimizer's hook, where stochastic rounding holds the largest weight three times in 4-byte numbers (the sum, the gradient, the random bits), whatever the batch. Nor do the random states. Push one tenant down and another takes its place at the peak.
+#
 # So the floor is a property of three choices: bytes a weight, bytes of state, and how little is computed at a time. The factor is whatever the first rung wasted: *"40 times" says as much about rung 0 as about rung 6.*
 #
 # ## 4 · The famous ladder, checked
@@ -485,54 +584,57 @@ PUBLISHED = {  # reserved GB in the logs, and the step that was logged; gradient
     "4 x 4 accumulated": (3.91, {"precision": "bf16", "batch": 4, "accumulate": 4}),
     "SGD, cosine": (2.02, {"precision": "bf16", "batch": 4, "accumulate": 4, "optimizer": "sgd"}),
 }
-common = {"optimizer": "adam", "keep_grads": True}
-ours = {  # the same ladder with one effective batch: 64 images to every update
-    "BF16 weights, 16 x 4": {"precision": "bf16", "batch": 4, "accumulate": 16},
-    "and checkpointing": {"precision": "bf16", "batch": 4, "accumulate": 16, "checkpointing": "every"},
-    "and SGD": {"precision": "bf16", "batch": 4, "accumulate": 16, "checkpointing": "every", "optimizer": "sgd"},
+SAME_BATCH = {"precision": "bf16", "batch": 4, "accumulate": 16}  # the same ladder: 64 images to every update
+ours = {
+    "BF16 weights, 16 x 4": SAME_BATCH,
+    "and checkpointing": SAME_BATCH | {"checkpointing": "every"},
+    "and SGD": SAME_BATCH | {"checkpointing": "every", "optimizer": "sgd"},
 }
-recipes = [
-    Recipe("vit-l-16", **{**common, **change}) for change in [c for _, c in PUBLISHED.values()] + list(ours.values())
-]
+steps = [change | {"keep_grads": True} for _, change in PUBLISHED.values()] + list(ours.values())
+recipes = [Recipe("vit-l-16", **{"optimizer": "adam"} | step) for step in steps]
 began = time.perf_counter()
 vit = dict(zip([*PUBLISHED, *ours], plan_many(recipes), strict=True))
-print(f"{len(recipes)} plans in {time.perf_counter() - began:.0f} s\n")
-print(f"{'':24}{'batch':>6}{'logged GB':>11}{'planned, reserved GB':>22}{'off by':>8}")
-errors = {}
+print(f"{len(recipes)} plans in {time.perf_counter() - began:.0f} s")
+
+# %% name="vit_logs"
+errors, lines = {}, [["", "batch", "logged GB", "planned, reserved GB", "off by"]]
 for name, (said, _) in PUBLISHED.items():
     plan = vit[name]
     low, high = (b / 1e9 for b in plan.reserved_bytes)
     errors[name] = 0.0 if low <= said <= high else (low if said < low else high) / said - 1
     batch = plan.recipe.batch * plan.recipe.accumulate
-    print(f"{name:24}{batch:>6}{said:>11.2f}{f'{low:.2f} to {high:.2f}':>22}{errors[name]:>8.0%}")
+    lines.append([name, f"{batch}", f"{said:.2f}", f"{low:.2f} to {high:.2f}", f"{errors[name]:.0%}"])
+print(text_table(lines))
 logged = [said for said, _ in PUBLISHED.values()]
 vit_guess.reveal(logged[0] / logged[-1])
-one_batch = logged[2] / logged[3]
-print(f"of this, a factor {one_batch:.2f} is a batch of 16 in place of 64: another training run")
-print("\nthe same with 64 images to every update, planned, allocated:")
+print(f"of this, a factor {logged[2] / logged[3]:.2f} is a batch of 16 in place of 64: another training run")
+claims.record("C12", "20x less peak memory", "ViT-L/16, the published logs", logged[0] / logged[-1], "times", *TWENTY)
+claims.record("C12", "the same run: one effective batch", "ViT-L/16, the published logs", 64 / 16, "x the batch", 1, 1)
+off = 100 * max(errors.values(), key=abs)
+claims.record("C12", "the planner follows the logs", "6 logs, the worst of them", off, "% off", -20, 20)
+
+# %% name="vit_ours"
 top = vit["FP32, batch 64, Adam"].peak_allocated_bytes
+lines = [["64 images to every update, planned", "GB allocated", "less", "peak in"]]
 for name in ours:
     peak = vit[name].peak_allocated_bytes
-    print(f"{name:24}{peak / 1e9:>8.2f} GB {top / peak:>6.1f}x less, in {vit[name].peak_at}")
-claims.record(
-    "C12", "up to 20x less peak memory", "ViT-L/16, the published logs", logged[0] / logged[-1], "times", 19.5, math.inf
-)
-claims.record("C12", "the same run: one effective batch", "ViT-L/16, the published logs", 64 / 16, "x the batch", 1, 1)
-worst = max(errors.values(), key=abs)
-claims.record("C12", "the planner follows the logs", "6 logs, the worst of them", 100 * worst, "% off", -20, 20)
+    lines.append([name, f"{peak / 1e9:.2f}", f"{top / peak:.1f}x", vit[name].peak_at.partition(":")[0]])
+print(text_table(lines))
 factor = top / vit["and SGD"].peak_allocated_bytes
-claims.record("C12", "20x with the batch kept at 64", "ViT-L/16, planned", factor, "times", 20, math.inf)
+claims.record("C12", "20x less peak memory", "ViT-L/16, batch kept at 64, planned", factor, "times", *TWENTY)
 
 # %% [markdown] name="vit_explained"
-# The logs give 13 times and not 20, and their fourth rung cuts the batch from 64 to 16: that is another training run, with four times the updates an epoch. Accumulation then goes up to 16, never back to 64. Kept at 64 the ladder costs nothing more in memory, for accumulation does not care how many micro-batches there are; it costs time.
+# The logs give 13 times and not 20, and their fourth rung cuts the batch from 64 to 16: that is another training run, with four times the updates an epoch. Accumulation then goes up to 16, never back to 64. Kept at 64 the ladder costs nothing more in memory, for accumulation does not care how many micro-batches there are; it costs time. With checkpointing, which the logs do not use, 20 is reached after all, by another road.
 #
 # Where the planner is off, the software differs: the logs are of PyTorch 2.1, whose Adam held two temporary copies where today's holds one.
 #
-# Why does ViT-L stop where it does, and our model at 44? Weights: 303 million of them. In BF16 with their gradients they are more than a gigabyte before the first image comes. *A model with many weights and a small batch has a short ladder.*
+# Why does ViT-L stop where it does, and our model at more than 40? Weights: 303 million of them. In BF16 with their gradients they are more than a gigabyte before the first image comes. *A model with many weights and a small batch has a short ladder.*
 #
 # ## 5 · A recipe guide, row by row
 #
-# "Which model can I train on my GPU?" A popular guide answers with one line a card, all with BF16, checkpointing and accumulation. The planner can test each line. To be quick, `plan_deep` plans each model with 3 and with 6 of its layers: layers are alike, so two points give the line (lab 12). The reading is charitable: *pure* BF16, weights and optimizer state too; one sequence of 1,024 tokens; AdamW.
+# "Which model can I train on my GPU?" A popular guide answers with one line a card, all with BF16, checkpointing and accumulation. The planner can test each line. To be quick, `plan_deep` plans each model with 3 and with 6 of its layers: layers are alike, so each phase of the step grows along a line (lab 12). The reading is charitable: *pure* BF16, weights and optimizer state too; one sequence of 1,024 tokens; AdamW.
+#
+# The rule: a line **holds** when the card has room for all that the allocator may *reserve*. Where tensors have room and the reserve may not, it is **at the edge**: it may run, and may end in an out-of-memory error after an hour.
 
 # %% [markdown] name="guide_guess_text"
 # **Predict.** The first row: "8 GB: about 1B". Llama-3.2-1B has 1.24 billion parameters. Trained whole in BF16 with AdamW, how many GiB is the peak?
@@ -544,7 +646,7 @@ my_guess = 1.24e9 * 8 / 2**30 + 0.5  # weight, gradient, two moments of 2 bytes;
 ### END GUESS
 guide_guess = Prediction("Peak of a whole 1B in BF16 with AdamW", my_guess, "GiB")
 
-# %% name="guide"
+# %% name="guide_rows"
 plain = {"precision": "bf16", "checkpointing": "every", "accumulate": 2, "seq": 1024, "optimizer_impl": "fused"}
 lean_step = {"accumulate": 1, "step_in_backward": True, "optimizer": "adamw-8bit", "optimizer_impl": "foreach"}
 SIZES = {
@@ -564,14 +666,19 @@ GUIDE = {  # the guide's line -> (card, recipe)
     "80 GB: 7B whole, FP32 weights": ("80 GB", Recipe("llama-2-7b", **plain | {"precision": "bf16-amp"})),
     "8 x 80 GB: 70B, ZeRO-3 / FSDP": ("80 GB", Recipe("llama-2-70b", ranks=8, shard="zero3", **plain)),
 }
+
+# %% name="guide_repaired"
+fp32_weights = plain | {"precision": "bf16-amp"}
 REPAIRED = {  # what to do where a line does not hold
     "8 GB: 1B, 8-bit AdamW in the backward pass": ("8 GB", Recipe("llama-3.2-1b", **plain | lean_step)),
     "8 GB: 1B, LoRA r=16": ("8 GB", Recipe("llama-3.2-1b", lora_rank=16, **plain)),
+    "16 GB: 3B, 8-bit AdamW in the backward pass": ("16 GB", Recipe("llama-3.2-3b", **plain | lean_step)),
     "16 GB: 3B, LoRA r=16": ("16 GB", Recipe("llama-3.2-3b", lora_rank=16, **plain)),
-    "80 GB: 7B, FP32 weights, offload": (
-        "80 GB",
-        Recipe("llama-2-7b", **plain | {"precision": "bf16-amp", "offload": "optimizer"}),
+    "16 GB, no BF16: 3B, QLoRA r=16, FP16": (
+        "16 GB",
+        Recipe("llama-3.2-3b", lora_rank=16, quantize="nf4-dq", **plain | {"precision": "fp16-amp"}),
     ),
+    "80 GB: 7B, FP32 weights, offload": ("80 GB", Recipe("llama-2-7b", offload="optimizer", **fp32_weights)),
     "16 x 80 GB: 70B, ZeRO-3 / FSDP": ("80 GB", Recipe("llama-2-70b", ranks=16, shard="zero3", **plain)),
 }
 
@@ -583,6 +690,7 @@ def room(card):
     return gpu.total * float(card.split()[0]) / sold - GiB / 2  # half a GiB: the CUDA context
 
 
+# %% name="guide"
 began = time.perf_counter()
 lines = GUIDE | REPAIRED
 guide = dict(zip(lines, plan_deep([recipe for _, recipe in lines.values()]), strict=True))
@@ -590,105 +698,220 @@ print(f"{2 * len(guide)} plans in {time.perf_counter() - began:.0f} s")
 guide_guess.reveal(guide["8 GB: ~1B"].allocated_bytes / GiB)
 
 
-def verdict(line, card):
-    if guide[line].reserved_bytes <= room(card):
+def verdict(plan, card):
+    if plan.reserved_bytes <= room(card):
         return "fits"
-    return "at the edge" if guide[line].allocated_bytes <= room(card) else "does not fit"
+    return "at the edge" if plan.allocated_bytes <= room(card) else "does not fit"
 
 
-print(f"\n{'GiB':46}{'allocated':>10}{'reserved up to':>16}{'room':>7}  {'verdict'}")
+rows_shown = [["GiB", "allocated", "reserved up to", "room", "to spare", "verdict"]]
 for line, (card, _) in lines.items():
     if line == next(iter(REPAIRED)):
-        print("what works instead")
-    each = guide[line]
-    print(
-        f"  {line:44}{each.allocated_bytes / GiB:>10.1f}{each.reserved_bytes / GiB:>16.1f}{room(card) / GiB:>7.1f}  {verdict(line, card)}"
+        rows_shown.append(["what may work instead", *[""] * 5])
+    sizes = (
+        guide[line].allocated_bytes,
+        guide[line].reserved_bytes,
+        room(card),
+        room(card) - guide[line].reserved_bytes,
     )
+    rows_shown.append([line, *(f"{n / GiB:.1f}" for n in sizes), verdict(guide[line], card)])
+print(text_table(rows_shown))
 for line, (card, recipe) in GUIDE.items():
-    claims.record(
-        "T26", line, f"{recipe.model}, planned", guide[line].allocated_bytes / GiB, "GiB", 0, room(card) / GiB
-    )
+    reserved = guide[line].reserved_bytes / GiB
+    claims.record("T26", line, f"{recipe.model}, planned, reserved", reserved, "GiB", 0, room(card) / GiB)
+
+# %% [markdown] name="guide_close_text"
+# One repaired line is decided by a hair: 1B on 8 GB. `plan_deep` takes the share of reserve from a shallow copy; so plan this model once with all its 16 layers.
+
+# %% name="guide_close"
+close = "8 GB: 1B, 8-bit AdamW in the backward pass"
+(all_layers,) = plan_many([REPAIRED[close][1]])
+low, high = (b / GiB for b in all_layers.reserved_bytes)
+print(
+    f"allocated {all_layers.peak_allocated_bytes / GiB:.2f} GiB, from two shallow copies {guide[close].allocated_bytes / GiB:.2f}"
+)
+print(
+    f"reserved {low:.2f} to {high:.2f} GiB, room {room('8 GB') / GiB:.2f} GiB: to spare {room('8 GB') / GiB - high:+.2f} at worst"
+)
+said = "8 GB: 1B whole, 8-bit AdamW in the backward pass"
+claims.record("T26", said, "llama-3.2-1b, planned, reserved", high, "GiB", 0, room("8 GB") / GiB)
 
 # %% [markdown] name="guide_explained"
-# The LoRA lines hold, with room to spare: a card of 24 GB takes 7B with either rank, for the frozen weights are nearly all of it. **Eight times the parameters** is what whole training in pure BF16 with AdamW takes in bytes, so 1B does not fit into 8 GB nor 3B into 16 GB. Those lines are right for *adapters*, or with an 8-bit optimizer that steps in the backward pass (which forbids accumulation, section 1).
+# The LoRA lines hold, with room to spare: a card of 24 GB takes 7B with either rank, for the frozen weights are nearly all of it. **Four times the weights** (weights, gradients and two moments, 8 bytes a parameter) is what whole training in pure BF16 with AdamW takes, so 1B does not fit into 8 GB nor 3B into 16 GB. Those lines are right for *adapters*. With an 8-bit optimizer that steps in the backward pass (which forbids accumulation, section 1) both come down to the edge: tensors have room, the reserve has it or misses it by a hair. A desktop that draws its windows on the same card decides it.
 #
-# "80 GB: 7B whole" holds only in pure BF16, whose small updates are lost (lab 02). With FP32 weights it does not, unless the optimizer's state moves to the host, and then only just. 70B on 8 cards is at the edge with one sequence a rank: what tensors need has room, what the allocator reserves may not.
+# "80 GB: 7B whole" holds only in pure BF16, whose small updates are lost (lab 02). With FP32 weights it does not, unless the optimizer's state moves to the host, and then only just. 70B on 8 cards is at the edge with one sequence a rank; with 16 it fits.
+#
+# > **Note:** the common 16 GB cards, T4 and V100, **have no BF16**: it is emulated in FP32, at an eighth of the speed. The plan of "16 GB" lines holds for a card that has it (RTX 4080, A4000). On a T4 or V100 take FP16 autocast with a scaler (lab 03); pure FP16 weights do not train. The line "no BF16" is the one that fits.
 #
 # ## 6 · The summary table
 #
-# Articles end with a table: so many times less memory, so many times the speed. Here each line is GPT-2 (124 million parameters), 8 sequences of 1,024 tokens to a step and rank, AdamW, planned. The speed is the bound of an A100's arithmetic and memory traffic; what has to be sent or moved stands beside it, for whoever knows the wires. Each line is compared with the line it builds on.
+# Articles end with a table: so many times less memory, so many times the speed. Memory first, planned: GPT-2 (124 million parameters), 8 sequences of 1,024 tokens to a step and rank, AdamW. Each line is compared with the line it builds on.
 
 # %% name="summary_plans"
 job = {"batch": 8, "seq": 1024, "precision": "bf16-amp"}
-LINES = {  # name -> (recipe, compared with, said about memory, said about speed)
-    "FP32": (Recipe("gpt2", **job | {"precision": "fp32"}), None, None, None),
-    "mixed precision": (Recipe("gpt2", **job), "FP32", 2, 2),
-    "+ checkpointing": (Recipe("gpt2", checkpointing="every", **job), "FP32", 4, 0.7),
-    "+ accumulation": (Recipe("gpt2", **job | {"batch": 1, "accumulate": 8}), "mixed precision", None, None),
-    "DDP, 8 ranks": (Recipe("gpt2", ranks=8, **job), "mixed precision", 1, 8),
-    "FSDP, 8 ranks": (Recipe("gpt2", ranks=8, shard="zero3", **job), "mixed precision", 8, 8),
-    "offloaded optimizer": (Recipe("gpt2", offload="optimizer", **job), "mixed precision", None, None),
+LINES = {  # name -> (recipe, compared with, said about memory, from, to)
+    "FP32": (Recipe("gpt2", **job | {"precision": "fp32"}), None),
+    "mixed precision": (Recipe("gpt2", **job), "FP32", "2x", 1.7, 2.3),
+    "+ checkpointing": (Recipe("gpt2", checkpointing="every", **job), "FP32", "4x", 3.4, 4.6),
+    "a batch of 1": (Recipe("gpt2", **job | {"batch": 1}), None),
+    "+ accumulation, 8 x 1": (Recipe("gpt2", **job | {"batch": 1, "accumulate": 8}), "a batch of 1", "1x", 0.85, 1.15),
+    "DDP, 8 ranks": (Recipe("gpt2", ranks=8, **job), "mixed precision", "1x", 0.85, 1.15),
+    "FSDP, 8 ranks": (Recipe("gpt2", ranks=8, shard="zero3", **job), "mixed precision", "8x", 6.8, 9.2),
+    "offloaded optimizer": (Recipe("gpt2", offload="optimizer", **job), "mixed precision", "less", 1.05, math.inf),
 }
-began = time.perf_counter()
 plans = dict(zip(LINES, plan_many([line[0] for line in LINES.values()], gpu="a100-80gb"), strict=True))
-print(f"{len(plans)} plans in {time.perf_counter() - began:.0f} s\n")
-
-
-def rows_a_second(plan):
-    return plan.recipe.batch * plan.recipe.accumulate * plan.recipe.ranks / plan.at_least_seconds["a100-80gb"]
-
-
-print(f"{'':22}{'GiB a rank':>11}{'memory':>9}{'said':>6}{'speed':>9}{'said':>6}   sent / moved a step, compared with")
-for name, (_, other, memory, speed) in LINES.items():
-    plan = plans[name]
-    peak = f"{name:22}{plan.peak_allocated_bytes / GiB:>11.2f}"
+lines = [["planned", "GiB a rank", "less", "said", "compared with"]]
+for name, (_, other, *said) in LINES.items():
+    size = plans[name].peak_allocated_bytes
     if other is None:
-        print(peak)
+        lines.append([name, f"{size / GiB:.2f}", "", "", ""])
         continue
-    less = plans[other].peak_allocated_bytes / plan.peak_allocated_bytes
-    against = plans["mixed precision"] if "checkpointing" in name else plans[other]  # its 0.7 is of the line above
-    faster = rows_a_second(plan) / rows_a_second(against)
-    moved = human_bytes(plan.sent_bytes or plan.host_bytes) if plan.sent_bytes or plan.host_bytes else "-"
-    print(f"{peak}{less:>8.2f}x{memory or '':>6}{faster:>8.2f}x{speed or '':>6}   {moved}, {other}")
-    if memory:
-        claims.record(
-            "T27",
-            f"{name}: memory {memory}x",
-            "GPT-2, 8 x 1,024 tokens, planned",
-            less,
-            "times less",
-            memory * 0.85,
-            memory * 1.15,
-        )
-    if speed:
-        claims.record("T27", f"{name}: speed {speed}x", "GPT-2, A100, bound", faster, "times", speed * 0.9, speed * 1.1)
-measured_here = {row[0]: row for row in table}
-amp, with_checkpoints = (measured_here[LADDER[i].name] for i in (1, 3))
-claims.record("T27", "mixed precision: speed 2x", f"our ViT on this {device.type}", 1 / amp[2], "times", 1.8, 2.2)
-claims.record(
-    "T27", "mixed precision: memory 2x", f"our ViT on this {device.type}", first / amp[1], "times less", 1.7, 2.3
-)
+    less, (words, low, high) = plans[other].peak_allocated_bytes / size, said
+    lines.append([name, f"{size / GiB:.2f}", f"{less:.2f}x", words, other])
+    claims.record("T27", f"{name}: memory {words}", "GPT-2, 8 x 1,024 tokens, planned", less, "times less", low, high)
+print(text_table(lines))
+
+# %% [markdown] name="memory_explained"
+# - **Mixed precision** does not halve this model: its peak is the FP32 logits (50,257 wide), which autocast leaves alone. A factor without its model means nothing.
+# - **Accumulation**: eight sequences in the memory of one. Compare with the line "mixed precision", which holds all eight at once.
+# - **DDP** holds slightly *more* than one rank: its buckets. **FSDP** divides weights, gradients and state, not activations: nowhere near 8 here, near 8 where weights are nearly all (a large model, a short batch, checkpointing).
+# - **Offloading** the optimizer takes two numbers a parameter off the GPU; where activations make the peak, that is little.
+#
+# ### Speed
+#
+# On one device, speed was measured above: the steps of the ladder, in turn. Between devices there is a wire, so first the sharing, with two ranks on this machine: all three ways side by side, every rank with a batch of its own. "Alone" one rank works while the other waits.
+
+
+# %% name="two_ranks"
+def shared_out(kind, where):
+    """Return the model and its optimizer, shared out in one of three ways."""
+    model = make_model(base, 0, where)
+    if kind == "DDP":
+        model = DistributedDataParallel(model)
+    if kind == "FSDP":
+        mesh = init_device_mesh(where.type, (dist.get_world_size(),))
+        for block in model.blocks:
+            fully_shard(block, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+    return model, make_optimizer(base, model)
+
+
+# %% name="two_ranks_run"
+def side_by_side(rounds=7):
+    """Return the seconds of each step and the peak of the second one, of each way."""
+    torch.set_num_threads(1)  # a rank is one worker: alone it must not take the other's core
+    ways = {kind: shared_out(kind, rank_device()) for kind in ("alone", "DDP", "FSDP")}
+    seconds, peaks = {kind: [] for kind in ways}, {}
+    for turn in range(rounds):
+        for kind, (model, optimizer) in ways.items():
+            dist.barrier()
+            if kind == "alone" and dist.get_rank() > 0:
+                continue
+            began = time.perf_counter()
+            if turn == 1:  # measured, and not timed
+                with MemoryMeter(model, optimizer) as meter:
+                    train_step(base, model, optimizer, rows)
+                peaks[kind] = meter.peak_bytes
+                continue
+            train_step(base, model, optimizer, rows)
+            seconds[kind].append(time.perf_counter() - began)
+    return {kind: seconds[kind][1:] for kind in seconds}, peaks
+
+
+seconds, held = run_ranks(side_by_side, 2, measure=False).results[0]
+for kind in ("DDP", "FSDP"):
+    faster = 2 * statistics.median(a / b for a, b in zip(seconds["alone"], seconds[kind], strict=True))
+    less = held["alone"] / held[kind]
+    print(f"{kind:5} 2 ranks: {faster:.2f}x the images a second, {less:.2f}x less memory a rank")
+    two = f"our ViT, 2 ranks on this {rank_device().type}"
+    claims.record("T27", f"{kind}, 2 ranks: speed 2x", two, faster, "times", 1.8, 2.2)
+    claims.record(
+        "T27",
+        f"{kind}, 2 ranks: memory {'2x' if kind == 'FSDP' else '1x'}",
+        two,
+        less,
+        "times less",
+        *((1.7, 2.3) if kind == "FSDP" else (0.85, 1.15)),
+    )
+
+# %% [markdown] name="wires_text"
+# For eight GPUs there is no measurement here, so a bound that *includes the wires*: a step takes the arithmetic of the plan at the data sheet's rate, plus what a rank sends at the rate of the wire, nothing overlapped. NVLink of an A100 carries 300 GB/s each way, PCIe 4.0 32 GB/s. Offloading sends gradients to the host and weights back, every update, over PCIe.
+#
+# **Predict.** Eight ranks with DDP over NVLink: how many times the sequences a second of one?
+
+# %% name="guess_wires"
+my_guess = None  # times the sequences a second, 8 ranks, NVLink
+### BEGIN GUESS
+my_guess = 8  # as every table says
+### END GUESS
+wires_guess = Prediction("DDP on 8 ranks over NVLink / one rank, nothing overlapped", my_guess, "times")
+
+# %% name="wires"
+WIRES = {"NVLink": 300e9, "PCIe": 32e9}  # bytes/s each way, data sheets
+one = plans["mixed precision"].at_least_seconds["a100-80gb"]
+lines, faster = [["", "sent a step", *WIRES, "said"]], {}
+for name, said in {"DDP, 8 ranks": "8x", "FSDP, 8 ranks": "8x", "offloaded optimizer": "slower"}.items():
+    plan = plans[name]
+    sent = plan.sent_bytes or 2 * 4 * plan.trained  # offloaded: FP32 gradients out, FP32 weights back
+    for wire, rate in WIRES.items():
+        faster[name, wire] = plan.recipe.ranks * one / (plan.at_least_seconds["a100-80gb"] + sent / rate)
+    speeds = [f"{faster[name, w]:.2f}x" if plan.sent_bytes or w == "PCIe" else "-" for w in WIRES]
+    lines.append([name, human_bytes(sent), *speeds, said])
+wires_guess.reveal(faster["DDP, 8 ranks", "NVLink"])
+print(text_table(lines))
+for name in ("DDP, 8 ranks", "FSDP, 8 ranks"):
+    for wire in WIRES:
+        about = f"GPT-2, A100, planned with {wire}"
+        claims.record("T27", f"{name}: speed 8x", about, faster[name, wire], "times", 7.2, 8.8)
+slow = faster["offloaded optimizer", "PCIe"]
+claims.record("T27", "offloaded optimizer: slower", "GPT-2, A100, planned with PCIe", slow, "times", 0, 0.95)
+
+# %% name="one_device"
+ratios = {  # measured in the ladder: the rung against the one before it
+    "mixed precision: speed 2x": (slower[LADDER[0].name] / slower[LADDER[1].name], 1.8, 2.2),
+    "+ checkpointing: speed 0.7x": (slower[LADDER[2].name] / slower[LADDER[3].name], 0.63, 0.77),
+    "+ accumulation: speed 1x": (slower[LADDER[1].name] / slower[LADDER[2].name], 0.9, 1.1),
+}
+for said, (ratio, low, high) in ratios.items():
+    print(f"{said:30} measured {ratio:.2f}x on this {device.type}")
+    claims.record("T27", said, f"our ViT on this {device.type}", ratio, "times", low, high)
+less = first / peaks[LADDER[1].name]
+claims.record("T27", "mixed precision: memory 2x", f"our ViT on this {device.type}", less, "times less", 1.7, 2.3)
 
 # %% [markdown] name="summary_explained"
-# - **Mixed precision** does not halve this model: its peak is the FP32 logits (50,257 wide), which autocast leaves alone. And the bound is the data sheet's ratio of 16-bit to FP32 arithmetic; that nobody sees 16 times is no surprise, for real steps wait for memory. A factor without its model and its GPU means nothing.
-# - **Checkpointing** costs what it recomputes, less than the textbook's third, since head and logits are not recomputed.
-# - **DDP** holds slightly *more* than one rank: its buckets. **FSDP** divides weights, gradients and state, not activations: nowhere near 8.
-# - The bound counts arithmetic and memory, and no wires. What is sent is in the table; lab 10 measures what it costs.
-# - **Offloading** trades memory for traffic to the host in every step.
+# - **On one device** the table's figures are those of some GPU with some model. 16 bits are fast where the arithmetic units have them and the matrices fill them; small micro-batches cost speed where they leave the device idle. This model is small, so its accumulation is dear; on a GPU that a micro-batch of 1 fills, it is nearly free.
+# - **Checkpointing** costs what it recomputes: a third of the arithmetic by the textbook, a little less where head and logits are left out. In a model of many small operations it costs their number.
+# - **DDP and FSDP**: N times less what the wire takes. Both send the same here, by coincidence: DDP all-reduces FP32 gradients, twice 4 bytes a parameter. FSDP gathers weights in BF16 for the forward and again for the backward pass (2 + 2) and reduce-scatters FP32 gradients (4). In pure FP32 it would send half as much again. Overlap hides much of it over NVLink and cannot over PCIe. Real arithmetic is slower than the data sheet, which makes the wire look better than in this bound.
+# - **Two ranks on one machine** share its memory and caches, and gloo copies through the processor: less than 2.
+# - **Offloading** is slower by what crosses PCIe in every update, and by the host's own AdamW, which the bound leaves out. More sequences an update make it cheaper.
+#
+# The capstone's point in one line: **of this table, believe the row that was measured on your model.**
 
 # %% [markdown] name="chooser_text"
 # ## 7 · Choose a recipe
 #
-# The other way round: GPU, model and data in, recipes out. What fits comes first, and of that the fastest; of what does not, the smallest. Time is relative to the fastest that fits, and a bound (arithmetic and memory traffic). A micro-batch is one sequence, so the number of sequences to an update costs time and no memory.
+# The other way round: GPU, model and data in, recipes out. What fits comes first, and of that the one with the *least to do*; of what does not fit, the smallest. "Times the bound" compares arithmetic and memory traffic at the data sheet's rates: a lower bound, by which recipes can be ranked and no step can be forecast. A micro-batch is one sequence, so the number of sequences to an update costs time and no memory; the optimizer comes by once an update.
 #
-# The plans were made before, by `python -m helpers chooser`, so that the figure can answer at once. Find the smallest card on which 7B trains whole. Which recipes does a longer sequence push off a card of 24 GB?
+# The plans were made before, by `python -m helpers chooser`, so that the figure can answer at once. Three questions:
+#
+# 1. Which is the smallest of these cards on which 7B trains whole, and how?
+# 2. Which recipe does the longer sequence push off a card of 24 GB (7B)?
+# 3. On a T4, what comes first, and why are the others so far behind?
+#
+# <details><summary>Answers</summary>
+#
+# 1. 40 GB (`a100-40gb`), and only with BF16 weights, SGD and checkpointing: with AdamW it takes 80 GB.
+# 2. LoRA without checkpointing: at 512 tokens its activations have room, at 2,048 they do not. LoRA with checkpointing stays.
+# 3. QLoRA under FP16 autocast. The T4 has no BF16; recipes that ask for it are computed in FP32, at an eighth of the rate. The figure says "BF16 emulated".
+#
+# </details>
 
 
 # %% name="chooser"
 def chosen(gpu, model, tokens, sequences):
     choices = choose(gpu, model, tokens, sequences)
-    fastest = choices[0].seconds
-    figure = Figure(figsize=(8.5, 3.6), layout="constrained")
+    least = choices[0].seconds
+    figure = Figure(figsize=(9, 4.8), layout="constrained")
     axes = figure.add_subplot()
     most = max(choices[0].room_bytes, *(c.reserved_bytes for c in choices)) / GiB
     for place, c in enumerate(choices):
@@ -696,21 +919,22 @@ def chosen(gpu, model, tokens, sequences):
             place, c.reserved_bytes / GiB, color="white", edgecolor=COLOURS[7], label="" if place else "reserved, up to"
         )
         axes.barh(place, c.peak_bytes / GiB, color=COLOURS[2 if c.fits else 4], label="")
-        words = f"{c.seconds / fastest:.2f} x the time" if c.fits else "does not fit"
+        words = f"{c.seconds / least:.2f} x the bound" if c.fits else "does not fit"
+        words += ", BF16 emulated" if c.fits and c.emulated else ""
         axes.text(c.reserved_bytes / GiB + 0.01 * most, place, words, va="center", fontsize=8, backgroundcolor="white")
     axes.axvline(choices[0].room_bytes / GiB, color="black", ls="--", label=f"room on {gpu}")
     axes.set_yticks(range(len(choices)), [c.name for c in choices])
     axes.invert_yaxis()
     title = f"{model}, {sequences} x {tokens} tokens to an update"
-    axes.set(title=title, xlabel="GiB at the peak (filled: allocated)", xlim=(0, 1.25 * most))
+    axes.set(title=title, xlabel="GiB at the peak (filled: allocated)", xlim=(0, 1.4 * most))
     figure.legend(frameon=False, loc="outside lower center", ncols=2)
     return figure
 
 
 explore(
     chosen,
-    "Eight recipes for a model, ranked: those that fit a GPU first, the fastest on top, with their peaks.",
-    gpu=("rtx-4090-24gb", ("rtx-3060-12gb", "v100-16gb", "rtx-4090-24gb", "a100-40gb", "h100-80gb", "h200-141gb")),
+    "Thirteen recipes for a model, ranked: those that fit a GPU first, with the least to do on top, and their peaks.",
+    gpu=("rtx-4090-24gb", ("rtx-3060-12gb", "t4-16gb", "rtx-4090-24gb", "a100-40gb", "h100-80gb", "h200-141gb")),
     model=("llama-2-7b", ("llama-3.2-1b", "llama-3.2-3b", "llama-2-7b", "llama-2-13b")),
     tokens=(2048, (512, 2048)),
     sequences=(16, (1, 4, 16, 64)),
@@ -721,6 +945,8 @@ print(f"on top: {best.name} ({best.recipe.words}); answered in {time.perf_counte
 
 # %% [markdown] name="script_text"
 # A choice can be taken away as a program: one file, that runs as it is, alone or under `torchrun`. It holds what the recipe asks for and nothing else. `--tiny` tries it with a small random model on any machine; `--weights` and `--text` make it the real thing. `style="trainer"` writes it for Hugging Face's Trainer. (A 4-bit base is refused: it has to be loaded, which lab 14 shows.)
+#
+# Read it from the bottom up: `main` is the training loop, and everything above it is called there. Which line is checkpointing, which one accumulation? Where would a second GPU change anything?
 
 # %% name="script"
 print(training_script(best.recipe))
@@ -729,12 +955,20 @@ print(training_script(best.recipe))
 # %% [markdown] name="lean_text"
 # ## 8 · Your turn: no room for gradients
 #
-# **Contract.** `lean_update(model, means, x, y, lr)` makes one Signum update, in place.
+# Section 1 folded gradients into a mean. Here the loss has gaps, the update a decay, and a part of the model is frozen; so think about what is done once an *update*, what once a *piece*, and what by whose count.
 #
-# - `model` is an `nn.Sequential` of 9 layers in FP32; `x` has shape (130, 64), `y` (130,) holds classes. The loss is the mean cross entropy over all 130 rows.
-# - `means` maps each parameter to its running mean. Both change in place: mean ← 0.9 · mean + 0.1 · gradient, then p ← p − lr · sign(mean).
-# - Beside weights, means and the batch the peak may take **100 KiB**. All gradients together are larger than that; so are the activations of the batch.
+# **Contract.** `lean_update(model, means, x, y, lr)` makes one update, in place, by the *whole* batch.
+#
+# - `model` is an `nn.Sequential` of 9 layers in FP32. The parameters of its first layer are frozen (`requires_grad` is False) and stay as they are. `x` has shape (130, 64); `y` (130,) holds classes, and **−100 in rows that do not count**: the loss is the mean cross entropy over the rows that do. How many they are differs from piece to piece, and a piece may have none.
+# - `means` maps each trained parameter to its running mean. With *g* = gradient of the loss + **0.1 · p** (L2 decay, of the weights before the update): mean ← 0.9 · mean + 0.1 · *g*, then p ← p − lr · sign(mean). Both change in place.
+# - Beside weights, means and the batch the peak may take **100 KiB**. All gradients together are larger than that; so are the activations of the batch, and so is a copy of the means.
 # - It is called again and again: afterwards no gradient and no hook is left.
+#
+# <details><summary>Hint</summary>
+#
+# `F.cross_entropy` leaves out rows of −100 by itself. With `reduction="sum"` a piece without rows gives 0; with the default it gives NaN.
+#
+# </details>
 
 
 # %% name="lean" answer=true reveal=true
@@ -744,16 +978,18 @@ def lean_update(model, means, x, y, lr):
         means[p].add_(p.grad, alpha=0.1)
         p.grad = None
 
-    hooks = [p.register_post_accumulate_grad_hook(take) for p in model.parameters()]
-    for mean in means.values():
-        mean.mul_(0.9)
+    hooks = [p.register_post_accumulate_grad_hook(take) for p in means]
+    with torch.no_grad():
+        for p, mean in means.items():
+            mean.mul_(0.9).add_(p, alpha=0.1 * 0.1)
+    count = (y != -100).sum()
     for xs, ys in zip(x.split(8), y.split(8), strict=True):
-        (F.cross_entropy(model(xs), ys, reduction="sum") / len(x)).backward()
+        (F.cross_entropy(model(xs), ys, reduction="sum") / count).backward()
     for hook in hooks:
         hook.remove()
     with torch.no_grad():
-        for p in model.parameters():
-            p.add_(means[p].sign(), alpha=-lr)
+        for p, mean in means.items():
+            p.add_(mean.sign(), alpha=-lr)
     ### END SOLUTION
 
 
@@ -763,23 +999,30 @@ check("lab15.lean", lean_update)
 # %% [markdown] name="report_text"
 # ## 9 · Your lab report
 #
-# Every table of claims that a notebook of this course showed you was kept, in one small file on this machine (`.progress/progress.json`; `TAS_PROGRESS=off` in the environment keeps nothing). It goes nowhere. Here it is as one page, with the claims of this lab; `save` writes the page as HTML.
+# Every table of claims that a notebook of this course showed you was kept, in one small file on this machine (`.progress/progress.json`; `TAS_PROGRESS=off` in the environment keeps nothing). It goes nowhere. Here it is as one page: your ladder, your floor and the recipe you chose on top, then the claims of every lab. It certifies what *you* measured, on your device; change a rung and run again, and it says so. `save` writes the page as HTML.
 
 # %% name="claims"
 claims
 
 # %% name="report"
-report = lab_report(claims)
+sections = {
+    f"The ladder: {first / peaks[last]:.1f} times less peak, {lost:+.2f} points": table,
+    f"The floor: {human_bytes(final.peak_bytes)}, byte by byte": floor,
+    "The recipe chosen": f"{best.name} ({best.recipe.words}): {human_bytes(best.peak_bytes)} planned at the peak",
+}
+report = lab_report(claims, sections)
 print(report)
 # report.save("lab_report.html")    # open it in a browser
+report
 
 # %% [markdown] name="recap"
 # ## Recap
 #
 # - Forty times less peak at the same batch, with no accuracy lost, is possible where activations are nearly all of the peak; the price is time.
-# - Each rung has its tenant. The order decides what a rung seems to be worth; only the product counts, and the product depends on how wasteful rung 0 was.
+# - Ask of each rung what it took, what it added and what it moved. The order decides what a rung seems to be worth; only the product counts, and the product depends on how wasteful rung 0 was.
 # - A step in the backward pass and accumulation do not go together as they are; with a state that is linear in the gradient, the state can be the accumulator.
-# - The floor has names: bytes a weight, bytes of state, one block of one micro-batch, kernel workspace.
+# - The floor has names: bytes a weight, bytes of state, one block of one micro-batch, scratch; and a state of the random generator that nobody had asked for.
+# - Half a point of accuracy needs pairs of runs, rates chosen without the test images, and an interval.
 # - Guides and tables hold for the model, the batch and the number format they were made with. Ask the planner.
 #
 # **Sources.** Bernstein et al. 2018, *signSGD*; Zhang et al. 2023, *Adam Accumulation to Reduce Memory Footprints* (the same thought for Adam, which it has to change); [rasbt/pytorch-memory-optim](https://github.com/rasbt/pytorch-memory-optim), logs; PyTorch tutorial, *How to save memory by fusing the optimizer step into the backward pass*; Rajbhandari et al. 2020, *ZeRO*; Hu et al. 2021, *LoRA*.
