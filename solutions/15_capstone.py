@@ -67,7 +67,7 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 # %% [markdown] name="rules_text"
 # ## 1 · The rules
 #
-# An article promises that its techniques together cut peak memory up to 20 times "with the same accuracy". A ladder of that kind is easy to win by cheating: a smaller batch is another training run, and a peak that was read at another moment is another figure. So, before the first rung:
+# An article promises that its techniques together cut peak memory up to 20 times "with the same accuracy". Such a ladder is easy to win by cheating: a smaller batch is another training run, a peak read at another moment another figure. So, before the first rung:
 #
 # - **One model**: a vision transformer of four blocks on handwritten digits, started from the same weights.
 # - **One effective batch**: every update sees the same 512 images in the same order, and every rung sees the same number of them.
@@ -280,13 +280,13 @@ for name, change in {
     LADDER.append(replace(LADDER[-1], name=name, **change))
 
 
-def measured(rung):
-    """Return the meter of one whole training step, after one that does not count."""
+def measured(rung, seen=rows):
+    """Return the meter of one training step on the images `seen`, after one that does not count."""
     model = make_model(rung, 0, device)
     optimizer = make_optimizer(rung, model)
-    train_step(rung, model, optimizer, rows)
+    train_step(rung, model, optimizer, seen)
     with MemoryMeter(model, optimizer) as meter:
-        train_step(rung, model, optimizer, rows)
+        train_step(rung, model, optimizer, seen)
     return meter
 
 
@@ -297,7 +297,7 @@ print(meters[base.name])
 print(peak_table(meters[base.name], 5))
 
 # %% [markdown] name="guess_text"
-# Nearly all of it is activations: 512 images × 5 tokens × 4 blocks. **Predict** two rungs before you see them. By what factor does BF16 autocast alone lower the peak? And when all six changes are stacked, what is the factor?
+# Nearly all of it is activations: 512 images × 5 tokens × 4 blocks. **Predict** two figures before you see them. By what factor does BF16 autocast alone lower the peak? And when all six changes are stacked, what is the factor?
 
 # %% name="guess"
 my_guess = None  # times less, BF16 autocast alone
@@ -333,7 +333,7 @@ print(text_table(lines))
 # - **Checkpointing** takes activations and adds recomputed ones. The copies of weights fall as well: those of a recomputed block are made for that block and go with it. It looks modest, because little was left for it to take. *The order of the rungs decides what each of them seems to be worth.* Only the product counts.
 # - From rung 3 on the static part is in front. **Signum** takes a state tensor and **folding** the gradients: these two have one tenant each and leave the others alone. **BF16** halves weights and state, takes the copies, and some of the activations that autocast keeps in FP32.
 #
-# On a GPU the workspaces of cuBLAS (8 to 32 MiB) are larger than this whole model at the end. They are made once, in the step before the one that is measured, and stay outside of the figure.
+# On a GPU the workspaces of cuBLAS (8 to 32 MiB) are larger than this model. They are made in the step before the one that is measured, and stay outside of the figure.
 #
 # ### What did it cost?
 #
@@ -461,7 +461,7 @@ show(
 )
 
 # %% [markdown] name="cost_explained"
-# The interval says what five pairs can show: if it ends above −0.5 points, the claim is safe for this model; if not, more seeds are needed, whatever the mean says. If it lies above 0, the last rung is *better*: then Signum suits this short training more than AdamW does, which is no merit of 16 bits.
+# The interval says what five pairs can show. Where its low end lies above −0.5 points, the claim is safe for this model. Where it does not, the mean may hold and five pairs still **cannot exclude** that more was lost: that takes more seeds, or a longer training that varies less. An article that shows one run of each has shown less than this.
 #
 # Rungs 2 and 3 do the arithmetic of rung 1 in another order, and rung 5 that of rung 4 (section 1): their accuracy can differ by a few images and no more.
 #
@@ -528,7 +528,7 @@ claims.record("C12", "weights and state: 4 bytes a parameter", subject, static /
 #
 # A floor that is named byte by byte shows what nobody had looked for; `preserve_rng_state=False` takes it away.
 #
-# **Predict** the rest: with micro-batches of 4 images instead of 32, what is the factor? Use the laws, and be careful with one of the tenants.
+# **Predict** the rest: with micro-batches of 4 images instead of 32, what is the factor? Use the laws; but ask of each tenant whether it knows the micro-batch at all.
 
 # %% name="guess_smaller"
 my_guess = None  # times less than rung 0, micro-batches of 4
@@ -539,26 +539,27 @@ smaller_guess = Prediction("FP32 peak / peak with micro-batches of 4", my_guess,
 
 
 # %% name="smaller"
-def one_more(**change):
-    return measured(replace(LADDER[-1], **change))
+def shrunk(micro, **change):
+    """Measure the last rung on four micro-batches: from the second on, they are alike (lab 04)."""
+    return measured(replace(LADDER[-1], micro=micro, **change), rows[: 4 * micro])
 
 
-sparing = one_more(keep_random=False)
-curve = {micro: one_more(micro=micro) for micro in (128, 32, 16, 4)}
-smaller_guess.reveal(first / curve[4].peak_bytes)
+curve = {f"micro-batches of {micro}": shrunk(micro) for micro in (128, 32, 16, 4)}
+assert curve["micro-batches of 32"].peak_bytes == final.peak_bytes
+smallest = curve["micro-batches of 4"]
+smaller_guess.reveal(first / smallest.peak_bytes)
 lines = [["KiB at the peak", "weights, means", "activations", "temporaries", "workspace", "PEAK", "less"]]
-shrunk = {f"micro-batches of {micro}": meter for micro, meter in curve.items()}
-for name, meter in (shrunk | {"32, no random state": sparing}).items():
+for name, meter in (curve | {"32, no random state": shrunk(32, keep_random=False)}).items():
     held = meter.at_peak
     activations = held["activations"] + held["recomputed activations"]
     sizes = (static, activations, held["temporaries"], held["kernel workspace"], meter.peak_bytes)
     lines.append([name, *(f"{n / KiB:,.0f}" for n in sizes), f"{first / meter.peak_bytes:.1f}x"])
 print(text_table(lines))
-print(f"\nwith 4 images the peak is in {curve[4].peak_at}")
+print(f"\nwith 4 images the peak is in {smallest.peak_at}")
 print(f"if nothing but weights and running means were left: {first / static:.0f}x")
 
 # %% [markdown] name="vit_text"
-# Activations fall with the micro-batch. Temporaries do **not**: with 4 images the peak moves into the optimizer's hook, where stochastic rounding holds the largest weight three times in 4-byte numbers (the sum, the gradient, the random bits), whatever the batch. Nor do the random states. Push one tenant down and another takes its place at the peak.
+# Activations fall with the micro-batch. Temporaries do **not**: with few images the peak moves into the optimizer's hook, where stochastic rounding holds the largest weight three times in 4-byte numbers (the mean, its change, the random bits), whatever the batch. Nor do the random states. Push one tenant down and another takes its place at the peak.
 #
 # So the floor is a property of three choices: bytes a weight, bytes of state, and how little is computed at a time. The factor is whatever the first rung wasted: *"40 times" says as much about rung 0 as about rung 6.*
 #
@@ -737,7 +738,7 @@ said = "8 GB: 1B whole, 8-bit AdamW in the backward pass"
 claims.record("T26", said, "llama-3.2-1b, planned, reserved", high, "GiB", 0, room("8 GB") / GiB)
 
 # %% [markdown] name="guide_explained"
-# The LoRA lines hold, with room to spare: a card of 24 GB takes 7B with either rank, for the frozen weights are nearly all of it. **Four times the weights** (weights, gradients and two moments, 8 bytes a parameter) is what whole training in pure BF16 with AdamW takes, so 1B does not fit into 8 GB nor 3B into 16 GB. Those lines are right for *adapters*. With an 8-bit optimizer that steps in the backward pass (which forbids accumulation, section 1) both come down to the edge: tensors have room, the reserve has it or misses it by a hair. A desktop that draws its windows on the same card decides it.
+# The LoRA lines hold, with room to spare: a card of 24 GB takes 7B with either rank, for the frozen weights are nearly all of it. **Four times the weights** (weights, gradients and two moments, 8 bytes a parameter) is what whole training in pure BF16 with AdamW takes, so 1B does not fit into 8 GB nor 3B into 16 GB. Those lines are right for *adapters*. With an 8-bit optimizer that steps in the backward pass (which forbids accumulation, section 1) both come down to the edge: tensors have room, and what the allocator reserves has it or not, by the margins printed. A desktop that draws its windows on the same card is enough to decide it.
 #
 # "80 GB: 7B whole" holds only in pure BF16, whose small updates are lost (lab 02). With FP32 weights it does not, unless the optimizer's state moves to the host, and then only just. 70B on 8 cards is at the edge with one sequence a rank; with 16 it fits.
 #
@@ -773,7 +774,7 @@ print(text_table(lines))
 
 # %% [markdown] name="memory_explained"
 # - **Mixed precision** does not halve this model: its peak is the FP32 logits (50,257 wide), which autocast leaves alone. A factor without its model means nothing.
-# - **Accumulation**: eight sequences in the memory of one. Compare with the line "mixed precision", which holds all eight at once.
+# - **Accumulation**: eight sequences in the memory of one. A little more, since the gradients of earlier pieces wait while the next one runs.
 # - **DDP** holds slightly *more* than one rank: its buckets. **FSDP** divides weights, gradients and state, not activations: nowhere near 8 here, near 8 where weights are nearly all (a large model, a short batch, checkpointing).
 # - **Offloading** the optimizer takes two numbers a parameter off the GPU; where activations make the peak, that is little.
 #
@@ -796,7 +797,7 @@ def shared_out(kind, where):
     return model, make_optimizer(base, model)
 
 
-# %% name="two_ranks_run"
+# %% name="two_ranks_turns"
 def side_by_side(rounds=7):
     """Return the seconds of each step and the peak of the second one, of each way."""
     torch.set_num_threads(1)  # a rank is one worker: alone it must not take the other's core
@@ -818,7 +819,8 @@ def side_by_side(rounds=7):
     return {kind: seconds[kind][1:] for kind in seconds}, peaks
 
 
-seconds, held = run_ranks(side_by_side, 2, measure=False).results[0]
+# %% name="two_ranks_run"
+seconds, held = run_ranks(side_by_side, 2, timeout=300, measure=False).results[0]
 for kind in ("DDP", "FSDP"):
     faster = 2 * statistics.median(a / b for a, b in zip(seconds["alone"], seconds[kind], strict=True))
     less = held["alone"] / held[kind]
@@ -880,12 +882,12 @@ claims.record("T27", "mixed precision: memory 2x", f"our ViT on this {device.typ
 
 # %% [markdown] name="summary_explained"
 # - **On one device** the table's figures are those of some GPU with some model. 16 bits are fast where the arithmetic units have them and the matrices fill them; small micro-batches cost speed where they leave the device idle. This model is small, so its accumulation is dear; on a GPU that a micro-batch of 1 fills, it is nearly free.
-# - **Checkpointing** costs what it recomputes: a third of the arithmetic by the textbook, a little less where head and logits are left out. In a model of many small operations it costs their number.
-# - **DDP and FSDP**: N times less what the wire takes. Both send the same here, by coincidence: DDP all-reduces FP32 gradients, twice 4 bytes a parameter. FSDP gathers weights in BF16 for the forward and again for the backward pass (2 + 2) and reduce-scatters FP32 gradients (4). In pure FP32 it would send half as much again. Overlap hides much of it over NVLink and cannot over PCIe. Real arithmetic is slower than the data sheet, which makes the wire look better than in this bound.
-# - **Two ranks on one machine** share its memory and caches, and gloo copies through the processor: less than 2.
+# - **Checkpointing** costs what it recomputes: a third of the arithmetic by the textbook, a little less where head and logits are left out. Many small operations cost by their number.
+# - **DDP and FSDP**: N times less what the wire takes. Both send the same here, by coincidence: DDP all-reduces FP32 gradients, twice 4 bytes a parameter. FSDP gathers weights in BF16 for the forward and again for the backward pass (2 + 2) and reduce-scatters FP32 gradients (4). In pure FP32 it would send half as much again. Real arithmetic is slower than the data sheet, and sending overlaps with it, so real factors are better than this bound.
+# - **Two ranks on one machine** share its memory and caches, and gloo copies through the processor: less than 2. FSDP sends for every block, and this model's blocks are small. Nor does it divide the memory here: activations are nearly all of it.
 # - **Offloading** is slower by what crosses PCIe in every update, and by the host's own AdamW, which the bound leaves out. More sequences an update make it cheaper.
 #
-# The capstone's point in one line: **of this table, believe the row that was measured on your model.**
+# Of such a table, believe the row that was measured on your model.
 
 # %% [markdown] name="chooser_text"
 # ## 7 · Choose a recipe
@@ -907,7 +909,7 @@ claims.record("T27", "mixed precision: memory 2x", f"our ViT on this {device.typ
 # </details>
 
 
-# %% name="chooser"
+# %% name="chooser_figure"
 def chosen(gpu, model, tokens, sequences):
     choices = choose(gpu, model, tokens, sequences)
     least = choices[0].seconds
@@ -931,6 +933,7 @@ def chosen(gpu, model, tokens, sequences):
     return figure
 
 
+# %% name="chooser"
 explore(
     chosen,
     "Thirteen recipes for a model, ranked: those that fit a GPU first, with the least to do on top, and their peaks.",
@@ -1018,7 +1021,7 @@ report
 # %% [markdown] name="recap"
 # ## Recap
 #
-# - Forty times less peak at the same batch, with no accuracy lost, is possible where activations are nearly all of the peak; the price is time.
+# - Forty times less peak at the same batch, with the accuracy held on average, is possible where activations are nearly all of the peak; the price is time.
 # - Ask of each rung what it took, what it added and what it moved. The order decides what a rung seems to be worth; only the product counts, and the product depends on how wasteful rung 0 was.
 # - A step in the backward pass and accumulation do not go together as they are; with a state that is linear in the gradient, the state can be the accumulator.
 # - The floor has names: bytes a weight, bytes of state, one block of one micro-batch, scratch; and a state of the random generator that nobody had asked for.
