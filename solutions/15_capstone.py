@@ -445,7 +445,7 @@ left, right = figure.subplots(1, 2, width_ratios=(2, 3), sharey=True)
 names = list(meters)
 left.barh(names, [first / peaks[name] for name in names], color=COLOURS[0])
 left.axvline(40, color="black", ls="--", lw=1)
-left.set(title="Times less than rung 0", xlabel="peak of rung 0 / peak", xlim=(0, 55))
+left.set(title="Times less than rung 0", xlabel="peak of rung 0 / peak (dashed: the target)", xlim=(0, 55))
 left.invert_yaxis()
 start = np.zeros(len(names))
 for tenant, colour in zip(TENANTS, COLOURS, strict=True):
@@ -457,7 +457,7 @@ right.set(title="Whose bytes the peak is made of", xlabel="% of that rung's peak
 figure.legend(loc="outside lower center", ncols=4, frameon=False)
 show(
     figure,
-    "The factor grows from rung to rung past 40; activations are nearly all of the first peak, and weights and optimizer state a large part of the last.",
+    "The factor grows from rung to rung past the target of 40; activations are nearly all of the first peak; weights and state, and one recomputed block, most of the last.",
 )
 
 # %% [markdown] name="cost_explained"
