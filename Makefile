@@ -7,7 +7,7 @@ JOBS ?= 2
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help lab lint test test-fast test-all install-deepspeed deepspeed install-triton triton build format clean
+.PHONY: help lab lint test test-fast test-all install-deepspeed deepspeed install-triton triton attacks build format clean
 .DEFAULT_GOAL := help
 
 help:
@@ -61,6 +61,10 @@ triton: install-triton
 # What `make test` samples runs whole here: every cell of every untouched lab, every source as a plain script.
 test-all: lint
 	WHOLE_LABS=1 $(MAKE) test
+
+# Every hostile hand-in; `make test` samples them.
+attacks: $(READY)
+	WHOLE_LABS=1 $(BIN)/python -m pytest tests/test_attacks.py
 
 build: $(READY)
 	$(BIN)/python -m helpers build

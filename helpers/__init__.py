@@ -8,6 +8,13 @@ import warnings
 # warns when memory older than the log is freed; the meter knows both, and learners need see neither.
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+# Ask the driver whether there is a GPU: asking CUDA itself would spoil the processes that are forked from this one.
+os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+
+import torch
+
+if not torch.cuda.is_available():  # Triton looks when it is imported: here its interpreter runs kernels (lab 09)
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 from .carried import Carried, script_as_notebook
 from .chooser import choose
@@ -22,6 +29,8 @@ from .digit_files import DigitFiles, decode, turn
 from .exercises import check
 from .figures import COLOURS, range_ruler, show, tenant_bars
 from .formats import FORMATS
+from .kept import kept_bytes
+from .linear_log import LinearLog
 from .loader_timeline import LoaderTimeline
 from .memory import MemoryMeter
 from .microscaling import E2M1, floor_power_of_two, in_blocks, to_e2m1
@@ -63,6 +72,7 @@ __all__ = [
     "DigitFiles",
     "GiB",
     "KiB",
+    "LinearLog",
     "LoaderTimeline",
     "MemoryMeter",
     "MiB",
@@ -113,6 +123,10 @@ __all__ = [
     "tenant_bars",
     "tenant_table",
     "text_table",
+    "to_e2m1",
+    "traffic",
     "training_script",
     "turn",
+    "why_no_compiler",
+    "written_kernels",
 ]

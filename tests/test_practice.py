@@ -15,6 +15,8 @@ from .mutants import (
     lab05,
     lab06,
     lab07,
+    lab08,
+    lab09,
     lab10,
     lab11,
     lab12,
@@ -26,7 +28,7 @@ from .mutants import (
     verdicts,
 )
 
-LABS = (lab00, lab01, lab02, lab03, lab04, lab05, lab06, lab07, lab10, lab11, lab12, lab13, lab14, lab15)
+LABS = (lab00, lab01, lab02, lab03, lab04, lab05, lab06, lab07, lab08, lab09, lab10, lab11, lab12, lab13, lab14, lab15)
 MUTANTS = [mutant for lab in LABS for mutant in lab.MUTANTS]
 RIGHT = [(lab, name) for lab in LABS for name in lab.RIGHT]
 

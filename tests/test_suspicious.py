@@ -25,7 +25,12 @@ def test_reference_answers_raise_no_flags(source):
 
 
 @pytest.mark.parametrize(
-    "text", [text for exercise in EXERCISES for text in exercise.RIGHT.values()], ids=lambda text: str(hash(text))[:6]
+    "text",
+    [
+        pytest.param(text, id=f"{exercise.__name__.rpartition('.')[2]}-{name}")
+        for exercise in EXERCISES
+        for name, text in exercise.RIGHT.items()
+    ],
 )
 def test_right_answers_written_differently_raise_no_flags(text):
     assert flags(text) == []

@@ -71,9 +71,13 @@ class GradingPlugin:
             if self._over.wait(EVERY):
                 return
             problem = self._problem()
-        self._kernel.kill()  # in a sandbox all processes end with the first
+        self._kernel.kill()
         if self._cell is not None:
             self._write(self._cell, {"error": problem, "timed_out": False, "reports": self._unread(self._cell)})
+        self._leave()
+
+    def _leave(self) -> None:
+        self._kernel.kill()  # in a sandbox all processes end with the first
         os._exit(pytest.ExitCode.INTERRUPTED)
 
     def _problem(self) -> str | None:
@@ -138,4 +142,6 @@ class GradingPlugin:
                 "reports": [o["data"][MIME] for o in outputs if MIME in o.get("data", {})],
             }
             self._write(item, record)
+            if record["timed_out"]:  # the rest is not run
+                self._leave()
         return report

@@ -64,4 +64,8 @@ def _run(cells: Cells) -> tuple[dict[str, Any], dict[str, str]]:
 def _shell() -> Any:
     from IPython.core.interactiveshell import InteractiveShell
 
-    return InteractiveShell.instance()
+    class Shell(InteractiveShell):
+        def enable_gui(self, gui: str | None = None) -> None:
+            """Nothing is shown here, so `%matplotlib` has nothing to do."""
+
+    return Shell.instance()
