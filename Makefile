@@ -7,7 +7,7 @@ JOBS ?= 2
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help lab lint test test-fast test-all install-deepspeed deepspeed install-triton triton attacks build format clean
+.PHONY: help lab lint test test-fast test-all install-deepspeed deepspeed install-triton triton nbgrader attacks build format clean
 .DEFAULT_GOAL := help
 
 help:
@@ -61,6 +61,12 @@ triton: install-triton
 # What `make test` samples runs whole here: every cell of every untouched lab, every source as a plain script.
 test-all: lint
 	WHOLE_LABS=1 $(MAKE) test
+
+# nbgrader brings a JupyterLab of its own, so it gets an environment of its own.
+nbgrader: $(READY)
+	test -x .venv/nbgrader/bin/nbgrader || { $(PYTHON) -m venv .venv/nbgrader && .venv/nbgrader/bin/pip install --quiet \
+	  --disable-pip-version-check nbgrader; }
+	NBGRADER_PYTHON="$(CURDIR)/.venv/nbgrader/bin/python" $(BIN)/python -m pytest tests/test_nbgrader.py
 
 # Every hostile hand-in; `make test` samples them.
 attacks: $(READY)

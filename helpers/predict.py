@@ -22,9 +22,11 @@ class Prediction:
             print("  You have not guessed. Put a number into the cell above: it costs nothing to be wrong here.")
         elif measured and self.guess / measured > 0:
             ratio = self.guess / measured
-            off = f"{ratio:.2f}x too high" if ratio >= 1 else f"{1 / ratio:.2f}x too low"
+            more, less = ("high", "low") if measured > 0 else ("far below zero", "near to zero")
+            off = f"{ratio:.2f}x too {more}" if ratio >= 1 else f"{1 / ratio:.2f}x too {less}"
             within = abs(ratio - 1) <= 0.1
             said = f"You said {self.guess:.4g} {self.unit}".rstrip()
             print(f"  {said}: {'within 10 %' if within else off}.")
         else:
-            print(f"  You said {self.guess:.4g} {self.unit}".rstrip() + ".")
+            said = f"You said {self.guess:.4g} {self.unit}".rstrip()
+            print(f"  {said}: off by {abs(self.guess - measured):.4g}.")

@@ -397,7 +397,7 @@ claims.record(
 )
 
 # %% [markdown] name="prefetch_explained"
-# From 1 to 4 the bad moments are covered better and better. Beyond that nothing is gained: what is left is the fill, and a queue behind a slow batch is a queue however long it is.
+# From 1 to 4 the bad moments are covered better and better. Beyond that nothing is gained, and it is not the queue's fault. Batches are dealt **in turn**: with two workers batches 4, 12 and 20 all fall to the same one. It is at work long after the other has nothing left to do, however long the queue. Let every *seventh* batch be slow in place of every eighth, and the slow ones are shared; and a number of workers that divides the distance of the slow batches (4 of 8, say) can be worse than one fewer.
 #
 # ## 5 · What workers cost
 #
@@ -432,7 +432,7 @@ else:
     print(f"P6, too many workers: 16 are not too many for {cores} cores.")
 
 # %% [markdown] name="too_many_explained"
-# Sixteen workers for sixteen batches: each makes one, all at once, and the first is there when all are nearly done. And this was with processes that start in milliseconds, if yours start by `'fork'`; section 6 has the others.
+# Sixteen workers for sixteen batches: each makes one, all at once, and the first is there when all are nearly done. And this was with processes that start in some tens of milliseconds, if yours start by `'fork'`; section 6 has the others.
 #
 # ### Memory
 #
@@ -523,7 +523,7 @@ else:
 del names
 
 # %% [markdown] name="copies_explained"
-# Python counts references *inside* each object, so to look at an object is to write to it. With 8 workers a GPU and 8 GPUs a list of that kind exists 65 times. It looks like a leak: memory grows as the epoch goes on. Keep what is large in one array or tensor. (A tensor is better still: it travels to workers in shared memory, however they were started.)
+# Python counts references *inside* each object, so to look at an object is to write to it. With 8 workers a GPU and 8 GPUs, each with a main process of its own, a list of that kind exists 8 × 9 times. It looks like a leak: memory grows as the epoch goes on. Keep what is large in one array or tensor. (A tensor is better still: it travels to workers in shared memory, however they were started.)
 #
 # ## 6 · Spawned workers
 #
@@ -677,7 +677,7 @@ for source, name in enumerate(("torch", "random", "numpy", "the data set's own")
     claims.record("P6", f"workers repeat numbers of {name}", "2 workers", twins, "of 4", 1, 4)
 
 # %% [markdown] name="random_explained"
-# `DataLoader` gives each worker a seed of its own, anew in each epoch, for PyTorch, for Python's `random` and, since PyTorch 2.0 or so (see what yours does), for NumPy's *global* generator. Many articles still warn of that one. Nobody seeds the generator that a data set has **made for itself**, which is what NumPy's documentation recommends: all workers draw the same angles, and with new workers in each epoch the same again. The loss goes down all the same; only there is less augmentation than you believe.
+# `DataLoader` gives each worker a seed of its own, anew in each epoch, for PyTorch, for Python's `random` and, since about PyTorch 1.9 (see what yours does), for NumPy's *global* generator. Many articles still warn of that one. Nobody seeds the generator that a data set has **made for itself**, which is what NumPy's documentation recommends: all workers draw the same angles, and with new workers in each epoch the same again. The loss goes down all the same; only there is less augmentation than you believe.
 #
 # `DigitFiles` is such a data set. The cure is `worker_init_fn`, which runs in each worker before its first sample:
 

@@ -106,7 +106,7 @@ print(
 
 # %% [markdown] name="machine_explained"
 # An operation that does fewer than that on each byte waits for memory: it is **memory-bound**. An addition of two tensors does one operation on 12 bytes. Nearly everything in a network but
-# the products is memory-bound, and then time follows bytes.
+# the products is memory-bound. Does its time follow its bytes?
 #
 # **Predict.** By what factor will a fused GELU be faster than the eight operations, on your device?
 
@@ -251,7 +251,7 @@ show(
 # ## 3 · Where a graph breaks
 #
 # TorchDynamo records operations on tensors. Where Python needs a *value* that is in a tensor, or does something that cannot be recorded, the graph ends, Python runs, and a new graph begins. Nothing fuses across such
-# a **graph break**. Nothing warns you, either.
+# a **graph break**. Most break in silence: of the three below only `.item()` logs a warning, and the helpers mute the compiler's log here.
 #
 # **Predict.** Into how many graphs does this function fall?
 
@@ -335,11 +335,11 @@ for dynamic in (False, None, True):
     claims.record("T17", said, f"GELU, {len(lengths)} lengths, dynamic={dynamic}", len(made), "graphs", *limits)
 
 # %% [markdown] name="shapes_explained"
-# - `dynamic=False`: a graph for each length, up to a limit (8 in PyTorch 2.13); from then on the function runs **uncompiled**, and all that tells you is a line in the log. So "every shape" does not hold, for a bad reason.
+# - `dynamic=False`: a graph for each length, up to a limit (8 in PyTorch 2.13); from then on the function runs **uncompiled**, and all that tells you is a warning in the log (muted here). So "every shape" does not hold, for a bad reason.
 # - the default: the second length makes the length a variable, and that graph serves all others.
 # - `dynamic=True`: a variable from the start.
 #
-# At 10 s a graph, this is the difference between a pause and an hour. `TORCH_LOGS="recompiles"` and `TORCH_LOGS="graph_breaks"` say why.
+# Each graph costs some seconds; and code that has met the limit runs uncompiled, which is worse. `TORCH_LOGS="recompiles"` and `TORCH_LOGS="graph_breaks"` say why.
 #
 # ## 4 · What compiling does to the peak
 #
@@ -448,11 +448,23 @@ rise_guess = Prediction("Peak of the second micro-batch, compiled as a whole", m
 
 
 # %% name="rise"
+class Layer(
+    nn.Module
+):  # of our own: Dynamo leaves PyTorch's own modules alone, so compiling a bare nn.Linear does nothing
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(512, 512, bias=False)
+
+    def forward(self, x):
+        return self.linear(x)
+
+
 def accumulate(how):
-    """The peak of a second micro-batch, in units of the parameters."""
+    """The peak of a second micro-batch, in units of the parameters, and how many graphs were made."""
     torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
     torch.manual_seed(0)
-    layers = nn.Sequential(*(nn.Linear(512, 512, bias=False) for _ in range(8))).to(device)
+    layers = nn.Sequential(*(Layer() for _ in range(8))).to(device)
     rows = torch.randn(8, 512, device=device)
     call = torch.compile(layers, backend="aot_eager") if how == "as a whole" else layers
     for layer in layers if how == "layer by layer" else ():
@@ -462,13 +474,16 @@ def accumulate(how):
         call(rows).square().mean().backward()
 
     micro_batch()
-    return peak_of(micro_batch, layers) / sum(p.nbytes for p in layers.parameters())
+    peak = peak_of(micro_batch, layers) / sum(p.nbytes for p in layers.parameters())
+    return peak, torch._dynamo.utils.counters["stats"]["unique_graphs"]
 
 
 # %% name="rise_measure"
-peaks = {how: accumulate(how) for how in ("eager", "as a whole", "layer by layer")}
+peaks, graphs = {}, {}
+for how in ("eager", "as a whole", "layer by layer"):
+    peaks[how], graphs[how] = accumulate(how)
+    print(f"{how:15}{peaks[how]:.2f} P, {graphs[how]} graphs")
 rise_guess.reveal(peaks["as a whole"])
-print({how: round(peak, 2) for how, peak in peaks.items()})
 ratio = peaks["as a whole"] / peaks["eager"]
 claims.record("T17", "compiling lowers the peak", "8 layers, accumulating, whole", ratio**-1, "times", 1.1, math.inf)
 claims.record(
@@ -483,7 +498,7 @@ claims.record(
 
 # %% [markdown] name="rise_explained"
 # A whole more P: for a 7B model in BF16, 14 GB. (On a GPU, where `by_tenant=False` reads the allocator's statistics, the figures hold whatever else is on the device, too.) The same happens to an optimizer step in the backward pass (lab 08): with one compiled graph all
-# gradients exist before the first step. The remedy is to compile **block by block** (`block.compile()`): a graph a block, and for equal blocks the compiler works once, not once a layer. We used a backend that makes no kernels: the rise comes from the graph.
+# gradients exist before the first step. The remedy is to compile **block by block** (`block.compile()`): the gradients of a block come back when the block is done. For equal blocks the compiler works twice, whatever their number (the first block's input needs no gradient). We used a backend that makes no kernels: the rise comes from the graph.
 #
 # Two more rises, which only a GPU shows. **CUDA graphs** (`mode="reduce-overhead"`) record a whole sequence of kernel launches and replay it with one call, which helps when kernels are so short that launching them is the work. A replay uses the same
 # addresses every time, so inputs are copied to fixed places and everything that was allocated while recording stays reserved in a private pool, between replays, for every recorded shape. And
@@ -872,7 +887,10 @@ with tempfile.TemporaryDirectory() as folder:
     with open(path, "w", encoding="utf-8") as config:
         json.dump(small, config)
     same_step = {"seq": 8192, "lora_rank": 16, "checkpointing": "every"}
-    full, bare = plan_deep([Recipe(name, **same_step) for name in ("llama-3.1-8b", path)])
+    others = {"SGD": {"optimizer": "sgd"}, "rank 1": {"lora_rank": 1}, "base in NF4": {"quantize": "nf4-dq"}}
+    recipes = [Recipe(name, **same_step) for name in ("llama-3.1-8b", path)]
+    recipes += [Recipe("llama-3.1-8b", **same_step | other) for other in others.values()]
+    full, bare, *changed = plan_deep(recipes)
 whole, V3, D3 = full.allocated_bytes, shape["vocab_size"], shape["hidden_size"]
 without = bare.allocated_bytes + 2 * 2 * D3 * (V3 - 128)  # embedding and head, BF16
 three = 3 * 4 * 8192 * V3
@@ -880,6 +898,8 @@ llama_guess.reveal(100 * three / whole)
 print(
     f"peak {human_bytes(whole)}, of it three copies of the logits {human_bytes(three)}; without logits {human_bytes(without)}"
 )
+for name, one in zip(others, changed, strict=True):
+    print(f"with {name}: peak {human_bytes(one.allocated_bytes)}")
 print(f"two copies of a chunk of 512 rows: {human_bytes(2 * 4 * 512 * V3)}")
 claims.record(
     "T17",
@@ -892,7 +912,7 @@ claims.record(
 )
 
 # %% [markdown] name="llama_explained"
-# With the logits gone, something else makes the peak (a block's recomputation), and the step fits a smaller GPU. No choice of optimizer, rank or precision has such an effect at this point; and it grows with the length of the sequences. That is why every
+# With the logits gone, something else makes the peak (a block's recomputation), and the step fits a smaller GPU. Optimizer and rank change next to nothing here; four bits for the base (lab 14) save about as much as the logits take. And the logits grow with the length of the sequences. That is why every
 # library for fine-tuning has such a kernel: `liger-kernel`, Unsloth's, `cut-cross-entropy` (which keeps not even a chunk of logits in memory), PyTorch's own from 2.13.
 #
 # ## 8 · What was said, what was measured
@@ -903,7 +923,7 @@ claims
 # %% [markdown] name="recap"
 # ## Recap
 #
-# - Pointwise operations and norms are memory-bound: time follows bytes until arithmetic takes over. Fusing k of them moves about k times fewer.
+# - Pointwise operations and norms are memory-bound: what they read and write decides, and on a CPU the new memory that each result needs. Fusing leaves the first read and the last write: 18n became 2n, 10n became 4n.
 # - `torch.compile`: slow first call, fused kernels, fewer activations kept. Look for graph breaks (`fullgraph=True`) and recompilations before you believe a timing.
 # - One compiled backward pass returns all gradients at once: with accumulation or a step in the backward pass the peak rises. Compile block by block.
 # - TorchScript is history: `torch.compile` for speed, `torch.export` to ship a graph.

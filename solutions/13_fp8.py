@@ -167,7 +167,7 @@ for layer, kind in (("blocks.0.qkv", "x"), ("blocks.1.mlp.2", "x"), ("blocks.0.q
 # %% [markdown] name="unscaled_text"
 # ## 3 · The control: no scale
 #
-# The loss is a mean over 64 × 512 = 32,768 tokens, so the gradient of a token's logits is at most 1/32,768 = 3 × 10⁻⁵, and it gets smaller on its way down. The last line above says how large the largest of a layer's gradients is.
+# The loss is a mean over 64 × 512 = 32,768 tokens, so the gradient of a token's logits is at most 1/32,768 = 3 × 10⁻⁵. That is the size to expect in the layers below, a few times more or less. The last line above says how large the largest of one layer's gradients is; most of its others are far smaller.
 #
 # **Predict.** Cast the gradients g to E5M2, the format with the long range, as they are. What share becomes zero?
 
@@ -235,11 +235,11 @@ claims.record(
 )
 
 # %% [markdown] name="scale_explained"
-# **The law behind these figures.** With m fraction bits, numbers from 2ᵉ up to 2ᵉ⁺¹ are rounded in steps of 2ᵉ⁻ᵐ. An error spread evenly over half a step to either side has a root mean square of step/√12; as a share of numbers spread evenly on a logarithmic scale that is
+# **The law behind these figures.** With m fraction bits, numbers from 2ᵉ up to 2ᵉ⁺¹ are rounded in steps of 2ᵉ⁻ᵐ. An error spread evenly over half a step to either side has a root mean square of step/√12. Divide by the number itself, square, and average over an octave in which every size weighs alike:
 #
 # $$\text{relative error} = \frac{2^{-m}}{\sqrt{32 \ln 2}} \approx 0.212 \times 2^{-m}$$
 #
-# so 2.65 % for E4M3, 5.31 % for E5M2, 0.17 % for BF16 (m = 7). Neither tensor nor scale is in it, as long as few numbers lie off the ends.
+# so 2.65 % for E4M3, 5.31 % for E5M2, 0.17 % for BF16 (m = 7). (Weighs: in a length each number counts with its square. Real tensors come close; numbers spread evenly over their range give a tenth less.) Neither tensor nor scale is in it, as long as few numbers lie off the ends and few fall on a mark by design.
 #
 # By **error** E4M3 wins for every kind of tensor: one more fraction bit, half the error. By numbers **lost** E5M2 wins, and here only by a hair, for the gradients.
 #
@@ -386,11 +386,23 @@ claims.record(
 )  # fmt: skip
 
 # %% [markdown] name="scaling_explained"
-# "Blocks halve the error" was a guess of ours; nobody claims it, and the law of section 4 says why it fails: there is no scale in it. The little that blocks of 32 win comes from their largest numbers, put on 448 = 1.75 × 2⁸, where a step is a smaller share than on average. The finer scales show in the numbers *lost*.
+# "Blocks halve the error" was a guess of ours; nobody claims it, and the law of section 4 says why it fails: there is no scale in it. The little that blocks of 32 win has a reason of its own: each block's largest number is put on 448, which the format *has*, and comes back without an error. The next cell takes the largest and the others apart. Otherwise finer scales show in the numbers *lost*.
 #
 # *Delayed* can also err downwards: gradients fall fast in the first steps, at step 20 the history still holds the amax of larger days, and small gradients fall off the lower end. See what it loses there in E4M3, against *current*, and how little in E5M2.
 #
-# So what are finer scales for? In large language models a few channels carry values a hundred or a thousand times larger than the rest. Let us make one: multiply one channel of a real input, and look at the error of **all the others**. INT8, whose 255 marks are evenly spaced, is in for comparison.
+# So what are finer scales for? In large language models a few channels carry values a hundred or a thousand times (2⁷ to 2¹⁰) larger than the rest. Let us make one, of any size: multiply one channel of a real input, and look at the error of **all the others**. INT8, whose 255 marks are evenly spaced, is in for comparison.
+
+# %% name="largest"
+g = kept[59, "blocks.0.qkv", "g"]
+scale = block_scale(g, E4M3, 32)
+wrong, blocks = quantise(g, E4M3, scale).float() * scale - g, g.reshape(-1, 32)
+largest = (blocks.abs() == blocks.abs().amax(1, keepdim=True)).reshape(g.shape)
+for name, chosen in (("the largest of each block", largest), ("the others", ~largest)):
+    share, off = g[chosen].square().sum() / g.square().sum(), wrong[chosen].norm() / g[chosen].norm()
+    print(f"{name:26} {share:5.0%} of the squared length, error {off:.2%}")
+
+# %% [markdown] name="outlier_text"
+# The others err by the law, and √(1 − share of the largest) times the law is what the table shows.
 
 # %% name="outlier"
 x = kept[59, "blocks.0.qkv", "x"]
@@ -432,7 +444,7 @@ claims.record(
 )  # fmt: skip
 
 # %% [markdown] name="outlier_explained"
-# INT8 begins with the smallest error of all and is the first to break: one large channel takes all its marks. E4M3 with one scale does not notice an outlier until it is many thousand times larger: its normal numbers alone span 448 / 2⁻⁶, nearly 15 powers of two. A tensor that is spread out by itself, as gradients are, has less room.
+# INT8 begins with the smallest error of all and is the first to break: one large channel takes all its marks. E4M3 with one scale does not notice an outlier until it is many thousand times larger: its normal numbers alone span 448 / 2⁻⁶, nearly 15 powers of two. So outliers of the size that language models have cost INT8 everything and E4M3 nothing. Finer scales are for formats with less room, such as four bits (section 11), and for tensors in which many numbers would be lost.
 #
 # With blocks only the outlier's neighbours suffer, 31 of the 127 other channels.
 #
@@ -1056,7 +1068,7 @@ if "MXFP8, nothing clipped" in found:
     mx_guess.reveal(found["MXFP8, nothing clipped"][0] / found["E4M3, one scale"][0])
 
 # %% [markdown] name="blocks_explained"
-# For eight bits the finer scales bring nothing *here*, by the law: a floating format cares about the scale only at its ends. Of the two rules the one that never clips is the better on these tensors: clipping hits the largest number of a block, by up to an eighth, and the room it wins at the bottom is not needed.
+# For eight bits the finer scales bring nothing *here*, by the law: a floating format cares about the scale only at its ends. (The tenth that blocks of 32 won in section 5 is gone, too: a power of two puts no block's largest number on a mark.) Of the two rules the one that never clips is the better on these tensors: clipping hits the largest number of a block, by up to an eighth, and the room it wins at the bottom is not needed.
 #
 # For four bits it is another matter: with one fraction bit the law says 10.6 %, and the size of blocks and the digits of the scale now show. Training in NVFP4 takes more than a format: recipes round gradients stochastically (lab 02), mix the numbers of a block with a random rotation so that outliers spread, and leave some layers in higher precision.
 #

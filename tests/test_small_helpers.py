@@ -137,7 +137,7 @@ def test_claims_reach_their_own_verdict():
         (10.5, "within 10 %"),
         (20, "2.00x too high"),
         (4, "2.50x too low"),
-        (0, "You said 0 MiB."),
+        (0, "You said 0 MiB: off by 10."),
     ],
 )
 def test_prediction(capsys, guess, says):
@@ -145,6 +145,12 @@ def test_prediction(capsys, guess, says):
     out = capsys.readouterr().out
     assert "Peak: measured 10 MiB" in out
     assert says in out
+
+
+@pytest.mark.parametrize(("guess", "says"), [(-1, "10.00x too near to zero"), (-20, "2.00x too far below zero")])
+def test_prediction_of_a_negative_number(capsys, guess, says):
+    Prediction("SGD against AdamW", guess, "points").reveal(-10.0)
+    assert says in capsys.readouterr().out
 
 
 def meters():

@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import signal
 import tempfile
 import time
 from dataclasses import dataclass
@@ -112,11 +111,19 @@ def _end(pid: int) -> None:
     with contextlib.suppress(psutil.NoSuchProcess):
         root = psutil.Process(pid)
         root.suspend()  # so that it starts no others; it has adopted the orphans
-        while family := root.children(recursive=True):
+        for _ in range(20):  # what is killed may just have started another
+            family = [p for p in root.children(recursive=True) if not _is_over(p)]
+            if not family:
+                break
             for member in family:
                 with contextlib.suppress(psutil.NoSuchProcess):
-                    member.send_signal(signal.SIGKILL if hasattr(signal, "SIGKILL") else signal.SIGTERM)
-            _, alive = psutil.wait_procs(family, timeout=1)
-            if not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE]:
-                break
+                    member.kill()
+            psutil.wait_procs(family, timeout=0.5)
         root.kill()
+
+
+def _is_over(process: psutil.Process) -> bool:
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
