@@ -7,6 +7,7 @@ nbval notices a dead kernel only when the cell's time is up. A thread watches th
 at once when they are gone, or when they have become too many or too big.
 """
 
+import contextlib
 import json
 import os
 import threading
@@ -71,13 +72,17 @@ class GradingPlugin:
             if self._over.wait(EVERY):
                 return
             problem = self._problem()
-        self._kernel.kill()
+        self._kill()
         if self._cell is not None:
             self._write(self._cell, {"error": problem, "timed_out": False, "reports": self._unread(self._cell)})
         self._leave()
 
+    def _kill(self) -> None:
+        with contextlib.suppress(psutil.NoSuchProcess):  # it may have died by itself
+            self._kernel.kill()  # in a sandbox all processes end with the first
+
     def _leave(self) -> None:
-        self._kernel.kill()  # in a sandbox all processes end with the first
+        self._kill()
         os._exit(pytest.ExitCode.INTERRUPTED)
 
     def _problem(self) -> str | None:
