@@ -7,7 +7,7 @@ JOBS ?= 2
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help lab lint test test-fast test-all install-deepspeed deepspeed install-triton triton nbgrader attacks build format clean
+.PHONY: help lab lint test test-fast test-all install-deepspeed deepspeed install-triton triton nbgrader attacks receipts build format clean
 .DEFAULT_GOAL := help
 
 help:
@@ -71,6 +71,10 @@ nbgrader: $(READY)
 # Every hostile hand-in; `make test` samples them.
 attacks: $(READY)
 	WHOLE_LABS=1 $(BIN)/python -m pytest tests/test_attacks.py
+
+# Every lab and measurement on this machine, into receipts/DEVICE.json. What has not changed is not run again.
+receipts: $(READY)
+	$(BIN)/python -m helpers receipts $(ARGS)
 
 build: $(READY)
 	$(BIN)/python -m helpers build

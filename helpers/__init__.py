@@ -30,6 +30,7 @@ from .exercises import check
 from .figures import COLOURS, range_ruler, show, tenant_bars
 from .formats import FORMATS
 from .kept import kept_bytes
+from .lab_report import lab_report
 from .linear_log import LinearLog
 from .loader_timeline import LoaderTimeline
 from .memory import MemoryMeter
@@ -40,7 +41,6 @@ from .planner import CachingAllocator, OutOfMemory, Recipe, count_parameters, fi
 from .planner.deep import plan_deep
 from .planner.measure import measure_recipe
 from .predict import Prediction
-from .progress import lab_report
 from .ranks import RankError, RankRun, run_ranks
 from .recipe_script import training_script
 from .tables import peak_table, stage_table, tenant_table, text_table

@@ -1,4 +1,4 @@
-"""The command line: python -m helpers doctor | plan | build | chooser | grade."""
+"""The command line: python -m helpers doctor | plan | build | chooser | grade | claims | receipts."""
 
 import argparse
 import io
@@ -16,7 +16,9 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="python -m helpers", description="Training at Scale, a lab workbook.")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="doctor | plan | build | chooser | grade")
+    commands = parser.add_subparsers(
+        dest="command", required=True, metavar="doctor | plan | build | chooser | grade | claims | receipts"
+    )
 
     commands.add_parser("doctor", help="say what this machine can do, what is missing and how to get it")
 
@@ -40,6 +42,14 @@ def _parser() -> argparse.ArgumentParser:
     grade.add_argument("--fresh", action="store_true", help="forget the results in --out and draw a new seed")
     grade.add_argument("--regrade", metavar="NAME", help="run these students again (* and ? match), changed or not")
     grade.add_argument("--roster", type=Path, metavar="CSV", help="who is who: columns folder, name, id, email")
+
+    commands.add_parser("claims", help="print what is said of the techniques, and what the receipts say of it")
+
+    receipts = commands.add_parser("receipts", help="run every lab and measurement here and keep the figures (minutes)")
+    receipts.add_argument("names", nargs="*", metavar="NAME", help="a step, or the beginning of its name; default: all")
+    receipts.add_argument("--device", choices=("cuda", "mps", "cpu"), help="default: the fastest of this machine")
+    receipts.add_argument("--quick", action="store_true", help="under ten minutes on a big GPU: fewer labs")
+    receipts.add_argument("--fresh", action="store_true", help="run again what has not changed, too")
     return parser
 
 
@@ -94,6 +104,19 @@ def _run(args: argparse.Namespace) -> int:
 
         write_table()
         return 0
+    if args.command == "claims":
+        from .course.receipts import claims_table
+        from .receipt import receipts
+
+        print(claims_table(receipts()))
+        return 0
+    if args.command == "receipts":
+        from .course.receipts import ReceiptsError, run_receipts
+
+        try:
+            return 1 if run_receipts(args.device, args.quick, args.fresh, tuple(args.names)) else 0
+        except ReceiptsError as error:
+            return _fail(str(error))
     from .course.grade import GradeError, grade
 
     try:

@@ -6,33 +6,13 @@ and fail for another; each gets a row.
 """
 
 import html
+import math
 from dataclasses import dataclass, field
 
 from .device import device_name, pick_device
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """One claim, measured once."""
-
-    claim: str
-    said: str
-    subject: str
-    measured: float
-    unit: str
-    low: float
-    high: float
-    device: str
-
-    @property
-    def held(self) -> bool:
-        """Whether the measured figure lies where the claim puts it."""
-        return self.low <= self.measured <= self.high
-
-    def cells(self) -> tuple[str, ...]:
-        """Return the row as it is printed."""
-        figure = f"{self.measured:.3g} {self.unit}"
-        return self.claim, self.said, self.subject, figure, "held" if self.held else "did not hold"
+from .measurement import Measurement
+from .progress import remember
+from .receipt import receipts_elsewhere
 
 
 @dataclass(repr=False)
@@ -54,24 +34,43 @@ class Claims:
         device = device_name(pick_device())
         self.rows.append(Measurement(claim, said, subject, measured, unit, low, high, device))
 
-    _HEADER = ("claim", "said", "measured on", "measured", "verdict")
+    def not_measured(self, claim: str, said: str, subject: str) -> None:
+        """Add a claim that this machine cannot put to the test, so that the table does not hide it.
+
+        Args:
+            claim, said: as for `record`.
+            subject: what it would be measured on, and what is missing.
+        """
+        self.rows.append(Measurement(claim, said, subject, None, "", 0.0, 0.0, device_name(pick_device())))
+
+    def figure(self, said: str, subject: str, measured: float, unit: str) -> None:
+        """Add a figure that nobody has made a claim about."""
+        self.record("", said, subject, measured, unit, -math.inf, math.inf)
+
+    def _table(self) -> list[tuple[str, ...]]:
+        """Return header and rows; a column for each other device whose receipts know one of these claims."""
+        others = [receipt for receipt in receipts_elsewhere() if any(receipt.find(row) for row in self.rows)]
+        table = [("claim", "said", "measured on", "measured", "verdict", *(f"on {other.device}" for other in others))]
+        for row in self.rows:
+            theirs = [other.find(row) for other in others]
+            columns = [found.figure if found else "-" for found in theirs]
+            table.append((row.claim, row.said, row.subject, row.figure, row.verdict, *columns))
+        return table
 
     def __str__(self) -> str:
-        table = [self._HEADER, *(row.cells() for row in self.rows)]
-        widths = [max(len(line[i]) for line in table) for i in range(len(self._HEADER))]
+        table = self._table()
+        widths = [max(len(line[i]) for line in table) for i in range(len(table[0]))]
         lines = ["  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip() for line in table]
         return "\n".join(lines)
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        from .progress import remember  # which reads claims, too
-
         remember(self.rows)
 
         def line(cells: tuple[str, ...], tag: str) -> str:
             columns = "".join(f"<{tag} style='text-align:left'>{html.escape(c)}</{tag}>" for c in cells)
             return f"<tr>{columns}</tr>"
 
-        body = "".join(line(row.cells(), "td") for row in self.rows)
-        return f"<table>{line(self._HEADER, 'th')}{body}</table>"
+        header, *rows = self._table()
+        return f"<table>{line(header, 'th')}{''.join(line(row, 'td') for row in rows)}</table>"

@@ -234,7 +234,7 @@ def test_stale_learner_notebooks_and_strays_are_found(source, tmp_path, monkeypa
         "labs/42_example.ipynb does not match its source",
         "reference/lab42.py does not match its source",
         "solutions/42_example.ipynb is missing",
-        "README.md's table of labs does not match the labs",
+        "README.md's tables do not match the labs and the receipts",
         "labs/77_stray.ipynb has no source",
     ]
 

@@ -32,6 +32,19 @@ def test_shown_claims_are_kept_and_reported(claims, tmp_path, monkeypatch):
     assert [p.name for p in (tmp_path / "kept").iterdir()] == ["progress.json"]
 
 
+def test_what_could_not_be_measured_is_kept_and_counts_as_neither(claims, tmp_path, monkeypatch):
+    monkeypatch.setenv("TAS_PROGRESS", str(tmp_path))
+    monkeypatch.setenv("JPY_SESSION_NAME", "labs/13_fp8.ipynb")
+    claims.not_measured("C15", "2x the speed", "no FP8 units here")
+    claims._repr_html_()
+    monkeypatch.setenv("JPY_SESSION_NAME", "labs/15_capstone.ipynb")
+    report = lab_report(Claims())  # from the file alone
+    assert "2 claims" in report.html
+    assert "1 held, 1 did not; 1 could not be measured." in report.html
+    assert "<td>not measured here</td>" in report.html  # in no verdict's colour
+    assert repr(report) == "Lab report: 2 claims in 1 lab, 1 held"
+
+
 def test_the_report_shows_itself_with_its_sections(claims):
     ladder = [["rung", "peak"], ["<0> FP32", "22 MiB"]]
     report = lab_report(claims, {"The ladder": ladder, "The recipe": "bf16, batch 1"})

@@ -130,6 +130,16 @@ def test_claims_reach_their_own_verdict():
     assert not Claims().rows  # a new table is empty
 
 
+def test_a_claim_that_cannot_be_measured_is_not_hidden_and_has_no_verdict():
+    claims = Claims()
+    claims.not_measured("C15", "2x the speed", "product: no FP8 units here")
+    assert not claims.rows[0].held
+    line = str(claims).splitlines()[1]
+    assert line.endswith(" not measured here")
+    assert "did not hold" not in line
+    assert "product: no FP8 units here" in claims._repr_html_()
+
+
 @pytest.mark.parametrize(
     ("guess", "says"),
     [

@@ -233,7 +233,7 @@ def problems(names: list[str]) -> list[str]:
             found.append(f"solutions/{source.name}.ipynb {problem}")
     if not names:
         if readme() != README.read_text(encoding="utf-8"):
-            found.append("README.md's table of labs does not match the labs")
+            found.append("README.md's tables do not match the labs and the receipts")
         known = {s.name for s in sources()}
         for folder in ("labs", "solutions"):
             strays = [p for p in sorted((ROOT / folder).glob("*.ipynb")) if p.stem not in known]

@@ -1,11 +1,14 @@
-"""The README's table of labs, made from the cards at the head of the labs."""
+"""The README's tables of labs and of claims, made from the cards at the head of the labs and from the receipts."""
 
 import re
 
+from ..receipt import receipts
+from .receipts import claims_table
 from .source import ROOT, Source, sources
 
 README = ROOT / "README.md"
-_TABLE = re.compile(r"(<!-- labs: [^>]*-->\n).*?(<!-- end of labs -->)", re.DOTALL)
+_LABS = re.compile(r"(<!-- labs: [^>]*-->\n).*?(<!-- end of labs -->)", re.DOTALL)
+_CLAIMS = re.compile(r"(<!-- claims: [^>]*-->\n).*?(<!-- end of claims -->)", re.DOTALL)
 
 
 def card(source: Source) -> dict[str, str]:
@@ -16,11 +19,13 @@ def card(source: Source) -> dict[str, str]:
 
 
 def readme() -> str:
-    """Return the README with a table of labs that is up to date."""
+    """Return the README with tables of labs and claims that are up to date."""
     lines = ["| Lab | Time | Needs | After it you can |", "|---|---|---|---|"]
     for source in sources():
         row = card(source)
         links = f"[{row['title']}](labs/{source.name}.ipynb) ([solved](solutions/{source.name}.ipynb))"
         lines.append(f"| {links} | {row['Time']} | {row['Needs']} | {row['After this you can']} |")
-    table = "\n".join(lines) + "\n"
-    return _TABLE.sub(lambda match: match[1] + table + match[2], README.read_text(encoding="utf-8"))
+    text = README.read_text(encoding="utf-8")
+    for place, table in ((_LABS, "\n".join(lines)), (_CLAIMS, claims_table(receipts()))):
+        text = place.sub(lambda match, table=table: f"{match[1]}{table}\n{match[2]}", text)
+    return text

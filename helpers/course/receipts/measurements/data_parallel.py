@@ -1,0 +1,36 @@
+"""DistributedDataParallel on all GPUs of the machine."""
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from ....claims import Claims
+from ....device import rank_device
+from ....memory import MemoryMeter
+from ....ranks import run_ranks
+from ....timing import measure as clock
+from ..steps import Skip
+from ._subjects import Trainer, gpt
+
+
+def measure(claims: Claims, device: torch.device) -> None:
+    """Record speed and peak of a rank on N GPUs against one."""
+    ranks = torch.cuda.device_count() if device.type == "cuda" else 2
+    if device.type == "cuda" and ranks < 2:
+        raise Skip("data parallel training needs two GPUs or more; this machine has one")
+    alone, together = (run_ranks(_train, n, timeout=300, measure=False, show=False).results[0] for n in (1, ranks))
+    subject = f"{gpt(device).words} a rank, {ranks} ranks"
+    speed = ranks * alone[0] / together[0]
+    claims.record("C13", "speed about Nx", f"{subject}, share of N", speed / ranks, "", 0.85, 1.05)
+    claims.figure("peak of a rank against one alone", subject, together[1] / alone[1], "x")
+
+
+def _train() -> tuple[float, int]:
+    """Return seconds a step and the peak in bytes of this rank."""
+    device = rank_device()
+    wrap = DistributedDataParallel if dist.get_world_size() > 1 else None
+    trainer = Trainer(gpt(device), device, torch.bfloat16, change=wrap)
+    seconds = clock(trainer.step, runs=10 if device.type == "cuda" else 3).median
+    with MemoryMeter(trainer.model, trainer.stepper, device, by_tenant=False) as meter:
+        trainer.step()
+    return seconds, meter.peak_bytes

@@ -1,0 +1,47 @@
+"""Speed and peak memory of a CNN and a GPT in FP32, TF32, FP16 and BF16."""
+
+import math
+
+import torch
+
+from ....claims import Claims
+from ....memory import MemoryMeter
+from ....timing import compare
+from ._subjects import Trainer, cnn, gpt
+
+
+def measure(claims: Claims, device: torch.device) -> None:
+    """Compare each format with FP32, in turns; record speed, and the peaks of a step."""
+    runs = 10 if device.type == "cuda" else 3
+    for subject in (cnn(device), gpt(device)):
+        plain = Trainer(subject, device)
+        peak = _peak(plain)
+        claims.figure("peak in FP32", subject.words, peak / 2**20, "MiB")
+        for name, dtype in {"FP16": torch.float16, "BF16": torch.bfloat16}.items():
+            low = Trainer(subject, device, dtype)
+            what = f"{subject.words}, {name}"
+            claims.record("C7", "2x less memory", f"{what}, peak", peak / _peak(low), "x", 1.8, 2.2)
+            speed = compare(plain.step, low.step, runs=runs).speedup
+            claims.record("C7", "2x faster", what, speed, "x", 1.8, math.inf)
+        if device.type == "cuda":
+            claims.figure("TF32 faster than FP32 by", subject.words, _tf32(plain, runs), "x")
+
+
+def _peak(trainer: Trainer) -> int:
+    trainer.step()
+    with MemoryMeter(trainer.model, trainer.stepper, by_tenant=False) as meter:
+        trainer.step()
+    return meter.peak_bytes
+
+
+def _tf32(trainer: Trainer, runs: int) -> float:
+    def with_precision(name: str) -> None:
+        torch.set_float32_matmul_precision(name)
+        torch.backends.cudnn.allow_tf32 = name == "high"
+        trainer.step()
+
+    try:
+        return compare(lambda: with_precision("highest"), lambda: with_precision("high"), runs=runs).speedup
+    finally:
+        torch.set_float32_matmul_precision("highest")
+        torch.backends.cudnn.allow_tf32 = True  # PyTorch's own choice

@@ -1,0 +1,41 @@
+"""What there is to run: every lab's source as a plain script, and the measurements that no lab makes."""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+class Skip(Exception):
+    """This machine lacks what a measurement needs; the message says what."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One file to run in a process of its own.
+
+    Attributes:
+        path: a lab's source, or a module with a function `measure(claims, device)`.
+        lab: which of the two.
+    """
+
+    path: Path
+    lab: bool
+
+    @property
+    def name(self) -> str:
+        """Its name in the receipt."""
+        return self.path.stem
+
+    @property
+    def digest(self) -> str:
+        """What tells whether it has changed since it was run."""
+        return hashlib.sha256(self.path.read_bytes()).hexdigest()[:16]
+
+
+def steps() -> list[Step]:
+    """Return all steps of the checkout: the measurements, then the labs in order."""
+    measurements = sorted((Path(__file__).parent / "measurements").glob("[a-z]*.py"))
+    labs = sorted((ROOT / "solutions").glob("[0-9][0-9]_*.py"))
+    return [Step(path, lab=False) for path in measurements] + [Step(path, lab=True) for path in labs]

@@ -1,0 +1,46 @@
+"""One measured figure, and what somebody said about it."""
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One claim, measured once; or a figure that nobody made a claim about, when `low` and `high` are infinite.
+
+    Attributes:
+        claim: number in the syllabus, e.g. "C7".
+        said: the claim in a few words, or what the figure is.
+        subject: what it was measured on: model, batch, number format.
+        measured: the figure, in `unit`; None where the machine could not measure it.
+        low, high: the claim counts as held when `low <= measured <= high`.
+        device: where it was measured.
+    """
+
+    claim: str
+    said: str
+    subject: str
+    measured: float | None
+    unit: str
+    low: float
+    high: float
+    device: str
+
+    @property
+    def held(self) -> bool:
+        """Whether the measured figure lies where the claim puts it."""
+        return self.measured is not None and self.low <= self.measured <= self.high
+
+    @property
+    def figure(self) -> str:
+        """The figure as it is printed: three digits and the unit."""
+        return "-" if self.measured is None else f"{self.measured:.3g} {self.unit}"
+
+    @property
+    def verdict(self) -> str:
+        """What the measurement says of the claim."""
+        if self.measured is None:
+            return "not measured here"
+        if math.isinf(self.low) and math.isinf(self.high):
+            return "a figure"
+        return "held" if self.held else "did not hold"
