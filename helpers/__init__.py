@@ -43,6 +43,7 @@ from .planner.measure import measure_recipe
 from .predict import Prediction
 from .ranks import RankError, RankRun, run_ranks
 from .recipe_script import training_script
+from .status import status
 from .tables import peak_table, stage_table, tenant_table, text_table
 from .timing import compare, measure
 from .traffic import traffic
@@ -119,6 +120,7 @@ __all__ = [
     "show",
     "stage_table",
     "state_bytes",
+    "status",
     "supports",
     "tenant_bars",
     "tenant_table",

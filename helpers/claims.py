@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from .device import device_name, pick_device
 from .measurement import Measurement
-from .progress import remember
+from .progress import remember_claims
 from .receipt import receipts_elsewhere
 
 
@@ -66,7 +66,7 @@ class Claims:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        remember(self.rows)
+        remember_claims(self.rows)
 
         def line(cells: tuple[str, ...], tag: str) -> str:
             columns = "".join(f"<{tag} style='text-align:left'>{html.escape(c)}</{tag}>" for c in cells)

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from .device import device_name, pick_device, supports
 from .memory import MemoryMeter
+from .status import status
 from .units import human_bytes
 
 FORMATS = {
@@ -80,5 +81,6 @@ def examine() -> int:
     if missing:
         console.print(f"Missing: {', '.join(missing)}. Get them with: python -m pip install {' '.join(missing)}")
         return 1
-    console.print("Everything the labs need is here.")
+    console.print("Everything the labs need is here.\n")
+    status()
     return 0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from .claims import Claims
 from .measurement import Measurement
-from .progress import lab_here, remembered
+from .progress import lab_here, progress_file, remembered
 
 Section = str | Sequence[Sequence[str]]  # words, or a table whose first row is its header
 _HEAD = """<!doctype html>
@@ -90,5 +90,5 @@ def lab_report(claims: Claims, sections: Mapping[str, Section] | None = None) ->
         claims: of the notebook that runs.
         sections: what to put above them: title -> words, or rows of cells, the first of them the header.
     """
-    kept = remembered() | {lab_here(): list(claims.rows)}
+    kept = {name: lab.claims for name, lab in remembered(progress_file()).items()} | {lab_here(): list(claims.rows)}
     return LabReport([_Lab(lab, rows) for lab, rows in kept.items() if rows], sections)

@@ -1,6 +1,9 @@
 """What is remembered, where, and when nothing is; and the page made of it."""
 
-from helpers import Claims, lab_report
+import importlib
+import re
+
+from helpers import Claims, check, lab_report, status
 
 import pytest
 
@@ -72,7 +75,7 @@ def test_tests_and_builds_leave_no_trace(claims, monkeypatch):
 
     monkeypatch.delenv("TAS_PROGRESS", raising=False)
     monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
-    assert progress._file() is None
+    assert progress.progress_file() is None
 
 
 @pytest.mark.parametrize("junk", ["", "{", "[1, 2]", '{"01": [{"claim": 3}]}', '{"01": 5}'])
@@ -80,5 +83,33 @@ def test_a_broken_file_does_no_harm(claims, junk, tmp_path, monkeypatch):
     (tmp_path / "progress.json").write_text(junk)
     monkeypatch.setenv("TAS_PROGRESS", str(tmp_path))
     assert lab_report(claims).labs == ["this lab"]
+    status()
     claims._repr_html_()
     assert "halves the memory" in (tmp_path / "progress.json").read_text()
+
+
+def test_status_counts_labs_claims_checks_and_points(claims, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("TAS_PROGRESS", str(tmp_path))
+    status()
+    assert capsys.readouterr().out.startswith("Nothing measured or checked")
+    monkeypatch.setenv("JPY_SESSION_NAME", "labs/00_start_here.ipynb")
+    claims._repr_html_()
+
+    def untouched(*inputs):
+        raise NotImplementedError
+
+    part = importlib.import_module("helpers.exercises.lab00").PARTS[0]
+    reference = importlib.import_module("helpers.exercises.reference.lab00")
+    check(part.name, *[untouched] * len(part.answers))
+    status()
+    assert re.search(rf"00_start_here +2 +0 of {len(part.checks)} +-\n", capsys.readouterr().out)
+    check(part.name, *(getattr(reference, name) for name in part.answers))
+    status()
+    said = capsys.readouterr().out
+    assert re.search(
+        rf"00_start_here +2 +{len(part.checks)} of {len(part.checks)} +-\n", said
+    )  # practice has no points
+    assert str(tmp_path) in said
+    (tmp_path / "progress.json").unlink()
+    status()
+    assert "Nothing measured" in capsys.readouterr().out
