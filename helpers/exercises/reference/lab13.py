@@ -30,5 +30,5 @@ def mx_quantise(x):
     scale = torch.ldexp(torch.ones_like(amax), exponent.clamp(min=-127))
     scale = torch.where(amax == 0, 1.0, scale)
     scale = torch.where(amax.isfinite(), scale, torch.nan)
-    values = (blocks / scale[..., None]).clamp(-448, 448).reshape(padded.shape)[..., :n]
+    values = (blocks / scale[..., None]).reshape(padded.shape)[..., :n]
     return values.to(torch.float8_e4m3fn), scale.to(torch.float8_e8m0fnu)
