@@ -76,13 +76,13 @@ for x in numbers:
     print(f"{x.item():>8g}{x.to(E4M3).item():>12.5g}{x.to(E5M2).item():>12.5g}")
 
 # %% [markdown] name="casts_explained"
-# The marks around 300 are 288 and 320; 288 is nearer. Both ends are traps. Just above zero the numbers are subnormal and the steps coarse: 0.001 comes back from E4M3 as almost twice that, and smaller ones become **zero**. What is past the end becomes whatever *this* version of PyTorch makes of it: the last number, infinity or NaN. So ours clamps first: such a number **saturates**, it becomes the last one. NaN stays NaN, so that a broken step still shows.
+# The marks around 300 are 288 and 320; 288 is nearer. Both ends are traps. Just above zero the numbers are subnormal and the steps coarse: 0.001 comes back from E4M3 as almost twice that, and smaller ones become **zero**. What is past the end becomes what *this* version of PyTorch says: the last number, infinity or NaN. So ours clamps first: such a number **saturates**, it becomes the last one. NaN stays NaN, so that a broken step shows.
 #
 # A tensor in FP8 is then a pair: eight-bit values, and a **scale** in FP32, so that
 #
 # $$x \approx \text{scale} \times \text{values}$$
 #
-# (Some libraries call the inverse the scale. Look it up.)
+# (Some libraries call the inverse the scale.)
 
 # %% name="quantise"
 LARGEST = {dtype: torch.finfo(dtype).max for dtype in (E4M3, E5M2)}
@@ -169,7 +169,7 @@ for which, choose in (("smallest", min), ("largest", max)):
 # %% [markdown] name="unscaled_text"
 # ## 3 · The control: no scale
 #
-# The loss is a mean over 64 × 512 = 32,768 tokens, so the gradient of a token's logits is at most 1/32,768 = 3 × 10⁻⁵. That is the order of size to expect in the layers, a power of ten more or less: see the last two lines above.
+# The loss is a mean over 64 × 512 = 32,768 tokens, so the gradient of a token's logits is at most 1/32,768 = 3 × 10⁻⁵. Expect that order of size in the layers, a power of ten or so more or less: see the last lines above.
 #
 # **Predict.** Cast the gradients to E5M2, the long format, as they are. What share becomes zero?
 
@@ -242,13 +242,13 @@ claims.record(
 )
 
 # %% [markdown] name="scale_explained"
-# **The law behind these figures.** With m fraction bits, numbers from 2ᵉ up to 2ᵉ⁺¹ are rounded in steps of 2ᵉ⁻ᵐ. An error spread evenly over half a step to either side has a root mean square of step/√12. Divide by the number, square, and average over an octave in which every size weighs alike:
+# **The law behind these figures.** With m fraction bits, numbers from 2ᵉ up to 2ᵉ⁺¹ are rounded in steps of 2ᵉ⁻ᵐ. An even error of up to half a step has a root mean square of step/√12. Divide by the number, square, and average over an octave in which every size weighs alike:
 #
 # $$\text{relative error} = \frac{2^{-m}}{\sqrt{32 \ln 2}} \approx 0.212 \times 2^{-m}$$
 #
 # (Weighs: in a length each number counts with its square. Real tensors come close; evenly spread numbers give a tenth less.) Neither tensor nor scale is in it, as long as few numbers lie off the ends and few fall on a mark by design.
 #
-# By **error** E4M3 wins for every tensor. By numbers **lost** E5M2 wins, by a hair, for gradients. Why is the usual recipe *hybrid*, **E4M3 forward and E5M2 backward**? The longer range forgives: gradients spread most, and their scale may be out of date (next section). Recipes with finer scales use E4M3 for all.
+# By **error** E4M3 wins for every tensor; by numbers **lost** E5M2 does, by a hair, for gradients. Yet the usual recipe is *hybrid*, **E4M3 forward and E5M2 backward**: the longer range forgives, as gradients spread most and their scale may be out of date (next section). Recipes with finer scales use E4M3 for all.
 #
 # **And loss scaling?** In lab 03 one factor on the loss saved FP16's small gradients. Would that do here? The worst of the three steps:
 
@@ -318,10 +318,10 @@ for name, x in EXAMPLES.items():
 # Before any of a tensor can be cast, all of it must be read for the amax: one more trip through memory. Three answers:
 #
 # - **Current scaling** pays for the trip.
-# - **Delayed scaling** uses the largest amax of *earlier* steps (the last 16, say) and notes today's on the way.
+# - **Delayed scaling** uses the largest amax of some *earlier* steps.
 # - **Block scaling** gives each small block a scale of its own, found while the block is at hand.
 #
-# **Predict.** Delayed scaling with a history of 16 steps. In what share of steps is today's amax larger than all 16 before it, so that something is clipped? (If 17 steps were cards in random order, how often would the last be the highest?)
+# **Predict.** Delayed scaling with a history of 16 steps. In what share of steps is today's amax larger than those 16, so that something is clipped? (Of 17 cards in random order, how often is the last the highest?)
 
 # %% name="guess_clip"
 my_guess = None  # percent
@@ -428,9 +428,9 @@ claims.record(
 )  # fmt: skip
 
 # %% [markdown] name="scaling_explained"
-# "Blocks halve the error" was our guess; nobody claims it, and it fails by the law, in which there is no scale. What blocks of 32 do win has a reason of its own: each block's largest number is put on 448, which the format *has*, and comes back exactly. The next cell takes largest and others apart.
+# "Blocks halve the error" was our guess; it fails by the law, in which there is no scale. What blocks of 32 do win has another reason: each block's largest number is put on 448, which the format *has*, and comes back exactly. The next cell takes largest and others apart.
 #
-# *Delayed* is as good as *current* by error, but not by numbers lost: gradients fall fast at first, at step 20 the history still holds larger days, and small gradients fall off E4M3's lower end. In E5M2 hardly any do.
+# *Delayed* is as good as *current* by error, but not by numbers lost: at step 20 the history still holds larger days, and small gradients fall off E4M3's lower end. In E5M2 hardly any do.
 
 # %% name="largest"
 g = kept[59, "blocks.0.qkv", "g"]
@@ -493,7 +493,7 @@ claims.record(
 )  # fmt: skip
 
 # %% [markdown] name="outlier_explained"
-# INT8 begins with the smallest error and breaks first: one large channel takes all its marks. E4M3 with one scale notices an outlier only when it is thousands of times larger. Outliers of the size that language models have cost INT8 everything and E4M3 nothing. Finer scales are for formats with less room, such as four bits (section 10), and for tensors that lose too many numbers. With blocks only the outlier's 31 neighbours suffer.
+# INT8 begins with the smallest error and breaks first: one large channel takes all its marks. Outliers of the size that language models have cost it everything, and E4M3 with one scale nothing. Finer scales are for formats with less room, such as four bits (section 10), and for tensors that lose too many numbers. With blocks only the outlier's 31 neighbours suffer.
 #
 # ## 6 · A linear layer in the open
 #
@@ -503,7 +503,7 @@ claims.record(
 # | gradient of x = g w | g in E5M2 | w in E4M3 |
 # | gradient of w = gᵀ x | g in E5M2 | x in E4M3 |
 #
-# All leave as BF16. `torch._scaled_mm` is the instruction for it; the underscore says that PyTorch may still change it. Without FP8 units we emulate: FP8 values as FP32, an ordinary product, times both scales. That rounds the same x, w and g, and is slower than no FP8 at all.
+# All leave as BF16. `torch._scaled_mm` does it; the underscore says that it may still change. Without FP8 units we emulate: FP8 values as FP32, an ordinary product, times both scales. The rounding is the same, and it is slower than no FP8 at all.
 
 
 # %% name="product"
@@ -584,7 +584,7 @@ def to_float8(model, **options):
 # %% name="guess_gradient"
 my_guess = None  # percent
 ### BEGIN GUESS
-my_guess = (2.65**2 + 5.31**2) ** 0.5  # independent errors add as squares
+my_guess = 100 * (LAW[E4M3] ** 2 + LAW[E5M2] ** 2) ** 0.5  # independent errors add as squares
 ### END GUESS
 gradient_guess = Prediction("Weight gradient of one FP8 layer", my_guess, "%")
 
@@ -637,7 +637,7 @@ for name, factors, found in (("gradient of x", (g, w), measured[0]), ("gradient 
 #
 # ### The sum itself (may be skipped)
 #
-# Ours is FP32. Hopper's units keep about 14 bits of a running sum of FP8 products, as DeepSeek found. `use_fast_accum=True` leaves the whole sum there; `False` moves partial sums to FP32 now and then, at some cost in speed. A model that cuts to 14 bits after each 32 products:
+# Ours is FP32. Hopper's units keep about 14 bits of a running sum of FP8 products, as DeepSeek found. `use_fast_accum=False` moves partial sums to FP32 now and then, at some cost in speed. A model that cuts to 14 bits after each 32 products:
 
 
 # %% name="sum"
@@ -781,11 +781,11 @@ off = last("FP8, no scales")[1]
 claims.record("T24", "without scales it does not", f"GPT, {STEPS} steps, loss", off, "% off", 5, 1000)
 
 # %% [markdown] name="train_explained"
-# With scales FP8 lies on BF16's line. Without them nothing raises, there is no NaN, and the loss goes *down*: biases, norms and the embedding still learn, while the weights of the linear layers get zeros. A falling loss is no proof; the comparison is. (For long runs of large models, see the sources.)
+# With scales FP8 lies on BF16's line. Without them nothing raises, there is no NaN, and the loss goes *down*: biases, norms and the embedding still learn, while the weights of the linear layers get zeros. A falling loss is no proof; the comparison is. (Long runs of large models: see the sources.)
 #
 # ## 8 · What it saves
 #
-# The step under the memory meter, in a wider model (256): BF16, torchao's FP8, and ours with three settings of what is kept.
+# The step under the memory meter, 256 wide: BF16, torchao's FP8, and ours with three settings of what is kept.
 #
 # **Predict.** After the forward pass a step holds parameters, optimizer state and activations. FP8 by torchao, or by us when nothing is kept in FP8: how much is that, as a share of BF16's?
 
@@ -843,13 +843,13 @@ claims.record(
 )  # fmt: skip
 
 # %% [markdown] name="memory_explained"
-# (FP8's peaks are higher: casts and emulation make temporaries, and *weight copies*, FP32 on the way to FP8. Hopper adds transposed copies: its units want FP8 laid out along the summed dimension.)
+# (FP8's peaks are higher by temporaries of casts and emulation; *weight copies* are FP32 on its way to FP8. Hopper's units add transposed copies.)
 #
-# After the forward pass FP8 holds what BF16 holds. Weights, gradients and optimizer state are BF16 as before: updates are far too small for a format with eight steps between 1 and 2 (swamping, lab 02). And a layer that keeps its **input as it came** keeps BF16. FP8 lives for the length of a product.
+# After the forward pass FP8 holds what BF16 holds. Weights, gradients and optimizer state are BF16 as before: updates are far too small for FP8 (swamping, lab 02). A layer that keeps its **input as it came** keeps BF16. FP8 lives for the length of a product.
 #
-# *keeps FP8 x* halves what a layer keeps of its input, but not the activations: what norms, GELU and the loss keep is BF16, and attention keeps the input of `out` as well. *keeps both* adds the FP8 weights to the BF16 ones. For a layer of `in` by `out`, x gives tokens × `in` bytes and w takes `in` × `out`: it pays from about as many tokens as the layer has outputs. Here: 512 tokens, up to 1,024 outputs.
+# *keeps FP8 x* halves the inputs kept, but not the activations: norms, GELU, attention and loss keep BF16. *keeps both* adds FP8 weights to the BF16 ones. In a layer of `in` by `out`, x gives tokens × `in` bytes and w takes `in` × `out`: together they pay from about as many tokens as outputs. Here: 512 tokens, up to 1,024 outputs.
 #
-# **Where FP8 does save.** Transformer Engine can hold the *weights themselves* in FP8, under `te.quantized_model_init()` (older: `te.fp8_model_init`). The optimizer then needs FP32 master weights, or small updates are swamped; so it pays where those are kept anyway, or for frozen weights. torchao's `enable_fsdp_float8_all_gather` lets FSDP (lab 12) *send* weights in FP8; its `AdamWFp8` keeps moments in FP8 (lab 08).
+# **Where FP8 does save.** Transformer Engine can hold the *weights themselves* in FP8, under `te.quantized_model_init()` (older: `te.fp8_model_init`). It pays for frozen weights, or where the optimizer keeps FP32 master weights anyway. torchao's `enable_fsdp_float8_all_gather` lets FSDP (lab 12) *send* weights in FP8; its `AdamWFp8` keeps moments in FP8 (lab 08).
 #
 # ## 9 · What it is worth: speed
 #
@@ -928,11 +928,11 @@ print(f"were they twice as fast: the step {bound:.2f} times as fast")
 claims.record("C15", "2x the product is 1.8x the step or less", "GPT of 256, bound by share", bound, "x", 1, 1.8)
 
 # %% [markdown] name="speed_explained"
-# This is **Amdahl's law**: with a share p of the time sped up s times, the whole is 1 / (1 − p + p/s) times as fast. "Up to 2x" belongs to the product; a step gets what p leaves of it, less the casts. Wide models have a larger p.
+# This is **Amdahl's law**: with a share p of the time sped up s times, the whole is 1 / (1 − p + p/s) times as fast. "Up to 2x" belongs to the product; a step gets what p leaves of it, less the casts.
 #
 # ### Transformer Engine
 #
-# NVIDIA's library does all of this in fused kernels: `te.Linear`, `te.LayerNormMLP`, `te.TransformerLayer`. A **recipe** says which scaling; a context around the forward pass says where: `te.autocast(enabled=True, recipe=...)`, in older code `te.fp8_autocast(enabled=True, fp8_recipe=...)`. *blocks*, below, is DeepSeek's way: E4M3, an FP32 scale for each 128 neighbours of x and g and each 128 × 128 of w.
+# NVIDIA's library does all of this in fused kernels: `te.Linear`, `te.LayerNormMLP`, `te.TransformerLayer`. A **recipe** says which scaling; a context around the forward pass says where: `te.autocast`, in older code `te.fp8_autocast`. *blocks*, below, is DeepSeek's way: E4M3, an FP32 scale for each 128 neighbours of x and g and each 128 × 128 of w.
 #
 # It needs an NVIDIA GPU and `pip install --no-build-isolation "transformer_engine[pytorch]"`.
 
@@ -988,7 +988,7 @@ else:
 # %% [markdown] name="recipes_explained"
 # ## 10 · MXFP8: your turn
 #
-# Blackwell's units take block scales into the product itself. The format is an open standard, **MXFP8**: E4M3 values, and for each 32 neighbours in a row one scale of eight bits, **E8M0**: an exponent and nothing else, 255 powers of two from 2⁻¹²⁷ to 2¹²⁷ and one pattern for NaN. It has no sign and no zero (`fnu`: finite, NaN, unsigned). A number costs 8 + 8/32 = 8.25 bits.
+# Blackwell's units take block scales into the product. The format, **MXFP8**, is an open standard: E4M3 values, and for each 32 neighbours in a row a scale in **E8M0**, eight bits of exponent and nothing else: the powers of two from 2⁻¹²⁷ to 2¹²⁷, and NaN; no sign, no zero (`fnu`: finite, NaN, unsigned). A number costs 8 + 8/32 = 8.25 bits.
 #
 # **Contract.** `mx_quantise(x)` returns `(values, scales)`.
 #
@@ -996,7 +996,7 @@ else:
 # - `values` (..., n) is `torch.float8_e4m3fn`; `scales` (..., blocks a row) is `torch.float8_e8m0fnu`. x is about values times scales.
 # - The scale is the **smallest power of two for which nothing in the block is clipped**: no magnitude divided by it exceeds 448. If that would be below 2⁻¹²⁷, it is 2⁻¹²⁷. A block of zeros gets the scale 1.
 # - Each value is its number divided by the scale, rounded to E4M3.
-# - A block with an infinity or NaN gets the scale NaN, so that it cannot be overlooked; its values are up to you. Other blocks must not notice.
+# - A block with an infinity or NaN gets the scale NaN; its values are up to you. Other blocks must not notice.
 #
 # Take care at and just above 448 × 2ᵏ: `torch.log2` rounds. `torch.frexp` does not.
 
@@ -1070,15 +1070,15 @@ except NotImplementedError:
 print(f"two copies in MXFP8: {2 * 8.25} bits a number; BF16: 16")
 
 # %% [markdown] name="directions_explained"
-# The bytes stored differ, and neither copy is a transpose of the other. That their *values* nearly agree is the merit of powers of two: such a scale leaves the fraction alone, so a number is rounded alike in any block that does not make it subnormal. With FP32 scales forward and backward pass use different weights. MXFP4 is between: it has few normal numbers.
+# The bytes differ: neither copy is a transpose of the other. That their *values* nearly agree is the merit of powers of two: such a scale leaves the fraction alone, so a number is rounded alike wherever it is not subnormal. With FP32 scales forward and backward pass use different weights. MXFP4 is between: it has few normal numbers.
 #
-# Two copies take more memory than BF16, so keep only the one that the backward pass needs. **Square** blocks (128 × 128 for DeepSeek's weights, 16 × 16 in NVFP4) can be transposed.
+# Two copies take more memory than BF16: keep only the one that the backward pass needs. **Square** blocks (DeepSeek's weights, or 16 × 16 in NVFP4) can be transposed.
 #
 # ### Block by block, and four bits
 #
-# The standard's own rule rounds the amax *down* to a power of two and divides by 256, the power of two at the top of E4M3. A block's largest can then lie between 448 and 512, and is clipped.
+# The standard's own rule rounds the amax *down* to a power of two and divides by 256. A block's largest can then lie between 448 and 512, and is clipped.
 #
-# **NVFP4** goes on to four bits, **E2M1**: eight magnitudes, ties to the even bit pattern. All depends on the scale now, so blocks have only 16 numbers; their scale is an E4M3 number, which can be 1.125; and one FP32 scale for the tensor brings the scales into E4M3's range: 4 + 8/16 = 4.5 bits a number. **MXFP4** has the same values with blocks of 32 and E8M0 scales: 4.25 bits. PyTorch does not cast to four bits on a CPU; `helpers` do.
+# **NVFP4** goes on to four bits, **E2M1**: eight magnitudes, ties to the even bit pattern. All depends on the scale now: blocks have only 16 numbers, their scale is an E4M3 number, and one FP32 scale for the tensor brings those into range: 4 + 8/16 = 4.5 bits a number. **MXFP4** has blocks of 32 and E8M0 scales: 4.25 bits. PyTorch does not cast to four bits on a CPU; `helpers` do.
 #
 # **Predict.** MXFP8 against E4M3 with one scale for the tensor: how large is its error on the inputs x, as a share of the other's?
 
@@ -1135,9 +1135,9 @@ if "MXFP8, nothing clipped" in found:
 print(f"the law for one fraction bit: {2.0**-1 / (32 * np.log(2)) ** 0.5:.1%}")
 
 # %% [markdown] name="blocks_explained"
-# For eight bits finer scales bring nothing *here*, by the law. (The tenth that blocks of 32 won in section 5 is gone: a power of two puts no block's largest number on a mark.) Of the two rules the one that never clips is better on these tensors: clipping takes up to an eighth of a block's largest number, and the room it wins at the bottom is not needed.
+# For eight bits finer scales bring nothing *here*, by the law. (The tenth that blocks of 32 won in section 5 is gone: a power of two puts no block's largest number on a mark.) The rule that never clips is better on these tensors: clipping takes up to an eighth of a block's largest number, and room at the bottom is not needed.
 #
-# Four bits are another matter: size of blocks and digits of the scale show. Training in NVFP4 takes more: recipes round gradients stochastically (lab 02), mix the numbers of a block by a random rotation so that outliers spread, and leave some layers in higher precision.
+# Four bits are another matter: size of blocks and digits of the scale show. Recipes for NVFP4 also round gradients stochastically (lab 02), spread outliers over a block by a random rotation, and leave some layers in higher precision.
 #
 # ## 11 · What this run measured
 
@@ -1147,19 +1147,18 @@ claims
 # %% [markdown] name="recap"
 # ## Recap
 #
-# - FP8 is a pair: values and a scale. Without the scale, gradients vanish in silence, and the loss still falls.
-# - E4M3 has half the error, E5M2 the longer range. Hybrid: E4M3 forward, E5M2 backward.
-# - Delayed, current and block scaling differ in cost and in what they lose at the ends, not in the error of what is in range.
+# - FP8 is a pair: values and a scale. Without it gradients vanish in silence, and the loss still falls.
+# - E4M3 forward, for half the error; E5M2 backward, for its range. The error is 0.212 × 2⁻ᵐ, whatever the scale.
+# - Delayed, current and block scaling differ in cost and in what they lose at the ends.
 # - FP8 buys speed on units that have it. It saves memory only where FP8 is *kept*.
-# - A rounding error is 0.212 × 2⁻ᵐ, whatever the scale. MX blocks lie along the summed dimension, so each tensor is quantised twice.
+# - MX blocks lie along the summed dimension, so each tensor is quantised twice.
 #
 # | You have | Reach for |
 # |---|---|
-# | Hopper or Ada, large linear layers | torchao's float8 with `torch.compile`, or Transformer Engine with current or delayed scaling |
-# | Blackwell | MXFP8; NVFP4 if you can afford to compare with BF16 at length |
-# | an older GPU, a CPU | BF16 (lab 03): there is nothing to gain |
-# | too little memory | checkpointing (lab 05), lean optimizers (08), sharding (12), LoRA (14); not FP8 products |
-# | small layers, few tokens | BF16; measure before you switch |
+# | Hopper or Ada, large linear layers | torchao's float8 with `torch.compile`, or Transformer Engine |
+# | Blackwell | MXFP8; NVFP4 after a long comparison with BF16 |
+# | an older GPU, a CPU, small layers, few tokens | BF16 (lab 03) |
+# | too little memory | labs 05, 08, 12, 14; not FP8 products |
 #
 # **Sources.** Micikevicius et al. 2022, *FP8 Formats for Deep Learning*, arXiv:2209.05433 · Open Compute Project 2023, *OCP Microscaling Formats (MX) Specification*; Rouhani et al. 2023, *Microscaling Data Formats for Deep Learning*, arXiv:2310.10537 · Mishra et al. 2025, *Recipes for Pre-training LLMs with MXFP8*, arXiv:2506.08027 (rounding the scale up) · DeepSeek-AI 2024, *DeepSeek-V3 Technical Report*, arXiv:2412.19437 (block scaling on Hopper) · NVIDIA 2025, *Pretraining Large Language Models with NVFP4*, arXiv:2509.25149 · documentation of
 # Transformer Engine (*FP8 recipes*, `te.autocast`) and torchao (`torchao.float8`).
