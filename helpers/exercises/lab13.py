@@ -97,11 +97,13 @@ class MindsTheShape(Check):
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        return _wrong(
-            seen,
-            expected,
-            lambda *_: "Blocks begin anew with each row, and what fills up the last of them must not count.",
-        )
+        return _wrong(seen, expected, _about_shape)
+
+
+def _about_shape(scale: int, right: int, largest: float) -> str:
+    if scale == right + 1 or 448 < largest / 2.0 ** (scale - 127) < 512:
+        return ""  # the right numbers, by another rule
+    return "Blocks begin anew with each row, and what fills up the last of them must not count."
 
 
 def _shapes(seed: int) -> Cases:
