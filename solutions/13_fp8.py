@@ -206,7 +206,7 @@ claims.record(
 #
 # ## 4 · A scale by hand
 #
-# Move the ruler to where the numbers are: choose the scale so that the amax lands on the last number of the format, `scale = amax / 448` for E4M3.
+# Move the ruler to the numbers: put the amax on the last number of the format, `scale = amax / 448` for E4M3.
 #
 # **Predict.** A number is then off by at most half a step: between 1/32 (just below 2) and 1/16 (at 1). What is the relative error of a whole, scaled tensor: length of the difference by length of the tensor?
 
@@ -368,7 +368,7 @@ for axes, kind, colour in zip(figure.subplots(1, 2), "xg", COLOURS, strict=False
 show(figure, "Two jagged lines over 60 steps. A dotted staircase runs above each; the lines cross it now and then.")
 
 # %% [markdown] name="history_explained"
-# What is off from one in 17 is the **trend**: a magnitude that rises sets records more often, one that falls hardly ever. In the figure g falls for some twenty steps, and then rises.
+# What is off from one in 17 is the **trend**: a magnitude that rises sets records more often, one that falls hardly ever. In the figure g falls at first, and then rises.
 #
 # In a *floating* format room above is cheap: a margin of 2 gives up one power of two at the bottom and no fraction bit. Now the error of each way:
 
@@ -444,7 +444,7 @@ for name, chosen in (("the largest of each block", largest), ("the others", ~lar
 # %% [markdown] name="outlier_text"
 # The others err by the law, and √(1 − share of the largest) times the law is what the table shows.
 #
-# What are finer scales for, then? In large language models a few channels are a hundred or a thousand times (2⁷ to 2¹⁰) larger than the rest. Multiply one channel of a real input, and look at the error of **all the others**. INT8, whose 255 marks are evenly spaced, is in for comparison.
+# What are finer scales for? In large language models a few channels are a hundred or a thousand times (2⁷ to 2¹⁰) larger than the rest. Multiply one channel of a real input, and look at the error of **all the others**. INT8, whose 255 marks are evenly spaced, is in for comparison.
 
 # %% name="outlier"
 x = kept[59, "blocks.0.qkv", "x"]
@@ -615,7 +615,7 @@ for name, function in {
 gradient_guess.reveal(100 * measured[1])
 
 # %% [markdown] name="agree_text"
-# The gradient of x is off by less than g itself! Each element is a long sum. Its *errors* have random signs: they add as squares, as in the guess. Had its *terms* random signs, too, the sum would grow alike and the guess be right. But where terms agree in sign the sum is longer, and the same error a smaller share of it: the guess, divided by how much longer.
+# The gradient of x is off by less than g itself! Each element is a long sum. Its *errors* have random signs: they add as squares, as in the guess. If its *terms* had random signs too, the sum would grow alike, and the guess would be right. Where terms agree in sign the sum is longer and the same error a smaller share of it: the guess, divided by how much longer.
 
 
 # %% name="agree"
@@ -849,7 +849,7 @@ claims.record(
 #
 # *keeps FP8 x* halves the inputs kept, but not the activations: norms, GELU, attention and loss keep BF16. *keeps both* adds FP8 weights to the BF16 ones. In a layer of `in` by `out`, x gives tokens × `in` bytes and w takes `in` × `out`: together they pay from about as many tokens as outputs. Here: 512 tokens, up to 1,024 outputs.
 #
-# **Where FP8 does save.** Transformer Engine can hold the *weights themselves* in FP8, under `te.quantized_model_init()` (older: `te.fp8_model_init`). It pays for frozen weights, or where the optimizer keeps FP32 master weights anyway. torchao's `enable_fsdp_float8_all_gather` lets FSDP (lab 12) *send* weights in FP8; its `AdamWFp8` keeps moments in FP8 (lab 08).
+# **Where FP8 does save.** Transformer Engine can hold the *weights themselves* in FP8, under `te.quantized_model_init()` (older: `te.fp8_model_init`). It pays for frozen weights, or where the optimizer keeps FP32 master weights anyway (without them small updates are swamped). torchao's `enable_fsdp_float8_all_gather` lets FSDP (lab 12) *send* weights in FP8; its `AdamWFp8` keeps moments in FP8 (lab 08).
 #
 # ## 9 · What it is worth: speed
 #
