@@ -1,4 +1,4 @@
-# make lab   opens JupyterLab on the first lab        make test   runs everything that CI runs
+# make lab   opens JupyterLab on the first lab        make test   runs the tests
 # Both set up what they need: .venv, the pinned requirements, the course package.
 
 PYTHON ?= python3
@@ -6,8 +6,9 @@ PORT ?= 8888
 JOBS ?= 2
 BIN := .venv/bin
 READY := .venv/.ready
+NBVAL = $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --nbval-lax --nbval-cell-timeout=600 solutions
 
-.PHONY: help lab lint test test-fast test-all install-deepspeed deepspeed install-triton triton nbgrader attacks receipts build format clean
+.PHONY: help lab lint test notebooks test-fast test-all install-deepspeed deepspeed install-triton triton nbgrader attacks receipts build format clean
 .DEFAULT_GOAL := help
 
 help:
@@ -38,7 +39,11 @@ lint: $(READY)
 
 test: lint
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --nbval-lax --nbval-cell-timeout=600 solutions
+	$(NBVAL)
+
+# Every solved notebook; `make test` runs the graded exercises and every third lab.
+notebooks: $(READY)
+	WHOLE_LABS=1 $(NBVAL)
 
 # Under three minutes: no notebook runs, no grading runs.
 test-fast: lint
@@ -58,7 +63,8 @@ install-triton: $(READY)
 triton: install-triton
 	$(BIN)/python -m pytest tests/test_triton.py
 
-# What `make test` samples runs whole here: every cell of every untouched lab, every source as a plain script.
+# What `make test` samples runs whole here: every solved notebook, every cell of every untouched lab, every source as a
+# plain script, every attack.
 test-all: lint
 	WHOLE_LABS=1 $(MAKE) test
 
