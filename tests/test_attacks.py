@@ -9,19 +9,19 @@ from helpers.course.grade.sandbox import find_bubblewrap
 import psutil
 import pytest
 
-from .attacks import ATTACKS, RIGHT, X1, Attack
+from .attacks import ATTACKS, GRADED, RIGHT, Attack
 
 TIMEOUT = 60.0  # of one cell; a right scaler takes two seconds on a quiet machine
 SAMPLED = 8  # one in so many runs in `make test`; all run in CI and in `make test-all`
 HONEST = Attack({"scaler": RIGHT}, 3, "graded", "")
 
 
-def hand_in(folder, answers):
-    notebook = make_notebook(X1, solved=False)
+def hand_in(folder, answers, source):
+    notebook = make_notebook(source, solved=False)
     for cell in notebook.cells:
         cell.source = answers.get(cell.id, cell.source)
     folder.mkdir(parents=True)
-    (folder / f"{X1.name}.ipynb").write_text(write(notebook), encoding="utf-8")
+    (folder / f"{source.name}.ipynb").write_text(write(notebook), encoding="utf-8")
 
 
 @pytest.mark.slow
@@ -36,13 +36,13 @@ def test_attacks_get_what_they_earn(tmp_path, monkeypatch):
         texts = one.answers
         for sign, path in (("{canary!r}", canary), ("{folder!r}", hand_ins)):
             texts = {cell: text.replace(sign, repr(str(path))) for cell, text in texts.items()}
-        hand_in(hand_ins / name, texts)
+        hand_in(hand_ins / name, texts, GRADED[one.exercise])
     before = {path: path.read_bytes() for path in hand_ins.rglob("*.ipynb")}
     results = grade(hand_ins, tmp_path / "grades", seed=5, jobs=2, timeout=TIMEOUT)
-    found = {result.student: result for result in results if result.exercise == "x1"}
+    found = {(result.student, result.exercise): result for result in results}
     wrong = []
     for name, one in chosen.items():
-        got = found[name]
+        got = found[name, one.exercise]
         if (got.total, got.status) != (one.total, one.status) or one.flag not in "; ".join(got.flags):
             words = [verdict.diagnosis for verdict in got.verdicts][:3]
             wrong.append(f"{name}: {got.total}, {got.status} ({got.reason}), flags {got.flags}; {words}")

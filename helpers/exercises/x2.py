@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..data import digits
 from ..device import pick_device
@@ -20,6 +21,7 @@ from ..models import SmallCNN, SmallGPT
 from .base import Check, Evidence, Part
 from .distance import relative_distance
 
+_FEATURES, _HIDDEN = 12, 16  # of the small classifier
 IGNORED = -100  # target of a position that does not count, as in F.cross_entropy
 EXACT = 1e-6  # relative; room for a weight that somebody has rounded to FP32, and for no wrong divisor
 
@@ -29,29 +31,42 @@ def _weights(model: nn.Module) -> list[float]:
 
 
 def _classifier(seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:
-    """Return a small classifier of 12 features in FP64, and SGD, whose update is the gradient itself."""
+    """Return a small classifier in FP64, and SGD, whose update is the gradient itself."""
     torch.manual_seed(seed)
-    model = nn.Sequential(nn.Linear(12, 16), nn.Tanh(), nn.Linear(16, 5)).double()
+    model = nn.Sequential(nn.Linear(_FEATURES, _HIDDEN), nn.Tanh(), nn.Linear(_HIDDEN, 5)).double()
     return model, torch.optim.SGD(model.parameters(), lr=1.0)
 
 
 def _rows(n: int) -> tuple[Tensor, Tensor]:
     """Return `n` rows whose losses differ a great deal, so that weighting them wrongly shows."""
-    x = torch.randn(n, 12, dtype=torch.float64) * torch.linspace(0.2, 3.0, n, dtype=torch.float64)[:, None]
+    x = torch.randn(n, _FEATURES, dtype=torch.float64) * torch.linspace(0.2, 3.0, n, dtype=torch.float64)[:, None]
     return x, torch.randint(5, (n,))
 
 
-class _Spy:
-    """Counts the rows of each forward call of a model, and the steps of its optimizer."""
+class _Spy(TorchDispatchMode):
+    """Counts the rows of each forward call of a model, and the steps of its optimizer.
+
+    Attributes:
+        largest: most rows of features in one product, whoever asks for it: a forward pass may go past the model's call.
+    """
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        super().__init__()
         self.rows: list[int] = []
         self.steps = 0
+        self.largest = 0
         model.register_forward_pre_hook(lambda _, args: self.rows.append(len(args[0])))
         optimizer.register_step_post_hook(self._stepped)
 
     def _stepped(self, *_: object) -> None:
         self.steps += 1
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default):
+            left, right = args[-2:]  # (rows, features) @ weight; the backward pass has its rows in the sum
+            if right.shape == (_FEATURES, _HIDDEN):
+                self.largest = max(self.largest, len(left))
+        return func(*args, **(kwargs or {}))
 
 
 def _leave_gradients(model: nn.Module) -> None:
@@ -67,10 +82,12 @@ def _one_step(accumulated_step: Any, seed: int, rows: int, micro_batch: int, lef
     if leftover:
         _leave_gradients(model)
     before = _weights(model)
-    loss = accumulated_step(model, optimizer, F.cross_entropy, x, y, micro_batch)
+    with spy:
+        loss = accumulated_step(model, optimizer, F.cross_entropy, x, y, micro_batch)
     after = _weights(model)
     return {
         "rows": spy.rows,
+        "largest": spy.largest,
         "steps": spy.steps,
         "moved": [b - a for b, a in zip(before, after, strict=True)],
         "loss": float(loss),
@@ -145,7 +162,9 @@ class OneStepOfMicroBatches(Check):
         seen = {}
         for rows, micro_batch in ((256, 64), (200, 64)):
             one = _one_step(accumulated_step, seed, rows, micro_batch)
-            seen[f"{rows} by {micro_batch}"] = {key: one[key] for key in ("rows", "steps", "loss", "attached")}
+            seen[f"{rows} by {micro_batch}"] = {
+                key: one[key] for key in ("rows", "largest", "steps", "loss", "attached")
+            }
         return seen
 
     @staticmethod
@@ -154,6 +173,8 @@ class OneStepOfMicroBatches(Check):
             got = seen[case]
             if got["rows"] != want["rows"]:
                 return f"{case}: the model was called with {got['rows']} rows; it should see {want['rows']}."
+            if not got["largest"] <= want["largest"]:
+                return f"{case}: {got['largest']} rows went through the first layer at once, past the model's own call."
             if got["steps"] != 1:
                 return f"{case}: the optimizer stepped {got['steps']} times."
             if not abs(got["loss"] - want["loss"]) <= 1e-6 * abs(want["loss"]):  # NaN is caught, too

@@ -1,8 +1,8 @@
 """Hostile and odd hand-ins, one file each, with the points and the status that each must get.
 
-A file in hand_ins/ begins with comments (total, status, and words that one of its flags must have) and goes on with
-the text of the first answer cell of X1, the scaler, which is worth 3 of the 10 points: a right answer that also does
-harm keeps its 3 points, a wrong one gets none however it tries. `### RIGHT` stands for the reference, `### WRONG` for
+A file in hand_ins/ begins with comments (total, status, words that one of its flags must have, the exercise unless it is
+X1) and goes on with the text of the first answer cell. X1's, the scaler, is worth 3 of the 10 points: a right answer that
+also does harm keeps its 3 points, a wrong one gets none however it tries. `### RIGHT` stands for the reference, `### WRONG` for
 a class that does nothing, and calls `meanwhile()` when a check calls its step(). `{canary!r}` and `{folder!r}` are
 the paths of a file that must survive and of the hand-ins.
 """
@@ -14,8 +14,9 @@ from pathlib import Path
 from helpers.course.grade.hand_in import reference_hand_in
 from helpers.course.source import sources
 
-X1 = next(source for source in sources() if source.exercise == "x1")
-RIGHT = reference_hand_in(X1).answers["scaler"]
+GRADED = {source.exercise: source for source in sources() if source.graded}
+FIRST = {"x1": "scaler", "x2": "step", "x3": "epoch"}  # answer cell
+RIGHT = reference_hand_in(GRADED["x1"]).answers["scaler"]
 WRONG = """
 class DynamicLossScaler:
     def __init__(self, init_scale=2.0**16, growth_factor=2.0, backoff_factor=0.5, growth_interval=2000):
@@ -46,12 +47,14 @@ class Attack:
         answers: the text of answer cells.
         total, status: what it must get.
         flag: words that one of its flags must have.
+        exercise: which it is handed in for.
     """
 
     answers: dict[str, str]
     total: int
     status: str
     flag: str
+    exercise: str = "x1"
 
 
 def _read(path: Path) -> Attack:
@@ -59,8 +62,9 @@ def _read(path: Path) -> Attack:
     said = dict(re.findall(r"^# (\w+): (.*)$", head, re.MULTILINE))
     first, *others = re.split(r"^# next cell: (\w+)\n", text, flags=re.MULTILINE)
     first = first.replace("### RIGHT\n", RIGHT + "\n").replace("### WRONG\n", WRONG)
-    answers = {"scaler": first} | dict(zip(others[::2], others[1::2], strict=True))
-    return Attack(answers, int(said["total"]), said["status"], said.get("flag", ""))
+    exercise = said.get("exercise", "x1")
+    answers = {FIRST[exercise]: first} | dict(zip(others[::2], others[1::2], strict=True))
+    return Attack(answers, int(said["total"]), said["status"], said.get("flag", ""), exercise)
 
 
 ATTACKS = {path.stem: _read(path) for path in sorted((Path(__file__).parent / "hand_ins").glob("*.py"))}

@@ -49,6 +49,16 @@ MUTANTS = [
     optimizer.step()
     return loss.detach()
 """),
+    step("one big batch past the spy, and micro-batches for show", ONE, """
+    optimizer.zero_grad()
+    for xs in x.split(micro_batch):
+        with torch.no_grad():
+            model(xs)
+    loss = loss_fn(model.forward(x), y)
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
+"""),
     step("one big batch, memory tells", MEMORY, """
     optimizer.zero_grad()
     loss = loss_fn(model(x), y)
