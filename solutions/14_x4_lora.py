@@ -6,7 +6,7 @@
 # | | |
 # |---|---|
 # | After this you can | write, merge and unmerge LoRA; predict what an adapter trains; plan the largest micro-batch that fits a GPU; fine-tune a frozen model and prove that it stayed frozen |
-# | Time | 75 to 100 minutes |
+# | Time | 45 to 90 minutes |
 # | Difficulty | ●●○ |
 # | Needs | a CPU; a GPU of 24 GB for the last, ungraded cell |
 # | Before this | lab 14 |
@@ -15,9 +15,11 @@
 # Four answer cells, each followed by its check. Run a check as often as you like. Save the notebook when you are done: it is your hand-in, and its name must stay as it is.
 
 # %% name="setup" setup=true
+import copy
 import math
 
 from helpers import GiB, Recipe, check, device_name, measure_recipe, pick_device, plan
+from helpers.exercises.x4 import small_llama
 
 import torch
 import torch.nn.functional as F
@@ -34,7 +36,7 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 #
 # - Trained are exactly two parameters: A of shape (rank, in), at random, and B of shape (out, rank), zero, with device and dtype of the linear layer's weight. The linear layer, with its bias if it has one, is frozen.
 # - Unmerged, the output is x Wᵀ + bias + (alpha / rank) · (d(x) Aᵀ) Bᵀ, where d is dropout of the input with probability `dropout`, at work in training mode only.
-# - `merge()` adds the correction to the linear layer's weight, in place; from then on the output is that of the linear layer alone, in training mode, too. `unmerge()` takes it out again. Calling either twice does nothing the second time. A and B do not change while merged.
+# - `merge()` adds the correction to the linear layer's weight, in place; from then on the output is that of the linear layer alone, in training mode, too. `unmerge()` takes it out again. Calling either twice does nothing the second time. Neither changes A or B. (Training while merged is not asked for.)
 
 
 # %% name="layer" answer=true
@@ -85,7 +87,7 @@ check("x4.layer", LoRALinear)
 #
 # **Contract.**
 #
-# - `adapter_config(rank)` returns a `LoraConfig` of PEFT for a Llama: that rank on **every** linear layer of attention and MLP in each block, and on nothing else; alpha twice the rank; dropout 0.05; for causal language modelling.
+# - `adapter_config(rank)` returns a `LoraConfig` of PEFT for a Llama: that rank on **every** linear layer of attention and MLP in each block, and on nothing else; alpha twice the rank; dropout 0.05; for causal language modelling (`task_type`).
 # - `trained_parameters(config, rank)` returns how many parameters such an adapter trains in the Llama of a `LlamaConfig`. Compute it from the configuration, without allocating weights. Mind `num_key_value_heads` (grouped-query attention: fewer heads for k and v) and
 #   `head_dim`, which need not be `hidden_size // num_attention_heads`. Linear layers have no bias here.
 
@@ -94,9 +96,7 @@ check("x4.layer", LoRALinear)
 def adapter_config(rank):
     ### BEGIN SOLUTION
     layers = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
-    return LoraConfig(
-        r=rank, lora_alpha=2 * rank, lora_dropout=0.05, target_modules=layers, bias="none", task_type="CAUSAL_LM"
-    )
+    return LoraConfig(r=rank, lora_alpha=2 * rank, lora_dropout=0.05, target_modules=layers, task_type="CAUSAL_LM")
     ### END SOLUTION
 
 
@@ -116,11 +116,13 @@ check("x4.adapter", adapter_config, trained_parameters)
 # %% [markdown] name="plan_task"
 # ## Part 3 · The plan (2 points)
 #
-# A colleague wants to fine-tune Llama-2-7B on one RTX 4090 (24 GB) and asks for your recipe. It is fixed that weights are BF16 and not quantised, that LoRA of rank 16 sits on q, k, v and o, that the optimizer is AdamW, and that an update is made of **32 sequences**.
+# A colleague wants to fine-tune Llama-2-7B (`"llama-2-7b"`) on one RTX 4090 (24 GB) and asks for your recipe. It is fixed that weights are BF16 and not quantised, that LoRA of rank 16 sits on q, k, v and o, that the optimizer is AdamW, that one GPU does it with nothing offloaded, and that an update is made of **32 sequences**.
 #
-# Yours to choose: sequences in a micro-batch (`batch`), micro-batches in an update (`accumulate`), tokens in a sequence (`seq`: 512, 1024, 2048 or 4096), `checkpointing`, and whatever else of `Recipe` changes nothing of the above.
+# Yours to choose: sequences in a micro-batch (`batch`), micro-batches in an update (`accumulate`), tokens in a sequence (`seq`: 512, 1024, 2048 or 4096), and `checkpointing`. The other fields of `Recipe` may stay as they are; `help(Recipe)` lists them all.
 #
 # **Contract.** `fine_tune_plan()` returns a `Recipe` with `batch` × `accumulate` = 32 that fits by the planner's word, `plan(recipe).fits["rtx-4090-24gb"]`, with as many tokens in a micro-batch (`batch` × `seq`) as any such recipe can have. Find it with the planner, in a cell of your own: `plan(recipe)` prints what you want to know in about ten seconds. The function itself need not search. (A plan that does not fit loses both points: on a GPU it would not run at all.)
+#
+# Lab 14 read a number of tokens off a straight line and left a tenth of the GPU free, a rule of thumb. Here `fits` decides: it plays the recipe's allocations through the allocator's rules, on a GPU of that size. And the choices above leave few numbers of tokens to try.
 
 
 # %% name="plan" answer=true
@@ -135,7 +137,6 @@ def fine_tune_plan():
         checkpointing="every",
         lora_rank=16,
         lora_targets=("q_proj", "k_proj", "v_proj", "o_proj"),
-        optimizer_impl="fused",
     )
     ### END SOLUTION
 
@@ -148,17 +149,29 @@ check("x4.plan", fine_tune_plan)
 #
 # **Contract.**
 #
-# - `fine_tune(base, batches)`: `base` is a small `LlamaForCausalLM` in evaluation mode that has read some English; `batches` is a list of token ids, each (16, 48), of Python source. Put an adapter of rank 8 on it, of the kind of part 2 (on all linear layers of the blocks and nothing else), train it with one AdamW, one update a batch, each batch once, whole and in the order given, in training mode, without any other forward pass, and
+# - `fine_tune(base, batches)`: `base` is a small `LlamaForCausalLM` in evaluation mode that has read some English; `batches` is a list of token ids, each (16, 48), of Python source. Put an adapter of rank 8 on it, of the kind of part 2 (on all linear layers of the blocks and nothing else; you may call `adapter_config`, or use your own layer of part 1 in place of PEFT), train it with one AdamW, one update a batch, each batch once, whole and in the order given, in training mode, without any other forward pass, and
 #   return the adapted model in evaluation mode. Choose the learning rate well: the loss on other Python source must fall as far as LoRA can make it, to within a fifth.
 # - The base stays as it is to the last bit. The optimizer holds nothing that is not trained.
 # - `merged_model(model)` takes what `fine_tune` returned (it may be used up) and returns an ordinary `LlamaForCausalLM` with the adapter merged.
+#
+# Here is a base with its batches, and other Python source, to try it on before you ask the check. (The check has others in grading.)
+
+# %% name="material"
+base, batches, unseen = small_llama()
+
+
+@torch.no_grad()
+def unseen_loss(model):
+    return model(input_ids=unseen, labels=unseen).loss.item()
+
+
+print(f"{len(batches)} batches of shape {tuple(batches[0].shape)}; loss on unseen Python: {unseen_loss(base):.3f}")
 
 
 # %% name="finetune" answer=true
 def fine_tune(base, batches):
     ### BEGIN SOLUTION
-    layers = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
-    adapter = LoraConfig(r=8, lora_alpha=16, lora_dropout=0.05, target_modules=layers, task_type="CAUSAL_LM")
+    adapter = adapter_config(8)
     model = get_peft_model(base, adapter).train()
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2)
     for ids in batches:
@@ -174,6 +187,13 @@ def merged_model(model):
     return model.merge_and_unload()
     ### END SOLUTION
 
+
+# %% name="tried"
+try:
+    torch.manual_seed(0)
+    print(f"after your fine-tune: {unseen_loss(fine_tune(copy.deepcopy(base), batches)):.3f}")
+except NotImplementedError:
+    print("This appears when part 4 is done.")
 
 # %% name="finetune_check" points=3
 check("x4.finetune", fine_tune, merged_model)

@@ -20,7 +20,9 @@ MUTANTS = [
     one("B not zero", LAYER, STARTS, ZERO, ZERO.replace("zeros", "randn")),
     one("A and B both zero", LAYER, STARTS, "nn.init.kaiming_uniform_(self.A, a=math.sqrt(5))", "nn.init.zeros_(self.A)"),
     one("all rows of A alike", LAYER, STARTS, "nn.init.kaiming_uniform_(self.A, a=math.sqrt(5))", "nn.init.ones_(self.A)"),
-    one("base not frozen", LAYER, STARTS, "linear.requires_grad_(False)", "linear", raises="trained are parameters of shapes"),
+    one("base not frozen", LAYER, STARTS, "linear.requires_grad_(False)", "linear"),
+    one("bias not frozen", LAYER, STARTS, "linear.requires_grad_(False)", "linear\n        linear.weight.requires_grad_(False)"),
+    one("FP32 whatever the layer", LAYER, STARTS, '"dtype": linear.weight.dtype', '"dtype": torch.float32'),
     one("dropout in front of the base", LAYER, STARTS, "y = self.linear(x)", "y = self.linear(self.dropout(x))"),
     one("alpha ignored", LAYER, CORRECTS, "self.scale = alpha / rank", "self.scale = 1 / rank"),
     one("rank ignored", LAYER, CORRECTS, "self.scale = alpha / rank", "self.scale = alpha"),
@@ -32,12 +34,13 @@ MUTANTS = [
     one("dropout without 1 / (1 - p)", LAYER, CORRECTS, "self.dropout(x)", "(self.dropout(x) * (1 - self.dropout.p) if self.training else x)"),
     one("merged, and trained from now on", LAYER, MERGES, "            self.linear.weight += self.scale * (self.B @ self.A)\n", "            self.linear.weight = nn.Parameter(self.linear.weight + self.scale * (self.B @ self.A))\n"),
     one("merged in evaluation only", LAYER, MERGES, "        if self.is_merged:\n            return y\n", "        if self.is_merged and not self.training:\n            return y\n"),
-    one("A without gradient", LAYER, CORRECTS, OUT, OUT.replace("self.A", "self.A.detach()"), raises="NoneType"),
+    one("A without gradient", LAYER, CORRECTS, OUT, OUT.replace("self.A", "self.A.detach()")),
     one("merge twice", LAYER, MERGES, "        if not self.is_merged:\n            self.linear.weight += self.scale * (self.B @ self.A)\n            self.is_merged = True",
         "        self.linear.weight += self.scale * (self.B @ self.A)\n        self.is_merged = True"),
     one("merged and added again", LAYER, MERGES, "        if self.is_merged:\n            return y\n", ""),
     one("scale forgotten in the merge", LAYER, MERGES, "self.linear.weight += self.scale * (self.B @ self.A)", "self.linear.weight += self.B @ self.A"),
     one("unmerge does nothing", LAYER, MERGES, "            self.linear.weight -= self.scale * (self.B @ self.A)\n", ""),
+    one("merge clears B", LAYER, MERGES, "            self.is_merged = True\n", "            self.is_merged = True\n            self.B.data.zero_()\n"),
     one("unmerge without a look", LAYER, MERGES, "        if self.is_merged:\n            self.linear.weight -=", "        if True:\n            self.linear.weight -="),
     # the adapter
     one("wrong targets", ADAPTER, SITS, '["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]\n    return', '["q_proj", "v_proj"]\n    return'),
@@ -49,7 +52,7 @@ MUTANTS = [
     one("dropout forgotten", ADAPTER, SITS, CONFIG, CONFIG.replace(" lora_dropout=0.05,", "")),
     one("DoRA", ADAPTER, SITS, CONFIG, CONFIG + " use_dora=True,"),
     one("B at random", ADAPTER, SITS, CONFIG, CONFIG + " init_lora_weights=False,"),
-    one("no task", ADAPTER, SITS, ', task_type="CAUSAL_LM"\n', "\n"),
+    one("no task", ADAPTER, SITS, ', task_type="CAUSAL_LM")', ")"),
     one("grouped queries forgotten", ADAPTER, COUNTED, "keys = config.num_key_value_heads", "keys = config.num_attention_heads"),
     one("head_dim assumed", ADAPTER, COUNTED, "queries = config.num_attention_heads * config.head_dim", "queries = config.hidden_size"),
     one("one block", ADAPTER, COUNTED, "config.num_hidden_layers * rank", "2 * rank"),
@@ -60,7 +63,7 @@ MUTANTS = [
     one("effective batch of 16", PLAN, FITS, "accumulate=8", "accumulate=4"),
     one("a smaller model", PLAN, FITS, '"llama-2-7b"', '"llama-3.2-1b"'),
     one("quantised", PLAN, FITS, 'precision="bf16"', 'precision="bf16", quantize="nf4"'),
-    one("q and v only", PLAN, FITS, '("q_proj", "k_proj", "v_proj", "o_proj"),\n        optimizer_impl', '("q_proj", "v_proj"),\n        optimizer_impl'),
+    one("q and v only", PLAN, FITS, '("q_proj", "k_proj", "v_proj", "o_proj")', '("q_proj", "v_proj")'),
     one("a dictionary", PLAN, FITS, "return Recipe(", "return dict(model=", raises="must return a Recipe"),
     one("far under what fits", PLAN, ROOM, "batch=4,\n        seq=2048,\n        accumulate=8", "batch=1,\n        seq=512,\n        accumulate=32"),
     one("half of what fits", PLAN, ROOM, "batch=4,\n        seq=2048,\n        accumulate=8", "batch=4,\n        seq=1024,\n        accumulate=8"),
@@ -78,8 +81,8 @@ MUTANTS = [
     one("loss met by full fine-tuning", TUNE, FROZEN, "    model = get_peft_model(base, adapter).train()\n    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2)",
         "    model = get_peft_model(base, adapter).train()\n    model.requires_grad_(True)\n    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)"),
     one("optimizer holds frozen weights", TUNE, FROZEN, TRAINED, "model.parameters()"),
-    one("rank 16", TUNE, FROZEN, "LoraConfig(r=8", "LoraConfig(r=16"),
-    one("the head trained as well", TUNE, FROZEN, "lora_alpha=16,", 'lora_alpha=16, modules_to_save=["lm_head"],'),
+    one("rank 16", TUNE, FROZEN, "adapter_config(8)", "adapter_config(16)"),
+    one("the head trained as well", TUNE, FROZEN, "    model = get_peft_model", "    adapter.modules_to_save = ['lm_head']\n    model = get_peft_model"),
     one("gradients of the base", TUNE, FROZEN, "    return model.eval()\n", "    for p in model.parameters():\n        p.grad = torch.zeros_like(p)\n    return model.eval()\n"),
     one("merged into the base while training", TUNE, FROZEN, "    return model.eval()\n", "    model.merge_adapter()\n    return model.eval()\n"),
     one("adapter thrown away", TUNE, MERGED, "model.merge_and_unload()", "model.unload()"),
@@ -163,7 +166,9 @@ def merged_model(model):
     model.eval()
     return model.merge_and_unload(safe_merge=True)
 """,
-    "low-rank product as a weight, long sequences": """
+    "low-rank product as a weight, long sequences, a copied base": """
+import copy
+
 import torch
 import torch.nn.functional as F
 from peft import LoraConfig, get_peft_model
@@ -221,7 +226,7 @@ def fine_tune_plan():
 
 def fine_tune(base, batches):
     torch.manual_seed(3)
-    model = get_peft_model(base, LoraConfig(r=8, lora_alpha=16, lora_dropout=0.05, target_modules=NAMES))
+    model = get_peft_model(copy.deepcopy(base), LoraConfig(r=8, lora_alpha=16, lora_dropout=0.05, target_modules=NAMES))
     optimizer = torch.optim.AdamW(filter(lambda p: p.requires_grad, model.parameters()), lr=2e-2)
     for i in range(len(batches)):
         model.train()

@@ -3,8 +3,10 @@
 Written by `python -m helpers build`; change the source, not this file.
 """
 
+import copy
 import math
 from helpers import GiB, Recipe, check, device_name, measure_recipe, pick_device, plan
+from helpers.exercises.x4 import small_llama
 import torch
 import torch.nn.functional as F
 from peft import LoraConfig, get_peft_model
@@ -46,9 +48,7 @@ class LoRALinear(nn.Module):
 
 def adapter_config(rank):
     layers = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
-    return LoraConfig(
-        r=rank, lora_alpha=2 * rank, lora_dropout=0.05, target_modules=layers, bias="none", task_type="CAUSAL_LM"
-    )
+    return LoraConfig(r=rank, lora_alpha=2 * rank, lora_dropout=0.05, target_modules=layers, task_type="CAUSAL_LM")
 
 
 def trained_parameters(config, rank):
@@ -69,13 +69,11 @@ def fine_tune_plan():
         checkpointing="every",
         lora_rank=16,
         lora_targets=("q_proj", "k_proj", "v_proj", "o_proj"),
-        optimizer_impl="fused",
     )
 
 
 def fine_tune(base, batches):
-    layers = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
-    adapter = LoraConfig(r=8, lora_alpha=16, lora_dropout=0.05, target_modules=layers, task_type="CAUSAL_LM")
+    adapter = adapter_config(8)
     model = get_peft_model(base, adapter).train()
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2)
     for ids in batches:
