@@ -122,7 +122,7 @@ check("x4.adapter", adapter_config, trained_parameters)
 #
 # **Contract.** `fine_tune_plan()` returns a `Recipe` with `batch` × `accumulate` = 32 that fits by the planner's word, `plan(recipe).fits["rtx-4090-24gb"]`, with as many tokens in a micro-batch (`batch` × `seq`) as any such recipe can have. Find it with the planner, in a cell of your own: `plan(recipe)` prints what you want to know in about ten seconds. The function itself need not search. (A plan that does not fit loses both points: on a GPU it would not run at all.)
 #
-# Lab 14 read a number of tokens off a straight line and left a tenth of the GPU free, a rule of thumb. Here `fits` decides: it plays the recipe's allocations through the allocator's rules, on a GPU of that size. And the choices above leave few numbers of tokens to try.
+# Lab 14 read two numbers of tokens off straight lines: one that is sure, and one by a rule of thumb. Here `fits` decides: it plays the recipe's allocations through the allocator's rules, on a GPU of that size. And the choices above leave few numbers of tokens to try.
 
 
 # %% name="plan" answer=true
@@ -150,7 +150,7 @@ check("x4.plan", fine_tune_plan)
 # **Contract.**
 #
 # - `fine_tune(base, batches)`: `base` is a small `LlamaForCausalLM` in evaluation mode that has read some English; `batches` is a list of token ids, each (16, 48), of Python source. Put an adapter of rank 8 on it, of the kind of part 2 (on all linear layers of the blocks and nothing else; you may call `adapter_config`, or use your own layer of part 1 in place of PEFT), train it with one AdamW, one update a batch, each batch once, whole and in the order given, in training mode, without any other forward pass, and
-#   return the adapted model in evaluation mode. Choose the learning rate well: the loss on other Python source must fall as far as LoRA can make it, to within a fifth.
+#   return the adapted model in evaluation mode. Choose the learning rate well: the loss on other Python source must fall by at least seven tenths of what LoRA can make it fall.
 # - The base stays as it is to the last bit. The optimizer holds nothing that is not trained.
 # - `merged_model(model)` takes what `fine_tune` returned (it may be used up) and returns an ordinary `LlamaForCausalLM` with the adapter merged.
 #

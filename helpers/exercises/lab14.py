@@ -62,14 +62,18 @@ def _off(case: str, got: list[float], want: list[float], base: list[float]) -> s
     which = CASES[case][0]
     wrong = [not relative_distance(x.tolist(), y.tolist()) <= TOLERANCE for x, y in zip(a, b, strict=True)]
     if {k for k, bad in zip(which, wrong, strict=True) if bad} == {-1}:
+        return f"{case}: rows with -1 are off, and only these. -1 is the base alone, and as an index the last one."
+    if relative_distance(got, (SCALE * b).flatten().tolist()) <= TOLERANCE:
         return (
-            f"{case}: rows with -1 are off, the others are right. -1 is the base alone, and as an index the last one."
+            f"{case}: the result is {SCALE} times what it should be: scale belongs on the correction, not on the base."
         )
     first = wrong.index(True) if any(wrong) else 0
-    return (
-        f"{case}: the result is {off:.2g} off, relative; the first wrong row is row {first}, of adapter "
-        f"{which[first]}. which is {which}. Did each row get its own A and B, and go back to its place?"
+    told = (
+        f"{case}: the result is {off:.2g} off, relative; the first wrong row is row {first}, of adapter {which[first]}."
     )
+    if len(set(which)) == 1:
+        return told
+    return f"{told} which is {which}. Did each row get its own A and B, and go back to its place?"
 
 
 def _named(case: str, serve: Callable[..., Tensor], seed: int, which: list[int], k: int) -> Evidence:

@@ -452,6 +452,13 @@ def _batches(text: Split, n: int, seed: int) -> list[Tensor]:
     return [_windows(text.train_x, ROWS, generator).to(pick_device()) for _ in range(n)]
 
 
+def _fresh(seed: int) -> nn.Module:
+    """Return a copy of the small Llama; the random numbers that follow are the same whether it was trained just now."""
+    model = copy.deepcopy(_pretrained(seed))
+    torch.manual_seed(seed)
+    return model
+
+
 def small_llama(seed: int = 0) -> tuple[nn.Module, list[Tensor], Tensor]:
     """Return what part 4 is tried on.
 
@@ -459,7 +466,7 @@ def small_llama(seed: int = 0) -> tuple[nn.Module, list[Tensor], Tensor]:
         a small Llama that has read some English, in evaluation mode; 60 batches of Python source, token ids (16, 48);
         64 stretches of held-out Python source, (64, 48).
     """
-    return copy.deepcopy(_pretrained(seed)), _batches(python_source(), STEPS, seed), _held_out(seed)
+    return _fresh(seed), _batches(python_source(), STEPS, seed), _held_out(seed)
 
 
 def _held_out(seed: int) -> Tensor:
@@ -501,11 +508,11 @@ class LearnsTheNewText(Check):
         "For each batch in turn: clear gradients, forward, backward, step. Where only the loss is too high: LoRA "
         "bears, and needs, a larger learning rate than full training; try 5e-3 to 2e-2."
     )
-    SHARE = 0.8  # of the fall in loss of the reference
+    SHARE = 0.7  # of the fall in loss of the reference
 
     @staticmethod
     def probe(seed: int, fine_tune: Any, merged_model: Any) -> Evidence:
-        model = copy.deepcopy(_pretrained(seed))
+        model = _fresh(seed)
         before = _loss(model, seed)
         batches = _batches(python_source(), STEPS, seed)
         given = [ids.sum().item() for ids in batches]  # tells batches apart
@@ -572,7 +579,7 @@ class BaseIsFrozen(Check):
 
     @staticmethod
     def probe(seed: int, fine_tune: Any, merged_model: Any) -> Evidence:
-        model = copy.deepcopy(_pretrained(seed))
+        model = _fresh(seed)
         base = [p.detach().clone() for p in model.parameters()]
         batches = _batches(python_source(), 4, seed)
         with _Optimizers() as optimizers, MemoryMeter(device=pick_device()) as meter:
@@ -614,7 +621,7 @@ class MergedIsEqual(Check):
     @staticmethod
     def probe(seed: int, fine_tune: Any, merged_model: Any) -> Evidence:
         base = _pretrained(seed)
-        tuned = fine_tune(copy.deepcopy(base), _batches(python_source(), 8, seed))
+        tuned = fine_tune(_fresh(seed), _batches(python_source(), 8, seed))
         ids = _batches(python_source(), 1, seed + 1)[0]
         with torch.no_grad():
             wanted = tuned.eval()(input_ids=ids).logits.clone()
