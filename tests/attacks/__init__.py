@@ -1,10 +1,10 @@
 """Hostile and odd hand-ins, one file each, with the points and the status that each must get.
 
-A file in hand_ins/ begins with comments (total, status, words that one of its flags must have, the exercise unless it is
-X1) and goes on with the text of the first answer cell. X1's, the scaler, is worth 3 of the 10 points: a right answer that
-also does harm keeps its 3 points, a wrong one gets none however it tries. `### RIGHT` stands for the reference, `### WRONG` for
-a class that does nothing, and calls `meanwhile()` when a check calls its step(). `{canary!r}` and `{folder!r}` are
-the paths of a file that must survive and of the hand-ins.
+A file in hand_ins/ begins with comments (total, status, words that one of its flags must have, and the exercise unless
+it is X1) and goes on with the text of the first answer cell. X1's, the scaler, is worth 3 of the 10 points: a right
+answer that also does harm keeps its 3 points, a wrong one gets none however it tries. `### RIGHT` stands for the
+reference, `### WRONG` for a class that does nothing, and calls `meanwhile()` when a check calls its step().
+`{canary!r}` and `{folder!r}` are the paths of a file that must survive and of the hand-ins.
 """
 
 import re
