@@ -971,13 +971,13 @@ print(training_script(best.recipe))
 # **Contract.** `lean_update(model, means, x, y, lr)` makes one update, in place, by the *whole* batch.
 #
 # - `model` is an `nn.Sequential` of 9 layers in FP32. The parameters of its first layer are frozen (`requires_grad` is False) and stay as they are. `x` has shape (130, 64); `y` (130,) holds classes, and **−100 in rows that do not count**: the loss is the mean cross entropy over the rows that do. How many they are differs from piece to piece, and a piece may have none.
-# - `means` maps each trained parameter to its running mean. With *g* = gradient of the loss + **0.1 · p** (L2 decay, of the weights before the update): mean ← 0.9 · mean + 0.1 · *g*, then p ← p − lr · sign(mean). Both change in place.
+# - `means` maps each trained parameter to its running mean. With *g* = gradient of the loss + **0.01 · p** (L2 decay, of the weights before the update): mean ← 0.9 · mean + 0.1 · *g*, then p ← p − lr · sign(mean). Both change in place.
 # - Beside weights, means and the batch the peak may take **100 KiB**. All gradients together are larger than that; so are the activations of the batch, and so is a copy of the means.
 # - It is called again and again: afterwards no gradient and no hook is left.
 #
 # <details><summary>Hint</summary>
 #
-# `F.cross_entropy` leaves out rows of −100 by itself. With `reduction="sum"` a piece without rows gives 0; with the default it gives NaN.
+# `F.cross_entropy` leaves out rows of −100 by itself. With `reduction="sum"` the loss of a piece without rows is 0; with the default, a mean over no rows, it is NaN.
 #
 # </details>
 
@@ -992,7 +992,7 @@ def lean_update(model, means, x, y, lr):
     hooks = [p.register_post_accumulate_grad_hook(take) for p in means]
     with torch.no_grad():
         for p, mean in means.items():
-            mean.mul_(0.9).add_(p, alpha=0.1 * 0.1)
+            mean.mul_(0.9).add_(p, alpha=0.1 * 0.01)
     count = (y != -100).sum()
     for xs, ys in zip(x.split(8), y.split(8), strict=True):
         (F.cross_entropy(model(xs), ys, reduction="sum") / count).backward()

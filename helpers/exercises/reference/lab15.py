@@ -32,7 +32,7 @@ def lean_update(model, means, x, y, lr):
     hooks = [p.register_post_accumulate_grad_hook(take) for p in means]
     with torch.no_grad():
         for p, mean in means.items():
-            mean.mul_(0.9).add_(p, alpha=0.1 * 0.1)
+            mean.mul_(0.9).add_(p, alpha=0.1 * 0.01)
     count = (y != -100).sum()
     for xs, ys in zip(x.split(8), y.split(8), strict=True):
         (F.cross_entropy(model(xs), ys, reduction="sum") / count).backward()
