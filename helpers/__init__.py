@@ -43,6 +43,7 @@ from .planner.measure import measure_recipe
 from .predict import Prediction
 from .ranks import RankError, RankRun, run_ranks
 from .recipe_script import training_script
+from .side_by_side import side_by_side
 from .status import status
 from .tables import peak_table, stage_table, tenant_table, text_table
 from .timing import compare, measure
@@ -118,6 +119,7 @@ __all__ = [
     "run_ranks",
     "script_as_notebook",
     "show",
+    "side_by_side",
     "stage_table",
     "state_bytes",
     "status",

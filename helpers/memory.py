@@ -235,6 +235,10 @@ class MemoryMeter:
         self.began = self.ended = self.peak_time = 0
         self.__dict__.pop("timeline", None)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave model and optimizers behind when the figures go to another process."""
+        return self.__dict__ | {"_model": None, "_optimizers": []}
+
     # -- while the block runs
 
     @property

@@ -57,7 +57,7 @@ def _parts(mean: torch.Tensor, before: list[torch.Tensor]) -> dict[str, float]:
 
 
 def _off(got: dict[str, float], want: dict[str, float]) -> str | None:
-    """Say what is wrong with a running mean made of these parts; `share` is that of the rows that count in the batch."""
+    """Say what is wrong with a running mean made of these parts ("share": that of rows that count)."""
     if got["fade"] != got["fade"]:
         return "the running means hold NaN. The loss of a piece without a row that counts is 0 / 0 if it is a mean."
     if not abs(got["fade"] - want["fade"]) <= 3e-3:
