@@ -725,14 +725,12 @@ print(f"{began_with.parameters / 1e6:.0f} million parameters: in BF16 with gradi
 # `plan_deep` takes the share of reserve from a shallow copy, where the allocator's rounding weighs more, so it errs upwards. Where its figure lies within a tenth of the room, the model is planned once more with all its layers. (Not the 70B: eighty layers take a minute.)
 
 # %% [markdown] name="guide_guess_text"
-# **Predict.** The first row: "8 GB: about 1B", which here is Llama-3.2-1B with its vocabulary of 128,256 words. Trained whole in BF16 with AdamW on 1,024 tokens, how many GiB is the peak?
+# **Predict.** The first row: "8 GB: about 1B", which here is Llama-3.2-1B: 1.24 billion parameters, a vocabulary of 128,256 words. Trained whole in BF16 with AdamW on 1,024 tokens, how many GiB is the peak?
 
 # %% name="guess_guide"
-count_1b = count_parameters("llama-3.2-1b")
-print(f"{count_1b / 1e9:.3f} billion parameters: {2 * count_1b / GiB:.2f} GiB in BF16")
 my_guess = None  # GiB
 ### BEGIN GUESS
-my_guess = count_1b * 8 / GiB + 0.5  # weight, gradient, two moments of 2 bytes; and some activations
+my_guess = 1.24e9 * 8 / GiB + 0.5  # weight, gradient, two moments of 2 bytes; and some activations
 ### END GUESS
 guide_guess = Prediction("Peak of a whole 1B in BF16 with AdamW", my_guess, "GiB")
 
@@ -784,6 +782,7 @@ def room(card):
 class Need:
     """What a line needs, in bytes: allocated at the peak, reserved at most, and where the peak is."""
 
+    parameters: int
     allocated: int
     reserved: int
     phase: str
@@ -793,11 +792,12 @@ class Need:
 def need_of(line):
     """Plan a line from shallow copies, and with all its layers where that may decide."""
     card, recipe = line
-    (deep,) = plan_deep([recipe])
+    parameters, (deep,) = count_parameters(recipe.model), plan_deep([recipe])
     if abs(deep.reserved_bytes / room(card) - 1) > 0.1 or recipe.model == "llama-2-70b":
-        return Need(deep.allocated_bytes, deep.reserved_bytes, deep.phase, "3 and 6")
+        return Need(parameters, deep.allocated_bytes, deep.reserved_bytes, deep.phase, "3 and 6")
     (whole,) = plan_many([recipe])
-    return Need(whole.peak_allocated_bytes, whole.reserved_bytes[1], whole.peak_at.partition(":")[0], "all")
+    phase = whole.peak_at.partition(":")[0]
+    return Need(parameters, whole.peak_allocated_bytes, whole.reserved_bytes[1], phase, "all")
 
 
 def verdict(need, card):
@@ -815,8 +815,10 @@ print(f"{len(needs)} lines planned in {time.perf_counter() - began:.0f} s")
 whole_1b = needs["8 GB: ~1B"]
 guide_guess.reveal(whole_1b.allocated / GiB)
 logits = 4 * 1024 * 128256
-beside = whole_1b.allocated - 8 * count_1b
-print(f"peak in the {whole_1b.phase}: 8 bytes a parameter and {beside / GiB:.2f} GiB")
+beside = whole_1b.allocated - 8 * whole_1b.parameters
+print(
+    f"peak in the {whole_1b.phase}: 8 bytes for each of {whole_1b.parameters:,} parameters, and {beside / GiB:.2f} GiB"
+)
 print(f"logits of 1,024 tokens in FP32: {logits / GiB:.2f} GiB, so the rest is {beside / logits:.1f} times these")
 
 # %% name="guide_table"
