@@ -1,7 +1,7 @@
 # %% [markdown] name="title"
 # # 15 · Capstone: one model, one batch, one ladder
 #
-# **Stack what the labs taught, one change at a time, on one model with one effective batch, until weights and optimizer state are most of the peak and the accuracy is still there; then name the bytes that are left.**
+# **Stack what the labs taught, one change at a time, on one model with one effective batch, until the peak is a small part of what it was and the accuracy is still there; then name the bytes that are left.**
 #
 # | | |
 # |---|---|
@@ -530,7 +530,7 @@ show(
 # %% [markdown] name="cost_explained"
 # The interval says what five pairs can show. Where its low end lies above −0.5 points, the claim is safe for this model. Where it does not, the mean may hold and five pairs still **cannot exclude** that more was lost: that takes more seeds, or a longer training that varies less. An article that shows one run of each has shown less than this.
 #
-# Read accuracy down the column of seed 0, where all rungs stand, not from a mean to a single run. Rung 3 is rung 2 to the last bit, and was not trained twice; micro-batches and folding add up in another order, so that rungs 1 and 2, or 4 and 5, may differ by a few images.
+# Read accuracy down the column of seed 0, where all rungs stand, not from a mean to a single run. Rung 3 is rung 2 to the last bit, as the steps above have shown, and was not trained twice; micro-batches and folding add up in another order, so that rungs 1 and 2, or 4 and 5, may differ by a few images.
 #
 # Time is the price. Small micro-batches keep a processor less busy. Checkpointed blocks run their forward pass twice, which by arithmetic is a third more (a backward pass is two forward passes): about what it takes with all images at once. In micro-batches of 32 it takes more. What the rest is, the four lines say as far as their spread allows. FP32 has no casts to make again and pays about as much, so it is not the casts of weights to BF16; nor is it the random states, without which nothing is gained. What is left is the size of the pieces: on pieces this small an operation costs by being called, and checkpointing adds calls of its own to every block of every piece.
 #
@@ -715,7 +715,7 @@ print(f"{began_with.parameters / 1e6:.0f} million parameters: in BF16 with gradi
 # %% [markdown] name="vit_explained"
 # The logs stay below 20 times, and their fourth rung cuts the batch from 64 to 16: that is another training run, with four times the updates an epoch. Accumulation then goes up to 16, never back to 64. Kept at 64 the ladder costs nothing more in memory, for accumulation does not care how many micro-batches there are; it costs time. With checkpointing, which these six do not use, 20 is reached after all, by another road: tensors against tensors. The logs are of reserved memory, where the planner gives a range.
 #
-# Look at what checkpointing takes in the second line: nearly nothing, for with Adam the peak is the optimizer's step, where activations are gone. Once SGD has taken the optimizer away, the backward pass is on top, and *there* checkpointing shows. In the other order SGD would seem to be worth little. The order decides, again.
+# Look at what checkpointing takes in the second line: nearly nothing, for with Adam the optimizer's step needs almost as much as the backward pass, and there activations are gone already. SGD, which comes after it, seems to take more than half. In the logs SGD came first and took about half of its own (the last two rows of the table above), and checkpointing would have had something to take after it. The order decides, again.
 #
 # Where the planner is off, the software differs: the logs are of PyTorch 2.1, whose Adam held two temporary copies where today's holds one.
 #
@@ -842,7 +842,7 @@ for line, (card, recipe) in tested_lines.items():
     claims.record("T26", line, f"{recipe.model}, planned, reserved", needs[line].reserved / GiB, "GiB", 0, most)
 
 # %% [markdown] name="guide_explained"
-# The LoRA lines hold, with room to spare: a card of 24 GB takes 7B (planned with the larger rank), for the frozen weights are nearly all of it. **Four times the weights** (weights, gradients and two moments, 8 bytes a parameter) is what whole training in pure BF16 with AdamW takes, so 1B does not fit into 8 GB nor 3B into 16 GB. What comes on top of that in the 1B is its large vocabulary: the peak is in the backward pass of the loss, with three FP32 tensors of the size of the logits. Those lines are right for *adapters*. With an 8-bit optimizer that steps in the backward pass (which forbids accumulation, section 1) both come down to the edge: tensors have room, and what the allocator reserves has it or not, by the margins printed. A desktop that draws its windows on the same card is enough to decide it.
+# The LoRA lines hold, with room to spare: a card of 24 GB takes 7B (planned with the larger rank), for the frozen weights are nearly all of it. **Four times the weights** (weights, gradients and two moments, 8 bytes a parameter) is what whole training in pure BF16 with AdamW takes, so 1B does not fit into 8 GB nor 3B into 16 GB. Those lines are right for *adapters*. What comes on top of the 8 bytes in the 1B is its large vocabulary: the peak is in the backward pass of the loss, with three FP32 tensors of the size of the logits. With an 8-bit optimizer that steps in the backward pass (which forbids accumulation, section 1) both come down to the edge: tensors have room, and what the allocator reserves has it or not, by the margins printed. A desktop that draws its windows on the same card is enough to decide it.
 #
 # "80 GB: 7B whole" holds only in pure BF16, whose small updates are lost (lab 02). With FP32 weights it does not, unless the optimizer's state moves to the host: then it fits, and planned with all its layers it has more to spare than the shallow copies had said. 70B on 8 cards is at the edge with one sequence a rank; with 16 it fits.
 #

@@ -5,11 +5,10 @@ Written by `python -m helpers build`; change the source, not this file.
 
 import functools
 import math
-import os
 import statistics
 import time
 from dataclasses import dataclass, replace
-from helpers import COLOURS, TENANTS, Claims, GiB, KiB, MemoryMeter, Prediction, Recipe, ViT, check, choose, compare, device_name, digits, explore, find_gpu, human_bytes, lab_report, peak_table, pick_device, plan_deep, plan_many, rank_device, run_ranks, show, text_table, training_script
+from helpers import COLOURS, TENANTS, Claims, GiB, KiB, MemoryMeter, Prediction, Recipe, ViT, check, choose, count_parameters, device_name, digits, explore, find_gpu, human_bytes, lab_report, measure, peak_table, pick_device, plan_deep, plan_many, rank_device, run_ranks, show, side_by_side, text_table, training_script
 import numpy as np
 import torch
 import torch.distributed as dist
