@@ -13,6 +13,7 @@ from .base import Check, Evidence, Part
 from .distance import relative_distance
 
 SAME = 1e-4  # relative, of the way the weights went; other kernels round differently
+_TIED = "tokens.weight"  # of `_Subject`; the head uses it too
 ROOM = 1.2  # gradients may hold so many times what the reference holds
 
 
@@ -63,7 +64,8 @@ class StepsLikeOneOptimizer(Check):
 
     hint = (
         "Inside the hook: step the parameter's own optimizer once, then drop the gradient. The optimizer is made once, "
-        "outside of the hook, and is the one you return: a schedule writes its learning rates there."
+        "outside of the hook, and is the one you return: a schedule writes its learning rates there. A function made in "
+        "a loop looks its names up when it runs, and by then the loop is over."
     )
 
     @staticmethod
@@ -73,14 +75,16 @@ class StepsLikeOneOptimizer(Check):
             model, batches = _subject(seed, 4)
             start = _flat(model)
             optimizers, _ = step_in_backward(_everything(model), make)
-            ways = []
+            ways, moved = [], []
+            before = {name: p.detach().clone() for name, p in model.named_parameters()}
             for number, ids in enumerate(batches):
                 for optimizer in optimizers:
                     for group in optimizer.param_groups:
                         group["lr"] = optimizer.defaults["lr"] * (1 - number / 4)
                 model.loss(ids).backward()
                 ways.append((_flat(model) - start).tolist())
-            seen[case] = {"first": ways[0], "last": ways[-1]}
+                moved.append([name for name, p in model.named_parameters() if not torch.equal(p.detach(), before[name])])
+            seen[case] = {"first": ways[0], "last": ways[-1], "moved": moved[0]}
         return seen
 
     @staticmethod
@@ -91,6 +95,12 @@ class StepsLikeOneOptimizer(Check):
                 return (
                     f"{case}: after a backward pass no weight has moved. Is there a gradient when the step is taken? "
                     "It has to be complete, and not dropped yet."
+                )
+            if len(got["moved"]) < len(want["moved"]):
+                share = f"{len(got['moved'])} of the {len(want['moved'])} tensors that get a gradient"
+                return (
+                    f"{case}: in a backward pass {share} moved ({', '.join(got['moved'])}). Does each of them have a "
+                    "hook that steps its own optimizer, or do several hooks step the same one?"
                 )
             off = relative_distance(got["first"], want["first"])
             if not off <= SAME:
@@ -128,12 +138,17 @@ class FreesEachGradientAtOnce(Check):
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         if seen["left"]:
-            return f"{seen['left']} parameters still have a gradient after the backward pass."
-        if not 0 < seen["gradients"] <= ROOM * expected["gradients"]:
+            return f"Parameters that still have a gradient after the backward pass: {seen['left']}."
+        if not seen["gradients"] > 0:
+            return (
+                "None of the optimizers you return has stepped a gradient during the backward pass, so there is nothing "
+                "to measure. Which optimizer takes the step?"
+            )
+        if not seen["gradients"] <= ROOM * expected["gradients"]:
             share = seen["gradients"] / seen["all"]
             return (
                 f"At some moment gradients hold {share:.0%} of what all of them would take; "
-                f"{expected['gradients'] / seen['all']:.0%} is enough. Who keeps them until later?"
+                f"at most {ROOM * expected['gradients'] / seen['all']:.0%} is allowed. Who keeps them until later?"
             )
         return None
 
@@ -165,6 +180,7 @@ class OneOptimizerForEach(Check):
             return optimizer
 
         optimizers, _ = step_in_backward(_everything(model), make)
+        before = len(made)
         for ids in batches:
             model.loss(ids).backward()
         kept = {id(optimizer) for optimizer in optimizers}
@@ -172,10 +188,15 @@ class OneOptimizerForEach(Check):
             ([names[id(p)] for group in o.param_groups for p in group["params"]], steps[i], id(o) in kept)
             for i, o in enumerate(made)
         ]
-        return {"made": sorted(rows), "returned": len(kept)}
+        return {"made": sorted(rows), "later": len(made) - before, "returned": len(kept)}
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
+        if seen["later"]:
+            return (
+                f"{seen['later']} optimizers were made during two backward passes. Make each one before the first: "
+                "a new optimizer has forgotten its state, and no schedule knows it."
+            )
         owners: dict[str, int] = {}
         for names, _, _ in seen["made"]:
             if len(names) != 1:
@@ -186,7 +207,8 @@ class OneOptimizerForEach(Check):
             if name not in right:
                 return f"{name} is frozen and has an optimizer."
             if number > 1:
-                return f"{name} has {number} optimizers, so it is stepped {number} times."
+                tied = " It is a tied weight: it comes by twice, and is one tensor." if name == _TIED else ""
+                return f"{number} optimizers were made for {name}; it needs one.{tied}"
         for name in right:
             if name not in owners:
                 return f"{name} is trained, and no optimizer was made for it."
@@ -194,7 +216,7 @@ class OneOptimizerForEach(Check):
             if not returned:
                 return f"The optimizer of {name} is not among those you return."
             if steps != right[name]:
-                return f"Two backward passes should step {name} {right[name]} times in all; they did {steps} times."
+                return f"In two backward passes the optimizer of {name} should take {right[name]} steps; it took {steps}."
         if seen["returned"] != expected["returned"]:
             return f"{expected['returned']} optimizers should be returned; there are {seen['returned']}."
         return None
@@ -209,17 +231,20 @@ class ComesOffAgain(Check):
     def probe(seed: int, step_in_backward: Callable[..., Any]) -> Evidence:
         model, batches = _subject(seed, 2)
         _, handles = step_in_backward(_everything(model), lambda ps: torch.optim.SGD(ps, lr=0.1))
-        start = _flat(model)
+        start, there = _flat(model), {name: p.detach().clone() for name, p in model.named_parameters()}
         model.loss(batches[0]).backward()
         stepped = _flat(model)
         for handle in handles:
             handle.remove()
+        for p in model.parameters():
+            p.grad = None  # whether the hook has left one is another check's business,
+        model.load_state_dict(there, strict=False)  # and so is whether it went the right way
         for ids in batches:
             model.loss(ids).backward()
         gradients = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
         return {
             "before": (stepped - start).norm().item(),
-            "after": (_flat(model) - stepped).norm().item(),
+            "after": (_flat(model) - start).norm().item(),
             "gradients": torch.cat(gradients).tolist() if gradients else [],
         }
 

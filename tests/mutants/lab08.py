@@ -28,6 +28,7 @@ MUTANTS = [
     one(STEPS, "state born anew in every step", (STEP, "            make_optimizer([parameter]).step()\n")),
     one(STEPS, "plain SGD by hand", (STEP, "            parameter.data.add_(parameter.grad, alpha=-optimizer.param_groups[0]['lr'])\n")),
     one(STEPS, "all hooks step the last optimizer", (DEF, "def step(parameter):")),
+    one(STEPS, "all hooks step the first optimizer", (STEP, "            optimizers[0].step()\n")),
     one(STEPS, "returns other optimizers", (RETURN, "return [make_optimizer(o.param_groups[0]['params']) for o in optimizers], handles")),
     one(STEPS, "each gradient clipped on its own", (STEP, "            torch.nn.utils.clip_grad_norm_([parameter], 0.01)\n" + STEP)),
     one(STEPS, "steps in every second backward pass", (STEP, "            optimizer.turn = not getattr(optimizer, 'turn', False)\n            if optimizer.turn:\n                optimizer.step()\n")),
@@ -45,6 +46,7 @@ MUTANTS = [
         STEP + DROP,
         "            waiting = globals().setdefault('_waiting', [])\n            waiting.append(optimizer)\n            if len(waiting) >= 20:\n                for each in waiting:\n                    each.step()\n                    each.zero_grad()\n                waiting.clear()\n",
     )),
+    one(FREES, "a new optimizer in each step", (STEP, "            make_optimizer([parameter]).step()\n")),
     # whose optimizer
     one(EACH, "a tied weight gets two", (TRAINED, "[p for p in parameters if p.requires_grad]")),
     one(EACH, "a hook on a frozen parameter", (" if p.requires_grad", ""), raises="register"),
@@ -56,6 +58,8 @@ MUTANTS = [
     )),
     one(EACH, "biases and norms are left out", (TRAINED, "dict.fromkeys(p for p in parameters if p.requires_grad and p.dim() > 1)")),
     one(EACH, "steps twice as often, half as far", (STEP, "            for group in optimizer.param_groups:\n                group['lr'] /= 2\n" + STEP + STEP)),
+    one(EACH, "a new one in each step", (STEP, "            make_optimizer([parameter]).step()\n")),
+    one(EACH, "two are made, one is used", (MAKE, MAKE[:12] + "make_optimizer([parameter]) and make_optimizer([parameter])")),
     one(EACH, "the first is not returned", (RETURN, "return optimizers[1:], handles")),
     # the handles
     one(OFF, "no handles", (RETURN, "return optimizers, []")),
