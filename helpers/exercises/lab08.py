@@ -83,7 +83,9 @@ class StepsLikeOneOptimizer(Check):
                         group["lr"] = optimizer.defaults["lr"] * (1 - number / 4)
                 model.loss(ids).backward()
                 ways.append((_flat(model) - start).tolist())
-                moved.append([name for name, p in model.named_parameters() if not torch.equal(p.detach(), before[name])])
+                moved.append(
+                    [name for name, p in model.named_parameters() if not torch.equal(p.detach(), before[name])]
+                )
             seen[case] = {"first": ways[0], "last": ways[-1], "moved": moved[0]}
         return seen
 
@@ -216,7 +218,9 @@ class OneOptimizerForEach(Check):
             if not returned:
                 return f"The optimizer of {name} is not among those you return."
             if steps != right[name]:
-                return f"In two backward passes the optimizer of {name} should take {right[name]} steps; it took {steps}."
+                return (
+                    f"In two backward passes the optimizer of {name} should take {right[name]} steps; it took {steps}."
+                )
         if seen["returned"] != expected["returned"]:
             return f"{expected['returned']} optimizers should be returned; there are {seen['returned']}."
         return None
