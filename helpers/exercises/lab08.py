@@ -64,8 +64,8 @@ class StepsLikeOneOptimizer(Check):
 
     hint = (
         "Inside the hook: step the parameter's own optimizer once, then drop the gradient. The optimizer is made once, "
-        "outside of the hook, and is the one you return: a schedule writes its learning rates there. A function made in "
-        "a loop looks its names up when it runs, and by then the loop is over."
+        "outside of the hook, and is the one you return: a schedule writes its learning rates there. A function made "
+        "in a loop looks its names up when it runs, and by then the loop is over."
     )
 
     @staticmethod
@@ -143,8 +143,8 @@ class FreesEachGradientAtOnce(Check):
             return f"Parameters that still have a gradient after the backward pass: {seen['left']}."
         if not seen["gradients"] > 0:
             return (
-                "None of the optimizers you return has stepped a gradient during the backward pass, so there is nothing "
-                "to measure. Which optimizer takes the step?"
+                "None of the optimizers you return has stepped a gradient during the backward pass, so there is "
+                "nothing to measure. Which optimizer takes the step?"
             )
         if not seen["gradients"] <= ROOM * expected["gradients"]:
             share = seen["gradients"] / seen["all"]

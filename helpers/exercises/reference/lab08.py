@@ -24,7 +24,7 @@ def step_in_backward(parameters, make_optimizer):
     for parameter in trained:
         optimizer = make_optimizer([parameter])
 
-        def step(parameter, optimizer=optimizer):
+        def step(parameter, optimizer=optimizer):  # bound now: the loop goes on
             optimizer.step()
             optimizer.zero_grad()
 
