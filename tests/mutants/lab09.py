@@ -10,10 +10,12 @@ SAME, IGNORED, SUMS, NEVER = (
     "logits_never_whole",
 )
 TOTAL = 'total += F.cross_entropy(logits, truth, reduction="sum")'
-RETURN = "return Fused.apply(hidden, weight)"
+RETURN = "return ChunkedLoss.apply(hidden, weight, labels, chunk, torch.is_grad_enabled())"
 LOOP = "for start in range(0, len(hidden), chunk):"
-COUNTS = "counts = max(int((labels != -100).sum()), 1)"
-BACK = "(s * (upstream / counts)).to(hidden.dtype)"
+COUNTS = "counts = (labels != -100).sum().clamp(min=1)  # stays a tensor: the GPU need not be waited for"
+BACK = "(s * (upstream / counts)).to(ctx.dtype)"
+KEEP = "ctx.kept = [*getattr(ctx, 'kept', []), gradient if any(wanted) else None]"
+LAST = "logits = gradient = None  # before the next chunk's are made"
 
 
 def one(name: str, rejected_by: str, old: str, new: str, raises: str = "") -> Mutant:
@@ -22,40 +24,53 @@ def one(name: str, rejected_by: str, old: str, new: str, raises: str = "") -> Mu
 
 def instead(name: str, rejected_by: str, body: str) -> Mutant:
     """Another way of computing it, in place of the reference's."""
-    return one(name, rejected_by, RETURN, "pass\n" + body.strip("\n"))
+    counts = "\n    counts = (labels != -100).sum().clamp(min=1)\n"
+    return one(name, rejected_by, RETURN, "pass" + counts + body.strip("\n"))
+
+
+def first(name: str, rejected_by: str, line: str) -> Mutant:
+    """The reference after one more line."""
+    return one(name, rejected_by, RETURN, f"{line}\n    {RETURN}")
+
+
+def then(name: str, rejected_by: str, old: str, new: str) -> Mutant:
+    """The reference, called with something else or returning something else."""
+    assert old in RETURN
+    return one(name, rejected_by, RETURN, RETURN.replace(old, new))
 
 
 MUTANTS = [
     # values
     one("sum for mean", SAME, "return total / counts", "return total"),
-    one("mean of chunk means", SAME, TOTAL, "total += F.cross_entropy(logits, truth) * counts * chunk / len(hidden)"),
+    one("mean of chunk means", SAME, TOTAL,
+        "total += F.cross_entropy(logits, truth) * (labels != -100).sum() * chunk / len(hidden)"),
     one("ragged tail left out", SAME, LOOP, "for start in range(0, len(hidden) - chunk + 1, chunk):"),
-    one("upstream gradient dropped", SAME, BACK, "(s / counts).to(hidden.dtype)"),
-    one("gradient not divided", SAME, BACK, "(s * upstream).to(hidden.dtype)"),
-    one("gradient divided twice", SAME, BACK, "(s * (upstream / counts / counts)).to(hidden.dtype)"),
+    one("upstream gradient dropped", SAME, BACK, "(s / counts).to(ctx.dtype)"),
+    one("gradient not divided", SAME, BACK, "(s * upstream).to(ctx.dtype)"),
+    one("gradient divided twice", SAME, BACK, "(s * (upstream / counts / counts)).to(ctx.dtype)"),
     one("no one at the label", SAME, "truth.clamp(min=0)] -= 1", "truth.clamp(min=0)] -= 0"),
     one("sign of the gradient", SAME, "s * (upstream / counts)", "s * (-upstream / counts)"),
     one("gradient of the weight of the last chunk only", SAME, "sums[1] += gradient.t() @ rows",
         "sums[1] = (gradient.t() @ rows).float()"),
-    one("gradient of the weight missing", SAME, RETURN, "return Fused.apply(hidden, weight.detach())"),
-    one("gradient of hidden missing", SAME, RETURN, "return Fused.apply(hidden.detach(), weight)"),
-    one("detached loss", SAME, RETURN, "return Fused.apply(hidden, weight).detach()"),
-    one("a Python number", SAME, RETURN, "return Fused.apply(hidden, weight).item()"),
-    one("a loss of shape (1,)", SAME, RETURN, "return Fused.apply(hidden, weight).reshape(1)"),
-    one("sums survive the call", SAME, "    counts = max(",
-        "    chunked_cross_entropy.kept = getattr(chunked_cross_entropy, 'kept', 0) + 1\n"
-        "    if chunked_cross_entropy.kept > 1: hidden = hidden * 0.5\n    counts = max("),
+    then("gradient of the weight missing", SAME, "(hidden, weight,", "(hidden, weight.detach(),"),
+    then("gradient of hidden missing", SAME, "(hidden, weight,", "(hidden.detach(), weight,"),
+    then("detached loss", SAME, "enabled())", "enabled()).detach()"),
+    then("a Python number", SAME, "enabled())", "enabled()).item()"),
+    then("a loss of shape (1,)", SAME, "enabled())", "enabled()).reshape(1)"),
+    first("sums survive the call", SAME,
+        "chunked_cross_entropy.kept = getattr(chunked_cross_entropy, 'kept', 0) + 1\n"
+        "    if chunked_cross_entropy.kept > 1: hidden = hidden * 0.5"),
     # ignored rows
-    one("ignored rows counted", IGNORED, COUNTS, "counts = len(labels)"),
-    one("ignored rows counted in the gradient", IGNORED, BACK, "(s * (upstream / len(labels))).to(hidden.dtype)"),
+    one("ignored rows counted", IGNORED, COUNTS, "counts = (labels != -200).sum()"),
+    one("ignored rows counted in the gradient", IGNORED, BACK, "(s * (upstream / 50)).to(ctx.dtype)"),
     one("ignored rows have a gradient", IGNORED, "gradient[truth == -100] = 0", "pass"),
     one("ignored rows count as label 0", IGNORED, TOTAL,
         'total += F.cross_entropy(logits, truth.clamp(min=0), reduction="sum")'),
     one("label 0 ignored as well", IGNORED, "gradient[truth == -100] = 0", "gradient[truth <= 0] = 0"),
-    one("NaN when all are ignored", IGNORED, COUNTS, "counts = float((labels != -100).sum()) or math.nan"),
-    one("early return without a graph", IGNORED, COUNTS,
-        COUNTS + "\n    if bool((labels == -100).all()): return torch.zeros((), device=hidden.device)"),
-    one("labels overwritten", IGNORED, "    " + COUNTS, "    " + COUNTS + "\n    labels[labels == -100] = 0"),
+    one("NaN when all are ignored", IGNORED, COUNTS, "counts = (labels != -100).sum() / (labels != -100).any()"),
+    first("early return without a graph", IGNORED,
+        "if bool((labels == -100).all()): return torch.zeros((), device=hidden.device)"),
+    one("labels overwritten", IGNORED, COUNTS, COUNTS + "\n        labels[labels == -100] = 0"),
     instead("mean over chunks that count", IGNORED, """
     total = torch.zeros((), device=hidden.device)
     parts = list(zip(hidden.split(chunk), labels.split(chunk)))
@@ -69,9 +84,9 @@ MUTANTS = [
     one("loss summed in 16 bits", SUMS, "total = torch.zeros((), device=hidden.device)",
         "total = torch.zeros((), device=hidden.device, dtype=hidden.dtype)"),
     one("gradients summed in 16 bits", SUMS, "torch.zeros_like(t, dtype=torch.float32)", "torch.zeros_like(t)"),
-    one("loss handed back in 16 bits", SUMS, RETURN, "return Fused.apply(hidden, weight).to(hidden.dtype)"),
+    then("loss handed back in 16 bits", SUMS, "enabled())", "enabled()).to(hidden.dtype)"),
     one("divided before the cast to FP16", SUMS, "gradient = gradient.to(rows.dtype)",
-        "gradient = (gradient / (1000 * counts)).to(rows.dtype).float().mul_(1000 * counts).to(rows.dtype)"),
+        "gradient = (gradient / 768000).to(rows.dtype).float().mul_(768000).to(rows.dtype)"),
     instead("autograd adds the chunks in 16 bits", SUMS, """
     total = torch.zeros((), device=hidden.device)
     for rows, truth in zip(hidden.split(chunk), labels.split(chunk)):
@@ -102,11 +117,17 @@ MUTANTS = [
         total = total + torch.utils.checkpoint.checkpoint(loss, rows @ weight.t(), truth, use_reentrant=False)
     return total / counts
 """),
-    one("gradients of all chunks kept", NEVER, "del logits, gradient", "hidden.kept = [*getattr(hidden, 'kept', []), gradient]"),
-    one("chunk of its own size", NEVER, "    " + COUNTS, "    " + COUNTS + "\n    chunk = 256"),
-    one("row by row", NEVER, "    " + COUNTS, "    " + COUNTS + "\n    chunk = 1"),
-    one("half chunks", NEVER, "    " + COUNTS, "    " + COUNTS + "\n    chunk = max(chunk // 2, 1)"),
-    one("a gradient for a frozen weight", NEVER, "if t.requires_grad else None for t", "for t"),
+    one("gradients of all chunks kept", NEVER, LAST, KEEP),
+    one("gradients of the last two chunks kept", NEVER, LAST, KEEP.replace("[])", "[])[-1:]")),
+    one("last chunk's tensors live on in a tuple", NEVER, LAST, "last = logits, gradient if any(wanted) else None"),
+    first("chunk of its own size", NEVER, "chunk = 256"),
+    first("row by row", NEVER, "chunk = 1"),
+    first("half chunks", NEVER, "chunk = max(chunk // 2, 1)"),
+    one("a gradient for a frozen weight", NEVER, "wanted = [grad_enabled and needed for needed in ctx.needs_input_grad[:2]]",
+        "wanted = [grad_enabled, grad_enabled]"),
+    one("gradients under no_grad", NEVER, "[grad_enabled and needed for", "[needed for"),
+    one("the gradient of hidden under no_grad", NEVER, "if any(wanted):\n", "wanted[0] = ctx.needs_input_grad[0]\n"
+        "            sums[0] = torch.zeros_like(hidden).float() if sums[0] is None else sums[0]\n            if any(wanted):\n"),
 ]  # fmt: skip
 
 RIGHT = {
@@ -167,6 +188,10 @@ import torch.nn.functional as F
 
 def chunked_cross_entropy(hidden, weight, labels, chunk):
     count = max(1, int(labels.ne(-100).sum()))
+    if not torch.is_grad_enabled():
+        parts = zip(hidden.split(chunk), labels.split(chunk))
+        losses = (F.cross_entropy(F.linear(rows, weight).float(), truth, reduction="sum") for rows, truth in parts)
+        return sum(losses) / count
 
     class Loss(torch.autograd.Function):
         @staticmethod

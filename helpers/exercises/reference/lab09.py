@@ -25,32 +25,38 @@ MiB = 2 ** 20
 missing = why_no_compiler()
 
 
-def chunked_cross_entropy(hidden, weight, labels, chunk):
-    counts = max(int((labels != -100).sum()), 1)
-
-    class Fused(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, hidden, weight):
-            sums = [torch.zeros_like(t, dtype=torch.float32) if t.requires_grad else None for t in (hidden, weight)]
-            total = torch.zeros((), device=hidden.device)
-            for start in range(0, len(hidden), chunk):
-                rows, truth = hidden[start : start + chunk], labels[start : start + chunk]
-                logits = (rows @ weight.t()).float()
-                total += F.cross_entropy(logits, truth, reduction="sum")  # leaves out -100
+class ChunkedLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, hidden, weight, labels, chunk, grad_enabled):
+        wanted = [grad_enabled and needed for needed in ctx.needs_input_grad[:2]]
+        inputs = zip((hidden, weight), wanted, strict=True)
+        sums = [torch.zeros_like(t, dtype=torch.float32) if wants else None for t, wants in inputs]
+        total = torch.zeros((), device=hidden.device)
+        for start in range(0, len(hidden), chunk):
+            rows, truth = hidden[start : start + chunk], labels[start : start + chunk]
+            logits = (rows @ weight.t()).float()
+            total += F.cross_entropy(logits, truth, reduction="sum")  # leaves out -100
+            if any(wanted):
                 gradient = logits.softmax(-1)
                 gradient[torch.arange(len(truth), device=truth.device), truth.clamp(min=0)] -= 1
                 gradient[truth == -100] = 0
                 gradient = gradient.to(rows.dtype)
-                if sums[0] is not None:
+                if wanted[0]:
                     sums[0][start : start + chunk] = gradient @ weight
-                if sums[1] is not None:
+                if wanted[1]:
                     sums[1] += gradient.t() @ rows
-                del logits, gradient  # before the next chunk's are made
-            ctx.save_for_backward(*sums)
-            return total / counts
+            logits = gradient = None  # before the next chunk's are made
+        counts = (labels != -100).sum().clamp(min=1)  # stays a tensor: the GPU need not be waited for
+        ctx.dtype = hidden.dtype
+        ctx.save_for_backward(*sums, counts)
+        return total / counts
 
-        @staticmethod
-        def backward(ctx, upstream):
-            return tuple(None if s is None else (s * (upstream / counts)).to(hidden.dtype) for s in ctx.saved_tensors)
+    @staticmethod
+    def backward(ctx, upstream):
+        *sums, counts = ctx.saved_tensors
+        grads = [None if s is None else (s * (upstream / counts)).to(ctx.dtype) for s in sums]
+        return *grads, None, None, None
 
-    return Fused.apply(hidden, weight)
+
+def chunked_cross_entropy(hidden, weight, labels, chunk):
+    return ChunkedLoss.apply(hidden, weight, labels, chunk, torch.is_grad_enabled())
