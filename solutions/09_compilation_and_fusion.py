@@ -294,7 +294,7 @@ show(
 )
 
 # %% [markdown] name="breaks_text"
-# (We count tanh as one operation, as such pictures do. That is why fused GELU stays under the roof.) Between a hollow point and its filled one lies the new memory, the addition's filled point is near the slope. (A point may stand a little above it: the copy is no perfect measure of memory either.)
+# (We count tanh as one operation, as such pictures do. That is why fused GELU stays under the roof.) Between a hollow point and its filled one lies the new memory (on a GPU they fall together); the addition's filled point is near the slope. (A point may stand a little above it: the copy is no perfect measure of memory either.)
 #
 # ## 3 · Where a graph breaks
 #

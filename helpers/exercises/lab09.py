@@ -203,9 +203,9 @@ class SumsInFullPrecision(Check):
                 return f"{dtype}: gradients should have the type of the inputs; they are {' and '.join(got['types'])}."
             if got["short"]:
                 return f"{dtype}: aten.{got['short']} computes in 16 bits; cast a chunk's logits to FP32 before it."
-            found = _wrong(got, want["right"], 0.02)
+            found = _wrong(got, want["right"], 0.01)
             if found:
-                return f"{dtype}, 256 chunks: {found} Rounding alone explains less than 0.02."
+                return f"{dtype}, 256 chunks: {found} Rounding alone explains less than 0.01."
         return None
 
 
