@@ -45,11 +45,19 @@ def gather(part: Part, answers: tuple[Any, ...], seed: int) -> dict[str, Evidenc
     return {item.name(): probe(item, answers, seed) for item in part.checks}
 
 
+def words_of(error: BaseException) -> str:
+    """Return the message of an error in one line, at most 600 characters; nothing when it cannot be printed."""
+    try:
+        return " ".join(str(error).split())[:600]
+    except Exception:  # the answer's own kind of error, with a fault of its own
+        return ""
+
+
 def _describe(error: Exception) -> str:
     """Say what was raised, and by which line of the answer."""
     if isinstance(error, RankError):  # brings the lines of its ranks along
-        return "an error on the ranks: " + " ".join(str(error).split())[:600]
-    message = " ".join(str(error).split())[:300]
+        return f"an error on the ranks: {words_of(error)}"
+    message = words_of(error)[:300]
     text = f"{type(error).__name__}: {message}" if message else type(error).__name__
     ours = str(Path(__file__).parent)
     frames = traceback.extract_tb(error.__traceback__)

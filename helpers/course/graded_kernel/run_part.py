@@ -1,5 +1,6 @@
 """Run the checks of one part in a process of their own: first the cells so far, then each probe."""
 
+import functools
 import json
 import linecache
 import os
@@ -8,7 +9,7 @@ import types
 from multiprocessing.connection import Connection
 from typing import Any
 
-from helpers.exercises.run import find_part, probe
+from helpers.exercises.run import find_part, probe, words_of
 
 from IPython.core.inputtransformer2 import TransformerManager
 
@@ -56,11 +57,12 @@ def _run(cells: Cells) -> tuple[dict[str, Any], dict[str, str]]:
             linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
             exec(compile(text, file, "exec"), names)
         except BaseException as error:  # SystemExit, too: it ends no cell but its own
-            words = " ".join(str(error).split())[:200]
+            words = words_of(error)[:200]
             failed[name] = f"{type(error).__name__}: {words}" if words else type(error).__name__
     return names, failed
 
 
+@functools.cache
 def _shell() -> Any:
     from IPython.core.interactiveshell import InteractiveShell
 
