@@ -13,7 +13,7 @@ from .attacks import ATTACKS, GRADED, RIGHT, Attack
 
 TIMEOUT = 60.0  # of one cell; a right scaler takes two seconds on a quiet machine
 SAMPLED = 8  # one in so many runs in `make test`; all run in CI and in `make test-all`
-HONEST = Attack({"scaler": RIGHT}, 3, "graded", "")
+HONEST = Attack({"scaler": RIGHT}, 3, ("graded",), "")
 
 
 def hand_in(folder, answers, source):
@@ -43,7 +43,7 @@ def test_attacks_get_what_they_earn(tmp_path, monkeypatch):
     wrong = []
     for name, one in chosen.items():
         got = found[name, one.exercise]
-        if (got.total, got.status) != (one.total, one.status) or one.flag not in "; ".join(got.flags):
+        if got.total != one.total or got.status not in one.status or one.flag not in "; ".join(got.flags):
             words = [verdict.diagnosis for verdict in got.verdicts][:3]
             wrong.append(f"{name}: {got.total}, {got.status} ({got.reason}), flags {got.flags}; {words}")
     assert not wrong, "\n".join(wrong)

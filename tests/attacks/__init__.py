@@ -45,14 +45,15 @@ class Attack:
 
     Attributes:
         answers: the text of answer cells.
-        total, status: what it must get.
+        total: what it must get.
+        status: what it must get, or the two between which the moment of its death decides.
         flag: words that one of its flags must have.
         exercise: which it is handed in for.
     """
 
     answers: dict[str, str]
     total: int
-    status: str
+    status: tuple[str, ...]
     flag: str
     exercise: str = "x1"
 
@@ -64,7 +65,7 @@ def _read(path: Path) -> Attack:
     first = first.replace("### RIGHT\n", RIGHT + "\n").replace("### WRONG\n", WRONG)
     exercise = said.get("exercise", "x1")
     answers = {FIRST[exercise]: first} | dict(zip(others[::2], others[1::2], strict=True))
-    return Attack(answers, int(said["total"]), said["status"], said.get("flag", ""), exercise)
+    return Attack(answers, int(said["total"]), tuple(said["status"].split(" or ")), said.get("flag", ""), exercise)
 
 
 ATTACKS = {path.stem: _read(path) for path in sorted((Path(__file__).parent / "hand_ins").glob("*.py"))}

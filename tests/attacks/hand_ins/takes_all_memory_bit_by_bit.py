@@ -1,6 +1,6 @@
 # bombs: takes all memory bit by bit
 # total: 0
-# status: graded
+# status: graded or crashed
 
 x = []
 while True:

@@ -1,6 +1,6 @@
 # forgeries: writes to every open file
 # total: 0
-# status: graded
+# status: graded or crashed
 
 import os, struct
 for fd in range(3, 64):
