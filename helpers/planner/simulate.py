@@ -6,13 +6,14 @@ formula. Where the path of a CPU differs from a GPU's, `cuda_kernels.py` steps i
 """
 
 import contextlib
+import gc
 import itertools
 import logging
 import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
@@ -141,8 +142,20 @@ def _simulate(recipe: Recipe, subject: Subject, tell: Callable[[str], None], rep
         kernels = CudaKernels(_autocast_dtype(recipe))
         saving = torch.autograd.graph.saved_tensors_hooks(books.keep, books.fetch)
         fake = FakeTensorMode(allow_non_fake_inputs=True)
-        with _no_compiler(), fake, books, kernels, saving, _watch_resizing(books):
+        with _no_compiler(), _no_collector(), fake, books, kernels, saving, _watch_resizing(books):
             return _run(recipe, subject, model, mesh, books, kernels, tell, repeat)
+
+
+@contextlib.contextmanager
+def _no_collector() -> Iterator[None]:
+    """Switch the collection of cycles off: it looks at millions of living objects again and again, for nothing."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _autocast_dtype(recipe: Recipe) -> torch.dtype | None:
