@@ -5,11 +5,15 @@ never split. Each worker holds at most `prefetch` batches that the loop has not 
 order.
 """
 
-from collections.abc import Sequence
+import statistics
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from matplotlib.figure import Figure
+from torch.utils.data import DataLoader
 
+from .digit_files import DigitFiles
 from .figures import COLOURS
 
 Bar = tuple[float, float]  # start and end, in seconds
@@ -26,6 +30,34 @@ class LoaderTimeline:
 
     steps: Sequence[Bar]
     batches: Sequence[tuple[int, float, float]]
+
+    @classmethod
+    def of(
+        cls, files: DigitFiles, batch_size: int, workers: int, step: Callable[[object], object], batches: int = 12
+    ) -> "LoaderTimeline":
+        """Run a loop over the first `batches` batches, in the order of the files, and write down who did what when.
+
+        Workers are started by an epoch that does not count.
+
+        Args:
+            files: their log says when each file was read, and by which process.
+            workers: 0 for none: the main process makes the batches itself.
+            step: takes a batch and trains on it, or plays that it does.
+        """
+        loader = DataLoader(files, batch_size, num_workers=workers, persistent_workers=workers > 0)
+        if workers:
+            for _ in loader:
+                pass
+        steps: list[Bar] = []
+        for _, batch in zip(range(batches), loader, strict=False):
+            start = time.perf_counter()
+            step(batch)
+            steps.append((start, time.perf_counter()))
+        logs = files.log[: len(steps) * batch_size].split(batch_size)
+        processes = list(dict.fromkeys(log[0, 2].item() for log in logs))  # in the order in which they are dealt to
+        lanes = [processes.index(log[0, 2].item()) if workers else -1 for log in logs]
+        made = [(lane, log[:, 0].min().item(), log[:, 1].max().item()) for lane, log in zip(lanes, logs, strict=True)]
+        return cls(steps, made)
 
     @classmethod
     def simulate(cls, seconds: Sequence[float], step: float, workers: int, prefetch: int = 2) -> "LoaderTimeline":
@@ -63,6 +95,23 @@ class LoaderTimeline:
     def idle(self) -> float:
         """Share of that time in which the device waited."""
         return 1 - sum(end - start for start, end in self.steps) / self.seconds
+
+    @property
+    def making(self) -> float:
+        """Mean seconds from the first to the last file of a batch."""
+        return statistics.mean(end - start for _, start, end in self.batches)
+
+    @property
+    def handover(self) -> float:
+        """Mean seconds that a free device waits for a batch whose last file has been read."""
+        free = [-float("inf"), *(end for _, end in self.steps)]
+        made = (end for _, _, end in self.batches)
+        return statistics.mean(s - max(f, m) for (s, _), f, m in zip(self.steps, free, made, strict=False))
+
+    def work(self) -> list[float]:
+        """Return the seconds that each worker spends on its batches, worker 0 first."""
+        lanes = sorted({lane for lane, _, _ in self.batches})
+        return [sum(end - start for lane, start, end in self.batches if lane == this) for this in lanes]
 
     def plot(self, title: str) -> Figure:
         """Draw a lane for the device and one for each worker."""

@@ -125,6 +125,25 @@ def test_more_prefetching_covers_a_slow_batch_and_no_more_than_that():
     assert slow.idle == pytest.approx(LoaderTimeline.simulate([0.04] * 20, 0.01, 2, 16).idle)
 
 
+def test_timeline_says_who_worked_how_long():
+    line = LoaderTimeline.simulate([0.04 * (3 if k % 8 == 4 else 1) for k in range(24)], 0.01, 4)
+    assert line.work() == pytest.approx([0.48, 0.24, 0.24, 0.24])
+    assert line.making == pytest.approx(0.05)
+    assert line.handover == pytest.approx(0)
+    late = LoaderTimeline([(0.03, 0.04), (0.05, 0.06)], [(0, 0.0, 0.02), (1, 0.0, 0.02)])
+    assert late.handover == pytest.approx(0.01)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_timeline_of_a_run(workers):
+    files = DigitFiles(12, latency=0.004)
+    line = LoaderTimeline.of(files, 2, workers, lambda batch: time.sleep(0.002), batches=5)
+    assert len(line.steps) == len(line.batches) == 5
+    assert [lane for lane, _, _ in line.batches] == ([0, 1, 0, 1, 0] if workers else [-1] * 5)
+    assert line.making >= 0.008
+    assert line.handover > 0
+
+
 def test_timeline_draws_a_lane_for_each():
     line = LoaderTimeline.simulate([0.02] * 6, 0.01, 3)
     (axes,) = line.plot("three workers").axes

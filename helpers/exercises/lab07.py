@@ -4,6 +4,7 @@ The waits of data set and device are sleeps, so an answer that has too few worke
 and of three epochs the best one counts, so that a right answer has its chances on a busy machine.
 """
 
+import os
 import time
 import warnings
 from collections.abc import Callable, Iterable
@@ -19,17 +20,22 @@ TARGET = 1.5  # from its first batch on, an epoch may take so many times as long
 SPARE = 2  # workers beyond those that the rule asks for
 AHEAD = 3  # batches a worker that may wait
 MEASURED = 8  # files that may be read to measure, before the first epoch
-# name: files, seconds a read, seconds a step. 4 files wait 132 ms against steps of 25 ms, and 30 ms against 40 ms.
-CASES = {"a slow store": (50, 0.033, 0.025), "a quick store": (42, 0.0075, 0.040)}
+# name: files, batch size, seconds a read, seconds a step. A batch waits 144 ms against steps of 25 ms, and 30 ms
+# against 40 ms. With the batch size forgotten the slow store would get 3 workers, a number of cores that is rare.
+CASES = {"a slow store": (25, 2, 0.072, 0.025), "a quick store": (42, 4, 0.0075, 0.040)}
 BATCH = 4
 
 
-def _loader(make_loader: Callable[..., Any], files: DigitFiles, step: float) -> Iterable[Any]:
+def _workers(count: int) -> str:
+    return "1 worker" if count == 1 else f"{count} workers"
+
+
+def _loader(make_loader: Callable[..., Any], files: DigitFiles, step: float, batch: int = BATCH) -> Iterable[Any]:
     """Return the loader of the answer; PyTorch's advice on worker counts looks at cores alone, and is left out."""
     files.labels = torch.arange(len(files))  # each file is known by its label
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return make_loader(files, BATCH, step)
+        return make_loader(files, batch, step)
 
 
 def _epoch(loader: Iterable[Any], files: DigitFiles, step: float = 0.0) -> Evidence:
@@ -52,12 +58,12 @@ def _epoch(loader: Iterable[Any], files: DigitFiles, step: float = 0.0) -> Evide
         "sums": {name: float(x.sum()) for images, names in batches for name, x in zip(names, images, strict=True)},
         "reads": files.reads.tolist(),
         "quickest": float((files.log[:, 1] - files.log[:, 0]).min()),
-        "processes": sorted({int(process) for process in files.log[:, 2]}),
+        "processes": sorted({int(process) for process in files.log[:, 2]} - {os.getpid()}),
         "degrees": files.log[:, 3].tolist(),
     }
 
 
-def _waiting(loader: Iterable[Any], files: DigitFiles) -> float:
+def _waiting(loader: Iterable[Any], files: DigitFiles, batch: int) -> float:
     """Take one batch, then no more; return how many batches' worth of files is read all the same."""
     files.reads.zero_()
     batches = iter(loader)
@@ -67,24 +73,24 @@ def _waiting(loader: Iterable[Any], files: DigitFiles) -> float:
         before = now
         time.sleep(0.15)
         now = int(files.reads.sum())
-    return now / BATCH - 1
+    return now / batch - 1
 
 
 class KeepsPace(Check):
     """An epoch takes at most 1.5 times its steps from its first batch on, with no more workers than that needs."""
 
     hint = (
-        "Time a few reads. While the device takes one step, one worker makes step_seconds / (batch_size x read) "
-        "batches; how many workers make one? And workers that end with the epoch have to be started again."
+        "Three arguments of DataLoader, one for each promise: num_workers for the pace (seconds of a batch / seconds "
+        "of a step), persistent_workers for the same workers in each epoch, prefetch_factor for what waits."
     )
 
     @staticmethod
     def probe(seed: int, make_loader: Callable[..., Any]) -> Evidence:
         seen = {}
-        for case, (count, latency, step) in CASES.items():
-            alone = measure(lambda step=step: time.sleep(step), runs=8, warmup=0).median * -(-count // BATCH)
+        for case, (count, batch, latency, step) in CASES.items():
+            alone = measure(lambda step=step: time.sleep(step), runs=8, warmup=0).median * -(-count // batch)
             files = DigitFiles(count, latency)
-            loader = _loader(make_loader, files, step)
+            loader = _loader(make_loader, files, step, batch)
             early, epochs = int(files.reads.sum()), []
             for _ in range(4):
                 epochs.append(_epoch(loader, files, step))
@@ -96,9 +102,10 @@ class KeepsPace(Check):
                 "early": early,
                 "reads": epochs[1]["reads"],
                 "quickest": epochs[1]["quickest"] / latency,
-                "ahead": _waiting(loader, files) if case == "a quick store" else 0,
+                "ahead": _waiting(loader, files, batch) if case == "a quick store" else 0,
                 "steps": len(epochs[1]["batches"]),
                 "workers": max(len(epoch["processes"]) for epoch in epochs),
+                "cores": os.cpu_count(),
                 "restarted": epochs[0]["processes"] != epochs[1]["processes"],
             }
             if not best <= 3 * alone:
@@ -107,29 +114,43 @@ class KeepsPace(Check):
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        for case, (count, latency, step) in CASES.items():
+        for case, (count, batch, latency, step) in CASES.items():
             got = seen[case]
-            needed = int(-(-BATCH * latency // step))  # rounded up
+            needed = int(-(-batch * latency // step))  # rounded up
             if got["early"] > MEASURED:
                 return (
                     f"{case}: {got['early']} files were read before the first epoch; {MEASURED} are enough to measure."
                 )
-            if got["steps"] != -(-count // BATCH):
-                return f"{case}: an epoch has {got['steps']} batches; {-(-count // BATCH)} are due."
+            if got["steps"] != -(-count // batch):
+                return f"{case}: an epoch has {got['steps']} batches; {-(-count // batch)} are due."
             if got["reads"] != [1] * count:
                 return f"{case}: an epoch read {sum(got['reads'])} times; {count} files are to be read once each."
             if not got["quickest"] >= 0.95:
                 return f"{case}: reads are quicker than the store is. The waiting belongs to the data set: leave it."
-            if not got["ratio"] <= TARGET:
-                return f"{case}: from its first batch on, an epoch takes {got['ratio']:.2f} x its steps, not {TARGET}."
-            if got["workers"] > needed + SPARE:
-                return f"{case}: {got['workers']} workers; {needed} keep the device fed, so {needed + SPARE} at most."
             if got["restarted"]:
                 return f"{case}: the second epoch had other worker processes than the first: each epoch starts them."
+            rule = (
+                f"one needs {1e3 * batch * latency:.0f} ms a batch, a step takes {1e3 * step:.0f} ms, so {needed} "
+                f"{'keeps' if needed == 1 else 'keep'} the device fed"
+            )
+            if not got["ratio"] <= TARGET:
+                slow = f"{case}: from its first batch on, an epoch takes {got['ratio']:.2f} x its steps, not {TARGET}."
+                if not got["workers"]:
+                    return f"{slow} No workers: the main process reads between the steps, and nothing overlaps."
+                if got["workers"] >= needed:
+                    return f"{slow} {_workers(got['workers'])} should do ({rule}): what else takes time?"
+                why = ""
+                if got["workers"] == int(-(-latency // step)):
+                    why += f" {got['workers']} would do for batches of one file; these have {batch}."
+                if got["workers"] == got["cores"]:
+                    why += f" {got['workers']} is this machine's number of cores; these reads wait, and want no core."
+                return f"{slow} {_workers(got['workers'])}; {rule}.{why}"
+            if got["workers"] > needed + SPARE:
+                return f"{case}: {_workers(got['workers'])}; {rule}, and {needed + SPARE} are allowed."
             if got["ahead"] > AHEAD * max(1, got["workers"]):
                 return (
-                    f"{case}: {got['ahead']:.0f} batches are made and wait, with {got['workers']} workers: that is "
-                    f"memory. {AHEAD} a worker at most."
+                    f"{case}: {got['ahead']:.0f} batches are made and wait, with {_workers(got['workers'])}: that is "
+                    f"memory. {AHEAD} a worker at most; prefetch_factor says how many."
                 )
         return None
 

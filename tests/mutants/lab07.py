@@ -19,6 +19,7 @@ MUTANTS = [
     one("always four", PACE, WORKERS, "workers = 4"),
     one("always eight", PACE, WORKERS, "workers = 8"),
     one("twice the workers", PACE, WORKERS, WORKERS.replace("math.ceil(", "2 * math.ceil(")),
+    one("capped at two cores", PACE, WORKERS, WORKERS.replace("math.ceil(", "min(2, math.ceil(") + ")"),
     one("batch forgotten in the rule", PACE, "batch_size * statistics", "statistics"),
     one("the rule upside down", PACE, WORKERS, "workers = math.ceil(step_seconds / (batch_size * statistics.median(reads)))"),
     one("workers anew in each epoch", PACE, "persistent_workers=True", "persistent_workers=False"),
