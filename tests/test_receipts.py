@@ -80,7 +80,9 @@ def test_the_files_name_is_the_devices():
 def test_committed_receipts_are_as_the_run_wrote_them(path):
     kept = Receipt.read(path)
     assert kept.path == Path(path.name)
-    assert {step.name for step in steps()} == set(kept.steps), "a step is missing, or is gone: make receipts"
+    wanted = {step.name for step in steps() if kept.kind != "cpu" or not step.exercise}
+    assert wanted <= set(kept.steps), "a step is missing: make receipts"
+    assert set(kept.steps) <= {step.name for step in steps()}, "a step is gone: make receipts ARGS=--fresh"
     assert [name for name, step in kept.steps.items() if step["status"] == "failed"] == []
 
 

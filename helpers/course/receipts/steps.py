@@ -1,6 +1,7 @@
 """What there is to run: every lab's source as a plain script, and the measurements that no lab makes."""
 
 import hashlib
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +28,11 @@ class Step:
     def name(self) -> str:
         """Its name in the receipt."""
         return self.path.stem
+
+    @property
+    def exercise(self) -> bool:
+        """Whether it is a graded exercise."""
+        return re.match(r"\d\d_x\d_", self.name) is not None
 
     @property
     def digest(self) -> str:
