@@ -167,6 +167,7 @@ def lab(tmp_path, monkeypatch):
 CLAIMS = "from helpers import Claims\nclaims = Claims()\nclaims.record('C1', 'said', 'it', {}, 'x', 0, 2)\n"
 
 
+@pytest.mark.slow
 def test_a_failing_step_costs_no_other_and_keeps_what_it_measured(lab, tmp_path, capsys):
     lab(a=CLAIMS.format(1) + "1 / 0\n", b=CLAIMS.format(2), c="import os\nos._exit(3)\n")
     assert run_receipts(folder=tmp_path / "out") == 2
@@ -179,6 +180,7 @@ def test_a_failing_step_costs_no_other_and_keeps_what_it_measured(lab, tmp_path,
     assert "division by zero" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_only_what_changed_is_run_again(lab, tmp_path, capsys):
     lab(a=CLAIMS.format(1), b=CLAIMS.format(2))
     run_receipts(folder=tmp_path / "out")
@@ -192,6 +194,7 @@ def test_only_what_changed_is_run_again(lab, tmp_path, capsys):
     assert [r.measured for _, r in kept.rows()] == [1.0, 3.0]
 
 
+@pytest.mark.slow
 def test_a_step_that_fails_now_keeps_its_earlier_figures(lab, tmp_path, capsys):
     lab(a=CLAIMS.format(1))
     run_receipts(folder=tmp_path / "out")
@@ -201,6 +204,7 @@ def test_a_step_that_fails_now_keeps_its_earlier_figures(lab, tmp_path, capsys):
     assert [r.measured for _, r in Receipt.read(next((tmp_path / "out").iterdir())).rows()] == [1.0]
 
 
+@pytest.mark.slow
 def test_a_hanging_step_is_ended_with_all_that_it_started(lab, tmp_path, monkeypatch):
     marker = tmp_path / "pid"
     lab(
@@ -219,6 +223,7 @@ def test_a_hanging_step_is_ended_with_all_that_it_started(lab, tmp_path, monkeyp
         pytest.fail("the child of a hanging step lives on")
 
 
+@pytest.mark.slow
 def test_a_receipt_changed_by_hand_is_begun_anew(lab, tmp_path, capsys):
     lab(a=CLAIMS.format(1))
     run_receipts(folder=tmp_path / "out")
@@ -229,6 +234,7 @@ def test_a_receipt_changed_by_hand_is_begun_anew(lab, tmp_path, capsys):
     assert [r.measured for _, r in Receipt.read(path).rows()] == [1.0]
 
 
+@pytest.mark.slow
 def test_a_lab_as_a_step_is_a_plain_script(lab, tmp_path):
     lab(
         a="import pickle\nfrom helpers import Claims, run_ranks\nclaims = Claims()\n"
@@ -265,32 +271,29 @@ def test_quick_leaves_labs_out_and_no_measurement(monkeypatch, tmp_path):
 # -- the measurements
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", MEASUREMENTS)
-def test_each_measurement_runs_on_a_cpu(name):
+def measured(name, device):
+    """Return the rows that a measurement makes on `device`."""
     claims = Claims()
-    module = import_module(f"helpers.course.receipts.measurements.{name}")
     try:
-        module.measure(claims, torch.device("cpu"))
+        import_module(f"helpers.course.receipts.measurements.{name}").measure(claims, torch.device(device))
     except Skip as skip:
         pytest.skip(str(skip))
     assert claims.rows
-    assert all(math.isfinite(r.measured) for r in claims.rows)
+    return claims.rows
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MEASUREMENTS)
+def test_each_measurement_runs_on_a_cpu(name):
+    rows = measured(name, "cpu")
+    assert all(math.isfinite(r.measured) for r in rows)
     if name == "planner_honesty":
-        assert len(claims.rows) > 20
-        assert all(r.held for r in claims.rows if "vit" not in r.subject)
+        assert len(rows) > 20
+        assert all(r.held for r in rows if "vit" not in r.subject)
 
 
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 @pytest.mark.parametrize("name", MEASUREMENTS)
 def test_each_measurement_runs_on_a_gpu(name):
-    claims = Claims()
-    module = import_module(f"helpers.course.receipts.measurements.{name}")
-    try:
-        module.measure(claims, torch.device("cuda"))
-    except Skip as skip:
-        pytest.skip(str(skip))
-    assert claims.rows
-    meter = [r for r in claims.rows if r.claim == "meter"]
-    assert all(r.held for r in meter)
+    assert all(r.held for r in measured(name, "cuda") if r.claim == "meter")
