@@ -40,6 +40,7 @@ from .optimizer_state import state_bytes
 from .planner import CachingAllocator, OutOfMemory, Recipe, count_parameters, find_gpu, plan, plan_many
 from .planner.deep import plan_deep
 from .planner.measure import measure_recipe
+from .planner.planned import planned
 from .predict import Prediction
 from .ranks import RankError, RankRun, run_ranks
 from .recipe_script import training_script
@@ -113,6 +114,7 @@ __all__ = [
     "plan",
     "plan_deep",
     "plan_many",
+    "planned",
     "python_source",
     "range_ruler",
     "rank_device",

@@ -1,4 +1,4 @@
-"""The command line: python -m helpers doctor | plan | build | chooser | grade | claims | receipts."""
+"""The command line: python -m helpers doctor | plan | build | plans | chooser | grade | claims | receipts."""
 
 import argparse
 import io
@@ -17,7 +17,9 @@ class _Parser(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="python -m helpers", description="Training at Scale, a lab workbook.")
     commands = parser.add_subparsers(
-        dest="command", required=True, metavar="doctor | plan | build | chooser | grade | claims | receipts"
+        dest="command",
+        required=True,
+        metavar="doctor | plan | build | plans | chooser | grade | claims | receipts",
     )
 
     commands.add_parser("doctor", help="say what this machine can do, what is missing and how to get it")
@@ -31,6 +33,7 @@ def _parser() -> argparse.ArgumentParser:
     build.add_argument("--check", action="store_true", help="build nothing; fail when a notebook is stale")
     build.add_argument("--rerun", action="store_true", help="run solutions again whose source has not changed")
 
+    commands.add_parser("plans", help="make all plans anew that the labs keep (minutes)")
     commands.add_parser("chooser", help="plan what the recipe chooser of lab 15 answers from (minutes)")
 
     grade = commands.add_parser("grade", help="grade a folder of hand-ins, one folder a student")
@@ -98,6 +101,11 @@ def _run(args: argparse.Namespace) -> int:
             build(args.names, args.rerun)
         except BuildError as error:
             return _fail(str(error))
+        return 0
+    if args.command == "plans":
+        from .planner.planned import plan_anew
+
+        plan_anew()
         return 0
     if args.command == "chooser":
         from .chooser import write_table

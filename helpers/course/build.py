@@ -16,6 +16,7 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError
 from nbformat import NotebookNode
 from nbformat.v4 import new_markdown_cell, new_notebook
 
+from ..planner.planned import KEEP
 from .kernels import run_notebook
 from .readme import README, readme
 from .source import NO_SOURCES, ROOT, Source, sources
@@ -162,7 +163,7 @@ def execute(notebook: NotebookNode, folder: Path) -> NotebookNode:
         BuildError: a cell failed or took more than ten minutes.
     """
     try:
-        run_notebook(notebook, folder, timeout=600)
+        run_notebook(notebook, folder, {KEEP: "1"}, timeout=600)
     except CellExecutionError as error:
         raise BuildError(f"a cell failed with {error.ename}: {error.evalue}") from None
     except CellTimeoutError:

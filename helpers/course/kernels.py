@@ -10,8 +10,12 @@ from nbformat import NotebookNode
 from traitlets.config import Config
 
 
-def run_notebook(notebook: NotebookNode, folder: Path, **options: Any) -> None:
-    """Run `notebook` in `folder` and put the outputs into it; `options` are those of nbclient's NotebookClient.
+def run_notebook(
+    notebook: NotebookNode, folder: Path, environment: dict[str, str] | None = None, **options: Any
+) -> None:
+    """Run `notebook` in `folder` and put the outputs into it.
+
+    The kernel gets `environment` besides this process's; `options` are those of nbclient's NotebookClient.
 
     Two kernels that start at once can pick the same free port; they cannot meet in a folder of their own. Windows has
     no such sockets.
@@ -24,4 +28,5 @@ def run_notebook(notebook: NotebookNode, folder: Path, **options: Any) -> None:
         over_files = {"transport": "ipc", "ip": os.path.join(sockets, "kernel")}
         config = Config({"KernelManager": over_files if os.name == "posix" else {}})
         place = {"metadata": {"path": str(folder)}}
-        NotebookClient(notebook, kernel_name="python3", resources=place, config=config, **options).execute()
+        client = NotebookClient(notebook, kernel_name="python3", resources=place, config=config, **options)
+        client.execute(env=os.environ | (environment or {}))

@@ -5,9 +5,8 @@ Written by `python -m helpers build`; change the source, not this file.
 
 import importlib.util
 import math
-import os
 import statistics
-from helpers import COLOURS, TENANTS, Claims, GiB, MemoryMeter, MiB, Prediction, Recipe, SmallCNN, SmallGPT, ViT, check, compare, device_name, digits, english, explore, human_bytes, pick_device, plan_deep, run_ranks, show, state_bytes, tenant_bars
+from helpers import COLOURS, TENANTS, Claims, GiB, MemoryMeter, MiB, Prediction, Recipe, SmallCNN, SmallGPT, ViT, check, compare, device_name, digits, english, explore, human_bytes, pick_device, planned, show, side_by_side, state_bytes, tenant_bars
 import torch
 import torch.nn.functional as F
 from matplotlib.figure import Figure

@@ -8,7 +8,7 @@ import math
 import statistics
 import time
 from dataclasses import dataclass, replace
-from helpers import COLOURS, TENANTS, Claims, GiB, KiB, MemoryMeter, Prediction, Recipe, ViT, check, choose, count_parameters, device_name, digits, explore, find_gpu, human_bytes, lab_report, measure, peak_table, pick_device, plan_deep, plan_many, rank_device, run_ranks, show, side_by_side, text_table, training_script
+from helpers import COLOURS, TENANTS, Claims, GiB, KiB, MemoryMeter, Prediction, Recipe, ViT, check, choose, device_name, digits, explore, find_gpu, human_bytes, lab_report, measure, peak_table, pick_device, plan, planned, rank_device, run_ranks, show, side_by_side, text_table, training_script
 import numpy as np
 import torch
 import torch.distributed as dist

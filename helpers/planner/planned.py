@@ -1,0 +1,68 @@
+"""Plans that were made before, so that a lab need not wait for them.
+
+A plan of a deep model takes seconds to a minute, and it is the same on every machine. The plans that the labs ask for
+are kept in `planned.json`; a recipe that is not there is planned on the spot, so change one and see.
+
+`python -m helpers build` adds what a lab asks for and nobody has kept. `python -m helpers plans` makes all of them
+anew, which a change of the planner calls for.
+"""
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from .recipe import Recipe
+from .report import Plan, plan_many
+
+TABLE = Path(__file__).with_suffix(".json")
+KEEP = "TAS_KEEP_PLANS"  # set by the build: new plans go into the table
+
+
+def planned(recipes: Sequence[Recipe]) -> list[Plan]:
+    """Return a plan of each of `recipes`, with all GPUs of the catalog: kept ones at once, others made now.
+
+    Raises:
+        RecipeError: one of the recipes makes no sense.
+    """
+    kept = dict(_kept())
+    missing = [recipe for recipe in dict.fromkeys(recipes) if recipe not in kept]
+    if missing:
+        kept |= zip(missing, plan_many(missing, progress=True), strict=True)
+        if KEEP in os.environ:
+            _write(kept)
+    return [kept[recipe] for recipe in recipes]
+
+
+def plan_anew() -> None:
+    """Make every plan of the table again."""
+    recipes = list(_kept())
+    _write(dict(zip(recipes, plan_many(recipes, progress=True), strict=True)))
+
+
+@cache
+def _kept() -> dict[Recipe, Plan]:
+    rows = json.loads(TABLE.read_text(encoding="utf-8")) if TABLE.exists() else []
+    return {plan.recipe: plan for plan in map(_from_json, rows)}
+
+
+def _from_json(row: dict[str, Any]) -> Plan:
+    tuples = {
+        "recipe": Recipe(**row["recipe"]),
+        "reserved_bytes": tuple(row["reserved_bytes"]),
+        "peaks": {phase: tuple(peak) for phase, peak in row["peaks"].items()},
+    }
+    return Plan(**row | tuples)
+
+
+def _write(plans: dict[Recipe, Plan]) -> None:
+    plain = Recipe("plain")  # what a recipe leaves as it is need not be said
+    rows = []
+    for recipe, plan in sorted(plans.items(), key=lambda item: str(item[0])):
+        said = {name: value for name, value in asdict(recipe).items() if value != getattr(plain, name)}
+        rows.append(json.dumps(plan.to_json() | {"recipe": said, "seconds": round(plan.seconds, 1)}))
+    TABLE.write_text("[\n" + ",\n".join(rows) + "\n]\n", encoding="utf-8", newline="\n")
+    _kept.cache_clear()
