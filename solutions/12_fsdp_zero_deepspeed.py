@@ -37,10 +37,11 @@ from helpers import (
     find_gpu,
     human_bytes,
     pick_device,
-    plan_many,
+    planned,
     rank_device,
     run_ranks,
     show,
+    text_table,
 )
 
 import torch
@@ -499,8 +500,7 @@ claims.record(
 # %% [markdown] name="planner_text"
 # ## 4 · Large ones, planned
 #
-# One rank of 1,024 runs the same program as one of 4. The planner (lab 01) runs PyTorch's own `fully_shard` on a process group that only pretends, so it can count for any number of ranks. To be quick, here is the shape of Llama-2-70B with 3
-# and with 6 of its 80 layers: all layers are alike, so two points give the line. (`python -m helpers plan --model llama-2-70b --ranks 8 --shard zero3 ...` does all 80, in about half a minute.)
+# One rank of 1,024 runs the same program as one of 4. The planner (lab 01) runs PyTorch's own `fully_shard` on a process group that only pretends, so it can count for any number of ranks. All 80 layers of Llama-2-70B take it about half a minute (`python -m helpers plan --model llama-2-70b --ranks 8 --shard zero3 ...`). A plan is the same on every machine, so those of this lab were made before: `planned` looks them up, and plans what is not there.
 #
 # **Predict.** 69 billion parameters in BF16 with AdamW in BF16: 8 bytes each (lab 03's price for pure BF16). One sequence of 2,048 tokens a rank, every layer checkpointed. How many GiB is the peak of each of 8 ranks? A GPU "of 80 GB" shows 79.1 GiB.
 
@@ -512,31 +512,19 @@ my_guess = 69e9 * 8 / 8 / 2**30 + 6  # the static part, and something for activa
 seventy_guess = Prediction("Peak of 70B on 8 ranks", my_guess, "GiB")
 
 # %% name="seventy"
-shape = {
-    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 8192, "intermediate_size": 28672, "num_attention_heads": 64,
-    "num_key_value_heads": 8, "vocab_size": 32000, "max_position_embeddings": 4096, "tie_word_embeddings": False,
-}  # fmt: skip
 recipe = {"precision": "bf16", "optimizer_impl": "fused", "checkpointing": "every", "seq": 2048, "shard": "zero3"}
-with tempfile.TemporaryDirectory() as folder:
-    paths = {}
-    for layers in (3, 6):
-        paths[layers] = Path(folder) / f"{layers}.json"
-        paths[layers].write_text(json.dumps(shape | {"num_hidden_layers": layers}))
-    ranks = (8, 1024)
-    recipes = [Recipe(str(paths[layers]), ranks=n, **recipe) for n in ranks for layers in (3, 6)]
-    plans = dict(zip([(n, layers) for n in ranks for layers in (3, 6)], plan_many(recipes), strict=True))
-print(f"{'ranks':>6}{'a layer':>12}{'the rest':>12}{'80 layers':>12}")
-seventy = {}
-for n in ranks:
-    three, six = (plans[n, layers].peak_allocated_bytes for layers in (3, 6))
-    layer = (six - three) / 3
-    seventy[n] = three + 77 * layer  # 3 + 77 = 80 layers
-    print(f"{n:>6}{human_bytes(layer):>12}{human_bytes(three - 3 * layer):>12}{human_bytes(seventy[n]):>12}")
+RANKS = (8, 64, 1024)
+plans = dict(zip(RANKS, planned([Recipe("llama-2-70b", ranks=n, **recipe) for n in RANKS]), strict=True))
+seventy = {n: plan.peak_allocated_bytes for n, plan in plans.items()}
+lines = [["GiB a rank", *(f"{n:,} ranks" for n in RANKS)]]
+for tenant in plans[8].at_peak:
+    held = [plan.at_peak[tenant] / GiB for plan in plans.values()]
+    if max(held) > 0.005:
+        lines.append([tenant, *(f"{size:.2f}" for size in held)])
+lines.append(["PEAK", *(f"{size / GiB:.2f}" for size in seventy.values())])
+lines.append(["reserved, up to", *(f"{plan.reserved_bytes[1] / GiB:.2f}" for plan in plans.values())])
+print(text_table(lines))
 seventy_guess.reveal(seventy[8] / GiB)
-print(
-    "the rest on 1,024 ranks, 6 layers: "
-    + ", ".join(f"{k} {human_bytes(v)}" for k, v in plans[1024, 6].at_peak.items())
-)
 claims.record(
     "C14",
     "70B trains on 8 x 80 GB (79.1 GiB)",
@@ -557,7 +545,7 @@ claims.record(
 )
 
 # %% [markdown] name="seventy_explained"
-# What tensors need fits, with pure BF16 (mind lab 02: small updates are lost). The allocator reserves more (lab 06), and that decides: the command above plans all 80 layers and says from where to where. Look at the upper end before you rent.
+# What tensors need fits, with pure BF16 (mind lab 02: small updates are lost). The allocator reserves more (lab 06), and that decides: look at the upper end before you rent.
 #
 # Then the 1/N law ends. On 1,024 ranks the static part is half a GiB. What is left is not shared out: the checkpointed inputs of 80 layers (32 MiB each), the layer that is gathered at the moment, embedding and head, and the gradients of that layer, whole and packed for their message. From there
 # on more ranks save nothing; tensor or sequence parallelism (lab 11) does.
@@ -730,7 +718,9 @@ device = torch.device("cuda", int(os.environ["RANK"])) if gpu else torch.device(
 x = torch.tensor([10.0 ** dist.get_rank()], device=device)
 dist.all_reduce(x)
 node, local = os.environ["GROUP_RANK"], os.environ["LOCAL_RANK"]
-print(f"node {node}, local rank {local}: rank {dist.get_rank()} of {dist.get_world_size()}, sum {x.item():.0f}", flush=True)
+line = f"node {node}, local rank {local}: rank {dist.get_rank()} of {dist.get_world_size()}, sum {x.item():.0f}"
+sys.stdout.write(line + "\\n")  # in one piece: the ranks of a node share a pipe
+sys.stdout.flush()
 dist.barrier()
 os._exit(0)  # freeing a gloo group can hang (PyTorch 2.13)
 """
