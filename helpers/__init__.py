@@ -54,6 +54,7 @@ from .widgets.bit_explorer import explain_bits, explore_bits
 from .widgets.explore import explore
 from .widgets.loss_scale import explore_loss_scale
 from .widgets.memory_calculator import explore_memory
+from .widgets.timelines import explore_timelines
 
 # transformers has renamed gradient checkpointing; PEFT, and labs that run with older versions, use the old name.
 warnings.filterwarnings("ignore", message="`(is_)?gradient_checkpointing", category=FutureWarning)
@@ -101,6 +102,7 @@ __all__ = [
     "explore_bits",
     "explore_loss_scale",
     "explore_memory",
+    "explore_timelines",
     "find_gpu",
     "floor_power_of_two",
     "human_bytes",

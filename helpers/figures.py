@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from .units import MiB
@@ -20,18 +21,25 @@ def memory_timeline(
 ) -> Figure:
     """Draw bytes by tenant over time, stacked. `timeline` holds (seconds, bytes by tenant, operation) in order."""
     figure = Figure(figsize=(8, 3.6), layout="constrained")
-    axes = figure.add_subplot()
+    axes = figure.add_subplot(title=title)
+    draw_timeline(axes, timeline, tenants)
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles[::-1], labels[::-1], loc="outside right upper", frameon=False)
+    return figure
+
+
+def draw_timeline(
+    axes: Axes, timeline: Sequence[tuple[float, Mapping[str, int], object]], tenants: Sequence[str]
+) -> None:
+    """Draw bytes by tenant over time into `axes`."""
     milliseconds = np.array([seconds for seconds, _, _ in timeline]) * 1e3
     present = [t for t in tenants if any(held[t] for _, held, _ in timeline)]
     layers = np.array([[held[t] for _, held, _ in timeline] for t in present]) / MiB
     colours = [COLOURS[tenants.index(t)] for t in present]
     if present:
         axes.stackplot(milliseconds, layers, labels=present, colors=colours, step="post")
-    axes.set(title=title, xlabel="milliseconds", ylabel="MiB", ylim=(0, None))
+    axes.set(xlabel="milliseconds", ylabel="MiB", ylim=(0, None))
     axes.margins(x=0)
-    handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles[::-1], labels[::-1], loc="outside right upper", frameon=False)
-    return figure
 
 
 def memory_blocks(

@@ -21,6 +21,7 @@ import warnings
 
 from helpers import (
     COLOURS,
+    TENANTS,
     Claims,
     MemoryMeter,
     Prediction,
@@ -588,14 +589,59 @@ except NotImplementedError:
 # The same 24 blocks, with every k-th of them checkpointed. Where is the peak, and who holds it?
 
 # %% name="play"
-strides = {k: measured(every(k))[0] for k in (1, 2, 3, 4, 8, 24)}
+strides = {k: measured(every(k)) for k in (1, 2, 3, 4, 8, 24)}
 explore(
-    lambda every_kth: strides[every_kth].plot(
-        f"checkpointing every {every_kth}. block: peak {human_bytes(strides[every_kth].peak_bytes)}"
+    lambda every_kth: strides[every_kth][0].plot(
+        f"checkpointing every {every_kth}. block: peak {human_bytes(strides[every_kth][0].peak_bytes)}"
     ),
     "Memory over one forward and backward pass; the more blocks are checkpointed, the lower the mountain and the more teeth.",
     every_kth=(2, tuple(strides)),
 )
+
+# %% [markdown] name="picker_text"
+# ### Pick one: memory against arithmetic
+#
+# The points of section 4 again, with more ways of whole blocks. Take one after the other and look at the right: who is at the peak, and who is *added* by recomputing? The grey line joins the ways that no other one beats in both. **Which ways are beaten, and by whom?**
+
+# %% name="picker"
+ways = runs | {f"every {k}": pair for k, pair in strides.items() if k > 1}
+prices = {name: (meter.peak_bytes / MiB, 100 * (these / flops - 1)) for name, (meter, these) in ways.items()}
+beaten_by = {
+    name: [other for other, (x, y) in prices.items() if (x, y) != here and x <= here[0] and y <= here[1]]
+    for name, here in prices.items()
+}
+
+
+def picked(way):
+    figure = Figure(figsize=(9, 3.8), layout="constrained")
+    left, right = figure.subplots(1, 2, width_ratios=(3, 2))
+    front = sorted(prices[name] for name, by in beaten_by.items() if not by)
+    left.plot(*zip(*front, strict=True), color=COLOURS[7], lw=1)
+    left.plot(*zip(*prices.values(), strict=True), "o", color=COLOURS[3])
+    left.plot(*prices[way], "D", color=COLOURS[4], ms=9)
+    peak, more = prices[way]
+    left.set(title=f"{way}: peak {peak:.1f} MiB, +{more:.0f} % arithmetic", xlabel="peak, MiB", xlim=(0, None))
+    left.set(ylabel="more arithmetic, %", ylim=(-2, 42))
+    held = {t: nbytes / MiB for t, nbytes in ways[way][0].at_peak.items() if nbytes}
+    right.barh(list(held), list(held.values()), color=[COLOURS[TENANTS.index(t)] for t in held])
+    right.invert_yaxis()
+    right.set(title="who is there", xlabel="MiB", xlim=(0, 1.05 * max(before.at_peak.values()) / MiB))
+    return figure
+
+
+explore(
+    picked,
+    "More arithmetic against the peak, a point for each way of checkpointing, and who is there at the peak of one of them.",
+    way=("every block", tuple(ways)),
+)
+
+# %% name="picker_answer"
+for name, by in beaten_by.items():
+    if by:
+        print(f"{name:28} is beaten by {', '.join(by)}")
+
+# %% [markdown] name="picker_explained"
+# Whole blocks are beaten because their cheap results (norms, GELU, sums) are most of what is kept and cost nothing to repeat: a way that keeps the products and drops the rest takes less memory for less. Only *every block* goes where no selective way gets to. That `plain` is beaten, too, holds for arithmetic as it is counted here, which is that of products: cheap operations done twice are free in this picture, and take time on a machine.
 
 # %% [markdown] name="summary_text"
 # ## 9 · Before and after

@@ -27,6 +27,7 @@ from helpers import (
     check,
     device_name,
     explore,
+    explore_timelines,
     human_bytes,
     peak_table,
     pick_device,
@@ -151,6 +152,52 @@ show(
     meter.plot_blocks("Snapshot of one step"),
     "Stacked blocks: activations pile up in the forward pass and are taken down in the backward pass.",
 )
+
+# %% [markdown] name="cursor_text"
+# ### Play: put the cursor on it
+#
+# The picture shows who is there; which operation is at work at a given moment it does not. Move the cursor. The titles name operation and module, for two steps at once: choose which two.
+#
+# 1. The cursor starts at the peak of the plain step. Which operation is it, and which tensors of the size of the logits does it need at once?
+# 2. With every block checkpointed: is it still the same operation?
+# 3. With a quarter of the rows: which tenants are smaller, and which are not?
+
+
+# %% name="cursor"
+class Recomputed(nn.Module):
+    """A block that keeps its input only."""
+
+    def __init__(self, block):
+        super().__init__()
+        self.block = block
+
+    def forward(self, x):
+        return checkpoint(self.block, x, use_reentrant=False)
+
+
+def metered_step(rows, checkpointed=False):
+    model = make_gpt()
+    if checkpointed:
+        model.blocks = nn.Sequential(*map(Recomputed, model.blocks))
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+    train_step(model, optimizer, rows)
+    optimizer.zero_grad()
+    with MemoryMeter(model, optimizer) as meter:
+        train_step(model, optimizer, rows)
+    return meter
+
+
+steps = {
+    "plain": metered_step(ids),
+    "checkpointed": metered_step(ids, checkpointed=True),
+    "a quarter of the rows": metered_step(ids[:4]),
+}
+explore_timelines(steps)
+for name, step in steps.items():
+    print(f"{name:22} peak {human_bytes(step.peak_bytes):>9} in {step.peak_at}")
+
+# %% [markdown] name="cursor_explained"
+# The peak of the plain step is in the backward pass of the loss: logits, their logarithms and their gradient, over all the activations of the blocks. Checkpointing takes the blocks' activations away and leaves the logits, so the operation stays and the mountain under it shrinks. With a quarter of the rows everything that has rows is a quarter (activations, logits); weights, gradients and the optimizer's state are as they were. So four times fewer rows do not take the peak to a quarter.
 
 # %% [markdown] name="cache_text"
 # ## 3 · `empty_cache()` does not help

@@ -501,7 +501,7 @@ class _Optimizers:
 
 
 class LearnsTheNewText(Check):
-    """After one pass over the batches, in training mode, the loss on held-out Python has fallen by at least seven tenths of what LoRA can."""
+    """After one pass over the batches, in training mode, the loss on other Python fell by 0.7 of what LoRA can do."""
 
     points = 1
     hint = (

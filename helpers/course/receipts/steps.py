@@ -37,7 +37,8 @@ class Step:
     @property
     def digest(self) -> str:
         """What tells whether it has changed since it was run."""
-        return hashlib.sha256(self.path.read_bytes()).hexdigest()[:16]
+        files = [self.path] if self.lab else [self.path, self.path.with_name("_subjects.py")]
+        return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
 
 
 def steps() -> list[Step]:
