@@ -8,7 +8,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 NBVAL = $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --nbval-lax --nbval-cell-timeout=600 solutions
 
-.PHONY: help lab lint test notebooks test-fast test-all install-deepspeed deepspeed install-triton triton nbgrader attacks receipts build format clean
+.PHONY: help lab lint test notebooks test-fast test-all install-deepspeed deepspeed install-triton triton nbgrader attacks receipts site build format clean
 .DEFAULT_GOAL := help
 
 help:
@@ -81,6 +81,10 @@ attacks: $(READY)
 # Every lab and measurement on this machine, into receipts/DEVICE.json. What has not changed is not run again.
 receipts: $(READY)
 	$(BIN)/python -m helpers receipts $(ARGS)
+
+# The solved labs as static pages, for reading: build/site/index.html.
+site: $(READY)
+	$(BIN)/python -m helpers site $(ARGS)
 
 build: $(READY)
 	$(BIN)/python -m helpers build

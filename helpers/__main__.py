@@ -1,4 +1,4 @@
-"""The command line: python -m helpers doctor | plan | build | plans | chooser | grade | claims | receipts."""
+"""The command line: python -m helpers doctor | plan | build | plans | chooser | grade | claims | receipts | site."""
 
 import argparse
 import io
@@ -19,7 +19,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(
         dest="command",
         required=True,
-        metavar="doctor | plan | build | plans | chooser | grade | claims | receipts",
+        metavar="doctor | plan | build | plans | chooser | grade | claims | receipts | site",
     )
 
     commands.add_parser("doctor", help="say what this machine can do, what is missing and how to get it")
@@ -53,6 +53,9 @@ def _parser() -> argparse.ArgumentParser:
     receipts.add_argument("--device", choices=("cuda", "mps", "cpu"), help="default: the fastest of this machine")
     receipts.add_argument("--quick", action="store_true", help="under ten minutes on a big GPU: fewer labs")
     receipts.add_argument("--fresh", action="store_true", help="run again what has not changed, too")
+
+    site = commands.add_parser("site", help="render the solved labs as static pages with an index and a search")
+    site.add_argument("--out", type=Path, default=Path("build/site"), metavar="DIR", help="default: build/site")
     return parser
 
 
@@ -117,6 +120,11 @@ def _run(args: argparse.Namespace) -> int:
         from .receipt import receipts
 
         print(claims_table(receipts()))
+        return 0
+    if args.command == "site":
+        from .course.site import make_site
+
+        print(make_site(args.out))
         return 0
     if args.command == "receipts":
         from .course.receipts import ReceiptsError, run_receipts

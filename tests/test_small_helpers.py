@@ -39,6 +39,7 @@ from helpers import (
 from helpers.device import device_name
 from helpers.figures import memory_timeline, to_png
 from helpers.widgets.loss_scale import fate_of, loss_scale_figure
+from helpers.widgets.timelines import timelines_figure
 
 import pytest
 import torch
@@ -199,6 +200,19 @@ def test_fate_of_gradients_adds_up_and_follows_the_scale():
     figure = loss_scale_figure(gradient, 8)
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
     assert "becomes inf: 25.0%" in labels
+
+
+def test_a_cursor_names_the_operation_and_who_is_there():
+    found = meters()
+    first, second = list(found)[:2]
+    for percent in (0, 50, 100):
+        figure = timelines_figure(found, first, second, percent)
+        upper, lower = (axes.get_title() for axes in figure.axes)
+        assert upper.startswith(f"{first}: ")
+        assert lower.startswith(f"{second}: ")
+        assert " in " in upper
+        assert "MiB: " in upper
+    assert timelines_figure(found, first, first, 50).axes[0].get_title() != upper
 
 
 def test_explorers_speak_where_there_is_no_notebook(capsys):

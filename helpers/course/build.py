@@ -14,7 +14,7 @@ from pathlib import Path
 import nbformat
 from nbclient.exceptions import CellExecutionError, CellTimeoutError
 from nbformat import NotebookNode
-from nbformat.v4 import new_markdown_cell, new_notebook
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from ..planner.planned import KEEP
 from .kernels import run_notebook
@@ -81,12 +81,28 @@ def _revealed(cell: NotebookNode) -> NotebookNode:
     return new_markdown_cell(text, metadata={"name": f"{cell.metadata['name']}_solution"})
 
 
+def _repository() -> str:
+    """Return the address that pyproject.toml holds."""
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]["Repository"]
+
+
 def _badge(name: str) -> str:
     """Return the Colab badge of a learner's notebook."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    repository = project["urls"]["Repository"].removeprefix("https://github.com/")
+    repository = _repository().removeprefix("https://github.com/")
     link = f"https://colab.research.google.com/github/{repository}/blob/main/labs/{name}.ipynb"
     return f"[![Open In Colab](https://colab.research.google.com/assets/colab-badge.svg)]({link})"
+
+
+def _install() -> NotebookNode:
+    """Return the cell that makes a notebook work where it is opened alone. Its magic is no Python: sources lack it."""
+    code = f"""\
+# Opened alone, as on Colab? Then this installs the course beside the PyTorch that is there. Otherwise it does nothing.
+import importlib.util
+
+if importlib.util.find_spec("helpers") is None:
+    %pip install --quiet "training-at-scale @ git+{_repository()}"
+"""
+    return new_code_cell(code.rstrip(), metadata={"name": "install"})
 
 
 def make_notebook(source: Source, solved: bool) -> NotebookNode:
@@ -104,6 +120,8 @@ def make_notebook(source: Source, solved: bool) -> NotebookNode:
             raise BuildError(f"{source.name}: {cell.metadata.get('name')!r}: its stub would raise before it defines.")
         if not cell.metadata.get("answer") and "### BEGIN SOLUTION" in cell.source:
             raise BuildError(f"{source.name}: a cell that is no answer marks a solution: {cell.source[:60]!r}")
+        if cell.metadata.get("setup"):
+            cells.append(_install())
         cells.append(cell)
         if hidden and cell.cell_type == "code":  # the check, which comes next, first
             cells.append(hidden.pop())

@@ -1,0 +1,152 @@
+"""A notebook in a real JupyterLab, driven as a reader would: run cells, type, move controls with the keyboard, look."""
+
+import re
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from playwright.sync_api import Locator, Page
+
+ERROR = '[data-mime-type="application/vnd.jupyter.error"]'
+NOISE = '[data-mime-type="application/vnd.jupyter.stderr"]'
+
+
+class Control(NamedTuple):
+    """A slider, drop-down list or field, the cell that it stands in, and its label."""
+
+    cell: int
+    label: str
+    box: Locator
+
+
+@dataclass
+class LabPage:
+    """One open notebook.
+
+    Attributes:
+        address: of the server, with the token.
+        page: a tab of the browser.
+    """
+
+    page: Page
+    address: str
+    token: str
+
+    def open(self, path: str) -> None:
+        """Open a notebook of the server's folder and wait for its kernel."""
+        self.page.goto(f"{self.address}/lab/tree/{path}?token={self.token}&reset")
+        self.page.locator(".jp-Notebook .jp-Cell").first.wait_for(timeout=90_000)
+        self.wait(60)
+        self.page.keyboard.press("Control+b")  # the side bar takes room
+
+    @property
+    def cells(self) -> Locator:
+        return self.page.locator(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-Notebook .jp-Cell")
+
+    def wait(self, seconds: float) -> None:
+        """Wait until no cell runs, and none has for a moment."""
+        idle = self.page.locator('.jp-Notebook-ExecutionIndicator[data-status="idle"]')
+        end, quiet = time.monotonic() + seconds, 0
+        while quiet < 4:
+            assert time.monotonic() < end, f"still busy after {seconds:.0f} s"
+            waiting = self.page.locator(".jp-InputArea-prompt", has_text="[*]").count()
+            quiet = quiet + 1 if idle.count() and not waiting else 0
+            self.page.wait_for_timeout(250)
+
+    def run_all(self, seconds: float) -> None:
+        """Run all cells, from the menu, and wait."""
+        for menu, command in (("Edit", "editmenu:clear-all"), ("Run", "runmenu:run-all")):
+            self.page.locator(".lm-MenuBar-itemLabel", has_text=re.compile(f"^{menu}$")).click()
+            self.page.locator(f'.lm-Menu-item[data-command="{command}"]').click()
+        self.page.locator(".jp-InputArea-prompt", has_text=re.compile(r"\[[*\d]")).first.wait_for(timeout=30_000)
+        self.wait(seconds)
+
+    def run(self, cell: int, source: str | None = None, seconds: float = 120) -> str:
+        """Type `source` into a cell if given, run it, and return the text under it."""
+        editor = self.cells.nth(cell).locator(".cm-content")
+        editor.click()
+        if source is not None:
+            self.page.keyboard.press("Control+a")
+            self.page.keyboard.press("Delete")
+            self.page.keyboard.insert_text(source)
+        self.page.keyboard.press("Control+Enter")
+        self.page.wait_for_timeout(300)
+        self.wait(seconds)
+        return self.text(cell)
+
+    def text(self, cell: int) -> str:
+        """Return what stands under a cell."""
+        return "\n".join(self.cells.nth(cell).locator(".jp-OutputArea-output").all_inner_texts())
+
+    def shown(self, kind: str) -> dict[int, str]:
+        """Return cell -> text of all outputs of a kind."""
+        found = {}
+        for number, cell in enumerate(self.cells.all()):
+            texts = cell.locator(kind).all_inner_texts()
+            if texts:
+                found[number] = "\n".join(texts)
+        return found
+
+    def not_run(self) -> list[int]:
+        """Return the code cells that have no number."""
+        prompts = [cell.locator(".jp-InputArea-prompt").first.inner_text() for cell in self.cells.all()]
+        return [number for number, prompt in enumerate(prompts) if re.fullmatch(r"\[\s*\]:", prompt.strip())]
+
+    def controls(self) -> list[Control]:
+        """Return all sliders, lists and fields."""
+        found = []
+        for number, cell in enumerate(self.cells.all()):
+            for box in cell.locator(".widget-hslider, .widget-dropdown, .widget-text").all():
+                found.append(Control(number, box.locator(".widget-label").first.inner_text(), box))
+        return found
+
+    def pictures(self, cell: int) -> list[str]:
+        """Return the pictures and texts that a cell's widgets show."""
+        shown = self.cells.nth(cell).locator(".widget-html-content")
+        return shown.evaluate_all("boxes => boxes.map(box => box.innerHTML)")
+
+    def move(self, control: Control) -> float | None:
+        """Move a control one step, with the keyboard; return the seconds until its picture changed, None: never."""
+        before = self.pictures(control.cell)
+        control.box.scroll_into_view_if_needed()
+        began = time.monotonic()
+        if control.box.locator("select").count():
+            chooser = control.box.locator("select")
+            last = chooser.evaluate("list => list.selectedIndex == list.length - 1")
+            chooser.focus()
+            chooser.press("ArrowUp" if last else "ArrowDown")
+        elif control.box.locator(".noUi-handle").count():
+            handle = control.box.locator(".noUi-handle").first
+            last = handle.get_attribute("aria-valuenow") == handle.get_attribute("aria-valuemax")
+            handle.focus()
+            handle.press("ArrowLeft" if last else "ArrowRight")
+        else:
+            control.box.locator("input").fill("0.3")
+            control.box.locator("input").press("Enter")
+        while time.monotonic() < began + 20:
+            if self.pictures(control.cell) != before:
+                return time.monotonic() - began
+            self.page.wait_for_timeout(20)
+        return None
+
+    def broken_pictures(self) -> list[str]:
+        """Return the sources of pictures that the browser could not show."""
+        return self.page.evaluate(
+            "[...document.querySelectorAll('.jp-Notebook img')]"
+            ".filter(image => image.complete && !image.naturalWidth).map(image => image.src)"
+        )
+
+    def screenshot(self, path: Path) -> None:
+        """Save a picture of the whole notebook, in pieces of at most 12,000 pixels."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.page.evaluate("document.querySelector('.jp-Notebook .jp-Cell').scrollIntoView()")
+        height = self.page.evaluate(
+            "(c => c.at(-1).getBoundingClientRect().bottom - c[0].getBoundingClientRect().top)"
+            "([...document.querySelectorAll('.jp-Notebook .jp-Cell')])"
+        )
+        size = self.page.viewport_size
+        self.page.set_viewport_size({"width": size["width"], "height": min(int(height) + 150, 12_000)})
+        self.page.wait_for_timeout(500)
+        self.page.screenshot(path=path)
+        self.page.set_viewport_size(size)
