@@ -8,9 +8,6 @@ from typing import NamedTuple
 
 from playwright.sync_api import Locator, Page
 
-ERROR = '[data-mime-type="application/vnd.jupyter.error"]'
-NOISE = '[data-mime-type="application/vnd.jupyter.stderr"]'
-
 
 class Control(NamedTuple):
     """A slider, drop-down list or field, the cell that it stands in, and its label."""
@@ -107,7 +104,11 @@ class LabPage:
         return shown.evaluate_all("boxes => boxes.map(box => box.innerHTML)")
 
     def move(self, control: Control) -> float | None:
-        """Move a control one step, with the keyboard; return the seconds until its picture changed, None: never."""
+        """Move a control with the keyboard; return the seconds until its picture changed, None: never.
+
+        JupyterLab takes the arrow keys for itself, whatever has the focus. It leaves Home and End, which a list knows,
+        and all keys while one types, so a slider gets a number.
+        """
         before = self.pictures(control.cell)
         control.box.scroll_into_view_if_needed()
         began = time.monotonic()
@@ -115,12 +116,14 @@ class LabPage:
             chooser = control.box.locator("select")
             last = chooser.evaluate("list => list.selectedIndex == list.length - 1")
             chooser.focus()
-            chooser.press("ArrowUp" if last else "ArrowDown")
+            chooser.press("Home" if last else "End")
         elif control.box.locator(".noUi-handle").count():
-            handle = control.box.locator(".noUi-handle").first
-            last = handle.get_attribute("aria-valuenow") == handle.get_attribute("aria-valuemax")
-            handle.focus()
-            handle.press("ArrowLeft" if last else "ArrowRight")
+            handle, number = control.box.locator(".noUi-handle").first, control.box.locator(".widget-readout")
+            least, now, most = (float(handle.get_attribute(f"aria-value{name}")) for name in ("min", "now", "max"))
+            number.focus()
+            self.page.keyboard.press("Control+a")
+            self.page.keyboard.type(f"{most if now < most else least:.0f}")
+            self.page.keyboard.press("Enter")
         else:
             control.box.locator("input").fill("0.3")
             control.box.locator("input").press("Enter")
@@ -131,10 +134,11 @@ class LabPage:
         return None
 
     def broken_pictures(self) -> list[str]:
-        """Return the sources of pictures that the browser could not show."""
+        """Return the sources of pictures of ours that the browser could not show; the badge comes from elsewhere."""
         return self.page.evaluate(
             "[...document.querySelectorAll('.jp-Notebook img')]"
-            ".filter(image => image.complete && !image.naturalWidth).map(image => image.src)"
+            ".filter(image => image.complete && !image.naturalWidth && !image.src.includes('colab-badge'))"
+            ".map(image => image.src)"
         )
 
     def screenshot(self, path: Path) -> None:

@@ -1,0 +1,41 @@
+"""The static site on the screen of a phone, from the disk."""
+
+from helpers.course.site import make_site
+from helpers.course.source import sources
+
+import pytest
+
+from .conftest import SCREENSHOTS
+
+PHONE = {"width": 390, "height": 844}
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    return make_site(tmp_path_factory.mktemp("site"))
+
+
+def test_pages_are_as_wide_as_a_phone(site, browser):
+    context = browser.new_context(viewport=PHONE)
+    page = context.new_page()
+    for name in ("index", *(source.name for source in sources())):
+        page.goto(site.with_name(f"{name}.html").as_uri())
+        assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"], name
+    page.screenshot(path=SCREENSHOTS / "site_phone.png")
+    context.close()
+
+
+def test_the_search_finds_a_section_and_leads_to_it(site, browser):
+    context = browser.new_context(viewport=PHONE)
+    page = context.new_page()
+    page.goto(site.as_uri())
+    page.fill("#words", "checkpoint dropout")
+    first = page.locator("#found a").first
+    assert "checkpointing" in first.inner_text()
+    first.click()
+    assert "#" in page.url
+    assert page.evaluate("window.scrollY") > 0
+    page.go_back()
+    page.fill("#words", "no lab says this: xyzzy")
+    assert page.locator("#found li").count() == 0
+    context.close()
