@@ -107,8 +107,9 @@ def _run(args: argparse.Namespace) -> int:
         return 0
     if args.command == "plans":
         from .planner.planned import plan_anew
+        from .widgets.memory_calculator import near_the_start
 
-        plan_anew()
+        plan_anew(also=near_the_start())
         return 0
     if args.command == "chooser":
         from .chooser import write_table

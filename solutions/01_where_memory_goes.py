@@ -495,12 +495,12 @@ for answer in plan_many(recipes):
 # ## 9 · Play
 #
 # The calculator below asks the planner. Turn one knob at a time, and say before you do which tenant will move and whether the peak will be elsewhere afterwards. The lower bar is what the allocator will have reserved; its hatched part is what the planner cannot
-# know. (A change takes a second or a few.)
+# know. (One knob away from where it starts the calculator answers at once; further away the planner takes a few seconds. With the keyboard: Tab reaches a control; in a list, Home and End choose, and Alt + ↓ opens it; the number beside a slider can be typed. JupyterLab keeps the plain arrow keys for itself.)
 #
 # Start with this: *GPT-2 XL with AdamW does not fit into 24 GiB even with batch 1. Which single knob makes it fit, and why is it not checkpointing?* Then: *what is the largest batch?* Compare with reserved, not with allocated.
 
 # %% name="play"
-explore_memory(Recipe("gpt2-xl", batch=2, seq=1024, precision="bf16-amp"))
+explore_memory()
 
 # %% [markdown] name="summary_text"
 # ## 10 · What was said, what was measured

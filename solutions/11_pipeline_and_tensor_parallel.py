@@ -190,11 +190,14 @@ def draw(diaries, title):
     axes = figure.add_subplot()
     begin = min(start for diary in diaries for _, _, start, _ in diary)
     for rank, diary in enumerate(diaries):
-        for what, i, start, end in diary:
-            colour, left = COLOURS[0] if what == "F" else COLOURS[1], 1e3 * (start - begin)
-            axes.barh(f"stage {rank}", 1e3 * (end - start), left=left, color=colour, edgecolor="white")
-            if len(diary) <= 20:  # else there is no room for the number of the micro-batch
-                axes.text(left + 500 * (end - start), rank, i, ha="center", va="center", color="white", fontsize=8)
+        for kind, colour in zip("FB", COLOURS, strict=False):
+            bars = [(1e3 * (start - begin), 1e3 * (end - start)) for what, _, start, end in diary if what == kind]
+            axes.broken_barh(bars, (rank - 0.4, 0.8), facecolor=colour, edgecolor="white")
+        if len(diary) <= 20:  # else there is no room for the number of the micro-batch
+            for _, i, start, end in diary:
+                middle = 1e3 * ((start + end) / 2 - begin)
+                axes.text(middle, rank, i, ha="center", va="center", color="white", fontsize=8)
+    axes.set_yticks(range(len(diaries)), [f"stage {rank}" for rank in range(len(diaries))])
     axes.invert_yaxis()
     axes.set(title=f"{title}: idle {idle(diaries):.1f} % (blue forward, orange backward)", xlabel="milliseconds")
     return figure

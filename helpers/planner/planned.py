@@ -9,7 +9,7 @@ anew, which a change of the planner calls for.
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -28,23 +28,24 @@ def planned(recipes: Sequence[Recipe]) -> list[Plan]:
     Raises:
         RecipeError: one of the recipes makes no sense.
     """
-    kept = dict(_kept())
+    kept = _kept()
     missing = [recipe for recipe in dict.fromkeys(recipes) if recipe not in kept]
     if missing:
-        kept |= zip(missing, plan_many(missing, progress=True), strict=True)
+        kept.update(zip(missing, plan_many(missing, progress=len(missing) > 1), strict=True))
         if KEEP in os.environ:
             _write(kept)
     return [kept[recipe] for recipe in recipes]
 
 
-def plan_anew() -> None:
-    """Make every plan of the table again."""
-    recipes = list(_kept())
+def plan_anew(also: Iterable[Recipe] = ()) -> None:
+    """Make every plan of the table again, and those of `also`."""
+    recipes = list(dict.fromkeys([*_kept(), *also]))
     _write(dict(zip(recipes, plan_many(recipes, progress=True), strict=True)))
 
 
 @cache
 def _kept() -> dict[Recipe, Plan]:
+    """Return the plans of the table; those that are made later join them until the program ends."""
     rows = json.loads(TABLE.read_text(encoding="utf-8")) if TABLE.exists() else []
     return {plan.recipe: plan for plan in map(_from_json, rows)}
 

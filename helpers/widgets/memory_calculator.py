@@ -1,14 +1,14 @@
 """Memory calculator: turn the knobs of a recipe, and see the planner's answer as bars."""
 
-import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from matplotlib.figure import Figure
 
 from ..count import TENANTS
 from ..figures import COLOURS
-from ..planner import Plan, Recipe, plan
+from ..planner import Plan, Recipe
+from ..planner.planned import planned
 from ..units import GiB, human_bytes
 from .explore import explore
 
@@ -20,8 +20,17 @@ OPTIMIZERS: Mapping[str, tuple[str, str]] = {
     "SGD": ("sgd", "foreach"),
 }
 SHOWN_GPUS = {"8 GiB": 8, "16 GiB": 16, "24 GiB": 24, "40 GiB": 40, "80 GiB": 80}
-
-_plan = functools.cache(plan)  # a knob turned back costs nothing
+START = Recipe("gpt2-xl", batch=2, seq=1024, precision="bf16-amp")
+KNOBS: Mapping[str, tuple] = {
+    "model": MODELS,
+    "batch": (1, 2, 4, 8, 16, 32),
+    "tokens": (128, 256, 512, 1024),
+    "precision": ("fp32", "bf16-amp", "bf16"),
+    "optimizer": tuple(OPTIMIZERS),
+    "checkpointing": ("none", "every-2", "every", "sqrt"),
+    "lora_rank": (0, 8, 16, 64),
+}
+_FIELDS = {"tokens": "seq"}  # knobs whose field of a recipe is called otherwise
 
 
 def calculator_figure(answer: Plan) -> Figure:
@@ -50,27 +59,31 @@ def calculator_figure(answer: Plan) -> Figure:
     return figure
 
 
-def explore_memory(recipe: Recipe) -> None:
-    """Show the calculator, starting at `recipe`, which must lie on its knobs."""
-    names = {implementation: name for name, implementation in OPTIMIZERS.items()}
-
-    def draw(
-        model: str, batch: int, tokens: int, precision: str, optimizer: str, checkpointing: str, lora_rank: int
-    ) -> Figure:
-        name, how = OPTIMIZERS[optimizer]
-        changed = {"model": model, "batch": batch, "precision": precision, "optimizer": name, "optimizer_impl": how}
-        changed |= {"checkpointing": checkpointing, "seq": tokens, "lora_rank": lora_rank}
-        targets = ("attention.out_proj", "mlp.0", "mlp.2") if lora_rank and model.startswith("vit") else ()
-        return calculator_figure(_plan(replace(recipe, **changed, lora_targets=targets)))
-
+def explore_memory() -> None:
+    """Show the calculator. Plans one knob away from its start are kept; further away the planner takes seconds."""
     explore(
-        draw,
+        lambda **knobs: calculator_figure(planned([_recipe(**knobs)])[0]),
         alt="Bars of the memory that the planner predicts for a recipe, by tenant, with the sizes of GPUs as lines.",
-        model=(recipe.model, MODELS),
-        batch=(recipe.batch, (1, 2, 4, 8, 16, 32)),
-        tokens=(recipe.seq, (128, 256, 512, 1024)),
-        precision=(recipe.precision, ("fp32", "bf16-amp", "bf16")),
-        optimizer=(names[recipe.optimizer, recipe.optimizer_impl], tuple(OPTIMIZERS)),
-        checkpointing=(recipe.checkpointing, ("none", "every-2", "every", "sqrt")),
-        lora_rank=(recipe.lora_rank, (0, 8, 16, 64)),
+        **{name: (first, KNOBS[name]) for name, first in _first().items()},
     )
+
+
+def near_the_start() -> Iterator[Recipe]:
+    """Yield the recipe that the calculator starts with, and those that differ from it in one knob."""
+    first = _first()
+    yield _recipe(**first)
+    for name, values in KNOBS.items():
+        yield from (_recipe(**first | {name: value}) for value in values if value != first[name])
+
+
+def _first() -> dict[str, object]:
+    names = {implementation: name for name, implementation in OPTIMIZERS.items()}
+    optimizer = names[START.optimizer, START.optimizer_impl]
+    return {name: optimizer if name == "optimizer" else getattr(START, _FIELDS.get(name, name)) for name in KNOBS}
+
+
+def _recipe(model: str, tokens: int, optimizer: str, lora_rank: int, **same: object) -> Recipe:
+    name, how = OPTIMIZERS[optimizer]
+    targets = ("attention.out_proj", "mlp.0", "mlp.2") if lora_rank and model.startswith("vit") else ()
+    lora = {"lora_rank": lora_rank, "lora_targets": targets}
+    return replace(START, model=model, seq=tokens, optimizer=name, optimizer_impl=how, **lora, **same)

@@ -1,5 +1,6 @@
 """A notebook in a real JupyterLab, driven as a reader would: run cells, type, move controls with the keyboard, look."""
 
+import functools
 import re
 import time
 from dataclasses import dataclass
@@ -104,34 +105,45 @@ class LabPage:
         return shown.evaluate_all("boxes => boxes.map(box => box.innerHTML)")
 
     def move(self, control: Control) -> float | None:
-        """Move a control with the keyboard; return the seconds until its picture changed, None: never.
+        """Move a control to an end and back, with the keyboard; return the seconds until its picture changed.
 
-        JupyterLab takes the arrow keys for itself, whatever has the focus. It leaves Home and End, which a list knows,
-        and all keys while one types, so a slider gets a number.
+        None: it changed at neither end. JupyterLab takes the arrow keys for itself, whatever has the focus. It leaves
+        Home and End, which a list knows, and all keys while one types, so a slider gets a number.
         """
         before = self.pictures(control.cell)
         control.box.scroll_into_view_if_needed()
-        began = time.monotonic()
         if control.box.locator("select").count():
             chooser = control.box.locator("select")
-            last = chooser.evaluate("list => list.selectedIndex == list.length - 1")
-            chooser.focus()
-            chooser.press("Home" if last else "End")
+            start = chooser.evaluate("list => list.selectedIndex")
+            sets = [functools.partial(chooser.press, key) for key in ("End", "Home")]
+            back = functools.partial(chooser.select_option, index=start)
         elif control.box.locator(".noUi-handle").count():
             handle, number = control.box.locator(".noUi-handle").first, control.box.locator(".widget-readout")
             least, now, most = (float(handle.get_attribute(f"aria-value{name}")) for name in ("min", "now", "max"))
-            number.focus()
-            self.page.keyboard.press("Control+a")
-            self.page.keyboard.type(f"{most if now < most else least:.0f}")
-            self.page.keyboard.press("Enter")
+            sets = [functools.partial(self._type, number, f"{end:.0f}") for end in (most, least) if end != now]
+            back = functools.partial(self._type, number, f"{now:.0f}")
         else:
-            control.box.locator("input").fill("0.3")
-            control.box.locator("input").press("Enter")
-        while time.monotonic() < began + 20:
-            if self.pictures(control.cell) != before:
-                return time.monotonic() - began
-            self.page.wait_for_timeout(20)
+            field = control.box.locator("input")
+            sets = [functools.partial(self._type, field, number) for number in ("0.3", "7")]
+            back = functools.partial(self._type, field, field.input_value())
+        for set_value in sets:
+            began = time.monotonic()
+            set_value()
+            while time.monotonic() < began + 20:
+                if self.pictures(control.cell) != before:
+                    seconds = time.monotonic() - began
+                    back()
+                    self.page.wait_for_timeout(300)
+                    self.wait(60)
+                    return seconds
+                self.page.wait_for_timeout(20)
         return None
+
+    def _type(self, field: Locator, text: str) -> None:
+        field.focus()
+        self.page.keyboard.press("Control+a")
+        self.page.keyboard.type(text)
+        self.page.keyboard.press("Enter")
 
     def broken_pictures(self) -> list[str]:
         """Return the sources of pictures of ours that the browser could not show; the badge comes from elsewhere."""
@@ -142,15 +154,13 @@ class LabPage:
         )
 
     def screenshot(self, path: Path) -> None:
-        """Save a picture of the whole notebook, in pieces of at most 12,000 pixels."""
+        """Save pictures of the whole notebook: NAME.png, NAME-1.png and so on, of at most 8,000 pixels each."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        self.page.evaluate("document.querySelector('.jp-Notebook .jp-Cell').scrollIntoView()")
-        height = self.page.evaluate(
-            "(c => c.at(-1).getBoundingClientRect().bottom - c[0].getBoundingClientRect().top)"
-            "([...document.querySelectorAll('.jp-Notebook .jp-Cell')])"
-        )
-        size = self.page.viewport_size
-        self.page.set_viewport_size({"width": size["width"], "height": min(int(height) + 150, 12_000)})
-        self.page.wait_for_timeout(500)
-        self.page.screenshot(path=path)
+        scroll = "document.querySelector('.jp-NotebookPanel:not(.lm-mod-hidden) .jp-WindowedPanel-outer')"
+        size, whole = self.page.viewport_size, self.page.evaluate(f"{scroll}.scrollHeight")
+        self.page.set_viewport_size({"width": size["width"], "height": min(whole + 150, 8_000)})
+        for number, top in enumerate(range(0, whole, 7_800)):
+            self.page.evaluate(f"{scroll}.scrollTop = {top}")
+            self.page.wait_for_timeout(500)
+            self.page.screenshot(path=path.with_stem(f"{path.stem}-{number}" if number else path.stem))
         self.page.set_viewport_size(size)
