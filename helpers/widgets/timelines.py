@@ -19,13 +19,12 @@ def timelines_figure(meters: Mapping[str, MemoryMeter], upper: str, lower: str, 
     for axes, name in zip(panels, (upper, lower), strict=True):
         moments = meters[name].timeline
         seconds = (meters[name].ended - meters[name].began) / 1e9 * percent / 100
-        here = max((moment for moment in moments if moment.seconds <= seconds), key=lambda m: m.seconds, default=None)
+        here = next((moment for moment in reversed(moments) if moment.seconds <= seconds), moments[0])
         draw_timeline(axes, moments, TENANTS)
         axes.axvline(1e3 * seconds, color="black", lw=1.5)
-        if here is not None:
-            held = sorted(here.held.items(), key=lambda item: -item[1])
-            most = ", ".join(f"{tenant} {nbytes / MiB:.1f}" for tenant, nbytes in held[:3] if nbytes)
-            axes.set_title(f"{name}: {human_bytes(sum(here.held.values()))} in {here.op}\nMiB: {most}", fontsize=10)
+        held = sorted(here.held.items(), key=lambda item: -item[1])
+        most = ", ".join(f"{tenant} {nbytes / MiB:.1f}" for tenant, nbytes in held[:3] if nbytes)
+        axes.set_title(f"{name}: {human_bytes(sum(here.held.values()))} in {here.op}\nMiB: {most}", fontsize=10)
         named |= dict(zip(*axes.get_legend_handles_labels()[::-1], strict=True))
     figure.legend(named.values(), named.keys(), loc="outside lower center", ncols=4, frameon=False)
     return figure
