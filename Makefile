@@ -38,7 +38,7 @@ lint: $(READY)
 	$(BIN)/python -m helpers build --check
 
 test: lint
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 	$(NBVAL)
 
 # Every solved notebook; `make test` runs the graded exercises and every third lab.

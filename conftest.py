@@ -9,6 +9,15 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # set before torch is imported, and inh
     os.environ["OMP_NUM_THREADS"] = "1"
 
 
+# Files that take minutes go first: one of them at the end would leave the other workers without work.
+LONG = ("test_grade.py", "test_attacks.py", "test_labs.py", "test_planner.py", "test_cli.py", "test_receipts.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the tests of long files in front."""
+    items.sort(key=lambda item: item.path.name not in LONG)
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Let nbval run the graded exercises and every third lab; all of them under WHOLE_LABS."""
     if collection_path.suffix != ".ipynb" or os.environ.get("WHOLE_LABS"):

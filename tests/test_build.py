@@ -249,7 +249,12 @@ def test_readme_lists_every_lab_with_time_and_needs():
 
 def test_one_address_of_the_repository():
     project = tomllib.loads((builder.ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert f"git clone --depth 1 {project['urls']['Repository']}\n" in readme()
+    address = project["urls"]["Repository"]
+    for source in SOURCES:
+        notebook = write(make_notebook(source, solved=False))
+        assert f"git+{address}" in notebook
+        assert f"/github/{address.removeprefix('https://github.com/')}/blob/main/labs/{source.name}.ipynb" in notebook
+    assert set(re.findall(r"training-at-scale/[\w-]+", readme())) <= {address.removeprefix("https://github.com/")}
 
 
 @pytest.mark.slow
