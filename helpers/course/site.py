@@ -12,6 +12,7 @@ from jinja2 import Environment, FileSystemLoader, select_autoescape
 from nbconvert import HTMLExporter
 from nbformat import NotebookNode
 from pygments.formatters import HtmlFormatter
+from traitlets.config import Config
 
 from .readme import card
 from .source import sources
@@ -57,14 +58,12 @@ def _for_reading(notebook: NotebookNode) -> NotebookNode:
         for output in cell.get("outputs", []):
             if "image/png" in output.get("data", {}):
                 output.metadata["image/png"] = {"alt": str(output.data.get("text/plain", ""))}
-                output.data.pop("application/vnd.jupyter.widget-view+json", None)
     return notebook
 
 
 def _body(notebook: NotebookNode) -> str:
-    exporter = HTMLExporter(template_name="basic", exclude_output_prompt=True, exclude_input_prompt=True)
-    for part in (exporter, *(p for p in exporter._preprocessors if hasattr(p, "display_data_priority"))):
-        part.display_data_priority = _SHOWN
+    config = Config({"NbConvertBase": {"display_data_priority": _SHOWN}})
+    exporter = HTMLExporter(config, template_name="basic", exclude_output_prompt=True, exclude_input_prompt=True)
     return exporter.from_notebook_node(notebook)[0]
 
 
