@@ -1,6 +1,8 @@
 """Test processes that run beside each other share the cores: one thread each, or all of them crawl."""
 
 import os
+from collections.abc import Iterator
+from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,13 @@ LONG = ("test_grade.py", "test_attacks.py", "test_labs.py", "test_planner.py", "
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the tests of long files in front."""
     items.sort(key=lambda item: item.path.name not in LONG)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_server() -> Iterator[None]:
+    """Stop the server that processes are forked from: it has imported what the file before this one wanted."""
+    yield
+    forkserver._forkserver._stop()
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -6,6 +6,7 @@ over one pipe, message by message.
 """
 
 import contextlib
+import importlib
 import io
 import json
 import os
@@ -26,6 +27,8 @@ import torch.distributed as dist
 from .device import rank_device, synchronize
 from .memory import MemoryMeter
 
+# What most work imports sooner or later, and slowly: the profiler, with which memory is measured, wants the compiler.
+IMPORTED = ["torch._inductor.config", "torch._dynamo", "torch.distributed.fsdp"]
 Frame = tuple[str, int, str]  # file, line, function: the lines of notebook cells are known to the notebook alone
 
 
@@ -120,6 +123,8 @@ class _Rank:
         device = rank_device()
         if device.type == "cuda":
             torch.cuda.set_device(device)
+        for module in IMPORTED:  # nothing to do where the rank was forked from a server that has done it
+            importlib.import_module(module)
         if self.orders.process_group:
             rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
             store = dist.FileStore(str(Path(self.orders.folder) / "store"), world_size)

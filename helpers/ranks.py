@@ -31,13 +31,12 @@ import torch.distributed as dist
 
 from .figures import in_notebook
 from .fresh_process import CONTEXT, start_process
-from .rank_process import Frame, Orders, main
+from .rank_process import IMPORTED, Frame, Orders, main
 from .units import human_bytes
 
 START_LIMIT = 120.0  # seconds for processes to start and to find each other, on a slow machine
 GRACE = 1.0  # seconds for the other ranks to say where they stand when one has failed
-# What the server imports once for all ranks; the profiler, with which memory is measured, wants the compiler.
-PRELOADED = [main.__module__, "torch._inductor.config", "torch._dynamo", "torch.distributed.fsdp"]
+PRELOADED = [main.__module__, *IMPORTED]  # what the server imports once for all ranks
 LOOPBACK = {"linux": "lo", "darwin": "lo0"}
 _HERE = str(Path(__file__).parent)
 

@@ -128,6 +128,7 @@ def test_a_meter_comes_back_with_its_figures_and_without_its_model():
 def test_an_exception_shows_the_ranks_own_traceback():
     def deep(rank):
         if rank == 1:
+            time.sleep(0.5)  # by then rank 0 waits
             raise ValueError("rank one does not like this")
 
     def work():
