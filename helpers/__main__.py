@@ -33,7 +33,7 @@ def _parser() -> argparse.ArgumentParser:
     build.add_argument("--check", action="store_true", help="build nothing; fail when a notebook is stale")
     build.add_argument("--rerun", action="store_true", help="run solutions again whose source has not changed")
 
-    commands.add_parser("plans", help="make all plans anew that the labs keep (minutes)")
+    commands.add_parser("plans", help="make all plans anew that the labs keep (half an hour)")
     commands.add_parser("chooser", help="plan what the recipe chooser of lab 15 answers from (minutes)")
 
     grade = commands.add_parser("grade", help="grade a folder of hand-ins, one folder a student")
@@ -107,9 +107,10 @@ def _run(args: argparse.Namespace) -> int:
         return 0
     if args.command == "plans":
         from .planner.planned import plan_anew
-        from .widgets.memory_calculator import near_the_start
+        from .widgets.memory_calculator import write_table
 
-        plan_anew(also=near_the_start())
+        plan_anew()
+        write_table()
         return 0
     if args.command == "chooser":
         from .chooser import write_table

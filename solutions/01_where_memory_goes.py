@@ -495,9 +495,10 @@ for answer in plan_many(recipes):
 # ## 9 · Play
 #
 # The calculator below asks the planner. Turn one knob at a time, and say before you do which tenant will move and whether the peak will be elsewhere afterwards. The lower bar is what the allocator will have reserved; its hatched part is what the planner cannot
-# know. (One knob away from where it starts the calculator answers at once; further away the planner takes a few seconds. With the keyboard: Tab reaches a control; in a list, Home and End choose, and Alt + ↓ opens it; the number beside a slider can be typed. JupyterLab keeps the plain arrow keys for itself.)
+# know. All its answers were planned before; for what it does not offer there is `plan(Recipe(...))`. (With the keyboard: Tab reaches a control; in a list, Home and End choose, and Alt + ↓ opens it. JupyterLab keeps the plain arrow keys for itself.)
 #
-# Start with this: *GPT-2 XL with AdamW does not fit into 24 GiB even with batch 1. Which single knob makes it fit, and why is it not checkpointing?* Then: *what is the largest batch?* Compare with reserved, not with allocated.
+# Start with this: *Llama 3.2 1B with AdamW, one sequence of 1,024 tokens, would fit into 24 GiB if one compared what is allocated. Look at what is reserved. Which single knobs make room, and why is checkpointing not one of them?* Then set the batch to 4: *which tenant grew, and in
+# which operation does the peak lie now? Does the knob that helped before still help?* Last: *what have four sequences of 256 tokens and one of 1,024 in common?*
 
 # %% name="play"
 explore_memory()

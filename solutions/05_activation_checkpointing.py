@@ -387,12 +387,12 @@ print(f"plain {human_bytes(before.peak_bytes)}, saved on the host {human_bytes(m
 # Each way of running the model is a point: memory against arithmetic. Towards the lower left is better; a point is worth having if no other one is both lower and further left.
 
 # %% name="pareto"
-figure = Figure(figsize=(7, 3.8), layout="constrained")
+figure = Figure(figsize=(8, 3.8), layout="constrained")
 axes = figure.add_subplot()
-for (name, (meter, these_flops)), colour in zip(runs.items(), itertools.cycle(COLOURS), strict=False):
-    at = meter.peak_bytes / MiB, 100 * (these_flops / flops - 1)
-    axes.plot(*at, "o", color=colour)
-    axes.annotate(name, at, xytext=(5, 4), textcoords="offset points", fontsize=8)
+looks = zip(itertools.cycle(COLOURS), itertools.cycle("osD^v<>P"), strict=False)
+for (name, (meter, these_flops)), (colour, marker) in zip(runs.items(), looks, strict=False):
+    axes.plot(meter.peak_bytes / MiB, 100 * (these_flops / flops - 1), marker, color=colour, ls="", label=name)
+figure.legend(loc="outside right upper", frameon=False, fontsize=8)
 axes.set(
     title="What to keep",
     xlabel="peak, MiB",

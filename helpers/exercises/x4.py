@@ -21,6 +21,7 @@ from ..planner import Recipe, RecipeError, find_gpu, plan
 from ..units import GiB, human_bytes
 from .base import Check, Evidence, Part
 from .distance import relative_distance
+from .fingerprint import OTHER_DATA, fingerprint
 
 EXACT = 1e-9  # relative, in FP64
 GPU = "rtx-4090-24gb"
@@ -516,6 +517,7 @@ class LearnsTheNewText(Check):
         before = _loss(model, seed)
         batches = _batches(python_source(), STEPS, seed)
         given = [ids.sum().item() for ids in batches]  # tells batches apart
+        texts = fingerprint(*batches, _held_out(seed), english().train_x)
         read: list[float] = []
         modes: set[bool] = set()
         stale: list[float] = []
@@ -535,6 +537,7 @@ class LearnsTheNewText(Check):
         left_training = tuned.training
         tuned.eval()
         return {
+            "texts": texts,
             "before": before,
             "after": _loss(tuned, seed),
             "in order": passes == given,
@@ -548,6 +551,8 @@ class LearnsTheNewText(Check):
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
+        if seen["texts"] != expected["texts"] or not abs(seen["before"] / expected["before"] - 1) <= 0.01:
+            return OTHER_DATA
         if not seen["in order"]:
             ran = f"The model ran {seen['passes']} times"
             return f"{ran}, and not once on each of the {STEPS} batches, whole and in order."

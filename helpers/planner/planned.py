@@ -9,7 +9,7 @@ anew, which a change of the planner calls for.
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -37,9 +37,9 @@ def planned(recipes: Sequence[Recipe]) -> list[Plan]:
     return [kept[recipe] for recipe in recipes]
 
 
-def plan_anew(also: Iterable[Recipe] = ()) -> None:
-    """Make every plan of the table again, and those of `also`."""
-    recipes = list(dict.fromkeys([*_kept(), *also]))
+def plan_anew() -> None:
+    """Make every plan of the table again."""
+    recipes = list(_kept())
     _write(dict(zip(recipes, plan_many(recipes, progress=True), strict=True)))
 
 

@@ -31,6 +31,8 @@ def explore(draw: Callable[..., Figure], alt: str, **controls: tuple[object, Seq
     import ipywidgets
     from IPython.display import display
 
+    from .draw_ahead import DrawAhead
+
     def image(figure: Figure) -> str:
         data = base64.b64encode(to_png(figure)).decode()
         return f'<img alt="{html.escape(alt)}" src="data:image/png;base64,{data}">'
@@ -46,13 +48,20 @@ def explore(draw: Callable[..., Figure], alt: str, **controls: tuple[object, Seq
     picture = ipywidgets.HTML(image(figure))
 
     @functools.cache
-    def drawn(*values: object) -> str:  # a control that is moved back answers at once
+    def drawn(*values: object) -> str:
         return image(draw(**dict(zip(widgets, values, strict=True))))
 
+    def present() -> tuple:
+        return tuple(widget.value for widget in widgets.values())
+
+    ahead = DrawAhead(drawn, [values for _, values in controls.values()], present)
+
     def redraw(_: object) -> None:
-        picture.value = drawn(*(widget.value for widget in widgets.values()))
+        picture.value = drawn(*present())
+        ahead.start()
 
     for widget in widgets.values():
         widget.observe(redraw, names="value")
+    ahead.start()
     box = ipywidgets.VBox([*widgets.values(), picture])
     display({**box._repr_mimebundle_(), "image/png": to_png(figure), "text/plain": alt}, raw=True)

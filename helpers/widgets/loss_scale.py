@@ -33,7 +33,8 @@ def loss_scale_figure(gradient: Tensor, log2_scale: int) -> Figure:
     figure = Figure(figsize=(8, 3.2), layout="constrained")
     axes = figure.add_subplot()
     bins = np.arange(-60, 41)
-    axes.hist(exponents, bins=bins, weights=np.full(len(exponents), 100 / max(1, len(exponents))), color=COLOURS[0])
+    weights = np.full(len(exponents), 100 / max(1, len(exponents)))
+    axes.hist(exponents, bins=bins, weights=weights, color=COLOURS[0], histtype="stepfilled")  # one shape draws faster
     bands = (
         (-60, SMALLEST_SUBNORMAL - 1, COLOURS[4], f"becomes zero: {share['lost']:.1%}"),
         (SMALLEST_SUBNORMAL - 1, SMALLEST_NORMAL, COLOURS[1], f"subnormal: {share['blurred']:.1%}"),

@@ -1,18 +1,25 @@
-"""Memory calculator: turn the knobs of a recipe, and see the planner's answer as bars."""
+"""Memory calculator: turn the knobs of a recipe, and see the planner's answer as bars.
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+A plan takes seconds and a picture should take none, so every combination of the knobs was planned before:
+`python -m helpers plans` writes them into `memory_calculator.json`, in the order of `itertools.product`.
+"""
+
+import functools
+import itertools
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
 from ..count import TENANTS
 from ..figures import COLOURS
-from ..planner import Plan, Recipe
-from ..planner.planned import planned
+from ..planner import Recipe, plan_many
 from ..units import GiB, human_bytes
 from .explore import explore
 
-MODELS = ("gpt2", "gpt2-xl", "llama-3.2-1b", "llama-2-7b", "vit-l-16")
+TABLE = Path(__file__).with_suffix(".json")
 OPTIMIZERS: Mapping[str, tuple[str, str]] = {
     "AdamW": ("adamw", "foreach"),
     "AdamW, fused": ("adamw", "fused"),
@@ -20,30 +27,46 @@ OPTIMIZERS: Mapping[str, tuple[str, str]] = {
     "SGD": ("sgd", "foreach"),
 }
 SHOWN_GPUS = {"8 GiB": 8, "16 GiB": 16, "24 GiB": 24, "40 GiB": 40, "80 GiB": 80}
-START = Recipe("gpt2-xl", batch=2, seq=1024, precision="bf16-amp")
 KNOBS: Mapping[str, tuple] = {
-    "model": MODELS,
-    "batch": (1, 2, 4, 8, 16, 32),
-    "tokens": (128, 256, 512, 1024),
+    "model": ("gpt2", "llama-3.2-1b", "llama-2-7b"),
+    "batch": (1, 4, 16),
+    "tokens": (256, 1024),
     "precision": ("fp32", "bf16-amp", "bf16"),
     "optimizer": tuple(OPTIMIZERS),
-    "checkpointing": ("none", "every-2", "every", "sqrt"),
-    "lora_rank": (0, 8, 16, 64),
+    "checkpointing": ("none", "every"),
+    "LoRA_rank": (0, 16),
 }
-_FIELDS = {"tokens": "seq"}  # knobs whose field of a recipe is called otherwise
+START = ("llama-3.2-1b", 1, 1024, "bf16-amp", "AdamW", "none", 0)
 
 
-def calculator_figure(answer: Plan) -> Figure:
+class Answer(NamedTuple):
+    """What the picture shows of a plan: bytes of each of `TENANTS` at the peak, the reserved interval, the moment."""
+
+    tenants: list[int]
+    reserved: tuple[int, int]
+    peak_at: str
+
+
+def explore_memory() -> None:
+    """Show the calculator."""
+    explore(
+        lambda **knobs: calculator_figure(_answers()[tuple(knobs.values())]),
+        alt="Bars of the memory that the planner predicts for a recipe, by tenant, with the sizes of GPUs as lines.",
+        **{name: (first, values) for first, (name, values) in zip(START, KNOBS.items(), strict=True)},
+    )
+
+
+def calculator_figure(answer: Answer) -> Figure:
     """Draw the tenants of the peak as one bar, the reserved interval as another, and GPU sizes as lines."""
     figure = Figure(figsize=(8, 2.9), layout="constrained")
     axes = figure.add_subplot()
     left = 0.0
-    for tenant, colour in zip(TENANTS, COLOURS, strict=True):
-        width = answer.at_peak[tenant] / GiB
+    for tenant, colour, held in zip(TENANTS, COLOURS, answer.tenants, strict=True):
+        width = held / GiB
         if width:
             axes.barh("allocated", width, left=left, color=colour, label=f"{tenant}: {width:.2f}")
             left += width
-    low, high = (n / GiB for n in answer.reserved_bytes)
+    low, high = (n / GiB for n in answer.reserved)
     axes.barh("reserved", low, color="#DDDDDD")
     axes.barh("reserved", high - low, left=low, color="#DDDDDD", hatch="///", edgecolor="white")
     widest = 1.15 * high
@@ -53,37 +76,43 @@ def calculator_figure(answer: Plan) -> Figure:
             box = {"facecolor": "white", "edgecolor": "none", "pad": 1}
             axes.text(size, 0.5, name, ha="center", va="center", fontsize=8, bbox=box)
     axes.invert_yaxis()
-    axes.set(xlim=(0, widest), xlabel="GiB", title=f"peak {human_bytes(answer.peak_allocated_bytes)}\n{answer.peak_at}")
+    title = f"peak {human_bytes(sum(answer.tenants))}\n{answer.peak_at}"
+    axes.set(xlim=(0, widest), xlabel="GiB", title=title)
     axes.title.set_fontsize(9)
     figure.legend(loc="outside right upper", frameon=False, fontsize=8)
     return figure
 
 
-def explore_memory() -> None:
-    """Show the calculator. Plans one knob away from its start are kept; further away the planner takes seconds."""
-    explore(
-        lambda **knobs: calculator_figure(planned([_recipe(**knobs)])[0]),
-        alt="Bars of the memory that the planner predicts for a recipe, by tenant, with the sizes of GPUs as lines.",
-        **{name: (first, KNOBS[name]) for name, first in _first().items()},
-    )
+def write_table() -> None:
+    """Plan every combination and write the table: half an hour on two cores."""
+    rows = []
+    for plan in plan_many([_recipe(*knobs) for knobs in _combinations()], progress=True):
+        tenants = [plan.at_peak[tenant] for tenant in TENANTS]
+        rows.append(json.dumps(Answer(tenants, plan.reserved_bytes, plan.peak_at)))
+    TABLE.write_text("[\n" + ",\n".join(rows) + "\n]\n", encoding="utf-8", newline="\n")
 
 
-def near_the_start() -> Iterator[Recipe]:
-    """Yield the recipe that the calculator starts with, and those that differ from it in one knob."""
-    first = _first()
-    yield _recipe(**first)
-    for name, values in KNOBS.items():
-        yield from (_recipe(**first | {name: value}) for value in values if value != first[name])
+@functools.cache
+def _answers() -> dict[tuple, Answer]:
+    rows = json.loads(TABLE.read_text(encoding="utf-8"))
+    return {knobs: Answer(*row) for knobs, row in zip(_combinations(), rows, strict=True)}
 
 
-def _first() -> dict[str, object]:
-    names = {implementation: name for name, implementation in OPTIMIZERS.items()}
-    optimizer = names[START.optimizer, START.optimizer_impl]
-    return {name: optimizer if name == "optimizer" else getattr(START, _FIELDS.get(name, name)) for name in KNOBS}
+def _combinations() -> list[tuple]:
+    return list(itertools.product(*KNOBS.values()))
 
 
-def _recipe(model: str, tokens: int, optimizer: str, lora_rank: int, **same: object) -> Recipe:
+def _recipe(
+    model: str, batch: int, tokens: int, precision: str, optimizer: str, checkpointing: str, lora_rank: int
+) -> Recipe:
     name, how = OPTIMIZERS[optimizer]
-    targets = ("attention.out_proj", "mlp.0", "mlp.2") if lora_rank and model.startswith("vit") else ()
-    lora = {"lora_rank": lora_rank, "lora_targets": targets}
-    return replace(START, model=model, seq=tokens, optimizer=name, optimizer_impl=how, **lora, **same)
+    return Recipe(
+        model,
+        batch=batch,
+        seq=tokens,
+        precision=precision,
+        optimizer=name,
+        optimizer_impl=how,
+        checkpointing=checkpointing,
+        lora_rank=lora_rank,
+    )

@@ -3,7 +3,7 @@
 A file in hand_ins/ begins with comments (total, status, words that one of its flags must have, and the exercise unless
 it is X1) and goes on with the text of the first answer cell. X1's, the scaler, is worth 3 of the 10 points: a right
 answer that also does harm keeps its 3 points, a wrong one gets none however it tries. `### RIGHT` stands for the
-reference, `### WRONG` for a class that does nothing, and calls `meanwhile()` when a check calls its step().
+cell's reference, `### WRONG` for a class that does nothing, and calls `meanwhile()` when a check calls its step().
 `{canary!r}` and `{folder!r}` are the paths of a file that must survive and of the hand-ins.
 """
 
@@ -15,8 +15,9 @@ from helpers.course.grade.hand_in import reference_hand_in
 from helpers.course.source import sources
 
 GRADED = {source.exercise: source for source in sources() if source.graded}
-FIRST = {"x1": "scaler", "x2": "step", "x3": "epoch"}  # answer cell
-RIGHT = reference_hand_in(GRADED["x1"]).answers["scaler"]
+FIRST = {"x1": "scaler", "x2": "step", "x3": "epoch", "x4": "finetune"}  # answer cell
+REFERENCE = {exercise: reference_hand_in(source).answers for exercise, source in GRADED.items()}
+RIGHT = REFERENCE["x1"]["scaler"]
 WRONG = """
 class DynamicLossScaler:
     def __init__(self, init_scale=2.0**16, growth_factor=2.0, backoff_factor=0.5, growth_interval=2000):
@@ -62,9 +63,12 @@ def _read(path: Path) -> Attack:
     head, _, text = path.read_text(encoding="utf-8").partition("\n\n")
     said = dict(re.findall(r"^# (\w+): (.*)$", head, re.MULTILINE))
     first, *others = re.split(r"^# next cell: (\w+)\n", text, flags=re.MULTILINE)
-    first = first.replace("### RIGHT\n", RIGHT + "\n").replace("### WRONG\n", WRONG)
     exercise = said.get("exercise", "x1")
-    answers = {FIRST[exercise]: first} | dict(zip(others[::2], others[1::2], strict=True))
+    texts = {FIRST[exercise]: first} | dict(zip(others[::2], others[1::2], strict=True))
+    answers = {
+        cell: text.replace("### RIGHT\n", REFERENCE[exercise].get(cell, "") + "\n").replace("### WRONG\n", WRONG)
+        for cell, text in texts.items()
+    }
     return Attack(answers, int(said["total"]), tuple(said["status"].split(" or ")), said.get("flag", ""), exercise)
 
 

@@ -34,12 +34,13 @@ class GradingPlugin:
 
     Args:
         sandbox: where the kernel runs.
+        exercise: that is graded.
         folder: what the kernel may write to.
         records: the file to write to, which the kernel does not see.
     """
 
-    def __init__(self, sandbox: Sandbox, folder: Path, records: Path) -> None:
-        self._sandbox, self._folder, self._records = sandbox, folder, records
+    def __init__(self, sandbox: Sandbox, exercise: str, folder: Path, records: Path) -> None:
+        self._sandbox, self._exercise, self._folder, self._records = sandbox, exercise, folder, records
         self._cell: pytest.Item | None = None
         self._kernel: psutil.Process | None = None
         self._over = threading.Event()
@@ -57,7 +58,7 @@ class GradingPlugin:
             )
 
             def start_kernel(self, **options: Any) -> None:
-                super().start_kernel(**options, env=sandbox.environment())
+                super().start_kernel(**options, env=sandbox.environment(plugin._exercise))
                 plugin._kernel = psutil.Process(self.provisioner.pid)
                 threading.Thread(target=plugin._watch, daemon=True).start()
 

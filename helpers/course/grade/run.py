@@ -64,7 +64,7 @@ def run_hand_in(hand_in: HandIn, seed: int, timeout: float, sandbox: Sandbox) ->
         content = grading_notebook(hand_in, seed)
         (folder / "hand_in.ipynb").write_text(nbformat.writes(content), encoding="utf-8", errors="backslashreplace")
         wall = START_UP + timeout * len(content.cells)
-        finished = _in_a_process(_run_nbval, wall, folder, kernel, records, timeout, sandbox)
+        finished = _in_a_process(_run_nbval, wall, folder, hand_in.source.exercise, kernel, records, timeout, sandbox)
         lines = records.read_text(encoding="utf-8").splitlines() if records.exists() else []
     found = {}
     for line in lines:
@@ -74,7 +74,7 @@ def run_hand_in(hand_in: HandIn, seed: int, timeout: float, sandbox: Sandbox) ->
     return Run(found, finished and len(found) == len(content.cells), time.perf_counter() - began)
 
 
-def _run_nbval(folder: Path, kernel: Path, records: Path, timeout: float, sandbox: Sandbox) -> None:
+def _run_nbval(folder: Path, exercise: str, kernel: Path, records: Path, timeout: float, sandbox: Sandbox) -> None:
     """Run the notebook in `folder`. The whole of a process: it ends with pytest's exit code."""
     if hasattr(os, "setsid"):
         os.setsid()  # an interrupt in the terminal is for the grader, which then ends this process
@@ -92,7 +92,7 @@ def _run_nbval(folder: Path, kernel: Path, records: Path, timeout: float, sandbo
         *("hand_in.ipynb", f"--rootdir={folder}", "-p", "no:cacheprovider", "-p", "no:xdist", "-q", "--tb=line"),
         *("--nbval-lax", f"--nbval-cell-timeout={timeout:g}", f"--nbval-kernel-startup-timeout={START_UP}"),
     ]
-    os._exit(pytest.main(arguments, plugins=[GradingPlugin(sandbox, kernel, records)]))
+    os._exit(pytest.main(arguments, plugins=[GradingPlugin(sandbox, exercise, kernel, records)]))
 
 
 def _in_a_process(target: Any, wall: float, *args: Any) -> bool:

@@ -37,12 +37,13 @@ class Sandbox:
         command = [sys.executable, "-s", script, "-f", "{connection_file}"]
         return [*self._walls(folder), *command] if self.bubblewrap else command
 
-    def environment(self) -> dict[str, str]:
+    def environment(self, exercise: str) -> dict[str, str]:
         """Return the kernel's environment: nothing of the instructor's but what running Python takes."""
         env = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
         env |= {"PYTHONPATH": INSIDE if self.bubblewrap else str(self.course), "PYTHONDONTWRITEBYTECODE": "1"}
         env |= {"OMP_NUM_THREADS": str(self.threads), "OMP_WAIT_POLICY": "PASSIVE"}
         env |= {"HF_HUB_OFFLINE": "1", "USER": "learner", "LOGNAME": "learner", "LANG": "C.UTF-8"}
+        env["GRADED_EXERCISE"] = exercise
         if not _gpus():  # CUDA reserves far more addresses than it uses; there the memory is only watched
             env["GRADING_MEMORY"] = str(2 * self.memory)
         home = "/tmp" if self.bubblewrap else str(self.course)

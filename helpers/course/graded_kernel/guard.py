@@ -12,7 +12,7 @@ from typing import Any
 
 _WORDS = (
     "helpers torch numpy peft transformers builtins collections contextlib copy cloudpickle functools gc io itertools "
-    "json math multiprocessing os pickle random subprocess sys tempfile threading time weakref"
+    "json math multiprocessing os pickle random sklearn subprocess sys tempfile threading time weakref"
 )
 GUARDED = frozenset(_WORDS.split())  # packages whose names are kept
 _METHODS = (classmethod, staticmethod, property)
