@@ -37,7 +37,7 @@ def test_answers_are_what_the_planner_says():
 
 
 def test_the_table_is_written_in_the_order_in_which_it_is_read(tmp_path, monkeypatch):
-    knobs = {"model": ("small-gpt",), "batch": (1, 2), "tokens": (16, 32)}
+    knobs = {"model": ("small-gpt",), "batch": (1, 8), "tokens": (32, 128)}
     one = {"precision": ("fp32",), "optimizer": ("SGD",), "checkpointing": ("none",), "LoRA_rank": (0,)}
     monkeypatch.setattr(calculator, "KNOBS", knobs | one)
     monkeypatch.setattr(calculator, "TABLE", tmp_path / "table.json")
@@ -45,7 +45,7 @@ def test_the_table_is_written_in_the_order_in_which_it_is_read(tmp_path, monkeyp
     calculator.write_table()
     answers = calculator._answers()
     calculator._answers.cache_clear()
-    assert [knobs[1:3] for knobs in answers] == [(1, 16), (1, 32), (2, 16), (2, 32)]
+    assert [knobs[1:3] for knobs in answers] == [(1, 32), (1, 128), (8, 32), (8, 128)]
     sizes = [sum(answer.tenants) for answer in answers.values()]
     assert sizes[0] < sizes[1] < sizes[3]
 
