@@ -1,6 +1,8 @@
 """Hostile hand-ins: right grade, right status, and nobody else pays."""
 
+import csv
 import os
+import sys
 
 from helpers.course.build import make_notebook, write
 from helpers.course.grade import grade
@@ -12,8 +14,18 @@ import pytest
 from .attacks import ATTACKS, GRADED, RIGHT, Attack
 
 TIMEOUT = 60.0  # of one cell; a right scaler takes two seconds on a quiet machine
-SAMPLED = 8  # one in so many runs in `make test`; all run in CI and in `make test-all`
+SAMPLED = 6  # one in so many runs in `make test`; all of them in `make attacks` and `make test-all`
 HONEST = Attack({"scaler": RIGHT}, 3, ("graded",), "")
+
+
+WITHOUT_WALLS = (  # what limits and the end of a whole process tree have to hold alone
+    "hangs_at_once",
+    "sleeps_and_ignores_signals",
+    "takes_all_memory_at_once",
+    "a_bomb_of_threads",
+    "leaves_a_process_behind",
+    "leaves_a_daemon_behind",
+)
 
 
 def hand_in(folder, answers, source):
@@ -39,6 +51,27 @@ def test_attacks_get_what_they_earn(tmp_path, monkeypatch):
         hand_in(hand_ins / name, texts, GRADED[one.exercise])
     before = {path: path.read_bytes() for path in hand_ins.rglob("*.ipynb")}
     results = grade(hand_ins, tmp_path / "grades", seed=5, jobs=2, timeout=TIMEOUT)
+    assert_earned(chosen, results)
+    assert canary.read_text() == "sings"
+    assert {path: path.read_bytes() for path in hand_ins.rglob("*") if path.is_file()} == before
+    assert not left_behind()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="limits and process trees of POSIX")
+def test_without_a_sandbox_limits_hold_and_the_gradebook_says_untrusted(tmp_path, monkeypatch):
+    monkeypatch.setattr("helpers.course.grade.find_bubblewrap", lambda: None)
+    chosen = {name: ATTACKS[name] for name in WITHOUT_WALLS} | {"an honest one, last of all": HONEST}
+    for name, one in chosen.items():
+        hand_in(tmp_path / "hand-ins" / name, one.answers, GRADED[one.exercise])
+    results = grade(tmp_path / "hand-ins", tmp_path / "grades", seed=5, jobs=2, timeout=TIMEOUT / 2)
+    assert_earned(chosen, results)
+    with open(tmp_path / "grades" / "gradebook.csv", encoding="utf-8-sig", newline="") as book:
+        assert {row["sandbox"] for row in csv.DictReader(book)} == {"no: untrusted"}
+    assert not left_behind()
+
+
+def assert_earned(chosen, results):
     found = {(result.student, result.exercise): result for result in results}
     wrong = []
     for name, one in chosen.items():
@@ -47,6 +80,8 @@ def test_attacks_get_what_they_earn(tmp_path, monkeypatch):
             words = [verdict.diagnosis for verdict in got.verdicts][:3]
             wrong.append(f"{name}: {got.total}, {got.status} ({got.reason}), flags {got.flags}; {words}")
     assert not wrong, "\n".join(wrong)
-    assert canary.read_text() == "sings"
-    assert {path: path.read_bytes() for path in hand_ins.rglob("*") if path.is_file()} == before
-    assert not [p for p in psutil.process_iter(["cmdline"]) if "4711" in (p.info["cmdline"] or [])]
+
+
+def left_behind():
+    """Processes that the attacks started and that should be gone: they have the environment of a hand-in."""
+    return [p for p in psutil.process_iter(["environ"]) if "GRADED_EXERCISE" in (p.info["environ"] or {})]

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from xml.etree import ElementTree
@@ -82,6 +83,9 @@ def test_the_gradebook_has_every_point_and_where_it_came_from():
     assert (first["total"], first["max"], first["x1.scale_grows"], first["x1.steps_in_a_row"]) == ("9", "10", "0", "1")
     assert first["flags"] == "touches sys.modules; answers in two cells"
     assert (first["seed"], first["seconds"], first["course version"]) == ("11", "12.3", "1.2+abc")
+    assert first["sandbox"] == "yes"
+    (alone,) = rows_of(gradebook([result()], replace(CONDITIONS, sandbox=False)))
+    assert "untrusted" in alone["sandbox"]
     assert (second["status"], second["reason"]) == ("missing", "03_x1_amp_cnn.ipynb was not handed in; no notebook.")
 
 

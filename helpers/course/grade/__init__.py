@@ -5,8 +5,8 @@ evidence out here, beside the evidence of the reference run with the same fresh 
 """
 
 import fnmatch
-import os
 import tempfile
+from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 from pathlib import Path
 
@@ -116,9 +116,8 @@ def grade(
             if bubblewrap is None:
                 console.print(NO_SANDBOX, soft_wrap=True)
             report = Report(out, conditions, len(hand_ins), people)
-            threads = max(1, (os.cpu_count() or 1) // jobs)
             with tempfile.TemporaryDirectory(prefix="course-", ignore_cleanup_errors=True) as copy:
-                sandbox = Sandbox(probes_only(Path(copy)), bubblewrap, MEMORY, threads)
+                sandbox = Sandbox(probes_only(Path(copy)), bubblewrap, MEMORY)
                 results = _results(hand_ins, store, report, jobs, regrade, sandbox, console)
     except (RosterError, StoreError) as error:
         raise GradeError(str(error)) from None
@@ -169,10 +168,14 @@ def _results(
             return not_run(hand_in), False
 
     pool = ThreadPoolExecutor(jobs)
+    references: dict[str, Future[dict[str, dict[str, Evidence]]]] = {}
     futures: dict[Future[tuple[Result, bool]], int] = {}
     try:
         needed = {hand_ins[i].source.name: hand_ins[i].source for i in to_run}
-        expected = {name: _expected(source, conditions, sandbox) for name, source in needed.items()}
+        references = {name: pool.submit(_expected, source, conditions, sandbox) for name, source in needed.items()}
+        if references:
+            console.print("The reference answers run first: about a minute.")
+        expected = {name: future.result() for name, future in references.items()}
         with Live(console, len(hand_ins) - len(to_run), len(hand_ins)) as live:
             futures = {pool.submit(one, hand_ins[i]): i for i in to_run}
             for future in as_completed(futures):
@@ -184,7 +187,7 @@ def _results(
                 report.update([r for r in results if r], result.student)
                 live.end(result)
     except BaseException as error:
-        _stop(pool, futures)
+        _stop(pool, [*references.values(), *futures])
         if isinstance(error, KeyboardInterrupt):
             done = [r for r in results if r]
             report.write(done)
@@ -199,7 +202,7 @@ def _results(
     return found
 
 
-def _stop(pool: ThreadPoolExecutor, futures: dict[Future[tuple[Result, bool]], int]) -> None:
+def _stop(pool: ThreadPoolExecutor, futures: Iterable[Future]) -> None:
     """End what runs, without waiting for hand-ins to come to their end. Their results are not kept."""
     pool.shutdown(wait=False, cancel_futures=True)
     while wait(futures, timeout=0.2).not_done:

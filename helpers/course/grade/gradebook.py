@@ -8,9 +8,10 @@ from .sheet import sheet
 
 
 def gradebook(results: Iterable[Result], conditions: Conditions) -> str:
-    """Return the gradebook as CSV: status, points, each check's points, flags, seed, seconds, version, reason."""
+    """Return the gradebook as CSV: what each hand-in got, check by check, why, and under which conditions."""
     results = list(results)
     checks = list(dict.fromkeys(f"{r.exercise}.{v.check}" for r in results for v in r.verdicts))
+    trust = "yes" if conditions.sandbox else "no: untrusted"
     rows: list[list[str | float | None]] = [
         [
             "student",
@@ -23,6 +24,7 @@ def gradebook(results: Iterable[Result], conditions: Conditions) -> str:
             "seed",
             "seconds",
             "course version",
+            "sandbox",
             "reason",
         ]
     ]
@@ -32,7 +34,7 @@ def gradebook(results: Iterable[Result], conditions: Conditions) -> str:
             [
                 *(r.student, r.exercise, r.status, r.total, r.maximum),
                 *(points.get(check) for check in checks),
-                *("; ".join(r.flags), conditions.seed, round(r.seconds, 1), conditions.course, r.reason),
+                *("; ".join(r.flags), conditions.seed, round(r.seconds, 1), conditions.course, trust, r.reason),
             ]
         )
     return sheet(rows)

@@ -23,6 +23,7 @@ from jupyter_client import KernelManager
 from jupyter_client.kernelspec import KernelSpec
 
 from ..graded_kernel.mime import MIME
+from .descendants import end_descendants
 from .sandbox import Sandbox
 
 MOST_PROCESSES = 100  # of one hand-in; the two-rank exercise takes ten
@@ -84,13 +85,14 @@ class GradingPlugin:
 
     def _leave(self) -> None:
         self._kill()
+        end_descendants(psutil.Process())
         os._exit(pytest.ExitCode.INTERRUPTED)
 
     def _problem(self) -> str | None:
         try:
             if self._kernel.status() == psutil.STATUS_ZOMBIE:
                 return "the kernel died"
-            family = [self._kernel, *self._kernel.children(recursive=True)]
+            family = psutil.Process().children(recursive=True)  # the kernel, its own, and adopted orphans
             if len(family) > MOST_PROCESSES:
                 return f"more than {MOST_PROCESSES} processes were started"
             used = 0

@@ -15,6 +15,7 @@ import psutil
 from ...fresh_process import start_process
 from ..graded_kernel.processes import adopt_orphans, die_with_parent
 from .collect import HandIn, grading_notebook
+from .descendants import end_descendants
 from .sandbox import Sandbox
 
 START_UP = 90  # seconds for the kernel to start, beside what the cells may take
@@ -92,7 +93,9 @@ def _run_nbval(folder: Path, exercise: str, kernel: Path, records: Path, timeout
         *("hand_in.ipynb", f"--rootdir={folder}", "-p", "no:cacheprovider", "-p", "no:xdist", "-q", "--tb=line"),
         *("--nbval-lax", f"--nbval-cell-timeout={timeout:g}", f"--nbval-kernel-startup-timeout={START_UP}"),
     ]
-    os._exit(pytest.main(arguments, plugins=[GradingPlugin(sandbox, exercise, kernel, records)]))
+    code = pytest.main(arguments, plugins=[GradingPlugin(sandbox, exercise, kernel, records)])
+    end_descendants(psutil.Process())  # without a sandbox they outlive the kernel; adopted, they can still be found
+    os._exit(code)
 
 
 def _in_a_process(target: Any, wall: float, *args: Any) -> bool:
@@ -107,23 +110,9 @@ def _in_a_process(target: Any, wall: float, *args: Any) -> bool:
 
 
 def _end(pid: int) -> None:
-    """Kill a process and all that descends from it, until there is none."""
+    """Kill a process and all that descends from it."""
     with contextlib.suppress(psutil.NoSuchProcess):
         root = psutil.Process(pid)
         root.suspend()  # so that it starts no others; it has adopted the orphans
-        for _ in range(20):  # what is killed may just have started another
-            family = [p for p in root.children(recursive=True) if not _is_over(p)]
-            if not family:
-                break
-            for member in family:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    member.kill()
-            psutil.wait_procs(family, timeout=0.5)
+        end_descendants(root)
         root.kill()
-
-
-def _is_over(process: psutil.Process) -> bool:
-    try:
-        return process.status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
