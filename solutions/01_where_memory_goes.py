@@ -139,8 +139,8 @@ show(
     "Activations grow through the forward pass; in the backward pass they shrink while gradients grow.",
 )
 for stage in step.stages:
-    left = {tenant: human_bytes(held) for tenant, held in stage.held_after.items() if held > 0.02 * step.peak_bytes}
-    print(f"{stage.name:15} peak {human_bytes(stage.peak_bytes):>10}, leaves {left}")
+    left = [(tenant, human_bytes(held)) for tenant, held in stage.held_after.items() if held > 0.02 * step.peak_bytes]
+    print(f"{stage.name:15} peak {human_bytes(stage.peak_bytes):>10}, leaves {', '.join(map(' '.join, left))}")
 
 # %% [markdown] name="timeline_explained"
 # Read it from left to right. *Forward*: activations pile up, layer on layer. *Backward*: each layer's activations are used and let go while its
@@ -360,8 +360,8 @@ claims.record("C4", "quadratic where scores are kept", "GPT, plain attention, th
 batches = (1, 2, 4, 8)
 xl = plan_many([Recipe("gpt2-xl", batch=batch, seq=1024, precision="bf16-amp") for batch in batches])
 for answer in xl:
-    held = {t: f"{b / 2**30:.1f}" for t, b in answer.at_peak.items() if b > 2**27}
-    print(f"batch {answer.recipe.batch}: peak {answer.peak_allocated_bytes / 2**30:5.1f} GiB; GiB by tenant: {held}")
+    held = ", ".join(f"{tenant} {held / 2**30:.1f}" for tenant, held in answer.at_peak.items() if held > 2**27)
+    print(f"batch {answer.recipe.batch}: peak {answer.peak_allocated_bytes / 2**30:5.1f} GiB: {held}")
 ratio = xl[-1].at_peak["activations"] / xl[-1].at_peak["parameters"]
 claims.record("C4", "activations can exceed the parameters", "GPT-2 XL, batch 8 x 1,024", ratio, "times", 1, math.inf)
 

@@ -290,15 +290,21 @@ check("lab02.stochastic", stochastic_round)
 # %% [markdown] name="walk_text"
 # **Predict**, then look: 1.0 plus a thousand times 0.001, each sum stored in BF16. To the nearest, and with dice?
 
+# %% name="walk_guess"
+my_guess = None  # to the nearest
+### BEGIN GUESS
+my_guess = 1.0  # 0.001 is less than half of the gap of 0.0078
+### END GUESS
+walk_guess = Prediction("1.0 plus a thousand times 0.001, to the nearest", my_guess, "")
+
 # %% name="walk"
 try:
     nearest, dice = torch.ones(1000).bfloat16(), torch.ones(1000).bfloat16()
     for _ in range(1000):
         nearest = (nearest.float() + 0.001).bfloat16()
         dice = stochastic_round(dice.float() + 0.001)
-    print(
-        f"to the nearest: {nearest.float().mean():.3f}; with dice, mean of 1000 walks: {dice.float().mean():.3f}, spread {dice.float().std():.3f}"
-    )
+    walk_guess.reveal(nearest.float().mean().item())
+    print(f"with dice, mean of 1000 walks: {dice.float().mean():.3f}, spread {dice.float().std():.3f}")
     stored, wanted = weights.bfloat16().float(), -1e-5 * direction
     moves = {
         "to the nearest": (stored + wanted).bfloat16().float() - stored,

@@ -202,7 +202,14 @@ for name, step in steps.items():
 # %% [markdown] name="cache_text"
 # ## 3 · `empty_cache()` does not help
 #
-# The first advice in every forum. It returns *unused* segments to the GPU. **Predict**: call it after every step. What happens to the peak of the next step, and how many segments must be bought again?
+# The first advice in every forum. It returns *unused* segments to the GPU. **Predict**: call it after every step. What happens to the peak of the next step, and how many times as many segments are bought in three steps?
+
+# %% name="cache_guess"
+my_guess = None  # segments bought, with empty_cache / without
+### BEGIN GUESS
+my_guess = 3  # all of them anew in each of three steps
+### END GUESS
+cache_guess = Prediction("Segments bought in three steps, with empty_cache / without", my_guess, "times")
 
 
 # %% name="cache"
@@ -228,12 +235,13 @@ def steps_with_cache(clear):
     return allocator.peak_reserved, bought
 
 
-peaks = {}
+peaks, bought = {}, {}
 for clear in (False, True):
-    peaks[clear], bought = steps_with_cache(clear)
+    peaks[clear], bought[clear] = steps_with_cache(clear)
     print(
-        f"empty_cache after each step: {clear!s:5}  peak reserved {human_bytes(peaks[clear])}, segments bought {bought} (model)"
+        f"empty_cache after each step: {clear!s:5}  peak reserved {human_bytes(peaks[clear])}, segments bought {bought[clear]} (model)"
     )
+cache_guess.reveal(bought[True] / bought[False])
 ratio = peaks[True] / peaks[False]
 claims.record(
     "T14", "empty_cache lowers the peak", "three steps of a GPT, model of the allocator", ratio, "times", 0, 0.95

@@ -14,7 +14,7 @@
 # | Syllabus | X3 (T18, C13, P7) |
 #
 # Three answer cells, each followed by its check. A check starts real ranks, takes a few seconds, and prints what it found; run it as often as you like. A
-# collective that not all ranks call is reported after 12 seconds, with the line at which each rank stands. Save the notebook when you are done: it is your hand-in, and its name must stay as it is.
+# collective that not all ranks call is reported within half a minute, with the line at which each rank stands. Save the notebook when you are done: it is your hand-in, and its name must stay as it is.
 
 # %% name="setup" setup=true
 import contextlib

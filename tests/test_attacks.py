@@ -38,7 +38,7 @@ def hand_in(folder, answers, source):
 
 @pytest.mark.slow
 @pytest.mark.skipif(find_bubblewrap() is None, reason="needs bubblewrap that may make namespaces")
-def test_attacks_get_what_they_earn(tmp_path, monkeypatch):
+def test_attacks_get_what_they_earn(tmp_path, monkeypatch, mark):
     canary, hand_ins = tmp_path / "canary", tmp_path / "hand-ins"
     canary.write_text("sings")
     monkeypatch.setenv("CANARY", "sings")
@@ -54,12 +54,12 @@ def test_attacks_get_what_they_earn(tmp_path, monkeypatch):
     assert_earned(chosen, results)
     assert canary.read_text() == "sings"
     assert {path: path.read_bytes() for path in hand_ins.rglob("*") if path.is_file()} == before
-    assert not left_behind()
+    assert not left_behind(mark)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="limits and process trees of POSIX")
-def test_without_a_sandbox_limits_hold_and_the_gradebook_says_untrusted(tmp_path, monkeypatch):
+def test_without_a_sandbox_limits_hold_and_the_gradebook_says_untrusted(tmp_path, monkeypatch, mark):
     monkeypatch.setattr("helpers.course.grade.find_bubblewrap", lambda: None)
     chosen = {name: ATTACKS[name] for name in WITHOUT_WALLS} | {"an honest one, last of all": HONEST}
     for name, one in chosen.items():
@@ -68,7 +68,7 @@ def test_without_a_sandbox_limits_hold_and_the_gradebook_says_untrusted(tmp_path
     assert_earned(chosen, results)
     with open(tmp_path / "grades" / "gradebook.csv", encoding="utf-8-sig", newline="") as book:
         assert {row["sandbox"] for row in csv.DictReader(book)} == {"no: untrusted"}
-    assert not left_behind()
+    assert not left_behind(mark)
 
 
 def assert_earned(chosen, results):
@@ -82,6 +82,16 @@ def assert_earned(chosen, results):
     assert not wrong, "\n".join(wrong)
 
 
-def left_behind():
-    """Processes that the attacks started and that should be gone: they have the environment of a hand-in."""
-    return [p for p in psutil.process_iter(["environ"]) if "GRADED_EXERCISE" in (p.info["environ"] or {})]
+@pytest.fixture(scope="module", autouse=True)
+def mark(tmp_path_factory):
+    """Add a folder to PATH, which hand-ins are given: by it their processes are told from those of other tests."""
+    folder = str(tmp_path_factory.mktemp("mark"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", os.environ["PATH"] + os.pathsep + folder)
+        yield folder
+
+
+def left_behind(mark):
+    """Processes that the attacks started and that should be gone."""
+    found = [p for p in psutil.process_iter(["environ"]) if "GRADED_EXERCISE" in (p.info["environ"] or {})]
+    return [p for p in found if mark in p.info["environ"]["PATH"]]

@@ -491,7 +491,10 @@ class AccuracyHolds(Check):
             wall = time.perf_counter() - start
             model = result["model"].eval()
             with torch.no_grad():
-                true = (model(data.test_x).argmax(1) == data.test_y).float().mean().item()
+                logits = model(data.test_x)
+                if type(logits) is not Tensor:  # a subclass can say of itself what it likes
+                    raise TypeError(f"the model returns {type(logits).__name__} in place of a plain tensor")
+                true = (logits.argmax(1) == data.test_y).float().mean().item()
             layers = sum(isinstance(layer, nn.Conv2d) for layer in model.modules())
             seconds, average = float(result["step_seconds"]), wall / max(1, convolutions.calls // layers)
             seen[name] = {

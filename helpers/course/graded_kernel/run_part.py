@@ -13,7 +13,8 @@ from helpers.exercises.run import find_part, probe, words_of
 
 from IPython.core.inputtransformer2 import TransformerManager
 
-from .warm import GUARD
+from .dispatcher import leave_modes
+from .warm import DISPATCHER, GUARD
 from .watch import ANSWER, Watch
 
 Cells = list[tuple[str, str]]  # name, source
@@ -34,11 +35,13 @@ def run_part(reply: Connection, token: bytes, cells: Cells, part: str, seed: int
     missing = [answer for answer in found.answers if answer not in names]
     why = "; ".join(f"the cell {cell} failed with {error}" for cell, error in failed.items())
     stopped = f"{', '.join(missing)} is not defined{': ' if why else '.'}{why}"
+    changed = [*leave_modes(), *GUARD.restore()]
     for check in found.checks:
-        report: dict[str, Any] = {"check": check.name(), "changed": GUARD.restore()}
+        report: dict[str, Any] = {"check": check.name(), "changed": changed}
         answers = tuple(names.get(answer) for answer in found.answers)
         report["evidence"] = {"stopped": stopped} if missing else probe(check, answers, seed)
-        report |= {"changed_meanwhile": GUARD.restore(), "heard": watch.heard}
+        meanwhile = [*leave_modes(), *GUARD.restore(), *DISPATCHER.other_kernels()]
+        report |= {"changed_meanwhile": meanwhile, "heard": watch.heard}
         reply.send_bytes(token + json.dumps(report).encode())
     reply.send_bytes(token)  # all said
     os._exit(0)  # no exit handlers: they might be the answer's

@@ -17,6 +17,7 @@ import torch.distributed
 import torch.nn.parallel
 from IPython.core.inputtransformer2 import TransformerManager  # noqa: F401
 
+from .dispatcher import Dispatcher
 from .guard import Guard
 
 importlib.import_module(f"helpers.exercises.{os.environ['GRADED_EXERCISE']}")
@@ -29,4 +30,4 @@ torch.utils.checkpoint, os  # noqa: B018
 for _optimizer in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW):  # the first of a kind wraps its step()
     _optimizer([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
 
-GUARD = Guard()
+GUARD, DISPATCHER = Guard(), Dispatcher()
