@@ -20,6 +20,15 @@ def events(monkeypatch):
     return found
 
 
+async def until(condition, seconds=60):
+    """Let the loop go on until something holds; on a busy machine that takes a while."""
+    for _ in range(100 * seconds):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("it did not come to that")
+
+
 def test_neighbours_come_first_and_no_move_twice():
     order = list(one_move_away([range(5), ["a", "b", "c"]], (2, "c")))
     assert order == [(1, "c"), (3, "c"), (2, "b"), (0, "c"), (4, "c"), (2, "a")]
@@ -32,7 +41,7 @@ def test_everything_near_is_drawn_once_and_then_nothing_listens(events):
     async def session():
         DrawAhead(lambda *values: drawn.append(values), [range(3), "xy"], lambda: (1, "x")).start()
         assert events.callbacks["pre_execute"]
-        await asyncio.sleep(0.4)
+        await until(lambda: not events.callbacks["pre_execute"])
 
     asyncio.run(session())
     assert drawn == [(0, "x"), (2, "x"), (1, "y")]
@@ -49,7 +58,7 @@ def test_a_cell_is_not_disturbed_and_drawing_goes_on_after_it(events):
         await asyncio.sleep(0.3)
         assert drawn == []
         events.trigger("post_execute")
-        await asyncio.sleep(0.3)
+        await until(lambda: len(drawn) == 2)
 
     asyncio.run(session())
     assert drawn == [(0,), (2,)]
@@ -63,7 +72,7 @@ def test_a_move_starts_from_where_the_controls_are_now(events):
         ahead.start()
         now[0] = 8
         ahead.start()
-        await asyncio.sleep(0.4)
+        await until(lambda: len(drawn) == 8)
 
     asyncio.run(session())
     assert drawn[:2] == [(7,), (6,)]
@@ -79,7 +88,7 @@ def test_random_numbers_and_errors_stay_where_they_are(events):
 
     async def session():
         DrawAhead(draw, [range(3)], lambda: (1,)).start()
-        await asyncio.sleep(0.3)
+        await until(lambda: len(drawn) == 2)
 
     torch.manual_seed(0)
     expected = torch.rand(1)

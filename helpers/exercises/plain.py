@@ -1,0 +1,14 @@
+"""Take no tensor at its word that has a class of its own."""
+
+from torch import Tensor, nn
+
+
+def plain(tensor: Tensor) -> Tensor:
+    """Return `tensor`.
+
+    Raises:
+        TypeError: it is of a subclass, whose methods could answer a check as they like.
+    """
+    if type(tensor) not in (Tensor, nn.Parameter):
+        raise TypeError(f"a plain tensor is wanted, and this is a {type(tensor).__name__}")
+    return tensor
