@@ -1,6 +1,7 @@
 """Pictures drawn while the kernel is idle: nearest first, never during a cell, without a trace in random numbers."""
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 from helpers.widgets import draw_ahead
@@ -18,6 +19,12 @@ def events(monkeypatch):
     monkeypatch.setattr(draw_ahead, "IDLE", 0.05)
     monkeypatch.setattr(draw_ahead, "BREATH", 0.001)
     return found
+
+
+def run(session):
+    """Run a coroutine in a thread of its own: in this one playwright's loop may be running."""
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(asyncio.run, session).result()
 
 
 async def until(condition, seconds=60):
@@ -43,7 +50,7 @@ def test_everything_near_is_drawn_once_and_then_nothing_listens(events):
         assert events.callbacks["pre_execute"]
         await until(lambda: not events.callbacks["pre_execute"])
 
-    asyncio.run(session())
+    run(session())
     assert drawn == [(0, "x"), (2, "x"), (1, "y")]
     assert not events.callbacks["pre_execute"]
     assert not events.callbacks["post_execute"]
@@ -60,7 +67,7 @@ def test_a_cell_is_not_disturbed_and_drawing_goes_on_after_it(events):
         events.trigger("post_execute")
         await until(lambda: len(drawn) == 2)
 
-    asyncio.run(session())
+    run(session())
     assert drawn == [(0,), (2,)]
 
 
@@ -74,7 +81,7 @@ def test_a_move_starts_from_where_the_controls_are_now(events):
         ahead.start()
         await until(lambda: len(drawn) == 8)
 
-    asyncio.run(session())
+    run(session())
     assert drawn[:2] == [(7,), (6,)]
     assert len(drawn) == 8
 
@@ -93,6 +100,6 @@ def test_random_numbers_and_errors_stay_where_they_are(events):
     torch.manual_seed(0)
     expected = torch.rand(1)
     torch.manual_seed(0)
-    asyncio.run(session())
+    run(session())
     assert len(drawn) == 2
     assert torch.equal(torch.rand(1), expected)
