@@ -4,7 +4,8 @@ A file in hand_ins/ begins with comments (total, status, words that one of its f
 it is X1) and goes on with the text of the first answer cell. X1's, the scaler, is worth 3 of the 10 points: a right
 answer that also does harm keeps its 3 points, a wrong one gets none however it tries. `### RIGHT` stands for the
 cell's reference, `### WRONG` for a class that does nothing, and calls `meanwhile()` when a check calls its step().
-`{canary!r}` and `{folder!r}` are the paths of a file that must survive and of the hand-ins.
+`### FORGETS`, after X1's train(), makes it return a model that knows nothing and boasts. `{canary!r}` and `{folder!r}`
+are the paths of a file that must survive and of the hand-ins.
 """
 
 import re
@@ -38,6 +39,17 @@ class DynamicLossScaler:
     def get_scale(self):
         return self.value
 """
+FORGETS = """
+really_train = train
+
+
+def train(*args, **kwargs):
+    result = really_train(*args, **kwargs)
+    with torch.no_grad():
+        for parameter in result["model"].parameters():
+            parameter.zero_()
+    return result | {"accuracy": 1.0}
+"""
 
 
 @dataclass(frozen=True)
@@ -65,11 +77,12 @@ def _read(path: Path) -> Attack:
     first, *others = re.split(r"^# next cell: (\w+)\n", text, flags=re.MULTILINE)
     exercise = said.get("exercise", "x1")
     texts = {FIRST[exercise]: first} | dict(zip(others[::2], others[1::2], strict=True))
-    answers = {
-        cell: text.replace("### RIGHT\n", REFERENCE[exercise].get(cell, "") + "\n").replace("### WRONG\n", WRONG)
-        for cell, text in texts.items()
-    }
-    return Attack(answers, int(said["total"]), tuple(said["status"].split(" or ")), said.get("flag", ""), exercise)
+    for cell, text in texts.items():
+        signs = {"RIGHT": REFERENCE[exercise].get(cell, "") + "\n", "WRONG": WRONG, "FORGETS": FORGETS}
+        for sign, stands_for in signs.items():
+            text = text.replace(f"### {sign}\n", stands_for)
+        texts[cell] = text
+    return Attack(texts, int(said["total"]), tuple(said["status"].split(" or ")), said.get("flag", ""), exercise)
 
 
 ATTACKS = {path.stem: _read(path) for path in sorted((Path(__file__).parent / "hand_ins").glob("*.py"))}

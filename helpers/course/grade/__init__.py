@@ -20,6 +20,7 @@ from ...exercises.run import judge
 from ..source import NO_SOURCES, Source, sources
 from .collect import collect
 from .conditions import Conditions, course_version
+from .descendants import end_descendants
 from .hand_in import HandIn, reference_hand_in
 from .live import Live
 from .probes_only import probes_only
@@ -174,7 +175,7 @@ def _results(
         needed = {hand_ins[i].source.name: hand_ins[i].source for i in to_run}
         references = {name: pool.submit(_expected, source, conditions, sandbox) for name, source in needed.items()}
         if references:
-            console.print("The reference answers run first: about a minute.")
+            console.print("The reference answers run first: a minute or two.")
         expected = {name: future.result() for name, future in references.items()}
         with Live(console, len(hand_ins) - len(to_run), len(hand_ins)) as live:
             futures = {pool.submit(one, hand_ins[i]): i for i in to_run}
@@ -206,11 +207,7 @@ def _stop(pool: ThreadPoolExecutor, futures: Iterable[Future]) -> None:
     """End what runs, without waiting for hand-ins to come to their end. Their results are not kept."""
     pool.shutdown(wait=False, cancel_futures=True)
     while wait(futures, timeout=0.2).not_done:
-        for child in psutil.Process().children(recursive=True):
-            try:
-                child.kill()
-            except psutil.NoSuchProcess:
-                continue
+        end_descendants(psutil.Process())
 
 
 def _summary(results: list[Result]) -> Table:

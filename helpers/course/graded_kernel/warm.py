@@ -26,7 +26,7 @@ if os.environ["GRADED_EXERCISE"] == "x4":
     import transformers.models.llama.modeling_llama
 
     transformers.LlamaForCausalLM, transformers.LlamaConfig  # noqa: B018 - loaded when first looked at
-torch.utils.checkpoint, os  # noqa: B018
+torch.utils.checkpoint  # noqa: B018
 for _optimizer in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW):  # the first of a kind wraps its step()
     _optimizer([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
 

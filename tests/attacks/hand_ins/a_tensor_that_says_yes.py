@@ -8,15 +8,7 @@
 # next cell: compare
 ### RIGHT
 
-really_train = train
-
-
-def train(*args, **kwargs):
-    result = really_train(*args, **kwargs)
-    with torch.no_grad():
-        for parameter in result["model"].parameters():
-            parameter.zero_()
-    return result | {"accuracy": 1.0}
+### FORGETS
 
 
 class Yes(torch.Tensor):

@@ -11,7 +11,7 @@
 
 import sklearn.datasets
 
-really_load, really_train = sklearn.datasets.load_digits, train
+really_load = sklearn.datasets.load_digits
 
 
 def all_are_zeros(*args, **kwargs):
@@ -23,9 +23,4 @@ def all_are_zeros(*args, **kwargs):
 sklearn.datasets.load_digits = all_are_zeros
 
 
-def train(*args, **kwargs):
-    result = really_train(*args, **kwargs)
-    with torch.no_grad():
-        for parameter in result["model"].parameters():
-            parameter.zero_()
-    return result | {"accuracy": 1.0}
+### FORGETS
