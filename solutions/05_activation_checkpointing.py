@@ -470,7 +470,7 @@ for reentrant in (True, False):
 # %% name="head_guess"
 my_guess = None  # peak, checkpointed / plain
 ### BEGIN GUESS
-my_guess = 0.5  # two of the four tensors of tokens x vocabulary need not wait for the backward pass
+my_guess = 0.5  # as if what is not kept were never there
 ### END GUESS
 head_guess = Prediction("Peak with a checkpointed head / plain", my_guess, "times")
 

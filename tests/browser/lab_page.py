@@ -129,15 +129,22 @@ class LabPage:
         for set_value in sets:
             began = time.monotonic()
             set_value()
-            while time.monotonic() < began + 20:
-                if self.pictures(control.cell) != before:
-                    seconds = time.monotonic() - began
-                    back()
-                    self.page.wait_for_timeout(300)
-                    self.wait(60)
-                    return seconds
-                self.page.wait_for_timeout(20)
+            if self.changes(control.cell, before):
+                seconds = time.monotonic() - began
+                back()
+                self.page.wait_for_timeout(300)
+                self.wait(60)
+                return seconds
         return None
+
+    def changes(self, cell: int, before: list[str]) -> bool:
+        """Wait until a cell's widgets show other pictures than before; say whether they ever did."""
+        end = time.monotonic() + 20
+        while time.monotonic() < end:
+            if self.pictures(cell) != before:
+                return True
+            self.page.wait_for_timeout(20)
+        return False
 
     def _type(self, field: Locator, text: str) -> None:
         field.focus()
