@@ -149,7 +149,7 @@ check("x1.step", train_step)
 # %% [markdown] name="compare_task"
 # ## Part 3 · The experiment (2 points)
 #
-# **Contract.** `train(precision, seed, epochs)` trains a fresh `SmallCNN(width=16)` on `digits(device)`, images of 8 × 8 pixels, with your own `train_step` (and, for FP16, your own `DynamicLossScaler`).
+# **Contract.** `train(precision, seed, epochs)` trains a fresh `SmallCNN(width=16)` on `digits(device)`, images of 8 × 8 pixels, with your own `train_step`. FP16 takes your own `DynamicLossScaler`; if part 1 is not done yet, PyTorch's `GradScaler` will do, so that this part does not depend on it.
 #
 # - `precision` is `"fp32"`, `"bf16"` or `"fp16"`; `seed` decides the initial weights and the order of the images.
 # - Batches of 64 images (the last of an epoch may be smaller), `torch.optim.AdamW` with learning rate 3e-3, `max_norm=1.0`. Three epochs

@@ -1,5 +1,8 @@
 """What tells a check that something under it is not what it should be: kernels, modes, data, kinds of tensors."""
 
+import subprocess
+import sys
+
 from helpers.course.graded_kernel.dispatcher import Dispatcher, leave_modes
 from helpers.exercises.fingerprint import OTHER_DATA, fingerprint
 from helpers.exercises.plain import plain
@@ -28,6 +31,54 @@ def test_another_kernel_is_told_where_it_decides_what_is_computed(key, told):
     finally:
         library._destroy()
     assert dispatcher.other_kernels() == []
+
+
+WORK = """
+import threading, time
+from concurrent.futures import ThreadPoolExecutor
+
+import joblib
+from tqdm import tqdm
+
+
+def work(seconds=0.3):
+    while time.thread_time() < seconds:
+        pass
+
+
+class Bar(tqdm):
+    monitor_interval = 0.1
+"""
+PROBED = """
+import sys
+from helpers.course.graded_kernel.elsewhere import Elsewhere
+from helpers.course.graded_kernel.watch import Watch
+
+watch, names = Watch(), {}
+exec(compile(sys.argv[1], "<answer step>", "exec"), names)
+if "early" in sys.argv[2]:
+    exec(compile("early = ThreadPoolExecutor(1); early.submit(int).result()", "<answer step>", "exec"), names)
+elsewhere = Elsewhere(watch, sys.argv[3])
+exec(compile(sys.argv[2], "<answer step>", "exec"), names)
+print(elsewhere.worked())
+"""
+
+
+@pytest.mark.parametrize(
+    ("asked", "device", "told"),
+    [
+        ("t = threading.Thread(target=int); t.start(); t.join()", "cuda", True),
+        ("joblib.Parallel(2, backend='threading')(joblib.delayed(int)() for _ in range(2))", "cpu", True),
+        ("early.submit(work).result()", "cpu", True),
+        ("early.submit(work).result()", "cuda", False),  # there the backward pass is on another thread, too
+        ("early.submit(int).result()", "cpu", False),
+        ("[time.sleep(0.02) for _ in Bar(range(20))]", "cpu", False),
+        ("work()", "cpu", False),
+    ],
+)
+def test_work_on_other_threads_is_told(asked, device, told):
+    command = [sys.executable, "-c", PROBED, WORK, asked, device]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == f"{told}\n"
 
 
 @pytest.mark.parametrize("kind", [TorchFunctionMode, TorchDispatchMode])

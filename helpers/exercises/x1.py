@@ -477,7 +477,7 @@ class AccuracyHolds(Check):
 
     points = 1
     hint = (
-        "digits(device), batches of 64, AdamW with lr 3e-3, three epochs; your DynamicLossScaler for FP16 only; "
+        "digits(device), batches of 64, AdamW with lr 3e-3, three epochs; a loss scaler for FP16 only; "
         "model.eval() and torch.no_grad() for the accuracy."
     )
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.profiler import ProfilerActivity, profile
 
 from ..data import digits
 from ..device import pick_device
@@ -43,30 +43,28 @@ def _rows(n: int) -> tuple[Tensor, Tensor]:
     return x, torch.randint(5, (n,))
 
 
-class _Spy(TorchDispatchMode):
-    """Counts the rows of each forward call of a model, and the steps of its optimizer.
-
-    Attributes:
-        largest: most rows of features in one product, whoever asks for it: a forward pass may go past the model's call.
-    """
+class _Spy:
+    """Counts the rows of each forward call of a model, and the steps of its optimizer."""
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        super().__init__()
         self.rows: list[int] = []
         self.steps = 0
-        self.largest = 0
         model.register_forward_pre_hook(lambda _, args: self.rows.append(len(args[0])))
         optimizer.register_step_post_hook(self._stepped)
 
     def _stepped(self, *_: object) -> None:
         self.steps += 1
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default):
-            left, right = args[-2:]  # (rows, features) @ weight; the backward pass has its rows in the sum
-            if right.shape == (_FEATURES, _HIDDEN):
-                self.largest = max(self.largest, len(left))
-        return func(*args, **(kwargs or {}))
+
+def _most_rows(profiler: profile) -> int:
+    """Return the most rows of features in one product, whoever asked for it: one may go past the model's own call.
+
+    The backward pass has its rows in the sum: there the second matrix is not of the weight's shape.
+    """
+    names = ("aten::mm", "aten::addmm", "aten::bmm")
+    products = [event.input_shapes for event in profiler.events() if event.name in names]
+    sides = [[shape[-2:] for shape in shapes if len(shape) > 1][-2:] for shapes in products]
+    return max((left[0] for left, right in sides if tuple(right) == (_FEATURES, _HIDDEN)), default=0)
 
 
 def _leave_gradients(model: nn.Module) -> None:
@@ -82,12 +80,12 @@ def _one_step(accumulated_step: Any, seed: int, rows: int, micro_batch: int, lef
     if leftover:
         _leave_gradients(model)
     before = _weights(model)
-    with spy:
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:  # no mode: those can be put out
         loss = accumulated_step(model, optimizer, F.cross_entropy, x, y, micro_batch)
     after = _weights(model)
     return {
         "rows": spy.rows,
-        "largest": spy.largest,
+        "largest": _most_rows(profiler),
         "steps": spy.steps,
         "moved": [b - a for b, a in zip(before, after, strict=True)],
         "loss": float(loss),

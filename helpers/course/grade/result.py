@@ -62,13 +62,18 @@ def reports_of(run: Run, cell: str) -> dict[str, dict[str, Any]]:
 def evidence_of(run: Run, cell: str) -> dict[str, Evidence]:
     """Return the evidence of a check cell, by check.
 
-    Evidence counts only of a check that ran as it was written: not if something under it was replaced meanwhile.
+    Evidence counts only of a check that ran as it was written: not if something under it was replaced meanwhile, and
+    not if the answer worked on threads where the check does not look.
     """
     found = {}
     for check, report in reports_of(run, cell).items():
         if report.get("changed_meanwhile"):
             what = ", ".join(report["changed_meanwhile"][:3])
             found[check] = {"stopped": f"while this check ran, {what} was replaced, so nobody knows what it saw."}
+        elif report.get("elsewhere"):
+            found[check] = {
+                "stopped": "while this check ran, the answer worked on other threads, where it cannot look."
+            }
         elif check:
             found[check] = report.get("evidence")
     return found
@@ -87,7 +92,8 @@ def _flags(run: Run) -> tuple[list[str], bool]:
             flags += report.get("heard", [])
             flags += [f"replaced {name}; put back before the checks ran" for name in report.get("changed", [])]
             flags += [f"replaced {name} while {check} ran" for name in report.get("changed_meanwhile", [])]
-            tampered |= bool(report.get("changed_meanwhile"))
+            flags += [f"worked on other threads while {check} ran"] * bool(report.get("elsewhere"))
+            tampered |= bool(report.get("changed_meanwhile") or report.get("elsewhere"))
     return list(dict.fromkeys(flags)), tampered
 
 

@@ -16,9 +16,9 @@ _LONGEST = 100_000  # characters of an answer that is looked through
 
 _WHOLE_MODULES = """
     IPython _thread asyncio atexit builtins cffi cloudpickle code concurrent ctypes dill dis fcntl gc glob http
-    importlib inspect io ipykernel jupyter_client linecache marshal mmap mock multiprocessing pathlib pickle pkgutil
-    psutil pty requests resource runpy sched shelve shutil signal site socket sqlite3 subprocess symtable tempfile
-    threading traceback tracemalloc unittest urllib zmq
+    importlib inspect io ipykernel joblib jupyter_client linecache marshal mmap mock multiprocessing pathlib pickle
+    pkgutil psutil pty requests resource runpy sched shelve shutil signal site socket sqlite3 subprocess symtable
+    tempfile threading traceback tracemalloc unittest urllib zmq
 """
 _MODULES: dict[str, set[str]] = {  # what of a module is harmless
     **{name: set() for name in _WHOLE_MODULES.split()},
@@ -43,6 +43,8 @@ _PARTS = {  # of modules that answers otherwise may use
     "torch.utils._python_dispatch": "PyTorch's dispatcher",
     "torch.overrides": "PyTorch's dispatcher",
     "torch.library": "PyTorch's dispatcher",
+    "torch._C": "what PyTorch is made of",
+    "torch.jit": "code that runs outside of Python",
     "numpy.load": "files",
     "numpy.save": "files",
 }

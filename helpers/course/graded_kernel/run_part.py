@@ -9,11 +9,13 @@ import types
 from multiprocessing.connection import Connection
 from typing import Any
 
+from helpers.device import pick_device
 from helpers.exercises.run import find_part, probe, words_of
 
 from IPython.core.inputtransformer2 import TransformerManager
 
 from .dispatcher import leave_modes
+from .elsewhere import Elsewhere
 from .warm import DISPATCHER, GUARD
 from .watch import ANSWER, Watch
 
@@ -24,7 +26,8 @@ def run_part(reply: Connection, token: bytes, cells: Cells, part: str, seed: int
     """Run `cells`, probe their answers with each check of `part`, and send a report (token, then JSON) for each.
 
     A report has `check` and its `evidence`; `changed`, what the answers had replaced before the probe (it was put
-    back); `changed_meanwhile`, what was replaced while the probe ran; and `heard`, see `Watch`.
+    back); `changed_meanwhile`, what was replaced while the probe ran; `elsewhere`, whether other threads worked
+    meanwhile; and `heard`, see `Watch`.
     """
     silence = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):  # whatever an answer prints, however much, goes nowhere
@@ -39,7 +42,9 @@ def run_part(reply: Connection, token: bytes, cells: Cells, part: str, seed: int
     for check in found.checks:
         report: dict[str, Any] = {"check": check.name(), "changed": changed}
         answers = tuple(names.get(answer) for answer in found.answers)
+        elsewhere = Elsewhere(watch, pick_device().type)
         report["evidence"] = {"stopped": stopped} if missing else probe(check, answers, seed)
+        report["elsewhere"] = elsewhere.worked()
         meanwhile = [*leave_modes(), *GUARD.restore(), *DISPATCHER.other_kernels()]
         report |= {"changed_meanwhile": meanwhile, "heard": watch.heard}
         reply.send_bytes(token + json.dumps(report).encode())

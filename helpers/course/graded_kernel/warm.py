@@ -17,6 +17,7 @@ import torch.distributed
 import torch.nn.parallel
 from IPython.core.inputtransformer2 import TransformerManager  # noqa: F401
 
+from . import watch  # noqa: F401 - may change how threads start
 from .dispatcher import Dispatcher
 from .guard import Guard
 

@@ -4,9 +4,12 @@ Python raises *audit events* for such things, and a hook that listens cannot be 
 libraries at their work. Only those count that an answer's own lines ask for.
 """
 
+import _thread
 import sys
 import sysconfig
+import threading
 from types import FrameType
+from typing import Any
 
 ANSWER = "<answer "  # how the file names of answer cells begin
 _TELLING = {
@@ -20,9 +23,9 @@ _TELLING = {
     "code.__new__": "makes code objects",
     "object.__setattr__": "sets what Python keeps for itself",
     "object.__getattr__": "reads what Python keeps for itself",
-    "_thread.start_new_thread": "starts a thread",
 }
 _FAMILIES = {
+    "_thread.": "starts a thread",
     "os.": "asks the system",
     "socket.": "opens a socket",
     "ctypes.": "calls C",
@@ -34,12 +37,28 @@ _FAMILIES = {
     "mmap.": "maps memory",
 }
 
+if sys.version_info < (3, 12):  # where Python itself does not raise this event
+
+    def _audited(*args: Any, start: Any = _thread.start_new_thread) -> int:
+        sys.audit("_thread.start_new_thread", *args)
+        return start(*args)
+
+    _thread.start_new_thread = threading._start_new_thread = _audited
+
+_THREADED = ("tqdm", "IPython", "_inductor", "_dynamo")  # libraries whose threads run no code of an answer
+
 
 class Watch:
-    """Listens from its making to the end of the process. `heard` has a line for each kind of thing, once."""
+    """Listens from its making to the end of the process.
+
+    Attributes:
+        heard: a line for each kind of thing that an answer's own lines asked for, once.
+        threads: how many threads were started by answers, or by what they called.
+    """
 
     def __init__(self) -> None:
         self.heard: list[str] = []
+        self.threads = 0
         self._listening = True
         self._library = sysconfig.get_path("stdlib")
         sys.addaudithook(self._hear)
@@ -50,12 +69,26 @@ class Watch:
             return
         self._listening = False  # what follows raises events itself
         try:
-            cell = self._asker(sys._getframe(1))
+            frame = sys._getframe(1)
+            if event.startswith("_thread.") and self._from_an_answer(frame):
+                self.threads += 1
+            cell = self._asker(frame)
             line = f"{cell}: {words} ({event})"
             if cell and line not in self.heard:
                 self.heard.append(line)
         finally:
             self._listening = True
+
+    def _from_an_answer(self, frame: FrameType | None) -> bool:
+        """Say whether an answer's line is at work, and no library that has a thread to wait or to compile."""
+        while frame is not None:
+            name = frame.f_code.co_filename
+            if name.startswith(ANSWER):
+                return True
+            if any(library in name for library in _THREADED):
+                return False
+            frame = frame.f_back
+        return False
 
     def _asker(self, frame: FrameType | None) -> str | None:
         """Return the answer cell whose line asks, through Python's own library if need be; None for others."""
@@ -63,7 +96,7 @@ class Watch:
             name = frame.f_code.co_filename
             if name.startswith(ANSWER):
                 return name.removeprefix(ANSWER).rstrip(">")
-            if not name.startswith((self._library, "<frozen")) or "site-packages" in name:
+            if not name.startswith((self._library, "<frozen", __file__)) or "site-packages" in name:
                 return None
             frame = frame.f_back
         return None
