@@ -60,8 +60,8 @@ def validate(tmp_path):
 
 
 @pytest.mark.slow
-def test_validate_fails_on_the_untouched_and_passes_on_the_solved(validate, tmp_path):
-    source = next(source for source in GRADED if source.exercise == "x2")
+@pytest.mark.parametrize("source", GRADED, ids=lambda source: source.name)
+def test_validate_fails_on_the_untouched_and_passes_on_the_solved(validate, tmp_path, source):
     verdicts = {}
     for solved in (False, True):
         path = tmp_path / f"{source.name}.ipynb"
