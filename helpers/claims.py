@@ -69,8 +69,10 @@ class Claims:
         remember_claims(self.rows)
 
         def line(cells: tuple[str, ...], tag: str) -> str:
-            columns = "".join(f"<{tag} style='text-align:left'>{html.escape(c)}</{tag}>" for c in cells)
-            return f"<tr>{columns}</tr>"
+            whole = len(cells) - 2  # figures and verdicts are not broken over lines
+            styles = ["text-align:left" + "; white-space:nowrap" * (i >= whole) for i in range(len(cells))]
+            columns = (f"<{tag} style='{s}'>{html.escape(c)}</{tag}>" for s, c in zip(styles, cells, strict=True))
+            return f"<tr>{''.join(columns)}</tr>"
 
         header, *rows = self._table()
         return f"<table>{line(header, 'th')}{''.join(line(row, 'td') for row in rows)}</table>"

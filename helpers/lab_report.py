@@ -16,8 +16,9 @@ body { max-width: 62em; margin: 2em auto; padding: 0 1em; font: 13px/1.35 system
 </style></head><body>
 """
 _BODY = """<style>
-.report h2 { font-size: 1.1em; margin: 1.2em 0 .2em } .report table { border-collapse: collapse; width: 100% }
-.report td, .report th { text-align: left; padding: .1em .6em .1em 0; border-bottom: 1px solid #ddd }
+.report h2 { font-size: 1.1em; margin: 1.2em 0 .2em }
+.report table { border-collapse: collapse; width: 100%; table-layout: auto !important }  /* JupyterLab has its own */
+.report td, .report th { text-align: left !important; padding: .1em .6em .1em 0; border-bottom: 1px solid #ddd }
 .report .no { color: #a33b00 } .report .yes { color: #00694d }
 </style><div class="report"><h1>Lab report</h1>
 {% for title, section in sections.items() %}<h2>{{ title }}</h2>

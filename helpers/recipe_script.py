@@ -134,7 +134,7 @@ def _head(recipe: Recipe, subject: Subject) -> str:
         if hasattr(subject.config, name):
             tiny[name] = size
     return (
-        f'CONFIG = json.loads("""{sizes}""")\nTINY = {json.dumps(tiny)}\n'
+        f'CONFIG = json.loads("""{sizes}""")\nTINY = {json.dumps(tiny, indent=4)}\n'
         f"BATCH, ACCUMULATE, SEQ = {recipe.batch}, {recipe.accumulate}, {recipe.seq}  # a micro-batch is BATCH x SEQ"
     )
 

@@ -48,8 +48,8 @@ def tenant_table(runs: Mapping[str, MemoryMeter]) -> str:
     meters = list(runs.values())
     rows = [(tenant, [meter.largest[tenant] for meter in meters]) for tenant in TENANTS]
     rows = [(name, held) for name, held in rows if any(held)] + [("PEAK", [meter.peak_bytes for meter in meters])]
-    lines = [f"{'':18}" + "".join(f"{name:>13}" for name in runs) + f"{'last/first':>12}"]
+    table = [["", *runs, "last/first"]]
     for name, held in rows:
         ratio = f"{held[-1] / held[0]:.2f}" if held[0] else "new"
-        lines.append(f"{name:18}" + "".join(f"{human_bytes(n):>13}" for n in held) + f"{ratio:>12}")
-    return "\n".join(lines)
+        table.append([name, *map(human_bytes, held), ratio])
+    return text_table(table)

@@ -20,6 +20,7 @@ import math
 import warnings
 
 from helpers import (
+    COLOURS,
     TENANTS,
     Claims,
     MemoryMeter,
@@ -41,6 +42,7 @@ from helpers import (
 
 import torch
 import torch.nn.functional as F
+from matplotlib.figure import Figure
 from torch import nn
 
 device = pick_device()
@@ -352,7 +354,7 @@ print(tenant_table(cnn))
 
 # %% name="saved_by_dtype"
 def saved_mib(make_model, x, dtype):
-    """Return the MiB that a forward pass keeps for the backward pass, by dtype, parameters and input aside."""
+    """Say how many MiB a forward pass keeps for the backward pass, by dtype, parameters and input aside."""
     model, storages = make_model().to(device), {}
     own = {t.untyped_storage().data_ptr() for t in [*model.parameters(), x]}
 
@@ -369,7 +371,8 @@ def saved_mib(make_model, x, dtype):
         logits = model(x)  # held until the end, so that no address is used twice
     del logits
     kinds = sorted({kind for kind, _ in storages.values()})
-    return {kind: round(sum(n for k, n in storages.values() if k == kind) / 2**20, 2) for kind in kinds}
+    mib = {kind: sum(n for k, n in storages.values() if k == kind) / 2**20 for kind in kinds}
+    return ", ".join(f"{kind} {n:.2f} MiB" for kind, n in mib.items())
 
 
 print("CNN, FP32:", saved_mib(lambda: SmallCNN(32), images, FP32))
@@ -397,7 +400,9 @@ with torch.autocast(device.type, dtype=BF16):
     for name in ("tokens", "blocks.0.qkv", "blocks.0", "norm", "head"):
         model.get_submodule(name).register_forward_hook(lambda _, __, out, name=name: seen.update({name: out.dtype}))
     model(ids)
-print("what comes out, under BF16 autocast:", {name: str(dtype).removeprefix("torch.") for name, dtype in seen.items()})
+print("what comes out, under BF16 autocast:")
+for name, dtype in seen.items():
+    print(f"  {name:14}{str(dtype).removeprefix('torch.')}")
 
 # %% name="plot_bars"
 bars = {f"CNN {name}": meter.at_peak for name, meter in cnn.items()}
@@ -634,18 +639,27 @@ print(f"start {scaler.get_scale():g}, grow x{scaler.get_growth_factor():g} after
 scaler = torch.amp.GradScaler(device.type, init_scale=2.0**44, growth_interval=12)
 model = make_denoiser()
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-trace = []
-for _ in range(60):
+scales, skipped = [], []
+for step in range(60):
     optimizer.zero_grad()
     loss, error = denoise_loss(model, data.train_x[:64], FP16)
     scaler.scale(loss).backward()
     before = model[0].weight.detach().clone()
     scaler.step(optimizer)
     scaler.update()
-    trace.append((scaler.get_scale(), bool((before == model[0].weight).all())))
-skipped = [i for i, (_, skip) in enumerate(trace) if skip]
-print("log2 of the scale:", [int(torch.tensor(scale).log2()) for scale, _ in trace])
-print("steps skipped:", skipped)
+    scales.append(scaler.get_scale())
+    if (before == model[0].weight).all():
+        skipped.append(step)
+
+# %% name="plot_scaler"
+figure = Figure(figsize=(7, 3), layout="constrained")
+axes = figure.add_subplot()
+axes.step(range(60), [math.log2(scale) for scale in scales], where="post", color=COLOURS[0], label="scale")
+axes.plot(skipped, [math.log2(scales[step]) for step in skipped], "x", color=COLOURS[4], label="step skipped")
+axes.set(title="GradScaler at work", xlabel="step", ylabel="log2 of the scale")
+axes.legend(frameon=False)
+show(figure, "The scale falls by half a step until gradients fit, then rises now and then and is pushed back.")
+print("steps skipped:", *skipped)
 
 # %% [markdown] name="dynamic_explained"
 # It starts far too high on purpose here. The first steps are thrown away, each halving the scale, until the gradients fit. From then on it feels its way up and is pushed back

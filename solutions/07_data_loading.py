@@ -20,6 +20,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 import warnings
 
@@ -310,7 +311,7 @@ else:
 with warnings.catch_warnings(record=True) as said:
     warnings.simplefilter("always")
     DataLoader(far, 16, num_workers=2 * cores)
-print(str(said[0].message)[:200] if said else "no advice")
+print(textwrap.fill(str(said[0].message)[:200], 100) if said else "no advice")
 step_seconds = slow["compute"]
 needed = {name: times[0] / step_seconds for name, times in data.items()}
 for name, quotient in needed.items():

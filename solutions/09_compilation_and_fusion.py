@@ -499,9 +499,9 @@ rise_guess = Prediction("Peak of the second micro-batch, compiled as a whole", m
 
 
 # %% name="rise"
-class Layer(
-    nn.Module
-):  # of our own: Dynamo leaves PyTorch's own modules alone, so compiling a bare nn.Linear does nothing
+class Layer(nn.Module):
+    """Of our own: Dynamo leaves PyTorch's modules alone, so compiling a bare nn.Linear does nothing."""
+
     def __init__(self):
         super().__init__()
         self.linear = nn.Linear(512, 512, bias=False)

@@ -562,11 +562,11 @@ ways = {
     "nothing on the way back": (same, AllReduceForward.apply),
     "the right pair": (AllReduceBackward.apply, AllReduceForward.apply),
 }
-print(f"{'relative distance, rank 0 | rank 1':34}{'output':>10}{'before':>15}{'column W':>15}{'row W':>15}")
+print(f"{'relative distance, rank 0 | rank 1':34}{'output':>10}{'before':>20}{'column W':>20}{'row W':>20}")
 for name, (enter, leave) in ways.items():
     (distances, warned), (others, _) = run_ranks(tensor_mlp, 2, enter, leave).results
     texts = [["none" if d is None else f"{d:.2g}" for d in ranks] for ranks in zip(distances, others, strict=True)]
-    print(f"{name:34}{texts[0][0]:>10}" + "".join(f"{' | '.join(pair):>15}" for pair in texts[1:]))
+    print(f"{name:34}{texts[0][0]:>10}" + "".join(f"{' | '.join(pair):>20}" for pair in texts[1:]))
     if warned:
         print(f"    a warning: {warned[0].partition('. ')[0][:150]}")
     if name == "the right pair":

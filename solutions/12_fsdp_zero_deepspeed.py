@@ -571,7 +571,7 @@ def bars(stage, ranks, activations_in_GiB):
     for name, line in (("rtx-4090-24gb", ":"), ("h100-80gb", "--")):
         axes.axvline(find_gpu(name).total / GiB, color="black", ls=line, label=name)
     total = left + activations_in_GiB
-    axes.set(title=f"7B in FP32 with Adam, {stage} on {ranks} ranks: {total:.1f} GiB each", xlabel="GiB", xlim=(0, 150))
+    axes.set(title=f"7B, FP32, Adam; {stage}, {ranks} ranks: {total:.1f} GiB each", xlabel="GiB", xlim=(0, 150))
     figure.legend(loc="outside right upper", frameon=False)
     return figure
 

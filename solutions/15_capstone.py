@@ -1034,7 +1034,7 @@ explore(
 )
 began = time.perf_counter()
 best = choose("rtx-4090-24gb", "llama-2-7b", 2048, 16)[0]
-print(f"on top: {best.name} ({best.recipe.words}); answered in {time.perf_counter() - began:.3f} s")
+print(f"on top: {best.name} ({best.recipe.words})\nanswered in {time.perf_counter() - began:.3f} s")
 
 # %% [markdown] name="script_text"
 # A choice can be taken away as a program: one file, that runs as it is, alone or under `torchrun`. It holds what the recipe asks for and nothing else. `--tiny` tries it with a small random model on any machine; `--weights` and `--text` make it the real thing. `style="trainer"` writes it for Hugging Face's Trainer. (A 4-bit base is refused: it has to be loaded, which lab 14 shows.)

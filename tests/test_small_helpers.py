@@ -43,6 +43,7 @@ from helpers.widgets.timelines import timelines_figure
 
 import pytest
 import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 
 @pytest.mark.parametrize(
@@ -177,6 +178,7 @@ def meters():
 def test_tenant_table_compares_last_with_first():
     found = meters()
     lines = tenant_table(found).splitlines()
+    assert len({len(line) for line in lines}) == 1
     assert lines[-1].startswith("PEAK")
     ratio = found["large"].peak_bytes / found["small"].peak_bytes
     assert lines[-1].endswith(f"{ratio:.2f}")
@@ -208,10 +210,14 @@ def test_a_cursor_names_the_operation_and_who_is_there():
     for percent in (0, 50, 100):
         figure = timelines_figure(found, first, second, percent)
         upper, lower = (axes.get_title() for axes in figure.axes)
-        assert upper.startswith(f"{first}: ")
-        assert lower.startswith(f"{second}: ")
-        assert " in " in upper
-        assert "MiB: " in upper
+        assert upper.startswith(f"{first}, ")
+        assert lower.startswith(f"{second}, ")
+        assert "(MiB: " in upper.splitlines()[0]
+        assert ": " in upper.splitlines()[1]  # phase and operation
+        FigureCanvasAgg(figure).draw()
+        for axes in figure.axes:
+            box = axes.title.get_window_extent()
+            assert figure.bbox.x0 <= box.x0 < box.x1 <= figure.bbox.x1
     assert timelines_figure(found, first, first, 50).axes[0].get_title() != upper
 
 

@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import textwrap
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,6 +13,8 @@ import torch
 from ..progress import remember_checks
 from ..ranks import RankError
 from .base import Check, Evidence, Part, Verdict
+
+_WIDTH = 108  # characters of a line in a report
 
 NOT_ATTEMPTED_YET = "Not attempted yet."
 
@@ -133,8 +136,20 @@ def report(part: Part, verdicts: list[Verdict]) -> str:
     score = f"{sum(v.points for v in verdicts)} of {part.points} points" if part.points else "practice"
     lines = [f"{part.name}: {passed} of {len(verdicts)} checks passed ({score})"]
     for v in verdicts:
-        lines.append(f"  {'✓' if v.passed else '✗'} {v.check}: {v.rule}")
+        lines.append(_wrap(f"{v.check}: {v.rule}", f"  {'✓' if v.passed else '✗'} "))
         if not v.passed:
-            lines.append(f"      {v.diagnosis}")
-            lines.append(f"      Hint: {v.hint}")
+            lines += [_wrap(line, "      ") for line in (v.diagnosis or "").splitlines()]
+            lines.append(_wrap(f"Hint: {v.hint}", "      "))
     return "\n".join(lines)
+
+
+def _wrap(text: str, first: str) -> str:
+    """Break `text` between words; a notebook would break it anywhere."""
+    return textwrap.fill(
+        text,
+        _WIDTH,
+        initial_indent=first,
+        subsequent_indent="      ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

@@ -24,7 +24,7 @@ def timelines_figure(meters: Mapping[str, MemoryMeter], upper: str, lower: str, 
         axes.axvline(1e3 * seconds, color="black", lw=1.5)
         held = sorted(here.held.items(), key=lambda item: -item[1])
         most = ", ".join(f"{tenant} {nbytes / MiB:.1f}" for tenant, nbytes in held[:3] if nbytes)
-        axes.set_title(f"{name}: {human_bytes(sum(here.held.values()))} in {here.op}\nMiB: {most}", fontsize=10)
+        axes.set_title(f"{name}, {human_bytes(sum(here.held.values()))} (MiB: {most})\n{here.op}", fontsize=10)
         named |= dict(zip(*axes.get_legend_handles_labels()[::-1], strict=True))
     figure.legend(named.values(), named.keys(), loc="outside lower center", ncols=4, frameon=False)
     return figure

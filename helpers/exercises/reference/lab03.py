@@ -5,9 +5,10 @@ Written by `python -m helpers build`; change the source, not this file.
 
 import math
 import warnings
-from helpers import TENANTS, Claims, MemoryMeter, Prediction, SmallCNN, SmallGPT, check, compare, device_name, digits, english, explore_loss_scale, pick_device, show, supports, tenant_bars, tenant_table
+from helpers import COLOURS, TENANTS, Claims, MemoryMeter, Prediction, SmallCNN, SmallGPT, check, compare, device_name, digits, english, explore_loss_scale, pick_device, show, supports, tenant_bars, tenant_table
 import torch
 import torch.nn.functional as F
+from matplotlib.figure import Figure
 from torch import nn
 
 device = pick_device()

@@ -10,6 +10,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 import warnings
 from helpers import COLOURS, Carried, Claims, DigitFiles, LoaderTimeline, Prediction, SmallCNN, check, compare, decode, device_name, explore, human_bytes, measure, pick_device, script_as_notebook, show, turn
