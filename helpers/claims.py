@@ -69,8 +69,7 @@ class Claims:
         remember_claims(self.rows)
 
         def line(cells: tuple[str, ...], tag: str) -> str:
-            whole = len(cells) - 2  # figures and verdicts are not broken over lines
-            styles = ["text-align:left" + "; white-space:nowrap" * (i >= whole) for i in range(len(cells))]
+            styles = ["text-align:left"] * (len(cells) - 2) + ["text-align:left; white-space:nowrap"] * 2
             columns = (f"<{tag} style='{s}'>{html.escape(c)}</{tag}>" for s, c in zip(styles, cells, strict=True))
             return f"<tr>{''.join(columns)}</tr>"
 

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from importlib.util import find_spec
+from types import SimpleNamespace
 
 from helpers import (
     TENANTS,
@@ -36,8 +37,12 @@ from helpers import (
     why_no_compiler,
     written_kernels,
 )
+from helpers.count import Op
 from helpers.device import device_name
+from helpers.exercises.base import Part, Verdict
+from helpers.exercises.run import report
 from helpers.figures import memory_timeline, to_png
+from helpers.memory import Moment
 from helpers.widgets.loss_scale import fate_of, loss_scale_figure
 from helpers.widgets.timelines import timelines_figure
 
@@ -214,11 +219,34 @@ def test_a_cursor_names_the_operation_and_who_is_there():
         assert lower.startswith(f"{second}, ")
         assert "(MiB: " in upper.splitlines()[0]
         assert ": " in upper.splitlines()[1]  # phase and operation
-        FigureCanvasAgg(figure).draw()
-        for axes in figure.axes:
-            box = axes.title.get_window_extent()
-            assert figure.bbox.x0 <= box.x0 < box.x1 <= figure.bbox.x1
     assert timelines_figure(found, first, first, 50).axes[0].get_title() != upper
+
+
+def test_the_title_of_a_long_operation_stays_inside_the_picture():
+    op = Op(0, "backward (recomputing)", "aten.native_layer_norm.default", "blocks.3.block.norm_2 (LayerNorm)")
+    held = dict.fromkeys(TENANTS, 0) | {
+        "optimizer state": 7 * 2**20,
+        "recomputed activations": 5 * 2**20,
+        "temporaries": 3 * 2**20,
+    }
+    meter = SimpleNamespace(began=0, ended=10**9, timeline=[Moment(s, held, op) for s in (0.0, 0.5, 1.0)])
+    name = "a quarter of the rows"
+    figure = timelines_figure({name: meter}, name, name, 50)
+    FigureCanvasAgg(figure).draw()
+    for axes in figure.axes:
+        box = axes.title.get_window_extent()
+        assert figure.bbox.x0 <= box.x0 < box.x1 <= figure.bbox.x1
+
+
+def test_a_report_breaks_lines_between_words():
+    words = "Micro-batches of a rule that goes on and on. " * 6
+    verdict = Verdict("long_rule", words, 0, 1, f"{words}\n  second line", words)
+    part = Part("x.y", (), ())
+    lines = report(part, [verdict]).splitlines()
+    assert max(map(len, lines)) <= 108
+    assert " ".join(" ".join(lines[1:]).split()) == " ".join(
+        f"✗ long_rule: {words} {words} second line Hint: {words}".split()
+    )
 
 
 def test_explorers_speak_where_there_is_no_notebook(capsys):

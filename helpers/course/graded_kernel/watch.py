@@ -36,6 +36,7 @@ _FAMILIES = {
     "fcntl.": "asks the system",
     "mmap.": "maps memory",
 }
+_THREADED = ("tqdm", "IPython", "_inductor", "_dynamo")  # libraries whose threads run no code of an answer
 
 if sys.version_info < (3, 12):  # where Python itself does not raise this event
 
@@ -44,8 +45,6 @@ if sys.version_info < (3, 12):  # where Python itself does not raise this event
         return start(*args)
 
     _thread.start_new_thread = threading._start_new_thread = _audited
-
-_THREADED = ("tqdm", "IPython", "_inductor", "_dynamo")  # libraries whose threads run no code of an answer
 
 
 class Watch:
