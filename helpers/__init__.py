@@ -16,40 +16,44 @@ import torch
 if not torch.cuda.is_available():  # Triton looks when it is imported: here its interpreter runs kernels (lab 09)
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-from .carried import Carried, script_as_notebook
-from .chooser import choose
-from .claims import Claims
-from .collectives import Collective, Collectives
-from .compiler import why_no_compiler, written_kernels
-from .count import TENANTS
-from .data import digits, english, python_source
-from .deepspeed_config import deepspeed_config
-from .device import device_name, pick_device, rank_device, supports
-from .digit_files import DigitFiles, decode, turn
+from .claims.claims import Claims
+from .claims.lab_report import lab_report
+from .claims.predict import Prediction
+from .claims.status import status
+from .core.colours import COLOURS
+from .core.compiler import why_no_compiler, written_kernels
+from .core.data import digits, english, python_source
+from .core.device import device_name, pick_device, rank_device, supports
+from .core.models import SmallCNN, SmallGPT, ViT
+from .core.notebook import show
+from .core.table import text_table
+from .core.units import GiB, KiB, MiB, human_bytes
 from .exercises import check
-from .figures import COLOURS, range_ruler, show, tenant_bars
-from .formats import FORMATS
-from .kept import kept_bytes
-from .lab_report import lab_report
-from .linear_log import LinearLog
-from .loader_timeline import LoaderTimeline
-from .memory import MemoryMeter
-from .microscaling import E2M1, floor_power_of_two, in_blocks, to_e2m1
-from .models import SmallCNN, SmallGPT, ViT
-from .optimizer_state import state_bytes
+from .formats.float_format import FORMATS
+from .formats.linear_log import LinearLog
+from .formats.microscaling import E2M1, floor_power_of_two, quantize_blockwise, to_e2m1
+from .formats.range_ruler import range_ruler
+from .loading.carried import Carried, script_as_notebook
+from .loading.digit_files import DigitFiles, decode, rotate
+from .loading.loader_timeline import LoaderTimeline
+from .meter.count import TENANTS
+from .meter.figures import tenant_bars
+from .meter.optimizer_state import state_bytes
+from .meter.recorder import MemoryMeter
+from .meter.saved_tensors import saved_tensor_bytes
+from .meter.tables import peak_table, stage_table, tenant_table
+from .meter.timing import benchmark, compare
+from .meter.traffic import traffic
 from .planner import CachingAllocator, OutOfMemory, Recipe, count_parameters, find_gpu, plan, plan_many
+from .planner.chooser import choose
 from .planner.deep import plan_deep
 from .planner.measure import measure_recipe
 from .planner.planned import planned
-from .predict import Prediction
-from .ranks import RankError, RankRun, run_ranks
-from .recipe_script import training_script
-from .side_by_side import side_by_side
-from .status import status
-from .tables import peak_table, stage_table, tenant_table, text_table
-from .timing import compare, measure
-from .traffic import traffic
-from .units import GiB, KiB, MiB, human_bytes
+from .planner.script import training_script
+from .ranks.collectives import Collective, Collectives
+from .ranks.deepspeed_config import deepspeed_config
+from .ranks.parallel_map import parallel_map
+from .ranks.run import RankError, RankRun, run_ranks
 from .widgets.bit_explorer import explain_bits, explore_bits
 from .widgets.explore import explore
 from .widgets.loss_scale import explore_loss_scale
@@ -88,6 +92,7 @@ __all__ = [
     "SmallCNN",
     "SmallGPT",
     "ViT",
+    "benchmark",
     "check",
     "choose",
     "compare",
@@ -106,11 +111,9 @@ __all__ = [
     "find_gpu",
     "floor_power_of_two",
     "human_bytes",
-    "in_blocks",
-    "kept_bytes",
     "lab_report",
-    "measure",
     "measure_recipe",
+    "parallel_map",
     "peak_table",
     "pick_device",
     "plan",
@@ -118,12 +121,14 @@ __all__ = [
     "plan_many",
     "planned",
     "python_source",
+    "quantize_blockwise",
     "range_ruler",
     "rank_device",
+    "rotate",
     "run_ranks",
+    "saved_tensor_bytes",
     "script_as_notebook",
     "show",
-    "side_by_side",
     "stage_table",
     "state_bytes",
     "status",
@@ -134,7 +139,6 @@ __all__ = [
     "to_e2m1",
     "traffic",
     "training_script",
-    "turn",
     "why_no_compiler",
     "written_kernels",
 ]

@@ -24,7 +24,7 @@ def _parser() -> argparse.ArgumentParser:
 
     commands.add_parser("doctor", help="say what this machine can do, what is missing and how to get it")
 
-    from .planner.command import add_arguments
+    from .planner.cli import add_arguments
 
     add_arguments(commands.add_parser("plan", help="say how much memory a training recipe needs, and where"))
 
@@ -83,14 +83,14 @@ def _run(args: argparse.Namespace) -> int:
         return examine()
     if args.command == "plan":
         from .planner import RecipeError
-        from .planner.command import run
+        from .planner.cli import run
 
         try:
             return run(args)
         except RecipeError as error:
             return _fail(str(error))
     if args.command == "build":
-        from .course.build import BuildError, build, problems
+        from .course.build.notebooks import BuildError, build, problems
 
         try:
             if args.check:
@@ -113,18 +113,18 @@ def _run(args: argparse.Namespace) -> int:
         write_table()
         return 0
     if args.command == "chooser":
-        from .chooser import write_table
+        from .planner.chooser import write_table
 
         write_table()
         return 0
     if args.command == "claims":
+        from .claims.receipt import receipts
         from .course.receipts import claims_table
-        from .receipt import receipts
 
         print(claims_table(receipts()))
         return 0
     if args.command == "site":
-        from .course.site import make_site
+        from .course.build.site import make_site
 
         print(make_site(args.out))
         return 0

@@ -9,10 +9,10 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from .device import device_name, pick_device, supports
-from .memory import MemoryMeter
-from .status import status
-from .units import human_bytes
+from .claims.status import status
+from .core.device import device_name, pick_device, supports
+from .core.units import human_bytes
+from .meter.recorder import MemoryMeter
 
 FORMATS = {
     "FP32": torch.float32,

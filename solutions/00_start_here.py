@@ -1,5 +1,5 @@
 # %% [markdown] name="title"
-# # 00 · Start here
+# # Start here
 #
 # **Memory is a property of your program, not of your hardware: you can measure every byte of a training step on the machine in front of you, and
 # predict it before you do.**
@@ -123,7 +123,7 @@ print(meter)
 # %% [markdown] name="explained"
 # There it is. The peak comes during the optimizer's step, and **temporaries** are part of it: to compute its update, Adam makes two tensors as large as the
 # parameter it works on. This model is one single parameter, so they are twice the model. They live for a moment, but the memory must be there for
-# that moment. (Lab 08 shows how to avoid them.)
+# that moment. ([[Lean_optimizers]] shows how to avoid them.)
 #
 # The same as a picture. Read it from left to right: forward, backward, optimizer step.
 
@@ -155,7 +155,7 @@ def parameter_bytes(model):
 
 
 # %% name="bytes_check"
-check("lab00.bytes", parameter_bytes)
+check("start_here.bytes", parameter_bytes)
 
 # %% [markdown] name="failing_text"
 # ### A check that fails
@@ -169,7 +169,7 @@ def assumes_fp32(model):
     return sum(p.numel() for p in model.parameters()) * 4
 
 
-check("lab00.bytes", assumes_fp32)
+check("start_here.bytes", assumes_fp32)
 
 # %% [markdown] name="time_text"
 # ## 7 · Time

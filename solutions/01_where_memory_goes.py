@@ -1,5 +1,5 @@
 # %% [markdown] name="title"
-# # 01 · Where memory goes
+# # Where memory goes
 #
 # **A training step has a handful of tenants; who they are follows from the program, so you can say how much memory it needs before you run
 # it, to within a few per cent.**
@@ -10,7 +10,7 @@
 # | Time | 75 minutes |
 # | Difficulty | ●●○ |
 # | Needs | a CPU; the same cells use a GPU where there is one |
-# | Before this | lab 00 |
+# | Before this | [[start_here]] |
 # | Syllabus | T1, T2, C1, C2, C3, C4, C5 |
 
 # %% name="setup" setup=true
@@ -104,7 +104,7 @@ n = sum(p.numel() for p in gpt.parameters())
 print(f"{n:,} parameters: {human_bytes(4 * n)} in FP32")
 
 # %% [markdown] name="guess_peak_text"
-# **Predict.** The weights take 3.2 MiB. How many **MiB** does the whole step hold at its peak? (Lab 00's answer for one linear layer was six times the
+# **Predict.** The weights take 3.2 MiB. How many **MiB** does the whole step hold at its peak? ([[Start_here]]'s answer for one linear layer was six times the
 # weights: four, and two temporaries.)
 
 # %% name="guess_peak"
@@ -171,8 +171,8 @@ show(
 
 # %% [markdown] name="moment_explained"
 # With batch 1 the peak holds parameters, gradients, two moments and **one more** copy of the parameters. That fifth copy is a temporary of Adam's `foreach`
-# implementation, which works on all parameters at once: fast, and at its summit it holds the square roots of all second moments. (Lab 00 saw two such copies: without `foreach` Adam goes parameter by
-# parameter and holds two copies of one, and that model had only one. Lab 08 gets rid of them.)
+# implementation, which works on all parameters at once: fast, and at its summit it holds the square roots of all second moments. ([[Start_here]] saw two such copies: without `foreach` Adam goes parameter by
+# parameter and holds two copies of one, and that model had only one. [[Lean_optimizers]] gets rid of them.)
 #
 # Large models with small batches are like batch 1, convolutional networks with large images like batch 32. That is why advice that helped
 # somebody else may do nothing for you: first look who your tenants are.
@@ -181,7 +181,7 @@ show(
 #
 # "Training with Adam in mixed precision costs 16 bytes a parameter" is the rule you will hear most. It says nothing about
 # activations; it counts what each parameter costs when all gradients are there, just before the optimizer steps. (Between steps, with gradients freed, it is less.) And two different schemes hide behind it. In both, matrix products are computed in
-# 16 bits; the weights that the optimizer updates must have more digits (lab 02), so they are kept in FP32: either as **master weights** next to 16-bit ones, or as the only ones, with 16-bit copies made on the way into each product by `torch.autocast` (lab 03).
+# 16 bits; the weights that the optimizer updates must have more digits ([[number_formats]]), so they are kept in FP32: either as **master weights** next to 16-bit ones, or as the only ones, with 16-bit copies made on the way into each product by `torch.autocast` ([[mixed_precision]]).
 #
 # | bytes a parameter | weights | gradients | master weights | moments | sum |
 # |---|---|---|---|---|---|
@@ -296,7 +296,7 @@ def resident_bytes(model, scheme):
 
 
 # %% name="stays_check"
-check("lab01.stays", resident_bytes)
+check("where_memory_goes.stays", resident_bytes)
 
 # %% [markdown] name="growth_text"
 # ## 5 · How activations grow
@@ -370,7 +370,7 @@ claims.record("C4", "activations can exceed the parameters", "GPT-2 XL, batch 8 
 #
 # ## 6 · A rule of thumb that must fail
 #
-# Sixteen bytes a parameter and nothing else: does that predict a peak? Put it to the test on the CNN of lab 03. It must fail there, and by how much is the point.
+# Sixteen bytes a parameter and nothing else: does that predict a peak? Put it to the test on the CNN of [[mixed_precision]]. It must fail there, and by how much is the point.
 
 # %% name="control"
 data = digits(device, size=16)
@@ -456,7 +456,7 @@ def gpt_peak(vocabulary, context, layers, width, batch):
 
 
 # %% name="peak_check"
-check("lab01.peak", gpt_peak)
+check("where_memory_goes.peak", gpt_peak)
 
 # %% [markdown] name="peak_explained"
 # Passed? Ten per cent leaves room for a forgotten norm. The table at the end shows how close you are; better than 1 % is possible.
@@ -466,7 +466,7 @@ check("lab01.peak", gpt_peak)
 #
 # "Temporaries, the allocator's reserve and fragmentation add 20 to 30 % in practice." Several things are mixed in this sentence. Temporaries are tensors, and you have
 # measured them. The **reserve** is what CUDA's allocator has taken from the GPU and not given back: it keeps what was freed for the next request, in pieces that may not fit. The
-# planner replays every allocation of a step through the allocator's rules (lab 06 opens that box), so both can be told apart for models that do not fit here. Temporaries and reserve below are relative to everything else at the peak; the reserve, with its holes, is the middle of the range that the planner gives (a quarter of a minute).
+# planner replays every allocation of a step through the allocator's rules ([[profiling_and_oom_clinic]] opens that box), so both can be told apart for models that do not fit here. Temporaries and reserve below are relative to everything else at the peak; the reserve, with its holes, is the middle of the range that the planner gives (a quarter of a minute).
 
 # %% name="temporaries"
 recipes = [
@@ -532,7 +532,7 @@ claims
 # - Sixteen bytes a parameter is a sum of different parts in different schemes, and says nothing about activations.
 # - Fused attention made memory linear in the sequence.
 #
-# **What to reach for when.** Activations on top? Mixed precision (lab 03), accumulation (04), checkpointing (05). Optimizer state on top? Lean
+# **What to reach for when.** Activations on top? Mixed precision ([[mixed_precision]]), accumulation ([[#gradient_accumulation]]), checkpointing (05). Optimizer state on top? Lean
 # optimizers (08), sharding (12). Weights on top? LoRA and quantization (14).
 #
 # **Sources.** Rajbhandari et al. 2020, *ZeRO*, section 3 (the 16 bytes); Korthikanti et al. 2022, *Reducing Activation Recomputation*, section 4 (activations of a transformer, term by term); Dao et al.

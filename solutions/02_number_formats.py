@@ -1,5 +1,5 @@
 # %% [markdown] name="title"
-# # 02 · Number formats
+# # Number formats
 #
 # **Sixteen bits, or eight, can be spent on range or on precision; each tensor of a training step wants one more than the other, and two
 # failures tell when it got the wrong one: swamping and underflow.**
@@ -10,7 +10,7 @@
 # | Time | 60 minutes |
 # | Difficulty | ●●○ |
 # | Needs | a CPU; the same cells use a GPU where there is one |
-# | Before this | lab 00 |
+# | Before this | [[start_here]] |
 # | Syllabus | T3, C6, P1, P2, the start of T24 |
 
 # %% name="setup" setup=true
@@ -127,7 +127,7 @@ for name, form in FORMATS.items():
     print(f"{name}: {beyond:.4g} becomes {form.decode(form.encode(beyond))}")
 
 # %% [markdown] name="overflow_explained"
-# FP16 and BF16 go to infinity, which a loss scaler can see (lab 03). E4M3 has no infinity: this version of PyTorch stops at its largest number, others have given NaN. So eight-bit training scales first and never relies on what happens beyond.
+# FP16 and BF16 go to infinity, which a loss scaler can see ([[mixed_precision]]). E4M3 has no infinity: this version of PyTorch stops at its largest number, others have given NaN. So eight-bit training scales first and never relies on what happens beyond.
 
 # %% [markdown] name="gap_text"
 # ## 3 · Precision
@@ -180,7 +180,7 @@ def gap(value, exponent_bits, fraction_bits):
 
 
 # %% name="gap_check"
-check("lab02.gap", gap)
+check("number_formats.gap", gap)
 
 # %% [markdown] name="swamping_text"
 # ## 4 · Swamping: weights that stand still
@@ -222,7 +222,7 @@ def share_that_moves(weight, update):
 
 
 # %% name="moves_check"
-check("lab02.moves", share_that_moves)
+check("number_formats.moves", share_that_moves)
 
 # %% [markdown] name="guess_stall_text"
 # **Predict.** At which learning rate do half of the BF16 weights of this GPT stand still?
@@ -259,7 +259,7 @@ else:
 # %% [markdown] name="stall_explained"
 # Learning rates of 1e-5 are common in fine-tuning; there, most of a pure BF16 model does not train, and no error says so.
 #
-# The usual cure is to keep the weights in FP32 and compute with 16-bit copies (lab 03). It costs memory. There is another.
+# The usual cure is to keep the weights in FP32 and compute with 16-bit copies ([[mixed_precision]]). It costs memory. There is another.
 #
 # ### Stochastic rounding
 #
@@ -285,7 +285,7 @@ def stochastic_round(x):
 
 
 # %% name="stochastic_check"
-check("lab02.stochastic", stochastic_round)
+check("number_formats.stochastic", stochastic_round)
 
 # %% [markdown] name="walk_text"
 # **Predict**, then look: 1.0 plus a thousand times 0.001, each sum stored in BF16. To the nearest, and with dice?
@@ -392,7 +392,7 @@ for name, shares in lost.items():
 # ## 6 · Which tensor wants which format
 #
 # Zeros are one kind of loss, lost digits are the other. Look at the relative error of the *median* element (1.0: at least half of the tensor is gone), and at the zeros. A tensor may first be multiplied by a **scale** that brings its largest number to
-# the top of the range, and divided afterwards: that costs one number per tensor and is how eight-bit training works (lab 13).
+# the top of the range, and divided afterwards: that costs one number per tensor and is how eight-bit training works ([[fp8]]).
 
 
 # %% name="which"
@@ -420,7 +420,7 @@ for name, t in tensors.items():
 # - **Weights and activations**: 16 bits hold them as they are, and FP16, with three fraction bits more, holds them better than BF16. Eight bits need the scale, or small weights fall among the subnormal numbers.
 # - **Gradients of activations** need range: as they are, FP16 has few digits left for the median element and the eight-bit formats none. BF16 does not mind. With a scale FP16 is the better one again.
 # - **Adam's second moment** holds squares of gradients: twice the range in powers of two. As it is, only formats with eight exponent bits can hold it; a single scale for the whole does not make eight bits safe either. That is why optimizers keep it in FP32, or
-#   scale block by block (lab 08).
+#   scale block by block ([[lean_optimizers]]).
 # - **E4M3 or E5M2?** With a scale E4M3 has the smaller error for most rows, but look at its zeros: where the numbers of one tensor spread over many powers of two, one scale cannot serve them all, and E5M2 loses fewer. That is why eight-bit training often gives
 #   gradients E5M2 and everything else E4M3. (Each row here pools several layers under one scale, which is harder than a scale for each.)
 #
@@ -457,7 +457,7 @@ claims
 # - **Underflow**: what is below half the smallest number becomes zero. Cures: a scale, or BF16.
 # - Weights and activations want precision, gradients want range, second moments want a great deal of range.
 #
-# **What to reach for when.** BF16 by default on hardware that has it; FP16 with loss scaling where it has not (lab 03); eight bits for matrix products with a scale (lab 13); never a 16-bit weight without master copy or dice at small
+# **What to reach for when.** BF16 by default on hardware that has it; FP16 with loss scaling where it has not ([[mixed_precision]]); eight bits for matrix products with a scale ([[fp8]]); never a 16-bit weight without master copy or dice at small
 # learning rates.
 #
 # **Sources.** IEEE 754-2019 (FP32, FP16); Kalamkar et al. 2019, *A Study of BFLOAT16 for Deep Learning Training*; Micikevicius et al. 2022, *FP8 Formats for Deep Learning*; Gupta et al. 2015, *Deep Learning with Limited

@@ -1,5 +1,5 @@
 # %% [markdown] name="title"
-# # 03 · Mixed precision
+# # Mixed precision
 #
 # **Computing in 16 bits takes up to half off what a training step keeps for the backward pass, leaves weights, gradients and
 # optimizer state as they are, and needs one precaution in FP16 and none in BF16.**
@@ -10,7 +10,7 @@
 # | Time | 90 minutes |
 # | Difficulty | ●●○ |
 # | Needs | a CPU; the same cells use a GPU where there is one |
-# | Before this | lab 00 |
+# | Before this | [[start_here]] |
 # | Syllabus | T3 (in short), T4, T5, T6, T7, C7, P1, P2, P3 |
 #
 # Exercise X1, the graded notebook after this one, uses all of it.
@@ -127,7 +127,7 @@ show(
 # ## 2 · Three formats in a nutshell
 #
 # A floating-point number is a sign, an exponent (how large) and a significand (which digits). Sixteen bits cannot have both FP32's
-# range and FP32's digits. FP16 gives up range; BF16 gives up digits. (Lab 02 takes them apart bit by bit.)
+# range and FP32's digits. FP16 gives up range; BF16 gives up digits. ([[Number_formats]] takes them apart bit by bit.)
 
 # %% name="formats" tags=["nbval-check-output"]
 print(f"{'':6}{'bits':>5}{'largest':>12}{'smallest normal':>17}{'smallest > 0':>14}{'next after 1':>14}")
@@ -211,7 +211,7 @@ def sgd_with_master(weight, master, gradient, lr):
 
 
 # %% name="master_check"
-check("lab03.master", sgd_with_master)
+check("mixed_precision.master", sgd_with_master)
 
 # %% [markdown] name="autocast_text"
 # ## 3 · Autocast
@@ -426,7 +426,7 @@ print(claims)
 # Twofold was promised; neither peak gets there. In the GPT the optimizer state, which does not shrink, has a larger
 # share, and part of the activations stays FP32. The dtypes above say which: an embedding is no matrix product, so it comes out in FP32; FP32 plus 16 bit is FP32, so
 # what flows from block to block (the *residual stream*) stays FP32, and with it what the norms keep. **Mixed precision halves what becomes 16-bit, and nothing else.** To shrink
-# optimizer state you need other tools (lab 08), and for the rest of the activations too (lab 05).
+# optimizer state you need other tools ([[lean_optimizers]]), and for the rest of the activations too ([[activation_checkpointing]]).
 
 # %% [markdown] name="speed_text"
 # ## 5 · What it costs or saves in time
@@ -530,7 +530,7 @@ def underflow_share(gradient, scale):
 
 
 # %% name="underflow_check"
-check("lab03.underflow", underflow_share)
+check("mixed_precision.underflow", underflow_share)
 
 # %% name="underflow_measured"
 try:
@@ -704,7 +704,7 @@ for name, make_optimizer in makers.items():
 # loses, it loses to `eps`, the small number that keeps it from dividing by zero, as the last line shows.
 #
 # The order is always `scale(loss).backward()` → `unscale_(optimizer)` → clip → `step(optimizer)` → `update()`. Under `DistributedDataParallel` nothing changes: the gradients that
-# travel between GPUs are the scaled ones, the same scale on every rank, and an inf on one rank becomes an inf on all, so all skip together (lab 10 shows it).
+# travel between GPUs are the scaled ones, the same scale on every rank, and an inf on one rank becomes an inf on all, so all skip together ([[data_parallel]] shows it).
 
 # %% [markdown] name="bf16_text"
 # ## 9 · BF16: no scaler, fewer digits
@@ -721,7 +721,7 @@ for name, (dtype, pure) in settings.items():
 
 # %% [markdown] name="bf16_explained_2"
 # Autocast tracks FP32; BF16 weights fall behind, most at the small learning rate. People do train large models in pure BF16 to save the FP32 weights; they then add the update with *stochastic rounding* or keep the lost
-# part beside the weight (lab 02 tries it).
+# part beside the weight ([[number_formats]] tries it).
 
 # %% [markdown] name="pitfalls_text"
 # ## 10 · Pitfalls, made to happen
@@ -812,7 +812,7 @@ claims
 # | Ampere GPU or newer, TPU, recent CPU | BF16 autocast, no scaler |
 # | T4, V100, older GPUs | FP16 autocast with `GradScaler` |
 # | Apple GPU | measure both; keep FP32 if neither gains |
-# | weights too large for FP32 | other tools: labs 08, 12 and 14 |
+# | weights too large for FP32 | other tools: labs [[#lean_optimizers]], [[#sharding]] and [[#lora]] |
 #
 # **Sources.** Micikevicius et al., *Mixed Precision Training* (2018), arXiv:1710.03740 · Kalamkar et al., *A Study of BFLOAT16 for Deep Learning Training* (2019), arXiv:1905.12322 ·
 # PyTorch documentation: *Automatic Mixed Precision package*, *Automatic Mixed Precision examples*.

@@ -10,7 +10,7 @@
 # | Time | 60 to 90 minutes |
 # | Difficulty | ●●○ |
 # | Needs | a CPU; a GPU makes the speed column interesting |
-# | Before this | lab 03 |
+# | Before this | [[mixed_precision]] |
 # | Syllabus | X1 (T4, T5, T6, T7, C7, P2, P3) |
 #
 # Three answer cells, each followed by its check. A check prints what it found and what to look at; run it as often

@@ -1,5 +1,5 @@
 # %% [markdown] name="title"
-# # 04 · Gradient accumulation
+# # Gradient accumulation
 #
 # **A batch can be fed in pieces: gradients add up, so the update is that of the whole batch while the activations are those of a piece, if you
 # weigh the pieces rightly and know what does not add up.**
@@ -10,7 +10,7 @@
 # | Time | 75 minutes |
 # | Difficulty | ●●○ |
 # | Needs | a CPU; the same cells use a GPU where there is one |
-# | Before this | labs 00 and 01 |
+# | Before this | labs [[#start_here]] and [[#where_memory_goes]] |
 # | Syllabus | T8, C8, P4 |
 #
 # Exercise X2, the graded notebook after this one, uses all of it.
@@ -151,11 +151,11 @@ for micro_batch in (64, 16, 4, 1):
 
 # %% [markdown] name="equal_explained"
 # The distance follows the format's epsilon: it is rounding and nothing else. In pure BF16, where `.grad` itself has 8 significant bits, rounding is no longer a trifle. With
-# *many* micro-batches it gets worse, for small gradients are added to a large sum (swamping, lab 02). Under autocast `.grad` is FP32, and this does not arise.
+# *many* micro-batches it gets worse, for small gradients are added to a large sum (swamping, [[number_formats]]). Under autocast `.grad` is FP32, and this does not arise.
 #
 # ## 2 · What it saves
 #
-# **Predict.** The CNN of lab 03, 256 digits of 16 × 16, one AdamW step. Whole, it needs about 60 MiB. How many **MiB** as four micro-batches of 64?
+# **Predict.** The CNN of [[mixed_precision]], 256 digits of 16 × 16, one AdamW step. Whole, it needs about 60 MiB. How many **MiB** as four micro-batches of 64?
 
 
 # %% name="guess_memory"
@@ -465,7 +465,7 @@ claims.record("P4", "a schedule stepped too often ends 4 times too early", "4 mi
 # %% [markdown] name="ddp_text"
 # ### Talking too much
 #
-# With several GPUs (lab 10), `DistributedDataParallel` averages gradients between them in every backward pass. During accumulation only the last one needs
+# With several GPUs ([[data_parallel]]), `DistributedDataParallel` averages gradients between them in every backward pass. During accumulation only the last one needs
 # it; `no_sync()` holds it back for the others. To count, one process is enough: DDP in a world of one, with a hook that writes down what would be sent.
 
 # %% name="ddp"
@@ -526,7 +526,7 @@ def largest_micro_batch(peak_bytes, budget, most):
 
 
 # %% name="largest_check"
-check("lab04.largest", largest_micro_batch)
+check("gradient_accumulation.largest", largest_micro_batch)
 
 # %% [markdown] name="largest_real_text"
 # The check uses made-up numbers. Try yours on the real CNN and its batch of 256, with a budget of 20 MiB:
@@ -552,7 +552,7 @@ except NotImplementedError:
 # %% [markdown] name="play_text"
 # ## 5 · Play
 #
-# One optimizer step on 256 digits, in as many pieces as you like. Watch the mountain of lab 01 become a range of hills, and the gradients stay between them.
+# One optimizer step on 256 digits, in as many pieces as you like. Watch the mountain of [[where_memory_goes]] become a range of hills, and the gradients stay between them.
 
 
 # %% name="play"
@@ -585,8 +585,8 @@ claims
 # - The line *fixed + each × rows* tells what can be saved. When the peak has moved to the optimizer step, smaller pieces save nothing.
 # - Not everything adds up: BatchNorm, schedules, clipping, communication.
 #
-# **What to reach for when.** Activations are the largest tenant and the batch is above one: accumulate first, it costs least. The batch is one already: checkpointing (lab 05).
-# The optimizer step is the peak: lab 08.
+# **What to reach for when.** Activations are the largest tenant and the batch is above one: accumulate first, it costs least. The batch is one already: checkpointing ([[activation_checkpointing]]).
+# The optimizer step is the peak: [[lean_optimizers]].
 #
 # **Sources.** PyTorch documentation, *torch.amp: gradient accumulation*, and `DistributedDataParallel.no_sync`; Hugging Face, *Fixing Gradient Accumulation* (October 2024), on token-weighted losses; Wu and
 # He 2018, *Group Normalization*.

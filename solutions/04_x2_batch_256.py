@@ -10,7 +10,7 @@
 # | Time | 60 to 90 minutes |
 # | Difficulty | ●●○ |
 # | Needs | a CPU |
-# | Before this | lab 04 |
+# | Before this | [[gradient_accumulation]] |
 # | Syllabus | X2 (T8, C8, P4) |
 #
 # Five answer cells, each followed by its check. A check prints what it found and what to look at; run it as often

@@ -1,5 +1,5 @@
 # %% [markdown] name="title"
-# # 05 · Activation checkpointing
+# # Activation checkpointing
 #
 # **What the forward pass keeps can be thrown away and computed again when the backward pass wants it: memory for arithmetic, at a rate you can
 # choose block by block.**
@@ -10,7 +10,7 @@
 # | Time | 75 minutes |
 # | Difficulty | ●●○ |
 # | Needs | a CPU; the same cells use a GPU where there is one |
-# | Before this | labs 00 and 01 |
+# | Before this | labs [[#start_here]] and [[#where_memory_goes]] |
 # | Syllabus | T9, T10, C9, P5 |
 
 # %% name="setup" setup=true
@@ -61,7 +61,7 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 # A hiker who wants to find the way back can draw every step on a map, or drop a stone at each crossing and, on the way back, walk from stone to stone once more
 # to see what lies between. Fewer notes, more walking.
 #
-# The forward pass draws the map: each block of a GPT keeps 16 tensors of the size of its input (lab 01). With **activation checkpointing** a block keeps its *input*
+# The forward pass draws the map: each block of a GPT keeps 16 tensors of the size of its input ([[where_memory_goes]]). With **activation checkpointing** a block keeps its *input*
 # only. When the backward pass reaches it, the block runs forward again, from that input, and now keeps the rest, for just as long as its own backward pass takes.
 #
 # The model: 24 blocks, narrow, so that activations are nearly everything. A *policy* says how to run block number i.
@@ -180,7 +180,7 @@ claims
 
 # %% [markdown] name="whole_explained"
 # On a deep stack of equal blocks the saving is far larger than any of the articles says. Their models had other tenants: with Adam and few activations, the peak falls by little, because it was
-# never made of activations (lab 01). "2 to 3x" is true for a mix; it is not a property of checkpointing.
+# never made of activations ([[where_memory_goes]]). "2 to 3x" is true for a mix; it is not a property of checkpointing.
 #
 # Time need not follow arithmetic. On a CPU, writing 100 MiB that are never in the cache can cost as much as computing them again, and the checkpointed run may even be the faster one. On a GPU expect something near the arithmetic.
 #
@@ -503,7 +503,7 @@ claims.record(
 
 # %% [markdown] name="head_explained"
 # Less is held *after the forward pass*, and the peak is where it was: the head is the first thing that the backward pass reaches, so its logits are back at the very moment of the peak. What helps here is
-# to compute the loss in chunks of tokens, each checkpointed (lab 06 has such a patient).
+# to compute the loss in chunks of tokens, each checkpointed ([[profiling_and_oom_clinic]] has such a patient).
 #
 # ## 6 · One line for Hugging Face models
 #
@@ -555,7 +555,7 @@ def choose_blocks(kept, inputs, flops, budget):
 
 
 # %% name="fit_check"
-check("lab05.fit", choose_blocks)
+check("activation_checkpointing.fit", choose_blocks)
 
 # %% [markdown] name="fit_real_text"
 # And on a real network: eight MLP blocks of different hidden width. A formula says what each keeps, the meter checks it; your choice must bring the activations below 60 %.
@@ -669,7 +669,7 @@ claims
 # - In arithmetic, choosing *what* to keep inside a block (products) beats choosing *which* blocks.
 # - Not for the head; not reentrant; never without the random state.
 #
-# **What to reach for when.** Activations on top, batch at one already: checkpoint every block first, then give back what you can afford, with a selective policy. Peak in the optimizer step: it will not help (lab 08).
+# **What to reach for when.** Activations on top, batch at one already: checkpoint every block first, then give back what you can afford, with a selective policy. Peak in the optimizer step: it will not help ([[lean_optimizers]]).
 #
 # **Sources.** Chen et al. 2016, *Training Deep Nets with Sublinear Memory Cost* (√n); Korthikanti et al. 2022 (selective recomputation); PyTorch documentation, `torch.utils.checkpoint`; PyTorch blog 2025, *Current and New
 # Activation Checkpointing Techniques in PyTorch*.

@@ -1,5 +1,5 @@
 # %% [markdown] name="title"
-# # 06 · Memory profiling and the OOM clinic
+# # Memory profiling and the OOM clinic
 #
 # **"CUDA out of memory" names a size and none of the guilty; four questions find them: at which moment, in which operation, whose bytes, and what
 # to do about it.**
@@ -10,7 +10,7 @@
 # | Time | 75 minutes |
 # | Difficulty | ●●○ |
 # | Needs | a CPU; the same cells use a GPU where there is one |
-# | Before this | lab 01 |
+# | Before this | [[where_memory_goes]] |
 # | Syllabus | T14, T15 |
 
 # %% name="setup" setup=true
@@ -399,7 +399,7 @@ def train_and_log(model, optimizer, batches):
 
 
 # %% name="history_check"
-check("lab06.history", train_and_log)
+check("profiling_and_oom_clinic.history", train_and_log)
 
 # %% [markdown] name="patient_b_text"
 # ### Patient B: the head
@@ -429,7 +429,7 @@ Prediction("Tensors of rows x vocabulary at the peak", my_guess, "").reveal(
 print(peak_table(meter_b, rows=4))
 
 # %% [markdown] name="task_b"
-# (The logits themselves are not among them: no name holds them here, so they went when their softmax was there.) Checkpointing the whole head would not lower the peak: its logits come back at this very moment (lab 05). What does: rows are independent, so go through them in chunks, and checkpoint each.
+# (The logits themselves are not among them: no name holds them here, so they went when their softmax was there.) Checkpointing the whole head would not lower the peak: its logits come back at this very moment ([[activation_checkpointing]]). What does: rows are independent, so go through them in chunks, and checkpoint each.
 #
 # **Contract.** `head_loss(head, hidden, targets)` returns the mean cross-entropy over all rows, ready for `backward()`: `hidden` (rows, width), `targets` (rows,), all of which count. At most 128 rows of logits at a time, in the backward pass too. The number of rows need not be a multiple.
 
@@ -448,7 +448,7 @@ def head_loss(head, hidden, targets):
 
 
 # %% name="head_check"
-check("lab06.head", head_loss)
+check("profiling_and_oom_clinic.head", head_loss)
 
 # %% [markdown] name="patient_c_text"
 # ### Patient C: the evaluation
@@ -486,7 +486,7 @@ def evaluate(model, batches):
 
 
 # %% name="evaluation_check"
-check("lab06.evaluation", evaluate)
+check("profiling_and_oom_clinic.evaluation", evaluate)
 
 # %% [markdown] name="patient_d_text"
 # ### Patient D: dead on the first optimizer step
@@ -520,7 +520,7 @@ def make_optimizer(parameters):
 
 
 # %% name="optimizer_check"
-check("lab06.optimizer", make_optimizer)
+check("profiling_and_oom_clinic.optimizer", make_optimizer)
 
 # %% [markdown] name="patient_e_text"
 # ### Patient E: the hook
@@ -574,7 +574,7 @@ def log_means(model, means):
 
 
 # %% name="hook_check"
-check("lab06.hook", log_means)
+check("profiling_and_oom_clinic.hook", log_means)
 
 # %% [markdown] name="summary_text"
 # ## 6 · The ward book
@@ -632,6 +632,6 @@ claims
 # - Moment, operation, tenant, remedy: the stage table gives the moment, `peak_at` the operation, `peak_table` the tenant.
 # - `empty_cache` does not lower what the same step needs.
 #
-# **What to reach for when.** A staircase: something holds graphs. A spike in the loss: the logits. A spike in the step: the optimizer. A mountain: labs 03, 04, 05.
+# **What to reach for when.** A staircase: something holds graphs. A spike in the loss: the logits. A spike in the step: the optimizer. A mountain: labs [[#mixed_precision]], [[#gradient_accumulation]], [[#activation_checkpointing]].
 #
 # **Sources.** PyTorch documentation, *CUDA semantics: memory management* and *Understanding CUDA Memory Usage* (snapshots); PyTorch source, `c10/cuda/CUDACachingAllocator.cpp`; PyTorch FAQ, *My model reports "cuda runtime error(2): out of memory"*.

@@ -1,5 +1,5 @@
 """Exercises and their checks: one file each, all built from the `Check` and `Part` of `base.py`."""
 
-from .run import check
+from .checking import check
 
 __all__ = ["check"]

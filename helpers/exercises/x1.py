@@ -15,13 +15,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..data import digits
-from ..device import pick_device
-from ..memory import MemoryMeter
-from ..models import SmallCNN
+from ..core.data import digits
+from ..core.device import pick_device
+from ..core.models import SmallCNN
+from ..meter.recorder import MemoryMeter
 from .base import Check, Evidence, Part
-from .fingerprint import OTHER_DATA, fingerprint
-from .plain import plain
+from .probing.fingerprint import OTHER_DATA, fingerprint
+from .probing.plain import plain
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 CLIP_OFF = 1e6  # a max_norm that no gradient reaches

@@ -14,12 +14,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
-from ..data import digits
-from ..device import pick_device
-from ..memory import MemoryMeter
-from ..models import SmallCNN, SmallGPT
+from ..core.data import digits
+from ..core.device import pick_device
+from ..core.models import SmallCNN, SmallGPT
+from ..meter.recorder import MemoryMeter
 from .base import Check, Evidence, Part
-from .distance import relative_distance
+from .probing.distance import relative_distance
 
 _FEATURES, _HIDDEN = 12, 16  # of the small classifier
 IGNORED = -100  # target of a position that does not count, as in F.cross_entropy

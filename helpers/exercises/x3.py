@@ -19,11 +19,11 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
-from ..collectives import Collectives
-from ..device import rank_device
+from ..core.device import rank_device
+from ..ranks.collectives import Collectives
 from .base import Check, Evidence, Part
-from .distance import relative_distance
-from .on_ranks import on_ranks
+from .probing.distance import relative_distance
+from .probing.on_ranks import on_ranks
 
 EXACT = 1e-6  # relative
 SLACK = 512  # bytes an update that may be sent beside the gradients: counts and losses

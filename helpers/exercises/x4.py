@@ -14,15 +14,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from ..data import Split, english, python_source
-from ..device import pick_device
-from ..memory import MemoryMeter
+from ..core.data import Split, english, python_source
+from ..core.device import pick_device
+from ..core.units import GiB, human_bytes
+from ..meter.recorder import MemoryMeter
 from ..planner import Recipe, RecipeError, find_gpu, plan
-from ..units import GiB, human_bytes
 from .base import Check, Evidence, Part
-from .distance import relative_distance
-from .fingerprint import OTHER_DATA, fingerprint
-from .plain import plain
+from .probing.distance import relative_distance
+from .probing.fingerprint import OTHER_DATA, fingerprint
+from .probing.plain import plain
 
 EXACT = 1e-9  # relative, in FP64
 GPU = "rtx-4090-24gb"

@@ -1,9 +1,10 @@
 """The planner: how much memory a training recipe needs, before anyone rents a GPU."""
 
 from .allocator import CachingAllocator, OutOfMemory
-from .catalog import count_parameters, find_gpu
+from .catalog.gpus import find_gpu
+from .catalog.models import count_parameters
+from .plan import Plan, plan, plan_many
 from .recipe import Recipe, RecipeError
-from .report import Plan, plan, plan_many
 
 __all__ = [
     "CachingAllocator",

@@ -11,7 +11,7 @@ expandable segments.
 import bisect
 from dataclasses import dataclass
 
-from ..units import KiB, MiB
+from ..core.units import KiB, MiB
 
 ROUNDING = 512  # every request is rounded up to a multiple of this
 SMALL = MiB  # requests up to this live in the small pool

@@ -15,9 +15,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from .catalog import GPUS, Gpu, find_model
+from .catalog.gpus import GPUS, Gpu
+from .catalog.models import find_model
+from .plan import Plan, plan_many, roofline_seconds_of
 from .recipe import Recipe, RecipeError
-from .report import Plan, least_seconds, plan_many
 
 SHORT, DEEPER = (3, 6), (6, 12)  # layers; with fewer, embedding and head make the peak
 
@@ -42,19 +43,19 @@ class DeepPlan:
     piece_traffic_bytes: int
     update_traffic_bytes: int
 
-    def at_least_seconds(self, gpu: Gpu, accumulate: int | None = None) -> float:
+    def roofline_seconds(self, gpu: Gpu, accumulate: int | None = None) -> float:
         """Return the seconds that a step of `accumulate` micro-batches (default: the recipe's) cannot be faster than.
 
         FLOPs and the traffic of a micro-batch grow with their number; the optimizer comes by once.
         """
         pieces = self.recipe.accumulate if accumulate is None else accumulate
         traffic = pieces * self.piece_traffic_bytes + self.update_traffic_bytes
-        return least_seconds(self.recipe, self.flops * pieces / self.recipe.accumulate, traffic, gpu)
+        return roofline_seconds_of(self.recipe, self.flops * pieces / self.recipe.accumulate, traffic, gpu)
 
     @property
     def seconds(self) -> dict[str, float]:
         """The same bound for each GPU of the catalog."""
-        return {name: self.at_least_seconds(gpu) for name, gpu in GPUS.items()}
+        return {name: self.roofline_seconds(gpu) for name, gpu in GPUS.items()}
 
 
 def plan_deep(recipes: Sequence[Recipe], progress: bool = False) -> list[DeepPlan]:

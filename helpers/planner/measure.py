@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from ..memory import MemoryMeter
-from .catalog import check_subject, find_model
+from ..meter.recorder import MemoryMeter
+from .catalog.models import check_model, find_model
 from .recipe import Recipe, RecipeError
-from .simulate import SIMULATED_STEPS, batch_of, build, loss_of, materialize, optimizers_of, step_in_backward
+from .simulate.steps import SIMULATED_STEPS, batch_of, build, loss_of, materialize, optimizers_of, step_in_backward
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def measure_recipe(recipe: Recipe, device: torch.device | None = None) -> Measur
     if recipe.ranks > 1 or recipe.offload != "none" or recipe.quantize != "none" or recipe.optimizer == "adamw-8bit":
         raise RecipeError("--measure takes one GPU, no offload, no quantized weights and no 8-bit optimizer.")
     subject = find_model(recipe.model)
-    check_subject(recipe, subject)
+    check_model(recipe, subject)
     low = recipe.amp_dtype
     torch.manual_seed(0)
     if device.type == "cuda":  # what was cached before would count as reserved

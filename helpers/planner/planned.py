@@ -15,8 +15,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from .plan import Plan, plan_many
 from .recipe import Recipe
-from .report import Plan, plan_many
 
 TABLE = Path(__file__).with_suffix(".json")
 KEEP = "TAS_KEEP_PLANS"  # set by the build: new plans go into the table

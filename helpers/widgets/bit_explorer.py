@@ -2,8 +2,8 @@
 
 import html
 
-from ..figures import in_notebook
-from ..formats import FORMATS, FloatFormat
+from ..core.notebook import in_notebook
+from ..formats.float_format import FORMATS, FloatFormat
 
 _COLOURS = ("#D55E00", "#E69F00", "#56B4E9")  # sign, exponent, fraction
 

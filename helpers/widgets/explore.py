@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from matplotlib.figure import Figure
 
-from ..figures import in_notebook, show, to_png
+from ..core.notebook import in_notebook, show, to_png
 
 
 def explore(draw: Callable[..., Figure], alt: str, **controls: tuple[object, Sequence]) -> None:

@@ -5,7 +5,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from ..figures import COLOURS
+from ..core.colours import COLOURS
 from .explore import explore
 
 SMALLEST_SUBNORMAL = -24  # log2 of the smallest positive FP16 number

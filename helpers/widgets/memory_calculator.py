@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
-from ..count import TENANTS
-from ..figures import COLOURS
+from ..core.colours import COLOURS
+from ..core.units import GiB, human_bytes
+from ..meter.count import TENANTS
 from ..planner import Recipe, plan_many
-from ..units import GiB, human_bytes
 from .explore import explore
 
 TABLE = Path(__file__).with_suffix(".json")

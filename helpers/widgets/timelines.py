@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 from matplotlib.figure import Figure
 
-from ..count import TENANTS
-from ..figures import draw_timeline
-from ..memory import MemoryMeter
-from ..units import MiB, human_bytes
+from ..core.units import MiB, human_bytes
+from ..meter.count import TENANTS
+from ..meter.figures import draw_timeline
+from ..meter.recorder import MemoryMeter
 from .explore import explore
 
 

@@ -12,8 +12,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from helpers.course.grade.hand_in import reference_hand_in
-from helpers.course.source import sources
+from helpers.course.build.source import sources
+from helpers.course.grade.intake.hand_in import reference_hand_in
 
 GRADED = {source.exercise: source for source in sources() if source.graded}
 FIRST = {"x1": "scaler", "x2": "step", "x3": "epoch", "x4": "finetune"}  # answer cell

@@ -1,7 +1,7 @@
 """The static site on the screen of a phone, from the disk."""
 
-from helpers.course.site import make_site
-from helpers.course.source import sources
+from helpers.course.build.site import make_site
+from helpers.course.build.source import sources
 
 import pytest
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from types import ModuleType
 
 from helpers.exercises.base import Part, Verdict
-from helpers.exercises.run import find_part, gather, judge, reference_evidence
+from helpers.exercises.checking import find_part, gather, judge, reference_evidence
 
 
 @dataclass(frozen=True)

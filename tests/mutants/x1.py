@@ -88,7 +88,7 @@ import time
 import torch
 from torch import nn
 
-from helpers import MemoryMeter, SmallCNN, digits, measure, pick_device
+from helpers import MemoryMeter, SmallCNN, benchmark, digits, pick_device
 
 
 class DynamicLossScaler:
@@ -164,7 +164,7 @@ def train(precision, seed=0, epochs=3):
     batch = data.train_x[:64], data.train_y[:64]
     with MemoryMeter(model, optimizer) as meter:
         train_step(model, optimizer, scaler, *batch, dtype, 1.0)
-    timing = measure(lambda: train_step(model, optimizer, scaler, *batch, dtype, 1.0), runs=3, warmup=1)
+    timing = benchmark(lambda: train_step(model, optimizer, scaler, *batch, dtype, 1.0), runs=3, warmup=1)
     model.eval()
     with torch.inference_mode():
         right = (model(data.test_x).argmax(-1) == data.test_y).sum().item()

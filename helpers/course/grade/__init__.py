@@ -16,20 +16,20 @@ from rich.table import Table
 from rich.text import Text
 
 from ...exercises.base import Evidence
-from ...exercises.run import judge
-from ..source import NO_SOURCES, Source, sources
-from .collect import collect
-from .conditions import Conditions, course_version
-from .descendants import end_descendants
-from .hand_in import HandIn, reference_hand_in
-from .live import Live
-from .probes_only import probes_only
-from .report import Report
-from .result import Result, evidence_of, grade_run, not_run, parts_of
-from .roster import RosterError, read_roster
-from .run import run_hand_in
-from .sandbox import Sandbox, find_bubblewrap
-from .store import Store, StoreError, open_store
+from ...exercises.checking import judge
+from ..build.source import NO_SOURCES, Source, sources
+from .intake.collect import collect
+from .intake.hand_in import HandIn, reference_hand_in
+from .judge.result import Result, evidence_of, grade_run, not_run, parts_of
+from .report.live import Live
+from .report.report import Report
+from .report.roster import RosterError, read_roster
+from .run.descendants import end_descendants
+from .run.probes_only import probes_only
+from .run.run import run_hand_in
+from .run.sandbox import Sandbox, find_bubblewrap
+from .store.conditions import Conditions, course_version
+from .store.store import Store, StoreError, open_store
 
 MEMORY = 8 << 30  # bytes that one hand-in may use
 NO_SANDBOX = (

@@ -11,10 +11,10 @@ import types
 from pathlib import Path
 from typing import Any
 
-from helpers.claims import Claims
+from helpers.claims.claims import Claims
+from helpers.claims.receipt import plain
+from helpers.core.device import pick_device
 from helpers.course.receipts.steps import Skip
-from helpers.device import pick_device
-from helpers.receipt import plain
 
 
 def _run_lab(path: Path, claims: Claims) -> None:

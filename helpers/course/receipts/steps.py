@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[3]
+from ...core.files import ROOT
 
 
 class Skip(Exception):
@@ -26,13 +26,13 @@ class Step:
 
     @property
     def name(self) -> str:
-        """Its name in the receipt."""
-        return self.path.stem
+        """Its name in the receipt: a measurement's own; "labs/" and the topic of a lab, whatever its number is today."""
+        return f"labs/{re.sub(r'^[0-9]+_', '', self.path.stem)}" if self.lab else self.path.stem
 
     @property
     def exercise(self) -> bool:
         """Whether it is a graded exercise."""
-        return re.match(r"\d\d_x\d_", self.name) is not None
+        return re.match(r"labs/x\d_", self.name) is not None
 
     @property
     def digest(self) -> str:

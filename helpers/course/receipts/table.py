@@ -1,7 +1,7 @@
 """The table of claims: what is said, and what the receipts say of it. `python -m helpers claims` prints it."""
 
-from ...measurement import Measurement
-from ...receipt import Receipt
+from ...claims.measurement import Measurement
+from ...claims.receipt import Receipt
 from .said import SAID
 
 

@@ -1,4 +1,4 @@
-"""The reference answers of solutions/14_x4_lora.py, which `check` compares with.
+"""The reference answers of solutions/20_x4_lora.py, which `check` compares with.
 
 Written by `python -m helpers build`; change the source, not this file.
 """

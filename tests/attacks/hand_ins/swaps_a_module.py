@@ -4,5 +4,5 @@
 # flag: sys.modules
 
 import sys, types
-sys.modules['helpers.exercises.run'] = types.ModuleType('x')
+sys.modules['helpers.exercises.checking'] = types.ModuleType('x')
 ### RIGHT

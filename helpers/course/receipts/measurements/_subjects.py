@@ -7,11 +7,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ....models import SmallCNN, SmallGPT
+from ....core.models import SmallCNN, SmallGPT
 
 
 @dataclass(frozen=True)
-class Subject:
+class ModelSpec:
     """A model with a batch.
 
     Attributes:
@@ -25,7 +25,7 @@ class Subject:
     batch: Callable[[torch.device], tuple[Tensor, Tensor]]
 
 
-def gpt(device: torch.device) -> Subject:
+def gpt(device: torch.device) -> ModelSpec:
     """Return a GPT: of the size of GPT-2 small on a GPU."""
     layers, width, vocabulary, rows, length = (
         (12, 768, 50304, 8, 1024) if device.type == "cuda" else (4, 128, 256, 4, 128)
@@ -36,17 +36,17 @@ def gpt(device: torch.device) -> Subject:
         return ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
 
     words = f"GPT, {layers} layers of {width}, {rows} x {length} tokens"
-    return Subject(words, lambda: SmallGPT(vocabulary, length, layers, width, width // 64), batch)
+    return ModelSpec(words, lambda: SmallGPT(vocabulary, length, layers, width, width // 64), batch)
 
 
-def cnn(device: torch.device) -> Subject:
+def cnn(device: torch.device) -> ModelSpec:
     """Return a convolutional network: wide, with large images, on a GPU."""
     width, rows, side = (128, 256, 64) if device.type == "cuda" else (16, 64, 16)
 
     def batch(where: torch.device) -> tuple[Tensor, Tensor]:
         return torch.randn(rows, 1, side, side, device=where), torch.randint(10, (rows,), device=where)
 
-    return Subject(f"CNN, {width} channels, {rows} images of {side}", lambda: SmallCNN(width), batch)
+    return ModelSpec(f"CNN, {width} channels, {rows} images of {side}", lambda: SmallCNN(width), batch)
 
 
 @dataclass
@@ -58,7 +58,7 @@ class Trainer:
         optimizer: made from the parameters; None is AdamW.
     """
 
-    subject: Subject
+    subject: ModelSpec
     device: torch.device
     dtype: torch.dtype = torch.float32
     optimizer: Callable[..., torch.optim.Optimizer] | None = None

@@ -4,9 +4,9 @@ import time
 
 import torch
 
-from ....claims import Claims
-from ....compiler import why_no_compiler
-from ....timing import compare
+from ....claims.claims import Claims
+from ....core.compiler import why_no_compiler
+from ....meter.timing import compare
 from ..steps import Skip
 from ._subjects import Trainer, gpt
 

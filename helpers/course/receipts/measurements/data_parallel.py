@@ -4,11 +4,11 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from ....claims import Claims
-from ....device import rank_device
-from ....memory import MemoryMeter
-from ....ranks import run_ranks
-from ....timing import measure as clock
+from ....claims.claims import Claims
+from ....core.device import rank_device
+from ....meter.recorder import MemoryMeter
+from ....meter.timing import benchmark
+from ....ranks.run import run_ranks
 from ..steps import Skip
 from ._subjects import Trainer, gpt
 
@@ -30,7 +30,7 @@ def _train() -> tuple[float, int]:
     device = rank_device()
     wrap = DistributedDataParallel if dist.get_world_size() > 1 else None
     trainer = Trainer(gpt(device), device, torch.bfloat16, change=wrap)
-    seconds = clock(trainer.step, runs=10 if device.type == "cuda" else 3).median
+    seconds = benchmark(trainer.step, runs=10 if device.type == "cuda" else 3).median
     with MemoryMeter(trainer.model, trainer.stepper, device, by_tenant=False) as meter:
         trainer.step()
     return seconds, meter.peak_bytes

@@ -6,8 +6,8 @@ import math
 import torch
 from torch import Tensor
 
-from ....claims import Claims
-from ....timing import compare
+from ....claims.claims import Claims
+from ....meter.timing import compare
 from ..steps import Skip
 
 

@@ -4,8 +4,8 @@ import time
 
 import torch
 
-from ....claims import Claims
-from ....timing import compare
+from ....claims.claims import Claims
+from ....meter.timing import compare
 from ..steps import Skip
 
 

@@ -4,9 +4,9 @@ import math
 
 import torch
 
-from ....claims import Claims
-from ....memory import MemoryMeter
-from ....timing import compare
+from ....claims.claims import Claims
+from ....meter.recorder import MemoryMeter
+from ....meter.timing import compare
 from ._subjects import Trainer, cnn, gpt
 
 

@@ -4,9 +4,9 @@ import functools
 
 import torch
 
-from ....claims import Claims
-from ....memory import MemoryMeter
-from ....timing import measure as clock
+from ....claims.claims import Claims
+from ....meter.recorder import MemoryMeter
+from ....meter.timing import benchmark
 from ._subjects import Trainer, gpt
 
 _WAYS = {"for-loop": {"foreach": False}, "foreach": {"foreach": True}, "fused": {"fused": True}}
@@ -27,4 +27,4 @@ def measure(claims: Claims, device: torch.device) -> None:
         claims.figure(
             "a step takes for a moment, of the weights' bytes", f"{subject.words}, {name}", above / weights, "x"
         )
-        claims.figure("a step takes", f"{subject.words}, {name}", 1e3 * clock(trainer.stepper.step).median, "ms")
+        claims.figure("a step takes", f"{subject.words}, {name}", 1e3 * benchmark(trainer.stepper.step).median, "ms")

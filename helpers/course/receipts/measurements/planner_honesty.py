@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import torch
 
-from ....claims import Claims
+from ....claims.claims import Claims
 from ....planner import Recipe, plan_many
 from ....planner.measure import measure_recipe
 

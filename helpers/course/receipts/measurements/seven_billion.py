@@ -7,7 +7,7 @@ from importlib.util import find_spec
 import torch
 from torch import nn
 
-from ....claims import Claims
+from ....claims.claims import Claims
 from ....planner import Recipe, plan
 from ....planner.measure import measure_recipe
 from ..steps import Skip
@@ -52,7 +52,7 @@ def _qlora(claims: Claims, device: torch.device) -> None:
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM
 
-    from ....planner.catalog import find_model
+    from ....planner.catalog.models import find_model
 
     def in_four_bits(module: nn.Module) -> None:
         """Replace linear layers on the CPU; moving each to the GPU quantizes it."""

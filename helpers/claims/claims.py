@@ -1,0 +1,77 @@
+"""What was said, and what this run measured.
+
+Articles say "mixed precision halves the memory". A lab measures it and writes both down here, with the
+model and the device, and the verdict follows from the two: nobody types it. A claim may hold for one model
+and fail for another; each gets a row.
+"""
+
+import html
+import math
+from dataclasses import dataclass, field
+
+from ..core.device import device_name, pick_device
+from .measurement import Measurement
+from .progress import remember_claims
+from .receipt import receipts_elsewhere
+
+
+@dataclass(repr=False)
+class Claims:
+    """The claims a lab has put to the test, as a table that prints itself."""
+
+    rows: list[Measurement] = field(default_factory=list)
+
+    def record(self, claim: str, said: str, subject: str, measured: float, unit: str, low: float, high: float) -> None:
+        """Add one measured claim.
+
+        Args:
+            claim: its number in the syllabus, e.g. "C7".
+            said: the claim in a few words.
+            subject: what it was measured on: model, batch, number format.
+            measured: the figure of this run, in `unit`.
+            low, high: the claim counts as held when `low <= measured <= high` (`math.inf` for "at least").
+        """
+        device = device_name(pick_device())
+        self.rows.append(Measurement(claim, said, subject, measured, unit, low, high, device))
+
+    def not_measured(self, claim: str, said: str, subject: str) -> None:
+        """Add a claim that this machine cannot put to the test, so that the table does not hide it.
+
+        Args:
+            claim, said: as for `record`.
+            subject: what it would be measured on, and what is missing.
+        """
+        self.rows.append(Measurement(claim, said, subject, None, "", 0.0, 0.0, device_name(pick_device())))
+
+    def figure(self, said: str, subject: str, measured: float, unit: str) -> None:
+        """Add a figure that nobody has made a claim about."""
+        self.record("", said, subject, measured, unit, -math.inf, math.inf)
+
+    def _table(self) -> list[tuple[str, ...]]:
+        """Return header and rows; a column for each other device whose receipts know one of these claims."""
+        others = [receipt for receipt in receipts_elsewhere() if any(receipt.find(row) for row in self.rows)]
+        table = [("claim", "said", "measured on", "measured", "verdict", *(f"on {other.device}" for other in others))]
+        for row in self.rows:
+            theirs = [other.find(row) for other in others]
+            columns = [found.figure if found else "-" for found in theirs]
+            table.append((row.claim, row.said, row.subject, row.figure, row.verdict, *columns))
+        return table
+
+    def __str__(self) -> str:
+        table = self._table()
+        widths = [max(len(line[i]) for line in table) for i in range(len(table[0]))]
+        lines = ["  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip() for line in table]
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        remember_claims(self.rows)
+
+        def line(cells: tuple[str, ...], tag: str) -> str:
+            styles = ["text-align:left"] * (len(cells) - 2) + ["text-align:left; white-space:nowrap"] * 2
+            columns = (f"<{tag} style='{s}'>{html.escape(c)}</{tag}>" for s, c in zip(styles, cells, strict=True))
+            return f"<tr>{''.join(columns)}</tr>"
+
+        header, *rows = self._table()
+        return f"<table>{line(header, 'th')}{''.join(line(row, 'td') for row in rows)}</table>"

@@ -1,0 +1,121 @@
+"""A receipt: what one machine has measured, kept in a file that only a run writes.
+
+`receipts/DEVICE.json` says on which device, with which versions and on which day each figure was measured. The file
+ends with a digest of all the rest, so that a figure changed by hand is found out. It is no lock: whoever wants to can
+compute a digest, but nobody mistypes one.
+"""
+
+import contextlib
+import functools
+import hashlib
+import json
+import math
+import re
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..core.device import device_name, pick_device
+from ..core.files import ROOT
+from .measurement import Measurement
+
+_NUMBERS = ("measured", "low", "high")
+FOLDER = ROOT / "receipts"
+
+
+class ReceiptError(ValueError):
+    """A file that is not a receipt, or not as the run wrote it."""
+
+
+@dataclass
+class Receipt:
+    """What one machine has measured.
+
+    Attributes:
+        device: name of the device that computed.
+        kind: "cpu", "cuda" or "mps".
+        steps: by name, what was run: its status ("done", "failed", "skipped"), date, versions, seconds, a `reason`
+            where it is not done, and the `rows` that it measured.
+    """
+
+    device: str
+    kind: str
+    steps: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def path(self) -> Path:
+        """The file's name: the device's, in small letters and dashes."""
+        return Path(re.sub(r"[^a-z0-9]+", "-", self.device.lower()).strip("-") + ".json")
+
+    def rows(self) -> list[tuple[str, Measurement]]:
+        """Return all measurements, each with the name of its step."""
+        return [(name, row) for name, step in self.steps.items() for row in step["rows"]]
+
+    def find(self, like: Measurement) -> Measurement | None:
+        """Return what was measured here of the same claim on the same subject."""
+        key = (like.claim, like.said, like.subject)
+        return next((row for _, row in self.rows() if (row.claim, row.said, row.subject) == key), None)
+
+    def text(self) -> str:
+        """Return the file: JSON with the digest of all else at its end."""
+        steps = {name: {**step, "rows": [plain(row) for row in step["rows"]]} for name, step in self.steps.items()}
+        body = {"device": self.device, "kind": self.kind, "steps": steps}
+        return json.dumps({**body, "digest": _digest(body)}, indent=1, ensure_ascii=False) + "\n"
+
+    @classmethod
+    def read(cls, path: Path) -> "Receipt":
+        """Read a file that `text` made.
+
+        Raises:
+            ReceiptError: it is no receipt, or its digest is not that of its figures.
+        """
+        try:
+            body = json.loads(path.read_text(encoding="utf-8"))
+            digest = body.pop("digest")
+            steps = {
+                name: {**step, "rows": [measurement(row, body["device"]) for row in step["rows"]]}
+                for name, step in body["steps"].items()
+            }
+            receipt = cls(body["device"], body["kind"], steps)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ReceiptError(f"{path.name} is not a receipt: {error}") from error
+        if digest != _digest(body):
+            raise ReceiptError(f"{path.name} was changed by hand: its digest does not fit. Run: make receipts")
+        return receipt
+
+
+def _digest(body: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def plain(row: Measurement) -> dict[str, Any]:
+    """Return a row for JSON, which knows no infinity and no NaN: they become words. The device is the receipt's."""
+    values = asdict(row)
+    del values["device"]
+    for key in _NUMBERS:
+        if values[key] is not None:  # `measured` is None where a machine cannot
+            number = float(values[key])
+            values[key] = number if math.isfinite(number) else str(number)
+    return values
+
+
+def measurement(values: dict[str, Any], device: str) -> Measurement:
+    """Return the row that `plain` wrote, measured on `device`."""
+    numbers = {key: float(values[key]) for key in _NUMBERS if values[key] is not None}
+    return Measurement(**{**values, **numbers}, device=device)
+
+
+def receipts(folder: Path = FOLDER) -> list[Receipt]:
+    """Return the receipts of a folder; none where only the package is installed. Files that are none are left out."""
+    found = []
+    for path in sorted(folder.glob("*.json")):
+        with contextlib.suppress(ReceiptError):  # a test finds it; a lab goes on
+            found.append(Receipt.read(path))
+    return found
+
+
+@functools.cache
+def receipts_elsewhere() -> list[Receipt]:
+    """Return the receipts of other devices than the one that labs compute on here."""
+    here = device_name(pick_device())
+    return [receipt for receipt in receipts() if receipt.device != here]

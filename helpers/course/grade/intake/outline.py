@@ -1,0 +1,99 @@
+"""What the notebook of an exercise looks like: enough to tell whose answers a hand-in holds, and which cells they are.
+
+Names of cells alone do not say it: several exercises have a cell called `step`. So the whole set of names counts, what
+the answer cells define, the calls of checks, and the title.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from ...build.notebooks import PLACEHOLDER
+from ...build.source import Source
+from .hand_in import checks_of, stubs_of, title_of
+from .notebook_file import Cell, defined_by
+
+
+@dataclass(frozen=True)
+class Outline:
+    """The notebook of an exercise or a lab, as far as hand-ins are compared with it.
+
+    Attributes:
+        stubs: what stands in each answer cell before anybody has answered.
+        checks: names of the graded check cells.
+        title: the first line of the notebook.
+    """
+
+    source: Source
+    stubs: dict[str, str]
+    checks: frozenset[str]
+    title: str
+
+    def likeness(self, cells: Sequence[Cell]) -> int:
+        """Return how much `cells` look like this notebook; 0: not at all."""
+        ids = {name for cell in cells for name in (cell.grade_id, *cell.ids)}
+        score = len(ids & self.checks) + len(ids & self.stubs.keys())
+        for name in self.stubs:
+            score += 2 * any(cell.defines & defined_by(self.stubs[name]) for cell in self._cells_of(name, cells))
+        score += 2 * any(self.title in cell.source.splitlines() for cell in cells if cell.kind == "markdown")
+        return score + sum(cell.source.startswith(f'check("{self.source.exercise}.') for cell in cells)
+
+    def answers(self, cells: Sequence[Cell]) -> tuple[dict[str, str], list[str]]:
+        """Return the answers in `cells`, by the name of their cell, and what a human should look at."""
+        answers, flags = {}, []
+        for name, stub in self.stubs.items():
+            found = self._cells_of(name, cells)
+            code = [cell for cell in found if cell.kind == "code"]
+            flags += [f"{name}: is a {c.kind} cell, not code; not graded." for c in found if c not in code]
+            flags += [f"{name}: {cell.oddity}." for cell in code if cell.oddity]
+            worked = [cell for cell in code if cell.source.strip() != stub.strip()] or code[:1]
+            if not found:
+                flags.append(f"{name}: the answer cell is missing.")
+            elif code and name not in (code[0].grade_id, *code[0].ids):
+                numbers = ", ".join(str(cell.number) for cell in code[:5])
+                flags.append(f"{name}: no cell has this name; taken from cell {numbers}, which defines the same.")
+            if _repeats(worked):
+                flags.append(f"{name}: stands in {len(worked)} cells; all were taken, in order, so the last counts.")
+            if worked:  # an answer cell that was split comes in several pieces: all count, in order
+                answers[name] = "\n".join(cell.source for cell in worked)
+            if not worked or PLACEHOLDER.splitlines()[-1] in answers[name]:
+                flags += self._elsewhere(name, cells, found)
+        return answers, flags
+
+    def untouched(self, answers: dict[str, str]) -> bool:
+        """Say whether nothing was answered."""
+        return all(text.strip() == self.stubs[name].strip() for name, text in answers.items())
+
+    def _cells_of(self, name: str, cells: Sequence[Cell]) -> list[Cell]:
+        """Return the cells that hold the answer `name`: by grade id; else by another id; else by what they define."""
+        known = self.stubs.keys() | self.checks
+        by_grade_id = [cell for cell in cells if cell.grade_id == name]
+        by_id = [cell for cell in cells if cell.grade_id not in known and name in cell.ids]
+        wanted = defined_by(self.stubs[name])
+        free = [cell for cell in cells if cell.kind == "code" and not known & {cell.grade_id, *cell.ids}]
+        return by_grade_id or by_id or [cell for cell in free if cell.defines & wanted]
+
+    def _elsewhere(self, name: str, cells: Sequence[Cell], taken: list[Cell]) -> list[str]:
+        """Say which other cell defines what the answer `name`, which is not answered, should define."""
+        wanted = defined_by(self.stubs[name])
+        found = [cell for cell in cells if cell.kind == "code" and cell not in taken and cell.defines & wanted]
+        words = ", ".join(f"cell {cell.number}" for cell in found[:3])
+        what = ", ".join(sorted(found[0].defines & wanted)) if found else ""
+        return [f"{name}: not answered in its own cell, but {words} defines {what}; not graded."] if found else []
+
+
+@cache
+def outline(source: Source) -> Outline:
+    """Return the outline of `source`."""
+    return Outline(source, stubs_of(source), frozenset(checks_of(source)), title_of(source))
+
+
+def _repeats(cells: list[Cell]) -> bool:
+    """Say whether one of the pieces of an answer repeats another, instead of going on with it."""
+    seen: set[str] = set()
+    for cell in cells:
+        names = cell.defines or {cell.source.strip()}
+        if names & seen:
+            return True
+        seen |= names
+    return False

@@ -1,0 +1,161 @@
+"""From the evidence of a run to points and reasons. Nothing here runs a learner's code."""
+
+import contextlib
+import json
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ....exercises.base import Evidence, Part, Verdict
+from ....exercises.checking import NOT_ATTEMPTED_YET, find_part, judge
+from ..intake.hand_in import HandIn, checks_of
+from ..run.run import Run
+
+
+@dataclass
+class Result:
+    """The grade of one hand-in.
+
+    Attributes:
+        status: one of graded, partly (timeout), crashed, unreadable, missing, needs review; `reason` says why.
+        answers: the learner's code, by answer cell.
+        flags: what a human should look at; no flag costs a point.
+        seconds: how long the hand-in ran; 0 if it did not.
+    """
+
+    student: str
+    exercise: str
+    status: str
+    reason: str
+    verdicts: list[Verdict]
+    answers: dict[str, str]
+    flags: list[str]
+    seconds: float
+
+    @property
+    def total(self) -> int:
+        """Points reached."""
+        return sum(verdict.points for verdict in self.verdicts)
+
+    @property
+    def maximum(self) -> int:
+        """Points that can be reached."""
+        return sum(verdict.max_points for verdict in self.verdicts)
+
+
+def parts_of(hand_in: HandIn) -> dict[str, Part]:
+    """Map the check cells of the hand-in's exercise to their parts."""
+    return {cell: find_part(name) for cell, name in checks_of(hand_in.source).items()}
+
+
+def reports_of(run: Run, cell: str) -> dict[str, dict[str, Any]]:
+    """Return what came of a check cell, by check: see `run_part` of the kernel. That of "" says that it died."""
+    record = run.records.get(cell)
+    found = {}
+    for text in record.reports if record else []:
+        with contextlib.suppress(TypeError, ValueError):  # no kernel of ours sends such; nobody else should, either
+            report = json.loads(text)
+            if isinstance(report, dict) and isinstance(report.get("evidence", {}), dict):
+                found[str(report.get("check", ""))] = report
+    return found
+
+
+def evidence_of(run: Run, cell: str) -> dict[str, Evidence]:
+    """Return the evidence of a check cell, by check.
+
+    Evidence counts only of a check that ran as it was written: not if something under it was replaced meanwhile, and
+    not if the answer worked on threads where the check does not look.
+    """
+    found = {}
+    for check, report in reports_of(run, cell).items():
+        if report.get("changed_meanwhile"):
+            what = ", ".join(report["changed_meanwhile"][:3])
+            found[check] = {"stopped": f"while this check ran, {what} was replaced, so nobody knows what it saw."}
+        elif report.get("elsewhere"):
+            found[check] = {
+                "stopped": "while this check ran, the answer worked on other threads, where it cannot look."
+            }
+        elif check:
+            found[check] = report.get("evidence")
+    return found
+
+
+def _death(run: Run, cell: str) -> str | None:
+    """Return how the process that ran a check cell ended, if it ended by itself."""
+    return reports_of(run, cell).get("", {}).get("died")
+
+
+def _flags(run: Run) -> tuple[list[str], bool]:
+    """Return what the run gives a human to look at, and whether somebody tampered with a check."""
+    flags, tampered = [], False
+    for cell in run.records:
+        for check, report in reports_of(run, cell).items():
+            flags += report.get("heard", [])
+            flags += [f"replaced {name}; put back before the checks ran" for name in report.get("changed", [])]
+            flags += [f"replaced {name} while {check} ran" for name in report.get("changed_meanwhile", [])]
+            flags += [f"worked on other threads while {check} ran"] * bool(report.get("elsewhere"))
+            tampered |= bool(report.get("changed_meanwhile") or report.get("elsewhere"))
+    return list(dict.fromkeys(flags)), tampered
+
+
+def not_run(hand_in: HandIn) -> Result:
+    """Return the result of a hand-in that could not be run: no points, and the reason."""
+    status, reason = hand_in.problem
+    verdicts = [
+        Verdict(check.name(), check.rule(), 0, check.points, reason, check.hint)
+        for part in parts_of(hand_in).values()
+        for check in part.checks
+    ]
+    exercise = hand_in.source.exercise
+    return Result(hand_in.student, exercise, status, reason, verdicts, hand_in.answers, hand_in.flags, 0.0)
+
+
+def grade_run(hand_in: HandIn, run: Run, expected: dict[str, dict[str, Evidence]]) -> Result:
+    """Judge the evidence of `run` against `expected` (by check cell, then by check)."""
+    verdicts: list[Verdict] = []
+    for cell, part in parts_of(hand_in).items():
+        seen = evidence_of(run, cell)
+        stopped = _why_no_evidence(run, cell)
+        for verdict in judge(part, seen, expected[cell]):
+            diagnosis = stopped if verdict.check not in seen else verdict.diagnosis
+            verdicts.append(replace(verdict, diagnosis=diagnosis))
+    flags, tampered = _flags(run)
+    status, reason = _status(run, verdicts, tampered)
+    flags = [*hand_in.flags, *flags]
+    exercise = hand_in.source.exercise
+    return Result(hand_in.student, exercise, status, reason, verdicts, hand_in.answers, flags, run.seconds)
+
+
+def _why_no_evidence(run: Run, cell: str) -> str:
+    record = run.records.get(cell)
+    culprit = next((r for r in run.records.values() if r.timed_out), None)
+    if culprit and culprit.cell == cell:
+        return "Took too long: this check, or one before it in the same cell, did not end in time."
+    if culprit:
+        return f"Did not run: the cell {culprit.cell} before it did not end in time."
+    died = _death(run, cell)
+    if died:
+        return f"Did not run: {died}."
+    broken = next((r for r in run.records.values() if r.error and not r.reports), None)
+    error = record.error if record and record.error else None
+    if broken and broken.cell != cell:
+        return f"Did not run: the cell {broken.cell} failed with {broken.error}"
+    return f"Did not run: {error}" if error else "Did not run: the kernel ended before it."
+
+
+def _status(run: Run, verdicts: list[Verdict], tampered: bool) -> tuple[str, str]:
+    if run.timed_out:
+        cell = next(r.cell for r in run.records.values() if r.timed_out)
+        return "partly (timeout)", f"The cell {cell} did not end in time; what ran before it counts."
+    if not run.finished:
+        last = list(run.records.values())[-1:]
+        where = f"in the cell {last[0].cell}: {last[0].error}" if last else "before the first cell"
+        return "crashed", f"The run broke off {where}; what ran before it counts."
+    died = next(filter(None, (_death(run, cell) for cell in run.records)), None)
+    if died:
+        return "crashed", f"In a part {died}; what ran before it, and the other parts, count."
+    if tampered:
+        return "needs review", "A check did not run as it was written: see the flags."
+    if all(verdict.diagnosis == NOT_ATTEMPTED_YET for verdict in verdicts):
+        return "graded", "No answer was attempted."
+    failed = [verdict.check for verdict in verdicts if not verdict.passed]
+    return "graded", f"Missed: {', '.join(failed)}." if failed else "All checks passed."

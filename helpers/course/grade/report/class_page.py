@@ -1,0 +1,144 @@
+"""The page for the instructor: how the class did, what was missed most and why, and what a human should look at."""
+
+import io
+import re
+import statistics
+from collections import Counter
+from dataclasses import dataclass
+from itertools import groupby
+
+import matplotlib
+from markupsafe import Markup, escape
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from ....core.colours import COLOURS
+from ..judge.result import Result
+from ..store.conditions import Conditions
+from .feedback import PAGES, by_student, layout, page_name
+from .resemblance import Pair
+
+_INK = "#123456"  # becomes the page's own colour of text, so that figures are legible in dark mode
+
+
+@dataclass
+class Miss:
+    """A check that was missed: by how many of those who attempted the exercise, and what they were told most often."""
+
+    check: str
+    rule: str
+    count: int
+    diagnosis: str
+
+
+@dataclass
+class Exercise:
+    """What the page says of one exercise."""
+
+    name: str
+    title: str
+    attempts: int
+    statuses: Counter[str]
+    misses: list[Miss]
+    totals: Markup
+    missed: Markup
+    median: float
+    longest: Result | None
+
+
+def class_page(results: list[Result], pairs: list[Pair], conditions: Conditions, planned: int) -> str:
+    """Return the page. `planned` is the number of hand-ins; fewer results mean a run that was interrupted."""
+    ordered = sorted(results, key=lambda r: r.exercise)
+    exercises = [_exercise(name, list(theirs)) for name, theirs in groupby(ordered, key=lambda r: r.exercise)]
+    students = [
+        (student, page_name(student), {r.exercise: r for r in theirs}, sum(r.total for r in theirs))
+        for student, theirs in by_student(results).items()
+    ]
+    page = PAGES.get_template("class.html")
+    return page.render(
+        exercises=exercises,
+        students=students,
+        pairs=pairs,
+        conditions=conditions,
+        graded=len(results),
+        planned=planned,
+        seconds_of_all=sum(r.seconds for r in results),
+        page_name=page_name,
+    )
+
+
+def _exercise(name: str, results: list[Result]) -> Exercise:
+    tried = [r for r in results if r.status not in ("missing", "unreadable")]
+    times = [r.seconds for r in tried if r.seconds]
+    misses = _misses(tried)
+    return Exercise(
+        name=name,
+        title=layout(name)[0],
+        attempts=len(tried),
+        statuses=Counter(r.status for r in results),
+        misses=misses,
+        totals=_histogram(name, [r.total for r in tried], results[0].maximum) if tried else Markup(),
+        missed=_bars(name, misses, len(tried)) if misses else Markup(),
+        median=statistics.median(times) if times else 0.0,
+        longest=max(tried, key=lambda r: r.seconds) if times else None,
+    )
+
+
+def _misses(tried: list[Result]) -> list[Miss]:
+    """Return the checks that somebody missed, most missed first."""
+    by_check: dict[str, list] = {}
+    for r in tried:
+        for v in r.verdicts:
+            if not v.passed:
+                by_check.setdefault(v.check, []).append(v)
+    found = []
+    for check, verdicts in by_check.items():
+        # Figures differ from hand-in to hand-in where the mistake is the same.
+        alike = Counter(re.sub(r"\d[\d.,e+-]*", "#", v.diagnosis) for v in verdicts).most_common(1)[0][0]
+        example = next(v for v in verdicts if re.sub(r"\d[\d.,e+-]*", "#", v.diagnosis) == alike)
+        found.append(Miss(check, example.rule, len(verdicts), example.diagnosis[:300]))
+    return sorted(found, key=lambda miss: -miss.count)
+
+
+def _histogram(name: str, totals: list[int], maximum: int) -> Markup:
+    counts = Counter(totals)
+    figure = Figure(figsize=(5.2, 2.6), layout="constrained")
+    axes = figure.add_subplot()
+    points = range(maximum + 1)
+    axes.bar(points, [counts[n] for n in points], color=COLOURS[0], width=0.8)
+    axes.set(title=f"{name.upper()}: points reached", xlabel="points", ylabel="hand-ins", xticks=points)
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    words = ", ".join(f"{counts[n]} with {n}" for n in points if counts[n])
+    return _svg(figure, f"{name}-totals", f"Histogram of the points reached in {name.upper()}, of {maximum}: {words}.")
+
+
+def _bars(name: str, misses: list[Miss], tried: int) -> Markup:
+    figure = Figure(figsize=(6.2, 0.9 + 0.3 * len(misses)), layout="constrained")
+    axes = figure.add_subplot()
+    bars = axes.barh([miss.check for miss in misses], [miss.count for miss in misses], color=COLOURS[4], height=0.7)
+    axes.bar_label(bars, padding=3, color=_INK)
+    axes.invert_yaxis()
+    axes.set(title=f"{name.upper()}: checks missed", xlabel=f"hand-ins, of {tried}", xlim=(0, max(tried, 1) * 1.08))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    words = ", ".join(f"{miss.check} by {miss.count}" for miss in misses)
+    return _svg(
+        figure, f"{name}-missed", f"Bar chart of the checks missed in {name.upper()}, of {tried} hand-ins: {words}."
+    )
+
+
+def _svg(figure: Figure, name: str, alt: str) -> Markup:
+    """Return `figure` as SVG that stands in a page: text stays text, colours of ink are the page's, ids are its own."""
+    for axes in figure.axes:
+        axes.title.set_color(_INK)
+        axes.tick_params(colors=_INK)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.spines[["left", "bottom"]].set_color(_INK)
+        for label in (axes.xaxis.label, axes.yaxis.label):
+            label.set_color(_INK)
+    text = io.StringIO()
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": name, "font.size": 9}):
+        figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})
+    drawn = text.getvalue()
+    drawn = drawn[drawn.index("<svg") :].replace(_INK, "currentColor")
+    drawn = re.sub(r'( id="|="#|url\(#)', rf"\1{name}-", drawn)
+    return Markup(drawn.replace("<svg", f'<svg role="img" aria-label="{escape(alt)}"', 1))

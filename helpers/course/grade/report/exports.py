@@ -1,0 +1,54 @@
+"""Results for programs: JSON and JUnit's XML."""
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import asdict
+from xml.etree import ElementTree as xml
+
+from ..judge.result import Result
+from ..store.conditions import Conditions
+
+# What XML 1.0 cannot hold, not even escaped; surrogates stand for bytes of file names that are not UTF-8.
+_NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def results_json(results: Iterable[Result], conditions: Conditions) -> str:
+    """Return all results with their verdicts as JSON; the answers are left out."""
+    found = [
+        {**{k: v for k, v in asdict(r).items() if k != "answers"}, "total": r.total, "maximum": r.maximum}
+        for r in results
+    ]
+    return json.dumps({**asdict(conditions), "results": found}, indent=1)
+
+
+def junit(results: Iterable[Result], conditions: Conditions) -> str:
+    """Return all results as JUnit XML: a test suite a student and exercise, a test case a check.
+
+    A missed check is a failure with its diagnosis. Where the hand-in did not run to its end, or not at all, it is an
+    error; where it is missing, it is skipped.
+    """
+    suites = xml.Element("testsuites", name="grades")
+    for r in results:
+        kind = {"graded": "failure", "missing": "skipped"}.get(r.status, "error")
+        missed = sum(not v.passed for v in r.verdicts)
+        counts = {"tests": len(r.verdicts), "failures": 0, "errors": 0, "skipped": 0}
+        counts["skipped" if kind == "skipped" else f"{kind}s"] = missed
+        numbers = {key: str(count) for key, count in counts.items()}
+        suite = xml.SubElement(suites, "testsuite", name=_clean(f"{r.exercise} {r.student}"), **numbers)
+        suite.set("time", f"{r.seconds:.3f}")
+        properties = xml.SubElement(suite, "properties")
+        facts = {"status": r.status, "reason": r.reason, "seed": conditions.seed, "course version": conditions.course}
+        for name, value in [*facts.items(), *(("flag", flag) for flag in r.flags)]:
+            xml.SubElement(properties, "property", name=name, value=_clean(str(value)))
+        for v in r.verdicts:
+            case = xml.SubElement(suite, "testcase", classname=_clean(f"{r.exercise}.{r.student}"), name=v.check)
+            if not v.passed:
+                found = xml.SubElement(case, kind, message=_clean(v.diagnosis))
+                found.text = _clean(f"{v.rule}\n{v.hint}")
+    xml.indent(suites, " ")
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + xml.tostring(suites, encoding="unicode") + "\n"
+
+
+def _clean(text: str) -> str:
+    return _NO_XML.sub(lambda match: ascii(match[0])[1:-1], text)

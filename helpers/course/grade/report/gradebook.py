@@ -1,0 +1,40 @@
+"""The gradebook: a row a student and exercise, a column a check."""
+
+from collections.abc import Iterable
+
+from ..judge.result import Result
+from ..store.conditions import Conditions
+from .sheet import sheet
+
+
+def gradebook(results: Iterable[Result], conditions: Conditions) -> str:
+    """Return the gradebook as CSV: what each hand-in got, check by check, why, and under which conditions."""
+    results = list(results)
+    checks = list(dict.fromkeys(f"{r.exercise}.{v.check}" for r in results for v in r.verdicts))
+    trust = "yes" if conditions.sandbox else "no: untrusted"
+    rows: list[list[str | float | None]] = [
+        [
+            "student",
+            "exercise",
+            "status",
+            "total",
+            "max",
+            *checks,
+            "flags",
+            "seed",
+            "seconds",
+            "course version",
+            "sandbox",
+            "reason",
+        ]
+    ]
+    for r in results:
+        points = {f"{r.exercise}.{v.check}": v.points for v in r.verdicts}
+        rows.append(
+            [
+                *(r.student, r.exercise, r.status, r.total, r.maximum),
+                *(points.get(check) for check in checks),
+                *("; ".join(r.flags), conditions.seed, round(r.seconds, 1), conditions.course, trust, r.reason),
+            ]
+        )
+    return sheet(rows)

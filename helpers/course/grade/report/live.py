@@ -1,0 +1,57 @@
+"""How far a run is: a bar on a terminal, a line a hand-in elsewhere."""
+
+from types import TracebackType
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from ..judge.result import Result
+
+
+class Live:
+    """Shows hand-ins as they begin and end. Use it with `with`.
+
+    Args:
+        done: hand-ins that need no run.
+    """
+
+    def __init__(self, console: Console, done: int, total: int) -> None:
+        self._console, self._done, self._total = console, done, total
+        self._bar: Progress | None = None
+        if console.is_terminal:
+            columns = (
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeElapsedColumn(),
+                TimeRemainingColumn(),
+                TextColumn("{task.description}"),
+            )
+            self._bar = Progress(*columns, console=console)
+            self._task = self._bar.add_task("", total=total, completed=done)
+
+    def __enter__(self) -> "Live":
+        if self._bar:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar:
+            self._bar.stop()
+
+    def begin(self, student: str, exercise: str) -> None:
+        """Show which hand-in is running now. Called from any thread."""
+        if self._bar:
+            self._bar.update(self._task, description=escape(f"{student} {exercise}"))
+
+    def end(self, result: Result) -> None:
+        """Show what became of a hand-in."""
+        self._done += 1
+        if self._bar:
+            self._bar.advance(self._task)
+            return
+        line = f"[{self._done}/{self._total}] {result.student} {result.exercise}: "
+        line += f"{result.total} of {result.maximum}, {result.status}"
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)

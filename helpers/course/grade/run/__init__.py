@@ -1,0 +1,1 @@
+"""One hand-in runs under nbval, in a sandbox, and leaves a record of each cell. Nothing is judged here."""

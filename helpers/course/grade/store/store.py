@@ -1,0 +1,114 @@
+"""Finished results, kept in the output folder, so that a run can be interrupted and what has not changed stands.
+
+Each result is a file of its own, under a name that says what it was reached from: student, answers, exercise, flags
+and the conditions of the run. Look for that name, and either the very same thing was graded before or it is to be run.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import random
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from ....core.files import atomic_write
+from ....exercises.base import Verdict
+from ..intake.hand_in import HandIn
+from ..judge.result import Result
+from .conditions import Conditions
+
+
+class StoreError(Exception):
+    """Results cannot be kept there. The message says what to change."""
+
+
+@contextlib.contextmanager
+def open_store(out: Path, submissions: Path) -> Iterator["Store"]:
+    """Make the folder `out` and keep every other grader out of it.
+
+    The lock is the operating system's: it goes with the process that holds it, however that ends.
+
+    Raises:
+        StoreError: `out` cannot be written, lies among the hand-ins, or another grader is at work there.
+    """
+    if out.resolve().is_relative_to(submissions.resolve()):
+        raise StoreError(f"{out} lies in the folder of the hand-ins. Give --out a folder elsewhere.")
+    lock = FileLock(out / "grader.lock")
+    try:
+        (out / "results").mkdir(parents=True, exist_ok=True)
+        lock.acquire(timeout=0)
+    except Timeout:
+        who = _read(out / "run.json").get("process", "unknown")
+        raise StoreError(f"Another grader (process {who}) is at work in {out}. Wait for it, or give --out.") from None
+    except (OSError, NotImplementedError) as error:  # the second: a file system without locks
+        why = getattr(error, "strerror", None) or error
+        raise StoreError(f"Results cannot be written to {out}: {why}.") from None
+    try:
+        yield Store(out)
+    finally:
+        lock.release()
+
+
+class Store:
+    """The results in one output folder."""
+
+    def __init__(self, out: Path) -> None:
+        self._run = out / "run.json"
+        self._results = out / "results"
+
+    def seed(self, wanted: int | None, fresh: bool) -> int:
+        """Return the seed of this run: the one that is wanted, else that of the run that stands here, else a new one.
+
+        `fresh` forgets what stands here.
+        """
+        if fresh:
+            self._run.unlink(missing_ok=True)
+            for path in self._results.glob("*-" + "?" * 32 + ".json"):
+                path.unlink()
+        kept = _read(self._run).get("seed")
+        if wanted is not None:
+            return wanted
+        return kept if type(kept) is int else random.SystemRandom().randrange(2**31)
+
+    def begin(self, conditions: Conditions) -> list[str]:
+        """Write down the conditions of the run that begins; say what changed since the last one here."""
+        before = _read(self._run)
+        atomic_write(self._run, json.dumps({**asdict(conditions), "process": os.getpid()}, indent=1))
+        return conditions.changes_since(before) if before.keys() >= asdict(conditions).keys() else []
+
+    def get(self, hand_in: HandIn, conditions: Conditions) -> Result | None:
+        """Return the result of this very hand-in under these conditions; None where there is none that is whole."""
+        kept = _read(self._path(hand_in, conditions))
+        if kept.get("digest") != _digest(kept.get("result")):
+            return None
+        verdicts = [Verdict(**verdict) for verdict in kept["result"]["verdicts"]]
+        return Result(**{**kept["result"], "verdicts": verdicts})
+
+    def put(self, hand_in: HandIn, conditions: Conditions, result: Result) -> None:
+        """Keep a result."""
+        found = asdict(result)
+        kept = {"result": found, "digest": _digest(found)}
+        atomic_write(self._path(hand_in, conditions), json.dumps(kept, indent=1))
+
+    def _path(self, hand_in: HandIn, conditions: Conditions) -> Path:
+        exercise = hand_in.source.exercise
+        origin = [hand_in.student, exercise, hand_in.answers, hand_in.flags, asdict(conditions)]
+        return self._results / f"{exercise}-{_digest(origin)}.json"
+
+
+def _digest(content: object) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Return the object in a JSON file; an empty one where there is no such file or something else in it."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}

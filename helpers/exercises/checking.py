@@ -1,0 +1,155 @@
+"""Run a part's checks. In a notebook `check` does it; in grading a kernel probes and the grader judges."""
+
+import importlib
+import os
+import textwrap
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..claims.progress import remember_checks
+from ..ranks.run import RankError
+from .base import Check, Evidence, Part, Verdict
+
+_WIDTH = 108  # characters of a line in a report
+
+NOT_ATTEMPTED_YET = "Not attempted yet."
+
+
+def find_part(name: str) -> Part:
+    """Return the part called `name`, e.g. "x1.scaler".
+
+    Raises:
+        LookupError: no exercise has such a part.
+    """
+    exercise = name.partition(".")[0]
+    try:
+        parts = importlib.import_module(f"{__package__}.{exercise}").PARTS
+        return next(part for part in parts if part.name == name)
+    except (ModuleNotFoundError, StopIteration):
+        raise LookupError(f"There is no check called {name!r}.") from None
+
+
+def probe(item: type[Check], answers: tuple[Any, ...], seed: int) -> Evidence:
+    """Probe `answers` with one check: {"seen": what happened}, or {"error": ..., "text": ...} if it raised."""
+    try:
+        with torch.random.fork_rng():  # the notebook's own random numbers go on as if nothing had happened
+            torch.manual_seed(seed)
+            return {"seen": item.probe(seed, *answers)}
+    except Exception as error:
+        return {"error": type(error).__name__, "text": _describe(error)}
+
+
+def gather(part: Part, answers: tuple[Any, ...], seed: int) -> dict[str, Evidence]:
+    """Probe `answers` with each check of `part`."""
+    return {item.name(): probe(item, answers, seed) for item in part.checks}
+
+
+def words_of(error: BaseException) -> str:
+    """Return the message of an error in one line, at most 600 characters; nothing when it cannot be printed."""
+    try:
+        return " ".join(str(error).split())[:600]
+    except Exception:  # the answer's own kind of error, with a fault of its own
+        return ""
+
+
+def _describe(error: Exception) -> str:
+    """Say what was raised, and by which line of the answer."""
+    if isinstance(error, RankError):  # brings the lines of its ranks along
+        return f"an error on the ranks: {words_of(error)}"
+    message = words_of(error)[:300]
+    text = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    ours = str(Path(__file__).parent)
+    frames = traceback.extract_tb(error.__traceback__)
+    theirs = [f for f in frames if not f.filename.startswith(ours) and "site-packages" not in f.filename]
+    if theirs and theirs[-1].line:
+        text += f" (at: {theirs[-1].line})"
+    return text
+
+
+def judge(part: Part, evidence: Mapping[str, Evidence], expected: Mapping[str, Evidence]) -> list[Verdict]:
+    """Compare the evidence of an answer with that of the reference, check by check.
+
+    Evidence may come from a kernel that nobody vouches for: whatever its shape, there is a verdict.
+    """
+    return [_verdict(item, evidence.get(item.name()), expected[item.name()]) for item in part.checks]
+
+
+def _verdict(item: type[Check], entry: object, reference: Evidence) -> Verdict:
+    if "seen" not in reference:
+        raise RuntimeError(f"{item.name()}: the reference answer failed: {reference['text']}")
+    hint = item.hint
+    if not isinstance(entry, dict):
+        diagnosis = "The check did not run."
+    elif "seen" in entry:
+        try:
+            diagnosis = item.judge(entry["seen"], reference["seen"])
+        except Exception:  # the evidence is not of the shape that a probe writes
+            diagnosis = "The evidence of this check cannot be read."
+    elif "stopped" in entry:
+        diagnosis = f"Did not run: {entry['stopped']}"
+    else:
+        untouched = entry.get("error") == "NotImplementedError"
+        diagnosis = NOT_ATTEMPTED_YET if untouched else f"Raised {entry.get('text')}"
+        if entry.get("error") == RankError.__name__:
+            hint = "Look at the ranks' own lines first: which one raised, or which two wait for different collectives?"
+    points = item.points if diagnosis is None else 0
+    return Verdict(item.name(), item.rule(), points, item.points, diagnosis, hint)
+
+
+def reference_evidence(part: Part, seed: int) -> dict[str, Evidence]:
+    """Probe the reference answer: the answer cells of the solution, which the build keeps as a module."""
+    module = importlib.import_module(f"{__package__}.reference.{part.name.partition('.')[0]}")
+    answers = tuple(getattr(module, name) for name in part.answers)
+    return gather(part, answers, seed)
+
+
+def check(name: str, *answers: Callable[..., Any], seed: int = 0) -> None:
+    """Check the learner's `answers` for the part called `name` and print a verdict a line.
+
+    Nothing is raised when a check fails, so that "Run All" goes on; when nbgrader validates or grades
+    a notebook, a failed check raises, as nbgrader expects.
+    """
+    part = find_part(name)
+    evidence = gather(part, answers, seed)
+    if all(entry.get("error") == "NotImplementedError" for entry in evidence.values()):
+        expected = {name: {"seen": {}} for name in evidence}  # nothing to compare, so the reference need not run
+    else:
+        expected = reference_evidence(part, seed)
+    verdicts = judge(part, evidence, expected)
+    print(report(part, verdicts))
+    remember_checks(name, [(v.check, v.passed, v.points, v.max_points) for v in verdicts])
+    if any(key in os.environ for key in ("NBGRADER_EXECUTION", "NBGRADER_VALIDATING")):
+        failed = [v.check for v in verdicts if not v.passed]
+        if failed:
+            raise AssertionError(", ".join(failed))
+
+
+def report(part: Part, verdicts: list[Verdict]) -> str:
+    """Write verdicts for people: a mark, the rule, and under a failed one what to look at."""
+    if all(v.diagnosis == NOT_ATTEMPTED_YET for v in verdicts):
+        return f"{part.name}: not attempted yet. Fill in the answer cell, run it, then run this cell again."
+    passed = sum(v.passed for v in verdicts)
+    score = f"{sum(v.points for v in verdicts)} of {part.points} points" if part.points else "practice"
+    lines = [f"{part.name}: {passed} of {len(verdicts)} checks passed ({score})"]
+    for v in verdicts:
+        lines.append(_wrap(f"{v.check}: {v.rule}", f"  {'✓' if v.passed else '✗'} "))
+        if not v.passed:
+            lines += [_wrap(line, "      ") for line in (v.diagnosis or "").splitlines()]
+            lines.append(_wrap(f"Hint: {v.hint}", "      "))
+    return "\n".join(lines)
+
+
+def _wrap(text: str, first: str) -> str:
+    """Break `text` between words; a notebook would break it anywhere."""
+    return textwrap.fill(
+        text,
+        _WIDTH,
+        initial_indent=first,
+        subsequent_indent="      ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

@@ -1,0 +1,318 @@
+"""Practice check of lab 09: cross-entropy of a large vocabulary whose logits never exist as a whole."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from ..core.device import pick_device
+from ..meter.recorder import MemoryMeter
+from .base import Check, Evidence, Part
+from .probing.distance import relative_distance
+
+IGNORED = -100
+Loss = Callable[[Tensor, Tensor, Tensor, int], Tensor]
+
+
+def _inputs(
+    seed: int, rows: int, width: int, vocabulary: int, dtype: torch.dtype = torch.float32
+) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    device = pick_device()
+    hidden = torch.randn(rows, width, generator=generator).to(device, dtype).requires_grad_()
+    weight = (torch.randn(vocabulary, width, generator=generator) / math.sqrt(width)).to(device, dtype).requires_grad_()
+    return hidden, weight, torch.randint(vocabulary, (rows,), generator=generator).to(device)
+
+
+def _numbers(tensor: Tensor | None) -> list[float] | None:
+    return None if tensor is None else tensor.detach().double().cpu().flatten().tolist()
+
+
+def _evidence(loss: Any, hidden: Tensor, weight: Tensor) -> Evidence:
+    if not isinstance(loss, Tensor):
+        return {"returned": type(loss).__name__}
+    return {
+        "loss": loss.item() if loss.numel() == 1 else math.nan,
+        "shape": list(loss.shape),
+        "dtype": str(loss.dtype),
+        "hidden": _numbers(hidden.grad),
+        "weight": _numbers(weight.grad),
+        "types": [str(t.grad.dtype) for t in (hidden, weight) if t.grad is not None],
+    }
+
+
+def _wrong(got: Evidence, want: Evidence, tolerance: float) -> str | None:
+    """Say what differs in the loss or in the gradients."""
+    if "returned" in got:
+        return f"return the loss, a tensor with one number; you return {got['returned']}."
+    if got["shape"]:
+        return f"the loss should be one number, of shape (); yours has the shape {tuple(got['shape'])}."
+    if not abs(got["loss"] - want["loss"]) <= tolerance * (1 + abs(want["loss"])):
+        times = f", {got['loss'] / want['loss']:.3g} times it" if want["loss"] else ""
+        return f"the loss should be {want['loss']:.6g} and is {got['loss']:.6g}{times}."
+    for name in ("hidden", "weight"):
+        mine, right = got[name], want[name]
+        if (mine is None) != (right is None):
+            return (
+                f"{name} gets no gradient and should." if mine is None else f"{name} should get no gradient; it does."
+            )
+        if right is None:
+            continue
+        if not any(right):
+            if any(not abs(number) <= 1e-9 for number in mine):
+                return f"the gradient of {name} should be zero everywhere and is not."
+        elif not relative_distance(mine, right) <= tolerance:
+            off = f"{relative_distance(mine, right):.2g} of its length"
+            return f"the gradient of {name} is not that of the whole logits: off by {off}.{_scaled(mine, right)}"
+    return None
+
+
+def _scaled(mine: list[float], right: list[float]) -> str:
+    """Say by which factor `mine` is too large, where that is all."""
+    square = sum(b * b for b in right)
+    factor = sum(a * b for a, b in zip(mine, right, strict=True)) / square if len(mine) == len(right) else 0.0
+    if not math.isfinite(factor) or not any(mine):
+        return " It is zero or not finite."
+    same = relative_distance(mine, [factor * b for b in right]) <= 1e-3
+    return f" It is {factor:.4g} times as large as it should be: which factor is missing?" if same else ""
+
+
+class MatchesTheWholeLogits(Check):
+    """Loss and gradients are those of F.cross_entropy on all logits, whatever the chunk and whatever comes after."""
+
+    hint = (
+        "The gradient of a row's logits is (softmax - one at its label) / rows that count. Sum losses and gradients "
+        "over chunks, divide once, and multiply by the gradient that backward() hands you."
+    )
+
+    @staticmethod
+    def probe(seed: int, chunked_cross_entropy: Loss) -> Evidence:
+        seen: Evidence = {}
+        for case, rows, chunk in (("48 rows by 16", 48, 16), ("50 rows by 16", 50, 16), ("9 rows by 64", 9, 64)):
+            hidden, weight, labels = _inputs(seed, rows, 6, 11)
+            loss = chunked_cross_entropy(hidden, weight, labels, chunk)
+            if isinstance(loss, Tensor) and loss.requires_grad:
+                loss.backward()
+            seen[case] = _evidence(loss, hidden, weight)
+        hidden, weight, labels = _inputs(seed + 1, 40, 6, 11)
+        for case in ("in the middle of a graph", "two losses, then one backward pass", "frozen weight"):
+            hidden.grad = weight.grad = None
+            weight.requires_grad_(case != "frozen weight")
+            loss = 3.5 * chunked_cross_entropy(2 * hidden, weight, labels, 16)
+            if case.startswith("two"):
+                loss = loss + chunked_cross_entropy(hidden, weight, labels.flip(0), 7)
+            if isinstance(loss, Tensor) and loss.requires_grad:
+                loss.backward()
+            seen[case] = _evidence(loss, hidden, weight)
+        hidden.grad = weight.grad = None
+        weight.requires_grad_()
+        with torch.no_grad():
+            loss = chunked_cross_entropy(hidden, weight, labels, 16)
+        seen["under no_grad"] = _evidence(loss, hidden, weight)
+        return seen
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for case, want in expected.items():
+            found = _wrong(seen[case], want, 1e-4)
+            if found:
+                return f"{case}: {found}"
+        return None
+
+
+class IgnoredRowsCountForNothing(Check):
+    """Rows labelled -100 add nothing to the loss, to the count or to a gradient; with no other row, the loss is 0."""
+
+    hint = (
+        "Divide by the number of labels that are not -100, of all chunks together, and by 1 where there is none. "
+        "A row that is ignored has a gradient of zeros."
+    )
+
+    @staticmethod
+    def probe(seed: int, chunked_cross_entropy: Loss) -> Evidence:
+        seen: Evidence = {}
+        cases = {
+            "15 of the first 16 rows ignored": list(range(15)),
+            "a whole chunk ignored": list(range(16, 32)),
+            "every third row ignored": list(range(0, 50, 3)),
+            "all rows ignored": list(range(50)),
+        }
+        for case, ignored in cases.items():
+            hidden, weight, labels = _inputs(seed + 2, 50, 6, 11)
+            labels[ignored] = IGNORED
+            given = labels.clone()
+            loss = chunked_cross_entropy(hidden, weight, labels, 16)
+            if isinstance(loss, Tensor) and loss.requires_grad:
+                loss.backward()
+            seen[case] = _evidence(loss, hidden, weight) | {"untouched": torch.equal(labels, given)}
+        return seen
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for case, want in expected.items():
+            if not seen[case].get("untouched", True):
+                return f"{case}: the labels that you were given have changed; work on a copy."
+            if case.startswith("all") and seen[case].get("hidden") is None and "returned" not in seen[case]:
+                return f"{case}: backward() should give gradients of zeros; there are none."
+            found = _wrong(seen[case], want, 1e-4)
+            if found:
+                return f"{case}: {found}"
+        return None
+
+
+class SumsInFullPrecision(Check):
+    """In 16 bits, softmax, loss and all sums over chunks are FP32; gradients come back in the type of the inputs."""
+
+    hint = (
+        "Cast each chunk's logits to FP32 before the softmax; add up loss and gradients in FP32 tensors, undivided; "
+        "multiply by upstream / count, and cast to the inputs' type, once and last."
+    )
+
+    @staticmethod
+    def probe(seed: int, chunked_cross_entropy: Loss) -> Evidence:
+        seen: Evidence = {}
+        for dtype, upstream in ((torch.bfloat16, 1.0), (torch.float16, 2.0**12)):
+            hidden, weight, labels = _inputs(seed + 3, 768, 16, 64, dtype)
+            with torch.no_grad():
+                hidden += 1  # so that the parts of each sum are alike, and a short sum stops growing
+                labels[:] = labels % 4
+            with _Watcher(16, 64) as watcher:
+                loss = chunked_cross_entropy(hidden, weight, labels, 3)
+                if isinstance(loss, Tensor) and loss.requires_grad:
+                    (upstream * loss).backward()
+            answer = _evidence(loss, hidden, weight) | {"short": watcher.short}
+            for tensor in (hidden, weight):
+                tensor.grad = None
+            whole = F.cross_entropy(hidden.float() @ weight.float().t(), labels)
+            (upstream * whole).backward()
+            seen[str(dtype)] = {"answer": answer, "right": _evidence(whole, hidden, weight)}
+        return seen
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for dtype, want in expected.items():
+            got = seen[dtype]["answer"]
+            if got.get("dtype") != want["right"]["dtype"] and "returned" not in got:
+                return f"{dtype}: the loss should be FP32; it is {got['dtype']}."
+            if got.get("types", [dtype] * 2) != [dtype] * 2 and got["types"]:
+                return f"{dtype}: gradients should have the type of the inputs; they are {' and '.join(got['types'])}."
+            if got["short"]:
+                return f"{dtype}: aten.{got['short']} computes in 16 bits; cast a chunk's logits to FP32 before it."
+            found = _wrong(got, want["right"], 0.01)
+            if found:
+                return f"{dtype}, 256 chunks: {found} Rounding alone explains less than 0.01."
+        return None
+
+
+class _Watcher(TorchDispatchMode):
+    """Notes how many rows of logits each operation makes, and how many products have the width of the gradients."""
+
+    def __init__(self, width: int, vocabulary: int) -> None:
+        super().__init__()
+        self.width, self.vocabulary = width, vocabulary
+        self.products: list[int] = []  # rows of logits that matrix products made
+        self.most, self.most_by = 0, ""
+        self.weight_products = self.hidden_products = 0
+        self.short = ""  # the first softmax, or the like, whose result has 16 bits
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        name = func._schema.name.removeprefix("aten::")
+        product = "mm" in name or name in ("linear", "matmul", "addmv", "mv", "dot")
+        for tensor in tree_leaves(result):
+            if not isinstance(tensor, Tensor):
+                continue
+            if self.vocabulary not in tensor.shape:
+                self.hidden_products += product and self.width in tensor.shape and not func.is_view
+                continue
+            if self.width in tensor.shape:
+                self.weight_products += product and not func.is_view
+                continue
+            rows = tensor.numel() // self.vocabulary
+            if name in ("_softmax", "_log_softmax", "exp", "exp_") and tensor.element_size() < 4:
+                self.short = self.short or name
+            if product:
+                self.products.append(rows)
+            if rows > self.most:
+                self.most, self.most_by = rows, name
+        return result
+
+
+class LogitsNeverWhole(Check):
+    """At most `chunk` rows of logits exist at a time, forward and backward; nobody's gradient costs no product."""
+
+    hint = (
+        "Loop over slices of `chunk` rows. Nothing of a chunk may outlive its turn but its share of the sums: compute "
+        "the gradients there and then, and let every name of the chunk's tensors go. ctx.needs_input_grad says which "
+        "inputs require a gradient, torch.is_grad_enabled(), asked before apply, whether anybody will call backward()."
+    )
+    ROWS, WIDTH, VOCABULARY, CHUNK = 1000, 12, 1500, 32
+
+    @staticmethod
+    def probe(seed: int, chunked_cross_entropy: Loss) -> Evidence:
+        seen: Evidence = {}
+        sizes = LogitsNeverWhole
+        for case in ("trained weight", "frozen weight", "under no_grad"):
+            hidden, weight, labels = _inputs(seed + 4, sizes.ROWS, sizes.WIDTH, sizes.VOCABULARY)
+            weight.requires_grad_(case != "frozen weight")
+            watcher = _Watcher(sizes.WIDTH, sizes.VOCABULARY)
+            with MemoryMeter(device=hidden.device) as meter, watcher, torch.set_grad_enabled(case != "under no_grad"):
+                loss = chunked_cross_entropy(hidden, weight, labels, sizes.CHUNK)
+                if isinstance(loss, Tensor) and loss.requires_grad:
+                    loss.backward()
+            seen[case] = {
+                "extra": meter.peak_bytes - sum(t.nbytes for t in (hidden, weight, labels)),
+                "products": watcher.products,
+                "most": watcher.most,
+                "most_by": watcher.most_by,
+                "weight_products": int(watcher.weight_products),
+                "hidden_products": int(watcher.hidden_products),
+            }
+        return seen
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        sizes = LogitsNeverWhole
+        whole = 4 * sizes.ROWS * sizes.VOCABULARY
+        one = whole * sizes.CHUNK / sizes.ROWS
+        sums = 4 * sizes.WIDTH * (sizes.ROWS + sizes.VOCABULARY)
+        for case in expected:
+            got = seen[case]
+            if not got["most"] <= sizes.CHUNK:
+                return (
+                    f"{case}, chunk={sizes.CHUNK}: aten.{got['most_by']} makes {got['most']} rows x vocabulary at once."
+                )
+            if not got["products"] or max(got["products"]) < sizes.CHUNK:
+                largest = max(got["products"], default=0)
+                return f"{case}, chunk={sizes.CHUNK}: products of {largest} rows at most; take {sizes.CHUNK} at a time."
+            if sum(got["products"]) < sizes.ROWS:
+                return f"{case}: logits of {sum(got['products'])} rows were computed; there are {sizes.ROWS}."
+            if not got["extra"] <= whole / 3:
+                return (
+                    f"{case}: {got['extra'] / 2**20:.1f} MiB at the peak besides the inputs; a chunk of logits has "
+                    f"{one / 2**20:.1f}, all of them {whole / 2**20:.1f}. What of a chunk is kept?"
+                )
+            if not got["extra"] <= 3.25 * one + 2 * sums:
+                return (
+                    f"{case}: besides inputs and sums the peak holds {(got['extra'] - 2 * sums) / one:.1f} times a "
+                    "chunk of logits, or more; three are enough. Which name still points to the last chunk's tensors?"
+                )
+            if case != "trained weight" and got["weight_products"]:
+                return f"{case}: {got['weight_products']} products for a gradient of the weight, which nobody wants."
+            if case == "under no_grad" and got["hidden_products"]:
+                return f"{case}: {got['hidden_products']} products for a gradient of hidden, which nobody wants."
+        return None
+
+
+PARTS = (
+    Part(
+        "compilation_and_fusion.chunked",
+        ("chunked_cross_entropy",),
+        (MatchesTheWholeLogits, IgnoredRowsCountForNothing, SumsInFullPrecision, LogitsNeverWhole),
+    ),
+)

@@ -1,0 +1,225 @@
+"""Practice checks of lab 07: a loader that keeps a device fed, with the same samples as the slow one.
+
+The waits of data set and device are sleeps, so an answer that has too few workers can never be fast enough by luck;
+and of three epochs the best one counts, so that a right answer has its chances on a busy machine.
+"""
+
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from ..loading.digit_files import DigitFiles
+from ..meter.timing import benchmark
+from .base import Check, Evidence, Part
+
+TARGET = 1.5  # from its first batch on, an epoch may take so many times as long as its steps alone
+SPARE = 2  # workers beyond those that the rule asks for
+AHEAD = 3  # batches a worker that may wait
+MEASURED = 8  # files that may be read to measure, before the first epoch
+# name: files, batch size, seconds a read, seconds a step. A batch waits 198 ms against steps of 30 ms, and 30 ms
+# against 40 ms. With the batch size forgotten the slow store gets 3 workers, a number of cores that is rare, or 4 where
+# reads are measured a third too long; either is too slow.
+CASES = {"a slow store": (38, 3, 0.066, 0.030), "a quick store": (42, 4, 0.0075, 0.040)}
+BATCH = 4
+
+
+def _workers(count: int) -> str:
+    return "1 worker" if count == 1 else f"{count} workers"
+
+
+def _loader(make_loader: Callable[..., Any], files: DigitFiles, step: float, batch: int = BATCH) -> Iterable[Any]:
+    """Return the loader of the answer; PyTorch's advice on worker counts looks at cores alone, and is left out."""
+    files.labels = torch.arange(len(files))  # each file is known by its label
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return make_loader(files, batch, step)
+
+
+def _epoch(loader: Iterable[Any], files: DigitFiles, step: float = 0.0) -> Evidence:
+    """Run one epoch with a stand-in for the device; return what was delivered, by whom, and how long it took.
+
+    The clock starts when the first batch is there, which every epoch has to wait for.
+    """
+    files.reads.zero_()
+    batches, start = [], 0.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for images, labels in loader:
+            start = start or time.perf_counter()
+            batches.append((images, labels.tolist()))
+            time.sleep(step)
+        seconds = time.perf_counter() - start
+    return {
+        "seconds": seconds,
+        "batches": [names for _, names in batches],
+        "sums": {name: float(x.sum()) for images, names in batches for name, x in zip(names, images, strict=True)},
+        "reads": files.reads.tolist(),
+        "quickest": float((files.log[:, 1] - files.log[:, 0]).min()),
+        "processes": sorted({int(process) for process in files.log[:, 2]} - {os.getpid()}),
+        "degrees": files.log[:, 3].tolist(),
+    }
+
+
+def _waiting(loader: Iterable[Any], files: DigitFiles, batch: int) -> float:
+    """Take one batch, then no more; return how many batches' worth of files is read all the same."""
+    files.reads.zero_()
+    batches = iter(loader)
+    next(batches)
+    before, now = -1, 0
+    while now > before:
+        before = now
+        time.sleep(0.15)
+        now = int(files.reads.sum())
+    return now / batch - 1
+
+
+class KeepsPace(Check):
+    """An epoch takes at most 1.5 times its steps from its first batch on, with no more workers than that needs."""
+
+    hint = (
+        "Three arguments of DataLoader, one for each promise: num_workers for the pace (seconds of a batch / seconds "
+        "of a step), persistent_workers for the same workers in each epoch, prefetch_factor for what waits."
+    )
+
+    @staticmethod
+    def probe(seed: int, make_loader: Callable[..., Any]) -> Evidence:
+        seen = {}
+        for case, (count, batch, latency, step) in CASES.items():
+            alone = benchmark(lambda step=step: time.sleep(step), runs=8, warmup=0).median * -(-count // batch)
+            files = DigitFiles(count, latency)
+            loader = _loader(make_loader, files, step, batch)
+            early, epochs = int(files.reads.sum()), []
+            for _ in range(4):
+                epochs.append(_epoch(loader, files, step))
+                if len(epochs) >= 2 and not TARGET < epochs[-1]["seconds"] / alone < 3:
+                    break  # another chance is not needed, or would not help
+            best = min(epoch["seconds"] for epoch in epochs[1:])
+            seen[case] = {
+                "ratio": best / alone,
+                "early": early,
+                "reads": epochs[1]["reads"],
+                "quickest": epochs[1]["quickest"] / latency,
+                "ahead": _waiting(loader, files, batch) if case == "a quick store" else 0,
+                "steps": len(epochs[1]["batches"]),
+                "workers": max(len(epoch["processes"]) for epoch in epochs),
+                "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+                "restarted": epochs[0]["processes"] != epochs[1]["processes"],
+            }
+            if not best <= 3 * alone:
+                break  # the verdict is clear
+        return seen
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for case, (count, batch, latency, step) in CASES.items():
+            got = seen[case]
+            needed = int(-(-batch * latency // step))  # rounded up
+            if got["early"] > MEASURED:
+                return (
+                    f"{case}: {got['early']} files were read before the first epoch; {MEASURED} are enough to measure."
+                )
+            if got["steps"] != -(-count // batch):
+                return f"{case}: an epoch has {got['steps']} batches; {-(-count // batch)} are due."
+            if got["reads"] != [1] * count:
+                return f"{case}: an epoch read {sum(got['reads'])} times; {count} files are to be read once each."
+            if not got["quickest"] >= 0.95:
+                return f"{case}: reads are quicker than the store is. The waiting belongs to the data set: leave it."
+            if got["restarted"]:
+                return f"{case}: the second epoch had other worker processes than the first: each epoch starts them."
+            rule = (
+                f"one needs {1e3 * batch * latency:.0f} ms a batch, a step takes {1e3 * step:.0f} ms, so {needed} "
+                f"{'keeps' if needed == 1 else 'keep'} the device fed"
+            )
+            if not got["ratio"] <= TARGET:
+                slow = f"{case}: from its first batch on, an epoch takes {got['ratio']:.2f} x its steps, not {TARGET}."
+                if not got["workers"]:
+                    return f"{slow} No workers: the main process reads between the steps, and nothing overlaps."
+                if got["workers"] >= needed:
+                    return f"{slow} {_workers(got['workers'])} should do ({rule}): what else takes time?"
+                why = ""
+                if got["workers"] == int(-(-latency // step)):
+                    why += " That many would do if a batch were one file: is batch_size in your count?"
+                if got["workers"] == got["cores"]:
+                    why += " That is this machine's number of cores; these reads wait, and want no core."
+                return f"{slow} {_workers(got['workers'])}; {rule}.{why}"
+            if got["workers"] > needed + SPARE:
+                return f"{case}: {_workers(got['workers'])}; {rule}, and {needed + SPARE} are allowed."
+            if got["ahead"] > AHEAD * max(1, got["workers"]):
+                return (
+                    f"{case}: {got['ahead']:.0f} batches are made and wait, with {_workers(got['workers'])}: that is "
+                    f"memory. {AHEAD} a worker at most; prefetch_factor says how many."
+                )
+        return None
+
+
+class SameSamples(Check):
+    """Each file once an epoch, in a new order, in full batches and one last smaller one."""
+
+    hint = "What did slow_loader promise? DataLoader's arguments shuffle, drop_last and batch_size say the same."
+
+    @staticmethod
+    def probe(seed: int, make_loader: Callable[..., Any]) -> Evidence:
+        files = DigitFiles(30, latency=0.002)
+        loader = _loader(make_loader, files, 0.004)
+        return {"batches": [_epoch(loader, files)["batches"] for _ in range(3)]}
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        sizes = [len(batch) for batch in expected["batches"][0]]
+        orders = []
+        for number, batches in enumerate(seen["batches"], 1):
+            if [len(batch) for batch in batches] != sizes:
+                return f"Epoch {number} has batches of {[len(b) for b in batches]} files; {sizes} are due."
+            order = [name for batch in batches for name in batch]
+            if sorted(order) != list(range(sum(sizes))):
+                missing = sorted(set(range(sum(sizes))) - set(order))
+                return f"Epoch {number}: files {missing[:5]} are missing and others come more than once."
+            orders.append(order)
+        if orders[0] == sorted(orders[0]):
+            return "The files come in the order of the store: nothing is shuffled."
+        if orders[0] == orders[1] or orders[1] == orders[2]:
+            return "Two epochs have the same order: the order is drawn once, and not for each epoch."
+        return None
+
+
+class FreshNumbers(Check):
+    """Each read draws an angle of its own: no two workers, and no two epochs, draw the same ones."""
+
+    hint = (
+        "Each worker has a copy of the data set, and with it a copy of its generator. worker_init_fn runs in each "
+        "worker before the first read; get_worker_info() knows a seed that no other worker has."
+    )
+
+    @staticmethod
+    def probe(seed: int, make_loader: Callable[..., Any]) -> Evidence:
+        files = DigitFiles(30, latency=0.006)
+        loader = _loader(make_loader, files, 0.004)  # six workers' worth
+        epochs = [_epoch(loader, files) for _ in range(3)]
+        return {
+            "degrees": [[round(d, 9) if d == d else None for d in epoch["degrees"]] for epoch in epochs],
+            "sums": [[epoch["sums"].get(i) for i in range(len(files))] for epoch in epochs],
+        }
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for number, degrees in enumerate(seen["degrees"], 1):
+            if None in degrees:
+                return f"Epoch {number}: images are not turned at all; the augmentation has to stay."
+            twins = len(degrees) - len(set(degrees))
+            if twins:
+                return f"Epoch {number}: {twins} of {len(degrees)} angles were drawn by more than one file."
+        for number, (old, new) in enumerate(zip(seen["degrees"], seen["degrees"][1:], strict=False), 1):
+            again = len(set(old) & set(new))
+            if again:
+                return f"{again} of {len(new)} angles of epoch {number} come again in epoch {number + 1}."
+        for old, new in zip(seen["sums"], seen["sums"][1:], strict=False):
+            if sum(a == b for a, b in zip(old, new, strict=True)) > len(old) // 2:
+                return "Images come out as in the epoch before: something keeps them."
+        return None
+
+
+PARTS = (Part("data_loading.loader", ("make_loader",), (KeepsPace, SameSamples, FreshNumbers)),)

@@ -1,0 +1,25 @@
+"""Probe an answer on several ranks."""
+
+from collections.abc import Callable
+from typing import Any
+
+from ...ranks.run import RankError, run_ranks
+
+LIMIT = 24.0  # seconds for what takes one on a busy machine: ranks that take longer wait for each other
+
+
+def on_ranks(work: Callable[..., Any], world_size: int, *args: Any, process_group: bool = True) -> list[Any]:
+    """Return what `work(*args)` returns on each rank. Nothing is shown of what ranks print.
+
+    Raises:
+        NotImplementedError: if that is what stopped a rank: the answer has not been attempted.
+        RankError: a rank failed or did not come back.
+    """
+    try:
+        return run_ranks(
+            work, world_size, *args, timeout=LIMIT, measure=False, process_group=process_group, show=False
+        ).results
+    except RankError as error:
+        if error.raised == "NotImplementedError":
+            raise NotImplementedError from None
+        raise

@@ -1,0 +1,151 @@
+"""Practice checks of lab 01: bytes that stay through a step, and the peak of a GPT."""
+
+import random
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..core.device import pick_device
+from ..core.models import SmallCNN, SmallGPT
+from ..meter.recorder import MemoryMeter
+from .base import Check, Evidence, Part
+
+SCHEMES = ("fp32", "autocast", "classic", "bf16")
+TOLERANCE = 0.10
+
+
+def gpt_step(model: SmallGPT, optimizer: torch.optim.Optimizer, ids: Tensor) -> None:
+    """Train one step on token ids (B, T + 1), as lab 01 does. `logits` lives to the end of the step."""
+    optimizer.zero_grad()
+    logits = model(ids[:, :-1])
+    loss = F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
+    loss.backward()
+    optimizer.step()
+
+
+def measured_peak(vocabulary: int, context: int, layers: int, width: int, batch: int) -> int:
+    """Measure the second step of a `SmallGPT` of these sizes with AdamW in FP32; returns bytes."""
+    device = pick_device()
+    model = SmallGPT(vocabulary, context, layers, width).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+    ids = torch.randint(vocabulary, (batch, context + 1), device=device)
+    gpt_step(model, optimizer, ids)
+    with MemoryMeter(model, optimizer) as meter:
+        gpt_step(model, optimizer, ids)
+    return meter.peak_bytes
+
+
+class CountsWhatStays(Check):
+    """Weights, gradients and Adam's state of a model, under four schemes, frozen parameters included."""
+
+    hint = "For each parameter: numel() times the bytes of its scheme, more of them when it is trained."
+
+    @staticmethod
+    def probe(seed: int, resident_bytes: Callable[[nn.Module, str], int]) -> Evidence:
+        rng = random.Random(seed)
+        frozen = SmallGPT(layers=2, width=8 * rng.randint(4, 12))
+        frozen.blocks[0].requires_grad_(False)
+        models = {
+            "a linear layer": nn.Linear(10 * rng.randint(3, 9), 50),
+            "a GPT with tied weights": SmallGPT(layers=rng.randint(1, 3), width=64),
+            "a GPT with one frozen block": frozen,
+            "a CNN whose features are frozen": SmallCNN(8),
+        }
+        models["a CNN whose features are frozen"].features.requires_grad_(False)
+        return {
+            f"{name}, {scheme}": float(resident_bytes(model, scheme))
+            for name, model in models.items()
+            for scheme in SCHEMES
+        }
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for name, want in expected.items():
+            if abs(seen[name] - want) > 0.5:
+                first = f"For {name}: you count {seen[name]:,.0f} bytes; it is {want:,.0f} ({seen[name] / want:.3g} x)."
+                return f"{first} {_where_to_look(name)}"
+        return None
+
+
+def _where_to_look(case: str) -> str:
+    """Say what is special about the model of a case; cases are tried from the plainest on."""
+    model, _, scheme = case.rpartition(", ")
+    if model == "a linear layer":
+        return f'Nothing is frozen or shared here: look at the row of "{scheme}", and count bytes, not elements.'
+    if "tied" in model:
+        return "Its output layer shares the embedding's weight: model.parameters() gives it once."
+    return "A frozen parameter has no gradient and no moments and needs no master copy; buffers do not count."
+
+
+class PredictsThePeak(Check):
+    """The peak of a training step within 10 % of the measurement, for GPTs of many shapes."""
+
+    hint = "Write down, for each of the two moments, who is there; print your sum for the GPT of section 2 and compare."
+    # Each tells other terms apart: (what it stresses, sizes).
+    shapes = (
+        ("a long batch", {"vocabulary": 256, "context": 128, "layers": 4, "width": 128, "batch": 16}),
+        ("a large vocabulary", {"vocabulary": 4000, "context": 64, "layers": 1, "width": 64, "batch": 16}),
+        ("a wide model, batch 1", {"vocabulary": 256, "context": 64, "layers": 3, "width": 256, "batch": 1}),
+        ("a deep and narrow model", {"vocabulary": 256, "context": 128, "layers": 8, "width": 64, "batch": 8}),
+        ("a large embedding, batch 2", {"vocabulary": 8000, "context": 64, "layers": 2, "width": 128, "batch": 2}),
+    )
+
+    @classmethod
+    def configurations(cls, seed: int) -> dict[str, dict[str, int]]:
+        """Return the shapes to try: those above, each with a batch and a context of its own for every seed."""
+        rng = random.Random(seed)
+        return {
+            name: sizes | {"batch": sizes["batch"] + rng.randint(0, sizes["batch"] // 2)} for name, sizes in cls.shapes
+        }
+
+    @staticmethod
+    def probe(seed: int, gpt_peak: Callable[..., float]) -> Evidence:
+        tried = PredictsThePeak.configurations(seed)
+        return {
+            "predicted": {name: float(gpt_peak(**sizes)) for name, sizes in tried.items()},
+            "measured": {name: measured_peak(**sizes) for name, sizes in tried.items()},
+        }
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        wrong = {}
+        for name, want in expected["measured"].items():
+            ratio = seen["predicted"][name] / want
+            if not abs(ratio - 1) <= TOLERANCE:
+                wrong[name] = ratio
+        if not wrong:
+            return None
+        listed = "; ".join(f"{name}: {ratio:.2f} x the measurement" for name, ratio in wrong.items())
+        return f"Off by more than 10 % for {listed}. {_advice(wrong)}"
+
+
+def _advice(wrong: dict[str, float]) -> str:
+    """Say which term the pattern of errors points at."""
+    ratios = wrong.values()
+    if len(wrong) == len(PredictsThePeak.shapes) and max(ratios) < 1.1 * min(ratios):
+        if 0.2 < min(ratios) < 0.3:
+            return "All by the same factor of 4: elements, or bytes?"
+        return "All by the same factor: which unit do you return? Bytes are wanted."
+    if len(wrong) == len(PredictsThePeak.shapes):
+        return (
+            "All shapes are off: look at the bytes a parameter, which differ between the two moments; the larger "
+            "moment is the peak, not the sum."
+        )
+    if set(wrong) == {"a large vocabulary"}:
+        return "Only the shape with most logits is off: how many tensors of that size are alive at once?"
+    if "a long batch" in wrong or "a deep and narrow model" in wrong:
+        return "Shapes with many tokens are off: look at the activations a token and layer, and at the logits."
+    if "a wide model, batch 1" in wrong:
+        return "The shape with few tokens is off: its peak is in the optimizer step, which holds all gradients."
+    return (
+        "The large embedding is off: count its parameters once, and at the summit count parameters and moments, but no "
+        "gradients: they come later."
+    )
+
+
+PARTS: tuple[Part, ...] = (
+    Part("where_memory_goes.stays", ("resident_bytes",), (CountsWhatStays,)),
+    Part("where_memory_goes.peak", ("gpt_peak",), (PredictsThePeak,)),
+)

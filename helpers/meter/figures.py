@@ -1,0 +1,97 @@
+"""Figures of memory: plain data in, a matplotlib figure out."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from ..core.colours import COLOURS
+from ..core.units import MiB
+
+
+def memory_timeline(
+    timeline: Sequence[tuple[float, Mapping[str, int], object]], tenants: Sequence[str], title: str
+) -> Figure:
+    """Draw bytes by tenant over time, stacked. `timeline` holds (seconds, bytes by tenant, operation) in order."""
+    figure = Figure(figsize=(8, 3.6), layout="constrained")
+    axes = figure.add_subplot(title=title)
+    draw_timeline(axes, timeline, tenants)
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles[::-1], labels[::-1], loc="outside right upper", frameon=False)
+    return figure
+
+
+def draw_timeline(
+    axes: Axes, timeline: Sequence[tuple[float, Mapping[str, int], object]], tenants: Sequence[str]
+) -> None:
+    """Draw bytes by tenant over time into `axes`."""
+    milliseconds = np.array([seconds for seconds, _, _ in timeline]) * 1e3
+    present = [t for t in tenants if any(held[t] for _, held, _ in timeline)]
+    layers = np.array([[held[t] for _, held, _ in timeline] for t in present]) / MiB
+    colours = [COLOURS[tenants.index(t)] for t in present]
+    if present:
+        axes.stackplot(milliseconds, layers, labels=present, colors=colours, step="post")
+    axes.set(xlabel="milliseconds", ylabel="MiB", ylim=(0, None))
+    axes.margins(x=0)
+
+
+def memory_blocks(
+    blocks: Sequence[tuple[float, float, int, str]], tenants: Sequence[str], seconds: float, title: str, most: int
+) -> Figure:
+    """Draw stretches of memory one by one, stacked in order of birth; those above one that ends move down.
+
+    Args:
+        blocks: (start, end, bytes, tenant), times in seconds.
+        tenants: gives each tenant its colour.
+        seconds: how long the whole took.
+        title: of the figure.
+        most: how many blocks to draw; the smaller ones are left out.
+    """
+    chosen = sorted(sorted(blocks, key=lambda block: -block[2])[:most], key=lambda block: block[0])
+    events = sorted([(b[0], 1, i) for i, b in enumerate(chosen)] + [(b[1], 0, i) for i, b in enumerate(chosen)])
+    standing: list[int] = []
+    corners: dict[int, list[tuple[float, int]]] = {}  # block -> (time, height of its lower edge)
+    for when, begins, i in events:
+        if begins:
+            corners[i] = [(max(when, 0.0), sum(chosen[j][2] for j in standing))]
+            standing.append(i)
+        elif i in standing:
+            at = standing.index(i)
+            corners[i].append((when, corners[i][-1][1]))
+            standing.pop(at)
+            for j in standing[at:]:
+                height = corners[j][-1][1]
+                corners[j] += [(max(when, 0.0), height), (max(when, 0.0), height - chosen[i][2])]
+    figure = Figure(figsize=(8, 3.6), layout="constrained")
+    axes = figure.add_subplot()
+    named: set[str] = set()
+    for i, points in corners.items():
+        times = 1e3 * np.array([min(when, seconds) for when, _ in points])
+        low = np.array([height for _, height in points]) / MiB
+        tenant = chosen[i][3]
+        label = None if tenant in named else tenant
+        named.add(tenant)
+        colour = COLOURS[tenants.index(tenant)]
+        axes.fill_between(times, low, low + chosen[i][2] / MiB, color=colour, label=label, edgecolor="white", lw=0.3)
+    axes.set(title=title, xlabel="milliseconds", ylabel="MiB", ylim=(0, None))
+    axes.margins(x=0)
+    figure.legend(loc="outside right upper", frameon=False)
+    return figure
+
+
+def tenant_bars(at_peak: Mapping[str, Mapping[str, int]], tenants: Sequence[str], title: str) -> Figure:
+    """Draw one stacked bar a run. `at_peak` maps the run's name to its bytes by tenant."""
+    figure = Figure(figsize=(8, 0.7 + 0.5 * len(at_peak) + 0.6), layout="constrained")
+    axes = figure.add_subplot()
+    names = list(at_peak)
+    left = np.zeros(len(names))
+    for tenant, colour in zip(tenants, COLOURS, strict=True):
+        width = np.array([at_peak[name][tenant] for name in names]) / MiB
+        if width.any():
+            axes.barh(names, width, left=left, color=colour, label=tenant)
+            left += width
+    axes.invert_yaxis()
+    axes.set(title=title, xlabel="MiB at the peak")
+    figure.legend(loc="outside right upper", frameon=False)
+    return figure

@@ -1,0 +1,46 @@
+"""Tables that several labs print."""
+
+from collections.abc import Mapping
+
+from ..core.table import text_table
+from ..core.units import human_bytes
+from .count import TENANTS
+from .recorder import MemoryMeter
+
+
+def stage_table(meter: MemoryMeter) -> str:
+    """Return a row for each stage of a step: its peak, and what it leaves behind, by tenant."""
+    short = {tenant: tenant.split()[0] for tenant in TENANTS}  # "optimizer state" -> "optimizer"
+    tenants = [t for t in TENANTS if any(stage.held_after[t] for stage in meter.stages)]
+    lines = [f"{'stage':15}{'peak':>11} | leaves" + "".join(f"{short[tenant]:>13}" for tenant in tenants)]
+    for stage in meter.stages:
+        held = "".join(f"{human_bytes(stage.held_after[tenant]):>13}" for tenant in tenants)
+        lines.append(f"{stage.name:15}{human_bytes(stage.peak_bytes):>11} |       {held}")
+    return "\n".join(lines)
+
+
+def peak_table(meter: MemoryMeter, rows: int = 8) -> str:
+    """Return the largest stretches of memory that were alive at the peak: whose, how large, made by whom."""
+    peak = meter.peak_time
+    alive = [b for b in meter.lifetimes if b.start <= peak and (b.end is None or b.end > peak)]
+    alive.sort(key=lambda b: -b.nbytes)
+    lines = [f"{b.tenant:23}{human_bytes(b.nbytes):>12}   {b.op}" for b in alive[:rows]]
+    rest = sum(b.nbytes for b in alive[rows:])
+    return "\n".join(
+        [*lines, f"{f'{len(alive) - rows} more':23}{human_bytes(rest):>12}"] if len(alive) > rows else lines
+    )
+
+
+def tenant_table(runs: Mapping[str, MemoryMeter]) -> str:
+    """Return the most that each tenant held in each run, a row a tenant; the last column compares last with first.
+
+    Tenants reach their own maxima at different moments, so a column adds up to more than its peak.
+    """
+    meters = list(runs.values())
+    rows = [(tenant, [meter.largest[tenant] for meter in meters]) for tenant in TENANTS]
+    rows = [(name, held) for name, held in rows if any(held)] + [("PEAK", [meter.peak_bytes for meter in meters])]
+    table = [["", *runs, "last/first"]]
+    for name, held in rows:
+        ratio = f"{held[-1] / held[0]:.2f}" if held[0] else "new"
+        table.append([name, *map(human_bytes, held), ratio])
+    return text_table(table)

@@ -1,0 +1,83 @@
+"""How long a piece of code takes, told honestly.
+
+Three things make naive timings wrong. The first calls are slow (memory is mapped, kernels are chosen):
+warm up. A GPU works through a queue, so a clock stopped too early has measured the queueing:
+synchronise. And a machine has other things to do: take the median of several runs, show the spread, and
+when two things are compared, run them alternately so that both meet the same disturbances.
+"""
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from ..core.device import pick_device, synchronize
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds a call took, over several runs."""
+
+    runs: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        """Median seconds a call."""
+        return statistics.median(self.runs)
+
+    @property
+    def spread(self) -> float:
+        """Interquartile range as a share of the median: 0.1 says that half the runs lie within 10 %."""
+        if len(self.runs) < 3:
+            return 0.0
+        low, _, high = statistics.quantiles(self.runs, n=4)
+        return (high - low) / self.median
+
+    def __str__(self) -> str:
+        return f"{self.median * 1e3:.2f} ms (spread {self.spread:.0%}, {len(self.runs)} runs)"
+
+
+def _once(fn: Callable[[], object], device: torch.device) -> float:
+    synchronize(device)
+    start = time.perf_counter()
+    fn()
+    synchronize(device)
+    return time.perf_counter() - start
+
+
+def benchmark(fn: Callable[[], object], runs: int = 10, warmup: int = 2) -> Timing:
+    """Time `fn()`: `warmup` calls that do not count, then `runs` calls that do."""
+    device = pick_device()
+    for _ in range(warmup):
+        fn()
+    return Timing(tuple(_once(fn, device) for _ in range(runs)))
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two timings taken alternately. `speedup` above 1 says that the second is faster."""
+
+    before: Timing
+    after: Timing
+
+    @property
+    def speedup(self) -> float:
+        """Median over the pairs of seconds before / seconds after."""
+        pairs = zip(self.before.runs, self.after.runs, strict=True)
+        return statistics.median(before / after for before, after in pairs)
+
+    def __str__(self) -> str:
+        return f"{self.before.median * 1e3:.2f} ms -> {self.after.median * 1e3:.2f} ms: {self.speedup:.2f}x"
+
+
+def compare(before: Callable[[], object], after: Callable[[], object], runs: int = 10, warmup: int = 2) -> Comparison:
+    """Time two functions alternately, a pair a run, so that a slow moment of the machine meets both."""
+    device = pick_device()
+    for _ in range(warmup):
+        before()
+        after()
+    pairs = [(_once(before, device), _once(after, device)) for _ in range(runs)]
+    first, second = zip(*pairs, strict=True)
+    return Comparison(Timing(first), Timing(second))

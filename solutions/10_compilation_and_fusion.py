@@ -1,0 +1,1059 @@
+# %% [markdown] name="title"
+# # Compilation and fusion
+#
+# **Most operations of a network do little arithmetic on much memory; fusing them saves the trips to memory, and often the memory itself.**
+#
+# | | |
+# |---|---|
+# | After this you can | count what a chain of operations reads and writes; compile it and say when that pays; find graph breaks and recompilations and repair them; say when compiling lowers the peak and when it raises it; read a Triton kernel; compute a language model's loss without its logits |
+# | Time | 90 minutes |
+# | Difficulty | ●●○ |
+# | Needs | a CPU, with a C++ compiler for some cells; the same cells use a GPU where there is one. Triton is optional |
+# | Before this | labs [[#start_here]], [[#where_memory_goes]] and [[#activation_checkpointing]]; 04, 06 and 08 help |
+# | Syllabus | T16, T17 |
+
+# %% name="setup" setup=true
+import contextlib
+import importlib.util
+import io
+import json
+import math
+import os
+import tempfile
+import time
+import warnings
+
+from helpers import (
+    COLOURS,
+    Claims,
+    MemoryMeter,
+    Prediction,
+    Recipe,
+    benchmark,
+    check,
+    compare,
+    device_name,
+    explore,
+    human_bytes,
+    pick_device,
+    plan_deep,
+    saved_tensor_bytes,
+    show,
+    traffic,
+    why_no_compiler,
+    written_kernels,
+)
+from helpers.planner.catalog import find_model
+
+import torch
+import torch.nn.functional as F
+from matplotlib.figure import Figure
+from torch import nn
+
+device = pick_device()
+claims = Claims()
+MiB = 2**20
+missing = why_no_compiler()
+print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}, meter: {MemoryMeter().method}")
+print("torch.compile makes kernels here:", f"no, {missing}; cells that need them will say so" if missing else "yes")
+
+# %% [markdown] name="traffic_text"
+# ## 1 · What eager mode moves
+#
+# A cook who fetches one ingredient from the cellar, stirs, and carries the pot back to the cellar before the next ingredient, spends the day on the stairs. *Eager mode* works like that:
+# each operation reads its inputs from memory, computes, and writes a whole new tensor; the next one reads it again.
+#
+# A *kernel* is the function that does an operation's work on the device. To *fuse* is to make one kernel of several operations: what passes between them stays in registers.
+#
+# Below is GELU as its paper writes it (with the approximation by tanh). Each binary operation on two tensors reads 2n numbers and writes n; one on a tensor and a constant reads n and writes n.
+#
+# **Predict.** How many times n numbers do the operations of this line read and write together? A fused kernel would read x once and write the result once: 2n.
+
+
+# %% name="gelu"
+def gelu(x):
+    return 0.5 * x * (1 + torch.tanh(0.7978845608 * (x + 0.044715 * x**3)))
+
+
+my_guess = None  # times n
+### BEGIN GUESS
+my_guess = 6 * 2 + 2 * 3  # six operations with a constant or alone, two on two tensors
+### END GUESS
+traffic_guess = Prediction("Numbers read and written", my_guess, "times n")
+
+# %% name="gelu_traffic"
+x = torch.randn(2**23, device=device)
+eager_traffic = traffic(gelu, x)
+traffic_guess.reveal(eager_traffic.nbytes / x.nbytes)
+print(eager_traffic.table(x.nbytes))
+fewer_bytes = eager_traffic.nbytes / (2 * x.nbytes)
+claims.record(
+    "T17", "fusing a chain moves a few times fewer bytes", "GELU in 8 operations", fewer_bytes, "times", 3, 20
+)
+
+# %% [markdown] name="machine_text"
+# Eight operations, 18n. (`traffic` asks PyTorch's dispatcher, the switchboard through which each operation goes, for the sizes of every operation's tensors. What a cache keeps is not its business: our tensors have 32 MiB each.)
+#
+# How long should that take? A machine has two limits: how many bytes it moves in a second, and how many floating-point operations it does. Measure both, one with a copy, the other with a product of matrices.
+
+# %% name="machine"
+target, square = torch.empty_like(x), torch.randn(1024, 1024, device=device)
+bandwidth = 2 * x.nbytes / benchmark(lambda: target.copy_(x)).median
+flop_rate = 2 * 1024**3 / benchmark(lambda: square @ square).median
+balance = flop_rate / bandwidth
+print(f"copying moves {bandwidth / 1e9:.1f} GB/s, a product does {flop_rate / 1e9:,.0f} GFLOP/s")
+print(
+    f"so, while one byte moves, there is time for {balance:.1f} operations; for {4 * balance:.0f} in the time of an FP32 number"
+)
+
+# %% [markdown] name="machine_explained"
+# An operation that does fewer than that on each byte waits for memory: it is **memory-bound**. An addition of two tensors does one operation on 12 bytes; nearly everything in a network but the products does as little.
+#
+# The copy wrote to `target`, which was there. `x + x` moves as many bytes, and makes a new tensor for them.
+#
+# **Predict.** How many times as long does `x + x` take as `torch.add(x, x, out=target)`, which writes to memory that is there?
+
+# %% name="guess_new"
+my_guess = None  # times
+### BEGIN GUESS
+my_guess = 2  # the system has to find the memory and to clear it
+### END GUESS
+new_guess = Prediction("Into a new tensor / into one that is there", my_guess, "times")
+
+# %% name="new_memory"
+addition = compare(lambda: x + x, lambda: torch.add(x, x, out=target), runs=7)
+new_guess.reveal(addition.speedup)
+print("x + x -> with out=   ", addition)
+by_bytes = 2 * x.nbytes / bandwidth
+print(f"a copy of as many bytes takes {by_bytes * 1e3:.2f} ms")
+alike = addition.after.median / by_bytes
+claims.record("T17", "an addition takes the time of its bytes", "x + x with out= / a copy", alike, "x", 0.5, 2)
+said = "a new tensor costs more time than its bytes"
+claims.record("T17", said, "x + x, new / with out=", addition.speedup, "times", 2, math.inf)
+
+# %% [markdown] name="new_memory_explained"
+# With a place for its result, the addition takes about the time of its bytes. On a CPU a new tensor of this size is new memory from the system each time: its pages are mapped and cleared before the addition writes a number. (Small tensors get memory
+# that was used before.) PyTorch's GPU allocator keeps what it once had ([[where_memory_goes]]), so there the two lines are alike. A timing on a CPU may thus be one of new memory; where bytes are the question, we give results a place.
+#
+# **Predict.** By what factor will a fused GELU be faster than the eight operations, all with a place for their results?
+
+# %% name="guess_speed"
+my_guess = None  # times
+### BEGIN GUESS
+my_guess = 18 / 2  # if time follows bytes
+### END GUESS
+speed_guess = Prediction("Eight operations / F.gelu, time, with out=", my_guess, "times")
+
+# %% [markdown] name="compile_text"
+# ## 2 · torch.compile
+#
+# `torch.compile` works in two halves. *TorchDynamo* watches the Python code run and records its operations on tensors as a **graph**. A *backend*, by default *Inductor*, turns the graph into
+# kernels: C++ on a CPU, Triton on a GPU. That happens at the **first call**, and again for inputs that the graph was not made for.
+#
+# **Predict.** How many seconds will the first call take, for one line of Python? (We empty the cache of compiled kernels first, so that the start is cold.)
+
+# %% name="guess_compile"
+my_guess = None  # seconds
+### BEGIN GUESS
+my_guess = 15  # the compiler also prepares its headers once
+### END GUESS
+compile_guess = Prediction("First call, cold", my_guess, "s")
+
+
+# %% name="compile"
+def seconds(fn):
+    start = time.perf_counter()
+    fn()
+    return time.perf_counter() - start
+
+
+def gelu_into(x, out):
+    out.copy_(gelu(x))
+
+
+def silu(x):
+    return x * torch.sigmoid(x)
+
+
+cache = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache.name  # an empty place for compiled kernels
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # no pool of compiling processes for so few kernels
+backend = "aot_eager" if missing else "inductor"
+fused_gelu = torch.compile(gelu, backend=backend)
+cold = seconds(lambda: fused_gelu(x))
+compile_guess.reveal(cold)
+again = seconds(lambda: fused_gelu(x))
+torch._dynamo.reset()  # forget what this process knows; the cache on disk stays, as for tomorrow's run
+disk = seconds(lambda: fused_gelu(x))
+fused_into = torch.compile(gelu_into, backend=backend)  # for later
+fused_into(x, target)
+another = seconds(lambda: torch.compile(silu, backend=backend)(x))
+print(f"first call {cold:.2f} s, second call {again:.3f} s, first call with the kernel on disk {disk:.2f} s")
+print(f"first call of another function, SiLU: {another:.2f} s")
+print(f"largest difference from eager: {(fused_gelu(x) - gelu(x)).abs().max().item():.1e}")
+if missing:
+    print(f"These are times of the backend 'aot_eager', which records graphs and makes no kernels: {missing}.")
+
+# %% [markdown] name="kernel_text"
+# The very first compilation also prepares the compiler itself: headers, tests of the processor. The other function's time is what each later graph costs. The results agree up to rounding, not to the bit.
+#
+# And this is what it wrote. Find what reads memory and what writes memory; everything between is in registers.
+
+# %% name="kernel"
+if missing:
+    print(f"No kernel to show: {missing}.")
+else:
+    (kernel,) = written_kernels(gelu, x)
+    print(kernel)
+    print(
+        "reads:",
+        kernel.count("loadu(") + kernel.count("tl.load("),
+        "writes:",
+        kernel.count(".store(") + kernel.count("tl.store("),
+    )
+
+
+# %% name="speed"
+spare = torch.empty_like(x)
+
+
+def eight_there():
+    """The eight operations of `gelu(x)`, with two tensors for all results."""
+    torch.mul(x, 0.5, out=target)
+    torch.pow(x, 3, out=spare).mul_(0.044715)
+    torch.add(x, spare, out=spare).mul_(0.7978845608).tanh_().add_(1)
+    return torch.mul(target, spare, out=target)
+
+
+def one_there():  # somebody fused this one by hand
+    return torch.ops.aten.gelu.out(x, approximate="tanh", out=target)
+
+
+print("the same numbers:", torch.equal(eight_there(), gelu(x)))
+there = compare(eight_there, one_there, runs=7)
+speed_guess.reveal(there.speedup)
+follows = there.speedup / fewer_bytes
+claims.record("T17", "time follows the bytes moved", "GELU, out=: speed / fewer bytes", follows, "x", 0.8, 1.25)
+
+# %% name="three_costs"
+new = compare(lambda: gelu(x), lambda: F.gelu(x, approximate="tanh"), runs=7)
+tanh = benchmark(lambda: torch.tanh(x, out=spare)).median
+print("with out=:      eight operations -> F.gelu", there)
+print("as one writes it: eight operations -> F.gelu", new)
+for_new = new.before.median - there.before.median
+print(f"of the {new.before.median * 1e3:.1f} ms of eager mode, new memory is {for_new * 1e3:.1f} ms")
+print(f"of the {there.before.median * 1e3:.1f} ms without it, tanh alone is {tanh * 1e3:.1f} ms")
+print(f"{eager_traffic.nbytes / 1e6:.0f} MB at the speed of the copy: {eager_traffic.nbytes / bandwidth * 1e3:.1f} ms")
+
+# %% name="compiled_speed"
+if missing:
+    print(f"Compiled GELU is not timed: {missing}.")
+else:
+    compiled = compare(lambda: gelu(x), lambda: fused_gelu(x), runs=7)
+    print("as one writes it: eight operations -> torch.compile", compiled)
+    repaid = cold / (compiled.before.median - compiled.after.median)
+    print(f"the cold start is repaid after {repaid:,.0f} calls" if repaid > 0 else "the cold start is never repaid")
+    said = "torch.compile fuses a chain and is faster"
+    claims.record("T17", said, "GELU, 8 million numbers", compiled.speedup, "times", 1.2, math.inf)
+    rival = compare(one_there, lambda: fused_into(x, target), runs=7)
+    print("with out=:        F.gelu -> torch.compile         ", rival)
+    said = "as fast as a kernel written by hand"
+    claims.record("T17", said, "compiled GELU against F.gelu", rival.speedup, "times", 0.7, math.inf)
+
+# %% [markdown] name="speed_explained"
+# So eager mode has three costs. **Bytes**: fusing divides them by nine. **Arithmetic**: tanh costs many instructions, and fusing saves none of them; with the waiting gone it is what is left, and that is why the factor stays below the bytes' promise.
+# **New memory**: eight new tensors against one. It raises the factor of code as one writes it on a CPU; do not take that factor for one of bytes.
+#
+# The picture for this is the **roofline**: operations per byte to the right, operations per second upwards. Nothing can be above the roof. Fusion moves a kernel to the *right*: same operations, fewer bytes.
+
+# %% name="roofline"
+kinds = {  # operations a number, bytes moved, seconds into new tensors and with out=
+    "x + x": (1, 2 * x.nbytes, addition.before, addition.after),
+    "GELU, 8 operations": (8, eager_traffic.nbytes, new.before, there.before),
+    "F.gelu": (8, 2 * x.nbytes, new.after, there.after),
+}
+if not missing:
+    kinds["compiled GELU"] = (8, 2 * x.nbytes, compiled.after, rival.after)
+figure = Figure(figsize=(7, 3.8), layout="constrained")
+axes = figure.add_subplot()
+along = sorted([2.0**k for k in range(-5, 11)] + [balance])  # with the corner
+axes.loglog(along, [min(flop_rate, bandwidth * a) / 1e9 for a in along], color="black", label="the roof")
+for (name, (k, moved, *timings)), colour, marker in zip(kinds.items(), COLOURS, "osD^", strict=False):
+    for timing, fill in zip(timings, ("none", "full"), strict=True):
+        at = k * x.numel() / moved, k * x.numel() / timing.median / 1e9
+        label = name if fill == "full" else None
+        axes.plot(*at, marker, color=colour, label=label, fillstyle=fill, markersize=8)
+product = 2 * 1024**3 / (3 * square.nbytes), flop_rate / 1e9
+axes.plot(*product, "*", color=COLOURS[4], label="product 1024 x 1024", markersize=10)
+axes.plot([], [], "o", color="grey", fillstyle="none", label="hollow: into new memory")
+axes.set(title="Roofline of this machine, FP32", xlabel="operations a byte", ylabel="GFLOP/s")
+axes.legend(frameon=False, fontsize=8)
+show(
+    figure,
+    "Pointwise operations lie far left, near the slope of the roof with out= and under it with new memory; fused GELU lies further right and higher; the product of matrices at the flat part.",
+)
+
+# %% [markdown] name="breaks_text"
+# (We count tanh as one operation, as such pictures do. That is why fused GELU stays under the roof.) Between a hollow point and its filled one lies the new memory (on a GPU they fall together); the addition's filled point is near the slope. (A point may stand a little above it: the copy is no perfect measure of memory either.)
+#
+# ## 3 · Where a graph breaks
+#
+# TorchDynamo records operations on tensors. Where Python needs a *value* that is in a tensor, or does something that cannot be recorded, the graph ends, Python runs, and a new graph begins. Nothing fuses across such
+# a **graph break**. Most break in silence: of the three below only `.item()` logs a warning, and the helpers mute the compiler's log here.
+#
+# **Predict.** Into how many graphs does this function fall?
+
+
+# %% name="broken"
+def normalise(x):
+    y = x * 2
+    if y.mean() > 0:
+        y = y - 1
+    print("shape", tuple(y.shape))
+    return y / y.abs().max().item()
+
+
+my_guess = None
+### BEGIN GUESS
+my_guess = 4  # if, print and item(): three breaks
+### END GUESS
+graphs_guess = Prediction("Graphs", my_guess, "")
+
+# %% name="explain"
+torch._dynamo.reset()
+sample = torch.linspace(-1, 2, 8, device=device)
+told = torch._dynamo.explain(normalise)(sample)
+graphs_guess.reveal(told.graph_count)
+for reason in told.break_reasons:
+    print(f"  {reason.user_stack[-1].line.strip()!r:45} {reason.reason.splitlines()[0]}")
+claims.record(
+    "T17", "Python that looks into tensors cuts the graph", "if, print and item()", told.graph_count - 1, "breaks", 3, 3
+)
+
+# %% [markdown] name="fullgraph_text"
+# The reasons are in the compiler's words: a jump (an `if`) that depends on a tensor; a call of a builtin function (`print`) that cannot be recorded; a number taken out of a tensor.
+#
+# `fullgraph=True` turns the silence into an error. Use it on what you mean to have compiled.
+
+# %% name="fullgraph"
+torch._dynamo.reset()
+try:
+    torch.compile(normalise, fullgraph=True, backend="eager")(sample)
+except torch._dynamo.exc.Unsupported as error:
+    print("\n".join(line.strip() for line in str(error).splitlines()[:2]))
+
+
+# %% [markdown] name="repair_text"
+# The repair: no value leaves the tensors. `torch.where` computes both branches and chooses; the maximum stays a tensor; the print goes (the shape was known anyway). (The backend `"eager"` records the graph and then runs it as it is: quick, and enough to find breaks.)
+
+
+# %% name="repair"
+def repaired(x):
+    y = x * 2
+    y = torch.where(y.mean() > 0, y - 1, y)
+    return y / y.abs().max()
+
+
+whole = torch.compile(repaired, fullgraph=True, backend="eager")
+for rows in (sample, -sample):
+    print("same numbers:", torch.equal(whole(rows), normalise(rows)))
+print("graphs:", torch._dynamo.explain(repaired)(sample).graph_count)
+
+# %% [markdown] name="shapes_text"
+# ### Recompilations
+#
+# A graph holds for the shapes that it was recorded with. Text comes in all lengths: does every length compile anew? A backend of our own will count; a backend is just a function that takes a graph and returns something to call.
+
+# %% name="shapes"
+lengths = (100, 101, 102, 150, 200, 250, 300, 350, 400, 450, 500)
+for dynamic in (False, None, True):
+    made = []
+
+    def counting(graph, inputs, made=made):
+        made.append(graph)
+        return graph.forward
+
+    torch._dynamo.reset()
+    counted = torch.compile(gelu, backend=counting, dynamic=dynamic)
+    history = []
+    for length in lengths:
+        counted(x[:length])
+        history.append(len(made))
+    print(f"dynamic={dynamic!s:6} graphs after each of {len(lengths)} lengths: {history}")
+    limits = (len(lengths), len(lengths)) if dynamic is False else (1, 2)
+    said = "every shape compiles anew" if dynamic is False else "shapes may change freely"
+    claims.record("T17", said, f"GELU, {len(lengths)} lengths, dynamic={dynamic}", len(made), "graphs", *limits)
+print(f"PyTorch's limit: {torch._dynamo.config.recompile_limit} graphs a function; one took {another:.1f} s above")
+
+# %% [markdown] name="shapes_explained"
+# - `dynamic=False`: a graph for each length, up to the limit; from then on the function runs **uncompiled**, and all that tells you is a warning in the log (muted here). So "every shape" does not hold, for a bad reason.
+# - the default: the second length makes the length a variable, and that graph serves all others.
+# - `dynamic=True`: a variable from the start.
+#
+# With a backend that makes kernels, each graph costs about what SiLU did; and code that has met the limit runs uncompiled, which is worse. `TORCH_LOGS="recompiles"` and `TORCH_LOGS="graph_breaks"` say why.
+#
+# ## 4 · What compiling does to the peak
+#
+# Fused operations have no results between them: nothing to write, and nothing to *keep for the backward pass*. The compiler looks at forward and backward together and chooses what to keep: a
+# pointwise result that can be computed again from something kept costs nothing but arithmetic, inside a kernel that waits for memory anyway. That is activation checkpointing ([[activation_checkpointing]]) done operation by operation.
+
+
+# %% name="block"
+class Block(nn.Module):
+    """RMSNorm, two linear layers with GELU between them, and the residual; pointwise parts written out."""
+
+    def __init__(self, width=128):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(width))
+        self.up = nn.Linear(width, 4 * width, bias=False)
+        self.down = nn.Linear(4 * width, width, bias=False)
+
+    def forward(self, x):  # (rows, width) -> (rows, width)
+        normed = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) * self.scale
+        return x + self.down(gelu(self.up(normed)))
+
+
+x = target = spare = None  # their memory is wanted (to go back, run again from `gelu_traffic` on)
+torch._dynamo.reset()
+torch.manual_seed(0)
+block = Block().to(device)
+data = torch.randn(4096, 128, device=device)  # 2 MiB
+compiled_block = torch.compile(block, backend=backend)
+at_hand = [data, *block.parameters()]
+eager_kept = saved_tensor_bytes(lambda: block(data), besides=at_hand)
+print(f"eager mode keeps {human_bytes(eager_kept)} for the backward pass, {eager_kept / data.nbytes:.0f} times `data`")
+
+# %% [markdown] name="guess_kept_text"
+# **Predict.** `data` has 2 MiB, so what `up` makes has 8. Eager mode keeps what each operation's gradient needs: `up`'s output once for the cube, tanh's result, and so on. A compiler may recompute everything but the products. How many MiB must it keep? A product needs its *input* for the gradient
+# of its weight; GELU's derivative needs GELU's input. (`data` and the weights are there anyway.)
+
+# %% name="guess_kept"
+my_guess = None  # MiB
+### BEGIN GUESS
+my_guess = 2 + 8 + 8  # input of `up`, its output, and the input of `down`; the rsqrt of each row is next to nothing
+### END GUESS
+kept_guess = Prediction("Kept for the backward pass, compiled", my_guess, "MiB")
+
+
+# %% name="kept"
+def step(model):
+    model.zero_grad()
+    model(data).square().mean().backward()
+
+
+def peak_of(fn, model):
+    with MemoryMeter(model, by_tenant=False) as meter:
+        fn()
+    return meter.peak_bytes
+
+
+seen = {}
+for name, model in {"eager": block, "compiled": compiled_block}.items():
+    for _ in range(2):
+        step(model)  # compiles; then warm
+    kept = saved_tensor_bytes(lambda model=model: model(data), besides=at_hand)
+    seen[name] = {"kept": kept, "peak": peak_of(lambda model=model: step(model), block)}
+kept_guess.reveal(seen["compiled"]["kept"] / MiB)
+for name, row in seen.items():
+    print(f"{name:9} kept {human_bytes(row['kept'])}, peak of a step {human_bytes(row['peak'])}")
+
+# %% [markdown] name="kept_explained"
+# (Two instruments: autograd says what it keeps; the meter, with `by_tenant=False`, reads the allocator's log, which sees inside compiled graphs. Counting by tenant needs single operations; what was compiled would run uncompiled there.)
+# Inductor could even compute the input of `down` again from that of GELU: it would save 8 MiB more, and it does not, since a product wants its input from memory.
+#
+# Where only the backend `aot_eager` can run, the figure is higher: it lets go of less.
+
+# %% name="kept_claims"
+less = seen["eager"]["peak"] / seen["compiled"]["peak"]
+subject = f"norm and MLP, {backend}"
+claims.record("T17", "compiling lowers the peak", subject, less, "times", 1.1, math.inf)
+if missing:
+    print(f"The compiled step is not timed: {missing}.")
+else:
+    pace = compare(lambda: step(block), lambda: step(compiled_block), runs=7)
+    print("a training step, eager -> compiled", pace)
+    claims.record(
+        "T17",
+        "compiling makes a training step faster",
+        "norm and MLP, 4,096 rows",
+        pace.speedup,
+        "times",
+        1.05,
+        math.inf,
+    )
+claims
+
+# %% [markdown] name="rise_text"
+# ### Where the peak rises
+#
+# A compiled backward pass is *one* operation for autograd: it returns all gradients at once. Eager mode hands them over one by one, and each can be added to `.grad`, or be used and freed, before the next is made.
+#
+# **Predict.** Eight linear layers, P bytes of parameters together, hardly any activations, and gradients of an earlier micro-batch waiting in `.grad` ([[gradient_accumulation]]). The eager peak is P + P and the gradient of one layer: 2.1 P. And compiled as a whole?
+
+# %% name="guess_rise"
+my_guess = None  # times P
+### BEGIN GUESS
+my_guess = 3  # parameters, gradients so far, and all new gradients at once
+### END GUESS
+rise_guess = Prediction("Peak of the second micro-batch, compiled as a whole", my_guess, "times P")
+
+
+# %% name="rise"
+class Layer(nn.Module):
+    """Of our own: Dynamo leaves PyTorch's modules alone, so compiling a bare nn.Linear does nothing."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(512, 512, bias=False)
+
+    def forward(self, x):
+        return self.linear(x)
+
+
+def accumulate(how):
+    """The peak of a second micro-batch, in units of the parameters, and how many graphs were made."""
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    torch.manual_seed(0)
+    layers = nn.Sequential(*(Layer() for _ in range(8))).to(device)
+    rows = torch.randn(8, 512, device=device)
+    call = torch.compile(layers, backend="aot_eager") if how == "as a whole" else layers
+    for layer in layers if how == "layer by layer" else ():
+        layer.compile(backend="aot_eager")
+
+    def micro_batch():
+        call(rows).square().mean().backward()
+
+    micro_batch()
+    peak = peak_of(micro_batch, layers) / sum(p.nbytes for p in layers.parameters())
+    return peak, torch._dynamo.utils.counters["stats"]["unique_graphs"]
+
+
+# %% name="rise_measure"
+peaks, graphs = {}, {}
+for how in ("eager", "as a whole", "layer by layer"):
+    peaks[how], graphs[how] = accumulate(how)
+    print(f"{how:15}{peaks[how]:.2f} P, {graphs[how]} graphs")
+rise_guess.reveal(peaks["as a whole"])
+ratio = peaks["as a whole"] / peaks["eager"]
+claims.record("T17", "compiling lowers the peak", "8 layers, accumulating, whole", ratio**-1, "times", 1.1, math.inf)
+claims.record(
+    "T17",
+    "compiling layer by layer keeps the peak",
+    "the same",
+    peaks["layer by layer"] / peaks["eager"],
+    "x eager",
+    0.9,
+    1.05,
+)
+
+# %% [markdown] name="rise_explained"
+# A whole more P: for a 7B model in BF16, 14 GB. (On a GPU, where `by_tenant=False` reads the allocator's statistics, the figures hold whatever else is on the device, too.) The same happens to an optimizer step in the backward pass ([[lean_optimizers]]): with one compiled graph all
+# gradients exist before the first step. The remedy is to compile **block by block** (`block.compile()`): the gradients of a block come back when the block is done. For equal blocks the compiler works twice, whatever their number (the first block's input needs no gradient). We used a backend that makes no kernels: the rise comes from the graph.
+#
+# Two more rises, which only a GPU shows. **CUDA graphs** (`mode="reduce-overhead"`) record a whole sequence of kernel launches and replay it with one call, which helps when kernels are so short that launching them is the work. A replay uses the same
+# addresses every time, so inputs are copied to fixed places and everything that was allocated while recording stays reserved in a private pool, between replays, for every recorded shape. And
+# `mode="max-autotune"` tries several kernels at compile time, each with its own scratch.
+#
+# ## 5 · TorchScript, and what took its place
+#
+# Articles from before 2023 recommend `torch.jit.script` for fusion. It compiles a subset of Python into a language of its own. What does PyTorch say today, and what does it do for GELU?
+
+# %% name="torchscript"
+sample = torch.randn(2**21, device=device)
+with warnings.catch_warnings(record=True) as said:
+    warnings.simplefilter("always")
+    scripted = torch.jit.script(gelu)
+deprecations = [w for w in said if issubclass(w.category, (DeprecationWarning, FutureWarning))]
+for warning in deprecations:
+    print(f"{warning.category.__name__}: {warning.message}")
+print(scripted.code)
+pace = compare(lambda: gelu(sample), lambda: scripted(sample), runs=7, warmup=4)
+print("eager -> TorchScript", pace)
+claims.record(
+    "T16", "TorchScript is deprecated", f"torch {torch.__version__}", len(deprecations), "warnings", 1, math.inf
+)
+claims.record(
+    "T16", "TorchScript fuses, and is faster", "GELU, 2 million numbers", pace.speedup, "times", 1.2, math.inf
+)
+
+# %% [markdown] name="torchscript_explained"
+# A graph, yes. Whether it also fuses depends on device and version; the table will say what it did here. Its job is split now: `torch.compile` for **speed** in Python, and `torch.export` for a **graph to ship**, without Python, as an artefact: whole or not at all.
+#
+# The difference shows where code branches on a value:
+
+
+# %% name="branch"
+class Branch(nn.Module):
+    def forward(self, x):
+        if x.sum() > 0:
+            return x + 1
+        return x - 1
+
+
+class Chosen(nn.Module):
+    def forward(self, x):
+        return torch.where(x.sum() > 0, x + 1, x - 1)
+
+
+ones, right = torch.ones(3), Branch()(-torch.ones(3))
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    answers = {"jit.trace": torch.jit.trace(Branch(), ones), "jit.script": torch.jit.script(Branch())}
+for name, model in answers.items():
+    print(f"{name:11} recorded with +1, called with -1: right {torch.equal(model(-ones), right)}")
+try:
+    with contextlib.redirect_stderr(io.StringIO()):  # it also prints the graph so far
+        torch.export.export(Branch(), (ones,))
+except RuntimeError as error:
+    print(f"export      refuses: {str(error).splitlines()[0]}")
+shipped = torch.export.export(Chosen(), (ones,)).module()
+print(f"export      of torch.where: right {torch.equal(shipped(-ones), right)}")
+
+# %% [markdown] name="branch_explained"
+# *Tracing* ran the code once and kept the branch it saw: silently wrong on other data. *Scripting* compiled both branches. *Export* refuses what it cannot promise, and takes the repaired form. (`torch.cond` keeps two branches and runs one.)
+#
+# Saved, loaded, and run on another length, which was declared a variable:
+
+
+# %% name="export"
+class Gelu(nn.Module):
+    def forward(self, x):
+        return gelu(x)
+
+
+example = torch.randn(64)
+program = torch.export.export(Gelu(), (example,), dynamic_shapes=({0: torch.export.Dim("length")},))
+file = io.BytesIO()
+torch.export.save(program, file)
+file.seek(0)
+loaded = torch.export.load(file).module()
+longer = torch.randn(1000)
+same = torch.equal(loaded(longer), gelu(longer))
+print(
+    f"{len(file.getvalue()) / 1024:.0f} KiB; operations: {[n.name for n in program.graph.nodes if n.op == 'call_function']}"
+)
+print("the same numbers:", same)
+claims.record(
+    "T16", "torch.export takes its place: saved, loaded, equal", "GELU, another length", float(same), "", 1, 1
+)
+
+# %% [markdown] name="norm_text"
+# ## 6 · A kernel by hand
+#
+# (Without Triton: do the norm and its timing, then read on to section 7.)
+#
+# Each half of a transformer block ends with a sum (the residual) and begins with a norm. Together: `total = x + residual`, `out = total * rsqrt(mean(total²) + eps) * weight`. With n numbers in x, a fused kernel reads 2n and writes 2n.
+#
+# **Predict.** And eager mode? Go through the operations: +, square, mean, (+ eps and rsqrt on one number a row), two times ×.
+
+
+# %% name="norm"
+def add_norm(x, residual, weight):
+    """Residual and RMSNorm: x, residual (rows, width), weight (width,) -> the sum, and the normed sum."""
+    total = x + residual
+    return total, total * torch.rsqrt(total.square().mean(-1, keepdim=True) + 1e-6) * weight
+
+
+my_guess = None  # times n
+### BEGIN GUESS
+my_guess = 3 + 2 + 1 + 2 + 2
+### END GUESS
+norm_guess = Prediction("Residual and RMSNorm, eager", my_guess, "times n")
+
+# %% name="norm_traffic"
+rows = [torch.randn(4096, 512, device=device) for _ in range(2)]
+weight = torch.rand(512, device=device)
+norm_traffic = traffic(add_norm, *rows, weight)
+norm_guess.reveal(norm_traffic.nbytes / rows[0].nbytes)
+print(norm_traffic.table(rows[0].nbytes))
+
+# %% [markdown] name="norm_speed_text"
+# By bytes, then, fusing gains 10 / 4 = 2.5 times, and there is no tanh in the way. Time it, on tensors of two sizes, with a place for all results. (The quickest of 15 runs: what else the machine does fills its cache and its memory's lanes, too.)
+
+
+# %% name="norm_speed"
+def norm_steps(x, residual, weight, total, out):
+    torch.add(x, residual, out=total)
+    torch.square(total, out=out)
+    scale = out.mean(-1, keepdim=True).add_(1e-6).rsqrt_()
+    torch.mul(total, scale, out=out)
+    torch.mul(out, weight, out=out)
+
+
+def norm_into(x, residual, weight, total, out):
+    for place, result in zip((total, out), add_norm(x, residual, weight), strict=True):
+        place.copy_(result)
+
+
+if missing:
+    print(f"The compiled norm is not timed: {missing}.")
+else:
+    fused_norm = torch.compile(norm_into, dynamic=True)
+    for count in (4096, 32768):
+        given = [torch.randn(count, 512, device=device) for _ in range(4)]
+        given.insert(2, weight)
+        pace = compare(lambda given=given: norm_steps(*given), lambda given=given: fused_norm(*given), runs=15)
+        quickest = min(pace.before.runs), min(pace.after.runs)
+        faster = quickest[0] / quickest[1]
+        subject = f"residual and RMSNorm, {human_bytes(given[0].nbytes)} a tensor"
+        print(f"{subject}: eager {quickest[0] * 1e3:.2f} ms -> compiled {quickest[1] * 1e3:.2f} ms: {faster:.2f}x")
+        claims.record("T17", "torch.compile fuses a norm and is faster", subject, faster, "times", 1.05, math.inf)
+        said = "time follows the bytes moved"
+        claims.record("T17", said, f"{subject}: speed / 2.5", faster / 2.5, "x", 0.7, 1.4)
+    del given
+
+# %% [markdown] name="norm_speed_explained"
+# Bytes are counted from the sizes of tensors, whatever a cache may keep. Small tensors stay in the processor's last cache (some tens of MiB): what one operation writes the next finds there, and the trips to memory that fusing saves were never made.
+# Where the tensors are several times as large as the cache, the trips are made, and the factor comes near that of the bytes, as far as nothing else uses the memory. Ask both questions before you hope for fusion: is it memory-bound, and is the memory meant, or a cache?
+
+# %% [markdown] name="triton_text"
+# **Triton** is Python for GPU kernels. One *program* runs for each row here, all at the same time as far as the GPU has room. A program loads its row into registers, computes, and stores:
+# `tl.load` and `tl.store` are all the traffic there is. Count them: three loads (the weight is small, and stays in the cache), two stores.
+#
+# The width is padded to a power of two, and the mask keeps the padding out of memory. Sums are FP32 whatever the type of the inputs. Without a GPU, Triton's *interpreter* runs the same kernel with NumPy: right or wrong can be seen, fast or slow cannot.
+
+# %% name="triton_kernel"
+HAS_TRITON = importlib.util.find_spec("triton") is not None
+if HAS_TRITON:
+    import triton
+    import triton.language as tl
+
+    @triton.jit
+    def add_norm_kernel(x, residual, weight, total, out, width, BLOCK: tl.constexpr):
+        row = tl.program_id(0)
+        column = tl.arange(0, BLOCK)
+        inside = column < width
+        at = row * width + column
+        added = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
+        added += tl.load(residual + at, mask=inside, other=0.0).to(tl.float32)
+        scale = tl.rsqrt(tl.sum(added * added) / width + 1e-6)
+        normed = added * scale * tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
+        tl.store(total + at, added.to(total.dtype.element_ty), mask=inside)
+        tl.store(out + at, normed.to(out.dtype.element_ty), mask=inside)
+
+    def triton_add_norm(x, residual, weight):
+        total, out = torch.empty_like(x), torch.empty_like(x)
+        programs = (x.shape[0],)
+        block = triton.next_power_of_2(x.shape[1])
+        add_norm_kernel[programs](x, residual, weight, total, out, x.shape[1], BLOCK=block)
+        return total, out
+
+
+# %% name="triton_run"
+if HAS_TRITON:
+    place = device if device.type == "cuda" else torch.device("cpu")
+    for dtype in (torch.float32, torch.bfloat16):
+        some = [torch.randn(16, 200, device=place).to(dtype) for _ in range(2)]
+        gain = torch.rand(200, device=place).to(dtype)
+        mine = triton_add_norm(*some, gain)
+        exact = add_norm(*(t.double() for t in some), gain.double())
+        off = max(((a.double() - b).norm() / b.norm()).item() for a, b in zip(mine, exact, strict=True))
+        print(f"{dtype}: relative error {off:.1e}")
+        name = str(dtype).removeprefix("torch.")
+        claims.record(
+            "T17",
+            "a Triton kernel gives the same numbers",
+            f"residual and RMSNorm, {name}",
+            off,
+            "off",
+            0,
+            torch.finfo(dtype).eps,
+        )
+    if device.type == "cuda":
+        print("eager -> Triton", compare(lambda: add_norm(*rows, weight), lambda: triton_add_norm(*rows, weight)))
+else:
+    print("Triton is not installed, so this cell does nothing: pip install triton")
+
+# %% [markdown] name="dot_text"
+# One trap, before you trust the interpreter with a kernel of your own: a product of two BF16 tiles, on a CPU.
+
+# %% name="dot"
+if HAS_TRITON:
+
+    @triton.jit
+    def dot_kernel(a, b, out, UPCAST: tl.constexpr):
+        i = tl.arange(0, 16)
+        tile = i[:, None] * 16 + i[None, :]
+        left, right = tl.load(a + tile), tl.load(b + tile)
+        if UPCAST:
+            left, right = left.to(tl.float32), right.to(tl.float32)
+        tl.store(out + tile, tl.dot(left, right))
+
+    a, b = (torch.randn(16, 16, device=place).bfloat16() for _ in range(2))
+    for upcast in (False, True):
+        product = torch.empty(16, 16, device=place)
+        dot_kernel[(1,)](a, b, product, UPCAST=upcast)
+        off = (product - a.float() @ b.float()).abs().max().item()
+        print(
+            f"Triton {triton.__version__}: tl.dot of BF16 tiles, {'cast to FP32 first' if upcast else 'as they are':18}: off by {off:.2g}"
+        )
+else:
+    print("Triton is not installed, so this cell does nothing.")
+
+# %% [markdown] name="logits_text"
+# Without a GPU, the interpreter takes BF16 for the integers that NumPy has in its place, silently. (Seen with Triton 3.9. If your first line is right, it has been repaired.) On a GPU both lines are right. Test kernels in FP32, or cast first.
+#
+# ## 7 · The fusion that saves most
+#
+# The last layer of a language model turns `hidden` (N, D) into logits (N, V), and the loss wants of each row one number. V is 32,000 to 256,000 today, and logits, softmax and gradients are FP32.
+#
+# **Predict.** N = 2,048, V = 8,192. How many tensors of N × V stand at the peak of the plain way? (A log-softmax keeps its *output* for the backward pass.)
+
+# %% name="naive"
+N, D, V = 2048, 64, 8192
+torch.manual_seed(0)
+hidden = torch.randn(N, D, device=device, requires_grad=True)
+head = (torch.randn(V, D, device=device) / 8).requires_grad_()
+labels = torch.randint(V, (N,), device=device)
+labels[::5] = -100  # padding
+
+
+def naive(hidden, weight, labels, chunk=None):
+    return F.cross_entropy((hidden @ weight.t()).float(), labels)
+
+
+def run(loss_function, chunk=None):
+    """Forward and backward pass under the meter; returns the meter, the loss and the two gradients."""
+    hidden.grad = head.grad = None
+    with MemoryMeter(device=device) as meter:
+        loss = loss_function(hidden, head, labels, chunk)
+        loss.backward()
+    return meter, loss.item(), hidden.grad, head.grad
+
+
+my_guess = None  # tensors of N x V
+### BEGIN GUESS
+my_guess = 3  # the log-softmax, its gradient, and the gradient of the logits
+### END GUESS
+
+# %% name="naive_measure"
+plain_run = run(naive)
+logits = 4 * N * V
+Prediction("N x V tensors at the peak", my_guess, "").reveal(plain_run[0].peak_bytes / logits)
+print(plain_run[0])
+
+# %% [markdown] name="chunked_text"
+# Three at the peak, in the backward pass of the log-softmax. The logits are gone by then: the log-softmax kept its output (1, "activations"). From that and the gradient of the log-probabilities (2) it makes the gradient of the logits (3): "temporaries".
+#
+# Rows are independent. So take `chunk` rows at a time. [[Profiling_and_oom_clinic]] checkpointed each chunk: right, and every product is done twice. Here is a fusion that does it once. The gradient of a row's loss is known **in the forward pass**:
+#
+# $$\frac{\partial\, \text{loss}}{\partial\, \text{logits}_{ij}} = \frac{\text{softmax}(\text{logits}_i)_j - [j = \text{label}_i]}{\text{rows that count}}$$
+#
+# So while a chunk of logits is there, compute its loss, its gradient, and what that gives for `hidden` and `weight`; then let the chunk go. The backward pass has nothing left to do but to multiply by the gradient that reaches the loss.
+#
+# ### Your turn
+#
+# **Contract.** `chunked_cross_entropy(hidden, weight, labels, chunk)` returns the mean loss, a tensor of shape () in FP32, ready for `backward()`.
+#
+# - `hidden` (N, D), `weight` (V, D), both FP32 or both in 16 bits; `labels` (N,), integers; `chunk` need not divide N, and may be larger.
+# - The mean is over rows whose label is not -100. Where all are, the loss is 0 and gradients are zeros (`F.cross_entropy` says NaN).
+# - Loss and gradients are those of `F.cross_entropy(hidden @ weight.t(), labels)`, also when the loss is scaled, added to others, or computed under `no_grad`. A `weight` that requires no gradient gets none, and no product is done for it; under `no_grad`, none is done for `hidden` either.
+# - At most `chunk` rows of logits exist at a time, in either pass, in at most three tensors (logits, softmax, one more); the next chunk's come when the last chunk's are gone. Take `chunk` rows at once, not fewer (but for the last).
+# - 16 bits: softmax, loss and sums over chunks in FP32, the division last (small numbers vanish in FP16); products may be in 16 bits; each gradient in the type of its tensor.
+#
+# `torch.autograd.Function` is the tool: `forward(ctx, ...)` computes and saves with `ctx.save_for_backward`, `backward(ctx, upstream)` returns a gradient for each argument of `apply`, or None. `ctx.needs_input_grad` says which inputs require one,
+# under `no_grad`, too; and inside `forward` gradients are always off. So who wants to know asks `torch.is_grad_enabled()` before `apply`, and hands it in.
+
+
+# %% name="chunked" answer=true reveal=true
+class ChunkedLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, hidden, weight, labels, chunk, grad_enabled):
+        ### BEGIN SOLUTION
+        wanted = [grad_enabled and needed for needed in ctx.needs_input_grad[:2]]
+        inputs = zip((hidden, weight), wanted, strict=True)
+        sums = [torch.zeros_like(t, dtype=torch.float32) if wants else None for t, wants in inputs]
+        total = torch.zeros((), device=hidden.device)
+        for start in range(0, len(hidden), chunk):
+            rows, truth = hidden[start : start + chunk], labels[start : start + chunk]
+            logits = (rows @ weight.t()).float()
+            total += F.cross_entropy(logits, truth, reduction="sum")  # leaves out -100
+            if any(wanted):
+                gradient = logits.softmax(-1)
+                gradient[torch.arange(len(truth), device=truth.device), truth.clamp(min=0)] -= 1
+                gradient[truth == -100] = 0
+                gradient = gradient.to(rows.dtype)
+                if wanted[0]:
+                    sums[0][start : start + chunk] = gradient @ weight
+                if wanted[1]:
+                    sums[1] += gradient.t() @ rows
+            logits = gradient = None  # before the next chunk's are made
+        counts = (labels != -100).sum().clamp(min=1)  # stays a tensor: the GPU need not be waited for
+        ctx.dtype = hidden.dtype
+        ctx.save_for_backward(*sums, counts)
+        return total / counts
+        ### END SOLUTION
+
+    @staticmethod
+    def backward(ctx, upstream):
+        ### BEGIN SOLUTION
+        *sums, counts = ctx.saved_tensors
+        grads = [None if s is None else (s * (upstream / counts)).to(ctx.dtype) for s in sums]
+        return *grads, None, None, None
+        ### END SOLUTION
+
+
+def chunked_cross_entropy(hidden, weight, labels, chunk):
+    ### BEGIN SOLUTION
+    return ChunkedLoss.apply(hidden, weight, labels, chunk, torch.is_grad_enabled())
+    ### END SOLUTION
+
+
+# %% name="chunked_check"
+check("compilation_and_fusion.chunked", chunked_cross_entropy)
+
+# %% [markdown] name="chunked_measure_text"
+# The lab's prediction of the peak stands in the next cell, a term a line; work out your own first. Beside it: PyTorch's own, with chunks of its choice and with ours.
+
+# %% name="chunked_measure"
+chunk = 128
+predicted = (
+    2 * 4 * chunk * V  # a chunk's logits, and their softmax
+    + 2 * head.nbytes  # the gradient of the weight: the sum, and what a chunk adds
+    + hidden.nbytes  # the gradient of hidden
+    + hidden.nbytes + head.nbytes  # the inputs
+)  # fmt: skip
+runs = {"naive": plain_run}
+try:
+    runs["chunked"] = run(chunked_cross_entropy, chunk)
+    Prediction("Peak, chunks of 128", predicted / MiB, "MiB").reveal(runs["chunked"][0].peak_bytes / MiB)
+except NotImplementedError:
+    print("Fill in the answer cell first.")
+
+
+def own(hidden, weight, labels, chunk=None):  # None: it chooses
+    options = nn.LinearCrossEntropyOptions(batch_chunk_size=chunk)
+    return F.linear_cross_entropy(hidden, weight, labels, options=options)
+
+
+if hasattr(F, "linear_cross_entropy"):  # new in PyTorch 2.13
+    runs |= {"PyTorch's own": run(own), "the same, 128": run(own, chunk)}
+else:
+    print("This PyTorch has no F.linear_cross_entropy yet.")
+
+# %% name="chunked_table"
+for name, (meter, loss, *gradients) in runs.items():
+    off = max(((a - b).norm() / b.norm()).item() for a, b in zip(gradients, plain_run[2:], strict=True))
+    print(f"{name:14} loss {loss:.6f}, gradients off by {off:.0e}, peak {human_bytes(meter.peak_bytes)}")
+    if name != "naive":
+        less = plain_run[0].peak_bytes / meter.peak_bytes
+        claims.record(
+            "T17", "the loss without its logits: a far lower peak", f"{name}, V = {V:,}", less, "times", 5, math.inf
+        )
+
+# %% [markdown] name="chunked_table_explained"
+# PyTorch's own is the same idea. Left to itself it may take far smaller chunks; with chunks of 128 the rest of its lead is that it holds one tensor of a chunk where the lab's answer holds two (it works in place). If your answer shows a chunk more than the prediction (4 MiB), look for a name that still
+# points to the last chunk's gradient while the next logits are made: names keep tensors.
+
+
+# %% name="chunked_time"
+def forward_and_backward(loss_function, chunk):
+    hidden.grad = head.grad = None
+    loss_function(hidden, head, labels, chunk).backward()
+
+
+rivals = {name: fn for name, fn in {"chunked": chunked_cross_entropy, "the same, 128": own}.items() if name in runs}
+for fn in rivals.values():
+    pace = compare(
+        lambda: forward_and_backward(naive, chunk), lambda fn=fn: forward_and_backward(fn, chunk), runs=4, warmup=1
+    )
+    print(f"naive -> {'PyTorch' if fn is own else 'chunked'}, chunks of {chunk}: {pace}")
+    if fn is not own:
+        said, subject = "and it costs no time", f"chunks of {chunk}, V = {V:,}"
+        claims.record("T17", said, subject, pace.speedup, "times as fast", 0.9, math.inf)
+if "chunked" not in runs:
+    print("Fill in the answer cell first.")
+
+# %% [markdown] name="play_text"
+# ### Play
+#
+# Small chunks, small peak; but each chunk's products get thinner, and a GPU wants them thick. Where does the peak stop falling, and who holds it there?
+
+# %% name="play"
+try:
+    by_chunk = {size: run(chunked_cross_entropy, size)[0] for size in (8, 32, 128, 512, 2048)}
+    for size, meter in by_chunk.items():
+        print(
+            f"chunks of {size:4}: peak {human_bytes(meter.peak_bytes)}, logits of a chunk {human_bytes(4 * size * V)}"
+        )
+    explore(
+        lambda chunk: by_chunk[chunk].plot(f"chunks of {chunk}: peak {human_bytes(by_chunk[chunk].peak_bytes)}"),
+        "Memory over time: one tooth a chunk; the teeth get smaller and more numerous as chunks shrink.",
+        chunk=(512, tuple(by_chunk)),
+    )
+    print("chunks of 8,", by_chunk[8])
+except NotImplementedError:
+    print("Fill in the answer cell first.")
+
+# %% [markdown] name="play_explained"
+# The peak falls until the backward pass holds it: there stand the inputs, the sums that the forward pass kept, and the sums times the upstream gradient, three times `hidden` and `head`. No logits are among it, so smaller chunks gain nothing more.
+
+# %% [markdown] name="llama_text"
+# ### At the size of Llama 3
+#
+# Vocabulary 128,256. LoRA (small trained matrices beside a frozen model, [[lora]]) on the 8B model, one sequence of 8,192 tokens, every block checkpointed, everything else already small.
+#
+# **Predict.** What share of the peak are three FP32 copies of the logits? (Parameters in BF16: 16 GB.) The planner says what the step needs as it is, and what the same model needs with a vocabulary of 128 words, to which we add the weights of embedding and head again.
+
+# %% name="guess_llama"
+my_guess = None  # percent
+### BEGIN GUESS
+my_guess = 100 * 12.6 / (12.6 + 16 + 2)  # 3 x 8192 x 128256 x 4 bytes; the weights; the inputs of the blocks
+### END GUESS
+llama_guess = Prediction("Logits, share of the peak", my_guess, "%")
+
+# %% name="llama"
+shape = find_model("llama-3.1-8b").config.to_dict()
+small = shape | {"vocab_size": 128, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+with tempfile.TemporaryDirectory() as folder:
+    path = os.path.join(folder, "config.json")
+    with open(path, "w", encoding="utf-8") as config:
+        json.dump(small, config)
+    same_step = {"seq": 8192, "lora_rank": 16, "checkpointing": "every"}
+    others = {"SGD": {"optimizer": "sgd"}, "rank 1": {"lora_rank": 1}, "base in NF4": {"quantize": "nf4-dq"}}
+    recipes = [Recipe(name, **same_step) for name in ("llama-3.1-8b", path)]
+    recipes += [Recipe("llama-3.1-8b", **same_step | other) for other in others.values()]
+    full, bare, *changed = plan_deep(recipes)
+whole, V3, D3 = full.allocated_bytes, shape["vocab_size"], shape["hidden_size"]
+without = bare.allocated_bytes + 2 * 2 * D3 * (V3 - 128)  # embedding and head, BF16
+three = 3 * 4 * 8192 * V3
+llama_guess.reveal(100 * three / whole)
+print(
+    f"peak {human_bytes(whole)}, of it three copies of the logits {human_bytes(three)}; without logits {human_bytes(without)}"
+)
+for name, one in zip(others, changed, strict=True):
+    print(f"with {name}: peak {human_bytes(one.allocated_bytes)}")
+print(f"two copies of a chunk of 512 rows: {human_bytes(2 * 4 * 512 * V3)}")
+claims.record(
+    "T17",
+    "logits are the largest tenant after the weights",
+    "8B, LoRA, 8,192 tokens, planned",
+    100 * three / whole,
+    "%",
+    25,
+    60,
+)
+
+# %% [markdown] name="llama_explained"
+# With the logits gone, something else makes the peak (a block's recomputation), and the step fits a smaller GPU. Optimizer and rank change next to nothing here; four bits for the base ([[lora]]) save about as much as the logits take. And the logits grow with the length of the sequences. That is why every
+# library for fine-tuning has such a kernel: `liger-kernel`, Unsloth's, `cut-cross-entropy` (which keeps not even a chunk of logits in memory), PyTorch's own from 2.13.
+#
+# ## 8 · What was said, what was measured
+
+# %% name="summary"
+claims
+
+# %% [markdown] name="recap"
+# ## Recap
+#
+# - Pointwise operations and norms do little arithmetic on each byte. Fusing leaves the first read and the last write: 18n became 2n, 10n became 4n. The time gained is another figure: a tanh stays, a cache may have saved the trips already, and on a CPU new memory for each result can cost more than all bytes.
+# - `torch.compile`: slow first call, fused kernels, fewer activations kept. Look for graph breaks (`fullgraph=True`) and recompilations before you believe a timing.
+# - One compiled backward pass returns all gradients at once: with accumulation or a step in the backward pass the peak rises. Compile block by block.
+# - TorchScript is history: `torch.compile` for speed, `torch.export` to ship a graph.
+# - The loss of a large vocabulary belongs in chunks, with its gradient computed while the logits are there.
+#
+# **What to reach for when.** Logits on top: chunked cross-entropy, first of all. Many pointwise operations, the same shapes for thousands of steps: compile, block by block. A short run, or shapes that jump: measure whether the first call is ever repaid. Short kernels on a fast GPU: CUDA graphs.
+#
+# **Sources.** PyTorch documentation: `torch.compile` (programming model, graph breaks, dynamic shapes), `torch.export`, `torch.jit`; Ansel et al. 2024, *PyTorch 2* (TorchDynamo and Inductor); Williams et al. 2009, *Roofline*; Tillet et al. 2019,
+# *Triton*; Hsu et al. 2024, *Liger Kernel*; Wijmans et al. 2024, *Cut Your Losses in Large-Vocabulary Language Models*.

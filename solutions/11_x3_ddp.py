@@ -1,0 +1,245 @@
+# %% [markdown] name="title"
+# # X3 · Train on two ranks
+#
+# **Graded exercise, 10 points.** You write the worker that every data-parallel job runs: an epoch with accumulation, an evaluation that counts each row once, and all
+# that stands around them. It runs on two GPUs, or as two processes on any machine.
+#
+# | | |
+# |---|---|
+# | After this you can | write a `DistributedDataParallel` program that gives the weights of one process on the joint batch; prove it; name what each line is there for |
+# | Time | 75 to 100 minutes |
+# | Difficulty | ●●● |
+# | Needs | a CPU (2 processes) |
+# | Before this | [[data_parallel]] |
+# | Syllabus | X3 (T18, C13, P7) |
+#
+# Three answer cells, each followed by its check. A check starts real ranks, takes a few seconds, and prints what it found; run it as often as you like. A
+# collective that not all ranks call is reported within half a minute, with the line at which each rank stands. Save the notebook when you are done: it is your hand-in, and its name must stay as it is.
+
+# %% name="setup" setup=true
+import contextlib
+import tempfile
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+from helpers import SmallCNN, check, device_name, digits, pick_device, rank_device, run_ranks
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, Subset, TensorDataset
+
+device = pick_device()
+gpus = torch.cuda.device_count()
+print(
+    f"{device_name(device)} ({device.type}), torch {torch.__version__}; ranks on {'GPUs' if gpus >= 2 else 'the CPU'}"
+)
+
+# %% [markdown] name="epoch_task"
+# ## Part 1 · An epoch (5 points)
+#
+# **Contract.** `train_epoch` is called on every rank and goes through the rank's `loader` once.
+#
+# - `model` is wrapped in `DistributedDataParallel`, without BatchNorm; its parameters are on the rank's device. It sees one micro-batch at a time. Some parameters may be frozen (`requires_grad=False`), some tied.
+# - `loader` is a `DataLoader` that yields micro-batches `(x, y)` on the CPU; `loader.sampler` is a `DistributedSampler`. Tell it the `epoch`. All ranks get the same number of micro-batches, and of
+#   rows in each; the last one of an epoch may be smaller.
+# - Each group of `accumulate` micro-batches makes one update; what is left at the end makes a smaller group with an update of its own.
+# - The loss is the cross-entropy of `model(x)` and `y`. Each update is that of one process on the **joint** batch: all rows of the group, of all ranks, weigh the same.
+# - Gradients are averaged between ranks **once an update**, not once a micro-batch.
+# - Gradients of earlier steps must not leak in.
+# - Returns the mean loss over all rows that **all** ranks have seen in this epoch, each row at the moment it was seen: a Python float, the same on every rank.
+
+
+# %% name="epoch" answer=true
+def train_epoch(model, loader, optimizer, accumulate, epoch):
+    ### BEGIN SOLUTION
+    loader.sampler.set_epoch(epoch)
+    trained = [p for p in model.parameters() if p.requires_grad]
+    here = trained[0].device
+    seen = torch.zeros(2, dtype=torch.float64, device=here)  # sum of losses, rows
+    rows = 0
+    optimizer.zero_grad()
+    for i, (x, y) in enumerate(loader, start=1):
+        last = i % accumulate == 0 or i == len(loader)
+        with contextlib.nullcontext() if last else model.no_sync():
+            loss = F.cross_entropy(model(x.to(here)), y.to(here), reduction="sum")
+            loss.backward()
+        rows += len(x)
+        seen += torch.tensor([loss.item(), len(x)], device=here)
+        if last:
+            for p in trained:
+                p.grad /= rows  # DDP has divided by the number of ranks
+            optimizer.step()
+            optimizer.zero_grad()
+            rows = 0
+    dist.all_reduce(seen)
+    return (seen[0] / seen[1]).item()
+    ### END SOLUTION
+
+
+# %% name="epoch_check" points=5
+check("x3.epoch", train_epoch)
+
+# %% [markdown] name="evaluate_task"
+# ## Part 2 · Evaluation (2 points)
+#
+# **Contract.** `evaluate` is called on every rank and returns the loss and the accuracy over the whole data set.
+#
+# - `model` is wrapped in `DistributedDataParallel`; it may contain dropout and BatchNorm. `dataset[i]` is `(x, y)` without a batch dimension, on the CPU.
+# - Each row counts **once**, whatever the number of rows: it need not divide by the number of ranks, and there may be fewer rows than ranks.
+# - The ranks share the work: no rank sees more than its part, rounded up. The model sees at most `batch_size` rows at a time.
+# - Evaluation mode while it runs, no graph; afterwards the model is in the mode in which it was before.
+# - Returns `{"loss": ..., "accuracy": ...}`, Python floats, the same on every rank: mean cross-entropy, share of right answers.
+
+
+# %% name="evaluate" answer=true
+def evaluate(model, dataset, batch_size):
+    ### BEGIN SOLUTION
+    inner = model.module  # DDP's own forward pass sends BatchNorm's buffers round, and not all ranks come by as often
+    here = next(inner.parameters()).device
+    was_training = inner.training
+    inner.eval()
+    totals = torch.zeros(3, dtype=torch.float64, device=here)  # sum of losses, right answers, rows
+    mine = Subset(dataset, range(dist.get_rank(), len(dataset), dist.get_world_size()))
+    with torch.no_grad():
+        for x, y in DataLoader(mine, batch_size=batch_size):
+            logits, y = inner(x.to(here)), y.to(here)
+            totals[0] += F.cross_entropy(logits, y, reduction="sum")
+            totals[1] += (logits.argmax(1) == y).sum()
+            totals[2] += len(y)
+    inner.train(was_training)
+    dist.all_reduce(totals)
+    return {"loss": (totals[0] / totals[2]).item(), "accuracy": (totals[1] / totals[2]).item()}
+    ### END SOLUTION
+
+
+# %% name="evaluate_check" points=2
+check("x3.evaluate", evaluate)
+
+# %% [markdown] name="worker_task"
+# ## Part 3 · The worker (3 points)
+#
+# **Contract.** `worker(job)` is the whole program of one rank. It runs under `torchrun` as well: the environment says who the rank is (`RANK`, `WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT`).
+#
+# - Opens the default process group (NCCL when `rank_device()` is a GPU, else gloo) and closes it before it returns.
+# - `job.make_model()` returns a model on the CPU, with **other random weights on every rank**. All ranks must train the same one: rank 0's.
+# - Trains on `job.train` for `job.epochs` epochs, by calling `job.train_epoch(ddp, loader, optimizer, job.accumulate, epoch)`, `ddp` being the wrapped model, with epoch 0, 1, ... The loader yields micro-batches of `job.micro_batch` rows
+#   (without loader processes); in each epoch each row goes to one rank, in an order shuffled with `job.seed`. (The number of rows divides by the number of ranks.)
+# - `job.make_optimizer(parameters)` returns the optimizer. It gets what is trained and nothing that is frozen.
+# - After each epoch calls `job.evaluate(ddp, job.test, job.micro_batch)`. (Both are your functions in this notebook. The check brings simple ones of its own, so that a mistake above costs nothing here.)
+# - Rank 0, and no other, saves the trained model's `state_dict` with `torch.save` to the path `job.checkpoint`, so that it loads into `job.make_model()`. When `worker` returns, **on any rank**, the file is
+#   complete. (Synchronise with a collective: the path may be another one on each rank.)
+# - Returns `(model, history)`: the trained model itself, unwrapped, and a list with one dictionary an epoch: `{"train_loss": ..., "loss": ..., "accuracy": ...}`.
+
+
+# %% name="worker" answer=true
+def worker(job):
+    ### BEGIN SOLUTION
+    here = rank_device()
+    dist.init_process_group("nccl" if here.type == "cuda" else "gloo")
+    model = DistributedDataParallel(job.make_model().to(here))  # sends rank 0's weights to all
+    sampler = DistributedSampler(job.train, shuffle=True, seed=job.seed)
+    loader = DataLoader(job.train, batch_size=job.micro_batch, sampler=sampler)
+    optimizer = job.make_optimizer([p for p in model.parameters() if p.requires_grad])
+    history = []
+    for epoch in range(job.epochs):
+        train_loss = job.train_epoch(model, loader, optimizer, job.accumulate, epoch)
+        history.append({"train_loss": train_loss, **job.evaluate(model, job.test, job.micro_batch)})
+    if dist.get_rank() == 0:
+        torch.save(model.module.state_dict(), job.checkpoint)
+    dist.barrier()
+    dist.destroy_process_group()
+    return model.module, history
+    ### END SOLUTION
+
+
+# %% name="worker_check" points=3
+check("x3.worker", worker)
+
+# %% [markdown] name="run_text"
+# ## Your worker at work
+#
+# Digits, a small CNN (its BatchNorm makes it differ a little from one process), two ranks, an effective batch of 2 ranks × 2 micro-batches × 32 rows.
+
+
+# %% name="run"
+data = digits()
+job = SimpleNamespace(
+    make_model=lambda: SmallCNN(16),
+    make_optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=3e-3),
+    train=TensorDataset(data.train_x[:1344], data.train_y[:1344]),
+    test=TensorDataset(data.test_x, data.test_y),
+    epochs=3,
+    micro_batch=32,
+    accumulate=2,
+    seed=0,
+    train_epoch=train_epoch,
+    evaluate=evaluate,
+)
+
+
+def timed(job):
+    torch.set_num_threads(1)  # one thread a rank, as if each had one processor
+    start = time.perf_counter()
+    model, history = worker(job)
+    weights = torch.cat([p.detach().flatten().cpu() for p in model.parameters()])
+    return history, weights, time.perf_counter() - start
+
+
+try:
+    with tempfile.TemporaryDirectory() as folder:
+        job.checkpoint = str(Path(folder) / "digits.pt")
+        two = run_ranks(timed, 2, job, process_group=False).results
+        saved = len(torch.load(job.checkpoint))
+    for epoch, numbers in enumerate(two[0][0]):
+        print(f"epoch {epoch}: " + ", ".join(f"{name} {value:.3f}" for name, value in numbers.items()))
+    print(f"replicas bit-identical: {torch.equal(two[0][1], two[1][1])}; {saved} tensors in the checkpoint")
+except NotImplementedError:
+    print("The run appears when all three parts are done.")
+except RuntimeError as error:
+    print("The run appears when all three parts are done." if "NotImplementedError" in str(error) else error)
+
+# %% [markdown] name="table_text"
+# ## Your table: throughput
+#
+# The same job on one rank and on two; and `DataParallel`, where there are two GPUs to compare with. (On a CPU it passes everything through, which [[data_parallel]] shows.)
+
+# %% name="table"
+try:
+    seconds = {}
+    with tempfile.TemporaryDirectory() as folder:
+        job.checkpoint = str(Path(folder) / "digits.pt")
+        for ranks in (1, 2):
+            runs = [run_ranks(timed, ranks, job, process_group=False, measure=False).results[0][2] for _ in range(3)]
+            seconds[f"DDP, {ranks} rank{'s' if ranks > 1 else ''}"] = sorted(runs)[1]
+    if gpus >= 2:
+        old = nn.DataParallel(SmallCNN(16).cuda())
+        optimizer = job.make_optimizer(old.parameters())
+        start = time.perf_counter()
+        for _ in range(job.epochs):
+            for x, y in DataLoader(job.train, batch_size=2 * job.micro_batch, shuffle=True):
+                optimizer.zero_grad()
+                F.cross_entropy(old(x.cuda()), y.cuda()).backward()
+                optimizer.step()
+        seconds["DataParallel, 2 GPUs"] = time.perf_counter() - start
+    rows = job.epochs * len(job.train)
+    first = seconds["DDP, 1 rank"]
+    for name, took in seconds.items():
+        print(f"{name:22} {rows / took:>8,.0f} rows a second, {first / took:.2f} times one rank")
+except RuntimeError as error:  # NotImplementedError is one, too
+    print("The table appears when all three parts are done." if "NotImplementedError" in repr(error) else error)
+
+# %% [markdown] name="hand_in"
+# ## Hand in
+#
+# Save this notebook under the name it has. Your instructor collects it as `YOUR_NAME/10_x3_ddp.ipynb` and grades it with
+#
+# ```
+# python -m helpers grade SUBMISSIONS --out GRADES
+# ```
+#
+# Grading takes only your three answer cells, runs them with other random numbers, and asks the same ten questions. Changes
+# elsewhere in the notebook neither help nor hurt.

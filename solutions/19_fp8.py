@@ -1,0 +1,1164 @@
+# %% [markdown] name="title"
+# # FP8
+#
+# **Eight bits are enough for the matrix products of training if each tensor brings a scale. That buys speed on GPUs with FP8 units; it buys memory only where something is also kept in eight bits.**
+#
+# | | |
+# |---|---|
+# | After this you can | choose E4M3 or E5M2 and a scale for a tensor, and say what goes wrong without; compare delayed, current and block scaling by their errors; say what a linear layer in FP8 does in its three products; write an MXFP8 quantiser; say in bytes what FP8 saves |
+# | Time | 90 minutes |
+# | Difficulty | ●●● |
+# | Needs | a CPU: products are emulated there; an FP8 GPU (Hopper, Ada or newer) for speed. torchao is optional |
+# | Before this | labs [[#start_here]], [[#number_formats]] and [[#mixed_precision]] |
+# | Syllabus | T24, C15 |
+
+# %% name="setup" setup=true
+import contextlib
+import importlib.util
+import logging
+from collections import defaultdict
+
+from helpers import (
+    COLOURS,
+    E2M1,
+    Claims,
+    LinearLog,
+    MemoryMeter,
+    Prediction,
+    SmallGPT,
+    check,
+    compare,
+    device_name,
+    english,
+    explore,
+    floor_power_of_two,
+    human_bytes,
+    pick_device,
+    quantize_blockwise,
+    range_ruler,
+    show,
+    tenant_table,
+    to_e2m1,
+)
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from matplotlib.figure import Figure
+from torch import nn
+
+claims = Claims()
+device = pick_device() if pick_device().type == "cuda" else torch.device("cpu")  # PyTorch has no FP8 on Apple's
+BF16, E4M3, E5M2 = torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2
+HAS_FP8_UNITS = device.type == "cuda" and torch.cuda.get_device_capability() >= (8, 9)
+print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}")
+print("FP8 products:", "torch._scaled_mm, on the GPU's FP8 units" if HAS_FP8_UNITS else "emulated, no FP8 units here")
+
+# %% [markdown] name="casts_text"
+# ## 1 · Two formats of eight bits
+#
+# A ruler with 256 marks can be long or fine. **E4M3** has 4 exponent bits and 3 fraction bits: eight steps between 1 and 2, and it ends at 448. **E5M2** has four steps there, and reaches to 57,344 ([[number_formats]]). Their smallest numbers above zero are 2⁻⁹ = 0.002 and 2⁻¹⁶ = 0.000015; what is at most half of that becomes zero. (`fn` in PyTorch's `float8_e4m3fn`: finite numbers and NaN, no infinity.)
+#
+# **Predict.** What does E4M3 make of 300?
+
+# %% name="guess_cast"
+my_guess = None
+### BEGIN GUESS
+my_guess = 288  # between 256 and 512 there are eight steps of 32: 256, 288, 320, ...
+### END GUESS
+cast_guess = Prediction("300 in E4M3", my_guess, "")
+
+# %% name="casts"
+numbers = torch.tensor([0.1, 1.06, 300.0, 448.0, 1000.0, 1e6, 1e-3, 1e-6, torch.inf, torch.nan])
+cast_guess.reveal(numbers[2].to(E4M3).item())
+print(f"{'':>8}{'E4M3':>12}{'E5M2':>12}")
+for x in numbers:
+    print(f"{x.item():>8g}{x.to(E4M3).item():>12.5g}{x.to(E5M2).item():>12.5g}")
+
+# %% [markdown] name="casts_explained"
+# The marks around 300 are 288 and 320; 288 is nearer. Both ends are traps. Just above zero the numbers are subnormal and the steps coarse: 0.001 comes back from E4M3 as almost twice that, and smaller ones become **zero**. What is past the end becomes what *this* version of PyTorch says: the last number, infinity or NaN. So ours clamps first: such a number **saturates**, it becomes the last one. NaN stays NaN, so that a broken step shows.
+#
+# A tensor in FP8 is then a pair: eight-bit values, and a **scale** in FP32, so that
+#
+# $$x \approx \text{scale} \times \text{values}$$
+#
+# (Some libraries call the inverse the scale.)
+
+# %% name="quantise"
+LARGEST = {dtype: torch.finfo(dtype).max for dtype in (E4M3, E5M2)}
+
+
+def quantise(x, dtype, scale=1.0):
+    """The FP8 values of `x`, so that scale * values is near x. What is too large saturates."""
+    return (x.float() / scale).clamp(-LARGEST[dtype], LARGEST[dtype]).to(dtype)
+
+
+def error(x, dtype, scale=1.0):
+    """Relative error of `x` after FP8: length of the difference by length of x."""
+    x = x.float()
+    return ((quantise(x, dtype, scale).float() * scale - x).norm() / x.norm()).item()
+
+
+def lost(x, dtype, scale=1.0):
+    """Percent of the numbers of `x`, other than zeros, that become zero."""
+    x = x[x != 0]
+    return 100 * (quantise(x, dtype, scale).float() == 0).float().mean().item()
+
+
+# %% [markdown] name="record_text"
+# ## 2 · Real tensors
+#
+# A linear layer does three products with three tensors: its input **x** meets its weight **w** in the forward pass; in the backward pass **g**, the gradient of its output, meets w (for the gradient of x) and x (for that of w).
+#
+# Train a small GPT in BF16 and look at them in its eight linear layers. For gradients of a realistic size, each batch of 512 tokens counts as one of 64 micro-batches ([[gradient_accumulation]]). We note the largest magnitude (the **amax**) at every step and keep the tensors of three.
+
+# %% name="record"
+STEPS, KEEP = 60, (2, 20, 59)
+ROWS, LENGTH, WIDTH, PARTS = 8, 64, 128, 64
+KINDS = {"x": "inputs x", "w": "weights w", "g": "gradients g"}
+text = english(device)
+
+
+def batch(step):
+    """ROWS pieces of text, the same ones for the same step, and the bytes that follow."""
+    generator = torch.Generator().manual_seed(step)
+    starts = torch.randint(len(text.train_x) - LENGTH, (ROWS, 1), generator=generator)
+    places = (starts + torch.arange(LENGTH)).to(device)
+    return text.train_x[places], text.train_y[places]
+
+
+def linears(model):
+    """All linear layers but the head, which is also the embedding; it stays BF16, as usual."""
+    return {name: m for name, m in model.named_modules() if isinstance(m, nn.Linear) and name != "head"}
+
+
+# %% name="train"
+def train(change=None, around=contextlib.nullcontext, steps=STEPS, seed=0):
+    """Train a GPT in BF16 after `change(model)`; the forward pass runs inside `around()`. Returns model and losses."""
+    torch.manual_seed(seed)
+    model = SmallGPT(layers=2, width=WIDTH).to(device, BF16)
+    if change:
+        change(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-4)
+    losses = []
+    for step in range(steps):
+        ids, targets = batch(step)
+        with around():
+            logits = model(ids)
+        loss = F.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
+        (loss / PARTS).backward()  # its share of a batch of 64 such parts
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return model, losses
+
+
+# %% name="watch"
+log = LinearLog(KEEP)  # hooks on forward and backward passes
+amaxes, kept = log.amaxes, log.kept  # (layer, kind) -> amax of each step; (step, layer, kind) -> tensor
+losses = {}
+_, losses["BF16"] = train(lambda model: log.attach(linears(model)))
+print(f"loss {losses['BF16'][0]:.2f} -> {losses['BF16'][-1]:.2f} in {STEPS} steps")
+print(f"{'largest magnitude':24}" + "".join(f"{f'step {step}':>10}" for step in KEEP))
+for layer, kind in (("blocks.0.qkv", "x"), ("blocks.1.mlp.2", "x"), ("blocks.0.qkv", "w")):
+    print(f"{layer + ' ' + kind:24}" + "".join(f"{amaxes[layer, kind][step]:>10.2g}" for step in KEEP))
+for which, choose in (("smallest", min), ("largest", max)):
+    row = [choose(series[step] for (_, kind), series in amaxes.items() if kind == "g") for step in KEEP]
+    print(f"{f'g of 8 layers, {which}':24}" + "".join(f"{amax:>10.2g}" for amax in row))
+
+# %% [markdown] name="unscaled_text"
+# ## 3 · The control: no scale
+#
+# The loss is a mean over 64 × 512 = 32,768 tokens, so the gradient of a token's logits is at most 1/32,768 = 3 × 10⁻⁵. Expect that order of size in the layers, a power of ten or so more or less: see the last lines above.
+#
+# **Predict.** Cast the gradients to E5M2, the long format, as they are. What share becomes zero?
+
+# %% name="guess_lost"
+my_guess = None  # percent
+### BEGIN GUESS
+my_guess = 99  # what is below half of E5M2's smallest number, 7.6e-6, becomes zero
+### END GUESS
+lost_guess = Prediction("Gradients that E5M2 without a scale makes zero, step 59", my_guess, "%")
+
+
+# %% name="unscaled"
+def over_layers(measure, step, kind):
+    """The mean over layers of `measure(tensor, layer)`."""
+    found = [measure(tensor, layer) for (s, layer, k), tensor in kept.items() if (s, k) == (step, kind)]
+    return sum(found) / len(found)
+
+
+lost_guess.reveal(over_layers(lambda t, _: lost(t, E5M2), 59, "g"))
+middle = torch.cat([t.abs().flatten() for (step, _, kind), t in kept.items() if (step, kind) == (59, "g")]).median()
+print(f"E5M2 makes zero what is at most {2.0**-17:.1e}; half of the gradients are below {middle:.1e}\n")
+print(f"{'no scale, step 59':20}{'lost E4M3':>11}{'lost E5M2':>11}{'error E4M3':>12}{'error E5M2':>12}")
+for kind, name in KINDS.items():
+    row = [over_layers(lambda t, _, d=d: lost(t, d), 59, kind) for d in (E4M3, E5M2)]
+    row += [over_layers(lambda t, _, d=d: 100 * error(t, d), 59, kind) for d in (E4M3, E5M2)]
+    print(f"{name:20}{row[0]:>9.1f} %{row[1]:>9.1f} %{row[2]:>10.1f} %{row[3]:>10.1f} %")
+claims.record(
+    "T24", "gradients need a scale", "E4M3 without one, error", over_layers(lambda t, _: error(t, E4M3), 59, "g"),
+    "relative", 0.9, 1.1,
+)  # fmt: skip
+
+# %% [markdown] name="scale_text"
+# Activations and weights nearly fit as they are. The gradients do not: most lie far below their amax, which is near E5M2's lower end already.
+#
+# ## 4 · A scale by hand
+#
+# Move the ruler to the numbers: put the amax on the last number of the format, `scale = amax / 448` for E4M3.
+#
+# **Predict.** A number is then off by at most half a step: between 1/32 (just below 2) and 1/16 (at 1). What is the relative error of a whole, scaled tensor: length of the difference by length of the tensor?
+
+# %% name="guess_error"
+my_guess = None  # percent
+### BEGIN GUESS
+my_guess = 100 / 16 / 3**0.5 / 1.5  # an even spread over half a step has 1/sqrt(3) of it; numbers are about 1.5
+### END GUESS
+error_guess = Prediction("Relative error of scaled inputs in E4M3", my_guess, "%")
+
+
+# %% name="scale_by_hand"
+def current_scale(x, dtype):
+    """One scale for the tensor, from its own amax. A tensor of zeros gets 1."""
+    amax = x.detach().abs().amax().float()
+    return torch.where(amax > 0, amax / LARGEST[dtype], 1.0)
+
+
+error_guess.reveal(100 * over_layers(lambda t, _: error(t, E4M3, current_scale(t, E4M3)), 59, "x"))
+print(f"{'scaled, step 59':20}{'lost E4M3':>11}{'lost E5M2':>11}{'error E4M3':>12}{'error E5M2':>12}")
+for kind, name in KINDS.items():
+    row = [over_layers(lambda t, _, d=d: lost(t, d, current_scale(t, d)), 59, kind) for d in (E4M3, E5M2)]
+    row += [over_layers(lambda t, _, d=d: 100 * error(t, d, current_scale(t, d)), 59, kind) for d in (E4M3, E5M2)]
+    print(f"{name:20}{row[0]:>9.1f} %{row[1]:>9.1f} %{row[2]:>10.1f} %{row[3]:>10.1f} %")
+LAW = {dtype: torch.finfo(dtype).eps / (32 * np.log(2)) ** 0.5 for dtype in (E4M3, E5M2, BF16)}  # eps is 2^-m
+print(
+    "the law, below:", *(f"{name} {LAW[dtype]:.2%}" for name, dtype in zip(("E4M3", "E5M2", "BF16"), LAW, strict=True))
+)
+scaled = [over_layers(lambda t, _, d=d: error(t, d, current_scale(t, d)), 59, "g") for d in (E4M3, E5M2)]
+claims.record("T24", "E5M2 rounds twice as coarsely as E4M3", "scaled gradients", scaled[1] / scaled[0], "x", 1.7, 2.3)
+claims.record(
+    "T24", "error = 0.212 x 2^-m", "scaled gradients, E4M3, measured by law", scaled[0] / LAW[E4M3], "x", 0.95, 1.05
+)
+
+# %% [markdown] name="scale_explained"
+# **The law behind these figures.** With m fraction bits, numbers from 2ᵉ up to 2ᵉ⁺¹ are rounded in steps of 2ᵉ⁻ᵐ. An even error of up to half a step has a root mean square of step/√12. Divide by the number, square, and average over an octave in which every size weighs alike:
+#
+# $$\text{relative error} = \frac{2^{-m}}{\sqrt{32 \ln 2}} \approx 0.212 \times 2^{-m}$$
+#
+# (Weighs: in a length each number counts with its square. Real tensors come close; evenly spread numbers give a tenth less.) Neither tensor nor scale is in it, as long as few numbers lie off the ends and few fall on a mark by design.
+#
+# By **error** E4M3 wins for every tensor; by numbers **lost** E5M2 does, by a hair, for gradients. Yet the usual recipe is *hybrid*, **E4M3 forward and E5M2 backward**: the longer range forgives, as gradients spread most and their scale may be out of date (next section). Recipes with finer scales use E4M3 for all.
+#
+# **And loss scaling?** In [[mixed_precision]] one factor on the loss saved FP16's small gradients. Would that do here? The worst of the three steps:
+
+
+# %% name="loss_scale"
+def with_one_factor(power, dtype):
+    """Percent error and percent lost of g when the loss has been multiplied by 2^power: the worst of the steps."""
+    measures = (lambda t, _: 100 * error(t, dtype, 2.0**-power), lambda t, _: lost(t, dtype, 2.0**-power))
+    return [max(over_layers(measure, step, "g") for step in KEEP) for measure in measures]
+
+
+print(f"{'loss times':>12}{'error E4M3':>12}{'error E5M2':>12}{'lost E4M3':>12}{'lost E5M2':>12}")
+factors = {power: [with_one_factor(power, dtype) for dtype in (E4M3, E5M2)] for power in range(8, 33, 2)}
+for power, rows in factors.items():
+    print(f"{f'2^{power}':>12}" + "".join(f"{row[i]:>10.1f} %" for i in (0, 1) for row in rows))
+best = min(factors, key=lambda power: factors[power][0][0])  # by the error in E4M3
+claims.record(
+    "T24", "one factor on the loss is enough", f"g in E5M2, 2^{best}, error by that with scales",
+    factors[best][1][0] / 100 / scaled[1], "x", 0.95, 1.05,
+)  # fmt: skip
+claims.record("T24", "one factor on the loss is enough", f"g in E4M3, 2^{best}, lost", factors[best][0][1], "%", 0, 1)
+
+# %% [markdown] name="play_text"
+# For E5M2 it would: over a wide range any factor does what a scale for each tensor does. E4M3 has room for a few powers of two, and loses many numbers even there: layers and steps differ too much for one short ruler.
+#
+# ### Play: where the ruler lies
+#
+# Move the scale by powers of two. The band is what the format holds; the pale part at its left are its subnormal numbers, which have fewer digits. How far can you move before the error grows, in either format?
+
+# %% name="play"
+EXAMPLES = {
+    "gradients of blocks.0.mlp.2": kept[59, "blocks.0.mlp.2", "g"],
+    "inputs of blocks.1.mlp.2": kept[59, "blocks.1.mlp.2", "x"],
+    "weights of blocks.0.qkv": kept[59, "blocks.0.qkv", "w"],
+}
+
+
+def draw_ruler(tensor, format, log2_scale):
+    x, dtype, scale = EXAMPLES[tensor], {"E4M3": E4M3, "E5M2": E5M2}[format], 2.0**log2_scale
+    info = torch.finfo(dtype)
+    ends = (info.smallest_normal * info.eps * scale, info.smallest_normal * scale, info.max * scale)
+    said = f"error {error(x, dtype, scale):.1%}, lost {lost(x, dtype, scale):.1f} %"
+    return range_ruler(x[x != 0].abs().cpu().numpy(), *ends, f"{tensor} in {format}: {said}", (-46, 22))
+
+
+explore(
+    draw_ruler,
+    "A histogram of the sizes of real gradients, and a band for what the format holds: at scale 1 they lie left of it.",
+    tensor=("gradients of blocks.0.mlp.2", tuple(EXAMPLES)),
+    format=("E4M3", ("E4M3", "E5M2")),
+    log2_scale=(0, range(-40, 5)),
+)
+
+# %% name="play_answer"
+reach = range(-50, 21)
+for name, x in EXAMPLES.items():
+    for format, dtype in (("E4M3", E4M3), ("E5M2", E5M2)):
+        errors = [error(x, dtype, 2.0**power) for power in reach]
+        near = [power for power, e in zip(reach, errors, strict=True) if e < 1.1 * min(errors)]
+        print(f"{name:28} {format}: within a tenth of the best error from 2^{near[0]} to 2^{near[-1]}")
+
+# %% [markdown] name="history_text"
+# The room is a dozen powers of two in E4M3, twice that in E5M2: a scale need not be exact.
+#
+# ## 5 · Whose amax?
+#
+# Before any of a tensor can be cast, all of it must be read for the amax: one more trip through memory. Three answers:
+#
+# - **Current scaling** pays for the trip.
+# - **Delayed scaling** uses the largest amax of some *earlier* steps.
+# - **Block scaling** gives each small block a scale of its own, found while the block is at hand.
+#
+# **Predict.** Delayed scaling with a history of 16 steps. In what share of steps is today's amax larger than those 16, so that something is clipped? (Of 17 cards in random order, how often is the last the highest?)
+
+# %% name="guess_clip"
+my_guess = None  # percent
+### BEGIN GUESS
+my_guess = 100 / 17
+### END GUESS
+clip_guess = Prediction("Steps in which delayed scaling clips gradients", my_guess, "%")
+
+# %% name="history"
+HISTORY = 16
+
+
+def delayed_amax(series, step, history=HISTORY):
+    """The amax that delayed scaling goes by at `step`: the largest of the steps before it that are finite."""
+    past = [amax for amax in series[max(0, step - history) : step] if np.isfinite(amax)]
+    return max(past, default=0.0)
+
+
+def clipped(kind, margin=1.0):
+    """Percent of steps, all layers together, whose amax lies above `margin` times what history says."""
+    over = [
+        series[step] > margin * delayed_amax(series, step)
+        for (_, k), series in amaxes.items()
+        if k == kind
+        for step in range(HISTORY, STEPS)
+    ]
+    return 100 * sum(over) / len(over)
+
+
+clip_guess.reveal(clipped("g"))
+print(f"{'steps that clip':20}{'no margin':>12}{'margin 2x':>12}")
+for kind, name in KINDS.items():
+    print(f"{name:20}{clipped(kind):>10.1f} %{clipped(kind, 2):>10.1f} %")
+
+# %% name="history_figure"
+figure = Figure(figsize=(7.5, 3.2), layout="constrained")
+for axes, kind, colour in zip(figure.subplots(1, 2), "xg", COLOURS, strict=False):
+    series = amaxes["blocks.1.mlp.2", kind]
+    axes.semilogy(series, color=colour, label="amax")
+    expected = [delayed_amax(series, step) for step in range(1, STEPS)]
+    axes.semilogy(range(1, STEPS), expected, color="black", ls=":", label="history of 16 says")
+    axes.set(title=f"{KINDS[kind]} of blocks.1.mlp.2", xlabel="step", ylabel="largest magnitude")
+    axes.legend(frameon=False)
+show(figure, "Two jagged lines over 60 steps. A dotted staircase runs above each; the lines cross it now and then.")
+
+# %% [markdown] name="history_explained"
+# What is off from one in 17 is the **trend**: a magnitude that rises sets records more often, one that falls hardly ever. In the figure g falls at first, and then rises.
+#
+# In a *floating* format room above is cheap: a margin of 2 gives up one power of two at the bottom and no fraction bit. Now the error of each way:
+
+
+# %% name="scaling_table"
+def block_scale(x, dtype, size):
+    """A scale for each `size` neighbours in a row of x, spread out to the shape of x."""
+    amax = x.view(len(x), -1, size).abs().amax(-1)  # (rows, blocks)
+    return torch.where(amax > 0, amax / LARGEST[dtype], 1.0).repeat_interleave(size, 1)
+
+
+WAYS = {
+    "no scale": lambda x, dtype, series, step: torch.tensor(1.0, device=device),
+    "delayed": lambda x, dtype, series, step: torch.tensor(delayed_amax(series, step) / LARGEST[dtype], device=device),
+    "current": lambda x, dtype, series, step: current_scale(x, dtype),
+    "blocks of 128": lambda x, dtype, series, step: block_scale(x, dtype, 128),
+    "blocks of 32": lambda x, dtype, series, step: block_scale(x, dtype, 32),
+}
+
+# %% name="scaling_errors"
+CASES = (("x", "E4M3"), ("w", "E4M3"), ("g", "E4M3"), ("g", "E5M2"))
+by_way = defaultdict(dict)  # (step, way) -> (kind, format) -> percent error, percent lost
+for step in KEEP:
+    for way, scale_of in WAYS.items():
+        for kind, form in CASES:
+            dtype = {"E4M3": E4M3, "E5M2": E5M2}[form]
+
+            def both(t, layer, dtype=dtype, scale_of=scale_of, kind=kind, step=step):
+                scale = scale_of(t, dtype, amaxes[layer, kind], step)
+                kept_scale = scale if scale.ndim == 0 else scale[t != 0]
+                return np.array([100 * error(t, dtype, scale), lost(t, dtype, kept_scale)])
+
+            by_way[step, way][kind, form] = over_layers(both, step, kind)
+for number, what in enumerate(("error, %", "lost, %")):
+    print(f"{what:10}{'':14}" + "".join(f"{f'{kind} in {form}':>12}" for kind, form in CASES))
+    for (step, way), row in by_way.items():
+        print(f"  step {step:<3} {way:14}" + "".join(f"{row[case][number]:>12.2f}" for case in CASES))
+
+# %% name="scaling_claims"
+late = {way: by_way[KEEP[-1], way] for way in WAYS}
+claims.record(
+    "T24", "delayed scaling is as good as current", f"gradients in E5M2, step {KEEP[-1]}, error",
+    late["delayed"]["g", "E5M2"][0] / late["current"]["g", "E5M2"][0], "x", 0.95, 1.05,
+)  # fmt: skip
+then = {way: by_way[KEEP[1], way]["g", "E4M3"][1] for way in ("delayed", "current")}
+claims.record(
+    "T24", "delayed scaling is as good as current", f"gradients in E4M3, step {KEEP[1]}, lost",
+    then["delayed"] - then["current"], "% more", -0.1, 0.1,
+)  # fmt: skip
+claims.record(
+    "T24", "a guess of this lab: blocks of 32 halve the error", f"gradients in E4M3, step {KEEP[-1]}",
+    late["blocks of 32"]["g", "E4M3"][0] / late["current"]["g", "E4M3"][0], "x one scale", 0, 0.6,
+)  # fmt: skip
+claims.record(
+    "T24", "with blocks hardly any number is lost", f"gradients in E4M3, step {KEEP[-1]}, blocks of 32",
+    late["blocks of 32"]["g", "E4M3"][1], "%", 0, 0.01,
+)  # fmt: skip
+
+# %% [markdown] name="scaling_explained"
+# "Blocks halve the error" was our guess; it fails by the law, in which there is no scale. What blocks of 32 do win has another reason: each block's largest number is put on 448, which the format *has*, and comes back exactly. The next cell takes largest and others apart.
+#
+# *Delayed* is as good as *current* by error, but not by numbers lost: at step 20 the history still holds larger days, and small gradients fall off E4M3's lower end. In E5M2 hardly any do.
+
+# %% name="largest"
+g = kept[59, "blocks.0.qkv", "g"]
+scale = block_scale(g, E4M3, 32)
+wrong, blocks = quantise(g, E4M3, scale).float() * scale - g, g.reshape(-1, 32)
+largest = (blocks.abs() == blocks.abs().amax(1, keepdim=True)).reshape(g.shape)
+for name, chosen in (("the largest of each block", largest), ("the others", ~largest)):
+    share, off = g[chosen].square().sum() / g.square().sum(), wrong[chosen].norm() / g[chosen].norm()
+    print(f"{name:26} {share:5.0%} of the squared length, error {off:.2%}")
+
+# %% [markdown] name="outlier_text"
+# The others err by the law, and √(1 − share of the largest) times the law is what the table shows.
+#
+# What are finer scales for? In large language models a few channels are a hundred or a thousand times (2⁷ to 2¹⁰) larger than the rest. Multiply one channel of a real input, and look at the error of **all the others**. INT8, whose 255 marks are evenly spaced, is in for comparison.
+
+# %% name="outlier"
+x = kept[59, "blocks.0.qkv", "x"]
+powers = list(range(0, 21, 2))
+curves = {"INT8, one scale": [], "E4M3, one scale": [], "E4M3, blocks of 32": []}
+for power in powers:
+    spiked = x.clone()
+    spiked[:, 5] *= 2.0**power
+    one, each, step = current_scale(spiked, E4M3), block_scale(spiked, E4M3, 32), spiked.abs().max() / 127
+    results = (
+        (spiked / step).round() * step,
+        quantise(spiked, E4M3, one).float() * one,
+        quantise(spiked, E4M3, each).float() * each,
+    )
+    others = torch.arange(WIDTH) != 5
+    for way, back in zip(curves, results, strict=True):
+        curves[way].append(100 * ((back - x)[:, others].norm() / x[:, others].norm()).item())
+
+# %% name="outlier_figure"
+figure = Figure(figsize=(7.5, 3.2), layout="constrained")
+axes = figure.add_subplot()
+for (way, line), colour in zip(curves.items(), (COLOURS[7], COLOURS[4], COLOURS[0]), strict=True):
+    axes.semilogy(powers, line, "o-", color=colour, label=way, ms=4)
+axes.set(
+    title="One channel grows: the error of the others", xlabel="log2 of the factor on that channel", ylabel="error, %"
+)
+axes.set_xticks(powers)
+figure.legend(loc="outside right upper", frameon=False)
+show(
+    figure,
+    "INT8's error climbs at once; E4M3's is flat until about 2^12, then climbs; with blocks it climbs later and less.",
+)
+print(f"{'factor':>8}" + "".join(f"{way:>22}" for way in curves))
+for i, power in enumerate(powers):
+    print(f"{f'2^{power}':>8}" + "".join(f"{line[i]:>20.2f} %" for line in curves.values()))
+room = np.log2(LARGEST[E4M3] / torch.finfo(E4M3).smallest_normal)
+print(f"E4M3's normal numbers span {room:.1f} powers of two")
+one = curves["E4M3, one scale"]
+claims.record(
+    "T24", "an outlier of 2^10 needs finer scales", "E4M3, one scale, error of the others",
+    one[powers.index(10)] / one[0], "x without it", 2, np.inf,
+)  # fmt: skip
+claims.record(
+    "T24", "blocks contain an outlier", "E4M3, one channel x 2^16, error of the others",
+    curves["E4M3, blocks of 32"][powers.index(16)] / curves["E4M3, one scale"][powers.index(16)], "x one scale", 0, 0.5,
+)  # fmt: skip
+
+# %% [markdown] name="outlier_explained"
+# INT8 begins with the smallest error and breaks first: one large channel takes all its marks. Outliers of the size that language models have cost it everything, and E4M3 with one scale nothing. Finer scales are for formats with less room, such as four bits (section 10), and for tensors that lose too many numbers. With blocks only the outlier's 31 neighbours suffer.
+#
+# ## 6 · A linear layer in the open
+#
+# | product | left | right |
+# |---|---|---|
+# | y = x wᵀ | x in E4M3 | w in E4M3 |
+# | gradient of x = g w | g in E5M2 | w in E4M3 |
+# | gradient of w = gᵀ x | g in E5M2 | x in E4M3 |
+#
+# All leave as BF16. `torch._scaled_mm` does it; the underscore says that it may still change. Without FP8 units we emulate: FP8 values as FP32, an ordinary product, times both scales. The rounding is the same, and it is slower than no FP8 at all.
+
+
+# %% name="product"
+def scaled_mm(a, scale_a, b, scale_b, fast=False):
+    """a (M, K) @ b (K, N), FP8 values, times both scales: BF16. `fast`: the sum stays in the tensor cores."""
+    if HAS_FP8_UNITS:  # it wants the rows of a, and the columns of b, in one piece; and sizes divisible by 16
+        a, b = a.contiguous(), b.t().contiguous().t()
+        return torch._scaled_mm(a, b, scale_a=scale_a, scale_b=scale_b, out_dtype=BF16, use_fast_accum=fast)
+    return (a.float() @ b.float() * (scale_a * scale_b)).to(BF16)
+
+
+x, w = kept[59, "blocks.0.qkv", "x"], kept[59, "blocks.0.qkv", "w"]
+scales = current_scale(x, E4M3), current_scale(w, E4M3)
+values = quantise(x, E4M3, scales[0]), quantise(w, E4M3, scales[1])
+ours = scaled_mm(values[0], scales[0], values[1].t(), scales[1]).float()
+print(f"x wT in FP8, off from FP32 by {(ours - x @ w.t()).norm() / (x @ w.t()).norm():.2%}")
+print(f"x wT in BF16, off by {((x.bfloat16() @ w.t().bfloat16()).float() - x @ w.t()).norm() / (x @ w.t()).norm():.2%}")
+emulated = (values[0].float() @ values[1].t().float() * (scales[0] * scales[1])).to(BF16).float()
+try:
+    real = torch._scaled_mm(values[0], values[1].t(), scale_a=scales[0], scale_b=scales[1], out_dtype=BF16).float()
+    print(f"torch._scaled_mm on {device.type} and the emulation differ by {(real - emulated).norm() / real.norm():.1e}")
+except (RuntimeError, NotImplementedError, AttributeError, ValueError):
+    print(f"torch._scaled_mm does not run on this {device.type}")
+
+# %% [markdown] name="layer_text"
+# The layer needs an autograd function of its own, as forward and backward use different formats. Note what it **keeps** for the backward pass; `keep_x` and `keep_w` will matter in section 8, `fast` at the end of this one.
+
+
+# %% name="layer"
+def no_scale(x, dtype):
+    return torch.tensor(1.0, device=x.device)
+
+
+class Float8Product(torch.autograd.Function):
+    """x (M, K) times weight (N, K) transposed, in FP8. `keep_x`, `keep_w`: the backward pass gets FP8, not BF16."""
+
+    @staticmethod
+    def forward(ctx, x, weight, scale_of, keep_x, keep_w, fast):
+        scale_x, scale_w = scale_of(x, E4M3), scale_of(weight, E4M3)
+        x8, w8 = quantise(x, E4M3, scale_x), quantise(weight, E4M3, scale_w)
+        ctx.scale_of, ctx.fast = scale_of, fast
+        ctx.save_for_backward(x8 if keep_x else x, w8 if keep_w else weight, scale_x, scale_w)
+        return scaled_mm(x8, scale_x, w8.t(), scale_w, fast)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, weight, scale_x, scale_w = ctx.saved_tensors
+        x8 = x if x.dtype == E4M3 else quantise(x, E4M3, scale_x)  # what was not kept is cast again
+        w8 = weight if weight.dtype == E4M3 else quantise(weight, E4M3, scale_w)
+        scale_g = ctx.scale_of(gradient, E5M2)
+        g8 = quantise(gradient, E5M2, scale_g)
+        of_x, of_w = scaled_mm(g8, scale_g, w8, scale_w, ctx.fast), scaled_mm(g8.t(), scale_g, x8, scale_x, ctx.fast)
+        return of_x, of_w, None, None, None, None
+
+
+# %% name="module"
+class Float8Linear(nn.Module):
+    """A linear layer that computes in FP8 with the weight and bias of `linear`, which stay BF16."""
+
+    def __init__(self, linear, scale_of=current_scale, keep_x=False, keep_w=False, fast=False):
+        super().__init__()
+        self.weight, self.bias = linear.weight, linear.bias
+        self.options = scale_of, keep_x, keep_w, fast
+
+    def forward(self, x):
+        y = Float8Product.apply(x.flatten(0, -2), self.weight, *self.options)
+        return y.view(*x.shape[:-1], -1) + self.bias
+
+
+def to_float8(model, **options):
+    for name, layer in linears(model).items():
+        model.set_submodule(name, Float8Linear(layer, **options))
+
+
+# %% [markdown] name="gradient_text"
+# **Predict.** x and w are each off by the law of section 4 for E4M3, g by that for E5M2; the errors are random and do not know of each other. How far off is the gradient of w, gᵀ x?
+
+# %% name="guess_gradient"
+my_guess = None  # percent
+### BEGIN GUESS
+my_guess = 100 * (LAW[E4M3] ** 2 + LAW[E5M2] ** 2) ** 0.5  # independent errors add as squares
+### END GUESS
+gradient_guess = Prediction("Weight gradient of one FP8 layer", my_guess, "%")
+
+# %% name="gradient"
+layer = "blocks.0.mlp.0"
+x, w, g = (kept[59, layer, kind] for kind in "xwg")
+
+
+def gradients(function, dtype):
+    """Gradients of x and w when g arrives at the output of `function(x, w)`."""
+    leaves = [t.detach().to(dtype, copy=True).requires_grad_() for t in (x, w)]
+    function(*leaves).backward(g.to(dtype))
+    return [t.grad.float() for t in leaves]
+
+
+right = gradients(F.linear, torch.float32)
+print(f"{'off from FP32 by':24}{'gradient of x':>15}{'gradient of w':>15}")
+for name, function in {
+    "BF16": F.linear,
+    "FP8": lambda x, w: Float8Product.apply(x, w, current_scale, True, True, False),
+    "FP8, cast again": lambda x, w: Float8Product.apply(x, w, current_scale, False, False, False),
+    "FP8 without scales": lambda x, w: Float8Product.apply(x, w, no_scale, False, False, False),
+}.items():
+    off = [((a - b).norm() / b.norm()).item() for a, b in zip(gradients(function, BF16), right, strict=True)]
+    print(f"{name:24}{off[0]:>15.2%}{off[1]:>15.2%}")
+    if name == "FP8":
+        measured = off
+gradient_guess.reveal(100 * measured[1])
+
+# %% [markdown] name="agree_text"
+# The gradient of x is off by less than g itself! Each element is a long sum. Its *errors* have random signs: they add as squares, as in the guess. If its *terms* had random signs too, the sum would grow alike, and the guess would be right. Where terms agree in sign the sum is longer and the same error a smaller share of it: the guess, divided by how much longer.
+
+
+# %% name="agree"
+def by_the_law(a, b):
+    """Error of a @ b when a is rounded to E5M2 and b to E4M3, and how much longer it is than with random signs."""
+    longer = ((a @ b).norm() / (a**2 @ b**2).sum().sqrt()).item()
+    return (LAW[E5M2] ** 2 + LAW[E4M3] ** 2) ** 0.5 / longer, longer
+
+
+print(f"with random signs the error would be {(LAW[E5M2] ** 2 + LAW[E4M3] ** 2) ** 0.5:.2%}")
+print(f"{'':16}{'longer than random':>20}{'by the law':>12}{'measured':>10}")
+for name, factors, found in (("gradient of x", (g, w), measured[0]), ("gradient of w", (g.t(), x), measured[1])):
+    expected, longer = by_the_law(*factors)
+    print(f"{name:16}{longer:>18.2f} x{expected:>12.2%}{found:>10.2%}")
+    claims.record("T24", "the law, by how terms agree", f"{name}, {layer}, FP8", found / expected, "x", 0.9, 1.1)
+
+# %% [markdown] name="sum_text"
+# So the error comes from two fraction widths and one property of the tensors; the length of the sum is not in it.
+#
+# ### The sum itself (may be skipped)
+#
+# Ours is FP32. Hopper's units keep about 14 bits of a running sum of FP8 products, as DeepSeek found. `use_fast_accum=False` moves partial sums to FP32 now and then, at some cost in speed. A model that cuts to 14 bits after each 32 products:
+
+
+# %% name="sum"
+def cut(x, bits=14):
+    fraction, exponent = torch.frexp(x)
+    return torch.ldexp((fraction * 2**bits).trunc() / 2**bits, exponent)
+
+
+def long_sum(terms, moved_every):
+    """The sums of the rows of `terms`; a running sum has 14 bits and is moved to FP32 every so many terms."""
+    total, running = torch.zeros(len(terms)), torch.zeros(len(terms))
+    for number, piece in enumerate(terms.split(32, dim=1), start=1):
+        running = cut(running + piece.sum(1))
+        if 32 * number % moved_every == 0:
+            total, running = total + running, torch.zeros(len(terms))
+    return total + running
+
+
+generator = torch.Generator().manual_seed(0)
+print(f"{'terms':>8}{'14 bits to the end':>22}{'moved every 128':>18}")
+for terms in (512, 4096, 16384):
+    factors = [torch.randn(256, terms, generator=generator).to(E4M3).float() for _ in range(2)]
+    products = factors[0] * factors[1]
+    right = products.double().sum(1)
+    off = [((long_sum(products, every) - right).norm() / right.norm()).item() for every in (terms, 128)]
+    print(f"{terms:>8}{off[0]:>22.3%}{off[1]:>18.3%}")
+
+# %% [markdown] name="gradient_explained"
+# Only the move stops the growth. The longest sums are the weight gradient's: over all tokens of the batch.
+#
+# ## 7 · Does it train?
+#
+# A few percent off in every step, but not always the same way. Same seed, same batches, 60 steps: BF16 from above, our FP8, and the control without scales.
+#
+# **Predict.** How far is FP8's loss at the end (mean of the last ten steps) from BF16's, in percent?
+
+# %% name="guess_loss"
+my_guess = None  # percent
+### BEGIN GUESS
+my_guess = 1
+### END GUESS
+loss_guess = Prediction("FP8's loss off from BF16's", my_guess, "%")
+
+
+# %% name="train_fp8"
+def last(name):
+    """The mean loss of the last ten steps, and how far it is from BF16's in percent."""
+    ends = {run: sum(losses[run][-10:]) / 10 for run in (name, "BF16")}
+    return ends[name], 100 * (ends[name] / ends["BF16"] - 1)
+
+
+def silent(model):
+    """Percent of the linear layers' weight gradients that are zero, for one more batch."""
+    ids, targets = batch(STEPS)
+    (F.cross_entropy(model(ids).float().flatten(0, 1), targets.flatten()) / PARTS).backward()
+    found = torch.cat([layer.weight.grad.flatten() for name, layer in model.named_modules() if is_block_layer(name)])
+    return 100 * (found == 0).float().mean().item()
+
+
+def is_block_layer(name):
+    return name.endswith(("qkv", "out", "mlp.0", "mlp.2"))
+
+
+# %% name="train_compare"
+models = {}
+models["FP8 by hand"], losses["FP8 by hand"] = train(to_float8)
+models["FP8, no scales"], losses["FP8, no scales"] = train(lambda model: to_float8(model, scale_of=no_scale))
+loss_guess.reveal(abs(last("FP8 by hand")[1]))
+print(f"{'':16}{'loss':>8}{'off BF16':>11}{'zero weight gradients':>24}")
+for name, model in models.items():
+    end, off = last(name)
+    print(f"{name:16}{end:>8.3f}{off:>9.1f} %{silent(model):>22.1f} %")
+print(f"{'BF16':16}{last('BF16')[0]:>8.3f}")
+
+# %% [markdown] name="noise_text"
+# Is a difference of this size anything? Start from other weights, by two more seeds, in both formats:
+
+# %% name="noise"
+ends = {(0, name): last(name)[0] for name in ("BF16", "FP8 by hand")}
+for seed in (1, 2):
+    for name, change in (("BF16", None), ("FP8 by hand", to_float8)):
+        ends[seed, name] = sum(train(change, seed=seed)[1][-10:]) / 10
+print(f"{'seed':>6}{'BF16':>10}{'FP8':>10}{'off by':>10}")
+offs = []
+for seed in range(3):
+    ours, theirs = ends[seed, "FP8 by hand"], ends[seed, "BF16"]
+    offs.append(100 * (ours / theirs - 1))
+    print(f"{seed:>6}{theirs:>10.3f}{ours:>10.3f}{offs[-1]:>8.2f} %")
+seeds = [ends[seed, "BF16"] for seed in range(3)]
+spread = 100 * (max(seeds) / min(seeds) - 1)
+print(f"BF16 with another seed: up to {spread:.2f} %")
+claims.record(
+    "T24", "FP8 matters less than the seed", "GPT, 3 seeds, mean distance by BF16's spread",
+    sum(map(abs, offs)) / 3 / spread, "x", 0, 1,
+)  # fmt: skip
+
+# %% [markdown] name="torchao_text"
+# Rounding errors, drawn anew in every step, move the end less than the choice of the first weights does, and not always upwards.
+#
+# ### torchao: the plain-PyTorch road
+#
+# `convert_to_float8_training` swaps a model's linear layers for ones in FP8 with current scaling, for a whole tensor or by rows. `emulate=True` lets it run without FP8 units. On a GPU add `torch.compile`, which fuses amax, scaling and cast with their neighbours.
+
+# %% name="torchao"
+HAS_TORCHAO = importlib.util.find_spec("torchao") is not None
+if HAS_TORCHAO:
+    for chatter in ("torchao", "torch.utils._pytree"):  # GPU libraries it cannot load here; a deprecation of its own
+        logging.getLogger(chatter).setLevel(logging.ERROR)
+    from torchao.float8 import Float8LinearConfig, convert_to_float8_training
+
+    def torchao_float8(model):
+        config = Float8LinearConfig(emulate=not HAS_FP8_UNITS)
+        convert_to_float8_training(model, config=config, module_filter_fn=lambda module, name: name != "head")
+
+    model, losses["FP8, torchao"] = train(torchao_float8)
+    config = model.blocks[0].mlp[0].config
+    print("input:", config.cast_config_input.target_dtype, "weight:", config.cast_config_weight.target_dtype)
+    print("gradient of the output:", config.cast_config_grad_output.target_dtype)
+    products = (config.gemm_config_output, config.gemm_config_grad_input, config.gemm_config_grad_weight)
+    print("fast sum for y, gradient of x, gradient of w:", *(product.use_fast_accum for product in products))
+    end, off = last("FP8, torchao")
+    print(f"mean loss of the last ten steps: {end:.3f} ({off:+.1f} % off BF16)")
+    claims.record("T24", "torchao's float8 trains like BF16", f"GPT, {STEPS} steps, loss", off, "% off", -3, 3)
+else:
+    print("torchao is not installed; this cell needs it: pip install torchao")
+
+# %% name="loss_figure"
+figure = Figure(figsize=(7.5, 3.4), layout="constrained")
+axes = figure.add_subplot()
+for (name, curve), colour in zip(losses.items(), (COLOURS[0], COLOURS[1], COLOURS[4], COLOURS[2]), strict=False):
+    look = {"lw": 5, "alpha": 0.4} if name == "BF16" else {"lw": 1.5, "ls": "--" if name == "FP8, torchao" else "-"}
+    axes.plot(curve, color=colour, label=name, **look)
+axes.set(title="Training a small GPT, same seed and batches", xlabel="step", ylabel="loss")
+figure.legend(loc="outside right upper", frameon=False)
+show(
+    figure, "BF16 and FP8 with scales fall together on one line; FP8 without scales falls more slowly and stays above."
+)
+off = last("FP8 by hand")[1]
+claims.record("T24", "E4M3 forward, E5M2 backward trains like BF16", f"GPT, {STEPS} steps, loss", off, "% off", -3, 3)
+off = last("FP8, no scales")[1]
+claims.record("T24", "without scales it does not", f"GPT, {STEPS} steps, loss", off, "% off", 5, 1000)
+
+# %% [markdown] name="train_explained"
+# With scales FP8 lies on BF16's line. Without them nothing raises, there is no NaN, and the loss goes *down*: biases, norms and the embedding still learn, while the weights of the linear layers get zeros. A falling loss is no proof; the comparison is. (Long runs of large models: see the sources.)
+#
+# ## 8 · What it saves
+#
+# The step under the memory meter, 256 wide: BF16, torchao's FP8, and ours with three settings of what is kept.
+#
+# **Predict.** After the forward pass a step holds parameters, optimizer state and activations. FP8 by torchao, or by us when nothing is kept in FP8: how much is that, as a share of BF16's?
+
+# %% name="guess_memory"
+my_guess = None  # a share, such as 0.5
+### BEGIN GUESS
+my_guess = 1.0  # weights, moments and the inputs kept for the backward pass are all still BF16
+### END GUESS
+memory_guess = Prediction("Held after the forward pass, FP8 / BF16", my_guess, "")
+
+
+# %% name="memory"
+def metered(change):
+    torch.manual_seed(0)
+    model = SmallGPT(layers=2, width=256).to(device, BF16)
+    change(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    ids, targets = batch(0)
+    for repeat in range(2):  # the first step makes the optimizer's state
+        with MemoryMeter(model, optimizer) if repeat else contextlib.nullcontext() as meter:
+            loss = F.cross_entropy(model(ids).float().flatten(0, 1), targets.flatten())
+            loss.backward()
+            optimizer.step()
+        optimizer.zero_grad()
+    return meter
+
+
+runs = {"BF16": metered(lambda model: None)}
+if HAS_TORCHAO:
+    runs["torchao"] = metered(torchao_float8)
+runs["keeps BF16"] = metered(to_float8)
+runs["keeps FP8 x"] = metered(lambda model: to_float8(model, keep_x=True))
+runs["keeps both"] = metered(lambda model: to_float8(model, keep_x=True, keep_w=True))
+
+# %% name="memory_table"
+held = {
+    name: next(stage for stage in meter.stages if stage.name == "forward").held_after for name, meter in runs.items()
+}
+tenants = [tenant for tenant in held["BF16"] if any(row[tenant] for row in held.values())]
+print(f"{'held after forward':18}" + "".join(f"{name:>13}" for name in held))
+for tenant in tenants:
+    print(f"{tenant:18}" + "".join(f"{human_bytes(row[tenant]):>13}" for row in held.values()))
+total = {name: sum(row.values()) for name, row in held.items()}
+print(f"{'sum':18}" + "".join(f"{human_bytes(n):>13}" for n in total.values()))
+memory_guess.reveal(total["keeps BF16"] / total["BF16"])
+print(f"\nthe most that each tenant held in the whole step (last/first: {list(runs)[-1]} by BF16):")
+print(tenant_table(runs))
+claims.record(
+    "T24", "FP8 compute saves no memory by itself", "GPT, 2 layers of 256, held after forward",
+    total["keeps BF16"] / total["BF16"], "x BF16", 0.98, 1.2,
+)  # fmt: skip
+claims.record(
+    "T24", "keeping the inputs in FP8 saves activations", "the same GPT, activations after forward",
+    held["keeps FP8 x"]["activations"] / held["BF16"]["activations"], "x BF16", 0.3, 0.95,
+)  # fmt: skip
+
+# %% [markdown] name="memory_explained"
+# (FP8's peaks are higher by temporaries of casts and emulation; *weight copies* are FP32 on its way to FP8. Hopper's units add transposed copies.)
+#
+# After the forward pass FP8 holds what BF16 holds. Weights, gradients and optimizer state are BF16 as before: updates are far too small for FP8 (swamping, [[number_formats]]). A layer that keeps its **input as it came** keeps BF16. FP8 lives for the length of a product.
+#
+# *keeps FP8 x* halves the inputs kept, but not the activations: norms, GELU, attention and loss keep BF16. *keeps both* adds FP8 weights to the BF16 ones. In a layer of `in` by `out`, x gives tokens × `in` bytes and w takes `in` × `out`: together they pay from about as many tokens as outputs. Here: 512 tokens, up to 1,024 outputs.
+#
+# **Where FP8 does save.** Transformer Engine can hold the *weights themselves* in FP8, under `te.quantized_model_init()` (older: `te.fp8_model_init`). It pays for frozen weights, or where the optimizer keeps FP32 master weights anyway (without them small updates are swamped). torchao's `enable_fsdp_float8_all_gather` lets FSDP ([[sharding]]) *send* weights in FP8; its `AdamWFp8` keeps moments in FP8 ([[lean_optimizers]]).
+#
+# ## 9 · What it is worth: speed
+#
+# "FP8 is up to twice as fast as 16 bit on Hopper." That is said of the **bare matrix product**: half the bytes to read and twice the multiplications in a cycle, *on the units that can*. Where there are some, the next cell times product and whole layer, amax and casts included.
+
+
+# %% name="speed"
+def time_on_fp8_units(n=8192):
+    a, b, goal = (torch.randn(n, n, device=device, dtype=BF16) for _ in range(3))
+    a8, b8, one = quantise(a, E4M3), quantise(b, E4M3), torch.ones((), device=device)
+    layer, leaf = nn.Linear(n, n).to(device, BF16), a.clone().requires_grad_()
+    for fast in (False, True):
+        wrapped = Float8Linear(layer, keep_x=True, keep_w=True, fast=fast)
+        bare = compare(lambda: a @ b.t(), lambda f=fast: scaled_mm(a8, one, b8.t(), one, f), runs=20)
+        whole = compare(lambda: layer(leaf).backward(goal), lambda w=wrapped: w(leaf).backward(goal), runs=10)
+        print(f"use_fast_accum={fast}: product of {n} x {n}, BF16 -> FP8: {bare}")
+        print(f"  our layer with amax and casts, not compiled, forward and backward: {whole}")
+        for subject, result in (("product", bare), ("our layer with casts", whole)):
+            subject = f"{subject}, {n} x {n}, {'fast' if fast else 'careful'} sum"
+            claims.record("C15", "FP8 up to 2x the speed of 16 bit", subject, result.speedup, "x", 1.5, 2.2)
+
+
+if HAS_FP8_UNITS:
+    time_on_fp8_units()
+else:
+    claims.not_measured("C15", "FP8 up to 2x the speed of 16 bit", "product and layer: no FP8 units here")
+    print("No FP8 units here: the product cannot be timed.")
+
+# %% [markdown] name="bytes_text"
+# Any machine can say how many bytes a product moves, what a cast costs, and how much of a step the products are.
+
+# %% name="bytes"
+n = 2048
+a = torch.randn(n, n, device=device, dtype=BF16)
+operands = {x.dtype: 2 * x.nbytes for x in (a, quantise(a, E4M3))}  # both factors of a product
+claims.record(
+    "C15", "half the bytes to read", "factors of a product", operands[E4M3] / operands[BF16], "x BF16", 0.49, 0.51
+)
+casts = 2 * n * n * (2 + 2 + 1)  # each factor: read for its amax, read again, written in FP8
+for name, moved in (
+    ("BF16 product", operands[BF16] + 2 * n * n),
+    ("FP8 product", operands[E4M3] + 2 * n * n),
+    ("FP8 product and two casts", operands[E4M3] + 2 * n * n + casts),
+):
+    print(f"{name:28}{human_bytes(moved):>12}")
+cast = compare(a.clone, lambda: quantise(a, E4M3, current_scale(a, E4M3)), runs=7)
+print(
+    f"amax and cast, not compiled, take the time of {1 / cast.speedup:.1f} copies of the tensor on this {device.type}"
+)
+bytes_a_second, bf16_products, fp8_products = 3.35e12, 989e12, 1979e12  # data sheet of the H100 SXM
+saved = 2 / bf16_products - 2 / fp8_products  # seconds / n^3: a product is 2 n^3 operations
+even = casts / n**2 / bytes_a_second / saved  # casts take 10 n^2 bytes: where 10 n^2 / bandwidth = n^3 x saved
+print(f"by an H100's data sheet, two casts take what a product of n x n saves at n = {even:,.0f}")
+
+# %% [markdown] name="bytes_explained"
+# The factors take half the bytes, but a cast reads BF16 first, so a product *with* its casts moves more than before. Casts cost n², products save n³: FP8 pays from some size of layer on, sooner if a compiler hides the cast in the operation before it.
+#
+# And the step? Here is where the time of a BF16 step goes on this machine.
+
+# %% name="amdahl"
+model = SmallGPT(layers=2, width=256).to(device, BF16)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+ids, targets = batch(0)
+activity = torch.profiler.ProfilerActivity.CUDA if device.type == "cuda" else torch.profiler.ProfilerActivity.CPU
+time_of = "self_device_time_total" if device.type == "cuda" else "self_cpu_time_total"
+for _ in range(3):  # the first one warms up; the last one counts
+    with torch.profiler.profile(activities={activity, torch.profiler.ProfilerActivity.CPU}) as profiler:
+        F.cross_entropy(model(ids).float().flatten(0, 1), targets.flatten()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+spent = {event.key: getattr(event, time_of) for event in profiler.key_averages() if event.key.startswith("aten::")}
+share = (spent.get("aten::mm", 0) + spent.get("aten::addmm", 0)) / sum(spent.values())
+bound = 1 / (1 - share / 2)
+print(f"matrix products (those of the head among them): {share:.0%} of the time of a step")
+print(f"were they twice as fast: the step {bound:.2f} times as fast")
+claims.record("C15", "2x the product is 1.8x the step or less", "GPT of 256, bound by share", bound, "x", 1, 1.8)
+
+# %% [markdown] name="speed_explained"
+# This is **Amdahl's law**: with a share p of the time sped up s times, the whole is 1 / (1 − p + p/s) times as fast. "Up to 2x" belongs to the product; a step gets what p leaves of it, less the casts.
+#
+# ### Transformer Engine
+#
+# NVIDIA's library does all of this in fused kernels: `te.Linear`, `te.LayerNormMLP`, `te.TransformerLayer`. A **recipe** says which scaling; a context around the forward pass says where: `te.autocast`, in older code `te.fp8_autocast`. *blocks*, below, is DeepSeek's way: E4M3, an FP32 scale for each 128 neighbours of x and g and each 128 × 128 of w.
+#
+# It needs an NVIDIA GPU and `pip install --no-build-isolation "transformer_engine[pytorch]"`.
+
+
+# %% name="transformer_engine"
+def train_with_transformer_engine(recipe_of):
+    """Train our GPT with te.Linear layers. `recipe_of` makes a recipe from Transformer Engine's module of recipes."""
+    import transformer_engine.pytorch as te
+    from transformer_engine.common import recipe
+
+    chosen = recipe_of(recipe)
+
+    def swap(model):
+        for name, layer in linears(model).items():
+            new = te.Linear(layer.in_features, layer.out_features, params_dtype=BF16, device=device)
+            with torch.no_grad():
+                new.weight.copy_(layer.weight)
+                new.bias.copy_(layer.bias)
+            model.set_submodule(name, new)
+
+    def around():
+        if hasattr(te, "autocast"):
+            return te.autocast(enabled=True, recipe=chosen)
+        return te.fp8_autocast(enabled=True, fp8_recipe=chosen)
+
+    return train(swap, around)
+
+
+# %% name="recipes"
+RECIPES = {  # name -> the recipe, and the question to the library whether this GPU has it
+    "delayed": (
+        lambda r: r.DelayedScaling(fp8_format=r.Format.HYBRID, amax_history_len=16, amax_compute_algo="max"),
+        "is_fp8_available",
+    ),
+    "current": (lambda r: r.Float8CurrentScaling(), "is_fp8_available"),
+    "blocks": (lambda r: r.Float8BlockScaling(), "is_fp8_block_scaling_available"),  # Hopper, CUDA 12.9
+    "MXFP8": (lambda r: r.MXFP8BlockScaling(), "is_mxfp8_available"),  # Blackwell
+    "NVFP4": (lambda r: r.NVFP4BlockScaling(), "is_nvfp4_available"),  # Blackwell
+}
+if HAS_FP8_UNITS and importlib.util.find_spec("transformer_engine") is not None:
+    import transformer_engine.pytorch as te
+
+    for name, (recipe_of, question) in RECIPES.items():
+        if not getattr(te, question, lambda q=question: q == "is_fp8_available")():  # older versions have no questions
+            print(f"Transformer Engine, {name}: not with this GPU, CUDA and version")
+            continue
+        run = f"Transformer Engine, {name}"
+        _, losses[run] = train_with_transformer_engine(recipe_of)
+        print(f"{run}: loss {last(run)[0]:.3f} ({last(run)[1]:+.1f} % off BF16)")
+else:
+    print("Transformer Engine is not run here: it needs a GPU with FP8 units and the package transformer_engine.")
+
+# %% [markdown] name="recipes_explained"
+# ## 10 · MXFP8: your turn
+#
+# Blackwell's units take block scales into the product. The format, **MXFP8**, is an open standard: E4M3 values, and for each 32 neighbours in a row a scale in **E8M0**, eight bits of exponent and nothing else: the powers of two from 2⁻¹²⁷ to 2¹²⁷, and NaN; no sign, no zero (`fnu`: finite, NaN, unsigned). A number costs 8 + 8/32 = 8.25 bits.
+#
+# **Contract.** `mx_quantise(x)` returns `(values, scales)`.
+#
+# - `x` (..., n) is FP32 or BF16, one dimension or more. Blocks are 32 neighbours along the last dimension; if 32 does not divide n, the last block of each row is shorter. `x` is not changed.
+# - `values` (..., n) is `torch.float8_e4m3fn`; `scales` (..., blocks a row) is `torch.float8_e8m0fnu`. x is about values times scales.
+# - The scale is the **smallest power of two for which nothing in the block is clipped**: no magnitude divided by it exceeds 448. If that would be below 2⁻¹²⁷, it is 2⁻¹²⁷. A block of zeros gets the scale 1.
+# - Each value is its number divided by the scale, rounded to E4M3.
+# - A block with an infinity or NaN gets the scale NaN; its values are up to you. Other blocks must not notice.
+#
+# Take care at and just above 448 × 2ᵏ: `torch.log2` rounds. `torch.frexp` does not.
+
+
+# %% name="mx" answer=true reveal=true
+def mx_quantise(x):
+    ### BEGIN SOLUTION
+    n = x.shape[-1]
+    padded = F.pad(x.float(), (0, -n % 32))  # zeros change no amax
+    blocks = padded.reshape(*x.shape[:-1], -1, 32)
+    amax = blocks.abs().amax(-1)  # NaN and infinity come through
+    fraction, exponent = torch.frexp(amax)  # amax = fraction x 2^exponent, 1/2 <= fraction < 1; 448 = 7/8 x 2^9
+    exponent = exponent - 9 + (fraction > 7 / 8).int()
+    scale = torch.ldexp(torch.ones_like(amax), exponent.clamp(min=-127))
+    scale = torch.where(amax == 0, 1.0, scale)
+    scale = torch.where(amax.isfinite(), scale, torch.nan)
+    values = (blocks / scale[..., None]).reshape(padded.shape)[..., :n]
+    return values.to(torch.float8_e4m3fn), scale.to(torch.float8_e8m0fnu)
+    ### END SOLUTION
+
+
+# %% name="mx_check"
+check("fp8.mx", mx_quantise)
+
+# %% [markdown] name="directions_text"
+# ### Which neighbours?
+#
+# A scale can be taken out of a sum only if all terms share it. So the 32 neighbours have to lie **along the dimension that is summed**, another one in each product:
+#
+# | product | summed over | blocks of the left | blocks of the right |
+# |---|---|---|---|
+# | y = x wᵀ | `in` | x along `in` | w along `in` |
+# | gradient of x = g w | `out` | g along `out` | w along `out` |
+# | gradient of w = gᵀ x | tokens | g along tokens | x along tokens |
+#
+# Each tensor is needed with blocks along *either* of its dimensions. With one scale, a transpose of the values would do. Here each is **quantised twice**.
+
+
+# %% name="rounding_ways"
+def mxfp8_by_learner(x):
+    values, scales = mx_quantise(x)
+    return values.float() * scales.float().repeat_interleave(32, 1)[:, : x.shape[1]]
+
+
+def to_e4m3(x):
+    return quantise(x, E4M3).float()
+
+
+def e4m3_blocks(x):  # as MXFP8, but with scales in FP32
+    return quantize_blockwise(x, 32, lambda amax: amax / 448, to_e4m3)
+
+
+def mxfp4(x):
+    return quantize_blockwise(x, 32, lambda amax: floor_power_of_two(amax) / 4, to_e2m1)
+
+
+# %% name="directions"
+x, w, g = (kept[59, "blocks.0.mlp.0", kind] for kind in "xwg")
+try:
+    bits = [[mx_quantise(side)[0].view(torch.uint8) for side in (t, t.t().contiguous())] for t in (x, w, g)]
+    stored = [100 * (rows != columns.t()).float().mean().item() for rows, columns in bits]
+    print(f"{'numbers that differ':32}" + "".join(f"{name:>14}" for name in KINDS.values()))
+    print(f"{'MXFP8, the bytes stored':32}" + "".join(f"{d:>12.1f} %" for d in stored))
+    for name, way in (("MXFP8", mxfp8_by_learner), ("E4M3, FP32 scales", e4m3_blocks), ("MXFP4", mxfp4)):
+        differ = [100 * (way(t) != way(t.t().contiguous()).t()).float().mean().item() for t in (x, w, g)]
+        print(f"{name + ', times scales':32}" + "".join(f"{d:>12.2f} %" for d in differ))
+        if name == "MXFP8":
+            claims.record("T24", "MX copies agree in value", "weights, rows and columns", differ[1], "% differ", 0, 2)
+except NotImplementedError:
+    print("This table appears when mx_quantise is done.")
+print(f"two copies in MXFP8: {2 * 8.25} bits a number; BF16: 16")
+
+# %% [markdown] name="directions_explained"
+# The bytes differ: neither copy is a transpose of the other. That their *values* nearly agree is the merit of powers of two: such a scale leaves the fraction alone, so a number is rounded alike wherever it is not subnormal. With FP32 scales forward and backward pass use different weights. MXFP4 is between: it has few normal numbers.
+#
+# Two copies take more memory than BF16: keep only the one that the backward pass needs. **Square** blocks (DeepSeek's weights, or 16 × 16 in NVFP4) can be transposed.
+#
+# ### Block by block, and four bits
+#
+# The standard's own rule rounds the amax *down* to a power of two and divides by 256. A block's largest can then lie between 448 and 512, and is clipped.
+#
+# **NVFP4** goes on to four bits, **E2M1**: eight magnitudes, ties to the even bit pattern. All depends on the scale now: blocks have only 16 numbers, their scale is an E4M3 number, and one FP32 scale for the tensor brings those into range: 4 + 8/16 = 4.5 bits a number. **MXFP4** has blocks of 32 and E8M0 scales: 4.25 bits. PyTorch does not cast to four bits on a CPU; `helpers` do.
+#
+# **Predict.** MXFP8 against E4M3 with one scale for the tensor: how large is its error on the inputs x, as a share of the other's?
+
+# %% name="guess_mx"
+my_guess = None  # a share, such as 0.5
+### BEGIN GUESS
+my_guess = 1.0  # a floating format rounds by the same share wherever its scale puts it
+### END GUESS
+mx_guess = Prediction("Error of MXFP8 / E4M3 with one scale, inputs", my_guess, "")
+
+# %% name="four_bits"
+print("E2M1:", *E2M1)
+between = torch.tensor([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0])
+print("halfway", *between.tolist(), "->", *to_e2m1(between).tolist(), "(the even pattern wins)")
+just_below_8 = torch.nextafter(torch.tensor(8.0), torch.tensor(0.0))
+print(f"floor(log2({just_below_8:.7f})) = {just_below_8.log2().floor():.0f}; the exponent by frexp, less one:", end=" ")
+print(f"{just_below_8.frexp().exponent - 1}, so {floor_power_of_two(just_below_8):.0f} is the power of two below it")
+
+
+def nvfp4(x):
+    whole = x.abs().max() / (6 * 448)  # so that the largest block scale is 448
+    return quantize_blockwise(x, 16, lambda amax: to_e4m3(amax / 6 / whole).clamp(min=2**-9) * whole, to_e2m1)
+
+
+def mxfp8_by_standard(x):
+    return quantize_blockwise(x, 32, lambda amax: floor_power_of_two(amax) / 256, to_e4m3)
+
+
+def one_scale(x):
+    scale = current_scale(x, E4M3)
+    return quantise(x, E4M3, scale).float() * scale
+
+
+# %% name="blocks"
+FORMATS_TRIED = {
+    "E4M3, one scale": (8, one_scale),
+    "MXFP8, nothing clipped": (8 + 8 / 32, mxfp8_by_learner),
+    "MXFP8, the standard's rule": (8 + 8 / 32, mxfp8_by_standard),
+    "NVFP4": (4 + 8 / 16, nvfp4),
+    "MXFP4": (4 + 8 / 32, mxfp4),
+}
+found = {}
+print(f"{'error, step 59':28}{'bits':>6}" + "".join(f"{name:>14}" for name in KINDS.values()))
+for name, (bits, function) in FORMATS_TRIED.items():
+    try:
+        row = [over_layers(lambda t, _, f=function: ((f(t) - t).norm() / t.norm()).item(), 59, kind) for kind in KINDS]
+    except NotImplementedError:
+        print(f"{name:28}{bits:>6.4g}   appears when mx_quantise is done")
+        continue
+    found[name] = row
+    print(f"{name:28}{bits:>6.4g}" + "".join(f"{100 * e:>12.2f} %" for e in row))
+if "MXFP8, nothing clipped" in found:
+    mx_guess.reveal(found["MXFP8, nothing clipped"][0] / found["E4M3, one scale"][0])
+print(f"the law for one fraction bit: {2.0**-1 / (32 * np.log(2)) ** 0.5:.1%}")
+
+# %% [markdown] name="blocks_explained"
+# For eight bits finer scales bring nothing *here*, by the law. (The tenth that blocks of 32 won in section 5 is gone: a power of two puts no block's largest number on a mark.) The rule that never clips is better on these tensors: clipping takes up to an eighth of a block's largest number, and room at the bottom is not needed.
+#
+# Four bits are another matter: size of blocks and digits of the scale show. Recipes for NVFP4 also round gradients stochastically ([[number_formats]]), spread outliers over a block by a random rotation, and leave some layers in higher precision.
+#
+# ## 11 · What this run measured
+
+# %% name="summary"
+claims
+
+# %% [markdown] name="recap"
+# ## Recap
+#
+# - FP8 is a pair: values and a scale. Without it gradients vanish in silence, and the loss still falls.
+# - E4M3 forward, for half the error; E5M2 backward, for its range. The error is 0.212 × 2⁻ᵐ, whatever the scale.
+# - Delayed, current and block scaling differ in cost and in what they lose at the ends.
+# - FP8 buys speed on units that have it. It saves memory only where FP8 is *kept*.
+# - MX blocks lie along the summed dimension, so each tensor is quantised twice.
+#
+# | You have | Reach for |
+# |---|---|
+# | Hopper or Ada, large linear layers | torchao's float8 with `torch.compile`, or Transformer Engine |
+# | Blackwell | MXFP8; NVFP4 after a long comparison with BF16 |
+# | an older GPU, a CPU, small layers, few tokens | BF16 ([[mixed_precision]]) |
+# | too little memory | labs [[#activation_checkpointing]], [[#lean_optimizers]], [[#sharding]], [[#lora]]; not FP8 products |
+#
+# **Sources.** Micikevicius et al. 2022, *FP8 Formats for Deep Learning*, arXiv:2209.05433 · Open Compute Project 2023, *OCP Microscaling Formats (MX) Specification*; Rouhani et al. 2023, *Microscaling Data Formats for Deep Learning*, arXiv:2310.10537 · Mishra et al. 2025, *Recipes for Pre-training LLMs with MXFP8*, arXiv:2506.08027 (rounding the scale up) · DeepSeek-AI 2024, *DeepSeek-V3 Technical Report*, arXiv:2412.19437 (block scaling on Hopper) · NVIDIA 2025, *Pretraining Large Language Models with NVFP4*, arXiv:2509.25149 · documentation of
+# Transformer Engine (*FP8 recipes*, `te.autocast`) and torchao (`torchao.float8`).

@@ -1,0 +1,944 @@
+# %% [markdown] name="title"
+# # LoRA, and 7B in 24 GB
+#
+# **A frozen model needs no gradients and no optimizer state. Train a small correction beside it: what is left to hold is the model itself, in as few bits as it bears, and its activations.**
+#
+# | | |
+# |---|---|
+# | After this you can | write LoRA in thirty lines and merge it; say where its memory goes and why activations stay; choose rank, alpha and targets; fine-tune on a 4-bit base; plan a 7B fine-tune for a GPU of 24 GB or 16 GB before renting it; choose between features, head, LoRA and full fine-tuning |
+# | Time | 120 minutes |
+# | Difficulty | ●●○ |
+# | Needs | a CPU; with a GPU of 20 GB or more one cell runs the shape of a 7B model; QLoRA wants bitsandbytes |
+# | Before this | labs [[#where_memory_goes]], [[#mixed_precision]], [[#gradient_accumulation]], [[#activation_checkpointing]] and [[#profiling_and_oom_clinic]] |
+# | Syllabus | T25, C16, T28 |
+
+# %% name="setup" setup=true
+import contextlib
+import copy
+import importlib.util
+import math
+import os
+import tempfile
+import time
+import warnings
+from pathlib import Path
+
+from helpers import (
+    COLOURS,
+    TENANTS,
+    Claims,
+    GiB,
+    MemoryMeter,
+    Prediction,
+    Recipe,
+    ViT,
+    check,
+    count_parameters,
+    device_name,
+    digits,
+    english,
+    explore,
+    find_gpu,
+    human_bytes,
+    pick_device,
+    planned,
+    python_source,
+    show,
+    tenant_bars,
+    tenant_table,
+)
+
+import torch
+import torch.nn.functional as F
+from matplotlib.figure import Figure
+from peft import LoraConfig, PeftModel, get_peft_model, prepare_model_for_kbit_training
+from torch import nn
+from transformers import BitsAndBytesConfig, LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+from transformers.utils import logging
+
+logging.disable_progress_bar()  # of saving and loading, which take a moment here
+claims = Claims()
+device = pick_device()
+print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}")
+
+# %% [markdown] name="idea_text"
+# ## 1 · A correction of low rank
+#
+# A city map is printed once, in a large book. A roadwork changes it every week. Nobody prints a new book: a transparent sheet with the changes is laid over the page.
+#
+# Fine-tuning moves the weights W of a layer by some ΔW. **LoRA** (*low-rank adaptation*) leaves W as it is and writes ΔW as a product of two thin matrices:
+#
+# y = x Wᵀ + (α / r) · (x Aᵀ) Bᵀ, with A of shape (r, in) and B of shape (out, r).
+#
+# B starts at zero, so at first nothing is changed. Only A and B are trained. The factor α / r is meant to spare you a new learning rate when the rank changes; many keep α = 2 r, so that the factor stays the same.
+
+
+# %% name="lora"
+class LoRA(nn.Module):
+    """A frozen linear layer and a trained correction of rank r."""
+
+    def __init__(self, linear, rank, alpha):
+        super().__init__()
+        self.linear = linear.requires_grad_(False)
+        like = {"device": linear.weight.device, "dtype": linear.weight.dtype}
+        self.A = nn.Parameter(torch.empty(rank, linear.in_features, **like))
+        self.B = nn.Parameter(torch.zeros(linear.out_features, rank, **like))  # zero: the first step starts from W
+        nn.init.kaiming_uniform_(self.A, a=math.sqrt(5))  # as nn.Linear's own
+        self.scale = alpha / rank
+
+    def forward(self, x):
+        return self.linear(x) + self.scale * F.linear(F.linear(x, self.A), self.B)
+
+    @torch.no_grad()
+    def merged(self):
+        """An ordinary linear layer that does the same: the sheet is printed into the map."""
+        linear = copy.deepcopy(self.linear)
+        linear.weight += self.scale * (self.B @ self.A)
+        return linear
+
+
+torch.manual_seed(0)
+plain = nn.Linear(64, 48)
+x = torch.randn(5, 64)
+layer = LoRA(copy.deepcopy(plain), rank=4, alpha=8)
+print("before training, LoRA == plain:", torch.equal(layer(x), plain(x)))
+layer(x).square().mean().backward()
+print(f"gradients: A {layer.A.grad.norm():.3f}, B {layer.B.grad.norm():.3f}, W {layer.linear.weight.grad}")
+with torch.no_grad():
+    layer.B.normal_()
+distance = ((layer.merged()(x) - layer(x)).norm() / layer(x).norm()).item()
+print(f"with B set at random, merged and unmerged differ by {distance:.1e}")
+claims.record("T25", "merged and unmerged LoRA are equal", "nn.Linear(64, 48), r=4", distance, "relative", 0, 1e-5)
+
+# %% [markdown] name="lora_explained"
+# A's gradient is zero at the first step, for it is multiplied by B, which is zero; B moves first, then A. If both were zero, neither would ever move. If both were random, the model would be damaged before training begins.
+#
+# ### How many parameters
+#
+# **Predict.** Llama-2-7B has 32 layers of width 4,096. LoRA with r = 16 on q, k, v and o, each of 4,096 × 4,096. How many parameters are trained?
+#
+# The answer comes from **PEFT**, Hugging Face's library of adapters: `get_peft_model` freezes a model and puts an adapter beside each layer whose name is among `target_modules`.
+
+# %% name="guess_count"
+my_guess = None  # millions
+### BEGIN GUESS
+my_guess = 32 * 4 * 16 * (4096 + 4096) / 1e6
+### END GUESS
+count_guess = Prediction("Trained parameters of 7B with LoRA r=16 on q, k, v, o", my_guess, "million")
+
+# %% name="count"
+ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
+SEVEN = {"hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32}
+with torch.device("meta"):  # shapes only: no byte is allocated
+    seven = LlamaForCausalLM(LlamaConfig(**SEVEN))
+    adapted = get_peft_model(seven, LoraConfig(r=16, lora_alpha=32, target_modules=ATTENTION))
+trained_at_7b = sum(p.numel() for p in adapted.parameters() if p.requires_grad)
+total = count_parameters("llama-2-7b")
+count_guess.reveal(trained_at_7b / 1e6)
+print(f"{trained_at_7b:,} of {total:,}: {trained_at_7b / total:.2%}")
+claims.record(
+    "C16", "about 20M trained parameters", "Llama-2-7B, r=16 on q, k, v, o", trained_at_7b / 1e6, "million", 19, 21
+)
+claims.record(
+    "C16", "0.1 to 1 % of the model", "Llama-2-7B, r=16 on q, k, v, o", 100 * trained_at_7b / total, "%", 0.1, 1
+)
+del seven, adapted
+
+# %% [markdown] name="base_text"
+# A guide promises "about 20 million, 0.1 to 1 %". The share holds; the number was rounded generously.
+#
+# ## 2 · A base to adapt
+#
+# To fine-tune we need a model that knows something. So a small Llama first learns English, here and now: bytes of Python's manual (the cell says how long it took). Then it is asked to read something else: Python source code.
+#
+# Its loss is in **nats a byte**: the mean of -ln p, where p is the probability it gave to the byte that came. Who guesses among 256 bytes pays ln 256 = 5.55; who is certain and right pays 0.
+
+
+# %% name="base"
+LENGTH, BATCH = 64, 16
+prose, code = english(device), python_source(device)
+
+
+def windows(ids, n, seed):
+    """n stretches of LENGTH bytes, drawn at random: (n, LENGTH)."""
+    starts = torch.randint(len(ids) - LENGTH, (n,), generator=torch.Generator().manual_seed(seed))
+    return torch.stack([ids[i : i + LENGTH] for i in starts.tolist()])
+
+
+def loss_of(model, ids):
+    return model(input_ids=ids, labels=ids).loss  # the model shifts the labels by itself
+
+
+@torch.no_grad()
+def evaluate(model, text):
+    """The loss on held-out text. (Nothing drops out here, so the mode is left alone: see section 6.)"""
+    return loss_of(model, windows(text.test_x, 64, seed=1)).item()
+
+
+def train(model, text, steps, lr, seed=0):
+    """Train what is trainable; return the seconds."""
+    trained = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=lr, weight_decay=0.0)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, lr, steps, pct_start=0.1)
+    model.train()
+    start = time.perf_counter()
+    for step in range(steps):
+        loss_of(model, windows(text.train_x, BATCH, seed=1000 * seed + step)).backward()
+        nn.utils.clip_grad_norm_(trained, 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        schedule.step()
+    return time.perf_counter() - start
+
+
+# %% name="base_trained"
+def make_llama():
+    torch.manual_seed(0)
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=256, hidden_size=128, intermediate_size=256, num_hidden_layers=3, num_attention_heads=4,
+            max_position_embeddings=LENGTH, tie_word_embeddings=False,
+        )
+    ).to(device)  # fmt: skip
+
+
+base = make_llama()
+print(
+    f"{sum(p.numel() for p in base.parameters()):,} parameters; before training {evaluate(base, prose):.2f} nats a byte"
+)
+seconds = train(base, prose, steps=200, lr=5e-3)
+before = {"English": evaluate(base, prose), "Python": evaluate(base, code)}
+print(f"after {seconds:.0f} s: English {before['English']:.2f}, Python {before['Python']:.2f}")
+
+# %% [markdown] name="memory_text"
+# ## 3 · Where the memory goes
+#
+# Four ways to go on, each measured in its second training step: everything is trained; LoRA by hand on q, k, v, o; PEFT's LoRA, which should be the same; and PEFT with activation checkpointing.
+#
+# `task_type="CAUSAL_LM"` trains nothing else: it tells PEFT what the model is for. The wrapper then knows the inputs and the `generate` of a language model, and the saved adapter says what it belongs to.
+#
+# **Predict.** Gradients and optimizer state nearly vanish with LoRA of rank 8. To what share do the **activations** fall?
+
+# %% name="guess_activations"
+my_guess = None  # a share, such as 0.5
+### BEGIN GUESS
+my_guess = 0.8  # the gradient still runs down through all layers
+### END GUESS
+activations_guess = Prediction("Activations with LoRA / with full training", my_guess, "of full training")
+
+
+# %% name="memory"
+def by_hand(model, rank=8, alpha=16, targets=ATTENTION):
+    """Freeze the model and put a LoRA beside each layer named in `targets`."""
+    model.requires_grad_(False)
+    for block in model.model.layers:
+        for parent in (block.self_attn, block.mlp):
+            for name, child in list(parent.named_children()):
+                if name in targets:
+                    setattr(parent, name, LoRA(child, rank, alpha))
+    return model
+
+
+def with_peft(model, rank=8, alpha=16, targets=ATTENTION):
+    torch.manual_seed(0)
+    return get_peft_model(
+        model, LoraConfig(r=rank, lora_alpha=alpha, target_modules=list(targets), task_type="CAUSAL_LM")
+    )
+
+
+def checkpointed(model):
+    model = with_peft(model)
+    model.enable_input_require_grads()  # the embedding's output asks for a gradient: see the trap below
+    model.gradient_checkpointing_enable({"use_reentrant": True})
+    model.config.use_cache = False
+    return model
+
+
+# %% name="memory_measured"
+def measured(model):
+    """The meter of a second training step: the first one makes the optimizer's state."""
+    model.train()
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-4, foreach=False)
+    ids = windows(code.train_x, BATCH, seed=0)
+    for _ in range(2):
+        meter = MemoryMeter(model, optimizer)
+        with meter:
+            loss_of(model, ids).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return meter
+
+
+ways = {"full": lambda model: model, "LoRA by hand": by_hand, "PEFT": with_peft, "PEFT + ckpt": checkpointed}
+meters = {name: measured(way(copy.deepcopy(base))) for name, way in ways.items()}
+print(tenant_table(meters))
+full, lora, peft_meter, ckpt = meters.values()
+activations_guess.reveal(lora.largest["activations"] / full.largest["activations"])
+
+# %% name="memory_picture"
+show(
+    tenant_bars({name: meter.at_peak for name, meter in meters.items()}, TENANTS, "At the peak of a training step"),
+    "LoRA keeps most of the activations of full training; its gradients and optimizer state are hardly to be seen. Checkpointing shrinks the activations.",
+)
+claims.record(
+    "T25",
+    "LoRA: gradients and optimizer state vanish",
+    "small Llama, r=8 on q, k, v, o",
+    (lora.largest["gradients"] + lora.largest["optimizer state"])
+    / (full.largest["gradients"] + full.largest["optimizer state"]),
+    "of full training",
+    0,
+    0.1,
+)
+claims.record(
+    "T25",
+    "activations stay",
+    "small Llama, r=8 on q, k, v, o",
+    lora.largest["activations"] / full.largest["activations"],
+    "of full training",
+    0.7,
+    1.1,
+)
+
+# %% [markdown] name="memory_explained"
+# The static part is what LoRA saves: gradients and moments exist only for A and B. Activations are another matter. To reach the A and B of the first layer, the gradient must run down through **all** layers above, and each operation on its way needs what it saved: the nonlinear ones their inputs, attention its q, k and v.
+#
+# What went, then? Freeze the model part by part, and look at the activations.
+
+# %% name="frozen"
+frozen = copy.deepcopy(base)
+last = full.largest["activations"]
+print(f"{'everything trained':34}{human_bytes(last):>10}")
+for part, names in {
+    "MLPs and head frozen": ("mlp", "lm_head"),
+    "and the norms": ("norm",),
+    "and the embedding": ("embed_tokens",),
+}.items():
+    for name, p in frozen.named_parameters():
+        if any(word in name for word in names):
+            p.requires_grad_(False)
+    now = measured(copy.deepcopy(frozen)).largest["activations"]
+    print(f"{part:34}{human_bytes(now):>10}  {human_bytes(last - now):>10} less")
+    last = now
+lora_adds = lora.largest["activations"] - last
+print(f"{'and q, k, v, o, with LoRA beside':34}{human_bytes(last + lora_adds):>10}  {human_bytes(lora_adds):>10} more")
+
+# %% [markdown] name="frozen_explained"
+# A *frozen* linear layer needs its input no longer: it kept it for its own weight gradient. That is the first line, MLPs and head. The norms kept their normalised inputs for the gradients of their weights. Under the first norm nothing is trained once the embedding is frozen, so it need not keep its input.
+#
+# Freezing q, k, v and o saves nothing: where a LoRA stands beside a layer, A needs that same input, and a LoRA keeps x Aᵀ besides. So the static part nearly vanishes, and most of the activations stay. Hence checkpointing, the last column of the table.
+#
+# ### A trap: checkpointing a frozen model
+#
+# Reentrant checkpointing ([[activation_checkpointing]]) looks at the *inputs* of a block to see whether a gradient is wanted. With a frozen embedding no input wants one, so nothing is recorded in the block. `enable_input_require_grads()` makes the embedding's output require a gradient. In the last two rows the output layer (`lm_head`) has a LoRA, too.
+
+
+# %% name="trap"
+def gradients(reentrant, hook, targets):
+    """Which adapters get a gradient, in words."""
+    model = with_peft(copy.deepcopy(base), targets=targets)
+    model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+    if hook:
+        model.enable_input_require_grads()
+    else:
+        model.disable_input_require_grads()
+    model.config.use_cache = False
+    model.train()
+    try:
+        loss_of(model, windows(code.train_x, 2, seed=0)).backward()
+    except RuntimeError as error:
+        return f"backward() stops: {str(error)[:46]} ..."
+    arrived = {n: p.grad is not None for n, p in model.named_parameters() if p.requires_grad}
+    blocks = [there for name, there in arrived.items() if ".layers." in name]
+    head = [there for name, there in arrived.items() if "lm_head" in name]
+    words = f"gradients for {sum(blocks)} of {len(blocks)} tensors in the blocks"
+    return words + (f", for {sum(head)} of {len(head)} at the head" if head else "")
+
+
+# %% name="trap_seen"
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # PyTorch warns: "None of the inputs have requires_grad=True"
+    print("LoRA on          use_reentrant  enable_input_require_grads")
+    for where, targets in (("q, k, v, o", ATTENTION), ("and lm_head", [*ATTENTION, "lm_head"])):
+        for reentrant, hook in ((True, False), (True, True), (False, False))[: 3 if where == "q, k, v, o" else 2]:
+            print(f"{where:17}{reentrant!s:15}{hook!s:9}{gradients(reentrant, hook, targets)}")
+
+# %% [markdown] name="trap_explained"
+# With adapters in the blocks alone, `backward()` stops with an error, and nobody is misled. Worse is the case with a head that is trained beside them: it gets its gradient, nothing stops, the loss may even fall, and every adapter in the blocks stands still. PyTorch prints one warning (silenced here).
+#
+# Say `enable_input_require_grads()`, or `use_reentrant=False`. Newer Transformers do the first in `gradient_checkpointing_enable` (the cell took it off again, to show the trap); older ones, and models of your own, do not. Look at a gradient once before you pay for a night of training.
+#
+# ## 4 · Does it learn, and does the base survive?
+#
+# Full fine-tuning and LoRA on Python source, with the same number of steps, and each with a smaller learning rate as well. Then both are asked for English again.
+
+# %% name="adapt"
+STEPS = 50
+tries = [("full", 5e-4), ("full", 2e-3), ("LoRA by hand", 1e-2), ("PEFT", 5e-3), ("PEFT", 1e-2)]
+adapted = {}
+print(f"{'':14}{'trained':>9}{'lr':>8}{'seconds':>9}{'Python':>9}{'English':>9}")
+print(f"{'before':14}{'':26}{before['Python']:>9.3f}{before['English']:>9.3f}")
+for name, lr in tries:
+    model = ways[name](copy.deepcopy(base))
+    seconds = train(model, code, STEPS, lr)
+    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    adapted[name, lr] = model, evaluate(model, code), evaluate(model, prose)
+    print(f"{name:14}{trained:>9,}{lr:>8}{seconds:>9.1f}{adapted[name, lr][1]:>9.3f}{adapted[name, lr][2]:>9.3f}")
+
+# %% name="adapt_verdicts"
+tuned, on_python, on_english = adapted["PEFT", 1e-2]
+with tuned.disable_adapter():
+    unharmed = evaluate(tuned, prose)
+print(f"PEFT with the adapter switched off: English {unharmed:.4f}, before {before['English']:.4f}")
+claims.record(
+    "T25", "the base is unharmed", "English, adapter off / before", unharmed / before["English"], "times the loss", 1, 1
+)
+subject = f"Python source, {STEPS} steps, r=8"
+share = (before["Python"] - on_python) / (before["Python"] - adapted["full", 2e-3][1])
+claims.record("T25", "LoRA makes more than half of the fall in loss", subject, share, "of the fall in loss", 0.5, 1.1)
+_, gentle_python, gentle_english = adapted["full", 5e-4]
+if gentle_python <= on_python:  # it has learned no less
+    less = gentle_english - on_english
+    claims.record("T25", "LoRA forgets less", f"{subject}; full training, lr 5e-4", less, "nats of English", 0, 2)
+
+# %% [markdown] name="adapt_explained"
+# With 2e-3 and 1e-2 LoRA makes more than half of the fall in loss that full fine-tuning makes. (By hand and by PEFT differ a little: another random A.)
+#
+# "LoRA forgets less", one reads. Within each way, the smaller rate learns less and keeps more English: how much is forgotten goes with how far the weights were moved, and the learning rate decides that. Now compare the ways at equal learning: full training with a quarter of its rate (first row) learns no less Python than the best LoRA here, **and** keeps more English. So the
+# sentence did not hold here; who compares each way at one rate alone compares the rates.
+#
+# What only the adapter gives: it can be taken off, and the base is there to the last bit. One base and many adapters: that is how they are served.
+#
+# ## 5 · Rank, alpha, targets
+#
+# What matters more for the loss here: four times the rank, or twice the layers that have a LoRA? Note down what you expect. α / r is 2 unless alpha is named. There are 30 steps here, not 50 as above, so r=8 stands a little higher. The first three rows are run three times, on other data each time.
+
+# %% name="sweep"
+MLP = ["gate_proj", "up_proj", "down_proj"]
+TWO, SEVEN_LAYERS = ["q_proj", "v_proj"], ATTENTION + MLP
+settings = {  # name: (rank, alpha, targets, runs)
+    "r=8 on q, v": (8, 16, TWO, 3),
+    "r=32 on q, v": (32, 64, TWO, 3),
+    "r=8 on q, k, v, o": (8, 16, ATTENTION, 3),
+    "r=32 on q, k, v, o": (32, 64, ATTENTION, 1),
+    "r=2 on all linear layers": (2, 4, SEVEN_LAYERS, 1),
+    "r=8 on all linear layers": (8, 16, SEVEN_LAYERS, 1),
+    "r=8, alpha 2": (8, 2, ATTENTION, 1),
+    "r=8, alpha 64": (8, 64, ATTENTION, 1),
+}
+swept = {}
+print(f"{'':26}{'trained':>9}  Python")
+for name, (rank, alpha, targets, runs) in settings.items():
+    swept[name] = []
+    for seed in range(runs):
+        model = with_peft(copy.deepcopy(base), rank, alpha, targets)
+        train(model, code, 30, 1e-2, seed)
+        swept[name].append(evaluate(model, code))
+    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    print(f"{name:26}{trained:>9,}  " + "  ".join(f"{loss:.3f}" for loss in swept[name]))
+
+# %% name="sweep_verdicts"
+start, more_rank, more_layers = list(swept.values())[:3]
+gains = {
+    "twice the layers": [a - b for a, b in zip(start, more_layers, strict=True)],
+    "four times the rank": [a - b for a, b in zip(start, more_rank, strict=True)],
+}
+for name, gain in gains.items():
+    print(f"from r=8 on q, v: {name:20} lowers the loss by " + ", ".join(f"{g:.3f}" for g in gain))
+worst = min(a - b for a, b in zip(gains["twice the layers"], gains["four times the rank"], strict=True))
+subject = "Python source, 30 steps, from r=8 on q, v; the worst of 3 runs"
+claims.record("T25", "twice the layers beat four times the rank", subject, worst, "nats better", 0, 2)
+
+# %% [markdown] name="sweep_explained"
+# From q and v with rank 8, twice the layers lower the loss more than four times the rank, in each run, for half as many parameters. From q, k, v and o on, four times the rank brings a fraction of that. Rank 2 on all seven layers comes near rank 32 on four of them, with about an eighth of the parameters: spread a small rank wide before you raise it.
+#
+# Alpha is a learning rate in disguise: 2 is too small a step, and 64 too large. All this is one small model and thirty steps, no law: the table is yours to extend.
+#
+# ## 6 · QLoRA: the base in 4 bits
+#
+# A frozen base is read and never written. So it may be kept in 4 bits: **NF4**, sixteen levels placed as a bell curve needs them, with an FP32 scale for each block of 64 weights. At each use a layer is unpacked (to `bnb_4bit_compute_dtype`: BF16 on a GPU, here FP32), multiplied in that format, and dropped.
+#
+# *Double quantisation* (`nf4-dq` below) keeps those scales in 8 bits: 256 of them share one FP32 scale of their own.
+#
+# **Predict.** How many bits does a weight take with double quantisation, the scales of both kinds included?
+
+# %% name="guess_nf4"
+my_guess = None  # bits
+### BEGIN GUESS
+my_guess = 4 + 8 / 64 + 32 / (64 * 256)
+### END GUESS
+nf4_guess = Prediction("NF4 with double quantisation, bits a weight", my_guess, "bits")
+
+# %% name="nf4"
+has_4_bits = importlib.util.find_spec("bitsandbytes") is not None
+if has_4_bits:
+    from bitsandbytes.functional import quantize_4bit
+
+    matrix, bits = torch.randn(1024, 1024, device=device), {}
+    for double in (False, True):
+        packed, state = quantize_4bit(matrix, quant_type="nf4", compress_statistics=double)
+        nbytes = packed.nbytes + state.absmax.nbytes + (state.state2.absmax.nbytes if double else 0)
+        bits[double] = 8 * nbytes / matrix.numel()
+    print(f"a matrix of 1,024 x 1,024: {bits[False]:.3f} bits a weight")
+    nf4_guess.reveal(bits[True])
+    for said, double in ((4.5, False), (4.127, True)):
+        name = f"NF4{', double quantisation' if double else ''}: {said} bits a weight"
+        claims.record("T25", name, "1,024 x 1,024, blocks of 64", bits[double], "bits", said - 0.05, said + 0.05)
+else:
+    print("bitsandbytes is not installed, so this section does nothing: pip install bitsandbytes")
+
+# %% name="qlora_base"
+if has_4_bits:
+    nf4 = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.float32)
+    with tempfile.TemporaryDirectory() as folder:
+        base.save_pretrained(folder)
+        quantized = LlamaForCausalLM.from_pretrained(
+            folder, device_map={"": str(device)}, quantization_config=nf4
+        ).train()
+    packed = [m for m in quantized.modules() if type(m).__name__ == "Linear4bit"]
+    weights = sum(m.in_features * m.out_features for m in packed)
+    nbytes = sum(m.weight.nbytes + m.weight.quant_state.absmax.nbytes for m in packed)
+    print(f"{len(packed)} layers, {weights:,} weights: FP32 {human_bytes(4 * weights)}, NF4 {human_bytes(nbytes)}")
+    print(f"loss of the quantised base: English {evaluate(quantized, prose):.3f} ({before['English']:.3f} in FP32)")
+
+# %% name="qlora"
+if has_4_bits:
+    qlora = with_peft(prepare_model_for_kbit_training(quantized, use_gradient_checkpointing=False))
+    train(qlora, code, STEPS, 1e-2)
+    learned = evaluate(qlora, code)
+    print(f"QLoRA on Python: {learned:.3f}, LoRA on the FP32 base {on_python:.3f}")
+    subject = f"Python source, {STEPS} steps"
+    claims.record("T25", "QLoRA learns what LoRA learns", subject, learned - on_python, "nats worse", -0.02, 0.02)
+
+# %% [markdown] name="qlora_explained"
+# > **Note:** on a CPU, bitsandbytes 0.50 repacks a layer the first time it is used in *evaluation* mode, and from then on no gradient passes through it (PyTorch warns, nothing stops). So evaluate a quantised model that you still want to train in training mode, with dropout at zero, or load it again.
+#
+# Embedding, head and norms are not quantised; `prepare_model_for_kbit_training` even casts them from 16 bits to FP32. In so small a model they weigh much; in a 7B model nearly all parameters lie in the quantised layers.
+
+# %% [markdown] name="ladder_text"
+# ## 7 · The ladder: 7B on one GPU
+#
+# Now the case for which all this was made: Llama-2-7B, sequences of 512 tokens, one at a time. Each rung of the ladder changes one thing. The planner ([[where_memory_goes]]) runs each recipe without memory. That takes about ten seconds a recipe and gives the same on every machine, so these plans were made before: `planned` looks them up, and plans what is not there, such as a rung that you change.
+# Beside it stand figures that circulate in guides to fine-tuning, without a source: in GB, as there, of 10⁹ bytes. (1 GiB is 1.07 GB.)
+#
+# **Predict.** Full training in FP32 with AdamW, 6.74 billion parameters. How many GiB at the peak?
+
+# %% name="guess_ladder"
+my_guess = None  # GiB
+### BEGIN GUESS
+my_guess = 6.74e9 * 16 / 2**30  # 16 bytes each; the peak is in the optimizer step, when activations are gone
+### END GUESS
+fp32_guess = Prediction("7B, FP32, AdamW, peak", my_guess, "GiB")
+
+# %% [markdown] name="lora_peak_text"
+# And with the weights in BF16, LoRA and checkpointing?
+
+# %% name="guess_lora_peak"
+my_guess = None  # GiB
+### BEGIN GUESS
+my_guess = 6.74e9 * 2 / 2**30 + 1
+### END GUESS
+lora_guess = Prediction("7B, BF16, LoRA, checkpointing, peak", my_guess, "GiB")
+
+# %% name="ladder_rungs"
+adapters = {"lora_rank": 16, "lora_targets": tuple(ATTENTION), "optimizer_impl": "fused"}
+rungs = {  # name: (recipe, GB that guides say)
+    "FP32, AdamW": ({"precision": "fp32", "optimizer_impl": "fused"}, 114),
+    "BF16 autocast, FP32 AdamW": ({"precision": "bf16-amp", "optimizer_impl": "fused"}, 112),
+    "all in BF16": ({"precision": "bf16", "optimizer_impl": "fused"}, None),
+    "+ LoRA r=16": ({"precision": "bf16", **adapters}, 14.3),  # without activations
+    "+ checkpointing": ({"precision": "bf16", "checkpointing": "every", **adapters}, None),
+    "+ 32 micro-batches": ({"precision": "bf16", "checkpointing": "every", "accumulate": 32, **adapters}, None),
+    "+ base in NF4": ({"precision": "bf16", "checkpointing": "every", "quantize": "nf4-dq", **adapters}, None),
+    "the same, FP16 for a T4": (
+        {"precision": "fp16-amp", "checkpointing": "every", "quantize": "nf4-dq", **adapters},
+        None,
+    ),
+}
+
+# %% [markdown] name="ladder_plan_text"
+# More recipes, with more tokens, serve the figure below.
+
+# %% name="ladder_plan"
+longer = {"LoRA": "+ checkpointing", "QLoRA": "+ base in NF4", "QLoRA on a T4": "the same, FP16 for a T4"}
+lengths = {
+    f"{name}, {seq} tokens": {**rungs[rung][0], "seq": seq} for name, rung in longer.items() for seq in (1024, 4096)
+}
+lengths["LoRA, 4 x 1024 tokens"] = {**rungs["+ checkpointing"][0], "seq": 1024, "batch": 4}
+recipes = {name: recipe for name, (recipe, _) in rungs.items()} | lengths
+plans = planned([Recipe("llama-2-7b", **recipe) for recipe in recipes.values()])
+print(f"{len(plans)} plans; to make them took {sum(one.seconds for one in plans):.0f} s")
+peaks = {name: one.peak_allocated_bytes for name, one in zip(recipes, plans, strict=True)}
+reserved = {name: one.reserved_bytes[1] for name, one in zip(recipes, plans, strict=True)}
+
+# %% name="ladder"
+static = 2 * total + 8 * trained_at_7b  # BF16: weights; of the adapters weights, gradients, two moments
+print(f"{'7B, 512 tokens':28}{'planned':>10}{'in GB':>8}{'guides say':>12}")
+for name, (_, said) in rungs.items():
+    if name == "+ LoRA r=16":
+        print(f"{'+ LoRA, without activations':28}{static / GiB:>6.1f} GiB{static / 1e9:>8.1f}{said:>12}")
+        said = None
+    print(f"{name:28}{peaks[name] / GiB:>6.1f} GiB{peaks[name] / 1e9:>8.1f}{said or '':>12}")
+fp32_guess.reveal(peaks["FP32, AdamW"] / GiB)
+lora_guess.reveal(peaks["+ checkpointing"] / GiB)
+
+# %% name="ladder_verdicts"
+for name, gigabytes in (
+    ("FP32, AdamW", peaks["FP32, AdamW"] / 1e9),
+    ("BF16 autocast, FP32 AdamW", peaks["BF16 autocast, FP32 AdamW"] / 1e9),
+    ("+ LoRA r=16", static / 1e9),
+):
+    said = rungs[name][1]
+    subject = f"7B, {name}: " + ("without activations" if "LoRA" in name else "512 tokens, planned")
+    claims.record("T25", f"about {said} GB", subject, gigabytes, "GB", said * 0.9, said * 1.1)
+for said, name, gpu in (
+    ("LoRA on 7B fits 24 GB", "+ checkpointing", "rtx-4090-24gb"),
+    ("QLoRA on 7B fits a free T4", "the same, FP16 for a T4", "t4-16gb"),
+):
+    claims.record("T25", said, f"reserved, planned, {gpu}", reserved[name] / GiB, "GiB", 0, find_gpu(gpu).total / GiB)
+
+# %% [markdown] name="ladder_explained"
+# - In the first three rungs the peak is the **optimizer step**: weights, gradients and both moments, 16 or 8 bytes a parameter. Activations are gone by then, so **autocast saves nothing**: it halves what is not at the peak. From LoRA on the peak is in the backward pass, and activations count.
+# - **LoRA** is the great step: 6.74 billion parameters no longer have gradients or moments. The figure of the guides is what stands without activations, as they say; the row below it is the whole.
+# - **Checkpointing** takes most of those away. **Accumulation** changes no byte: it makes the batch of 32 that a fine-tune wants out of micro-batches of one.
+# - **NF4** shrinks what is left, the frozen weights. (Embedding and head stay in 16 bits.)
+# - A **T4**, the free GPU of Colab, has no BF16: FP16 autocast with a scaler ([[mixed_precision]]), and adapters in FP32.
+#
+# ### Play: how many tokens may a micro-batch have?
+#
+# One long sequence or several short ones: with fused attention the bytes are the same, as the next cell shows. A sequence of this model has at most 4,096 tokens; a micro-batch may have more.
+
+# %% name="tokens"
+for name in ("LoRA, 4096 tokens", "LoRA, 4 x 1024 tokens"):
+    print(f"{name:24}{peaks[name] / GiB:.3f} GiB allocated, up to {reserved[name] / GiB:.2f} reserved")
+
+# %% name="play"
+GPUS = ("t4-16gb", "l4-24gb", "rtx-4090-24gb", "a100-40gb")
+
+
+def line_of(base_in, gpu_name, of):
+    """Bytes at no token and bytes a token, from the plans at 1,024 and 4,096 tokens; `of` is peaks or reserved."""
+    kind = "LoRA" if base_in == "BF16" else "QLoRA on a T4" if gpu_name == "t4-16gb" else "QLoRA"
+    short, long = (of[f"{kind}, {seq} tokens"] for seq in (1024, 4096))
+    a_token = (long - short) / 3072
+    return short - 1024 * a_token, a_token
+
+
+def micro_batch(base_in, gpu_name, tokens):
+    room = find_gpu(gpu_name).total
+    figure = Figure(figsize=(7, 3), layout="constrained")
+    axes = figure.add_subplot()
+    ends = (0, 32768)
+    for of, style, name in ((peaks, "-", "allocated"), (reserved, "--", "reserved, at most")):
+        static, a_token = line_of(base_in, gpu_name, of)
+        here = (static + tokens * a_token) / GiB
+        axes.plot(ends, [(static + t * a_token) / GiB for t in ends], style, color=COLOURS[0])
+        axes.plot(tokens, here, "o" if of is peaks else "s", color=COLOURS[1], label=f"{here:.1f} GiB {name}")
+    axes.axhline(room / GiB, color="black", ls=":", label=gpu_name)
+    no_bf16 = base_in == "BF16" and gpu_name == "t4-16gb"
+    axes.set(
+        title="A T4 cannot compute in BF16: take NF4" if no_bf16 else f"7B, LoRA r=16, checkpointing, base in {base_in}",
+        xlabel="tokens in a micro-batch", ylabel="GiB", ylim=(0, None),
+    )  # fmt: skip
+    figure.legend(loc="outside right upper", frameon=False)
+    return figure
+
+
+explore(
+    micro_batch,
+    "Two rising lines, memory allocated and memory reserved against tokens in a micro-batch, with the size of a GPU as a horizontal line.",
+    base_in=("BF16", ("BF16", "NF4")),
+    gpu_name=("rtx-4090-24gb", GPUS),
+    tokens=(2048, range(512, 32769, 512)),
+)
+
+# %% [markdown] name="fits_text"
+# How many tokens fit the 4090 with a BF16 base, and how many with NF4? There are two answers. **To be sure**, all that the allocator may reserve ([[profiling_and_oom_clinic]]) has room: so `ladder_verdicts` above judged. **At most**, allocated bytes leave a tenth of the GPU free, a rule of thumb. Find both with the sliders; the next cell computes them.
+
+# %% name="fits"
+print(f"{'tokens: sure .. at most':16}" + "".join(f"{gpu:>18}" for gpu in GPUS))
+for base_in in ("BF16", "NF4"):
+    cells = []
+    for gpu in GPUS:
+        room = find_gpu(gpu).total
+        (kept, kept_a_token), (used, used_a_token) = (line_of(base_in, gpu, of) for of in (reserved, peaks))
+        sure, most = (room - kept) / kept_a_token, (0.9 * room - used) / used_a_token
+        no_bf16 = base_in == "BF16" and gpu == "t4-16gb"
+        cells.append("no BF16" if no_bf16 else f"{max(0, int(sure)):,} .. {max(0, int(most)):,}")
+    print(f"{base_in:23}" + "".join(f"{cell:>18}" for cell in cells))
+
+# %% [markdown] name="fits_explained"
+# Between the two figures the allocator must hand its cache back now and then, which costs time, and holes between blocks may leave no room at all. Whether a recipe runs there, only its own plan says: `plan(recipe).fits` plays its blocks through the allocator's rules on a GPU of that size (exercise X4). And the line is drawn from 1,024 and 4,096 tokens: far to the right it is a forecast.
+#
+# ### The real thing, where there is a GPU
+#
+# With a GPU of 20 GiB or more the next cells run the 7B shape with random weights: memory and speed do not care what the weights are. Set `TAS_MODEL` to the name or folder of a Hugging Face model to take that one.
+
+
+# %% name="real_model"
+def adapted_seven(name):
+    """A 7B Llama in BF16 with LoRA, of random weights or, by name, a trained one."""
+    if name:
+        model = LlamaForCausalLM.from_pretrained(name, dtype=torch.bfloat16, device_map={"": str(device)})
+    else:
+        torch.set_default_dtype(torch.bfloat16)
+        with device:
+            model = LlamaForCausalLM(LlamaConfig(**SEVEN, max_position_embeddings=4096))
+        torch.set_default_dtype(torch.float32)
+    model.config.use_cache = False
+    adapter = LoraConfig(r=16, lora_alpha=32, target_modules=ATTENTION, task_type="CAUSAL_LM")
+    # without the last argument PEFT makes the adapters FP32; the recipe says BF16
+    model = get_peft_model(model, adapter, autocast_adapter_dtype=False)
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    return model.train()  # a model that was loaded is in evaluation mode, in which nothing is checkpointed
+
+
+# %% name="real_loop"
+def tokens_a_second(model, ids, steps=3):
+    """Train one step to warm up and `steps` that count; CUDA's peak counters are those of the latter."""
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-4, fused=True)
+    for step in range(steps + 1):
+        if step == 1:
+            torch.cuda.reset_peak_memory_stats()
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+        model(input_ids=ids, labels=ids).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    torch.cuda.synchronize()
+    return steps * ids.numel() / (time.perf_counter() - start)
+
+
+# %% name="real"
+room = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else 0
+if room >= 20 * GiB:
+    name = os.environ.get("TAS_MODEL")
+    seven = adapted_seven(name)
+    speed = tokens_a_second(seven, torch.randint(seven.config.vocab_size, (1, 512), device=device))
+    peak, planned = torch.cuda.max_memory_allocated(), peaks["+ checkpointing"]
+    print(f"7B, LoRA, checkpointing, 512 tokens: peak {peak / GiB:.2f} GiB, planned {planned / GiB:.2f}")
+    print(f"reserved {torch.cuda.max_memory_reserved() / GiB:.2f} GiB; {speed:,.0f} tokens/s")
+    if not name:  # another model has another plan
+        claims.record(
+            "T25", "the plan is right", "7B, LoRA, 512 tokens, this GPU", peak / planned, "x planned", 0.97, 1.03
+        )
+    del seven
+else:
+    print("No GPU of 20 GiB or more here, so this cell does nothing; the plan above stands alone.")
+
+# %% [markdown] name="trainer_text"
+# ## 8 · In practice: the Trainer, saving, merging
+#
+# Most fine-tunes are started with Hugging Face's `Trainer`. Accumulation, checkpointing, optimizer and autocast are arguments. Mind that `bf16=True` is *autocast*: for BF16 weights load the model with `dtype=torch.bfloat16`. LoRA and NF4 are put on the model beforehand. (Some names have changed: `eval_strategy` was `evaluation_strategy`, `use_cpu` was `no_cuda`, and `warmup_steps` takes the place of `warmup_ratio`.)
+
+# %% name="trainer"
+bf16 = device.type != "cuda" or torch.cuda.is_bf16_supported(including_emulation=False)
+with tempfile.TemporaryDirectory() as folder:
+    arguments = TrainingArguments(
+        output_dir=folder,
+        max_steps=6,
+        per_device_train_batch_size=4,  # the micro-batch
+        gradient_accumulation_steps=4,  # effective batch 16
+        learning_rate=1e-2,
+        lr_scheduler_type="cosine",
+        warmup_steps=1,
+        bf16=bf16,
+        fp16=not bf16,  # a T4
+        gradient_checkpointing=True,
+        gradient_checkpointing_kwargs={"use_reentrant": False},
+        optim="adamw_torch",
+        logging_steps=2,
+        save_strategy="no",
+        report_to="none",
+        use_cpu=device.type == "cpu",
+        disable_tqdm=True,
+        dataloader_pin_memory=device.type == "cuda",
+    )
+    rows = [{"input_ids": row, "labels": row} for row in windows(code.train_x, 96, seed=5).cpu()]
+    trainer = Trainer(with_peft(copy.deepcopy(base)), arguments, train_dataset=rows)
+    trainer.train()
+print(
+    f"after {trainer.state.global_step} updates of 16 rows: Python {evaluate(trainer.model.to(device), code):.3f}, before {before['Python']:.3f}"
+)
+
+# %% [markdown] name="save_text"
+# (Each line that the Trainer prints averages other rows, so it jumps; the held-out loss is the one to read.)
+#
+# An adapter is saved without its base: a small file. It is loaded onto the base again, or merged into it for good; then no trace of LoRA is left, and no extra time is spent. In FP32, as here, merging is exact to rounding. In BF16 it rounds W + ΔW to 8 significant bits; and on a 4-bit base do not merge
+# into the packed weights: load the base in BF16 and merge there.
+
+# %% name="save"
+ids = windows(code.test_x, 4, seed=3)
+model = tuned.eval()
+with torch.no_grad(), tempfile.TemporaryDirectory() as folder:
+    wanted = model(input_ids=ids).logits
+    model.save_pretrained(folder)
+    size = sum(path.stat().st_size for path in Path(folder).glob("adapter_model*"))
+    loaded = PeftModel.from_pretrained(copy.deepcopy(base), folder).eval()
+    distances = {"loaded": (loaded(input_ids=ids).logits - wanted).norm() / wanted.norm()}
+    merged = loaded.merge_and_unload()
+    distances["merged"] = (merged(input_ids=ids).logits - wanted).norm() / wanted.norm()
+print(f"the adapter's file: {human_bytes(size)}; the base: {human_bytes(sum(p.nbytes for p in base.parameters()))}")
+for name, distance in distances.items():
+    print(f"{name:7} differs by {distance:.1e}; a {type({'loaded': loaded, 'merged': merged}[name]).__name__}")
+same = {name for name, _ in merged.named_parameters()} == {name for name, _ in base.named_parameters()}
+print("the merged model has the parameters of the base, by name:", same)
+claims.record("T25", "merged equals unmerged", "small Llama, PEFT", distances["merged"].item(), "relative", 0, 1e-5)
+
+# %% [markdown] name="roads_text"
+# ## 9 · What comes next: four roads of transfer learning
+#
+# A model that was trained for one thing can serve another in four ways: its **features** are computed once, and a small classifier learns from them; a new **head** is trained on the frozen body; **LoRA** and head; or **everything**. Here a small vision transformer has learned the
+# handwritten digits 0 to 4. Now it shall read 5 to 9, and there are only 10 pictures of each.
+#
+# Beside the four stand two controls: a model that starts from nothing, and features of a body that has learned nothing. Note down which road you expect to be the most accurate, and which the best for its price.
+#
+# **Predict.** By how many percentage points is training everything better for having learned other digits, than from scratch?
+
+# %% name="guess_roads"
+my_guess = None  # percentage points
+### BEGIN GUESS
+my_guess = 5
+### END GUESS
+roads_guess = Prediction("Everything, from the old model / from scratch", my_guess, "points more")
+
+# %% name="roads"
+ROAD_STEPS, FEW = 60, 10
+pictures = digits(device, size=16)
+new = torch.cat([(pictures.train_y == digit).nonzero()[:FEW, 0] for digit in range(5, 10)])
+few_x, few_y = pictures.train_x[new], pictures.train_y[new] - 5
+unseen = pictures.test_y >= 5
+test_x, test_y = pictures.test_x[unseen], pictures.test_y[unseen] - 5
+
+
+# %% name="roads_fit"
+def fit(model, forward, x, y, steps, lr, batch=32):
+    """Train what is trainable of `model`; return the meter of the second step."""
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=lr)
+    generator, meter = torch.Generator().manual_seed(0), MemoryMeter(device=device)
+    for step in range(steps):
+        rows = torch.randint(len(x), (batch,), generator=generator).to(device)
+        with meter if step == 1 else contextlib.nullcontext():
+            F.cross_entropy(forward(x[rows]), y[rows]).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return meter
+
+
+def make_vit():
+    torch.manual_seed(0)
+    return ViT(classes=5).to(device)
+
+
+seen = pictures.train_y < 5
+reader = make_vit()
+_ = fit(reader, reader, pictures.train_x[seen], pictures.train_y[seen], 300, 1e-3)
+with torch.no_grad():
+    right = (reader(pictures.test_x[~unseen]).argmax(1) == pictures.test_y[~unseen]).float().mean().item()
+print(
+    f"on unseen pictures of 0 to 4 the old model is right in {right:.1%}; of 5 to 9 there are {len(test_y)} to test on"
+)
+
+
+# %% name="roads_ways"
+RATES = {"LoRA and head": 2e-3, "everything": 2e-3, "from scratch": 2e-3}  # a head alone bears more: 3e-2
+
+
+def road(name):
+    model = make_vit() if name in ("from scratch", "features, untrained") else copy.deepcopy(reader)
+    if name not in ("everything", "from scratch"):
+        model.requires_grad_(False)
+    if name == "LoRA and head":
+        for block in model.blocks:
+            for i in (0, 2):  # the two linear layers of its MLP
+                block.mlp[i] = LoRA(block.mlp[i], rank=4, alpha=8)
+    torch.manual_seed(1)
+    head = model.head = nn.Linear(model.head.in_features, 5).to(device)
+    x, forward = few_x, model
+    start = time.perf_counter()
+    if name.startswith("features"):
+        model.head = nn.Identity()
+        with torch.no_grad():
+            x, forward = model(few_x), head  # once
+        model.head = head
+    meter = fit(model, forward, x, few_y, ROAD_STEPS, RATES.get(name, 3e-2))
+    seconds = time.perf_counter() - start
+    with torch.no_grad():
+        accuracy = 100 * (model(test_x).argmax(1) == test_y).float().mean().item()
+    return accuracy, sum(p.numel() for p in model.parameters() if p.requires_grad), meter.peak_bytes, seconds
+
+
+# %% name="roads_compared"
+print(f"{'':20}{'accuracy':>9}{'trained':>10}{'memory of a step':>18}{'time':>8}   (guessing: 20 %)")
+roads = {}
+for name in ("features", "head", "LoRA and head", "everything", "from scratch", "features, untrained"):
+    roads[name] = road(name)
+    accuracy, trained, peak, seconds = roads[name]
+    print(f"{name:20}{accuracy:>8.1f}%{trained:>10,}{human_bytes(peak):>18}{seconds:>7.1f}s")
+roads_guess.reveal(roads["everything"][0] - roads["from scratch"][0])
+
+# %% name="roads_verdicts"
+subject = f"digits 5 to 9, {FEW} pictures each, {ROAD_STEPS} steps"
+accuracy = {name: row[0] for name, row in roads.items()}
+memory = roads["features"][2] / roads["everything"][2]
+claims.record("T28", "features: the least memory", subject, memory, "of training everything", 0, 0.2)
+gap = accuracy["LoRA and head"] - accuracy["everything"]
+claims.record("T28", "LoRA comes near full fine-tuning", subject, gap, "points", -5, 20)
+for said, old, control in (
+    ("what was learned before helps", "everything", "from scratch"),
+    ("old features tell new classes apart", "features", "features, untrained"),
+):
+    more = accuracy[old] - accuracy[control]
+    claims.record("T28", said, f"{subject}: {old} / {control}", more, "points more", 0, 80)
+
+# %% [markdown] name="roads_explained"
+# Features cost next to nothing: the body runs once over the data, forward only. Training the head in place gives the same and needs the body in every step; it pays when pictures are changed anew each time. Either reaches about what a start from nothing reaches, with a small part of its memory: the best for its price. And what was learned for 0 to 4 is of use for 5 to 9, if not all of it:
+# features of a body that has never learned are worse.
+#
+# Training everything from the old model is the most accurate. "LoRA comes near full fine-tuning" did not hold here: LoRA (on the MLPs alone) stays about where the features are, and in so small a body saves little memory. It is one seed, and the test pictures are few (the cell above says how many): one picture is half a point, and a few points between two rows mean nothing.
+#
+# Mind the learning rate of each road. With 1e-2 in place of 3e-2 the head would not be done after so few steps, and would lose to a start from nothing: try it. On your own task, start at the top of the table and go down only as far as you need.
+#
+# ## 10 · Your turn: many adapters on one base
+#
+# One base serves many customers, each with an adapter of its own, in **one** batch.
+#
+# **Contract.** `serve(x, weight, A, B, scale, which)` returns y of shape (N, out).
+#
+# - `x` (N, in); `weight` (out, in), the frozen base; `A` (K, r, in) and `B` (K, out, r), K adapters; `scale` a float; `which` (N,) of int64: the adapter of each row, or **-1** for the base alone.
+# - Row i is `x[i] Wᵀ + scale · (x[i] A[k]ᵀ) B[k]ᵀ` with `k = which[i]`.
+# - The base is multiplied once, for all rows together. No (out, in) matrix is made, neither for a row nor for an adapter, not even when K = 1.
+# - Gradients reach `A` and `B` (adapters that no row uses get zero, or none), and `x`. Nothing given is changed. Any dtype, any K and N, also N = 0.
+
+
+# %% name="serve" answer=true reveal=true
+def serve(x, weight, A, B, scale, which):
+    ### BEGIN SOLUTION
+    y = x @ weight.T
+    for k in which[which >= 0].unique().tolist():
+        rows = (which == k).nonzero().squeeze(1)
+        y = y.index_add(0, rows, scale * ((x[rows] @ A[k].T) @ B[k].T))
+    return y
+    ### END SOLUTION
+
+
+# %% name="serve_check"
+check("lora.serve", serve)
+
+# %% [markdown] name="summary_text"
+# ## 11 · What this run measured
+
+# %% name="summary"
+claims
+
+# %% [markdown] name="recap"
+# ## Recap
+#
+# - LoRA trains two thin matrices beside each frozen layer. Gradients and optimizer state vanish; activations stay, so add checkpointing.
+# - B starts at zero. α / r acts like a learning rate. Give more layers a LoRA before you raise the rank.
+# - 4-bit NF4 keeps the frozen base at 4.5 bits a weight, and learning hardly notices.
+# - An adapter is a small file; the base survives to the last bit; merging costs nothing afterwards.
+#
+# **What to reach for when.** A base whose features tell your classes apart: features. A GPU of 24 GB and 7B: LoRA in BF16 with checkpointing. 16 GB or less: QLoRA. A new language or domain, and the GPUs: full fine-tuning, sharded ([[sharding]]). The exercise X4 is next.
+#
+# **Sources.** Hu et al. 2021, *LoRA: Low-Rank Adaptation of Large Language Models*; Dettmers et al. 2023, *QLoRA: Efficient Finetuning of Quantized LLMs*; Biderman et al. 2024, *LoRA Learns Less and Forgets Less*; documentation of PEFT, bitsandbytes and the Transformers `Trainer`.

@@ -1,0 +1,236 @@
+# %% [markdown] name="title"
+# # X4 · Fine-tune 7B inside 24 GB
+#
+# **Graded exercise, 10 points.** A LoRA layer of your own, an adapter whose size you know beforehand, a plan for 7B on a GPU of 24 GB, and a fine-tune that leaves its base alone. The plan is made for 7B; the fine-tune runs on a small Llama, so that it works on any machine.
+#
+# | | |
+# |---|---|
+# | After this you can | write, merge and unmerge LoRA; predict what an adapter trains; plan the largest micro-batch that fits a GPU; fine-tune a frozen model and prove that it stayed frozen |
+# | Time | 45 to 90 minutes |
+# | Difficulty | ●●○ |
+# | Needs | a CPU; a GPU of 24 GB for the last, ungraded cell |
+# | Before this | [[lora]] |
+# | Syllabus | X4 (T25, C16) |
+#
+# Four answer cells, each followed by its check. Run a check as often as you like. Save the notebook when you are done: it is your hand-in, and its name must stay as it is.
+
+# %% name="setup" setup=true
+import copy
+import math
+
+from helpers import GiB, Recipe, check, device_name, measure_recipe, pick_device, plan
+from helpers.exercises.x4 import small_llama
+
+import torch
+import torch.nn.functional as F
+from peft import LoraConfig, get_peft_model
+from torch import nn
+
+device = pick_device()
+print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}")
+
+# %% [markdown] name="layer_task"
+# ## Part 1 · The layer (3 points)
+#
+# **Contract.** `LoRALinear(linear, rank, alpha, dropout)` is an `nn.Module` around an `nn.Linear`.
+#
+# - Trained are exactly two parameters: A of shape (rank, in), at random, and B of shape (out, rank), zero, with device and dtype of the linear layer's weight. The linear layer, with its bias if it has one, is frozen.
+# - Unmerged, the output is x Wᵀ + bias + (alpha / rank) · (d(x) Aᵀ) Bᵀ, where d is dropout of the input with probability `dropout`, at work in training mode only.
+# - `merge()` adds the correction to the linear layer's weight, in place; from then on the output is that of the linear layer alone, in training mode, too. `unmerge()` takes it out again. Calling either twice does nothing the second time. Neither changes A or B. (Training while merged is not asked for.)
+
+
+# %% name="layer" answer=true
+class LoRALinear(nn.Module):
+    def __init__(self, linear, rank, alpha, dropout):
+        super().__init__()
+        ### BEGIN SOLUTION
+        self.linear = linear.requires_grad_(False)
+        like = {"device": linear.weight.device, "dtype": linear.weight.dtype}
+        self.A = nn.Parameter(torch.empty(rank, linear.in_features, **like))
+        self.B = nn.Parameter(torch.zeros(linear.out_features, rank, **like))
+        nn.init.kaiming_uniform_(self.A, a=math.sqrt(5))
+        self.scale = alpha / rank
+        self.dropout = nn.Dropout(dropout)
+        self.is_merged = False
+        ### END SOLUTION
+
+    def forward(self, x):
+        ### BEGIN SOLUTION
+        y = self.linear(x)
+        if self.is_merged:
+            return y
+        return y + self.scale * F.linear(F.linear(self.dropout(x), self.A), self.B)
+        ### END SOLUTION
+
+    @torch.no_grad()
+    def merge(self):
+        ### BEGIN SOLUTION
+        if not self.is_merged:
+            self.linear.weight += self.scale * (self.B @ self.A)
+            self.is_merged = True
+        ### END SOLUTION
+
+    @torch.no_grad()
+    def unmerge(self):
+        ### BEGIN SOLUTION
+        if self.is_merged:
+            self.linear.weight -= self.scale * (self.B @ self.A)
+            self.is_merged = False
+        ### END SOLUTION
+
+
+# %% name="layer_check" points=3
+check("x4.layer", LoRALinear)
+
+# %% [markdown] name="adapter_task"
+# ## Part 2 · The adapter (2 points)
+#
+# **Contract.**
+#
+# - `adapter_config(rank)` returns a `LoraConfig` of PEFT for a Llama: that rank on **every** linear layer of attention and MLP in each block, and on nothing else; alpha twice the rank; dropout 0.05; for causal language modelling (`task_type`).
+# - `trained_parameters(config, rank)` returns how many parameters such an adapter trains in the Llama of a `LlamaConfig`. Compute it from the configuration, without allocating weights. Mind `num_key_value_heads` (grouped-query attention: fewer heads for k and v) and
+#   `head_dim`, which need not be `hidden_size // num_attention_heads`. Linear layers have no bias here.
+
+
+# %% name="adapter" answer=true
+def adapter_config(rank):
+    ### BEGIN SOLUTION
+    layers = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+    return LoraConfig(r=rank, lora_alpha=2 * rank, lora_dropout=0.05, target_modules=layers, task_type="CAUSAL_LM")
+    ### END SOLUTION
+
+
+def trained_parameters(config, rank):
+    ### BEGIN SOLUTION
+    width, inner = config.hidden_size, config.intermediate_size
+    queries = config.num_attention_heads * config.head_dim
+    keys = config.num_key_value_heads * config.head_dim
+    q_and_o, k_and_v, mlp = 2 * (width + queries), 2 * (width + keys), 3 * (width + inner)
+    return config.num_hidden_layers * rank * (q_and_o + k_and_v + mlp)
+    ### END SOLUTION
+
+
+# %% name="adapter_check" points=2
+check("x4.adapter", adapter_config, trained_parameters)
+
+# %% [markdown] name="plan_task"
+# ## Part 3 · The plan (2 points)
+#
+# A colleague wants to fine-tune Llama-2-7B (`"llama-2-7b"`) on one RTX 4090 (24 GB) and asks for your recipe. It is fixed that weights are BF16 and not quantised, that LoRA of rank 16 sits on q, k, v and o, that the optimizer is AdamW, that one GPU does it with nothing offloaded, and that an update is made of **32 sequences**.
+#
+# Yours to choose: sequences in a micro-batch (`batch`), micro-batches in an update (`accumulate`), tokens in a sequence (`seq`: 512, 1024, 2048 or 4096), and `checkpointing`. The other fields of `Recipe` may stay as they are; `help(Recipe)` lists them all.
+#
+# **Contract.** `fine_tune_plan()` returns a `Recipe` with `batch` × `accumulate` = 32 that fits by the planner's word, `plan(recipe).fits["rtx-4090-24gb"]`, with as many tokens in a micro-batch (`batch` × `seq`) as any such recipe can have. Find it with the planner, in a cell of your own: `plan(recipe)` prints what you want to know in about ten seconds. The function itself need not search. (A plan that does not fit loses both points: on a GPU it would not run at all.)
+#
+# [[Lora]] read two numbers of tokens off straight lines: one that is sure, and one by a rule of thumb. Here `fits` decides: it plays the recipe's allocations through the allocator's rules, on a GPU of that size. And the choices above leave few numbers of tokens to try.
+
+
+# %% name="plan" answer=true
+def fine_tune_plan():
+    ### BEGIN SOLUTION
+    return Recipe(
+        "llama-2-7b",
+        batch=4,
+        seq=2048,
+        accumulate=8,
+        precision="bf16",
+        checkpointing="every",
+        lora_rank=16,
+        lora_targets=("q_proj", "k_proj", "v_proj", "o_proj"),
+    )
+    ### END SOLUTION
+
+
+# %% name="plan_check" points=2
+check("x4.plan", fine_tune_plan)
+
+# %% [markdown] name="finetune_task"
+# ## Part 4 · The fine-tune (3 points)
+#
+# **Contract.**
+#
+# - `fine_tune(base, batches)`: `base` is a small `LlamaForCausalLM` in evaluation mode that has read some English; `batches` is a list of token ids, each (16, 48), of Python source. Put an adapter of rank 8 on it, of the kind of part 2 (on all linear layers of the blocks and nothing else; you may call `adapter_config`, or use your own layer of part 1 in place of PEFT), train it with one AdamW, one update a batch, each batch once, whole and in the order given, in training mode, without any other forward pass, and
+#   return the adapted model in evaluation mode. Choose the learning rate well: the loss on other Python source must fall by at least seven tenths of what LoRA can make it fall.
+# - The base stays as it is to the last bit. The optimizer holds nothing that is not trained.
+# - `merged_model(model)` takes what `fine_tune` returned (it may be used up) and returns an ordinary `LlamaForCausalLM` with the adapter merged.
+#
+# Here is a base with its batches, and other Python source, to try it on before you ask the check. (The check has others in grading.)
+
+# %% name="material"
+base, batches, unseen = small_llama()
+
+
+@torch.no_grad()
+def unseen_loss(model):
+    return model(input_ids=unseen, labels=unseen).loss.item()
+
+
+print(f"{len(batches)} batches of shape {tuple(batches[0].shape)}; loss on unseen Python: {unseen_loss(base):.3f}")
+
+
+# %% name="finetune" answer=true
+def fine_tune(base, batches):
+    ### BEGIN SOLUTION
+    adapter = adapter_config(8)
+    model = get_peft_model(base, adapter).train()
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2)
+    for ids in batches:
+        model(input_ids=ids, labels=ids).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return model.eval()
+    ### END SOLUTION
+
+
+def merged_model(model):
+    ### BEGIN SOLUTION
+    return model.merge_and_unload()
+    ### END SOLUTION
+
+
+# %% name="tried"
+try:
+    torch.manual_seed(0)
+    print(f"after your fine-tune: {unseen_loss(fine_tune(copy.deepcopy(base), batches)):.3f}")
+except NotImplementedError:
+    print("This appears when part 4 is done.")
+
+# %% name="finetune_check" points=3
+check("x4.finetune", fine_tune, merged_model)
+
+# %% [markdown] name="seven_text"
+# ## Your plan at 7B
+#
+# On a GPU your plan is run as it stands, for two updates, on random weights of the 7B shape, and the peak is set beside the planner's. Elsewhere the planner's figure stands alone.
+
+# %% name="seven"
+try:
+    recipe = fine_tune_plan()
+    planned = plan(recipe)
+    print(f"planned: {planned.peak_allocated_bytes / GiB:.2f} GiB for {recipe.words}")
+except NotImplementedError:
+    planned = None
+    print("This appears when part 3 is done.")
+
+# %% name="measured"
+room = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else 0
+if planned and room > planned.reserved_bytes[1]:
+    seen = measure_recipe(recipe)
+    speed = recipe.batch * recipe.accumulate * recipe.seq / seen.seconds
+    print(
+        f"measured: {seen.peak_bytes / GiB:.2f} GiB allocated, {seen.reserved_bytes / GiB:.2f} reserved, {speed:,.0f} tokens/s"
+    )
+else:
+    print(f"This device has {room / GiB:.0f} GiB of GPU memory, so nothing is trained here: the plan stands alone.")
+
+# %% [markdown] name="hand_in"
+# ## Hand in
+#
+# Save this notebook under the name it has. Your instructor collects it as `YOUR_NAME/14_x4_lora.ipynb` and grades it with
+#
+# ```
+# python -m helpers grade SUBMISSIONS --out GRADES
+# ```
+#
+# Grading takes only your four answer cells, runs them with other random numbers, and asks the same ten questions. Changes
+# elsewhere in the notebook neither help nor hurt.

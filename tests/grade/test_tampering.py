@@ -1,0 +1,115 @@
+"""What tells a check that something under it is not what it should be: kernels, modes, data, kinds of tensors."""
+
+import subprocess
+import sys
+
+from helpers.course.kernel.dispatcher import Dispatcher, leave_modes
+from helpers.exercises.probing.fingerprint import OTHER_DATA, fingerprint
+from helpers.exercises.probing.plain import plain
+from helpers.exercises.x1 import AccuracyHolds
+from helpers.exercises.x4 import LearnsTheNewText
+
+import pytest
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+class Subclass(torch.Tensor):
+    pass
+
+
+@pytest.mark.parametrize(("key", "told"), [("CPU", True), ("AutogradCPU", True), ("Meta", False)])
+def test_another_kernel_is_told_where_it_decides_what_is_computed(key, told):
+    dispatcher = Dispatcher()
+    assert dispatcher.other_kernels() == []
+    library = torch.library.Library("aten", "IMPL")
+    try:
+        library.impl("special_zeta", lambda a, b: a, key, allow_override=True)
+        assert dispatcher.other_kernels() == (["the kernel of aten::special_zeta"] if told else [])
+    finally:
+        library._destroy()
+    assert dispatcher.other_kernels() == []
+
+
+WORK = """
+import threading, time
+from concurrent.futures import ThreadPoolExecutor
+
+import joblib
+from tqdm import tqdm
+
+
+def work(seconds=0.3):
+    while time.thread_time() < seconds:
+        pass
+
+
+class Bar(tqdm):
+    monitor_interval = 0.1
+"""
+PROBED = """
+import sys
+from helpers.course.kernel.elsewhere import Elsewhere
+from helpers.course.kernel.watch import Watch
+
+watch, names = Watch(), {}
+exec(compile(sys.argv[1], "<answer step>", "exec"), names)
+if "early" in sys.argv[2]:
+    exec(compile("early = ThreadPoolExecutor(1); early.submit(int).result()", "<answer step>", "exec"), names)
+elsewhere = Elsewhere(watch, sys.argv[3])
+exec(compile(sys.argv[2], "<answer step>", "exec"), names)
+print(elsewhere.worked())
+"""
+
+
+@pytest.mark.parametrize(
+    ("asked", "device", "told"),
+    [
+        ("t = threading.Thread(target=int); t.start(); t.join()", "cuda", True),
+        ("joblib.Parallel(2, backend='threading')(joblib.delayed(int)() for _ in range(2))", "cpu", True),
+        ("early.submit(work).result()", "cpu", True),
+        ("early.submit(work).result()", "cuda", False),  # there the backward pass is on another thread, too
+        ("early.submit(int).result()", "cpu", False),
+        ("[time.sleep(0.02) for _ in Bar(range(20))]", "cpu", False),
+        ("work()", "cpu", False),
+    ],
+)
+def test_work_on_other_threads_is_told(asked, device, told):
+    command = [sys.executable, "-c", PROBED, WORK, asked, device]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == f"{told}\n"
+
+
+@pytest.mark.parametrize("kind", [TorchFunctionMode, TorchDispatchMode])
+def test_modes_are_left_and_named(kind):
+    class StillHere(kind):
+        pass
+
+    StillHere().__enter__()
+    assert leave_modes() == ["operations by a mode (StillHere)"]
+    assert leave_modes() == []
+
+
+def test_a_fingerprint_changes_with_an_element_and_with_the_order():
+    data = torch.randn(5, 7)
+    other = data.clone()
+    other[2, 3] += 0.01
+    assert fingerprint(data, data.long()) == fingerprint(data.clone(), data.long())
+    assert fingerprint(data) != fingerprint(other)
+    assert fingerprint(data) != fingerprint(data.flip(0))
+
+
+def test_only_plain_tensors_are_believed():
+    for tensor in (torch.ones(2), nn.Parameter(torch.ones(2))):
+        assert plain(tensor) is tensor
+    with pytest.raises(TypeError, match="this is a Subclass"):
+        plain(torch.ones(2).as_subclass(Subclass))
+
+
+def test_other_data_are_told_before_anything_else():
+    expected = {"digits": [1, 2], "fp32": {"measured": 0.9}}
+    assert AccuracyHolds.judge(expected | {"digits": [1, 3]}, expected) == OTHER_DATA
+    expected = {"texts": [1, 2], "before": 2.7}
+    assert LearnsTheNewText.judge(expected | {"texts": [2, 2]}, expected) == OTHER_DATA
+    assert LearnsTheNewText.judge(expected | {"before": 5.5}, expected) == OTHER_DATA

@@ -1,0 +1,82 @@
+"""Graded exercises: the reference and two other right answers pass, each mutant fails the check meant for it."""
+
+import importlib
+import inspect
+
+from helpers.exercises.checking import NOT_ATTEMPTED_YET, find_part, judge, reference_evidence
+
+import pytest
+
+from ..mutants import assert_rejected, reference, run_answers, verdicts, x1, x2, x3, x4
+
+EXERCISES = {"x1": x1, "x2": x2, "x3": x3, "x4": x4}
+MUTANTS = [mutant for answers in EXERCISES.values() for mutant in answers.MUTANTS]
+
+
+def parts_of(exercise):
+    return importlib.import_module(f"helpers.exercises.{exercise}").PARTS
+
+
+def missed(exercise, names, seed):
+    found = [verdict for part in parts_of(exercise) for verdict in verdicts(part.name, names, seed)]
+    return [(verdict.check, verdict.diagnosis) for verdict in found if not verdict.passed]
+
+
+@pytest.mark.parametrize("exercise", EXERCISES)
+def test_ten_points_over_at_least_eight_checks(exercise):
+    checks = [check for part in parts_of(exercise) for check in part.checks]
+    assert sum(check.points for check in checks) == 10
+    assert len(checks) >= 8
+
+
+@pytest.mark.parametrize("seed", [0, 12345])
+@pytest.mark.parametrize("exercise", EXERCISES)
+def test_reference_earns_full_points(exercise, seed):
+    names = run_answers(inspect.getsource(reference(f"{exercise}.any")))
+    assert missed(exercise, names, seed) == []
+
+
+@pytest.mark.parametrize(
+    ("exercise", "name"), [(exercise, name) for exercise, answers in EXERCISES.items() for name in answers.RIGHT]
+)
+def test_differently_written_right_answers_earn_full_points(exercise, name):
+    assert missed(exercise, run_answers(EXERCISES[exercise].RIGHT[name]), seed=3) == []
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: f"{m.part}-{m.name}".replace(" ", "-"))
+def test_mutant_is_rejected_by_the_check_meant_for_it(mutant):
+    assert_rejected(mutant)
+
+
+@pytest.mark.parametrize("exercise", EXERCISES)
+def test_every_check_has_a_mutant(exercise):
+    answers = EXERCISES[exercise]
+    meant = {(m.part, m.rejected_by) for m in answers.MUTANTS}
+    assert meant == {(part.name, check.name()) for part in parts_of(exercise) for check in part.checks}
+    assert len(answers.MUTANTS) >= 12
+    assert len(answers.RIGHT) >= 2
+
+
+@pytest.mark.parametrize("exercise", EXERCISES)
+def test_untouched_answers_are_not_attempted(exercise):
+    def untouched(*args, **kwargs):
+        raise NotImplementedError
+
+    class DynamicLossScaler:
+        def __init__(self, **kwargs):
+            pass
+
+        get_scale = scale = unscale_ = step = update = untouched
+
+    for part in parts_of(exercise):
+        names = dict.fromkeys(part.answers, untouched) | {"DynamicLossScaler": DynamicLossScaler}
+        assert {v.diagnosis for v in verdicts(part.name, names)} == {NOT_ATTEMPTED_YET}
+        assert sum(v.points for v in verdicts(part.name, names)) == 0
+
+
+def test_malformed_evidence_costs_points_and_nothing_else():
+    part = find_part("x1.scaler")
+    expected = reference_evidence(part, 0)
+    for junk in ({}, {"scale_grows": None}, {"scale_grows": {"seen": 3}}, {"scale_grows": {"seen": {"scales": "x"}}}):
+        found = {v.check: v for v in judge(part, junk, expected)}
+        assert not found["scale_grows"].passed

@@ -1,0 +1,45 @@
+"""The Triton kernels of lab 09, as they stand in its source, where Triton is installed."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+
+from helpers.course.build.source import sources
+
+import pytest
+import torch
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton: make triton")
+
+HEAD = """
+import importlib.util
+import torch
+device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+"""
+TAIL = """
+for rows, width in ((1, 1), (3, 128), (7, 200), (64, 513)):
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        torch.manual_seed(rows)
+        x, residual = (torch.randn(rows, width, device=device).to(dtype) for _ in range(2))
+        weight = torch.rand(width, device=device).to(dtype)
+        exact_pair = add_norm(x.double(), residual.double(), weight.double())
+        for mine, exact in zip(triton_add_norm(x, residual, weight), exact_pair):
+            assert mine.dtype == dtype and mine.shape == x.shape
+            off = (mine.double() - exact).norm() / exact.norm()
+            assert off <= torch.finfo(dtype).eps, (rows, width, dtype, off)
+print("done")
+"""
+
+
+def test_the_kernels_of_the_lab_give_the_right_numbers(tmp_path):
+    (source,) = (source for source in sources() if source.exercise == "lab09")
+    cells = {cell.metadata.get("name"): cell.source for cell in source.cells()}
+    definition = cells["norm"][: cells["norm"].index("\n\n\n")]  # the function, without the guess
+    script = tmp_path / "kernels.py"  # a file: Triton reads the text of a kernel
+    script.write_text("\n".join([HEAD, definition, cells["triton_kernel"], TAIL]), encoding="utf-8")
+    environment = dict(os.environ)
+    if not torch.cuda.is_available():
+        environment["TRITON_INTERPRET"] = "1"  # read when Triton is imported
+    run = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=600)
+    assert (run.returncode, run.stdout) == (0, "done\n"), run.stderr

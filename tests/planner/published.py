@@ -1,0 +1,171 @@
+"""Measured figures that others have published, against the planner's predictions.
+
+Run `python -m tests.planner.published` to write the table into the README; `tests/test_planner.py` holds both to it.
+"""
+
+import statistics
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from helpers.planner import Plan, Recipe, plan_many
+
+README = Path(__file__).parents[2] / "README.md"
+BEGIN, END = "<!-- published: python -m tests.planner.published writes this -->", "<!-- /published -->"
+IBM = "https://github.com/foundation-model-stack/fms-acceleration/blob/main/scripts/benchmarks/refs/a100_80gb.csv"
+IBM_LIGER = IBM.replace("a100_80gb.csv", "a100_80gb_liger.csv")
+LITGPT = "https://github.com/Lightning-AI/litgpt/blob/main/config_hub/finetune/README.md"
+LITGPT_TABLES = "https://github.com/Lightning-AI/litgpt/blob/main/tutorials/resource-tables.md"
+TORCHTUNE = "https://github.com/pytorch/torchtune/blob/main/README.md"
+TUTORIAL = "https://docs.pytorch.org/tutorials/intermediate/optimizer_step_in_backward_tutorial.html"
+RASBT = "https://github.com/rasbt/pytorch-memory-optim/blob/main/logs.md"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One measurement: `said` bytes of `metric` ("allocated" or "reserved") for `recipe`, read at `source`.
+
+    `miss` says why the planner is known to be off, where it is.
+    """
+
+    recipe: Recipe
+    said: float
+    metric: str
+    where: str
+    source: str
+    miss: str = ""
+
+
+def _ibm(said: int, batch: int, **more: object) -> Figure:
+    recipe = Recipe("mistral-7b", batch=batch, seq=4096, checkpointing="every", **more)
+    return Figure(recipe, said, "allocated", "IBM fms-acceleration, torch 2.4.1, A100", IBM)
+
+
+def _litgpt(said: float, model: str, source: str, **more: object) -> Figure:
+    where = "litgpt, A10G" if source == LITGPT else "litgpt, torch 2.1, A100"
+    return Figure(Recipe(model, **more), said * 1e9, "allocated", where, source)
+
+
+def _rasbt(said: float, precision: str, batch: int, miss: str = "", **more: object) -> Figure:
+    # The scripts zero gradients after the forward pass, so that those of the last step live through it.
+    options = {"optimizer": "adam", "keep_grads": True, **more}
+    recipe = Recipe("vit-l-16", precision=precision, batch=batch, **options)
+    return Figure(recipe, said * 1e9, "reserved", "rasbt/pytorch-memory-optim, torch 2.1 dev", RASBT, miss)
+
+
+_QKVO = {"lora_rank": 16, "lora_targets": ("q_proj", "k_proj", "v_proj", "o_proj"), "lora_dropout": 0.1}
+_QV8 = {"lora_rank": 8, "lora_targets": ("q_proj", "v_proj"), "seq": 1304}
+_QV32 = {"lora_rank": 32, "lora_targets": ("q_proj", "v_proj")}
+_OLD_4BIT = "litgpt's own 4-bit layers on bitsandbytes 0.41; what they hold besides is not known"
+
+FIGURES = (
+    _ibm(72_434_853_376, 4),
+    _ibm(25_653_881_344, 4, **_QKVO),
+    _ibm(36_643_613_184, 8, **_QKVO),
+    _ibm(15_323_147_776, 4, quantize="nf4-dq", **_QKVO),
+    _ibm(26_312_879_616, 8, quantize="nf4-dq", **_QKVO),
+    _ibm(20_556_796_416, 4, quantize="nf4-dq", precision="bf16-amp", **_QKVO),
+    _ibm(36_801_860_096, 8, quantize="nf4-dq", precision="bf16-amp", **_QKVO),
+    Figure(
+        Recipe("llama-3.1-8b", batch=4, seq=4096, checkpointing="every"),
+        80_318_097_408,
+        "allocated",
+        "IBM fms-acceleration, fused kernels, A100",
+        IBM_LIGER,
+    ),
+    Figure(
+        Recipe("llama-3.2-3b", batch=2, seq=4096, optimizer_impl="fused"),
+        60.0 * 2**30,
+        "allocated",
+        "torchtune, packed sequences, A100",
+        TORCHTUNE,
+    ),
+    _litgpt(19.77, "llama-2-7b", LITGPT, batch=2, **_QV32),
+    _litgpt(19.73, "llama-3.1-8b", LITGPT, **_QV32),
+    _litgpt(20.66, "mistral-7b", LITGPT, batch=2, **_QV32),
+    _litgpt(14.10, "tinyllama-1.1b", LITGPT, batch=4, accumulate=8),
+    _litgpt(21.30, "llama-2-7b", LITGPT_TABLES, **_QV8),
+    _litgpt(29.07, "llama-2-7b", LITGPT_TABLES, batch=2, **_QV8),
+    _litgpt(38.12, "llama-2-13b", LITGPT_TABLES, **_QV8),
+    Figure(
+        Recipe("vit-l-16", precision="fp32", optimizer="adam"), 6e9, "allocated", "PyTorch tutorial: ~6 GB", TUTORIAL
+    ),
+    Figure(
+        Recipe(
+            "vit-l-16", precision="fp32", optimizer="adam", optimizer_impl="for-loop", step_in_backward=True
+        ),
+        4e9,
+        "allocated",
+        "PyTorch tutorial: ~4 GB",
+        TUTORIAL,
+    ),
+    Figure(
+        Recipe("llama-2-7b", quantize="nf4", **_QV8), 14.14e9, "allocated", "litgpt, torch 2.1, A100", LITGPT_TABLES,
+        miss=_OLD_4BIT,
+    ),
+    Figure(
+        Recipe("llama-2-13b", quantize="nf4-dq", **_QV8), 22.55e9, "allocated", "litgpt, torch 2.1, A100",
+        LITGPT_TABLES, miss=_OLD_4BIT,
+    ),
+    _rasbt(26.79, "fp32", 64),
+    _rasbt(18.21, "fp16-amp", 64),
+    _rasbt(13.82, "bf16", 64),
+    _rasbt(5.69, "bf16", 16),
+    _rasbt(3.91, "bf16", 4, accumulate=4, miss="Adam of torch 2.1 made two temporary copies where today's makes one"),
+    _rasbt(2.02, "bf16", 4, accumulate=4, optimizer="sgd"),
+)  # fmt: skip
+
+
+def error(figure: Figure, plan: Plan) -> float:
+    """Relative error of the prediction; for reserved memory, the distance to the interval."""
+    if figure.metric == "allocated":
+        return plan.peak_allocated_bytes / figure.said - 1
+    low, high = plan.reserved_bytes
+    return 0.0 if low <= figure.said <= high else (low if figure.said < low else high) / figure.said - 1
+
+
+def verdict(figure: Figure, plan: Plan) -> str:
+    """Say what the comparison is worth."""
+    if figure.metric == "allocated" and figure.said < plan.floor_bytes:
+        return "suspicious: below weights + gradients + optimizer state"
+    return f"missed: {figure.miss}" if figure.miss else ""
+
+
+def table(plans: list[Plan]) -> str:
+    """Write predictions beside published figures, in GB, as Markdown."""
+    lines = ["| recipe | metric | predicted | published | error | source |", "|---|---|---|---|---|---|"]
+    errors = []
+    for figure, plan in zip(FIGURES, plans, strict=True):
+        if figure.metric == "allocated":
+            predicted, off = f"{plan.peak_allocated_bytes / 1e9:.2f}", f"{error(figure, plan):+.1%}"
+            if not verdict(figure, plan):
+                errors.append(abs(error(figure, plan)))
+        else:
+            low, high = (n / 1e9 for n in plan.reserved_bytes)
+            predicted, off = (
+                f"{low:.2f} to {high:.2f}",
+                f"{error(figure, plan):+.1%}" if error(figure, plan) else "inside",
+            )
+        note = f"; {verdict(figure, plan)}" if verdict(figure, plan) else ""
+        words = figure.recipe.words + ("" if plan.recipe.model.startswith("vit") else f", {figure.recipe.seq} tokens")
+        source = f"[{figure.where}]({figure.source}){note}"
+        lines.append(f"| {words} | {figure.metric} | {predicted} | {figure.said / 1e9:.2f} | {off} | {source} |")
+    summary = f"Allocated: median error {statistics.median(errors):.1%}, largest {max(errors):.1%}. All figures in GB."
+    return "\n".join([*lines, "", summary])
+
+
+def predict() -> list[Plan]:
+    """Plan the recipe of every figure."""
+    return plan_many([figure.recipe for figure in FIGURES], progress=sys.stderr.isatty())
+
+
+def main() -> None:
+    """Write the table into the README."""
+    text = README.read_text(encoding="utf-8")
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    README.write_text(f"{before}{BEGIN}\n{table(predict())}\n{END}{after}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,282 @@
+"""The build: deterministic, answers removed, nbgrader's metadata, stale notebooks found."""
+
+import re
+import tomllib
+
+from helpers.course.build import notebooks as builder
+from helpers.course.build.front_page import card, readme
+from helpers.course.build.notebooks import (
+    BuildError,
+    clear_solution,
+    make_notebook,
+    problems,
+    solution_problem,
+    write,
+)
+from helpers.course.build.source import Source, sources
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_output
+
+SOURCES = sources()
+IDS = [source.name for source in SOURCES]
+
+EXAMPLE = """# %% [markdown] name="title"
+# # 42 · Example
+#
+# A claim.
+
+# %% name="setup" setup=true
+import math
+
+scale = 2
+
+# %% name="guess"
+my_guess = None
+### BEGIN GUESS
+my_guess = 3
+### END GUESS
+
+
+# %% name="double" answer=true reveal=true
+def double(x):
+    ### BEGIN SOLUTION
+    return scale * x
+    ### END SOLUTION
+
+
+# %% name="double_check" points=2
+check("x9.double", double)
+
+# %%
+print(math.pi)
+"""
+
+
+@pytest.fixture
+def source(tmp_path):
+    path = tmp_path / "42_example.py"
+    path.write_text(EXAMPLE, encoding="utf-8")
+    return Source(path)
+
+
+def cells(source, solved):
+    return {cell.id: cell for cell in make_notebook(source, solved).cells}
+
+
+def test_notebooks_in_the_repository_match_their_sources():
+    assert problems([]) == []
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=IDS)
+def test_building_twice_gives_the_same_bytes(source):
+    assert write(make_notebook(source, solved=False)) == write(make_notebook(source, solved=False))
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=IDS)
+def test_learners_see_no_solution_and_no_output(source):
+    text = (builder.ROOT / "labs" / f"{source.name}.ipynb").read_text(encoding="utf-8")
+    assert "### BEGIN" not in text
+    for cell in nbformat.reads(text, as_version=4).cells:
+        if cell.cell_type == "code":
+            assert cell.outputs == []
+            assert cell.execution_count is None
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=IDS)
+def test_the_stub_is_contained_in_the_solution(source):
+    learner, solved = cells(source, False), cells(source, True)
+    for name, cell in learner.items():
+        if cell.metadata.get("nbgrader", {}).get("solution"):
+            rest = iter(solved[name].source.splitlines())
+            given = [line for line in cell.source.splitlines() if line.strip() not in builder.PLACEHOLDER.splitlines()]
+            assert all(line in rest for line in given), (
+                f"{name}: the stub has lines that the solution has not, in order"
+            )
+            assert "raise NotImplementedError" in cell.source
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=IDS)
+def test_notebooks_are_valid_and_have_a_kernel(source):
+    for solved in (False, True):
+        notebook = make_notebook(source, solved)
+        nbformat.validate(notebook)
+        assert notebook.metadata.kernelspec.name == "python3"
+        assert all(re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", cell.id) for cell in notebook.cells)
+
+
+def test_nbgrader_metadata_is_schema_three_and_complete(source):
+    made = cells(source, solved=False)
+    answer, check = made["double"].metadata.nbgrader, made["double_check"].metadata.nbgrader
+    assert answer == {
+        "grade": False, "grade_id": "double", "locked": False, "schema_version": 3, "solution": True, "task": False
+    }  # fmt: skip
+    assert check == {
+        "grade": True, "grade_id": "double_check", "locked": True, "points": 2, "schema_version": 3,
+        "solution": False, "task": False,
+    }  # fmt: skip
+    assert "nbgrader" not in made["setup"].metadata
+
+
+def test_answers_are_stubbed_and_guesses_emptied(source):
+    made = cells(source, solved=False)
+    assert made["double"].source == "def double(x):\n    # YOUR CODE HERE\n    raise NotImplementedError()"
+    assert made["guess"].source == "my_guess = None"
+
+
+def test_solution_of_a_practice_task_hides_behind_details(source):
+    text = cells(source, solved=False)["double_solution"].source
+    assert text.startswith("<details>")
+    assert "return scale * x" in text
+    assert "SOLUTION" not in text
+    assert "double_solution" not in cells(source, solved=True)
+
+
+def test_reference_module_runs_and_holds_the_answers(source):
+    names = {}
+    exec(source.reference(), names)
+    assert names["double"](4) == 8
+    assert "check(" not in source.reference()
+
+
+def test_badge_points_to_the_learners_notebook(source):
+    badge = cells(source, solved=True)["title"].source.splitlines()[2]
+    assert badge.startswith("[![Open In Colab]")
+    assert "/blob/main/labs/42_example.ipynb" in badge
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        ('name="guess"', 'name="setup"', "two cells are called 'setup'"),
+        (
+            "    ### BEGIN SOLUTION\n    return scale * x\n    ### END SOLUTION",
+            "    return scale * x",
+            "marks no solution",
+        ),
+        ('name="double_check" points=2', "points=2", "has no name"),
+        (" answer=true reveal=true", "", "that is no answer marks a solution"),
+        ("# %%\nprint", "# %% [raw]\n# print", "raw cell"),
+        ("    ### END SOLUTION", "### END SOLUTION\nscale = 2", "'double': its stub would raise before it defines"),
+    ],
+)
+def test_malformed_sources_are_named(tmp_path, old, new, complaint):
+    assert EXAMPLE.count(old) == 1
+    path = tmp_path / "42_example.py"
+    path.write_text(EXAMPLE.replace(old, new), encoding="utf-8")
+    with pytest.raises(BuildError, match=complaint):
+        make_notebook(Source(path), solved=True)
+
+
+def test_nested_and_repeated_regions_are_cleared():
+    source = "class A:\n    def f(self):\n        ### BEGIN SOLUTION\n        return 1\n        ### END SOLUTION\n\n"
+    source += "    def g(self):\n        ### BEGIN SOLUTION\n        return 2\n        ### END SOLUTION"
+    cell = new_code_cell(source, metadata={"answer": True})
+    cleared = clear_solution(cell)
+    assert cleared.count("raise NotImplementedError") == 2
+    assert "return" not in cleared
+    compile(cleared, "cell", "exec")
+
+
+def executed(source):
+    notebook = make_notebook(source, solved=True)
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.execution_count = 1
+    return notebook
+
+
+def test_stale_solutions_are_found(source):
+    path = source.path.with_suffix(".ipynb")
+    assert solution_problem(source) == "is missing"
+    notebook = executed(source)
+    path.write_text(write(notebook), encoding="utf-8")
+    assert solution_problem(source) is None
+    source.path.write_text(EXAMPLE.replace("my_guess = 3", "my_guess = 4"), encoding="utf-8")
+    assert solution_problem(source) == "is older than its source"
+
+
+@pytest.mark.parametrize(
+    ("spoil", "complaint"),
+    [
+        (lambda cell: cell.update(execution_count=None), "has cells that were not run"),
+        (lambda cell: cell.outputs.append(new_output("error")), "shows an error or a warning"),
+        (
+            lambda cell: cell.outputs.append(new_output("stream", name="stderr")),
+            "shows an error or a warning",
+        ),
+        (lambda cell: cell.outputs.append(new_output("stream", text="x" * 2**20)), "is larger than"),
+    ],
+)
+def test_bad_solutions_are_found(source, spoil, complaint):
+    notebook = executed(source)
+    spoil(notebook.cells[-1])
+    source.path.with_suffix(".ipynb").write_text(write(notebook), encoding="utf-8")
+    assert solution_problem(source).startswith(complaint)
+
+
+def test_a_solution_that_fails_its_own_check_is_found(source):
+    notebook = executed(source)
+    (checking,) = (cell for cell in notebook.cells if cell.id == "double_check")
+    checking.outputs.append(new_output("stream", text="x9.double: 0 of 1 checks passed\n  ✗ doubles"))
+    source.path.with_suffix(".ipynb").write_text(write(notebook), encoding="utf-8")
+    assert solution_problem(source) == "fails a check of its own"
+
+
+def test_stale_learner_notebooks_and_strays_are_found(source, tmp_path, monkeypatch):
+    (tmp_path / "solutions").mkdir()
+    (tmp_path / "labs").mkdir()
+    path = tmp_path / "solutions" / source.path.name
+    path.write_text(EXAMPLE, encoding="utf-8")
+    (tmp_path / "labs" / "77_stray.ipynb").write_text("{}", encoding="utf-8")
+    (tmp_path / "pyproject.toml").write_text(
+        (builder.ROOT / "pyproject.toml").read_text(encoding="utf-8"), encoding="utf-8"
+    )
+    monkeypatch.setattr(builder, "ROOT", tmp_path)
+    monkeypatch.setattr(builder, "REFERENCE", tmp_path / "reference")
+    monkeypatch.setattr(builder, "sources", lambda: [Source(path)])
+    monkeypatch.setattr(builder, "readme", lambda: "another table")
+    assert problems([]) == [
+        "labs/42_example.ipynb does not match its source",
+        "reference/lab42.py does not match its source",
+        "solutions/42_example.ipynb is missing",
+        "README.md's tables do not match the labs and the receipts",
+        "labs/77_stray.ipynb has no source",
+    ]
+
+
+def test_readme_lists_every_lab_with_time_and_needs():
+    text = readme()
+    for source in SOURCES:
+        (line,) = [line for line in text.splitlines() if line.startswith("| [") and f"labs/{source.name}.ipynb" in line]
+        assert card(source)["Time"] in line
+        assert card(source)["Needs"] in line
+
+
+def test_one_address_of_the_repository():
+    project = tomllib.loads((builder.ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    address = project["urls"]["Repository"]
+    for source in SOURCES:
+        notebook = write(make_notebook(source, solved=False))
+        assert f"git+{address}" in notebook
+        assert f"/github/{address.removeprefix('https://github.com/')}/blob/main/labs/{source.name}.ipynb" in notebook
+    assert set(re.findall(r"training-at-scale/[\w-]+", readme())) <= {address.removeprefix("https://github.com/")}
+
+
+@pytest.mark.slow
+def test_a_cell_that_fails_is_told_in_a_line(source):
+    notebook = make_notebook(source, solved=True)
+    notebook.cells = [new_code_cell("1 / 0")]
+    with pytest.raises(BuildError, match="a cell failed with ZeroDivisionError: division by zero"):
+        builder.execute(notebook, source.path.parent)
+
+
+@pytest.mark.slow
+def test_executed_outputs_are_joined_and_cleaned(source):
+    notebook = make_notebook(source, solved=True)
+    code = "print(object(), flush=True)\nprint('two')\nobject()"
+    notebook.cells = [new_code_cell(code)]
+    stream, result = builder.execute(notebook, source.path.parent).cells[0].outputs
+    assert stream.text == "<object object at 0x0>\ntwo\n"
+    assert result.data["text/plain"] == "<object at 0x0>"

@@ -1,0 +1,126 @@
+"""The command line: one clear line and exit code 2 for bad input, never a traceback."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from helpers.__main__ import main
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(*args):
+    return subprocess.run([sys.executable, "-m", "helpers", *map(str, args)], capture_output=True, text=True, cwd=ROOT)
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        ([], "required"),
+        (["graed"], "invalid choice"),
+        (["grade", "nowhere"], "--out"),
+        (["grade", "nowhere", "--out", "x", "--jobs", "many"], "invalid int value"),
+    ],
+)
+def test_wrong_words_are_refused(args, words, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(args)
+    assert stop.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert words in line
+
+
+def test_bad_input_is_one_line(tmp_path, capsys):
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    file = tmp_path / "file"
+    file.touch()
+    student = tmp_path / "class" / "ada"
+    student.mkdir(parents=True)
+    cases = [
+        (["build", "99_nothing"], "No source is called '99_nothing'"),
+        (["build", "--check", "99_nothing"], "No source is called"),
+        (["grade", str(tmp_path / "nowhere"), "--out", str(tmp_path / "o")], "is not a folder"),
+        (["grade", str(file), "--out", str(tmp_path / "o")], "is not a folder"),
+        (["grade", str(empty), "--out", str(tmp_path / "o")], "holds no folders"),
+        (["grade", str(student.parent), "--out", str(file)], "cannot be written"),
+        (["grade", str(student.parent), "--out", str(tmp_path / "o"), "--jobs", "0"], "--jobs must be"),
+        (["grade", str(student.parent), "--out", str(tmp_path / "o"), "--timeout", "-1"], "--timeout"),
+    ]
+    for args, words in cases:
+        assert main(args) == 2, args
+        err = capsys.readouterr().err.strip()
+        assert words in err
+        assert len(err.splitlines()) == 1
+
+
+def test_files_that_cannot_be_written_are_named(monkeypatch, capsys):
+    from helpers import doctor
+
+    def full():
+        raise OSError(28, "No space left on device", "grades/gradebook.csv")
+
+    monkeypatch.setattr(doctor, "examine", full)
+    assert main(["doctor"]) == 2
+    assert capsys.readouterr().err == "grades/gradebook.csv: No space left on device\n"
+
+
+def test_a_missing_package_is_named(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "helpers.course.grade", None)  # makes its import fail
+    assert main(["grade", ".", "--out", "x"]) == 2
+    assert "python -m pip install" in capsys.readouterr().err
+
+
+def test_without_a_checkout_build_and_grade_say_so(tmp_path, monkeypatch, capsys):
+    from helpers.course import grade
+    from helpers.course.build.notebooks import notebooks as build
+
+    monkeypatch.setattr(build, "sources", list)
+    monkeypatch.setattr(grade, "sources", list)
+    for args in (["build"], ["build", "--check"], ["grade", str(tmp_path), "--out", str(tmp_path / "o")]):
+        assert main(args) == 2
+        assert "in a checkout of the course" in capsys.readouterr().err
+
+
+def test_doctor_tells_what_this_machine_is():
+    out = run("doctor")
+    assert out.returncode == 0, out.stdout
+    for words in ("device", "its memory", "computes in", "FP32", "torch", "Everything the labs need is here."):
+        assert words in out.stdout
+    assert out.stderr == ""
+
+
+def test_doctor_says_what_is_missing_and_how_to_get_it(monkeypatch, capsys):
+    from helpers import doctor
+
+    monkeypatch.setitem(doctor.PACKAGES, "no-such-package", "nothing")
+    assert doctor.examine() == 1
+    out = " ".join(capsys.readouterr().out.split())
+    assert "python -m pip install no-such-package" in out
+
+
+def test_build_check_passes_on_this_tree():
+    out = run("build", "--check")
+    assert (out.returncode, out.stdout.strip()) == (0, "All notebooks match their sources.")
+
+
+# nbval runs every cell of every solution anyway; some of the sources show that they need no Jupyter.
+SCRIPTS = sorted((ROOT / "solutions").glob("*.py"))
+if not os.environ.get("WHOLE_LABS"):
+    SCRIPTS = SCRIPTS[1::5]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("source", SCRIPTS, ids=lambda p: p.stem)
+def test_sources_run_as_plain_scripts_without_jupyter(source, tmp_path):
+    """As on a GPU machine that has neither Jupyter nor ipywidgets."""
+    for name in ("IPython", "ipywidgets", "jupytext", "nbformat"):
+        (tmp_path / f"{name}.py").write_text(f"raise ModuleNotFoundError('no {name} here', name='{name}')\n")
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    out = subprocess.run([sys.executable, source], capture_output=True, text=True, env=env, cwd=tmp_path)
+    assert out.returncode == 0, out.stderr[-2000:]
+    assert out.stderr == ""
+    assert "checks passed" in out.stdout
