@@ -1,0 +1,68 @@
+"""The tables of README.md and docs/, made from the cards at the head of the labs, the receipts and the sources.
+
+A table stands between two HTML comments, the first of which says who writes it. Everything outside of them is written
+by hand.
+"""
+
+import re
+from pathlib import Path
+
+from ...claims.receipt import receipts
+from ...core.files import PACKAGE, ROOT
+from ..receipts import claims_table
+from .rooms import room_picture, room_table
+from .source import Source, sources
+
+README = ROOT / "README.md"
+DOCS = ROOT / "docs"
+_PLACE = r"(<!-- {}: [^>]*-->\n).*?(<!-- end of {} -->)"
+
+
+def card(source: Source) -> dict[str, str]:
+    """Return the rows of the card in the title cell, with the lab's title under "title"."""
+    text = source.cells()[0].source
+    rows = re.findall(r"^\| ([^|]+?) \| (.+?) \|$", text, flags=re.MULTILINE)
+    title = text.partition("\n")[0].removeprefix("# ")
+    return {"title": title if source.graded else f"{source.number} · {title}", **dict(rows)}
+
+
+def pages() -> dict[Path, str]:
+    """Return README.md and the pages of docs/ that hold such tables, up to date."""
+    return {
+        README: _filled(README, labs=_short_list(), attacks=_attacks()),
+        DOCS / "labs.md": _filled(DOCS / "labs.md", labs=_long_list()),
+        DOCS / "claims.md": _filled(DOCS / "claims.md", claims=claims_table(receipts())),
+        DOCS / "architecture.md": _filled(
+            DOCS / "architecture.md", picture=room_picture(PACKAGE), rooms=room_table(PACKAGE)
+        ),
+    }
+
+
+def _filled(path: Path, **tables: str) -> str:
+    text = path.read_text(encoding="utf-8")
+    for name, table in tables.items():
+        place = re.compile(_PLACE.format(name, name), re.DOTALL)
+        text = place.sub(lambda match, table=table: f"{match[1]}{table}\n{match[2]}", text)
+    return text
+
+
+def _short_list() -> str:
+    lines = ["| Lab | Time |", "|---|---|"]
+    for source in sources():
+        row = card(source)
+        lines.append(f"| [{row['title']}](labs/{source.name}.ipynb) | {row['Time']} |")
+    return "\n".join(lines)
+
+
+def _long_list() -> str:
+    lines = ["| Lab | Time | Needs | After it you can |", "|---|---|---|---|"]
+    for source in sources():
+        row = card(source)
+        links = f"[{row['title']}](../labs/{source.name}.ipynb) ([solved](../solutions/{source.name}.ipynb))"
+        lines.append(f"| {links} | {row['Time']} | {row['Needs']} | {row['After this you can']} |")
+    return "\n".join(lines)
+
+
+def _attacks() -> str:
+    count = len(list((ROOT / "tests" / "attacks" / "hand_ins").glob("*.py")))
+    return f"{count} hostile hand-ins are part of the tests; each must get what it earns and cost nobody else a point."

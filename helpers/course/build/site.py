@@ -1,0 +1,101 @@
+"""Render the solved labs to static pages with an index and a search, for reading without a kernel.
+
+Everything a page needs is in it: no server, no network, so a folder of files can be opened from a disk or a phone.
+"""
+
+import html
+import re
+from pathlib import Path
+
+import nbformat
+from jinja2 import Environment, FileSystemLoader, select_autoescape
+from markupsafe import Markup, escape
+from nbconvert import HTMLExporter
+from nbformat import NotebookNode
+from pygments.formatters import HtmlFormatter
+from traitlets.config import Config
+
+from ...claims.receipt import receipts
+from ..receipts import cells, claim_results
+from .front_page import card
+from .source import sources
+
+# Without a kernel a control moves nothing, so a picture with controls is shown as the plain picture beside it.
+_SHOWN = ["text/html", "image/png", "text/markdown", "text/plain"]
+_PROSE = re.compile(r'<div class="text_cell_render[^>]*>(.*?)(?=<div class="cell |\Z)', flags=re.DOTALL)
+
+
+def make_site(out: Path) -> Path:
+    """Write the index, a page a lab and the page of claims into the folder `out`; return the index.
+
+    Raises:
+        FileNotFoundError: a lab has no built notebook.
+    """
+    environment = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=select_autoescape())
+    environment.globals["style"] = HtmlFormatter(style="default").get_style_defs(".highlight")
+    out.mkdir(parents=True, exist_ok=True)
+    labs = sources()
+    pages, sections = [], []
+    for source in labs:
+        notebook = _for_reading(nbformat.read(source.path.with_suffix(".ipynb"), as_version=4))
+        title = notebook.cells[0].source.partition("\n")[0].lstrip("# ")
+        pages.append({**card(source), "name": source.name, "title": title, "body": _body(notebook)})
+        sections += _sections(source.name, title, pages[-1]["body"])
+    for before, page, after in zip([None, *pages], pages, [*pages[1:], None], strict=False):
+        text = environment.get_template("site_page.html").render(page=page, before=before, after=after)
+        (out / f"{page['name']}.html").write_text(text, encoding="utf-8")
+    _write_claims(environment, out / "claims.html")
+    index = out / "index.html"
+    index.write_text(
+        environment.get_template("site_index.html").render(pages=pages, sections=sections), encoding="utf-8"
+    )
+    return index
+
+
+def _write_claims(environment: Environment, path: Path) -> None:
+    """Write the page of claims: a row a measurement, with a filter."""
+    environment.filters["links"] = _links
+    claims = list(claim_results(receipts()))
+    verdicts = sorted({row.verdict for claim in claims for row in claim.measurements})
+    text = environment.get_template("site_claims.html").render(claims=claims, verdicts=verdicts, cells=cells)
+    path.write_text(text, encoding="utf-8")
+
+
+def _links(markdown: str) -> Markup:
+    """Turn the links of a line of Markdown into HTML."""
+    return Markup(re.sub(r"\[([^]]+)\]\((\S+?)\)", r'<a href="\2">\1</a>', str(escape(markdown))))
+
+
+def _for_reading(notebook: NotebookNode) -> NotebookNode:
+    """Leave out what is for running only, and give every picture its words."""
+    notebook.cells = [cell for cell in notebook.cells if cell.id != "install"]
+    badge = re.compile(r"^\[!\[Open In Colab\].*\n\n?", flags=re.MULTILINE)
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            cell.source = re.sub(r"\]\(([\w/.]+)\.ipynb", r"](\1.html", badge.sub("", cell.source))
+        for output in cell.get("outputs", []):
+            if "image/png" in output.get("data", {}):
+                output.metadata["image/png"] = {"alt": str(output.data.get("text/plain", ""))}
+    return notebook
+
+
+def _body(notebook: NotebookNode) -> str:
+    config = Config({"NbConvertBase": {"display_data_priority": _SHOWN}})
+    exporter = HTMLExporter(config, template_name="basic", exclude_output_prompt=True, exclude_input_prompt=True)
+    return exporter.from_notebook_node(notebook)[0]
+
+
+def _sections(name: str, title: str, body: str) -> list[dict[str, str]]:
+    """Return what the search looks through: each heading with the prose under it, and where it is."""
+    found = [{"lab": title, "heading": title, "to": f"{name}.html", "text": ""}]
+    for piece in _PROSE.findall(body):
+        text, *rest = re.split(r'<h[2-4] id="([^"]+)">(.*?)</h[2-4]>', piece, flags=re.DOTALL)
+        found[-1]["text"] += _plain(text)
+        for anchor, heading, text in zip(rest[::3], rest[1::3], rest[2::3], strict=True):
+            heading = _plain(heading.partition('<a class="anchor-link"')[0])
+            found.append({"lab": title, "heading": heading, "to": f"{name}.html#{anchor}", "text": _plain(text)})
+    return found
+
+
+def _plain(text: str) -> str:
+    return html.unescape(re.sub(r"<[^>]+>|\s+", " ", text)).strip() + " "

@@ -1,0 +1,116 @@
+"""README and docs: short, linked to what exists, their tables up to date."""
+
+import ast
+import re
+from pathlib import Path
+
+from helpers.core.files import PACKAGE, ROOT
+from helpers.course.build.front_page import README, pages
+from helpers.course.build.rooms import imported_rooms, room_picture, room_table
+from helpers.course.build.source import sources
+
+import pytest
+import yaml
+
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "solutions" / "README.md"])
+
+
+def test_the_front_page_fits_on_a_screen_or_two():
+    text = README.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 120
+    assert len(text.encode()) <= 9_000
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_links_lead_to_files_and_headings_that_exist(page):
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    lost = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        if link.startswith(("http://", "https://")):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            lost.append(link)
+    assert not lost
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that GitHub gives to the headings of a page."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_tables_are_what_the_build_writes():
+    stale = [page.name for page, text in pages().items() if page.read_text(encoding="utf-8") != text]
+    assert not stale, "run: python -m helpers build"
+
+
+def test_every_place_for_a_table_is_filled():
+    for page in PAGES:
+        assert not re.search(r"<!-- (\w+): [^>]*-->\n<!-- ", page.read_text(encoding="utf-8")), page.name
+
+
+def test_every_lab_is_on_the_front_page():
+    text = README.read_text(encoding="utf-8")
+    assert [f"labs/{source.name}.ipynb" for source in sources()] == re.findall(r"\]\((labs/[^)]+)\)", text)
+
+
+def test_the_front_page_shows_no_figure_of_a_claim():
+    """A measured claim is what a lab asks its reader to predict."""
+    assert not re.search(r"^\| C\d+ ", README.read_text(encoding="utf-8"), flags=re.MULTILINE)
+
+
+# -- the picture of the rooms
+
+
+def test_an_arrow_is_an_import_and_what_follows_is_left_out(tmp_path):
+    package = tmp_path / "house"
+    for path, text in {
+        "__init__.py": "",
+        "attic/__init__.py": '"""Trunks. No people."""',
+        "attic/trunk.py": "from ..cellar.wine import bottle\nfrom ..stairs import step\nfrom .dust import dust\n",
+        "stairs/__init__.py": "",
+        "stairs/deep/__init__.py": "",
+        "stairs/deep/foot.py": "def f():\n    from ...cellar import wine\n",
+        "cellar/__init__.py": "",
+    }.items():
+        (package / path).parent.mkdir(parents=True, exist_ok=True)
+        (package / path).write_text(text)
+    assert imported_rooms(package) == {"attic": {"cellar", "stairs"}, "cellar": set(), "stairs": {"cellar"}}
+    assert re.findall(r"(\w+) --> (\w+)", room_picture(package)) == [("attic", "stairs"), ("stairs", "cellar")]
+    assert "| `house/attic` | Trunks. No people. |" in room_table(package)
+
+
+def test_each_room_is_described():
+    rows = dict(re.findall(r"^\| `([\w/]+)` \| (.*) \|$", room_table(PACKAGE), flags=re.MULTILINE))
+    packages = {path.parent.relative_to(ROOT).as_posix() for path in PACKAGE.rglob("__init__.py")}
+    assert set(rows) == packages - {PACKAGE.name}
+    assert all(rows.values())
+
+
+# -- the small print
+
+
+def test_version_is_the_same_everywhere():
+    version = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)[1]
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["version"] == version
+    assert f"\n## {version}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def test_the_licence_names_both_licences():
+    text = (ROOT / "LICENSE").read_text(encoding="utf-8")
+    assert "MIT License" in text
+    assert "creativecommons.org/licenses/by/4.0" in text
+
+
+def test_documentation_of_helpers_names_no_lab_by_number():
+    """Numbers stand in file names only, so that a lab can come between two others."""
+    found = []
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            text = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+            if re.search(r"\b[Ll]abs? \d\d\b", text):
+                found.append(f"{path.relative_to(ROOT)}: {text[:60]!r}")
+    assert not found
