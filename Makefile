@@ -41,7 +41,7 @@ test: lint
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 	$(NBVAL)
 
-# Every solved notebook; `make test` runs the graded exercises and every third lab.
+# Every solved notebook; `make test` runs the graded exercises and one in three labs, others each day.
 notebooks: $(READY)
 	WHOLE_LABS=1 $(NBVAL)
 
@@ -54,17 +54,17 @@ install-deepspeed: $(READY)
 	DS_BUILD_OPS=0 $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[deepspeed]'
 
 deepspeed: install-deepspeed
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest tests/test_deepspeed.py
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest tests/ranks/test_deepspeed.py
 
-# Triton is an optional extra of lab 09 (286 MB). Without a GPU its interpreter runs the kernels.
+# Triton is an optional extra of lab 10 (286 MB). Without a GPU its interpreter runs the kernels.
 install-triton: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[triton]'
 
 triton: install-triton
-	$(BIN)/python -m pytest tests/test_triton.py
+	$(BIN)/python -m pytest tests/labs/test_triton.py
 
-# What `make test` samples runs whole here: every solved notebook, every cell of every untouched lab, every source as a
-# plain script, every attack.
+# All of what `make test` samples by the date: every solved notebook, every cell of every untouched lab, every source as
+# a plain script, every attack, every lab in the browser. SAMPLE_SEED=N repeats the sample of another run.
 test-all: lint
 	WHOLE_LABS=1 $(MAKE) test
 
@@ -72,11 +72,11 @@ test-all: lint
 nbgrader: $(READY)
 	test -x .venv/nbgrader/bin/nbgrader || { $(PYTHON) -m venv .venv/nbgrader && .venv/nbgrader/bin/pip install --quiet \
 	  --disable-pip-version-check nbgrader; }
-	NBGRADER_PYTHON="$(CURDIR)/.venv/nbgrader/bin/python" $(BIN)/python -m pytest tests/test_nbgrader.py
+	NBGRADER_PYTHON="$(CURDIR)/.venv/nbgrader/bin/python" $(BIN)/python -m pytest tests/grade/test_nbgrader.py
 
-# Every hostile hand-in; `make test` samples them.
+# Every hostile hand-in; `make test` runs one in six, others each day.
 attacks: $(READY)
-	WHOLE_LABS=1 $(BIN)/python -m pytest tests/test_attacks.py
+	WHOLE_LABS=1 $(BIN)/python -m pytest tests/grade/test_attacks.py
 
 # Every lab and measurement on this machine, into receipts/DEVICE.json. What has not changed is not run again.
 receipts: $(READY)

@@ -5,27 +5,27 @@ import os
 import warnings
 
 # The memory meter reads the profiler's log. The profiler announces itself on stderr, and the CPU allocator
-# warns when memory older than the log is freed; the meter knows both, and learners need see neither.
+# warns when memory older than the log is freed; the meter knows about both, and learners need not see either.
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-# Ask the driver whether there is a GPU: asking CUDA itself would spoil the processes that are forked from this one.
+# Ask the driver whether there is a GPU: initialising CUDA here would break the processes forked from this one.
 os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 
 import torch
 
-if not torch.cuda.is_available():  # Triton looks when it is imported: here its interpreter runs kernels (lab 09)
+if not torch.cuda.is_available():  # read when Triton is imported: its interpreter then runs kernels on the CPU
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 from .claims.claims import Claims
 from .claims.lab_report import lab_report
-from .claims.predict import Prediction
-from .claims.status import status
+from .claims.prediction import Prediction
 from .core.colours import COLOURS
 from .core.compiler import why_no_compiler, written_kernels
 from .core.data import digits, english, python_source
 from .core.device import device_name, pick_device, rank_device, supports
 from .core.models import SmallCNN, SmallGPT, ViT
 from .core.notebook import show
+from .core.parallel_map import parallel_map
 from .core.table import text_table
 from .core.units import GiB, KiB, MiB, human_bytes
 from .exercises import check
@@ -33,15 +33,17 @@ from .formats.float_format import FORMATS
 from .formats.linear_log import LinearLog
 from .formats.microscaling import E2M1, floor_power_of_two, quantize_blockwise, to_e2m1
 from .formats.range_ruler import range_ruler
-from .loading.carried import Carried, script_as_notebook
 from .loading.digit_files import DigitFiles, decode, rotate
 from .loading.loader_timeline import LoaderTimeline
-from .meter.count import TENANTS
+from .loading.pickled_by_value import PickledByValue
+from .loading.script_as_notebook import script_as_notebook
 from .meter.figures import tenant_bars
 from .meter.optimizer_state import state_bytes
+from .meter.profile import MemoryProfile
 from .meter.recorder import MemoryMeter
 from .meter.saved_tensors import saved_tensor_bytes
 from .meter.tables import peak_table, stage_table, tenant_table
+from .meter.tenants import TENANTS
 from .meter.timing import benchmark, compare
 from .meter.traffic import traffic
 from .planner import CachingAllocator, OutOfMemory, Recipe, count_parameters, find_gpu, plan, plan_many
@@ -50,10 +52,10 @@ from .planner.deep import plan_deep
 from .planner.measure import measure_recipe
 from .planner.planned import planned
 from .planner.script import training_script
-from .ranks.collectives import Collective, Collectives
+from .ranks.collectives import Collectives
 from .ranks.deepspeed_config import deepspeed_config
-from .ranks.parallel_map import parallel_map
-from .ranks.run import RankError, RankRun, run_ranks
+from .ranks.failure import RankError
+from .ranks.run import run_ranks
 from .widgets.bit_explorer import explain_bits, explore_bits
 from .widgets.explore import explore
 from .widgets.loss_scale import explore_loss_scale
@@ -62,8 +64,8 @@ from .widgets.timelines import explore_timelines
 
 # transformers has renamed gradient checkpointing; PEFT, and labs that run with older versions, use the old name.
 warnings.filterwarnings("ignore", message="`(is_)?gradient_checkpointing", category=FutureWarning)
-# Libraries that transformers imports where it finds them report kernels that this machine cannot load; the compiler
-# reports graph breaks and recompilations, which lab 09 counts and shows.
+# Optional libraries of transformers report kernels that this machine cannot load; the compiler reports graph breaks and
+# recompilations, which the lab on compilation counts and shows.
 for _name in ("torchao", "torch.utils._pytree", "bitsandbytes", "torch._dynamo", "torch.fx.experimental"):
     logging.getLogger(_name).setLevel(logging.ERROR)
 
@@ -73,9 +75,7 @@ __all__ = [
     "FORMATS",
     "TENANTS",
     "CachingAllocator",
-    "Carried",
     "Claims",
-    "Collective",
     "Collectives",
     "DigitFiles",
     "GiB",
@@ -83,11 +83,12 @@ __all__ = [
     "LinearLog",
     "LoaderTimeline",
     "MemoryMeter",
+    "MemoryProfile",
     "MiB",
     "OutOfMemory",
+    "PickledByValue",
     "Prediction",
     "RankError",
-    "RankRun",
     "Recipe",
     "SmallCNN",
     "SmallGPT",
@@ -131,7 +132,6 @@ __all__ = [
     "show",
     "stage_table",
     "state_bytes",
-    "status",
     "supports",
     "tenant_bars",
     "tenant_table",

@@ -1,5 +1,6 @@
-"""What is this machine, what can it do, what is missing and how to get it."""
+"""What this machine is, what it can do, what is missing, and how to get it: python -m helpers doctor."""
 
+import argparse
 import os
 import platform
 from importlib.metadata import PackageNotFoundError, version
@@ -34,7 +35,7 @@ PACKAGES = {
 
 
 def device_memory(device: torch.device) -> tuple[int, int]:
-    """Return (free, total) bytes of memory that `device` computes in."""
+    """Return (free, total) bytes of the memory that `device` uses."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)
     memory = psutil.virtual_memory()  # an Apple GPU shares the machine's memory
@@ -44,7 +45,7 @@ def device_memory(device: torch.device) -> tuple[int, int]:
 def _machine() -> Table:
     device = pick_device()
     free, total = device_memory(device)
-    with MemoryMeter() as meter:
+    with MemoryMeter() as profile:
         torch.ones(1000, device=device).add(1)
     table = Table(show_header=False, title="This machine", title_justify="left")
     table.add_row("device", f"{device_name(device)} ({device.type})")
@@ -55,7 +56,7 @@ def _machine() -> Table:
     table.add_row("system", f"{platform.system()} {platform.release()}, Python {platform.python_version()}")
     table.add_row("computes in", ", ".join(name for name, dtype in FORMATS.items() if supports(dtype, device)))
     table.add_row("cannot compute in", ", ".join(n for n, d in FORMATS.items() if not supports(d, device)) or "-")
-    table.add_row("memory meter", "every byte of the allocator" if meter.method == "allocator" else "tensors counted")
+    table.add_row("memory meter", "every byte of the allocator" if profile.method == "allocator" else "tensors counted")
     return table
 
 
@@ -64,23 +65,32 @@ def _packages() -> tuple[Table, list[str]]:
     missing = []
     for name, purpose in PACKAGES.items():
         try:
-            found = version(name)
+            installed = version(name)
         except PackageNotFoundError:
-            found = "missing"
+            installed = "missing"
             missing.append(name)
-        table.add_row(name, found, purpose)
+        table.add_row(name, installed, purpose)
     return table, missing
 
 
 def examine() -> int:
-    """Print the report. Returns 0 when all that the labs need is there, else 1."""
+    """Print the report. Returns 0 if everything that the labs need is installed, else 1."""
     console = Console()
     console.print(_machine())
     packages, missing = _packages()
     console.print(packages)
     if missing:
-        console.print(f"Missing: {', '.join(missing)}. Get them with: python -m pip install {' '.join(missing)}")
+        console.print(f"Missing: {', '.join(missing)}. Install them with: python -m pip install {' '.join(missing)}")
         return 1
-    console.print("Everything the labs need is here.\n")
+    console.print("Everything the labs need is installed.\n")
     status()
     return 0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add nothing: the command has no options."""
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command. Returns the exit code of `examine`."""
+    return examine()

@@ -38,37 +38,36 @@ print(f"memory meter: {MemoryMeter().method}")
 # %% [markdown] name="machine_text"
 # ## 1 · Your machine
 #
-# Every lab runs on what you have. On a GPU the figures are those of CUDA's allocator; on a CPU they come from the log of PyTorch's CPU
-# allocator. The **bytes** are as real in both places. The **seconds** are those of your device, so a lab compares two ways of doing something in the same run
-# and never tells you what to expect in milliseconds.
+# Every lab runs on the machine you have. On a GPU the figures come from CUDA's allocator, on a CPU from the log of PyTorch's CPU allocator. The
+# **bytes** are equally real in both places. The **seconds** belong to your device, so a lab compares two ways of doing something in the same run and
+# never tells you what to expect in milliseconds.
 
 # %% name="machine"
 for name, dtype in {"FP32": torch.float32, "BF16": torch.bfloat16, "FP16": torch.float16}.items():
-    print(f"{name}: {torch.finfo(dtype).bits // 8} bytes a number, computes here: {supports(dtype, device)}")
+    print(f"{name}: {torch.finfo(dtype).bits // 8} bytes per number, supported here: {supports(dtype, device)}")
 
 # %% [markdown] name="doctor_text"
-# In a terminal, `python -m helpers doctor` says the same and more: memory, versions, what is missing and how to get it.
+# In a terminal, `python -m helpers doctor` prints this and more: memory, versions, what is missing and how to get it.
 #
 # ## 2 · Predict
 #
-# A course that tells you figures is forgotten by Friday. So before a figure comes, you write one down. A wrong guess costs nothing here, is not
-# recorded, and is the best way to find out what you believe.
+# A course that only tells you figures is forgotten by Friday. So before each figure, you write down a guess. A wrong guess costs nothing here and is
+# not recorded. It is also the best way to find out what you believe.
 #
-# The model below is one linear layer from 1,024 to 1,024 features, without bias. **How many MiB do its parameters hold** in
-# FP32? Put your number in place of `None`.
+# The model below is a single linear layer from 1,024 to 1,024 features, without a bias. **How many MiB do its parameters hold** in FP32? Replace
+# `None` with your number.
 
 # %% name="guess_parameters"
 my_guess = None  # MiB
 ### BEGIN GUESS
-my_guess = 1024 * 1024 * 4 / 2**20  # one number a weight, 4 bytes a number, 2**20 bytes a MiB
+my_guess = 1024 * 1024 * 4 / 2**20  # one number per weight, 4 bytes per number, 2**20 bytes per MiB
 ### END GUESS
 parameter_guess = Prediction("Parameters of the layer", my_guess, "MiB")
 
 # %% [markdown] name="measure_text"
 # ## 3 · Measure
 #
-# `MemoryMeter` measures what happens in its `with` block. Give it the model, and it can tell the model's bytes from others. An empty block shows
-# what is there before anything happens.
+# `MemoryMeter` measures what happens in its `with` block. Give it the model, and it can tell the model's bytes from all others. An empty block shows what is already there.
 
 # %% name="measure_parameters"
 layer = nn.Linear(1024, 1024, bias=False, device=device)
@@ -77,13 +76,13 @@ with MemoryMeter(layer) as meter:
 parameter_guess.reveal(meter.peak_bytes / 2**20)
 
 # %% [markdown] name="units_text"
-# > **Note:** MiB is 2²⁰ = 1,048,576 bytes, GiB is 2³⁰. GB, with which disks and papers count, is 10⁹. A "28 GB" model is 26.1 GiB. Half
-# > of all quarrels about memory figures are about that, so figures here carry their unit.
+# > **Note:** MiB is 2²⁰ = 1,048,576 bytes, GiB is 2³⁰. GB, the unit of disks and papers, is 10⁹ bytes. A "28 GB" model is 26.1 GiB. Half of all
+# > arguments about memory figures come down to this, so every figure here carries its unit.
 #
 # ## 4 · Predict again: a whole step
 #
-# Now train that layer for one step with Adam, on a batch of 32 rows. Think of who needs memory: the parameters; a gradient for each; what Adam
-# remembers for each (two running averages); and what the forward pass leaves behind for the backward pass.
+# Now train that layer for one step with Adam, on a batch of 32 rows. Think about who needs memory: the parameters, a gradient for each of them, what
+# Adam remembers about each (two running averages), and what the forward pass saves for the backward pass.
 #
 # **How many MiB at the peak?**
 
@@ -106,7 +105,7 @@ def train_step():
     optimizer.step()
 
 
-train_step()  # Adam's averages are born in the first step; measure the second
+train_step()  # Adam creates its averages in the first step; measure the second
 with MemoryMeter(layer, optimizer) as meter:
     train_step()
 step_guess.reveal(meter.peak_bytes / 2**20)
@@ -121,11 +120,11 @@ step_guess.reveal(meter.peak_bytes / 2**20)
 print(meter)
 
 # %% [markdown] name="explained"
-# There it is. The peak comes during the optimizer's step, and **temporaries** are part of it: to compute its update, Adam makes two tensors as large as the
-# parameter it works on. This model is one single parameter, so they are twice the model. They live for a moment, but the memory must be there for
-# that moment. ([[Lean_optimizers]] shows how to avoid them.)
+# There it is. The peak comes during the optimizer's step, and **temporaries** are part of it: to compute its update, Adam makes two tensors as large
+# as the parameter it works on. This model has a single parameter tensor, so together they are twice the size of the model. They live only for a
+# moment, but at that moment the memory has to be there. ([[Lean_optimizers]] shows how to avoid them.)
 #
-# The same as a picture. Read it from left to right: forward, backward, optimizer step.
+# Here is the same step as a picture. Read it from left to right: forward, backward, optimizer step.
 
 # %% name="plot"
 show(
@@ -136,13 +135,13 @@ show(
 # %% [markdown] name="check_text"
 # ## 6 · Check
 #
-# Exercises come with a check in the very next cell. It prints one verdict a line; a failed one says what it saw and what to look at. Nothing is counted or
-# sent anywhere. Here is a first one.
+# Every exercise has a check in the very next cell. It prints one verdict per line. A failed verdict says what the check saw and what to look at.
+# Nothing is counted or sent anywhere. Here is your first.
 #
 # ### Your turn: count bytes
 #
-# **Contract.** `parameter_bytes(model)` returns how many bytes the parameters of `model` (an `nn.Module`) hold, an int. All parameters count, frozen ones too, whatever
-# their dtype. A parameter that two layers share is one parameter.
+# **Contract.** `parameter_bytes(model)` returns the number of bytes that the parameters of `model` (an `nn.Module`) hold, as an int. All parameters
+# count, frozen ones too, whatever their dtype. A parameter that two layers share counts once.
 #
 # Replace the line that raises `NotImplementedError`.
 
@@ -160,8 +159,8 @@ check("start_here.bytes", parameter_bytes)
 # %% [markdown] name="failing_text"
 # ### A check that fails
 #
-# A check is worth something only if wrong answers fail it. Here is a plausible wrong one: it takes for granted that every number has 4 bytes. See
-# how the check finds out, and how its diagnosis leads to the cause.
+# A check is worth something only if wrong answers fail it. Here is a plausible wrong one: it assumes that every number takes 4 bytes. See how the
+# check finds out, and how its diagnosis points to the cause.
 
 
 # %% name="failing"
@@ -174,9 +173,9 @@ check("start_here.bytes", assumes_fp32)
 # %% [markdown] name="time_text"
 # ## 7 · Time
 #
-# Seconds are harder than bytes: the first calls are slow, a GPU works through a queue while your clock already stops, and the machine has other things to do.
-# `compare` warms up, waits for the device, and runs two functions alternately. **Predict:** the batch is 16 times larger in the second function. How
-# much longer does it take?
+# Seconds are harder than bytes: the first calls are slow, a GPU is still working through its queue when your clock stops, and the machine has other
+# things to do. `compare` warms up, waits for the device, and runs two functions in turn. **Predict:** one function gets a batch 16 times larger than
+# the other's. How many times as long does it take?
 
 # %% name="guess_time"
 my_guess = None  # times as long
@@ -192,8 +191,8 @@ time_guess.reveal(timing.speedup)
 print(timing)
 
 # %% [markdown] name="time_explained"
-# Seldom 16. A call has costs that do not grow with the batch, such as starting the operation and reading the weights. When your figure is below 16, the large
-# batch gets more out of the device for each row: one of the reasons for wanting memory.
+# Rarely 16. A call has costs that do not grow with the batch, such as starting the operation and reading the weights. If your figure is below 16, the
+# large batch gets more out of the device per row. That is one reason to want memory.
 
 # %% name="bytes_of_a_7b"
 print("7 billion parameters in FP32:", human_bytes(7e9 * 4), "in 16 bits:", human_bytes(7e9 * 2))
@@ -201,10 +200,12 @@ print("7 billion parameters in FP32:", human_bytes(7e9 * 4), "in 16 bits:", huma
 # %% [markdown] name="recap"
 # ## How to go on
 #
-# - Techniques, claims and pitfalls have numbers (T4, C7, P2) that stand on each lab's card. A **claim** is a sentence with a figure that people repeat; labs put it to the test.
-# - **Labs** teach a technique: predict, measure, explain, play. Practice tasks in them carry no points, and their solution is one click away, under the check.
-# - **Exercises** (X1 to X4) are notebooks of their own and are graded. You hand in the notebook.
-# - **Solved notebooks** of everything lie in `solutions/`. Look when you have tried.
-# - Stuck cell? **Kernel → Restart Kernel and Run All Cells** puts everything back; nothing is lost but the variables.
+# - Techniques, claims and pitfalls have numbers (T4, C7, P2), which you find on each lab's card. A **claim** is a figure that people repeat; the labs
+#   put it to the test.
+# - **Labs** teach a technique: predict, measure, explain, play. The practice tasks carry no points, and each solution is one click away, below the
+#   check.
+# - **Exercises** (X1 to X4) are separate notebooks and are graded. You hand in the notebook.
+# - **Solved notebooks** for everything are in `solutions/`. Look once you have tried.
+# - Stuck cell? **Kernel → Restart Kernel and Run All Cells** starts afresh; you lose nothing but the variables.
 #
-# Next: **03 · Mixed precision**, the first technique.
+# Next: [[where_memory_goes]], **Where memory goes**, where you meet everyone who holds memory in a training step.

@@ -1,8 +1,8 @@
 # %% [markdown] name="title"
 # # Where memory goes
 #
-# **A training step has a handful of tenants; who they are follows from the program, so you can say how much memory it needs before you run
-# it, to within a few per cent.**
+# **A training step has a handful of tenants, and the program decides who they are: you can say how much memory the step needs before you run it, to
+# within a few per cent.**
 #
 # | | |
 # |---|---|
@@ -51,10 +51,10 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 # %% [markdown] name="scale_text"
 # ## 1 · Why scale hurts
 #
-# Weights alone, nothing else: a 7B model has about seven billion numbers. GPUs have 8 to 80 GB. How far does that go?
+# Start with the weights alone: a 7B model has about seven billion of them. GPUs have 8 to 80 GB. How far does that go?
 #
-# This course has a **planner**: it builds a model of any size without giving it memory, and can say how much memory training it would take. Here it only
-# counts parameters. (175B is GPT-3's published number; there is no public config to count.)
+# This course has a **planner**: it builds a model of any size without allocating memory for it, and can say how much memory training would take. Here
+# it only counts parameters. (175B is GPT-3's published number; there is no public config to count.)
 
 # %% name="weights_alone"
 parameters = {
@@ -69,12 +69,12 @@ claims.record("C1", "7B weights: 28 GB in FP32", "Llama-2-7B", 4 * parameters["L
 claims.record("C1", "70B weights: 280 GB in FP32", "Llama-2-70B", 4 * parameters["Llama-2-70B"] / 1e9, "GB", 266, 294)
 
 # %% [markdown] name="scale_explained"
-# "7B" is rounded up: Llama-2-7B has 6.74 billion. And these are the weights *at rest*. Training adds others who need room; we call all of them **tenants**. To meet them, take a model that is small
-# enough for this machine and built like the large ones.
+# "7B" is rounded up: Llama-2-7B has 6.74 billion. And these are the weights *at rest*. Training adds others that need room; we call all of them
+# **tenants**. To meet them, take a model that is small enough for this machine and built like the large ones.
 #
 # ## 2 · The tenants of a real step
 #
-# A GPT with four layers, 128 wide, reads 8 sequences of 128 letters and takes one AdamW step in FP32.
+# A GPT with four layers, 128 wide, reads 8 sequences of 128 tokens and takes one AdamW step in FP32.
 
 
 # %% name="step"
@@ -88,7 +88,7 @@ def train_step(model, optimizer, ids):
 
 
 def measured_step(batch=8, context=128, vocabulary=256, **sizes):
-    """Measure the second step; the first one is different, for there Adam's state is born."""
+    """Measure the second step; in the first, Adam still has to create its state."""
     torch.manual_seed(0)
     model = SmallGPT(vocabulary, context, **sizes).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), foreach=True)  # foreach: the default on a GPU
@@ -104,8 +104,8 @@ n = sum(p.numel() for p in gpt.parameters())
 print(f"{n:,} parameters: {human_bytes(4 * n)} in FP32")
 
 # %% [markdown] name="guess_peak_text"
-# **Predict.** The weights take 3.2 MiB. How many **MiB** does the whole step hold at its peak? ([[Start_here]]'s answer for one linear layer was six times the
-# weights: four, and two temporaries.)
+# **Predict.** The weights take 3.2 MiB. How many **MiB** does the whole step hold at its peak? (For one linear layer, [[start_here]] found six times
+# the weights: four, plus two for temporaries.)
 
 # %% name="guess_peak"
 my_guess = None  # MiB
@@ -127,11 +127,12 @@ print(step)
 # - **parameters**: the weights themselves;
 # - **gradients**: one number for each trained weight, from the backward pass until `zero_grad`;
 # - **optimizer state**: what Adam remembers, two numbers for each trained weight;
-# - **activations**: what the forward pass keeps so that the backward pass can compute gradients. The only one that depends on how much data
-#   you feed;
-# - **temporaries**: tensors that nobody keeps for the backward pass, most of them gone after a moment; **kernel workspace**: scratch memory of a single operation; **inputs and other**: the batch.
+# - **activations**: what the forward pass keeps so that the backward pass can compute gradients. The only large tenant that depends on how much data
+#   you feed in;
+# - **temporaries**: tensors that are not kept for the backward pass, most of them gone after a moment; **kernel workspace**: scratch memory of a
+#   single operation; **inputs and other**: the batch.
 #
-# There are no gradients at the peak. They are not missing: the peak came before them. *When* is half of the answer.
+# There are no gradients at the peak. They are not missing: the peak came before there were any. *When* is half the answer.
 
 # %% name="timeline"
 show(
@@ -143,10 +144,11 @@ for stage in step.stages:
     print(f"{stage.name:15} peak {human_bytes(stage.peak_bytes):>10}, leaves {', '.join(map(' '.join, left))}")
 
 # %% [markdown] name="timeline_explained"
-# Read it from left to right. *Forward*: activations pile up, layer on layer. *Backward*: each layer's activations are used and let go while its
-# gradients appear. *Optimizer step*, the sliver at the right: activations are gone, gradients are all there, and Adam takes some room for its arithmetic (its printed peak is above what it leaves).
+# Read it from left to right. *Forward*: activations pile up, layer upon layer. *Backward*: each layer's activations are used and freed while its
+# gradients appear. *Optimizer step*, the sliver at the right: the activations are gone, the gradients are all there, and Adam takes some room for its
+# arithmetic (its printed peak is above what it leaves).
 #
-# The same step, block by block. Each band is one tensor; colours are tenants:
+# The same step, block by block. Each band is one tensor, coloured by tenant:
 
 # %% name="blocks"
 show(
@@ -157,38 +159,42 @@ show(
 # %% [markdown] name="moment_text"
 # ## 3 · The peak moves
 #
-# So there are two candidates for the peak: the summit of the mountain, and the optimizer step. Feed one sequence in place of eight, and it is the
-# other one:
+# So there are two candidates for the peak: the summit of the mountain, and the optimizer step. Feed one sequence instead of eight, and the other one
+# wins:
 
 # %% name="moment"
 runs = {f"batch {batch}": measured_step(batch=batch) for batch in (1, 8, 32)}
 for name, meter in runs.items():
     print(f"{name:9} peak {human_bytes(meter.peak_bytes):>10} in {meter.peak_at}")
 show(
-    tenant_bars({name: meter.at_peak for name, meter in runs.items()}, list(step.at_peak), "Who is there at the peak"),
+    tenant_bars({name: meter.at_peak for name, meter in runs.items()}, list(step.at_peak), "Tenants at the peak"),
     "With batch 1 the peak holds gradients and no activations; with batch 32 it is mostly activations.",
 )
 
 # %% [markdown] name="moment_explained"
-# With batch 1 the peak holds parameters, gradients, two moments and **one more** copy of the parameters. That fifth copy is a temporary of Adam's `foreach`
-# implementation, which works on all parameters at once: fast, and at its summit it holds the square roots of all second moments. ([[Start_here]] saw two such copies: without `foreach` Adam goes parameter by
-# parameter and holds two copies of one, and that model had only one. [[Lean_optimizers]] gets rid of them.)
+# With batch 1 the peak holds parameters, gradients, two moments and **one more** copy of the parameters. That fifth copy is a temporary of Adam's
+# `foreach` implementation, which works on all parameters at once. That is fast, but at its height it holds the square roots of all second moments.
+# ([[Start_here]] saw two such copies. Without `foreach`, Adam goes parameter by parameter and holds two copies of the current one, and that model had
+# only one parameter. [[Lean_optimizers]] gets rid of these copies.)
 #
-# Large models with small batches are like batch 1, convolutional networks with large images like batch 32. That is why advice that helped
-# somebody else may do nothing for you: first look who your tenants are.
+# Large models with small batches are like batch 1, convolutional networks with large images like batch 32. That is why advice that helped somebody
+# else may do nothing for you: first find out who your tenants are.
 #
 # ## 4 · Sixteen bytes a parameter
 #
-# "Training with Adam in mixed precision costs 16 bytes a parameter" is the rule you will hear most. It says nothing about
-# activations; it counts what each parameter costs when all gradients are there, just before the optimizer steps. (Between steps, with gradients freed, it is less.) And two different schemes hide behind it. In both, matrix products are computed in
-# 16 bits; the weights that the optimizer updates must have more digits ([[number_formats]]), so they are kept in FP32: either as **master weights** next to 16-bit ones, or as the only ones, with 16-bit copies made on the way into each product by `torch.autocast` ([[mixed_precision]]).
+# "Training with Adam in mixed precision costs 16 bytes a parameter" is the rule you will hear most often. It says nothing about activations. It
+# counts what each parameter costs when all gradients are there, just before the optimizer steps. (Between steps, with gradients freed, it is less.)
+# Two different schemes hide behind it. In both, matrix products are computed in 16 bits. The weights that the optimizer updates need more digits
+# ([[number_formats]]), so they are kept in FP32: either as **master weights** next to 16-bit weights, or as the only weights, from which
+# `torch.autocast` makes 16-bit copies on the way into each product ([[mixed_precision]]).
 #
 # | bytes a parameter | weights | gradients | master weights | moments | sum |
 # |---|---|---|---|---|---|
 # | classic mixed precision | 2 | 2 | 4 | 4 + 4 | 16 |
 # | `torch.autocast` | 4 | 4 | 0 | 4 + 4 | 16 |
 #
-# The sums agree and the parts do not. Measure both, on a stack of linear layers so large that activations do not matter. In the classic scheme each weight has an optimizer of its own, so that a single FP32 gradient is alive at a time.
+# The sums agree; the parts do not. Measure both on a stack of linear layers large enough that activations do not matter. In the classic scheme each
+# weight has its own optimizer, so that only one FP32 gradient is alive at a time.
 
 
 # %% name="scheme_steps"
@@ -243,17 +249,19 @@ print(
 )
 
 # %% [markdown] name="schemes_explained"
-# Each row is that tenant's own maximum; these do not fall at the same moment, so a column need not add up to the peak. What is *left* when the step is over has no gradients any more: 12 bytes under autocast, 14 in the classic scheme.
+# Each row is that tenant's own maximum. These maxima come at different moments, so a column need not add up to the peak. What is *left* when the step
+# is over no longer includes gradients: 12 bytes under autocast, 14 in the classic scheme.
 #
-# In the classic scheme the master weights stand under *inputs and other*: the meter was told of the model and the optimizer, and they belong to
+# In the classic scheme the master weights are listed under *inputs and other*: the meter was given the model and the optimizer, and they belong to
 # neither. Gradients are 2 bytes plus the single FP32 gradient being applied.
 #
 # Under autocast there is a fifth item, *weight copies*: the 16-bit casts that autocast makes in the forward pass and keeps for the backward pass.
-# They are gone when the optimizer steps, so they count only if your peak is in the backward pass.
+# They are gone by the time the optimizer steps, so they matter only if your peak is in the backward pass.
 #
-# The peak exceeds 16 in both, a little: temporaries of Adam, one layer at a time, because `foreach` is off here.
+# Both peaks are slightly above 16 because of Adam's temporaries, one layer at a time, since `foreach` is off here.
 #
-# The same arithmetic for 7B: two moments of 4 bytes for each parameter, with or without 4 for the master weights. No run is needed to check it, only the number of parameters.
+# The same arithmetic for 7B: two moments of 4 bytes for each parameter, with or without 4 more for the master weights. Checking this takes no run,
+# only the number of parameters.
 
 # %% name="claim_16"
 for name, meter in schemes.items():
@@ -273,17 +281,18 @@ print(claims)
 # %% [markdown] name="stays_task"
 # ### Your turn: what a parameter costs
 #
-# Write the rule down as code, for four schemes, and for models that are partly frozen.
+# Write the rule as code, for four schemes and for models that may be partly frozen.
 #
-# **Contract.** `resident_bytes(model, scheme)` returns the bytes of weights, gradients, master weights and Adam's two moments of `model` (an `nn.Module`;
-# only the number of its elements matters, its dtype does not):
+# **Contract.** `resident_bytes(model, scheme)` returns the bytes of weights, gradients, master weights and Adam's two moments of `model` (an
+# `nn.Module`; only its number of elements matters, not its dtype):
 #
 # - `"fp32"`: everything in FP32;
-# - `"autocast"`: as above, weights and gradients in FP32 (leave the weight copies out);
+# - `"autocast"`: as above, weights and gradients in FP32 (leave out the weight copies);
 # - `"classic"`: 16-bit weights and gradients; for each *trained* parameter an FP32 master copy; moments in FP32;
 # - `"bf16"`: weights, gradients and moments all in BF16, no master copy.
 #
-# A frozen parameter (`requires_grad` is False) has a weight and nothing else. A shared parameter counts once. Buffers do not count, nor does a gradient's FP32 copy on its way into the optimizer.
+# A frozen parameter (`requires_grad` is False) has a weight and nothing else. A shared parameter counts once. Buffers do not count, and neither does
+# a gradient's FP32 copy on its way into the optimizer.
 
 
 # %% name="stays" answer=true reveal=true
@@ -301,7 +310,7 @@ check("where_memory_goes.stays", resident_bytes)
 # %% [markdown] name="growth_text"
 # ## 5 · How activations grow
 #
-# Activations depend on four sizes: **batch**, **sequence**, **width** and **layers**. Change one at a time, double and double again, and look how
+# Activations depend on four sizes: **batch**, **sequence**, **width** and **layers**. Change one at a time, double it, double it again, and see how
 # the activations follow.
 #
 # **Predict.** Double the sequence length. Do the activations double, or more than double?
@@ -329,11 +338,13 @@ for size, held in grown.items():
     claims.record("C4", f"activations grow with {size}, power 1", "GPT, fused attention", slopes[size], "", 0.85, 1.15)
 
 # %% [markdown] name="growth_explained"
-# *Power* is the p in "activations grow like size^p", fitted to the figures. It is 1 for batch and sequence, and a little less for layers and width. The little has a name: what does not scale with that size is a constant that flattens the
-# line. The logits (batch × sequence × vocabulary) do not grow with layers or width.
+# *Power* is the p in "activations grow like size^p", fitted to the figures. It is 1 for batch and sequence, and a little less for layers and width.
+# The shortfall has a name: whatever does not grow with that size is a constant, and it flattens the line. Here it is the logits: batch × sequence ×
+# vocabulary does not grow with layers or width.
 #
-# The power for the sequence surprises people who have read that attention is quadratic. It is quadratic in *arithmetic*. In memory it depends on whether somebody writes down
-# the scores, a T × T table for each head. A **fused** kernel works through the table in tiles and never does. Switch to plain attention and see:
+# The power for the sequence surprises people who have read that attention is quadratic. It is quadratic in *arithmetic*. In memory it depends on
+# whether the scores, a T × T table for each head, are ever written down. A **fused** kernel works through the table in tiles and never stores it.
+# Switch to plain attention and see:
 
 # %% name="eager"
 contexts = (64, 128, 256, 512)
@@ -349,28 +360,30 @@ axes.legend(frameon=False)
 show(figure, "The line of fused attention has slope 1; that of plain attention bends towards slope 2.")
 scores = [e - f for e, f in zip(eager, fused, strict=True)]
 power = np.polyfit(np.log(contexts[1:]), np.log(scores[1:]), 1)[0]
-print("what plain attention keeps in addition:", [human_bytes(s) for s in scores], f"power {power:.2f}")
+print("what plain attention also keeps:", [human_bytes(s) for s in scores], f"power {power:.2f}")
 claims.record("C4", "quadratic where scores are kept", "GPT, plain attention, the scores alone", power, "", 1.85, 2.15)
 
 # %% [markdown] name="exceed_text"
-# "In big models activations can exceed the parameters." A big model does not fit here, but the planner can say. A `Recipe` names the model and how it is trained; `bf16-amp` is autocast to BF16. GPT-2 XL, 1.6 billion parameters,
-# sequences of 1,024 tokens (about ten seconds):
+# "In big models activations can exceed the parameters." A big model does not fit here, but the planner can tell us. A `Recipe` names the model and
+# how it is trained; `bf16-amp` is autocast to BF16. Take GPT-2 XL, with 1.6 billion parameters, on sequences of 1,024 tokens (about ten seconds):
 
 # %% name="exceed"
 batches = (1, 2, 4, 8)
-xl = plan_many([Recipe("gpt2-xl", batch=batch, seq=1024, precision="bf16-amp") for batch in batches])
+xl = plan_many([Recipe("gpt2-xl", micro_batch_size=batch, seq=1024, precision="bf16-amp") for batch in batches])
 for answer in xl:
     held = ", ".join(f"{tenant} {held / 2**30:.1f}" for tenant, held in answer.at_peak.items() if held > 2**27)
-    print(f"batch {answer.recipe.batch}: peak {answer.peak_allocated_bytes / 2**30:5.1f} GiB: {held}")
+    print(f"batch {answer.recipe.micro_batch_size}: peak {answer.peak_allocated_bytes / 2**30:5.1f} GiB: {held}")
 ratio = xl[-1].at_peak["activations"] / xl[-1].at_peak["parameters"]
 claims.record("C4", "activations can exceed the parameters", "GPT-2 XL, batch 8 x 1,024", ratio, "times", 1, math.inf)
 
 # %% [markdown] name="control_text"
-# (A tenant's figure here is in blocks of CUDA's allocator, which rounds up; so the same state takes 11.6 or 11.9 GiB, depending on the holes it finds.)
+# (A tenant's figure here counts blocks of CUDA's allocator, which rounds up. So the same state takes 11.6 or 11.9 GiB, depending on the holes it
+# finds.)
 #
 # ## 6 · A rule of thumb that must fail
 #
-# Sixteen bytes a parameter and nothing else: does that predict a peak? Put it to the test on the CNN of [[mixed_precision]]. It must fail there, and by how much is the point.
+# Sixteen bytes a parameter and nothing else: does that predict a peak? Put it to the test on the CNN of [[mixed_precision]]. It must fail there; the
+# point is by how much.
 
 # %% name="control"
 data = digits(device, size=16)
@@ -389,12 +402,13 @@ for name, said, got in (("CNN", rule, meter.peak_bytes), ("GPT, batch 1", 16 * n
     )
 
 # %% [markdown] name="ledger_text"
-# The CNN has few weights and many positions to remember: nearly all of its peak is not in the rule. The GPT at batch 1 misses `foreach`'s copy, and no more.
+# The CNN has few weights and many positions to remember: the rule misses nearly all of its peak. For the GPT at batch 1 it misses only `foreach`'s
+# copy.
 #
 # ## 7 · Predict a GPT
 #
-# Now put it together. What does one block of this GPT keep for the backward pass, for each token? Ask the meter: it knows the operation that made each stretch of
-# memory, and the module.
+# Now put it together. What does one block of this GPT keep for the backward pass, for each token? Ask the meter: for each allocation it knows the
+# operation and the module that made it.
 
 # %% name="ledger"
 width, tokens = 128, 8 * 128
@@ -413,7 +427,8 @@ for life in rest:
 # Read the list as a walk through the block: the first norm's output (1); q, k and v (3); attention's output (1); its sum with the block's input, which the second norm keeps (1); that norm's output (1); the MLP before and after GELU (4 + 4); and the block's own
 # output, which the next norm keeps (1). **Sixteen.** Outside the blocks: the input of the first norm, and the output of the last one. (Entries of 0.01 are a mean and a deviation for each token.)
 #
-# And then the **logits**: one number for each token and *each word of the vocabulary*. Where the backward pass begins, several tensors of that size are alive at once. Find them:
+# Then come the **logits**: one number for each token and *each word of the vocabulary*. When the backward pass begins, several tensors of that size
+# are alive at once. Find them:
 
 # %% name="logits"
 logits_bytes, spans = tokens * 256 * 4, []
@@ -426,19 +441,20 @@ together = max(sum(born <= moment < died for born, died in spans) for moment, _ 
 print(f"alive at once: {together}")
 
 # %% [markdown] name="peak_task"
-# The first of them lives until the function returns: `logits` is still a name in `train_step`. So it is there in the optimizer step, too.
+# The first of them lives until the function returns: the name `logits` in `train_step` still refers to it. So it is still there in the optimizer
+# step.
 #
 # ### Your turn: the peak of a GPT
 #
-# **Contract.** `gpt_peak(vocabulary, context, layers, width, batch)` returns the bytes at the peak of `train_step` (the second one, as above) for `SmallGPT(vocabulary, context,
-# layers, width)` in FP32 with AdamW, `foreach=True`. No model is built in it: arithmetic on five integers.
+# **Contract.** `gpt_peak(vocabulary, context, layers, width, batch)` returns the bytes at the peak of `train_step` (the second one, as above) for
+# `SmallGPT(vocabulary, context, layers, width)` in FP32 with AdamW, `foreach=True`. It builds no model: it is arithmetic on five integers.
 #
 # The check measures five GPTs of very different shapes and accepts predictions **within 10 %** for all of them. You need:
 #
 # - the number of parameters. Token embedding (shared with the output layer), position embedding, final norm; a block has four matrices (`qkv`: 3 × width², `out`: width²,
 #   the MLP: 8 × width²), their biases and two norms. Print `SmallGPT()` if in doubt;
-# - who is there at the summit of the mountain, and who in the optimizer step. The larger of the two is the peak. (For models whose embedding dwarfs all the rest there is a third candidate: the moment at which the two gradients of the shared
-#   embedding are added. The check has none of these.)
+# - who is there at the summit of the mountain, and who in the optimizer step. The larger of the two is the peak. (For models whose embedding dwarfs
+#   all the rest there is a third candidate: the moment at which the two gradients of the shared embedding are added. The check has no such models.)
 
 
 # %% name="peak" answer=true reveal=true
@@ -464,18 +480,20 @@ check("where_memory_goes.peak", gpt_peak)
 # %% [markdown] name="temporaries_text"
 # ## 8 · Temporaries, reserve, fragmentation
 #
-# "Temporaries, the allocator's reserve and fragmentation add 20 to 30 % in practice." Several things are mixed in this sentence. Temporaries are tensors, and you have
-# measured them. The **reserve** is what CUDA's allocator has taken from the GPU and not given back: it keeps what was freed for the next request, in pieces that may not fit. The
-# planner replays every allocation of a step through the allocator's rules ([[profiling_and_oom_clinic]] opens that box), so both can be told apart for models that do not fit here. Temporaries and reserve below are relative to everything else at the peak; the reserve, with its holes, is the middle of the range that the planner gives (a quarter of a minute).
+# "Temporaries, the allocator's reserve and fragmentation add 20 to 30 % in practice." This sentence mixes several things. Temporaries are tensors,
+# and you have measured them. The **reserve** is what CUDA's allocator has taken from the GPU and not returned: it keeps freed memory for the next
+# request, in blocks that may not fit. The planner replays every allocation of a step through the allocator's rules ([[profiling_and_oom_clinic]]
+# opens that box), so it can tell the two apart for models that do not fit here. Below, temporaries and reserve are relative to everything else at the
+# peak. The reserve, holes included, is the middle of the range that the planner gives. (This takes a quarter of a minute.)
 
 # %% name="temporaries"
 recipes = [
-    Recipe("gpt2", batch=8, seq=512, precision="bf16-amp"),
-    Recipe("bert-base", batch=16, seq=128, precision="bf16-amp"),
-    Recipe("vit-b-16", batch=32, precision="fp32"),
-    Recipe("resnet-50", batch=32, precision="bf16-amp"),
-    Recipe("llama-3.2-1b", batch=1, seq=1024, precision="bf16"),
-    Recipe("llama-3.2-1b", batch=1, seq=1024, precision="bf16", lora_rank=16, checkpointing="every"),
+    Recipe("gpt2", micro_batch_size=8, seq=512, precision="bf16-amp"),
+    Recipe("bert-base", micro_batch_size=16, seq=128, precision="bf16-amp"),
+    Recipe("vit-b-16", micro_batch_size=32, precision="fp32"),
+    Recipe("resnet-50", micro_batch_size=32, precision="bf16-amp"),
+    Recipe("llama-3.2-1b", micro_batch_size=1, seq=1024, precision="bf16"),
+    Recipe("llama-3.2-1b", micro_batch_size=1, seq=1024, precision="bf16", lora_rank=16, checkpointing="every"),
 ]
 print(f"{'':70}{'temporaries':>12}{'reserve':>9}{'together':>10}   peak in")
 for answer in plan_many(recipes):
@@ -485,20 +503,25 @@ for answer in plan_many(recipes):
     total = 100 * (reserved / rest - 1)
     kept_back = (reserved - answer.peak_allocated_bytes) / rest
     operation = answer.peak_at.split(" in ")[0].split("aten.")[-1]
-    print(f"{answer.recipe.words:70}{passing / rest:>12.0%}{kept_back:>9.0%}{total:>9.0f} %   {operation}")
-    claims.record("C5", "temporaries and reserve add 20 to 30 %", answer.recipe.words, total, "%", 20, 30)
+    print(f"{answer.recipe.summary:70}{passing / rest:>12.0%}{kept_back:>9.0%}{total:>9.0f} %   {operation}")
+    claims.record("C5", "temporaries and reserve add 20 to 30 %", answer.recipe.summary, total, "%", 20, 30)
 
 # %% [markdown] name="temporaries_explained"
-# There is no such constant. Temporaries depend on the operation in which the peak lies: in the softmax of a large vocabulary they are copies of the logits, in Adam's `foreach` a copy of the
-# parameters, in a CNN or a vision transformer next to nothing. A rule of thumb that is right for somebody's model is a measurement of somebody's model.
+# There is no such constant. Temporaries depend on the operation at the peak: in the softmax of a large vocabulary they are copies of the logits, in
+# Adam's `foreach` a copy of the parameters, in a CNN or a vision transformer next to nothing. A rule of thumb that is right for somebody's model is a
+# measurement of somebody's model.
 #
 # ## 9 · Play
 #
-# The calculator below asks the planner. Turn one knob at a time, and say before you do which tenant will move and whether the peak will be elsewhere afterwards. The lower bar is what the allocator will have reserved; its hatched part is what the planner cannot
-# know. All its answers were planned before; for what it does not offer there is `plan(Recipe(...))`. (With the keyboard: Tab reaches a control; in a list, Home and End choose, and Alt + ↓ opens it. JupyterLab keeps the plain arrow keys for itself.)
+# The calculator below asks the planner. Turn one knob at a time. Before you do, say which tenant will change and whether the peak will move. The
+# lower bar is what the allocator will have reserved; its hatched part is what the planner cannot know. All its answers were planned in advance; for
+# anything it does not offer, use `plan(Recipe(...))`. (With the keyboard: Tab reaches a control. In a list, Home and End choose, and Alt + ↓ opens
+# it. JupyterLab keeps the plain arrow keys for itself.)
 #
-# Start with this: *Llama 3.2 1B with AdamW, one sequence of 1,024 tokens, would fit into 24 GiB if one compared what is allocated. Look at what is reserved. Which single knobs make room, and why is checkpointing not one of them?* Then set the batch to 4: *which tenant grew, and in
-# which operation does the peak lie now? Does the knob that helped before still help?* Last: *what have four sequences of 256 tokens and one of 1,024 in common?*
+# Start with this: *Llama 3.2 1B with AdamW, one sequence of 1,024 tokens, would fit into 24 GiB if only allocated memory counted. Look at what is
+# reserved. Which single knobs make room, and why is checkpointing not one of them?* Then set the batch to 4: *which tenant grew, and in which
+# operation is the peak now? Does the knob that helped before still help?* Last: *what do four sequences of 256 tokens and one of 1,024 have in
+# common?*
 
 # %% name="play"
 explore_memory()
@@ -515,7 +538,7 @@ for batch in (1, 8, 32):
     try:
         said = gpt_peak(batch=batch, **sizes)
     except NotImplementedError:
-        print(f"batch {batch:2}: measured {measured / MiB:.1f} MiB; your formula is still to come")
+        print(f"batch {batch:2}: measured {measured / MiB:.1f} MiB; your formula is still missing")
         continue
     print(
         f"batch {batch:2}: your formula {said / MiB:7.1f} MiB, measured {measured / MiB:7.1f} MiB, {said / measured - 1:+.1%}"
@@ -528,12 +551,14 @@ claims
 # ## Recap
 #
 # - Parameters, gradients and optimizer state follow from the number of parameters; activations from batch × sequence × width × layers; logits from batch × sequence × vocabulary.
-# - The peak is a *moment*: most often near the top of the mountain, where the backward pass begins, or in the optimizer step. Only who is there at that moment matters.
+# - The peak is a *moment*: usually near the top of the mountain, where the backward pass begins, or in the optimizer step. All that matters is who is
+#   there at that moment.
 # - Sixteen bytes a parameter is a sum of different parts in different schemes, and says nothing about activations.
 # - Fused attention made memory linear in the sequence.
 #
-# **What to reach for when.** Activations on top? Mixed precision ([[mixed_precision]]), accumulation ([[#gradient_accumulation]]), checkpointing (05). Optimizer state on top? Lean
-# optimizers (08), sharding (12). Weights on top? LoRA and quantization (14).
+# **What to reach for when.** Are activations the largest tenant? Mixed precision ([[mixed_precision]]), accumulation ([[#gradient_accumulation]]),
+# checkpointing ([[#activation_checkpointing]]). Optimizer state? Lean optimizers ([[#lean_optimizers]]), sharding ([[#sharding]]). Weights? LoRA and
+# quantization ([[#lora]]).
 #
 # **Sources.** Rajbhandari et al. 2020, *ZeRO*, section 3 (the 16 bytes); Korthikanti et al. 2022, *Reducing Activation Recomputation*, section 4 (activations of a transformer, term by term); Dao et al.
 # 2022, *FlashAttention*; PyTorch documentation, *CUDA semantics: memory management*.

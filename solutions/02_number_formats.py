@@ -1,12 +1,12 @@
 # %% [markdown] name="title"
 # # Number formats
 #
-# **Sixteen bits, or eight, can be spent on range or on precision; each tensor of a training step wants one more than the other, and two
-# failures tell when it got the wrong one: swamping and underflow.**
+# **You can spend sixteen bits, or eight, on range or on precision: each tensor of a training step needs one more than the other, and two failures
+# show when it got the wrong one, swamping and underflow.**
 #
 # | | |
 # |---|---|
-# | After this you can | read a number off its bits; say how far apart neighbours are; find the learning rate at which BF16 weights stand still, and cure it by stochastic rounding; say which tensor wants which format, from a histogram |
+# | After this you can | read a number from its bits; say how far apart neighbouring numbers are; find the learning rate at which BF16 weights stand still, and cure that with stochastic rounding; tell from a histogram which tensor needs which format |
 # | Time | 60 minutes |
 # | Difficulty | ●●○ |
 # | Needs | a CPU; the same cells use a GPU where there is one |
@@ -43,7 +43,8 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 # %% [markdown] name="bits_text"
 # ## 1 · A number is three fields
 #
-# Scientific notation writes 0.1 as 1.0 × 10⁻¹: digits and an exponent. A computer does the same with twos: **sign**, **exponent**, **fraction**.
+# Scientific notation writes 0.1 as 1.0 × 10⁻¹: digits and an exponent. A computer does the same with powers of two: **sign**, **exponent**,
+# **fraction**.
 #
 # $$x = (-1)^{\text{sign}} \times \left(1 + \frac{\text{fraction}}{2^{f}}\right) \times 2^{\,\text{exponent} - \text{bias}}$$
 #
@@ -53,16 +54,18 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 print(explain_bits(0.1))
 
 # %% [markdown] name="bits_explained"
-# Nobody stores 0.1. Each format stores the nearest number it knows: FP32 is off by 1 part in 70 million, BF16 by 1 in 1,000, E4M3 by 1 in 64.
+# Nobody stores 0.1. Each format stores the nearest number it has: FP32 is off by 1 part in 70 million, BF16 by 1 in 1,000, E4M3 by 1 in 64.
 #
-# **BF16** has the layout of FP32's upper half: the same exponent, and 7 of its 23 fraction bits, rounded. **FP16** has three exponent bits fewer and three fraction bits more. **E4M3** and **E5M2** are the
-# two eight-bit formats, named after their bits.
+# **BF16** has the layout of FP32's upper half: the same exponent, and 7 of its 23 fraction bits, rounded. **FP16** has three fewer exponent bits and
+# three more fraction bits. **E4M3** and **E5M2** are the two eight-bit formats, named after their bits.
 #
 # ### Play with it
 #
-# (Two exponents are special: all zeros means that there is no leading 1, see below; all ones is kept for infinity and "not a number", except in E4M3, which keeps a single pattern for that.)
+# (Two exponents are special. All zeros means that there is no leading 1, as you will see below. All ones is reserved for infinity and "not a number",
+# except in E4M3, which reserves a single pattern for that.)
 #
-# Type a number, choose a format, click on bits. What is the largest number you can make? The smallest above zero? What does a single flip of the highest exponent bit do?
+# Type a number, choose a format, click bits. What is the largest number you can make? The smallest above zero? What does flipping the highest
+# exponent bit do?
 
 # %% name="play"
 explore_bits(0.1, "FP16")
@@ -70,7 +73,7 @@ explore_bits(0.1, "FP16")
 # %% [markdown] name="range_text"
 # ## 2 · Range
 #
-# **Predict.** FP16 has 5 exponent bits; the largest exponent that is a number is 30 - 15 = 15. What is the largest number of FP16?
+# **Predict.** FP16 has 5 exponent bits; the largest exponent of a finite number is 30 − 15 = 15. What is the largest FP16 number?
 
 # %% name="guess_largest"
 my_guess = None
@@ -80,7 +83,7 @@ my_guess = 2**16 - 2**5  # (2 - 1/1024) x 2^15: just below the next power of two
 largest_guess = Prediction("Largest FP16 number", my_guess, "")
 
 # %% [markdown] name="range_all_text"
-# Sixteen bits make 65,536 patterns: few enough to look at all of them. FP32 has too many; PyTorch's `finfo` tells its limits.
+# Sixteen bits make 65,536 patterns: few enough to look at all of them. FP32 has too many, so its limits come from PyTorch's `finfo`.
 
 # %% name="range"
 table = {}
@@ -116,10 +119,10 @@ for said, measured, want in (
 claims
 
 # %% [markdown] name="subnormal_explained"
-# *Smallest normal* and *smallest* differ: when the exponent field is zero, the leading 1 is dropped, and numbers go on evenly spaced down to zero, with fewer and fewer digits. These are the **subnormal**
-# numbers. FP16 would end at 6e-5 without them.
+# *Smallest normal* and *smallest* differ: when the exponent field is zero, the leading 1 is dropped, and the numbers continue, evenly spaced, down to
+# zero, with fewer and fewer digits. These are the **subnormal** numbers. Without them FP16 would end at 6e-5.
 #
-# And beyond the largest? That depends on the format, and on who converts:
+# And beyond the largest? That depends on the format, and on who does the conversion:
 
 # %% name="overflow"
 for name, form in FORMATS.items():
@@ -127,14 +130,16 @@ for name, form in FORMATS.items():
     print(f"{name}: {beyond:.4g} becomes {form.decode(form.encode(beyond))}")
 
 # %% [markdown] name="overflow_explained"
-# FP16 and BF16 go to infinity, which a loss scaler can see ([[mixed_precision]]). E4M3 has no infinity: this version of PyTorch stops at its largest number, others have given NaN. So eight-bit training scales first and never relies on what happens beyond.
+# FP16 and BF16 go to infinity, which a loss scaler can see ([[mixed_precision]]). E4M3 has no infinity: this version of PyTorch stops at its largest
+# number; others have returned NaN. So eight-bit training scales first and never relies on what happens out of range.
 
 # %% [markdown] name="gap_text"
 # ## 3 · Precision
 #
-# Between 1 and 2 BF16 has 128 numbers. Between 2 and 4 also 128, twice as far apart. The gap grows with the number: precision is *relative*. The gap next to 1 is called **epsilon**.
+# Between 1 and 2 BF16 has 128 numbers. Between 2 and 4 it has another 128, twice as far apart. The gap grows with the number: precision is
+# *relative*. The gap next to 1 is called **epsilon**.
 #
-# **Predict.** Near 1,000, how far apart are neighbours in BF16?
+# **Predict.** How far apart are neighbouring BF16 numbers near 1,000?
 
 # %% name="guess_gap"
 my_guess = None
@@ -160,11 +165,13 @@ axes.legend(frameon=False, ncols=2)
 show(figure, "Flat saw-teeth at each format's epsilon, rising steeply where the subnormal numbers begin.")
 
 # %% [markdown] name="gap_task"
-# The picture is the whole story of this lab: flat where a format is at home, at a height given by its fraction bits; rising to the left where its range ends.
+# This picture is the whole story of the lab. A curve is flat where the format is at home, at a height set by its fraction bits, and rises to the left
+# where the range ends.
 #
 # ### Your turn: the gap
 #
-# **Contract.** `gap(value, exponent_bits, fraction_bits)` returns the distance from `value` to the next larger number, in a format with so many bits.
+# **Contract.** `gap(value, exponent_bits, fraction_bits)` returns the distance from `value` to the next larger number, in a format with that many
+# exponent and fraction bits.
 #
 # - `value` is a positive number of the format, below its largest. Returns a float.
 # - The bias is 2^(exponent_bits − 1) − 1; the smallest normal number is 2^(1 − bias). Below it the numbers are evenly spaced.
@@ -185,7 +192,8 @@ check("number_formats.gap", gap)
 # %% [markdown] name="swamping_text"
 # ## 4 · Swamping: weights that stand still
 #
-# An update that is less than half a gap rounds away. Print the sizes first, then predict: the fifth AdamW update of a small GPT, on English text.
+# An update of less than half a gap is rounded away. Look at the sizes first, then predict. Here is the fifth AdamW update of a small GPT on English
+# text.
 
 # %% name="real_update"
 torch.manual_seed(0)
@@ -207,7 +215,8 @@ print(
 # %% [markdown] name="moves_task"
 # ### Your turn: who moves?
 #
-# **Contract.** `share_that_moves(weight, update)` returns the share (0 to 1) of elements of `weight` that differ after subtracting `update`, when the result is stored in `weight`'s dtype.
+# **Contract.** `share_that_moves(weight, update)` returns the share (0 to 1) of `weight`'s elements that change when `update` is subtracted and the
+# result is stored in `weight`'s dtype.
 #
 # - `weight` is a tensor in FP32, FP16 or BF16, `update` one of the same shape in FP32. Neither may be changed.
 # - The subtraction is done in FP32; only its result is rounded. Returns a float.
@@ -225,7 +234,7 @@ def share_that_moves(weight, update):
 check("number_formats.moves", share_that_moves)
 
 # %% [markdown] name="guess_stall_text"
-# **Predict.** At which learning rate do half of the BF16 weights of this GPT stand still?
+# **Predict.** At what learning rate do half of this GPT's BF16 weights stand still?
 
 # %% name="guess_stall"
 my_guess = None
@@ -257,22 +266,22 @@ else:
     stall_guess.reveal(float(np.exp(np.interp(0.5, moving["BF16"], np.log(rates)))))
 
 # %% [markdown] name="stall_explained"
-# Learning rates of 1e-5 are common in fine-tuning; there, most of a pure BF16 model does not train, and no error says so.
+# Learning rates of 1e-5 are common in fine-tuning. At that rate most of a pure BF16 model does not train, and no error tells you so.
 #
-# The usual cure is to keep the weights in FP32 and compute with 16-bit copies ([[mixed_precision]]). It costs memory. There is another.
+# The usual cure is to keep the weights in FP32 and compute with 16-bit copies ([[mixed_precision]]). That costs memory. There is another cure.
 #
 # ### Stochastic rounding
 #
-# 1.001 lies between the BF16 numbers 1 and 1.0078. Rounding to the nearest gives 1, always. Throw dice: go up with a chance of 0.001 / 0.0078 = 13 %. Each single result is worse; the **mean** of many
-# is right. A thousand small updates then arrive, on average.
+# 1.001 lies between the BF16 numbers 1 and 1.0078. Rounding to the nearest always gives 1. Throw dice instead: round up with a probability of 0.001 /
+# 0.0078 = 13 %. Each single result is worse, but the **mean** of many is right. On average, a thousand small updates then arrive.
 #
 # **Contract.** `stochastic_round(x)` takes an FP32 tensor of finite numbers and returns a BF16 tensor of the same shape.
 #
-# - Each number becomes one of its two BF16 neighbours; a number that BF16 knows stays.
-# - The chance of each neighbour is such that the mean is the number itself. Each element is drawn independently, anew with each call.
-# - `x` is not changed; both neighbours of its numbers are finite.
+# - Each number becomes one of its two BF16 neighbours; a number that BF16 has stays as it is.
+# - The probabilities are such that the mean is the number itself. Each element is drawn independently, and afresh in each call.
+# - `x` is not changed. Both neighbours of each of its numbers are finite.
 #
-# A BF16 number is an FP32 number whose lower 16 bits are zero: `x.view(torch.int32)` lets you at the bits.
+# A BF16 number is an FP32 number whose lower 16 bits are zero: `x.view(torch.int32)` gives you the bits.
 
 
 # %% name="stochastic" answer=true reveal=true
@@ -288,12 +297,13 @@ def stochastic_round(x):
 check("number_formats.stochastic", stochastic_round)
 
 # %% [markdown] name="walk_text"
-# **Predict**, then look: 1.0 plus a thousand times 0.001, each sum stored in BF16. To the nearest, and with dice?
+# **Predict**, then look: start at 1.0, add 0.001 a thousand times, and store each sum in BF16. Where do you end when you round to the nearest, and
+# where with dice?
 
 # %% name="walk_guess"
 my_guess = None  # to the nearest
 ### BEGIN GUESS
-my_guess = 1.0  # 0.001 is less than half of the gap of 0.0078
+my_guess = 1.0  # 0.001 is less than half the gap of 0.0078
 ### END GUESS
 walk_guess = Prediction("1.0 plus a thousand times 0.001, to the nearest", my_guess, "")
 
@@ -312,7 +322,7 @@ try:
     }
     for name, move in moves.items():
         print(
-            f"at learning rate 1e-5, part of the wanted update that arrives {name}: {(move @ wanted) / (wanted @ wanted):.0%}"
+            f"at learning rate 1e-5, share of the intended update that arrives {name}: {(move @ wanted) / (wanted @ wanted):.0%}"
         )
 except NotImplementedError:
     print("The walk begins when stochastic_round is done.")
@@ -320,7 +330,8 @@ except NotImplementedError:
 # %% [markdown] name="underflow_text"
 # ## 5 · Underflow: gradients that become zero
 #
-# Gradients are small. Look at those of the GPT above, all of them, against the range of each format. (FP32's and BF16's range begins far left of the picture.)
+# Gradients are small. Here are those of the GPT above, with its other tensors, against the range of each format. (The ranges of FP32 and BF16 begin
+# far to the left of the picture.)
 
 # %% name="gradients"
 optimizer.zero_grad()
@@ -389,10 +400,11 @@ for name, shares in lost.items():
     print(f"{name:26}" + "".join(f"{share:>8.1f}" for share in shares.values()))
 
 # %% [markdown] name="which_text"
-# ## 6 · Which tensor wants which format
+# ## 6 · Which tensor needs which format
 #
-# Zeros are one kind of loss, lost digits are the other. Look at the relative error of the *median* element (1.0: at least half of the tensor is gone), and at the zeros. A tensor may first be multiplied by a **scale** that brings its largest number to
-# the top of the range, and divided afterwards: that costs one number per tensor and is how eight-bit training works ([[fp8]]).
+# Zeros are one kind of loss, lost digits are the other. Look at the relative error of the *median* element (1.0: at least half of the tensor is
+# gone), and at the zeros. A tensor may first be multiplied by a **scale** that brings its largest number to the top of the range, and divided by it
+# afterwards. That costs one number per tensor and is how eight-bit training works ([[fp8]]).
 
 
 # %% name="which"
@@ -415,14 +427,18 @@ for name, t in tensors.items():
     print(f"  {name:26}" + "".join(f"{share:>10.1f}" for share in zeros))
 
 # %% [markdown] name="which_explained"
-# Read the tables by rows.
+# Read the tables row by row.
 #
-# - **Weights and activations**: 16 bits hold them as they are, and FP16, with three fraction bits more, holds them better than BF16. Eight bits need the scale, or small weights fall among the subnormal numbers.
-# - **Gradients of activations** need range: as they are, FP16 has few digits left for the median element and the eight-bit formats none. BF16 does not mind. With a scale FP16 is the better one again.
-# - **Adam's second moment** holds squares of gradients: twice the range in powers of two. As it is, only formats with eight exponent bits can hold it; a single scale for the whole does not make eight bits safe either. That is why optimizers keep it in FP32, or
-#   scale block by block ([[lean_optimizers]]).
-# - **E4M3 or E5M2?** With a scale E4M3 has the smaller error for most rows, but look at its zeros: where the numbers of one tensor spread over many powers of two, one scale cannot serve them all, and E5M2 loses fewer. That is why eight-bit training often gives
-#   gradients E5M2 and everything else E4M3. (Each row here pools several layers under one scale, which is harder than a scale for each.)
+# - **Weights and activations**: 16 bits hold them as they are, and FP16, with three more fraction bits, holds them better than BF16. Eight bits need
+#   the scale, or small weights end up among the subnormal numbers.
+# - **Gradients of activations** need range: unscaled, FP16 has few digits left for the median element and the eight-bit formats have none. BF16 does
+#   not mind. With a scale, FP16 is better again.
+# - **Adam's second moment** holds squares of gradients: twice the range in powers of two. Unscaled, only formats with eight exponent bits can hold
+#   it, and a single scale for the whole tensor does not make eight bits safe either. That is why optimizers keep it in FP32, or scale block by block
+#   ([[lean_optimizers]]).
+# - **E4M3 or E5M2?** With a scale, E4M3 has the smaller error in most rows, but look at its zeros: where the numbers of one tensor spread over many
+#   powers of two, one scale cannot serve them all, and E5M2 loses fewer. That is why eight-bit training often gives gradients E5M2 and everything
+#   else E4M3. (Each row here pools several layers under one scale, which is harder than a scale for each.)
 #
 # ## 7 · What you have measured
 
@@ -440,7 +456,7 @@ claims.record(
 )
 claims.record("P2", "FP16 makes small gradients zero", "GPT, gradients of activations", vanished, "%", 0.1, 100)
 print(
-    f"{'':6}{'bits':>5}{'largest':>12}{'smallest':>11}{'epsilon':>11}   GPT gradients (of activations) lost, as they are"
+    f"{'':6}{'bits':>5}{'largest':>12}{'smallest':>11}{'epsilon':>11}   GPT gradients (of activations) lost, unscaled"
 )
 for name, form in FORMATS.items():
     largest, _, smallest, in_one = table[name]
@@ -454,11 +470,11 @@ claims
 #
 # - Exponent bits buy range, fraction bits precision. Gaps are relative, except below the smallest normal number.
 # - **Swamping**: an update below half a gap does nothing. Cures: FP32 master weights, or stochastic rounding.
-# - **Underflow**: what is below half the smallest number becomes zero. Cures: a scale, or BF16.
-# - Weights and activations want precision, gradients want range, second moments want a great deal of range.
+# - **Underflow**: anything below half the smallest number becomes zero. Cures: a scale, or BF16.
+# - Weights and activations need precision, gradients need range, second moments need a great deal of range.
 #
-# **What to reach for when.** BF16 by default on hardware that has it; FP16 with loss scaling where it has not ([[mixed_precision]]); eight bits for matrix products with a scale ([[fp8]]); never a 16-bit weight without master copy or dice at small
-# learning rates.
+# **What to reach for when.** BF16 by default on hardware that has it; FP16 with loss scaling elsewhere ([[mixed_precision]]); eight bits, with a
+# scale, for matrix products ([[fp8]]). At small learning rates, never 16-bit weights without a master copy or dice.
 #
 # **Sources.** IEEE 754-2019 (FP32, FP16); Kalamkar et al. 2019, *A Study of BFLOAT16 for Deep Learning Training*; Micikevicius et al. 2022, *FP8 Formats for Deep Learning*; Gupta et al. 2015, *Deep Learning with Limited
 # Numerical Precision* (stochastic rounding).

@@ -1,12 +1,12 @@
 # %% [markdown] name="title"
 # # Mixed precision
 #
-# **Computing in 16 bits takes up to half off what a training step keeps for the backward pass, leaves weights, gradients and
-# optimizer state as they are, and needs one precaution in FP16 and none in BF16.**
+# **Computing in 16 bits saves up to half of what a training step keeps for the backward pass, leaves weights, gradients and optimizer state as they
+# are, and needs one precaution in FP16 and none in BF16.**
 #
 # | | |
 # |---|---|
-# | After this you can | say which bytes mixed precision saves and which not; read autocast's choices; scale a loss by hand and with `GradScaler`; explain when BF16 hurts |
+# | After this you can | say which bytes mixed precision saves and which it does not; read autocast's choices; scale a loss by hand and with `GradScaler`; explain when BF16 hurts |
 # | Time | 90 minutes |
 # | Difficulty | ●●○ |
 # | Needs | a CPU; the same cells use a GPU where there is one |
@@ -56,8 +56,8 @@ print(f"memory meter: {MemoryMeter().method}")
 # %% [markdown] name="baseline_text"
 # ## 1 · The step we want to shrink
 #
-# A training step in FP32: forward, loss, backward, optimizer. The model is a small convolutional network on 256 handwritten
-# digits of 16 × 16 pixels. Below is the step you will meet all through this lab; `dtype` is what mixed precision will change.
+# A training step in FP32: forward, loss, backward, optimizer. The model is a small convolutional network on 256 handwritten digits of 16 × 16 pixels.
+# This is the step you will meet throughout the lab; `dtype` is what mixed precision will change.
 
 
 # %% name="train_step"
@@ -78,8 +78,8 @@ print("images", tuple(images.shape), images.dtype)
 print(SmallCNN(32).features)
 
 # %% [markdown] name="guess_peak_text"
-# **Predict.** The network has about 66,000 parameters: 260 KiB. How many **MiB** does one step hold at its peak, in FP32? The
-# list above shows the layers. One thing to go by: each convolution of the first stage makes 256 × 32 × 16 × 16 numbers.
+# **Predict.** The network has about 66,000 parameters: 260 KiB. How many **MiB** does one step hold at its peak, in FP32? The list above shows the
+# layers. A hint: each convolution of the first stage makes 256 × 32 × 16 × 16 numbers.
 
 # %% name="guess_peak"
 my_guess = None  # MiB
@@ -94,7 +94,7 @@ peak_guess = Prediction("Peak of one FP32 step", my_guess, "MiB")
 
 # %% name="measure_fp32"
 def measured_step(make_model, x, y, dtype):
-    """Measure one warmed-up step: the first one is different, for there Adam's state is born."""
+    """Measure the second step; in the first, Adam still has to create its state."""
     torch.manual_seed(0)
     model = make_model().to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
@@ -109,13 +109,13 @@ peak_guess.reveal(cnn["FP32"].peak_bytes / 2**20)
 print(cnn["FP32"])
 
 # %% [markdown] name="fp32_explained"
-# We call the owners of memory its **tenants**. The largest by far are the **activations**: what the forward pass keeps for the backward pass.
-# Parameters, gradients and Adam's two moments are next to nothing here. (In a big language model with a small batch it is the other way round; keep that in mind for the
-# claim below.)
+# We call those who hold memory its **tenants**. The largest by far are the **activations**: what the forward pass keeps for the backward pass.
+# Parameters, gradients and Adam's two moments are next to nothing here. (In a big language model with a small batch it is the other way round; keep
+# that in mind for the claim below.)
 #
-# What a guess by layers leaves out has names too. *Temporaries* are tensors that live for a moment, such as the gradient of the layer being
-# worked on. *Kernel workspace* is scratch memory that a convolution takes for itself and that no tensor of yours explains; the
-# meter finds it by comparing the allocator's log with all tensors.
+# What a layer-by-layer guess leaves out has names too. *Temporaries* are tensors that live for a moment, such as the gradient of the layer being
+# worked on. *Kernel workspace* is scratch memory that a convolution takes for itself and that no tensor of yours explains; the meter finds it by
+# comparing the allocator's log with all tensors.
 
 # %% name="plot_fp32"
 show(
@@ -139,15 +139,16 @@ for name, dtype in {"FP32": FP32, "BF16": BF16, "FP16": FP16}.items():
     )
 
 # %% [markdown] name="formats_explained"
-# Below the smallest normal number a format has fewer and fewer digits (*subnormal* numbers), until the smallest of all. What is half of that or less becomes zero.
+# Below the smallest normal number a format has fewer and fewer digits (*subnormal* numbers), down to the smallest of all. Anything up to half of that
+# becomes zero.
 #
-# Read the two columns that matter. **FP16** ends at 65504 and has nothing below 6e-8: gradients live down there. **BF16** reaches as
-# far as FP32 and knows no number between 1 and 1.0078: weights have a problem there. Both problems are shown below, then cured.
+# Read the two columns that matter. **FP16** ends at 65504 and has nothing below 6e-8, and gradients live down there. **BF16** reaches as far as FP32
+# but has no number between 1 and 1.0078, which is a problem for weights. Both problems are shown below, then cured.
 
 # %% [markdown] name="swamping_text"
 # ### Swamping: why weights stay in FP32
 #
-# **Predict.** Start at 1.0 and add 0.001 a thousand times, every time rounding to BF16. Where do you end? (In exact arithmetic: 2.)
+# **Predict.** Start at 1.0 and add 0.001 a thousand times, rounding to BF16 each time. Where do you end up? (In exact arithmetic: 2.)
 
 # %% name="guess_swamping"
 my_guess = None
@@ -184,15 +185,14 @@ for lr in (1e-3, 1e-4, 3e-5):
     print(f"{lr:>14g}{moved[FP32]:>27.1%}{moved[BF16]:>8.1%}")
 
 # %% [markdown] name="master_text"
-# In BF16 most weights stand still at small learning rates: their update is less than half the distance to the next BF16 number. The
-# cure is to keep a copy of the weights in FP32, the **master weights**, let updates add up there, and compute with its
-# 16-bit image. Classic mixed precision did that by hand; `torch.autocast` does it by leaving the weights in FP32 and casting them on
-# the way into each matrix product.
+# In BF16 most weights stand still at small learning rates: their update is less than half the distance to the next BF16 number. The cure is to keep a
+# copy of the weights in FP32, the **master weights**. Updates add up there, and the model computes with a 16-bit image of it. Classic mixed precision
+# did that by hand; `torch.autocast` does it by leaving the weights in FP32 and casting them on the way into each matrix product.
 
 # %% [markdown] name="master_task"
 # ### Your turn: SGD with master weights
 #
-# Write one step of SGD for a weight that is computed with in BF16.
+# Write one step of SGD for a weight that the model uses in BF16.
 #
 # **Contract.** `sgd_with_master(weight, master, gradient, lr)` changes `master` and `weight` in place and returns nothing.
 #
@@ -216,12 +216,12 @@ check("mixed_precision.master", sgd_with_master)
 # %% [markdown] name="autocast_text"
 # ## 3 · Autocast
 #
-# `torch.autocast` is a switch for a region of code. Inside it, each operation looks at a list: matrix products and convolutions run in
-# 16 bits, because they are where the time goes; operations that lose much in 16 bits run in FP32; the rest takes what
-# it is given. The weights are not touched.
+# `torch.autocast` is a switch for a region of code. Inside it, each operation is looked up in a list. Matrix products and convolutions run in 16
+# bits, because that is where the time goes. Operations that lose too much in 16 bits run in FP32. The rest take what they are given. The weights are
+# not touched.
 #
-# The lists differ between devices. So ask yours. Each line below feeds FP32 tensors to one operation under autocast and looks at what
-# comes out; the second column feeds 16-bit tensors.
+# The lists differ between devices, so ask yours. Each line below feeds FP32 tensors to one operation under autocast and shows what comes out; the
+# second column does the same with 16-bit tensors.
 
 
 # %% name="autocast_table"
@@ -254,13 +254,13 @@ for name, outputs in autocast_outputs(half).items():
     print(f"{name:16}" + "".join(f"{str(dtype).removeprefix('torch.'):>16}" for dtype in outputs))
 
 # %% [markdown] name="autocast_explained"
-# Three kinds of line. *Products* come out in 16 bits whatever goes in. *Losses* come out in FP32 whatever goes in. Everything between
+# There are three kinds of line. *Products* come out in 16 bits whatever goes in. *Losses* come out in FP32 whatever goes in. Everything in between
 # follows its input: a chain of 16-bit products keeps its ReLUs and norms in 16 bits, and that is where activation memory is saved.
 #
-# The documentation of `torch.amp` puts softmax, layer norm, `exp` and `sum` on CUDA's FP32 list; see above what yours does. So write
-# `.float()` before a loss of your own, and do not rely on the list.
+# The documentation of `torch.amp` puts softmax, layer norm, `exp` and `sum` on CUDA's FP32 list; the table above shows what your device does. So
+# write `.float()` before a loss of your own, and do not rely on the list.
 #
-# Is a product in 16 bits not full of the swamping of section 2? Add up 4,096 ones, one after the other in BF16, and by a 16-bit matrix product:
+# Should a 16-bit product not suffer from the swamping of section 2? Add up 4,096 ones, first one by one in BF16, then with a 16-bit matrix product:
 
 # %% name="accumulate"
 one_by_one = torch.tensor(0.0, dtype=BF16)
@@ -270,8 +270,8 @@ ones = torch.ones(1, 4096, dtype=half, device=device)
 print(f"one by one: {one_by_one.item():g}     by a matrix product: {(ones @ ones.T).item():g}")
 
 # %% [markdown] name="accumulate_explained"
-# One by one, the sum stops at 256, where the next number BF16 knows is 258. The product gets it right: its inputs and its result are 16-bit, but inside it adds up
-# with more digits. That is what makes 16-bit products usable.
+# One by one, the sum stops at 256, where the next BF16 number is 258. The product gets it right: its inputs and its result are 16-bit, but internally
+# it adds with more digits. That is what makes 16-bit products usable.
 
 # %% name="weights_stay"
 model = SmallCNN(32).to(device)
@@ -288,8 +288,8 @@ print("Adam's moments", {state["exp_avg"].dtype for state in optimizer.state.val
 # %% [markdown] name="equivalence_text"
 # ### The same numbers first
 #
-# Before asking what it saves, ask whether it still trains. Same seed, same batches, six epochs in FP32 and in BF16: do the losses agree, and does
-# the accuracy on unseen digits?
+# Before asking what it saves, ask whether it still trains. Same seed, same batches, six epochs in FP32 and in BF16: do the losses agree, and do the
+# accuracies on unseen digits?
 
 
 # %% name="equivalence"
@@ -322,7 +322,7 @@ claims.record(
 # %% [markdown] name="memory_text"
 # ## 4 · What it saves
 #
-# "Mixed precision halves the memory", many articles say. You know enough to doubt it.
+# "Mixed precision halves the memory", say many articles. You know enough to doubt it.
 #
 # **Predict.** The FP32 peak of the CNN is above. What share of it does the BF16 step need? Give a number between 0 and 1. Which tenants
 # halve?
@@ -340,8 +340,8 @@ bf16_guess.reveal(cnn["BF16"].peak_bytes / cnn["FP32"].peak_bytes)
 print(tenant_table(cnn))
 
 # %% [markdown] name="bf16_explained"
-# The table shows the most that each tenant ever held, at whatever moment; so a column adds up to more than its peak. *last/first* divides the
-# last column by the first.
+# The table shows the most that each tenant ever held, at whatever moment, so a column adds up to more than its peak. *last/first* divides the last
+# column by the first.
 #
 # - **Activations** nearly halve. Which do not? Look below.
 # - **Parameters, gradients, optimizer state** do not change by a byte: autocast leaves them in FP32.
@@ -349,12 +349,12 @@ print(tenant_table(cnn))
 #
 # - **Temporaries** and **kernel workspace** halve as well: they belong to operations that now compute in 16 bits.
 #
-# Autograd will tell what it keeps, by dtype:
+# Autograd can tell you what it saves, by dtype:
 
 
 # %% name="saved_by_dtype"
 def saved_mib(make_model, x, dtype):
-    """Say how many MiB a forward pass keeps for the backward pass, by dtype, parameters and input aside."""
+    """Describe what a forward pass saves for the backward pass, in MiB by dtype; parameters and input do not count."""
     model, storages = make_model().to(device), {}
     own = {t.untyped_storage().data_ptr() for t in [*model.parameters(), x]}
 
@@ -379,10 +379,10 @@ print("CNN, FP32:", saved_mib(lambda: SmallCNN(32), images, FP32))
 print("CNN, BF16:", saved_mib(lambda: SmallCNN(32), images, BF16))
 
 # %% [markdown] name="saved_explained"
-# The residue has a name: **max pooling** remembers which pixel won, as 64-bit integers, and integers do not shrink. All floating-point
-# activations of this network did halve.
+# The residue has a name: **max pooling** remembers which pixel won, as 64-bit integers, and integers do not shrink. All floating-point activations of
+# this network were halved.
 #
-# So the saving depends on who the tenants are. Now a language model, where they are others.
+# So the saving depends on who the tenants are. Now a language model, with other tenants.
 
 # %% name="measure_gpt"
 text = english(device)
@@ -421,19 +421,19 @@ for subject, runs in {"CNN, batch 256": cnn, "GPT, 8 x 128 tokens": gpt}.items()
 print(claims)
 
 # %% [markdown] name="gpt_explained"
-# (C7 is the claim's number in this course's list. It counts as held from 1.9x on: rounding is forgiven, hope is not.)
+# (C7 is the claim's number in this course's list. It counts as *held* from 1.9x: rounding is forgiven, hope is not.)
 #
-# Twofold was promised; neither peak gets there. In the GPT the optimizer state, which does not shrink, has a larger
-# share, and part of the activations stays FP32. The dtypes above say which: an embedding is no matrix product, so it comes out in FP32; FP32 plus 16 bit is FP32, so
-# what flows from block to block (the *residual stream*) stays FP32, and with it what the norms keep. **Mixed precision halves what becomes 16-bit, and nothing else.** To shrink
-# optimizer state you need other tools ([[lean_optimizers]]), and for the rest of the activations too ([[activation_checkpointing]]).
+# A factor of two was promised; neither peak gets there. In the GPT the optimizer state, which does not shrink, has a larger share, and some of the
+# activations stay FP32. The dtypes above say which. An embedding is not a matrix product, so it comes out in FP32. FP32 plus 16 bit is FP32, so what
+# flows from block to block (the *residual stream*) stays FP32, and so does what the norms keep. **Mixed precision halves what becomes 16-bit, and
+# nothing else.** Optimizer state needs other tools ([[lean_optimizers]]), and so do the remaining activations ([[activation_checkpointing]]).
 
 # %% [markdown] name="speed_text"
 # ## 5 · What it costs or saves in time
 #
-# The other half of the promise: "2x faster". Speed comes from hardware that multiplies 16-bit numbers: tensor cores on a GPU, AMX or AVX-512 BF16
-# on a CPU. Where a format has no hardware, the library converts back and forth, and pays. FP32 and 16 bit run alternately below, so that both
-# meet the same disturbances. (The batch is smaller than above: without hardware for it, FP16 takes its time.)
+# The other half of the promise: "2x faster". Speed comes from hardware that multiplies 16-bit numbers: tensor cores on a GPU, AMX or AVX-512 BF16 on
+# a CPU. Where there is no hardware for a format, the library converts back and forth, at a price. Below, FP32 and 16 bit take turns, so that both
+# suffer the same disturbances. (The batch is smaller than above: without hardware for it, FP16 takes its time.)
 
 
 # %% name="speed"
@@ -455,9 +455,9 @@ for subject, dtype in [("CNN, batch 64", BF16), ("GPT, 8 x 128 tokens", BF16), (
     claims.record("C7", "2x faster", f"{subject}, {name}", timing.speedup, "x faster", 1.8, math.inf)
 
 # %% [markdown] name="speed_explained"
-# A line above 1x says that your device has hardware for the format and that this model is large enough to feed it. A line far below 1x
-# says that it has none: every FP16 number is converted before and after each operation. If yours shows that for FP16, the memory meter sees
-# the conversions too:
+# A line above 1x says that your device has hardware for the format and that this model is large enough to feed it. A line far below 1x says that it
+# has none: every FP16 number is converted before and after each operation. If that is what you see for FP16, the memory meter sees the conversions
+# too:
 
 # %% name="fp16_workspace"
 cnn["FP16"] = measured_step(lambda: SmallCNN(32), images, labels, FP16)
@@ -472,9 +472,9 @@ print("peak, MiB:            ", {name: round(meter.peak_bytes / 2**20, 1) for na
 # %% [markdown] name="underflow_text"
 # ## 6 · FP16 loses small gradients
 #
-# FP16's smallest number is 2⁻²⁴ (6e-8); what is 2⁻²⁵ or less becomes zero. Are real gradients that small? It depends on how the loss is averaged. Take a network that removes noise from the digits. Its loss is a
-# mean over all pixels of a batch, and in a model with several tasks such a term gets a small weight, say 0.0001. Each pixel's share of the
-# loss is tiny, and so is its gradient.
+# FP16's smallest number is 2⁻²⁴ (6e-8); anything of 2⁻²⁵ or less becomes zero. Are real gradients that small? It depends on how the loss is averaged.
+# Take a network that removes noise from the digits. Its loss is a mean over all pixels of a batch, and in a model with several tasks such a term gets
+# a small weight, say 0.0001. Each pixel's share of the loss is tiny, and so is its gradient.
 
 
 # %% name="denoiser"
@@ -515,8 +515,8 @@ print(
 # %% [markdown] name="underflow_task"
 # ### Your turn: count what is lost
 #
-# **Contract.** `underflow_share(gradient, scale)` returns which share of the **nonzero** elements of `gradient` (FP32, any shape) become exactly
-# zero when multiplied by `scale` and cast to FP16. A float between 0 and 1; 0.0 when all elements are zero. `gradient` stays unchanged.
+# **Contract.** `underflow_share(gradient, scale)` returns the share of the **nonzero** elements of `gradient` (FP32, any shape) that become exactly
+# zero when multiplied by `scale` and cast to FP16: a float between 0 and 1, and 0.0 when all elements are zero. `gradient` stays unchanged.
 
 
 # %% name="underflow" answer=true reveal=true
@@ -542,7 +542,7 @@ except NotImplementedError:
 # %% [markdown] name="control_text"
 # ### The control that must fail
 #
-# Train the denoiser in FP16 with nothing done about it. And beside it the same in FP32, in BF16, and in FP16 with a scaler.
+# Train the denoiser in FP16 and do nothing about it. Beside it, train the same network in FP32, in BF16, and in FP16 with a scaler.
 #
 # **Predict.** Which of the four does not learn?
 
@@ -580,7 +580,8 @@ for name, (errors, zeros) in runs.items():
     )
 
 # %% [markdown] name="control_explained"
-# No error message, no NaN: FP16 without a scaler does not learn, because all its gradients are zero. BF16 has FP32's range and needs nothing. With a scaler, FP16 learns as FP32 does.
+# No error message, no NaN: FP16 without a scaler does not learn, because all its gradients are zero. BF16 has FP32's range and needs nothing. With a
+# scaler, FP16 learns just as FP32 does.
 #
 # Would you have noticed on the digits classifier? Train it in FP16 without a scaler too.
 
@@ -590,8 +591,8 @@ print(f"classifier, FP16 without scaler: loss {fp16_losses[-1]:.4f}, accuracy {f
 print(f"classifier, FP32:                loss {curves['FP32'][0][-1]:.4f}, accuracy {curves['FP32'][1]:.1%}")
 
 # %% [markdown] name="survivor_explained"
-# No: with a plain mean over 128 images its gradients are large enough, and nothing happens. That is what makes the mistake nasty. It is there all the
-# time and shows up when a loss is averaged over more elements, or weighted less.
+# No: with a plain mean over 128 images its gradients are large enough, and nothing goes wrong. That is what makes the mistake nasty. It is there all
+# along and shows up only when a loss is averaged over more elements, or weighted less.
 
 # %% [markdown] name="explorer_text"
 # ### Play: find the right loss scale
@@ -603,7 +604,7 @@ print(f"classifier, FP32:                loss {curves['FP32'][0][-1]:.4f}, accur
 explore_loss_scale(gradients, log2_scale=0)
 
 # %% [markdown] name="scaling_text"
-# ## 7 · Loss scaling, by hand and by itself
+# ## 7 · Loss scaling, by hand and automatic
 #
 # The gradient is linear in the loss. Multiply the loss by S, and every gradient on the way is S times larger and stays above
 # FP16's floor; divide by S once they are FP32 weight gradients, and the update is the one you wanted.
@@ -626,9 +627,9 @@ for exponent in (0, 8, 16, 24, 40):
     print(f"FP16, loss scale 2^{exponent:<3} relative error of the gradient: {error.item():.4f}")
 
 # %% [markdown] name="dynamic_text"
-# Too small a scale loses gradients, too large a scale turns them into inf, and in between is a wide plain where any scale is as good as another. So nobody
-# searches for the best: start high, and whenever an inf or NaN turns up, skip that step and halve the scale; after many good steps in a
-# row, double it. That is **dynamic loss scaling**, and `torch.amp.GradScaler` does it. Its defaults, read off the object:
+# Too small a scale loses gradients, too large a scale turns them into inf, and in between is a wide plain where any scale is as good as another. So
+# nobody searches for the best. Start high. Whenever an inf or NaN turns up, skip that step and halve the scale. After many good steps in a row,
+# double it. That is **dynamic loss scaling**, and `torch.amp.GradScaler` does it. Here are its defaults, read from the object:
 
 # %% name="scaler_defaults"
 scaler = torch.amp.GradScaler(device.type)
@@ -658,13 +659,13 @@ axes.step(range(60), [math.log2(scale) for scale in scales], where="post", color
 axes.plot(skipped, [math.log2(scales[step]) for step in skipped], "x", color=COLOURS[4], label="step skipped")
 axes.set(title="GradScaler at work", xlabel="step", ylabel="log2 of the scale")
 axes.legend(frameon=False)
-show(figure, "The scale falls by half a step until gradients fit, then rises now and then and is pushed back.")
+show(figure, "The scale halves at every step until the gradients fit, then rises now and then and is pushed back.")
 print("steps skipped:", *skipped)
 
 # %% [markdown] name="dynamic_explained"
-# It starts far too high on purpose here. The first steps are thrown away, each halving the scale, until the gradients fit. From then on it feels its way up and is pushed back
-# now and then. A skipped step moves no weights. (A learning-rate scheduler that steps all the same is ahead of
-# the weights by that one step.)
+# Here it starts far too high on purpose. The first steps are thrown away, each halving the scale, until the gradients fit. From then on it feels its
+# way up and is pushed back now and then. A skipped step moves no weights. (A learning-rate scheduler that steps anyway gets ahead of the weights by
+# that one step.)
 
 # %% [markdown] name="clipping_text"
 # ## 8 · Clipping comes after unscaling
@@ -700,17 +701,19 @@ for name, make_optimizer in makers.items():
     print(f"{name:15} unscale_, then clip: moved by {right:.2g}   clip at once: moved by {wrong:.2g}")
 
 # %% [markdown] name="clipping_explained"
-# SGD hardly moves when the scaled gradient is clipped. Adam divides each gradient by its own size, so it still moves, and the mistake is easy to overlook; what it
-# loses, it loses to `eps`, the small number that keeps it from dividing by zero, as the last line shows.
+# SGD hardly moves when the scaled gradient is clipped. Adam divides each gradient by its own size, so it still moves, and the mistake is easy to
+# overlook. What is lost is lost to `eps`, the small number that keeps it from dividing by zero, as the last line shows.
 #
-# The order is always `scale(loss).backward()` → `unscale_(optimizer)` → clip → `step(optimizer)` → `update()`. Under `DistributedDataParallel` nothing changes: the gradients that
-# travel between GPUs are the scaled ones, the same scale on every rank, and an inf on one rank becomes an inf on all, so all skip together ([[data_parallel]] shows it).
+# The order is always `scale(loss).backward()` → `unscale_(optimizer)` → clip → `step(optimizer)` → `update()`. Under `DistributedDataParallel`
+# nothing changes: the gradients that travel between GPUs are the scaled ones, the same scale on every rank, and an inf on one rank becomes an inf on
+# all, so all of them skip together ([[data_parallel]] shows it).
 
 # %% [markdown] name="bf16_text"
 # ## 9 · BF16: no scaler, fewer digits
 #
-# BF16 needs no scaling: the control above learnt like FP32. But it has only eight binary digits, where FP32 has 24. Under autocast that hardly matters, since
-# weights and sums stay in FP32. It matters when the *weights* are BF16 and the learning rate is small: the swamping of section 2, now as a training run.
+# BF16 needs no scaling: in the control above it learnt just as FP32 did. But it has only eight binary digits, where FP32 has 24. Under autocast that
+# hardly matters, since weights and sums stay in FP32. It matters when the *weights* are BF16 and the learning rate is small: the swamping of section
+# 2, now as a training run.
 
 # %% name="pure_bf16"
 print(f"{'':28}{'lr 1e-3':>10}{'lr 1e-4':>10}")
@@ -720,13 +723,13 @@ for name, (dtype, pure) in settings.items():
     print(f"loss after 6 epochs, {name:15}{final[0]:>7.3f}{final[1]:>10.3f}")
 
 # %% [markdown] name="bf16_explained_2"
-# Autocast tracks FP32; BF16 weights fall behind, most at the small learning rate. People do train large models in pure BF16 to save the FP32 weights; they then add the update with *stochastic rounding* or keep the lost
-# part beside the weight ([[number_formats]] tries it).
+# Autocast tracks FP32; BF16 weights fall behind, most of all at the small learning rate. People do train large models in pure BF16 to save the FP32
+# weights. They then add the update with *stochastic rounding* ([[number_formats]] tries it) or keep the lost part beside the weight.
 
 # %% [markdown] name="pitfalls_text"
-# ## 10 · Pitfalls, made to happen
+# ## 10 · Pitfalls, on purpose
 #
-# **Old names.** `torch.cuda.amp.autocast` and `torch.cuda.amp.GradScaler` still stand in half of the tutorials.
+# **Old names.** `torch.cuda.amp.autocast` and `torch.cuda.amp.GradScaler` are still used in half of the tutorials.
 
 # %% name="old_names"
 with warnings.catch_warnings(record=True) as caught:
@@ -738,8 +741,8 @@ for warning in caught:
         print(str(warning.message).splitlines()[0])
 
 # %% [markdown] name="loss_text"
-# **The loss in 16 bits.** Here is cross-entropy over a vocabulary of 50,000, the mean over 64 rows, from the same logits, done in FP32 and
-# in 16 bits from the softmax to the mean:
+# **The loss in 16 bits.** Here is cross-entropy over a vocabulary of 50,000, averaged over 64 rows of the same logits. Everything from the softmax to
+# the mean is done once in FP32 and once in each 16-bit format:
 
 # %% name="loss_in_16_bits"
 torch.manual_seed(0)
@@ -752,14 +755,14 @@ for name, dtype in {"FP32": FP32, "BF16": BF16, "FP16": FP16}.items():
 # %% [markdown] name="loss_explained"
 # BF16 gets the third digit of the loss wrong. Keep losses in FP32: `F.cross_entropy(logits.float(), target)`.
 #
-# **`backward()` inside autocast.** It runs without complaint, so nobody notices. Autograd has recorded each operation with its
-# dtype and needs no help; inside the region the backward operations get cast a second time. Below, a gradient formula that is FP32 when the
-# region is closed, and 16-bit when it is open:
+# **`backward()` inside autocast.** It runs without complaint, so nobody notices. Autograd has recorded each operation with its dtype and needs no
+# help; inside the region the backward operations are cast a second time. Below is a gradient formula that runs in FP32 outside the region and in 16
+# bits inside it:
 
 
 # %% name="backward_inside"
 class Square(torch.autograd.Function):
-    """x squared, element by element, with a backward pass that says in which dtype it computes."""
+    """x squared, element by element, whose backward pass prints the dtype it computes in."""
 
     @staticmethod
     def forward(ctx, x):
@@ -769,7 +772,7 @@ class Square(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient):
         (x,) = ctx.saved_tensors
-        product = torch.mm(torch.diag(2 * x), gradient[:, None])  # a matrix product, to ask autocast
+        product = torch.mm(torch.diag(2 * x), gradient[:, None])  # a matrix product: autocast has a say
         print(f"   the backward product ran in {product.dtype}")
         return product.flatten().float()
 
@@ -787,7 +790,7 @@ for inside in (False, True):
 # %% [markdown] name="table_text"
 # ## 11 · Before and after
 #
-# The memory of this run in two tables, then what was said against what was measured, speed included.
+# Here is the memory of this run in two tables, then what was said against what was measured, speed included.
 
 # %% name="table"
 print("CNN, batch 256, by tenant:")
@@ -801,17 +804,18 @@ claims
 # %% [markdown] name="recap"
 # ## Recap
 #
-# - Mixed precision saves **activation** bytes, and those of temporaries. Weights, gradients and optimizer state stay FP32 under autocast; 16-bit weight copies come on top.
+# - Mixed precision saves bytes of **activations** and of temporaries. Weights, gradients and optimizer state stay FP32 under autocast; 16-bit weight
+#   copies come on top.
 # - "2x less memory" is the limit for a model that is all activations; measure yours.
 # - "2x faster" is a statement about hardware. Check that your device has units for the format.
-# - FP16 needs loss scaling, and without it fails silently. BF16 needs none.
-# - Order: scale, backward, unscale, clip, step, update. The loss in FP32. `backward()` outside.
+# - FP16 needs loss scaling and fails silently without it. BF16 needs none.
+# - Order: scale, backward, unscale, clip, step, update. Keep the loss in FP32 and `backward()` outside autocast.
 #
 # | Your device | Reach for |
 # |---|---|
 # | Ampere GPU or newer, TPU, recent CPU | BF16 autocast, no scaler |
 # | T4, V100, older GPUs | FP16 autocast with `GradScaler` |
-# | Apple GPU | measure both; keep FP32 if neither gains |
+# | Apple GPU | measure both; keep FP32 if neither helps |
 # | weights too large for FP32 | other tools: labs [[#lean_optimizers]], [[#sharding]] and [[#lora]] |
 #
 # **Sources.** Micikevicius et al., *Mixed Precision Training* (2018), arXiv:1710.03740 · Kalamkar et al., *A Study of BFLOAT16 for Deep Learning Training* (2019), arXiv:1905.12322 ·

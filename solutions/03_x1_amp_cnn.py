@@ -13,8 +13,8 @@
 # | Before this | [[mixed_precision]] |
 # | Syllabus | X1 (T4, T5, T6, T7, C7, P2, P3) |
 #
-# Three answer cells, each followed by its check. A check prints what it found and what to look at; run it as often
-# as you like. Save the notebook when you are done: it is your hand-in, and its name must stay as it is.
+# There are three answer cells, each followed by its check. A check prints what it found and what to look at; run it as often as you like. Save the
+# notebook when you are done: it is your hand-in, and it must keep its name.
 
 # %% name="setup" setup=true
 import time
@@ -30,24 +30,23 @@ print(f"{device_name(device)} ({device.type}), torch {torch.__version__}")
 # %% [markdown] name="scaler_task"
 # ## Part 1 · A dynamic loss scaler (3 points)
 #
-# The smallest number of FP16 is 6e-8; what is less than half of that becomes zero, and many gradients are that small. Multiply the loss by a large scale,
-# and every gradient grows with it and survives; divide before the optimizer looks. How large? As large as
-# possible without overflow, and nobody knows in advance: so the scale is found while training.
+# The smallest FP16 number is 6e-8; anything below half of that becomes zero, and many gradients are that small. Multiply the loss by a large scale,
+# and every gradient grows with it and survives. Divide again before the optimizer sees it. How large a scale? As large as possible without overflow.
+# Nobody knows that in advance, so the scale is found during training.
 #
 # Think of a camera that sets its own exposure. It brightens bit by bit while all goes well; when a picture comes out
 # white, it throws that picture away and turns the exposure down.
 #
 # **Contract.** `DynamicLossScaler` has the interface of `torch.amp.GradScaler`:
 #
-# - `get_scale()` gives the present scale, a float.
+# - `get_scale()` returns the current scale, a float.
 # - `scale(loss)` returns the loss times the scale. `loss` is a tensor with no dimensions.
-# - `unscale_(optimizer)` divides the gradients of all the optimizer's parameters by the scale, in place, and remembers whether
-#   any element was inf or NaN. Parameters whose `.grad` is None are passed over. It is called at most once between two updates.
-# - `step(optimizer)` calls `unscale_` unless you have since the last `update()`; then calls `optimizer.step()` if all
-#   gradients were finite. Returns True if it stepped, False if it skipped.
-# - `update()` is called once after each step. After a skipped step the scale is multiplied by `backoff_factor`. After
-#   `growth_interval` good steps in a row it is multiplied by `growth_factor`, and the count starts again; it also starts again after a
-#   skipped step.
+# - `unscale_(optimizer)` divides the gradients of all the optimizer's parameters by the scale, in place, and remembers whether any element was inf or
+#   NaN. Parameters whose `.grad` is None are skipped. It is called at most once between two updates.
+# - `step(optimizer)` calls `unscale_` unless you have called it since the last `update()`; then it calls `optimizer.step()` if all gradients were
+#   finite. Returns True if it stepped, False if it skipped.
+# - `update()` is called once after each step. After a skipped step the scale is multiplied by `backoff_factor`. After `growth_interval` good steps in
+#   a row it is multiplied by `growth_factor`, and the count starts again. The count also starts again after a skipped step.
 
 
 # %% name="scaler" answer=true
@@ -116,10 +115,10 @@ check("x1.scaler", DynamicLossScaler)
 # - The loss is cross-entropy in FP32. `backward()` runs outside autocast.
 # - The **true** gradient (not the scaled one) is clipped to the norm `max_norm` over all parameters.
 # - `scaler` is None, or an object with `scale`, `unscale_`, `step` and `update`; then the step goes through it.
-# - Gradients of earlier steps must not leak into this one.
+# - Gradients from earlier steps must not leak into this one.
 # - Returns the unscaled loss: a detached FP32 tensor with no dimensions.
 #
-# The check hands your step PyTorch's own `GradScaler`, so this part does not depend on part 1.
+# The check gives your step PyTorch's own `GradScaler`, so this part does not depend on part 1.
 
 
 # %% name="step" answer=true
@@ -149,17 +148,20 @@ check("x1.step", train_step)
 # %% [markdown] name="compare_task"
 # ## Part 3 · The experiment (2 points)
 #
-# **Contract.** `train(precision, seed, epochs)` trains a fresh `SmallCNN(width=16)` on `digits(device)`, images of 8 × 8 pixels, with your own `train_step`. FP16 takes your own `DynamicLossScaler`; if part 1 is not done yet, PyTorch's `GradScaler` will do, so that this part does not depend on it.
+# **Contract.** `train(precision, seed, epochs)` trains a fresh `SmallCNN(width=16)` on `digits(device)`, images of 8 × 8 pixels, with your own
+# `train_step`. FP16 uses your own `DynamicLossScaler`; if part 1 is not done yet, PyTorch's `GradScaler` will do, so that this part does not depend
+# on it.
 #
-# - `precision` is `"fp32"`, `"bf16"` or `"fp16"`; `seed` decides the initial weights and the order of the images.
+# - `precision` is `"fp32"`, `"bf16"` or `"fp16"`; `seed` determines the initial weights and the order of the images.
 # - Batches of 64 images (the last of an epoch may be smaller), `torch.optim.AdamW` with learning rate 3e-3, `max_norm=1.0`. Three epochs
 #   are enough.
 # - Returns a dict:
 #   - `"model"`: the trained model;
-#   - `"accuracy"`: the share of `data.test_x` it labels rightly, in evaluation mode, between 0 and 1;
-#   - `"peak_bytes"`: the peak of one whole training step with a full batch, from `MemoryMeter(model, optimizer)`; not the first step, for
-#     Adam's state is born there. Cut the batch before the meter starts, so that it measures `train_step(...)` and nothing else;
-#   - `"step_seconds"`: seconds a training step takes, on average over steps that are neither the first nor measured (the meter slows its step down).
+#   - `"accuracy"`: the share of `data.test_x` it labels correctly, in evaluation mode, between 0 and 1;
+#   - `"peak_bytes"`: the peak of one whole training step with a full batch, from `MemoryMeter(model, optimizer)`; not the first step, because Adam
+#     creates its state there. Cut the batch before the meter starts, so that it measures `train_step(...)` and nothing else;
+#   - `"step_seconds"`: seconds a training step takes, averaged over steps that are neither the first nor the metered one (the meter slows its step
+#     down).
 #
 # FP16 is slow on most CPUs (no hardware for it), so an epoch can take a few seconds there.
 
@@ -209,14 +211,14 @@ check("x1.compare", train, train_step)
 # %% [markdown] name="table_text"
 # ## Your table
 #
-# The cell below runs your experiment and prints it. Compare with what you would have bet: which column did mixed precision change, and
-# which not?
+# The cell below runs your experiment and prints the results. Compare them with what you would have bet: which columns did mixed precision change, and
+# which did it not?
 
 # %% name="table"
 try:
     results = {precision: train(precision) for precision in DTYPES}
 except NotImplementedError:
-    print("The table appears when part 1 to 3 are done.")
+    print("The table appears when parts 1 to 3 are done.")
 else:
     print(f"{'':6}{'accuracy':>10}{'peak':>14}{'of FP32':>9}{'ms a step':>11}{'speed':>8}")
     base = results["fp32"]
@@ -230,7 +232,7 @@ else:
 # %% [markdown] name="hand_in"
 # ## Hand in
 #
-# Save this notebook under the name it has. Your instructor collects it as `YOUR_NAME/03_x1_amp_cnn.ipynb` and grades it with
+# Save this notebook under its present name. Your instructor collects it as `YOUR_NAME/03_x1_amp_cnn.ipynb` and grades it with
 #
 # ```
 # python -m helpers grade SUBMISSIONS --out GRADES

@@ -1,8 +1,8 @@
 # %% [markdown] name="title"
 # # Gradient accumulation
 #
-# **A batch can be fed in pieces: gradients add up, so the update is that of the whole batch while the activations are those of a piece, if you
-# weigh the pieces rightly and know what does not add up.**
+# **You can feed a batch in pieces: gradients add up, so you get the update of the whole batch with the activations of one piece, if you weight the
+# pieces correctly and know what does not add up.**
 #
 # | | |
 # |---|---|
@@ -10,7 +10,7 @@
 # | Time | 75 minutes |
 # | Difficulty | ●●○ |
 # | Needs | a CPU; the same cells use a GPU where there is one |
-# | Before this | labs [[#start_here]] and [[#where_memory_goes]] |
+# | Before this | labs [[#start_here]], [[#where_memory_goes]], [[#number_formats]] and [[#mixed_precision]] |
 # | Syllabus | T8, C8, P4 |
 #
 # Exercise X2, the graded notebook after this one, uses all of it.
@@ -55,8 +55,8 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 #
 # Somebody found that a batch of 256 trains well. Your GPU holds 64. Carry the shopping home in four trips: the kitchen does not care.
 #
-# The gradient of a mean is the mean of gradients. So: feed 64 rows, `backward()`, feed the next 64, `backward()` again. PyTorch **adds** to
-# `.grad` and does not overwrite it; after four *micro-batches* the gradients of all 256 rows are in there. Then step, once.
+# The gradient of a mean is the mean of the gradients. So: feed 64 rows, `backward()`, feed the next 64, `backward()` again. PyTorch **adds** to
+# `.grad` instead of overwriting it; after four *micro-batches* the gradients of all 256 rows are in there. Then step, once.
 #
 # First the obvious way to write it, which is wrong. The model is a small network of GroupNorm and linear layers on digits.
 
@@ -93,7 +93,7 @@ def distance(a, b):
 
 
 # %% [markdown] name="guess_naive_text"
-# **Predict.** The naive gradient of 256 rows in four micro-batches of 64, relative to that of the whole batch: how many times as long is it?
+# **Predict.** Take the naive gradient of 256 rows in four micro-batches of 64. How many times as long as the gradient of the whole batch is it?
 
 # %% name="guess_naive"
 my_guess = None
@@ -112,8 +112,7 @@ longer = (wrong.norm() / right.norm()).item()
 claims.record("P4", "no division: the gradient is 4 times too long", "MLP, 4 x 64", longer, "times", 3.99, 4.01)
 
 # %% [markdown] name="naive_explained"
-# The direction is right, the length is not: a learning rate four times too high, by accident. Divide each loss by the number of
-# micro-batches:
+# The direction is right, the length is not: by accident, the learning rate is four times too high. Divide each loss by the number of micro-batches:
 
 
 # %% name="divided"
@@ -127,7 +126,8 @@ def accumulate(model, x, y, micro_batch):
 # %% [markdown] name="equal_text"
 # ### The same numbers
 #
-# Is it *equal*, or nearly? Computers add in some order, and floating-point sums depend on it. Compare in formats of more and fewer digits:
+# Is it *equal*, or nearly equal? Computers add in some order, and floating-point sums depend on that order. Compare formats with more and fewer
+# digits:
 
 # %% name="equal"
 for dtype in (torch.float64, torch.float32, torch.bfloat16):
@@ -150,12 +150,14 @@ for micro_batch in (64, 16, 4, 1):
     print(f"bfloat16 in micro-batches of {micro_batch:2}: relative distance {off:.1e}")
 
 # %% [markdown] name="equal_explained"
-# The distance follows the format's epsilon: it is rounding and nothing else. In pure BF16, where `.grad` itself has 8 significant bits, rounding is no longer a trifle. With
-# *many* micro-batches it gets worse, for small gradients are added to a large sum (swamping, [[number_formats]]). Under autocast `.grad` is FP32, and this does not arise.
+# The distance follows the format's epsilon: it is rounding and nothing else. In pure BF16, where `.grad` itself has 8 significant bits, rounding is
+# no longer negligible. With *many* micro-batches it gets worse, because small gradients are added to a large sum (swamping, [[number_formats]]).
+# Under autocast `.grad` is FP32, and the problem does not arise.
 #
 # ## 2 · What it saves
 #
-# **Predict.** The CNN of [[mixed_precision]], 256 digits of 16 × 16, one AdamW step. Whole, it needs about 60 MiB. How many **MiB** as four micro-batches of 64?
+# **Predict.** The CNN of [[mixed_precision]] takes one AdamW step on 256 digits of 16 × 16 pixels. In one batch that needs about 60 MiB. How many
+# **MiB** does it need in four micro-batches of 64?
 
 
 # %% name="guess_memory"
@@ -199,13 +201,13 @@ axes.plot(
 )
 axes.set(title="256 digits in micro-batches", xlabel="rows in a micro-batch", ylabel="MiB", ylim=(0, None))
 axes.legend(frameon=False)
-show(figure, "Peak and activations grow on straight lines with the rows of a micro-batch.")
+show(figure, "Peak and activations grow in straight lines with the rows of a micro-batch.")
 
 # %% [markdown] name="memory_explained"
 # (The table shows each tenant at its own largest moment, so a column adds up to more than its peak.)
 #
-# Straight lines: a fixed part, and so many bytes a row. Where the line meets the axis is what accumulation cannot save: parameters, gradients, optimizer
-# state, and the whole batch of inputs, which is there in any case.
+# Straight lines: a fixed part, plus so many bytes per row. Where a line meets the axis is what accumulation cannot save: parameters, gradients,
+# optimizer state, and the whole batch of inputs, which is always there.
 #
 # "The peak is that of the micro-batch": compare with a plain step on 64 rows.
 
@@ -218,8 +220,8 @@ claims.record("C8", "the peak is that of the micro-batch", "CNN, inputs aside", 
 # %% [markdown] name="nothing_text"
 # ### When it buys little, or nothing
 #
-# A GPT has more parameters for each row it reads. **Predict**: 64 sequences of 32 letters, a GPT of 3.3 million parameters with AdamW. How much do 64 micro-batches of one row need,
-# relative to 16 of four rows?
+# A GPT has more parameters for each row it reads. **Predict**: a GPT of 3.3 million parameters trains with AdamW on 64 sequences of 32 characters.
+# How much memory do 64 micro-batches of one row need, relative to 16 micro-batches of four rows?
 
 # %% name="guess_nothing"
 my_guess = None  # peak with micro-batches of 1 / peak with micro-batches of 4
@@ -266,11 +268,12 @@ for micro_batch, meter in gpt.items():
     print(f"micro-batch {micro_batch:2}: peak {human_bytes(meter.peak_bytes):>10} in {meter.peak_at}")
 
 # %% [markdown] name="nothing_explained"
-# From some micro-batch on the peak does not move: it has gone to the **optimizer step**, which holds gradients, moments and temporaries, and no
+# Below a certain micro-batch the peak stops moving: it is now in the **optimizer step**, which holds gradients, moments and temporaries, and no
 # activations at all. Smaller micro-batches then save nothing and cost time.
 #
-# And there is a price that a plain step does not pay: gradients live through the forward passes of the later micro-batches. A plain step can free them between
-# steps. For a model with large parameters and small activations accumulation can even need *more* than a plain step on the same micro-batch.
+# There is also a price that a plain step does not pay: gradients stay alive through the forward passes of the later micro-batches. A plain step can
+# free them between steps. For a model with large parameters and small activations, accumulation can even need *more* than a plain step on the same
+# micro-batch.
 
 # %% name="price"
 torch.manual_seed(0)
@@ -284,7 +287,7 @@ for name, n in {"plain step, 256 rows": 256, "2 x 256": 512}.items():
         step(wide, optimizer, inputs, targets[:n], 256)
     wide.zero_grad()
     peaks[name] = meter.peak_bytes - inputs.nbytes
-    print(f"{name:22} {human_bytes(peaks[name])} beside its inputs, in {meter.peak_at}")
+    print(f"{name:22} {human_bytes(peaks[name])} without its inputs, in {meter.peak_at}")
 ratio = peaks["2 x 256"] / peaks["plain step, 256 rows"]
 claims.record(
     "C8", "the peak is that of the micro-batch", "wide MLP with SGD, inputs aside", ratio, "times", 0.95, 1.05
@@ -309,12 +312,13 @@ for micro_batch in (64, 16, 4):
     print(f"micro-batches of {micro_batch:2}: {1 / pace.speedup:.2f} x the time of the whole batch")
 
 # %% [markdown] name="time_explained"
-# On a CPU smaller pieces may even be faster for a while, for they fit its cache; on a GPU the whole batch is rarely slower. Below some size time always rises.
+# On a CPU smaller pieces may even be faster for a while, because they fit its cache. On a GPU the whole batch is rarely slower. Below a certain size
+# the time always rises.
 
 # %% [markdown] name="pitfalls_text"
 # ## 3 · Six ways to get it wrong
 #
-# Each is made to happen and measured, and you see the repair. All train without an error message.
+# You will see each mistake happen, measure it, and see the repair. All of them train without an error message.
 #
 # ### Wrong length, and why Adam hides it
 #
@@ -334,7 +338,7 @@ for name, make in {
         optimizer.step()
         moved[method] = torch.cat([p.detach().flatten() for p in model.parameters()]) - before
     print(
-        f"{name:5} update without the division, relative to with it: {(moved[naive].norm() / moved[accumulate].norm()).item():.3f}"
+        f"{name:5} update without the division, relative to the update with it: {(moved[naive].norm() / moved[accumulate].norm()).item():.3f}"
     )
 model = make_model()
 for method in (accumulate, naive):
@@ -344,17 +348,17 @@ for method in (accumulate, naive):
     )
 
 # %% [markdown] name="adam_explained"
-# Adam's update hardly changes, so the loss curve looks fine and nobody notices, until gradient clipping is switched on: it sees a gradient four times too long and
-# clips where it should not. A control that could not fail would have told you nothing here; the *norm* did.
+# Adam's update hardly changes, so the loss curve looks fine and nobody notices, until gradient clipping is switched on: it sees a gradient four times
+# too long and clips where it should not. A loss curve that looks fine either way tells you nothing here; the *norm* does.
 #
-# ### A last micro-batch that is smaller
+# ### A smaller last micro-batch
 #
-# 200 rows by 64 make micro-batches of 64, 64, 64 and 8. Divide by four, and each row of the last one weighs eight times as much.
+# 200 rows split by 64 make micro-batches of 64, 64, 64 and 8. Divide by four, and each row of the last one weighs eight times as much.
 
 
 # %% name="ragged"
 def by_rows(model, x, y, micro_batch):
-    """Weigh each micro-batch by its share of the rows."""
+    """Weight each micro-batch by its share of the rows."""
     for xs, ys in zip(x.split(micro_batch), y.split(micro_batch), strict=True):
         (F.cross_entropy(model(xs), ys) * (len(xs) / len(x))).backward()
 
@@ -393,7 +397,7 @@ def token_gradient(micro_batch, weigh):
 
 
 padded = next_ids.clone()
-lengths = torch.linspace(2, 32, 64).long()  # sorted by length, as loaders do that want little padding
+lengths = torch.linspace(2, 32, 64).long()  # sorted by length, as in loaders that want little padding
 for row, length in enumerate(lengths):
     padded[row, length:] = -100
 whole = token_gradient(64, "by token")
@@ -406,12 +410,13 @@ for weigh in ("mean of means", "by token"):
         )
 
 # %% [markdown] name="tokens_explained"
-# The repair needs one number that a single micro-batch does not know: how many targets count in the **whole** batch. Count first, then go through the pieces.
+# The repair needs one number that no single micro-batch knows: how many targets count in the **whole** batch. Count first, then go through the
+# pieces.
 #
 # ### BatchNorm
 #
-# BatchNorm normalizes with the mean and variance of the rows it sees, and no weighting of gradients brings back those of the whole batch. LayerNorm and GroupNorm look at one row
-# at a time and do not care.
+# BatchNorm normalises with the mean and variance of the rows it sees, and no weighting of gradients brings back those of the whole batch. LayerNorm
+# and GroupNorm look at one row at a time and do not care.
 
 # %% name="batchnorm"
 norms = {"BatchNorm": nn.BatchNorm1d(128), "GroupNorm": nn.GroupNorm(4, 128), "LayerNorm": nn.LayerNorm(128)}
@@ -433,19 +438,19 @@ seen = {}
 for micro_batch in (256, 16):
     torch.manual_seed(0)
     layer = nn.BatchNorm1d(64).to(device)
-    rows_in = x.flatten(1) + 5  # mean 5, so that the running mean has a way to go
+    rows_in = x.flatten(1) + 5  # mean 5, so that the running mean has some way to go
     for part in rows_in.split(micro_batch):
         layer(part)
     seen[micro_batch] = layer.running_mean.mean().item()
 print(f"running mean after one batch of 256: {seen[256]:.2f}; after 16 micro-batches of it: {seen[16]:.2f}")
 
 # %% [markdown] name="batchnorm_explained"
-# Two effects: the gradients differ, and the *running* statistics, which evaluation uses, move once for each micro-batch: with momentum 0.1 they forget faster. What to do: GroupNorm from the
-# start; or, in fine-tuning, BatchNorm in evaluation mode, with statistics frozen.
+# There are two effects. The gradients differ. And the *running* statistics, which evaluation uses, move once per micro-batch, so with momentum 0.1
+# they forget faster. What to do: use GroupNorm from the start or, in fine-tuning, BatchNorm in evaluation mode with frozen statistics.
 #
 # ### The schedule
 #
-# A warm-up of 100 steps is written in optimizer steps. Step the scheduler with each of four micro-batches, and it ends after 25:
+# A warm-up of 100 steps means optimizer steps. Step the scheduler after each of four micro-batches, and the warm-up ends after 25:
 
 # %% name="schedule"
 ends = {}
@@ -465,8 +470,9 @@ claims.record("P4", "a schedule stepped too often ends 4 times too early", "4 mi
 # %% [markdown] name="ddp_text"
 # ### Talking too much
 #
-# With several GPUs ([[data_parallel]]), `DistributedDataParallel` averages gradients between them in every backward pass. During accumulation only the last one needs
-# it; `no_sync()` holds it back for the others. To count, one process is enough: DDP in a world of one, with a hook that writes down what would be sent.
+# With several GPUs ([[data_parallel]]), `DistributedDataParallel` averages gradients between them in every backward pass. During accumulation only
+# the last pass needs that; `no_sync()` turns it off in the others. To count the traffic, one process is enough: DDP with world size one and a hook
+# that records what would be sent.
 
 # %% name="ddp"
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
@@ -503,8 +509,8 @@ claims.record("P4", "without no_sync DDP sends 4 times as much", "MLP, 4 micro-b
 # %% [markdown] name="largest_text"
 # ## 4 · Your turn: the largest micro-batch that fits
 #
-# You have a budget, and you want the largest micro-batch that stays within it: fewer, larger pieces are faster. Trying one after the other takes long. With what section 2
-# showed, a few measurements do: the peak is flat while it lies in the optimizer step, and then a straight line.
+# You have a budget, and you want the largest micro-batch that stays within it: fewer, larger pieces are faster. Trying one after another takes a long
+# time. Section 2 showed that a few measurements are enough: the peak is flat while it is in the optimizer step, then it follows a straight line.
 #
 # **Contract.** `largest_micro_batch(peak_bytes, budget, most)` returns the largest number of rows m, 1 ≤ m ≤ `most`, with `peak_bytes(m) <= budget`; 0 if not even one row
 # fits.
@@ -529,7 +535,7 @@ def largest_micro_batch(peak_bytes, budget, most):
 check("gradient_accumulation.largest", largest_micro_batch)
 
 # %% [markdown] name="largest_real_text"
-# The check uses made-up numbers. Try yours on the real CNN and its batch of 256, with a budget of 20 MiB:
+# The check uses made-up numbers. Try your function on the real CNN and its batch of 256, with a budget of 20 MiB:
 
 # %% name="largest_real"
 calls = {}
@@ -552,13 +558,14 @@ except NotImplementedError:
 # %% [markdown] name="play_text"
 # ## 5 · Play
 #
-# One optimizer step on 256 digits, in as many pieces as you like. Watch the mountain of [[where_memory_goes]] become a range of hills, and the gradients stay between them.
+# One optimizer step on 256 digits, in as many pieces as you like. Watch the mountain of [[where_memory_goes]] become a range of hills, with gradients
+# that stay in between.
 
 
 # %% name="play"
 explore(
     lambda micro_batch: cnn[micro_batch].plot(f"256 rows in micro-batches of {micro_batch}"),
-    "Memory over one step: one hill of activations for each micro-batch, the lower the more there are.",
+    "Memory over one step: one hill of activations per micro-batch; the more hills, the lower they are.",
     micro_batch=(64, tuple(cnn)),
 )
 
@@ -574,19 +581,19 @@ for m, meter in cnn.items():
     off = distance(gradient(accumulate, normed, images, labels, m), reference)
     share = meter.peak_bytes / cnn[256].peak_bytes
     print(f"{256 // m:>3} x {m:<4}{human_bytes(meter.peak_bytes):>12}{share:>10.0%}{off:>21.1e}")
-print("(the last column is that of a network without BatchNorm)")
+print("(the last column is for a network without BatchNorm)")
 claims
 
 # %% [markdown] name="recap"
 # ## Recap
 #
-# - Gradients of a mean add up; activations need not be there at once. Effective batch = micro-batch × accumulation steps (× GPUs).
-# - Weigh every **row** (or token) the same. Dividing by the number of micro-batches is right only when they are alike.
-# - The line *fixed + each × rows* tells what can be saved. When the peak has moved to the optimizer step, smaller pieces save nothing.
+# - Gradients of a mean add up; activations need not all be there at once. Effective batch = micro-batch × accumulation steps (× GPUs).
+# - Give every **row** (or token) the same weight. Dividing by the number of micro-batches is right only when they are alike.
+# - The line *fixed + each × rows* tells you what can be saved. Once the peak has moved to the optimizer step, smaller pieces save nothing.
 # - Not everything adds up: BatchNorm, schedules, clipping, communication.
 #
-# **What to reach for when.** Activations are the largest tenant and the batch is above one: accumulate first, it costs least. The batch is one already: checkpointing ([[activation_checkpointing]]).
-# The optimizer step is the peak: [[lean_optimizers]].
+# **What to reach for when.** If activations are the largest tenant and the batch is above one, accumulate first: it costs least. If the batch is one
+# already, use checkpointing ([[activation_checkpointing]]). If the peak is in the optimizer step: [[lean_optimizers]].
 #
 # **Sources.** PyTorch documentation, *torch.amp: gradient accumulation*, and `DistributedDataParallel.no_sync`; Hugging Face, *Fixing Gradient Accumulation* (October 2024), on token-weighted losses; Wu and
 # He 2018, *Group Normalization*.

@@ -1,8 +1,8 @@
 # %% [markdown] name="title"
 # # X2 · A batch of 256 from micro-batches of 64
 #
-# **Graded exercise, 10 points.** You write the accumulated step and everything around it that people get wrong: ragged micro-batches,
-# tokens that do not count, the scaler and the clipping, the end of an epoch, the scheduler, and BatchNorm.
+# **Graded exercise, 10 points.** You write the accumulated step and everything around it that people get wrong: ragged micro-batches, tokens that do
+# not count, scaling and clipping, the end of an epoch, the scheduler, and BatchNorm.
 #
 # | | |
 # |---|---|
@@ -10,11 +10,11 @@
 # | Time | 60 to 90 minutes |
 # | Difficulty | ●●○ |
 # | Needs | a CPU |
-# | Before this | [[gradient_accumulation]] |
+# | Before this | [[gradient_accumulation]]; from [[mixed_precision]], `GradScaler` and the order of clipping |
 # | Syllabus | X2 (T8, C8, P4) |
 #
-# Five answer cells, each followed by its check. A check prints what it found and what to look at; run it as often
-# as you like. Save the notebook when you are done: it is your hand-in, and its name must stay as it is.
+# There are five answer cells, each followed by its check. A check prints what it found and what to look at; run it as often as you like. Save the
+# notebook when you are done: it is your hand-in, and it must keep its name.
 
 # %% name="setup" setup=true
 from helpers import MemoryMeter, SmallCNN, check, device_name, digits, human_bytes, pick_device
@@ -31,13 +31,13 @@ print(f"{device_name(device)} ({device.type}), torch {torch.__version__}")
 #
 # **Contract.** `accumulated_step` takes **one** optimizer step on the batch and returns its loss.
 #
-# - `x` (N, ...) and `y` (N, ...) are the whole batch, on the model's device. The model must see at most `micro_batch` rows at a time, in their order; when N is not a
-#   multiple, the last micro-batch is smaller.
+# - `x` (N, ...) and `y` (N, ...) are the whole batch, on the model's device. The model must see at most `micro_batch` rows at a time, in their order;
+#   when N is not a multiple of `micro_batch`, the last micro-batch is smaller.
 # - `loss_fn(outputs, y)` returns the **mean** over the rows it is given (such as `F.cross_entropy`).
-# - The update equals that of the whole batch at once: each of the N rows weighs 1/N.
-# - Gradients of earlier steps must not leak into this one.
+# - The update equals that of the whole batch at once: each of the N rows has weight 1/N.
+# - Gradients from earlier steps must not leak into this one.
 # - Memory: activations of one micro-batch at a time.
-# - Returns the mean loss over all N rows: a number, or a tensor without dimensions that is detached.
+# - Returns the mean loss over all N rows: a number, or a detached tensor without dimensions.
 
 
 # %% name="step" answer=true
@@ -60,14 +60,14 @@ check("x2.step", accumulated_step)
 # %% [markdown] name="tokens_task"
 # ## Part 2 · Tokens (1 point)
 #
-# In text, rows have different lengths; the rest of a row is padding, and its target is -100: it does not count. "Mean" then means the mean over **targets that
-# count**, in the whole batch. A micro-batch of short rows holds fewer of them and must weigh less.
+# In text, rows have different lengths. The rest of a row is padding; its target is -100 and does not count. "Mean" then means the mean over **targets
+# that count**, in the whole batch. A micro-batch of short rows holds fewer of them and must weigh less.
 #
 # **Contract.** `token_step` is like `accumulated_step`, for a language model and the cross-entropy of its logits.
 #
 # - `ids` (N, T) and `targets` (N, T) of int64; `model(ids)` returns logits (N, T, vocabulary).
-# - Each target other than -100 weighs the same. Some micro-batches may have none; the batch has at least one.
-# - Gradients of earlier steps must not leak in. Returns the mean loss over all targets that count, detached.
+# - Each target other than -100 has the same weight. Some micro-batches may have none; the batch has at least one.
+# - Gradients from earlier steps must not leak in. Returns the mean loss over all targets that count, detached.
 
 
 # %% name="tokens" answer=true
@@ -92,15 +92,15 @@ check("x2.tokens", token_step)
 # %% [markdown] name="scaled_task"
 # ## Part 3 · Scaler and clipping (1 point)
 #
-# Bring in a loss scaler and gradient clipping. Both want to see the gradient of the *whole* batch: clip four quarters one by one and you have clipped something
-# else.
+# Add a loss scaler and gradient clipping. Both need to see the gradient of the *whole* batch: clip four quarters one by one, and you have clipped
+# something else.
 #
 # **Contract.** `scaled_step` is like `accumulated_step` with the cross-entropy of the model's outputs, and
 #
-# - `scaler` has `scale`, `unscale_`, `step` and `update`, as `torch.amp.GradScaler`;
+# - `scaler` has `scale`, `unscale_`, `step` and `update`, like `torch.amp.GradScaler`;
 # - the **true** gradient of the whole batch is clipped to norm `max_norm` over all parameters;
-# - nothing is returned; gradients of earlier steps must not leak in;
-# - for one step, the scaler is asked to unscale, step and update once each. (Autocast is left out here: it changes nothing about the order.)
+# - nothing is returned; gradients from earlier steps must not leak in;
+# - per step, the scaler is asked once each to unscale, step and update. (Autocast is left out here: it does not change the order.)
 
 
 # %% name="scaled" answer=true
@@ -123,14 +123,15 @@ check("x2.scaled", scaled_step)
 # %% [markdown] name="epoch_task"
 # ## Part 4 · An epoch (2 points)
 #
-# In a real loop micro-batches come from a loader, one after the other, and an epoch need not end on a full group.
+# In a real loop micro-batches come from a loader, one after another, and an epoch need not end on a full group.
 #
 # **Contract.** `train_epoch` goes through `loader` once.
 #
-# - `loader` yields micro-batches `(x, y)`; it has no length and can be read once. Their sizes may differ.
+# - `loader` yields micro-batches `(x, y)`; it has no length and can be read only once. Their sizes may differ.
 # - Each group of `accumulate` micro-batches makes one update. What is left at the end makes a smaller group with an update of its own.
-# - Gradients of earlier steps must not leak in. Within a group each **row** weighs the same. The model sees each micro-batch as it came: one call, whole.
-# - `scheduler.step()` is called once after each update: a schedule is written in updates.
+# - Gradients from earlier steps must not leak in. Within a group each **row** has the same weight. The model sees each micro-batch as it came: whole,
+#   in one call.
+# - `scheduler.step()` is called once after each update: schedules count updates.
 # - `loss_fn` is as in part 1. Returns a list with one entry for each update: the mean loss of its group, as floats or detached tensors.
 
 
@@ -169,12 +170,12 @@ check("x2.epoch", train_epoch)
 # %% [markdown] name="groupnorm_task"
 # ## Part 5 · BatchNorm (2 points)
 #
-# BatchNorm normalizes with the mean and variance of the rows it is given: with 64 rows they are not those of 256, so no weighting of gradients can make accumulation
-# equal to the whole batch. GroupNorm normalizes each row by itself.
+# BatchNorm normalises with the mean and variance of the rows it is given. Those of 64 rows are not those of 256, so no weighting of gradients can
+# make accumulation equal to the whole batch. GroupNorm normalises each row by itself.
 #
 # **Contract.** `with_group_norm(model, groups)` replaces every `nn.BatchNorm2d` in `model`, however deep, in place, and returns the same model.
 #
-# - Each has a scale and a shift, and becomes `nn.GroupNorm(groups, channels)` with the same scale (`weight`), shift (`bias`), `eps`, dtype and device.
+# - Each has a scale and a shift and becomes `nn.GroupNorm(groups, channels)` with the same scale (`weight`), shift (`bias`), `eps`, dtype and device.
 # - Nothing else changes. The model itself is never a BatchNorm2d.
 
 
@@ -198,8 +199,8 @@ check("x2.groupnorm", with_group_norm)
 # %% [markdown] name="table_text"
 # ## Your table
 #
-# Four runs of one step on 256 digits: the whole batch and micro-batches of 64, with BatchNorm and with GroupNorm. How far is the accumulated
-# update from the whole batch's, and what did it save?
+# Four runs of one step on 256 digits: the whole batch and micro-batches of 64, with BatchNorm and with GroupNorm. How far is the accumulated update
+# from the whole batch's, and how much memory did it save?
 
 # %% name="table"
 try:
@@ -226,7 +227,7 @@ except NotImplementedError:
 # %% [markdown] name="hand_in"
 # ## Hand in
 #
-# Save this notebook under the name it has. Your instructor collects it as `YOUR_NAME/04_x2_batch_256.ipynb` and grades it with
+# Save this notebook under its present name. Your instructor collects it as `YOUR_NAME/04_x2_batch_256.ipynb` and grades it with
 #
 # ```
 # python -m helpers grade SUBMISSIONS --out GRADES

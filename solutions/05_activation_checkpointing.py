@@ -1,8 +1,8 @@
 # %% [markdown] name="title"
 # # Activation checkpointing
 #
-# **What the forward pass keeps can be thrown away and computed again when the backward pass wants it: memory for arithmetic, at a rate you can
-# choose block by block.**
+# **What the forward pass keeps can be thrown away and recomputed when the backward pass needs it: arithmetic buys memory, at a rate you can choose
+# block by block.**
 #
 # | | |
 # |---|---|
@@ -58,13 +58,14 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 # %% [markdown] name="idea_text"
 # ## 1 · The idea
 #
-# A hiker who wants to find the way back can draw every step on a map, or drop a stone at each crossing and, on the way back, walk from stone to stone once more
-# to see what lies between. Fewer notes, more walking.
+# A hiker who wants to find the way back can draw every step on a map. Or she can drop a stone at each crossing and, on the way back, walk each
+# stretch between two stones once more to see what lies there. Fewer notes, more walking.
 #
-# The forward pass draws the map: each block of a GPT keeps 16 tensors of the size of its input ([[where_memory_goes]]). With **activation checkpointing** a block keeps its *input*
-# only. When the backward pass reaches it, the block runs forward again, from that input, and now keeps the rest, for just as long as its own backward pass takes.
+# The forward pass draws the map: each block of a GPT keeps 16 tensors of the size of its input ([[where_memory_goes]]). With **activation
+# checkpointing** a block keeps only its *input*. When the backward pass reaches it, the block runs forward again from that input and now keeps the
+# rest, but only for as long as its own backward pass takes.
 #
-# The model: 24 blocks, narrow, so that activations are nearly everything. A *policy* says how to run block number i.
+# The model has 24 narrow blocks, so that activations are nearly everything. A *policy* says how to run block number i.
 
 # %% name="model"
 text = english(device)
@@ -116,15 +117,16 @@ for name, policy in {"plain": plain, "checkpointed": every(1)}.items():
 print("identical to the last bit:", torch.equal(gradients["plain"], gradients["checkpointed"]))
 
 # %% [markdown] name="guess_text"
-# Identical, not merely close: the same operations ran on the same numbers, some of them twice. (On a GPU some kernels add in another order on every run; there, compare with a plain run done twice.)
+# Identical, not merely close: the same operations ran on the same numbers, some of them twice. (On a GPU some kernels add in a different order on
+# every run; there, compare with the difference between two plain runs.)
 #
-# **Predict.** Plain, each of 24 blocks keeps 16 tensors of tokens × width. Checkpointed, it keeps 1, and at any moment one block has its 16 back. By what factor does the **peak** fall? And by what factor does the
-# **arithmetic** grow, if a backward pass costs two forward passes?
+# **Predict.** Without checkpointing, each of the 24 blocks keeps 16 tensors of tokens × width. With it, each keeps 1, and at any moment one block has
+# its 16 back. By what factor does the **peak** fall? And by what factor does the **arithmetic** grow, if a backward pass costs two forward passes?
 
 # %% name="guess"
 my_guess = None  # peak, plain / checkpointed
 ### BEGIN GUESS
-my_guess = 24 * 16 / (24 + 16)  # what else is there (logits, weights) is left out: too high
+my_guess = 24 * 16 / (24 + 16)  # leaves out logits, weights and so on: too high
 ### END GUESS
 peak_guess = Prediction("Peak, plain / checkpointed", my_guess, "times")
 my_guess = None  # FLOPs, checkpointed / plain
@@ -148,15 +150,19 @@ for name, (meter, _) in runs.items():
     )
 
 # %% [markdown] name="measure_explained"
-# Look at the second picture. In the forward pass a low ramp: inputs of blocks. In the backward pass a row of teeth: each tooth is one block, recomputed, used and let go. The meter has a
-# tenant for them: **recomputed activations**. The peak falls by less than 24 × 16 / (24 + 16) = 9.6, which is the ratio for activations alone: parameters and temporaries stay.
+# Look at the second picture. The forward pass is a low ramp: the inputs of the blocks. The backward pass is a row of teeth: each tooth is one block,
+# recomputed, used and freed. The meter has a tenant for them: **recomputed activations**. The peak falls by less than 24 × 16 / (24 + 16) = 9.6,
+# which is the ratio for activations alone: parameters and temporaries stay.
 #
-# FLOPs grow by less than 4/3. The output head is not checkpointed; and PyTorch stops recomputing a block as soon as it has the last tensor that the backward pass wants (*early stop*). In this block that
-# spares the last product of the MLP, whose result nobody keeps. In units of tokens × width² the products of a block cost 3 (q, k, v), 1 (output), 4 and 4 (MLP): a third is spared.
+# FLOPs grow by a factor of less than 4/3. The output head is not checkpointed, and PyTorch stops recomputing a block as soon as it has the last
+# tensor that the backward pass needs (*early stop*). In this block that saves the last product of the MLP, whose result nobody keeps. In units of
+# tokens × width² the products of a block cost 3 (q, k, v), 1 (output), 4 and 4 (MLP): a third is saved.
 #
-# > **Note:** on a CPU the counter knows no FLOPs for fused attention, so its recomputation is missing in the figures of this lab; on a GPU it is counted.
+# > **Note:** on a CPU the counter does not count the FLOPs of fused attention, so its recomputation is missing from the figures of this lab; on a GPU
+# > it is counted.
 #
-# Now the articles' figures. "2 to 3 times less memory", says one; "40 to 50 % of the activations saved", says another; "30 to 33 % slower", both. Time, on this device:
+# Now for the figures in the articles. One says "2 to 3 times less memory", another "40 to 50 % of the activations saved", and both say "30 to 33 %
+# slower". Here they are, measured, with the time on this device:
 
 # %% name="claims_whole"
 model = make_gpt()
@@ -179,17 +185,20 @@ claims.record("C9", "30 to 33 % slower", f"{gpt24}, time on this device", slower
 claims
 
 # %% [markdown] name="whole_explained"
-# On a deep stack of equal blocks the saving is far larger than any of the articles says. Their models had other tenants: with Adam and few activations, the peak falls by little, because it was
-# never made of activations ([[where_memory_goes]]). "2 to 3x" is true for a mix; it is not a property of checkpointing.
+# On a deep stack of equal blocks the saving is far larger than any of the articles say. Their models had other tenants: with Adam and few
+# activations, the peak falls only a little, because it was never made of activations ([[where_memory_goes]]). "2 to 3x" is true for a mix; it is not
+# a property of checkpointing.
 #
-# Time need not follow arithmetic. On a CPU, writing 100 MiB that are never in the cache can cost as much as computing them again, and the checkpointed run may even be the faster one. On a GPU expect something near the arithmetic.
+# Time need not follow arithmetic. On a CPU, writing 100 MiB that are never in the cache can cost as much as computing them again, and the
+# checkpointed run may even be faster. On a GPU expect something near the arithmetic.
 #
 # ## 2 · How many segments?
 #
-# Several blocks can be checkpointed as one **segment**: fewer inputs kept, more recomputed at a time. `checkpoint_sequential` cuts an `nn.Sequential` into equal
-# segments. The last segment runs without a checkpoint, since it would be recomputed at once; so "1 segment" is no checkpointing at all. The textbook: with n layers, √n segments need O(√n) memory. For 24 layers, about 5 segments.
+# Several blocks can be checkpointed as one **segment**: fewer inputs kept, more recomputed at a time. `checkpoint_sequential` cuts an `nn.Sequential`
+# into equal segments. The last segment runs without a checkpoint, since it would be recomputed immediately. So "1 segment" is no checkpointing at
+# all. The textbook says that with n layers, √n segments need O(√n) memory. For 24 layers that is about 5 segments.
 #
-# **Predict.** Which number of segments gives the lowest peak for the 24 GPT blocks? (1, 2, 3, 4, 6, 8, 12 or 24)
+# **Predict.** What number of segments gives the lowest peak for the 24 GPT blocks? (1, 2, 3, 4, 6, 8, 12 or 24)
 
 # %% name="guess_segments"
 my_guess = None
@@ -201,7 +210,7 @@ segments_guess = Prediction("Segments with the lowest peak", my_guess, "")
 
 # %% name="segments"
 class Thin(nn.Module):
-    """A layer that keeps as much as its input: one tensor."""
+    """A layer that keeps one tensor, as large as its input."""
 
     def forward(self, x):
         return torch.tanh(x)
@@ -260,10 +269,11 @@ claims.record(
 )
 
 # %% [markdown] name="segments_explained"
-# The textbook's rule assumes that a layer keeps as much as its input. Then *s* segments of *n/s* layers hold about *s + n/s*, least at √n. A transformer block keeps 16 times its
-# input: *s + 16·n/s* is least at √(16·n), about 20; of the counts tried, 24 is best. So "checkpoint every block" is the right default for transformers, and √n for long chains of thin layers.
+# The textbook's rule assumes that what a layer keeps is as large as its input. Then *s* segments of *n/s* layers hold about *s + n/s*, which is
+# smallest at √n. A transformer block keeps 16 times its input, and *s + 16·n/s* is smallest at √(16·n), about 20. Of the numbers tried, 24 is best.
+# So "checkpoint every block" is the right default for transformers, and √n for long chains of thin layers.
 #
-# Does the optimum itself grow like √n? Chains of thin layers, each with √n segments:
+# Does the minimum itself grow like √n? Here are chains of thin layers, each with √n segments:
 
 # %% name="root"
 depths = (16, 64, 256)
@@ -275,7 +285,8 @@ claims.record("C9", "O(sqrt n) activations", "chains of 16 to 256 thin layers", 
 # %% [markdown] name="every_text"
 # ## 3 · Every second, every third
 #
-# If there is room, checkpoint only some blocks. "Every 2nd or 3rd block: 60 to 70 % of the saving for 10 to 15 % of the time." Think before you measure: if half of the blocks are checkpointed, what part of the saving can there be?
+# If there is room, checkpoint only some blocks. "Every 2nd or 3rd block: 60 to 70 % of the saving for 10 to 15 % of the time." Think before you
+# measure: if half of the blocks are checkpointed, how much of the saving can there be?
 
 # %% name="every"
 for k in (2, 3):
@@ -290,14 +301,15 @@ for k in (2, 3):
     claims.record("C9", "every 2nd or 3rd: for 10 to 15 %", f"{gpt24}, every {k}, arithmetic", extra, "%", 10, 17)
 
 # %% [markdown] name="parts_text"
-# The saving is in proportion to the price: half of the blocks, about half of both. There is no free lunch in choosing *which* of equal blocks. There is one in choosing **what inside a block**.
+# The saving is in proportion to the price: half of the blocks give about half of both. With equal blocks there is no free lunch in choosing *which*
+# ones. There is one in choosing **what inside a block**.
 #
 # ## 4 · Inside a block
 #
 # ### Attention only
 #
-# With plain attention a block keeps the T × T scores of every head. With fused attention they do not exist. So the value of "checkpoint attention only" depends on the
-# kernel (and, as scores grow with T², on the length of the sequences):
+# With plain attention a block keeps the T × T scores of every head. With fused attention these scores never exist. So the value of "checkpoint
+# attention only" depends on the kernel (and, since scores grow with T², on the sequence length):
 
 
 # %% name="attention_only"
@@ -337,8 +349,8 @@ for kernel, backend in {"fused": None, "plain": SDPBackend.MATH}.items():
 # %% [markdown] name="selective_text"
 # ### Operation by operation
 #
-# A *selective* policy is asked about every operation in the block: keep the result, or recompute it? Matrix products are expensive to recompute and everything else is cheap. So: keep the
-# products, recompute norms, GELU, sums and attention.
+# A *selective* policy is asked about every operation in the block: keep the result, or recompute it? Matrix products are expensive to recompute and
+# everything else is cheap. So keep the products, and recompute norms, GELU, sums and attention.
 
 
 # %% name="selective"
@@ -366,14 +378,18 @@ for name, operations in {"keep products": PRODUCTS, "keep products and attention
     print(f"{name:28} peak {human_bytes(meter.peak_bytes):>10}, arithmetic +{100 * (these_flops / flops - 1):.1f} %")
 
 # %% [markdown] name="selective_explained"
-# No product is repeated, and still a good part of the memory is saved: the cheap results were a large part of what was kept. (`MUST_SAVE` keeps a result, `PREFER_RECOMPUTE` lets it go; `context_fn` hands the policy to the checkpoint. On a CPU the missing FLOPs of attention make the two rows look alike.)
+# No product is repeated, yet a good part of the memory is saved: the cheap results were a large part of what was kept. (`MUST_SAVE` keeps a result,
+# `PREFER_RECOMPUTE` drops it, and `context_fn` passes the policy to the checkpoint. On a CPU the two rows look alike because the FLOPs of attention
+# are not counted.)
 #
-# Arithmetic is not time: the policy is asked about every operation, in Python, which costs more than the arithmetic it spares when operations are as small as here. Time your own.
+# Arithmetic is not time. The policy is asked about every operation, in Python, and when operations are as small as here, that costs more than the
+# arithmetic it saves. Time your own.
 #
-# ### Moved away in place of recomputed
+# ### Moved instead of recomputed
 #
-# A third way: keep activations in the memory of the host, and fetch them when they are wanted. `torch.autograd.graph.save_on_cpu` does it in one line. On a GPU the peak falls and the bus is busy;
-# on a CPU the "other place" is the same memory, so nothing can be saved, and the meter does not pretend.
+# A third way is to keep activations in host memory and fetch them when they are needed. `torch.autograd.graph.save_on_cpu` does it in one line. On a
+# GPU the peak falls and the bus is busy; on a CPU the "other place" is the same memory, so nothing can be saved, and the meter does not pretend
+# otherwise.
 
 # %% name="offload"
 model = make_gpt()
@@ -382,9 +398,10 @@ with MemoryMeter(model) as meter, torch.autograd.graph.save_on_cpu(pin_memory=de
 print(f"plain {human_bytes(before.peak_bytes)}, saved on the host {human_bytes(meter.peak_bytes)} on {device.type}")
 
 # %% [markdown] name="pareto_text"
-# ### All on one picture
+# ### All in one picture
 #
-# Each way of running the model is a point: memory against arithmetic. Towards the lower left is better; a point is worth having if no other one is both lower and further left.
+# Each way of running the model is a point: memory against arithmetic. Lower left is better; a point is worth having if no other is both lower and
+# further left.
 
 # %% name="pareto"
 figure = Figure(figsize=(8, 3.8), layout="constrained")
@@ -407,8 +424,8 @@ show(figure, "Selective policies lie below the line from plain to every block: l
 #
 # ### Dropout
 #
-# Recomputing a block with dropout must drop the same elements again, or gradients belong to another network. PyTorch therefore keeps the random number generator's state with each checkpoint.
-# Switch that off, and see:
+# Recomputing a block with dropout must drop the same elements again, or the gradients belong to a different network. So PyTorch saves the random
+# number generator's state with each checkpoint. Switch that off and see:
 
 
 # %% name="dropout"
@@ -460,12 +477,13 @@ for reentrant in (True, False):
     )
 
 # %% [markdown] name="reentrant_explained"
-# A warning, easily lost in a log, and a block that never trains. Use `use_reentrant=False`; it also takes keyword arguments, stops early, and works with
-# `torch.autograd.grad`.
+# The result is a warning, easily lost in a log, and a block that never trains. Use `use_reentrant=False`; it also takes keyword arguments, stops
+# early, and works with `torch.autograd.grad`.
 #
 # ### Checkpointing the head
 #
-# Logits are large: tokens × vocabulary. Checkpoint the output head together with the loss, and they need not be kept. **Predict**: what does that leave of the peak, for a vocabulary of 8,000?
+# Logits are large: tokens × vocabulary. Checkpoint the output head together with the loss, and they need not be kept. **Predict**: how much of the
+# peak is left, for a vocabulary of 8,000?
 
 # %% name="head_guess"
 my_guess = None  # peak, checkpointed / plain
@@ -502,12 +520,14 @@ claims.record(
 )
 
 # %% [markdown] name="head_explained"
-# Less is held *after the forward pass*, and the peak is where it was: the head is the first thing that the backward pass reaches, so its logits are back at the very moment of the peak. What helps here is
-# to compute the loss in chunks of tokens, each checkpointed ([[profiling_and_oom_clinic]] has such a patient).
+# Less is held *after the forward pass*, but the peak is where it was: the head is the first thing that the backward pass reaches, so its logits are
+# back at the very moment of the peak. What helps here is to compute the loss in chunks of tokens and checkpoint each chunk
+# ([[profiling_and_oom_clinic]] has such a patient).
 #
 # ## 6 · One line for Hugging Face models
 #
-# Models of `transformers` bring their own switch. It checkpoints every block, in training mode only; the cache of keys and values, which is for generating text, has to be off.
+# Models from `transformers` come with their own switch. It checkpoints every block, in training mode only. The cache of keys and values, which is for
+# generating text, has to be off.
 
 # %% name="hugging_face"
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -519,7 +539,7 @@ for name in ("plain", "checkpointed"):
     if name == "checkpointed":
         # Newer versions of transformers call it activation_checkpointing_enable.
         switch = getattr(llama, "activation_checkpointing_enable", None) or llama.gradient_checkpointing_enable
-        switch({"use_reentrant": False})  # the default today; older versions had the other one
+        switch({"use_reentrant": False})  # the default today; in older versions it was True
     with MemoryMeter(llama) as meter:
         llama(input_ids=ids, labels=ids).loss.backward()
     llama.zero_grad()
@@ -529,14 +549,15 @@ for name in ("plain", "checkpointed"):
 # %% [markdown] name="fit_task"
 # ## 7 · Your turn: fit the budget
 #
-# Blocks are not always equal. Given what each block keeps and what it costs, choose which to checkpoint: the cheapest choice that fits.
+# Blocks are not always equal. Given what each block keeps and what recomputing it costs, find the cheapest choice of blocks to checkpoint that fits
+# the budget.
 #
 # **Contract.** `choose_blocks(kept, inputs, flops, budget)` returns the indices of the blocks to checkpoint (any order), or None if no choice fits.
 #
 # - `kept[i]`: bytes that block i keeps when it is not checkpointed; `inputs[i]`: bytes of its input; `flops[i]`: what recomputing it costs. At most 10 blocks.
 # - Held at the worst moment: `kept` of all blocks that are **not** checkpointed, plus `inputs` of those that **are**, plus the largest `kept` among those that are
 #   (the one being recomputed).
-# - Of all choices that hold at most `budget` bytes, take the one with the smallest sum of `flops`. No checkpointing at all is a choice, too.
+# - Of all choices that hold at most `budget` bytes, take the one with the smallest sum of `flops`. No checkpointing at all is also a choice.
 
 
 # %% name="fit" answer=true reveal=true
@@ -558,7 +579,8 @@ def choose_blocks(kept, inputs, flops, budget):
 check("activation_checkpointing.fit", choose_blocks)
 
 # %% [markdown] name="fit_real_text"
-# And on a real network: eight MLP blocks of different hidden width. A formula says what each keeps, the meter checks it; your choice must bring the activations below 60 %.
+# Now a real network: eight MLP blocks of different hidden widths. A formula says what each keeps, and the meter checks it. Your choice must bring the
+# activations below 60 %.
 
 # %% name="fit_real"
 widths = (64, 512, 128, 768, 256, 384, 64, 640)
@@ -600,7 +622,7 @@ except NotImplementedError:
 strides = {k: measured(every(k)) for k in (1, 2, 3, 4, 8, 24)}
 explore(
     lambda every_kth: strides[every_kth][0].plot(
-        f"checkpointing every {every_kth}. block: peak {human_bytes(strides[every_kth][0].peak_bytes)}"
+        f"one block in {every_kth} checkpointed: peak {human_bytes(strides[every_kth][0].peak_bytes)}"
     ),
     "Memory over one forward and backward pass; the more blocks are checkpointed, the lower the mountain and the more teeth.",
     every_kth=(2, tuple(strides)),
@@ -609,7 +631,8 @@ explore(
 # %% [markdown] name="picker_text"
 # ### Pick one: memory against arithmetic
 #
-# The points of section 4 again, with more ways of whole blocks. Take one after the other and look at the right: who is at the peak, and who is *added* by recomputing? The grey line joins the ways that no other one beats in both. **Which ways are beaten, and by whom?**
+# Here are the points of section 4 again, with more ways of checkpointing whole blocks. Pick one after another and look at the right: who is there at
+# the peak, and who is *added* by recomputing? The grey line joins the ways that no other beats on both axes. **Which ways are beaten, and by which?**
 
 # %% name="picker"
 ways = runs | {f"every {k}": pair for k, pair in strides.items() if k > 1}
@@ -633,13 +656,13 @@ def picked(way):
     held = {t: nbytes / MiB for t, nbytes in ways[way][0].at_peak.items() if nbytes}
     right.barh(list(held), list(held.values()), color=[COLOURS[TENANTS.index(t)] for t in held])
     right.invert_yaxis()
-    right.set(title="who is there", xlabel="MiB", xlim=(0, 1.05 * max(before.at_peak.values()) / MiB))
+    right.set(title="tenants at the peak", xlabel="MiB", xlim=(0, 1.05 * max(before.at_peak.values()) / MiB))
     return figure
 
 
 explore(
     picked,
-    "More arithmetic against the peak, a point for each way of checkpointing, and who is there at the peak of one of them.",
+    "More arithmetic against the peak, a point for each way of checkpointing, and the tenants at the peak of the chosen one.",
     way=("every block", tuple(ways)),
 )
 
@@ -649,7 +672,10 @@ for name, by in beaten_by.items():
         print(f"{name:28} is beaten by {', '.join(by)}")
 
 # %% [markdown] name="picker_explained"
-# Whole blocks are beaten because their cheap results (norms, GELU, sums) are most of what is kept and cost nothing to repeat: a way that keeps the products and drops the rest takes less memory for less. Only *every block* goes where no selective way gets to. That `plain` is beaten, too, holds for arithmetic as it is counted here, which is that of products: cheap operations done twice are free in this picture, and take time on a machine.
+# Whole blocks are beaten because their cheap results (norms, GELU, sums) are most of what is kept and cost nothing to repeat: a way that keeps the
+# products and drops the rest needs less memory and less arithmetic. Only *every block* reaches a peak that no selective way reaches. That even
+# `plain` is beaten comes from how arithmetic is counted here: only products count. Cheap operations done twice are free in this picture, but they
+# take time on a machine.
 
 # %% [markdown] name="summary_text"
 # ## 9 · Before and after
@@ -664,12 +690,13 @@ claims
 # %% [markdown] name="recap"
 # ## Recap
 #
-# - A checkpointed block keeps its input, and runs forward once more in the backward pass: the same numbers, at most a third more arithmetic.
-# - Transformer blocks keep 16 times their input, so one block a segment is right; √n segments are for thin layers.
+# - A checkpointed block keeps its input and runs forward once more in the backward pass: the same numbers for at most a third more arithmetic.
+# - Transformer blocks keep 16 times their input, so one block per segment is right; √n segments are for thin layers.
 # - In arithmetic, choosing *what* to keep inside a block (products) beats choosing *which* blocks.
-# - Not for the head; not reentrant; never without the random state.
+# - Do not checkpoint the head, do not use the reentrant version, and never go without the random state.
 #
-# **What to reach for when.** Activations on top, batch at one already: checkpoint every block first, then give back what you can afford, with a selective policy. Peak in the optimizer step: it will not help ([[lean_optimizers]]).
+# **What to reach for when.** If activations are the largest tenant and the batch is one already, checkpoint every block first; then keep as much as
+# you can afford, with a selective policy. If the peak is in the optimizer step, checkpointing will not help ([[lean_optimizers]]).
 #
 # **Sources.** Chen et al. 2016, *Training Deep Nets with Sublinear Memory Cost* (√n); Korthikanti et al. 2022 (selective recomputation); PyTorch documentation, `torch.utils.checkpoint`; PyTorch blog 2025, *Current and New
 # Activation Checkpointing Techniques in PyTorch*.

@@ -1,8 +1,8 @@
 # %% [markdown] name="title"
 # # Memory profiling and the OOM clinic
 #
-# **"CUDA out of memory" names a size and none of the guilty; four questions find them: at which moment, in which operation, whose bytes, and what
-# to do about it.**
+# **"CUDA out of memory" names a size but no culprit; four questions find one: at which moment, in which operation, whose bytes, and what to do about
+# it.**
 #
 # | | |
 # |---|---|
@@ -53,14 +53,15 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 #
 # | figure | function | what it counts |
 # |---|---|---|
-# | allocated | `torch.cuda.memory_allocated()` | blocks in the hands of tensors, now |
-# | peak allocated | `torch.cuda.max_memory_allocated()` | the most there was since `reset_peak_memory_stats()` |
+# | allocated | `torch.cuda.memory_allocated()` | blocks that tensors hold now |
+# | peak allocated | `torch.cuda.max_memory_allocated()` | the most since `reset_peak_memory_stats()` |
 # | reserved | `torch.cuda.memory_reserved()` | segments bought, in use or not |
-# | peak reserved | `torch.cuda.max_memory_reserved()` | the most there was |
+# | peak reserved | `torch.cuda.max_memory_reserved()` | the most since then |
 # | used | `nvidia-smi`, `torch.cuda.mem_get_info()` | reserved + CUDA context + everybody else on that GPU |
 #
-# Take a training step of a small GPT, measure it, and play its allocations to the wholesaler. On a GPU you could ask the real one; so that these cells work anywhere, they use the course's **model of CUDA's allocator**, the one that the planner uses too: the same segment sizes,
-# the same rules. Figures from it are labelled "model".
+# Take a training step of a small GPT, measure it, and send the wholesaler its orders. On a GPU you could ask the real one. To work anywhere, these
+# cells use the course's **model of CUDA's allocator**, which the planner uses too: the same segment sizes, the same rules. Figures from it are
+# labelled "model".
 
 
 # %% name="step"
@@ -86,7 +87,7 @@ with MemoryMeter(model, optimizer) as meter:
 
 
 def replayed(meter, **options):
-    """Play what the meter saw to the model of CUDA's allocator; return (seconds, allocated, reserved) after each event."""
+    """Replay what the meter saw on the model of CUDA's allocator; return (seconds, allocated, reserved) after each event."""
     events = [(b.start, 0, i, b) for i, b in enumerate(meter.lifetimes)]
     events += [(b.end, 1, i, b) for i, b in enumerate(meter.lifetimes) if b.end is not None]
     allocator, pieces, log = CachingAllocator(**options), {}, []
@@ -128,11 +129,13 @@ print(
 )
 
 # %% [markdown] name="timeline_explained"
-# Only *allocated* falls. Reserved stays where the wholesaler's stock was at its largest; that is most of what `nvidia-smi` shows, and why it says nothing about how much your program needs *now*. Compare allocated with allocated, and say which peak you reset when.
+# Only *allocated* falls. Reserved stays where the wholesaler's stock was at its largest. That is most of what `nvidia-smi` shows, and why it says
+# nothing about how much your program needs *now*. Compare allocated with allocated, and say when you reset which peak.
 #
 # ## 2 · Stage by stage, operation by operation
 #
-# The meter cuts the step where its phase changes. This is the profile to print first, before any theory. *peak* is the highest moment of the stage; the columns are what the stage **leaves** behind, by tenant. Who was there at the peak stands below it:
+# The meter divides the step into stages. This is the profile to print first, before any theory. *peak* is the highest moment of the stage; the other
+# columns are what the stage **leaves** behind, by tenant. Below the table are the largest tensors at the peak:
 
 # %% name="stages"
 optimizer.zero_grad()
@@ -140,12 +143,13 @@ with MemoryMeter(model, optimizer) as meter:
     train_step(model, optimizer, ids)
 print(stage_table(meter))
 print(
-    f"\npeak {human_bytes(meter.peak_bytes)} in {meter.peak_at}; the largest that were alive then:\n{peak_table(meter)}"
+    f"\npeak {human_bytes(meter.peak_bytes)} in {meter.peak_at}; the largest tensors alive then:\n{peak_table(meter)}"
 )
 
 # %% [markdown] name="snapshot_text"
-# A **snapshot** is the same, block by block over time. On CUDA PyTorch records one (`torch.cuda.memory._record_memory_history()`, then `_dump_snapshot("file.pickle")`), and the page pytorch.org/memory_viz draws it. The meter draws it right here, and can write such a file on any device with
-# `meter.save_snapshot("file.pickle")`.
+# A **snapshot** shows the same, block by block over time. On CUDA PyTorch records one (`torch.cuda.memory._record_memory_history()`, then
+# `_dump_snapshot("file.pickle")`), and the page pytorch.org/memory_viz draws it. The meter draws it right here, and can write such a file on any
+# device with `meter.save_snapshot("file.pickle")`.
 
 # %% name="snapshot"
 show(
@@ -156,7 +160,8 @@ show(
 # %% [markdown] name="cursor_text"
 # ### Play: put the cursor on it
 #
-# The picture shows who is there; which operation is at work at a given moment it does not. Move the cursor. The titles name operation and module, for two steps at once: choose which two.
+# The picture shows who is there, but not which operation is running at a given moment. Move the cursor: the titles name the operation and the module,
+# for two steps at once. Choose which two.
 #
 # 1. The cursor starts at the peak of the plain step. Which operation is it, and which tensors of the size of the logits does it need at once?
 # 2. With every block checkpointed: is it still the same operation?
@@ -165,7 +170,7 @@ show(
 
 # %% name="cursor"
 class Recomputed(nn.Module):
-    """A block that keeps its input only."""
+    """A block that keeps only its input."""
 
     def __init__(self, block):
         super().__init__()
@@ -197,12 +202,16 @@ for name, step in steps.items():
     print(f"{name:22} peak {human_bytes(step.peak_bytes):>9} in {step.peak_at}")
 
 # %% [markdown] name="cursor_explained"
-# The peak of the plain step is in the backward pass of the loss: logits, their logarithms and their gradient, over all the activations of the blocks. Checkpointing takes the blocks' activations away and leaves the logits, so the operation stays and the mountain under it shrinks. With a quarter of the rows everything that has rows is a quarter (activations, logits); weights, gradients and the optimizer's state are as they were. So four times fewer rows do not take the peak to a quarter.
+# The peak of the plain step is in the backward pass of the loss: logits, their logarithms and their gradient, over all the activations of the blocks.
+# Checkpointing removes the blocks' activations and leaves the logits, so the operation stays the same and the mountain under it shrinks. With a
+# quarter of the rows, everything that has rows (activations, logits) shrinks to a quarter; weights, gradients and optimizer state stay as they were.
+# So a quarter of the rows does not bring the peak down to a quarter.
 
 # %% [markdown] name="cache_text"
 # ## 3 · `empty_cache()` does not help
 #
-# The first advice in every forum. It returns *unused* segments to the GPU. **Predict**: call it after every step. What happens to the peak of the next step, and how many times as many segments are bought in three steps?
+# It is the first advice in every forum: it returns *unused* segments to the GPU. **Predict**: if you call it after every step, what happens to the
+# peak of the next step? And how many times as many segments are bought in three steps?
 
 # %% name="cache_guess"
 my_guess = None  # segments bought, with empty_cache / without
@@ -248,16 +257,18 @@ claims.record(
 )
 
 # %% [markdown] name="cache_explained"
-# The peak is the same: the next step needs what the last one needed. Only the shopping is done three times, and buying from the GPU is slow. `empty_cache` is useful when *another* program needs the memory, or another phase of yours needs it in pieces of another size.
+# The peak is the same: the next step needs what the last one needed. But the shopping is done three times, and buying from the GPU is slow.
+# `empty_cache` is useful when *another* program needs the memory, or when another phase of your own program needs it in blocks of another size.
 #
 # ## 4 · Fragmentation: enough, and still out of memory
 #
 # > `CUDA out of memory. Tried to allocate 24.00 MiB. GPU 0 has a total capacity of 100.00 MiB of which 20.00 MiB is free. Of the allocated memory 40.00 MiB is allocated by PyTorch, and 40.00 MiB is reserved by PyTorch but unallocated.`
 #
-# Read the last number first. *Reserved but unallocated* is stock that fits no order: free, in pieces that are too small. It happens when sizes change from step to step (sequences of different length), and long-lived blocks sit between short-lived
-# ones.
+# Read the last number first. *Reserved but unallocated* is stock that fits no order: free, but in blocks that are too small. It happens when sizes
+# change from step to step (sequences of different lengths) and long-lived blocks sit between short-lived ones.
 #
-# (An order of 1 to 10 MiB buys a segment of 20 MiB; a larger one a segment of its own.) **Predict.** A GPU of 100 MiB. Allocate 5 MiB sixteen times; then free every second block. 40 MiB are held. Does a tensor of 24 MiB fit?
+# (An order of 1 to 10 MiB buys a segment of 20 MiB; a larger order buys a segment of its own.) **Predict.** A GPU has 100 MiB. Allocate 5 MiB sixteen
+# times, then free every second block. Now 40 MiB are held. Does a tensor of 24 MiB fit?
 
 
 # %% name="fragmentation"
@@ -282,8 +293,11 @@ for expandable in (False, True):
     )
 
 # %% [markdown] name="fragmentation_explained"
-# Without: every segment of 20 MiB still has a tenant, so none can be returned, no hole is large enough, and for a new segment of 24 MiB there is no room. With `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True` there is **one** segment that grows at its end by what is missing there: the last 5 MiB were free, so one page of 20 MiB more is enough for 24. The holes in between are still holes; 30 MiB would not have fitted. What does not happen any more is that segments of
-# one size are useless for orders of another. The remedy costs an environment variable. What it does for sequences of changing length, with nothing long-lived in between:
+# Without expandable segments, every segment of 20 MiB still has a tenant, so none can be returned. No hole is large enough, and there is no room for
+# a new segment of 24 MiB. With `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True` there is **one** segment, which grows at its end by as much as is
+# missing. The last 5 MiB were free, so one more page of 20 MiB is enough for 24. The holes in between are still holes; 30 MiB would not have fitted.
+# But segments of one size are no longer useless for orders of another. The remedy costs one environment variable. Here is what it does for sequences
+# of changing length, with nothing long-lived in between:
 
 # %% name="varied"
 generator = torch.Generator().manual_seed(0)
@@ -315,7 +329,7 @@ claims.record(
 # %% [markdown] name="play_text"
 # ### Play
 #
-# Choose the size of a GPU. The step of section 2 on the model: what is reserved, and when does the allocator give up?
+# Choose the size of a GPU, and replay the step of section 2 on the model. How much is reserved, and when does the allocator give up?
 
 
 # %% name="play"
@@ -349,7 +363,8 @@ explore(
 # %% [markdown] name="clinic_text"
 # ## 5 · The clinic
 #
-# Five patients. For each: run it, **find the peak, find the operation, name the tenant**, then write the cure. The check runs your loop under the meter: it must hold no more than a healthy one, and **compute the same numbers**.
+# There are five patients. Run each one, **find the peak, find the operation, name the tenant**, then write the cure. The check runs your code under
+# the meter: it must hold no more than healthy code, and **compute the same numbers**.
 #
 # ### Patient A: the list
 #
@@ -376,11 +391,13 @@ with MemoryMeter(patient, optimizer) as meter_a:
 print(stage_table(meter_a))
 show(
     meter_a.plot("Patient A"),
-    "Activations rise in four steps like a staircase: nothing is let go until the function returns.",
+    "Activations rise in four steps like a staircase: nothing is freed until the function returns.",
 )
 
 # %% [markdown] name="task_a"
-# A staircase: each step's activations stay. Two things are needed for that: the list keeps every loss and with it the graph, and `retain_graph` keeps what the graph has saved. **Contract.** `train_and_log(model, optimizer, batches)` trains as above and returns the list of losses (as numbers or tensors).
+# A staircase: each step's activations stay. That takes two mistakes: the list keeps every loss and, with it, the graph; and `retain_graph` keeps what
+# the graph has saved. **Contract.** `train_and_log(model, optimizer, batches)` trains as above and returns the list of losses (as numbers or
+# tensors).
 
 
 # %% name="history" answer=true reveal=true
@@ -429,9 +446,13 @@ Prediction("Tensors of rows x vocabulary at the peak", my_guess, "").reveal(
 print(peak_table(meter_b, rows=4))
 
 # %% [markdown] name="task_b"
-# (The logits themselves are not among them: no name holds them here, so they went when their softmax was there.) Checkpointing the whole head would not lower the peak: its logits come back at this very moment ([[activation_checkpointing]]). What does: rows are independent, so go through them in chunks, and checkpoint each.
+# (The logits themselves are not among them: by now no name refers to them, and the backward pass needs only their softmax.) Checkpointing the whole
+# head would not lower the peak: its logits come back at this very moment ([[activation_checkpointing]]). Here is what does help: rows are
+# independent, so go through them in chunks, and checkpoint each chunk.
 #
-# **Contract.** `head_loss(head, hidden, targets)` returns the mean cross-entropy over all rows, ready for `backward()`: `hidden` (rows, width), `targets` (rows,), all of which count. At most 128 rows of logits at a time, in the backward pass too. The number of rows need not be a multiple.
+# **Contract.** `head_loss(head, hidden, targets)` returns the mean cross-entropy over all rows, ready for `backward()`: `hidden` (rows, width),
+# `targets` (rows,), all of which count. At most 128 rows of logits exist at a time, in the backward pass too. The number of rows need not be a
+# multiple of 128.
 
 
 # %% name="head" answer=true reveal=true
@@ -453,7 +474,7 @@ check("profiling_and_oom_clinic.head", head_loss)
 # %% [markdown] name="patient_c_text"
 # ### Patient C: the evaluation
 #
-# "Training fits. It dies in the evaluation, which has no backward pass at all!"
+# "Training fits. It dies in the evaluation, which does not even have a backward pass!"
 
 
 # %% name="patient_c"
@@ -467,11 +488,12 @@ def sick_evaluate(model, batches):
 with MemoryMeter(patient) as meter_c:
     sick_evaluate(patient, batches)
 print(
-    f"peak {human_bytes(meter_c.peak_bytes)} in {meter_c.peak_at}, of it activations {human_bytes(meter_c.at_peak['activations'])}"
+    f"peak {human_bytes(meter_c.peak_bytes)} in {meter_c.peak_at}, of which activations {human_bytes(meter_c.at_peak['activations'])}"
 )
 
 # %% [markdown] name="task_c"
-# **Contract.** `evaluate(model, batches)` returns the mean of the batches' losses (a number or a tensor), each batch weighing the same, and leaves the model's mode as it found it.
+# **Contract.** `evaluate(model, batches)` returns the mean of the batches' losses (a number or a tensor), with the same weight for each batch, and
+# leaves the model's mode as it found it.
 
 
 # %% name="evaluation" answer=true reveal=true
@@ -491,7 +513,8 @@ check("profiling_and_oom_clinic.evaluation", evaluate)
 # %% [markdown] name="patient_d_text"
 # ### Patient D: dead on the first optimizer step
 #
-# "Forward and backward fit, I checked. Then `optimizer.step()` dies." Adam's state is born in the first step: two numbers for each parameter. And there is one more thing.
+# "Forward and backward fit, I checked. Then `optimizer.step()` dies." Adam creates its state in the first step: two numbers for each parameter. And
+# there is one more thing.
 
 # %% name="patient_d"
 torch.manual_seed(0)
@@ -509,7 +532,8 @@ print(
 )
 
 # %% [markdown] name="task_d"
-# The state itself is needed. The temporaries are not. **Contract.** `make_optimizer(parameters)` returns an optimizer with the same updates (to rounding) as `torch.optim.Adam(parameters)`, whose step holds no temporaries for all parameters at once, on a GPU either.
+# The state itself is needed. The temporaries are not. **Contract.** `make_optimizer(parameters)` returns an optimizer with the same updates (up to
+# rounding) as `torch.optim.Adam(parameters)`, whose step never holds temporaries for all parameters at once, on a GPU or a CPU.
 
 
 # %% name="optimizer" answer=true reveal=true
@@ -551,7 +575,7 @@ with MemoryMeter(watched) as meter_e:
     for batch in batches:
         watched(batch[:, :-1])
 print(
-    f"peak {human_bytes(meter_e.peak_bytes)} in {meter_e.peak_at}, of it temporaries {human_bytes(meter_e.at_peak['temporaries'])}"
+    f"peak {human_bytes(meter_e.peak_bytes)} in {meter_e.peak_at}, of which temporaries {human_bytes(meter_e.at_peak['temporaries'])}"
 )
 
 # %% [markdown] name="task_e"
@@ -628,10 +652,12 @@ claims
 # ## Recap
 #
 # - Allocated, reserved, used: three figures for three questions. Reset peaks before you measure, and name the figure.
-# - An out-of-memory message: look at *reserved but unallocated* first. Large: fragmentation. Small: you need less, not another allocator.
+# - In an out-of-memory message, look at *reserved but unallocated* first. If it is large, memory is fragmented. If it is small, you need less memory,
+#   not another allocator.
 # - Moment, operation, tenant, remedy: the stage table gives the moment, `peak_at` the operation, `peak_table` the tenant.
 # - `empty_cache` does not lower what the same step needs.
 #
-# **What to reach for when.** A staircase: something holds graphs. A spike in the loss: the logits. A spike in the step: the optimizer. A mountain: labs [[#mixed_precision]], [[#gradient_accumulation]], [[#activation_checkpointing]].
+# **What to reach for when.** A staircase: something holds on to graphs. A spike in the loss: the logits. A spike in the step: the optimizer. A
+# mountain: labs [[#mixed_precision]], [[#gradient_accumulation]], [[#activation_checkpointing]].
 #
 # **Sources.** PyTorch documentation, *CUDA semantics: memory management* and *Understanding CUDA Memory Usage* (snapshots); PyTorch source, `c10/cuda/CUDACachingAllocator.cpp`; PyTorch FAQ, *My model reports "cuda runtime error(2): out of memory"*.

@@ -1,14 +1,14 @@
 # %% [markdown] name="title"
 # # Feeding the device: data loading
 #
-# **A device that waits for data costs as much as one that works; three timings tell which of the two you have, and one division tells how many workers cure it.**
+# **A device that waits for data costs as much as one that works. Three timings tell you which one you have; one division tells you how many workers it takes to fix it.**
 #
 # | | |
 # |---|---|
-# | After this you can | tell a data-bound loop from a compute-bound one and give its idle share; say how many workers are needed before trying; say what workers cost in start-up and memory; recognise unpicklable lambdas, unguarded scripts and repeated random numbers; make the data cheaper in place of adding workers |
+# | After this you can | tell a data-bound loop from a compute-bound one and give its idle share; work out how many workers you need before trying; say what workers cost in start-up and memory; recognise unpicklable lambdas, unguarded scripts and repeated random numbers; make the data cheaper instead of adding workers |
 # | Time | 75 minutes |
 # | Difficulty | ●●○ |
-# | Needs | a CPU (worker processes); copies from pinned memory are timed where there is a CUDA GPU |
+# | Needs | a CPU (for worker processes); copies from pinned memory are timed if there is a CUDA GPU |
 # | Before this | [[start_here]] |
 # | Syllabus | T11, C10, P6 |
 
@@ -26,10 +26,10 @@ import warnings
 
 from helpers import (
     COLOURS,
-    Carried,
     Claims,
     DigitFiles,
     LoaderTimeline,
+    PickledByValue,
     Prediction,
     SmallCNN,
     benchmark,
@@ -65,9 +65,9 @@ print(f"{cores} cores; worker processes start by {start_method!r}")
 # %% [markdown] name="files_text"
 # ## 1 · Is this loop data-bound?
 #
-# A training loop has two halves that know little of each other. One fetches samples, decodes them, augments them and stacks them into a batch: work for the CPU, the disk and the network. The other is the training step: work for the device. If the first is slower than the second, a faster GPU changes nothing.
+# A training loop has two halves that know little about each other. One fetches samples, decodes them, augments them and stacks them into a batch: work for the CPU, the disk and the network. The other is the training step: work for the device. If the first is slower than the second, a faster GPU changes nothing.
 #
-# The data: handwritten digits, each in a PNG file of its own. Reading a sample means decoding the file and turning the image by a random angle.
+# The data are handwritten digits, each in its own PNG file. Reading a sample means decoding the file and rotating the image by a random angle.
 
 # %% name="files"
 files = DigitFiles(1024)
@@ -75,8 +75,8 @@ figure = Figure(figsize=(8, 2.2), layout="constrained")
 for i, axes in enumerate(figure.subplots(2, 8).flat):
     axes.imshow(files[i % 8][0][0], cmap="gray")
     axes.set_axis_off()
-figure.suptitle("Eight files, read twice: decoded and turned anew each time")
-show(figure, "Two rows of the same eight digits, each turned by another angle in the second row.")
+figure.suptitle("Eight files, read twice: decoded and rotated afresh each time")
+show(figure, "Two rows of the same eight digits, each rotated by a different angle in the second row.")
 image = decode(files.files[0])[None]
 ten = torch.tensor([10.0])
 costs = {
@@ -88,9 +88,9 @@ costs = {
 print({name: f"{1e6 * seconds:.0f} µs" for name, seconds in costs.items()}, f"a file: {len(files.files[0])} bytes")
 
 # %% [markdown] name="step_text"
-# Decoding and turning cost more together than the sum of what each costs alone: alone in a loop, each has the core's caches to itself; taken in turn, each finds them full of the other's. The rest of a sample is drawing the angle and writing the log. So measure a price in the company that it will have: here, that of the *whole sample*.
+# Decoding and rotating together cost more than the sum of what each costs alone. Alone in a loop, each has the core's caches to itself; when they alternate, each finds them full of the other's data. The rest of a sample is drawing the angle and writing the log. So measure a cost in the company it will keep: here, that of the *whole sample*.
 #
-# The device: with a CUDA GPU, the training step below is a real one. On a CPU it could not play its part: a step would run on the same cores as the decoding, and the two halves would compete, which they do not where the device is another chip. So there the step is a **stand-in** that takes 10 ms and leaves the cores alone: it sleeps.
+# With a CUDA GPU, the training step below is a real one. A real step on a CPU would run on the same cores as the decoding. The two halves would compete, which they don't when the device is a separate chip. So on a CPU the step is a **stand-in** that takes 10 ms and leaves the cores alone: it sleeps.
 
 # %% name="step"
 BATCH = 64
@@ -99,7 +99,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 
 
 def train_step(batch):
-    """A training step: real on a CUDA GPU, elsewhere a stand-in of 10 ms."""
+    """A training step: a real one on a CUDA GPU, a 10 ms stand-in elsewhere."""
     if device.type != "cuda":
         time.sleep(0.010)
         return
@@ -114,14 +114,14 @@ def train_step(batch):
 # %% [markdown] name="diagnose_text"
 # ### Three timings
 #
-# The diagnosis needs no profiler. Time the loader alone, time the step alone on one batch again and again, and time the loop. All in seconds a batch; of several epochs the best one counts, here and below, since other programs can only make an epoch longer.
+# The diagnosis needs no profiler. Time the loader alone, time the step alone on the same batch over and over, and time the loop. Everything is in seconds a batch. Of several epochs the best one counts, here and below, because other programs can only make an epoch longer.
 #
-# **Predict.** A batch is 64 samples at the price of the *whole sample*; a step is 10 ms (on a CPU). How long does the loop take for one batch?
+# **Predict.** A batch is 64 samples, each at the cost of a *whole sample*; a step is 10 ms (on a CPU). How long does the loop take for one batch?
 
 
 # %% name="diagnose"
 def seconds_a_batch(loader, step=lambda batch: None, epochs=2):
-    """Return seconds a batch, of the best epoch; the first one, if it starts workers, does not count."""
+    """Return seconds a batch in the best epoch; a first epoch that starts workers does not count."""
     times = []
     for _ in range(epochs + (loader.num_workers > 0)):
         start = time.perf_counter()
@@ -132,7 +132,7 @@ def seconds_a_batch(loader, step=lambda batch: None, epochs=2):
 
 
 def diagnose(loader, step, epochs=2):
-    """Return seconds a batch of the data alone, of the step alone, and of the loop."""
+    """Return seconds a batch for the data alone, the step alone, and the loop."""
     batch = next(iter(loader))
     step(batch)  # the first step is slower
     return {
@@ -162,37 +162,37 @@ whole = slow["data"] + slow["compute"]
 claims.record("T11", "without workers: data + compute", "PNG digits", slow["loop"] / whole, "x the sum", 0.8, 1.4)
 
 # %% [markdown] name="diagnose_explained"
-# The sum of the two before it. `DataLoader` without workers makes a batch when the loop asks for one, in the same process: while it decodes, the device has nothing to do, and while the device works, nothing is decoded.
+# The loop takes the sum of the other two. Without workers, `DataLoader` makes a batch when the loop asks for one, in the same process. While it decodes, the device has nothing to do; while the device works, nothing is decoded.
 #
 # Read the three figures like this:
 #
 # - *loop ≈ compute*: compute-bound. Leave the loader alone.
 # - *loop ≈ data, and data > compute*: data-bound. Everything below is for you.
-# - *loop ≈ data + compute*: nothing overlaps. The cheapest repair there is.
+# - *loop ≈ data + compute*: nothing overlaps. No other case is so cheap to fix.
 #
-# The **idle share** is 1 − compute / loop. Do not read it off `nvidia-smi`: its "utilisation" is the share of time in which *any* kernel ran, and that of one small kernel counts in full.
+# The **idle share** is 1 − compute / loop. Do not read it off `nvidia-smi`: its "utilisation" is the share of time in which *any* kernel ran, and one small kernel counts in full.
 #
-# > **Note:** on a GPU, a loop that never waits for a result (no `loss.item()`, no logging) overlaps a little even without workers, since the GPU works through its queue while Python decodes.
+# > **Note:** on a GPU, a loop that never waits for a result (no `loss.item()`, no logging) overlaps a little even without workers, because the GPU works through its queue while Python decodes.
 #
 # ### The same as a picture
 #
-# The data set writes down when each sample was read, and by which process.
+# The data set logs when each sample was read, and by which process.
 
 # %% name="watched"
 one = LoaderTimeline.of(files, BATCH, 0, train_step)
 show(
     one.plot(f"No workers: the device idles {one.idle:.0%}"),
-    "A lane for the device and one for the main process. The bars of the two take turns; never both at once.",
+    "One lane for the device, one for the main process. Their bars alternate; the two never work at once.",
 )
 
 # %% [markdown] name="workers_text"
 # ## 2 · Workers
 #
-# `num_workers=2` starts two processes, each with its own copy of the data set. The main process deals out lists of indices; each worker makes *whole* batches, and keeps `prefetch_factor` of them (2, if you say nothing) made or in the making.
+# `num_workers=2` starts two processes, each with its own copy of the data set. The main process deals out lists of indices. Each worker makes *whole* batches and keeps `prefetch_factor` of them (2 by default) finished or in progress.
 #
-# So data and steps go on side by side, all but once: each epoch begins with empty hands, and its first batch takes as long as ever, since one worker makes it alone. That is the *fill*.
+# So data and steps run side by side, with one exception. Each epoch begins empty-handed, and its first batch takes as long as ever, because one worker makes it alone. That is the *fill*.
 #
-# **Predict.** The loop of the picture, 12 batches, with two workers: how many ms a batch now, the fill shared among the 12?
+# **Predict.** Take the loop in the picture, 12 batches, with two workers. How many ms a batch is it now, with the fill spread over the 12?
 
 # %% name="guess_workers"
 my_guess = None  # ms a batch
@@ -209,23 +209,23 @@ n = len(two.steps)
 workers_guess.reveal(1e3 * two.seconds / n)
 show(
     two.plot(f"Two workers: the device idles {two.idle:.0%}"),
-    "Three lanes: the device and two workers. The workers' bars lie side by side and beside those of the device.",
+    "Three lanes: the device and two workers. The workers' bars overlap in time with each other and with the device's.",
 )
 pace = max(slow["compute"], slow["data"] / 2)
 law = max(slow["data"] / n + slow["compute"], slow["data"] / 2)
 rest = two.seconds / n - law
 print(f"slower half {1e3 * pace:.1f}, fill {1e3 * (law - pace):.1f}, rest {1e3 * rest:.1f} ms a batch")
 print(f"a batch takes a worker {1e3 * two.making:.1f} ms; it took the main process {1e3 * one.making:.1f} ms, alone")
-print(f"and a device that is free has it {1e3 * two.handover:.1f} ms after its last file was read")
+print(f"and a free device gets it {1e3 * two.handover:.1f} ms after its last file was read")
 LAW = "with workers: the slower half, and the fill"
 claims.record("T11", LAW, "PNG digits, 2 workers", two.seconds / n / law, "x the law", 0.8, 1.35)
 
 # %% [markdown] name="workers_explained"
 # Side by side, the slower half sets the pace:
 #
-# > **a batch: max(compute, data / workers)**; an epoch of *n* batches: **max(data + n × compute, n × data / workers)**, where the lone *data* is the fill. Short epochs feel it, long ones do not.
+# > **a batch: max(compute, data / workers)**; an epoch of *n* batches: **max(data + n × compute, n × data / workers)**, where the lone *data* is the fill. Short epochs feel it; long ones do not.
 #
-# The rest is no part of the law, and the last two lines say where it comes from. *Sharing*: where two workers and the main process have few cores between them, a batch takes each worker longer than it would take one process alone. *Handing over*: the samples are stacked, the batch is put into shared memory, and the main process is woken up and maps it. Some milliseconds; a device that has a batch in hand does not notice, but one that waits does. Where the halves are about equal, nothing is ever in hand for long. Section 3 repeats the test with workers that only wait, and with enough of them.
+# The rest is not part of the law, and the last two lines say where it comes from. *Sharing*: if two workers and the main process have few cores between them, a batch takes each worker longer than it would take one process alone. *Handing over*: the samples are stacked, the batch is put into shared memory, and the main process is woken up and maps it. That takes a few milliseconds. A device with a batch in hand does not notice; one that is waiting does. When the halves are about equal, nothing stays in hand for long. Section 3 repeats the test with workers that only wait, and with enough of them.
 #
 # ### Nothing else may change
 #
@@ -241,20 +241,20 @@ same = all(torch.equal(a, b) for one, two in zip(*orders, strict=True) for a, b 
 print(f"batches of {[len(labels) for _, labels in orders[0]]} files; with workers the same, in the same order: {same}")
 
 # %% [markdown] name="same_explained"
-# The main process draws the order, so it does not depend on the workers, and batches are handed over in turn even if a later one is ready first (`in_order=False` lifts that). The last batch is smaller, 200 − 6 × 32 = 8 files. In training that can matter: `drop_last=True` leaves it out, for BatchNorm's sake or a compiled model's; for evaluation it must stay. [[Gradient_accumulation]] shows what a smaller batch does to a mean.
+# The main process draws the order, so it does not depend on the workers. Batches are delivered in turn even if a later one is ready first (`in_order=False` lifts that). The last batch is smaller: 200 − 6 × 32 = 8 files. In training that can matter: `drop_last=True` leaves it out, for the sake of BatchNorm or a compiled model. For evaluation it must stay. [[Gradient_accumulation]] shows what a smaller batch does to a mean.
 #
-# (The *augmentation* need not be the same. Section 7 shows how it can even be wrong.)
+# (The *augmentation* need not be the same. Section 7 shows how it can even go wrong.)
 #
 # ## 3 · How many workers?
 #
-# It depends on what a worker does all day. Decoding **computes**: it wants a core. Reading from a network **waits**: it wants nobody. So here is a second data set, `far`: nothing but 4 ms of waiting for each file, as object storage may take, and a little decoding.
+# It depends on what a worker does all day. Decoding **computes**: it needs a core. Reading from a network **waits**: it needs nobody. So here is a second data set, `far`: 4 ms of waiting for each file, as object storage may take, and a little decoding.
 #
-# **Predict.** Each data set alone, no training. How many times as fast as without workers are 8 workers, for `far` (waiting), and for `files` (computing)?
+# **Predict.** Each data set alone, no training. How many times as fast is it with 8 workers as with none, for `far` (waiting) and for `files` (computing)?
 
 # %% name="guess_scaling"
 my_guess = None  # times as fast, far
 ### BEGIN GUESS
-my_guess = 8  # who waits does not mind company
+my_guess = 8  # waiting does not mind company
 ### END GUESS
 far_guess = Prediction("8 workers that wait", my_guess, "times as fast")
 my_guess = None  # times as fast, files
@@ -285,7 +285,7 @@ rules = {"far": ("one a worker", counts), "files": ("at most the cores", [min(n,
 for (name, values), colour, marker in zip(speedup.items(), (COLOURS[4], COLOURS[0]), "os", strict=True):
     axes.plot(counts[1:], values[1:], marker + "-", color=colour, label=f"{name}, measured")
     axes.plot(counts[1:], rules[name][1][1:], ":", color=colour, label=f"{name}, {rules[name][0]}")
-axes.set(title=f"Data alone, {cores} cores", xlabel="workers", ylabel="times as fast as without", xticks=counts[1:])
+axes.set(title=f"Data alone, {cores} cores", xlabel="workers", ylabel="speed-up over no workers", xticks=counts[1:])
 axes.set_ylim(0, None)
 axes.legend(frameon=False)
 show(figure, "Workers that wait speed up with their number; workers that compute stop at the number of cores.")
@@ -299,13 +299,13 @@ else:
     print(f"P6, workers beyond the cores: not shown here, with {cores} cores.")
 
 # %% [markdown] name="scaling_explained"
-# Workers hide waiting without limit. Computing they share out among the cores, and the main process wants one, too; whatever else runs on this machine takes its part, so the blue line may lie well below its rule. Put together with section 2:
+# Workers hide waiting without limit. Computing has to be divided among the cores, and the main process needs one too. Whatever else runs on this machine takes its share, so the blue line may lie well below its rule. Combine this with section 2:
 #
-# > **workers ≥ (seconds one worker needs for a batch) / (seconds of a step)**, and if the worker computes, no more than cores.
+# > **workers ≥ (seconds one worker needs for a batch) / (seconds of a step)**, and if the workers compute, no more than there are cores.
 #
-# If the cores run out before the quotient is reached, no number of workers helps: make the data cheaper (section 8).
+# If the cores run out before you reach the quotient, no number of workers helps: make the data cheaper (section 8).
 #
-# PyTorch has advice of its own, hidden in this lab's set-up cell. Is it right?
+# PyTorch has its own advice, which this lab's set-up cell hid. Is it right?
 
 # %% name="advice"
 with warnings.catch_warnings(record=True) as said:
@@ -322,9 +322,9 @@ subject = "far, a GPU three times as fast"
 claims.record("C10", "4 to 8 workers a GPU", subject, math.ceil(3 * needed["far"]), "workers", 4, 8)
 
 # %% [markdown] name="advice_explained"
-# The advice counts cores and knows nothing of waiting. The rule of thumb in articles, *4 to 8 workers a GPU*, knows nothing of your step: it holds where a worker happens to need 4 to 8 steps for a batch, and with the same files and a faster GPU it does not. Divide instead.
+# The advice counts cores and knows nothing about waiting. The rule of thumb in articles, *4 to 8 workers a GPU*, knows nothing about your step. It holds when a worker happens to need 4 to 8 steps' time for a batch; with the same files and a faster GPU it does not. Divide instead.
 #
-# Now the loop itself with as many workers as the quotient asks for, against the law of section 2:
+# Now run the loop itself with as many workers as the quotient asks for, and compare it with the law of section 2:
 
 # %% name="fed"
 enough = math.ceil(needed["far"])
@@ -340,9 +340,9 @@ claims.record("T11", LAW, f"far, {workers} workers", loop / law, "x the law", 0.
 # %% [markdown] name="prefetch_text"
 # ## 4 · `prefetch_factor` is for bad moments
 #
-# With more batches in hand the average does not change: a worker makes them no faster. What changes is how long a bad moment may last (a slow read, a large file) before the device notices. Below, every eighth batch takes 120 ms and all others 10 ms, with two workers; the step takes 15 ms (played, on every device).
+# Having more batches in hand does not change the average: a worker makes them no faster. What changes is how long a bad moment (a slow read, a large file) may last before the device notices. Below, every eighth batch takes 120 ms and all others 10 ms, with two workers. The step takes 15 ms (simulated, on every device).
 #
-# A model of `DataLoader` with three rules (deal in turn; at most `prefetch_factor` batches a worker in hand; deliver in order) says what to expect. **Predict** first: with 1 batch in hand a worker, what share of the time does the device idle? (On paper: batch *k* is asked for when batch *k* − 2 is taken. Draw the lanes for batches 0 to 12; from 4 on they repeat.)
+# A model of `DataLoader` with three rules (deal in turn; at most `prefetch_factor` batches in hand for each worker; deliver in order) says what to expect. **Predict** first: with 1 batch in hand for each worker, what share of the time is the device idle? (On paper: batch *k* is requested when batch *k* − 2 is taken. Draw the lanes for batches 0 to 12; from 4 on they repeat.)
 
 # %% name="guess_prefetch"
 my_guess = None  # %
@@ -357,7 +357,7 @@ SECONDS = [0.120 if k % 8 == 4 else 0.010 for k in range(24)]
 
 
 class Waits(Dataset):
-    """Item k is a whole batch, for which one has to wait."""
+    """Item k is a whole batch, which takes some waiting."""
 
     def __init__(self, seconds):
         self.seconds = seconds
@@ -371,7 +371,9 @@ class Waits(Dataset):
 
 
 def idle_share(prefetch, seconds=SECONDS):
-    loader = DataLoader(Carried(Waits(seconds)), None, num_workers=2, prefetch_factor=prefetch, persistent_workers=True)
+    loader = DataLoader(
+        PickledByValue(Waits(seconds)), None, num_workers=2, prefetch_factor=prefetch, persistent_workers=True
+    )
     return 1 - 0.015 / seconds_a_batch(loader, lambda batch: time.sleep(0.015), epochs=1)
 
 
@@ -381,10 +383,10 @@ by_model = {n: LoaderTimeline.simulate(SECONDS, 0.015, 2, n).idle for n in facto
 measured = {n: idle_share(n) for n in factors}
 prefetch_guess.reveal(100 * measured[1])
 for prefetch, idle in measured.items():
-    print(f"prefetch_factor={prefetch}: the device idles {idle:.0%}; by the model {by_model[prefetch]:.0%}")
+    print(f"prefetch_factor={prefetch}: the device idles {idle:.0%}; the model says {by_model[prefetch]:.0%}")
 sevenths = [0.120 if k % 7 == 4 else 0.010 for k in range(24)]  # three slow batches, as before
 model = LoaderTimeline.simulate(sevenths, 0.015, 2, 8).idle
-print(f"8, every seventh batch slow: {idle_share(8, sevenths):.0%}; by the model {model:.0%}")
+print(f"8, every seventh batch slow: {idle_share(8, sevenths):.0%}; the model says {model:.0%}")
 gap = max(abs(measured[n] - by_model[n]) for n in factors)
 claims.record(
     "T11", "the three rules predict the idle share", "every eighth batch slow", 100 * gap, "points off", 0, 15
@@ -400,15 +402,15 @@ claims.record(
 )
 
 # %% [markdown] name="prefetch_explained"
-# The first line by hand: while a slow batch is made (120 ms), the device has two steps left, that of the batch in hand and that of the batch just taken; then it waits. The six other steps of the eight take 6 × 15 = 90 ms. So 8 × 15 = 120 ms of work in 120 + 90 = 210 ms: idle for 43 %, and a little more for the first fill.
+# Here is the first line by hand. While a slow batch is made (120 ms), the device has two steps left: the batch in hand and the batch just taken. Then it waits. The other six steps of the eight take 6 × 15 = 90 ms. That makes 8 × 15 = 120 ms of work in 120 + 90 = 210 ms: idle for 43 %, and a little more for the first fill.
 #
-# From 1 to 4 the bad moments are covered better and better. Beyond that nothing is gained, and it is not the queue's fault. Batches are dealt **in turn**: with two workers batches 4, 12 and 20 all fall to the same one. It is at work long after the other has nothing left to do, however long the queue. The last line has the same work with every *seventh* batch slow: now the slow ones are shared, and the device idles less. Section 11 has a riddle about this.
+# From 1 to 4 the bad moments are covered better and better. Beyond that nothing is gained, and it is not the queue's fault. Batches are dealt **in turn**, so with two workers batches 4, 12 and 20 all fall to the same one. It is still at work long after the other has run out, however long the queue. The last line has the same work with every *seventh* batch slow: now the slow ones are shared, and the device idles less. Section 11 has a riddle about this.
 #
 # ## 5 · What workers cost
 #
 # ### Start, and too many
 #
-# Each worker has to be started, and each makes whole batches: with many workers on few cores *all* of them work on *their* first batch, and all are late. The time until the first batch is there, and the whole first epoch, data alone:
+# Each worker has to be started, and each makes whole batches. With many workers on few cores, *all* of them work on *their* first batch, and all are late. Here are the time to the first batch and the time for the whole first epoch, data alone:
 
 # %% name="too_many"
 first, epoch = {}, {}
@@ -437,11 +439,11 @@ else:
     print(f"P6, too many workers: 16 are not too many for {cores} cores.")
 
 # %% [markdown] name="too_many_explained"
-# Sixteen workers for sixteen batches: each makes one, all at once, and the first is there when all are nearly done. And this was with processes that start in some tens of milliseconds, if yours start by `'fork'`; section 6 has the others.
+# Sixteen workers for sixteen batches: each makes one, all at once, and the first is ready when all are nearly done. And if yours start by `'fork'`, these processes started in tens of milliseconds; section 6 has the slower kinds.
 #
 # ### Memory
 #
-# Batches that wait are memory. **Predict** how many batches are made and wait, with 2 workers and `prefetch_factor=4`, when the loop has taken one and then stops.
+# Waiting batches take memory. **Predict** how many finished batches are waiting, with 2 workers and `prefetch_factor=4`, once the loop has taken one and stopped.
 
 # %% name="guess_waiting"
 my_guess = None  # batches
@@ -461,18 +463,18 @@ while before < (now := int(files.reads.sum())):
 waiting = now / 32 - 1
 waiting_guess.reveal(waiting)
 a_batch = sum(t.nbytes for t in taken)
-print(f"a batch has {human_bytes(a_batch)}; in flight: {human_bytes(waiting * a_batch)}")
+print(f"a batch takes {human_bytes(a_batch)}; in flight: {human_bytes(waiting * a_batch)}")
 claims.record("T11", "in flight: workers x prefetch_factor batches", "2 x 4", waiting, "batches", 8, 8)
 del batches
 
 # %% [markdown] name="waiting_explained"
-# Workers × `prefetch_factor`: as one is taken, the next is asked for. For real images, count before you choose: 64 × 3 × 224 × 224 × 4 bytes are 36.75 MiB a batch, so 8 workers with 4 batches each hold 1.15 GiB. On Linux they lie in `/dev/shm`, which in a Docker container has 64 MiB unless `--shm-size` says otherwise; a worker that dies of a *bus error* has met that limit.
+# Workers × `prefetch_factor`: as one is taken, the next is requested. For real images, count before you choose. A batch of 64 × 3 × 224 × 224 × 4 bytes is 36.75 MiB, so 8 workers with 4 batches each hold 1.15 GiB. On Linux they live in `/dev/shm`, which in a Docker container is 64 MiB unless `--shm-size` says otherwise. A worker that dies of a *bus error* has hit that limit.
 #
 # ### Copies of the data set
 #
-# A forked worker shares its parent's memory: pages are copied when one of the two *writes* to them. A data set that is only read should cost nothing, then.
+# A forked worker shares its parent's memory: pages are copied only when one of the two *writes* to them. So a data set that is only read should cost nothing.
 #
-# **Predict.** A data set keeps the names of 400,000 files in a list. A forked worker reads all of them. How many MiB does it copy? (`sys.getsizeof` knows what one name takes.)
+# **Predict.** A data set keeps the names of 400,000 files in a list. A forked worker reads all of them. How many MiB does it copy? (`sys.getsizeof` tells you what one name takes.)
 
 # %% name="guess_copies"
 my_guess = None  # MiB
@@ -486,7 +488,7 @@ copies_guess = Prediction("Copied by reading a list of strings", my_guess, "MiB"
 
 # %% name="copies"
 class Names(Dataset):
-    """Reads all its names; a sample is by how many bytes that made the process's own memory grow."""
+    """Reads all its names; a sample is the number of bytes by which the process's own memory grew."""
 
     def __init__(self, names, read):
         self.names, self.read = names, read
@@ -527,15 +529,15 @@ else:
 del names
 
 # %% [markdown] name="copies_explained"
-# Python counts references *inside* each object, so to look at an object is to write to it, and the page that it lies on is copied. A name of 20 characters takes 69 bytes, rounded up to 80 by Python's allocator: times 400,000 that is 30.5 MiB. The list itself, 3 MiB of pointers, is only read, and stays shared. With 8 workers a GPU and 8 GPUs, each with a main process of its own, a list of that kind exists 8 × 9 times. It looks like a leak: memory grows as the epoch goes on. Keep what is large in one array or tensor. (A tensor is better still: it travels to workers in shared memory, however they were started.)
+# Python counts references *inside* each object. So looking at an object means writing to it, and the page it lies on is copied. A name of 20 characters takes 69 bytes, which Python's allocator rounds up to 80; times 400,000, that is 30.5 MiB. The list itself, 3 MiB of pointers, is only read and stays shared. With 8 workers a GPU and 8 GPUs, each with its own main process, such a list exists 8 × 9 times. It looks like a leak: memory grows as the epoch goes on. Keep large data in one array or tensor. (A tensor is better still: it travels to workers in shared memory, however they were started.)
 #
 # ## 6 · Spawned workers
 #
-# `fork` copies a running process, in milliseconds. It is the default on Linux up to Python 3.13, and it is unsafe once the process has threads that hold locks. macOS and Windows use `spawn`: a new Python starts from nothing, imports what it needs, and receives the data set by pickle. From Python 3.14 on Linux has `forkserver`, which pickles, too. So what follows concerns everybody; `multiprocessing_context="spawn"` makes it happen on any system.
+# `fork` copies a running process, in milliseconds. It is the default on Linux up to Python 3.13, and it is unsafe once the process has threads that hold locks. macOS and Windows use `spawn`: a new Python starts from scratch, imports what it needs, and receives the data set by pickle. From Python 3.14, Linux uses `forkserver`, which pickles too. So what follows concerns everybody; `multiprocessing_context="spawn"` makes it happen on any system.
 #
 # ### Slow start
 #
-# **Predict.** A worker imports PyTorch and the course before it can read a file. How many seconds does an epoch of 8 small batches take, with the start of one worker?
+# **Predict.** A worker imports PyTorch and the course before it can read a file. How many seconds does an epoch of 8 small batches take, including the start of one worker?
 
 # %% name="guess_spawn"
 my_guess = None  # s
@@ -549,7 +551,7 @@ some = DigitFiles(256)
 
 
 def timed_epochs(count, **options):
-    """Return the seconds of each epoch, and the loader; with one worker."""
+    """Return the seconds of each epoch with one worker, and the loader."""
     loader, seconds = DataLoader(some, 32, num_workers=1, **options), []
     for _ in range(count):
         start = time.perf_counter()
@@ -563,13 +565,13 @@ kept, spawned = timed_epochs(2, multiprocessing_context="spawn", persistent_work
 usual, default = timed_epochs(2, persistent_workers=True)
 spawn_guess.reveal(kept[0])
 for name, (start, again) in (("spawn", kept), (start_method, usual)):
-    print(f"{name}: the epoch that starts the worker {start:.2f} s, the next one, which finds it there, {again:.2f} s")
+    print(f"{name}: the epoch that starts the worker {start:.2f} s, the next, which finds it running, {again:.2f} s")
 claims.record("P6", "spawned workers start slowly", "first epoch, 1 worker", kept[0] - kept[1], "s", 0.5, math.inf)
 said = "persistent_workers saves the start"
 claims.record("T11", said, "second epoch, spawn", kept[0] / kept[1], "times as fast", 2, math.inf)
 
 # %% [markdown] name="spawn_explained"
-# Without `persistent_workers` every epoch is like the first: it starts all workers again, and a validation loader does the same after each epoch. With it they stay, and so does their memory. What does a worker hold that nobody else does?
+# Without `persistent_workers` every epoch is like the first: it starts all workers again. A validation loader does the same after each epoch. With it they stay, and so does their memory. How much memory is a worker's own, shared with nobody?
 
 # %% name="worker_memory"
 for name, loader in (("spawn", spawned), (start_method, default)):
@@ -578,21 +580,21 @@ for name, loader in (("spawn", spawned), (start_method, default)):
     try:
         own = human_bytes(psutil.Process(int(some.log[0, 2])).memory_full_info().uss)
     except psutil.AccessDenied:
-        own = "not for us to see what it has"
-    print(f"worker started by {name}: {own} of its own")
+        own = "hidden from us"
+    print(f"worker started by {name}: its own memory is {own}")
 del spawned, default, loader
 
 # %% [markdown] name="lambda_text"
-# A spawned worker has all of PyTorch to itself; a forked one begins with what it shares and adds what it writes.
+# A spawned worker has its own copy of PyTorch; a forked one begins with what it shares and adds what it writes.
 #
-# ### Lambdas, and classes of a cell
+# ### Lambdas, and classes defined in a cell
 #
 # Pickle writes down a function's *name* and module. A lambda has no name:
 
 
 # %% name="lambda"
 def pickling_fails(collate):
-    """Say what happens when a spawned worker is to get `collate`."""
+    """Try to send `collate` to a spawned worker; return the error message, "" if it works."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -607,7 +609,7 @@ print(refused)
 claims.record("P6", "lambdas cannot go to spawned workers", "collate_fn", float(bool(refused)), "errors", 1, 1)
 
 # %% [markdown] name="scripts_text"
-# A class or function of a *cell* has a name, but its module is the notebook, which a new process cannot import: pickling succeeds, and the worker dies. And a *script* can be imported: the new process runs it once more from the top, comes to the line that starts workers, and should start workers itself. Both, as separate programs, so that their last words can be shown:
+# A class or function defined in a *cell* has a name, but its module is the notebook, which a new process cannot import: pickling succeeds, and the worker dies. A *script* can be imported, and that is the trouble: the new process runs it again from the top, reaches the line that starts workers, and tries to start workers itself. Here are both, as separate programs, so that we can see their last words:
 
 # %% name="scripts"
 LOAD = """
@@ -636,21 +638,21 @@ with tempfile.TemporaryDirectory() as folder:
         claims.record("P6", f"{name}: fails under spawn", "a program of its own", failed, "errors", 1, 1)
 
 # %% [markdown] name="cures_text"
-# The cures:
+# The fixes:
 #
-# - Put data sets and functions into a **module**, a `.py` file that notebook and workers import. `DigitFiles` lives in `helpers/digit_files.py` for that reason. In place of a lambda: a function of a module, or `functools.partial` of one.
+# - Put data sets and functions into a **module**, a `.py` file that both notebook and workers import. `DigitFiles` lives in `helpers/loading/digit_files.py` for that reason. Instead of a lambda, use a function from a module, or `functools.partial` of one.
 # - In a script, put everything that *does* something below `if __name__ == "__main__":`. The new process imports the script under another name and stops there.
-# - In a notebook, have the code itself carried along: `cloudpickle` writes down the code in place of the name. The course's `Carried` wraps a data set or a function that way; section 4 used it for `Waits`.
+# - In a notebook, send the code itself along: `cloudpickle` stores the code instead of the name. The course's `PickledByValue` wraps a data set or a function that way; section 4 used it for `Waits`.
 
 # %% name="carried"
-still_refused = pickling_fails(Carried(lambda samples: default_collate(samples)))
+still_refused = pickling_fails(PickledByValue(lambda samples: default_collate(samples)))
 print("carried lambda:", still_refused or "works under spawn")
 claims.record("P6", "carried lambdas work under spawn", "collate_fn", float(bool(still_refused)), "errors", 0, 0)
 
 # %% [markdown] name="random_text"
-# ## 7 · Random numbers, twice the same
+# ## 7 · The same random numbers twice
 #
-# Augmentation is random. But each worker begins as a *copy* of the data set, and a copied generator draws the same numbers. Which generators are safe? Four sources, two workers, two epochs; `Draws` takes eight numbers an epoch from each.
+# Augmentation is random. But each worker begins with a *copy* of the data set, and a copied generator draws the same numbers. Which generators are safe? We try four sources with two workers for two epochs; `Draws` takes eight numbers an epoch from each.
 
 
 # %% name="random"
@@ -668,7 +670,7 @@ class Draws(Dataset):
         return torch.tensor(numbers, dtype=torch.float64)
 
 
-loader = DataLoader(Carried(Draws()), 4, num_workers=2)
+loader = DataLoader(PickledByValue(Draws()), 4, num_workers=2)
 epochs = torch.stack([torch.cat(list(loader)) for _ in range(2)])  # (epoch, sample, source)
 for source, name in enumerate(("torch", "random", "numpy", "the data set's own")):
     workers = epochs[0, :4, source], epochs[0, 4:, source]
@@ -679,19 +681,19 @@ for source, name in enumerate(("torch", "random", "numpy", "the data set's own")
     claims.record("P6", f"workers {said} numbers of {name}", "2 workers", twins, "of 4", low, high)
 
 # %% [markdown] name="random_explained"
-# `DataLoader` gives each worker a seed of its own, anew in each epoch, for PyTorch, for Python's `random` and, since about PyTorch 1.9 (see what yours does), for NumPy's *global* generator. Many articles still warn of that one. Nobody seeds the generator that a data set has **made for itself**, which is what NumPy's documentation recommends: all workers draw the same angles, and with new workers in each epoch the same again. The loss goes down all the same; only there is less augmentation than you believe.
+# In every epoch `DataLoader` gives each worker its own new seed, for PyTorch, for Python's `random` and, since about PyTorch 1.9 (see what yours does), for NumPy's *global* generator. Many articles still warn about that one. But nobody seeds a generator that a data set has **made for itself**, which is what NumPy's documentation recommends. All workers draw the same angles, and with new workers in each epoch they draw the same ones again. The loss still goes down; there is just less augmentation than you think.
 #
-# `DigitFiles` is such a data set. The cure is `worker_init_fn`, which runs in each worker before its first sample:
+# `DigitFiles` is such a data set. The fix is `worker_init_fn`, which runs in each worker before its first sample:
 
 
 # %% name="reseed"
 def own_numbers(worker_id):
-    """Give this worker's copy of the data set a generator of its own."""
+    """Give this worker's copy of the data set its own generator."""
     info = get_worker_info()
     info.dataset.reseed(info.seed)  # a seed that no other worker has, and no other epoch
 
 
-for name, cure in (("as it is", None), ("reseeded", Carried(own_numbers))):
+for name, cure in (("as it is", None), ("reseeded", PickledByValue(own_numbers))):
     eight = DigitFiles(8)
     rows = []
     for _ in range(2):
@@ -706,27 +708,27 @@ for name, cure in (("as it is", None), ("reseeded", Carried(own_numbers))):
         claims.record("P6", "reseeded: no angle comes twice", "2 workers, 2 epochs", twins, "of 16", 0, 0)
 
 # %% [markdown] name="cheaper_text"
-# ## 8 · The best repair: less work
+# ## 8 · The best fix: less work
 #
 # More workers do the same work in more places. Look at the work first.
 #
-# - **Decode once.** These digits decoded are larger than as files, but not large. If they fit, keep them as one tensor.
-# - **Augment in batches.** Turning one image at a time costs mostly the calls. Turn 64 at once; on a GPU, do it there.
-# - **Collate nothing.** If a data set has `__getitems__`, `DataLoader` hands it all indices of a batch at once, and what comes back can be a batch already.
+# - **Decode once.** Decoded, these digits are larger than the files, but not large. If they fit, keep them as one tensor.
+# - **Augment in batches.** When you rotate one image at a time, you mostly pay for the calls. Rotate 64 at once; on a GPU, do it there.
+# - **Collate nothing.** If a data set has `__getitems__`, `DataLoader` passes it all indices of a batch at once, and it can return a finished batch.
 #
-# **Predict.** With all three, how many times as fast is a batch, without any worker?
+# **Predict.** With all three, and no workers, how many times as fast is a batch?
 
 # %% name="guess_cheaper"
 my_guess = None  # times as fast
 ### BEGIN GUESS
-my_guess = 6.0  # no decoding, a third of the price of turning, no stacking of 64 small tensors
+my_guess = 6.0  # no decoding, rotation at a third of the cost, no stacking of 64 small tensors
 ### END GUESS
 cheaper_guess = Prediction("Decoded once, turned in batches", my_guess, "times as fast")
 
 
 # %% name="cheaper"
 class Decoded(Dataset):
-    """All images decoded; augmentation one by one, or a batch at a time."""
+    """All images decoded beforehand; augmented one by one."""
 
     def __init__(self, files):
         self.images = torch.stack([decode(file) for file in files.files])
@@ -748,7 +750,7 @@ class InBatches(Decoded):
 
 # %% name="cheaper_measured"
 threads = torch.get_num_threads()
-torch.set_num_threads(1)  # one core each, or the comparison would be of cores
+torch.set_num_threads(1)  # one core each; otherwise we would be comparing cores
 ways = {
     "decode and turn each": DataLoader(files, BATCH),
     "decoded once, turn each": DataLoader(Decoded(files), BATCH),
@@ -778,15 +780,15 @@ claims.record(
 )
 
 # %% [markdown] name="cheaper_explained"
-# Two savings, and together nearly all of a batch. Reading decoded images saves the decoding and what it does to the caches (section 1); what is left then is mostly one small call after another for each image, and one large call for 64 saves those. (The three ways were timed side by side on one core: compare them with each other.)
+# Two savings, and together they are nearly all of a batch. Reading decoded images saves the decoding and what it does to the caches (section 1). What is left is mostly one small call after another for each image, and one large call for all 64 saves those. (The three ways were each timed on one core, so compare them only with each other.)
 #
-# Decoding cannot be saved where the data do not fit in memory; batching always can be had. In between lie formats that pack many samples into one large file (tar shards as WebDataset reads them, LMDB): sequential reads, one round trip for many samples. And images can be stored at the size at which they are trained.
+# You cannot avoid decoding if the data do not fit in memory; batching is always possible. In between are formats that pack many samples into one large file (tar shards as WebDataset reads them, LMDB): sequential reads, one round trip for many samples. And you can store images at the size you train on.
 #
 # ## 9 · To the device
 #
-# The last leg: from the host's memory to the GPU's. The copy engine of a GPU reads host memory directly, but only pages that the system has promised not to move: **pinned** pages. Ordinary (*pageable*) memory is first copied, piece by piece, to a pinned buffer of the driver. `pin_memory=True` has `DataLoader` put each batch into pinned memory, in a thread; and only from there can `tensor.to(device, non_blocking=True)` return at once, while the copy goes on beside the computing.
+# The last leg is from the host's memory to the GPU's. The copy engine of a GPU reads host memory directly, but only pages that the system has promised not to move: **pinned** pages. Ordinary (*pageable*) memory is first copied, piece by piece, to a pinned buffer in the driver. `pin_memory=True` makes `DataLoader` put each batch into pinned memory, in a thread. Only from there can `tensor.to(device, non_blocking=True)` return at once, while the copy runs alongside the computing.
 #
-# The law: a pageable copy is two copies. One after the other they go at the rate 1 / (1/host + 1/bus); if the driver overlaps them piece by piece, at the slower of the two rates at best. The host's rate can be measured here; that of the bus stands in its standard.
+# The law: a pageable copy is two copies. One after the other, they run at the rate 1 / (1/host + 1/bus). If the driver overlaps them piece by piece, they run at best at the slower of the two rates. We can measure the host's rate here; the bus's rate comes from its standard.
 
 # %% name="copy_law"
 block = torch.empty(64 * 2**20, dtype=torch.uint8)
@@ -806,7 +808,7 @@ if device.type == "cuda":
     copies = compare(lambda: at.copy_(block), lambda: at.copy_(pinned, non_blocking=True), runs=20)
 
     def call(source):
-        """Return after what share of the copy a non_blocking call returns."""
+        """Return how far into the copy a non_blocking call returns, in per cent."""
         runs = []
         for _ in range(20):
             torch.cuda.synchronize()
@@ -828,13 +830,13 @@ else:
     print("No copies to time here. pin_memory=True:", str(said[0].message) if said else "no warning")
 
 # %% [markdown] name="pinned_explained"
-# So "2 to 3 times" is a ratio of a bus to a host's memory, and no property of pinning. A fast bus in a host with slow memory gives more; an old bus gives less.
+# So "2 to 3 times" is the ratio of a bus to a host's memory, not a property of pinning. A fast bus in a host with slow memory gives more; an old bus gives less.
 #
 # ### Three traps
 #
-# 1. `non_blocking=True` from *pageable* memory does not overlap: the driver has to go through its buffer first, and the call returns when nearly all is done.
-# 2. Pinning is itself a copy: `batch.pin_memory().to(device)` in the loop does in turn what the loader's thread does beside the step.
-# 3. The other way round, `gpu_tensor.to("cpu", non_blocking=True)` returns before the numbers are there.
+# 1. `non_blocking=True` from *pageable* memory does not overlap: the driver has to go through its buffer first, and the call returns when the copy is nearly done.
+# 2. Pinning is itself a copy: `batch.pin_memory().to(device)` in the loop does one after the other what the loader's thread does alongside the step.
+# 3. In the other direction, `gpu_tensor.to("cpu", non_blocking=True)` returns before the numbers have arrived.
 
 # %% name="traps"
 TRAPS = (
@@ -851,7 +853,7 @@ if device.type == "cuda":
 
     ones = torch.ones(4096, 4096, device=device)
     for _ in range(20):
-        busy = ones @ ones  # the GPU has this to do first
+        busy = ones @ ones  # keeps the GPU busy first
     back = at.fill_(7).to("cpu", non_blocking=True)
     early = (back[-1024:] == 7).float().mean().item()
     torch.cuda.synchronize()
@@ -864,12 +866,12 @@ else:
     print("Traps 1 to 3 need a CUDA GPU.")
 
 # %% [markdown] name="traps_explained"
-# For the third: synchronise before you read, or leave `non_blocking` away on the way back. And a fourth that no timing shows: pinned pages cannot be swapped out, so pin batches, not data sets.
+# For the third: synchronise before you read, or leave out `non_blocking` on the way back. And a fourth that no timing shows: pinned pages cannot be swapped out, so pin batches, not data sets.
 
 # %% [markdown] name="task"
-# ## 10 · Your turn: repair a slow loader
+# ## 10 · Your turn: fix a slow loader
 #
-# A training job reads a `DigitFiles` with some latency by this loader:
+# A training job reads a `DigitFiles` with some latency through this loader:
 #
 # ```python
 # def slow_loader(dataset, batch_size):
@@ -878,12 +880,12 @@ else:
 #
 # **Contract.** `make_loader(dataset, batch_size, step_seconds)` returns a loader that can be iterated once for each epoch.
 #
-# - **Pace.** From its first batch on, an epoch takes at most 1.5 times as long as its steps alone, which take `step_seconds` each. The rule of section 3 is enough, on any machine and without a margin: these reads wait, and want no core. The first epoch does not count. The check has two data sets: for one a batch takes more than five steps to read, for the other less than one.
-# - **Thrift.** At most 2 workers more than the rule of section 3 asks for; the same ones in each epoch; at most 3 batches a worker wait (`prefetch_factor`). Files do not fit in memory: every epoch reads each file once, and keeps nothing. You may read up to 8 files beforehand, to measure; the median of a few is a good price.
-# - **The same samples.** Each file once an epoch, in batches of `batch_size` with one last smaller batch, in an order drawn for each epoch.
-# - **Fresh augmentation.** Images are turned as before; no two workers and no two epochs draw the same angles. (`DigitFiles` has a generator of its own, and `reseed`.)
+# - **Pace.** From its first batch on, an epoch takes at most 1.5 times as long as its steps alone, which take `step_seconds` each. The rule of section 3 is enough, on any machine and without a margin: these reads wait, and need no core. The first epoch does not count. The check has two data sets: in one a batch takes more than five steps to read, in the other less than one.
+# - **Thrift.** Use at most 2 workers more than the rule of section 3 asks for, and the same ones in each epoch. At most 3 batches a worker wait (`prefetch_factor`). The files do not fit in memory: every epoch reads each file once and keeps nothing. You may read up to 8 files beforehand, to measure; the median of a few is a good estimate.
+# - **The same samples.** Each file comes once an epoch, in batches of `batch_size` with one smaller batch at the end, in a new random order each epoch.
+# - **Fresh augmentation.** Images are rotated as before; no two workers and no two epochs draw the same angles. (`DigitFiles` has its own generator, and `reseed`.)
 #
-# Functions that workers are to run: wrap them in `Carried`, and your loader works on any system. (The check runs a dozen epochs and says nothing meanwhile: some twenty seconds, or a minute and more where workers are spawned.)
+# Wrap the functions that workers run in `PickledByValue`, and your loader works on any system. (The check runs a dozen epochs without a word: about twenty seconds, or more than a minute where workers are spawned.)
 
 
 # %% name="loader" answer=true reveal=true
@@ -905,7 +907,7 @@ def make_loader(dataset, batch_size, step_seconds):
         shuffle=True,
         num_workers=workers,
         persistent_workers=True,
-        worker_init_fn=Carried(own_numbers),
+        worker_init_fn=PickledByValue(own_numbers),
     )
     ### END SOLUTION
 
@@ -916,7 +918,7 @@ check("data_loading.loader", make_loader)
 # %% [markdown] name="play_text"
 # ## 11 · Play
 #
-# The model of section 4, with every knob. Every eighth batch takes three times as long; the title says how long each worker works. Three workers, then four: **why are four worse than three?** Then let every *seventh* batch be slow. How few workers keep the idle share below 30 %, and what does the first batch cost?
+# This is the model of section 4, with every knob. Every eighth batch takes three times as long; the title says how long each worker works. Try three workers, then four: **why are four worse than three?** Then make every *seventh* batch slow. How few workers keep the idle share below 30 %, and what does the first batch cost?
 
 # %% name="play"
 
@@ -931,7 +933,7 @@ def draw(batch_ms, step_ms, workers, prefetch, every):
 
 explore(
     draw,
-    "Lanes of the device and of the workers over time; gaps in the lane of the device are idle time.",
+    "Lanes of the device and the workers over time; gaps in the device's lane are idle time.",
     batch_ms=(40, (5, 10, 20, 40, 80, 160)),
     step_ms=(10, (5, 10, 20, 40)),
     workers=(3, range(0, 9)),
@@ -940,7 +942,7 @@ explore(
 )
 
 # %% [markdown] name="play_explained"
-# Four divides eight: batches 4, 12 and 20 are all dealt to the same worker, which alone works longer than any of three. With every seventh slow, they are spread again, and four are better than three.
+# Four divides eight, so batches 4, 12 and 20 are all dealt to the same worker, which then works longer than any of three would. With every seventh slow, they are spread out again, and four are better than three.
 
 # %% [markdown] name="summary_text"
 # ## 12 · Before and after
@@ -965,7 +967,7 @@ for name, (seconds, n) in rows.items():
     print(f"{name:50}{1e3 * seconds['loop']:7.1f} ms a batch, {told}")
 
 # %% [markdown] name="summary_explained"
-# Where your loader still idles though the check was content, look at the clocks: the check starts its clock at the first batch, this table times whole epochs, and these are short. The last figure of a line says how much of the time is the wait for the first batch, which no number of workers shortens.
+# If the device still idles with your loader although the check passed, look at the clocks. The check starts its clock at the first batch; this table times whole epochs, and these are short. The last figure in a line says how much of the time is the wait for the first batch, which no number of workers shortens.
 
 # %% name="verdicts"
 claims
@@ -973,13 +975,13 @@ claims
 # %% [markdown] name="recap"
 # ## Recap
 #
-# - Time the data, the step and the loop. Sequential is the sum; overlapped is the larger one, and the fill of each epoch.
-# - Workers ≥ seconds of a batch / seconds of a step. Waiting is hidden without limit, computing up to the cores.
-# - `persistent_workers` saves the start; `prefetch_factor` covers bad moments and costs memory: workers × factor × batch.
-# - What goes to workers has to be picklable: modules, not lambdas or cells. Scripts need their guard.
-# - A generator of the data set's own has to be reseeded in each worker.
+# - Time the data, the step and the loop. Run in sequence, they add up; overlapped, you pay the larger one plus the fill of each epoch.
+# - Workers ≥ seconds of a batch / seconds of a step. Waiting is hidden without limit; computing only up to the number of cores.
+# - `persistent_workers` saves the start-up; `prefetch_factor` covers bad moments and costs memory: workers × factor × batch.
+# - What goes to workers has to be picklable: use modules, not lambdas or cells. Scripts need their guard.
+# - If a data set has its own generator, reseed it in each worker.
 # - Less work beats more workers: decode once, augment in batches.
 #
-# **What to reach for when.** Device idle: first `num_workers` from the quotient with `persistent_workers`. Cores full: decode once, batch the augmentation, or do it on the GPU. Only short stalls: `prefetch_factor`. Copies visible in a GPU's timeline: `pin_memory` with `non_blocking`.
+# **What to reach for when.** Device idle: first `num_workers` from the quotient, with `persistent_workers`. Cores full: decode once, batch the augmentation, or do it on the GPU. Only short stalls: `prefetch_factor`. Copies show up in a GPU's timeline: `pin_memory` with `non_blocking`.
 #
 # **Sources.** PyTorch documentation: `torch.utils.data` (multi-process loading, memory pinning), *Reproducibility* and *CUDA semantics* (pinned memory buffers); Python documentation: `multiprocessing` (start methods, the spawn guidelines), `pickle`; PyTorch tutorial *A guide on good usage of non_blocking and pin_memory()*.

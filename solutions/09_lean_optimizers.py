@@ -1,14 +1,14 @@
 # %% [markdown] name="title"
 # # Lean optimizers and in-place operations
 #
-# **What an optimizer remembers, what its step holds for a moment and how long gradients live are three different bills, and each can be lowered on its own.**
+# **What an optimizer remembers, what its step holds for a moment and how long gradients live are three separate bills, and you can lower each on its own.**
 #
 # | | |
 # |---|---|
 # | After this you can | predict an optimizer's bytes to the last one; choose between foreach and fused, 8 bits and 4; take the step inside the backward pass and say what that forbids; say which in-place operations save memory and which break a gradient |
 # | Time | 90 minutes |
 # | Difficulty | ●●○ |
-# | Needs | a CPU; the same cells use a GPU where there is one. bitsandbytes and torchao are optional |
+# | Needs | a CPU; the same cells use a GPU if there is one. bitsandbytes and torchao are optional |
 # | Before this | labs [[#start_here]] and [[#where_memory_goes]]; [[number_formats]] helps |
 # | Syllabus | T12, T13, C11 |
 
@@ -58,8 +58,8 @@ print(f"bitsandbytes: {'yes' if HAS_BNB else 'not installed'}, torchao: {'yes' i
 # %% [markdown] name="idea_text"
 # ## 1 · What an optimizer remembers
 #
-# Walk downhill in fog. With no memory you follow the slope under your feet: **SGD**. Remember the way you came and you do not zigzag: **momentum**, one number for each weight. Remember for each direction how steep it has been as well, and
-# you can take long steps where it is flat: **Adam**, two numbers for each weight. Each number is 4 bytes in FP32, it lives as long as the training, and it is the *optimizer state*.
+# Walk downhill in fog. With no memory you follow the slope under your feet: **SGD**. Remember the way you came and you stop zigzagging: **momentum**, one number for each weight. Remember also how steep each direction has been, and
+# you can take long steps where it is flat: **Adam**, two numbers for each weight. Each number is 4 bytes in FP32 and lives as long as the training. Together they are the *optimizer state*.
 #
 # **Predict** the bytes of state for each parameter. The model is a GPT of 3 million parameters; its large matrices are 256 × 768 and 256 × 1,024.
 
@@ -76,18 +76,18 @@ my_guess = 8
 adam_guess = Prediction("State of AdamW", my_guess, "bytes a parameter")
 my_guess = None  # bytes a parameter, Adafactor: it keeps a mean for each row and one for each column of a matrix
 ### BEGIN GUESS
-my_guess = 0.03  # 4 x (256 + 1,024) bytes for a matrix of 256 x 1,024 numbers is 0.02, and smaller ones cost more
+my_guess = 0.03  # 4 x (256 + 1,024) bytes for a matrix of 256 x 1,024 numbers is 0.02; smaller ones cost more
 ### END GUESS
 adafactor_guess = Prediction("State of Adafactor", my_guess, "bytes a parameter")
 
 # %% [markdown] name="state_text"
-# The GPT gets 16 tokens: all weights, hardly an activation. `state_bytes` adds up what an optimizer keeps. Beside it, a formula for each
-# parameter; `4 +` is the counter of steps.
+# The GPT gets 16 tokens: all weights, hardly any activations. `state_bytes` adds up what an optimizer keeps. Next to it is a formula for each
+# parameter; the `4 +` is the step counter.
 
 
 # %% name="state"
 def factored(p):
-    """Adafactor: one number a row and one a column; what is no matrix keeps all its numbers."""
+    """Adafactor: one number a row and one a column; anything that is not a matrix keeps all its numbers."""
     return 4 * p.numel() if p.dim() < 2 else 4 * (p.numel() // p.shape[-1] + p.numel() // p.shape[-2])
 
 
@@ -141,19 +141,19 @@ print(f"\n{'bytes a parameter':18}{'predicted':>11}{'measured':>11}")
 for name, (predicted, found) in state.items():
     print(f"{name:18}{predicted:>11.4f}{found:>11.4f}")
 whole = sum(4 * p.numel() for p in make_gpt().parameters() if p.dim() < 2) / phi
-print(f"of Adafactor's, biases and norms, which are kept whole: {whole:.4f}")
+print(f"of Adafactor's state, biases and norms, which are kept whole: {whole:.4f}")
 
 # %% [markdown] name="state_explained"
-# To the byte. AdamW is Adam with another weight decay: same state. **Adafactor** keeps of Adam's second moment only the mean of each row and of each column, and rebuilds the rest as their product; it has no first moment. What is no matrix is kept whole, and that is a good part of the little that there is. For a matrix of
-# *r* × *c* that is *r* + *c* numbers in place of 2·*r*·*c*: next to nothing.
+# To the byte. AdamW is Adam with a different weight decay: same state. Of Adam's second moment **Adafactor** keeps only the mean of each row and of each column, and rebuilds the rest as their product; it has no first moment. For a matrix of
+# *r* × *c* that is *r* + *c* numbers instead of 2·*r*·*c*: next to nothing. Anything that is not a matrix is kept whole, and that is a good part of the little state there is.
 #
-# ### "SGD in place of Adam saves two thirds of the optimizer memory"
+# ### "SGD instead of Adam saves two thirds of the optimizer memory"
 #
-# So the articles. Two thirds of what? Three ways to count are in use, and two optimizers are called SGD. Measure all six:
+# So say the articles. Two thirds of what? There are three ways of counting, and two optimizers are called SGD. Measure all six:
 #
 # - **state only**, as above;
-# - **with the master weights**: in classic mixed precision weights are 16-bit, and the FP32 copy that the optimizer updates is booked as the optimizer's ([[where_memory_goes]]);
-# - **all that is static**: FP32 weights, gradients and state together.
+# - **with the master weights**: in classic mixed precision the weights are 16-bit, and the FP32 copy that the optimizer updates counts as the optimizer's ([[where_memory_goes]]);
+# - **everything static**: FP32 weights, gradients and state together.
 
 # %% name="count_ways"
 ways = {"state only": {}, "with master weights": {}, "weights, gradients, state": {}}
@@ -178,14 +178,14 @@ for way, row in ways.items():
 claims
 
 # %% [markdown] name="count_explained"
-# **One of six.** Two thirds is right for *plain* SGD, and only where the master weights are counted: 4 is a third of 12. By state alone plain SGD saves everything and SGD with momentum, which is what people mean by SGD, a half. Of the whole static part
-# it is a half and a quarter. A percentage without its denominator says nothing; say *bytes a parameter*.
+# **One of six.** Two thirds is right for *plain* SGD, and only if you count the master weights: 4 is a third of 12. By state alone, plain SGD saves everything; SGD with momentum, which is what people mean by SGD, saves half. Of the whole static part
+# they save a half and a quarter. A percentage without its denominator says nothing; say *bytes a parameter*.
 #
 # ## 2 · The same state in fewer bits
 #
-# A moment need not be exact. **8-bit optimizers** cut each state tensor into blocks of 256 neighbours, keep one FP32 scale for the block, and for each element the nearest of 256 values in a code book that is dense near zero.
+# A moment need not be exact. **8-bit optimizers** cut each state tensor into blocks of 256 neighbours. They keep one FP32 scale for the block, and for each element the nearest of 256 values in a code book that is dense near zero.
 #
-# **Predict** the bytes a parameter of 8-bit AdamW: two moments, scales included.
+# **Predict** the bytes a parameter for 8-bit AdamW: two moments, scales included.
 
 # %% name="guess_8bit"
 my_guess = None  # bytes a parameter
@@ -217,14 +217,14 @@ else:
     claims.not_measured("T13", "8-bit AdamW: state of 2 B a parameter", "needs bitsandbytes")
 
 # %% [markdown] name="eight_bit_explained"
-# Below 4,096 elements nothing is quantised: biases and norms are few bytes and delicate. So the mean lies a little above 2.03, and for a network of many small tensors far above. (The two code books, 1 KiB each, are shared by all parameters of an optimizer; for one small tensor they show.)
+# Below 4,096 elements nothing is quantised: biases and norms take few bytes and are delicate. So the mean lies a little above 2.03, and far above it for a network of many small tensors. (The two code books, 1 KiB each, are shared by all parameters of an optimizer; with one small tensor they show.)
 #
-# torchao writes the same idea in plain PyTorch, and goes to 4 bits: blocks of 128, a code book of 16 values. It compiles its step with `torch.compile`, which wants a C++ compiler and a while for each shape. `force_eager` runs it uncompiled: the same state, with larger temporaries.
+# torchao implements the same idea in plain PyTorch, and goes down to 4 bits: blocks of 128, a code book of 16 values. It compiles its step with `torch.compile`, which needs a C++ compiler and takes a while for each shape. `force_eager` runs it uncompiled: the same state, with larger temporaries.
 
 
 # %% name="four_bit"
 def few_bits(bits, block, book):
-    """Return torchao's formula: codes, scales and a code book of its own for each moment of each large tensor."""
+    """Return torchao's formula: codes, scales and a separate code book for each moment of each large tensor."""
     return lambda p: (
         4 + (2 * (p.numel() * bits // 8 + 4 * p.numel() // block + 4 * book) if p.numel() >= LITTLE else 8 * p.numel())
     )
@@ -251,8 +251,8 @@ for name, (predicted, found) in state.items():
 # %% [markdown] name="quality_text"
 # ### Is it as good?
 #
-# Bytes are half of the question. Train an MLP on handwritten digits with each, same seeds, same batches, same learning rate; the schedule is a rise over a third of the steps, then a **cosine** down to zero. The distance between *seeds* is the yardstick: a difference far below it does not matter.
-# The learning rate is searched for with FP32 AdamW, on 300 *training* images held out for it. Adafactor is no compressed AdamW: its rate is relative to the size of the weights, so it gets a search of its own.
+# Bytes are only half of the question. Train an MLP on handwritten digits with each: same seeds, same batches, same learning rate. The schedule is a rise over a third of the steps, then a **cosine** down to zero. The distance between *seeds* is the yardstick: a difference far below it does not matter.
+# We search for the learning rate with FP32 AdamW, on 300 *training* images held out for it. Adafactor is not a compressed AdamW: its rate is relative to the size of the weights, so it gets its own search.
 
 
 # %% name="train"
@@ -304,7 +304,7 @@ for name, (make, rates) in SEARCH.items():
     loss = {lr: statistics.mean(train(make_mlp, make, lr, seed, 4, held_out)[1] for seed in SEEDS) for lr in rates}
     best[name] = min(loss, key=loss.get)
     losses = ", ".join(f"{lr:g}: {held:.3f}" for lr, held in loss.items())
-    print(f"{name:10} loss on images held out, by rate: {losses}; best: {best[name]:g}")
+    print(f"{name:10} loss on held-out images, by rate: {losses}; best: {best[name]:g}")
 
 # %% name="quality"
 SMALL = 3e-3  # the smallest of the rates, for comparison
@@ -336,15 +336,15 @@ for (name, lr), runs in quality.items():
         claims.record("T13", "fewer bits, as good a test loss", f"MLP, {name}, rate {lr:g}", worse, "of FP32's", 0, 1.15)  # fmt: skip
 
 # %% [markdown] name="quality_explained"
-# *Apart* is how far a loss curve lies from that of FP32, in distances between two seeds of FP32. At the best rate no format is worse than seeds make it. At a rate that is too small 4 bits leave a mark, and not by chance: look at the test losses of both seeds. So a verdict on a format belongs to a learning rate. 8 bits are as good at either rate.
+# *Apart* is how far a loss curve lies from the FP32 one, measured in distances between two FP32 seeds. At the best rate no format is off by more than a change of seed. At a rate that is too small, 4 bits leave a mark, and not by chance: look at the test losses of both seeds. So a verdict on a format holds only for a learning rate. 8 bits are as good at either rate.
 #
-# Adafactor goes another way, as a different algorithm does. Its line is no contest with AdamW.
+# Adafactor goes its own way, as a different algorithm will. Its line is not a contest with AdamW.
 #
-# This is a small network on an easy task. On large models 8 bits hold as well (Dettmers et al. 2022), with one habit: keep the embedding's state in 32 bits.
+# This is a small network on an easy task. 8 bits hold up on large models too (Dettmers et al. 2022), with one habit: keep the embedding's state in 32 bits.
 #
 # ## 3 · What the step holds for a moment
 #
-# The state is what stays. While the step runs there is more. PyTorch has three implementations of the same update:
+# The state is what stays. While the step runs, more is held. PyTorch has three implementations of the same update:
 #
 # - **for-loop**: parameter by parameter, several small kernels each;
 # - **foreach**: each operation for *all* parameters at once; the default on a GPU;
@@ -362,7 +362,7 @@ foreach_guess = Prediction("Peak with foreach", my_guess, "bytes a parameter")
 
 # %% name="metered"
 def metered(make_optimizer, make_model=make_gpt, x=ids, y=next_ids, attach=None):
-    """Measure one whole training step, after one that does not count. (`attach` puts the step elsewhere: section 4.)"""
+    """Measure one whole training step, after a warm-up step. (`attach` puts the step elsewhere: section 4.)"""
     model = make_model()
     optimizers = attach(model, make_optimizer) if attach else [make_optimizer(model.parameters())]
 
@@ -389,13 +389,13 @@ show(
     tenant_bars(
         {name: m.at_peak for name, m in implemented.items()},
         TENANTS,
-        "AdamW's three implementations: who is there at the peak",
+        "AdamW's three implementations: who holds memory at the peak",
     ),
     "Equal bars for parameters, gradients and state; foreach has temporaries as large as the parameters on top.",
 )
 
 # %% [markdown] name="foreach_explained"
-# `foreach` holds a temporary for every parameter at once: one more copy of the model. The for-loop holds two of the largest parameter only, and `fused` none: there even the peak has moved out of the step, to the end of the backward pass (where the embedding, which is used twice, adds up its two gradients). Now the time, and the numbers:
+# `foreach` holds a temporary for every parameter at once: one more copy of the model. The for-loop holds only two the size of the largest parameter, and `fused` none. With `fused`, even the peak has moved out of the step, to the end of the backward pass (where the embedding, which is used twice, adds up its two gradients). Now the numbers, and the time:
 
 
 # %% name="implementation_numbers"
@@ -417,7 +417,7 @@ for name in IMPLEMENTATIONS:
     moved[name] = flat(model) - start
 for name in ("foreach", "fused"):
     off = ((moved[name] - moved["for-loop"]).norm() / moved["for-loop"].norm()).item()
-    print(f"{name:8} update differs from the for-loop's by {off:.1e} of its length")
+    print(f"{name:8} update differs from the for-loop's by {off:.1e} of its norm")
 
 # %% name="implementation_time"
 for name in ("foreach", "fused"):
@@ -428,7 +428,7 @@ extra = (implemented["foreach"].peak_bytes - implemented["fused"].peak_bytes) / 
 claims.record("T13", "foreach holds one more copy of the weights", "AdamW, GPT, against fused", extra, "bytes a parameter", 3, 4.5)  # fmt: skip
 
 # %% [markdown] name="implementation_explained"
-# `fused` is the lean one, and it is fast as well: the state is read and written once. `foreach` was made for GPUs, where launching thousands of small kernels costs more than the work; on a CPU there is little to gain. Ask for it by name: `AdamW(..., fused=True)`.
+# `fused` is the lean one, and it is fast as well: the state is read and written once. `foreach` was made for GPUs, where launching thousands of small kernels costs more than the work; on a CPU it gains little. You have to ask for `fused` by name: `AdamW(..., fused=True)`.
 #
 # And the 8-bit optimizers: does the *peak* fall as far as the state?
 
@@ -446,7 +446,7 @@ for name, meter in peaks.items():
     print(f"{name:21}{figures}  {meter.peak_at}")
 
 # %% [markdown] name="moment_text"
-# *Moment* is what is there at the peak and gone after it. What is it? By the operation that made it, in largest matrices (crumbs left out):
+# *Moment* is what is alive at the peak and gone after it. What is it? Here it is by the operation that made it, in units of the largest matrix (crumbs left out):
 
 # %% name="moment_named"
 for name in [name for name in peaks if "bit" in name]:
@@ -460,16 +460,16 @@ for name in [name for name in peaks if "bit" in name]:
         print(f"   {operation:68}  " + " + ".join(f"{size:.2f}" for size in sizes))
 
 # %% [markdown] name="peaks_explained"
-# Not quite. To update a parameter its moments are unpacked to FP32, and packed again afterwards. On a GPU bitsandbytes does both inside the kernel; its CPU version holds several FP32 copies of the parameter's size. torchao uncompiled is an open book: two new moments (`lerp`), the new weights (`sub`), the moment scaled to between -1 and 1 (`div`), and the search for the nearest
+# Not quite. To update a parameter, its moments are unpacked to FP32 and packed again afterwards. On a GPU bitsandbytes does both inside the kernel; its CPU version holds several FP32 copies of the parameter. torchao uncompiled is an open book: two new moments (`lerp`), the new weights (`sub`), the moment scaled to between -1 and 1 (`div`), and the search for the nearest
 # value in the code book, with both neighbours (`index`) and codes as 64-bit integers, which count double (`where`, `clip`). Compiled, most of that stays in registers. So here **4 bits with a poor kernel peak above 8 bits with a better one**.
 #
-# All this is for **one parameter at a time**: large here, where the largest matrix is a twelfth of the model; small in a model of a hundred layers. (SGD has a moment too, and it is not the optimizer's: the backward pass, where the embedding adds up its two gradients.)
+# All this is for **one parameter at a time**. That is a lot here, where the largest matrix is a twelfth of the model, and little in a model of a hundred layers. (SGD has a moment too, but not in the optimizer: it is in the backward pass, where the embedding adds up its two gradients.)
 #
-# Something else is worth seeing: with plain SGD half of what is left is **gradients**.
+# Something else is worth noticing: with plain SGD, half of what is left is **gradients**.
 #
 # ## 4 · The step inside the backward pass
 #
-# Each gradient is finished at another moment of the backward pass, the last layer's first. Yet all of them wait for the end, because `optimizer.step()` comes after `backward()`. They need not: a hook can step a parameter as soon as its gradient is whole, and free the gradient. It takes an optimizer for each parameter:
+# Gradients are finished at different moments of the backward pass, the last layer's first. Yet all of them wait for the end, because `optimizer.step()` comes after `backward()`. They need not: a hook can step a parameter as soon as its gradient is complete, and free the gradient. That takes an optimizer for each parameter:
 
 
 # %% name="step_inside"
@@ -500,17 +500,17 @@ for inside in (False, True):
     ends[inside] = flat(model)
 print("after three steps, identical to the last bit:", torch.equal(ends[True], ends[False]))
 print("gradients left after the backward pass:", sum(p.grad is not None for p in model.parameters()))
-print("parameters:", len(optimizers), "- the embedding, which is also the output layer, is one of them")
+print("parameters:", len(optimizers), "- the embedding, which is also the output layer, counts once")
 
 # %% [markdown] name="guess_inside_text"
-# Not an approximation: the same numbers at another moment. (A tied weight gets its two contributions added up first; the hook runs once.)
+# This is no approximation: it gives the same numbers, earlier. (A tied weight gets its two contributions added up first; the hook runs once.)
 #
 # **Predict.** With `fused` the peak was about 16 bytes a parameter. Where does it go with the step inside?
 
 # %% name="guess_inside"
 my_guess = None  # bytes a parameter
 ### BEGIN GUESS
-my_guess = 12.3  # weights and moments stay; of the gradients only the largest, a matrix of a twelfth of the model
+my_guess = 12.3  # weights and moments stay; of the gradients, only the largest, a twelfth of the model
 ### END GUESS
 inside_guess = Prediction("Peak with the step inside", my_guess, "bytes a parameter")
 
@@ -522,16 +522,16 @@ for name, meter in {"step after the backward pass": outside, "step inside": insi
     share = meter.largest["gradients"] / phi / 4
     there = ", ".join(f"{tenant} {held / phi:.2f}" for tenant, held in meter.at_peak.items() if held > phi / 100)
     print(f"{name:30} most gradients alive {share:5.0%}, peak {meter.peak_bytes / phi:5.2f}, in {meter.peak_at}")
-    print(f"   there: {there}")
+    print(f"   at the peak: {there}")
     show(
         meter.plot(f"AdamW, {name}"), "Gradients pile up to the end; with the step inside they are a row of thin teeth."
     )
 claims.record("T13", "the step inside the backward pass saves the gradients", "GPT, 16 tokens, AdamW fused", (outside.peak_bytes - inside.peak_bytes) / phi, "bytes a parameter", 3, 4)  # fmt: skip
 
 # %% [markdown] name="inside_explained"
-# Gradients become a row of teeth, each as high as one layer's. The peak is near the *beginning* of the backward pass now, where a large gradient meets the activations that are still there. Not quite four bytes are saved: the largest gradient, those activations and a temporary are the residue.
+# Gradients become a row of teeth, each as high as one layer's gradient. The peak is now near the *beginning* of the backward pass, where a large gradient meets the activations that are still alive. Not quite four bytes are saved: the largest gradient, those activations and a temporary remain.
 #
-# So who profits? Feed more tokens, and activations join in:
+# So who benefits? Feed in more tokens, and activations join in:
 
 # %% name="sweep"
 LANES = {
@@ -561,7 +561,7 @@ axes.set(title="Four ways to train the same GPT", xlabel="tokens in a batch", yl
 axes.legend(frameon=False)
 show(
     figure,
-    "Far apart at 16 tokens; at 512 the AdamW lines have met, and SGD with the step inside runs below them by the state.",
+    "Far apart at 16 tokens; at 512 the AdamW lines have met, and SGD with the step inside is lower by the size of the state.",
 )
 for n in (0, -1):
     print(f"{SIZES[n]:>5} tokens: " + ", ".join(f"{name} {human_bytes(m[n].peak_bytes)}" for name, m in sweep.items()))
@@ -571,11 +571,11 @@ met = sweep["AdamW, foreach"][-1].peak_bytes / sweep["AdamW, fused, inside"][-1]
 claims.record("T13", "the step inside lowers the peak", "GPT, 512 tokens", met, "times", 1.05, math.inf)
 
 # %% [markdown] name="sweep_explained"
-# With many tokens the peak is at the summit of the activations, where the backward pass begins. There are no gradients and no step temporaries at that moment, so `foreach` or not, inside or not, all the same. *State* is always there, so a leaner optimizer pays at any size, by the same number of bytes: the lowest line changes two things, and at the right end only the state is left of them. A convolutional network lies far to the right on such a picture: nothing in this lab so far would help it much.
+# With many tokens the peak is where the activations are at their highest, as the backward pass begins. There are no gradients and no step temporaries at that moment, so `foreach` or not, inside or not, makes no difference. *State* is always there, so a leaner optimizer pays at any size, by the same number of bytes. The lowest line changes two things; at the right end only the state still counts. A convolutional network lies far to the right in such a picture: nothing in this lab so far would help it much.
 #
 # ### What it forbids
 #
-# Whatever needs **all gradients at once** is gone: clipping by their joint norm, a loss scaler's look for infinities before the step, and adding up micro-batches. None of it raises an error. The control that must fail:
+# Whatever needs **all gradients at once** is gone: clipping by their joint norm, a loss scaler's search for infinities before the step, and gradient accumulation. None of them raises an error. The control that must fail:
 
 # %% name="forbidden_inside"
 AdamW = lambda ps: torch.optim.AdamW(ps, lr=1e-3, fused=True)  # noqa: E731
@@ -586,14 +586,14 @@ norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0).item()
 honest = make_gpt()
 backward(honest, ids, next_ids)
 true_norm = nn.utils.clip_grad_norm_(honest.parameters(), 1.0).item()
-print(f"norm that clip_grad_norm_ saw: {norm:g}; that there was: {true_norm:.3g}")
+print(f"norm that clip_grad_norm_ saw: {norm:g}; the true norm: {true_norm:.3g}")
 
 claims.record("T13", "with the step inside, clipping sees the gradients", "norm seen / true", norm / true_norm, "of it", 0.99, 1.01)  # fmt: skip
 
 
 # %% name="forbidden_accumulation"
 def accumulated(inside):
-    """Two micro-batches of 8 tokens to one update, or what is meant to be one; return how far the weights went."""
+    """Two micro-batches of 8 tokens for what is meant to be one update; return how far the weights moved."""
     model = make_gpt()
     optimizers = step_inside(model, AdamW) if inside else [AdamW(model.parameters())]
     for half in (slice(0, 8), slice(8, 16)):
@@ -605,23 +605,23 @@ def accumulated(inside):
 
 one, two = accumulated(False), accumulated(True)
 off = ((two - one).norm() / one.norm()).item()
-print(f"accumulation over two micro-batches: the update is off by {off:.0%} of its length")
+print(f"accumulation over two micro-batches: the update is off by {off:.0%} of its norm")
 claims.record("T13", "the step inside goes with accumulation", "GPT, 2 micro-batches", off, "off", 0, 0.01)
 
 # %% [markdown] name="forbidden_explained"
-# Two steps were taken in place of one, and the clipping clipped nothing. Ways out: clip each parameter by its own norm (another algorithm), fold micro-batches into the momentum ([[capstone]] does), or train in BF16, which needs no scaler. Under `DistributedDataParallel` a gradient that is stepped before it is averaged belongs to one process, and the copies of the model drift apart; let the framework do it there.
+# Two steps were taken instead of one, and the clipping clipped nothing. Ways out: clip each parameter by its own norm (a different algorithm), fold micro-batches into the momentum ([[capstone]] does), or train in BF16, which needs no scaler. Under `DistributedDataParallel`, a gradient that is used before it is averaged belongs to one process only, and the copies of the model drift apart; there, let the framework do it.
 #
 # ### Your turn: for any model
 #
-# `step_inside` has faults. It falls over a frozen parameter. It cannot be taken off again.
+# `step_inside` has faults. It trips over a frozen parameter, and you cannot remove it again.
 #
 # **Contract.** `step_in_backward(parameters, make_optimizer)` returns two lists, `optimizers` and `handles`.
 #
-# - `parameters` yields tensors, once (it may be a generator). Some may be frozen (`requires_grad` is False): leave them alone. The same one may come by twice: treat it once.
-# - `make_optimizer([p])` makes an optimizer for the list it is given. Make one for each trained parameter, once, before the first backward pass, and return them all, in any order: a schedule sets `group["lr"]` there, and each step must obey.
-# - From then on `loss.backward()` steps each parameter that gets a gradient, once, when the gradient is complete, with its own optimizer, and lets the gradient go at once: `p.grad` is None afterwards, and never are all gradients alive. The result is that of one optimizer for all parameters.
+# - `parameters` yields tensors, once (it may be a generator). Some may be frozen (`requires_grad` is False): leave them alone. The same one may appear twice: treat it once.
+# - `make_optimizer([p])` makes an optimizer for the list it is given. Make one for each trained parameter, once, before the first backward pass, and return them all, in any order: a schedule sets `group["lr"]` there, and each step must obey it.
+# - From then on `loss.backward()` steps each parameter that gets a gradient, once, when the gradient is complete, with its own optimizer, and frees the gradient at once: `p.grad` is None afterwards, and all gradients are never alive together. The result is that of one optimizer for all parameters.
 # - The tool is `p.register_post_accumulate_grad_hook(hook)`: it calls `hook(p)` when the gradient of `p` is complete, and returns a handle.
-# - `handles` have `.remove()`. When all are removed, `backward()` makes gradients and moves nothing.
+# - `handles` have `.remove()`. When all are removed, `backward()` makes gradients and updates nothing.
 
 
 # %% name="backward" answer=true reveal=true
@@ -646,7 +646,7 @@ def step_in_backward(parameters, make_optimizer):
 check("lean_optimizers.backward", step_in_backward)
 
 # %% [markdown] name="use_text"
-# And in use: the GPT with its first two blocks frozen, a falling learning rate, Adafactor in the hook. (On one batch, which it learns by heart: the loss shows that steps are taken, not that Adafactor trains well.)
+# Here it is in use: the GPT with its first two blocks frozen, a falling learning rate, Adafactor in the hook. (It sees one batch, which it learns by heart: the loss shows that steps are taken, not that Adafactor trains well.)
 
 # %% name="use"
 model = make_gpt()
@@ -668,13 +668,13 @@ try:
         f"loss {losses[0]:.2f} -> {losses[-1]:.2f}; weights and state {human_bytes(static)}, peak {human_bytes(meter.peak_bytes)}"
     )
 except NotImplementedError:
-    print("The figures appear when step_in_backward is written.")
+    print("The figures appear once you have written step_in_backward.")
 
 # %% [markdown] name="sgd_text"
 # ## 5 · SGD with cosine decay: does the saving cost anything?
 #
-# "Adam is a habit; SGD with a cosine schedule gets you there with less memory." Two networks on the digits, a convolutional one and a vision transformer; three optimizers; the same number of steps. To be fair: each optimizer's learning rate is chosen from three for each network, on the images held
-# out in section 2, in runs of 5 epochs; then each trains on all training images, and differences are taken seed by seed. The transformer trains twice: for 8 epochs, and for 24 at the same rates.
+# "Adam is a habit; SGD with a cosine schedule gets you there with less memory." Two networks on the digits, a convolutional one and a vision transformer; three optimizers; the same number of steps. To be fair, we choose each optimizer's learning rate from three for each network, on the images held
+# out in section 2, in runs of 5 epochs. Then each trains on all training images, and we compare seed by seed. The transformer trains twice: for 8 epochs, and for 24 at the same rates.
 #
 # **Predict** by how many points plain SGD falls behind AdamW on the vision transformer.
 
@@ -757,19 +757,19 @@ sgd_guess.reveal(behind["ViT", "SGD", 8])
 long_guess.reveal(behind["ViT", "SGD", 24])
 
 # %% [markdown] name="sgd_explained"
-# On the convolutional network no order can be told: the differences are as large as those between seeds. On the transformer SGD is far behind in the same number of steps, and momentum does not close the gap. With **three times the steps** most of the gap is gone. So AdamW buys *steps* here; whether it buys a better end, a run of this size cannot say.
+# On the convolutional network there is no clear order: the differences are as large as those between seeds. On the transformer SGD is far behind after the same number of steps, and momentum does not close the gap. With **three times the steps** most of the gap is gone. So AdamW buys *steps* here; a run of this size cannot say whether it buys a better end.
 #
-# Larger transformers show it too. One explanation: their parts differ in curvature far more than the layers of a convolutional network, so one learning rate cannot serve them all; Adam's second moment gives each weight its own. "SGD instead of Adam" comes from vision models with convolutions. For a language model, where steps are what you pay for,
-# look at Adafactor or 8 bits first. (What this does not show: the rates come from one seed and from short runs; where it says *at the edge*, one further out might do better.)
+# Larger transformers show it too. One explanation is that their parts differ in curvature far more than the layers of a convolutional network, so one learning rate cannot serve them all. Adam's second moment gives each weight its own. "SGD instead of Adam" comes from vision models with convolutions. For a language model, where steps are what you pay for,
+# look at Adafactor or 8 bits first. (A caveat: the rates come from one seed and from short runs; where it says *at the edge*, a rate further out might do better.)
 #
 # ## 6 · Gradients between two steps
 #
-# `zero_grad()` sets gradients to None: their memory goes. `zero_grad(set_to_none=False)` fills them with zeros, and they stay through the next forward pass. Does it matter? It depends on who your tenants are. **Predict** for the GPT on 512 tokens: by how many copies of the weights is the peak of two steps higher with zeros?
+# `zero_grad()` sets gradients to None, which frees their memory. `zero_grad(set_to_none=False)` fills them with zeros, and they stay through the next forward pass. Does it matter? That depends on who your tenants are. **Predict** for the GPT on 512 tokens: by how many copies of the weights is the peak of two steps higher with zeros?
 
 # %% name="guess_kept"
 my_guess = None  # copies of the weights
 ### BEGIN GUESS
-my_guess = 0  # gradients are there at the peak in any case, or so you would think
+my_guess = 0  # gradients are there at the peak anyway, or so you would think
 ### END GUESS
 kept_guess = Prediction("Zeros in place of None, GPT on 512 tokens", my_guess, "copies of the weights")
 
@@ -810,11 +810,11 @@ for subject, (make, x, y) in SUBJECTS.items():
             )
 
 # %% [markdown] name="set_to_none_explained"
-# Look at the second hump. Where the peak is the summit of activations, kept gradients lie beneath it: a whole copy of the weights more. Where the peak is the moment when all gradients are there anyway, it costs little. None is the default, and right. (It is not quite the same training: an optimizer skips a parameter whose gradient is None, and moves one whose gradient is zero, by momentum and weight decay.)
+# Look at the second hump. If activations make the peak, the gradients you kept lie beneath them: a whole extra copy of the weights. If the peak is the moment when all gradients are there anyway, keeping them costs little. None is the default, and rightly so. (It is not quite the same training: an optimizer skips a parameter whose gradient is None, but moves one whose gradient is zero, by momentum and weight decay.)
 #
 # ## 7 · In place
 #
-# `x.relu_()`, `nn.ReLU(inplace=True)`: the result is written over the input. One tensor in place of two, it seems. **Predict**: four linear layers, four ReLUs. How many of the tensors kept for the backward pass does `inplace=True` spare?
+# `x.relu_()`, `nn.ReLU(inplace=True)`: the result overwrites the input. That looks like one tensor instead of two. **Predict**: four linear layers, four ReLUs. How many of the tensors saved for the backward pass does `inplace=True` spare?
 
 # %% name="guess_inplace"
 my_guess = None  # tensors
@@ -849,10 +849,10 @@ for words, meter in zip(("", " in place"), inplace[nn.LeakyReLU], strict=True):
     show(meter.plot(f"LeakyReLU{words}"), "Eight steps up without inplace, four with it.")
 
 # %% [markdown] name="inplace_explained"
-# Ask what the backward pass wants. ReLU's derivative follows from its **output**, which the next layer keeps anyway; its input is let go at once, in place or not: nothing is spared. LeakyReLU and ELU keep their **input** when they run out of place, and are rewritten in terms of the **output** when in place: that halves what is kept. For SiLU and
-# Hardtanh PyTorch wants the input in any case, so before it writes over it, it keeps a copy: nothing is spared.
+# Ask what the backward pass needs. ReLU's derivative follows from its **output**, which the next layer keeps anyway. Its input is freed at once, in place or not: nothing is spared. LeakyReLU and ELU keep their **input** when they run out of place, and work from the **output** when in place: that halves what is kept. For SiLU and
+# Hardtanh PyTorch needs the input in any case, so it keeps a copy before overwriting it: nothing is spared.
 #
-# Without a backward pass nobody keeps anything, and what counts is the widest moment:
+# Without a backward pass nothing is kept, and what counts is the widest moment:
 
 
 # %% name="inplace_inference"
@@ -871,7 +871,7 @@ claims.record("T12", "in place saves memory in inference", "MLP, 8 times as wide
 # %% [markdown] name="versions_text"
 # ### When autograd forbids it
 #
-# Each tensor has a **version**, which every in-place operation raises by one. What is kept for the backward pass is kept with its version; if that has changed when the tensor is wanted, autograd refuses, for the gradient would be wrong. Which of these six pass?
+# Each tensor has a **version**, which every in-place operation raises by one. A tensor saved for the backward pass is saved with its version. If that has changed by the time the tensor is needed, autograd refuses, because the gradient would be wrong. Which of these six pass?
 
 # %% name="guess_versions"
 my_guess = None  # six letters in the order of the cases below: p passes, r is refused
@@ -907,7 +907,7 @@ CASES = {
     "x.sin(), then x.add_(1)": (input_changed, "the sine kept its input"),
     "w.exp().add_(1)": (lambda w: w.exp().add_(1), "exp kept its output"),
     "dropout in place after relu": (lambda w: F.dropout(w.relu(), 0.5, inplace=True), "relu kept its output"),
-    "w.add_(1)": (lambda w: w.add_(1), "w is a leaf, and its gradient is wanted"),
+    "w.add_(1)": (lambda w: w.add_(1), "w is a leaf that needs its gradient"),
 }
 found = "".join("p" if attempt(words, program, f"   ({why})") else "r" for words, (program, why) in CASES.items())
 if versions_guess:
@@ -918,11 +918,11 @@ with torch.no_grad():
     print("passes   w.add_(1) under torch.no_grad()")
 
 # %% [markdown] name="silent_text"
-# The rule: **what somebody has kept must not change.** The error comes late, in the backward pass; `torch.autograd.set_detect_anomaly(True)` names the forward operation.
+# The rule: **a saved tensor must not change.** The error comes late, in the backward pass; `torch.autograd.set_detect_anomaly(True)` names the forward operation.
 #
 # ### The control that must fail
 #
-# Old code writes through `.data`, which has a version of its own. Then nobody notices. The gradient of eʷ + 1 is eʷ:
+# Old code writes through `.data`, which has its own version. Then nobody notices. The gradient of eʷ + 1 is eʷ:
 
 # %% name="silent"
 w = torch.linspace(0.5, 2, 4, device=device, requires_grad=True)
@@ -938,12 +938,12 @@ claims.record("T12", "a write through .detach() is noticed", "exp, then add 1", 
 # %% [markdown] name="seven_text"
 # ## 8 · 7B
 #
-# The planner ([[where_memory_goes]]) runs a 7B Llama on tensors without memory: FP32 weights, one sequence of 512 tokens, every block checkpointed, so that the static part is in front. `planned` looks up plans that were made before and are kept with the course; a recipe that you change is planned on the spot, in about ten seconds. **Predict** the last line before you run it, from bytes a parameter: 6.74 billion of them.
+# The planner ([[where_memory_goes]]) runs a 7B Llama on fake tensors, which take no memory: FP32 weights, one sequence of 512 tokens, every block checkpointed, so that the static part dominates. `planned` looks up plans that were made earlier and come with the course; a recipe that you change is planned on the spot, in about ten seconds. **Predict** the last line before you run it, from bytes a parameter, times 6.74 billion parameters.
 
 # %% name="guess_seven"
 my_guess = None  # GiB
 ### BEGIN GUESS
-my_guess = 6.74e9 * 4 / 2**30  # weights alone: no state to speak of, one gradient at a time
+my_guess = 6.74e9 * 4 / 2**30  # the weights alone: no state to speak of, one gradient at a time
 ### END GUESS
 seven_guess = Prediction("7B, FP32 weights, Adafactor inside the backward pass", my_guess, "GiB")
 
@@ -959,7 +959,7 @@ SEVEN = {
     "Adafactor, for-loop, inside": inside | {"optimizer": "adafactor", "optimizer_impl": "for-loop"},
 }
 seven = dict(zip(SEVEN, planned([Recipe(**job | change) for change in SEVEN.values()]), strict=True))
-print(f"{len(seven)} plans; to make them took {sum(each.seconds for each in seven.values()):.0f} s")
+print(f"{len(seven)} plans; making them took {sum(each.seconds for each in seven.values()):.0f} s")
 seven_guess.reveal(seven["Adafactor, for-loop, inside"].peak_allocated_bytes / GiB)
 for name, need in seven.items():
     size = need.peak_allocated_bytes
@@ -970,21 +970,21 @@ print(
 )
 
 # %% [markdown] name="seven_explained"
-# The whole ladder, with no GPU, and every weight is trained in FP32. What the last line holds above its weights is the largest gradient with its temporaries (the embedding has 32,000 × 4,096 numbers), logits, and the inputs of the blocks. (Under BF16 autocast, 2 bytes a parameter of weight copies come on top of every line; [[mixed_precision]].)
+# That is the whole ladder, without a GPU, and every weight is trained in FP32. Above its weights, the last line holds the largest gradient with its temporaries (the embedding has 32,000 × 4,096 numbers), the logits, and the inputs of the blocks. (Under BF16 autocast, weight copies add 2 bytes a parameter to every line; [[mixed_precision]].)
 #
 # ### Paged and offloaded state
 #
-# Two ways to have the state and not to hold it on the GPU:
+# There are two ways to have the state without holding it on the GPU:
 #
-# - **Paged** (`bitsandbytes.optim.PagedAdamW8bit`): the state is in CUDA's *unified* memory. It lies on the GPU while there is room, and pages move to the host when something else needs the space. Nothing is planned and nothing breaks at a rare long batch; when it does not fit for good, every step waits for the bus.
-# - **Offloaded** (`torchao`'s `CPUOffloadOptimizer`, DeepSpeed's ZeRO-Offload): gradients travel to the host, the CPU takes the step, weights travel back. The state never costs the GPU a byte; each step moves 4 + 4 bytes a parameter in FP32. How long that takes over a bus of 25 GB/s stands under the table: to be hidden behind a long backward pass.
+# - **Paged** (`bitsandbytes.optim.PagedAdamW8bit`): the state is in CUDA's *unified* memory. It stays on the GPU while there is room, and pages move to the host when something else needs the space. You plan nothing, and a rare long batch breaks nothing. If it never fits, every step waits for the bus.
+# - **Offloaded** (`torchao`'s `CPUOffloadOptimizer`, DeepSpeed's ZeRO-Offload): gradients travel to the host, the CPU takes the step, weights travel back. The state never costs the GPU a byte; each step moves 4 + 4 bytes a parameter in FP32. The line under the table says how long that takes over a bus of 25 GB/s. A long backward pass can hide it.
 #
-# On a CPU there is no other place, so there is nothing to measure here; [[sharding]] runs DeepSpeed's.
+# A CPU has nowhere else to put the state, so there is nothing to measure here; [[sharding]] runs DeepSpeed's version.
 
 # %% [markdown] name="play_text"
 # ## 9 · Play
 #
-# Which optimizer, how many tokens, step inside or after? Find the number of tokens from which the step inside does not help `fused` any more. Reckon first: it is about where the activations take as much as all gradients; section 4 has printed both.
+# Which optimizer, how many tokens, step inside or after? Find the number of tokens beyond which the step inside no longer helps `fused`. Work it out first: it is about where the activations take as much as all gradients; section 4 printed both.
 
 # %% name="play"
 WAYS = {
@@ -1028,17 +1028,17 @@ claims
 # ## Recap
 #
 # - State: SGD 0, momentum 4, Adam 8, 8-bit Adam a little over 2, 4-bit a little over 1, Adafactor almost 0 bytes a parameter. "Two thirds" is right for one way of counting in six.
-# - A verdict on a format or an optimizer belongs to a learning rate and a number of steps: SGD on the transformer is far behind at equal steps and close after three times as many.
+# - A verdict on a format or an optimizer holds only for a learning rate and a number of steps: SGD on the transformer is far behind at equal steps and close after three times as many.
 # - `foreach` holds one more copy of the weights in its step; `fused` none.
 # - The step inside the backward pass gives the same numbers without a full set of gradients; no accumulation, no joint clipping, no loss scaler.
-# - In place helps where a derivative can be had from the output and the input would have been kept; never write through `.data`.
+# - In place helps if the derivative follows from the output and the input would otherwise have been kept. Never write through `.data`.
 #
 # | Your peak | Reach for |
 # |---|---|
 # | in the optimizer step | `fused=True`: costs nothing |
-# | state, everywhere | 8-bit AdamW; Adafactor; SGD for convolutional networks |
+# | state, throughout | 8-bit AdamW; Adafactor; SGD for convolutional networks |
 # | gradients, and you need no accumulation | the step inside the backward pass |
-# | the summit of activations | not this lab: labs [[#mixed_precision]], [[#gradient_accumulation]], [[#activation_checkpointing]] |
+# | where activations are highest | not this lab: labs [[#mixed_precision]], [[#gradient_accumulation]], [[#activation_checkpointing]] |
 #
 # **Sources.** Shazeer and Stern 2018, *Adafactor*; Dettmers et al. 2022, *8-bit Optimizers via Block-wise Quantization*; Li et al. 2023, *Memory Efficient Optimizers with 4-bit States*; Lv et al. 2023, *Full Parameter Fine-tuning for Large Language Models with Limited Resources* (LOMO); Zhang et al. 2024, *Why Transformers Need Adam*;
 # PyTorch tutorial *How to save memory by fusing the optimizer step into the backward pass*; PyTorch documentation: `torch.optim`, *Autograd mechanics* (in-place operations).

@@ -1,15 +1,15 @@
 # %% [markdown] name="title"
 # # Compilation and fusion
 #
-# **Most operations of a network do little arithmetic on much memory; fusing them saves the trips to memory, and often the memory itself.**
+# **Most operations in a network do little arithmetic on a lot of memory. Fusing them saves the trips to memory, and often the memory itself.**
 #
 # | | |
 # |---|---|
-# | After this you can | count what a chain of operations reads and writes; compile it and say when that pays; find graph breaks and recompilations and repair them; say when compiling lowers the peak and when it raises it; read a Triton kernel; compute a language model's loss without its logits |
+# | After this you can | count what a chain of operations reads and writes; compile it and say when that pays; find and fix graph breaks and recompilations; say when compiling lowers the peak and when it raises it; read a Triton kernel; compute a language model's loss without its logits |
 # | Time | 90 minutes |
 # | Difficulty | ●●○ |
-# | Needs | a CPU, with a C++ compiler for some cells; the same cells use a GPU where there is one. Triton is optional |
-# | Before this | labs [[#start_here]], [[#where_memory_goes]] and [[#activation_checkpointing]]; 04, 06 and 08 help |
+# | Needs | a CPU, with a C++ compiler for some cells; the same cells use a GPU if there is one. Triton is optional |
+# | Before this | labs [[#start_here]], [[#where_memory_goes]] and [[#activation_checkpointing]]; [[#gradient_accumulation]], [[#profiling_and_oom_clinic]] and [[#lean_optimizers]] help |
 # | Syllabus | T16, T17 |
 
 # %% name="setup" setup=true
@@ -60,14 +60,14 @@ print("torch.compile makes kernels here:", f"no, {missing}; cells that need them
 # %% [markdown] name="traffic_text"
 # ## 1 · What eager mode moves
 #
-# A cook who fetches one ingredient from the cellar, stirs, and carries the pot back to the cellar before the next ingredient, spends the day on the stairs. *Eager mode* works like that:
-# each operation reads its inputs from memory, computes, and writes a whole new tensor; the next one reads it again.
+# A cook who fetches one ingredient from the cellar, stirs, and carries the pot back down before fetching the next spends the day on the stairs. *Eager mode* works like that:
+# each operation reads its inputs from memory, computes, and writes a whole new tensor, which the next one reads again.
 #
-# A *kernel* is the function that does an operation's work on the device. To *fuse* is to make one kernel of several operations: what passes between them stays in registers.
+# A *kernel* is the function that does an operation's work on the device. To *fuse* is to make one kernel out of several operations: what passes between them stays in registers.
 #
-# Below is GELU as its paper writes it (with the approximation by tanh). Each binary operation on two tensors reads 2n numbers and writes n; one on a tensor and a constant reads n and writes n.
+# Below is GELU as its paper writes it (with the tanh approximation). A binary operation on two tensors reads 2n numbers and writes n; one on a tensor and a constant reads n and writes n.
 #
-# **Predict.** How many times n numbers do the operations of this line read and write together? A fused kernel would read x once and write the result once: 2n.
+# **Predict.** How many times n numbers do the operations of this line read and write in total? A fused kernel would read x once and write the result once: 2n.
 
 
 # %% name="gelu"
@@ -92,9 +92,9 @@ claims.record(
 )
 
 # %% [markdown] name="machine_text"
-# Eight operations, 18n. (`traffic` asks PyTorch's dispatcher, the switchboard through which each operation goes, for the sizes of every operation's tensors. What a cache keeps is not its business: our tensors have 32 MiB each.)
+# Eight operations, 18n. (`traffic` asks PyTorch's dispatcher, the switchboard that every operation goes through, for the sizes of the tensors. It knows nothing about caches; our tensors are 32 MiB each.)
 #
-# How long should that take? A machine has two limits: how many bytes it moves in a second, and how many floating-point operations it does. Measure both, one with a copy, the other with a product of matrices.
+# How long should that take? A machine has two limits: how many bytes it moves in a second, and how many floating-point operations it does. Measure the first with a copy, the second with a matrix product.
 
 # %% name="machine"
 target, square = torch.empty_like(x), torch.randn(1024, 1024, device=device)
@@ -102,21 +102,19 @@ bandwidth = 2 * x.nbytes / benchmark(lambda: target.copy_(x)).median
 flop_rate = 2 * 1024**3 / benchmark(lambda: square @ square).median
 balance = flop_rate / bandwidth
 print(f"copying moves {bandwidth / 1e9:.1f} GB/s, a product does {flop_rate / 1e9:,.0f} GFLOP/s")
-print(
-    f"so, while one byte moves, there is time for {balance:.1f} operations; for {4 * balance:.0f} in the time of an FP32 number"
-)
+print(f"so while one byte moves, there is time for {balance:.1f} operations; for an FP32 number, {4 * balance:.0f}")
 
 # %% [markdown] name="machine_explained"
-# An operation that does fewer than that on each byte waits for memory: it is **memory-bound**. An addition of two tensors does one operation on 12 bytes; nearly everything in a network but the products does as little.
+# An operation that does fewer than that on each byte waits for memory: it is **memory-bound**. Adding two tensors does one operation on 12 bytes. Nearly everything in a network except the matrix products does as little.
 #
-# The copy wrote to `target`, which was there. `x + x` moves as many bytes, and makes a new tensor for them.
+# The copy wrote to `target`, which already existed. `x + x` moves as many bytes, and makes a new tensor for them.
 #
-# **Predict.** How many times as long does `x + x` take as `torch.add(x, x, out=target)`, which writes to memory that is there?
+# **Predict.** How many times as long does `x + x` take as `torch.add(x, x, out=target)`, which writes to existing memory?
 
 # %% name="guess_new"
 my_guess = None  # times
 ### BEGIN GUESS
-my_guess = 2  # the system has to find the memory and to clear it
+my_guess = 2  # the system has to find the memory and clear it
 ### END GUESS
 new_guess = Prediction("Into a new tensor / into one that is there", my_guess, "times")
 
@@ -132,10 +130,10 @@ said = "a new tensor costs more time than its bytes"
 claims.record("T17", said, "x + x, new / with out=", addition.speedup, "times", 2, math.inf)
 
 # %% [markdown] name="new_memory_explained"
-# With a place for its result, the addition takes about the time of its bytes. On a CPU a new tensor of this size is new memory from the system each time: its pages are mapped and cleared before the addition writes a number. (Small tensors get memory
-# that was used before.) PyTorch's GPU allocator keeps what it once had ([[where_memory_goes]]), so there the two lines are alike. A timing on a CPU may thus be one of new memory; where bytes are the question, we give results a place.
+# Given a place for its result, the addition takes about as long as moving its bytes. On a CPU a new tensor of this size is new memory from the system each time: its pages are mapped and cleared before the addition writes a number. (Small tensors get memory
+# that was used before.) PyTorch's GPU allocator keeps the memory it has ([[where_memory_goes]]), so there the two lines are alike. A timing on a CPU may thus really be one of new memory; when bytes are the question, we give results a place.
 #
-# **Predict.** By what factor will a fused GELU be faster than the eight operations, all with a place for their results?
+# **Predict.** By what factor will a fused GELU be faster than the eight operations, if all have a place for their results?
 
 # %% name="guess_speed"
 my_guess = None  # times
@@ -147,10 +145,10 @@ speed_guess = Prediction("Eight operations / F.gelu, time, with out=", my_guess,
 # %% [markdown] name="compile_text"
 # ## 2 · torch.compile
 #
-# `torch.compile` works in two halves. *TorchDynamo* watches the Python code run and records its operations on tensors as a **graph**. A *backend*, by default *Inductor*, turns the graph into
+# `torch.compile` works in two halves. *TorchDynamo* watches the Python code run and records its tensor operations as a **graph**. A *backend*, by default *Inductor*, turns the graph into
 # kernels: C++ on a CPU, Triton on a GPU. That happens at the **first call**, and again for inputs that the graph was not made for.
 #
-# **Predict.** How many seconds will the first call take, for one line of Python? (We empty the cache of compiled kernels first, so that the start is cold.)
+# **Predict.** How many seconds will the first call take, for one line of Python? (We start with an empty cache of compiled kernels, so the start is cold.)
 
 # %% name="guess_compile"
 my_guess = None  # seconds
@@ -192,12 +190,12 @@ print(f"first call {cold:.2f} s, second call {again:.3f} s, first call with the 
 print(f"first call of another function, SiLU: {another:.2f} s")
 print(f"largest difference from eager: {(fused_gelu(x) - gelu(x)).abs().max().item():.1e}")
 if missing:
-    print(f"These are times of the backend 'aot_eager', which records graphs and makes no kernels: {missing}.")
+    print(f"These times are for the backend 'aot_eager', which records graphs and makes no kernels: {missing}.")
 
 # %% [markdown] name="kernel_text"
 # The very first compilation also prepares the compiler itself: headers, tests of the processor. The other function's time is what each later graph costs. The results agree up to rounding, not to the bit.
 #
-# And this is what it wrote. Find what reads memory and what writes memory; everything between is in registers.
+# And this is what it wrote. Find what reads memory and what writes it; everything in between is in registers.
 
 # %% name="kernel"
 if missing:
@@ -225,7 +223,7 @@ def eight_there():
     return torch.mul(target, spare, out=target)
 
 
-def one_there():  # somebody fused this one by hand
+def one_there():  # fused by hand by PyTorch's authors
     return torch.ops.aten.gelu.out(x, approximate="tanh", out=target)
 
 
@@ -239,7 +237,7 @@ claims.record("T17", "time follows the bytes moved", "GELU, out=: speed / fewer 
 new = compare(lambda: gelu(x), lambda: F.gelu(x, approximate="tanh"), runs=7)
 tanh = benchmark(lambda: torch.tanh(x, out=spare)).median
 print("with out=:      eight operations -> F.gelu", there)
-print("as one writes it: eight operations -> F.gelu", new)
+print("as usually written: eight operations -> F.gelu", new)
 for_new = new.before.median - there.before.median
 print(f"of the {new.before.median * 1e3:.1f} ms of eager mode, new memory is {for_new * 1e3:.1f} ms")
 print(f"of the {there.before.median * 1e3:.1f} ms without it, tanh alone is {tanh * 1e3:.1f} ms")
@@ -250,9 +248,9 @@ if missing:
     print(f"Compiled GELU is not timed: {missing}.")
 else:
     compiled = compare(lambda: gelu(x), lambda: fused_gelu(x), runs=7)
-    print("as one writes it: eight operations -> torch.compile", compiled)
+    print("as usually written: eight operations -> torch.compile", compiled)
     repaid = cold / (compiled.before.median - compiled.after.median)
-    print(f"the cold start is repaid after {repaid:,.0f} calls" if repaid > 0 else "the cold start is never repaid")
+    print(f"the cold start pays off after {repaid:,.0f} calls" if repaid > 0 else "the cold start never pays off")
     said = "torch.compile fuses a chain and is faster"
     claims.record("T17", said, "GELU, 8 million numbers", compiled.speedup, "times", 1.2, math.inf)
     rival = compare(one_there, lambda: fused_into(x, target), runs=7)
@@ -261,10 +259,10 @@ else:
     claims.record("T17", said, "compiled GELU against F.gelu", rival.speedup, "times", 0.7, math.inf)
 
 # %% [markdown] name="speed_explained"
-# So eager mode has three costs. **Bytes**: fusing divides them by nine. **Arithmetic**: tanh costs many instructions, and fusing saves none of them; with the waiting gone it is what is left, and that is why the factor stays below the bytes' promise.
-# **New memory**: eight new tensors against one. It raises the factor of code as one writes it on a CPU; do not take that factor for one of bytes.
+# So eager mode has three costs. **Bytes**: fusing divides them by nine. **Arithmetic**: tanh takes many instructions, and fusing saves none of them. Once the waiting is gone, the arithmetic remains, which is why the factor stays below what the bytes promise.
+# **New memory**: eight new tensors against one. On a CPU that raises the factor for code as it is usually written; do not mistake it for a saving in bytes.
 #
-# The picture for this is the **roofline**: operations per byte to the right, operations per second upwards. Nothing can be above the roof. Fusion moves a kernel to the *right*: same operations, fewer bytes.
+# The picture for this is the **roofline**: operations per byte on the horizontal axis, operations per second on the vertical. Nothing can be above the roof. Fusion moves a kernel to the *right*: same operations, fewer bytes.
 
 # %% name="roofline"
 kinds = {  # operations a number, bytes moved, seconds into new tensors and with out=
@@ -276,7 +274,7 @@ if not missing:
     kinds["compiled GELU"] = (8, 2 * x.nbytes, compiled.after, rival.after)
 figure = Figure(figsize=(7, 3.8), layout="constrained")
 axes = figure.add_subplot()
-along = sorted([2.0**k for k in range(-5, 11)] + [balance])  # with the corner
+along = sorted([2.0**k for k in range(-5, 11)] + [balance])  # including the corner
 axes.loglog(along, [min(flop_rate, bandwidth * a) / 1e9 for a in along], color="black", label="the roof")
 for (name, (k, moved, *timings)), colour, marker in zip(kinds.items(), COLOURS, "osD^", strict=False):
     for timing, fill in zip(timings, ("none", "full"), strict=True):
@@ -290,18 +288,18 @@ axes.set(title="Roofline of this machine, FP32", xlabel="operations a byte", yla
 axes.legend(frameon=False, fontsize=8)
 show(
     figure,
-    "Pointwise operations lie far left, near the slope of the roof with out= and under it with new memory; fused GELU lies further right and higher; the product of matrices at the flat part.",
+    "Pointwise operations lie far left, near the slope of the roof with out= and under it with new memory; fused GELU lies further right and higher; the matrix product at the flat part.",
 )
 
 # %% [markdown] name="breaks_text"
-# (We count tanh as one operation, as such pictures do. That is why fused GELU stays under the roof.) Between a hollow point and its filled one lies the new memory (on a GPU they fall together); the addition's filled point is near the slope. (A point may stand a little above it: the copy is no perfect measure of memory either.)
+# (We count tanh as one operation, as such pictures do. That is why fused GELU stays under the roof.) The gap between a hollow point and its filled one is the new memory (on a GPU they coincide). The addition's filled point is near the slope. (A point may lie a little above it: the copy is not a perfect measure of memory either.)
 #
 # ## 3 · Where a graph breaks
 #
-# TorchDynamo records operations on tensors. Where Python needs a *value* that is in a tensor, or does something that cannot be recorded, the graph ends, Python runs, and a new graph begins. Nothing fuses across such
-# a **graph break**. Most break in silence: of the three below only `.item()` logs a warning, and the helpers mute the compiler's log here.
+# TorchDynamo records operations on tensors. Where Python needs a *value* from a tensor, or does something that cannot be recorded, the graph ends, Python runs, and a new graph begins. Nothing fuses across such
+# a **graph break**. Most breaks are silent: of the three below only `.item()` logs a warning, and the helpers mute the compiler's log here.
 #
-# **Predict.** Into how many graphs does this function fall?
+# **Predict.** Into how many graphs does this function break?
 
 
 # %% name="broken"
@@ -331,9 +329,9 @@ claims.record(
 )
 
 # %% [markdown] name="fullgraph_text"
-# The reasons are in the compiler's words: a jump (an `if`) that depends on a tensor; a call of a builtin function (`print`) that cannot be recorded; a number taken out of a tensor.
+# The reasons are in the compiler's words: a jump (an `if`) that depends on a tensor; a call to a builtin function (`print`) that cannot be recorded; a number taken out of a tensor.
 #
-# `fullgraph=True` turns the silence into an error. Use it on what you mean to have compiled.
+# `fullgraph=True` turns the silence into an error. Use it on everything that you mean to compile.
 
 # %% name="fullgraph"
 torch._dynamo.reset()
@@ -344,7 +342,7 @@ except torch._dynamo.exc.Unsupported as error:
 
 
 # %% [markdown] name="repair_text"
-# The repair: no value leaves the tensors. `torch.where` computes both branches and chooses; the maximum stays a tensor; the print goes (the shape was known anyway). (The backend `"eager"` records the graph and then runs it as it is: quick, and enough to find breaks.)
+# The fix: no value leaves the tensors. `torch.where` computes both branches and chooses; the maximum stays a tensor; the print goes (the shape was known anyway). (The backend `"eager"` records the graph and then runs it as it is: quick, and enough to find breaks.)
 
 
 # %% name="repair"
@@ -362,7 +360,7 @@ print("graphs:", torch._dynamo.explain(repaired)(sample).graph_count)
 # %% [markdown] name="shapes_text"
 # ### Recompilations
 #
-# A graph holds for the shapes that it was recorded with. Text comes in all lengths: does every length compile anew? A backend of our own will count; a backend is just a function that takes a graph and returns something to call.
+# A graph is valid for the shapes it was recorded with. Text comes in all lengths: is every length compiled again? Our own backend will count; a backend is just a function that takes a graph and returns something to call.
 
 # %% name="shapes"
 lengths = (100, 101, 102, 150, 200, 250, 300, 350, 400, 450, 500)
@@ -386,16 +384,16 @@ for dynamic in (False, None, True):
 print(f"PyTorch's limit: {torch._dynamo.config.recompile_limit} graphs a function; one took {another:.1f} s above")
 
 # %% [markdown] name="shapes_explained"
-# - `dynamic=False`: a graph for each length, up to the limit; from then on the function runs **uncompiled**, and all that tells you is a warning in the log (muted here). So "every shape" does not hold, for a bad reason.
+# - `dynamic=False`: a graph for each length, up to the limit. From then on the function runs **uncompiled**, and the only sign is a warning in the log (muted here). So "every shape" does not hold, for a bad reason.
 # - the default: the second length makes the length a variable, and that graph serves all others.
 # - `dynamic=True`: a variable from the start.
 #
-# With a backend that makes kernels, each graph costs about what SiLU did; and code that has met the limit runs uncompiled, which is worse. `TORCH_LOGS="recompiles"` and `TORCH_LOGS="graph_breaks"` say why.
+# With a backend that makes kernels, each graph costs about what SiLU did; and code that has hit the limit runs uncompiled, which is worse. `TORCH_LOGS="recompiles"` and `TORCH_LOGS="graph_breaks"` say why.
 #
 # ## 4 · What compiling does to the peak
 #
-# Fused operations have no results between them: nothing to write, and nothing to *keep for the backward pass*. The compiler looks at forward and backward together and chooses what to keep: a
-# pointwise result that can be computed again from something kept costs nothing but arithmetic, inside a kernel that waits for memory anyway. That is activation checkpointing ([[activation_checkpointing]]) done operation by operation.
+# Fused operations have no intermediate results: nothing to write, and nothing to *keep for the backward pass*. The compiler looks at forward and backward together and chooses what to keep. A
+# pointwise result that can be recomputed from something kept costs only arithmetic, inside a kernel that waits for memory anyway. That is activation checkpointing ([[activation_checkpointing]]), operation by operation.
 
 
 # %% name="block"
@@ -413,7 +411,7 @@ class Block(nn.Module):
         return x + self.down(gelu(self.up(normed)))
 
 
-x = target = spare = None  # their memory is wanted (to go back, run again from `gelu_traffic` on)
+x = target = spare = None  # frees their memory (to go back, run again from `gelu_traffic` on)
 torch._dynamo.reset()
 torch.manual_seed(0)
 block = Block().to(device)
@@ -424,7 +422,7 @@ eager_kept = saved_tensor_bytes(lambda: block(data), besides=at_hand)
 print(f"eager mode keeps {human_bytes(eager_kept)} for the backward pass, {eager_kept / data.nbytes:.0f} times `data`")
 
 # %% [markdown] name="guess_kept_text"
-# **Predict.** `data` has 2 MiB, so what `up` makes has 8. Eager mode keeps what each operation's gradient needs: `up`'s output once for the cube, tanh's result, and so on. A compiler may recompute everything but the products. How many MiB must it keep? A product needs its *input* for the gradient
+# **Predict.** `data` is 2 MiB, so the output of `up` is 8. Eager mode keeps what each operation's gradient needs: `up`'s output once for the cube, tanh's result, and so on. A compiler may recompute everything except the matrix products. How many MiB must it keep? A product needs its *input* for the gradient
 # of its weight; GELU's derivative needs GELU's input. (`data` and the weights are there anyway.)
 
 # %% name="guess_kept"
@@ -458,10 +456,10 @@ for name, row in seen.items():
     print(f"{name:9} kept {human_bytes(row['kept'])}, peak of a step {human_bytes(row['peak'])}")
 
 # %% [markdown] name="kept_explained"
-# (Two instruments: autograd says what it keeps; the meter, with `by_tenant=False`, reads the allocator's log, which sees inside compiled graphs. Counting by tenant needs single operations; what was compiled would run uncompiled there.)
-# Inductor could even compute the input of `down` again from that of GELU: it would save 8 MiB more, and it does not, since a product wants its input from memory.
+# (Two instruments: autograd says what it keeps; the meter, with `by_tenant=False`, reads the allocator's log, which sees inside compiled graphs. Counting by tenant needs single operations, so it would run compiled code uncompiled.)
+# Inductor could even recompute the input of `down` from that of GELU, which would save another 8 MiB. It does not, because a product reads its input from memory.
 #
-# Where only the backend `aot_eager` can run, the figure is higher: it lets go of less.
+# If only the backend `aot_eager` can run, the figure is higher: it frees less.
 
 # %% name="kept_claims"
 less = seen["eager"]["peak"] / seen["compiled"]["peak"]
@@ -486,9 +484,9 @@ claims
 # %% [markdown] name="rise_text"
 # ### Where the peak rises
 #
-# A compiled backward pass is *one* operation for autograd: it returns all gradients at once. Eager mode hands them over one by one, and each can be added to `.grad`, or be used and freed, before the next is made.
+# To autograd, a compiled backward pass is *one* operation: it returns all gradients at once. Eager mode returns them one by one, and each can be added to `.grad`, or be used and freed, before the next is made.
 #
-# **Predict.** Eight linear layers, P bytes of parameters together, hardly any activations, and gradients of an earlier micro-batch waiting in `.grad` ([[gradient_accumulation]]). The eager peak is P + P and the gradient of one layer: 2.1 P. And compiled as a whole?
+# **Predict.** Eight linear layers, P bytes of parameters in all, hardly any activations, and gradients of an earlier micro-batch waiting in `.grad` ([[gradient_accumulation]]). The eager peak is P + P and the gradient of one layer: 2.1 P. And compiled as a whole?
 
 # %% name="guess_rise"
 my_guess = None  # times P
@@ -500,7 +498,7 @@ rise_guess = Prediction("Peak of the second micro-batch, compiled as a whole", m
 
 # %% name="rise"
 class Layer(nn.Module):
-    """Of our own: Dynamo leaves PyTorch's modules alone, so compiling a bare nn.Linear does nothing."""
+    """Our own module: Dynamo leaves PyTorch's alone, so compiling a bare nn.Linear does nothing."""
 
     def __init__(self):
         super().__init__()
@@ -511,7 +509,7 @@ class Layer(nn.Module):
 
 
 def accumulate(how):
-    """The peak of a second micro-batch, in units of the parameters, and how many graphs were made."""
+    """Return the peak of a second micro-batch, in units of the parameters, and the number of graphs."""
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     torch.manual_seed(0)
@@ -548,16 +546,16 @@ claims.record(
 )
 
 # %% [markdown] name="rise_explained"
-# A whole more P: for a 7B model in BF16, 14 GB. (On a GPU, where `by_tenant=False` reads the allocator's statistics, the figures hold whatever else is on the device, too.) The same happens to an optimizer step in the backward pass ([[lean_optimizers]]): with one compiled graph all
-# gradients exist before the first step. The remedy is to compile **block by block** (`block.compile()`): the gradients of a block come back when the block is done. For equal blocks the compiler works twice, whatever their number (the first block's input needs no gradient). We used a backend that makes no kernels: the rise comes from the graph.
+# A whole extra P: for a 7B model in BF16, 14 GB. (On a GPU, where `by_tenant=False` reads the allocator's statistics, the figures include whatever else is on the device.) The same happens to an optimizer step in the backward pass ([[lean_optimizers]]): with one compiled graph, all
+# gradients exist before the first step. The remedy is to compile **block by block** (`block.compile()`): the gradients of a block come back when the block is done. For equal blocks the compiler works twice, however many there are (the first block's input needs no gradient). We used a backend that makes no kernels: the rise comes from the graph.
 #
-# Two more rises, which only a GPU shows. **CUDA graphs** (`mode="reduce-overhead"`) record a whole sequence of kernel launches and replay it with one call, which helps when kernels are so short that launching them is the work. A replay uses the same
-# addresses every time, so inputs are copied to fixed places and everything that was allocated while recording stays reserved in a private pool, between replays, for every recorded shape. And
-# `mode="max-autotune"` tries several kernels at compile time, each with its own scratch.
+# Two more rises show only on a GPU. **CUDA graphs** (`mode="reduce-overhead"`) record a whole sequence of kernel launches and replay it with one call, which helps when kernels are so short that launching them is most of the work. A replay uses the same
+# addresses every time. So inputs are copied to fixed places, and everything allocated while recording stays reserved in a private pool, between replays, for every recorded shape. And
+# `mode="max-autotune"` tries several kernels at compile time, each with its own scratch memory.
 #
 # ## 5 · TorchScript, and what took its place
 #
-# Articles from before 2023 recommend `torch.jit.script` for fusion. It compiles a subset of Python into a language of its own. What does PyTorch say today, and what does it do for GELU?
+# Articles from before 2023 recommend `torch.jit.script` for fusion. It compiles a subset of Python into its own language. What does PyTorch say today, and what does it do for GELU?
 
 # %% name="torchscript"
 sample = torch.randn(2**21, device=device)
@@ -578,7 +576,7 @@ claims.record(
 )
 
 # %% [markdown] name="torchscript_explained"
-# A graph, yes. Whether it also fuses depends on device and version; the table will say what it did here. Its job is split now: `torch.compile` for **speed** in Python, and `torch.export` for a **graph to ship**, without Python, as an artefact: whole or not at all.
+# It makes a graph, yes. Whether it also fuses depends on device and version; the table will say what it did here. Its job is now split: `torch.compile` for **speed** in Python, and `torch.export` for a **graph to ship** as an artefact without Python, whole or not at all.
 #
 # The difference shows where code branches on a value:
 
@@ -601,19 +599,19 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     answers = {"jit.trace": torch.jit.trace(Branch(), ones), "jit.script": torch.jit.script(Branch())}
 for name, model in answers.items():
-    print(f"{name:11} recorded with +1, called with -1: right {torch.equal(model(-ones), right)}")
+    print(f"{name:11} recorded with +1, called with -1: correct {torch.equal(model(-ones), right)}")
 try:
     with contextlib.redirect_stderr(io.StringIO()):  # it also prints the graph so far
         torch.export.export(Branch(), (ones,))
 except RuntimeError as error:
     print(f"export      refuses: {str(error).splitlines()[0]}")
 shipped = torch.export.export(Chosen(), (ones,)).module()
-print(f"export      of torch.where: right {torch.equal(shipped(-ones), right)}")
+print(f"export      of torch.where: correct {torch.equal(shipped(-ones), right)}")
 
 # %% [markdown] name="branch_explained"
-# *Tracing* ran the code once and kept the branch it saw: silently wrong on other data. *Scripting* compiled both branches. *Export* refuses what it cannot promise, and takes the repaired form. (`torch.cond` keeps two branches and runs one.)
+# *Tracing* ran the code once and kept the branch it saw: silently wrong on other data. *Scripting* compiled both branches. *Export* refuses what it cannot guarantee, and accepts the repaired form. (`torch.cond` keeps two branches and runs one.)
 #
-# Saved, loaded, and run on another length, which was declared a variable:
+# Here a graph is saved, loaded, and run on a different length, because we declared the length a variable:
 
 
 # %% name="export"
@@ -641,11 +639,11 @@ claims.record(
 # %% [markdown] name="norm_text"
 # ## 6 · A kernel by hand
 #
-# (Without Triton: do the norm and its timing, then read on to section 7.)
+# (Without Triton: do the norm and its timing, then skip to section 7.)
 #
 # Each half of a transformer block ends with a sum (the residual) and begins with a norm. Together: `total = x + residual`, `out = total * rsqrt(mean(total²) + eps) * weight`. With n numbers in x, a fused kernel reads 2n and writes 2n.
 #
-# **Predict.** And eager mode? Go through the operations: +, square, mean, (+ eps and rsqrt on one number a row), two times ×.
+# **Predict.** And eager mode? Go through the operations: +, square, mean, (+ eps and rsqrt on one number a row), and × twice.
 
 
 # %% name="norm"
@@ -669,7 +667,7 @@ norm_guess.reveal(norm_traffic.nbytes / rows[0].nbytes)
 print(norm_traffic.table(rows[0].nbytes))
 
 # %% [markdown] name="norm_speed_text"
-# By bytes, then, fusing gains 10 / 4 = 2.5 times, and there is no tanh in the way. Time it, on tensors of two sizes, with a place for all results. (The quickest of 15 runs: what else the machine does fills its cache and its memory's lanes, too.)
+# By bytes, then, fusing should be 10 / 4 = 2.5 times as fast, and there is no tanh in the way. Time it on tensors of two sizes, with a place for all results. (We take the quickest of 15 runs: whatever else the machine is doing also takes cache and memory bandwidth.)
 
 
 # %% name="norm_speed"
@@ -704,14 +702,14 @@ else:
     del given
 
 # %% [markdown] name="norm_speed_explained"
-# Bytes are counted from the sizes of tensors, whatever a cache may keep. Small tensors stay in the processor's last cache (some tens of MiB): what one operation writes the next finds there, and the trips to memory that fusing saves were never made.
-# Where the tensors are several times as large as the cache, the trips are made, and the factor comes near that of the bytes, as far as nothing else uses the memory. Ask both questions before you hope for fusion: is it memory-bound, and is the memory meant, or a cache?
+# We count bytes from the sizes of tensors, whatever a cache may keep. Small tensors stay in the processor's last-level cache (some tens of MiB): the next operation finds there what the last one wrote, and the trips to memory that fusing would save never happen.
+# If the tensors are several times as large as the cache, the trips do happen, and the factor comes close to that of the bytes, as long as nothing else uses the memory. So ask two questions before you hope for fusion: is it memory-bound, and is that really memory, or a cache?
 
 # %% [markdown] name="triton_text"
-# **Triton** is Python for GPU kernels. One *program* runs for each row here, all at the same time as far as the GPU has room. A program loads its row into registers, computes, and stores:
-# `tl.load` and `tl.store` are all the traffic there is. Count them: three loads (the weight is small, and stays in the cache), two stores.
+# **Triton** is Python for GPU kernels. Here one *program* runs for each row, as many at a time as the GPU has room for. A program loads its row into registers, computes, and stores:
+# `tl.load` and `tl.store` are the only traffic. Count them: three loads (the weight is small, and stays in the cache), two stores.
 #
-# The width is padded to a power of two, and the mask keeps the padding out of memory. Sums are FP32 whatever the type of the inputs. Without a GPU, Triton's *interpreter* runs the same kernel with NumPy: right or wrong can be seen, fast or slow cannot.
+# The width is padded to a power of two, and the mask keeps the padding out of memory. Sums are FP32 whatever the type of the inputs. Without a GPU, Triton's *interpreter* runs the same kernel with NumPy: you can see whether it is right, but not whether it is fast.
 
 # %% name="triton_kernel"
 HAS_TRITON = importlib.util.find_spec("triton") is not None
@@ -766,7 +764,7 @@ else:
     print("Triton is not installed, so this cell does nothing: pip install triton")
 
 # %% [markdown] name="dot_text"
-# One trap, before you trust the interpreter with a kernel of your own: a product of two BF16 tiles, on a CPU.
+# One trap before you trust the interpreter with your own kernel: a product of two BF16 tiles, on a CPU.
 
 # %% name="dot"
 if HAS_TRITON:
@@ -792,13 +790,13 @@ else:
     print("Triton is not installed, so this cell does nothing.")
 
 # %% [markdown] name="logits_text"
-# Without a GPU, the interpreter takes BF16 for the integers that NumPy has in its place, silently. (Seen with Triton 3.9. If your first line is right, it has been repaired.) On a GPU both lines are right. Test kernels in FP32, or cast first.
+# NumPy has no BF16 and holds integers instead. Without a GPU, the interpreter silently computes with those integers. (Seen with Triton 3.9. If your first line is right, it has been fixed.) On a GPU both lines are right. Test kernels in FP32, or cast first.
 #
 # ## 7 · The fusion that saves most
 #
-# The last layer of a language model turns `hidden` (N, D) into logits (N, V), and the loss wants of each row one number. V is 32,000 to 256,000 today, and logits, softmax and gradients are FP32.
+# The last layer of a language model turns `hidden` (N, D) into logits (N, V), and the loss needs one number from each row. V is 32,000 to 256,000 today, and logits, softmax and gradients are FP32.
 #
-# **Predict.** N = 2,048, V = 8,192. How many tensors of N × V stand at the peak of the plain way? (A log-softmax keeps its *output* for the backward pass.)
+# **Predict.** N = 2,048, V = 8,192. How many N × V tensors are alive at the peak of the plain way? (A log-softmax keeps its *output* for the backward pass.)
 
 # %% name="naive"
 N, D, V = 2048, 64, 8192
@@ -814,7 +812,7 @@ def naive(hidden, weight, labels, chunk=None):
 
 
 def run(loss_function, chunk=None):
-    """Forward and backward pass under the meter; returns the meter, the loss and the two gradients."""
+    """Run forward and backward pass under the meter; return the meter, the loss and the two gradients."""
     hidden.grad = head.grad = None
     with MemoryMeter(device=device) as meter:
         loss = loss_function(hidden, head, labels, chunk)
@@ -836,24 +834,24 @@ print(plain_run[0])
 # %% [markdown] name="chunked_text"
 # Three at the peak, in the backward pass of the log-softmax. The logits are gone by then: the log-softmax kept its output (1, "activations"). From that and the gradient of the log-probabilities (2) it makes the gradient of the logits (3): "temporaries".
 #
-# Rows are independent. So take `chunk` rows at a time. [[Profiling_and_oom_clinic]] checkpointed each chunk: right, and every product is done twice. Here is a fusion that does it once. The gradient of a row's loss is known **in the forward pass**:
+# Rows are independent, so take `chunk` rows at a time. [[Profiling_and_oom_clinic]] checkpointed each chunk: correct, but every product is done twice. Here is a fusion that does it once. The gradient of a row's loss is known **in the forward pass**:
 #
 # $$\frac{\partial\, \text{loss}}{\partial\, \text{logits}_{ij}} = \frac{\text{softmax}(\text{logits}_i)_j - [j = \text{label}_i]}{\text{rows that count}}$$
 #
-# So while a chunk of logits is there, compute its loss, its gradient, and what that gives for `hidden` and `weight`; then let the chunk go. The backward pass has nothing left to do but to multiply by the gradient that reaches the loss.
+# So while a chunk of logits is there, compute its loss, its gradient, and its contribution to the gradients of `hidden` and `weight`; then free the chunk. The backward pass has nothing left to do but multiply by the gradient that reaches the loss.
 #
 # ### Your turn
 #
 # **Contract.** `chunked_cross_entropy(hidden, weight, labels, chunk)` returns the mean loss, a tensor of shape () in FP32, ready for `backward()`.
 #
 # - `hidden` (N, D), `weight` (V, D), both FP32 or both in 16 bits; `labels` (N,), integers; `chunk` need not divide N, and may be larger.
-# - The mean is over rows whose label is not -100. Where all are, the loss is 0 and gradients are zeros (`F.cross_entropy` says NaN).
+# - The mean is over rows whose label is not -100. If all labels are -100, the loss is 0 and gradients are zeros (`F.cross_entropy` returns NaN).
 # - Loss and gradients are those of `F.cross_entropy(hidden @ weight.t(), labels)`, also when the loss is scaled, added to others, or computed under `no_grad`. A `weight` that requires no gradient gets none, and no product is done for it; under `no_grad`, none is done for `hidden` either.
-# - At most `chunk` rows of logits exist at a time, in either pass, in at most three tensors (logits, softmax, one more); the next chunk's come when the last chunk's are gone. Take `chunk` rows at once, not fewer (but for the last).
+# - At most `chunk` rows of logits exist at a time, in either pass, in at most three tensors (logits, softmax, one more). The next chunk's are made when the last chunk's are gone. Take `chunk` rows at once, not fewer (except in the last chunk).
 # - 16 bits: softmax, loss and sums over chunks in FP32, the division last (small numbers vanish in FP16); products may be in 16 bits; each gradient in the type of its tensor.
 #
-# `torch.autograd.Function` is the tool: `forward(ctx, ...)` computes and saves with `ctx.save_for_backward`, `backward(ctx, upstream)` returns a gradient for each argument of `apply`, or None. `ctx.needs_input_grad` says which inputs require one,
-# under `no_grad`, too; and inside `forward` gradients are always off. So who wants to know asks `torch.is_grad_enabled()` before `apply`, and hands it in.
+# `torch.autograd.Function` is the tool: `forward(ctx, ...)` computes and saves with `ctx.save_for_backward`; `backward(ctx, upstream)` returns a gradient for each argument of `apply`, or None. `ctx.needs_input_grad` says which inputs require one,
+# even under `no_grad`; and inside `forward` gradients are always off. So call `torch.is_grad_enabled()` before `apply`, and pass the answer in.
 
 
 # %% name="chunked" answer=true reveal=true
@@ -904,13 +902,13 @@ def chunked_cross_entropy(hidden, weight, labels, chunk):
 check("compilation_and_fusion.chunked", chunked_cross_entropy)
 
 # %% [markdown] name="chunked_measure_text"
-# The lab's prediction of the peak stands in the next cell, a term a line; work out your own first. Beside it: PyTorch's own, with chunks of its choice and with ours.
+# The lab's prediction of the peak is in the next cell, one term a line; work out your own first. For comparison there is PyTorch's own loss, with chunks of its choice and with ours.
 
 # %% name="chunked_measure"
 chunk = 128
 predicted = (
     2 * 4 * chunk * V  # a chunk's logits, and their softmax
-    + 2 * head.nbytes  # the gradient of the weight: the sum, and what a chunk adds
+    + 2 * head.nbytes  # the gradient of the weight: the sum, and one chunk's share
     + hidden.nbytes  # the gradient of hidden
     + hidden.nbytes + head.nbytes  # the inputs
 )  # fmt: skip
@@ -943,8 +941,8 @@ for name, (meter, loss, *gradients) in runs.items():
         )
 
 # %% [markdown] name="chunked_table_explained"
-# PyTorch's own is the same idea. Left to itself it may take far smaller chunks; with chunks of 128 the rest of its lead is that it holds one tensor of a chunk where the lab's answer holds two (it works in place). If your answer shows a chunk more than the prediction (4 MiB), look for a name that still
-# points to the last chunk's gradient while the next logits are made: names keep tensors.
+# PyTorch's own is the same idea. Left to itself it may take far smaller chunks. With chunks of 128, what remains of its lead is that it works in place and holds one tensor of a chunk where the lab's answer holds two. If your answer shows one chunk more than the prediction (4 MiB), look for a name that still
+# points to the last chunk's gradient while the next logits are made: names keep tensors alive.
 
 
 # %% name="chunked_time"
@@ -968,7 +966,7 @@ if "chunked" not in runs:
 # %% [markdown] name="play_text"
 # ### Play
 #
-# Small chunks, small peak; but each chunk's products get thinner, and a GPU wants them thick. Where does the peak stop falling, and who holds it there?
+# Small chunks, small peak; but each chunk's products get thinner, and a GPU likes them thick. Where does the peak stop falling, and who holds it there?
 
 # %% name="play"
 try:
@@ -987,14 +985,14 @@ except NotImplementedError:
     print("Fill in the answer cell first.")
 
 # %% [markdown] name="play_explained"
-# The peak falls until the backward pass holds it: there stand the inputs, the sums that the forward pass kept, and the sums times the upstream gradient, three times `hidden` and `head`. No logits are among it, so smaller chunks gain nothing more.
+# The peak falls until the backward pass sets it. There the tenants are the inputs, the sums that the forward pass kept, and those sums times the upstream gradient: three times `hidden` and `head`. No logits are among them, so smaller chunks gain nothing more.
 
 # %% [markdown] name="llama_text"
 # ### At the size of Llama 3
 #
-# Vocabulary 128,256. LoRA (small trained matrices beside a frozen model, [[lora]]) on the 8B model, one sequence of 8,192 tokens, every block checkpointed, everything else already small.
+# The vocabulary is 128,256. We train LoRA (small trained matrices beside a frozen model, [[lora]]) on the 8B model: one sequence of 8,192 tokens, every block checkpointed, everything else already small.
 #
-# **Predict.** What share of the peak are three FP32 copies of the logits? (Parameters in BF16: 16 GB.) The planner says what the step needs as it is, and what the same model needs with a vocabulary of 128 words, to which we add the weights of embedding and head again.
+# **Predict.** What share of the peak do three FP32 copies of the logits take? (Parameters in BF16: 16 GB.) The planner says what the step needs as it is. It also says what the same model needs with a vocabulary of 128 words; to that we add back the weights of embedding and head.
 
 # %% name="guess_llama"
 my_guess = None  # percent
@@ -1020,7 +1018,7 @@ without = bare.allocated_bytes + 2 * 2 * D3 * (V3 - 128)  # embedding and head, 
 three = 3 * 4 * 8192 * V3
 llama_guess.reveal(100 * three / whole)
 print(
-    f"peak {human_bytes(whole)}, of it three copies of the logits {human_bytes(three)}; without logits {human_bytes(without)}"
+    f"peak {human_bytes(whole)}, of which three copies of the logits {human_bytes(three)}; without logits {human_bytes(without)}"
 )
 for name, one in zip(others, changed, strict=True):
     print(f"with {name}: peak {human_bytes(one.allocated_bytes)}")
@@ -1036,8 +1034,8 @@ claims.record(
 )
 
 # %% [markdown] name="llama_explained"
-# With the logits gone, something else makes the peak (a block's recomputation), and the step fits a smaller GPU. Optimizer and rank change next to nothing here; four bits for the base ([[lora]]) save about as much as the logits take. And the logits grow with the length of the sequences. That is why every
-# library for fine-tuning has such a kernel: `liger-kernel`, Unsloth's, `cut-cross-entropy` (which keeps not even a chunk of logits in memory), PyTorch's own from 2.13.
+# With the logits gone, something else sets the peak (a block's recomputation), and the step fits a smaller GPU. Optimizer and rank change next to nothing here; a 4-bit base ([[lora]]) saves about as much as the logits take. And the logits grow with the length of the sequences. That is why every
+# fine-tuning library has such a kernel: `liger-kernel`, Unsloth's, `cut-cross-entropy` (which keeps not even a chunk of logits in memory), PyTorch's own from 2.13.
 #
 # ## 8 · What was said, what was measured
 
@@ -1047,13 +1045,13 @@ claims
 # %% [markdown] name="recap"
 # ## Recap
 #
-# - Pointwise operations and norms do little arithmetic on each byte. Fusing leaves the first read and the last write: 18n became 2n, 10n became 4n. The time gained is another figure: a tanh stays, a cache may have saved the trips already, and on a CPU new memory for each result can cost more than all bytes.
+# - Pointwise operations and norms do little arithmetic on each byte. Fusing leaves only the first read and the last write: 18n became 2n, 10n became 4n. The time gained is a different figure: a tanh stays, a cache may have saved the trips already, and on a CPU new memory for each result can cost more than moving all the bytes.
 # - `torch.compile`: slow first call, fused kernels, fewer activations kept. Look for graph breaks (`fullgraph=True`) and recompilations before you believe a timing.
-# - One compiled backward pass returns all gradients at once: with accumulation or a step in the backward pass the peak rises. Compile block by block.
+# - One compiled backward pass returns all gradients at once, so with accumulation or a step in the backward pass the peak rises. Compile block by block.
 # - TorchScript is history: `torch.compile` for speed, `torch.export` to ship a graph.
-# - The loss of a large vocabulary belongs in chunks, with its gradient computed while the logits are there.
+# - With a large vocabulary, compute the loss in chunks, and its gradient while the logits are there.
 #
-# **What to reach for when.** Logits on top: chunked cross-entropy, first of all. Many pointwise operations, the same shapes for thousands of steps: compile, block by block. A short run, or shapes that jump: measure whether the first call is ever repaid. Short kernels on a fast GPU: CUDA graphs.
+# **What to reach for when.** Logits at the peak: chunked cross-entropy, first of all. Many pointwise operations, the same shapes for thousands of steps: compile, block by block. A short run, or shapes that keep changing: measure whether the first call ever pays off. Short kernels on a fast GPU: CUDA graphs.
 #
 # **Sources.** PyTorch documentation: `torch.compile` (programming model, graph breaks, dynamic shapes), `torch.export`, `torch.jit`; Ansel et al. 2024, *PyTorch 2* (TorchDynamo and Inductor); Williams et al. 2009, *Roofline*; Tillet et al. 2019,
 # *Triton*; Hsu et al. 2024, *Liger Kernel*; Wijmans et al. 2024, *Cut Your Losses in Large-Vocabulary Language Models*.

@@ -1,12 +1,12 @@
 # %% [markdown] name="title"
 # # Data parallel
 #
-# **N workers, each with the whole model and a part of the batch, agree on the average gradient after every backward pass: the update of the joint batch, about N times the
-# speed, and not a byte of parameters, gradients or optimizer state saved.**
+# **N workers, each with the whole model and a part of the batch, agree on the average gradient after every backward pass. You get the update of the joint batch at about N times the
+# speed, and save not a byte of parameters, gradients or optimizer state.**
 #
 # | | |
 # |---|---|
-# | After this you can | average gradients by hand and prove the update right; say what `DistributedDataParallel` sends, when and in which buckets; recognise the ways to get it wrong by what they do; start the same program with `torchrun` |
+# | After this you can | average gradients by hand and prove the update right; say what `DistributedDataParallel` sends, when and in which buckets; recognise each way to get it wrong by its symptoms; start the same program with `torchrun` |
 # | Time | 90 minutes |
 # | Difficulty | ●●○ |
 # | Needs | a CPU: ranks are processes; with a GPU for each rank the same cells use NCCL |
@@ -69,16 +69,16 @@ print(f"two ranks would talk over {'NCCL' if gpus >= 2 else 'gloo, on the CPU'}"
 # %% [markdown] name="ranks_text"
 # ## 1 · Ranks
 #
-# Four friends translate a book. Each takes a chapter; every evening they compare notes, so that they all use the same words for the same things. Nobody waits for a boss: they sit in a circle and
+# Four friends translate a book. Each takes a chapter. Every evening they compare notes, so that they all use the same words for the same things. Nobody waits for a boss: they sit in a circle and
 # pass the notes around.
 #
 # Two libraries carry the messages: **NCCL** between GPUs, **gloo** between CPUs.
 #
-# In PyTorch a worker is a **process**, its number is its **rank**, how many there are is the **world size**, and comparing notes is a **collective**: a call that every
+# In PyTorch a worker is a **process**, its number is its **rank**, and the number of workers is the **world size**. Comparing notes is a **collective**: a call that every
 # rank makes, such as `all_reduce`, after which each has the sum of what all had.
 #
-# `run_ranks(fn, n)` of the helpers starts *n* real processes, calls `fn` in each, and brings back what they returned and printed. The function and the variables it uses are **copied** to each rank; what a rank changes stays there, only results come back. `rank_device()` is the rank's own GPU or the CPU; `measure=False` leaves out the memory meter around the
-# function, which would disturb a clock or a meter inside. With one GPU a rank they talk over NCCL; here they may use
+# The helper `run_ranks(fn, n)` starts *n* real processes, calls `fn` in each, and brings back what they returned and printed. The function and the variables it uses are **copied** to each rank. What a rank changes stays there; only results come back. `rank_device()` is the rank's own GPU or the CPU. `measure=False` leaves out the memory meter around the
+# function, which would disturb a clock or a meter inside. With one GPU for each rank they talk over NCCL; here they may use
 # gloo and the CPU. The collectives, the deadlocks and the bytes are those of a cluster. The speed is not.
 
 
@@ -93,13 +93,13 @@ def hello():
 run_ranks(hello, 4).results
 
 # %% [markdown] name="byhand_text"
-# How does a sum get to all? In a **ring**: each of N ranks cuts its message in N pieces and hands one piece on to its neighbour, N − 1 times until each piece is summed somewhere, and N − 1 times more until all have it. So a rank sends 2 (N − 1) / N of the message: nearly twice its size, however many ranks there are.
+# How does a sum reach everybody? In a **ring**: each of N ranks cuts its message into N pieces and passes one piece on to its neighbour, N − 1 times until each piece is summed somewhere, and N − 1 times more until all have it. So a rank sends 2 (N − 1) / N of the message: nearly twice its size, however many ranks there are.
 #
 # ## 2 · Averaging gradients by hand
 #
-# `Collectives` of the helpers writes down what a rank says, and how large each message is.
+# The helper `Collectives` records what a rank sends, and how large each message is.
 #
-# The loss of a batch is a mean over its rows, and the gradient of a mean is the mean of gradients ([[gradient_accumulation]]). So cut the batch into N equal parts, one a rank; each
+# The loss of a batch is a mean over its rows, and the gradient of a mean is the mean of the gradients ([[gradient_accumulation]]). So cut the batch into N equal parts, one for each rank. Each
 # rank computes the gradient of its part; the average of those is the gradient of the joint batch. First the reference: one process, the whole batch of 64.
 
 # %% name="byhand"
@@ -156,21 +156,21 @@ alone = train_alone()
 by_hand = run_ranks(train_by_hand, 4).results
 print("four ranks bit-identical:", all(torch.equal(weights, by_hand[0][0]) for weights, _ in by_hand))
 print(f"distance from one process on the joint batch, after 5 steps: {distance(by_hand[0][0], alone):.1e}")
-print("one step said:", by_hand[0][1])
+print("one step sent:", by_hand[0][1])
 
 # %% [markdown] name="byhand_explained"
-# Two different kinds of equal. The ranks agree **to the last bit**: `all_reduce` gives each the same sum, they start from the same weights (the same seed), and the same numbers
-# in give the same numbers out. Against one process they agree **to rounding**, since four sums of 16 are added in another order than one of 64.
+# These are two different kinds of equal. The ranks agree **to the last bit**: `all_reduce` gives each the same sum, they start from the same weights (the same seed), and the same numbers
+# in give the same numbers out. With one process they agree **up to rounding**, because four sums of 16 are added in a different order from one of 64.
 #
-# One call for each of the six parameters, after the backward pass is over. That is right, and slow: a network takes time for each message however short it is, and while it works the
+# There is one call for each of the six parameters, after the backward pass is over. That is right, but slow: a network takes time for each message however short it is, and meanwhile the
 # processor has nothing to do.
 #
 # ## 3 · DistributedDataParallel
 #
-# DDP does three things better. It copies rank 0's parameters to all at the start; it packs gradients into **buckets**, so that there are few messages; and it sends
+# DDP does three things better. It copies rank 0's parameters to all at the start. It packs gradients into **buckets**, so that there are few messages. And it sends
 # a bucket as soon as the backward pass has filled it, while the rest of the pass goes on.
 #
-# **Predict.** A GPT of 3.5 million parameters in 76 tensors. By default DDP's first bucket closes at 1 MiB, so that talking starts early; the next ones at 25 MiB. How many all-reduces does one backward pass take?
+# **Predict.** A GPT has 3.5 million parameters in 76 tensors. By default DDP's first bucket closes at 1 MiB, so that communication starts early; the next ones close at 25 MiB. How many all-reduces does one backward pass take?
 
 # %% name="guess_buckets"
 my_guess = None
@@ -219,10 +219,10 @@ claims.record(
 )
 
 # %% [markdown] name="buckets_explained"
-# The first step is special. DDP cannot know in which order gradients will come, so it takes everything as one message and writes down the order; before the second step
-# the buckets are built after it. Rank 0 tells the others (two small broadcasts of bucket indices and sizes), for all must pack alike.
+# The first step is special. DDP cannot know the order in which gradients will arrive, so it sends everything as one message and records the order. Before the second step
+# it builds the buckets in that order. Rank 0 tells the others (two small broadcasts of bucket indices and sizes), because all must pack alike.
 #
-# The default made two: the first is closed as soon as it holds at least 1 MiB. Smaller buckets mean more messages, which can start earlier; larger ones mean fewer. `bucket_cap_mb` chooses, for the first bucket, too: set to 25, everything is one
+# The default made two buckets: the first is closed as soon as it holds at least 1 MiB. Smaller buckets mean more messages, which can start earlier; larger ones mean fewer. `bucket_cap_mb` sets the limit, for the first bucket too: set to 25, everything is one
 # message here.
 
 # %% name="caps"
@@ -235,8 +235,8 @@ for cap in (0.25, 1, 4, 25):
 # %% [markdown] name="overlap_text"
 # ### Overlap, seen
 #
-# A **communication hook** is called with each bucket that is full, and returns a promise of the averaged one. Ours asks for the usual all-reduce and writes down when it was
-# asked and when the answer came.
+# A **communication hook** is called with each full bucket, and returns a promise of the averaged one. Ours starts the usual all-reduce and records when it
+# started and when the answer came.
 
 
 # %% name="overlap"
@@ -279,7 +279,7 @@ axes.invert_yaxis()
 axes.set(title="Buckets leave while the backward pass is still at work (rank 0)", xlabel="milliseconds")
 show(
     figure,
-    "A bar for each of ten buckets, spread over the length of the backward pass, each later than the one before.",
+    "One bar for each of ten buckets, spread over the length of the backward pass, each later than the one before.",
 )
 under_way = sum(answered - asked for _, asked, _, answered in buckets)
 hidden = sum(max(0.0, min(answered, computed) - back) for _, _, back, answered in buckets)
@@ -298,7 +298,7 @@ claims.record(
 
 # %% [markdown] name="overlap_explained"
 # Bucket 0 holds the gradients of the last layers, which come first. The last bucket cannot hide behind anything: nothing is left to compute when it leaves. On this machine ranks share
-# cores, so a message and the arithmetic slow each other down; between GPUs, messages have wires and engines of their own, and hiding them is what DDP is for.
+# cores, so messages and arithmetic slow each other down. Between GPUs, messages have their own wires and engines, and hiding them is what DDP is for.
 #
 # ### Memory
 #
@@ -318,7 +318,7 @@ def one_step(kind):
     wrapped = model if kind == "alone" else DistributedDataParallel(model, gradient_as_bucket_view=kind == "view")
     optimizer = torch.optim.AdamW(model.parameters())
     part = ids.chunk(dist.get_world_size())[dist.get_rank()]
-    for _ in range(2):  # buckets are built anew in the first step
+    for _ in range(2):  # buckets are rebuilt in the first step
         optimizer.zero_grad()
         gpt_loss(wrapped, part).backward()
         optimizer.step()
@@ -344,11 +344,11 @@ memory_guess.reveal(static[first] / static[ddp])
 for name, (_, peak, _, after) in held.items():
     print(
         f"{name:25} parameters, gradients, state {human_bytes(static[name])}; "
-        f"all that is held after backward {human_bytes(after)}; peak {human_bytes(peak)}"
+        f"everything held after backward {human_bytes(after)}; peak {human_bytes(peak)}"
     )
 show(
     tenant_bars({name: at_peak for name, (at_peak, _, _, _) in held.items()}, TENANTS, "At the peak, on one rank"),
-    "Parameters and optimizer state are the same in all runs; under DDP one more block the size of the gradients, activations are halved.",
+    "Parameters and optimizer state are the same in all runs; DDP adds one more block the size of the gradients and halves the activations.",
 )
 claims.record(
     "C13",
@@ -364,17 +364,17 @@ for name in (ddp, views):
     claims.record("C13", "memory 1x per GPU, buckets included", name, extra, "x gradients", -0.05, 0.06)
 
 # %% [markdown] name="memory_explained"
-# Data parallelism saves no static byte: that takes sharding ([[sharding]]). Activations are those of the rank's own rows, as if you had accumulated ([[gradient_accumulation]]).
+# Data parallelism does not save a single static byte: that takes sharding ([[sharding]]). Activations are those of the rank's own rows, as if you had accumulated ([[gradient_accumulation]]).
 #
-# And it has a price that few articles name: the buckets are buffers of their own (the meter files them under *inputs and other*), one more copy of all gradients. With `gradient_as_bucket_view=True` each `.grad` *is* a slice of its bucket, and after the backward
+# And it has a price that few articles mention: the buckets are separate buffers (the meter files them under *inputs and other*), one more copy of all gradients. With `gradient_as_bucket_view=True` each `.grad` *is* a slice of its bucket, and after the backward
 # pass the copy is gone.
 #
-# Look at the peak, though: here views save nothing, and cost a little (each new gradient is made first and then copied into its place). The peak lies at the start of the backward pass, when activations are at their most. One process holds no gradients at that moment; the buckets of DDP are there all the time, views or not. It is the optimizer step that has
-# one copy less.
+# Look at the peak, though: here views save nothing, and cost a little (each new gradient is made first and then copied into place). The peak is at the start of the backward pass, when activations are at their highest. A single process holds no gradients at that moment; DDP's buckets are there all the time, views or not. What views save is one copy
+# during the optimizer step.
 #
 # ### Speed
 #
-# "N GPUs, about N times the speed." The fair question on this machine: one process with one thread against two ranks with one thread each, the same batch for each rank (so twice the rows a step).
+# "N GPUs, about N times the speed." The fair comparison on this machine is one process with one thread against two ranks with one thread each, and the same batch for each rank (so twice the rows a step).
 
 
 # %% name="speed"
@@ -410,17 +410,17 @@ pairs = [[run_ranks(rows_per_second, n, 1, measure=False).results[0] for n in (1
 gain = sorted(two / one for one, two in pairs)[1]
 one, two = sorted(pairs, key=lambda pair: pair[1] / pair[0])[1]
 print(f"one rank: {one:,.0f} rows a second; two ranks: {two:,.0f}")
-print(f"(the median of three comparisons) {gain:.2f} times as many rows a second with two ranks")
+print(f"(median of three comparisons) {gain:.2f} times as many rows a second with two ranks")
 claims.record("C13", "speed about Nx", "CNN, 2 ranks of one thread", gain, "times", 1.3, 2.2)
 
 # %% [markdown] name="speed_explained"
-# Below 2, since two processes share the caches and the memory of one machine, and because the last bucket and the optimizer step hide behind nothing. On a cluster the question is whether the backward pass is
-# long enough to hide the messages behind it: a large micro-batch helps, a slow network hurts. Section 8 has a slider for that.
+# The gain is below 2, because two processes share the caches and the memory of one machine, and because the last bucket and the optimizer step hide behind nothing. On a cluster the question is whether the backward pass is
+# long enough to hide the messages: a large micro-batch helps, a slow network hurts. Section 8 has a slider for that.
 #
 # ## 4 · Who gets which rows
 #
 # Each rank runs its own `DataLoader`; a `DistributedSampler` gives it every N-th index of a shuffled list. All ranks shuffle with the same seed, so that the parts fit together. The order depends on
-# `seed + epoch`, and nobody but you tells the sampler which epoch it is.
+# `seed + epoch`, and only you can tell the sampler which epoch it is.
 
 
 # %% name="sampler"
@@ -444,11 +444,11 @@ for tell in (True, False):
     claims.record("P7", said, "3 epochs", orders, "orders", *((3, 3) if tell else (1, 1)))
 
 # %% [markdown] name="sampler_explained"
-# Without `set_epoch` every epoch goes through the rows in one and the same order, and rank 0 never sees what rank 1 has. Nothing crashes; each rank just sees half of the data for ever. Look for the call in any script you inherit.
+# Without `set_epoch` every epoch goes through the rows in the same order, and rank 0 never sees what rank 1 has. Nothing crashes; each rank just sees half of the data for ever. Look for the call in any script you inherit.
 #
 # ### Ten rows, four ranks
 #
-# Ten does not divide by four. The sampler fills up with rows from the front, so that all ranks have the same number:
+# Ten is not divisible by four. The sampler pads with rows from the front, so that all ranks have the same number:
 
 # %% name="padding"
 shares = run_ranks(lambda: list(DistributedSampler(range(10), shuffle=False)), 4).results
@@ -457,20 +457,20 @@ print("shares:", shares)
 print("rows seen twice:", [row for row, times in counts.items() if times == 2])
 scores = torch.tensor([0.0, 0, 1, 1, 1, 1, 1, 1, 1, 1])  # right or wrong, row by row
 padded = sum(scores[row].item() for share in shares for row in share) / sum(len(share) for share in shares)
-print(f"accuracy: {scores.mean().item():.3f}; averaged over the ranks' shares: {padded:.3f}")
+print(f"accuracy: {scores.mean().item():.3f}; average over the ranks' shares: {padded:.3f}")
 claims.record(
     "P7", "padding falsifies a metric", "10 rows, 4 ranks", abs(padded - scores.mean().item()), "off", 0.01, 1
 )
 
 # %% [markdown] name="padding_explained"
-# For training this does not matter (`drop_last=True` drops instead). For **evaluation** it does: rows 0 and 1 count twice. Give each rank `range(rank, n, world_size)`, sum right answers and rows separately, and
+# For training this does not matter (`drop_last=True` drops rows instead). For **evaluation** it does: rows 0 and 1 count twice. Give each rank `range(rank, n, world_size)`, sum right answers and rows separately, and
 # divide once, at the end.
 #
 # ## 5 · Ways to get it wrong
 #
 # ### Different weights at the start
 #
-# By hand, and with a different seed on each rank. The gradients are averaged correctly, every step moves all ranks by the same amount, and the ranks never meet:
+# We average by hand, with a different seed on each rank. The gradients are averaged correctly, every step moves all ranks by the same amount, and the ranks never meet:
 
 
 # %% name="seeds"
@@ -506,12 +506,12 @@ for how in ("by hand", "DDP"):
         claims.record("P7", "DDP starts all from rank 0", "MLP, 20 steps", distance(a, b), "relative", 0, 0)
 
 # %% [markdown] name="seeds_explained"
-# DDP's constructor sends rank 0's parameters and buffers to all, so there you are safe, as long as nobody changes the weights behind its back afterwards (loading a checkpoint on rank 0 only, say).
-# Randomness is another matter: dropout and augmentation *should* differ between ranks. Seed the model alike and then add the rank to the seed.
+# DDP's constructor sends rank 0's parameters and buffers to all. So with DDP you are safe, as long as nobody changes the weights behind its back afterwards (by loading a checkpoint on rank 0 only, say).
+# Randomness is another matter: dropout and augmentation *should* differ between ranks. Make the model from the same seed everywhere, and then add the rank to the seed.
 #
 # ### Unequal batches
 #
-# DDP divides the sum of gradients by the number of ranks. With 60 rows here and 4 there, the four weigh fifteen times as much:
+# DDP divides the sum of gradients by the number of ranks. With 60 rows on one rank and 4 on the other, each of the four weighs fifteen times as much:
 
 
 # %% name="unequal"
@@ -539,8 +539,8 @@ for weigh in (False, True):
 # %% [markdown] name="uneven_text"
 # ### An unequal *number* of batches
 #
-# Worse: rank 0 has one batch more. It calls `all_reduce`, rank 1 has gone home, and rank 0 waits. On a cluster it waits until its backend loses patience (gloo after half an hour) and then dies with a message that names neither. `run_ranks` ends it
-# after its time limit and asks every rank where it stands:
+# Worse: rank 0 has one batch more. It calls `all_reduce`, but rank 1 has gone home, so rank 0 waits. On a cluster it waits until its backend loses patience (gloo after half an hour) and then dies with a message that names neither. `run_ranks` ends it
+# after its time limit and asks every rank where it is:
 
 
 # %% name="hang"
@@ -560,9 +560,9 @@ except RankError as error:
 print("\nwith Join:", run_ranks(uneven, 2, True).results)
 
 # %% [markdown] name="hang_explained"
-# Read such a report from the lines: one rank stands in a collective, and another has finished. (The count includes what DDP said when it was made and when it built its buckets.) `Join` lets a rank that is done keep answering the collectives of those still at work. Better: give all ranks the same number of batches, as `DistributedSampler` does.
+# The line numbers tell you most in such a report: one rank is inside a collective, and another has finished. (The count includes the calls that DDP made when it was constructed and when it built its buckets.) `Join` lets a rank that is done keep answering the collectives of those still at work. Better: give all ranks the same number of batches, as `DistributedSampler` does.
 #
-# The same deadlock in other clothes: a collective inside `if rank == 0:`. An evaluation with the *wrapped* model on rank 0 only is one, if the model has BatchNorm: DDP's forward pass sends the buffers round.
+# The same deadlock comes in another guise: a collective inside `if rank == 0:`. Evaluating the *wrapped* model on rank 0 only is an example, if the model has BatchNorm: DDP's forward pass broadcasts the buffers.
 
 
 # %% name="rank0"
@@ -584,11 +584,11 @@ for through in ("ddp", "ddp.module"):
         print(f"through {through}: {error}\n")
 
 # %% [markdown] name="rank0_explained"
-# Look closely at the first report: each rank is *in* a collective, and they are not the same one. Rank 0 sends a broadcast that rank 1 never joins; rank 1 stands at a barrier that rank 0 has not reached. Call `ddp.module` where only one rank works.
+# Look closely at the first report: each rank is *in* a collective, but not the same one. Rank 0 sends a broadcast that rank 1 never joins; rank 1 is at a barrier that rank 0 has not reached. Call `ddp.module` where only one rank works.
 #
 # ### BatchNorm
 #
-# All that was said about "the update of the joint batch" holds for models whose rows do not see each other. BatchNorm normalizes with the rows of *its own rank*:
+# Everything said about "the update of the joint batch" holds for models whose rows do not see each other. BatchNorm normalises with the rows of *its own rank*:
 
 
 # %% name="batchnorm"
@@ -615,8 +615,8 @@ if gpus >= 2:
     print(f"with SyncBatchNorm: {together:.2g}")
 
 # %% [markdown] name="batchnorm_explained"
-# As with accumulation ([[gradient_accumulation]]). On GPUs `SyncBatchNorm.convert_sync_batchnorm(model)` computes the statistics over all ranks, at the price of a small collective in each such layer. Running statistics differ, too: each forward pass in training mode
-# starts from those of rank 0, and it is those that a checkpoint of rank 0 holds.
+# It is the same as with accumulation ([[gradient_accumulation]]). On GPUs `SyncBatchNorm.convert_sync_batchnorm(model)` computes the statistics over all ranks, at the price of a small collective in each such layer. Running statistics differ too: each forward pass in training mode
+# starts from those of rank 0, which are also the ones in rank 0's checkpoint.
 #
 # ### A branch that not all take
 #
@@ -647,12 +647,12 @@ except RankError as error:
 print("\nfind_unused_parameters=True:", run_ranks(unused, 2, True).results)
 
 # %% [markdown] name="unused_explained"
-# `find_unused_parameters=True` walks the graph after each forward pass and marks what will get nothing. That is work in every step: use it when you must. Parameters that are frozen (`requires_grad=False`) before the model is wrapped
+# `find_unused_parameters=True` walks the graph after each forward pass and marks the parameters that will get no gradient. That is work in every step, so use it only when you must. Parameters that are frozen (`requires_grad=False`) before the model is wrapped
 # cost nothing and are left alone.
 #
 # ### Everybody saves
 #
-# Two ranks write one checkpoint to one file at the same moment:
+# Two ranks write a checkpoint to the same file at the same time:
 
 
 # %% name="saving"
@@ -664,9 +664,9 @@ def save(path, everybody):
             dist.barrier() if everybody else None
             for i in range(200):
                 file.write(block)
-                slow = (i < 100) == (rank == 0)  # disks and networks are now faster for one, now for the other
+                slow = (i < 100) == (rank == 0)  # disks and networks favour now one rank, now the other
                 time.sleep((0.001 if rank == 0 else 0.003) if slow else 0)
-    dist.barrier()  # nobody reads before it is there
+    dist.barrier()  # nobody reads before it is written
     return Path(path).read_bytes()
 
 
@@ -674,23 +674,23 @@ for everybody in (True, False):
     with tempfile.TemporaryDirectory() as folder:
         content = run_ranks(save, 2, f"{folder}/checkpoint.pt", everybody).results[0]
     writers = len(set(content))
-    print(f"{'each rank saves' if everybody else 'rank 0 saves'}: {len(content):,} bytes of {writers} writer(s)")
+    print(f"{'each rank saves' if everybody else 'rank 0 saves'}: {len(content):,} bytes from {writers} writer(s)")
     said = "saving from every rank mixes the file" if everybody else "saving from rank 0 does not"
     claims.record("P7", said, "2 ranks, 1 file", writers, "writers", *((2, 2) if everybody else (1, 1)))
 
 # %% [markdown] name="nosync_text"
-# (The sleeping stages the race; on a cluster nobody has to.) The rule has three parts: rank 0 saves, **then** a barrier, then anybody reads or leaves.
+# (The sleep stages the race; on a cluster nobody has to.) The rule has three parts: rank 0 saves, **then** comes a barrier, then anybody may read or leave.
 #
 # ## 6 · Accumulation: `no_sync`
 #
 # With accumulation, DDP averages after each micro-batch, though only the last one needs it. `no_sync()` holds it back.
 #
-# **Predict.** Four micro-batches an update. By what factor do the bytes that a rank sends fall with `no_sync` on the first three?
+# **Predict.** There are four micro-batches in an update. By what factor do the bytes that a rank sends fall with `no_sync` on the first three?
 
 # %% name="guess_nosync"
 my_guess = None
 ### BEGIN GUESS
-my_guess = 4  # once in place of four times
+my_guess = 4  # once instead of four times
 ### END GUESS
 nosync_guess = Prediction("Bytes sent without no_sync / with it", my_guess, "times")
 
@@ -735,15 +735,15 @@ claims.record(
 )
 
 # %% [markdown] name="nosync_explained"
-# Both are right; one is silent for longer. (Averages add up: the average of four sums is the sum of four averages.) The last line is the trap: the **forward** pass must stand inside `no_sync()`, too, for DDP decides there whether the coming backward pass will talk.
+# Both are right; one is silent for longer. (Averages add up: the average of four sums is the sum of four averages.) The last line is the trap: the **forward** pass must be inside `no_sync()` too, because that is where DDP decides whether the coming backward pass will communicate.
 #
 # ### Mixed precision under DDP
 #
-# Autocast ([[mixed_precision]]) works as ever, inside each rank: weights and gradients stay FP32, and so does what is sent. To send half, a hook may compress the buckets to BF16 on their way:
+# Autocast ([[mixed_precision]]) works as ever, inside each rank: weights and gradients stay FP32, and so does what is sent. To send half as much, a hook can compress the buckets to BF16 on the way:
 
 
 # %% name="amp"
-def in_bf16(_, bucket):  # PyTorch's own is default_hooks.bf16_compress_hook, which wants NCCL
+def in_bf16(_, bucket):  # PyTorch's own is default_hooks.bf16_compress_hook, which needs NCCL
     small = bucket.buffer().to(torch.bfloat16) / dist.get_world_size()
 
     def back(future):
@@ -779,12 +779,12 @@ claims.record(
 claims.record("C13", "a BF16 hook halves it", "MLP", squeezed[1].volume / plain[1].volume, "x FP32 traffic", 0.49, 0.51)
 
 # %% [markdown] name="amp_explained"
-# The two distances are alike because autocast's own rounding is larger than what the hook adds. With an FP16 scaler nothing is to be done either: gradients are averaged while they are still scaled, so an overflow on one rank is an overflow on all: inf plus anything is inf.
+# The two distances are alike because autocast's own rounding is larger than what the hook adds. With an FP16 scaler there is nothing to do either. Gradients are averaged while they are still scaled, so an overflow on one rank is an overflow on all: inf plus anything is inf.
 #
 # ## 7 · `DataParallel`, and why it lost
 #
-# The older `nn.DataParallel` is one process with a thread for each GPU. In **every step** GPU 0 copies the model to all others, hands out the rows, gathers the outputs, computes the loss alone, and adds up the gradients that come
-# back. On a CPU it silently passes everything through. So here is what it does, in twenty lines that run anywhere, with a diary of what is copied:
+# The older `nn.DataParallel` is one process with a thread for each GPU. In **every step** GPU 0 copies the model to all others, distributes the rows, gathers the outputs, computes the loss alone, and adds up the gradients that come
+# back. On a CPU it silently passes everything through. So here is what it does, in twenty lines that run anywhere, with a log of what is copied:
 
 
 # %% name="dataparallel"
@@ -792,11 +792,11 @@ class DataParallelByHand(nn.Module):
     def __init__(self, module, replicas):
         super().__init__()
         self.module, self.copied = module, {"weights": 0, "rows": 0, "outputs": 0}
-        self.shells = [copy.deepcopy(module) for _ in range(replicas)]  # what the copied weights are put into
+        self.shells = [copy.deepcopy(module) for _ in range(replicas)]  # the copied weights go in here
 
     def _copy(self, tensor, what):
         self.copied[what] += tensor.nbytes
-        return tensor.clone()  # clone carries gradients back: they are copied, too
+        return tensor.clone()  # clone carries gradients back, so they are copied too
 
     def forward(self, x):
         weights = dict(self.module.named_parameters())
@@ -823,7 +823,7 @@ for n in (2, 4, 8):
     weights, activations = old.copied["weights"], old.copied["rows"] + old.copied["outputs"]
     through_gpu_0 = (
         2 * weights + old.copied["rows"] + 2 * old.copied["outputs"]
-    )  # gradients come back as the weights went
+    )  # gradients come back the way the weights went
     ring = 2 * 2 * (n - 1) / n * sum(p.nbytes for p in old.module.parameters())  # sent, and as much received
     rows.append((n, through_gpu_0, ring))
     print(
@@ -850,8 +850,8 @@ claims.record(
 )
 
 # %% [markdown] name="dataparallel_explained"
-# The result is right. The traffic is not: GPU 0's grows with the number of GPUs, while a ring's stays below two copies of the gradients in and two out. On top of it, the threads take turns in one Python interpreter, GPU 0 holds all outputs
-# and the loss (so it runs out of memory first), and nothing overlaps. With two GPUs the next cell runs the real one beside DDP.
+# The result is right. The traffic is the problem: GPU 0's grows with the number of GPUs, while a ring's stays below two copies of the gradients in and two out. On top of that, the threads take turns in one Python interpreter, GPU 0 holds all outputs
+# and the loss (so it runs out of memory first), and nothing overlaps. With two GPUs the next cell runs the real one.
 
 # %% name="dataparallel_real"
 if gpus >= 2:
@@ -868,13 +868,13 @@ if gpus >= 2:
             f"{name}: {5 * 512 / (time.perf_counter() - start):,.0f} rows a second, peak on GPU 0 {human_bytes(meter.peak_bytes)}"
         )
 else:
-    print("DataParallel needs two GPUs; on this machine it would pass everything through to one.")
+    print("DataParallel needs two GPUs; on this machine it would pass everything straight through.")
 
 # %% [markdown] name="torchrun_text"
 # ### The same program with `torchrun`
 #
 # On a server there is no notebook. `torchrun` starts the processes, and tells each who it is through the environment: `RANK`, `WORLD_SIZE`, `LOCAL_RANK` and `LOCAL_WORLD_SIZE` (on this machine), `MASTER_ADDR`, `MASTER_PORT`. `run_ranks` sets the same
-# variables, so one function serves both. A whole training script:
+# variables, so one function works under both. Here is a whole training script:
 
 # %% name="torchrun"
 SCRIPT = """
@@ -890,7 +890,7 @@ def main():
     dist.init_process_group("nccl" if gpu else "gloo")
     model = DistributedDataParallel(nn.Linear(8, 1).to(device))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    torch.manual_seed(dist.get_rank())               # each rank has rows of its own
+    torch.manual_seed(dist.get_rank())               # each rank has its own rows
     for step in range(3):
         x = torch.randn(32, 8, device=device)
         loss = F.mse_loss(model(x), x.sum(1, keepdim=True))
@@ -913,11 +913,11 @@ with tempfile.TemporaryDirectory() as folder:
 print(done.stdout or done.stderr[-2000:])
 
 # %% [markdown] name="torchrun_explained"
-# The command was `torchrun --standalone --nproc-per-node=2 train.py`. (Inside `run_ranks` you need not think of the way out: it takes care of it.) On more than one machine: [[sharding]].
+# The command was `torchrun --standalone --nproc-per-node=2 train.py`. (Inside `run_ranks` you need not worry about the exit: it takes care of that.) For more than one machine, see [[sharding]].
 #
 # ## 8 · Play: how far does it scale?
 #
-# A model of one step, not a measurement. Each GPU computes for as long as you say, two thirds of it in the backward pass; a ring sends 2 (N − 1) / N of the gradients at the speed of the link, from the first bucket on. What does not fit behind the
+# This is a model of one step, not a measurement. Each GPU computes for as long as you say, two thirds of it in the backward pass. A ring sends 2 (N − 1) / N of the gradients at the speed of the link, from the first bucket on. Whatever does not fit behind the
 # backward pass makes the step longer.
 
 
@@ -935,7 +935,7 @@ def scaling(parameters_in_millions, milliseconds_of_compute, link_in_GB_per_seco
         axes.loglog(ranks, speed, "o-", base=2, color=colour, label=f"gradients in {precision}")
     axes.loglog(ranks, ranks, ":", base=2, color="grey", label="N times")
     axes.set(
-        title="Model of scaling: speed against one GPU", xlabel="GPUs", ylabel="times", xticks=ranks, xticklabels=ranks
+        title="Model of scaling: speed-up over one GPU", xlabel="GPUs", ylabel="times", xticks=ranks, xticklabels=ranks
     )
     axes.legend(frameon=False)
     return figure
@@ -943,23 +943,23 @@ def scaling(parameters_in_millions, milliseconds_of_compute, link_in_GB_per_seco
 
 explore(
     scaling,
-    "Speed against the number of GPUs, for gradients in FP32 and BF16: straight lines, bent down where the link is slow.",
+    "Speed against the number of GPUs, for gradients in FP32 and BF16: straight lines that bend down where the link is slow.",
     parameters_in_millions=(1000, range(100, 7001, 100)),
     milliseconds_of_compute=(300, range(50, 1001, 50)),
     link_in_GB_per_second=(100, (1, 3, 10, 25, 50, 100, 400)),
 )
 
 # %% [markdown] name="average_text"
-# Make the link slower until 128 GPUs are less than 64 times as fast with FP32 gradients, and still more than that with BF16. What would you change first: the link, the format, or the micro-batch (more compute a step)?
+# Make the link slower until 128 GPUs are less than 64 times as fast with FP32 gradients, but still more than that with BF16. What would you change first: the link, the format, or the micro-batch (more compute a step)?
 #
 # ## 9 · Your turn: average with unequal rows
 #
 # **Contract.** `average_gradients(model, rows)` is called on every rank after a backward pass. Afterwards each `.grad` is the gradient of the **joint** batch: the mean over the rows of all ranks.
 #
 # - Before the call each `.grad` is that of the **mean** loss over this rank's own `rows` rows. Ranks may have different numbers of rows.
-# - A rank with 0 rows has run no backward pass: its `.grad`s are `None`. It takes part, and has gradients afterwards.
+# - A rank with 0 rows has run no backward pass: its `.grad`s are `None`. It still takes part, and has gradients afterwards.
 # - Parameters with `requires_grad=False` keep `.grad` None on all ranks. No other parameter is unused.
-# - Use collectives of `torch.distributed` only, and send each gradient about once (all to all is too much). Return nothing.
+# - Use only collectives from `torch.distributed`, and send each gradient about once (all to all is too much). Return nothing.
 
 
 # %% name="average" answer=true reveal=true
@@ -988,12 +988,12 @@ claims
 # %% [markdown] name="recap"
 # ## Recap
 #
-# - Data parallel: the whole model everywhere, a part of the batch each, gradients averaged. Same update as the joint batch, if all have the same number of rows and nothing like BatchNorm looks across rows.
-# - DDP sends each gradient once, in buckets, during the backward pass. It saves no static memory; by default it holds one more copy of the gradients, and with `gradient_as_bucket_view=True` none.
-# - Say `set_epoch`. Wrap accumulation in `no_sync`. Save on rank 0, evaluate without padding, and never put a collective where not all ranks come by.
+# - Data parallel: the whole model everywhere, a part of the batch each, gradients averaged. The update is that of the joint batch, if all ranks have the same number of rows and nothing like BatchNorm looks across rows.
+# - DDP sends each gradient once, in buckets, during the backward pass. It saves no static memory: by default it holds one more copy of the gradients, with `gradient_as_bucket_view=True` none.
+# - Call `set_epoch`. Wrap accumulation in `no_sync`. Save on rank 0, evaluate without padding, and never put a collective where some ranks do not pass.
 # - Effective batch = micro-batch × accumulation × ranks.
 #
-# **What to reach for when.** The model fits one GPU and you want speed: DDP. It does not fit: sharding ([[sharding]]), or cut the model itself (labs [[#tensor_parallel]] and [[#pipeline]]).
+# **What to reach for when.** The model fits on one GPU and you want speed: DDP. It does not fit: shard it ([[sharding]]), or cut up the model itself (labs [[#tensor_parallel]] and [[#pipeline]]).
 #
 # **Sources.** Li et al. 2020, *PyTorch Distributed: Experiences on Accelerating Data Parallel Training*; PyTorch documentation, `DistributedDataParallel`, `DistributedSampler`, `torchrun`; Goyal et al. 2017,
 # *Accurate, Large Minibatch SGD*, on averaging and learning rates.

@@ -1,20 +1,20 @@
 # %% [markdown] name="title"
 # # X3 · Train on two ranks
 #
-# **Graded exercise, 10 points.** You write the worker that every data-parallel job runs: an epoch with accumulation, an evaluation that counts each row once, and all
-# that stands around them. It runs on two GPUs, or as two processes on any machine.
+# **Graded exercise, 10 points.** You write the worker that every data-parallel job runs: an epoch with accumulation, an evaluation that counts each row once, and everything
+# around them. It runs on two GPUs, or as two processes on any machine.
 #
 # | | |
 # |---|---|
-# | After this you can | write a `DistributedDataParallel` program that gives the weights of one process on the joint batch; prove it; name what each line is there for |
+# | After this you can | write a `DistributedDataParallel` program that gives the weights of one process on the joint batch; prove it; say what each line is for |
 # | Time | 75 to 100 minutes |
 # | Difficulty | ●●● |
 # | Needs | a CPU (2 processes) |
 # | Before this | [[data_parallel]] |
 # | Syllabus | X3 (T18, C13, P7) |
 #
-# Three answer cells, each followed by its check. A check starts real ranks, takes a few seconds, and prints what it found; run it as often as you like. A
-# collective that not all ranks call is reported within half a minute, with the line at which each rank stands. Save the notebook when you are done: it is your hand-in, and its name must stay as it is.
+# There are three answer cells, each followed by its check. A check starts real ranks, takes a few seconds, and prints what it found; run it as often as you like. If
+# some rank misses a collective, the check tells you within half a minute, with the line each rank has reached. Save the notebook when you are done: it is your hand-in, and its name must stay as it is.
 
 # %% name="setup" setup=true
 import contextlib
@@ -43,14 +43,14 @@ print(
 #
 # **Contract.** `train_epoch` is called on every rank and goes through the rank's `loader` once.
 #
-# - `model` is wrapped in `DistributedDataParallel`, without BatchNorm; its parameters are on the rank's device. It sees one micro-batch at a time. Some parameters may be frozen (`requires_grad=False`), some tied.
+# - `model` is wrapped in `DistributedDataParallel` and has no BatchNorm; its parameters are on the rank's device. It sees one micro-batch at a time. Some parameters may be frozen (`requires_grad=False`), some tied.
 # - `loader` is a `DataLoader` that yields micro-batches `(x, y)` on the CPU; `loader.sampler` is a `DistributedSampler`. Tell it the `epoch`. All ranks get the same number of micro-batches, and of
-#   rows in each; the last one of an epoch may be smaller.
-# - Each group of `accumulate` micro-batches makes one update; what is left at the end makes a smaller group with an update of its own.
+#   rows in each; the last one in an epoch may be smaller.
+# - Each group of `accumulate` micro-batches makes one update; what is left at the end makes a smaller group with its own update.
 # - The loss is the cross-entropy of `model(x)` and `y`. Each update is that of one process on the **joint** batch: all rows of the group, of all ranks, weigh the same.
 # - Gradients are averaged between ranks **once an update**, not once a micro-batch.
 # - Gradients of earlier steps must not leak in.
-# - Returns the mean loss over all rows that **all** ranks have seen in this epoch, each row at the moment it was seen: a Python float, the same on every rank.
+# - Returns the mean loss over all rows that **all** ranks saw in this epoch, each row's loss taken at the moment it was seen: a Python float, the same on every rank.
 
 
 # %% name="epoch" answer=true
@@ -89,10 +89,10 @@ check("x3.epoch", train_epoch)
 # **Contract.** `evaluate` is called on every rank and returns the loss and the accuracy over the whole data set.
 #
 # - `model` is wrapped in `DistributedDataParallel`; it may contain dropout and BatchNorm. `dataset[i]` is `(x, y)` without a batch dimension, on the CPU.
-# - Each row counts **once**, whatever the number of rows: it need not divide by the number of ranks, and there may be fewer rows than ranks.
+# - Each row counts **once**, whatever the number of rows: it need not be divisible by the number of ranks, and there may be fewer rows than ranks.
 # - The ranks share the work: no rank sees more than its part, rounded up. The model sees at most `batch_size` rows at a time.
-# - Evaluation mode while it runs, no graph; afterwards the model is in the mode in which it was before.
-# - Returns `{"loss": ..., "accuracy": ...}`, Python floats, the same on every rank: mean cross-entropy, share of right answers.
+# - It runs in evaluation mode and without a graph; afterwards the model is in the same mode as before.
+# - Returns `{"loss": ..., "accuracy": ...}`, Python floats, the same on every rank: mean cross-entropy, and the share of correct answers.
 
 
 # %% name="evaluate" answer=true
@@ -124,15 +124,15 @@ check("x3.evaluate", evaluate)
 #
 # **Contract.** `worker(job)` is the whole program of one rank. It runs under `torchrun` as well: the environment says who the rank is (`RANK`, `WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT`).
 #
-# - Opens the default process group (NCCL when `rank_device()` is a GPU, else gloo) and closes it before it returns.
-# - `job.make_model()` returns a model on the CPU, with **other random weights on every rank**. All ranks must train the same one: rank 0's.
+# - Opens the default process group (NCCL when `rank_device()` is a GPU, else gloo) and closes it before returning.
+# - `job.make_model()` returns a model on the CPU, with **different random weights on every rank**. All ranks must train the same one: rank 0's.
 # - Trains on `job.train` for `job.epochs` epochs, by calling `job.train_epoch(ddp, loader, optimizer, job.accumulate, epoch)`, `ddp` being the wrapped model, with epoch 0, 1, ... The loader yields micro-batches of `job.micro_batch` rows
-#   (without loader processes); in each epoch each row goes to one rank, in an order shuffled with `job.seed`. (The number of rows divides by the number of ranks.)
-# - `job.make_optimizer(parameters)` returns the optimizer. It gets what is trained and nothing that is frozen.
-# - After each epoch calls `job.evaluate(ddp, job.test, job.micro_batch)`. (Both are your functions in this notebook. The check brings simple ones of its own, so that a mistake above costs nothing here.)
+#   (without loader processes); in each epoch each row goes to one rank, in an order shuffled with `job.seed`. (The number of rows is divisible by the number of ranks.)
+# - `job.make_optimizer(parameters)` returns the optimizer. It gets the trained parameters and no frozen ones.
+# - After each epoch calls `job.evaluate(ddp, job.test, job.micro_batch)`. (Both are your functions in this notebook. The check brings its own simple ones, so that a mistake above costs nothing here.)
 # - Rank 0, and no other, saves the trained model's `state_dict` with `torch.save` to the path `job.checkpoint`, so that it loads into `job.make_model()`. When `worker` returns, **on any rank**, the file is
-#   complete. (Synchronise with a collective: the path may be another one on each rank.)
-# - Returns `(model, history)`: the trained model itself, unwrapped, and a list with one dictionary an epoch: `{"train_loss": ..., "loss": ..., "accuracy": ...}`.
+#   complete. (Synchronise with a collective: each rank may have a different path.)
+# - Returns `(model, history)`: the trained model itself, unwrapped, and a list with one dictionary for each epoch: `{"train_loss": ..., "loss": ..., "accuracy": ...}`.
 
 
 # %% name="worker" answer=true
@@ -162,7 +162,7 @@ check("x3.worker", worker)
 # %% [markdown] name="run_text"
 # ## Your worker at work
 #
-# Digits, a small CNN (its BatchNorm makes it differ a little from one process), two ranks, an effective batch of 2 ranks × 2 micro-batches × 32 rows.
+# It trains a small CNN on the digits (BatchNorm makes it differ a little from one process), with two ranks and an effective batch of 2 ranks × 2 micro-batches × 32 rows.
 
 
 # %% name="run"
@@ -205,7 +205,7 @@ except RuntimeError as error:
 # %% [markdown] name="table_text"
 # ## Your table: throughput
 #
-# The same job on one rank and on two; and `DataParallel`, where there are two GPUs to compare with. (On a CPU it passes everything through, which [[data_parallel]] shows.)
+# Here is the same job on one rank and on two, and with `DataParallel` if there are two GPUs to compare with. (On a CPU it passes everything through, as [[data_parallel]] says.)
 
 # %% name="table"
 try:
@@ -235,11 +235,11 @@ except RuntimeError as error:  # NotImplementedError is one, too
 # %% [markdown] name="hand_in"
 # ## Hand in
 #
-# Save this notebook under the name it has. Your instructor collects it as `YOUR_NAME/10_x3_ddp.ipynb` and grades it with
+# Save this notebook under the name it has. Your instructor collects it as `YOUR_NAME/11_x3_ddp.ipynb` and grades it with
 #
 # ```
 # python -m helpers grade SUBMISSIONS --out GRADES
 # ```
 #
-# Grading takes only your three answer cells, runs them with other random numbers, and asks the same ten questions. Changes
+# Grading takes only your three answer cells, runs them with different random numbers, and asks the same ten questions. Changes
 # elsewhere in the notebook neither help nor hurt.

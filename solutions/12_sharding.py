@@ -1,7 +1,7 @@
 # %% [markdown] name="title"
 # # Sharding: ZeRO, FSDP, DeepSpeed
 #
-# **N ranks need not keep N copies: each keeps one part of the optimizer state, of the gradients, of the parameters, and borrows the rest for the moment in which it is needed.**
+# **N ranks need not keep N copies. Each keeps one part of the optimizer state, the gradients and the parameters, and borrows the rest for the moment it is needed.**
 #
 # | | |
 # |---|---|
@@ -9,7 +9,7 @@
 # | Time | 110 minutes |
 # | Difficulty | ●●● |
 # | Needs | a CPU: ranks are processes; with a GPU for each rank the same cells use NCCL. DeepSpeed is optional |
-# | Before this | labs [[#start_here]], [[#where_memory_goes]], [[#mixed_precision]] (BF16, master weights), 05 and 10 |
+# | Before this | labs [[#start_here]], [[#where_memory_goes]], [[#mixed_precision]] (BF16, master weights), [[#activation_checkpointing]] and [[#data_parallel]] |
 # | Syllabus | T21, T22, T23, C14 |
 
 # %% name="setup" setup=true
@@ -60,21 +60,21 @@ device = pick_device()
 print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}, GPUs: {torch.cuda.device_count()}")
 
 # %% [markdown] name="idea_text"
-# ## 1 · What is there N times
+# ## 1 · What exists N times
 #
-# Four people share an office and one encyclopedia of four volumes. DDP buys four sets. ZeRO gives each person one volume; whoever needs a page asks for it, reads it, and hands it back.
+# Four people share an office and need an encyclopedia of four volumes. DDP buys four sets. ZeRO gives each person one volume; anyone who needs a page borrows it, reads it and gives it back.
 #
-# In FP32 with Adam a parameter costs 16 bytes ([[where_memory_goes]]): 4 for itself, 4 for its gradient, 8 for the optimizer. With DDP every rank pays all 16. The **stages** of ZeRO share out more and more of it. The paper counts in BF16 with FP32 master weights ([[mixed_precision]]): 2 + 2 for parameter and
-# gradient, 12 for master weight and moments in the optimizer. The sum is 16 as well, but it is shared out differently:
+# In FP32 with Adam a parameter costs 16 bytes ([[where_memory_goes]]): 4 for itself, 4 for its gradient, 8 for the optimizer. With DDP every rank pays all 16. The **stages** of ZeRO shard more and more of them. The paper counts in BF16 with FP32 master weights ([[mixed_precision]]): 2 + 2 for parameter and
+# gradient, 12 for master weight and moments in the optimizer. The sum is 16 as well, but it is divided differently:
 #
-# | stage | shared out | bytes a parameter and rank, FP32 (this lab) | BF16 with master weights (the paper) |
+# | stage | sharded | bytes a parameter and rank, FP32 (this lab) | BF16 with master weights (the paper) |
 # |---|---|---|---|
 # | 0 (DDP) | nothing | 16 | 16 |
 # | 1 | optimizer state | 8 + 8/N | 4 + 12/N |
 # | 2 | and gradients | 4 + 12/N | 2 + 14/N |
 # | 3 (FSDP) | and parameters | 16/N | 16/N |
 #
-# **Predict.** With 4 ranks, how many times less does a rank hold at stages 1 and 3 than with DDP?
+# **Predict.** With 4 ranks, how many times as much does a rank hold with DDP as at stages 1 and 3?
 
 # %% name="guess_stages"
 my_guess = None  # stage 1
@@ -91,14 +91,14 @@ stage3_guess = Prediction("DDP / stage 3, 4 ranks", my_guess, "times")
 # %% [markdown] name="zero_text"
 # ## 2 · ZeRO in fifty lines
 #
-# Each parameter gets a **shard**: the part of it that this rank looks after. The optimizer knows shards only. Two collectives carry everything: `reduce_scatter` adds up gradients and gives each rank the
+# Each parameter gets a **shard**: the part of it that this rank looks after. The optimizer knows only shards. Two collectives carry everything: `reduce_scatter` adds up gradients and gives each rank the
 # part that it looks after; `all_gather` puts the whole back together.
 #
 # - **Stage 1**: after the backward pass, reduce-scatter; step on the shard; all-gather the new parameters.
-# - **Stage 2**: the same, but each gradient is reduced and freed *as soon as it is there*, in a hook.
-# - **Stage 3**: parameters are freed, too. Before a block runs, forward or backward, its parameters are gathered; afterwards they are freed again.
+# - **Stage 2**: the same, but each gradient is reduced and freed *as soon as it is ready*, in a hook.
+# - **Stage 3**: parameters are freed too. Before a block runs, forward or backward, its parameters are gathered; afterwards they are freed again.
 #
-# To free a parameter without autograd noticing, its storage is resized to 0 bytes: the tensor that autograd has saved stays, only its bytes go, and they are filled again before they are read.
+# To free a parameter without autograd noticing, we resize its storage to 0 bytes. The tensor that autograd has saved stays; only its bytes go, and they are filled again before they are read.
 
 
 # %% name="zero"
@@ -120,7 +120,7 @@ def make_model():
 
 
 class Zero:
-    """ZeRO on a sequence of blocks whose parameters divide by the number of ranks."""
+    """ZeRO on a sequence of blocks whose parameter sizes are divisible by the number of ranks."""
 
     def __init__(self, model, stage):
         self.model, self.stage = model, stage
@@ -147,7 +147,7 @@ class Zero:
         dist.reduce_scatter(p.shard.grad, list(p.grad.view(-1).chunk(self.n)))
         p.shard.grad /= self.n  # reduce_scatter adds up; DDP's gradient is the mean
         p.grad = None
-        if self.stage == 3:  # its gradient is there, so nobody reads the parameter again in this step
+        if self.stage == 3:  # its gradient is ready, so nobody reads the parameter again in this step
             p.data.untyped_storage().resize_(0)
 
     def gather(self, block):
@@ -168,11 +168,11 @@ class Zero:
         self.optimizer.zero_grad()
         if self.stage < 3:
             for p in self.model.parameters():
-                dist.all_gather(list(self.parts(p)), p.shard.data.clone())  # the shard is a part of what is written
+                dist.all_gather(list(self.parts(p)), p.shard.data.clone())  # the shard is part of the output
 
 
 # %% [markdown] name="stages_text"
-# First the numbers: the loss of every stage, on 2 and 4 ranks, must be that of one process on the joint batch. Then the bytes. (On one rank all stages are the same. DDP keeps its gradients as views of its buckets, else it would hold them twice: [[data_parallel]].)
+# First the numbers: the loss of every stage, on 2 and 4 ranks, must be that of one process on the joint batch. Then the bytes. (On one rank all stages are the same. DDP keeps its gradients as views of its buckets, otherwise it would hold them twice: [[data_parallel]].)
 
 
 # %% name="stages"
@@ -181,11 +181,11 @@ def rows():
     torch.manual_seed(1)
     x, y = torch.randn(ROWS, WIDTH), torch.randn(ROWS, WIDTH)
     x, y = (t.chunk(dist.get_world_size())[dist.get_rank()].to(rank_device()) for t in (x, y))
-    return x.requires_grad_(), y  # so that the first block, too, has its hook called in the backward pass
+    return x.requires_grad_(), y  # so that the first block's hook is called in the backward pass too
 
 
 def train(step, watch, optimizer, steps=3):
-    """Take some steps; return joint losses, and of the last step the bytes by tenant, the peak and what was sent."""
+    """Take some steps; return joint losses and, for the last step, bytes by tenant, the peak and what was sent."""
     x, y = rows()
     losses = []
     for i in range(steps):
@@ -195,7 +195,7 @@ def train(step, watch, optimizer, steps=3):
         loss = loss.detach().clone()
         dist.all_reduce(loss)
         losses.append(loss.item() / dist.get_world_size())
-    return losses, dict(meter.largest), meter.peak_bytes, said
+    return losses, dict(meter.profile.largest), meter.profile.peak_bytes, said
 
 
 def by_hand(stage):
@@ -223,7 +223,7 @@ def by_hand(stage):
 
 
 def worst(run):
-    """The results of the rank with the highest peak: it is the one that runs out of memory."""
+    """The results of the rank with the highest peak: it runs out of memory first."""
     return max(run.results, key=lambda result: result[2])
 
 
@@ -282,16 +282,16 @@ axes.legend(frameon=False)
 show(figure, "DDP stays at 16 bytes a parameter; on 4 ranks ZeRO-1, 2 and 3 are at 10, 7 and 4.")
 
 # %% [markdown] name="stages_explained"
-# The law holds to a percent or two. What is over: at stage 1 the part of one gradient that has just arrived, while all gradients are still there; with DDP one gradient that is not yet copied into its bucket. At stages 2 and 3 a gradient is whole only for a moment, inside the backward pass, and counts as temporary.
+# The law holds to a percent or two. The excess is, at stage 1, the part of one gradient that has just arrived while all gradients are still there; with DDP, one gradient that is not yet copied into its bucket. At stages 2 and 3 a gradient is whole only for a moment, inside the backward pass, and counts as temporary.
 #
-# The peak falls by less than the static part: activations, that whole gradient, and at stage 3 the block that is gathered at the moment.
+# The peak falls by less than the static part. It also has the activations, that whole gradient, and at stage 3 the currently gathered block.
 #
-# What does a rank pay for it? **Predict.** DDP's all-reduce sends 2 Φ numbers a rank and step (Φ: the number of parameters; with N ranks take (N − 1)/N of it). Half of that is a reduce-scatter, the other half an all-gather: each of the two alone sends Φ. What do the stages send?
+# What does a rank pay for it? **Predict.** DDP's all-reduce sends 2 Φ numbers a rank and step (Φ is the number of parameters; with N ranks take (N − 1)/N of it). Half of that is a reduce-scatter, the other half an all-gather; each of the two alone sends Φ. What do the stages send?
 
 # %% name="guess_volume"
 my_guess = None  # stage 2, in units of the parameters
 ### BEGIN GUESS
-my_guess = 2  # an all-reduce is a reduce-scatter and an all-gather; here they are taken apart
+my_guess = 2  # an all-reduce is a reduce-scatter and an all-gather; here they are separate
 ### END GUESS
 volume2_guess = Prediction("ZeRO-2 sends", my_guess, "x parameters")
 my_guess = None  # stage 3
@@ -332,14 +332,14 @@ claims.record(
 )
 
 # %% [markdown] name="volume_explained"
-# Stages 1 and 2 send the same bytes and hold less. (They are not quite free: their all-gather comes after the step, when nothing is left to hide it behind. And with accumulation stage 2 must reduce every micro-batch, DDP and stage 1 only the last one: `no_sync` of [[data_parallel]].)
+# Stages 1 and 2 send the same bytes as DDP and hold less. (They are not quite free: their all-gather comes after the step, when nothing is left to hide it behind. And with accumulation stage 2 must reduce every micro-batch, DDP and stage 1 only the last one: `no_sync` in [[data_parallel]].)
 #
-# Stage 3 costs half as much again, for every micro-batch, and it must wait for a gather before each block, unless the next block is gathered while this one computes. That prefetching, and packing a
+# Stage 3 sends half as much again, for every micro-batch. It must also wait for a gather before each block, unless the next block is gathered while this one computes. That prefetching, and packing a
 # block's parameters into one message, is what PyTorch's implementation adds.
 #
 # ## 3 · `fully_shard`
 #
-# `fully_shard(module)` makes one unit of the module's parameters: sharded along their first dimension, gathered together, released together. Apply it to each block, and then **always** to the whole model: that makes the *root*, which takes what is outside the blocks and coordinates the units. Without it each block is a root of its own, and a root keeps its parameters from the forward to the
+# `fully_shard(module)` makes the module's parameters one unit: sharded along their first dimension, gathered together, released together. Apply it to each block, and then **always** to the whole model. That makes the *root*, which takes what is outside the blocks and coordinates the units. Without it each block is its own root, and a root keeps its parameters from the forward to the
 # backward pass.
 
 
@@ -402,11 +402,11 @@ claims.record(
 )
 
 # %% [markdown] name="fsdp_explained"
-# The same losses, the same law, the same bytes sent as by hand, in fewer messages: three a block. "About N times less" is true of the static part and not of the peak: units that are gathered, and messages that are packed, are not divided by N. (Messages travel beside the computation, so the peak differs by up to a MiB from rank to rank and from run to run; the tables show the rank with the most.)
+# The losses, the law and the bytes sent are the same as by hand, with fewer messages: three a block. "About N times less" is true of the static part but not of the peak: gathered units and packed messages are not divided by N. (Messages travel alongside the computation, so the peak differs by up to a MiB from rank to rank and from run to run; the tables show the rank with the most.)
 #
 # ### Units
 #
-# **Predict.** The whole model as one unit, every two blocks, or each block: which has the lowest peak? And by how many MiB is the peak lower when each of the 8 blocks is a unit than when the whole model is one? A block's parameters are 2.0 MiB.
+# **Predict.** The whole model as one unit, every two blocks, or each block: which has the lowest peak? And how many MiB lower is the peak when each of the 8 blocks is a unit than when the whole model is one? A block's parameters take 2.0 MiB.
 
 # %% name="guess_units"
 my_guess = None  # MiB that the peak falls from "whole model" to "each block"
@@ -435,21 +435,21 @@ claims.record(
 )
 
 # %% [markdown] name="units_explained"
-# More than the seven blocks' parameters: at the end of a unit's backward pass its gradients are whole, and beside them lies the buffer in which they are packed for the reduce-scatter. A unit costs its size two or three times over.
+# It is more than the seven blocks' parameters. At the end of a unit's backward pass its gradients are whole, and next to them is the buffer in which they are packed for the reduce-scatter. A unit costs its size two or three times over.
 #
-# The last line is `reshard_after_forward=False`: parameters stay whole from the forward to the backward pass. That is 2 Φ sent, not 3, and all parameters whole at the peak. It pays where the interconnect is slow and parameters are small beside the rest.
-# (It sends what ZeRO-2 sends. Between the steps parameters are sharded all the same.)
+# The last line is `reshard_after_forward=False`: parameters stay whole from the forward to the backward pass. That sends 2 Φ instead of 3 Φ, but all parameters are whole at the peak. It pays if the interconnect is slow and parameters are small compared with the rest.
+# (It sends what ZeRO-2 sends. Between steps, the parameters are still sharded.)
 #
 # ### Policies: mixed precision, offload
 #
-# `MixedPrecisionPolicy` gathers and computes in 16 bits; shards and optimizer stay FP32. `CPUOffloadPolicy` keeps shards in the host's memory and moves a unit to the GPU when it is its turn. (On a CPU it runs and moves nothing: host and device are the same.)
+# `MixedPrecisionPolicy` gathers and computes in 16 bits; shards and optimizer stay FP32. `CPUOffloadPolicy` keeps shards in the host's memory and moves a unit to the GPU when its turn comes. (On a CPU it runs but moves nothing: host and device are the same.)
 #
-# **Predict.** With the BF16 policy, and gradients still reduced in FP32: how much does a rank send, in units of the parameters in FP32? In FP32 it was 3.
+# **Predict.** With the BF16 policy, and gradients still reduced in FP32, how much does a rank send, in units of the parameters in FP32? In FP32 it was 3.
 
 # %% name="guess_policies"
 my_guess = None
 ### BEGIN GUESS
-my_guess = 2 * 0.5 + 1  # two gathers of half the bytes, one reduction of all
+my_guess = 2 * 0.5 + 1  # two gathers at half the bytes, one reduction at full size
 ### END GUESS
 bf16_guess = Prediction("Sent with the BF16 policy", my_guess, "x parameters in FP32")
 
@@ -475,11 +475,11 @@ claims.record(
 )
 
 # %% [markdown] name="old_text"
-# With BF16 the gathered block is half as large, so the peak is lower; the static 4 bytes stay, for shards and optimizer are FP32, which is what keeps small updates alive ([[number_formats]]). The loss differs in the fourth digit.
+# With BF16 the gathered block is half as large, so the peak is lower. The static 4 bytes stay, because shards and optimizer are FP32, which keeps small updates alive ([[number_formats]]). The loss differs in the fourth digit.
 #
 # ### The older wrapper
 #
-# You will meet `FullyShardedDataParallel` in older code. It packs a unit into one flat parameter; `auto_wrap_policy` chooses the units. Same idea, same bytes; new code should use `fully_shard`.
+# You will meet `FullyShardedDataParallel` in older code. It packs a unit into one flat parameter; `auto_wrap_policy` chooses the units. The idea and the bytes are the same; new code should use `fully_shard`.
 
 
 # %% name="old"
@@ -500,14 +500,14 @@ claims.record(
 # %% [markdown] name="planner_text"
 # ## 4 · Large ones, planned
 #
-# One rank of 1,024 runs the same program as one of 4. The planner ([[where_memory_goes]]) runs PyTorch's own `fully_shard` on a process group that only pretends, so it can count for any number of ranks. All 80 layers of Llama-2-70B take it about half a minute (`python -m helpers plan --model llama-2-70b --ranks 8 --shard zero3 ...`). A plan is the same on every machine, so those of this lab were made before: `planned` looks them up, and plans what is not there.
+# One rank of 1,024 runs the same program as one of 4. The planner ([[where_memory_goes]]) runs PyTorch's own `fully_shard` on a fake process group, so it can count for any number of ranks. All 80 layers of Llama-2-70B take it about half a minute (`python -m helpers plan --model llama-2-70b --ranks 8 --shard zero3 ...`). A plan is the same on every machine, so those in this lab were made beforehand: `planned` looks them up, and plans any that are missing.
 #
-# **Predict.** 69 billion parameters in BF16 with AdamW in BF16: 8 bytes each ([[mixed_precision]]'s price for pure BF16). One sequence of 2,048 tokens a rank, every layer checkpointed. How many GiB is the peak of each of 8 ranks? A GPU "of 80 GB" shows 79.1 GiB.
+# **Predict.** 69 billion parameters in BF16 with AdamW in BF16: 8 bytes each ([[mixed_precision]]'s price for pure BF16). One sequence of 2,048 tokens a rank, every layer checkpointed. How many GiB is the peak on each of 8 ranks? An "80 GB" GPU shows 79.1 GiB.
 
 # %% name="guess_70b"
 my_guess = None  # GiB a rank
 ### BEGIN GUESS
-my_guess = 69e9 * 8 / 8 / 2**30 + 6  # the static part, and something for activations and gathered layers
+my_guess = 69e9 * 8 / 8 / 2**30 + 6  # the static part, plus something for activations and gathered layers
 ### END GUESS
 seventy_guess = Prediction("Peak of 70B on 8 ranks", my_guess, "GiB")
 
@@ -545,14 +545,14 @@ claims.record(
 )
 
 # %% [markdown] name="seventy_explained"
-# What tensors need fits, with pure BF16 (mind [[number_formats]]: small updates are lost). The allocator reserves more ([[profiling_and_oom_clinic]]), and that decides: look at the upper end before you rent.
+# With pure BF16 the allocated tensors fit (but remember [[number_formats]]: small updates are lost). The allocator reserves more ([[profiling_and_oom_clinic]]), and that decides: look at the upper end before you rent.
 #
-# Then the 1/N law ends. On 1,024 ranks the static part is half a GiB. What is left is not shared out: the checkpointed inputs of 80 layers (32 MiB each), the layer that is gathered at the moment, embedding and head, and the gradients of that layer, whole and packed for their message. From there
+# Then the 1/N law ends. On 1,024 ranks the static part is half a GiB. The rest is not sharded: the checkpointed inputs of 80 layers (32 MiB each), the currently gathered layer, embedding and head, and the gradients of that layer, whole and packed for their message. From there
 # on more ranks save nothing; tensor or sequence parallelism ([[tensor_parallel]]) does.
 #
 # ### Play
 #
-# Which is the smallest number of ranks that brings 7B in FP32 with 4 GiB of activations onto GPUs of 24 GB, with each stage? Which stage never gets there?
+# For each stage, what is the smallest number of ranks that fits 7B in FP32, with 4 GiB of activations, onto 24 GB GPUs? Which stage never gets there?
 
 # %% name="play"
 PARTS = {"parameters": (4, 3), "gradients": (4, 2), "optimizer state": (8, 1)}  # bytes each, sharded from stage
@@ -578,7 +578,7 @@ def bars(stage, ranks, activations_in_GiB):
 
 explore(
     bars,
-    "Bytes of a 7B model on one rank, by tenant, against the size of common GPUs.",
+    "Bytes of a 7B model on one rank, by tenant, compared with the size of common GPUs.",
     stage=("ZeRO-3", ("DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3")),
     ranks=(8, (1, 2, 4, 8, 16, 64, 256)),
     activations_in_GiB=(4, range(0, 41)),
@@ -587,9 +587,9 @@ explore(
 # %% [markdown] name="checkpoint_text"
 # ## 5 · Saved on 4 ranks, resumed on 2
 #
-# No rank holds the whole model. To gather it on one (`StateDictOptions(full_state_dict=True, cpu_offload=True)`) is the way to export it, and takes host memory and time. For going on later, each rank writes its own part with `torch.distributed.checkpoint`, and on loading each reads what it needs, also when the number of ranks has changed.
+# No rank holds the whole model. To export it, gather it on one rank (`StateDictOptions(full_state_dict=True, cpu_offload=True)`), which takes host memory and time. To resume later, each rank writes its own part with `torch.distributed.checkpoint`. On loading, each reads what it needs, even if the number of ranks has changed.
 #
-# `dcp.load` fills tensors that are there: so the state is taken first, which also makes the optimizer's moments, and then filled. The counter-proof loads the weights and not the moments. (A real run saves scheduler, position in the data and random state, too.)
+# `dcp.load` fills existing tensors. So we first take the state, which also creates the optimizer's moments, and then fill it. The control loads the weights but not the moments. (A real run also saves scheduler, position in the data and random state.)
 
 
 # %% name="checkpoint"
@@ -638,7 +638,7 @@ claims.record(
 # %% [markdown] name="deepspeed_text"
 # ## 6 · DeepSpeed
 #
-# DeepSpeed brought ZeRO to the world. A JSON file (or a dictionary) says what to shard; `deepspeed.initialize` returns an *engine* that has `backward` and `step`. The helper `deepspeed_config` builds the file from the words of this course:
+# DeepSpeed brought ZeRO to the world. A JSON file (or a dictionary) says what to shard; `deepspeed.initialize` returns an *engine* that has `backward` and `step`. The helper `deepspeed_config` builds the configuration from this course's terms:
 
 # %% name="config"
 print(
@@ -651,9 +651,9 @@ print(
 # - `zero_optimization.stage` is the table at the top of this lab.
 # - `offload_optimizer` and `offload_param` keep optimizer state and parameters in the host's memory; the optimizer then steps on the CPU, for which DeepSpeed compiles its own Adam.
 # - `train_micro_batch_size_per_gpu` × `gradient_accumulation_steps` × ranks is the effective batch ([[gradient_accumulation]]).
-# - `gradient_clipping`: left out, recent versions (0.19) clip to norm 1 and older ones not at all. The helper always writes it down, 0 for none.
+# - `gradient_clipping`: if you leave it out, recent versions (0.19) clip to norm 1 and older ones not at all. The helper always writes it, 0 for none.
 #
-# DeepSpeed is optional here. `make deepspeed` in a terminal, or `DS_BUILD_OPS=0 pip install deepspeed ninja`, installs it (it wants g++, and compiles for some minutes when it is first used); then this cell runs it on two ranks.
+# DeepSpeed is optional here. `make deepspeed` in a terminal, or `DS_BUILD_OPS=0 pip install deepspeed ninja`, installs it (it needs g++, and compiles for some minutes on first use); then this cell runs it on two ranks.
 
 
 # %% name="deepspeed"
@@ -706,7 +706,7 @@ else:
 # %% [markdown] name="nodes_text"
 # ## 7 · More than one machine
 #
-# Nothing in the programs changes. On every machine (*node*) one `torchrun` is started; they meet at one address, and number their ranks consecutively: `RANK` counts through all nodes, `LOCAL_RANK` on this one. Here are two "nodes" of two ranks each, on this one machine.
+# Nothing in the programs changes. You start one `torchrun` on every machine (*node*). They meet at one address and number their ranks consecutively: `RANK` counts across all nodes, `LOCAL_RANK` within one. Here are two "nodes" of two ranks each, on this one machine.
 
 # %% name="nodes"
 SCRIPT = """
@@ -724,7 +724,7 @@ sys.stdout.flush()
 dist.barrier()
 os._exit(0)  # freeing a gloo group can hang (PyTorch 2.13)
 """
-store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # finds a port that is free
+store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # finds a free port
 port = store.port
 del store
 with tempfile.TemporaryDirectory() as folder:
@@ -757,7 +757,7 @@ claims.record(
 )
 
 # %% [markdown] name="slurm_text"
-# On two real machines, replace `127.0.0.1` by the address of the first, give each machine its own `--node-rank`, and the same code. They must reach each other on **all** ports: 29500 is only where they meet, NCCL and gloo open others. If they pick the wrong network card, set
+# On two real machines, replace `127.0.0.1` with the address of the first, and give each machine its own `--node-rank` and the same code. They must reach each other on **all** ports: 29500 is only where they meet; NCCL and gloo open others. If they pick the wrong network card, set
 # `NCCL_SOCKET_IFNAME` (gloo: `GLOO_SOCKET_IFNAME`). On a cluster a scheduler starts the launchers for you. For Slurm:
 #
 # ```bash
@@ -767,14 +767,14 @@ claims.record(
 # #SBATCH --gpus-per-node=8
 # #SBATCH --cpus-per-task=64
 #
-# export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"   # srun no longer takes it over by itself
+# export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"   # srun no longer inherits it by itself
 # export OMP_NUM_THREADS=8                           # torchrun would set 1
 # head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 # srun torchrun --nnodes="$SLURM_NNODES" --nproc-per-node=8 \
 #      --rdzv-backend=c10d --rdzv-endpoint="$head:29500" --rdzv-id="$SLURM_JOB_ID" train.py
 # ```
 #
-# With several nodes, shard inside a node and replicate between them, if the GPUs of one node can hold the model (*hybrid* sharding): then only gradients cross the slow links, and the law is 16 / 8, not 16 / 16. For two nodes of eight:
+# With several nodes, shard inside a node and replicate between nodes, if the GPUs of one node can hold the model (*hybrid* sharding). Then only gradients cross the slow links, and the law is 16 / 8, not 16 / 16. For two nodes of eight:
 #
 # ```python
 # mesh = init_device_mesh("cuda", (2, 8), mesh_dim_names=("replicate", "shard"))
@@ -785,10 +785,10 @@ claims.record(
 #
 # **Contract.** `make_sharded(model)` is called on every rank, with 2 and with 4 ranks, and returns the model to train with.
 #
-# - `model` is the same on every rank: FP32, whole, on the rank's device. `model.blocks` is an `nn.ModuleList` of equal blocks; it has some parameters outside of them, too.
+# - `model` is the same on every rank: FP32, whole, on the rank's device. `model.blocks` is an `nn.ModuleList` of equal blocks; the model has some parameters outside them, too.
 # - `F.mse_loss(result(x), y).backward()` followed by a step of `torch.optim.AdamW(result.parameters())` must train in FP32 as DDP would: each rank has its part of the rows, gradients are averaged.
 # - Each rank holds its 1/N of parameters, gradients and optimizer state, and no copy of anything.
-# - The **peak** of a training step on a rank is at most that static part and six times the parameters of a block.
+# - The **peak** of a training step on a rank is at most that static part plus six times the parameters of a block.
 #
 # The check takes about ten seconds.
 
@@ -817,9 +817,9 @@ claims
 #
 # - DDP keeps 16 bytes a parameter on every rank. ZeRO-1: 8 + 8/N. ZeRO-2: 4 + 12/N. ZeRO-3 = FSDP: 16/N.
 # - Stages 1 and 2 send what DDP sends, 2 Φ; stage 3 sends 3 Φ.
-# - The peak has a floor that N does not divide: the gathered unit, its gradients, activations, logits. Small units, lower floor, more messages.
+# - The peak has a floor that N does not divide: the gathered unit, its gradients, activations, logits. Smaller units mean a lower floor and more messages.
 # - Sharded checkpoints do not care how many ranks wrote them.
 #
-# **What to reach for when.** The model fits with room: DDP. The optimizer state does not: ZeRO-1 (`ZeroRedundancyOptimizer` beside DDP) or 2 (DeepSpeed; `fully_shard` with `reshard_after_forward=False` comes close). The parameters do not: `fully_shard`. The layer or the sequence does not: [[tensor_parallel]]. GPUs do not suffice: offload, and patience.
+# **What to reach for when.** The model fits with room to spare: DDP. The optimizer state does not: ZeRO-1 (`ZeroRedundancyOptimizer` with DDP) or 2 (DeepSpeed; `fully_shard` with `reshard_after_forward=False` comes close). The parameters do not: `fully_shard`. The layer or the sequence does not: [[tensor_parallel]]. Not enough GPUs: offload, and patience.
 #
 # **Sources.** Rajbhandari et al. 2020, *ZeRO: Memory Optimizations Toward Training Trillion Parameter Models*; Zhao et al. 2023, *PyTorch FSDP*; PyTorch documentation, `fully_shard`, `torch.distributed.checkpoint`, `torchrun`; DeepSpeed documentation, *Configuration JSON*.

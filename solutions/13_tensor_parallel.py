@@ -1,15 +1,15 @@
 # %% [markdown] name="title"
 # # Tensor parallel
 #
-# **A layer that does not fit one GPU can be cut through its matrices; the art is to send the right sums at the right places, also on the way back.**
+# **A layer that does not fit on one GPU can be cut through its matrices. The art is to send the right sums in the right places, in the backward pass too.**
 #
 # | | |
 # |---|---|
-# | After this you can | split a linear layer by columns or rows with right gradients; say which sums a transformer block needs and where; count what tensor parallelism saves and sends |
+# | After this you can | split a linear layer by columns or rows and get the gradients right; say which sums a transformer block needs and where; count what tensor parallelism saves and sends |
 # | Time | 60 minutes |
 # | Difficulty | ●●● |
 # | Needs | a CPU: ranks are processes; with a GPU for each rank the same cells use NCCL |
-# | Before this | labs [[#start_here]], [[#where_memory_goes]] and [[#data_parallel]] |
+# | Before this | labs [[#start_here]], [[#where_memory_goes]], [[#data_parallel]] and [[#sharding]] |
 # | Syllabus | T20 |
 
 # %% name="setup" setup=true
@@ -44,19 +44,19 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 # %% [markdown] name="tensor_text"
 # ## 1 · Through the matrices
 #
-# A pipeline cuts *between* layers. **Tensor parallelism** cuts each matrix: all ranks work on every layer at the same time. There are two ways to share out `y = x Wᵀ`.
+# Sharding ([[sharding]]) stores a layer in parts, but each rank still computes it whole. **Tensor parallelism** cuts the work as well: each rank keeps a part of every matrix, and all ranks work on every layer at the same time. (Cutting *between* layers comes in [[pipeline]].) There are two ways to split `y = x Wᵀ`.
 #
 # - **By columns** (of Wᵀ): each rank computes some of the outputs. It needs all of x, and has a part of y.
-# - **By rows**: each rank has some of the inputs and the weights for them, and computes a *partial sum* of every output. The sums have to be added: an all-reduce.
+# - **By rows**: each rank has some of the inputs and the weights for them, and computes a *partial sum* of every output. The partial sums have to be added: an all-reduce.
 #
-# Put one after the other, and they fit: the column layer's outputs are just the parts that the row layer wants. An MLP needs **one** all-reduce, at the end, and GELU in between works on parts.
+# One after the other, they fit together: the column layer's outputs are exactly the parts that the row layer needs. An MLP needs **one** all-reduce, at the end, and the GELU in between works on parts.
 #
-# In the forward pass that is all. In the backward pass it is not. Here are five ways to leave such an MLP, from the obvious `dist.all_reduce` on. All have the right output. The table says how far they are from one process, for the
-# output and three gradients: of what comes **before** the MLP, of the **column** weights and of the **row** weights. 0 is right, 1 may mean twice as long, *none* is no gradient at all. FP64, so that nothing hides in rounding.
+# That is all for the forward pass, but not for the backward pass. Here are five ways to leave such an MLP, beginning with the obvious `dist.all_reduce`. All give the right output. The table says how far they are from one process, for the
+# output and three gradients: that of whatever comes **before** the MLP, of the **column** weights and of the **row** weights. 0 is right, 1 may mean twice as long, *none* is no gradient at all. We use FP64, so that nothing hides in rounding.
 
 
 # %% name="tensor_naive"
-B, T, C, HEADS = 2, 32, 64, 4  # from here on: batch, tokens, channels (width), attention heads
+B, T, C, HEADS = 2, 32, 64, 4  # batch, tokens, channels (width), attention heads
 
 
 def make_mlp():
@@ -70,7 +70,7 @@ def mlp_input():
 
 
 class AllReduceForward(torch.autograd.Function):
-    """Sum over ranks in the forward pass; the gradient goes through unchanged. Megatron-LM's g."""
+    """Sum over ranks in the forward pass; the gradient passes through unchanged. Megatron-LM's g."""
 
     @staticmethod
     def forward(ctx, x):
@@ -84,7 +84,7 @@ class AllReduceForward(torch.autograd.Function):
 
 
 class AllReduceBackward(torch.autograd.Function):
-    """Unchanged in the forward pass; the gradient is summed over ranks. Megatron-LM's f."""
+    """Identity in the forward pass; the gradient is summed over ranks. Megatron-LM's f."""
 
     @staticmethod
     def forward(ctx, x):
@@ -121,7 +121,7 @@ def plainly(x):
 
 
 def tensor_mlp(enter, leave):
-    """Return how far the output and three gradients are from those of one process, and what PyTorch warned of."""
+    """Return how far the output and three gradients are from those of one process, and PyTorch's warnings."""
     rank, n, here = dist.get_rank(), dist.get_world_size(), rank_device()
     up, down = make_mlp()
     x = mlp_input().requires_grad_()
@@ -174,30 +174,30 @@ for name, (enter, leave) in ways.items():
         )
 
 # %% [markdown] name="tensor_explained"
-# Five programs with the same right output, and only one whose gradients are right.
+# All five programs give the right output, but only one gives the right gradients.
 #
-# - `dist.all_reduce` changes its tensor in place, behind autograd's back: the gradient passes as if nothing had happened. By luck that is right where the ranks meet, and it is wrong before the MLP. PyTorch warns that it will not stay so.
-# - `dist.all_gather` fills buffers that know nothing of where they came from: **no gradient at all**. Here `backward()` would raise. In a block with a residual path around it nothing raises, and the MLP never learns.
-# - Summing in both directions: every rank computes the same loss from the same sum, so the gradient of y is whole on each rank already. Summing again makes it N times too large: a relative distance of 1 is **twice** the gradient. AdamW divides such a factor out ([[gradient_accumulation]]), so in this MLP alone nobody
-#   would notice. In a deep model right and wrong paths mix, and no optimizer mends that.
-# - Nothing on the way back: weights inside the MLP get the right gradient, and everything **before** it gets that of this rank's part only. The two ranks get *different* ones, so layers that should be equal on both drift apart.
-# - The right pair, *f* and *g* of Megatron-LM: where the ranks' paths **part**, do nothing forward and sum backward; where they **meet**, sum forward and do nothing backward. Each is the mirror of the other.
+# - `dist.all_reduce` changes its tensor in place, behind autograd's back: the gradient passes through as if nothing had happened. By luck that is right where the ranks meet, but it is wrong before the MLP. PyTorch warns that this behaviour will change.
+# - `dist.all_gather` fills buffers that do not know where their contents came from: **no gradient at all**. Here `backward()` would raise an error. In a block with a residual path around the MLP nothing raises, and the MLP never learns.
+# - Summing in both directions: every rank computes the same loss from the same sum, so the gradient of y is already whole on each rank. Summing again makes it N times too large: a relative distance of 1 is **twice** the gradient. AdamW divides such a factor out ([[gradient_accumulation]]), so in this MLP alone nobody
+#   would notice. In a deep model right and wrong paths mix, and no optimizer can fix that.
+# - Nothing on the way back: weights inside the MLP get the right gradient, but everything **before** it gets only that of this rank's part. The two ranks get *different* ones, so layers that should be equal on both drift apart.
+# - The right pair, *f* and *g* in Megatron-LM: where the ranks' paths **part**, do nothing forward and sum backward; where they **meet**, sum forward and do nothing backward. Each is the mirror image of the other.
 #
 # ## 2 · A transformer block
 #
-# Attention parts just as well: each rank takes some of the **heads**. q, k and v are split by columns, the output projection by rows.
+# Attention splits just as well: each rank takes some of the **heads**. q, k and v are split by columns, the output projection by rows.
 #
-# **Predict.** A block: attention and MLP, where q, k and v share one input. How many all-reduces does a rank need for one forward and one backward pass, and how many bytes is each, with a batch of 2, 32 tokens and 64 channels in FP32?
+# **Predict.** Take a block of attention and MLP, where q, k and v share one input. How many all-reduces does a rank need for one forward and one backward pass? And how many bytes is each, with a batch of 2, 32 tokens and 64 channels in FP32?
 
 # %% name="guess_block"
 my_guess = None  # all-reduces
 ### BEGIN GUESS
-my_guess = 4  # where the paths meet, in each half, forward; where they part, in each half, backward
+my_guess = 4  # in each half of the block: one forward, where the paths meet, and one backward, where they part
 ### END GUESS
 calls_guess = Prediction("All-reduces of a block, forward and backward", my_guess, "")
 my_guess = None  # bytes of each
 ### BEGIN GUESS
-my_guess = 2 * 32 * 64 * 4  # the activations, whole: nothing of it is split
+my_guess = 2 * 32 * 64 * 4  # the activations, whole: they are not split
 ### END GUESS
 bytes_guess = Prediction("Bytes of each", my_guess, "bytes")
 
@@ -210,7 +210,7 @@ class Attention(nn.Module):
 
     def forward(self, x):
         B, T, _ = x.shape
-        # as many heads as there are outputs for: all, or this rank's  (B, T, heads * D) -> (B, heads, T, D)
+        # all heads, or only this rank's  (B, T, heads * D) -> (B, heads, T, D)
         q, k, v = (layer(x).view(B, T, -1, C // HEADS).transpose(1, 2) for layer in (self.q, self.k, self.v))
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         return self.out(y.transpose(1, 2).reshape(B, T, -1))
@@ -258,7 +258,7 @@ def split_by_hand(block):
     attention.q, attention.k, attention.v = (Column(layer, same) for layer in (attention.q, attention.k, attention.v))
     attention.out = Row(attention.out)
     mlp[0], mlp[2] = Column(mlp[0], same), Row(mlp[2])
-    # the paths part before q, k and v: once for the three of them
+    # the paths part once, before q, k and v together
     attention.register_forward_pre_hook(lambda _, args: AllReduceBackward.apply(*args))
     mlp.register_forward_pre_hook(lambda _, args: AllReduceBackward.apply(*args))
     return block
@@ -311,12 +311,12 @@ for name, split in {
         bytes_guess.reveal(forward.calls[0].nbytes)
 
 # %% [markdown] name="block_explained"
-# The results agree to rounding with one process. Compare the number of messages in the backward pass. By hand, x is marked once, where the paths part. A plan that names q, k and v one by one makes three all-reduces of one gradient each, in place of one of the three added up:
-# the same gradient, and three times the traffic; the row "did not hold" below is that. Saying in the plan that the paths part at the attention's input mends it.
+# The results agree with one process up to rounding. Compare the number of messages in the backward pass. By hand, x is marked once, where the paths part. A plan that names q, k and v one by one makes three all-reduces of one gradient each, instead of one all-reduce of their sum.
+# The gradient is the same and the traffic is three times as much: that is the row "did not hold" in section 4. The fix is to say in the plan that the paths part at the attention's input.
 #
 # ### What it saves
 #
-# **Predict.** Two ranks hold half of each matrix. To what share do the **activations** of the block fall, on each rank?
+# **Predict.** Each of two ranks holds half of each matrix. To what share do the **activations** of the block fall, on each rank?
 
 # %% name="guess_activations"
 my_guess = None  # a share, such as 0.5
@@ -343,14 +343,14 @@ for tenant, nbytes in held_alone.items():
 activations_guess.reveal(held["activations"] / held_alone["activations"])
 
 # %% [markdown] name="tensor_memory_explained"
-# Matrices are halved; the two norms are on both ranks. Activations are not halved: what lies between the parting and the meeting of paths is split (heads, the wide layer of the MLP), and the inputs, norms and residual stream are whole on every rank.
+# Matrices are halved; the two norms are on both ranks. Activations are not halved. Whatever lies between the points where paths part and meet is split (heads, the wide layer of the MLP). The inputs, norms and residual stream are whole on every rank.
 #
-# **Sequence parallelism** splits those as well: outside of attention and MLP each rank keeps a part of the *sequence*. An all-reduce is a reduce-scatter followed by an all-gather; put norm, dropout and residual between the two: the same bytes travel, and those are no longer kept by all. (The gathered input of each column layer is either kept whole or gathered again in the backward pass; Megatron-LM does the second, hidden behind arithmetic. And the norms' weights then see a part of the tokens each: their gradients must be summed.)
+# **Sequence parallelism** splits those as well: outside attention and MLP each rank keeps a part of the *sequence*. An all-reduce is a reduce-scatter followed by an all-gather. Put norm, dropout and residual between the two: the same bytes travel, and those activations are no longer kept by every rank. (The gathered input of each column layer is either kept whole or gathered again in the backward pass; Megatron-LM does the latter, hidden behind arithmetic. And each rank's norm weights then see only a part of the tokens, so their gradients must be summed.)
 #
 # ### What it sends
 #
-# Tensor parallelism sends activations, several times a layer, and in the forward pass nobody can compute meanwhile. Data parallelism sends gradients once a step. An all-reduce over N ranks sends 2 (N − 1) / N of its message ([[data_parallel]]), here taken as 2. Compare, for a model of 32 layers of width 4,096 (the shape of Llama-2-7B) and a
-# micro-batch of one sequence of 4,096 tokens, in BF16:
+# Tensor parallelism sends activations, several times a layer, and in the forward pass nobody can compute meanwhile. Data parallelism sends gradients once a step. An all-reduce over N ranks sends 2 (N − 1) / N times its message ([[data_parallel]]); here we take that as 2. Compare, for a model of 32 layers of width 4,096 (the shape of Llama-2-7B) and a
+# micro-batch of one sequence of 4,096 tokens, in BF16. The last line is for a pipeline ([[pipeline]]), which sends only the activations between two layers and their gradients:
 
 # %% name="volume"
 message = B * T * C * 4
@@ -361,23 +361,23 @@ claims.record(
 layers, width, tokens = 32, 4096, 4096
 tensor_parallel = 2 * (4 * layers) * tokens * width * 2  # 4 all-reduces a layer, 2 bytes a number
 data_parallel = 2 * count_parameters("llama-2-7b") * 2
-print(f"tensor parallel: {tensor_parallel / 1e9:.1f} GB a rank and step, in {4 * layers} messages that block")
+print(f"tensor parallel: {tensor_parallel / 1e9:.1f} GB a rank and step, in {4 * layers} blocking messages")
 print(f"data parallel:   {data_parallel / 1e9:.1f} GB a rank and step, hidden behind the backward pass")
 print(f"equal at {data_parallel / tensor_parallel:.1f} sequences a step")
 print(f"pipeline:        {2 * tokens * width * 2 / 1e9:.2f} GB between two stages")
 
 # %% [markdown] name="volume_explained"
-# Fewer bytes than data parallel for one sequence, more for many; and everybody waits for most of them. So: tensor parallel **inside** a machine, where GPUs are joined by fast links; pipeline **between** machines, for it sends least; data parallel on top.
+# Tensor parallelism sends fewer bytes than data parallelism for one sequence and more for many, and everybody waits for most of them. So use tensor parallel **inside** a machine, where fast links join the GPUs; pipeline **between** machines, because it sends least; and data parallel on top.
 
 # %% [markdown] name="row_text"
 # ## 3 · Your turn: a row-parallel linear layer
 #
-# **Contract.** `row_parallel(x, weight, bias)` is called on every rank and returns `x_whole @ weight_whole.T + bias`, the whole of it, on every rank.
+# **Contract.** `row_parallel(x, weight, bias)` is called on every rank and returns the whole of `x_whole @ weight_whole.T + bias` on every rank.
 #
-# - `x` (..., in / N) is this rank's part of the input features; `weight` (out, in / N) the weights for them; ranks hold them in the order of their numbers. `bias` (out,) is whole, and the same on every rank.
+# - `x` (..., in / N) is this rank's part of the input features, and `weight` (out, in / N) the weights for them; ranks hold them in rank order. `bias` (out,) is whole, and the same on every rank.
 # - Every rank will compute the same loss from the result and call `backward()`. Then the gradients of `x`, `weight` and `bias` must be those of one process: for `x` and `weight` the rank's part, for `bias` the whole.
-# - One all-reduce of the output in the forward pass; nothing is sent in the backward pass. `x`, `weight` and `bias` must not be changed.
-# - Write the autograd function yourself, without `torch.distributed.nn` and DTensor. A bare `dist.all_reduce` of a tensor that needs a gradient is what PyTorch warned of above; it does not count.
+# - There is one all-reduce of the output in the forward pass, and nothing is sent in the backward pass. `x`, `weight` and `bias` must not be changed.
+# - Write the autograd function yourself, without `torch.distributed.nn` and DTensor. A bare `dist.all_reduce` of a tensor that needs a gradient is what PyTorch warned about in section 1; it does not count.
 
 
 # %% name="row" answer=true reveal=true
@@ -410,9 +410,9 @@ claims
 # %% [markdown] name="recap"
 # ## Recap
 #
-# - A rank keeps a part of every matrix. Columns then rows: one all-reduce for the pair. Where paths part, sum the gradients; where they meet, sum the outputs.
-# - Autograd does not know collectives: some cut the gradient off, some are ignored. Give each its gradient; a wrong one need not show in the loss.
+# - A rank keeps a part of every matrix. Split by columns, then by rows: one all-reduce for the pair. Where paths part, sum the gradients; where they meet, sum the outputs.
+# - Autograd does not know about collectives: some cut off the gradient, some are ignored. Give each its own backward; a wrong gradient need not show in the loss.
 #
-# **What to reach for when.** One layer does not fit, or its activations do not: tensor parallel, inside a machine. Many layers, slow links: [[pipeline]]. Before either: sharding ([[sharding]]), which needs no change of the model.
+# **What to reach for when.** One layer does not fit, or its activations do not: tensor parallel, inside a machine. Many layers, slow links: a pipeline ([[pipeline]]). Before either: sharding ([[sharding]]), which needs no change to the model.
 #
 # **Sources.** Shoeybi et al. 2019, *Megatron-LM*; Korthikanti et al. 2022, *Reducing Activation Recomputation in Large Transformer Models* (sequence parallelism); PyTorch documentation, `torch.distributed.tensor.parallel`.

@@ -1,7 +1,7 @@
 # %% [markdown] name="title"
 # # Pipeline parallel
 #
-# **A model that does not fit one GPU can be cut between its layers; the art is to keep all stages busy.**
+# **A model that does not fit on one GPU can be cut between its layers. The art is to keep all stages busy.**
 #
 # | | |
 # |---|---|
@@ -9,7 +9,7 @@
 # | Time | 50 minutes |
 # | Difficulty | ●●● |
 # | Needs | a CPU: ranks are processes |
-# | Before this | labs [[#start_here]], [[#where_memory_goes]] and [[#data_parallel]] |
+# | Before this | labs [[#start_here]], [[#where_memory_goes]], [[#data_parallel]] and [[#sharding]] |
 # | Syllabus | T19 |
 
 # %% name="setup" setup=true
@@ -43,12 +43,12 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 # %% [markdown] name="naive_text"
 # ## 1 · Stages
 #
-# A bakery with four rooms: mixing, rising, baking, packing. With a single tray, three rooms stand idle at any time. With many small trays, all are at work, except at the beginning and at the end.
+# A bakery has four rooms: mixing, rising, baking, packing. With a single tray, three rooms are idle at any time. With many small trays, all are at work, except at the beginning and at the end.
 #
-# Cut a model of eight blocks into four **stages** of two blocks; each rank keeps one stage, so a quarter of parameters, gradients and optimizer state. Activations travel from stage to stage, and their
+# Cut a model of eight blocks into four **stages** of two blocks. Each rank keeps one stage, and so a quarter of the parameters, gradients and optimizer state. Activations travel from stage to stage, and their
 # gradients travel back.
 #
-# A *schedule* says what a rank does, in which order: `("F", 3)` is the forward pass of micro-batch 3, `("B", 3)` its backward pass. Stages count from 0. One engine runs any schedule. (It runs on the CPU and over gloo everywhere: over NCCL two neighbours that each wait to
+# A *schedule* says what a rank does, and in which order: `("F", 3)` is the forward pass of micro-batch 3, `("B", 3)` its backward pass. Stages count from 0. The engine below runs any schedule. (It always uses the CPU and gloo. Over NCCL two neighbours that each wait to
 # send first would block each other, so PyTorch's own pipelines post such messages in pairs.)
 
 # %% name="engine"
@@ -86,7 +86,7 @@ class Block(nn.Module):
 
 def make_stage(rank, stages, seconds=0.0):
     """The blocks of one stage, with the weights that they have in the whole model."""
-    torch.manual_seed(0)  # all blocks are made so that weights can be compared; a real program makes its own stage only
+    torch.manual_seed(0)  # we make all blocks, to compare weights; a real program makes only its own stage
     blocks = [Block(seconds) for _ in range(BLOCKS)]
     each = BLOCKS // stages
     return nn.Sequential(*blocks[rank * each : (rank + 1) * each])
@@ -98,9 +98,9 @@ def batch():
 
 
 def run_schedule(stage, schedule, x, y):
-    """One training step of this rank's stage on the micro-batches x and y.
+    """Run one training step of this rank's stage on the micro-batches x and y.
 
-    Returns its loss (last stage) and a diary: (what, which micro-batch, start, end).
+    Return its loss (last stage) and a diary: (what, which micro-batch, start, end).
     """
     rank, last = dist.get_rank(), dist.get_world_size() - 1
     inputs, outputs, diary, sending, total = {}, {}, [], [], 0.0
@@ -113,7 +113,7 @@ def run_schedule(stage, schedule, x, y):
             start = time.perf_counter()
             outputs[i] = stage(inputs[i])
             if rank == last:
-                outputs[i] = F.mse_loss(outputs[i], y[i]) / len(y)  # lab 04: means of equal parts
+                outputs[i] = F.mse_loss(outputs[i], y[i]) / len(y)  # gradient accumulation: means of equal parts
                 total += outputs[i].item()
             diary.append(("F", i, start, time.perf_counter()))
             if rank < last:
@@ -124,8 +124,8 @@ def run_schedule(stage, schedule, x, y):
                 gradient = torch.empty_like(outputs[i])
                 dist.recv(gradient, rank + 1)
             start = time.perf_counter()
-            outputs.pop(i).backward(gradient)  # micro-batch i is let go here
-            arrived = inputs.pop(i)  # its gradient is what the stage before waits for
+            outputs.pop(i).backward(gradient)  # frees micro-batch i
+            arrived = inputs.pop(i)  # the stage before waits for its gradient
             diary.append(("B", i, start, time.perf_counter()))
             if rank > 0:
                 sending.append(dist.isend(arrived.grad, rank - 1))
@@ -139,10 +139,10 @@ def naive(rank, stages, m):
 
 
 # %% [markdown] name="naive_guess_text"
-# The first test is the usual one: the same numbers. Then the time. Four ranks on a laptop fight for its cores, which would hide what we want to see; so for the
-# clock each block *waits*: 160 ms for the whole batch in its forward pass, twice that in its backward pass, and a micro-batch its share of it. The real arithmetic on top is tiny. The messages are real.
+# The first test is the usual one: the same numbers. Then comes the time. Four ranks on a laptop fight for its cores, which would hide what we want to see. So for the
+# clock each block *waits*: 160 ms for the whole batch in its forward pass, twice that in its backward pass, and for a micro-batch its share of that. The real arithmetic on top is tiny. The messages are real.
 #
-# **Predict.** One batch, four stages, one after the other. What share of the time is a rank idle?
+# **Predict.** One batch goes through four stages, one after the other. What share of the time is a rank idle?
 
 # %% name="guess_naive"
 my_guess = None  # percent
@@ -153,7 +153,7 @@ naive_guess = Prediction("Idle with 4 stages and one batch", my_guess, "%")
 
 
 # %% name="naive"
-SECONDS = 0.16  # what a block waits for the whole batch, forward
+SECONDS = 0.16  # how long a block waits for the whole batch, forward
 
 
 def pipeline(make_schedule, micro_batches, seconds=0.0):
@@ -172,7 +172,7 @@ def duration(diaries):
 
 
 def idle(diaries):
-    """Percent of the step in which ranks compute nothing, on average."""
+    """Percentage of the step in which a rank computes nothing, on average."""
     busy = sum(end - start for diary in diaries for _, _, start, end in diary)
     return 100 * (1 - busy / duration(diaries) / len(diaries))
 
@@ -210,14 +210,12 @@ ranks = run_ranks(pipeline, 4, naive, 1).results
 print(f"loss {ranks[-1][0]:.6f}, in one process {reference_loss.item():.6f}; gradients differ by {off(ranks):.1e}")
 naive_run = [diary for _, diary, _ in run_ranks(pipeline, 4, naive, 1, SECONDS, measure=False).results]
 naive_guess.reveal(idle(naive_run))
-show(
-    draw(naive_run, "One batch"), "Four stages; one bar after the other, down the stairs forward and up again backward."
-)
+show(draw(naive_run, "One batch"), "Four stages; one bar after another, down the stairs forward and up again backward.")
 
 # %% [markdown] name="gpipe_text"
 # ## 2 · GPipe: many small batches
 #
-# Cut the batch into M micro-batches. All forward passes first, then all backward passes; gradients add up ([[gradient_accumulation]]). The stages still wait at the start and at the end: the **bubble**.
+# Cut the batch into M micro-batches. Run all forward passes first, then all backward passes; gradients add up ([[gradient_accumulation]]). The stages still wait at the start and at the end: that is the **bubble**.
 #
 # **Predict.** Draw it on paper: S = 4 stages, M = 8 micro-batches, all stages equally fast. What share of the time is a rank idle?
 
@@ -242,7 +240,7 @@ show(
     draw(gpipe_run, "GPipe, 8 micro-batches"),
     "Blue bars fill each row after a short wait; then orange bars, from the last stage up.",
 )
-print(f"the step takes {duration(naive_run) / duration(gpipe_run):.1f} times less than with one batch")
+print(f"the step is {duration(naive_run) / duration(gpipe_run):.1f} times as fast as with one batch")
 print(f"{'micro-batches':>13} {'(S-1)/(M+S-1)':>14} {'measured':>9}")
 for m in (1, 2, 4, 8, 16):
     run = [diary for _, diary, _ in run_ranks(pipeline, 4, gpipe, m, SECONDS, measure=False).results]
@@ -259,16 +257,16 @@ for m in (1, 2, 4, 8, 16):
         )
 
 # %% [markdown] name="gpipe_explained"
-# The rule: call a forward and a backward pass of one micro-batch a *turn*. A stage works for M turns and waits for S − 1 (the later stages wait at the start, the earlier ones in the middle), so the bubble is **(S − 1) / (M + S − 1)** of the
-# time, if all stages are equally fast. (Some papers divide by the working time instead and write (S − 1) / M.) What is left over the formula is the messages and ranks that wake up late: each turn takes as long as its slowest stage.
+# Here is the rule. Call a forward and a backward pass of one micro-batch a *turn*. A stage works for M turns and waits for S − 1 (the later stages wait at the start, the earlier ones in the middle). So the bubble is **(S − 1) / (M + S − 1)** of the
+# time, if all stages are equally fast. (Some papers divide by the working time instead and write (S − 1) / M.) Whatever exceeds the formula is due to messages and to ranks that wake up late: each turn takes as long as its slowest stage.
 #
-# More micro-batches, smaller bubble. But micro-batches that are too small no longer fill a GPU, and each stage must keep the activations of
-# **all** of them until the backward passes begin: cutting the batch in smaller pieces saves nothing. That is a memory problem, and we came here because of memory.
+# More micro-batches make a smaller bubble. But micro-batches that are too small no longer fill a GPU. And each stage must keep the activations of
+# **all** of them until the backward passes begin: cutting the batch into smaller pieces saves nothing. That is a memory problem, and we came here because of memory.
 #
 # ## 3 · 1F1B: one forward, one backward
 #
-# Begin the backward pass of a micro-batch as soon as its forward pass is through. Before the first gradient reaches stage r, a micro-batch must have gone down the S − r − 1 stages after it and come back; so stage r runs S − r − 1 forward passes to
-# warm up, and then one forward, one backward, in turns. Will the bubble be smaller?
+# Begin the backward pass of a micro-batch as soon as its forward pass is done. Before the first gradient reaches stage r, a micro-batch must have gone down the S − r − 1 stages after it and come back. So stage r runs S − r − 1 forward passes to
+# warm up, and then alternates: one forward, one backward. Will the bubble be smaller?
 
 
 # %% name="onefoneb"
@@ -298,7 +296,7 @@ claims.record(
 )
 
 # %% [markdown] name="inflight_text"
-# The bubble is the same. What is different is how many micro-batches are under way.
+# The bubble is the same. What differs is how many micro-batches are in flight.
 #
 # **Predict.** S = 4, M = 8. How many times as many bytes of activations does GPipe hold on stage 0, compared with 1F1B?
 
@@ -360,11 +358,11 @@ claims.record(
 )
 
 # %% [markdown] name="inflight_explained"
-# Stage r holds S − r micro-batches with 1F1B, and all M with GPipe. So for a batch of a given size, more micro-batches make 1F1B's activations *smaller* and leave GPipe's as they are; and with micro-batches of a given size, GPipe's grow with their number and 1F1B's do not:
+# Stage r holds S − r micro-batches with 1F1B, and all M with GPipe. So for a batch of a given size, more micro-batches make 1F1B's activations *smaller* and leave GPipe's as they are. With micro-batches of a given size, GPipe's grow with their number and 1F1B's do not:
 # M can be large and the bubble small.
 #
-# The first stage holds most: it must remember S micro-batches until the first gradient has come all the way back. Checkpointing ([[activation_checkpointing]]) of
-# each stage is the usual companion: then what is remembered is inputs only. *Interleaved* schedules give each rank several thin stages in place of a thick one, which makes the bubble smaller for more messages.
+# The first stage holds most: it must keep S micro-batches until the first gradient has come all the way back. The usual companion is to checkpoint each stage ([[activation_checkpointing]]):
+# then it keeps only inputs. *Interleaved* schedules give each rank several thin stages instead of a thick one, which makes the bubble smaller at the price of more messages.
 #
 # ### PyTorch's own
 #
@@ -399,12 +397,12 @@ for kind in (ScheduleGPipe, Schedule1F1B):
 # %% [markdown] name="schedules_text"
 # ### Play: schedules
 #
-# A model, not a measurement: a forward pass takes one tick, a backward pass two, messages nothing. With eight stages, find the number of micro-batches from which the bubble is below 10 %; then see what GPipe holds by then.
+# This is a model, not a measurement: a forward pass takes one tick, a backward pass two, messages nothing. With eight stages, how many micro-batches bring the bubble below 10 %? And how many does GPipe hold by then?
 
 
 # %% name="schedules"
 def ideal(schedule, stages, m):
-    """When each action runs if it starts as soon as its rank is free and what it needs has arrived."""
+    """When each action runs, if it starts as soon as its rank is free and its input has arrived."""
     todo = [schedule(rank, stages, m) for rank in range(stages)]
     done, free, diaries = {}, [0] * stages, [[] for _ in range(stages)]
     while any(todo):
@@ -449,9 +447,9 @@ claims
 # %% [markdown] name="recap"
 # ## Recap
 #
-# - A rank keeps a stage: a part of the layers, of the gradients and of the optimizer state.
-# - The bubble is (S − 1) / (M + S − 1) for S stages and M micro-batches. 1F1B has the same bubble as GPipe and holds S − r micro-batches in place of M.
+# - A rank keeps a stage: some of the layers, with their gradients and optimizer state.
+# - The bubble is (S − 1) / (M + S − 1) for S stages and M micro-batches. 1F1B has the same bubble as GPipe, but stage r holds S − r micro-batches instead of M.
 #
-# **What to reach for when.** Many layers and slow links between machines: a pipeline with 1F1B and checkpointing. Before that: sharding ([[sharding]]), which needs no change of the model, and inside a machine [[tensor_parallel]].
+# **What to reach for when.** Many layers and slow links between machines: a pipeline with 1F1B and checkpointing. Before that: sharding ([[sharding]]), which needs no change to the model, and, inside a machine, tensor parallel ([[tensor_parallel]]).
 #
 # **Sources.** Huang et al. 2019, *GPipe*; Narayanan et al. 2019 and 2021, *PipeDream* and *Efficient Large-Scale Language Model Training on GPU Clusters* (1F1B with a flush at the end of each step, as here; the PipeDream of 2019 has none and keeps old weights instead); PyTorch documentation, `torch.distributed.pipelining`.

@@ -1,14 +1,14 @@
 # %% [markdown] name="title"
 # # FP8
 #
-# **Eight bits are enough for the matrix products of training if each tensor brings a scale. That buys speed on GPUs with FP8 units; it buys memory only where something is also kept in eight bits.**
+# **Eight bits are enough for the matrix products of training, if each tensor comes with a scale. That buys speed on GPUs with FP8 units. It saves memory only where something is also kept in eight bits.**
 #
 # | | |
 # |---|---|
-# | After this you can | choose E4M3 or E5M2 and a scale for a tensor, and say what goes wrong without; compare delayed, current and block scaling by their errors; say what a linear layer in FP8 does in its three products; write an MXFP8 quantiser; say in bytes what FP8 saves |
+# | After this you can | choose E4M3 or E5M2 and a scale for a tensor, and say what goes wrong without a scale; compare the errors of delayed, current and block scaling; explain the three products of a linear layer in FP8; write an MXFP8 quantiser; say in bytes what FP8 saves |
 # | Time | 90 minutes |
 # | Difficulty | ●●● |
-# | Needs | a CPU: products are emulated there; an FP8 GPU (Hopper, Ada or newer) for speed. torchao is optional |
+# | Needs | a CPU, where products are emulated; a GPU with FP8 units (Hopper, Ada or newer) for speed. torchao is optional |
 # | Before this | labs [[#start_here]], [[#number_formats]] and [[#mixed_precision]] |
 # | Syllabus | T24, C15 |
 
@@ -48,7 +48,7 @@ from matplotlib.figure import Figure
 from torch import nn
 
 claims = Claims()
-device = pick_device() if pick_device().type == "cuda" else torch.device("cpu")  # PyTorch has no FP8 on Apple's
+device = pick_device() if pick_device().type == "cuda" else torch.device("cpu")  # PyTorch has no FP8 on Apple GPUs
 BF16, E4M3, E5M2 = torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2
 HAS_FP8_UNITS = device.type == "cuda" and torch.cuda.get_device_capability() >= (8, 9)
 print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}")
@@ -57,7 +57,7 @@ print("FP8 products:", "torch._scaled_mm, on the GPU's FP8 units" if HAS_FP8_UNI
 # %% [markdown] name="casts_text"
 # ## 1 · Two formats of eight bits
 #
-# A ruler with 256 marks can be long or fine. **E4M3** has 4 exponent bits and 3 fraction bits: eight steps between 1 and 2, and it ends at 448. **E5M2** has four steps there, and reaches to 57,344 ([[number_formats]]). Their smallest numbers above zero are 2⁻⁹ = 0.002 and 2⁻¹⁶ = 0.000015; what is at most half of that becomes zero. (`fn` in PyTorch's `float8_e4m3fn`: finite numbers and NaN, no infinity.)
+# A ruler with 256 marks can be long or fine. **E4M3** has 4 exponent bits and 3 fraction bits: it has eight steps between 1 and 2, and ends at 448. **E5M2** has four steps there, and goes up to 57,344 ([[number_formats]]). Their smallest numbers above zero are 2⁻⁹ = 0.002 and 2⁻¹⁶ = 0.000015. Anything up to half of that rounds to zero. (The `fn` in PyTorch's `float8_e4m3fn` means finite numbers and NaN, but no infinity.)
 #
 # **Predict.** What does E4M3 make of 300?
 
@@ -76,9 +76,9 @@ for x in numbers:
     print(f"{x.item():>8g}{x.to(E4M3).item():>12.5g}{x.to(E5M2).item():>12.5g}")
 
 # %% [markdown] name="casts_explained"
-# The marks around 300 are 288 and 320; 288 is nearer. Both ends are traps. Just above zero the numbers are subnormal and the steps coarse: 0.001 comes back from E4M3 as almost twice that, and smaller ones become **zero**. What is past the end becomes what *this* version of PyTorch says: the last number, infinity or NaN. So ours clamps first: such a number **saturates**, it becomes the last one. NaN stays NaN, so that a broken step shows.
+# The marks around 300 are 288 and 320; 288 is nearer. Both ends are traps. Just above zero the numbers are subnormal and the steps coarse: 0.001 comes back from E4M3 as almost twice that, and smaller ones **underflow to zero**. What happens past the other end depends on the version of PyTorch: you get the last number, infinity or NaN. So our cast clamps first, and such a number **saturates**: it becomes the last one. NaN stays NaN, so that a broken step shows.
 #
-# A tensor in FP8 is then a pair: eight-bit values, and a **scale** in FP32, so that
+# So a tensor in FP8 is a pair: eight-bit values and a **scale** in FP32, with
 #
 # $$x \approx \text{scale} \times \text{values}$$
 #
@@ -89,18 +89,18 @@ LARGEST = {dtype: torch.finfo(dtype).max for dtype in (E4M3, E5M2)}
 
 
 def quantise(x, dtype, scale=1.0):
-    """The FP8 values of `x`, so that scale * values is near x. What is too large saturates."""
+    """The FP8 values of `x`, such that scale * values is close to x. Numbers that are too large saturate."""
     return (x.float() / scale).clamp(-LARGEST[dtype], LARGEST[dtype]).to(dtype)
 
 
 def error(x, dtype, scale=1.0):
-    """Relative error of `x` after FP8: length of the difference by length of x."""
+    """Relative error of `x` after FP8: the norm of the difference divided by the norm of x."""
     x = x.float()
     return ((quantise(x, dtype, scale).float() * scale - x).norm() / x.norm()).item()
 
 
 def lost(x, dtype, scale=1.0):
-    """Percent of the numbers of `x`, other than zeros, that become zero."""
+    """Percentage of the nonzero numbers of `x` that become zero."""
     x = x[x != 0]
     return 100 * (quantise(x, dtype, scale).float() == 0).float().mean().item()
 
@@ -108,9 +108,9 @@ def lost(x, dtype, scale=1.0):
 # %% [markdown] name="record_text"
 # ## 2 · Real tensors
 #
-# A linear layer does three products with three tensors: its input **x** meets its weight **w** in the forward pass; in the backward pass **g**, the gradient of its output, meets w (for the gradient of x) and x (for that of w).
+# A linear layer computes three products from three tensors. In the forward pass it multiplies its input **x** by its weight **w**. In the backward pass it multiplies **g**, the gradient of its output, by w (for the gradient of x) and by x (for the gradient of w).
 #
-# Train a small GPT in BF16 and look at them in its eight linear layers. For gradients of a realistic size, each batch of 512 tokens counts as one of 64 micro-batches ([[gradient_accumulation]]). We note the largest magnitude (the **amax**) at every step and keep the tensors of three.
+# We train a small GPT in BF16 and look at these tensors in its eight linear layers. To get gradients of a realistic size, each batch of 512 tokens counts as one of 64 micro-batches ([[gradient_accumulation]]). We record the largest magnitude (the **amax**) at every step, and keep the tensors of three steps.
 
 # %% name="record"
 STEPS, KEEP = 60, (2, 20, 59)
@@ -120,7 +120,7 @@ text = english(device)
 
 
 def batch(step):
-    """ROWS pieces of text, the same ones for the same step, and the bytes that follow."""
+    """ROWS pieces of text, always the same for a given step, and the bytes to predict."""
     generator = torch.Generator().manual_seed(step)
     starts = torch.randint(len(text.train_x) - LENGTH, (ROWS, 1), generator=generator)
     places = (starts + torch.arange(LENGTH)).to(device)
@@ -128,13 +128,13 @@ def batch(step):
 
 
 def linears(model):
-    """All linear layers but the head, which is also the embedding; it stays BF16, as usual."""
+    """All linear layers except the head, which is also the embedding and stays in BF16, as usual."""
     return {name: m for name, m in model.named_modules() if isinstance(m, nn.Linear) and name != "head"}
 
 
 # %% name="train"
 def train(change=None, around=contextlib.nullcontext, steps=STEPS, seed=0):
-    """Train a GPT in BF16 after `change(model)`; the forward pass runs inside `around()`. Returns model and losses."""
+    """Apply `change` to a GPT, train it in BF16 with each forward pass inside `around()`; return model and losses."""
     torch.manual_seed(seed)
     model = SmallGPT(layers=2, width=WIDTH).to(device, BF16)
     if change:
@@ -146,7 +146,7 @@ def train(change=None, around=contextlib.nullcontext, steps=STEPS, seed=0):
         with around():
             logits = model(ids)
         loss = F.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
-        (loss / PARTS).backward()  # its share of a batch of 64 such parts
+        (loss / PARTS).backward()  # its share of a batch of 64 micro-batches
         optimizer.step()
         optimizer.zero_grad()
         losses.append(loss.item())
@@ -155,7 +155,7 @@ def train(change=None, around=contextlib.nullcontext, steps=STEPS, seed=0):
 
 # %% name="watch"
 log = LinearLog(KEEP)  # hooks on forward and backward passes
-amaxes, kept = log.amaxes, log.kept  # (layer, kind) -> amax of each step; (step, layer, kind) -> tensor
+amaxes, kept = log.amaxes, log.tensors  # (layer, kind) -> amax of each step; (step, layer, kind) -> tensor
 losses = {}
 _, losses["BF16"] = train(lambda model: log.attach(linears(model)))
 print(f"loss {losses['BF16'][0]:.2f} -> {losses['BF16'][-1]:.2f} in {STEPS} steps")
@@ -169,14 +169,14 @@ for which, choose in (("smallest", min), ("largest", max)):
 # %% [markdown] name="unscaled_text"
 # ## 3 · The control: no scale
 #
-# The loss is a mean over 64 × 512 = 32,768 tokens, so the gradient of a token's logits is at most 1/32,768 = 3 × 10⁻⁵. Expect that order of size in the layers, a power of ten or so more or less: see the last lines above.
+# The loss is a mean over 64 × 512 = 32,768 tokens, so the gradient of a token's logits is at most 1/32,768 = 3 × 10⁻⁵. Expect that order of magnitude in the layers, give or take a power of ten: see the last lines above.
 #
-# **Predict.** Cast the gradients to E5M2, the long format, as they are. What share becomes zero?
+# **Predict.** Cast the gradients to E5M2, the format with the longer range, as they are. What share of them becomes zero?
 
 # %% name="guess_lost"
 my_guess = None  # percent
 ### BEGIN GUESS
-my_guess = 99  # what is below half of E5M2's smallest number, 7.6e-6, becomes zero
+my_guess = 99  # anything below half of E5M2's smallest number, 7.6e-6, rounds to zero
 ### END GUESS
 lost_guess = Prediction("Gradients that E5M2 without a scale makes zero, step 59", my_guess, "%")
 
@@ -190,7 +190,7 @@ def over_layers(measure, step, kind):
 
 lost_guess.reveal(over_layers(lambda t, _: lost(t, E5M2), 59, "g"))
 middle = torch.cat([t.abs().flatten() for (step, _, kind), t in kept.items() if (step, kind) == (59, "g")]).median()
-print(f"E5M2 makes zero what is at most {2.0**-17:.1e}; half of the gradients are below {middle:.1e}\n")
+print(f"E5M2 rounds anything up to {2.0**-17:.1e} to zero; half of the gradients are below {middle:.1e}\n")
 print(f"{'no scale, step 59':20}{'lost E4M3':>11}{'lost E5M2':>11}{'error E4M3':>12}{'error E5M2':>12}")
 for kind, name in KINDS.items():
     row = [over_layers(lambda t, _, d=d: lost(t, d), 59, kind) for d in (E4M3, E5M2)]
@@ -202,18 +202,18 @@ claims.record(
 )  # fmt: skip
 
 # %% [markdown] name="scale_text"
-# Activations and weights nearly fit as they are. The gradients do not: most lie far below their amax, which is near E5M2's lower end already.
+# Activations and weights nearly fit as they are. Gradients do not: most are far below their amax, which is itself near E5M2's lower end.
 #
 # ## 4 · A scale by hand
 #
-# Move the ruler to the numbers: put the amax on the last number of the format, `scale = amax / 448` for E4M3.
+# Move the ruler to the numbers: put the amax on the last number of the format. For E4M3 that is `scale = amax / 448`.
 #
-# **Predict.** A number is then off by at most half a step: between 1/32 (just below 2) and 1/16 (at 1). What is the relative error of a whole, scaled tensor: length of the difference by length of the tensor?
+# **Predict.** A number is then off by at most half a step: between 1/32 of itself (just below 2) and 1/16 (at 1). What is the relative error of a whole scaled tensor, the norm of the difference divided by the norm of the tensor?
 
 # %% name="guess_error"
 my_guess = None  # percent
 ### BEGIN GUESS
-my_guess = 100 / 16 / 3**0.5 / 1.5  # an even spread over half a step has 1/sqrt(3) of it; numbers are about 1.5
+my_guess = 100 / 16 / 3**0.5 / 1.5  # a uniform error has 1/sqrt(3) of its maximum as RMS; numbers are about 1.5
 ### END GUESS
 error_guess = Prediction("Relative error of scaled inputs in E4M3", my_guess, "%")
 
@@ -242,20 +242,20 @@ claims.record(
 )
 
 # %% [markdown] name="scale_explained"
-# **The law behind these figures.** With m fraction bits, numbers from 2ᵉ up to 2ᵉ⁺¹ are rounded in steps of 2ᵉ⁻ᵐ. An even error of up to half a step has a root mean square of step/√12. Divide by the number, square, and average over an octave in which every size weighs alike:
+# **The law behind these figures.** With m fraction bits, numbers from 2ᵉ up to 2ᵉ⁺¹ are rounded in steps of 2ᵉ⁻ᵐ. A uniform error of up to half a step has a root mean square of step/√12. Divide by the number, square, and average over an octave in which every size has the same weight:
 #
 # $$\text{relative error} = \frac{2^{-m}}{\sqrt{32 \ln 2}} \approx 0.212 \times 2^{-m}$$
 #
-# (Weighs: in a length each number counts with its square. Real tensors come close; evenly spread numbers give a tenth less.) Neither tensor nor scale is in it, as long as few numbers lie off the ends and few fall on a mark by design.
+# (Weight, because each number enters a norm by its square. Real tensors come close; uniformly distributed numbers give a tenth less.) Neither the tensor nor the scale appears in it, as long as few numbers lie beyond the ends and few sit on a mark by design.
 #
-# By **error** E4M3 wins for every tensor; by numbers **lost** E5M2 does, by a hair, for gradients. Yet the usual recipe is *hybrid*, **E4M3 forward and E5M2 backward**: the longer range forgives, as gradients spread most and their scale may be out of date (next section). Recipes with finer scales use E4M3 for all.
+# By **error** E4M3 wins for every tensor. By numbers **lost** E5M2 wins for gradients, by a hair. Yet the usual recipe is *hybrid*, **E4M3 forward and E5M2 backward**. The longer range is forgiving: gradients spread most, and their scale may be out of date (next section). Recipes with finer scales use E4M3 throughout.
 #
-# **And loss scaling?** In [[mixed_precision]] one factor on the loss saved FP16's small gradients. Would that do here? The worst of the three steps:
+# **And loss scaling?** In [[mixed_precision]] a single factor on the loss saved FP16's small gradients. Would that be enough here? This is the worst of the three steps:
 
 
 # %% name="loss_scale"
 def with_one_factor(power, dtype):
-    """Percent error and percent lost of g when the loss has been multiplied by 2^power: the worst of the steps."""
+    """Error and share lost of g, in percent, with the loss multiplied by 2^power: the worst of the steps."""
     measures = (lambda t, _: 100 * error(t, dtype, 2.0**-power), lambda t, _: lost(t, dtype, 2.0**-power))
     return [max(over_layers(measure, step, "g") for step in KEEP) for measure in measures]
 
@@ -272,11 +272,11 @@ claims.record(
 claims.record("T24", "one factor on the loss is enough", f"g in E4M3, 2^{best}, lost", factors[best][0][1], "%", 0, 1)
 
 # %% [markdown] name="play_text"
-# For E5M2 it would: over a wide range any factor does what a scale for each tensor does. E4M3 has room for a few powers of two, and loses many numbers even there: layers and steps differ too much for one short ruler.
+# For E5M2 it would: over a wide range, any factor does as well as a scale for each tensor. E4M3 leaves room for only a few powers of two, and even there it loses many numbers: layers and steps differ too much for one short ruler.
 #
 # ### Play: where the ruler lies
 #
-# Move the scale by powers of two. The band is what the format holds; the pale part at its left are its subnormal numbers, which have fewer digits. How far can you move before the error grows, in either format?
+# Move the scale by powers of two. The band is the range of the format. The pale part on its left holds the subnormal numbers, which have fewer digits. How far can you move in each format before the error grows?
 
 # %% name="play"
 EXAMPLES = {
@@ -291,12 +291,12 @@ def draw_ruler(tensor, format, log2_scale):
     info = torch.finfo(dtype)
     ends = (info.smallest_normal * info.eps * scale, info.smallest_normal * scale, info.max * scale)
     said = f"error {error(x, dtype, scale):.1%}, lost {lost(x, dtype, scale):.1f} %"
-    return range_ruler(x[x != 0].abs().cpu().numpy(), *ends, f"{tensor} in {format}: {said}", (-46, 22))
+    return range_ruler(x[x != 0].abs().cpu().numpy(), ends, f"{tensor} in {format}: {said}", (-46, 22))
 
 
 explore(
     draw_ruler,
-    "A histogram of the sizes of real gradients, and a band for what the format holds: at scale 1 they lie left of it.",
+    "A histogram of the magnitudes of real gradients and a band for the format's range: at scale 1 they lie left of it.",
     tensor=("gradients of blocks.0.mlp.2", tuple(EXAMPLES)),
     format=("E4M3", ("E4M3", "E5M2")),
     log2_scale=(0, range(-40, 5)),
@@ -311,17 +311,17 @@ for name, x in EXAMPLES.items():
         print(f"{name:28} {format}: within a tenth of the best error from 2^{near[0]} to 2^{near[-1]}")
 
 # %% [markdown] name="history_text"
-# The room is a dozen powers of two in E4M3, twice that in E5M2: a scale need not be exact.
+# There is room for a dozen powers of two in E4M3, and twice that in E5M2: a scale need not be exact.
 #
 # ## 5 · Whose amax?
 #
-# Before any of a tensor can be cast, all of it must be read for the amax: one more trip through memory. Three answers:
+# Before any of a tensor can be cast, all of it must be read to find the amax: one more trip through memory. There are three answers:
 #
 # - **Current scaling** pays for the trip.
 # - **Delayed scaling** uses the largest amax of some *earlier* steps.
-# - **Block scaling** gives each small block a scale of its own, found while the block is at hand.
+# - **Block scaling** gives each small block its own scale, computed while the block is at hand.
 #
-# **Predict.** Delayed scaling with a history of 16 steps. In what share of steps is today's amax larger than those 16, so that something is clipped? (Of 17 cards in random order, how often is the last the highest?)
+# **Predict.** Take delayed scaling with a history of 16 steps. In what share of steps is today's amax larger than all 16, so that something is clipped? (Of 17 cards in random order, how often is the last one the highest?)
 
 # %% name="guess_clip"
 my_guess = None  # percent
@@ -335,13 +335,13 @@ HISTORY = 16
 
 
 def delayed_amax(series, step, history=HISTORY):
-    """The amax that delayed scaling goes by at `step`: the largest of the steps before it that are finite."""
+    """The amax that delayed scaling uses at `step`: the largest finite one of the steps before it."""
     past = [amax for amax in series[max(0, step - history) : step] if np.isfinite(amax)]
     return max(past, default=0.0)
 
 
 def clipped(kind, margin=1.0):
-    """Percent of steps, all layers together, whose amax lies above `margin` times what history says."""
+    """Percentage of steps, over all layers, whose amax is above `margin` times that of the history."""
     over = [
         series[step] > margin * delayed_amax(series, step)
         for (_, k), series in amaxes.items()
@@ -368,14 +368,14 @@ for axes, kind, colour in zip(figure.subplots(1, 2), "xg", COLOURS, strict=False
 show(figure, "Two jagged lines over 60 steps. A dotted staircase runs above each; the lines cross it now and then.")
 
 # %% [markdown] name="history_explained"
-# What is off from one in 17 is the **trend**: a magnitude that rises sets records more often, one that falls hardly ever. In the figure g falls at first, and then rises.
+# Any difference from one in 17 is due to the **trend**: a rising magnitude sets records more often, a falling one hardly ever. In the figure g falls at first, then rises.
 #
-# In a *floating* format room above is cheap: a margin of 2 gives up one power of two at the bottom and no fraction bit. Now the error of each way:
+# Headroom is cheap in *floating point*: a margin of 2 gives up one power of two at the bottom, and no fraction bit. Now the error of each way:
 
 
 # %% name="scaling_table"
 def block_scale(x, dtype, size):
-    """A scale for each `size` neighbours in a row of x, spread out to the shape of x."""
+    """A scale for every `size` neighbours in a row of x, expanded to the shape of x."""
     amax = x.view(len(x), -1, size).abs().amax(-1)  # (rows, blocks)
     return torch.where(amax > 0, amax / LARGEST[dtype], 1.0).repeat_interleave(size, 1)
 
@@ -428,9 +428,9 @@ claims.record(
 )  # fmt: skip
 
 # %% [markdown] name="scaling_explained"
-# "Blocks halve the error" was our guess; it fails by the law, in which there is no scale. What blocks of 32 do win has another reason: each block's largest number is put on 448, which the format *has*, and comes back exactly. The next cell takes largest and others apart.
+# "Blocks halve the error" was our guess. It is wrong, as the law says: the scale does not appear in it. What blocks of 32 do gain has another cause: each block's largest number is put on 448, which the format *has*, and comes back exactly. The next cell separates the largest numbers from the others.
 #
-# *Delayed* is as good as *current* by error, but not by numbers lost: at step 20 the history still holds larger days, and small gradients fall off E4M3's lower end. In E5M2 hardly any do.
+# *Delayed* is as good as *current* by error, but not by numbers lost: at step 20 the history still remembers larger days, and small gradients fall off E4M3's lower end. In E5M2 hardly any do.
 
 # %% name="largest"
 g = kept[59, "blocks.0.qkv", "g"]
@@ -442,9 +442,9 @@ for name, chosen in (("the largest of each block", largest), ("the others", ~lar
     print(f"{name:26} {share:5.0%} of the squared length, error {off:.2%}")
 
 # %% [markdown] name="outlier_text"
-# The others err by the law, and √(1 − share of the largest) times the law is what the table shows.
+# The error of the others follows the law, and the table shows √(1 − share of the largest) times the law.
 #
-# What are finer scales for? In large language models a few channels are a hundred or a thousand times (2⁷ to 2¹⁰) larger than the rest. Multiply one channel of a real input, and look at the error of **all the others**. INT8, whose 255 marks are evenly spaced, is in for comparison.
+# What are finer scales for? In large language models a few channels are a hundred or a thousand times (2⁷ to 2¹⁰) larger than the rest. We multiply one channel of a real input, and look at the error of **all the others**. INT8, whose 255 marks are evenly spaced, is there for comparison.
 
 # %% name="outlier"
 x = kept[59, "blocks.0.qkv", "x"]
@@ -475,7 +475,7 @@ axes.set_xticks(powers)
 figure.legend(loc="outside right upper", frameon=False)
 show(
     figure,
-    "INT8's error climbs at once; E4M3's is flat until about 2^12, then climbs; with blocks it climbs later and less.",
+    "INT8's error climbs at once. E4M3's is flat up to about 2^12, then climbs; with blocks it climbs later and less.",
 )
 print(f"{'factor':>8}" + "".join(f"{way:>22}" for way in curves))
 for i, power in enumerate(powers):
@@ -493,9 +493,9 @@ claims.record(
 )  # fmt: skip
 
 # %% [markdown] name="outlier_explained"
-# INT8 begins with the smallest error and breaks first: one large channel takes all its marks. Outliers of the size that language models have cost it everything, and E4M3 with one scale nothing. Finer scales are for formats with less room, such as four bits (section 10), and for tensors that lose too many numbers. With blocks only the outlier's 31 neighbours suffer.
+# INT8 starts with the smallest error and breaks first: one large channel uses up all its marks. Outliers as large as those of language models cost it everything, and cost E4M3 with one scale nothing. Finer scales are for formats with less range, such as four bits (section 10), and for tensors that lose too many numbers. With blocks only the outlier's 31 neighbours suffer.
 #
-# ## 6 · A linear layer in the open
+# ## 6 · Inside a linear layer
 #
 # | product | left | right |
 # |---|---|---|
@@ -503,13 +503,13 @@ claims.record(
 # | gradient of x = g w | g in E5M2 | w in E4M3 |
 # | gradient of w = gᵀ x | g in E5M2 | x in E4M3 |
 #
-# All leave as BF16. `torch._scaled_mm` does it; the underscore says that it may still change. Without FP8 units we emulate: FP8 values as FP32, an ordinary product, times both scales. The rounding is the same, and it is slower than no FP8 at all.
+# All three return BF16. `torch._scaled_mm` computes them; its underscore says that it may still change. Without FP8 units we emulate it: convert the FP8 values to FP32, take an ordinary product, and multiply by both scales. The rounding is the same, but it is slower than no FP8 at all.
 
 
 # %% name="product"
 def scaled_mm(a, scale_a, b, scale_b, fast=False):
-    """a (M, K) @ b (K, N), FP8 values, times both scales: BF16. `fast`: the sum stays in the tensor cores."""
-    if HAS_FP8_UNITS:  # it wants the rows of a, and the columns of b, in one piece; and sizes divisible by 16
+    """a (M, K) @ b (K, N), FP8 values, times both scales, in BF16. `fast`: the sum stays in the tensor cores."""
+    if HAS_FP8_UNITS:  # it needs contiguous rows of a, contiguous columns of b, and sizes divisible by 16
         a, b = a.contiguous(), b.t().contiguous().t()
         return torch._scaled_mm(a, b, scale_a=scale_a, scale_b=scale_b, out_dtype=BF16, use_fast_accum=fast)
     return (a.float() @ b.float() * (scale_a * scale_b)).to(BF16)
@@ -529,7 +529,7 @@ except (RuntimeError, NotImplementedError, AttributeError, ValueError):
     print(f"torch._scaled_mm does not run on this {device.type}")
 
 # %% [markdown] name="layer_text"
-# The layer needs an autograd function of its own, as forward and backward use different formats. Note what it **keeps** for the backward pass; `keep_x` and `keep_w` will matter in section 8, `fast` at the end of this one.
+# The layer needs its own autograd function, because forward and backward pass use different formats. Note what it **saves** for the backward pass: `keep_x` and `keep_w` will matter in section 8, and `fast` at the end of this one.
 
 
 # %% name="layer"
@@ -538,7 +538,7 @@ def no_scale(x, dtype):
 
 
 class Float8Product(torch.autograd.Function):
-    """x (M, K) times weight (N, K) transposed, in FP8. `keep_x`, `keep_w`: the backward pass gets FP8, not BF16."""
+    """x (M, K) times the transpose of weight (N, K), in FP8. `keep_x`, `keep_w`: save FP8 for backward, not BF16."""
 
     @staticmethod
     def forward(ctx, x, weight, scale_of, keep_x, keep_w, fast):
@@ -551,7 +551,7 @@ class Float8Product(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient):
         x, weight, scale_x, scale_w = ctx.saved_tensors
-        x8 = x if x.dtype == E4M3 else quantise(x, E4M3, scale_x)  # what was not kept is cast again
+        x8 = x if x.dtype == E4M3 else quantise(x, E4M3, scale_x)  # saved in BF16: cast it again
         w8 = weight if weight.dtype == E4M3 else quantise(weight, E4M3, scale_w)
         scale_g = ctx.scale_of(gradient, E5M2)
         g8 = quantise(gradient, E5M2, scale_g)
@@ -579,7 +579,7 @@ def to_float8(model, **options):
 
 
 # %% [markdown] name="gradient_text"
-# **Predict.** x and w are each off by the law of section 4 for E4M3, g by that for E5M2; the errors are random and do not know of each other. How far off is the gradient of w, gᵀ x?
+# **Predict.** The errors of x and w follow the law of section 4 for E4M3, that of g the law for E5M2. They are random and independent. How far off is the gradient of w, gᵀ x?
 
 # %% name="guess_gradient"
 my_guess = None  # percent
@@ -615,29 +615,29 @@ for name, function in {
 gradient_guess.reveal(100 * measured[1])
 
 # %% [markdown] name="agree_text"
-# The gradient of x is off by less than g itself! Each element is a long sum. Its *errors* have random signs: they add as squares, as in the guess. If its *terms* had random signs too, the sum would grow alike, and the guess would be right. Where terms agree in sign the sum is longer and the same error a smaller share of it: the guess, divided by how much longer.
+# The gradient of x is off by less than g itself! Each element is a long sum. Its *errors* have random signs: they add as squares, as in the guess. If its *terms* had random signs too, the sum would grow in the same way, and the guess would be right. Where terms agree in sign, the sum is larger, and the same error is a smaller share of it. So divide the guess by how much larger it is.
 
 
 # %% name="agree"
 def by_the_law(a, b):
-    """Error of a @ b when a is rounded to E5M2 and b to E4M3, and how much longer it is than with random signs."""
+    """Error of a @ b with a rounded to E5M2 and b to E4M3, and how much larger a @ b is than with random signs."""
     longer = ((a @ b).norm() / (a**2 @ b**2).sum().sqrt()).item()
     return (LAW[E5M2] ** 2 + LAW[E4M3] ** 2) ** 0.5 / longer, longer
 
 
 print(f"with random signs the error would be {(LAW[E5M2] ** 2 + LAW[E4M3] ** 2) ** 0.5:.2%}")
-print(f"{'':16}{'longer than random':>20}{'by the law':>12}{'measured':>10}")
+print(f"{'':16}{'larger than random':>20}{'by the law':>12}{'measured':>10}")
 for name, factors, found in (("gradient of x", (g, w), measured[0]), ("gradient of w", (g.t(), x), measured[1])):
     expected, longer = by_the_law(*factors)
     print(f"{name:16}{longer:>18.2f} x{expected:>12.2%}{found:>10.2%}")
     claims.record("T24", "the law, by how terms agree", f"{name}, {layer}, FP8", found / expected, "x", 0.9, 1.1)
 
 # %% [markdown] name="sum_text"
-# So the error comes from two fraction widths and one property of the tensors; the length of the sum is not in it.
+# So the error depends on two fraction widths and one property of the tensors, not on how many terms are summed.
 #
-# ### The sum itself (may be skipped)
+# ### The sum itself (optional)
 #
-# Ours is FP32. Hopper's units keep about 14 bits of a running sum of FP8 products, as DeepSeek found. `use_fast_accum=False` moves partial sums to FP32 now and then, at some cost in speed. A model that cuts to 14 bits after each 32 products:
+# Ours is FP32. Hopper's units keep about 14 bits of a running sum of FP8 products, as DeepSeek found. `use_fast_accum=False` moves partial sums to FP32 now and then, at some cost in speed. Here is a model that truncates to 14 bits after every 32 products:
 
 
 # %% name="sum"
@@ -647,7 +647,7 @@ def cut(x, bits=14):
 
 
 def long_sum(terms, moved_every):
-    """The sums of the rows of `terms`; a running sum has 14 bits and is moved to FP32 every so many terms."""
+    """The sums of the rows of `terms`: a 14-bit running sum, moved to FP32 after every `moved_every` terms."""
     total, running = torch.zeros(len(terms)), torch.zeros(len(terms))
     for number, piece in enumerate(terms.split(32, dim=1), start=1):
         running = cut(running + piece.sum(1))
@@ -666,11 +666,11 @@ for terms in (512, 4096, 16384):
     print(f"{terms:>8}{off[0]:>22.3%}{off[1]:>18.3%}")
 
 # %% [markdown] name="gradient_explained"
-# Only the move stops the growth. The longest sums are the weight gradient's: over all tokens of the batch.
+# Only moving the sum stops the error from growing. The longest sums are those of the weight gradient, over all tokens of the batch.
 #
 # ## 7 · Does it train?
 #
-# A few percent off in every step, but not always the same way. Same seed, same batches, 60 steps: BF16 from above, our FP8, and the control without scales.
+# Every step is a few percent off, but not always in the same direction. With the same seed and batches, we compare 60 steps of BF16 (from above), our FP8, and the control without scales.
 #
 # **Predict.** How far is FP8's loss at the end (mean of the last ten steps) from BF16's, in percent?
 
@@ -684,13 +684,13 @@ loss_guess = Prediction("FP8's loss off from BF16's", my_guess, "%")
 
 # %% name="train_fp8"
 def last(name):
-    """The mean loss of the last ten steps, and how far it is from BF16's in percent."""
+    """The mean loss of the last ten steps, and how far it is from BF16's, in percent."""
     ends = {run: sum(losses[run][-10:]) / 10 for run in (name, "BF16")}
     return ends[name], 100 * (ends[name] / ends["BF16"] - 1)
 
 
 def silent(model):
-    """Percent of the linear layers' weight gradients that are zero, for one more batch."""
+    """Percentage of zeros in the linear layers' weight gradients, for one more batch."""
     ids, targets = batch(STEPS)
     (F.cross_entropy(model(ids).float().flatten(0, 1), targets.flatten()) / PARTS).backward()
     found = torch.cat([layer.weight.grad.flatten() for name, layer in model.named_modules() if is_block_layer(name)])
@@ -713,7 +713,7 @@ for name, model in models.items():
 print(f"{'BF16':16}{last('BF16')[0]:>8.3f}")
 
 # %% [markdown] name="noise_text"
-# Is a difference of this size anything? Start from other weights, by two more seeds, in both formats:
+# Does a difference of this size mean anything? We start from other weights, with two more seeds, in both formats:
 
 # %% name="noise"
 ends = {(0, name): last(name)[0] for name in ("BF16", "FP8 by hand")}
@@ -735,16 +735,16 @@ claims.record(
 )  # fmt: skip
 
 # %% [markdown] name="torchao_text"
-# Rounding errors, drawn anew in every step, move the end less than the choice of the first weights does, and not always upwards.
+# Fresh rounding errors in every step change the final loss less than the choice of initial weights does, and not always for the worse.
 #
 # ### torchao: the plain-PyTorch road
 #
-# `convert_to_float8_training` swaps a model's linear layers for ones in FP8 with current scaling, for a whole tensor or by rows. `emulate=True` lets it run without FP8 units. On a GPU add `torch.compile`, which fuses amax, scaling and cast with their neighbours.
+# `convert_to_float8_training` swaps a model's linear layers for FP8 ones with current scaling, per tensor or per row. `emulate=True` lets it run without FP8 units. On a GPU add `torch.compile`, which fuses amax, scaling and cast with the operations around them.
 
 # %% name="torchao"
 HAS_TORCHAO = importlib.util.find_spec("torchao") is not None
 if HAS_TORCHAO:
-    for chatter in ("torchao", "torch.utils._pytree"):  # GPU libraries it cannot load here; a deprecation of its own
+    for chatter in ("torchao", "torch.utils._pytree"):  # GPU libraries missing here; its own deprecation
         logging.getLogger(chatter).setLevel(logging.ERROR)
     from torchao.float8 import Float8LinearConfig, convert_to_float8_training
 
@@ -781,18 +781,18 @@ off = last("FP8, no scales")[1]
 claims.record("T24", "without scales it does not", f"GPT, {STEPS} steps, loss", off, "% off", 5, 1000)
 
 # %% [markdown] name="train_explained"
-# With scales FP8 lies on BF16's line. Without them nothing raises, there is no NaN, and the loss goes *down*: biases, norms and the embedding still learn, while the weights of the linear layers get zeros. A falling loss is no proof; the comparison is. (Long runs of large models: see the sources.)
+# With scales, FP8 lies on BF16's line. Without them there is no exception and no NaN, and the loss goes *down*: biases, norms and the embedding still learn, while the weights of the linear layers get zeros. A falling loss proves nothing; a comparison does. (For long runs of large models, see the sources.)
 #
 # ## 8 · What it saves
 #
-# The step under the memory meter, 256 wide: BF16, torchao's FP8, and ours with three settings of what is kept.
+# Now the memory meter measures a step of a GPT of width 256: BF16, torchao's FP8, and ours with three choices of what to save.
 #
-# **Predict.** After the forward pass a step holds parameters, optimizer state and activations. FP8 by torchao, or by us when nothing is kept in FP8: how much is that, as a share of BF16's?
+# **Predict.** After the forward pass a step holds parameters, optimizer state and activations. With torchao's FP8, or ours saving nothing in FP8, how much is that as a share of BF16's?
 
 # %% name="guess_memory"
 my_guess = None  # a share, such as 0.5
 ### BEGIN GUESS
-my_guess = 1.0  # weights, moments and the inputs kept for the backward pass are all still BF16
+my_guess = 1.0  # weights, moments and the inputs saved for the backward pass are all still BF16
 ### END GUESS
 memory_guess = Prediction("Held after the forward pass, FP8 / BF16", my_guess, "")
 
@@ -804,7 +804,7 @@ def metered(change):
     change(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     ids, targets = batch(0)
-    for repeat in range(2):  # the first step makes the optimizer's state
+    for repeat in range(2):  # the first step creates the optimizer state
         with MemoryMeter(model, optimizer) if repeat else contextlib.nullcontext() as meter:
             loss = F.cross_entropy(model(ids).float().flatten(0, 1), targets.flatten())
             loss.backward()
@@ -831,7 +831,7 @@ for tenant in tenants:
 total = {name: sum(row.values()) for name, row in held.items()}
 print(f"{'sum':18}" + "".join(f"{human_bytes(n):>13}" for n in total.values()))
 memory_guess.reveal(total["keeps BF16"] / total["BF16"])
-print(f"\nthe most that each tenant held in the whole step (last/first: {list(runs)[-1]} by BF16):")
+print(f"\nthe most that each tenant held in the whole step (last/first: {list(runs)[-1]} over BF16):")
 print(tenant_table(runs))
 claims.record(
     "T24", "FP8 compute saves no memory by itself", "GPT, 2 layers of 256, held after forward",
@@ -843,17 +843,17 @@ claims.record(
 )  # fmt: skip
 
 # %% [markdown] name="memory_explained"
-# (FP8's peaks are higher by temporaries of casts and emulation; *weight copies* are FP32 on its way to FP8. Hopper's units add transposed copies.)
+# (FP8's peaks are higher because of temporaries from casts and emulation; *weight copies* are FP32 on its way to FP8. Hopper's units add transposed copies.)
 #
-# After the forward pass FP8 holds what BF16 holds. Weights, gradients and optimizer state are BF16 as before: updates are far too small for FP8 (swamping, [[number_formats]]). A layer that keeps its **input as it came** keeps BF16. FP8 lives for the length of a product.
+# After the forward pass FP8 holds what BF16 holds. Weights, gradients and optimizer state are BF16 as before: updates are far too small for FP8 (swamping, [[number_formats]]). A layer that saves its **input as it came** saves BF16. FP8 lives only as long as a product takes.
 #
-# *keeps FP8 x* halves the inputs kept, but not the activations: norms, GELU, attention and loss keep BF16. *keeps both* adds FP8 weights to the BF16 ones. In a layer of `in` by `out`, x gives tokens × `in` bytes and w takes `in` × `out`: together they pay from about as many tokens as outputs. Here: 512 tokens, up to 1,024 outputs.
+# *keeps FP8 x* halves the saved inputs, but not the activations: norms, GELU, attention and loss save BF16. *keeps both* adds FP8 weights to the BF16 ones. In a layer of `in` by `out`, x saves tokens × `in` bytes and w costs `in` × `out`. So keeping both pays off once there are about as many tokens as outputs. Here there are 512 tokens and up to 1,024 outputs.
 #
-# **Where FP8 does save.** Transformer Engine can hold the *weights themselves* in FP8, under `te.quantized_model_init()` (older: `te.fp8_model_init`). It pays for frozen weights, or where the optimizer keeps FP32 master weights anyway (without them small updates are swamped). torchao's `enable_fsdp_float8_all_gather` lets FSDP ([[sharding]]) *send* weights in FP8; its `AdamWFp8` keeps moments in FP8 ([[lean_optimizers]]).
+# **Where FP8 does save.** Transformer Engine can hold the *weights themselves* in FP8, under `te.quantized_model_init()` (older: `te.fp8_model_init`). That pays off for frozen weights, or where the optimizer keeps FP32 master weights anyway (without them small updates are swamped). torchao's `enable_fsdp_float8_all_gather` lets FSDP ([[sharding]]) *send* weights in FP8; its `AdamWFp8` keeps moments in FP8 ([[lean_optimizers]]).
 #
 # ## 9 · What it is worth: speed
 #
-# "FP8 is up to twice as fast as 16 bit on Hopper." That is said of the **bare matrix product**: half the bytes to read and twice the multiplications in a cycle, *on the units that can*. Where there are some, the next cell times product and whole layer, amax and casts included.
+# "FP8 is up to twice as fast as 16 bit on Hopper." That refers to the **bare matrix product**: half the bytes to read and twice the multiplications per cycle, *on units that support it*. If you have them, the next cell times the product and a whole layer, amax and casts included.
 
 
 # %% name="speed"
@@ -879,7 +879,7 @@ else:
     print("No FP8 units here: the product cannot be timed.")
 
 # %% [markdown] name="bytes_text"
-# Any machine can say how many bytes a product moves, what a cast costs, and how much of a step the products are.
+# Any machine can tell how many bytes a product moves, what a cast costs, and how much of a step the products take.
 
 # %% name="bytes"
 n = 2048
@@ -888,7 +888,7 @@ operands = {x.dtype: 2 * x.nbytes for x in (a, quantise(a, E4M3))}  # both facto
 claims.record(
     "C15", "half the bytes to read", "factors of a product", operands[E4M3] / operands[BF16], "x BF16", 0.49, 0.51
 )
-casts = 2 * n * n * (2 + 2 + 1)  # each factor: read for its amax, read again, written in FP8
+casts = 2 * n * n * (2 + 2 + 1)  # each factor: read for its amax, read again, write FP8
 for name, moved in (
     ("BF16 product", operands[BF16] + 2 * n * n),
     ("FP8 product", operands[E4M3] + 2 * n * n),
@@ -902,12 +902,12 @@ print(
 bytes_a_second, bf16_products, fp8_products = 3.35e12, 989e12, 1979e12  # data sheet of the H100 SXM
 saved = 2 / bf16_products - 2 / fp8_products  # seconds / n^3: a product is 2 n^3 operations
 even = casts / n**2 / bytes_a_second / saved  # casts take 10 n^2 bytes: where 10 n^2 / bandwidth = n^3 x saved
-print(f"by an H100's data sheet, two casts take what a product of n x n saves at n = {even:,.0f}")
+print(f"by an H100's data sheet, two casts cost as much as a product of n x n saves at n = {even:,.0f}")
 
 # %% [markdown] name="bytes_explained"
-# The factors take half the bytes, but a cast reads BF16 first, so a product *with* its casts moves more than before. Casts cost n², products save n³: FP8 pays from some size of layer on, sooner if a compiler hides the cast in the operation before it.
+# The factors take half the bytes, but a cast reads BF16 first, so a product *with* its casts moves more than before. The cost of casts grows with n², the saving on products with n³. So FP8 pays off from some layer size on, and sooner if a compiler hides the cast in the operation before it.
 #
-# And the step? Here is where the time of a BF16 step goes on this machine.
+# And a whole step? Here is where the time of a BF16 step goes on this machine.
 
 # %% name="amdahl"
 model = SmallGPT(layers=2, width=256).to(device, BF16)
@@ -923,23 +923,23 @@ for _ in range(3):  # the first one warms up; the last one counts
 spent = {event.key: getattr(event, time_of) for event in profiler.key_averages() if event.key.startswith("aten::")}
 share = (spent.get("aten::mm", 0) + spent.get("aten::addmm", 0)) / sum(spent.values())
 bound = 1 / (1 - share / 2)
-print(f"matrix products (those of the head among them): {share:.0%} of the time of a step")
-print(f"were they twice as fast: the step {bound:.2f} times as fast")
+print(f"matrix products (including those of the head): {share:.0%} of the time of a step")
+print(f"if they were twice as fast, the step would be {bound:.2f} times as fast")
 claims.record("C15", "2x the product is 1.8x the step or less", "GPT of 256, bound by share", bound, "x", 1, 1.8)
 
 # %% [markdown] name="speed_explained"
-# This is **Amdahl's law**: with a share p of the time sped up s times, the whole is 1 / (1 − p + p/s) times as fast. "Up to 2x" belongs to the product; a step gets what p leaves of it, less the casts.
+# This is **Amdahl's law**: if a share p of the time is sped up s times, the whole is 1 / (1 − p + p/s) times as fast. "Up to 2x" is for the product. A step gets what p leaves of it, less the casts.
 #
 # ### Transformer Engine
 #
-# NVIDIA's library does all of this in fused kernels: `te.Linear`, `te.LayerNormMLP`, `te.TransformerLayer`. A **recipe** says which scaling; a context around the forward pass says where: `te.autocast`, in older code `te.fp8_autocast`. *blocks*, below, is DeepSeek's way: E4M3, an FP32 scale for each 128 neighbours of x and g and each 128 × 128 of w.
+# NVIDIA's library does all of this in fused kernels: `te.Linear`, `te.LayerNormMLP`, `te.TransformerLayer`. A **recipe** says which scaling to use. A context around the forward pass says where: `te.autocast`, in older code `te.fp8_autocast`. *blocks*, below, is DeepSeek's way: E4M3, with an FP32 scale for every 128 neighbours of x and g and every 128 × 128 block of w.
 #
 # It needs an NVIDIA GPU and `pip install --no-build-isolation "transformer_engine[pytorch]"`.
 
 
 # %% name="transformer_engine"
 def train_with_transformer_engine(recipe_of):
-    """Train our GPT with te.Linear layers. `recipe_of` makes a recipe from Transformer Engine's module of recipes."""
+    """Train our GPT with te.Linear layers. `recipe_of` makes a recipe from Transformer Engine's recipe module."""
     import transformer_engine.pytorch as te
     from transformer_engine.common import recipe
 
@@ -962,7 +962,7 @@ def train_with_transformer_engine(recipe_of):
 
 
 # %% name="recipes"
-RECIPES = {  # name -> the recipe, and the question to the library whether this GPU has it
+RECIPES = {  # name -> the recipe, and the function that says whether this GPU supports it
     "delayed": (
         lambda r: r.DelayedScaling(fp8_format=r.Format.HYBRID, amax_history_len=16, amax_compute_algo="max"),
         "is_fp8_available",
@@ -976,29 +976,29 @@ if HAS_FP8_UNITS and importlib.util.find_spec("transformer_engine") is not None:
     import transformer_engine.pytorch as te
 
     for name, (recipe_of, question) in RECIPES.items():
-        if not getattr(te, question, lambda q=question: q == "is_fp8_available")():  # older versions have no questions
-            print(f"Transformer Engine, {name}: not with this GPU, CUDA and version")
+        if not getattr(te, question, lambda q=question: q == "is_fp8_available")():  # missing in older versions
+            print(f"Transformer Engine, {name}: not supported by this GPU, CUDA and version")
             continue
         run = f"Transformer Engine, {name}"
         _, losses[run] = train_with_transformer_engine(recipe_of)
         print(f"{run}: loss {last(run)[0]:.3f} ({last(run)[1]:+.1f} % off BF16)")
 else:
-    print("Transformer Engine is not run here: it needs a GPU with FP8 units and the package transformer_engine.")
+    print("Transformer Engine does not run here: it needs a GPU with FP8 units and the package transformer_engine.")
 
 # %% [markdown] name="recipes_explained"
 # ## 10 · MXFP8: your turn
 #
-# Blackwell's units take block scales into the product. The format, **MXFP8**, is an open standard: E4M3 values, and for each 32 neighbours in a row a scale in **E8M0**, eight bits of exponent and nothing else: the powers of two from 2⁻¹²⁷ to 2¹²⁷, and NaN; no sign, no zero (`fnu`: finite, NaN, unsigned). A number costs 8 + 8/32 = 8.25 bits.
+# Blackwell's units apply block scales inside the product. The format, **MXFP8**, is an open standard: E4M3 values, and a scale in **E8M0** for every 32 neighbours in a row. E8M0 is eight bits of exponent and nothing else: the powers of two from 2⁻¹²⁷ to 2¹²⁷, and NaN, but no sign and no zero (`fnu`: finite, NaN, unsigned). A number costs 8 + 8/32 = 8.25 bits.
 #
 # **Contract.** `mx_quantise(x)` returns `(values, scales)`.
 #
 # - `x` (..., n) is FP32 or BF16, one dimension or more. Blocks are 32 neighbours along the last dimension; if 32 does not divide n, the last block of each row is shorter. `x` is not changed.
-# - `values` (..., n) is `torch.float8_e4m3fn`; `scales` (..., blocks a row) is `torch.float8_e8m0fnu`. x is about values times scales.
+# - `values` (..., n) is `torch.float8_e4m3fn`; `scales` (..., blocks per row) is `torch.float8_e8m0fnu`. x is approximately values times scales.
 # - The scale is the **smallest power of two for which nothing in the block is clipped**: no magnitude divided by it exceeds 448. If that would be below 2⁻¹²⁷, it is 2⁻¹²⁷. A block of zeros gets the scale 1.
 # - Each value is its number divided by the scale, rounded to E4M3.
-# - A block with an infinity or NaN gets the scale NaN; its values are up to you. Other blocks must not notice.
+# - A block with an infinity or NaN gets the scale NaN; its values are up to you. Other blocks are not affected.
 #
-# Take care at and just above 448 × 2ᵏ: `torch.log2` rounds. `torch.frexp` does not.
+# Take care at and just above 448 × 2ᵏ: `torch.log2` rounds, `torch.frexp` does not.
 
 
 # %% name="mx" answer=true reveal=true
@@ -1024,7 +1024,7 @@ check("fp8.mx", mx_quantise)
 # %% [markdown] name="directions_text"
 # ### Which neighbours?
 #
-# A scale can be taken out of a sum only if all terms share it. So the 32 neighbours have to lie **along the dimension that is summed**, another one in each product:
+# A scale can be factored out of a sum only if all terms share it. So the 32 neighbours have to lie **along the dimension that is summed**, which differs from product to product:
 #
 # | product | summed over | blocks of the left | blocks of the right |
 # |---|---|---|---|
@@ -1032,7 +1032,7 @@ check("fp8.mx", mx_quantise)
 # | gradient of x = g w | `out` | g along `out` | w along `out` |
 # | gradient of w = gᵀ x | tokens | g along tokens | x along tokens |
 #
-# Each tensor is needed with blocks along *either* of its dimensions. With one scale, a transpose of the values would do. Here each is **quantised twice**.
+# Each tensor is needed with blocks along *both* of its dimensions. With a single scale you could transpose the values. Here each tensor is **quantised twice**.
 
 
 # %% name="rounding_ways"
@@ -1045,7 +1045,7 @@ def to_e4m3(x):
     return quantise(x, E4M3).float()
 
 
-def e4m3_blocks(x):  # as MXFP8, but with scales in FP32
+def e4m3_blocks(x):  # like MXFP8, but with scales in FP32
     return quantize_blockwise(x, 32, lambda amax: amax / 448, to_e4m3)
 
 
@@ -1066,26 +1066,26 @@ try:
         if name == "MXFP8":
             claims.record("T24", "MX copies agree in value", "weights, rows and columns", differ[1], "% differ", 0, 2)
 except NotImplementedError:
-    print("This table appears when mx_quantise is done.")
+    print("This table appears once mx_quantise is written.")
 print(f"two copies in MXFP8: {2 * 8.25} bits a number; BF16: 16")
 
 # %% [markdown] name="directions_explained"
-# The bytes differ: neither copy is a transpose of the other. That their *values* nearly agree is the merit of powers of two: such a scale leaves the fraction alone, so a number is rounded alike wherever it is not subnormal. With FP32 scales forward and backward pass use different weights. MXFP4 is between: it has few normal numbers.
+# The bytes differ: neither copy is a transpose of the other. Their *values* nearly agree thanks to powers of two: such a scale leaves the fraction alone, so a number rounds the same way wherever it is not subnormal. With FP32 scales, forward and backward pass use different weights. MXFP4 is in between, because it has few normal numbers.
 #
-# Two copies take more memory than BF16: keep only the one that the backward pass needs. **Square** blocks (DeepSeek's weights, or 16 × 16 in NVFP4) can be transposed.
+# Two copies take more memory than BF16, so keep only the one that the backward pass needs. **Square** blocks (DeepSeek's weights, or 16 × 16 in NVFP4) can be transposed.
 #
 # ### Block by block, and four bits
 #
-# The standard's own rule rounds the amax *down* to a power of two and divides by 256. A block's largest can then lie between 448 and 512, and is clipped.
+# The standard's own rule rounds the amax *down* to a power of two and divides by 256. A block's largest number can then land between 448 and 512, where it is clipped.
 #
-# **NVFP4** goes on to four bits, **E2M1**: eight magnitudes, ties to the even bit pattern. All depends on the scale now: blocks have only 16 numbers, their scale is an E4M3 number, and one FP32 scale for the tensor brings those into range: 4 + 8/16 = 4.5 bits a number. **MXFP4** has blocks of 32 and E8M0 scales: 4.25 bits. PyTorch does not cast to four bits on a CPU; `helpers` do.
+# **NVFP4** goes down to four bits, **E2M1**: eight magnitudes, ties to the even bit pattern. Everything depends on the scale now. Blocks have only 16 numbers, their scale is an E4M3 number, and one FP32 scale for the tensor brings those scales into range: 4 + 8/16 = 4.5 bits a number. **MXFP4** has blocks of 32 and E8M0 scales: 4.25 bits. PyTorch does not cast to four bits on a CPU; `helpers` does.
 #
-# **Predict.** MXFP8 against E4M3 with one scale for the tensor: how large is its error on the inputs x, as a share of the other's?
+# **Predict.** Compare MXFP8 with E4M3 with one scale for the tensor. How large is its error on the inputs x, as a share of the other's?
 
 # %% name="guess_mx"
 my_guess = None  # a share, such as 0.5
 ### BEGIN GUESS
-my_guess = 1.0  # a floating format rounds by the same share wherever its scale puts it
+my_guess = 1.0  # in floating point the relative error is the same wherever the scale puts a number
 ### END GUESS
 mx_guess = Prediction("Error of MXFP8 / E4M3 with one scale, inputs", my_guess, "")
 
@@ -1126,7 +1126,7 @@ for name, (bits, function) in FORMATS_TRIED.items():
     try:
         row = [over_layers(lambda t, _, f=function: ((f(t) - t).norm() / t.norm()).item(), 59, kind) for kind in KINDS]
     except NotImplementedError:
-        print(f"{name:28}{bits:>6.4g}   appears when mx_quantise is done")
+        print(f"{name:28}{bits:>6.4g}   appears once mx_quantise is written")
         continue
     found[name] = row
     print(f"{name:28}{bits:>6.4g}" + "".join(f"{100 * e:>12.2f} %" for e in row))
@@ -1135,9 +1135,9 @@ if "MXFP8, nothing clipped" in found:
 print(f"the law for one fraction bit: {2.0**-1 / (32 * np.log(2)) ** 0.5:.1%}")
 
 # %% [markdown] name="blocks_explained"
-# For eight bits finer scales bring nothing *here*, by the law. (The tenth that blocks of 32 won in section 5 is gone: a power of two puts no block's largest number on a mark.) The rule that never clips is better on these tensors: clipping takes up to an eighth of a block's largest number, and room at the bottom is not needed.
+# With eight bits, finer scales bring nothing *here*, as the law says. (The tenth that blocks of 32 gained in section 5 is gone: a power of two does not put a block's largest number on a mark.) The rule that never clips is better on these tensors: clipping takes up to an eighth off a block's largest number, and the extra range at the bottom is not needed.
 #
-# Four bits are another matter: size of blocks and digits of the scale show. Recipes for NVFP4 also round gradients stochastically ([[number_formats]]), spread outliers over a block by a random rotation, and leave some layers in higher precision.
+# Four bits are another matter: the size of the blocks and the precision of the scale show. Recipes for NVFP4 also round gradients stochastically ([[number_formats]]), spread outliers over a block by a random rotation, and leave some layers in higher precision.
 #
 # ## 11 · What this run measured
 
@@ -1147,10 +1147,10 @@ claims
 # %% [markdown] name="recap"
 # ## Recap
 #
-# - FP8 is a pair: values and a scale. Without it gradients vanish in silence, and the loss still falls.
+# - FP8 is a pair: values and a scale. Without the scale, gradients vanish silently, and the loss still falls.
 # - E4M3 forward, for half the error; E5M2 backward, for its range. The error is 0.212 × 2⁻ᵐ, whatever the scale.
 # - Delayed, current and block scaling differ in cost and in what they lose at the ends.
-# - FP8 buys speed on units that have it. It saves memory only where FP8 is *kept*.
+# - FP8 buys speed on units that support it. It saves memory only where FP8 is *kept*.
 # - MX blocks lie along the summed dimension, so each tensor is quantised twice.
 #
 # | You have | Reach for |

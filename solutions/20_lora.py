@@ -1,14 +1,14 @@
 # %% [markdown] name="title"
 # # LoRA, and 7B in 24 GB
 #
-# **A frozen model needs no gradients and no optimizer state. Train a small correction beside it: what is left to hold is the model itself, in as few bits as it bears, and its activations.**
+# **A frozen model needs no gradients and no optimizer state. Train a small correction beside it, and all you have to hold is the model itself, in as few bits as it can stand, and its activations.**
 #
 # | | |
 # |---|---|
-# | After this you can | write LoRA in thirty lines and merge it; say where its memory goes and why activations stay; choose rank, alpha and targets; fine-tune on a 4-bit base; plan a 7B fine-tune for a GPU of 24 GB or 16 GB before renting it; choose between features, head, LoRA and full fine-tuning |
+# | After this you can | write LoRA in thirty lines and merge it; say where its memory goes and why activations stay; choose rank, alpha and targets; fine-tune on a 4-bit base; plan a 7B fine-tune for a 24 GB or 16 GB GPU before you rent it; choose between features, head, LoRA and full fine-tuning |
 # | Time | 120 minutes |
 # | Difficulty | ●●○ |
-# | Needs | a CPU; with a GPU of 20 GB or more one cell runs the shape of a 7B model; QLoRA wants bitsandbytes |
+# | Needs | a CPU; with a GPU of 20 GB or more one cell runs a 7B model with random weights; QLoRA needs bitsandbytes |
 # | Before this | labs [[#where_memory_goes]], [[#mixed_precision]], [[#gradient_accumulation]], [[#activation_checkpointing]] and [[#profiling_and_oom_clinic]] |
 # | Syllabus | T25, C16, T28 |
 
@@ -56,7 +56,7 @@ from torch import nn
 from transformers import BitsAndBytesConfig, LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
 from transformers.utils import logging
 
-logging.disable_progress_bar()  # of saving and loading, which take a moment here
+logging.disable_progress_bar()  # for saving and loading, which take a moment here
 claims = Claims()
 device = pick_device()
 print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}")
@@ -64,18 +64,18 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 # %% [markdown] name="idea_text"
 # ## 1 · A correction of low rank
 #
-# A city map is printed once, in a large book. A roadwork changes it every week. Nobody prints a new book: a transparent sheet with the changes is laid over the page.
+# A city map is printed once, in a large book. Roadworks change it every week. Nobody prints a new book: a transparent sheet with the changes is laid over the page.
 #
-# Fine-tuning moves the weights W of a layer by some ΔW. **LoRA** (*low-rank adaptation*) leaves W as it is and writes ΔW as a product of two thin matrices:
+# Fine-tuning moves the weights W of a layer by some ΔW. **LoRA** (*low-rank adaptation*) leaves W as it is, and writes ΔW as a product of two thin matrices:
 #
 # y = x Wᵀ + (α / r) · (x Aᵀ) Bᵀ, with A of shape (r, in) and B of shape (out, r).
 #
-# B starts at zero, so at first nothing is changed. Only A and B are trained. The factor α / r is meant to spare you a new learning rate when the rank changes; many keep α = 2 r, so that the factor stays the same.
+# B starts at zero, so at first nothing changes. Only A and B are trained. The factor α / r is meant to spare you a new learning rate when the rank changes. Many people keep α = 2 r, so that the factor stays the same.
 
 
 # %% name="lora"
 class LoRA(nn.Module):
-    """A frozen linear layer and a trained correction of rank r."""
+    """A frozen linear layer with a trained correction of rank r."""
 
     def __init__(self, linear, rank, alpha):
         super().__init__()
@@ -83,7 +83,7 @@ class LoRA(nn.Module):
         like = {"device": linear.weight.device, "dtype": linear.weight.dtype}
         self.A = nn.Parameter(torch.empty(rank, linear.in_features, **like))
         self.B = nn.Parameter(torch.zeros(linear.out_features, rank, **like))  # zero: the first step starts from W
-        nn.init.kaiming_uniform_(self.A, a=math.sqrt(5))  # as nn.Linear's own
+        nn.init.kaiming_uniform_(self.A, a=math.sqrt(5))  # as in nn.Linear
         self.scale = alpha / rank
 
     def forward(self, x):
@@ -91,7 +91,7 @@ class LoRA(nn.Module):
 
     @torch.no_grad()
     def merged(self):
-        """An ordinary linear layer that does the same: the sheet is printed into the map."""
+        """An ordinary linear layer that does the same: the sheet is printed onto the map."""
         linear = copy.deepcopy(self.linear)
         linear.weight += self.scale * (self.B @ self.A)
         return linear
@@ -111,13 +111,13 @@ print(f"with B set at random, merged and unmerged differ by {distance:.1e}")
 claims.record("T25", "merged and unmerged LoRA are equal", "nn.Linear(64, 48), r=4", distance, "relative", 0, 1e-5)
 
 # %% [markdown] name="lora_explained"
-# A's gradient is zero at the first step, for it is multiplied by B, which is zero; B moves first, then A. If both were zero, neither would ever move. If both were random, the model would be damaged before training begins.
+# A's gradient is zero at the first step, because it is multiplied by B, which is zero. B moves first, then A. If both were zero, neither would ever move. If both were random, the model would be damaged before training begins.
 #
 # ### How many parameters
 #
 # **Predict.** Llama-2-7B has 32 layers of width 4,096. LoRA with r = 16 on q, k, v and o, each of 4,096 × 4,096. How many parameters are trained?
 #
-# The answer comes from **PEFT**, Hugging Face's library of adapters: `get_peft_model` freezes a model and puts an adapter beside each layer whose name is among `target_modules`.
+# The answer comes from **PEFT**, Hugging Face's library of adapters. `get_peft_model` freezes a model and puts an adapter beside each layer named in `target_modules`.
 
 # %% name="guess_count"
 my_guess = None  # millions
@@ -145,13 +145,13 @@ claims.record(
 del seven, adapted
 
 # %% [markdown] name="base_text"
-# A guide promises "about 20 million, 0.1 to 1 %". The share holds; the number was rounded generously.
+# A guide promises "about 20 million, 0.1 to 1 %". The share is right; the number was rounded generously.
 #
 # ## 2 · A base to adapt
 #
-# To fine-tune we need a model that knows something. So a small Llama first learns English, here and now: bytes of Python's manual (the cell says how long it took). Then it is asked to read something else: Python source code.
+# To fine-tune, we need a model that knows something. So a small Llama first learns English, here and now, from the bytes of Python's manual (the cell says how long it took). Then it gets something else to read: Python source code.
 #
-# Its loss is in **nats a byte**: the mean of -ln p, where p is the probability it gave to the byte that came. Who guesses among 256 bytes pays ln 256 = 5.55; who is certain and right pays 0.
+# Its loss is in **nats a byte**: the mean of -ln p, where p is the probability it gave to the byte that came next. Guessing among 256 bytes costs ln 256 = 5.55; being certain and right costs 0.
 
 
 # %% name="base"
@@ -166,17 +166,17 @@ def windows(ids, n, seed):
 
 
 def loss_of(model, ids):
-    return model(input_ids=ids, labels=ids).loss  # the model shifts the labels by itself
+    return model(input_ids=ids, labels=ids).loss  # the model shifts the labels itself
 
 
 @torch.no_grad()
 def evaluate(model, text):
-    """The loss on held-out text. (Nothing drops out here, so the mode is left alone: see section 6.)"""
+    """The loss on held-out text. (There is no dropout here, so the mode is left alone: see section 6.)"""
     return loss_of(model, windows(text.test_x, 64, seed=1)).item()
 
 
 def train(model, text, steps, lr, seed=0):
-    """Train what is trainable; return the seconds."""
+    """Train the trainable parameters; return the seconds it took."""
     trained = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=lr, weight_decay=0.0)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, lr, steps, pct_start=0.1)
@@ -213,16 +213,16 @@ print(f"after {seconds:.0f} s: English {before['English']:.2f}, Python {before['
 # %% [markdown] name="memory_text"
 # ## 3 · Where the memory goes
 #
-# Four ways to go on, each measured in its second training step: everything is trained; LoRA by hand on q, k, v, o; PEFT's LoRA, which should be the same; and PEFT with activation checkpointing.
+# There are four ways to go on. Each is measured in its second training step: everything is trained; LoRA by hand on q, k, v, o; PEFT's LoRA, which should be the same; and PEFT with activation checkpointing.
 #
-# `task_type="CAUSAL_LM"` trains nothing else: it tells PEFT what the model is for. The wrapper then knows the inputs and the `generate` of a language model, and the saved adapter says what it belongs to.
+# `task_type="CAUSAL_LM"` does not change what is trained. It tells PEFT what the model is for: the wrapper then knows the inputs and the `generate` of a language model, and the saved adapter says what it belongs to.
 #
 # **Predict.** Gradients and optimizer state nearly vanish with LoRA of rank 8. To what share do the **activations** fall?
 
 # %% name="guess_activations"
 my_guess = None  # a share, such as 0.5
 ### BEGIN GUESS
-my_guess = 0.8  # the gradient still runs down through all layers
+my_guess = 0.8  # the gradient still flows back through all layers
 ### END GUESS
 activations_guess = Prediction("Activations with LoRA / with full training", my_guess, "of full training")
 
@@ -248,7 +248,7 @@ def with_peft(model, rank=8, alpha=16, targets=ATTENTION):
 
 def checkpointed(model):
     model = with_peft(model)
-    model.enable_input_require_grads()  # the embedding's output asks for a gradient: see the trap below
+    model.enable_input_require_grads()  # the embedding's output requires a gradient: see the trap below
     model.gradient_checkpointing_enable({"use_reentrant": True})
     model.config.use_cache = False
     return model
@@ -256,17 +256,16 @@ def checkpointed(model):
 
 # %% name="memory_measured"
 def measured(model):
-    """The meter of a second training step: the first one makes the optimizer's state."""
+    """The memory profile of a second training step: the first one creates the optimizer state."""
     model.train()
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-4, foreach=False)
     ids = windows(code.train_x, BATCH, seed=0)
     for _ in range(2):
-        meter = MemoryMeter(model, optimizer)
-        with meter:
+        with MemoryMeter(model, optimizer) as profile:
             loss_of(model, ids).backward()
             optimizer.step()
             optimizer.zero_grad()
-    return meter
+    return profile
 
 
 ways = {"full": lambda model: model, "LoRA by hand": by_hand, "PEFT": with_peft, "PEFT + ckpt": checkpointed}
@@ -278,7 +277,7 @@ activations_guess.reveal(lora.largest["activations"] / full.largest["activations
 # %% name="memory_picture"
 show(
     tenant_bars({name: meter.at_peak for name, meter in meters.items()}, TENANTS, "At the peak of a training step"),
-    "LoRA keeps most of the activations of full training; its gradients and optimizer state are hardly to be seen. Checkpointing shrinks the activations.",
+    "LoRA keeps most of the activations of full training; its gradients and optimizer state are barely visible. Checkpointing shrinks the activations.",
 )
 claims.record(
     "T25",
@@ -301,9 +300,9 @@ claims.record(
 )
 
 # %% [markdown] name="memory_explained"
-# The static part is what LoRA saves: gradients and moments exist only for A and B. Activations are another matter. To reach the A and B of the first layer, the gradient must run down through **all** layers above, and each operation on its way needs what it saved: the nonlinear ones their inputs, attention its q, k and v.
+# LoRA saves the static part: gradients and moments exist only for A and B. Activations are another matter. To reach the A and B of the first layer, the gradient must flow back through **all** layers above. Each operation on the way needs its saved tensors: the nonlinear ones their inputs, attention its q, k and v.
 #
-# What went, then? Freeze the model part by part, and look at the activations.
+# So what did go away? Freeze the model part by part, and look at the activations.
 
 # %% name="frozen"
 frozen = copy.deepcopy(base)
@@ -324,18 +323,18 @@ lora_adds = lora.largest["activations"] - last
 print(f"{'and q, k, v, o, with LoRA beside':34}{human_bytes(last + lora_adds):>10}  {human_bytes(lora_adds):>10} more")
 
 # %% [markdown] name="frozen_explained"
-# A *frozen* linear layer needs its input no longer: it kept it for its own weight gradient. That is the first line, MLPs and head. The norms kept their normalised inputs for the gradients of their weights. Under the first norm nothing is trained once the embedding is frozen, so it need not keep its input.
+# A *frozen* linear layer no longer needs its input: it saved that for its own weight gradient. That is the first line, MLPs and head. The norms saved their normalised inputs for the gradients of their weights. Once the embedding is frozen, nothing below the first norm is trained, so that norm need not save its input.
 #
-# Freezing q, k, v and o saves nothing: where a LoRA stands beside a layer, A needs that same input, and a LoRA keeps x Aᵀ besides. So the static part nearly vanishes, and most of the activations stay. Hence checkpointing, the last column of the table.
+# Freezing q, k, v and o saves nothing: with a LoRA beside the layer, A needs that same input, and the LoRA saves x Aᵀ as well. So the static part nearly vanishes, and most of the activations stay. Hence checkpointing, the last column of the table.
 #
 # ### A trap: checkpointing a frozen model
 #
-# Reentrant checkpointing ([[activation_checkpointing]]) looks at the *inputs* of a block to see whether a gradient is wanted. With a frozen embedding no input wants one, so nothing is recorded in the block. `enable_input_require_grads()` makes the embedding's output require a gradient. In the last two rows the output layer (`lm_head`) has a LoRA, too.
+# Reentrant checkpointing ([[activation_checkpointing]]) looks at the *inputs* of a block to see whether a gradient is required. With a frozen embedding no input requires one, so nothing in the block is recorded. `enable_input_require_grads()` makes the embedding's output require a gradient. In the last two rows the output layer (`lm_head`) has a LoRA, too.
 
 
 # %% name="trap"
 def gradients(reentrant, hook, targets):
-    """Which adapters get a gradient, in words."""
+    """A sentence on which adapters get a gradient."""
     model = with_peft(copy.deepcopy(base), targets=targets)
     model.gradient_checkpointing_enable({"use_reentrant": reentrant})
     if hook:
@@ -364,13 +363,13 @@ with warnings.catch_warnings():
             print(f"{where:17}{reentrant!s:15}{hook!s:9}{gradients(reentrant, hook, targets)}")
 
 # %% [markdown] name="trap_explained"
-# With adapters in the blocks alone, `backward()` stops with an error, and nobody is misled. Worse is the case with a head that is trained beside them: it gets its gradient, nothing stops, the loss may even fall, and every adapter in the blocks stands still. PyTorch prints one warning (silenced here).
+# With adapters in the blocks alone, `backward()` stops with an error, and nobody is misled. It is worse when the head is trained as well. The head gets its gradient, nothing stops, the loss may even fall, and every adapter in the blocks stands still. PyTorch prints one warning (silenced here).
 #
-# Say `enable_input_require_grads()`, or `use_reentrant=False`. Newer Transformers do the first in `gradient_checkpointing_enable` (the cell took it off again, to show the trap); older ones, and models of your own, do not. Look at a gradient once before you pay for a night of training.
+# Call `enable_input_require_grads()`, or set `use_reentrant=False`. Newer versions of Transformers do the first in `gradient_checkpointing_enable` (the cell undid it, to show the trap); older ones do not, nor do your own models. Look at a gradient once before you pay for a night of training.
 #
 # ## 4 · Does it learn, and does the base survive?
 #
-# Full fine-tuning and LoRA on Python source, with the same number of steps, and each with a smaller learning rate as well. Then both are asked for English again.
+# We run full fine-tuning and LoRA on Python source for the same number of steps, each also with a smaller learning rate. Then we test both on English again.
 
 # %% name="adapt"
 STEPS = 50
@@ -397,21 +396,21 @@ subject = f"Python source, {STEPS} steps, r=8"
 share = (before["Python"] - on_python) / (before["Python"] - adapted["full", 2e-3][1])
 claims.record("T25", "LoRA makes more than half of the fall in loss", subject, share, "of the fall in loss", 0.5, 1.1)
 _, gentle_python, gentle_english = adapted["full", 5e-4]
-if gentle_python <= on_python:  # it has learned no less
+if gentle_python <= on_python:  # if it has learned no less
     less = gentle_english - on_english
     claims.record("T25", "LoRA forgets less", f"{subject}; full training, lr 5e-4", less, "nats of English", 0, 2)
 
 # %% [markdown] name="adapt_explained"
-# With 2e-3 and 1e-2 LoRA makes more than half of the fall in loss that full fine-tuning makes. (By hand and by PEFT differ a little: another random A.)
+# At 2e-3 for full fine-tuning and 1e-2 for LoRA, LoRA achieves more than half of the other's fall in loss. (By hand and by PEFT differ a little, because A is drawn differently.)
 #
-# "LoRA forgets less", one reads. Within each way, the smaller rate learns less and keeps more English: how much is forgotten goes with how far the weights were moved, and the learning rate decides that. Now compare the ways at equal learning: full training with a quarter of its rate (first row) learns no less Python than the best LoRA here, **and** keeps more English. So the
-# sentence did not hold here; who compares each way at one rate alone compares the rates.
+# "LoRA forgets less", they say. Within each method, the smaller rate learns less and keeps more English: the further the weights move, the more is forgotten, and the learning rate decides how far. Now compare the methods at equal learning. Full training at a quarter of its rate (first row) learns no less Python than the best LoRA here, **and** keeps more English. So the
+# sentence did not hold here: at a single learning rate you compare rates, not methods.
 #
-# What only the adapter gives: it can be taken off, and the base is there to the last bit. One base and many adapters: that is how they are served.
+# Only an adapter can be taken off again, and then the base is there to the last bit. That is how they are served: one base, many adapters.
 #
 # ## 5 · Rank, alpha, targets
 #
-# What matters more for the loss here: four times the rank, or twice the layers that have a LoRA? Note down what you expect. α / r is 2 unless alpha is named. There are 30 steps here, not 50 as above, so r=8 stands a little higher. The first three rows are run three times, on other data each time.
+# What matters more for the loss here: four times the rank, or a LoRA on twice as many layers? Note down what you expect. α / r is 2 unless alpha is given. There are 30 steps here, not 50 as above, so the loss of r=8 is a little higher. The first three rows are run three times, each time on different data.
 
 # %% name="sweep"
 MLP = ["gate_proj", "up_proj", "down_proj"]
@@ -450,17 +449,17 @@ subject = "Python source, 30 steps, from r=8 on q, v; the worst of 3 runs"
 claims.record("T25", "twice the layers beat four times the rank", subject, worst, "nats better", 0, 2)
 
 # %% [markdown] name="sweep_explained"
-# From q and v with rank 8, twice the layers lower the loss more than four times the rank, in each run, for half as many parameters. From q, k, v and o on, four times the rank brings a fraction of that. Rank 2 on all seven layers comes near rank 32 on four of them, with about an eighth of the parameters: spread a small rank wide before you raise it.
+# Starting from q and v with rank 8, twice the layers lower the loss more than four times the rank, in each run, with half as many parameters. Starting from q, k, v and o, four times the rank gains a fraction of that. Rank 2 on all seven layers comes close to rank 32 on four of them, with about an eighth of the parameters: spread a small rank wide before you raise it.
 #
-# Alpha is a learning rate in disguise: 2 is too small a step, and 64 too large. All this is one small model and thirty steps, no law: the table is yours to extend.
+# Alpha is a learning rate in disguise: 2 gives too small a step, 64 too large a one. All this is one small model and thirty steps, not a law. The table is yours to extend.
 #
 # ## 6 · QLoRA: the base in 4 bits
 #
-# A frozen base is read and never written. So it may be kept in 4 bits: **NF4**, sixteen levels placed as a bell curve needs them, with an FP32 scale for each block of 64 weights. At each use a layer is unpacked (to `bnb_4bit_compute_dtype`: BF16 on a GPU, here FP32), multiplied in that format, and dropped.
+# A frozen base is read and never written, so 4 bits may do. **NF4** has sixteen levels, placed to suit a bell curve, with an FP32 scale for each block of 64 weights. Each time a layer is used, its weights are dequantised (to `bnb_4bit_compute_dtype`: BF16 on a GPU, here FP32), multiplied in that format, and dropped.
 #
-# *Double quantisation* (`nf4-dq` below) keeps those scales in 8 bits: 256 of them share one FP32 scale of their own.
+# *Double quantisation* (`nf4-dq` below) keeps those scales in 8 bits: 256 of them share an FP32 scale of their own.
 #
-# **Predict.** How many bits does a weight take with double quantisation, the scales of both kinds included?
+# **Predict.** How many bits does a weight take with double quantisation, including both kinds of scale?
 
 # %% name="guess_nf4"
 my_guess = None  # bits
@@ -511,15 +510,15 @@ if has_4_bits:
     claims.record("T25", "QLoRA learns what LoRA learns", subject, learned - on_python, "nats worse", -0.02, 0.02)
 
 # %% [markdown] name="qlora_explained"
-# > **Note:** on a CPU, bitsandbytes 0.50 repacks a layer the first time it is used in *evaluation* mode, and from then on no gradient passes through it (PyTorch warns, nothing stops). So evaluate a quantised model that you still want to train in training mode, with dropout at zero, or load it again.
+# > **Note:** on a CPU, bitsandbytes 0.50 repacks a layer the first time it is used in *evaluation* mode, and from then on no gradient passes through it (PyTorch warns, nothing stops). So if you still want to train a quantised model, evaluate it in training mode with dropout at zero, or load it again.
 #
-# Embedding, head and norms are not quantised; `prepare_model_for_kbit_training` even casts them from 16 bits to FP32. In so small a model they weigh much; in a 7B model nearly all parameters lie in the quantised layers.
+# Embedding, head and norms are not quantised; `prepare_model_for_kbit_training` even casts them from 16 bits to FP32. In such a small model they are a large share; in a 7B model nearly all parameters are in the quantised layers.
 
 # %% [markdown] name="ladder_text"
 # ## 7 · The ladder: 7B on one GPU
 #
-# Now the case for which all this was made: Llama-2-7B, sequences of 512 tokens, one at a time. Each rung of the ladder changes one thing. The planner ([[where_memory_goes]]) runs each recipe without memory. That takes about ten seconds a recipe and gives the same on every machine, so these plans were made before: `planned` looks them up, and plans what is not there, such as a rung that you change.
-# Beside it stand figures that circulate in guides to fine-tuning, without a source: in GB, as there, of 10⁹ bytes. (1 GiB is 1.07 GB.)
+# Now the case all this was made for: Llama-2-7B, sequences of 512 tokens, one at a time. Each rung of the ladder changes one thing. The planner ([[where_memory_goes]]) runs each recipe on fake tensors. That takes about ten seconds a recipe and gives the same result on every machine, so these plans were made in advance. `planned` looks them up, and computes any that are missing, such as a rung that you change.
+# Beside them you see figures that circulate in guides to fine-tuning, without a source. They are in GB of 10⁹ bytes, as in the guides. (1 GiB is 1.07 GB.)
 #
 # **Predict.** Full training in FP32 with AdamW, 6.74 billion parameters. How many GiB at the peak?
 
@@ -542,13 +541,16 @@ lora_guess = Prediction("7B, BF16, LoRA, checkpointing, peak", my_guess, "GiB")
 
 # %% name="ladder_rungs"
 adapters = {"lora_rank": 16, "lora_targets": tuple(ATTENTION), "optimizer_impl": "fused"}
-rungs = {  # name: (recipe, GB that guides say)
+rungs = {  # name: (recipe, GB according to guides)
     "FP32, AdamW": ({"precision": "fp32", "optimizer_impl": "fused"}, 114),
     "BF16 autocast, FP32 AdamW": ({"precision": "bf16-amp", "optimizer_impl": "fused"}, 112),
     "all in BF16": ({"precision": "bf16", "optimizer_impl": "fused"}, None),
     "+ LoRA r=16": ({"precision": "bf16", **adapters}, 14.3),  # without activations
     "+ checkpointing": ({"precision": "bf16", "checkpointing": "every", **adapters}, None),
-    "+ 32 micro-batches": ({"precision": "bf16", "checkpointing": "every", "accumulate": 32, **adapters}, None),
+    "+ 32 micro-batches": (
+        {"precision": "bf16", "checkpointing": "every", "gradient_accumulation_steps": 32, **adapters},
+        None,
+    ),
     "+ base in NF4": ({"precision": "bf16", "checkpointing": "every", "quantize": "nf4-dq", **adapters}, None),
     "the same, FP16 for a T4": (
         {"precision": "fp16-amp", "checkpointing": "every", "quantize": "nf4-dq", **adapters},
@@ -557,22 +559,22 @@ rungs = {  # name: (recipe, GB that guides say)
 }
 
 # %% [markdown] name="ladder_plan_text"
-# More recipes, with more tokens, serve the figure below.
+# The figure below needs a few more recipes, with more tokens.
 
 # %% name="ladder_plan"
 longer = {"LoRA": "+ checkpointing", "QLoRA": "+ base in NF4", "QLoRA on a T4": "the same, FP16 for a T4"}
 lengths = {
     f"{name}, {seq} tokens": {**rungs[rung][0], "seq": seq} for name, rung in longer.items() for seq in (1024, 4096)
 }
-lengths["LoRA, 4 x 1024 tokens"] = {**rungs["+ checkpointing"][0], "seq": 1024, "batch": 4}
+lengths["LoRA, 4 x 1024 tokens"] = {**rungs["+ checkpointing"][0], "seq": 1024, "micro_batch_size": 4}
 recipes = {name: recipe for name, (recipe, _) in rungs.items()} | lengths
 plans = planned([Recipe("llama-2-7b", **recipe) for recipe in recipes.values()])
-print(f"{len(plans)} plans; to make them took {sum(one.seconds for one in plans):.0f} s")
+print(f"{len(plans)} plans; making them took {sum(one.seconds for one in plans):.0f} s")
 peaks = {name: one.peak_allocated_bytes for name, one in zip(recipes, plans, strict=True)}
 reserved = {name: one.reserved_bytes[1] for name, one in zip(recipes, plans, strict=True)}
 
 # %% name="ladder"
-static = 2 * total + 8 * trained_at_7b  # BF16: weights; of the adapters weights, gradients, two moments
+static = 2 * total + 8 * trained_at_7b  # BF16: base weights; weights, gradients and two moments of the adapters
 print(f"{'7B, 512 tokens':28}{'planned':>10}{'in GB':>8}{'guides say':>12}")
 for name, (_, said) in rungs.items():
     if name == "+ LoRA r=16":
@@ -598,15 +600,15 @@ for said, name, gpu in (
     claims.record("T25", said, f"reserved, planned, {gpu}", reserved[name] / GiB, "GiB", 0, find_gpu(gpu).total / GiB)
 
 # %% [markdown] name="ladder_explained"
-# - In the first three rungs the peak is the **optimizer step**: weights, gradients and both moments, 16 or 8 bytes a parameter. Activations are gone by then, so **autocast saves nothing**: it halves what is not at the peak. From LoRA on the peak is in the backward pass, and activations count.
-# - **LoRA** is the great step: 6.74 billion parameters no longer have gradients or moments. The figure of the guides is what stands without activations, as they say; the row below it is the whole.
-# - **Checkpointing** takes most of those away. **Accumulation** changes no byte: it makes the batch of 32 that a fine-tune wants out of micro-batches of one.
+# - In the first three rungs the peak is in the **optimizer step**: weights, gradients and both moments, 16 or 8 bytes a parameter. Activations are gone by then, so **autocast saves nothing**: it halves what is not there at the peak. From LoRA on, the peak is in the backward pass, and activations count.
+# - **LoRA** is the big step: 6.74 billion parameters no longer have gradients or moments. The guides' figure leaves out activations, as they say; the row below it is the total.
+# - **Checkpointing** takes most of the activations away. **Accumulation** does not change a byte: it builds the batch of 32 that a fine-tune wants out of micro-batches of one.
 # - **NF4** shrinks what is left, the frozen weights. (Embedding and head stay in 16 bits.)
-# - A **T4**, the free GPU of Colab, has no BF16: FP16 autocast with a scaler ([[mixed_precision]]), and adapters in FP32.
+# - A **T4**, Colab's free GPU, has no BF16, so it needs FP16 autocast with a scaler ([[mixed_precision]]), and adapters in FP32.
 #
-# ### Play: how many tokens may a micro-batch have?
+# ### Play: how many tokens can a micro-batch have?
 #
-# One long sequence or several short ones: with fused attention the bytes are the same, as the next cell shows. A sequence of this model has at most 4,096 tokens; a micro-batch may have more.
+# One long sequence or several short ones: with fused attention the bytes are the same, as the next cell shows. A sequence of this model has at most 4,096 tokens; a micro-batch can have more.
 
 # %% name="tokens"
 for name in ("LoRA, 4096 tokens", "LoRA, 4 x 1024 tokens"):
@@ -617,7 +619,7 @@ GPUS = ("t4-16gb", "l4-24gb", "rtx-4090-24gb", "a100-40gb")
 
 
 def line_of(base_in, gpu_name, of):
-    """Bytes at no token and bytes a token, from the plans at 1,024 and 4,096 tokens; `of` is peaks or reserved."""
+    """Bytes at zero tokens and bytes a token, from the plans at 1,024 and 4,096 tokens; `of` is peaks or reserved."""
     kind = "LoRA" if base_in == "BF16" else "QLoRA on a T4" if gpu_name == "t4-16gb" else "QLoRA"
     short, long = (of[f"{kind}, {seq} tokens"] for seq in (1024, 4096))
     a_token = (long - short) / 3072
@@ -637,7 +639,7 @@ def micro_batch(base_in, gpu_name, tokens):
     axes.axhline(room / GiB, color="black", ls=":", label=gpu_name)
     no_bf16 = base_in == "BF16" and gpu_name == "t4-16gb"
     axes.set(
-        title="A T4 cannot compute in BF16: take NF4" if no_bf16 else f"7B, LoRA r=16, checkpointing, base in {base_in}",
+        title="A T4 cannot compute in BF16: choose NF4" if no_bf16 else f"7B, LoRA r=16, checkpointing, base in {base_in}",
         xlabel="tokens in a micro-batch", ylabel="GiB", ylim=(0, None),
     )  # fmt: skip
     figure.legend(loc="outside right upper", frameon=False)
@@ -653,7 +655,7 @@ explore(
 )
 
 # %% [markdown] name="fits_text"
-# How many tokens fit the 4090 with a BF16 base, and how many with NF4? There are two answers. **To be sure**, all that the allocator may reserve ([[profiling_and_oom_clinic]]) has room: so `ladder_verdicts` above judged. **At most**, allocated bytes leave a tenth of the GPU free, a rule of thumb. Find both with the sliders; the next cell computes them.
+# How many tokens fit the 4090 with a BF16 base, and how many with NF4? There are two answers. **To be sure**, leave room for all that the allocator may reserve ([[profiling_and_oom_clinic]]), as `ladder_verdicts` did above. **At most**, let allocated bytes leave a tenth of the GPU free, a rule of thumb. Find both with the sliders; the next cell computes them.
 
 # %% name="fits"
 print(f"{'tokens: sure .. at most':16}" + "".join(f"{gpu:>18}" for gpu in GPUS))
@@ -668,16 +670,16 @@ for base_in in ("BF16", "NF4"):
     print(f"{base_in:23}" + "".join(f"{cell:>18}" for cell in cells))
 
 # %% [markdown] name="fits_explained"
-# Between the two figures the allocator must hand its cache back now and then, which costs time, and holes between blocks may leave no room at all. Whether a recipe runs there, only its own plan says: `plan(recipe).fits` plays its blocks through the allocator's rules on a GPU of that size (exercise X4). And the line is drawn from 1,024 and 4,096 tokens: far to the right it is a forecast.
+# Between the two figures the allocator must release its cache now and then, which costs time, and holes between blocks may leave no room at all. Only a recipe's own plan says whether it runs there: `plan(recipe).fits` replays its blocks by the allocator's rules on a GPU of that size (exercise X4). And the line is drawn from 1,024 and 4,096 tokens: far to the right it is an extrapolation.
 #
-# ### The real thing, where there is a GPU
+# ### The real thing, if there is a GPU
 #
-# With a GPU of 20 GiB or more the next cells run the 7B shape with random weights: memory and speed do not care what the weights are. Set `TAS_MODEL` to the name or folder of a Hugging Face model to take that one.
+# With a GPU of 20 GiB or more, the next cells run a 7B model with random weights: memory and speed do not care what the weights are. To use a real model, set `TAS_MODEL` to its Hugging Face name or its folder.
 
 
 # %% name="real_model"
 def adapted_seven(name):
-    """A 7B Llama in BF16 with LoRA, of random weights or, by name, a trained one."""
+    """A 7B Llama in BF16 with LoRA: a trained one if a name is given, else with random weights."""
     if name:
         model = LlamaForCausalLM.from_pretrained(name, dtype=torch.bfloat16, device_map={"": str(device)})
     else:
@@ -690,12 +692,12 @@ def adapted_seven(name):
     # without the last argument PEFT makes the adapters FP32; the recipe says BF16
     model = get_peft_model(model, adapter, autocast_adapter_dtype=False)
     model.gradient_checkpointing_enable({"use_reentrant": False})
-    return model.train()  # a model that was loaded is in evaluation mode, in which nothing is checkpointed
+    return model.train()  # a loaded model is in evaluation mode, which checkpoints nothing
 
 
 # %% name="real_loop"
 def tokens_a_second(model, ids, steps=3):
-    """Train one step to warm up and `steps` that count; CUDA's peak counters are those of the latter."""
+    """Train one warm-up step and `steps` that count; CUDA's peak counters cover only the latter."""
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-4, fused=True)
     for step in range(steps + 1):
         if step == 1:
@@ -724,12 +726,12 @@ if room >= 20 * GiB:
         )
     del seven
 else:
-    print("No GPU of 20 GiB or more here, so this cell does nothing; the plan above stands alone.")
+    print("No GPU of 20 GiB or more here, so this cell does nothing; there is only the plan above.")
 
 # %% [markdown] name="trainer_text"
 # ## 8 · In practice: the Trainer, saving, merging
 #
-# Most fine-tunes are started with Hugging Face's `Trainer`. Accumulation, checkpointing, optimizer and autocast are arguments. Mind that `bf16=True` is *autocast*: for BF16 weights load the model with `dtype=torch.bfloat16`. LoRA and NF4 are put on the model beforehand. (Some names have changed: `eval_strategy` was `evaluation_strategy`, `use_cpu` was `no_cuda`, and `warmup_steps` takes the place of `warmup_ratio`.)
+# Most fine-tunes use Hugging Face's `Trainer`. Accumulation, checkpointing, optimizer and autocast are arguments. Note that `bf16=True` means *autocast*: for BF16 weights, load the model with `dtype=torch.bfloat16`. LoRA and NF4 are applied to the model beforehand. (Some names have changed: `eval_strategy` was `evaluation_strategy`, `use_cpu` was `no_cuda`, and `warmup_steps` replaces `warmup_ratio`.)
 
 # %% name="trainer"
 bf16 = device.type != "cuda" or torch.cuda.is_bf16_supported(including_emulation=False)
@@ -762,9 +764,9 @@ print(
 )
 
 # %% [markdown] name="save_text"
-# (Each line that the Trainer prints averages other rows, so it jumps; the held-out loss is the one to read.)
+# (Each line that the Trainer prints averages different rows, so it jumps. The held-out loss is the one to read.)
 #
-# An adapter is saved without its base: a small file. It is loaded onto the base again, or merged into it for good; then no trace of LoRA is left, and no extra time is spent. In FP32, as here, merging is exact to rounding. In BF16 it rounds W + ΔW to 8 significant bits; and on a 4-bit base do not merge
+# An adapter is saved without its base, as a small file. You can load it onto the base again, or merge it into the base for good: then no trace of LoRA is left, and it costs no extra time. In FP32, as here, merging is exact up to rounding. In BF16 it rounds W + ΔW to 8 significant bits. With a 4-bit base, do not merge
 # into the packed weights: load the base in BF16 and merge there.
 
 # %% name="save"
@@ -788,12 +790,12 @@ claims.record("T25", "merged equals unmerged", "small Llama, PEFT", distances["m
 # %% [markdown] name="roads_text"
 # ## 9 · What comes next: four roads of transfer learning
 #
-# A model that was trained for one thing can serve another in four ways: its **features** are computed once, and a small classifier learns from them; a new **head** is trained on the frozen body; **LoRA** and head; or **everything**. Here a small vision transformer has learned the
-# handwritten digits 0 to 4. Now it shall read 5 to 9, and there are only 10 pictures of each.
+# A model trained for one thing can serve another in four ways. Its **features** are computed once, and a small classifier learns from them. Or a new **head** is trained on the frozen body; or **LoRA** and a head; or **everything**. Here a small vision transformer has learned the
+# handwritten digits 0 to 4. Now it has to read 5 to 9, from only 10 pictures of each.
 #
-# Beside the four stand two controls: a model that starts from nothing, and features of a body that has learned nothing. Note down which road you expect to be the most accurate, and which the best for its price.
+# There are two controls: a model trained from scratch, and features of a body that has learned nothing. Note down which road you expect to be the most accurate, and which the best value.
 #
-# **Predict.** By how many percentage points is training everything better for having learned other digits, than from scratch?
+# **Predict.** We train everything, once from the model that knows the other digits, once from scratch. By how many percentage points is the first better?
 
 # %% name="guess_roads"
 my_guess = None  # percentage points
@@ -813,7 +815,7 @@ test_x, test_y = pictures.test_x[unseen], pictures.test_y[unseen] - 5
 
 # %% name="roads_fit"
 def fit(model, forward, x, y, steps, lr, batch=32):
-    """Train what is trainable of `model`; return the meter of the second step."""
+    """Train the trainable parameters of `model`; return the memory profile of the second step."""
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=lr)
     generator, meter = torch.Generator().manual_seed(0), MemoryMeter(device=device)
     for step in range(steps):
@@ -822,7 +824,7 @@ def fit(model, forward, x, y, steps, lr, batch=32):
             F.cross_entropy(forward(x[rows]), y[rows]).backward()
             optimizer.step()
             optimizer.zero_grad()
-    return meter
+    return meter.profile
 
 
 def make_vit():
@@ -836,12 +838,12 @@ _ = fit(reader, reader, pictures.train_x[seen], pictures.train_y[seen], 300, 1e-
 with torch.no_grad():
     right = (reader(pictures.test_x[~unseen]).argmax(1) == pictures.test_y[~unseen]).float().mean().item()
 print(
-    f"on unseen pictures of 0 to 4 the old model is right in {right:.1%}; of 5 to 9 there are {len(test_y)} to test on"
+    f"on unseen pictures of 0 to 4 the old model is right in {right:.1%}; there are {len(test_y)} of 5 to 9 to test on"
 )
 
 
 # %% name="roads_ways"
-RATES = {"LoRA and head": 2e-3, "everything": 2e-3, "from scratch": 2e-3}  # a head alone bears more: 3e-2
+RATES = {"LoRA and head": 2e-3, "everything": 2e-3, "from scratch": 2e-3}  # a head alone can take more: 3e-2
 
 
 def road(name):
@@ -892,23 +894,23 @@ for said, old, control in (
     claims.record("T28", said, f"{subject}: {old} / {control}", more, "points more", 0, 80)
 
 # %% [markdown] name="roads_explained"
-# Features cost next to nothing: the body runs once over the data, forward only. Training the head in place gives the same and needs the body in every step; it pays when pictures are changed anew each time. Either reaches about what a start from nothing reaches, with a small part of its memory: the best for its price. And what was learned for 0 to 4 is of use for 5 to 9, if not all of it:
-# features of a body that has never learned are worse.
+# Features cost next to nothing: the body runs once over the data, forward only. Training the head in place gives the same result and needs the body in every step, so it pays off when pictures are augmented afresh each time. Either does about as well as training from scratch with a small part of its memory: the best value. And some of what was learned from 0 to 4 is useful for 5 to 9:
+# the features of an untrained body are worse.
 #
-# Training everything from the old model is the most accurate. "LoRA comes near full fine-tuning" did not hold here: LoRA (on the MLPs alone) stays about where the features are, and in so small a body saves little memory. It is one seed, and the test pictures are few (the cell above says how many): one picture is half a point, and a few points between two rows mean nothing.
+# Training everything from the old model is the most accurate. "LoRA comes near full fine-tuning" did not hold here: LoRA (on the MLPs alone) stays about where the features are, and saves little memory in such a small body. This is one seed and few test pictures (the cell above says how many). One picture is half a point, and a few points between two rows mean nothing.
 #
-# Mind the learning rate of each road. With 1e-2 in place of 3e-2 the head would not be done after so few steps, and would lose to a start from nothing: try it. On your own task, start at the top of the table and go down only as far as you need.
+# Mind the learning rate of each road. With 1e-2 instead of 3e-2 the head would not be done after so few steps, and would lose to training from scratch: try it. On your own task, start at the top of the table and go down only as far as you need.
 #
 # ## 10 · Your turn: many adapters on one base
 #
-# One base serves many customers, each with an adapter of its own, in **one** batch.
+# One base serves many customers, each with their own adapter, in **one** batch.
 #
 # **Contract.** `serve(x, weight, A, B, scale, which)` returns y of shape (N, out).
 #
-# - `x` (N, in); `weight` (out, in), the frozen base; `A` (K, r, in) and `B` (K, out, r), K adapters; `scale` a float; `which` (N,) of int64: the adapter of each row, or **-1** for the base alone.
+# - `x` (N, in); `weight` (out, in), the frozen base; `A` (K, r, in) and `B` (K, out, r), K adapters; `scale`, a float; `which` (N,) of int64: the adapter of each row, or **-1** for the base alone.
 # - Row i is `x[i] Wᵀ + scale · (x[i] A[k]ᵀ) B[k]ᵀ` with `k = which[i]`.
-# - The base is multiplied once, for all rows together. No (out, in) matrix is made, neither for a row nor for an adapter, not even when K = 1.
-# - Gradients reach `A` and `B` (adapters that no row uses get zero, or none), and `x`. Nothing given is changed. Any dtype, any K and N, also N = 0.
+# - The base is multiplied once, for all rows together. No (out, in) matrix is created, neither for a row nor for an adapter, not even when K = 1.
+# - Gradients reach `A` and `B` (adapters that no row uses get zero, or none), and `x`. No argument is changed. Any dtype works, and any K and N, including N = 0.
 
 
 # %% name="serve" answer=true reveal=true
@@ -935,10 +937,10 @@ claims
 # ## Recap
 #
 # - LoRA trains two thin matrices beside each frozen layer. Gradients and optimizer state vanish; activations stay, so add checkpointing.
-# - B starts at zero. α / r acts like a learning rate. Give more layers a LoRA before you raise the rank.
-# - 4-bit NF4 keeps the frozen base at 4.5 bits a weight, and learning hardly notices.
-# - An adapter is a small file; the base survives to the last bit; merging costs nothing afterwards.
+# - B starts at zero. α / r acts like a learning rate. Put LoRA on more layers before you raise the rank.
+# - 4-bit NF4 keeps the frozen base at 4.5 bits a weight, and learning hardly suffers.
+# - An adapter is a small file; the base survives to the last bit; a merged adapter costs nothing.
 #
-# **What to reach for when.** A base whose features tell your classes apart: features. A GPU of 24 GB and 7B: LoRA in BF16 with checkpointing. 16 GB or less: QLoRA. A new language or domain, and the GPUs: full fine-tuning, sharded ([[sharding]]). The exercise X4 is next.
+# **What to reach for when.** A base whose features tell your classes apart: features. 7B on a GPU of 24 GB: LoRA in BF16 with checkpointing. 16 GB or less: QLoRA. A new language or domain, and enough GPUs: full fine-tuning, sharded ([[sharding]]). The exercise X4 is next.
 #
 # **Sources.** Hu et al. 2021, *LoRA: Low-Rank Adaptation of Large Language Models*; Dettmers et al. 2023, *QLoRA: Efficient Finetuning of Quantized LLMs*; Biderman et al. 2024, *LoRA Learns Less and Forgets Less*; documentation of PEFT, bitsandbytes and the Transformers `Trainer`.

@@ -1,7 +1,7 @@
 # %% [markdown] name="title"
 # # X4 · Fine-tune 7B inside 24 GB
 #
-# **Graded exercise, 10 points.** A LoRA layer of your own, an adapter whose size you know beforehand, a plan for 7B on a GPU of 24 GB, and a fine-tune that leaves its base alone. The plan is made for 7B; the fine-tune runs on a small Llama, so that it works on any machine.
+# **Graded exercise, 10 points.** You write a LoRA layer, an adapter whose size you know in advance, a plan for 7B on a GPU of 24 GB, and a fine-tune that leaves its base alone. The plan is for 7B; the fine-tune runs on a small Llama, so that it works on any machine.
 #
 # | | |
 # |---|---|
@@ -12,7 +12,7 @@
 # | Before this | [[lora]] |
 # | Syllabus | X4 (T25, C16) |
 #
-# Four answer cells, each followed by its check. Run a check as often as you like. Save the notebook when you are done: it is your hand-in, and its name must stay as it is.
+# There are four answer cells, each followed by its check. Run a check as often as you like. Save the notebook when you are done: it is your hand-in. Do not rename it.
 
 # %% name="setup" setup=true
 import copy
@@ -34,9 +34,9 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 #
 # **Contract.** `LoRALinear(linear, rank, alpha, dropout)` is an `nn.Module` around an `nn.Linear`.
 #
-# - Trained are exactly two parameters: A of shape (rank, in), at random, and B of shape (out, rank), zero, with device and dtype of the linear layer's weight. The linear layer, with its bias if it has one, is frozen.
-# - Unmerged, the output is x Wᵀ + bias + (alpha / rank) · (d(x) Aᵀ) Bᵀ, where d is dropout of the input with probability `dropout`, at work in training mode only.
-# - `merge()` adds the correction to the linear layer's weight, in place; from then on the output is that of the linear layer alone, in training mode, too. `unmerge()` takes it out again. Calling either twice does nothing the second time. Neither changes A or B. (Training while merged is not asked for.)
+# - Exactly two parameters are trained: A of shape (rank, in), random, and B of shape (out, rank), zero, both with the device and dtype of the linear layer's weight. The linear layer is frozen, including its bias if it has one.
+# - Unmerged, the output is x Wᵀ + bias + (alpha / rank) · (d(x) Aᵀ) Bᵀ, where d is dropout of the input with probability `dropout`, active in training mode only.
+# - `merge()` adds the correction to the linear layer's weight, in place. From then on the output is that of the linear layer alone, in training mode, too. `unmerge()` takes it out again. Calling either twice does nothing the second time. Neither changes A or B. (You need not support training while merged.)
 
 
 # %% name="layer" answer=true
@@ -87,7 +87,7 @@ check("x4.layer", LoRALinear)
 #
 # **Contract.**
 #
-# - `adapter_config(rank)` returns a `LoraConfig` of PEFT for a Llama: that rank on **every** linear layer of attention and MLP in each block, and on nothing else; alpha twice the rank; dropout 0.05; for causal language modelling (`task_type`).
+# - `adapter_config(rank)` returns PEFT's `LoraConfig` for a Llama: that rank on **every** linear layer of attention and MLP in each block, and on nothing else; alpha twice the rank; dropout 0.05; for causal language modelling (`task_type`).
 # - `trained_parameters(config, rank)` returns how many parameters such an adapter trains in the Llama of a `LlamaConfig`. Compute it from the configuration, without allocating weights. Mind `num_key_value_heads` (grouped-query attention: fewer heads for k and v) and
 #   `head_dim`, which need not be `hidden_size // num_attention_heads`. Linear layers have no bias here.
 
@@ -116,13 +116,13 @@ check("x4.adapter", adapter_config, trained_parameters)
 # %% [markdown] name="plan_task"
 # ## Part 3 · The plan (2 points)
 #
-# A colleague wants to fine-tune Llama-2-7B (`"llama-2-7b"`) on one RTX 4090 (24 GB) and asks for your recipe. It is fixed that weights are BF16 and not quantised, that LoRA of rank 16 sits on q, k, v and o, that the optimizer is AdamW, that one GPU does it with nothing offloaded, and that an update is made of **32 sequences**.
+# A colleague wants to fine-tune Llama-2-7B (`"llama-2-7b"`) on one RTX 4090 (24 GB) and asks for your recipe. Some things are fixed: weights are BF16 and not quantised, LoRA of rank 16 sits on q, k, v and o, the optimizer is AdamW, there is one GPU with nothing offloaded, and an update uses **32 sequences**.
 #
-# Yours to choose: sequences in a micro-batch (`batch`), micro-batches in an update (`accumulate`), tokens in a sequence (`seq`: 512, 1024, 2048 or 4096), and `checkpointing`. The other fields of `Recipe` may stay as they are; `help(Recipe)` lists them all.
+# Yours to choose: sequences in a micro-batch (`micro_batch_size`), micro-batches in an update (`gradient_accumulation_steps`), tokens in a sequence (`seq`: 512, 1024, 2048 or 4096), and `checkpointing`. The other fields of `Recipe` may stay as they are; `help(Recipe)` lists them all.
 #
-# **Contract.** `fine_tune_plan()` returns a `Recipe` with `batch` × `accumulate` = 32 that fits by the planner's word, `plan(recipe).fits["rtx-4090-24gb"]`, with as many tokens in a micro-batch (`batch` × `seq`) as any such recipe can have. Find it with the planner, in a cell of your own: `plan(recipe)` prints what you want to know in about ten seconds. The function itself need not search. (A plan that does not fit loses both points: on a GPU it would not run at all.)
+# **Contract.** `fine_tune_plan()` returns a `Recipe` with `micro_batch_size` × `gradient_accumulation_steps` = 32 that fits according to the planner, `plan(recipe).fits["rtx-4090-24gb"]`, with as many tokens in a micro-batch (`micro_batch_size` × `seq`) as any such recipe can have. Find it with the planner, in a cell of your own: `plan(recipe)` prints what you need in about ten seconds. The function itself need not search. (A plan that does not fit loses both points: on a GPU it would not run at all.)
 #
-# [[Lora]] read two numbers of tokens off straight lines: one that is sure, and one by a rule of thumb. Here `fits` decides: it plays the recipe's allocations through the allocator's rules, on a GPU of that size. And the choices above leave few numbers of tokens to try.
+# [[Lora]] read two token counts off straight lines: a safe one, and one by a rule of thumb. Here `fits` decides: it replays the recipe's allocations by the allocator's rules on a GPU of that size. And the choices above leave few token counts to try.
 
 
 # %% name="plan" answer=true
@@ -130,9 +130,9 @@ def fine_tune_plan():
     ### BEGIN SOLUTION
     return Recipe(
         "llama-2-7b",
-        batch=4,
+        micro_batch_size=4,
         seq=2048,
-        accumulate=8,
+        gradient_accumulation_steps=8,
         precision="bf16",
         checkpointing="every",
         lora_rank=16,
@@ -149,12 +149,12 @@ check("x4.plan", fine_tune_plan)
 #
 # **Contract.**
 #
-# - `fine_tune(base, batches)`: `base` is a small `LlamaForCausalLM` in evaluation mode that has read some English; `batches` is a list of token ids, each (16, 48), of Python source. Put an adapter of rank 8 on it, of the kind of part 2 (on all linear layers of the blocks and nothing else; you may call `adapter_config`, or use your own layer of part 1 in place of PEFT), train it with one AdamW, one update a batch, each batch once, whole and in the order given, in training mode, without any other forward pass, and
-#   return the adapted model in evaluation mode. Choose the learning rate well: the loss on other Python source must fall by at least seven tenths of what LoRA can make it fall.
+# - `fine_tune(base, batches)`: `base` is a small `LlamaForCausalLM` in evaluation mode that has read some English; `batches` is a list of token ids, each (16, 48), of Python source. Put an adapter of rank 8 on it, as in part 2 (on all linear layers of the blocks and nothing else; you may call `adapter_config`, or use your own layer from part 1 instead of PEFT). Train it with one AdamW, one update a batch, each batch once, whole and in the order given, in training mode, without any other forward pass, and
+#   return the adapted model in evaluation mode. Choose the learning rate well: the loss on other Python source must fall by at least seven tenths of what LoRA can achieve.
 # - The base stays as it is to the last bit. The optimizer holds nothing that is not trained.
-# - `merged_model(model)` takes what `fine_tune` returned (it may be used up) and returns an ordinary `LlamaForCausalLM` with the adapter merged.
+# - `merged_model(model)` takes what `fine_tune` returned (it may consume it) and returns an ordinary `LlamaForCausalLM` with the adapter merged.
 #
-# Here is a base with its batches, and other Python source, to try it on before you ask the check. (The check has others in grading.)
+# Here are a base, its batches and other Python source, to try your answer on before you run the check. (Grading uses others.)
 
 # %% name="material"
 base, batches, unseen = small_llama()
@@ -193,7 +193,7 @@ try:
     torch.manual_seed(0)
     print(f"after your fine-tune: {unseen_loss(fine_tune(copy.deepcopy(base), batches)):.3f}")
 except NotImplementedError:
-    print("This appears when part 4 is done.")
+    print("This appears once part 4 is written.")
 
 # %% name="finetune_check" points=3
 check("x4.finetune", fine_tune, merged_model)
@@ -201,32 +201,32 @@ check("x4.finetune", fine_tune, merged_model)
 # %% [markdown] name="seven_text"
 # ## Your plan at 7B
 #
-# On a GPU your plan is run as it stands, for two updates, on random weights of the 7B shape, and the peak is set beside the planner's. Elsewhere the planner's figure stands alone.
+# On a GPU your plan is run as it is, for two updates of a 7B model with random weights, and the peak is compared with the planner's. Elsewhere there is only the planner's figure.
 
 # %% name="seven"
 try:
     recipe = fine_tune_plan()
     planned = plan(recipe)
-    print(f"planned: {planned.peak_allocated_bytes / GiB:.2f} GiB for {recipe.words}")
+    print(f"planned: {planned.peak_allocated_bytes / GiB:.2f} GiB for {recipe.summary}")
 except NotImplementedError:
     planned = None
-    print("This appears when part 3 is done.")
+    print("This appears once part 3 is written.")
 
 # %% name="measured"
 room = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else 0
 if planned and room > planned.reserved_bytes[1]:
     seen = measure_recipe(recipe)
-    speed = recipe.batch * recipe.accumulate * recipe.seq / seen.seconds
+    speed = recipe.micro_batch_size * recipe.gradient_accumulation_steps * recipe.seq / seen.seconds
     print(
         f"measured: {seen.peak_bytes / GiB:.2f} GiB allocated, {seen.reserved_bytes / GiB:.2f} reserved, {speed:,.0f} tokens/s"
     )
 else:
-    print(f"This device has {room / GiB:.0f} GiB of GPU memory, so nothing is trained here: the plan stands alone.")
+    print(f"This device has {room / GiB:.0f} GiB of GPU memory, so nothing is trained here: there is only the plan.")
 
 # %% [markdown] name="hand_in"
 # ## Hand in
 #
-# Save this notebook under the name it has. Your instructor collects it as `YOUR_NAME/14_x4_lora.ipynb` and grades it with
+# Save this notebook without renaming it. Your instructor collects it as `YOUR_NAME/20_x4_lora.ipynb` and grades it with
 #
 # ```
 # python -m helpers grade SUBMISSIONS --out GRADES

@@ -1,14 +1,14 @@
 # %% [markdown] name="title"
 # # Capstone: one model, one batch, one ladder
 #
-# **Stack what the labs taught, one change at a time, on one model with one effective batch, until the peak is a small part of what it was and the accuracy is still there; then name the bytes that are left.**
+# **Stack what the labs taught, one change at a time, on one model with one effective batch, until the peak is a small part of what it was and the accuracy is still there. Then account for every byte that is left.**
 #
 # | | |
 # |---|---|
-# | After this you can | stack techniques and say what each one took from which tenant; name the floor that is left byte by byte; test a recipe guide with the planner; choose a recipe for a GPU and export it as a script |
+# | After this you can | stack techniques and say what each one took from which tenant; account for the remaining floor byte by byte; test a recipe guide with the planner; choose a recipe for a GPU and export it as a script |
 # | Time | 90 minutes |
 # | Difficulty | ●●● |
-# | Needs | a CPU; the same cells use a GPU where there is one |
+# | Needs | a CPU; the same cells use a GPU if there is one |
 # | Before this | labs [[#where_memory_goes]] to [[#activation_checkpointing]] and [[#sharding]]; the others help |
 # | Syllabus | C12, T26, T27 |
 
@@ -62,20 +62,20 @@ from torch.utils.checkpoint import checkpoint
 
 device = pick_device()
 claims = Claims()
-torch.set_num_threads(1)  # a CPU kernel's workspace grows with its threads: with one, the bytes are those of any CPU
+torch.set_num_threads(1)  # a CPU kernel's workspace grows with its threads: with one, all CPUs give the same bytes
 print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}, meter: {MemoryMeter().method}")
 
 # %% [markdown] name="rules_text"
 # ## 1 · The rules
 #
-# Articles on these techniques promise that together they cut peak memory "up to 20 times, with the same accuracy" (section 4 looks at the one that is quoted most). Such a ladder is easy to win by cheating: a smaller batch is another training run, a peak read at another moment another figure. So, before the first rung:
+# Articles on these techniques promise that together they cut peak memory "up to 20 times, with the same accuracy" (section 4 looks at the one quoted most). It is easy to cheat on such a ladder: a smaller batch is a different training run, and a peak read at a different moment is a different figure. So here are the rules, before the first rung:
 #
 # - **One model**: a vision transformer of four blocks on handwritten digits, started from the same weights.
-# - **One effective batch**: every update sees the same 512 images in the same order, and every rung sees the same number of them.
-# - **One figure**: the peak of a whole training step, in bytes, from the meter of [[where_memory_goes]], parameters and optimizer state included.
-# - **One accuracy to hold**: on images that no rung trains on and by which nothing is chosen. They are few (the next cell prints what one of them is worth), so a single run says little about 0.5 points: where the claim is tested, five seeds are trained in pairs.
+# - **One effective batch**: every update sees the same 512 images in the same order, and every rung sees the same number of images.
+# - **One figure**: the peak of a whole training step, in bytes, from the meter of [[where_memory_goes]], including parameters and optimizer state.
+# - **One accuracy to hold**, on images that are used neither to train nor to choose anything. There are few of them (the next cell prints what one is worth), so a single run says little about 0.5 points. To test the claim, we train five seeds in pairs.
 #
-# The images stay with NumPy, as a data loader would keep them; the device gets what a micro-batch needs.
+# The images stay in NumPy, as a data loader would keep them; the device gets only what a micro-batch needs.
 
 # %% name="task"
 BATCH, TRAINED = 512, 1024  # images in an update, and to train on: two batches an epoch
@@ -97,9 +97,9 @@ class Rung:
     autocast: bool = False
     micro: int = BATCH  # images in a micro-batch
     checkpointing: bool = False
-    keep_random: bool = True  # `checkpoint` keeps the random generator's state for each block: its default
+    keep_random: bool = True  # `checkpoint` saves the random generator's state for each block, by default
     optimizer: str = "adamw"
-    fold: bool = False  # gradients go into the optimizer's state during the backward pass
+    fold: bool = False  # gradients go into the optimizer state during the backward pass
     dtype: torch.dtype = torch.float32  # of weights and optimizer state
 
 
@@ -120,15 +120,15 @@ print(f"{phi:,} parameters")
 # %% [markdown] name="optimizer_text"
 # ### A lean optimizer that can take its gradients early
 #
-# Adam keeps two numbers a parameter. **Signum** (Bernstein et al. 2018) keeps one, a running mean of gradients, and steps by its sign: every weight moves by the learning rate. Adam moves a weight by the learning rate *at most*, roughly, and by less where gradients contradict each other from update to update; so expect the two to want different rates.
+# Adam keeps two numbers a parameter. **Signum** (Bernstein et al. 2018) keeps one, a running mean of gradients, and steps by its sign: every weight moves by the learning rate. Adam moves a weight by *at most* the learning rate, roughly, and by less where gradients contradict each other from update to update. So expect the two to need different rates.
 #
-# It has a second virtue. [[Gradient_accumulation]] keeps a gradient for every parameter while micro-batches add up. The optimizer step in the backward pass would free each gradient at once, but a step after every micro-batch is another training run: **the two do not go together as they are**. What does go together: the running mean is *linear* in the gradient,
+# Signum has a second virtue. [[Gradient_accumulation]] keeps a gradient for every parameter while micro-batches add up. An optimizer step in the backward pass would free each gradient at once, but a step after every micro-batch is a different training run: **the two cannot be combined as they are**. But the running mean is *linear* in the gradient,
 #
 # *m* ← β·*m* + (1 − β)·(*g*₁ + *g*₂ + … + *g*ₙ),
 #
-# so each piece *g*ᵢ can be added to *m* the moment it exists, in a hook, and be freed. Weights move once, after the last micro-batch. The state of the optimizer *is* the accumulator. (For Adam's second moment this does not hold: the square of a sum is not the sum of squares.)
+# so a hook can add each piece *g*ᵢ to *m* as soon as it exists, and free it. Weights move once, after the last micro-batch. The optimizer state *is* the accumulator. (This does not work for Adam's second moment: the square of a sum is not the sum of squares.)
 #
-# In 16 bits small additions are lost ([[number_formats]]), so additions to BF16 tensors round **stochastically**: BF16 is FP32 without its lower 16 bits; add a random 16-bit number to these and cut them off, and the carry rounds up as often as the distance asks for.
+# In 16 bits small additions are lost ([[number_formats]]), so additions to BF16 tensors round **stochastically**. BF16 is FP32 without its lower 16 bits. Add a random 16-bit number to those bits and cut them off: the carry rounds up with the right probability.
 
 
 # %% name="rounding"
@@ -146,7 +146,7 @@ def add(target, change):
 class Signum(torch.optim.Optimizer):
     """Steps by the sign of a running mean, which takes gradients whole or in pieces.
 
-    A parameter that got no gradient since the last step is left alone, and so is its mean.
+    A parameter that has received no gradient since the last step is left alone, and so is its mean.
     """
 
     def __init__(self, parameters, lr, momentum=0.9):
@@ -210,7 +210,7 @@ def gradients(rung, model, rows):
 # %% [markdown] name="same_text"
 # ### Equivalence before memory
 #
-# In FP32 the rungs that claim "the same gradient" must have it: accumulated, checkpointed, and folded into the momentum. The last line is the control that must fail: a step after *every* micro-batch.
+# In FP32, the rungs that claim "the same gradient" must deliver it: accumulated, checkpointed, and folded into the momentum. The last line is the control, which must fail: a step after *every* micro-batch.
 
 # %% name="same"
 base = Rung("0 FP32, AdamW")
@@ -229,13 +229,13 @@ for name, rung in {
     "and checkpointed": replace(base, micro=32, checkpointing=True),
 }.items():
     off = (gradient_of(rung) - whole).norm() / whole.norm()
-    print(f"{name:28} gradient differs by {off:.1e} of its length")
+    print(f"{name:28} gradient differs by {off:.1e} of its norm")
     claims.record("T8", "the gradient is that of the whole batch", name, off.item(), "relative", 0, 1e-5)
 
 
 # %% name="same_folded"
 def weights_after(rung, every_piece=False, steps=2):
-    """Return all weights, by name, after some steps; `every_piece` steps after each micro-batch."""
+    """Return all weights, by name, after some steps; with `every_piece`, step after each micro-batch."""
     model = make_model(rung, 0, device)
     optimizer = make_optimizer(rung, model)
     for _ in range(steps):
@@ -252,24 +252,24 @@ for name, other in {
 }.items():
     differ = {n: other[n] != plain[n] for n in plain}
     everywhere = sum(d.sum().item() for d in differ.values())
-    keys = slice(SHAPE["width"], 2 * SHAPE["width"])  # biases of queries, keys, values stand one after another
+    keys = slice(SHAPE["width"], 2 * SHAPE["width"])  # biases of queries, keys and values, in this order
     in_keys = sum(d[keys].sum().item() for n, d in differ.items() if n.endswith("in_proj_bias"))
-    print(f"{name:28} {everywhere:,} of {phi:,} weights differ, {in_keys} of these are biases of keys")
+    print(f"{name:28} {everywhere:,} of {phi:,} weights differ, {in_keys} of them are biases of keys")
     if "folded" in name:
         rest = (everywhere - in_keys) / phi
         said = "folding does not change the update, but for the keys' biases"
         claims.record("T8", said, "Signum, 2 steps, FP32", rest, "of the weights", 0, 1e-3)
 
 # %% [markdown] name="same_explained"
-# Folded sums are added in another order, so a last bit may differ, and where a mean is almost zero its *sign* may.
+# Folding adds in a different order, so the last bit may differ, and so may the *sign* where a mean is almost zero.
 #
-# Why in the biases of the keys, of all weights? A key's bias *b* adds *q·b* to every score of a query alike, and softmax does not see what it adds to all its inputs: **the gradient of this bias is zero** in exact arithmetic. What arrives is rounding noise, and Signum takes a full step by its sign. It does no harm, since the model does not see the bias either.
+# Why in the biases of the keys, of all weights? A key's bias *b* adds the same *q·b* to every score of a query, and softmax ignores whatever is added to all its inputs. So **the gradient of this bias is zero** in exact arithmetic. What arrives is rounding noise, and Signum takes a full step by its sign. That does no harm, since the model ignores the bias as well.
 #
-# A step for every micro-batch, the control, goes somewhere else altogether.
+# The control, a step after every micro-batch, ends up somewhere else altogether.
 #
 # ## 2 · The ladder
 #
-# Each rung changes one thing and keeps all others.
+# Each rung changes one thing and keeps everything else.
 
 # %% name="rungs"
 LADDER = [base]
@@ -285,7 +285,7 @@ for name, change in {
 
 
 def measured(rung, seen=rows):
-    """Return the meter of one training step on the images `seen`, after one that does not count."""
+    """Return the meter of one training step on the images `seen`, after a warm-up step."""
     model = make_model(rung, 0, device)
     optimizer = make_optimizer(rung, model)
     train_step(rung, model, optimizer, seen)
@@ -301,12 +301,12 @@ print(meters[base.name])
 print(peak_table(meters[base.name], 5))
 
 # %% [markdown] name="guess_text"
-# Nearly all of it is activations: 512 images × 5 tokens × 4 blocks. **Predict** two figures before you see them. By what factor does BF16 autocast alone lower the peak? And when all six changes are stacked, what is the factor?
+# Nearly all of it is activations: 512 images × 5 tokens × 4 blocks. **Predict** two figures before you see them. By what factor does BF16 autocast alone lower the peak? And what is the factor with all six changes stacked?
 
 # %% name="guess"
 my_guess = None  # times less, BF16 autocast alone
 ### BEGIN GUESS
-my_guess = 2  # half the bytes a number; what stays in FP32 is left out: too high
+my_guess = 2  # half the bytes a number; too high, because it ignores what stays in FP32
 ### END GUESS
 autocast_guess = Prediction("FP32 peak / BF16 autocast peak", my_guess, "times")
 my_guess = None  # times less, all six changes
@@ -331,20 +331,20 @@ print(text_table(lines))
 # %% [markdown] name="climb_explained"
 # Read the table by columns, and ask of every rung what it took, what it *added*, and what it moved.
 #
-# - **Autocast** halves most activations and leaves weights, gradients and state; it adds a tenant, the 16-bit copies of weights. So the factor stays below 2.
-# - **Micro-batches** take the most by far, from activations, temporaries, workspace and inputs at once. They bring gradients back: in rung 0 the peak comes early in the backward pass, before most gradients exist; now they live through the whole step.
-# - **Checkpointing** takes activations and adds recomputed ones. The copies of weights fall as well: those of a recomputed block are made for that block and go with it. It looks modest, because little was left for it to take. *The order of the rungs decides what each of them seems to be worth.* Only the product counts.
-# - From rung 3 on the static part is in front. **Signum** takes a state tensor and **folding** the gradients: these two have one tenant each and leave the others alone. **BF16** halves weights and state, takes the copies, and some of the activations that autocast keeps in FP32.
+# - **Autocast** halves most activations and leaves weights, gradients and state alone. It adds a tenant, the 16-bit copies of weights. So the factor stays below 2.
+# - **Micro-batches** take the most by far: from activations, temporaries, workspace and inputs at once. They bring gradients back. In rung 0 the peak comes early in the backward pass, before most gradients exist; now gradients live through the whole step.
+# - **Checkpointing** takes activations and adds recomputed ones. The copies of weights fall as well: those of a recomputed block are made for that block and freed with it. It looks modest because it had little left to take. *The order of the rungs decides what each of them seems to be worth.* Only the product counts.
+# - From rung 3 on, the static part dominates. **Signum** takes a state tensor and **folding** takes the gradients: each affects one tenant and leaves the others alone. **BF16** halves weights and state, takes the copies, and takes some of the activations that autocast keeps in FP32.
 #
-# On a GPU the workspaces of cuBLAS (8 to 32 MiB) are larger than this model. They are made in the step before the one that is measured, and stay outside of the figure.
+# On a GPU the workspaces of cuBLAS (8 to 32 MiB) are larger than this model. They are allocated in the step before the measured one, and are not part of the figure.
 #
 # ### What did it cost?
 #
-# Accuracy, first. AdamW and Signum need different learning rates, and whoever tries rates on the test images has trained on them. So a fifth of the *training* images is held out for it; the test images stay unseen. Two processes work side by side, as they did for the meters.
+# Accuracy first. AdamW and Signum need different learning rates, and if you try rates on the test images, you have trained on them. So a fifth of the *training* images is held out for this; the test images stay unseen. Two processes work side by side, as they did for the meters.
 
 # %% name="train"
 STEPS, SEEDS = 32, range(5)
-KEPT = TRAINED - TRAINED // 5  # the rest of the training images is held out where rates are chosen
+KEPT = TRAINED - TRAINED // 5  # the rest of the training images is held out to choose rates
 
 
 def train(rung, rate, seed, pool, where):
@@ -355,7 +355,7 @@ def train(rung, rate, seed, pool, where):
     for i in range(STEPS):
         if not waiting:
             waiting = np.split(order.permutation(pool)[: pool // BATCH * BATCH], pool // BATCH)
-        for group in optimizer.param_groups:  # a short rise, then half a cosine
+        for group in optimizer.param_groups:  # a short warm-up, then half a cosine
             group["lr"] = rate * min(1, (i + 1) / 6) * (1 + math.cos(math.pi * i / STEPS)) / 2
         train_step(rung, model, optimizer, waiting.pop())
     return model
@@ -387,7 +387,7 @@ for optimizer, rates in tried.items():
     }
     RATES[optimizer] = max(means, key=means.get)
     words = ", ".join(f"{rate:g}: {mean:.1f} %" for rate, mean in means.items())
-    print(f"{optimizer:7} on {TRAINED - KEPT} held-out images   {words}   taken: {RATES[optimizer]:g}")
+    print(f"{optimizer:7} on {TRAINED - KEPT} held-out images   {words}   chosen: {RATES[optimizer]:g}")
 
 # %% name="moves"
 model = make_model(base, 0, device)
@@ -404,14 +404,14 @@ for update in range(1, 17):
         )
 
 # %% [markdown] name="scores_text"
-# With a few hundred images and two seeds, neighbours in this list differ by an image or two: take the choice between them for a coin that fell, not for a finding. What can be seen is that Signum wants the smaller rates, and why: its steps do not shrink.
+# With a few hundred images and two seeds, neighbours in this list differ by an image or two: treat the choice between them as a coin toss, not a finding. What you can see is that Signum needs smaller rates, and why: its steps do not shrink.
 #
-# Now the rungs, on all training images. The claim is about the last rung against the first: these two are trained from five seeds, in pairs (same seed, same start, same order of images). The rungs between are trained once: enough to see that they train, **not** enough to see half a point.
+# Now the rungs, on all training images. The claim compares the last rung with the first, so these two are trained from five seeds, in pairs (same seed, same start, same order of images). The rungs between are trained once: enough to see that they train, **not** enough to see half a point.
 #
-# Need all of them be trained? Checkpointing computes the same again, so a rung with it should end with the weights of the same rung without, to the last bit; even with stochastic rounding, for `checkpoint` puts the random generator back. If that holds, training can do without the repeated work.
+# Do we have to train all of them? Checkpointing recomputes the same numbers, so a rung should end with the same weights with and without it, to the last bit. That should hold even with stochastic rounding, because `checkpoint` restores the random generator. If it does, we can train without the extra work.
 
 # %% name="same_bits"
-plainer = {rung.name: replace(rung, checkpointing=False, name="") for rung in LADDER}  # trained in place of a rung
+plainer = {rung.name: replace(rung, checkpointing=False, name="") for rung in LADDER}  # trained instead of a rung
 
 
 def bits_changed(rung):
@@ -433,7 +433,7 @@ def job_of(rung, seed):
 
 wanted = [(LADDER[-1], seed) for seed in SEEDS] + [(rung, 0) for rung in reversed(LADDER[1:-1])]
 wanted += [(base, seed) for seed in SEEDS]
-trained = all_of(list(dict.fromkeys(job_of(*each) for each in wanted)))  # what two rungs share is trained once
+trained = all_of(list(dict.fromkeys(job_of(*each) for each in wanted)))  # jobs shared by two rungs run once
 scores = {(rung.name, seed): trained[job_of(rung, seed)] for rung, seed in wanted}
 last_by_seed, first_by_seed = ([scores[name, seed] for seed in SEEDS] for name in (last, base.name))
 pairs = [b - a for a, b in zip(first_by_seed, last_by_seed, strict=True)]
@@ -454,12 +454,12 @@ print("last rung:  " + ", ".join(f"{score:.2f}" for score in last_by_seed), "%")
 print(f"difference: {lost:+.2f} points on average, 95 % interval {lost_at_worst:+.2f} to {lost_at_best:+.2f}")
 
 # %% [markdown] name="pace_text"
-# Then time. All rungs take a step in turn, five rounds of it after one that does not count, and each is compared with its neighbours *within* a round, so that a slow moment of the machine meets both. The spread is that of the five.
+# Then time. All rungs take a step in turn, for five rounds after a warm-up round. Each is compared with the others *within* a round, so that a slow moment of the machine hits both. The spread is over the five rounds.
 
 
 # %% name="pace"
 def turns(rungs, seen, rounds=5):
-    """Return the seconds of a step of each rung, `rounds` of them, one rung after the other."""
+    """Return the seconds of `rounds` steps of each rung, with the rungs taking turns."""
     steps = []
     for rung in rungs:
         model = make_model(rung, 0, device)
@@ -469,7 +469,7 @@ def turns(rungs, seen, rounds=5):
 
 
 def times(before, after):
-    """Return how many times slower `after` is: the median over the rounds, the least and the most."""
+    """Return how many times slower `after` is: median, minimum and maximum over the rounds."""
     ratios = [b / a for a, b in zip(before, after, strict=True)]
     return statistics.median(ratios), min(ratios), max(ratios)
 
@@ -489,14 +489,14 @@ pieces, at_once = replace(base, micro=32), base  # checkpointing against none: 4
 for name, rung, seen in (
     ("FP32, micro-batches of 32", pieces, rows[:128]),
     ("BF16 autocast, micro-batches of 32", replace(pieces, autocast=True), rows[:128]),
-    ("the same, random state not kept", replace(pieces, autocast=True, keep_random=False), rows[:128]),
+    ("the same, random state not saved", replace(pieces, autocast=True, keep_random=False), rows[:128]),
     ("BF16 autocast, 512 at once", replace(at_once, autocast=True), rows),
 ):
     slower, least, most = times(*turns([rung, replace(rung, checkpointing=True)], seen))
     print(f"{name:36} checkpointing takes {slower:.2f}x the time ({least:.2f} to {most:.2f})")
 
 # %% name="ladder_claims"
-TWENTY = 18, math.inf  # "up to 20x" is tested three times in this lab, by one rule: 20x is reached, within 10 %
+TWENTY = 18, math.inf  # "up to 20x" is tested three times in this lab by one rule: 20x is reached, within 10 %
 claims.record("C12", "20x less peak memory", subject, first / peaks[last], "times", *TWENTY)
 claims.record("C12", "this lab's target: 40x less", subject, first / peaks[last], "times", 40, math.inf)
 paired = f"{subject}, {len(SEEDS)} pairs"
@@ -519,34 +519,34 @@ for tenant, colour in zip(TENANTS, COLOURS, strict=True):
     if width.max() >= 1:
         right.barh(names, width, left=start, color=colour, label=tenant)
         start += width
-right.set(title="Whose bytes the peak is made of", xlabel="% of that rung's peak", xlim=(0, 100))
+right.set(title="Whose bytes make up the peak", xlabel="% of that rung's peak", xlim=(0, 100))
 figure.legend(loc="outside lower center", ncols=4, frameon=False)
 show(
     figure,
-    "The factor grows from rung to rung past the target of 40; activations are nearly all of the first peak; weights and state, and one recomputed block, most of the last.",
+    "The factor grows from rung to rung, past the target of 40. The first peak is nearly all activations; the last is mostly weights, state and one recomputed block.",
 )
 
 # %% [markdown] name="cost_explained"
-# The interval says what five pairs can show. Where its low end lies above −0.5 points, the claim is safe for this model. Where it does not, the mean may hold and five pairs still **cannot exclude** that more was lost: that takes more seeds, or a longer training that varies less. An article that shows one run of each has shown less than this.
+# The interval says what five pairs can show. If its low end is above −0.5 points, the claim is safe for this model. If not, the mean may pass, but five pairs **cannot rule out** a larger loss. That would take more seeds, or longer training, which varies less. An article that shows one run of each has shown less than this.
 #
-# Read accuracy down the column of seed 0, where all rungs stand, not from a mean to a single run. Rung 3 is rung 2 to the last bit, as the steps above have shown, and was not trained twice; micro-batches and folding add up in another order, so that rungs 1 and 2, or 4 and 5, may differ by a few images.
+# Read accuracy down the column of seed 0, which has all rungs; do not compare a mean with a single run. Rung 3 equals rung 2 to the last bit, as the steps above have shown, and was not trained twice. Micro-batches and folding add in a different order, so rungs 1 and 2, or 4 and 5, may differ by a few images.
 #
-# Time is the price. Small micro-batches keep a processor less busy. Checkpointed blocks run their forward pass twice, which by arithmetic is a third more (a backward pass is two forward passes): about what it takes with all images at once. In micro-batches of 32 it takes more. What is the rest? The four lines rule things out, as far as their spread allows (where two spreads overlap, nothing has been shown). FP32 has no casts of weights to make again for every recomputed block: if it pays as much, the casts are not the reason. If leaving out the random states gains nothing beyond the spread, nor are they. What is left then is the size of the pieces: on small ones an operation costs by being called, and checkpointing adds calls of its own to every block of every piece.
+# The price is time. Small micro-batches keep a processor less busy. Checkpointed blocks run their forward pass twice, which is a third more arithmetic (a backward pass costs two forward passes). That is about what it takes with all images at once; in micro-batches of 32 it takes more. Where does the rest come from? The four lines rule things out, as far as their spread allows (where two spreads overlap, nothing has been shown). FP32 need not cast weights again for every recomputed block: if it pays as much, casts are not the reason. If leaving out the random states gains nothing beyond the spread, they are not the reason either. That leaves the size of the pieces: a small operation mostly costs its call, and checkpointing adds its own calls to every block of every piece.
 #
-# > **Note:** rung 4 is another optimizer with its own learning rate. It is the only rung that changes *what* is computed, not how; the published ladder has one, too (Adam to SGD). It is allowed here because accuracy is what must hold.
+# > **Note:** rung 4 is another optimizer with its own learning rate. It is the only rung that changes *what* is computed, not how. The published ladder has one, too (Adam to SGD). It is allowed here because the rule is to hold the accuracy.
 #
 # ## 3 · The floor, byte by byte
 #
-# The last rung's peak, the largest blocks of memory that were alive at that moment, with the operation that made each:
+# At the last rung's peak, these are the largest blocks of memory alive, each with the operation that made it:
 
 # %% name="floor"
 final = meters[last]
 print(peak_table(final, 12))
 
 # %% [markdown] name="laws_text"
-# Every one of these has a reason in the shapes of the model. The peak is in the backward pass of the last MLP, one block of one micro-batch recomputed.
+# The shapes of the model explain every one of them. The peak is in the backward pass of the last MLP, with one block of one micro-batch recomputed.
 #
-# **Predict** one tenant, from shapes: 32 images of 5 tokens, 32 wide, 2 bytes a number, 4 blocks. How many KiB of *activations* are there, recomputed ones not counted? (What does a checkpointed block keep, and what does the first layer?)
+# **Predict** one tenant, from shapes: 32 images of 5 tokens, 32 wide, 2 bytes a number, 4 blocks. How many KiB of *activations* are there, not counting recomputed ones? (What does a checkpointed block save, and what does the first layer?)
 
 # %% name="guess_kept"
 my_guess = None  # KiB of activations at the peak of the last rung
@@ -558,13 +558,13 @@ kept_guess = Prediction("Activations at the peak of the last rung", my_guess, "K
 
 # %% name="laws"
 def laws_of(micro):
-    """Return what each tenant must hold at the peak of the last rung: bytes, from shapes alone, and why."""
+    """Return what each tenant must hold at the last rung's peak: bytes, from shapes alone, and the reason."""
     width, inner, layers, heads = (SHAPE[name] for name in ("width", "inner", "layers", "heads"))
     pixels, sequence = images[0].size, (SHAPE["side"] // SHAPE["patch"]) ** 2 + 1
     tokens = micro * sequence
-    random = torch.get_rng_state().nbytes if device.type == "cpu" else 0  # of a GPU's generator it lies on the host
+    random = torch.get_rng_state().nbytes if device.type == "cpu" else 0  # a GPU generator's state is on the host
     wide = 2 * inner  # GELU: its input and its output
-    narrow = 3 * width + 4 * width  # q, k, v; both norms' outputs, what attention mixed, the sum after it
+    narrow = 3 * width + 4 * width  # q, k, v; outputs of both norms and of attention, the sum after it
     rows_of = 4 * micro * heads * sequence + 2 * 4 * tokens  # softmax's sums (FP32); mean and deviation, two norms
     block = 2 * tokens * (wide + narrow) + rows_of
     return {
@@ -593,7 +593,7 @@ print(text_table(floor))
 print()
 for tenant, (_, why) in laws_of(32).items():
     print(f"{tenant:24}{why}")
-print(f"{'scratch':24}{human_bytes(scratch)}: asked for by {final.peak_at}")
+print(f"{'scratch':24}{human_bytes(scratch)}: requested by {final.peak_at}")
 print(f"a random generator's state on a CPU: {torch.get_rng_state().nbytes:,} bytes")
 unnamed = 100 * abs(final.peak_bytes - total) / final.peak_bytes
 claims.record("C12", "the floor is named: laws from shapes, and scratch", subject, unnamed, "% unnamed", 0, 1)
@@ -602,13 +602,13 @@ static = final.at_peak["parameters"] + final.at_peak["optimizer state"]
 claims.record("C12", "weights and state: 4 bytes a parameter", subject, static / phi, "bytes", 4, 4.3)
 
 # %% [markdown] name="floor_explained"
-# - **Weights and running means**, 2 + 2 bytes a parameter: the floor in the strict sense. Below it one needs another number format ([[fp8]]), fewer trained parameters ([[lora]]), or more machines ([[sharding]]).
-# - **Activations**: the inputs of checkpointed blocks, for one micro-batch. **Recomputed activations**, most **temporaries**: one block of one micro-batch, while its backward pass runs.
-# - **Kernel workspace** has two owners. One is scratch of the matrix product at the peak: on a CPU, 16-bit products repack their operands, and how is the library's affair (the one figure here that no shape gives). The other is a find: `checkpoint` keeps **the state of the random generator** for each block, so that dropout would draw the same numbers again. On a CPU that is as many bytes a block as the last line says, and this model has no dropout.
+# - **Weights and running means**, 2 + 2 bytes a parameter: the floor in the strict sense. To go lower you need another number format ([[fp8]]), fewer trained parameters ([[lora]]), or more machines ([[sharding]]).
+# - **Activations**: the inputs of checkpointed blocks, for one micro-batch. **Recomputed activations** and most **temporaries**: one block of one micro-batch, while its backward pass runs.
+# - **Kernel workspace** has two owners. One is scratch of the matrix product at the peak. On a CPU, 16-bit products repack their operands, and how is the library's business (the one figure here that no shape gives). The other is a discovery: `checkpoint` saves **the state of the random generator** for each block, so that dropout would draw the same numbers again. On a CPU that costs each block as many bytes as the last line says, and this model has no dropout.
 #
-# A floor that is named byte by byte shows what nobody had looked for; `preserve_rng_state=False` takes it away.
+# Account for a floor byte by byte, and you find what nobody had looked for; `preserve_rng_state=False` removes it.
 #
-# **Predict** the rest: with micro-batches of 4 images instead of 32, what is the factor? Use the laws; but ask of each tenant whether it knows the micro-batch at all.
+# **Predict** what comes next: with micro-batches of 4 images instead of 32, what is the factor? Use the laws, but ask of each tenant whether it depends on the micro-batch at all.
 
 # %% name="guess_smaller"
 my_guess = None  # times less than rung 0, micro-batches of 4
@@ -620,7 +620,7 @@ smaller_guess = Prediction("FP32 peak / peak with micro-batches of 4", my_guess,
 
 # %% name="smaller"
 def shrunk(micro, **change):
-    """Measure the last rung on four micro-batches: from the second on, they are alike (lab 04)."""
+    """Measure the last rung on four micro-batches: as in gradient accumulation, all after the first are alike."""
     return measured(replace(LADDER[-1], micro=micro, **change), rows[: 4 * micro])
 
 
@@ -637,60 +637,64 @@ for name, meter in (curve | {"32, no random state": shrunk(32, keep_random=False
     lines.append([name, *(f"{n / KiB:,.0f}" for n in tenants), f"{first / meter.peak_bytes:.1f}x"])
 print(text_table(lines))
 print(f"\nwith 4 images the peak is in {smallest.peak_at}")
-print(f"if nothing but weights and running means were left: {first / static:.0f}x")
+print(f"if only weights and running means were left: {first / static:.0f}x")
 
 # %% [markdown] name="vit_text"
-# Activations fall with the micro-batch. Temporaries do **not**: with few images the peak moves into the optimizer's hook, where stochastic rounding holds the largest weight three times in 4-byte numbers (the mean, its change, the random bits), whatever the batch. Nor do the random states. Push one tenant down and another takes its place at the peak.
+# Activations fall with the micro-batch. Temporaries do **not**: with few images the peak moves into the optimizer's hook. There stochastic rounding holds the largest weight three times in 4-byte numbers (the mean, its change, the random bits), whatever the batch. Nor do the random states fall. Push one tenant down, and another takes its place at the peak.
 #
-# So the floor is a property of three choices: bytes a weight, bytes of state, and how little is computed at a time. The factor is whatever the first rung wasted: *"40 times" says as much about rung 0 as about rung 6.*
+# So the floor depends on three choices: bytes a weight, bytes of state, and how little is computed at a time. The factor depends on what the first rung wasted: *"40 times" says as much about rung 0 as about rung 6.*
 #
 # ## 4 · The famous ladder, checked
 #
-# The most quoted figure of this kind is from [rasbt/pytorch-memory-optim](https://github.com/rasbt/pytorch-memory-optim/blob/main/logs.md): ViT-L/16 on CIFAR-10 at 224 pixels, "20x". Its own logs give reserved memory, for six steps on one GPU. The planner ([[where_memory_goes]]) runs the same steps on tensors without memory. Reserved memory is a range: the allocator's replay, and what moves it.
+# The most quoted figure of this kind is from [rasbt/pytorch-memory-optim](https://github.com/rasbt/pytorch-memory-optim/blob/main/logs.md): ViT-L/16 on CIFAR-10 at 224 pixels, "20x". Its own logs give reserved memory, for six steps on one GPU. The planner ([[where_memory_goes]]) runs the same steps on fake tensors. It gives reserved memory as a range: the allocator's replay, and what may shift it.
 #
-# A plan takes seconds and is the same on every machine, so those of this lab were made before and are kept with the course. `planned` looks them up; what is not there, such as a recipe that you change, it plans on the spot.
+# A plan takes seconds and is the same on every machine, so those of this lab were made in advance and come with the course. `planned` looks them up, and computes any that are missing, such as a recipe that you change.
 #
-# **Predict.** The six logs of ViT-L on one GPU begin with 26.79 GB in FP32 with batches of 64 and Adam, and 18.21 GB with FP16 autocast. Then come BF16 weights, a batch of 16, four micro-batches of 4, and SGD in place of Adam. There are about 300 million parameters. What is the last figure?
+# **Predict.** The six logs of ViT-L on one GPU begin with 26.79 GB in FP32 with batches of 64 and Adam, and 18.21 GB with FP16 autocast. Then come BF16 weights, a batch of 16, four micro-batches of 4, and SGD instead of Adam. There are about 300 million parameters. What is the last figure?
 
 # %% name="guess_vit"
 my_guess = None  # GB reserved
 ### BEGIN GUESS
-my_guess = 26.79 / 20  # so it is said
+my_guess = 26.79 / 20  # as the article says
 ### END GUESS
 vit_guess = Prediction("ViT-L/16, the last of six logs", my_guess, "GB reserved")
 
 # %% name="vit"
 PUBLISHED = {  # reserved GB in the logs, and the step that was logged; gradients are zeroed after the forward pass
-    "FP32, batch 64, Adam": (26.79, {"precision": "fp32", "batch": 64}),
-    "FP16 autocast": (18.21, {"precision": "fp16-amp", "batch": 64}),
-    "BF16 weights": (13.82, {"precision": "bf16", "batch": 64}),
-    "batch 16": (5.69, {"precision": "bf16", "batch": 16}),
-    "4 x 4 accumulated": (3.91, {"precision": "bf16", "batch": 4, "accumulate": 4}),
-    "SGD, cosine": (2.02, {"precision": "bf16", "batch": 4, "accumulate": 4, "optimizer": "sgd"}),
+    "FP32, batch 64, Adam": (26.79, {"precision": "fp32", "micro_batch_size": 64}),
+    "FP16 autocast": (18.21, {"precision": "fp16-amp", "micro_batch_size": 64}),
+    "BF16 weights": (13.82, {"precision": "bf16", "micro_batch_size": 64}),
+    "batch 16": (5.69, {"precision": "bf16", "micro_batch_size": 16}),
+    "4 x 4 accumulated": (3.91, {"precision": "bf16", "micro_batch_size": 4, "gradient_accumulation_steps": 4}),
+    "SGD, cosine": (
+        2.02,
+        {"precision": "bf16", "micro_batch_size": 4, "gradient_accumulation_steps": 4, "optimizer": "sgd"},
+    ),
 }
-SAME_BATCH = {"precision": "bf16", "batch": 4, "accumulate": 16}  # the same ladder: 64 images to every update
+# The same ladder, with 64 images in every update:
+SAME_BATCH = {"precision": "bf16", "micro_batch_size": 4, "gradient_accumulation_steps": 16}
 ours = {
     "BF16 weights, 16 x 4": SAME_BATCH,
     "and checkpointing": SAME_BATCH | {"checkpointing": "every"},
     "and SGD": SAME_BATCH | {"checkpointing": "every", "optimizer": "sgd"},
 }
-steps = [change | {"keep_grads": True} for _, change in PUBLISHED.values()] + list(ours.values())
+steps = [change | {"set_to_none": False} for _, change in PUBLISHED.values()] + list(ours.values())
 recipes = [Recipe("vit-l-16", **{"optimizer": "adam"} | step) for step in steps]
 vit = dict(zip([*PUBLISHED, *ours], planned(recipes), strict=True))
-print(f"{len(recipes)} plans; to make them took {sum(each.seconds for each in vit.values()):.0f} s")
+print(f"{len(recipes)} plans; making them took {sum(each.seconds for each in vit.values()):.0f} s")
 
 # %% name="vit_logs"
 errors, lines = {}, [["", "batch", "logged GB", "planned, reserved GB", "off by"]]
 for name, (said, _) in PUBLISHED.items():
     least, most = (b / 1e9 for b in vit[name].reserved_bytes)
     errors[name] = 0.0 if least <= said <= most else (least if said < least else most) / said - 1
-    batch = vit[name].recipe.batch * vit[name].recipe.accumulate
+    batch = vit[name].recipe.micro_batch_size * vit[name].recipe.gradient_accumulation_steps
     lines.append([name, f"{batch}", f"{said:.2f}", f"{least:.2f} to {most:.2f}", f"{errors[name]:.0%}"])
 print(text_table(lines))
 logged = [said for said, _ in PUBLISHED.values()]
 vit_guess.reveal(logged[-1])
 print(f"first log / last log: {logged[0] / logged[-1]:.1f}x")
-print(f"of this, a factor {logged[2] / logged[3]:.2f} is a batch of 16 in place of 64: another training run")
+print(f"of this, a factor of {logged[2] / logged[3]:.2f} is a batch of 16 instead of 64: a different training run")
 claims.record("C12", "20x less peak memory", "ViT-L/16, the published logs", logged[0] / logged[-1], "times", *TWENTY)
 claims.record("C12", "the same run: one effective batch", "ViT-L/16, the published logs", 64 / 16, "x the batch", 1, 1)
 off = 100 * max(errors.values(), key=abs)
@@ -699,7 +703,7 @@ claims.record("C12", "the planner follows the logs", "6 logs, the worst of them"
 # %% name="vit_ours"
 began_with = vit["FP32, batch 64, Adam"]
 top = began_with.peak_allocated_bytes
-lines = [["64 images to every update, planned", "GB allocated", "less", "peak in"]]
+lines = [["64 images in every update, planned", "GB allocated", "less", "peak in"]]
 for name in ours:
     peak = vit[name].peak_allocated_bytes
     lines.append([name, f"{peak / 1e9:.2f}", f"{top / peak:.1f}x", vit[name].peak_at.partition(":")[0]])
@@ -712,22 +716,22 @@ weights = 2 * began_with.parameters
 print(f"{began_with.parameters / 1e6:.0f} million parameters: in BF16 with gradients {2 * weights / 1e9:.2f} GB")
 
 # %% [markdown] name="vit_explained"
-# The logs stay below 20 times, and their fourth rung cuts the batch from 64 to 16: that is another training run, with four times the updates an epoch. Accumulation then goes up to 16, never back to 64. Kept at 64 the ladder costs nothing more in memory, for accumulation does not care how many micro-batches there are; it costs time. With checkpointing, which these six do not use, 20 is reached after all, by another road: tensors against tensors. The logs are of reserved memory, where the planner gives a range.
+# The logs stay below 20 times, and their fourth rung cuts the batch from 64 to 16: that is a different training run, with four times the updates an epoch. Accumulation then goes up to 16, never back to 64. Keeping the batch at 64 costs no more memory, because accumulation does not care how many micro-batches there are; it costs time. Checkpointing, which these six do not use, reaches 20 after all, but by another measure: that ratio is of allocated memory. The logs are of reserved memory, where the planner gives a range.
 #
-# Look at what checkpointing takes in the second line: nearly nothing, for with Adam the optimizer's step needs almost as much as the backward pass, and there activations are gone already. SGD, which comes after it, seems to take more than half. In the logs SGD came first and took about half of its own (the last two rows of the table above), and checkpointing would have had something to take after it. The order decides, again.
+# Look at what checkpointing takes in the second line: nearly nothing. With Adam the optimizer step needs almost as much as the backward pass, and by then activations are gone. SGD, which comes next, seems to take more than half. In the logs SGD came without checkpointing and still took about half (the last two rows of the table above), and checkpointing would have had something to take after it. Again, the order decides.
 #
 # Where the planner is off, the software differs: the logs are of PyTorch 2.1, whose Adam held two temporary copies where today's holds one.
 #
-# Why does ViT-L stop where it does, and our small model so much later? Weights: in BF16 with their gradients they are most of what is left, before the first image comes. *A model with many weights and a small batch has a short ladder.*
+# Why does ViT-L stop where it does, and our small model so much later? Because of the weights: in BF16, with their gradients, they are most of what is left, before the first image arrives. *A model with many weights and a small batch has a short ladder.*
 #
 # ## 5 · A recipe guide, row by row
 #
-# "Which model can I train on my GPU?" Guides answer with one line a card; the lines below are put together from several, all with BF16, checkpointing and accumulation. The planner can test each line. The reading is charitable: *pure* BF16, weights and optimizer state too; one sequence of 1,024 tokens; AdamW.
+# "Which model can I train on my GPU?" Guides answer with one line a card. The lines below are collected from several guides, all with BF16, checkpointing and accumulation. The planner can test each line. Our reading is charitable: *pure* BF16, including weights and optimizer state; one sequence of 1,024 tokens; AdamW.
 #
-# The rule: a line **holds** when the card has room for all that the allocator may *reserve*. Where tensors have room and the reserve may not, it is **at the edge**: it may run, and may end in an out-of-memory error after an hour. So is a line with less than 0.2 GiB to spare: the context of CUDA alone differs by more.
+# The rule: a line **holds** if the card has room for all that the allocator may *reserve*. If there is room for the tensors but perhaps not for the reserve, the line is **at the edge**: it may run, or end in an out-of-memory error after an hour. So is a line with less than 0.2 GiB to spare: the CUDA context alone varies by more.
 
 # %% [markdown] name="guide_guess_text"
-# **Predict.** The first row: "8 GB: about 1B", which here is Llama-3.2-1B: 1.24 billion parameters, a vocabulary of 128,256 words. Trained whole in BF16 with AdamW on 1,024 tokens, how many GiB is the peak?
+# **Predict.** Take the first row: "8 GB: about 1B", which here is Llama-3.2-1B, with 1.24 billion parameters and a vocabulary of 128,256 words. All of it is trained, in BF16 with AdamW, on 1,024 tokens. How many GiB is the peak?
 
 # %% name="guess_guide"
 my_guess = None  # GiB
@@ -737,8 +741,19 @@ my_guess = 1.24e9 * 8 / GiB + 0.5  # weight, gradient, two moments of 2 bytes; a
 guide_guess = Prediction("Peak of a whole 1B in BF16 with AdamW", my_guess, "GiB")
 
 # %% name="guide_rows"
-plain = {"precision": "bf16", "checkpointing": "every", "accumulate": 2, "seq": 1024, "optimizer_impl": "fused"}
-lean_step = {"accumulate": 1, "step_in_backward": True, "optimizer": "adamw-8bit", "optimizer_impl": "foreach"}
+plain = {
+    "precision": "bf16",
+    "checkpointing": "every",
+    "gradient_accumulation_steps": 2,
+    "seq": 1024,
+    "optimizer_impl": "fused",
+}
+lean_step = {
+    "gradient_accumulation_steps": 1,
+    "step_in_backward": True,
+    "optimizer": "adamw-8bit",
+    "optimizer_impl": "foreach",
+}
 SIZES = {
     "8 GB": "rtx-3060-12gb",
     "16 GB": "v100-16gb",
@@ -773,14 +788,14 @@ REPAIRED = {  # what to do where a line does not hold
 
 
 def room(card):
-    """Bytes that PyTorch's allocator can have on a card that is sold as so many GB."""
+    """Bytes that PyTorch's allocator can have on a card sold as having so many GB."""
     gpu = find_gpu(SIZES[card])
     sold = float(gpu.name.rsplit("-", 1)[1].removesuffix("gb"))
     return gpu.total * float(card.split()[0]) / sold - GiB / 2  # half a GiB: the CUDA context
 
 
 # %% [markdown] name="guide_plans"
-# The first line is planned here and now; the others, which take up to minutes, were planned before.
+# The first line is planned here and now; the others, which can take minutes, were planned in advance.
 
 # %% name="guide"
 whole_1b = plan(GUIDE["8 GB: ~1B"][1])
@@ -795,7 +810,7 @@ print(f"logits of 1,024 tokens in FP32: {logits / GiB:.2f} GiB, so the rest is {
 # %% name="guide_table"
 needs = dict(zip(GUIDE | REPAIRED, planned([recipe for _, recipe in (GUIDE | REPAIRED).values()]), strict=True))
 off = needs["8 GB: ~1B"].peak_allocated_bytes / whole_1b.peak_allocated_bytes - 1
-print(f"the plan that was kept of the first line differs from the one made here by {off:.1%}\n")
+print(f"the stored plan of the first line differs from the one made here by {off:.1%}\n")
 
 
 def verdict(need, card):
@@ -822,24 +837,30 @@ for line, (card, recipe) in tested_lines.items():
     )
 
 # %% [markdown] name="guide_explained"
-# The LoRA lines hold, with room to spare: a card of 24 GB takes 7B (planned with the larger rank), for the frozen weights are nearly all of it. **Four times the weights** (weights, gradients and two moments, 8 bytes a parameter) is what whole training in pure BF16 with AdamW takes, so 1B does not fit into 8 GB nor 3B into 16 GB. Those lines are right for *adapters*. What comes on top of the 8 bytes in the 1B is its large vocabulary: the peak is in the backward pass of the loss, with three FP32 tensors of the size of the logits. With an 8-bit optimizer that steps in the backward pass (which forbids accumulation, section 1) both come down to the edge: tensors have room, and what the allocator reserves has it or not, by the margins printed. A desktop that draws its windows on the same card is enough to decide it.
+# The LoRA lines hold, with room to spare: a card of 24 GB takes 7B (planned with the larger rank), because nearly all of it is the frozen weights. Full training in pure BF16 with AdamW takes **four times the weights** (weights, gradients and two moments, 8 bytes a parameter), so 1B does not fit into 8 GB, nor 3B into 16 GB. Those lines are right for *adapters*. On top of the 8 bytes, the 1B has its large vocabulary: the peak is in the backward pass of the loss, with three FP32 tensors the size of the logits. With an 8-bit optimizer that steps in the backward pass (which rules out accumulation, section 1) both come down to the edge. There is room for the tensors; the printed margins say whether there is also room for what the allocator reserves. A desktop that draws its windows on the same card is enough to tip the balance.
 #
-# "80 GB: 7B whole" holds only in pure BF16, whose small updates are lost ([[number_formats]]). With FP32 weights it does not, unless the optimizer's state moves to the host: then it fits, with a few GiB to spare. 70B on 8 cards is at the edge with one sequence a rank; with 16 it fits.
+# "80 GB: 7B whole" holds only in pure BF16, where small updates are lost ([[number_formats]]). With FP32 weights it does not, unless the optimizer state moves to the host: then it fits, with a few GiB to spare. 70B on 8 cards is at the edge with one sequence a rank; on 16 cards it fits.
 #
-# > **Note:** the common 16 GB cards, T4 and V100, **have no BF16**: it is emulated in FP32, at an eighth of the speed. The plan of "16 GB" lines holds for a card that has it (RTX 4080, A4000). On a T4 or V100 take FP16 autocast with a scaler ([[mixed_precision]]); pure FP16 weights do not train. The line "no BF16" is the one that fits.
+# > **Note:** the common 16 GB cards, T4 and V100, **have no BF16**: it is emulated in FP32, at an eighth of the speed. The plans of the "16 GB" lines are for a card that has it (RTX 4080, A4000). On a T4 or V100 use FP16 autocast with a scaler ([[mixed_precision]]); pure FP16 weights do not train. The line "no BF16" is the one that fits.
 #
 # ## 6 · The summary table
 #
-# Overviews of these techniques like to end with a table: so many times less memory, so many times the speed. This one is put together from several. Memory first, planned: GPT-2 (124 million parameters), 8 sequences of 1,024 tokens to a step and rank, AdamW. Each line is compared with the line it builds on.
+# Overviews of these techniques like to end with a table: so many times less memory, so many times the speed. This one is collected from several. Memory comes first, planned: GPT-2 (124 million parameters), 8 sequences of 1,024 tokens per step and rank, AdamW. Each line is compared with the line it builds on.
 
 # %% name="summary_plans"
-job = {"batch": 8, "seq": 1024, "precision": "bf16-amp"}
+job = {"micro_batch_size": 8, "seq": 1024, "precision": "bf16-amp"}
 LINES = {  # name -> (recipe, compared with, said about memory, from, to)
     "FP32": (Recipe("gpt2", **job | {"precision": "fp32"}), None),
     "mixed precision": (Recipe("gpt2", **job), "FP32", "2x", 1.7, 2.3),
     "+ checkpointing": (Recipe("gpt2", checkpointing="every", **job), "FP32", "4x", 3.4, 4.6),
-    "a batch of 1": (Recipe("gpt2", **job | {"batch": 1}), None),
-    "+ accumulation, 8 x 1": (Recipe("gpt2", **job | {"batch": 1, "accumulate": 8}), "a batch of 1", "1x", 0.85, 1.15),
+    "a batch of 1": (Recipe("gpt2", **job | {"micro_batch_size": 1}), None),
+    "+ accumulation, 8 x 1": (
+        Recipe("gpt2", **job | {"micro_batch_size": 1, "gradient_accumulation_steps": 8}),
+        "a batch of 1",
+        "1x",
+        0.85,
+        1.15,
+    ),
     "DDP, 8 ranks": (Recipe("gpt2", ranks=8, **job), "mixed precision", "1x", 0.85, 1.15),
     "FSDP, 8 ranks": (Recipe("gpt2", ranks=8, shard="zero3", **job), "mixed precision", "8x", 6.8, 9.2),
     "offloaded optimizer": (Recipe("gpt2", offload="optimizer", **job), "mixed precision", "less", 1.05, math.inf),
@@ -858,18 +879,18 @@ print(text_table(lines))
 
 # %% [markdown] name="memory_explained"
 # - **Mixed precision** does not halve this model: its peak is the FP32 logits (50,257 wide), which autocast leaves alone. A factor without its model means nothing.
-# - **Accumulation**: eight sequences in the memory of one. A little more, since the gradients of earlier pieces wait while the next one runs.
-# - **DDP** holds slightly *more* than one rank: its buckets. **FSDP** divides weights, gradients and state, not activations: nowhere near 8 here, near 8 where weights are nearly all (a large model, a short batch, checkpointing).
-# - **Offloading** the optimizer takes two numbers a parameter off the GPU; where activations make the peak, that is little.
+# - **Accumulation** runs eight sequences in the memory of one, or a little more: the gradients of earlier pieces wait while the next one runs.
+# - **DDP** holds slightly *more* than one rank: its buckets. **FSDP** divides weights, gradients and state, not activations. That is nowhere near 8 here, but near 8 where weights are nearly everything (a large model, a small batch, checkpointing).
+# - **Offloading** the optimizer takes two numbers a parameter off the GPU. That is little where activations make up the peak.
 #
 # ### Speed
 #
-# On one device, speed was measured above: the steps of the ladder, in turn. Between devices there is a wire, so first the sharing, with two ranks on this machine: all three ways side by side, every rank with a batch of its own. "Alone" one rank works while the other waits.
+# On one device, speed was measured above: the steps of the ladder, in turn. Between devices there is a wire. So we start with two ranks on this machine, all three ways side by side, every rank with its own batch. In "alone" one rank works while the other waits.
 
 
 # %% name="two_ranks"
 def shared_out(kind, where):
-    """Return the model and its optimizer, shared out in one of three ways."""
+    """Return the model and its optimizer, distributed in one of three ways."""
     model = make_model(base, 0, where)
     if kind == "DDP":
         model = DistributedDataParallel(model)
@@ -883,8 +904,8 @@ def shared_out(kind, where):
 
 # %% name="two_ranks_turns"
 def in_turns(rounds=7):
-    """Return the seconds of each step and the peak of the second one, of each way."""
-    torch.set_num_threads(1)  # a rank is one worker: alone it must not take the other's core
+    """Return, for each way, the seconds of each step and the peak of the second one."""
+    torch.set_num_threads(1)  # a rank is one worker: alone it must not use the other's core
     ways = {kind: shared_out(kind, rank_device()) for kind in ("alone", "DDP", "FSDP")}
     seconds, peaks = {kind: [] for kind in ways}, {}
     for turn in range(rounds):
@@ -893,7 +914,7 @@ def in_turns(rounds=7):
             if kind == "alone" and dist.get_rank() > 0:
                 continue
             began = time.perf_counter()
-            if turn == 1:  # measured, and not timed
+            if turn == 1:  # measured, not timed
                 with MemoryMeter(model, optimizer) as meter:
                     train_step(base, model, optimizer, rows)
                 peaks[kind] = meter.peak_bytes
@@ -921,9 +942,9 @@ for kind in ("DDP", "FSDP"):
     )
 
 # %% [markdown] name="wires_text"
-# For eight GPUs there is no measurement here, so a bound that *includes the wires*: a step takes the arithmetic of the plan at the data sheet's rate, plus what a rank sends at the rate of the wire, nothing overlapped. NVLink of an A100 carries 300 GB/s each way, PCIe 4.0 32 GB/s. The next cell prints the other two figures. Offloading sends gradients to the host and weights back, every update, over PCIe.
+# For eight GPUs we have no measurement, so we use a bound that *includes the wires*: the roofline time of the plan's step, plus what a rank sends at the rate of the wire, with nothing overlapped. An A100's NVLink carries 300 GB/s each way, PCIe 4.0 32 GB/s. The next cell prints the other two figures. Offloading sends gradients to the host and weights back over PCIe, in every update.
 #
-# **Predict.** Eight ranks with DDP over NVLink: how many times the sequences a second of one?
+# **Predict.** Eight ranks with DDP over NVLink process how many times as many sequences a second as one rank?
 
 # %% name="guess_wires"
 one = plans["mixed precision"].roofline_seconds["a100-80gb"]
@@ -957,7 +978,7 @@ slow = faster["offloaded optimizer", "PCIe"]
 claims.record("T27", "offloaded optimizer: slower", "GPT-2, A100, planned with PCIe", slow, "times", 0, 0.95)
 
 # %% name="one_device"
-ratios = {  # of the ladder: a rung against the one before it, round by round
+ratios = {  # in the ladder: a rung against the one before it, round by round
     "mixed precision: speed 2x": (1, 1.8, 2.2),
     "+ accumulation: speed 1x": (2, 0.9, 1.1),
     "+ checkpointing: speed 0.7x": (3, 0.63, 0.77),
@@ -970,30 +991,30 @@ less = first / peaks[LADDER[1].name]
 claims.record("T27", "mixed precision: memory 2x", f"our ViT on this {device.type}", less, "times less", 1.7, 2.3)
 
 # %% [markdown] name="summary_explained"
-# - **On one device** the table's figures are those of some GPU with some model. 16 bits are fast where the arithmetic units have them and the matrices fill them; small micro-batches cost speed where they leave the device idle. This model is small, so its accumulation is dear; on a GPU that a micro-batch of 1 fills, it is nearly free.
-# - **Checkpointing** costs what it recomputes: a third of the arithmetic by the textbook. In small micro-batches it costs more (section 2): small operations cost by their number.
-# - **DDP and FSDP**: N times less what the wire takes. Both send the same here, by coincidence: DDP all-reduces FP32 gradients, twice 4 bytes a parameter, of which a ring of 8 ranks sends 7/8 (a rank keeps its own part). FSDP gathers weights in BF16 for the forward and again for the backward pass (2 + 2) and reduce-scatters FP32 gradients (4). In pure FP32 it would send half as much again. Real arithmetic is slower than the data sheet, and sending overlaps with it, so real factors are better than this bound.
-# - **Two ranks on one machine** share its memory and caches, and gloo copies through the processor: less than 2. FSDP sends for every block, and this model's blocks are small. Nor does it divide the memory here: activations are nearly all of it.
-# - **Offloading** is slower by what crosses PCIe in every update, and by the host's own AdamW, which the bound leaves out. More sequences an update make it cheaper.
+# - **On one device** the table's figures are those of some GPU with some model. 16 bits are fast if the arithmetic units support them and the matrices are large enough to fill them. Small micro-batches cost speed if they leave the device idle. This model is small, so accumulation is expensive; on a GPU that a micro-batch of 1 fills, it is nearly free.
+# - **Checkpointing** costs what it recomputes: a third of the arithmetic, says the textbook. In small micro-batches it costs more (section 2): with small operations, their number counts.
+# - **DDP and FSDP** give N times, less what the wire costs. It is a coincidence that both send the same here. DDP all-reduces FP32 gradients, twice 4 bytes a parameter, of which a ring of 8 ranks sends 7/8 (a rank keeps its own part). FSDP gathers weights in BF16 for the forward and again for the backward pass (2 + 2) and reduce-scatters FP32 gradients (4). In pure FP32 it would send half as much again. Real arithmetic is slower than the data sheet, and communication overlaps with it, so real factors are better than this bound.
+# - **Two ranks on one machine** share its memory and caches, and gloo copies through the processor: less than 2. FSDP communicates for every block, and this model's blocks are small. Nor does it divide the memory here, which is nearly all activations.
+# - **Offloading** is slower because of what crosses PCIe in every update, and because of the host's AdamW, which the bound leaves out. More sequences an update make it cheaper.
 #
-# Of such a table, believe the row that was measured on your model.
+# In such a table, believe the row that was measured on your model.
 
 # %% [markdown] name="chooser_text"
 # ## 7 · Choose a recipe
 #
-# The other way round: GPU, model and data in, recipes out. What fits comes first, and of that the one with the *least to do*; of what does not fit, the smallest. "Times the least" compares arithmetic and memory traffic at the data sheet's rates: a lower bound, by which recipes can be ranked and no step can be forecast. A micro-batch is one sequence, so the number of sequences to an update costs time and no memory; the optimizer comes by once an update.
+# Now the other way round: GPU, model and data in, recipes out. Recipes that fit come first, starting with the one that has the *least to do*; then those that do not fit, the smallest first. "Times the least" compares roofline seconds, from arithmetic and memory traffic at the data sheet's rates. That is a lower bound: it can rank recipes, but not forecast a step. A micro-batch is one sequence, so more sequences in an update cost time but no memory; the optimizer runs once an update.
 #
-# The plans were made before, by `python -m helpers chooser`, so that the figure can answer at once. Three questions:
+# The plans were made in advance, by `python -m helpers chooser`, so that the figure can answer at once. Three questions:
 #
-# 1. Which is the smallest of these cards on which 7B trains whole, and how?
+# 1. Which is the smallest of these cards that can train all of 7B, and how?
 # 2. Which recipe does the longer sequence push off a card of 24 GB (7B)?
-# 3. On a T4 (7B), what comes first, and why is the only other that fits so far behind?
+# 3. On a T4 (7B), what comes first, and why is the only other recipe that fits so far behind?
 #
 # <details><summary>Answers</summary>
 #
-# 1. 40 GB (`a100-40gb`), with BF16 weights, SGD and checkpointing. With AdamW it takes 80 GB; with 8-bit AdamW and 512 tokens it is at the edge of the 40.
-# 2. LoRA without checkpointing: at 512 tokens its activations have room, at 2,048 they do not. LoRA with checkpointing stays.
-# 3. QLoRA under FP16 autocast. The T4 has no BF16; QLoRA in BF16 is computed in FP32, at an eighth of the rate. The figure says "BF16 emulated".
+# 1. 40 GB (`a100-40gb`), with BF16 weights, SGD and checkpointing. With AdamW it takes 80 GB; with 8-bit AdamW and 512 tokens it is at the edge of 40 GB.
+# 2. LoRA without checkpointing: its activations fit at 512 tokens, but not at 2,048. LoRA with checkpointing stays.
+# 3. QLoRA under FP16 autocast. The T4 has no BF16, so QLoRA in BF16 is computed in FP32, at an eighth of the rate. The figure says "BF16 emulated".
 #
 # </details>
 
@@ -1017,7 +1038,7 @@ def chosen(gpu, model, tokens, sequences):
     axes.axvline(choices[0].room_bytes / GiB, color="black", ls="--", label=f"room on {gpu}")
     axes.set_yticks(range(len(choices)), [c.name for c in choices])
     axes.invert_yaxis()
-    title = f"{model}, {sequences} x {tokens} tokens to an update"
+    title = f"{model}, {sequences} x {tokens} tokens per update"
     axes.set(title=title, xlabel="GiB at the peak (filled: allocated)", xlim=(0, 1.4 * most))
     figure.legend(frameon=False, loc="outside lower center", ncols=2)
     return figure
@@ -1026,7 +1047,7 @@ def chosen(gpu, model, tokens, sequences):
 # %% name="chooser"
 explore(
     chosen,
-    "Thirteen recipes for a model, ranked: those that fit a GPU first, with the least to do on top, and their peaks.",
+    "Thirteen recipes for a model with their peaks, ranked: those that fit the GPU first, with the least to do on top.",
     gpu=("rtx-4090-24gb", ("rtx-3060-12gb", "t4-16gb", "rtx-4090-24gb", "a100-40gb", "h100-80gb", "h200-141gb")),
     model=("llama-2-7b", ("llama-3.2-1b", "llama-3.2-3b", "llama-2-7b", "llama-2-13b")),
     tokens=(2048, (512, 2048)),
@@ -1034,12 +1055,12 @@ explore(
 )
 began = time.perf_counter()
 best = choose("rtx-4090-24gb", "llama-2-7b", 2048, 16)[0]
-print(f"on top: {best.name} ({best.recipe.words})\nanswered in {time.perf_counter() - began:.3f} s")
+print(f"on top: {best.name} ({best.recipe.summary})\nanswered in {time.perf_counter() - began:.3f} s")
 
 # %% [markdown] name="script_text"
-# A choice can be taken away as a program: one file, that runs as it is, alone or under `torchrun`. It holds what the recipe asks for and nothing else. `--tiny` tries it with a small random model on any machine; `--weights` and `--text` make it the real thing. `style="trainer"` writes it for Hugging Face's Trainer. (A 4-bit base is refused: it has to be loaded, which [[lora]] shows.)
+# You can take your choice away as a program: one file that runs as it is, alone or under `torchrun`. It contains what the recipe asks for and nothing else. `--tiny` tries it with a small random model on any machine; `--weights` and `--text` make it the real thing. `style="trainer"` writes it for Hugging Face's Trainer. (A 4-bit base is refused: it has to be loaded, as [[lora]] shows.)
 #
-# Read it from the bottom up: `main` is the training loop, and everything above it is called there. Which line is checkpointing, which one accumulation? Where would a second GPU change anything?
+# Read it from the bottom up: `main` is the training loop, and it calls everything above it. Which line is checkpointing, and which is accumulation? Where would a second GPU change anything?
 
 # %% name="script"
 print(training_script(best.recipe))
@@ -1048,18 +1069,18 @@ print(training_script(best.recipe))
 # %% [markdown] name="lean_text"
 # ## 8 · Your turn: no room for gradients
 #
-# Section 1 folded gradients into a mean. Here the loss has gaps, the update a decay, and a part of the model is frozen; so think about what is done once an *update*, what once a *piece*, and what by whose count.
+# Section 1 folded gradients into a mean. Here the loss has gaps, the update has weight decay, and part of the model is frozen. So think about what is done once an *update*, what once a *piece*, and what to divide by.
 #
-# **Contract.** `lean_update(model, means, x, y, lr)` makes one update, in place, by the *whole* batch.
+# **Contract.** `lean_update(model, means, x, y, lr)` makes one update, in place, from the *whole* batch.
 #
-# - `model` is an `nn.Sequential` of 9 layers in FP32. The parameters of its first layer are frozen (`requires_grad` is False) and stay as they are. `x` has shape (130, 64); `y` (130,) holds classes, and **−100 in rows that do not count**: the loss is the mean cross entropy over the rows that do. How many they are differs from piece to piece, and a piece may have none.
-# - `means` maps each trained parameter to its running mean. With *g* = gradient of the loss + **0.01 · p** (L2 decay, of the weights before the update): mean ← 0.9 · mean + 0.1 · *g*, then p ← p − lr · sign(mean). Both change in place.
-# - Beside weights, means and the batch the peak may take **100 KiB**. All gradients together are larger than that; so are the activations of the batch, and so is a copy of the means.
+# - `model` is an `nn.Sequential` of 9 layers in FP32. The parameters of its first layer are frozen (`requires_grad` is False) and stay as they are. `x` has shape (130, 64); `y` (130,) holds classes, and **−100 in rows that do not count**. The loss is the mean cross entropy over the rows that do. How many do differs from piece to piece, and a piece may have none.
+# - `means` maps each trained parameter to its running mean. With *g* = gradient of the loss + **0.01 · p** (L2 decay, with the weights before the update): mean ← 0.9 · mean + 0.1 · *g*, then p ← p − lr · sign(mean). Both change in place.
+# - On top of weights, means and the batch, the peak may take **100 KiB**. All gradients together are larger than that; so are the activations of the batch, and so is a copy of the means.
 # - It is called again and again: afterwards no gradient and no hook is left.
 #
 # <details><summary>Hint</summary>
 #
-# `F.cross_entropy` leaves out rows of −100 by itself. With `reduction="sum"` the loss of a piece without rows is 0; with the default, a mean over no rows, it is NaN.
+# `F.cross_entropy` skips rows of −100 itself. With `reduction="sum"` the loss of a piece without rows is 0; with the default, a mean over no rows, it is NaN.
 #
 # </details>
 
@@ -1092,16 +1113,16 @@ check("capstone.lean", lean_update)
 # %% [markdown] name="report_text"
 # ## 9 · Your lab report
 #
-# Every table of claims that a notebook of this course showed you was kept, in one small file on this machine (`.progress/progress.json`; `TAS_PROGRESS=off` in the environment keeps nothing). It goes nowhere. Here it is as one page: your ladder, your floor and the recipe you chose on top, then the claims of every lab. It certifies what *you* measured, on your device; change a rung and run again, and it says so. `save` writes the page as HTML.
+# Every table of claims that this course's notebooks showed you was saved in one small file on this machine (`.progress/progress.json`; with `TAS_PROGRESS=off` in the environment nothing is saved). It is sent nowhere. Here it is as one page: your ladder, your floor and your recipe on top, then the claims of every lab. It certifies what *you* measured, on your device; change a rung and run again, and it says so. `save` writes the page as HTML.
 
 # %% name="claims"
 claims
 
 # %% name="report"
 sections = {
-    f"The ladder: {first / peaks[last]:.1f} times less peak, {lost:+.2f} points": table,
+    f"The ladder: peak {first / peaks[last]:.1f} times lower, {lost:+.2f} points": table,
     f"The floor: {human_bytes(final.peak_bytes)}, byte by byte": floor,
-    "The recipe chosen": f"{best.name} ({best.recipe.words}): {human_bytes(best.peak_bytes)} planned at the peak",
+    "The recipe chosen": f"{best.name} ({best.recipe.summary}): {human_bytes(best.peak_bytes)} planned at the peak",
 }
 report = lab_report(claims, sections)
 # report.save("lab_report.html")    # open it in a browser
@@ -1110,11 +1131,11 @@ report
 # %% [markdown] name="recap"
 # ## Recap
 #
-# - Forty times less peak at the same batch, with the accuracy held on average, is possible where activations are nearly all of the peak; the price is time.
-# - Ask of each rung what it took, what it added and what it moved. The order decides what a rung seems to be worth; only the product counts, and the product depends on how wasteful rung 0 was.
-# - A step in the backward pass and accumulation do not go together as they are; with a state that is linear in the gradient, the state can be the accumulator.
-# - The floor has names: bytes a weight, bytes of state, one block of one micro-batch, scratch; and a state of the random generator that nobody had asked for.
-# - Half a point of accuracy needs pairs of runs, rates chosen without the test images, and an interval.
+# - A forty times lower peak with the same batch, and the accuracy held on average, is possible where activations are nearly all of the peak. The price is time.
+# - Ask of each rung what it took, what it added and what it moved. The order decides what a rung seems to be worth. Only the product counts, and that depends on how wasteful rung 0 was.
+# - You cannot combine accumulation and a step in the backward pass as they are. But if the optimizer state is linear in the gradient, it can be the accumulator.
+# - The floor has names: bytes a weight, bytes of state, one block of one micro-batch, scratch; and a random generator's state that nobody asked for.
+# - To test for half a point of accuracy you need pairs of runs, rates chosen without the test images, and an interval.
 # - Guides and tables hold for the model, the batch and the number format they were made with. Ask the planner.
 #
-# **Sources.** Bernstein et al. 2018, *signSGD*; Zhang et al. 2023, *Adam Accumulation to Reduce Memory Footprints* (the same thought for Adam, which it has to change); [rasbt/pytorch-memory-optim](https://github.com/rasbt/pytorch-memory-optim), logs; PyTorch tutorial, *How to save memory by fusing the optimizer step into the backward pass*; Rajbhandari et al. 2020, *ZeRO*; Hu et al. 2021, *LoRA*.
+# **Sources.** Bernstein et al. 2018, *signSGD*; Zhang et al. 2023, *Adam Accumulation to Reduce Memory Footprints* (the same idea for Adam, which it has to change); [rasbt/pytorch-memory-optim](https://github.com/rasbt/pytorch-memory-optim), logs; PyTorch tutorial, *How to save memory by fusing the optimizer step into the backward pass*; Rajbhandari et al. 2020, *ZeRO*; Hu et al. 2021, *LoRA*.

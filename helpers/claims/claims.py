@@ -1,8 +1,8 @@
-"""What was said, and what this run measured.
+"""Claims of others, and what this run measured.
 
-Articles say "mixed precision halves the memory". A lab measures it and writes both down here, with the
-model and the device, and the verdict follows from the two: nobody types it. A claim may hold for one model
-and fail for another; each gets a row.
+Articles say "mixed precision halves the memory". A lab measures it and records both here, with the model and the
+device. The verdict follows from the two; nobody types it. A claim may hold for one model and fail for another, so each
+gets a row.
 """
 
 import html
@@ -17,7 +17,7 @@ from .receipt import receipts_elsewhere
 
 @dataclass(repr=False)
 class Claims:
-    """The claims a lab has put to the test, as a table that prints itself."""
+    """The claims that a lab has tested, as a table that displays itself."""
 
     rows: list[Measurement] = field(default_factory=list)
 
@@ -29,16 +29,16 @@ class Claims:
             said: the claim in a few words.
             subject: what it was measured on: model, batch, number format.
             measured: the figure of this run, in `unit`.
-            low, high: the claim counts as held when `low <= measured <= high` (`math.inf` for "at least").
+            low, high: the claim held if `low <= measured <= high` (`math.inf` for "at least").
         """
         device = device_name(pick_device())
         self.rows.append(Measurement(claim, said, subject, measured, unit, low, high, device))
 
     def not_measured(self, claim: str, said: str, subject: str) -> None:
-        """Add a claim that this machine cannot put to the test, so that the table does not hide it.
+        """Add a claim that this machine cannot test, so that the table does not hide it.
 
         Args:
-            claim, said: as for `record`.
+            claim, said: as in `record`.
             subject: what it would be measured on, and what is missing.
         """
         self.rows.append(Measurement(claim, said, subject, None, "", 0.0, 0.0, device_name(pick_device())))
@@ -48,12 +48,12 @@ class Claims:
         self.record("", said, subject, measured, unit, -math.inf, math.inf)
 
     def _table(self) -> list[tuple[str, ...]]:
-        """Return header and rows; a column for each other device whose receipts know one of these claims."""
+        """Return header and rows; a column for each other device whose receipt has one of these claims."""
         others = [receipt for receipt in receipts_elsewhere() if any(receipt.find(row) for row in self.rows)]
         table = [("claim", "said", "measured on", "measured", "verdict", *(f"on {other.device}" for other in others))]
         for row in self.rows:
             theirs = [other.find(row) for other in others]
-            columns = [found.figure if found else "-" for found in theirs]
+            columns = [match.figure if match else "-" for match in theirs]
             table.append((row.claim, row.said, row.subject, row.figure, row.verdict, *columns))
         return table
 

@@ -1,4 +1,4 @@
-"""One page of what a learner has measured through all labs."""
+"""One page of what a learner has measured in all labs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,9 +7,9 @@ from pathlib import Path
 
 from .claims import Claims
 from .measurement import Measurement
-from .progress import lab_here, progress_file, remembered
+from .progress import current_lab, progress_file, read_progress
 
-Section = str | Sequence[Sequence[str]]  # words, or a table whose first row is its header
+Section = str | Sequence[Sequence[str]]  # a text, or a table whose first row is its header
 _HEAD = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>Lab report</title><style>
 body { max-width: 62em; margin: 2em auto; padding: 0 1em; font: 13px/1.35 system-ui, sans-serif }
@@ -26,7 +26,7 @@ _BODY = """<style>
 {% for row in section %}{% set tag = 'th' if loop.first else 'td' %}<tr>
 {%- for cell in row %}<{{ tag }}>{{ cell }}</{{ tag }}>{% endfor %}</tr>
 {% endfor %}</table>{% endif %}{% endfor %}
-<p>{{ total }} claims put to the test in {{ labs|length }} lab{{ 's' if labs|length != 1 }}:
+<p>{{ total }} claims tested in {{ labs|length }} lab{{ 's' if labs|length != 1 }}:
 {{ held }} held, {{ total - held }} did not{% if missing %}; {{ missing }} could not be measured{% endif %}.
 Written on {{ today }}. A claim that did not hold on one model and one machine may hold on another.</p>
 {% for lab in labs %}<h2>{{ lab.name }}</h2><p>measured on {{ lab.device }}</p>
@@ -50,12 +50,12 @@ class _Lab:
 
 
 class LabReport:
-    """One page of what was measured: it shows itself in a notebook, and `save` writes it.
+    """One page of what was measured: it displays itself in a notebook, and `save` writes it.
 
     Attributes:
-        labs: the names of the labs it is made of.
+        labs: the names of its labs.
         sections: what stands above the claims, by title.
-        html: the page; it needs nothing but itself.
+        html: the page, which needs no other files.
     """
 
     def __init__(self, labs: Sequence[_Lab], sections: Mapping[str, Section] | None = None) -> None:
@@ -71,10 +71,10 @@ class LabReport:
         counts = {"total": len(rows), "held": held, "missing": len(every) - len(rows)}
         self._body = page.render(labs=labs, sections=self.sections, today=today, **counts)
         self.html = _HEAD + self._body + _TAIL
-        self._words = f"Lab report: {len(rows)} claims in {len(labs)} lab{'s' * (len(labs) != 1)}, {held} held"
+        self._summary = f"Lab report: {len(rows)} claims in {len(labs)} lab{'s' * (len(labs) != 1)}, {held} held"
 
     def __repr__(self) -> str:
-        return self._words
+        return self._summary
 
     def _repr_html_(self) -> str:
         return self._body
@@ -85,11 +85,12 @@ class LabReport:
 
 
 def lab_report(claims: Claims, sections: Mapping[str, Section] | None = None) -> LabReport:
-    """Return the page of all labs that are remembered, with the `claims` of this one.
+    """Return the page of all labs whose progress is saved, with the `claims` of this one.
 
     Args:
-        claims: of the notebook that runs.
-        sections: what to put above them: title -> words, or rows of cells, the first of them the header.
+        claims: of the running notebook.
+        sections: what to put above them: title -> a text, or rows of cells, the first of them the header.
     """
-    kept = {name: lab.claims for name, lab in remembered(progress_file()).items()} | {lab_here(): list(claims.rows)}
-    return LabReport([_Lab(lab, rows) for lab, rows in kept.items() if rows], sections)
+    rows_by_lab = {name: lab.claims for name, lab in read_progress(progress_file()).items()}
+    rows_by_lab[current_lab()] = list(claims.rows)
+    return LabReport([_Lab(lab, rows) for lab, rows in rows_by_lab.items() if rows], sections)

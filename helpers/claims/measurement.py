@@ -1,4 +1,4 @@
-"""One measured figure, and what somebody said about it."""
+"""One measured figure, and the claim that it tests."""
 
 import math
 from dataclasses import dataclass
@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Measurement:
-    """One claim, measured once; or a figure that nobody made a claim about, when `low` and `high` are infinite.
+    """One claim, measured once; or, if `low` and `high` are infinite, a figure that nobody has made a claim about.
 
     Attributes:
         claim: number in the syllabus, e.g. "C7".
         said: the claim in a few words, or what the figure is.
         subject: what it was measured on: model, batch, number format.
         measured: the figure, in `unit`; None where the machine could not measure it.
-        low, high: the claim counts as held when `low <= measured <= high`.
+        low, high: the claim held if `low <= measured <= high`.
         device: where it was measured.
     """
 
@@ -28,12 +28,12 @@ class Measurement:
 
     @property
     def held(self) -> bool:
-        """Whether the measured figure lies where the claim puts it."""
+        """Whether the measured figure lies within the claim's limits."""
         return self.measured is not None and self.low <= self.measured <= self.high
 
     @property
     def figure(self) -> str:
-        """The figure as it is printed: three digits and the unit."""
+        """The figure as printed: three digits and the unit."""
         return "-" if self.measured is None else f"{self.measured:.3g} {self.unit}"
 
     @property

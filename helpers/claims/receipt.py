@@ -1,8 +1,8 @@
-"""A receipt: what one machine has measured, kept in a file that only a run writes.
+"""A receipt: what one machine has measured, in a file that only a run writes.
 
 `receipts/DEVICE.json` says on which device, with which versions and on which day each figure was measured. The file
-ends with a digest of all the rest, so that a figure changed by hand is found out. It is no lock: whoever wants to can
-compute a digest, but nobody mistypes one.
+ends with a digest of all the rest, so that a figure changed by hand is noticed. This is not a lock: anybody can compute
+a digest, but nobody does so by mistake.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ FOLDER = ROOT / "receipts"
 
 
 class ReceiptError(ValueError):
-    """A file that is not a receipt, or not as the run wrote it."""
+    """A file that is not a receipt, or no longer as the run wrote it."""
 
 
 @dataclass
@@ -34,8 +34,8 @@ class Receipt:
     Attributes:
         device: name of the device that computed.
         kind: "cpu", "cuda" or "mps".
-        steps: by name, what was run: its status ("done", "failed", "skipped"), date, versions, seconds, a `reason`
-            where it is not done, and the `rows` that it measured.
+        steps: what was run, by name: its status ("done", "failed", "skipped"), date, versions, seconds, a `reason` if
+            it is not done, and the `rows` that it measured.
     """
 
     device: str
@@ -44,7 +44,7 @@ class Receipt:
 
     @property
     def path(self) -> Path:
-        """The file's name: the device's, in small letters and dashes."""
+        """The file's name: the device's, in lower case and with dashes."""
         return Path(re.sub(r"[^a-z0-9]+", "-", self.device.lower()).strip("-") + ".json")
 
     def rows(self) -> list[tuple[str, Measurement]]:
@@ -52,7 +52,7 @@ class Receipt:
         return [(name, row) for name, step in self.steps.items() for row in step["rows"]]
 
     def find(self, like: Measurement) -> Measurement | None:
-        """Return what was measured here of the same claim on the same subject."""
+        """Return what this machine measured for the same claim on the same subject."""
         key = (like.claim, like.said, like.subject)
         return next((row for _, row in self.rows() if (row.claim, row.said, row.subject) == key), None)
 
@@ -67,7 +67,7 @@ class Receipt:
         """Read a file that `text` made.
 
         Raises:
-            ReceiptError: it is no receipt, or its digest is not that of its figures.
+            ReceiptError: it is not a receipt, or its digest does not match its figures.
         """
         try:
             body = json.loads(path.read_text(encoding="utf-8"))
@@ -89,7 +89,7 @@ def _digest(body: dict[str, Any]) -> str:
 
 
 def plain(row: Measurement) -> dict[str, Any]:
-    """Return a row for JSON, which knows no infinity and no NaN: they become words. The device is the receipt's."""
+    """Return a row for JSON, which has no infinity and no NaN: they become text. The device is the receipt's."""
     values = asdict(row)
     del values["device"]
     for key in _NUMBERS:
@@ -106,16 +106,16 @@ def measurement(values: dict[str, Any], device: str) -> Measurement:
 
 
 def receipts(folder: Path = FOLDER) -> list[Receipt]:
-    """Return the receipts of a folder; none where only the package is installed. Files that are none are left out."""
-    found = []
+    """Return the receipts in a folder; none if only the package is installed. Other files are skipped."""
+    result = []
     for path in sorted(folder.glob("*.json")):
-        with contextlib.suppress(ReceiptError):  # a test finds it; a lab goes on
-            found.append(Receipt.read(path))
-    return found
+        with contextlib.suppress(ReceiptError):  # a test reports it; a lab goes on
+            result.append(Receipt.read(path))
+    return result
 
 
 @functools.cache
 def receipts_elsewhere() -> list[Receipt]:
-    """Return the receipts of other devices than the one that labs compute on here."""
-    here = device_name(pick_device())
-    return [receipt for receipt in receipts() if receipt.device != here]
+    """Return the receipts of devices other than the one that labs compute on here."""
+    own = device_name(pick_device())
+    return [receipt for receipt in receipts() if receipt.device != own]

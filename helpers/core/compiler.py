@@ -1,4 +1,4 @@
-"""Whether torch.compile can work here, and what it wrote."""
+"""Whether torch.compile can work on this machine, and the kernels that it writes."""
 
 import importlib.util
 import os
@@ -12,7 +12,7 @@ from .device import pick_device
 
 
 def why_no_compiler() -> str | None:
-    """Say in a few words what `torch.compile` would miss on this machine; None when nothing is missing.
+    """Return what `torch.compile` lacks on this machine, in a few words; None if it lacks nothing.
 
     Kernels for a CPU need a C++ compiler; those for an NVIDIA GPU need Triton and a C compiler.
     """
@@ -20,16 +20,16 @@ def why_no_compiler() -> str | None:
     if device.type == "cuda" and importlib.util.find_spec("triton") is None:
         return "Triton is not installed"
     names = {"cpu": ("g++", "clang++", "cl"), "cuda": ("gcc", "clang", "cl")}.get(device.type, ())
-    named = os.environ.get("CXX" if device.type == "cpu" else "CC")
-    if names and not any(map(shutil.which, (named, *names) if named else names)):
+    chosen = os.environ.get("CXX" if device.type == "cpu" else "CC")
+    if names and not any(map(shutil.which, (chosen, *names) if chosen else names)):
         return f"there is no compiler ({', '.join(names)}) on the path"
     return None
 
 
 def written_kernels(fn: Callable[..., object], *args: object) -> list[str]:
-    """Compile `fn` (a plain function) afresh, run it once, and return the source of the kernels made for it.
+    """Compile `fn` (a plain function) anew, run it once, and return the source of the kernels made for it.
 
-    C++ on a CPU, Triton on an NVIDIA GPU. Only the body of each kernel is returned, without what is included around it.
+    C++ on a CPU, Triton on an NVIDIA GPU. Only the body of each kernel is returned, without its headers.
     """
     from torch._inductor.utils import run_and_get_code
 

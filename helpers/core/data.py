@@ -1,8 +1,8 @@
 """Real data that needs no download.
 
-The digits are the 1,797 handwritten ones that scikit-learn carries (8 x 8 grey pixels, from the UCI
-repository). The English text is Python's own reference manual, which every Python installation carries for its
-`help()` function; the other kind of text is the source code of its standard library.
+The digits are the 1,797 handwritten ones that come with scikit-learn (8 x 8 grey pixels, from the UCI repository). The
+English text is Python's own reference manual, which comes with every Python for its `help()` function. The other kind
+of text is the source code of its standard library.
 """
 
 import importlib
@@ -31,7 +31,7 @@ def digits(device: torch.device | str = "cpu", size: int = 8) -> Split:
     Returns:
         images (N, 1, size, size) of FP32 with mean 0 and deviation 1, labels (N,) of int64.
     """
-    from sklearn.datasets import load_digits  # slow to import, and only needed here
+    from sklearn.datasets import load_digits  # slow to import, and only this function needs it
 
     data = load_digits()
     images = torch.tensor(data.images, dtype=torch.float32).unsqueeze(1)  # (N, 1, 8, 8)
@@ -48,7 +48,7 @@ def english(device: torch.device | str = "cpu") -> Split:
     """Load English text as bytes (a vocabulary of 256): several hundred thousand of them.
 
     Returns:
-        token ids of int64: train_x (N,) and test_x (M,); the targets are the same ids one further on.
+        token ids of int64: train_x (N,) and test_x (M,); the targets are the same ids shifted by one.
     """
     from pydoc_data.topics import topics
 

@@ -1,7 +1,8 @@
-"""Which device this machine offers, and which number formats it can compute in.
+"""Which device this machine has, and which number formats it can compute in.
 
-The course runs the same cells everywhere: on an NVIDIA GPU when there is one ("cuda"), else on Apple's
-GPU ("mps"), else on the CPU. Dtype support is found out by trying, since version tables grow old.
+The course runs the same cells everywhere: on an NVIDIA GPU if there is one ("cuda"), else on Apple's
+GPU ("mps"), else on the CPU. Whether a dtype is supported is found out by trying, because version tables go out of
+date.
 """
 
 import os
@@ -21,12 +22,12 @@ def pick_device() -> torch.device:
 
 
 def rank_device() -> torch.device:
-    """Return the device of this rank: a GPU of its own where there is one for each rank of this machine, else the CPU.
+    """Return the device of this rank: a GPU of its own if this machine has one for each of its ranks, else the CPU.
 
-    It reads what `torchrun` and `run_ranks` put into the environment.
+    It reads the environment variables that `torchrun` and `run_ranks` set.
     """
-    ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
-    if torch.cuda.is_available() and torch.cuda.device_count() >= ranks_here:
+    local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    if torch.cuda.is_available() and torch.cuda.device_count() >= local_ranks:
         return torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
     return torch.device("cpu")
 
@@ -46,7 +47,7 @@ def device_name(device: torch.device) -> str:
 
 
 def supports(dtype: torch.dtype, device: torch.device) -> bool:
-    """Say whether a small matrix product in `dtype` runs on `device`. It says nothing about its speed."""
+    """Return whether a small matrix product in `dtype` runs on `device`, at whatever speed."""
     try:
         a = torch.ones(16, 16, device=device).to(dtype)
         (a @ a).float().sum().item()

@@ -1,4 +1,4 @@
-"""Where the course lies on this machine, and files that are never half written."""
+"""Where the course is on this machine, and files that are never half written."""
 
 import os
 from pathlib import Path
@@ -12,7 +12,7 @@ ROOT = PACKAGE.parent
 def atomic_write(path: Path, text: str) -> None:
     """Write `text` to `path` so that readers see the old file or the new one, never half of it.
 
-    What UTF-8 cannot hold, such as a file name that was in another encoding, is written as an escape.
+    Text that UTF-8 cannot encode, such as a file name in another encoding, is written as escapes.
     """
     draft = path.with_name(f"{path.name}.{os.getpid()}")
     draft.write_text(text, encoding="utf-8", errors="backslashreplace", newline="")

@@ -1,6 +1,6 @@
 """Models that are small enough for a laptop and built like the large ones.
 
-`SmallCNN` has the parts that make convolutional networks interesting for memory: large activations, few
+`SmallCNN` has the parts that make the memory of convolutional networks interesting: large activations, few
 parameters, BatchNorm. `SmallGPT` has those of a language model: tied embeddings, pre-norm blocks, fused
 attention, and logits over a vocabulary. `ViT` is the vision transformer, in any size.
 """

@@ -14,7 +14,7 @@ def to_png(figure: Figure) -> bytes:
 
 
 def show(figure: Figure, alt: str) -> None:
-    """Show `figure` in a notebook; in a plain script print `alt`, the words for those who cannot see it."""
+    """Show `figure` in a notebook; in a plain script print `alt`, its description."""
     if in_notebook():
         from IPython.display import display
 
@@ -24,7 +24,7 @@ def show(figure: Figure, alt: str) -> None:
 
 
 def in_notebook() -> bool:
-    """Say whether this code runs in a Jupyter kernel."""
-    ipython = sys.modules.get("IPython")  # a kernel has loaded it long ago
+    """Return whether this code runs in a Jupyter kernel."""
+    ipython = sys.modules.get("IPython")  # a kernel has imported it already
     shell = ipython.get_ipython() if ipython else None
     return shell is not None and hasattr(shell, "kernel")

@@ -1,10 +1,10 @@
-"""A table of text."""
+"""Tables as aligned text."""
 
 from collections.abc import Sequence
 
 
 def text_table(rows: Sequence[Sequence[str]]) -> str:
-    """Return `rows` as aligned text, the first of them the header; the first column to the left, the others right."""
+    """Return `rows` as text, the header first; the first column is aligned to the left, the others to the right."""
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     lines = []
     for first, *others in rows:

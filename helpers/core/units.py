@@ -1,4 +1,4 @@
-"""Bytes in words people can compare.
+"""Bytes in units that people can compare.
 
 GiB, MiB and KiB are powers of 1024; GB is a power of 1000. A GPU sold as "24 GB" holds about 24 GiB,
 while papers count parameters in GB: 7e9 parameters x 4 bytes = 28 GB = 26.1 GiB. Every figure in

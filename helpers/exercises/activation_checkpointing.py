@@ -1,4 +1,4 @@
-"""Practice check of lab 05: fit a model under a budget with the least recomputation."""
+"""Practice check of activation checkpointing: fit a model under a budget with the least recomputation."""
 
 import random
 from collections.abc import Callable, Sequence

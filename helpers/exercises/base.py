@@ -1,8 +1,9 @@
 """What a check is made of.
 
 A check has two halves that never meet. The **probe** runs the learner's code on inputs drawn from a seed and
-writes down what happened: the evidence, plain numbers and words. The **judge** compares that evidence with the
-evidence of the reference answer, probed with the same seed, and says what is wrong or says nothing.
+measures what happens: the evidence, plain numbers and names. The **judge** compares that evidence with the evidence
+of the reference answer, probed with the same seed, and says what is wrong or says nothing. What is right, and every
+sentence of a diagnosis, is the judge's alone.
 
 In a notebook both halves run side by side. In grading the probe runs in the learner's kernel and the judge
 outside of it, where no hand-in can reach; that is why evidence must survive JSON.
@@ -35,7 +36,7 @@ class Check(ABC):
     @staticmethod
     @abstractmethod
     def probe(seed: int, *answers: Any) -> Evidence:
-        """Run the learner's `answers` on inputs drawn from `seed`; return what happened."""
+        """Run the learner's `answers` on inputs drawn from `seed`; return what was measured."""
 
     @staticmethod
     @abstractmethod

@@ -1,7 +1,7 @@
-"""Practice check of lab 15: one update of the whole batch, with no room for its activations nor for its gradients.
+"""Practice check of the capstone: one update of the whole batch, with no room for its activations or its gradients.
 
 More than the lab's folding is asked for: rows that do not count, a decay that belongs to the update and not to its
-pieces, and a layer that is frozen.
+micro-batches, and a layer that is frozen.
 """
 
 import contextlib
@@ -50,9 +50,9 @@ def _parts(mean: torch.Tensor, before: list[torch.Tensor]) -> dict[str, float]:
         return dict.fromkeys(("fade", "gradient", "decay", "rest"), math.nan)
     basis = torch.stack(before, dim=1)
     scale = basis.norm(dim=0)
-    found = torch.linalg.lstsq(basis / scale, mean.unsqueeze(1)).solution
-    rest = (mean - (basis / scale @ found).squeeze(1)).norm() / mean.norm()
-    fade, gradient, decay = (found.squeeze(1) / scale).tolist()
+    solution = torch.linalg.lstsq(basis / scale, mean.unsqueeze(1)).solution
+    rest = (mean - (basis / scale @ solution).squeeze(1)).norm() / mean.norm()
+    fade, gradient, decay = (solution.squeeze(1) / scale).tolist()
     return {"fade": fade, "gradient": gradient, "decay": decay, "rest": float(rest)}
 
 
@@ -100,7 +100,7 @@ class SameUpdateWithinTheRoom(Check):
     @staticmethod
     def probe(seed: int, lean_update: Callable[..., Any]) -> Evidence:
         torch.manual_seed(seed)
-        model, here = _model(), pick_device()
+        model, device = _model(), pick_device()
         trained = [p for p in model.parameters() if p.requires_grad]
         frozen = [p.detach().clone() for p in model.parameters() if not p.requires_grad]
         means = {p: torch.randn_like(p) * 5e-4 for p in trained}  # as if there had been updates
@@ -108,13 +108,13 @@ class SameUpdateWithinTheRoom(Check):
         draws = torch.Generator().manual_seed(seed)
         parts = []
         for update in (1, 2):
-            x, y = torch.randn(ROWS, WIDTH, generator=draws).to(here), _labels(draws).to(here)
+            x, y = torch.randn(ROWS, WIDTH, generator=draws).to(device), _labels(draws).to(device)
             gradient = torch.autograd.grad(F.cross_entropy(model(x), y), trained)
             before = [_flat(means[p] for p in trained), _flat(gradient), _flat(trained)]
             del gradient
             meter = MemoryMeter(model)
             with meter if update == 2 else contextlib.nullcontext():  # the first may warm something up
-                with torch.no_grad():  # the meter counts what was touched: so all that is there from the start
+                with torch.no_grad():  # the meter counts what was touched: so touch all that is there from the start
                     for tensor in (*means.values(), x, y):
                         tensor.add_(0)
                 try:
@@ -122,8 +122,8 @@ class SameUpdateWithinTheRoom(Check):
                 except Exception as error:
                     if update == 1:
                         raise
-                    return {"second": f"{type(error).__name__}: {error}"[:200]}
-            peak = meter.peak_bytes
+                    return {"second": {"error": type(error).__name__, "text": str(error)[:200]}}
+            peak = meter.profile.peak_bytes
             share = float((y != IGNORED).double().mean())
             parts.append(_parts(_flat(means[p] for p in trained), before) | {"share": share})
         # What is left over shows in an ordinary backward pass: no gradient there, or a mean that moves.
@@ -152,8 +152,9 @@ class SameUpdateWithinTheRoom(Check):
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         if "second" in seen:
+            raised = f"{seen['second']['error']}: {seen['second']['text']}"[:200]
             return (
-                f"Update 2 failed where update 1 did not ({seen['second']}). Is a hook of the first one still there? "
+                f"Update 2 failed where update 1 did not ({raised}). Is a hook of the first one still there? "
                 "Two hooks then meet one gradient."
             )
         if seen["left"]["thawed"]:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ..claims.progress import remember_checks
-from ..ranks.run import RankError
+from ..ranks.failure import RankError
 from .base import Check, Evidence, Part, Verdict
 
 _WIDTH = 108  # characters of a line in a report
@@ -34,9 +34,9 @@ def find_part(name: str) -> Part:
 
 
 def probe(item: type[Check], answers: tuple[Any, ...], seed: int) -> Evidence:
-    """Probe `answers` with one check: {"seen": what happened}, or {"error": ..., "text": ...} if it raised."""
+    """Probe `answers` with one check: {"seen": its evidence}, or {"error": ..., "text": ...} if it raised."""
     try:
-        with torch.random.fork_rng():  # the notebook's own random numbers go on as if nothing had happened
+        with torch.random.fork_rng():  # the notebook's own random numbers are not disturbed
             torch.manual_seed(seed)
             return {"seen": item.probe(seed, *answers)}
     except Exception as error:
@@ -48,8 +48,8 @@ def gather(part: Part, answers: tuple[Any, ...], seed: int) -> dict[str, Evidenc
     return {item.name(): probe(item, answers, seed) for item in part.checks}
 
 
-def words_of(error: BaseException) -> str:
-    """Return the message of an error in one line, at most 600 characters; nothing when it cannot be printed."""
+def message_of(error: BaseException) -> str:
+    """Return the message of an error in one line, at most 600 characters; "" when it cannot be printed."""
     try:
         return " ".join(str(error).split())[:600]
     except Exception:  # the answer's own kind of error, with a fault of its own
@@ -58,9 +58,9 @@ def words_of(error: BaseException) -> str:
 
 def _describe(error: Exception) -> str:
     """Say what was raised, and by which line of the answer."""
-    if isinstance(error, RankError):  # brings the lines of its ranks along
-        return f"an error on the ranks: {words_of(error)}"
-    message = words_of(error)[:300]
+    if isinstance(error, RankError):  # its message has the lines of each rank
+        return f"an error on the ranks: {message_of(error)}"
+    message = message_of(error)[:300]
     text = f"{type(error).__name__}: {message}" if message else type(error).__name__
     ours = str(Path(__file__).parent)
     frames = traceback.extract_tb(error.__traceback__)
@@ -116,7 +116,7 @@ def check(name: str, *answers: Callable[..., Any], seed: int = 0) -> None:
     part = find_part(name)
     evidence = gather(part, answers, seed)
     if all(entry.get("error") == "NotImplementedError" for entry in evidence.values()):
-        expected = {name: {"seen": {}} for name in evidence}  # nothing to compare, so the reference need not run
+        expected = {name: {"seen": {}} for name in evidence}  # nothing to compare, so the reference is not run
     else:
         expected = reference_evidence(part, seed)
     verdicts = judge(part, evidence, expected)

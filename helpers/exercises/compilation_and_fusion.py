@@ -1,4 +1,4 @@
-"""Practice check of lab 09: cross-entropy of a large vocabulary whose logits never exist as a whole."""
+"""Practice check of compilation and fusion: cross-entropy of a large vocabulary whose logits never exist as a whole."""
 
 import math
 from collections.abc import Callable
@@ -119,9 +119,9 @@ class MatchesTheWholeLogits(Check):
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for case, want in expected.items():
-            found = _wrong(seen[case], want, 1e-4)
-            if found:
-                return f"{case}: {found}"
+            wrong = _wrong(seen[case], want, 1e-4)
+            if wrong:
+                return f"{case}: {wrong}"
         return None
 
 
@@ -159,10 +159,19 @@ class IgnoredRowsCountForNothing(Check):
                 return f"{case}: the labels that you were given have changed; work on a copy."
             if case.startswith("all") and seen[case].get("hidden") is None and "returned" not in seen[case]:
                 return f"{case}: backward() should give gradients of zeros; there are none."
-            found = _wrong(seen[case], want, 1e-4)
-            if found:
-                return f"{case}: {found}"
+            wrong = _wrong(seen[case], want, 1e-4)
+            if wrong:
+                return f"{case}: {wrong}"
         return None
+
+
+def _whole(hidden: list[float], weight: list[float], labels: list[int], upstream: float, dtype: str) -> Evidence:
+    """Return the evidence of all logits at once, in FP32, for inputs (N x 16) and (64 x 16) of this `dtype`."""
+    kind = getattr(torch, dtype.removeprefix("torch."))
+    x, w = (torch.tensor(numbers).view(-1, 16).to(kind).requires_grad_() for numbers in (hidden, weight))
+    loss = F.cross_entropy(x.float() @ w.float().t(), torch.tensor(labels))
+    (upstream * loss).backward()
+    return _evidence(loss, x, w)
 
 
 class SumsInFullPrecision(Check):
@@ -185,27 +194,26 @@ class SumsInFullPrecision(Check):
                 loss = chunked_cross_entropy(hidden, weight, labels, 3)
                 if isinstance(loss, Tensor) and loss.requires_grad:
                     (upstream * loss).backward()
-            answer = _evidence(loss, hidden, weight) | {"short": watcher.short}
-            for tensor in (hidden, weight):
-                tensor.grad = None
-            whole = F.cross_entropy(hidden.float() @ weight.float().t(), labels)
-            (upstream * whole).backward()
-            seen[str(dtype)] = {"answer": answer, "right": _evidence(whole, hidden, weight)}
+            seen[str(dtype)] = _evidence(loss, hidden, weight) | {
+                "short": watcher.short,
+                "inputs": [_numbers(hidden), _numbers(weight), labels.tolist()],
+                "upstream": upstream,
+            }
         return seen
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for dtype, want in expected.items():
-            got = seen[dtype]["answer"]
-            if got.get("dtype") != want["right"]["dtype"] and "returned" not in got:
+            got, right = seen[dtype], _whole(*want["inputs"], want["upstream"], dtype)
+            if got.get("dtype") != right["dtype"] and "returned" not in got:
                 return f"{dtype}: the loss should be FP32; it is {got['dtype']}."
             if got.get("types", [dtype] * 2) != [dtype] * 2 and got["types"]:
                 return f"{dtype}: gradients should have the type of the inputs; they are {' and '.join(got['types'])}."
             if got["short"]:
                 return f"{dtype}: aten.{got['short']} computes in 16 bits; cast a chunk's logits to FP32 before it."
-            found = _wrong(got, want["right"], 0.01)
-            if found:
-                return f"{dtype}, 256 chunks: {found} Rounding alone explains less than 0.01."
+            wrong = _wrong(got, right, 0.01)
+            if wrong:
+                return f"{dtype}, 256 chunks: {wrong} Rounding alone explains less than 0.01."
         return None
 
 

@@ -1,4 +1,4 @@
-"""Practice checks of lab 07: a loader that keeps a device fed, with the same samples as the slow one.
+"""Practice checks of data loading: a loader that keeps a device fed, with the same samples as the slow one.
 
 The waits of data set and device are sleeps, so an answer that has too few workers can never be fast enough by luck;
 and of three epochs the best one counts, so that a right answer has its chances on a busy machine.
@@ -32,7 +32,7 @@ def _workers(count: int) -> str:
 
 
 def _loader(make_loader: Callable[..., Any], files: DigitFiles, step: float, batch: int = BATCH) -> Iterable[Any]:
-    """Return the loader of the answer; PyTorch's advice on worker counts looks at cores alone, and is left out."""
+    """Return the loader of the answer; PyTorch's advice on worker counts looks only at cores, and is not shown."""
     files.labels = torch.arange(len(files))  # each file is known by its label
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

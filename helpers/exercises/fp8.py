@@ -1,7 +1,8 @@
-"""Practice check of lab 13: MXFP8, values in E4M3 and a power of two for each 32 neighbours."""
+"""Practice check of FP8: MXFP8, values in E4M3 and a power of two for each 32 neighbours."""
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -59,9 +60,9 @@ def _wrong(seen: Evidence, expected: Evidence, about: About) -> str | None:
             return f"{case}: the shapes of values and scales should be {right}; they are {wrong}."
         if not got["untouched"]:
             return f"{case}: the tensor you were given has changed; work on a copy."
-        found = _first_wrong(got, want, about)
-        if found:
-            return f"{case}: {found}"
+        wrong = _first_wrong(got, want, about)
+        if wrong:
+            return f"{case}: {wrong}"
     return None
 
 
@@ -192,6 +193,18 @@ def _about_extreme(scale: int, right: int, largest: float) -> str:
     return ""
 
 
+@dataclass(frozen=True)
+class _Block:
+    """A block of a case, and the largest of its finite numbers, by magnitude."""
+
+    row: int
+    number: int  # of the block, in its row
+    largest: float
+
+    def __str__(self) -> str:
+        return f"row {self.row}, block {self.number}"
+
+
 def _first_wrong(got: Evidence, want: Evidence, about: About) -> str | None:
     """Say what is wrong in the first block that is."""
     n = want["shapes"][0][-1]
@@ -202,20 +215,21 @@ def _first_wrong(got: Evidence, want: Evidence, about: About) -> str | None:
     pairs = list(zip(got["scales"], want["scales"], strict=True))
     inverse = all(scale + right == 254 for scale, right in pairs if right != NAN_SCALE)
     for index, (scale, right) in enumerate(pairs):
-        row, block = divmod(index, each)
-        inside = range(row * n + block * BLOCK, row * n + min(n, (block + 1) * BLOCK))
+        row, number = divmod(index, each)
+        inside = range(row * n + number * BLOCK, row * n + min(n, (number + 1) * BLOCK))
         largest = max((abs(numbers[i]) for i in inside if math.isfinite(numbers[i])), default=0.0)
+        block = _Block(row, number, largest)
         if scale != right:
-            return _about_scale(row, block, largest, scale, right, inverse, about)
+            return _about_scale(block, scale, right, inverse, about)
         if right == NAN_SCALE:
             continue  # its values are up to the learner
         for i in inside:
             if got["values"][i] != want["values"][i]:  # NaN differs from everything
-                said = (
-                    f"row {row}, block {block}: {numbers[i]:.9g} / 2^{right - 127} in E4M3 is {want['values'][i]:g}; "
+                wrong = (
+                    f"{block}: {numbers[i]:.9g} / 2^{right - 127} in E4M3 is {want['values'][i]:g}; "
                     f"you have {got['values'][i]:g}. {_other_scale(numbers[i], right, got['values'][i])}"
                 )
-                return f"{said} {about(right, right, largest)}".replace("  ", " ").strip()
+                return f"{wrong} {about(right, right, largest)}".replace("  ", " ").strip()
     return None
 
 
@@ -230,13 +244,14 @@ def _other_scale(number: float, right: int, value: float) -> str:
     return f"That is as if divided by 2^{right - 127 - steps}: divide by the scale that you return, as E8M0 holds it."
 
 
-def _about_scale(row: int, block: int, largest: float, scale: int, right: int, inverse: bool, about: About) -> str:
-    where = f"row {row}, block {block}"
+def _about_scale(block: _Block, scale: int, right: int, inverse: bool, about: About) -> str:
+    """Say what is wrong with a scale; `inverse` where all of them are the inverse of the right ones."""
+    largest = block.largest
     if right == NAN_SCALE:
-        return f"{where} holds an infinity or NaN; its scale should be NaN and is 2^{scale - 127}."
+        return f"{block} holds an infinity or NaN; its scale should be NaN and is 2^{scale - 127}."
     if scale == NAN_SCALE:
-        return f"{where} is finite; its scale should be 2^{right - 127} and is NaN."
-    why = f"{where} with amax {largest:.9g}: its scale should be 2^{right - 127} and is 2^{scale - 127}."
+        return f"{block} is finite; its scale should be 2^{right - 127} and is NaN."
+    why = f"{block} with amax {largest:.9g}: its scale should be 2^{right - 127} and is 2^{scale - 127}."
     if inverse:
         return f"{why} You return the inverse of the scale; here x is about scale times values."
     if about(scale, right, largest):

@@ -1,4 +1,4 @@
-"""Practice check of lab 04: the largest micro-batch that fits, found with few measurements."""
+"""Practice check of gradient accumulation: the largest micro-batch that fits, found with few measurements."""
 
 import random
 from collections.abc import Callable
@@ -7,6 +7,11 @@ from typing import Any
 from .base import Check, Evidence, Part
 
 MOST_CALLS = 4
+
+
+def largest_that_fits(flat: int, fixed: int, each: int, budget: int) -> int:
+    """Return the largest micro-batch of 1 to 256 rows whose peak, the larger of `flat` and the line, is affordable."""
+    return 0 if budget < flat else min(256, max(0, (budget - fixed) // each))
 
 
 class FindsTheLargestThatFits(Check):
@@ -40,8 +45,12 @@ class FindsTheLargestThatFits(Check):
 
                 budget = fixed + each * fits + each // 2
                 found = int(largest_micro_batch(peak_bytes, budget, 256))
-                right = min(fits, 256) if budget >= flat else 0
-                seen[case + name] = {"found": found, "fits": right, "measured": measured}
+                seen[case + name] = {
+                    "found": found,
+                    "measured": measured,
+                    "line": [flat, fixed, each],
+                    "budget": budget,
+                }
         return seen
 
     @staticmethod
@@ -52,8 +61,9 @@ class FindsTheLargestThatFits(Check):
                 return f"{case}: you measured {len(got['measured'])} times; {MOST_CALLS} must do."
             if any(not 1 <= m <= 256 for m in got["measured"]):
                 return f"{case}: you measured micro-batches of {got['measured']}; they go from 1 to 256 here."
-            if got["found"] != want["fits"]:
-                return f"{case}: you found {got['found']}; the largest that fits is {want['fits']}."
+            right = largest_that_fits(*want["line"], want["budget"])
+            if got["found"] != right:
+                return f"{case}: you found {got['found']}; the largest that fits is {right}."
         return None
 
 

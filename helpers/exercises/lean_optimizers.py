@@ -1,4 +1,4 @@
-"""Practice check of lab 08: an optimizer step inside the backward pass, for any model."""
+"""Practice check of lean optimizers: an optimizer step inside the backward pass, for any model."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""Practice check of lab 14: many adapters on one base."""
+"""Practice check of LoRA: many adapters on one base."""
 
 from collections.abc import Callable
 from typing import Any
@@ -68,12 +68,12 @@ def _off(case: str, got: list[float], want: list[float], base: list[float]) -> s
             f"{case}: the result is {SCALE} times what it should be: scale belongs on the correction, not on the base."
         )
     first = wrong.index(True) if any(wrong) else 0
-    told = (
+    diagnosis = (
         f"{case}: the result is {off:.2g} off, relative; the first wrong row is row {first}, of adapter {which[first]}."
     )
     if len(set(which)) == 1:
-        return told
-    return f"{told} which is {which}. Did each row get its own A and B, and go back to its place?"
+        return diagnosis
+    return f"{diagnosis} which is {which}. Did each row get its own A and B, and go back to its place?"
 
 
 def _named(case: str, serve: Callable[..., Tensor], seed: int, which: list[int], k: int) -> Evidence:
@@ -97,7 +97,8 @@ def _run(serve: Callable[..., Tensor], seed: int, which: list[int], k: int) -> E
     return {
         "shape": list(y.shape),
         "y": y.detach().flatten().tolist(),
-        "base": (before[0] @ before[1].T).flatten().tolist(),
+        "x": before[0].flatten().tolist(),
+        "weight": before[1].flatten().tolist(),
         "gradients": {
             name: (torch.zeros_like(t) if t.grad is None else t.grad).flatten().tolist() for name, t in leaves.items()
         },
@@ -146,7 +147,8 @@ class EachRowHasItsOwnAdapter(Check):
             got = seen["cases"][case]
             if got["shape"] != want["shape"]:
                 return f"{case}: the result has shape {tuple(got['shape'])}; {tuple(want['shape'])} is right."
-            wrong = _off(case, got["y"], want["y"], want["base"])
+            x, weight = (torch.tensor(want[name], dtype=torch.float64).view(-1, 12) for name in ("x", "weight"))
+            wrong = _off(case, got["y"], want["y"], (x @ weight.T).flatten().tolist())
             if wrong:
                 return wrong
             for name, gradient in want["gradients"].items():

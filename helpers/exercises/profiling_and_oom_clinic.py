@@ -1,6 +1,7 @@
-"""Practice checks of lab 06: five sick training loops, each cured when its bytes are those of a healthy one.
+"""Practice checks of profiling and the OOM clinic: five sick training loops.
 
-A cure must compute what the sick loop computed. Peak and numbers are compared with those of the reference cure.
+A loop is cured when its bytes are those of a healthy one. A cure must compute what the sick loop computed: peak
+and numbers are compared with those of the reference cure.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Practice check of lab 00: count the bytes of a model's parameters."""
+"""Practice check of the first lab: count the bytes of a model's parameters."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Practice checks of lab 01: bytes that stay through a step, and the peak of a GPT."""
+"""Practice checks of where memory goes: bytes that stay through a step, and the peak of a GPT."""
 
 import random
 from collections.abc import Callable
@@ -17,7 +17,7 @@ TOLERANCE = 0.10
 
 
 def gpt_step(model: SmallGPT, optimizer: torch.optim.Optimizer, ids: Tensor) -> None:
-    """Train one step on token ids (B, T + 1), as lab 01 does. `logits` lives to the end of the step."""
+    """Train one step on token ids (B, T + 1), as the lab does. `logits` lives to the end of the step."""
     optimizer.zero_grad()
     logits = model(ids[:, :-1])
     loss = F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())

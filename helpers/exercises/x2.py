@@ -1,8 +1,8 @@
 """X2: a batch of 256 as micro-batches. Ten checks of a point each.
 
 Numbers are compared in FP64 on the CPU, where "equal to rounding" leaves no room for a wrong divisor. Memory is
-measured where the learner's model would run. What the model was fed, and how often the optimizer stepped, is written
-down by spies.
+measured where the learner's model would run. Hooks record what the model was fed and how
+often the optimizer stepped.
 """
 
 import random
@@ -80,7 +80,9 @@ def _one_step(accumulated_step: Any, seed: int, rows: int, micro_batch: int, lef
     if leftover:
         _leave_gradients(model)
     before = _weights(model)
-    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:  # no mode: those can be put out
+    with profile(
+        activities=[ProfilerActivity.CPU], record_shapes=True
+    ) as profiler:  # not a mode: those can be switched off
         loss = accumulated_step(model, optimizer, F.cross_entropy, x, y, micro_batch)
     after = _weights(model)
     return {
@@ -281,7 +283,7 @@ class TokensWeighTheSame(Check):
 
 
 class _LoggingScaler(torch.amp.GradScaler):
-    """PyTorch's scaler on the CPU, with a diary."""
+    """PyTorch's scaler on the CPU, with a log of its calls."""
 
     def __init__(self) -> None:
         super().__init__("cpu", init_scale=1024.0)

@@ -1,13 +1,14 @@
 """X3: training on two ranks. Ten checks of a point each.
 
 All of them run real ranks. Numbers are compared in FP64, where "the same as one process" leaves no room for a wrong
-divisor; what was sent is counted, who saw which row is written down by the data set itself.
+divisor; what was sent is counted, and the data set itself records who saw which row.
 """
 
 import os
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -48,7 +49,7 @@ class _Net(nn.Module):
 
 
 class _Rows(Dataset):
-    """Rows whose losses differ a great deal, and a diary of who asked for which."""
+    """Rows whose losses differ a great deal, and a log of which were asked for."""
 
     def __init__(self, seed: int, n: int) -> None:
         generator = torch.Generator().manual_seed(seed)
@@ -81,29 +82,36 @@ def _plain(value: Any) -> Any:
 # -- part 1: an epoch ---------------------------------------------------------------------------------------
 
 
-def _epochs(
-    train_epoch: Callable[..., Any], seed: int, n: int, accumulate: int, epochs: int, lr: float = 0.2
-) -> Evidence:
-    """One rank: `epochs` epochs over `n` rows with micro-batches of 4."""
-    here = rank_device()
+@dataclass(frozen=True)
+class _Training:
+    """What the ranks train on: so many rows, in groups of `accumulate` micro-batches of 4."""
+
+    rows: int
+    accumulate: int
+    epochs: int = 1
+    lr: float = 0.2
+
+
+def _epochs(train_epoch: Callable[..., Any], seed: int, training: _Training) -> Evidence:
+    """One rank: the epochs of `training` with the learner's `train_epoch`."""
     torch.manual_seed(seed)
-    inner = _Net().to(here)
+    inner = _Net().to(rank_device())
     model = DistributedDataParallel(inner)
-    optimizer = torch.optim.SGD([p for p in inner.parameters() if p.requires_grad], lr=lr)
+    optimizer = torch.optim.SGD([p for p in inner.parameters() if p.requires_grad], lr=training.lr)
     updates = []
     optimizer.register_step_post_hook(lambda *_: updates.append(None))
     at_once: list[int] = []
     inner.register_forward_pre_hook(lambda _, args: at_once.append(len(args[0])))
-    rows = _Rows(seed, n)
+    rows = _Rows(seed, training.rows)
     loader = DataLoader(rows, batch_size=4, sampler=DistributedSampler(rows, shuffle=True, seed=seed))
     before = _weights(inner)
     for p in inner.parameters():  # left behind by an earlier step
         p.grad = torch.full_like(p, 7.0) if p.requires_grad else None
     orders, losses = [], []
-    with Collectives() as said:
-        for epoch in range(epochs):
+    with Collectives() as collectives:
+        for epoch in range(training.epochs):
             rows.asked.clear()
-            losses.append(_plain(train_epoch(model, loader, optimizer, accumulate, epoch)))
+            losses.append(_plain(train_epoch(model, loader, optimizer, training.accumulate, epoch)))
             orders.append(rows.asked[:])
     after = _weights(inner)
     return {
@@ -113,7 +121,7 @@ def _epochs(
         "at once": max(at_once, default=0),
         "orders": orders,
         "losses": losses,
-        "reduced": sum(call.nbytes for call in said.calls if call.name == "all_reduce"),
+        "reduced": sum(call.nbytes for call in collectives.calls if call.name == "all_reduce"),
         "gradients": sum(p.nbytes for p in inner.parameters() if p.requires_grad),
     }
 
@@ -148,7 +156,7 @@ class UpdateEqualsJointBatch(Check):
     def probe(seed: int, train_epoch: Callable[..., Any]) -> Evidence:
         return {
             f"{ranks} ranks, groups of {accumulate}": on_ranks(
-                _epochs, ranks, train_epoch, seed, 24 * ranks, accumulate, 1
+                _epochs, ranks, train_epoch, seed, _Training(24 * ranks, accumulate)
             )
             for ranks, accumulate in ((2, 1), (2, 3), (3, 2))
         }
@@ -171,7 +179,7 @@ class RaggedGroupsWeighByRows(Check):
     @staticmethod
     def probe(seed: int, train_epoch: Callable[..., Any]) -> Evidence:
         cases = {"a last micro-batch of 1 row": (26, 2), "a last group of 1 micro-batch": (32, 3), "both": (42, 4)}
-        return {case: on_ranks(_epochs, 2, train_epoch, seed, n, k, 1) for case, (n, k) in cases.items()}
+        return {case: on_ranks(_epochs, 2, train_epoch, seed, _Training(n, k)) for case, (n, k) in cases.items()}
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
@@ -186,7 +194,7 @@ class OneSynchronisationAnUpdate(Check):
 
     @staticmethod
     def probe(seed: int, train_epoch: Callable[..., Any]) -> Evidence:
-        return {str(k): on_ranks(_epochs, 2, train_epoch, seed, 48, k, 1) for k in (1, 3, 4)}
+        return {str(k): on_ranks(_epochs, 2, train_epoch, seed, _Training(48, k)) for k in (1, 3, 4)}
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
@@ -210,7 +218,9 @@ class EveryEpochInANewOrder(Check):
 
     @staticmethod
     def probe(seed: int, train_epoch: Callable[..., Any]) -> Evidence:
-        return {"ranks": [rank["orders"] for rank in on_ranks(_epochs, 2, train_epoch, seed, 24, 1, 3)]}
+        return {
+            "ranks": [rank["orders"] for rank in on_ranks(_epochs, 2, train_epoch, seed, _Training(24, 1, epochs=3))]
+        }
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
@@ -236,7 +246,9 @@ class LossIsOfAllRanks(Check):
     def probe(seed: int, train_epoch: Callable[..., Any]) -> Evidence:
         return {
             # a learning rate of 0: the mean is the same whatever was wrong with order or updates
-            case: [rank["losses"] for rank in on_ranks(_epochs, 2, train_epoch, seed, n, k, 2, 0.0)]
+            case: [
+                rank["losses"] for rank in on_ranks(_epochs, 2, train_epoch, seed, _Training(n, k, epochs=2, lr=0.0))
+            ]
             for case, (n, k) in {"even": (32, 1), "ragged": (42, 4)}.items()
         }
 
@@ -258,9 +270,8 @@ class LossIsOfAllRanks(Check):
 
 
 def _evaluation(evaluate: Callable[..., Any], seed: int, n: int, training: bool) -> Evidence:
-    here = rank_device()
     torch.manual_seed(seed)
-    inner = _Net(dropout=0.5, norm=True).to(here)
+    inner = _Net(dropout=0.5, norm=True).to(rank_device())
     model = DistributedDataParallel(inner)
     model.train(training)
     calls: list[tuple[int, bool, bool]] = []
@@ -354,14 +365,14 @@ def _train_simply(log: list[Evidence]) -> Callable[..., float]:
 
     def train_epoch(model: Any, loader: Any, optimizer: Any, accumulate: int, epoch: int) -> float:
         loader.sampler.set_epoch(epoch)
-        here = next(model.parameters()).device
-        with Collectives() as said:
+        device = next(model.parameters()).device
+        with Collectives() as collectives:
             for x, y in loader:
                 optimizer.zero_grad()
-                F.cross_entropy(model(x.to(here)), y.to(here)).backward()
+                F.cross_entropy(model(x.to(device)), y.to(device)).backward()
                 optimizer.step()
         rows, loader.dataset.asked = loader.dataset.asked, []
-        reduced = sum(call.nbytes for call in said.calls if call.name == "all_reduce")
+        reduced = sum(call.nbytes for call in collectives.calls if call.name == "all_reduce")
         log.append(
             {"epoch": epoch, "accumulate": accumulate, "rows": rows, "batch": loader.batch_size, "sent": reduced}
         )
@@ -371,7 +382,7 @@ def _train_simply(log: list[Evidence]) -> Callable[..., float]:
 
 
 def _worker(worker: Callable[..., Any], seed: int, epochs: int, n: int, folder: str) -> Evidence:
-    """One rank: the learner's worker on a job that keeps a diary. Each rank has its own path for the checkpoint."""
+    """One rank: the learner's worker on a job that keeps a log. Each rank has its own path for the checkpoint."""
     rank = int(os.environ["RANK"])
     log: list[Evidence] = []
     optimized: list[int] = []
@@ -406,7 +417,7 @@ def _worker(worker: Callable[..., Any], seed: int, epochs: int, n: int, folder: 
         evaluate=evaluate,
     )
     model, history = worker(job)
-    there = paths[0].exists()  # at the moment at which the worker returns
+    complete = paths[0].exists()  # at the moment at which the worker returns
     saved: Any = None
     if paths[rank].exists():
         fresh = _Net()
@@ -414,14 +425,14 @@ def _worker(worker: Callable[..., Any], seed: int, epochs: int, n: int, folder: 
             fresh.load_state_dict(torch.load(paths[rank], map_location="cpu"))
             saved = _weights(fresh)
         except (RuntimeError, TypeError, AttributeError, EOFError, ValueError) as error:
-            saved = str(error).partition("\n")[2].strip()[:150] or type(error).__name__
+            saved = {"error": type(error).__name__, "text": str(error)}
     return {
         "log": log,
         "wrapped": not isinstance(model, _Net),
         "weights": _weights(model),
         "frozen": sum(optimized),
         "saved": saved,
-        "there": there,
+        "there": complete,
         "open": dist.is_initialized(),
         "history": [{name: _plain(value) for name, value in dict(entry).items()} for entry in history],
     }
@@ -500,8 +511,9 @@ class Rank0SavesForAll(Check):
                     return f"{case}: rank {rank} has saved, too."
                 if not rank and got["saved"] is None:
                     return f"{case}: rank 0 has saved nothing at job.checkpoint."
-                if not rank and isinstance(got["saved"], str):
-                    return f"{case}: the checkpoint does not load into job.make_model(): {got['saved']}"
+                if not rank and isinstance(got["saved"], dict):
+                    error = got["saved"]["text"].partition("\n")[2].strip()[:150] or got["saved"]["error"]
+                    return f"{case}: the checkpoint does not load into job.make_model(): {error}"
                 if not rank and got["saved"] != got["weights"]:
                     return f"{case}: the checkpoint does not hold the weights with which training ended."
                 if not got["there"]:

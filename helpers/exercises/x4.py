@@ -2,7 +2,7 @@
 
 Layers are compared in FP64 with the formula. The plan is judged by the planner, outside of the learner's code. The
 fine-tune runs on a small Llama that has learned some English, and is asked for Python source; what was trained, by
-which optimizer and in which mode, is written down by spies.
+which optimizer and in which mode, is recorded by hooks.
 """
 
 import copy
@@ -45,21 +45,31 @@ def _layer(lora_linear: type[nn.Module], seed: int, rank: int, alpha: float, dro
     return linear, lora_linear(copy.deepcopy(linear), rank, alpha, dropout), torch.randn(5, 12, dtype=torch.float64)
 
 
-def _wrong(layer: nn.Module, rank: int) -> str | None:
-    """Say what of A (rank, 12) and B (7, rank) is missing, or besides them is trained."""
-    trained = [p for p in layer.parameters() if p.requires_grad]
-    if sorted(tuple(p.shape) for p in trained) != sorted([(rank, 12), (7, rank)]):
-        shapes = ", ".join(str(tuple(p.shape)) for p in trained) or "none"
+def _trained(layer: nn.Module) -> list[list[Any]]:
+    """Return shape and dtype of each trained parameter, e.g. [[3, 12], "float64"]."""
+    parameters = [p for p in layer.parameters() if p.requires_grad]
+    return [[list(p.shape), str(p.dtype).removeprefix("torch.")] for p in parameters]
+
+
+def _is_adapter(trained: list[list[Any]], rank: int) -> bool:
+    """Whether what is trained is A (rank, 12) and B (7, rank) in FP64, and nothing else."""
+    return sorted(trained) == sorted([[[rank, 12], "float64"], [[7, rank], "float64"]])
+
+
+def _wrong_adapter(trained: list[list[Any]], rank: int) -> str | None:
+    """Say what of A (rank, 12) and B (7, rank) is missing, or what is trained besides them."""
+    if sorted(shape for shape, _ in trained) != sorted([[rank, 12], [7, rank]]):
+        shapes = ", ".join(str(tuple(shape)) for shape, _ in trained) or "none"
         return f"Trained are parameters of shapes {shapes}; A ({rank}, 12) and B (7, {rank}) are right, and no others."
-    for p in trained:
-        if p.dtype != torch.float64:
-            name, dtype = "A" if p.shape[1] == 12 else "B", str(p.dtype).removeprefix("torch.")
+    for shape, dtype in trained:
+        if dtype != "float64":
+            name = "A" if shape[1] == 12 else "B"
             return f"{name} is {dtype} where the layer's weight is float64: give it the weight's dtype and device."
     return None
 
 
-def _thin(layer: nn.Module, rank: int) -> tuple[nn.Parameter, nn.Parameter]:
-    """Return A (rank, 12) and B (7, rank), found by their shapes among what is trained, where nothing is `_wrong`."""
+def _thin(layer: nn.Module) -> tuple[nn.Parameter, nn.Parameter]:
+    """Return A (rank, 12) and B (7, rank), told apart by their shapes, of a layer that trains nothing else."""
     A, B = sorted((p for p in layer.parameters() if p.requires_grad), key=lambda p: p.shape[1] != 12)
     return A, B
 
@@ -68,14 +78,28 @@ def _gradient(p: Tensor) -> Tensor:
     return torch.zeros_like(p) if p.grad is None else p.grad
 
 
-def _fill(layer: nn.Module, rank: int, seed: int) -> tuple[nn.Parameter, nn.Parameter]:
+def _fill(layer: nn.Module, seed: int) -> tuple[nn.Parameter, nn.Parameter]:
     """Set A and B to random numbers, as if they had been trained."""
-    A, B = _thin(layer, rank)
+    A, B = _thin(layer)
     generator = torch.Generator().manual_seed(seed + 1)
     with torch.no_grad():
         for p in (A, B):
             p.copy_(torch.randn(p.shape, dtype=torch.float64, generator=generator))
     return A, B
+
+
+def _inputs(linear: nn.Linear, A: Tensor, B: Tensor, x: Tensor) -> Evidence:
+    """Return what the formula needs: all that the layer was given, before it had a chance to change it."""
+    named = {"weight": linear.weight, "bias": linear.bias, "A": A, "B": B, "x": x}
+    return {name: _flat(tensor) for name, tensor in named.items()}
+
+
+def _tensors(inputs: Evidence) -> list[Tensor]:
+    """Return weight (7, 12), bias (7,), A (rank, 12), B (7, rank) and x (n, 12), each with a gradient to come."""
+    shapes = {"weight": (7, 12), "bias": (7,), "A": (-1, 12), "B": (7, -1), "x": (-1, 12)}
+    return [
+        torch.tensor(inputs[name], dtype=torch.float64).view(shape).requires_grad_() for name, shape in shapes.items()
+    ]
 
 
 class StartsAsTheBase(Check):
@@ -90,13 +114,15 @@ class StartsAsTheBase(Check):
     @staticmethod
     def probe(seed: int, lora_linear: type[nn.Module]) -> Evidence:
         linear, layer, x = _layer(lora_linear, seed, 3, 6.0, 0.5)
-        if wrong := _wrong(layer, 3):
-            return {"wrong": wrong}
+        trained = _trained(layer)
+        if not _is_adapter(trained, 3):
+            return {"trained": trained}
         layer.train()
         same = torch.equal(plain(layer(x)), linear(x))
-        A, B = _thin(layer, 3)
+        A, B = _thin(layer)
         layer(x).square().sum().backward()
         return {
+            "trained": trained,
             "same": same,
             "rank of A": int(torch.linalg.matrix_rank(A.detach())),
             "B": B.detach().abs().max().item(),
@@ -106,8 +132,9 @@ class StartsAsTheBase(Check):
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        if "wrong" in seen:
-            return str(seen["wrong"])
+        wrong = _wrong_adapter(seen["trained"], 3)
+        if wrong:
+            return wrong
         if seen["B"] != 0:
             return "B (out, r) does not start at zero: before its first step the layer already changes the output."
         if not seen["same"]:
@@ -131,63 +158,89 @@ class CorrectsByAlphaOverRank(Check):
         "Compare rank 2 and alpha 6 with rank 4 and alpha 6 by hand. nn.Dropout knows by itself when it is at work; "
         "F.dropout must be told: F.dropout(x, p, self.training)."
     )
+    CASES = ((2, 6.0), (4, 6.0), (4, 1.0))  # rank and alpha
+    DROPOUT = 0.25
 
     @staticmethod
     def probe(seed: int, lora_linear: type[nn.Module]) -> Evidence:
-        cases, restless = {}, False
-        for rank, alpha in ((2, 6.0), (4, 6.0), (4, 1.0)):
+        cases, restless = [], False
+        for rank, alpha in CorrectsByAlphaOverRank.CASES:
             linear, layer, x = _layer(lora_linear, seed, rank, alpha, 0.5)
-            if wrong := _wrong(layer, rank):
-                return {"wrong": wrong}
-            A, B = _fill(layer, rank, seed)
+            trained = _trained(layer)
+            if not _is_adapter(trained, rank):
+                return {"trained": trained, "rank": rank}
+            A, B = _fill(layer, seed)
+            inputs = _inputs(linear, A, B, x)
             layer.eval()
             restless |= not torch.equal(plain(layer(x)), layer(x))
             x.requires_grad_()
             y = layer(x)
             y.square().sum().backward()
-            right = F.linear(x, linear.weight, linear.bias) + alpha / rank * (x @ A.T) @ B.T
-            wanted = torch.autograd.grad(right.square().sum(), (A, B, x))
-            cases[f"rank {rank}, alpha {alpha:g}"] = {
-                "output": (_flat(y), _flat(right)),
-                "gradient of A": (_flat(_gradient(A)), _flat(wanted[0])),
-                "gradient of B": (_flat(_gradient(B)), _flat(wanted[1])),
-                "gradient of x": (_flat(_gradient(x)), _flat(wanted[2])),
+            outcome = {
+                "output": _flat(y),
+                "gradient of A": _flat(_gradient(A)),
+                "gradient of B": _flat(_gradient(B)),
+                "gradient of x": _flat(_gradient(x)),
             }
-        linear, layer, _ = _layer(lora_linear, seed, 4, 6.0, 0.25)
-        A, B = _fill(layer, 4, seed)
+            cases.append({"inputs": inputs, "outcome": outcome})
+        return {"cases": cases, "restless": restless} | CorrectsByAlphaOverRank._dropout(seed, lora_linear)
+
+    @staticmethod
+    def _dropout(seed: int, lora_linear: type[nn.Module]) -> Evidence:
+        """Look at the correction of single inputs, in training mode, a hundred times."""
+        linear, layer, _ = _layer(lora_linear, seed, 4, 6.0, CorrectsByAlphaOverRank.DROPOUT)
+        A, B = _fill(layer, seed)
         layer.train()
         eye = torch.eye(12, dtype=torch.float64)  # a row is one input: its correction is whole, or none
-        full = 6.0 / 4 * (eye @ A.T) @ B.T / 0.75
+        inputs = _inputs(linear, A, B, eye)
         corrections = torch.stack([layer(eye) - linear(eye) for _ in range(100)]).detach()  # (100, 12, 7)
-        dropped = corrections.abs().amax(-1) < 1e-12
-        kept = (corrections - full).abs().amax(-1) < 1e-9
+        dropped = corrections.abs().amax(-1) < 1e-12  # (100, 12)
+        whole = [corrections[~dropped[:, i], i] for i in range(12)]  # of each input those not dropped, (n, 7)
         return {
-            "cases": cases,
-            "restless": restless,
+            "single inputs": inputs,
             "dropped": dropped.double().mean().item(),
-            "neither": int((~(dropped | kept)).sum()),
+            "least and most": [[_flat(rows.amin(0)), _flat(rows.amax(0))] if len(rows) else [] for rows in whole],
         }
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        if "wrong" in seen:
-            return str(seen["wrong"])
+        if "trained" in seen:
+            return _wrong_adapter(seen["trained"], seen["rank"])
         if seen["restless"]:
             return "Two calls in evaluation mode, with the same input, differ: dropout is at work there."
-        for case, entry in seen["cases"].items():
-            for name, pair in entry.items():
-                off = relative_distance(*pair)
-                if name.startswith("gradient") and not any(pair[0]):
+        for (rank, alpha), entry in zip(CorrectsByAlphaOverRank.CASES, seen["cases"], strict=True):
+            case = f"rank {rank}, alpha {alpha:g}"
+            for name, right in CorrectsByAlphaOverRank._right(entry["inputs"], alpha / rank).items():
+                values = entry["outcome"][name]
+                off = relative_distance(values, right)
+                if name.startswith("gradient") and not any(values):
                     return f"{case}: there is no {name}."
                 if not off <= EXACT:
-                    a, b = (torch.tensor(values).norm().item() for values in pair)
+                    a, b = (torch.tensor(numbers).norm().item() for numbers in (values, right))
                     return f"{case}, evaluation mode: the {name} is {off:.2g} off and {a / b:.3g} times as long."
-        if seen["neither"]:
-            return (
-                "In training mode a single input is neither dropped nor kept at 1 / (1 - p) of its correction. Dropout "
-                "belongs in front of A."
-            )
-        if not abs(seen["dropped"] - 0.25) <= 0.08:  # 1,200 draws: six standard deviations
+        return CorrectsByAlphaOverRank._wrong_dropout(seen)
+
+    @staticmethod
+    def _right(inputs: Evidence, scale: float) -> dict[str, list[float]]:
+        """Return the output by the formula, and the gradients of the sum of its squares."""
+        weight, bias, A, B, x = _tensors(inputs)
+        y = F.linear(x, weight, bias) + scale * (x @ A.T) @ B.T
+        gradients = torch.autograd.grad(y.square().sum(), (A, B, x))
+        names = ("output", "gradient of A", "gradient of B", "gradient of x")
+        return {name: _flat(tensor) for name, tensor in zip(names, (y, *gradients), strict=True)}
+
+    @staticmethod
+    def _wrong_dropout(seen: Evidence) -> str | None:
+        share = CorrectsByAlphaOverRank.DROPOUT
+        _, _, A, B, eye = _tensors(seen["single inputs"])
+        full = 6.0 / 4 * (eye @ A.T) @ B.T / (1 - share)  # (12, 7)
+        for row, both in zip(full, seen["least and most"], strict=True):
+            if not all(((torch.tensor(end, dtype=torch.float64) - row).abs() < 1e-9).all() for end in both):
+                return (
+                    "In training mode a single input is neither dropped nor kept at 1 / (1 - p) of its correction. "
+                    "Dropout belongs in front of A."
+                )
+        if not abs(seen["dropped"] - share) <= 0.08:  # 1,200 draws: six standard deviations
             return f"With dropout 0.25, {seen['dropped']:.0%} of the inputs were dropped in training mode."
         return None
 
@@ -197,41 +250,56 @@ class MergesOnce(Check):
 
     points = 1
     hint = "The layer must remember whether it is merged, and its forward pass must look."
+    CALLS = ("merged", "merged twice", "unmerged", "unmerged twice")
 
     @staticmethod
     def probe(seed: int, lora_linear: type[nn.Module]) -> Evidence:
         linear, layer, x = _layer(lora_linear, seed, 3, 6.0)
-        if wrong := _wrong(layer, 3):
-            return {"wrong": wrong}
-        A, B = _fill(layer, 3, seed)
-        thin = _flat(A) + _flat(B)
+        trained = _trained(layer)
+        if not _is_adapter(trained, 3):
+            return {"trained": trained}
+        A, B = _fill(layer, seed)
+        inputs = _inputs(linear, A, B, x)
         layer.eval()
-        right = linear.weight + 2.0 * B @ A
         with torch.no_grad():
-            wanted = F.linear(x, right, linear.bias)
-            seen = {"output before": relative_distance(_flat(layer(x)), _flat(wanted))}
-            for calls in ("merged", "merged twice", "unmerged", "unmerged twice"):
-                layer.unmerge() if calls.startswith("unmerged") else layer.merge()
+            before, calls = _flat(layer(x)), []
+            for call in MergesOnce.CALLS:
+                layer.unmerge() if call.startswith("unmerged") else layer.merge()
                 weight = next(p for p in layer.parameters() if tuple(p.shape) == (7, 12))
-                expected = linear.weight if calls.startswith("unmerged") else right
-                layer.train(calls == "merged twice")  # no dropout here: the mode must make no difference
-                seen[f"frozen {calls}"] = float(weight.requires_grad)
-                seen[f"output {calls}"] = relative_distance(_flat(layer(x)), _flat(wanted))
-                seen[f"weight {calls}"] = relative_distance(_flat(weight), _flat(expected))
-                seen[f"thin {calls}"] = relative_distance(_flat(A) + _flat(B), thin)
-        return seen
+                layer.train(call == "merged twice")  # no dropout here: the mode must make no difference
+                calls.append(
+                    {
+                        "frozen": not weight.requires_grad,
+                        "output": _flat(layer(x)),
+                        "weight": _flat(weight),
+                        "A": _flat(A),
+                        "B": _flat(B),
+                    }
+                )
+        return {"trained": trained, "inputs": inputs, "output before": before, "calls": calls}
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        if "wrong" in seen:
-            return str(seen["wrong"])
-        for what, off in seen.items():
-            if not off <= EXACT:
-                if what.startswith("thin"):
-                    return f"{what.removeprefix('thin ').capitalize()}, A or B is not what it was before."
-                if what.startswith("frozen"):
-                    return f"{what.removeprefix('frozen ').capitalize()}, the linear layer's weight is trained."
-                return f"The {what} is {off:.2g} off, relative."
+        wrong = _wrong_adapter(seen["trained"], 3)
+        if wrong:
+            return wrong
+        inputs = seen["inputs"]
+        weight, bias, A, B, x = _tensors(inputs)
+        merged = weight + 2.0 * B @ A
+        output = _flat(F.linear(x, merged, bias))
+        off = relative_distance(seen["output before"], output)
+        if not off <= EXACT:
+            return f"The output before is {off:.2g} off, relative."
+        for call, after in zip(MergesOnce.CALLS, seen["calls"], strict=True):
+            if not after["frozen"]:
+                return f"{call.capitalize()}, the linear layer's weight is trained."
+            right = inputs["weight"] if call.startswith("unmerged") else _flat(merged)
+            for name, values, target in (("output", after["output"], output), ("weight", after["weight"], right)):
+                off = relative_distance(values, target)
+                if not off <= EXACT:
+                    return f"The {name} {call} is {off:.2g} off, relative."
+            if not relative_distance(after["A"] + after["B"], inputs["A"] + inputs["B"]) <= EXACT:
+                return f"{call.capitalize()}, A or B is not what it was before."
         return None
 
 
@@ -365,9 +433,10 @@ def _wrong_task(recipe: dict[str, Any]) -> str | None:
         return f"lora_targets are {', '.join(recipe['lora_targets']) or 'none'}; the task says q, k, v and o."
     if recipe["seq"] not in (512, 1024, 2048, 4096):
         return f"seq is {recipe['seq']}; the task leaves 512, 1024, 2048 and 4096."
-    effective = recipe["batch"] * recipe["accumulate"]
+    effective = recipe["micro_batch_size"] * recipe["gradient_accumulation_steps"]
     if effective != EFFECTIVE:
-        return f"{recipe['batch']} sequences in {recipe['accumulate']} micro-batches make {effective}, not {EFFECTIVE}."
+        sequences, steps = recipe["micro_batch_size"], recipe["gradient_accumulation_steps"]
+        return f"{sequences} sequences in {steps} micro-batches make {effective}, not {EFFECTIVE}."
     return None
 
 
@@ -377,7 +446,7 @@ class PlanFits(Check):
     points = 1
     hint = (
         "plan(recipe) shows what is allocated, what would be reserved for it and, under fits, each GPU. Which of "
-        "batch, seq and checkpointing costs what?"
+        "micro_batch_size, seq and checkpointing costs what?"
     )
 
     @staticmethod
@@ -396,11 +465,13 @@ class PlanFits(Check):
         if fits:
             return None
         total, low, high = (n / GiB for n in (find_gpu(GPU).total, *reserved))
-        told = (
+        diagnosis = (
             f"{peak / GiB:.1f} GiB are allocated at its peak, and the allocator would reserve {low:.1f} to {high:.1f}"
         )
-        told += f"; {GPU} has {total:.1f}, some of it for the CUDA context."
-        return told if peak / GiB > total else f"{told} Even if it hands back what it cached, it does not fit."
+        diagnosis += f"; {GPU} has {total:.1f}, some of it for the CUDA context."
+        return (
+            diagnosis if peak / GiB > total else f"{diagnosis} Even if it hands back what it cached, it does not fit."
+        )
 
 
 class PlanUsesTheRoom(Check):
@@ -415,7 +486,7 @@ class PlanUsesTheRoom(Check):
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        got, best = (entry["recipe"]["batch"] * entry["recipe"]["seq"] for entry in (seen, expected))
+        got, best = (entry["recipe"]["micro_batch_size"] * entry["recipe"]["seq"] for entry in (seen, expected))
         if got < best:
             return f"{got:,} tokens are in a micro-batch; {best:,} would fit."
         return PlanFits.judge(seen, expected)
@@ -477,7 +548,7 @@ def _held_out(seed: int, rows: int = 64) -> Tensor:
 
 @torch.no_grad()
 def _loss(model: nn.Module, seed: int) -> float:
-    """Return the loss on held-out Python. The model sees no token before it has said what it expects there."""
+    """Return the loss on held-out Python. The model sees no token before it has predicted it."""
     ids, losses = _held_out(seed, 256), []
     for length in range(6, ids.shape[1], 6):
         logits = plain(model(input_ids=ids[:, :length]).logits)[:, -1]
@@ -486,7 +557,7 @@ def _loss(model: nn.Module, seed: int) -> float:
 
 
 class _Optimizers:
-    """Writes down, at each step of any optimizer, what it holds; a context."""
+    """A context that records, at each step of any optimizer, which parameters it holds."""
 
     def __init__(self) -> None:
         self.steps = 0
@@ -571,9 +642,9 @@ class LearnsTheNewText(Check):
             return "The model was in evaluation mode while it was trained: dropout slept."
         if seen["left training"]:
             return "The model is returned in training mode; whoever uses it next would drop out activations."
-        fall, wanted = (entry["before"] - entry["after"] for entry in (seen, expected))
-        if not fall >= LearnsTheNewText.SHARE * wanted:
-            enough = seen["before"] - LearnsTheNewText.SHARE * wanted
+        fall, possible = (entry["before"] - entry["after"] for entry in (seen, expected))
+        if not fall >= LearnsTheNewText.SHARE * possible:
+            enough = seen["before"] - LearnsTheNewText.SHARE * possible
             return (
                 f"The loss went from {seen['before']:.3f} to {seen['after']:.3f}; {expected['after']:.3f} can be "
                 f"reached, {enough:.3f} is enough. Which learning rate does it take?"
@@ -617,8 +688,8 @@ class BaseIsFrozen(Check):
         if seen["strangers"]:
             return f"The optimizer holds {seen['strangers']} tensors that are not trained."
         if not seen["peak"] <= 1.5 * expected["peak"]:
-            peak, wanted = human_bytes(seen["peak"]), human_bytes(expected["peak"])
-            return f"The peak of the fine-tune is {peak} above what was there before; {wanted} is enough."
+            peak, enough = human_bytes(seen["peak"]), human_bytes(expected["peak"])
+            return f"The peak of the fine-tune is {peak} above what was there before; {enough} is enough."
         return None
 
 
@@ -634,12 +705,12 @@ class MergedIsEqual(Check):
         tuned = fine_tune(_fresh(seed), _batches(python_source(), 8, seed))
         ids = _batches(python_source(), 1, seed + 1)[0]
         with torch.no_grad():
-            wanted = plain(tuned.eval()(input_ids=ids).logits).clone()
+            unmerged = plain(tuned.eval()(input_ids=ids).logits).clone()
             merged = merged_model(tuned)
             logits = plain(merged.eval()(input_ids=ids).logits)
-            moved = ((wanted - base(input_ids=ids).logits).norm() / wanted.norm()).item()
+            moved = ((unmerged - base(input_ids=ids).logits).norm() / unmerged.norm()).item()
         return {
-            "off": ((logits - wanted).norm() / wanted.norm()).item(),
+            "off": ((logits - unmerged).norm() / unmerged.norm()).item(),
             "moved": moved,
             "same names": [n for n, _ in merged.named_parameters()] == [n for n, _ in base.named_parameters()],
         }

@@ -1,4 +1,4 @@
-"""Number formats bit by bit, block scales, and what a layer's products see.
+"""Number formats bit by bit, block scales, and the tensors that go into a layer's products.
 
-For the labs on number formats and FP8. Which formats a device computes in is asked in `core/device.py`.
+For the labs on number formats and FP8. Which formats a device computes in is found out in `core/device.py`.
 """

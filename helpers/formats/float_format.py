@@ -15,10 +15,10 @@ _INTEGERS = {4: torch.int32, 2: torch.int16, 1: torch.uint8}
 
 @dataclass(frozen=True)
 class FloatFormat:
-    """One format: where its bits go.
+    """One format: how its bits are divided.
 
     Attributes:
-        exponent_bits, fraction_bits: next to them there is one bit for the sign.
+        exponent_bits, fraction_bits: besides them there is one bit for the sign.
     """
 
     name: str
@@ -63,7 +63,7 @@ class FloatFormat:
         return patterns.to(torch.int8 if integer is torch.uint8 else integer).view(self.dtype).double()
 
     def describe(self, pattern: int) -> str:
-        """Write down how `pattern` is read: which power of two times which fraction."""
+        """Return how `pattern` is read: which power of two times which fraction."""
         sign, exponent, fraction = self.fields(pattern)
         value = self.decode(pattern)
         if not math.isfinite(value):

@@ -1,6 +1,6 @@
 """What goes through the linear layers of a model while it trains.
 
-A linear layer does three products, and three tensors go into them: its input x, its weight w, and g, the gradient
+A linear layer computes three products, and three tensors go into them: its input x, its weight w, and g, the gradient
 of its output. A number format has to hold all three.
 """
 
@@ -11,33 +11,33 @@ from torch import Tensor, nn
 
 
 class LinearLog:
-    """Notes the largest magnitude of x, w and g in every step, and keeps the tensors of a few.
+    """Records the largest magnitude of x, w and g in every step, and keeps the tensors of some steps.
 
     Attributes:
         amaxes: (layer, kind) -> the largest magnitude of each step; kind is "x", "w" or "g".
-        kept: (step, layer, kind) -> the tensor in FP32 with two dimensions, for the steps in `keep`.
+        tensors: (step, layer, kind) -> the tensor in FP32 with two dimensions, for the steps in `keep`.
     """
 
     def __init__(self, keep: Collection[int]) -> None:
         self.keep = keep
         self.amaxes: dict[tuple[str, str], list[float]] = defaultdict(list)
-        self.kept: dict[tuple[int, str, str], Tensor] = {}
+        self.tensors: dict[tuple[int, str, str], Tensor] = {}
 
     def attach(self, layers: Mapping[str, nn.Linear]) -> None:
-        """Watch these layers from now on: one forward and one backward pass is a step."""
+        """Record these layers from now on: one forward and one backward pass is a step."""
         for name, layer in layers.items():
             layer.register_forward_hook(self._hook(name))
 
     def _hook(self, name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
         def forward_hook(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-            self._look(name, "x", inputs[0])
-            self._look(name, "w", module.weight)
-            output.register_hook(lambda gradient: self._look(name, "g", gradient))
+            self._record(name, "x", inputs[0])
+            self._record(name, "w", module.weight)
+            output.register_hook(lambda gradient: self._record(name, "g", gradient))
 
         return forward_hook
 
-    def _look(self, name: str, kind: str, tensor: Tensor) -> None:
+    def _record(self, name: str, kind: str, tensor: Tensor) -> None:
         step = len(self.amaxes[name, kind])
         self.amaxes[name, kind].append(tensor.detach().abs().max().item())
         if step in self.keep:
-            self.kept[step, name, kind] = tensor.detach().flatten(0, -2).float().clone()
+            self.tensors[step, name, kind] = tensor.detach().flatten(0, -2).float().clone()

@@ -1,6 +1,6 @@
 """Block scales and four-bit numbers, rounded by hand.
 
-PyTorch stores MX and FP4 types, but on a CPU it does not cast to four bits. The rules are those of the OCP
+PyTorch can store MX and FP4 types, but it does not cast to four bits on a CPU. The rules are those of the OCP
 Microscaling Formats specification: E2M1 has one fraction bit, the nearest number is taken, and of two that are
 equally near the one with an even fraction.
 """
@@ -15,7 +15,7 @@ E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
 
 def to_e2m1(x: Tensor) -> Tensor:
-    """Round `x` to E2M1, ties to even. Returns FP32 of the same shape; what is too large becomes 6, NaN stays NaN."""
+    """Round `x` to E2M1, ties to even. Returns FP32 of the same shape; numbers too large become 6, NaN stays NaN."""
     x = x.float()
     magnitudes = torch.tensor(E2M1, device=x.device)
     middles = (magnitudes[1:] + magnitudes[:-1]) / 2
@@ -26,7 +26,7 @@ def to_e2m1(x: Tensor) -> Tensor:
 
 
 def floor_power_of_two(x: Tensor) -> Tensor:
-    """Return the largest power of two that is not above each number of `x`, which is positive and finite.
+    """Return, for each number of `x` (positive and finite), the largest power of two that is not above it.
 
     It reads the exponent with `torch.frexp`. Logarithms are rounded: just below a power of two,
     `floor(log2(x))` may be one too high.
@@ -38,7 +38,7 @@ def floor_power_of_two(x: Tensor) -> Tensor:
 def quantize_blockwise(
     x: Tensor, size: int, scale_of: Callable[[Tensor], Tensor], to_format: Callable[[Tensor], Tensor]
 ) -> Tensor:
-    """Round `x` block by block and return what it stands for afterwards.
+    """Round `x` block by block and return the numbers that the result stands for.
 
     Args:
         x: (rows, columns) in FP32; `size` divides columns.

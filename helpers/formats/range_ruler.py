@@ -7,19 +7,19 @@ from ..core.colours import COLOURS
 
 
 def range_ruler(
-    magnitudes: np.ndarray, smallest: float, normal: float, largest: float, title: str, span: tuple[int, int]
+    magnitudes: np.ndarray, limits: tuple[float, float, float], title: str, span: tuple[int, int]
 ) -> Figure:
-    """Draw how large numbers are, and over it what a number format can hold; both in powers of two.
+    """Draw a histogram of magnitudes over the range of a number format, in powers of two.
 
     Args:
-        magnitudes: sizes above zero.
-        smallest, normal, largest: of the format: its smallest number, its smallest normal number, its largest.
+        magnitudes: above zero.
+        limits: of the format: its smallest number, its smallest normal number, its largest number.
         title: of the figure.
-        span: the powers of two that are shown.
+        span: the powers of two to show.
     """
     figure = Figure(figsize=(7.5, 3.3), layout="constrained")
     axes = figure.add_subplot()
-    bottom, middle, top = np.log2([smallest, normal, largest])
+    bottom, middle, top = np.log2(limits)
     axes.axvspan(bottom, middle, color=COLOURS[1], alpha=0.2, label="subnormal")
     axes.axvspan(middle, top, color=COLOURS[1], alpha=0.5, label="normal")
     percent = np.full(len(magnitudes), 100 / len(magnitudes))

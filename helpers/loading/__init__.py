@@ -1,4 +1,4 @@
-"""What the lab on data loading reads from and draws with: image files, loader timelines, objects that reach workers.
+"""For the lab on data loading: image files, timelines of a loader, and objects that can be sent to workers.
 
-Data sets that other labs train on are in `core/data.py`.
+The data sets that other labs train on are in `core/data.py`.
 """

@@ -1,10 +1,10 @@
-"""The digits as a folder of image files would hold them: compressed, one by one, some milliseconds away.
+"""The digits as a folder of image files would hold them: compressed, one by one, a few milliseconds away.
 
 Most data sets are not tensors. They are files on a disk or across a network, to be fetched, decoded and augmented
-sample by sample. `DigitFiles` does all three to scikit-learn's digits: the PNG files are real and so is the
-decoding; only the way to them is played, by sleeping, since a course cannot bring its own network.
+sample by sample. `DigitFiles` does all three with scikit-learn's digits: the PNG files are real and so is the
+decoding. Only the latency is simulated, by sleeping, because a course cannot bring its own network.
 
-The class stands in a module, not in a notebook cell, so that worker processes can find it however they were started.
+The class is in a module, not in a notebook cell, so that worker processes can find it however they were started.
 """
 
 import functools
@@ -24,13 +24,13 @@ from ..core.data import digits
 
 def decode(file: bytes) -> Tensor:
     """Decode one PNG file to an image (1, H, W) of FP32 in 0 to 1."""
-    from matplotlib.image import imread  # here, so that a new process reads its first file late and starts early
+    from matplotlib.image import imread  # imported here, so that a new process starts quickly
 
-    return torch.from_numpy(imread(io.BytesIO(file))[None, ..., 0].copy())  # (H, W, 4): grey, one channel says all
+    return torch.from_numpy(imread(io.BytesIO(file))[None, ..., 0].copy())  # (H, W, 4): grey, so one channel is enough
 
 
 def rotate(images: Tensor, degrees: Tensor) -> Tensor:
-    """Turn each of `images` (B, 1, H, W) by its own angle of `degrees` (B,)."""
+    """Rotate each of `images` (B, 1, H, W) by its own angle of `degrees` (B,)."""
     angle = torch.deg2rad(degrees).to(images)
     cos, sin, none = angle.cos(), angle.sin(), torch.zeros_like(angle)
     affine = torch.stack([cos, -sin, none, sin, cos, none], dim=1).view(-1, 2, 3)
@@ -59,7 +59,7 @@ class DigitFiles(Dataset):
     Args:
         count: number of files, at most 1,348.
         latency: seconds that each read waits, as it would for a disk or a network; it uses no core.
-        augmented: turn each image by up to 20 degrees, drawn from `generator`.
+        augmented: rotate each image by up to 20 degrees, drawn from `generator`.
         size: side of the images in pixels.
 
     Attributes:
@@ -80,7 +80,7 @@ class DigitFiles(Dataset):
         self.reseed(0)
 
     def reseed(self, seed: int) -> None:
-        """Begin the data set's random numbers anew, in this process."""
+        """Restart the data set's random numbers, in this process."""
         self.generator = np.random.default_rng(seed)
 
     def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""Who did what when: the device's steps, and the batches that each worker made for them.
+"""Who did what and when: the device's steps, and the batches that each worker made for them.
 
 A timeline comes from a run, or from a model of `DataLoader` with three rules. Batches are dealt to the workers in turn,
 never split. Each worker holds at most `prefetch` batches that the loop has not taken yet. The loop takes batches in
@@ -35,14 +35,14 @@ class LoaderTimeline:
     def of(
         cls, files: DigitFiles, batch_size: int, workers: int, step: Callable[[object], object], batches: int = 12
     ) -> "LoaderTimeline":
-        """Run a loop over the first `batches` batches, in the order of the files, and write down who did what when.
+        """Run a loop over the first `batches` batches, in the order of the files, and record who did what and when.
 
         Workers are started by an epoch that does not count.
 
         Args:
             files: their log says when each file was read, and by which process.
             workers: 0 for none: the main process makes the batches itself.
-            step: takes a batch and trains on it, or plays that it does.
+            step: takes a batch and trains on it, or pretends to.
         """
         loader = DataLoader(files, batch_size, num_workers=workers, persistent_workers=workers > 0)
         if workers:
@@ -61,24 +61,24 @@ class LoaderTimeline:
 
     @classmethod
     def simulate(cls, seconds: Sequence[float], step: float, workers: int, prefetch: int = 2) -> "LoaderTimeline":
-        """Play an epoch in which batch k takes `seconds[k]` to make and `step` to train on; workers only wait.
+        """Simulate an epoch in which batch k takes `seconds[k]` to make and `step` to train on; workers only wait.
 
         Args:
-            seconds: for each batch; in waiting, not in work that needs a core.
+            seconds: for each batch; spent waiting, not on work that needs a core.
             step: seconds of a training step.
             workers: 0 for none: the main process makes the batches itself.
-            prefetch: batches a worker may have in hand.
+            prefetch: batches that a worker may hold.
         """
         steps: list[Bar] = []
         batches: list[tuple[int, float, float]] = []
         taken: list[float] = []  # when the loop took each batch
-        free = [0.0] * max(1, workers)  # when each worker has finished what it has
+        free = [0.0] * max(1, workers)  # when each worker has finished its batches
         now = 0.0
         for k, needed in enumerate(seconds):
             lane = k % workers if workers else 0
-            ahead = k - workers * prefetch  # batch k is asked for when this one is taken
-            asked = (taken[ahead] if ahead >= 0 else 0.0) if workers else now
-            start = max(asked, free[lane])
+            ahead = k - workers * prefetch  # batch k is requested when this one is taken
+            requested = (taken[ahead] if ahead >= 0 else 0.0) if workers else now
+            start = max(requested, free[lane])
             free[lane] = start + needed
             batches.append((lane if workers else -1, start, free[lane]))
             taken.append(max(now, free[lane]))

@@ -1,4 +1,4 @@
-"""What a piece of code takes: bytes, whose they are, what it moves, and how long it lasts.
+"""What a piece of code takes: bytes, whose they are, how many it moves, and how long it runs.
 
-Only what is measured belongs here. What is predicted lives in `planner`, what somebody said of it in `claims`.
+Only what is measured belongs here. Predictions of the planner are in `planner`, claims and their verdicts in `claims`.
 """

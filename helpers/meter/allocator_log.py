@@ -14,7 +14,7 @@ _MARK_BYTES = 3 * 512
 
 @dataclass(slots=True, eq=False)
 class Allocation:
-    """One allocation, from `start` to `end` (ns of `AllocatorLog.clock`; None: outlived the log)."""
+    """One allocation, from `start` to `end` (ns of `AllocatorLog.clock`; None: it outlived the log)."""
 
     start: int
     end: int | None
@@ -22,10 +22,10 @@ class Allocation:
 
 
 class AllocatorLog:
-    """Records what the allocator of `device` does between `start` and `stop`; may be started again.
+    """Records what the allocator of `device` does between `start` and `stop`; it can be started again.
 
     The profiler has a clock of its own. A few small allocations, timed with ours and found in its log, align the two;
-    the system's time of day would be too coarse for that on some systems.
+    the time of day would be too coarse for that on some systems.
     """
 
     clock = staticmethod(time.perf_counter_ns)
@@ -35,26 +35,26 @@ class AllocatorLog:
         self._events: list[tuple[int, int, int]] = []  # (time, address, bytes: negative when released)
 
     def start(self) -> None:
-        """Begin to record. No other profiler may be running."""
+        """Begin recording. No other profiler may be running."""
         self._profiler = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
         self._profiler.__enter__()
         self._marks = []
-        with _disable_current_modes():  # a mode of ours would come between the clock and the allocation
+        with _disable_current_modes():  # a mode of ours would run between the clock and the allocation
             for _ in range(_MARKS):
                 self._marks.append(self.clock())
                 torch.empty(_MARK_BYTES, dtype=torch.uint8, device=self._device)
 
     def stop(self) -> bool:
-        """End the recording. Returns False if somebody else's profiler has cut it short."""
-        whole = torch.autograd._profiler_enabled()
+        """End the recording. Returns False if another profiler has cut it short."""
+        complete = torch.autograd._profiler_enabled()
         self._profiler.__exit__(None, None, None)
-        if whole:
+        if complete:
             events = sorted(self._read(), key=lambda event: event[0])
             marks = [when for when, _, nbytes in events if nbytes == _MARK_BYTES][:_MARKS]
             offset = min((theirs - ours for theirs, ours in zip(marks, self._marks, strict=False)), default=0)
             self._events += [(when - offset, address, nbytes) for when, address, nbytes in events]
         del self._profiler
-        return whole
+        return complete
 
     def _read(self) -> list[tuple[int, int, int]]:
         events, stack = [], list(self._profiler.profiler.kineto_results.experimental_event_tree())
@@ -69,10 +69,10 @@ class AllocatorLog:
 
     def by_address(self) -> dict[int, list[Allocation]]:
         """Return the allocations at each address, in order of time."""
-        found: dict[int, list[Allocation]] = defaultdict(list)
+        allocations: dict[int, list[Allocation]] = defaultdict(list)
         for when, address, nbytes in self._events:
             if nbytes > 0:
-                found[address].append(Allocation(when, None, nbytes))
-            elif found[address]:  # else: the end of something older, which the count has seen or nobody
-                found[address][-1].end = when
-        return found
+                allocations[address].append(Allocation(when, None, nbytes))
+            elif allocations[address]:  # else: the end of something older, which only the count may have seen
+                allocations[address][-1].end = when
+        return allocations

@@ -44,7 +44,7 @@ def memory_blocks(
     Args:
         blocks: (start, end, bytes, tenant), times in seconds.
         tenants: gives each tenant its colour.
-        seconds: how long the whole took.
+        seconds: how long the block took.
         title: of the figure.
         most: how many blocks to draw; the smaller ones are left out.
     """

@@ -4,25 +4,25 @@ from collections.abc import Mapping
 
 from ..core.table import text_table
 from ..core.units import human_bytes
-from .count import TENANTS
-from .recorder import MemoryMeter
+from .profile import MemoryProfile
+from .tenants import TENANTS
 
 
-def stage_table(meter: MemoryMeter) -> str:
+def stage_table(profile: MemoryProfile) -> str:
     """Return a row for each stage of a step: its peak, and what it leaves behind, by tenant."""
     short = {tenant: tenant.split()[0] for tenant in TENANTS}  # "optimizer state" -> "optimizer"
-    tenants = [t for t in TENANTS if any(stage.held_after[t] for stage in meter.stages)]
+    tenants = [t for t in TENANTS if any(stage.held_after[t] for stage in profile.stages)]
     lines = [f"{'stage':15}{'peak':>11} | leaves" + "".join(f"{short[tenant]:>13}" for tenant in tenants)]
-    for stage in meter.stages:
+    for stage in profile.stages:
         held = "".join(f"{human_bytes(stage.held_after[tenant]):>13}" for tenant in tenants)
         lines.append(f"{stage.name:15}{human_bytes(stage.peak_bytes):>11} |       {held}")
     return "\n".join(lines)
 
 
-def peak_table(meter: MemoryMeter, rows: int = 8) -> str:
-    """Return the largest stretches of memory that were alive at the peak: whose, how large, made by whom."""
-    peak = meter.peak_time
-    alive = [b for b in meter.lifetimes if b.start <= peak and (b.end is None or b.end > peak)]
+def peak_table(profile: MemoryProfile, rows: int = 8) -> str:
+    """Return the largest stretches of memory alive at the peak: tenant, size, and the operation that made it."""
+    peak = profile.peak_time
+    alive = [b for b in profile.lifetimes if b.start <= peak and (b.end is None or b.end > peak)]
     alive.sort(key=lambda b: -b.nbytes)
     lines = [f"{b.tenant:23}{human_bytes(b.nbytes):>12}   {b.op}" for b in alive[:rows]]
     rest = sum(b.nbytes for b in alive[rows:])
@@ -31,14 +31,14 @@ def peak_table(meter: MemoryMeter, rows: int = 8) -> str:
     )
 
 
-def tenant_table(runs: Mapping[str, MemoryMeter]) -> str:
+def tenant_table(runs: Mapping[str, MemoryProfile]) -> str:
     """Return the most that each tenant held in each run, a row a tenant; the last column compares last with first.
 
     Tenants reach their own maxima at different moments, so a column adds up to more than its peak.
     """
-    meters = list(runs.values())
-    rows = [(tenant, [meter.largest[tenant] for meter in meters]) for tenant in TENANTS]
-    rows = [(name, held) for name, held in rows if any(held)] + [("PEAK", [meter.peak_bytes for meter in meters])]
+    profiles = list(runs.values())
+    rows = [(tenant, [profile.largest[tenant] for profile in profiles]) for tenant in TENANTS]
+    rows = [(name, held) for name, held in rows if any(held)] + [("PEAK", [profile.peak_bytes for profile in profiles])]
     table = [["", *runs, "last/first"]]
     for name, held in rows:
         ratio = f"{held[-1] / held[0]:.2f}" if held[0] else "new"

@@ -1,9 +1,9 @@
-"""How long a piece of code takes, told honestly.
+"""How long a piece of code takes, measured honestly.
 
-Three things make naive timings wrong. The first calls are slow (memory is mapped, kernels are chosen):
-warm up. A GPU works through a queue, so a clock stopped too early has measured the queueing:
-synchronise. And a machine has other things to do: take the median of several runs, show the spread, and
-when two things are compared, run them alternately so that both meet the same disturbances.
+Three things make naive timings wrong. The first calls are slow (memory is mapped, kernels are chosen), so warm up. A
+GPU works through a queue, and a clock that stops too early has measured only the queueing, so synchronise. And a
+machine has other things to do, so take the median of several runs, show the spread, and compare two things by running
+them alternately, so that both meet the same disturbances.
 """
 
 import statistics
@@ -29,7 +29,7 @@ class Timing:
 
     @property
     def spread(self) -> float:
-        """Interquartile range as a share of the median: 0.1 says that half the runs lie within 10 %."""
+        """Interquartile range as a share of the median: at 0.1, the middle half of the runs spans 10 % of it."""
         if len(self.runs) < 3:
             return 0.0
         low, _, high = statistics.quantiles(self.runs, n=4)
@@ -57,7 +57,7 @@ def benchmark(fn: Callable[[], object], runs: int = 10, warmup: int = 2) -> Timi
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two timings taken alternately. `speedup` above 1 says that the second is faster."""
+    """Two timings taken alternately. If `speedup` is above 1, the second is faster."""
 
     before: Timing
     after: Timing

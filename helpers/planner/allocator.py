@@ -2,7 +2,7 @@
 
 `cudaMalloc` is slow, so PyTorch asks for large **segments**, cuts **blocks** out of them, and keeps what is freed for
 the next request. Reserved memory is the sum of the segments; allocated memory is the sum of the blocks in use. What
-lies between is cache, or holes too small for anybody: fragmentation.
+lies between is cache, or holes too small for any request: fragmentation.
 
 The rules and sizes are those of `c10/cuda/CUDACachingAllocator.cpp`, without streams and without options beyond
 expandable segments.
@@ -26,39 +26,39 @@ class OutOfMemory(RuntimeError):
 
 
 @dataclass(slots=True, eq=False)
-class Piece:
-    """A stretch of a segment: a block in use, or free. Neighbours are linked, so that free ones can merge."""
+class Block:
+    """A stretch of a segment, in use or free. Neighbours are linked, so that free ones can merge."""
 
     address: int
     size: int
     segment: int
     small: bool
     used: bool = False
-    before: "Piece | None" = None
-    after: "Piece | None" = None
+    before: "Block | None" = None
+    after: "Block | None" = None
 
 
 class CachingAllocator:
     """Plays a sequence of requests and releases.
 
     Args:
-        capacity: bytes of the GPU; None for one without end.
+        capacity: bytes of the GPU; None for no limit.
         expandable: use expandable segments (`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`): one segment a pool
             that grows at its end.
 
     Attributes:
-        allocated, reserved: bytes in blocks in use, and in segments, now.
-        peak_allocated, peak_reserved: the most there ever was.
+        allocated, reserved: bytes in blocks in use, and in segments, at this moment.
+        peak_allocated, peak_reserved: their highest values so far.
     """
 
     def __init__(self, capacity: int | None = None, expandable: bool = False) -> None:
         self.capacity, self.expandable = capacity, expandable
         self.allocated = self.reserved = self.peak_allocated = self.peak_reserved = 0
-        self._free: dict[bool, list[tuple[int, int, Piece]]] = {True: [], False: []}  # (size, address, piece), sorted
-        self._last: dict[bool, Piece] = {}  # the end of each pool's expandable segment
+        self._free: dict[bool, list[tuple[int, int, Block]]] = {True: [], False: []}  # (size, address, block), sorted
+        self._last: dict[bool, Block] = {}  # the end of each pool's expandable segment
         self._next_address = 0
 
-    def allocate(self, nbytes: int) -> Piece:
+    def allocate(self, nbytes: int) -> Block:
         """Return a block of at least `nbytes`.
 
         Raises:
@@ -66,66 +66,66 @@ class CachingAllocator:
         """
         size = max(ROUNDING, -(-nbytes // ROUNDING) * ROUNDING)
         small = size <= SMALL
-        piece = self._best_fit(size, small) or self._grow(size, small)
-        rest = piece.size - size
+        block = self._best_fit(size, small) or self._grow(size, small)
+        rest = block.size - size
         if rest >= ROUNDING if small or self.expandable else rest > SMALL:
-            tail = Piece(piece.address + size, rest, piece.segment, small, False, piece, piece.after)
-            if piece.after:
-                piece.after.before = tail
-            if self._last.get(small) is piece:
+            tail = Block(block.address + size, rest, block.segment, small, False, block, block.after)
+            if block.after:
+                block.after.before = tail
+            if self._last.get(small) is block:
                 self._last[small] = tail
-            piece.after, piece.size = tail, size
+            block.after, block.size = tail, size
             self._offer(tail)
-        piece.used = True
-        self.allocated += piece.size
+        block.used = True
+        self.allocated += block.size
         self.peak_allocated = max(self.peak_allocated, self.allocated)
-        return piece
+        return block
 
-    def release(self, piece: Piece) -> None:
-        """Take a block back; it merges with free neighbours and stays reserved."""
-        piece.used = False
-        self.allocated -= piece.size
-        for other in (piece.before, piece.after):
+    def release(self, block: Block) -> None:
+        """Free a block; it merges with free neighbours and stays reserved."""
+        block.used = False
+        self.allocated -= block.size
+        for other in (block.before, block.after):
             if other and not other.used:
                 self._withdraw(other)
-                left, right = (other, piece) if other.address < piece.address else (piece, other)
+                left, right = (other, block) if other.address < block.address else (block, other)
                 left.size += right.size
                 left.after = right.after
                 if right.after:
                     right.after.before = left
-                if self._last.get(piece.small) is right:
-                    self._last[piece.small] = left
-                piece = left
-        self._offer(piece)
+                if self._last.get(block.small) is right:
+                    self._last[block.small] = left
+                block = left
+        self._offer(block)
 
     def empty_cache(self) -> None:
-        """Give segments without any block in use back to the GPU, as `torch.cuda.empty_cache` does."""
+        """Return segments without a block in use to the GPU, as `torch.cuda.empty_cache` does."""
         for small in (True, False):
-            for _, _, piece in list(self._free[small]):
-                whole = piece.before is None and piece.after is None
-                if whole or (self.expandable and piece.after is None):
-                    self._withdraw(piece)
-                    self.reserved -= piece.size
-                    if piece.before:
-                        piece.before.after = None
+            for _, _, block in list(self._free[small]):
+                whole = block.before is None and block.after is None
+                if whole or (self.expandable and block.after is None):
+                    self._withdraw(block)
+                    self.reserved -= block.size
+                    if block.before:
+                        block.before.after = None
                     if self.expandable:
                         self._last.pop(small)
-                        if piece.before:
-                            self._last[small] = piece.before
+                        if block.before:
+                            self._last[small] = block.before
 
-    def _offer(self, piece: Piece) -> None:
-        bisect.insort(self._free[piece.small], (piece.size, piece.address, piece))
+    def _offer(self, block: Block) -> None:
+        bisect.insort(self._free[block.small], (block.size, block.address, block))
 
-    def _withdraw(self, piece: Piece) -> None:
-        free = self._free[piece.small]
-        del free[bisect.bisect_left(free, (piece.size, piece.address))]
+    def _withdraw(self, block: Block) -> None:
+        free = self._free[block.small]
+        del free[bisect.bisect_left(free, (block.size, block.address))]
 
-    def _best_fit(self, size: int, small: bool) -> Piece | None:
+    def _best_fit(self, size: int, small: bool) -> Block | None:
         free = self._free[small]
         at = bisect.bisect_left(free, (size, -1))
         return free.pop(at)[2] if at < len(free) else None
 
-    def _grow(self, size: int, small: bool) -> Piece:
+    def _grow(self, size: int, small: bool) -> Block:
         """Ask the GPU for more; empty the cache and ask again when it refuses."""
         for attempt in ("first", "after emptying the cache"):
             last = self._last.get(small)
@@ -154,13 +154,13 @@ class CachingAllocator:
                 self._withdraw(last)
                 last.size += segment
                 return last
-            piece = Piece(last.address + last.size, segment, last.segment, small, False, last)
-            last.after = piece
+            block = Block(last.address + last.size, segment, last.segment, small, False, last)
+            last.after = block
         else:
             # Pools far apart when they can grow, so that addresses never meet.
             address = (0 if small else 1 << 50) if self.expandable else self._next_address
             self._next_address += segment
-            piece = Piece(address, segment, address, small)
+            block = Block(address, segment, address, small)
         if self.expandable:
-            self._last[small] = piece
-        return piece
+            self._last[small] = block
+        return block

@@ -1,4 +1,4 @@
-"""Which recipes fit a GPU, and which of them has the least to do: answers at once, from plans made before.
+"""Which recipes fit a GPU, and which of them takes the least time: answers at once, from plans made before.
 
 `python -m helpers chooser` plans every way of training below for every model and length, in some minutes, and writes
 `chooser.json`. Looking something up takes no time, so a figure can answer while a control moves.
@@ -10,13 +10,12 @@ from pathlib import Path
 
 from .catalog.gpus import find_gpu
 from .deep import DeepPlan, plan_deep
-from .plan import CONTEXT
 from .recipe import Recipe
 
 TABLE = Path(__file__).with_suffix(".json")
 MODELS = ("llama-3.2-1b", "llama-3.2-3b", "llama-2-7b", "llama-2-13b")
 LENGTHS = (512, 2048)  # tokens in a sequence
-_PIECES = 2  # micro-batches in a plan; from the second on, they are alike
+_MICRO_BATCHES = 2  # in a plan; from the second on, they are alike
 _CHECKPOINTED = {"checkpointing": "every"}
 WAYS = {
     "whole, FP32": {"precision": "fp32", "optimizer_impl": "fused"},
@@ -46,7 +45,7 @@ class Choice:
     """A way to train, on one GPU.
 
     Attributes:
-        fits: whether the allocator has room for all it may reserve.
+        fits: whether the GPU has room for all that the allocator may reserve.
         emulated: whether it asks for BF16 on a GPU that has none: it runs there, at the rate of FP32.
         seconds: an update cannot take less; a bound of arithmetic and memory traffic, not a forecast.
     """
@@ -63,7 +62,7 @@ class Choice:
 
 def _recipes() -> dict[tuple[str, int, str], Recipe]:
     return {
-        (model, seq, name): Recipe(model, seq=seq, accumulate=_PIECES, **options)
+        (model, seq, name): Recipe(model, seq=seq, gradient_accumulation_steps=_MICRO_BATCHES, **options)
         for model in MODELS
         for seq in LENGTHS
         for name, options in WAYS.items()
@@ -86,7 +85,7 @@ def choose(gpu: str, model: str, seq: int, batch: int) -> list[Choice]:
     """Return the ways to train `model` on `gpu` with `batch` sequences to an update: what fits first.
 
     Of what fits, the least time at the bound comes first; of the rest, the smallest. A micro-batch is one sequence, so
-    the batch costs time and no memory; the optimizer's own traffic comes once an update, however large the batch.
+    the batch costs time but no memory; the optimizer's own traffic comes once an update, however large the batch.
 
     Raises:
         RecipeError: no such GPU.
@@ -97,13 +96,13 @@ def choose(gpu: str, model: str, seq: int, batch: int) -> list[Choice]:
     if not rows:
         raise LookupError(f"The table holds {', '.join(MODELS)} with {' or '.join(map(str, LENGTHS))} tokens.")
     recipes = _recipes()
-    choices, room = [], card.total - CONTEXT
+    choices, room = [], card.room
     for row in rows:
         plan = DeepPlan(recipes[model, seq, row["way"]], **row["plan"])
         choices.append(
             Choice(
                 name=row["way"],
-                recipe=replace(plan.recipe, accumulate=batch),
+                recipe=replace(plan.recipe, gradient_accumulation_steps=batch),
                 peak_bytes=plan.allocated_bytes,
                 reserved_bytes=plan.reserved_bytes,
                 room_bytes=room,

@@ -7,7 +7,7 @@ from dataclasses import fields
 from ..core.units import human_bytes
 from .catalog.gpus import GPUS
 from .catalog.models import find_model, model_names
-from .plan import plan
+from .plan import Plan, plan
 from .recipe import (
     ATTENTIONS,
     CHECKPOINTINGS,
@@ -24,14 +24,24 @@ from .recipe import (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the options of the command; those of a recipe have its defaults."""
+    parser.add_argument("--model", metavar="NAME|config.json", help="a model of the catalog, or a Hugging Face config")
+    _add_recipe(parser)
+    parser.add_argument("--gpu", metavar="NAME", help="ask about one GPU; remedies if it is too small")
+    parser.add_argument("--budget", type=float, metavar="GiB", help="the same for a GPU of this size")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--list", action="store_true", help="show the models and GPUs of the catalog")
+    parser.add_argument("--measure", action="store_true", help="train two real steps on this machine's GPU as well")
+
+
+def _add_recipe(parser: argparse.ArgumentParser) -> None:
+    """Add an option for each field of a recipe but the model; some have a second, shorter name."""
     default = {field.name: field.default for field in fields(Recipe)}
 
-    def option(flag: str, text: str, **how: object) -> None:
-        name = flag.removeprefix("--").replace("-", "_")
-        parser.add_argument(flag, default=default.get(name), help=f"{text} (default {default.get(name)})", **how)
+    def option(flag: str, text: str, *aliases: str, **how: object) -> None:
+        value = default[flag.removeprefix("--").replace("-", "_")]
+        parser.add_argument(flag, *aliases, default=value, help=f"{text} (default {value})", **how)
 
-    parser.add_argument("--model", metavar="NAME|config.json", help="a model of the catalog, or a Hugging Face config")
-    option("--batch", "sequences or images in a micro-batch", type=int, metavar="N")
+    option("--micro-batch-size", "sequences or images in a micro-batch", "--batch", type=int, metavar="N")
     option("--seq", "tokens in a sequence", type=int, metavar="N")
     option("--image-size", "pixels a side; 0: the model's own", type=int, metavar="N")
     option("--precision", "bf16 is all in BF16; amp keeps FP32 weights", choices=PRECISIONS)
@@ -43,25 +53,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--lora-targets", default="", metavar="A,B", help="layers with adapters (default: PEFT's choice)"
     )
     option("--lora-dropout", "dropout in front of adapters", type=float, metavar="P")
-    option("--quantize", "how the frozen base is kept", choices=QUANTIZATIONS)
+    option("--quantize", "format of the frozen base", choices=QUANTIZATIONS)
     option("--attention", "fused, or with scores in memory", choices=ATTENTIONS)
     option("--checkpointing", "which blocks are recomputed", choices=CHECKPOINTINGS)
-    option("--accumulate", "micro-batches in a step", type=int, metavar="N")
+    option("--gradient-accumulation-steps", "micro-batches in a step", "--accumulate", type=int, metavar="N")
     parser.add_argument("--step-in-backward", action="store_true", help="update parameters during the backward pass")
-    parser.add_argument("--keep-grads", action="store_true", help="zero gradients in place in place of freeing them")
+    parser.add_argument(
+        "--no-set-to-none",
+        "--keep-grads",
+        dest="set_to_none",
+        action="store_false",
+        help="zero gradients in place instead of freeing them",
+    )
     option("--ranks", "GPUs", type=int, metavar="N")
-    option("--shard", "what they share out", choices=SHARDINGS)
-    option("--offload", "what the host keeps", choices=OFFLOADS)
+    option("--shard", "what is sharded over them", choices=SHARDINGS)
+    option("--offload", "what host memory holds", choices=OFFLOADS)
     parser.add_argument("--expandable-segments", action="store_true", help="the allocator's option of that name")
-    parser.add_argument("--gpu", metavar="NAME", help="ask about one GPU; remedies if it is too small")
-    parser.add_argument("--budget", type=float, metavar="GiB", help="the same for a GPU of this size")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("--list", action="store_true", help="show the models and GPUs of the catalog")
-    parser.add_argument("--measure", action="store_true", help="train two real steps on this machine's GPU as well")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Plan what `args` ask for and print it.
+    """Plan the recipe in `args` and print the plan; return the exit status.
 
     Raises:
         RecipeError: bad options; the message says what to change.
@@ -73,23 +84,7 @@ def run(args: argparse.Namespace) -> int:
         raise RecipeError("Which model? --model NAME, or --list to see the catalog.")
     values = {field.name: getattr(args, field.name) for field in fields(Recipe)}
     values["lora_targets"] = tuple(name.strip() for name in args.lora_targets.split(",") if name.strip())
-    recipe = Recipe(**values)
-    from tqdm import tqdm
-
-    # The bar goes to the terminal, never into a pipe.
-    with tqdm(total=4, disable=None, leave=False, bar_format="{desc:<24}{bar}{elapsed}") as bar:
-
-        def tell(stage: str) -> None:
-            bar.set_description_str(stage)
-            bar.update()
-
-        result = plan(recipe, args.gpu, args.budget, tell)
-        measured = None
-        if args.measure:
-            from .measure import measure_recipe
-
-            tell("measuring")
-            measured = measure_recipe(recipe).peak_bytes
+    result, measured = _plan_with_bar(Recipe(**values), args)
     if args.json:
         print(json.dumps(result.to_json() | ({"measured_bytes": measured} if measured else {}), indent=2))
         return 0
@@ -101,11 +96,31 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _plan_with_bar(recipe: Recipe, args: argparse.Namespace) -> tuple[Plan, int | None]:
+    """Return the plan, and the measured peak in bytes if it was asked for; a bar on the terminal shows the stages."""
+    from tqdm import tqdm
+
+    # The bar goes to the terminal, never into a pipe.
+    with tqdm(total=4, disable=None, leave=False, bar_format="{desc:<24}{bar}{elapsed}") as bar:
+
+        def tell(stage: str) -> None:
+            bar.set_description_str(stage)
+            bar.update()
+
+        result = plan(recipe, args.gpu, args.budget, tell)
+        if not args.measure:
+            return result, None
+        from .measure import measure_recipe
+
+        tell("measuring")
+        return result, measure_recipe(recipe).peak_bytes
+
+
 def _catalog() -> str:
     lines = ["models"]
     for name in model_names():
-        subject = find_model(name)
-        reads = f"images of {subject.side} x {subject.side}" if subject.images else f"up to {subject.context:,} tokens"
+        spec = find_model(name)
+        reads = f"images of {spec.side} x {spec.side}" if spec.images else f"up to {spec.context:,} tokens"
         lines.append(f"  {name:<18}{reads}")
     lines += ["", f"{'GPUs':<18}{'GiB usable':>11}{'16-bit TFLOP/s':>16}{'GB/s':>8}"]
     for gpu in GPUS.values():

@@ -5,8 +5,8 @@ them. Two plans of a few layers give that amount, and the line through them the 
 
 A peak is the highest of several phases, and the highest of several lines is no line: with three layers the logits may
 be on top, with thirty the optimizer. So each phase has a line of its own. Where the peak of the phase that wins moves
-from one operation to another between the two copies, there is no line to trust: deeper copies are planned, and if
-these differ, too, there is no answer.
+from one operation to another between the two copies, no line can be trusted: deeper copies are planned, and if these
+differ, too, there is no answer.
 """
 
 import json
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from .catalog.gpus import GPUS, Gpu
 from .catalog.models import find_model
-from .plan import Plan, plan_many, roofline_seconds_of
+from .plan import Plan, plan_many
 from .recipe import Recipe, RecipeError
 
 SHORT, DEEPER = (3, 6), (6, 12)  # layers; with fewer, embedding and head make the peak
@@ -32,7 +32,7 @@ class DeepPlan:
         reserved_bytes: what the allocator may reserve for it, at the upper end.
         phase: in which the peak is reached.
         flops: of one optimizer step.
-        piece_traffic_bytes, update_traffic_bytes: memory traffic of a micro-batch, and of what is done once a step.
+        micro_batch_traffic_bytes, update_traffic_bytes: memory traffic for each micro-batch, and once a step.
     """
 
     recipe: Recipe
@@ -40,17 +40,18 @@ class DeepPlan:
     reserved_bytes: int
     phase: str
     flops: int
-    piece_traffic_bytes: int
+    micro_batch_traffic_bytes: int
     update_traffic_bytes: int
 
-    def roofline_seconds(self, gpu: Gpu, accumulate: int | None = None) -> float:
-        """Return the seconds that a step of `accumulate` micro-batches (default: the recipe's) cannot be faster than.
+    def roofline_seconds(self, gpu: Gpu, micro_batches: int | None = None) -> float:
+        """Return the least seconds of a step of so many `micro_batches` (default: the recipe's).
 
-        FLOPs and the traffic of a micro-batch grow with their number; the optimizer comes by once.
+        FLOPs and the traffic of a micro-batch grow with their number; the optimizer's traffic comes once.
         """
-        pieces = self.recipe.accumulate if accumulate is None else accumulate
-        traffic = pieces * self.piece_traffic_bytes + self.update_traffic_bytes
-        return roofline_seconds_of(self.recipe, self.flops * pieces / self.recipe.accumulate, traffic, gpu)
+        planned = self.recipe.gradient_accumulation_steps
+        n = planned if micro_batches is None else micro_batches
+        traffic = n * self.micro_batch_traffic_bytes + self.update_traffic_bytes
+        return gpu.roofline_seconds(self.flops * n / planned, traffic, self.recipe.precision)
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -70,7 +71,7 @@ def plan_deep(recipes: Sequence[Recipe], progress: bool = False) -> list[DeepPla
     for i, each in zip(unsure, again, strict=True):
         lines[i] = _line(*each)
         if lines[i] is None:
-            raise RecipeError(f"{each[0].words}: the peak moves as the model grows deeper; plan it as it is.")
+            raise RecipeError(f"{each[0].summary}: the peak moves as the model grows deeper; plan it as it is.")
     return lines
 
 
@@ -117,6 +118,6 @@ def _line(recipe: Recipe, depth: int, short: tuple[int, int], few: Plan, more: P
         int(allocated * spread),
         phase,
         at_depth(few.flops, more.flops),
-        at_depth(few.piece_traffic_bytes, more.piece_traffic_bytes),
+        at_depth(few.micro_batch_traffic_bytes, more.micro_batch_traffic_bytes),
         at_depth(few.update_traffic_bytes, more.update_traffic_bytes),
     )

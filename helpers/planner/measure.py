@@ -1,4 +1,4 @@
-"""Train two real steps of a recipe, to hold a prediction against the truth."""
+"""Train two real steps of a recipe, to compare a prediction with a measurement."""
 
 import time
 from contextlib import nullcontext
@@ -8,9 +8,11 @@ import torch
 from torch import nn
 
 from ..meter.recorder import MemoryMeter
-from .catalog.models import check_model, find_model
+from .catalog.models import spec_of
 from .recipe import Recipe, RecipeError
-from .simulate.steps import SIMULATED_STEPS, batch_of, build, loss_of, materialize, optimizers_of, step_in_backward
+from .simulate.model import build, loss_of, make_micro_batch, materialize
+from .simulate.optimizers import make_optimizers, step_in_backward
+from .simulate.steps import SIMULATED_STEPS
 
 
 @dataclass(frozen=True)
@@ -40,41 +42,40 @@ def measure_recipe(recipe: Recipe, device: torch.device | None = None) -> Measur
         device = torch.device("cuda")
     if recipe.ranks > 1 or recipe.offload != "none" or recipe.quantize != "none" or recipe.optimizer == "adamw-8bit":
         raise RecipeError("--measure takes one GPU, no offload, no quantized weights and no 8-bit optimizer.")
-    subject = find_model(recipe.model)
-    check_model(recipe, subject)
+    spec = spec_of(recipe)
     low = recipe.amp_dtype
     torch.manual_seed(0)
-    if device.type == "cuda":  # what was cached before would count as reserved
+    if device.type == "cuda":  # memory cached before would count as reserved
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
     with torch.device(device):
-        model = build(recipe, subject, lambda: (nullcontext(), nullcontext()))
+        model = build(recipe, spec, lambda: (nullcontext(), nullcontext()))
         materialize(model, device)
         _fill(model)
         trained = [p for p in model.parameters() if p.requires_grad]
-        optimizers = optimizers_of(recipe, trained)
+        optimizers = make_optimizers(recipe, trained)
         if recipe.step_in_backward:
             step_in_backward(optimizers)
-        inputs = batch_of(recipe, subject)
+        inputs = make_micro_batch(recipe, spec)
         with MemoryMeter(model, optimizers, device, by_tenant=False) as meter:
             for _ in range(SIMULATED_STEPS):
                 began = _now(device)
-                for _ in range(recipe.accumulate):
+                for _ in range(recipe.gradient_accumulation_steps):
                     with torch.autocast(device.type, dtype=low, enabled=low is not None):
-                        loss = loss_of(subject, model, inputs) / recipe.accumulate
+                        loss = loss_of(spec, model, inputs) / recipe.gradient_accumulation_steps
                     loss.backward()
                     del loss
                 for optimizer in [] if recipe.step_in_backward else optimizers:
                     optimizer.step()
                 for optimizer in optimizers:
-                    optimizer.zero_grad(set_to_none=not recipe.keep_grads)
+                    optimizer.zero_grad(set_to_none=recipe.set_to_none)
             seconds = _now(device) - began
     reserved = torch.cuda.max_memory_reserved(device) if device.type == "cuda" else None
     return MeasuredRecipe(meter.peak_bytes, reserved, seconds)
 
 
 def _now(device: torch.device) -> float:
-    """Return the time in seconds, when all that was asked of the GPU is done."""
+    """Return the time in seconds, once the GPU has finished its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()

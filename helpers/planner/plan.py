@@ -1,22 +1,24 @@
-"""From a simulated step to an answer: how much, where, does it fit, and what to change first."""
+"""From a simulated step to an answer: how much, where, and does it fit."""
 
 import math
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ..core.units import GiB, MiB, human_bytes
-from ..meter.count import TENANTS, Block, Op
-from .allocator import CachingAllocator, OutOfMemory
+from ..meter.tenants import TENANTS
+from .allocator import OutOfMemory
 from .catalog.gpus import GPUS, Gpu, find_gpu
 from .recipe import Recipe, RecipeError
-from .simulate.sharding import fully_sharded
+from .remedies import try_remedies
+from .replay import Replay, replay
 from .simulate.steps import Simulation, simulate
+from .simulate.strategy import strategy_of
 
-CONTEXT = GiB // 2  # CUDA context and loaded kernels, outside the allocator; 0.3 to 2 GiB have been seen
-CUBLAS_WORKSPACE = 33 * MiB // 4  # one for the forward and one for the backward thread; 32 MiB each on Hopper
+# cuBLAS's workspace where no GPU is named: a little above PyTorch's default before Hopper (see `Gpu.cublas_workspace`).
+CUBLAS_WORKSPACE = 33 * MiB // 4
+WORKSPACES = 2  # one for the forward and one for the backward thread
 # What the replay cannot know moves reserved memory by about this much: kernels and optimizers of another PyTorch
 # version ask in another order, libraries take scratch. Chosen from the published figures in tests/planner/published.py.
 BELOW, ABOVE = 0.03, 0.11
@@ -31,19 +33,19 @@ class Plan:
         peak_allocated_bytes: what `torch.cuda.max_memory_allocated()` will say after two steps.
         at_peak: that peak by tenant.
         peak_at: the phase, operation and module in which it is reached.
-        reserved_bytes: between which two figures `torch.cuda.max_memory_reserved()` will lie.
-        reserved_because: what moves reserved away from allocated, in words.
+        reserved_bytes: the two figures between which `torch.cuda.max_memory_reserved()` will lie.
+        reserved_because: sentences on what separates reserved from allocated.
         floor_bytes: parameters, their gradients and the optimizer's state; no plain run of this recipe can need less.
         fits: whether each GPU asked about has room for it, next to the CUDA context. Where `reserved_bytes` would
-            exceed the GPU, the allocator has to hand its cache back now and then, which takes time.
-        at_least_seconds: a step cannot take less on each GPU: FLOPs over peak FLOP/s, or traffic over bandwidth.
+            exceed the GPU, the allocator has to return its cache now and then, which takes time.
+        roofline_seconds: a lower bound of a step on each GPU: FLOPs over peak FLOP/s, or traffic over bandwidth.
         remedies: what to change when it does not fit; each with its own predicted peak.
         flops, recomputed_share: of one optimizer step, and the share that checkpointing computes twice.
-        piece_traffic_bytes, update_traffic_bytes: what the GPU's memory has to hand over at least, for each micro-batch
-            (weights) and once an optimizer step (weights, gradients and state).
+        micro_batch_traffic_bytes, update_traffic_bytes: what a GPU must at least read and write in its memory, for each
+            micro-batch (weights) and once an optimizer step (weights, gradients and state).
         peaks: the peak of each phase, and the operation that made it.
         sent_bytes: what one rank sends in one optimizer step.
-        host_bytes: what offloading keeps in the memory of the host.
+        host_bytes: what offloading keeps in host memory.
         seconds: how long the planning took.
     """
 
@@ -58,7 +60,7 @@ class Plan:
     roofline_seconds: dict[str, float]
     flops: int
     recomputed_share: float
-    piece_traffic_bytes: int
+    micro_batch_traffic_bytes: int
     update_traffic_bytes: int
     sent_bytes: int
     host_bytes: int
@@ -75,7 +77,7 @@ class Plan:
     def __str__(self) -> str:
         low, high = self.reserved_bytes
         lines = [
-            self.recipe.words,
+            self.recipe.summary,
             f"  {self.parameters / 1e9:.3f}B parameters, {self.trained / 1e6:,.1f}M of them trained",
             f"  peak allocated  {human_bytes(self.peak_allocated_bytes)}",
             f"    in {self.peak_at}",
@@ -92,141 +94,17 @@ class Plan:
             bound = self.roofline_seconds.get(name)
             speed = f"a step takes at least {bound * 1e3:,.3g} ms (a bound, not a forecast)" if bound else ""
             lines.append(f"  {name:<16}{'fits' if fits else 'does not fit':<14}{speed if fits else ''}".rstrip())
-        if self.remedies:
-            lines.append("  what to change, one at a time; the first is the least trouble:")
-            for r in self.remedies:
-                verdict = "fits" if r["fits"] else "not enough alone"
-                lines.append(f"    {r['change']:<58}{human_bytes(r['peak_allocated_bytes']):>10}  {verdict}")
-        return "\n".join(lines)
+        return "\n".join([*lines, *self._remedy_lines()])
 
-
-# -- one simulation, read
-
-
-@dataclass
-class _Replay:
-    peak_allocated: int
-    at_peak: dict[str, int]
-    op: Op
-    peak_reserved: int
-    peaks: dict[str, tuple[int, str]]  # phase -> its peak, and the operation
-
-
-def replay(blocks: Sequence[Block], expandable: bool, capacity: int | None = None) -> _Replay:
-    """Play the life of all `blocks` through CUDA's allocator; sizes are those of the allocator's blocks.
-
-    Raises:
-        OutOfMemory: a GPU of `capacity` bytes would have said so.
-    """
-    events = [(b.seen, 0, b) for b in blocks] + [(b.died, 1, b) for b in blocks if b.died is not None]
-    events.sort(key=lambda event: event[:2])
-    allocator = CachingAllocator(capacity, expandable)
-    pieces: dict[int, Any] = {}
-    held: Counter = Counter()
-    result = _Replay(0, {}, Op(0, "", "", ""), 0, {})
-    for _, ends, block in events:
-        if ends:
-            piece = pieces.pop(id(block))
-            held[block.tenant] -= piece.size
-            allocator.release(piece)
-            continue
-        piece = pieces[id(block)] = allocator.allocate(block.nbytes)
-        held[block.tenant] += piece.size
-        phase = block.op.phase.partition(" (")[0]
-        if allocator.allocated > result.peaks.get(phase, (0, ""))[0]:
-            result.peaks[phase] = (allocator.allocated, block.op.name)
-        if allocator.allocated > result.peak_allocated:
-            result.peak_allocated, result.op = allocator.allocated, block.op
-            result.at_peak = dict(held)
-    result.peak_reserved = allocator.peak_reserved
-    return result
-
-
-def _fits(simulation: Simulation, played: _Replay, high: int, capacity: int) -> bool:
-    """Say whether the recipe runs in `capacity` bytes.
-
-    It may where reserved memory would grow beyond: before it gives up, the allocator hands its cache back.
-    """
-    if high <= capacity or played.peak_allocated > capacity:
-        return high <= capacity
-    try:
-        replay(simulation.blocks, simulation.recipe.expandable_segments, capacity)
-    except OutOfMemory:
-        return False
-    return True
-
-
-def _gpus(gpu: str | None, budget: float | None) -> list[Gpu]:
-    if gpu is not None and budget is not None:
-        raise RecipeError("Give a GPU or a budget, not both.")
-    if budget is not None:
-        if not 0 < budget < math.inf:
-            raise RecipeError(f"The budget is {budget:g} GiB; it must be more than 0.")
-        return [Gpu(f"{budget:g} GiB", int(budget * GiB), 0, 0, 0)]
-    return [find_gpu(gpu)] if gpu is not None else list(GPUS.values())
-
-
-def _read(simulation: Simulation, gpus: Sequence[Gpu]) -> Plan:
-    """Make a plan of a simulation."""
-    recipe = simulation.recipe
-    played = replay(simulation.blocks, recipe.expandable_segments)
-    room = {gpu.name: gpu.total - CONTEXT for gpu in gpus}
-    low = max(played.peak_allocated, int(played.peak_reserved * (1 - BELOW)))
-    high = max(int(played.peak_reserved * (1 + ABOVE)), played.peak_reserved + 2 * CUBLAS_WORKSPACE)
-    kept = "in one segment that grows" if recipe.expandable_segments else "in segments of 2, 20 and more MiB"
-    fits = {name: _fits(simulation, played, high, capacity) for name, capacity in room.items()}
-    because = [
-        f"the allocator keeps what was freed, {kept}: {human_bytes(played.peak_reserved)} in a replay of its rules",
-        "workspaces of cuBLAS: 8 MiB for each of two threads, 32 MiB on Hopper",
-        "scratch of other libraries, and another PyTorch's order of allocations: -3 to +11 % in published figures",
-    ]
-    micro_batches = recipe.accumulate
-    passes = 3 if recipe.checkpointing != "none" else 2
-    each = passes * simulation.parameter_bytes // (recipe.ranks if recipe.shard == "zero3" else 1)
-    once = 3 * simulation.trained_bytes // (1 if recipe.shard == "none" else recipe.ranks) + 2 * simulation.state_bytes
-    traffic = micro_batches * each + once
-    seconds = {gpu.name: roofline_seconds_of(recipe, simulation.flops, traffic, gpu) for gpu in gpus if gpu.bandwidth}
-    return Plan(
-        recipe=recipe,
-        peak_allocated_bytes=played.peak_allocated,
-        at_peak={tenant: played.at_peak.get(tenant, 0) for tenant in TENANTS},
-        peak_at=str(played.op),
-        reserved_bytes=(low, high),
-        reserved_because=because,
-        floor_bytes=_floor(simulation),
-        fits=fits,
-        roofline_seconds=seconds,
-        flops=simulation.flops,
-        recomputed_share=simulation.recomputed_flops / simulation.flops if simulation.flops else 0.0,
-        piece_traffic_bytes=each,
-        update_traffic_bytes=once,
-        sent_bytes=simulation.sent,
-        host_bytes=simulation.host_bytes,
-        parameters=simulation.parameters,
-        trained=simulation.trained,
-        peaks=played.peaks,
-    )
-
-
-def roofline_seconds_of(recipe: Recipe, flops: float, traffic: float, gpu: Gpu) -> float:
-    """Return the seconds below which `gpu` cannot do `flops` operations nor move `traffic` bytes of its memory.
-
-    BF16 on a GPU that has none is emulated in FP32, and counts at that rate.
-    """
-    slow = recipe.precision == "fp32" or (recipe.precision.startswith("bf16") and not gpu.bf16)
-    return max(flops / (gpu.flops32 if slow else gpu.flops16), traffic / gpu.bandwidth)
-
-
-def _floor(simulation: Simulation) -> int:
-    """Return what is needed before anything is computed, and cannot be shared out over the step."""
-    recipe, state = simulation.recipe, simulation.state_bytes
-    gradients = 0 if recipe.step_in_backward or recipe.shard in ("zero2", "zero3") else simulation.trained_bytes
-    if fully_sharded(recipe):
-        return (0 if recipe.offload == "all" else simulation.parameter_bytes // recipe.ranks) + state
-    return simulation.parameter_bytes + gradients + state
-
-
-# -- planning
+    def _remedy_lines(self) -> list[str]:
+        if not self.remedies:
+            return []
+        lines = ["  what to change, one at a time; the first is the least trouble:"]
+        width = max(58, *(len(r["change"]) + 1 for r in self.remedies))
+        for r in self.remedies:
+            verdict = "fits" if r["fits"] else "not enough alone"
+            lines.append(f"    {r['change']:<{width}}{human_bytes(r['peak_allocated_bytes']):>10}  {verdict}")
+        return lines
 
 
 def plan(
@@ -241,7 +119,7 @@ def plan(
         recipe: what to train, and how.
         gpu: a GPU of the catalog to ask about; without one, all of them are.
         budget: GiB of a GPU that is not in the catalog.
-        tell: hears which stage begins.
+        tell: called with the name of each stage as it begins.
 
     With a GPU or a budget that the recipe exceeds, the plan lists remedies.
 
@@ -250,10 +128,10 @@ def plan(
     """
     began = time.perf_counter()
     gpus = _gpus(gpu, budget)
-    result = _read(simulate(recipe, tell), gpus)
+    result = _plan_of(simulate(recipe, tell), gpus)
     if (gpu is not None or budget is not None) and not all(result.fits.values()):
         tell("trying remedies")
-        result.remedies = _try_remedies(result, gpus)
+        result.remedies = try_remedies(result, lambda changed: _plan_one(changed, gpus))
     result.seconds = time.perf_counter() - began
     return result
 
@@ -263,7 +141,7 @@ def plan_many(
 ) -> list[Plan]:
     """Predict what each of `recipes` needs; no remedies.
 
-    Equal recipes are planned once. Many are shared out over worker processes, which import and warm up once.
+    Equal recipes are planned once. Many are spread over worker processes, which import and warm up once.
 
     Raises:
         RecipeError: one of the recipes, the GPU or the budget makes no sense.
@@ -284,59 +162,93 @@ def plan_many(
 
 def _plan_one(recipe: Recipe, gpus: Sequence[Gpu]) -> Plan:
     simulation = simulate(recipe)
-    result = _read(simulation, gpus)
+    result = _plan_of(simulation, gpus)
     result.seconds = simulation.seconds
     return result
 
 
-def _candidates(recipe: Recipe) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield what could be changed, the least trouble first: (words, changed fields)."""
-    if recipe.attention == "eager":
-        yield "fused attention (--attention sdpa): same numbers", {"attention": "sdpa"}
-    if recipe.optimizer in ("adamw", "adam") and recipe.optimizer_impl == "foreach":
-        yield "fused optimizer (--optimizer-impl fused): same numbers", {"optimizer_impl": "fused"}
-    if recipe.batch > 1:
-        whole = recipe.batch * recipe.accumulate
-        yield f"--batch 1 --accumulate {whole}: same gradient, but for BatchNorm", {"batch": 1, "accumulate": whole}
-    if recipe.checkpointing != "every":
-        yield "--checkpointing every: same gradient, more time", {"checkpointing": "every"}
-    if recipe.accumulate == 1 and not recipe.keep_grads:
-        yield "--step-in-backward: same numbers, no gradient clipping", {"step_in_backward": True}
-    if recipe.precision == "fp32":
-        yield "--precision bf16-amp: 16-bit activations", {"precision": "bf16-amp"}
-    if recipe.optimizer in ("adamw", "adam") and not recipe.lora_rank:
-        change = {"optimizer": "adamw-8bit", "optimizer_impl": "foreach"}
-        yield "--optimizer adamw-8bit: 8-bit moments", change
-    if recipe.offload == "none":
-        yield "--offload optimizer: slower", {"offload": "optimizer"}
-    if recipe.ranks > 1 and recipe.shard != "zero3":
-        yield "--shard zero3: more communication", {"shard": "zero3", "keep_grads": False}
-    if not recipe.lora_rank:
-        yield "LoRA (--lora-rank 16): trains adapters only", {"lora_rank": 16}
-    elif recipe.quantize == "none" and recipe.precision != "fp32":
-        yield "--quantize nf4-dq: a 4-bit base", {"quantize": "nf4-dq"}
-    if recipe.precision in ("fp32", "fp16-amp", "bf16-amp"):
-        yield "--precision bf16: 16-bit weights too", {"precision": "bf16"}
-    if recipe.seq > 128:
-        yield f"--seq {recipe.seq // 2}: shorter sequences", {"seq": recipe.seq // 2}
+def _gpus(gpu: str | None, budget: float | None) -> list[Gpu]:
+    if gpu is not None and budget is not None:
+        raise RecipeError("Give a GPU or a budget, not both.")
+    if budget is not None:
+        if not 0 < budget < math.inf:
+            raise RecipeError(f"The budget is {budget:g} GiB; it must be more than 0.")
+        return [Gpu(f"{budget:g} GiB", int(budget * GiB))]
+    return [find_gpu(gpu)] if gpu is not None else list(GPUS.values())
 
 
-def _try_remedies(base: Plan, gpus: Sequence[Gpu]) -> list[dict[str, Any]]:
-    """Return the changes that lower the peak: those that suffice alone first, in order of trouble."""
-    found = []
-    for words, change in _candidates(base.recipe):
-        try:
-            result = _plan_one(replace(base.recipe, **change), gpus)
-        except RecipeError:
-            continue  # this one does not go with the rest of the recipe, or with the model
-        if result.peak_allocated_bytes < 0.995 * base.peak_allocated_bytes:
-            found.append(
-                {
-                    "change": words,
-                    "peak_allocated_bytes": result.peak_allocated_bytes,
-                    "reserved_bytes": result.reserved_bytes,
-                    "fits": all(result.fits.values()),
-                    "recipe": asdict(result.recipe),
-                }
-            )
-    return sorted(found, key=lambda remedy: not remedy["fits"])
+def _plan_of(simulation: Simulation, gpus: Sequence[Gpu]) -> Plan:
+    """Return the plan of a simulation."""
+    recipe = simulation.recipe
+    played = replay(simulation.blocks, recipe.expandable_segments)
+    low = max(played.peak_allocated, int(played.peak_reserved * (1 - BELOW)))
+    by_micro_batch, by_update = _traffic(simulation)
+    traffic = recipe.gradient_accumulation_steps * by_micro_batch + by_update
+    return Plan(
+        recipe=recipe,
+        peak_allocated_bytes=played.peak_allocated,
+        at_peak={tenant: played.at_peak.get(tenant, 0) for tenant in TENANTS},
+        peak_at=str(played.op),
+        reserved_bytes=(low, _highest_reserved(played.peak_reserved)),
+        reserved_because=_reasons(recipe, played.peak_reserved),
+        floor_bytes=_floor(simulation),
+        fits={gpu.name: _fits(simulation, played, gpu) for gpu in gpus},
+        roofline_seconds={
+            gpu.name: gpu.roofline_seconds(simulation.flops, traffic, recipe.precision) for gpu in gpus if gpu.bandwidth
+        },
+        flops=simulation.flops,
+        recomputed_share=simulation.recomputed_flops / simulation.flops if simulation.flops else 0.0,
+        micro_batch_traffic_bytes=by_micro_batch,
+        update_traffic_bytes=by_update,
+        sent_bytes=simulation.sent,
+        host_bytes=simulation.host_bytes,
+        parameters=simulation.parameters,
+        trained=simulation.trained,
+        peaks=played.peaks,
+    )
+
+
+def _highest_reserved(peak_reserved: int, workspace: int | None = None) -> int:
+    """Return the upper end of reserved memory, from the replay's peak and the bytes of a cuBLAS workspace."""
+    workspace = CUBLAS_WORKSPACE if workspace is None else workspace
+    return max(int(peak_reserved * (1 + ABOVE)), peak_reserved + WORKSPACES * workspace)
+
+
+def _fits(simulation: Simulation, played: Replay, gpu: Gpu) -> bool:
+    """Return whether the recipe runs on `gpu`.
+
+    It may even where reserved memory would exceed the GPU: before it gives up, the allocator returns its cache.
+    """
+    high = _highest_reserved(played.peak_reserved, gpu.cublas_workspace)
+    if high <= gpu.room or played.peak_allocated > gpu.room:
+        return high <= gpu.room
+    try:
+        replay(simulation.blocks, simulation.recipe.expandable_segments, gpu.room)
+    except OutOfMemory:
+        return False
+    return True
+
+
+def _reasons(recipe: Recipe, peak_reserved: int) -> list[str]:
+    """Return what separates reserved from allocated memory, a sentence each."""
+    kept = "in one segment that grows" if recipe.expandable_segments else "in segments of 2, 20 and more MiB"
+    return [
+        f"the allocator keeps what was freed, {kept}: {human_bytes(peak_reserved)} in a replay of its rules",
+        "workspaces of cuBLAS: 8 MiB for each of two threads, 32 MiB on Hopper",
+        "scratch of other libraries, and another PyTorch's order of allocations: -3 to +11 % in published figures",
+    ]
+
+
+def _traffic(simulation: Simulation) -> tuple[int, int]:
+    """Return the bytes that a GPU must read and write at least, for each micro-batch and once an update."""
+    recipe, strategy = simulation.recipe, strategy_of(simulation.recipe)
+    passes = 3 if recipe.checkpointing != "none" else 2
+    by_micro_batch = passes * simulation.parameter_bytes // (recipe.ranks if strategy.shards_parameters else 1)
+    gradients = 3 * simulation.trained_bytes // (recipe.ranks if strategy.shards_state else 1)
+    return by_micro_batch, gradients + 2 * simulation.state_bytes
+
+
+def _floor(simulation: Simulation) -> int:
+    """Return what stays in memory through a whole step."""
+    strategy = strategy_of(simulation.recipe)
+    return strategy.static_bytes(simulation.parameter_bytes, simulation.trained_bytes) + simulation.state_bytes

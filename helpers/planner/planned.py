@@ -1,10 +1,10 @@
-"""Plans that were made before, so that a lab need not wait for them.
+"""Plans made in advance, so that a lab need not wait for them.
 
 A plan of a deep model takes seconds to a minute, and it is the same on every machine. The plans that the labs ask for
 are kept in `planned.json`; a recipe that is not there is planned on the spot, so change one and see.
 
-`python -m helpers build` adds what a lab asks for and nobody has kept. `python -m helpers plans` makes all of them
-anew, which a change of the planner calls for.
+`python -m helpers build` adds plans that a lab asks for and the table does not have. `python -m helpers plans` makes
+all of them again, after a change of the planner.
 """
 
 import json
@@ -60,10 +60,10 @@ def _from_json(row: dict[str, Any]) -> Plan:
 
 
 def _write(plans: dict[Recipe, Plan]) -> None:
-    plain = Recipe("plain")  # what a recipe leaves as it is need not be said
+    plain = Recipe("plain")  # fields at their defaults are left out
     rows = []
     for recipe, plan in sorted(plans.items(), key=lambda item: str(item[0])):
-        said = {name: value for name, value in asdict(recipe).items() if value != getattr(plain, name)}
-        rows.append(json.dumps(plan.to_json() | {"recipe": said, "seconds": round(plan.seconds, 1)}))
+        changed = {name: value for name, value in asdict(recipe).items() if value != getattr(plain, name)}
+        rows.append(json.dumps(plan.to_json() | {"recipe": changed, "seconds": round(plan.seconds, 1)}))
     TABLE.write_text("[\n" + ",\n".join(rows) + "\n]\n", encoding="utf-8", newline="\n")
     _kept.cache_clear()

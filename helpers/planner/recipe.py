@@ -14,12 +14,12 @@ ATTENTIONS = ("sdpa", "eager")
 CHECKPOINTINGS = ("none", "every", "every-2", "every-3", "sqrt")
 SHARDINGS = ("none", "zero1", "zero2", "zero3")
 OFFLOADS = ("none", "optimizer", "all")
-MOST = 2**24  # of a batch, a sequence, micro-batches: far beyond sense, and far below overflow
+MOST = 2**24  # of a batch, a sequence, micro-batches: far beyond any use, and far below overflow
 MOST_RANKS = 4096
 
 
 class RecipeError(ValueError):
-    """A recipe that cannot be cooked; the message says what to change."""
+    """A recipe that cannot work; the message says what to change."""
 
 
 @dataclass(frozen=True)
@@ -28,31 +28,31 @@ class Recipe:
 
     Attributes:
         model: a name of the catalog, or the path of a Hugging Face `config.json`.
-        batch: sequences or images in a micro-batch, on one GPU.
+        micro_batch_size: sequences or images in a micro-batch, on one GPU.
         seq: tokens in a sequence (language models).
         image_size: pixels a side (image classifiers); 0 takes the model's own.
         precision: "fp32"; "bf16": weights and all in BF16; "fp16-amp", "bf16-amp": FP32 weights under autocast.
         optimizer, optimizer_impl: which, and in which of PyTorch's implementations.
         lora_rank: rank of the LoRA adapters; 0 trains the whole model.
-        lora_alpha: scale of the adapters; 0 takes twice the rank. It changes no byte.
+        lora_alpha: scale of the adapters; 0 takes twice the rank. It does not change memory.
         lora_targets: names of the linear layers that get an adapter.
         lora_dropout: dropout in front of each adapter.
-        quantize: how the linear layers of the frozen base are kept.
+        quantize: the format of the frozen base's linear layers.
         attention: "sdpa" (fused) or "eager" (the scores are materialised).
         checkpointing: which blocks are recomputed: "every" one, every second, every third, or in "sqrt" many segments.
-        accumulate: micro-batches in one optimizer step.
-        step_in_backward: update each parameter as soon as its gradient is there, and free the gradient.
-        keep_grads: zero the gradients in place in place of freeing them.
-        ranks, shard: GPUs, and what they share out: nothing (DDP), or ZeRO stage 1, 2, 3.
-        offload: keep nothing, the optimizer, or everything but the layer at work in the memory of the host.
+        gradient_accumulation_steps: micro-batches in one optimizer step.
+        step_in_backward: update each parameter as soon as its gradient is complete, and free the gradient.
+        set_to_none: free the gradients after the step, as `zero_grad` does by default; False zeroes them in place.
+        ranks, shard: GPUs, and what is sharded over them: nothing (DDP), or ZeRO stage 1, 2, 3.
+        offload: what host memory holds: nothing, the optimizer, or everything but the current layer.
         expandable_segments: the allocator's option of that name.
 
     Raises:
-        RecipeError: values that are unknown, or do not go together.
+        RecipeError: values that are unknown, or cannot be combined.
     """
 
     model: str
-    batch: int = 1
+    micro_batch_size: int = 1
     seq: int = 512
     image_size: int = 0
     precision: str = "bf16"
@@ -65,9 +65,9 @@ class Recipe:
     quantize: str = "none"
     attention: str = "sdpa"
     checkpointing: str = "none"
-    accumulate: int = 1
+    gradient_accumulation_steps: int = 1
     step_in_backward: bool = False
-    keep_grads: bool = False
+    set_to_none: bool = True
     ranks: int = 1
     shard: str = "none"
     offload: str = "none"
@@ -88,9 +88,9 @@ class Recipe:
             if getattr(self, name) not in known:
                 raise RecipeError(f"{name} is {getattr(self, name)!r}; choose one of {', '.join(known)}.")
         for name, least in (
-            ("batch", 1),
+            ("micro_batch_size", 1),
             ("seq", 1),
-            ("accumulate", 1),
+            ("gradient_accumulation_steps", 1),
             ("ranks", 1),
             ("lora_rank", 0),
             ("image_size", 0),
@@ -107,7 +107,7 @@ class Recipe:
                 raise RecipeError(message)
 
     def _conflicts(self) -> list[tuple[bool, str]]:
-        """Return (does it happen here, what to do about it) for options that do not go together."""
+        """Return (whether it applies, what to change) for each combination that cannot work."""
         lora, quantized, alone = self.lora_rank > 0, self.quantize != "none", self.ranks == 1
         simple_impl = self.optimizer in ("adamw-8bit", "adafactor") and self.optimizer_impl == "fused"
         return [
@@ -117,14 +117,14 @@ class Recipe:
             (not lora and bool(self.lora_targets), "lora_targets were given without adapters: set lora_rank."),
             (not lora and self.lora_alpha != 0, "lora_alpha was given without adapters: set lora_rank."),
             (not lora and self.lora_dropout > 0, "lora_dropout was given without adapters: set lora_rank."),
-            (alone and self.shard != "none", f"{self.shard} shares out over ranks: set ranks to 2 or more."),
+            (alone and self.shard != "none", f"{self.shard} shards over ranks: set ranks to 2 or more."),
             (
-                self.step_in_backward and self.accumulate > 1,
-                "With the step in the backward pass no gradient is left to add to: set accumulate to 1.",
+                self.step_in_backward and self.gradient_accumulation_steps > 1,
+                "The step in the backward pass leaves no gradient to add to: set gradient_accumulation_steps to 1.",
             ),
             (
-                self.step_in_backward and self.keep_grads,
-                "The step in the backward pass frees gradients; leave keep_grads out.",
+                self.step_in_backward and not self.set_to_none,
+                "The step in the backward pass frees gradients: leave set_to_none at True.",
             ),
             (
                 self.step_in_backward and (not alone or self.offload != "none"),
@@ -136,8 +136,8 @@ class Recipe:
                 "Only zero3 takes the parameters off the GPU: use shard zero3, or offload optimizer.",
             ),
             (
-                self.keep_grads and (self.shard in ("zero2", "zero3") or self.offload == "all"),
-                f"keep_grads is about whole gradients; leave it out with {self.shard} or offload all.",
+                not self.set_to_none and (self.shard in ("zero2", "zero3") or self.offload == "all"),
+                f"Only whole gradients are zeroed in place: keep set_to_none with {self.shard} or offload all.",
             ),
             (
                 not alone and self.shard == "none" and self.offload == "all",
@@ -154,19 +154,20 @@ class Recipe:
 
     @property
     def weight_dtype(self) -> torch.dtype:
-        """What weights are kept in."""
+        """The dtype of the weights."""
         return torch.bfloat16 if self.precision == "bf16" else torch.float32
 
     @property
-    def words(self) -> str:
+    def summary(self) -> str:
         """The recipe in one line."""
-        parts = [self.model, self.precision, f"batch {self.batch}"]
+        parts = [self.model, self.precision, f"batch {self.micro_batch_size}"]
         parts += [f"LoRA r={self.lora_rank}"] if self.lora_rank else ["full training"]
         parts += [self.quantize] if self.quantize != "none" else []
         parts += [self.optimizer if self.optimizer_impl == "foreach" else f"{self.optimizer} {self.optimizer_impl}"]
         parts += [f"checkpointing {self.checkpointing}"] if self.checkpointing != "none" else []
         parts += ["eager attention"] if self.attention == "eager" else []
-        parts += [f"accumulate {self.accumulate}"] if self.accumulate > 1 else []
+        micro_batches = self.gradient_accumulation_steps
+        parts += [f"accumulate {micro_batches}"] if micro_batches > 1 else []
         parts += ["step in backward"] if self.step_in_backward else []
         parts += [f"{self.ranks} ranks, {'DDP' if self.shard == 'none' else self.shard}"] if self.ranks > 1 else []
         parts += [f"offload {self.offload}"] if self.offload != "none" else []

@@ -1,7 +1,7 @@
-"""What a rank says to the others: each collective, how many bytes, in which order.
+"""What a rank sends to the others: each collective, how many bytes, in which order.
 
-PyTorch sends collectives through its dispatcher, those that DistributedDataParallel starts in the backward pass
-included; so a dispatch mode hears them all. Where a call goes straight to the network (NCCL, gloo) nothing is changed.
+PyTorch sends every collective through its dispatcher, even those that DistributedDataParallel starts in the backward
+pass; so a dispatch mode sees them all. The call itself goes to the network (NCCL, gloo) unchanged.
 """
 
 from collections import Counter
@@ -12,7 +12,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-# Names of the dispatcher -> names of torch.distributed, and which argument holds the whole message.
+# Names in the dispatcher -> names in torch.distributed, and which argument holds the whole message.
 NAMES = {
     "allreduce_": ("all_reduce", 0),
     "allreduce_coalesced_": ("all_reduce", 0),
@@ -66,11 +66,11 @@ class Collective(NamedTuple):
 
 
 class Collectives(TorchDispatchMode):
-    """Writes down the collectives of the code in its `with` block, also while a memory meter runs.
+    """Records the collectives of the code in its `with` block, also while a memory meter runs.
 
-    >>> with Collectives() as said:  # doctest: +SKIP
+    >>> with Collectives() as collectives:  # doctest: +SKIP
     ...     loss.backward()
-    >>> said.count("all_reduce"), said.volume  # doctest: +SKIP
+    >>> collectives.count("all_reduce"), collectives.volume  # doctest: +SKIP
     """
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ class Collectives(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Let the operation run; note it if it is a collective."""
+        """Run the operation; record it if it is a collective."""
         result = func(*args, **(kwargs or {}))
         name = func._schema.name.partition("::")[2]
         if func.namespace == "c10d" and name in NAMES:

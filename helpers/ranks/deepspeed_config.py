@@ -1,8 +1,7 @@
-"""DeepSpeed's JSON, built from the words of this course.
+"""DeepSpeed's configuration, in the words of this course.
 
-DeepSpeed is told what to do in a dictionary of some hundred keys. These few decide about memory. Two of its defaults
-surprise: gradients are clipped to norm 1 unless told otherwise, and the effective batch is checked against
-micro-batch x accumulation x ranks.
+DeepSpeed reads a dictionary of about a hundred keys. These few decide about memory. Two of its defaults surprise: it
+clips gradients to norm 1, and it checks the effective batch against micro-batch x accumulation x ranks.
 """
 
 from typing import Any
@@ -28,7 +27,7 @@ def deepspeed_config(
         micro_batch: rows of one rank in one forward pass.
         accumulate: micro-batches in one update.
         precision: "bf16" and "fp16" keep FP32 master weights in the optimizer.
-        offload: what is kept in the host's memory: nothing, the optimizer, or (stage 3) the parameters, too.
+        offload: what the host's memory holds: nothing, the optimizer, or (stage 3) the parameters as well.
         learning_rate: of AdamW.
         clip: largest norm of the gradient; 0 clips nothing. DeepSpeed's own default is 1.
 
@@ -58,7 +57,7 @@ def deepspeed_config(
         "train_micro_batch_size_per_gpu": micro_batch,
         "gradient_accumulation_steps": accumulate,
         "gradient_clipping": clip,
-        # An offloaded optimizer steps on the CPU, for which DeepSpeed compiles an Adam of its own.
+        # An offloaded optimizer runs on the CPU, for which DeepSpeed compiles its own Adam.
         "optimizer": {"type": "AdamW", "params": {"lr": learning_rate, "torch_adam": offload == "none"}},
         "zero_optimization": zero,
     }

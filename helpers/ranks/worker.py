@@ -1,8 +1,12 @@
 """What runs inside a rank: a process that `run_ranks` has started.
 
-The main thread does the work. A second thread listens to the notebook: it says where the main thread stands when it is
-asked, and ends the process when the notebook has gone. Whatever the rank prints, returns or raises goes to the notebook
-over one pipe, message by message.
+The main thread does the work. A second thread listens to the notebook: it answers where the main thread is, and ends
+the process when the notebook has gone. Whatever the rank prints, returns or raises goes to the notebook over one pipe,
+message by message:
+
+    rank -> notebook    ("ready",)  ("line", text)  ("position", frames, collectives)
+                        ("result", pickle, peak bytes, seconds)  ("error", frames, message)
+    notebook -> rank    "position"  "leave"
 """
 
 import contextlib
@@ -15,6 +19,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -27,37 +32,37 @@ import torch.distributed as dist
 from ..core.device import rank_device, synchronize
 from ..meter.recorder import MemoryMeter
 
-# What most work imports sooner or later, and slowly: the profiler, with which memory is measured, wants the compiler.
-IMPORTED = ["torch._inductor.config", "torch._dynamo", "torch.distributed.fsdp"]
+# What most work imports sooner or later, and slowly: the profiler, with which memory is measured, needs the compiler.
+IMPORTS = ["torch._inductor.config", "torch._dynamo", "torch.distributed.fsdp"]
 Frame = tuple[str, int, str]  # file, line, function: the lines of notebook cells are known to the notebook alone
 
 
 @dataclass(frozen=True)
-class Orders:
-    """What a rank is told when it starts.
+class Task:
+    """What a rank has to do.
 
     Attributes:
+        work: the function and its arguments, pickled with cloudpickle.
         environment: variables that say who the rank is; the names are those that `torchrun` sets.
         threads: how many threads its operations may use.
+        folder: of this run: ranks find each other through a file in it, and native code prints to another.
         process_group: whether to open the default process group before the work begins.
         measure: whether to measure the peak memory of the work.
-        work: the function and its arguments, pickled with cloudpickle.
-        folder: of this run: ranks find each other through a file in it, and native code prints to another.
     """
 
+    work: bytes
     environment: dict[str, str]
     threads: int
+    folder: str
     process_group: bool
     measure: bool
-    work: bytes
-    folder: str
 
 
-class _Mouth(io.TextIOBase):
+class _LineStream(io.TextIOBase):
     """A standard output that sends whole lines to the notebook."""
 
-    def __init__(self, line: "Any") -> None:
-        self._line, self._rest = line, ""
+    def __init__(self, send: Callable[[str], None]) -> None:
+        self._send, self._rest = send, ""
 
     def writable(self) -> bool:
         return True
@@ -65,19 +70,21 @@ class _Mouth(io.TextIOBase):
     def write(self, text: str) -> int:
         *lines, self._rest = (self._rest + text).split("\n")
         for line in lines:
-            self._line(line)
+            self._send(line)
         return len(text)
 
     def finish(self) -> None:
-        """Send what has no line end yet."""
+        """Send the last line, if it has no end."""
         if self._rest:
-            self._line(self._rest)
+            self._send(self._rest)
             self._rest = ""
 
 
-class _Rank:
-    def __init__(self, orders: Orders, pipe: Connection) -> None:
-        self.orders, self._pipe = orders, pipe
+class _Worker:
+    """One rank: does its task and talks to the notebook."""
+
+    def __init__(self, task: Task, pipe: Connection) -> None:
+        self._task, self._pipe = task, pipe
         self._sending = threading.Lock()
         self._may_leave = threading.Event()
         self._main = threading.get_ident()
@@ -92,54 +99,54 @@ class _Rank:
         try:
             while True:
                 match self._pipe.recv():
-                    case "where":
+                    case "position":
                         frame = sys._current_frames().get(self._main)
                         stack = traceback.extract_stack(frame) if frame else []
-                        self.send("where", _frames(stack)[self._depth :], _collectives())
+                        self.send("position", _frames(stack)[self._depth :], _collectives())
                     case "leave":
                         self._may_leave.set()
         except (EOFError, OSError):
-            _end_group()
+            _end_process_group()
 
     def run(self) -> None:
         """Do the work and report; stay until all ranks are done, since peers may still be talking to this one."""
         self._depth = len(traceback.extract_stack()) + 1
-        mouth = sys.stdout = sys.stderr = _Mouth(lambda line: self.send("line", line))
+        stream = sys.stdout = sys.stderr = _LineStream(lambda line: self.send("line", line))
         try:
             result, peak, seconds = self._work()
-            mouth.finish()
+            stream.finish()
             self.send("result", cloudpickle.dumps(result), peak, seconds)
-        except BaseException as error:  # SystemExit, too: nobody else would hear of it
-            mouth.finish()
-            what = "".join(traceback.format_exception_only(error)).strip()
-            self.send("error", _frames(traceback.extract_tb(error.__traceback__))[2:], what)
+        except BaseException as error:  # SystemExit, too: nobody else would report it
+            stream.finish()
+            message = "".join(traceback.format_exception_only(error)).strip()
+            self.send("error", _frames(traceback.extract_tb(error.__traceback__))[2:], message)
         self._may_leave.wait()
         if dist.is_initialized():
             dist.destroy_process_group()
         os._exit(0)  # gloo's threads sometimes abort an ordinary exit
 
     def _work(self) -> tuple[Any, int, float]:
-        torch.set_num_threads(self.orders.threads)
+        torch.set_num_threads(self._task.threads)
         device = rank_device()
         if device.type == "cuda":
             torch.cuda.set_device(device)
-        for module in IMPORTED:  # nothing to do where the rank was forked from a server that has done it
+        for module in IMPORTS:  # costs nothing where the rank was forked from a server that has done it
             importlib.import_module(module)
-        if self.orders.process_group:
+        if self._task.process_group:
             rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-            store = dist.FileStore(str(Path(self.orders.folder) / "store"), world_size)
+            store = dist.FileStore(str(Path(self._task.folder) / "store"), world_size)
             backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
             dist.init_process_group(backend, store=store, rank=rank, world_size=world_size)
             dist.barrier()
-        function, args = cloudpickle.loads(self.orders.work)
+        function, args = cloudpickle.loads(self._task.work)
         self.send("ready")
-        meter = MemoryMeter(device=device, by_tenant=False) if self.orders.measure else None
+        meter = MemoryMeter(device=device, by_tenant=False) if self._task.measure else None
         with meter or contextlib.nullcontext():
             start = time.perf_counter()
             result = function(*args)
             synchronize(device)
             seconds = time.perf_counter() - start
-        return result, meter.peak_bytes if meter else 0, seconds
+        return result, meter.profile.peak_bytes if meter else 0, seconds
 
 
 def _frames(stack: "traceback.StackSummary | list[traceback.FrameSummary]") -> list[Frame]:
@@ -155,7 +162,7 @@ def _collectives() -> list[str]:
     return [entry["profiling_name"].partition(":")[2] for entry in entries]
 
 
-def _end_group() -> None:
+def _end_process_group() -> None:
     """End this process and those it has started."""
     if hasattr(os, "killpg"):
         os.killpg(0, signal.SIGKILL)
@@ -163,32 +170,32 @@ def _end_group() -> None:
 
 
 def _keep_groups() -> None:
-    """Let no process group be freed before the process ends.
+    """Let no process group of PyTorch be freed before the process ends.
 
-    Freeing one, PyTorch (2.13) waits for gloo's threads while it holds Python's lock, which a thread that is letting go
-    of a finished collective wants as well. After a backward pass that is a deadlock in about 1 of 50 ranks here.
+    While PyTorch (2.13) frees one, it waits for gloo's threads and holds Python's lock, which a thread that is
+    releasing a finished collective needs as well. After a backward pass that is a deadlock in about 1 of 50 ranks.
     """
-    kept: list[dist.ProcessGroup] = []
+    groups: list[dist.ProcessGroup] = []
     destroy = dist.destroy_process_group
 
     def destroy_process_group(group: dist.ProcessGroup | None = None) -> None:
-        kept.extend(dist.distributed_c10d._world.pg_map)
+        groups.extend(dist.distributed_c10d._world.pg_map)
         destroy(group)
 
     for module in (dist, dist.distributed_c10d):
         module.destroy_process_group = destroy_process_group
 
 
-def main(orders: Orders, pipe: Connection) -> None:
+def main(task: Task, pipe: Connection) -> None:
     """Be a rank. It leads a process group of its own, so that what it starts can be ended with it."""
     if hasattr(os, "setsid"):
         os.setsid()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is the notebook's to handle: it ends the ranks
-    os.environ.update(orders.environment)
-    log = os.open(Path(orders.folder) / f"rank{orders.environment['RANK']}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the notebook handles an interrupt: it ends the ranks
+    os.environ.update(task.environment)
+    log = os.open(Path(task.folder) / f"rank{task.environment['RANK']}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 1)
     os.dup2(log, 2)
     _keep_groups()
-    rank = _Rank(orders, pipe)
-    threading.Thread(target=rank.listen, daemon=True).start()
-    rank.run()
+    worker = _Worker(task, pipe)
+    threading.Thread(target=worker.listen, daemon=True).start()
+    worker.run()

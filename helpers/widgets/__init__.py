@@ -1,4 +1,4 @@
-"""Figures to play with, one file each, and `explore`, which turns a drawing function into one.
+"""Interactive figures, one file each, and `explore`, which turns a drawing function into one.
 
-Figures without controls belong to the room whose data they draw.
+Figures without controls belong in the room whose data they draw.
 """

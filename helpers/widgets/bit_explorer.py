@@ -1,4 +1,4 @@
-"""Bit explorer: type a number or toggle bits, and see what the format makes of it."""
+"""Bit explorer: type a number or toggle bits, and see how the format reads it."""
 
 import html
 
@@ -9,7 +9,7 @@ _COLOURS = ("#D55E00", "#E69F00", "#56B4E9")  # sign, exponent, fraction
 
 
 def explain_bits(value: float) -> str:
-    """Write `value` in every format: its bits, and the number that is stored in its place."""
+    """Return `value` in every format: its bits, and the number that is stored instead."""
     lines = []
     for form in FORMATS.values():
         pattern = form.encode(value)
@@ -68,6 +68,6 @@ def explore_bits(value: float = 0.1, name: str = "FP16") -> None:
     number.observe(make_row, names="value")
     chooser.observe(make_row, names="value")
     make_row()
-    legend = ipywidgets.HTML("sign | exponent | fraction, from left to right; borders tell them apart")
+    legend = ipywidgets.HTML("sign | exponent | fraction, from left to right; told apart by their borders")
     box = ipywidgets.VBox([ipywidgets.HBox([number, chooser]), row, legend, words])
     display({**box._repr_mimebundle_(), "text/plain": explain_bits(value)}, raw=True)

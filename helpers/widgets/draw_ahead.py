@@ -1,8 +1,8 @@
-"""Draw, while the kernel has nothing to do, what the next move of a control would show.
+"""While the kernel is idle, draw what the next move of a control would show.
 
 A picture takes a third of a second to draw, which is longer than a hand on a slider wants to wait. Between two moves
-there are seconds. So once the kernel has been idle for a moment, pictures that are one move away are drawn, the nearest
-first and one at a time, so that a move or a cell never waits for more than one of them.
+there are seconds. So once the kernel has been idle for a moment, the pictures that are one move away are drawn, the
+nearest first and one at a time. A move or a cell never waits for more than one of them.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ MOST = 64  # pictures after one move
 
 
 class DrawAhead:
-    """Calls a drawing function for the neighbours of the present values; the function is expected to remember them.
+    """Calls a drawing function for the neighbours of the present values; the function is expected to cache its results.
 
     Args:
         draw: takes one value for each control.
@@ -34,7 +34,7 @@ class DrawAhead:
         self._next: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Begin in a moment, from the present values."""
+        """Begin when the kernel is idle, from the present values."""
         if self._rest is None:
             self._events.register("pre_execute", self._wait)
             self._events.register("post_execute", self._go_on)
@@ -57,14 +57,14 @@ class DrawAhead:
             self._events.unregister("pre_execute", self._wait)
             self._events.unregister("post_execute", self._go_on)
             return
-        # The next cell shall draw the random numbers that it would have drawn; an error is for the move that meets it.
+        # The next cell must get the random numbers that it would have got; an error is left to the move that meets it.
         with torch.random.fork_rng(devices=range(torch.cuda.device_count())), contextlib.suppress(Exception):
             self._draw(*values)
         self._next = self._loop.call_later(BREATH, self._draw_one)
 
 
 def one_move_away(choices: Sequence[Sequence], present: tuple) -> Iterator[tuple]:
-    """Yield `present` with one value exchanged, for at most `MOST` others: neighbours first, then their neighbours."""
+    """Yield `present` with one value changed, for at most `MOST` others: neighbours first, then their neighbours."""
     moves = [
         (abs(place - values.index(now)), which, value)
         for which, (values, now) in enumerate(zip(choices, present, strict=True))

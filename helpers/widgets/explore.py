@@ -1,8 +1,8 @@
 """Turn a drawing function into a figure with controls.
 
-The picture is an `<img>` in a widget that is exchanged whenever a control moves: no front end needs more than
-ipywidgets, and no `Output` widget hides the figure from those who read the notebook without a kernel. They get
-the first picture, which travels in the same output as plain PNG.
+The picture is an `<img>` in a widget, replaced whenever a control moves: no front end needs more than ipywidgets, and
+no `Output` widget hides the figure from those who read the notebook without a kernel. They see the first picture, which
+is in the same output as a plain PNG.
 """
 
 import base64
@@ -20,7 +20,7 @@ def explore(draw: Callable[..., Figure], alt: str, **controls: tuple[object, Seq
 
     Args:
         draw: makes the figure from the values of the controls; called again on every move.
-        alt: what the figure shows, in words.
+        alt: a description of the figure.
         controls: (first value, all values) for each keyword of `draw`; a `range` becomes a slider, any other
             sequence a drop-down list. An underscore in the keyword is a space in the label.
     """

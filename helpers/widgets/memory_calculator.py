@@ -1,7 +1,7 @@
 """Memory calculator: turn the knobs of a recipe, and see the planner's answer as bars.
 
-A plan takes seconds and a picture should take none, so every combination of the knobs was planned before:
-`python -m helpers plans` writes them into `memory_calculator.json`, in the order of `itertools.product`.
+A plan takes seconds and a picture should take none, so every combination of the knobs is planned in advance:
+`python -m helpers plans` writes the answers to `memory_calculator.json`, in the order of `itertools.product`.
 """
 
 import functools
@@ -14,8 +14,9 @@ from typing import NamedTuple
 from matplotlib.figure import Figure
 
 from ..core.colours import COLOURS
+from ..core.files import atomic_write
 from ..core.units import GiB, human_bytes
-from ..meter.count import TENANTS
+from ..meter.tenants import TENANTS
 from ..planner import Recipe, plan_many
 from .explore import explore
 
@@ -86,10 +87,10 @@ def calculator_figure(answer: Answer) -> Figure:
 def write_table() -> None:
     """Plan every combination and write the table: half an hour on two cores."""
     rows = []
-    for plan in plan_many([_recipe(*knobs) for knobs in _combinations()], progress=True):
+    for plan in plan_many([_recipe(knobs) for knobs in _combinations()], progress=True):
         tenants = [plan.at_peak[tenant] for tenant in TENANTS]
         rows.append(json.dumps(Answer(tenants, plan.reserved_bytes, plan.peak_at)))
-    TABLE.write_text("[\n" + ",\n".join(rows) + "\n]\n", encoding="utf-8", newline="\n")
+    atomic_write(TABLE, "[\n" + ",\n".join(rows) + "\n]\n")
 
 
 @functools.cache
@@ -102,13 +103,12 @@ def _combinations() -> list[tuple]:
     return list(itertools.product(*KNOBS.values()))
 
 
-def _recipe(
-    model: str, batch: int, tokens: int, precision: str, optimizer: str, checkpointing: str, lora_rank: int
-) -> Recipe:
+def _recipe(knobs: tuple) -> Recipe:
+    model, batch, tokens, precision, optimizer, checkpointing, lora_rank = knobs
     name, how = OPTIMIZERS[optimizer]
     return Recipe(
         model,
-        batch=batch,
+        micro_batch_size=batch,
         seq=tokens,
         precision=precision,
         optimizer=name,

@@ -73,16 +73,16 @@ class Attack:
 
 def _read(path: Path) -> Attack:
     head, _, text = path.read_text(encoding="utf-8").partition("\n\n")
-    said = dict(re.findall(r"^# (\w+): (.*)$", head, re.MULTILINE))
+    fields = dict(re.findall(r"^# (\w+): (.*)$", head, re.MULTILINE))
     first, *others = re.split(r"^# next cell: (\w+)\n", text, flags=re.MULTILINE)
-    exercise = said.get("exercise", "x1")
+    exercise = fields.get("exercise", "x1")
     texts = {FIRST[exercise]: first} | dict(zip(others[::2], others[1::2], strict=True))
     for cell, text in texts.items():
         signs = {"RIGHT": REFERENCE[exercise].get(cell, "") + "\n", "WRONG": WRONG, "FORGETS": FORGETS}
         for sign, stands_for in signs.items():
             text = text.replace(f"### {sign}\n", stands_for)
         texts[cell] = text
-    return Attack(texts, int(said["total"]), tuple(said["status"].split(" or ")), said.get("flag", ""), exercise)
+    return Attack(texts, int(fields["total"]), tuple(fields["status"].split(" or ")), fields.get("flag", ""), exercise)
 
 
 ATTACKS = {path.stem: _read(path) for path in sorted((Path(__file__).parent / "hand_ins").glob("*.py"))}

@@ -18,7 +18,7 @@ def site(tmp_path_factory):
 def test_pages_are_as_wide_as_a_phone(site, browser):
     context = browser.new_context(viewport=PHONE)
     page = context.new_page()
-    for name in ("index", *(source.name for source in sources())):
+    for name in ("index", "claims", *(source.name for source in sources())):
         page.goto(site.with_name(f"{name}.html").as_uri())
         assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"], name
     page.screenshot(path=SCREENSHOTS / "site_phone.png")
@@ -38,4 +38,23 @@ def test_the_search_finds_a_section_and_leads_to_it(site, browser):
     page.go_back()
     page.fill("#words", "no lab says this: xyzzy")
     assert page.locator("#found li").count() == 0
+    context.close()
+
+
+def test_claims_can_be_filtered(site, browser):
+    context = browser.new_context(viewport=PHONE)
+    page = context.new_page()
+    page.goto(site.with_name("claims.html").as_uri())
+    rows = page.locator("tbody tr:visible")
+    everything = rows.count()
+    page.fill("#words", "checkpointing")
+    some = rows.count()
+    assert 0 < some < everything
+    page.select_option("#verdict", "held")
+    held = rows.count()
+    assert 0 < held < some
+    assert all("held" in text and "did not" not in text for text in rows.all_inner_texts())
+    page.screenshot(path=SCREENSHOTS / "claims_phone.png")
+    page.fill("#words", "no claim says this: xyzzy")
+    assert rows.count() == 0
     context.close()

@@ -1,9 +1,10 @@
-"""What is remembered, where, and when nothing is; and the page made of it."""
+"""What progress is saved, where, and when none is; and the page made from it."""
 
 import importlib
 import re
 
-from helpers import Claims, check, lab_report, status
+from helpers import Claims, check, lab_report
+from helpers.claims.status import status
 
 import pytest
 
@@ -16,15 +17,15 @@ def claims():
     return table
 
 
-def test_shown_claims_are_kept_and_reported(claims, tmp_path, monkeypatch):
+def test_shown_claims_are_saved_and_reported(claims, tmp_path, monkeypatch):
     monkeypatch.setenv("TAS_PROGRESS", str(tmp_path / "kept"))
     monkeypatch.setenv("JPY_SESSION_NAME", "labs/03_mixed_precision.ipynb")
     claims._repr_html_()
-    claims._repr_html_()  # shown again: kept once
+    claims._repr_html_()  # shown again: saved once
     monkeypatch.setenv("JPY_SESSION_NAME", "labs/15_capstone.ipynb")
-    here = Claims()
-    here.record("C12", "20x", "ViT", 44.0, "times", 20, 50)
-    report = lab_report(here)
+    table = Claims()
+    table.record("C12", "20x", "ViT", 44.0, "times", 20, 50)
+    report = lab_report(table)
     assert report.labs == ["03_mixed_precision", "15_capstone"]
     assert "3 claims" in report.html
     assert "2 held, 1 did not" in report.html
@@ -35,7 +36,7 @@ def test_shown_claims_are_kept_and_reported(claims, tmp_path, monkeypatch):
     assert [p.name for p in (tmp_path / "kept").iterdir()] == ["progress.json"]
 
 
-def test_what_could_not_be_measured_is_kept_and_counts_as_neither(claims, tmp_path, monkeypatch):
+def test_what_could_not_be_measured_is_saved_and_counts_as_neither(claims, tmp_path, monkeypatch):
     monkeypatch.setenv("TAS_PROGRESS", str(tmp_path))
     monkeypatch.setenv("JPY_SESSION_NAME", "labs/13_fp8.ipynb")
     claims.not_measured("C15", "2x the speed", "no FP8 units here")
@@ -61,10 +62,10 @@ def test_the_report_shows_itself_with_its_sections(claims):
     assert "<body" not in report._repr_html_()
 
 
-@pytest.mark.parametrize("told", ["", "off", " OFF "])
-def test_off_keeps_nothing(claims, told, tmp_path, monkeypatch):
+@pytest.mark.parametrize("folder", ["", "off", " OFF "])
+def test_off_saves_nothing(claims, folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("TAS_PROGRESS", told)
+    monkeypatch.setenv("TAS_PROGRESS", folder)
     claims._repr_html_()
     assert list(tmp_path.iterdir()) == []
     assert len(lab_report(claims).labs) == 1
@@ -105,11 +106,11 @@ def test_status_counts_labs_claims_checks_and_points(claims, tmp_path, monkeypat
     assert re.search(rf"00_start_here +2 +0 of {len(part.checks)} +-\n", capsys.readouterr().out)
     check(part.name, *(getattr(reference, name) for name in part.answers))
     status()
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     assert re.search(
-        rf"00_start_here +2 +{len(part.checks)} of {len(part.checks)} +-\n", said
+        rf"00_start_here +2 +{len(part.checks)} of {len(part.checks)} +-\n", output
     )  # practice has no points
-    assert str(tmp_path) in said
+    assert str(tmp_path) in output
     (tmp_path / "progress.json").unlink()
     status()
     assert "Nothing measured" in capsys.readouterr().out

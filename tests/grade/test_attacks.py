@@ -12,9 +12,10 @@ import psutil
 import pytest
 
 from ..attacks import ATTACKS, GRADED, RIGHT, Attack
+from ..sampling import sample
 
 TIMEOUT = 60.0  # of one cell; a right scaler takes two seconds on a quiet machine
-SAMPLED = 6  # one in so many runs in `make test`; all of them in `make attacks` and `make test-all`
+ONE_IN = 6  # runs in `make test`, others each day; all of them in `make attacks` and `make test-all`
 HONEST = Attack({"scaler": RIGHT}, 3, ("graded",), "")
 
 
@@ -42,8 +43,7 @@ def test_attacks_get_what_they_earn(tmp_path, monkeypatch, mark):
     canary, hand_ins = tmp_path / "canary", tmp_path / "hand-ins"
     canary.write_text("sings")
     monkeypatch.setenv("CANARY", "sings")
-    whole = bool(os.environ.get("WHOLE_LABS"))
-    chosen = dict(list(ATTACKS.items())[:: 1 if whole else SAMPLED]) | {"an honest one, last of all": HONEST}
+    chosen = dict(sample(list(ATTACKS.items()), ONE_IN)) | {"an honest one, last of all": HONEST}
     for name, one in chosen.items():
         texts = one.answers
         for sign, path in (("{canary!r}", canary), ("{folder!r}", hand_ins)):
@@ -60,7 +60,7 @@ def test_attacks_get_what_they_earn(tmp_path, monkeypatch, mark):
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="limits and process trees of POSIX")
 def test_without_a_sandbox_limits_hold_and_the_gradebook_says_untrusted(tmp_path, monkeypatch, mark):
-    monkeypatch.setattr("helpers.course.grade.find_bubblewrap", lambda: None)
+    monkeypatch.setattr("helpers.course.grade.grading.find_bubblewrap", lambda: None)
     chosen = {name: ATTACKS[name] for name in WITHOUT_WALLS} | {"an honest one, last of all": HONEST}
     for name, one in chosen.items():
         hand_in(tmp_path / "hand-ins" / name, one.answers, GRADED[one.exercise])
@@ -72,10 +72,10 @@ def test_without_a_sandbox_limits_hold_and_the_gradebook_says_untrusted(tmp_path
 
 
 def assert_earned(chosen, results):
-    found = {(result.student, result.exercise): result for result in results}
+    by_hand_in = {(result.student, result.exercise): result for result in results}
     wrong = []
     for name, one in chosen.items():
-        got = found[name, one.exercise]
+        got = by_hand_in[name, one.exercise]
         if got.total != one.total or got.status not in one.status or one.flag not in "; ".join(got.flags):
             words = [verdict.diagnosis for verdict in got.verdicts][:3]
             wrong.append(f"{name}: {got.total}, {got.status} ({got.reason}), flags {got.flags}; {words}")
@@ -93,5 +93,5 @@ def mark(tmp_path_factory):
 
 def left_behind(mark):
     """Processes that the attacks started and that should be gone."""
-    found = [p for p in psutil.process_iter(["environ"]) if "GRADED_EXERCISE" in (p.info["environ"] or {})]
-    return [p for p in found if mark in p.info["environ"]["PATH"]]
+    graded = [p for p in psutil.process_iter(["environ"]) if "GRADED_EXERCISE" in (p.info["environ"] or {})]
+    return [p for p in graded if mark in p.info["environ"]["PATH"]]

@@ -6,11 +6,14 @@ replacement that no longer fits fails the tests.
 
 import importlib
 import inspect
+import pkgutil
 from dataclasses import dataclass, replace
 from types import ModuleType
 
 from helpers.exercises.base import Part, Verdict
 from helpers.exercises.checking import find_part, gather, judge, reference_evidence
+
+from .evidence import assert_measurements
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,12 @@ class Mutant:
             assert text.count(old) == 1, f"{self.name}: {old!r} stands {text.count(old)} times in the reference"
             text = text.replace(old, new)
         return text
+
+
+def topics() -> dict[str, ModuleType]:
+    """Return the modules of wrong and right answers, by the name of their exercise."""
+    names = [info.name for info in pkgutil.iter_modules(__path__) if info.name != "evidence"]
+    return {name: importlib.import_module(f"{__name__}.{name}") for name in names}
 
 
 def one(name: str, part: str, rejected_by: str, old: str, new: str, raises: str = "") -> Mutant:
@@ -55,8 +64,9 @@ def verdicts(part_name: str, names: dict, seed: int = 0, only: str = "") -> list
         _EXPECTED[part_name, seed] = reference_evidence(part, seed)
     if only:
         part = replace(part, checks=tuple(check for check in part.checks if check.name() == only))
-    seen = gather(part, tuple(names[answer] for answer in part.answers), seed)
-    return judge(part, seen, _EXPECTED[part_name, seed])
+    evidence = gather(part, tuple(names[answer] for answer in part.answers), seed)
+    assert_measurements(part, evidence, _EXPECTED[part_name, seed])
+    return judge(part, evidence, _EXPECTED[part_name, seed])
 
 
 def assert_rejected(mutant: Mutant) -> None:

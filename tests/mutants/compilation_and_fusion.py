@@ -23,7 +23,7 @@ def one(name: str, rejected_by: str, old: str, new: str, raises: str = "") -> Mu
 
 
 def instead(name: str, rejected_by: str, body: str) -> Mutant:
-    """Another way of computing it, in place of the reference's."""
+    """Another way of computing it, instead of the reference's."""
     counts = "\n    counts = (labels != -100).sum().clamp(min=1)\n"
     return one(name, rejected_by, RETURN, "pass" + counts + body.strip("\n"))
 

@@ -36,7 +36,7 @@ MUTANTS = [
         "    read, known = type(dataset).__getitem__, {}\n"
         + KEPT.format("known[i] if i in known else known.setdefault(i, read(self, i))") + CALL),
     Mutant("an epoch kept in memory", LOADER, PACE, (("    return DataLoader(", "    return list(DataLoader("),
-        ("Carried(own_numbers),\n    )", "Carried(own_numbers),\n    ))"))),
+        ("PickledByValue(own_numbers),\n    )", "PickledByValue(own_numbers),\n    ))"))),
     one("nothing shuffled", SAME, "        shuffle=True,\n", ""),
     one("the last batch dropped", SAME, "shuffle=True", "shuffle=True, drop_last=True"),
     one("one order for all epochs", SAME, "shuffle=True", "sampler=torch.randperm(len(dataset)).tolist()"),
@@ -44,7 +44,7 @@ MUTANTS = [
     one("smaller batches", SAME, CALL, "    return DataLoader(dataset, max(1, batch_size // 2),\n"),
     one("half of the files", SAME, "shuffle=True",
         "sampler=torch.utils.data.SubsetRandomSampler(range(len(dataset) // 2))"),
-    one("the generator copied", FRESH, "worker_init_fn=Carried(own_numbers)", "worker_init_fn=None"),
+    one("the generator copied", FRESH, "worker_init_fn=PickledByValue(own_numbers)", "worker_init_fn=None"),
     one("the same seed in each worker", FRESH, "reseed(info.seed)", "reseed(1234)"),
     one("the seed of the main process", FRESH, "reseed(info.seed)", "reseed(info.seed - info.id)"),
     one("numpy's global generator", FRESH, "info.dataset.reseed(info.seed)", "np.random.seed(info.seed % 2**32)"),
@@ -59,7 +59,7 @@ import time
 from math import ceil
 
 import numpy as np
-from helpers import Carried
+from helpers import PickledByValue
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, get_worker_info
 
 
@@ -78,7 +78,7 @@ class Loader:
         batches = BatchSampler(RandomSampler(dataset), batch_size, drop_last=False)
         self.loader = DataLoader(
             dataset, batch_sampler=batches, num_workers=max(1, ceil(batch_size * best / step_seconds)),
-            persistent_workers=True, prefetch_factor=3, worker_init_fn=Carried(seed_worker),
+            persistent_workers=True, prefetch_factor=3, worker_init_fn=PickledByValue(seed_worker),
         )
 
     def __len__(self):
@@ -95,7 +95,7 @@ def make_loader(dataset, batch_size, step_seconds):
 import time
 
 import torch
-from helpers import Carried
+from helpers import PickledByValue
 from torch.utils.data import DataLoader, get_worker_info
 
 
@@ -105,7 +105,7 @@ def make_loader(dataset, batch_size, step_seconds):
         dataset[-1 - i]
     a_batch = batch_size * (time.perf_counter() - begin) / 8
     workers = int(a_batch // step_seconds) + 1
-    fresh = Carried(lambda number: get_worker_info().dataset.reseed(torch.initial_seed() % 2**63))
+    fresh = PickledByValue(lambda number: get_worker_info().dataset.reseed(torch.initial_seed() % 2**63))
     options = {"num_workers": workers, "persistent_workers": True, "prefetch_factor": 2, "worker_init_fn": fresh}
     return DataLoader(dataset, batch_size=batch_size, shuffle=True, drop_last=False, in_order=True, **options)
 """,

@@ -58,15 +58,15 @@ MUTANTS = [
     one("one block", ADAPTER, COUNTED, "config.num_hidden_layers * rank", "2 * rank"),
     one("whole matrices", ADAPTER, COUNTED, "3 * (width + inner)", "3 * width * inner"),
     # the plan
-    one("plan over budget", PLAN, FITS, "batch=4,\n        seq=2048,\n        accumulate=8", "batch=8,\n        seq=2048,\n        accumulate=4"),
+    one("plan over budget", PLAN, FITS, "micro_batch_size=4,\n        seq=2048,\n        gradient_accumulation_steps=8", "micro_batch_size=8,\n        seq=2048,\n        gradient_accumulation_steps=4"),
     one("without checkpointing", PLAN, FITS, 'checkpointing="every"', 'checkpointing="none"'),
-    one("effective batch of 16", PLAN, FITS, "accumulate=8", "accumulate=4"),
+    one("effective batch of 16", PLAN, FITS, "gradient_accumulation_steps=8", "gradient_accumulation_steps=4"),
     one("a smaller model", PLAN, FITS, '"llama-2-7b"', '"llama-3.2-1b"'),
     one("quantised", PLAN, FITS, 'precision="bf16"', 'precision="bf16", quantize="nf4"'),
     one("q and v only", PLAN, FITS, '("q_proj", "k_proj", "v_proj", "o_proj")', '("q_proj", "v_proj")'),
     one("a dictionary", PLAN, FITS, "return Recipe(", "return dict(model=", raises="must return a Recipe"),
-    one("far under what fits", PLAN, ROOM, "batch=4,\n        seq=2048,\n        accumulate=8", "batch=1,\n        seq=512,\n        accumulate=32"),
-    one("half of what fits", PLAN, ROOM, "batch=4,\n        seq=2048,\n        accumulate=8", "batch=4,\n        seq=1024,\n        accumulate=8"),
+    one("far under what fits", PLAN, ROOM, "micro_batch_size=4,\n        seq=2048,\n        gradient_accumulation_steps=8", "micro_batch_size=1,\n        seq=512,\n        gradient_accumulation_steps=32"),
+    one("half of what fits", PLAN, ROOM, "micro_batch_size=4,\n        seq=2048,\n        gradient_accumulation_steps=8", "micro_batch_size=4,\n        seq=1024,\n        gradient_accumulation_steps=8"),
     # the fine-tune
     one("not trained", TUNE, LEARNS, "lr=1e-2)", "lr=0.0)"),
     one("learning rate of full training", TUNE, LEARNS, "lr=1e-2)", "lr=3e-5)"),
@@ -141,7 +141,7 @@ def trained_parameters(config, rank):
 
 
 def fine_tune_plan():
-    return Recipe("llama-2-7b", batch=2, seq=4096, accumulate=16, checkpointing="every", lora_rank=16,
+    return Recipe("llama-2-7b", micro_batch_size=2, seq=4096, gradient_accumulation_steps=16, checkpointing="every", lora_rank=16,
                   lora_targets=["o_proj", "v_proj", "k_proj", "q_proj"])
 
 
@@ -220,7 +220,7 @@ def trained_parameters(config, rank):
 
 
 def fine_tune_plan():
-    return Recipe("llama-2-7b", batch=4, seq=2048, accumulate=8, checkpointing="every", lora_rank=16, lora_alpha=8,
+    return Recipe("llama-2-7b", micro_batch_size=4, seq=2048, gradient_accumulation_steps=8, checkpointing="every", lora_rank=16, lora_alpha=8,
                   lora_targets=tuple(NAMES[:4]), optimizer_impl="for-loop")
 
 

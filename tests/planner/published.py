@@ -1,6 +1,7 @@
 """Measured figures that others have published, against the planner's predictions.
 
-Run `python -m tests.planner.published` to write the table into the README; `tests/test_planner.py` holds both to it.
+Run `python -m tests.planner.published` to write the table into docs/planner.md and its summary into README.md;
+`test_published.py` holds both to it.
 """
 
 import statistics
@@ -10,8 +11,10 @@ from pathlib import Path
 
 from helpers.planner import Plan, Recipe, plan_many
 
-README = Path(__file__).parents[2] / "README.md"
-BEGIN, END = "<!-- published: python -m tests.planner.published writes this -->", "<!-- /published -->"
+ROOT = Path(__file__).parents[2]
+TABLE_PAGE, HEADLINE_PAGE = ROOT / "docs" / "planner.md", ROOT / "README.md"
+TABLE_MARKS = "<!-- published: python -m tests.planner.published writes this -->", "<!-- /published -->"
+HEADLINE_MARKS = "<!-- headline: python -m tests.planner.published writes this -->", "<!-- end of headline -->"
 IBM = "https://github.com/foundation-model-stack/fms-acceleration/blob/main/scripts/benchmarks/refs/a100_80gb.csv"
 IBM_LIGER = IBM.replace("a100_80gb.csv", "a100_80gb_liger.csv")
 LITGPT = "https://github.com/Lightning-AI/litgpt/blob/main/config_hub/finetune/README.md"
@@ -37,7 +40,7 @@ class Figure:
 
 
 def _ibm(said: int, batch: int, **more: object) -> Figure:
-    recipe = Recipe("mistral-7b", batch=batch, seq=4096, checkpointing="every", **more)
+    recipe = Recipe("mistral-7b", micro_batch_size=batch, seq=4096, checkpointing="every", **more)
     return Figure(recipe, said, "allocated", "IBM fms-acceleration, torch 2.4.1, A100", IBM)
 
 
@@ -48,8 +51,8 @@ def _litgpt(said: float, model: str, source: str, **more: object) -> Figure:
 
 def _rasbt(said: float, precision: str, batch: int, miss: str = "", **more: object) -> Figure:
     # The scripts zero gradients after the forward pass, so that those of the last step live through it.
-    options = {"optimizer": "adam", "keep_grads": True, **more}
-    recipe = Recipe("vit-l-16", precision=precision, batch=batch, **options)
+    options = {"optimizer": "adam", "set_to_none": False, **more}
+    recipe = Recipe("vit-l-16", precision=precision, micro_batch_size=batch, **options)
     return Figure(recipe, said * 1e9, "reserved", "rasbt/pytorch-memory-optim, torch 2.1 dev", RASBT, miss)
 
 
@@ -67,25 +70,25 @@ FIGURES = (
     _ibm(20_556_796_416, 4, quantize="nf4-dq", precision="bf16-amp", **_QKVO),
     _ibm(36_801_860_096, 8, quantize="nf4-dq", precision="bf16-amp", **_QKVO),
     Figure(
-        Recipe("llama-3.1-8b", batch=4, seq=4096, checkpointing="every"),
+        Recipe("llama-3.1-8b", micro_batch_size=4, seq=4096, checkpointing="every"),
         80_318_097_408,
         "allocated",
         "IBM fms-acceleration, fused kernels, A100",
         IBM_LIGER,
     ),
     Figure(
-        Recipe("llama-3.2-3b", batch=2, seq=4096, optimizer_impl="fused"),
+        Recipe("llama-3.2-3b", micro_batch_size=2, seq=4096, optimizer_impl="fused"),
         60.0 * 2**30,
         "allocated",
         "torchtune, packed sequences, A100",
         TORCHTUNE,
     ),
-    _litgpt(19.77, "llama-2-7b", LITGPT, batch=2, **_QV32),
+    _litgpt(19.77, "llama-2-7b", LITGPT, micro_batch_size=2, **_QV32),
     _litgpt(19.73, "llama-3.1-8b", LITGPT, **_QV32),
-    _litgpt(20.66, "mistral-7b", LITGPT, batch=2, **_QV32),
-    _litgpt(14.10, "tinyllama-1.1b", LITGPT, batch=4, accumulate=8),
+    _litgpt(20.66, "mistral-7b", LITGPT, micro_batch_size=2, **_QV32),
+    _litgpt(14.10, "tinyllama-1.1b", LITGPT, micro_batch_size=4, gradient_accumulation_steps=8),
     _litgpt(21.30, "llama-2-7b", LITGPT_TABLES, **_QV8),
-    _litgpt(29.07, "llama-2-7b", LITGPT_TABLES, batch=2, **_QV8),
+    _litgpt(29.07, "llama-2-7b", LITGPT_TABLES, micro_batch_size=2, **_QV8),
     _litgpt(38.12, "llama-2-13b", LITGPT_TABLES, **_QV8),
     Figure(
         Recipe("vit-l-16", precision="fp32", optimizer="adam"), 6e9, "allocated", "PyTorch tutorial: ~6 GB", TUTORIAL
@@ -111,8 +114,11 @@ FIGURES = (
     _rasbt(18.21, "fp16-amp", 64),
     _rasbt(13.82, "bf16", 64),
     _rasbt(5.69, "bf16", 16),
-    _rasbt(3.91, "bf16", 4, accumulate=4, miss="Adam of torch 2.1 made two temporary copies where today's makes one"),
-    _rasbt(2.02, "bf16", 4, accumulate=4, optimizer="sgd"),
+    _rasbt(
+        3.91, "bf16", 4, gradient_accumulation_steps=4,
+        miss="Adam of torch 2.1 made two temporary copies where today's makes one",
+    ),
+    _rasbt(2.02, "bf16", 4, gradient_accumulation_steps=4, optimizer="sgd"),
 )  # fmt: skip
 
 
@@ -134,12 +140,9 @@ def verdict(figure: Figure, plan: Plan) -> str:
 def table(plans: list[Plan]) -> str:
     """Write predictions beside published figures, in GB, as Markdown."""
     lines = ["| recipe | metric | predicted | published | error | source |", "|---|---|---|---|---|---|"]
-    errors = []
     for figure, plan in zip(FIGURES, plans, strict=True):
         if figure.metric == "allocated":
             predicted, off = f"{plan.peak_allocated_bytes / 1e9:.2f}", f"{error(figure, plan):+.1%}"
-            if not verdict(figure, plan):
-                errors.append(abs(error(figure, plan)))
         else:
             low, high = (n / 1e9 for n in plan.reserved_bytes)
             predicted, off = (
@@ -147,11 +150,30 @@ def table(plans: list[Plan]) -> str:
                 f"{error(figure, plan):+.1%}" if error(figure, plan) else "inside",
             )
         note = f"; {verdict(figure, plan)}" if verdict(figure, plan) else ""
-        words = figure.recipe.words + ("" if plan.recipe.model.startswith("vit") else f", {figure.recipe.seq} tokens")
+        words = figure.recipe.summary + ("" if plan.recipe.model.startswith("vit") else f", {figure.recipe.seq} tokens")
         source = f"[{figure.where}]({figure.source}){note}"
         lines.append(f"| {words} | {figure.metric} | {predicted} | {figure.said / 1e9:.2f} | {off} | {source} |")
-    summary = f"Allocated: median error {statistics.median(errors):.1%}, largest {max(errors):.1%}. All figures in GB."
-    return "\n".join([*lines, "", summary])
+    median, largest = errors(plans)
+    return "\n".join([*lines, "", f"Allocated: median error {median:.1%}, largest {largest:.1%}. All figures in GB."])
+
+
+def errors(plans: list[Plan]) -> tuple[float, float]:
+    """Return the median and the largest relative error of allocated memory, where no miss is known."""
+    pairs = zip(FIGURES, plans, strict=True)
+    off = [
+        abs(error(figure, plan)) for figure, plan in pairs if figure.metric == "allocated" and not verdict(figure, plan)
+    ]
+    return statistics.median(off), max(off)
+
+
+def headline(plans: list[Plan]) -> str:
+    """Sum the comparison up in two sentences."""
+    median, largest = errors(plans)
+    misses = sum(bool(verdict(figure, plan)) for figure, plan in zip(FIGURES, plans, strict=True))
+    return (
+        f"Against {len(FIGURES)} figures that others measured and published: median error {median:.1%} of the memory "
+        f"allocated at the peak, largest {largest:.1%}; {misses} known misses are listed with their reasons."
+    )
 
 
 def predict() -> list[Plan]:
@@ -159,12 +181,22 @@ def predict() -> list[Plan]:
     return plan_many([figure.recipe for figure in FIGURES], progress=sys.stderr.isatty())
 
 
+def shown(page: Path, marks: tuple[str, str]) -> str:
+    """Return what stands in `page` between two marks."""
+    return page.read_text(encoding="utf-8").partition(marks[0])[2].partition(marks[1])[0].strip()
+
+
+def _write(page: Path, marks: tuple[str, str], text: str) -> None:
+    before, begin, rest = page.read_text(encoding="utf-8").partition(marks[0])
+    _, end, after = rest.partition(marks[1])
+    page.write_text(f"{before}{begin}\n{text}\n{end}{after}", encoding="utf-8", newline="\n")
+
+
 def main() -> None:
-    """Write the table into the README."""
-    text = README.read_text(encoding="utf-8")
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    README.write_text(f"{before}{BEGIN}\n{table(predict())}\n{END}{after}", encoding="utf-8")
+    """Write the table into docs/planner.md and the headline into README.md."""
+    plans = predict()
+    _write(TABLE_PAGE, TABLE_MARKS, table(plans))
+    _write(HEADLINE_PAGE, HEADLINE_MARKS, headline(plans))
 
 
 if __name__ == "__main__":

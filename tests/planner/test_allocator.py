@@ -36,27 +36,27 @@ def test_a_rest_of_up_to_one_mib_stays_with_a_large_block():
 
 def test_the_best_fit_is_taken():
     allocator = CachingAllocator()
-    pieces = {size: allocator.allocate(size * MiB) for size in (40, 30, 50)}
-    for piece in pieces.values():
-        allocator.release(piece)
-    assert allocator.allocate(29 * MiB).segment == pieces[30].segment
+    blocks = {size: allocator.allocate(size * MiB) for size in (40, 30, 50)}
+    for block in blocks.values():
+        allocator.release(block)
+    assert allocator.allocate(29 * MiB).segment == blocks[30].segment
     assert allocator.reserved == 120 * MiB
 
 
 def test_freed_neighbours_merge_and_are_used_again():
     allocator = CachingAllocator()
-    pieces = [allocator.allocate(5 * MiB) for _ in range(4)]  # one segment of 20 MiB
-    for piece in (pieces[0], pieces[2], pieces[1], pieces[3]):
-        allocator.release(piece)
+    blocks = [allocator.allocate(5 * MiB) for _ in range(4)]  # one segment of 20 MiB
+    for block in (blocks[0], blocks[2], blocks[1], blocks[3]):
+        allocator.release(block)
     allocator.allocate(19 * MiB)
     assert allocator.reserved == 20 * MiB + 20 * MiB - 20 * MiB
 
 
 def test_holes_are_fragmentation():
     allocator = CachingAllocator()
-    pieces = [allocator.allocate(5 * MiB) for _ in range(8)]
-    for piece in pieces[::2]:
-        allocator.release(piece)
+    blocks = [allocator.allocate(5 * MiB) for _ in range(8)]
+    for block in blocks[::2]:
+        allocator.release(block)
     allocator.allocate(9 * MiB)  # 20 MiB are free, in holes of 5
     assert (allocator.allocated, allocator.reserved) == (29 * MiB, 60 * MiB)
 
@@ -97,13 +97,13 @@ def test_books_balance_whatever_happens(expandable, seed):
             allocator.empty_cache()
         else:
             held.append(allocator.allocate(int(2 ** rng.uniform(5, 26))))
-        assert allocator.allocated == sum(piece.size for piece in held)
+        assert allocator.allocated == sum(block.size for block in held)
         assert allocator.allocated <= allocator.reserved <= allocator.peak_reserved
-    spans = sorted((piece.address, piece.address + piece.size) for piece in held)
+    spans = sorted((block.address, block.address + block.size) for block in held)
     assert all(end <= start for (_, end), (start, _) in itertools.pairwise(spans))  # nobody overlaps
     free = sum(size for pool in allocator._free.values() for size, _, _ in pool)
     assert allocator.allocated + free == allocator.reserved
-    for piece in held:
-        allocator.release(piece)
+    for block in held:
+        allocator.release(block)
     allocator.empty_cache()
     assert allocator.allocated == allocator.reserved == 0

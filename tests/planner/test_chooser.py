@@ -31,7 +31,7 @@ def test_what_fits_comes_first_and_fastest_first(gpu, model):
     sizes = [c.reserved_bytes for c in choices if not c.fits]
     assert sizes == sorted(sizes)
     assert all(c.fits == (c.reserved_bytes <= c.room_bytes) for c in choices)
-    assert all(c.recipe.accumulate == 16 and c.recipe.batch == 1 for c in choices)
+    assert all(c.recipe.gradient_accumulation_steps == 16 and c.recipe.micro_batch_size == 1 for c in choices)
 
 
 def test_answers_come_at_once_and_time_grows_with_the_batch():
@@ -107,7 +107,7 @@ def _plan(peaks, reserved=1.1):
         reserved_bytes=(0, int(reserved * max(p for p, _ in peaks.values()))),
         peak_allocated_bytes=max(p for p, _ in peaks.values()),
         flops=1,
-        piece_traffic_bytes=1,
+        micro_batch_traffic_bytes=1,
         update_traffic_bytes=1,
     )
 

@@ -1,6 +1,7 @@
 """What the log of collectives hears, on two real ranks."""
 
-from helpers import Collective, Collectives, MemoryMeter, rank_device, run_ranks
+from helpers import Collectives, MemoryMeter, rank_device, run_ranks
+from helpers.ranks.collectives import Collective
 
 import pytest
 import torch
@@ -106,7 +107,7 @@ def test_x3_reference_equals_one_process_on_the_joint_batch(accumulate):
     import torch.nn.functional as F
     from torch.utils.data import DistributedSampler
 
-    ranks = run_ranks(x3._epochs, 2, train_epoch, 5, 26, accumulate, 1, measure=False).results
+    ranks = run_ranks(x3._epochs, 2, train_epoch, 5, x3._Training(26, accumulate), measure=False).results
     torch.manual_seed(5)
     model, rows = x3._Net(), x3._Rows(5, 26)
     optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.2)

@@ -3,17 +3,15 @@
 import re
 import tomllib
 
-from helpers.course.build import notebooks as builder
-from helpers.course.build.front_page import card, readme
-from helpers.course.build.notebooks import (
-    BuildError,
-    clear_solution,
-    make_notebook,
-    problems,
-    solution_problem,
-    write,
-)
-from helpers.course.build.source import Source, sources
+from helpers.core.files import ROOT
+from helpers.course.build import build as builder
+from helpers.course.build import source as source_files
+from helpers.course.build.build import problems, solution_problem
+from helpers.course.build.execution import execute
+from helpers.course.build.front_page import DOCS, README, card, pages
+from helpers.course.build.notebooks import make_notebook, write
+from helpers.course.build.source import BuildError, Source, sources
+from helpers.course.build.stubs import PLACEHOLDER, clear_solution
 
 import nbformat
 import pytest
@@ -23,7 +21,7 @@ SOURCES = sources()
 IDS = [source.name for source in SOURCES]
 
 EXAMPLE = """# %% [markdown] name="title"
-# # 42 · Example
+# # Example
 #
 # A claim.
 
@@ -76,7 +74,7 @@ def test_building_twice_gives_the_same_bytes(source):
 
 @pytest.mark.parametrize("source", SOURCES, ids=IDS)
 def test_learners_see_no_solution_and_no_output(source):
-    text = (builder.ROOT / "labs" / f"{source.name}.ipynb").read_text(encoding="utf-8")
+    text = (ROOT / "labs" / f"{source.name}.ipynb").read_text(encoding="utf-8")
     assert "### BEGIN" not in text
     for cell in nbformat.reads(text, as_version=4).cells:
         if cell.cell_type == "code":
@@ -90,7 +88,7 @@ def test_the_stub_is_contained_in_the_solution(source):
     for name, cell in learner.items():
         if cell.metadata.get("nbgrader", {}).get("solution"):
             rest = iter(solved[name].source.splitlines())
-            given = [line for line in cell.source.splitlines() if line.strip() not in builder.PLACEHOLDER.splitlines()]
+            given = [line for line in cell.source.splitlines() if line.strip() not in PLACEHOLDER.splitlines()]
             assert all(line in rest for line in given), (
                 f"{name}: the stub has lines that the solution has not, in order"
             )
@@ -144,6 +142,65 @@ def test_badge_points_to_the_learners_notebook(source):
     badge = cells(source, solved=True)["title"].source.splitlines()[2]
     assert badge.startswith("[![Open In Colab]")
     assert "/blob/main/labs/42_example.ipynb" in badge
+
+
+def test_a_title_gets_its_number(source):
+    assert cells(source, solved=False)["title"].source.startswith("# 42 · Example\n\n[![Open In Colab]")
+
+
+def test_an_exercise_keeps_its_title(source):
+    path = source.path.with_name("42_x9_example.py")
+    path.write_text(EXAMPLE, encoding="utf-8")
+    assert cells(Source(path), solved=False)["title"].source.startswith("# Example\n")
+
+
+# -- references to other labs
+
+
+@pytest.fixture
+def course(tmp_path, monkeypatch):
+    """A course of three labs that refer to each other; the folder of their sources."""
+    folder = tmp_path / "solutions"
+    folder.mkdir()
+    text = '# %% [markdown] name="title"\n# # {}\n#\n# {}\n'
+    (folder / "01_memory.py").write_text(
+        text.format("Memory", "See [[lean_optimizers]] and [[#fp8]]. [[Fp8]] ends it.")
+    )
+    (folder / "02_lean_optimizers.py").write_text(text.format("Optimizers", "After [[memory]]."))
+    (folder / "03_fp8.py").write_text(text.format("FP8", "After [[lean_optimizers]]."))
+    monkeypatch.setattr(source_files, "ROOT", tmp_path)
+    return folder
+
+
+def built():
+    """Return the text of every lab of the course."""
+    return {source.name: make_notebook(source, solved=False).cells[0].source for source in sources()}
+
+
+def test_references_become_links_with_numbers(course):
+    text = built()["01_memory"]
+    assert "See [lab 02](02_lean_optimizers.ipynb) and [03](03_fp8.ipynb). [Lab 03](03_fp8.ipynb) ends it." in text
+
+
+def test_a_reference_to_no_lab_is_named(course):
+    (course / "03_fp8.py").unlink()
+    with pytest.raises(BuildError, match="01_memory: there is no lab called 'fp8'"):
+        built()
+
+
+def test_a_lab_is_inserted_by_renaming_files(course):
+    (course / "03_fp8.py").rename(course / "04_fp8.py")
+    (course / "02_lean_optimizers.py").rename(course / "03_lean_optimizers.py")
+    (course / "02_new.py").write_text((course / "01_memory.py").read_text().replace("Memory", "New"))
+    texts = built()
+    assert list(texts) == ["01_memory", "02_new", "03_lean_optimizers", "04_fp8"]
+    for name in ("01_memory", "02_new"):
+        assert "See [lab 03](03_lean_optimizers.ipynb) and [04](04_fp8.ipynb). [Lab 04]" in texts[name]
+    assert texts["04_fp8"].startswith("# 04 · FP8\n")
+    assert "After [lab 03](03_lean_optimizers.ipynb)." in texts["04_fp8"]
+
+
+# -- what is wrong with a source
 
 
 @pytest.mark.parametrize(
@@ -230,24 +287,22 @@ def test_stale_learner_notebooks_and_strays_are_found(source, tmp_path, monkeypa
     path = tmp_path / "solutions" / source.path.name
     path.write_text(EXAMPLE, encoding="utf-8")
     (tmp_path / "labs" / "77_stray.ipynb").write_text("{}", encoding="utf-8")
-    (tmp_path / "pyproject.toml").write_text(
-        (builder.ROOT / "pyproject.toml").read_text(encoding="utf-8"), encoding="utf-8"
-    )
     monkeypatch.setattr(builder, "ROOT", tmp_path)
     monkeypatch.setattr(builder, "REFERENCE", tmp_path / "reference")
     monkeypatch.setattr(builder, "sources", lambda: [Source(path)])
-    monkeypatch.setattr(builder, "readme", lambda: "another table")
+    (tmp_path / "README.md").write_text("a table", encoding="utf-8")
+    monkeypatch.setattr(builder, "pages", lambda: {tmp_path / "README.md": "another table"})
     assert problems([]) == [
         "labs/42_example.ipynb does not match its source",
-        "reference/lab42.py does not match its source",
+        "reference/example.py does not match its source",
         "solutions/42_example.ipynb is missing",
-        "README.md's tables do not match the labs and the receipts",
+        "README.md: its tables do not match the labs, the receipts or the rooms",
         "labs/77_stray.ipynb has no source",
     ]
 
 
-def test_readme_lists_every_lab_with_time_and_needs():
-    text = readme()
+def test_the_list_of_labs_has_time_and_needs():
+    text = pages()[DOCS / "labs.md"]
     for source in SOURCES:
         (line,) = [line for line in text.splitlines() if line.startswith("| [") and f"labs/{source.name}.ipynb" in line]
         assert card(source)["Time"] in line
@@ -255,21 +310,23 @@ def test_readme_lists_every_lab_with_time_and_needs():
 
 
 def test_one_address_of_the_repository():
-    project = tomllib.loads((builder.ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     address = project["urls"]["Repository"]
     for source in SOURCES:
         notebook = write(make_notebook(source, solved=False))
         assert f"git+{address}" in notebook
         assert f"/github/{address.removeprefix('https://github.com/')}/blob/main/labs/{source.name}.ipynb" in notebook
-    assert set(re.findall(r"training-at-scale/[\w-]+", readme())) <= {address.removeprefix("https://github.com/")}
+    assert set(re.findall(r"training-at-scale/[\w-]+", README.read_text(encoding="utf-8"))) <= {
+        address.removeprefix("https://github.com/")
+    }
 
 
 @pytest.mark.slow
-def test_a_cell_that_fails_is_told_in_a_line(source):
+def test_a_cell_that_fails_is_named_in_a_line(source):
     notebook = make_notebook(source, solved=True)
     notebook.cells = [new_code_cell("1 / 0")]
     with pytest.raises(BuildError, match="a cell failed with ZeroDivisionError: division by zero"):
-        builder.execute(notebook, source.path.parent)
+        execute(notebook, source.path.parent)
 
 
 @pytest.mark.slow
@@ -277,6 +334,6 @@ def test_executed_outputs_are_joined_and_cleaned(source):
     notebook = make_notebook(source, solved=True)
     code = "print(object(), flush=True)\nprint('two')\nobject()"
     notebook.cells = [new_code_cell(code)]
-    stream, result = builder.execute(notebook, source.path.parent).cells[0].outputs
+    stream, result = execute(notebook, source.path.parent).cells[0].outputs
     assert stream.text == "<object object at 0x0>\ntwo\n"
     assert result.data["text/plain"] == "<object at 0x0>"

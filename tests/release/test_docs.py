@@ -6,8 +6,12 @@ from pathlib import Path
 
 from helpers.core.files import PACKAGE, ROOT
 from helpers.course.build.front_page import README, pages
+from helpers.course.build.picture import POINTS, held_over_time
 from helpers.course.build.rooms import imported_rooms, room_picture, room_table
 from helpers.course.build.source import sources
+from helpers.meter.count import Block
+from helpers.meter.operation import NO_OP
+from helpers.meter.tenants import TENANTS
 
 import pytest
 import yaml
@@ -114,3 +118,17 @@ def test_documentation_of_helpers_names_no_lab_by_number():
             if re.search(r"\b[Ll]abs? \d\d\b", text):
                 found.append(f"{path.relative_to(ROOT)}: {text[:60]!r}")
     assert not found
+
+
+def test_the_picture_adds_up_and_loses_no_peak():
+    blocks = [
+        Block(1, 100, "parameters", 1, NO_OP),
+        Block(2, 50, "activations", 5, NO_OP, end=8),
+        Block(3, 7, "temporaries", 6, NO_OP, end=7),
+    ]
+    held = held_over_time(blocks)
+    assert held.shape[0] == len(TENANTS)
+    assert held.shape[1] <= POINTS
+    assert held.sum(axis=0).max() == 157
+    assert held[TENANTS.index("parameters"), -1] == 100
+    assert held[TENANTS.index("activations"), -1] == 0

@@ -11,7 +11,7 @@ from pathlib import Path
 from helpers import Claims
 from helpers.claims.measurement import Measurement
 from helpers.claims.receipt import FOLDER, Receipt, ReceiptError, measurement, plain, receipts
-from helpers.course.build.front_page import README, card, readme
+from helpers.course.build.front_page import DOCS, card, pages
 from helpers.course.build.source import sources
 from helpers.course.receipts import ReceiptsError, claims_table, run_receipts
 from helpers.course.receipts import collect as running
@@ -32,7 +32,7 @@ def row(measured=1.0, claim="C7", said="2x less memory", subject="a model", low=
 
 
 def receipt(*rows, device="a GPU"):
-    return Receipt(device, "cuda", {"03_lab": {"status": "done", "rows": list(rows)}})
+    return Receipt(device, "cuda", {"labs/memory": {"status": "done", "rows": list(rows)}})
 
 
 # -- the file
@@ -63,7 +63,7 @@ def test_a_figure_changed_by_hand_is_found_out(tmp_path, edit):
 
 
 @pytest.mark.parametrize("junk", ["", "{", "[]", "{}", '{"digest": 1, "steps": [1], "device": "", "kind": ""}'])
-def test_what_is_no_receipt_is_told_in_one_line(tmp_path, junk):
+def test_what_is_no_receipt_is_refused_in_one_line(tmp_path, junk):
     (tmp_path / "a.json").write_text(junk)
     with pytest.raises(ReceiptError, match=r"a\.json is not a receipt"):
         Receipt.read(tmp_path / "a.json")
@@ -98,9 +98,11 @@ def test_every_row_of_the_syllabus_has_a_lab(wanted):
     assert any(wanted in re.findall(r"[TPCX]\d+", text) for text in cards)
 
 
-def test_the_readmes_tables_are_those_of_the_receipts():
-    assert README.read_text(encoding="utf-8") == readme(), "run: python -m helpers build"
-    assert all(f"| {claim} | " in readme() for claim in SAID)
+def test_the_page_of_claims_is_that_of_the_receipts():
+    page = DOCS / "claims.md"
+    text = pages()[page]
+    assert page.read_text(encoding="utf-8") == text, "run: python -m helpers build"
+    assert all(f"## {claim} · " in text for claim in SAID)
 
 
 # -- the table
@@ -108,12 +110,13 @@ def test_the_readmes_tables_are_those_of_the_receipts():
 
 def test_the_table_says_for_what_a_claim_held():
     half = receipt(row(subject="CNN"), row(3.0, subject="GPT"), row(1.0, claim="C8"), row(5.0, claim="C9"))
-    lines = {line.split(" | ")[0].strip("| "): line for line in claims_table([half]).splitlines()}
-    assert "**Held only for some.**<br>✓ 2x less memory (CNN): 1 x<br>✗ 2x less memory (GPT): 3 x" in lines["C7"]
-    assert "**Held.**" in lines["C8"]
-    assert "**Did not hold.**" in lines["C9"]
-    assert lines["C1"].endswith("| not measured |")
-    assert "Measured on a GPU" in claims_table([half])
+    sections = {text.partition(" ")[0]: text for text in claims_table([half]).removeprefix("## ").split("\n\n## ")}
+    assert "**Held only for some.**" in sections["C7"]
+    assert "| C7 | 2x less memory | CNN | 1 x | ✓ held | a GPU |" in sections["C7"]
+    assert "| C7 | 2x less memory | GPT | 3 x | ✗ did not hold | a GPU |" in sections["C7"]
+    assert "**Held.**" in sections["C8"]
+    assert "**Did not hold.**" in sections["C9"]
+    assert sections["C1"].endswith("**Not measured.**")
 
 
 def test_a_changed_or_missing_figure_changes_the_table():
@@ -123,11 +126,13 @@ def test_a_changed_or_missing_figure_changes_the_table():
 
 
 def test_what_could_not_be_measured_is_no_failure():
-    assert claims_table([receipt(row(None, claim="C15"))]).splitlines()[-2].endswith("| not measured |")
+    (fp8,) = (text for text in claims_table([receipt(row(None, claim="C15"))]).split("## ") if text.startswith("C15"))
+    assert "**Not measured.**" in fp8
+    assert "✗" not in fp8
 
 
 def test_a_bar_in_a_subject_does_not_break_the_table():
-    lines = claims_table([receipt(row(subject="a | b"))]).splitlines()
+    lines = [line for line in claims_table([receipt(row(subject="a | b"))]).splitlines() if line.startswith("| ")]
     assert len({len(re.findall(r"(?<!\\)\|", line)) for line in lines}) == 1
 
 
@@ -173,10 +178,10 @@ def test_a_failing_step_costs_no_other_and_keeps_what_it_measured(lab, tmp_path,
     assert run_receipts(folder=tmp_path / "out") == 2
     kept = Receipt.read(next((tmp_path / "out").iterdir()))
     assert [step["status"] for step in kept.steps.values()] == ["failed", "done", "failed"]
-    assert [(name, r.measured) for name, r in kept.rows()] == [("a", 1.0), ("b", 2.0)]
-    assert kept.steps["a"]["reason"] == "ZeroDivisionError: division by zero"
-    assert kept.steps["c"]["reason"] == "it ended with code 3 and wrote nothing"
-    assert torch.__version__.startswith(kept.steps["b"]["versions"]["torch"].split("+")[0])
+    assert [(name, r.measured) for name, r in kept.rows()] == [("labs/a", 1.0), ("labs/b", 2.0)]
+    assert kept.steps["labs/a"]["reason"] == "ZeroDivisionError: division by zero"
+    assert kept.steps["labs/c"]["reason"] == "it ended with code 3 and wrote nothing"
+    assert torch.__version__.startswith(kept.steps["labs/b"]["versions"]["torch"].split("+")[0])
     assert "division by zero" in capsys.readouterr().out
 
 
@@ -246,7 +251,17 @@ def test_a_lab_as_a_step_is_a_plain_script(lab, tmp_path):
     assert [r.measured for _, r in Receipt.read(next((tmp_path / "out").iterdir())).rows()] == [5.0]
 
 
-def test_bad_input_is_told(monkeypatch):
+@pytest.mark.parametrize("name", ["fp", "fp8", "labs/fp8"])
+def test_a_lab_is_named_with_or_without_its_folder(monkeypatch, tmp_path, name):
+    ran = []
+    result = {"status": "done", "reason": "", "seconds": 1.0, "rows": []}
+    monkeypatch.setattr(running, "_run", lambda step, environment, limit: (ran.append(step.name), result)[1])
+    assert run_receipts(names=(name,), folder=tmp_path) == 0
+    assert "labs/fp8" in ran
+    assert "labs/lora" not in ran
+
+
+def test_bad_input_is_refused(monkeypatch):
     with pytest.raises(ReceiptsError, match="No such step"):
         run_receipts(names=("zz",))
     if not torch.cuda.is_available():
@@ -257,7 +272,7 @@ def test_bad_input_is_told(monkeypatch):
         run_receipts()
 
 
-def test_quick_leaves_labs_out_and_no_measurement(monkeypatch, tmp_path):
+def test_quick_leaves_out_labs_and_no_measurement(monkeypatch, tmp_path):
     ran = []
     result = {"status": "done", "reason": "", "seconds": 1.0, "rows": []}
     monkeypatch.setattr(running, "_run", lambda step, environment, limit: (ran.append(step.name), dict(result))[1])

@@ -5,8 +5,11 @@ import re
 from html import unescape
 from urllib.parse import unquote
 
+from helpers.claims.receipt import receipts
 from helpers.course.build.site import make_site
 from helpers.course.build.source import sources
+from helpers.course.receipts import claim_results
+from helpers.course.receipts.said import SAID
 
 import pytest
 
@@ -21,7 +24,7 @@ def site(tmp_path_factory):
 
 @pytest.mark.slow
 def test_every_lab_has_a_page_and_stands_in_the_index(site):
-    assert set(site) == {"index.html", *(f"{name}.html" for name in NAMES)}
+    assert set(site) == {"index.html", "claims.html", *(f"{name}.html" for name in NAMES)}
     for name in NAMES:
         assert f'href="{name}.html"' in site["index.html"]
         assert 'name="viewport"' in site[f"{name}.html"]
@@ -59,3 +62,12 @@ def test_a_page_asks_the_network_for_nothing(site):
     for page, text in site.items():
         assert not re.search(r'<(script|link|iframe)[^>]+(src|href)="https?:', text), page
         assert "@import" not in text, page
+
+
+@pytest.mark.slow
+def test_the_page_of_claims_has_a_row_for_each_measurement(site):
+    count = sum(len(results.measurements) for results in claim_results(receipts()))
+    assert count > 100
+    assert site["claims.html"].count("<tr data-verdict=") == count
+    for claim in SAID:
+        assert f'id="{claim}"' in site["claims.html"]

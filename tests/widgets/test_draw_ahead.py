@@ -14,11 +14,11 @@ from IPython.core.events import EventManager
 
 @pytest.fixture
 def events(monkeypatch):
-    found = EventManager(None, {"pre_execute": lambda: None, "post_execute": lambda: None})
-    monkeypatch.setattr(draw_ahead, "get_ipython", lambda: SimpleNamespace(events=found))
+    manager = EventManager(None, {"pre_execute": lambda: None, "post_execute": lambda: None})
+    monkeypatch.setattr(draw_ahead, "get_ipython", lambda: SimpleNamespace(events=manager))
     monkeypatch.setattr(draw_ahead, "IDLE", 0.05)
     monkeypatch.setattr(draw_ahead, "BREATH", 0.001)
-    return found
+    return manager
 
 
 def run(session):

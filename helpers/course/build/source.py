@@ -14,6 +14,12 @@ from nbformat import NotebookNode
 
 from ...core.files import ROOT
 
+NO_SOURCES = "The labs' sources are not here. Run this in a checkout of the course (pip install -e .)."
+
+
+class BuildError(Exception):
+    """A source that cannot be built. The message says which cell and why."""
+
 
 @dataclass(frozen=True)
 class Source:
@@ -79,6 +85,3 @@ class Source:
 def sources() -> list[Source]:
     """Return all labs and exercises of the checkout, in order; none when only the package is installed."""
     return [Source(path) for path in sorted((ROOT / "solutions").glob("[0-9][0-9]_*.py"))]
-
-
-NO_SOURCES = "The labs' sources are not here. Run this in a checkout of the course (pip install -e .)."

@@ -20,7 +20,7 @@ class Dispatcher:
         self._kernels = {name: torch._C._dispatch_dump(name) for name in names}
 
     def other_kernels(self) -> list[str]:
-        """Return the operations that have other kernels now. They cannot be put back."""
+        """Return the operations whose kernels have been replaced. They cannot be restored."""
         now = {name: torch._C._dispatch_dump(name) for name in self._kernels}
         other = [name for name, text in now.items() if text != self._kernels[name]]
         return [f"the kernel of {name}" for name in other if _real(now[name]) != _real(self._kernels[name])]

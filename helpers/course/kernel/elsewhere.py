@@ -20,16 +20,17 @@ class Elsewhere:
     def __init__(self, watch: Watch, device: str) -> None:
         self._watch, self._device = watch, device
         self._threads = watch.threads
-        self._here, self._there = self._seconds()
+        self._own, self._others = self._seconds()
 
     @staticmethod
     def _seconds() -> tuple[float, float]:
-        here = time.thread_time()
-        return here, time.process_time() - here
+        """Return the processor time of this thread, and of all others."""
+        own = time.thread_time()
+        return own, time.process_time() - own
 
     def worked(self) -> bool:
-        """Say whether the answer has started a thread, or threads that were there before have been busy."""
-        here, there = self._seconds()
-        allowed = _ASLEEP if self._threads else _TICK + _SHARE * (here - self._here)
-        busy = self._device == "cpu" and there - self._there > allowed
+        """Say whether the answer has started a thread, or that earlier threads have been busy."""
+        own, others = self._seconds()
+        allowed = _ASLEEP if self._threads else _TICK + _SHARE * (own - self._own)
+        busy = self._device == "cpu" and others - self._others > allowed
         return busy or self._watch.threads > self._threads

@@ -1,7 +1,7 @@
 """See what an answer has changed in the modules around it, and change it back.
 
-A check calls functions of the course, of PyTorch and of Python. An answer runs in the same process and could put others
-in their place. So before any answer runs, the guard writes down which function, class and module stands under which
+A check calls functions of the course, of PyTorch and of Python. An answer runs in the same process and could replace
+them. So before any answer runs, the guard writes down which function, class and module stands under which
 name; afterwards it puts back what was replaced and says what it was.
 """
 
@@ -14,7 +14,7 @@ _WORDS = (
     "helpers torch numpy peft transformers builtins collections contextlib copy cloudpickle functools gc io itertools "
     "json math multiprocessing os pickle random sklearn subprocess sys tempfile threading time weakref"
 )
-GUARDED = frozenset(_WORDS.split())  # packages whose names are kept
+GUARDED = frozenset(_WORDS.split())  # packages whose names are watched
 _METHODS = (classmethod, staticmethod, property)
 _GONE = object()
 
@@ -60,7 +60,7 @@ class Guard:
             if vars(owner).get(name, _GONE) is not value:
                 try:
                     setattr(owner, name, value)
-                except (AttributeError, TypeError):  # what cannot be set cannot have been replaced, either
+                except (AttributeError, TypeError):  # a name that cannot be set cannot have been replaced
                     continue
                 changed.append(f"{_called(owner)}.{name}")
         for function, (code, defaults, kwdefaults) in self._bodies:

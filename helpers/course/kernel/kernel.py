@@ -1,7 +1,7 @@
 """The kernel that nbval talks to when it grades. It runs no learner's code.
 
 A cell that collects evidence is run by a process of its own, which first runs the cells before it; all other cells are
-only kept. So what dies or breaks something in one part costs no other part, and no answer runs where nbval's messages
+only stored. So an answer that dies or breaks something costs no other part, and no answer runs where nbval's messages
 are made.
 
 The processes are forked from one that has imported everything (multiprocessing's fork server), which takes a moment.
@@ -37,7 +37,7 @@ def run_part(*args: Any) -> None:
 
 
 class GradingKernel(Kernel):
-    """Keeps cells; runs the checks of a part when asked to collect their evidence."""
+    """Stores cells; runs the checks of a part when asked to collect their evidence."""
 
     implementation, implementation_version = "training-at-scale", "1"
     banner = "grading"
@@ -48,7 +48,7 @@ class GradingKernel(Kernel):
         self.cells: list[tuple[str, str]] = []
 
     def do_execute(self, code: str, silent: bool, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Keep the cell, or collect."""
+        """Store the cell, or collect evidence."""
         call = COLLECT.fullmatch(code)
         if call:
             self._collect(call[1], int(call[2]))
@@ -83,9 +83,9 @@ class GradingKernel(Kernel):
 
 
 def _reports(reply: Any, ended: int, token: bytes) -> Iterator[dict[str, Any] | None]:
-    """Yield the reports that come until the process ends, and None if it says that these were all.
+    """Yield the reports that arrive until the process ends, and None if it says that these were all.
 
-    What bears no token is no report.
+    A message without the token is no report.
     """
     while True:
         ready = connection.wait([reply, ended])

@@ -1,4 +1,4 @@
-"""Processes that leave nothing behind. Linux only; elsewhere these calls do nothing."""
+"""Make sure that processes leave nothing running. Linux only; elsewhere these calls do nothing."""
 
 import ctypes
 import signal

@@ -10,7 +10,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from helpers.core.device import pick_device
-from helpers.exercises.checking import find_part, probe, words_of
+from helpers.exercises.checking import find_part, message_of, probe
 
 from IPython.core.inputtransformer2 import TransformerManager
 
@@ -22,8 +22,8 @@ from .watch import ANSWER, Watch
 Cells = list[tuple[str, str]]  # name, source
 
 
-def run_part(reply: Connection, token: bytes, cells: Cells, part: str, seed: int) -> None:
-    """Run `cells`, probe their answers with each check of `part`, and send a report (token, then JSON) for each.
+def run_part(reply: Connection, token: bytes, cells: Cells, name: str, seed: int) -> None:
+    """Run `cells`, probe their answers with each check of the part `name`, and send a report (token, then JSON) each.
 
     A report has `check` and its `evidence`; `changed`, what the answers had replaced before the probe (it was put
     back); `changed_meanwhile`, what was replaced while the probe ran; `elsewhere`, whether other threads worked
@@ -34,21 +34,21 @@ def run_part(reply: Connection, token: bytes, cells: Cells, part: str, seed: int
         os.dup2(silence, stream)
     watch = Watch()
     names, failed = _run(cells)
-    found = find_part(part)
-    missing = [answer for answer in found.answers if answer not in names]
+    part = find_part(name)
+    missing = [answer for answer in part.answers if answer not in names]
     why = "; ".join(f"the cell {cell} failed with {error}" for cell, error in failed.items())
     stopped = f"{', '.join(missing)} is not defined{': ' if why else '.'}{why}"
     changed = [*leave_modes(), *GUARD.restore()]
-    for check in found.checks:
+    for check in part.checks:
         report: dict[str, Any] = {"check": check.name(), "changed": changed}
-        answers = tuple(names.get(answer) for answer in found.answers)
+        answers = tuple(names.get(answer) for answer in part.answers)
         elsewhere = Elsewhere(watch, pick_device().type)
         report["evidence"] = {"stopped": stopped} if missing else probe(check, answers, seed)
         report["elsewhere"] = elsewhere.worked()
         meanwhile = [*leave_modes(), *GUARD.restore(), *DISPATCHER.other_kernels()]
         report |= {"changed_meanwhile": meanwhile, "heard": watch.heard}
         reply.send_bytes(token + json.dumps(report).encode())
-    reply.send_bytes(token)  # all said
+    reply.send_bytes(token)  # these were all
     os._exit(0)  # no exit handlers: they might be the answer's
 
 
@@ -64,8 +64,8 @@ def _run(cells: Cells) -> tuple[dict[str, Any], dict[str, str]]:
             file = f"{ANSWER}{name}>"
             linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
             exec(compile(text, file, "exec"), names)
-        except BaseException as error:  # SystemExit, too: it ends no cell but its own
-            words = words_of(error)[:200]
+        except BaseException as error:  # SystemExit, too: it ends only its own cell
+            words = message_of(error)[:200]
             failed[name] = f"{type(error).__name__}: {words}" if words else type(error).__name__
     return names, failed
 

@@ -1,7 +1,7 @@
-"""Hear what an answer asks of Python and the system: files, processes, frames.
+"""Record what an answer asks of Python and the system: files, processes, frames.
 
-Python raises *audit events* for such things, and a hook that listens cannot be taken out again. Most events come from
-libraries at their work. Only those count that an answer's own lines ask for.
+Python raises *audit events* for such things, and a hook that listens to them cannot be removed. Most events come from
+libraries at work. Only those that an answer's own lines cause are recorded.
 """
 
 import _thread
@@ -48,10 +48,10 @@ if sys.version_info < (3, 12):  # where Python itself does not raise this event
 
 
 class Watch:
-    """Listens from its making to the end of the process.
+    """Listens from the moment it is made to the end of the process.
 
     Attributes:
-        heard: a line for each kind of thing that an answer's own lines asked for, once.
+        heard: a line for each kind of request that an answer's own lines made.
         threads: how many threads were started by answers, or by what they called.
     """
 

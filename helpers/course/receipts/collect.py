@@ -12,12 +12,12 @@ from pathlib import Path
 from platform import python_version
 from typing import Any
 
-import psutil
 import torch
 
 from ...claims.receipt import FOLDER, Receipt, ReceiptError, measurement
+from ...core.descendants import end_process
 from ...core.device import device_name, pick_device
-from ...core.files import ROOT
+from ...core.files import ROOT, atomic_write
 from .steps import Step, steps
 
 _LIMIT = 900  # seconds of one step
@@ -53,7 +53,8 @@ def run_receipts(
         device: "cuda", "mps" or "cpu"; None takes the fastest.
         quick: fewer labs and a short limit: under ten minutes on a big GPU.
         fresh: run all steps again.
-        names: only steps whose names begin so.
+        names: only steps whose names begin so, with or without "labs/".
+        folder: where the receipt is kept.
 
     Returns:
         how many steps failed.
@@ -62,49 +63,65 @@ def run_receipts(
         ReceiptsError: there is no such device or no such step, or the sources are not here.
     """
     environment = _environment(device)
-    wanted = [step for step in steps() if not names or step.name.removeprefix("labs/").startswith(names)]
-    if quick:
-        wanted = [step for step in wanted if not step.lab or step.name.startswith(_QUICK_LABS)]
-        wanted = [step for step in wanted if not step.exercise]
-    if not wanted:
-        raise ReceiptsError("No such step." if names else "The labs' sources are not here: run this in a checkout.")
-    here = pick_device() if device is None else torch.device(device)
-    if here.type == "cpu" and not names:  # exercises record no claims; on a GPU it is worth knowing that they run
-        wanted = [step for step in wanted if not step.exercise]
-    receipt = _earlier(Receipt(device_name(here), here.type), folder)
+    subject = pick_device() if device is None else torch.device(device)
+    chosen = _choose(names, quick, on_cpu=subject.type == "cpu")
+    receipt = _earlier(Receipt(device_name(subject), subject.type), folder)
     failed = 0
-    for number, step in enumerate(wanted, 1):
+    for number, step in enumerate(chosen, 1):
+        print(f"{number:2}/{len(chosen)}  {step.name}", end="", flush=True)
         before = receipt.steps.get(step.name)
         if before and not fresh and _still_true(before, step):
-            print(f"{number:2}/{len(wanted)}  {step.name}: measured on {before['date']}, unchanged", flush=True)
+            print(f": measured on {before['date']}, unchanged", flush=True)
             continue
-        print(f"{number:2}/{len(wanted)}  {step.name} ...", end="", flush=True)
+        print(" ...", end="", flush=True)
         result = _run(step, environment, _QUICK_LIMIT if quick else _LIMIT)
         failed += result["status"] == "failed"
         if result["status"] == "failed" and before and before["status"] == "done":
             print(f" failed, so the earlier figures stay: {result['reason']}")
             continue
-        rows = [measurement(row, receipt.device) for row in result.pop("rows")]
-        receipt.steps[step.name] = {
-            **result,
-            "date": date.today().isoformat(),
-            "source": step.digest,
-            "versions": _versions(),
-            "rows": rows,
-        }
+        receipt.steps[step.name] = _record(result, step, receipt.device)
         _save(receipt, folder)
-        what = f"{len(rows)} figures" if result["status"] == "done" else f"{result['status']}: {result['reason']}"
-        print(f" {result['seconds']:.0f} s, {what}", flush=True)
+        figures = f"{len(result['rows'])} figures"
+        outcome = figures if result["status"] == "done" else f"{result['status']}: {result['reason']}"
+        print(f" {result['seconds']:.0f} s, {outcome}", flush=True)
     print(f"{folder / receipt.path}: {len(receipt.rows())} figures of {len(receipt.steps)} steps.")
     return failed
 
 
+def _choose(names: tuple[str, ...], quick: bool, on_cpu: bool) -> list[Step]:
+    """Return the steps to run. Lab steps may be named with or without "labs/"."""
+    chosen = [
+        step
+        for step in steps()
+        if not names or step.name.startswith(names) or step.name.removeprefix("labs/").startswith(names)
+    ]
+    if quick:
+        chosen = [step for step in chosen if not step.lab or step.name.startswith(_QUICK_LABS)]
+        chosen = [step for step in chosen if not step.exercise]
+    if not chosen:
+        raise ReceiptsError("No such step." if names else "The labs' sources are not here: run this in a checkout.")
+    if on_cpu and not names:  # exercises record no claims; on a GPU it is worth knowing that they run
+        chosen = [step for step in chosen if not step.exercise]
+    return chosen
+
+
+def _record(result: dict[str, Any], step: Step, device: str) -> dict[str, Any]:
+    """Return what the receipt keeps of a step: its result, and what it was measured with."""
+    return {
+        **result,
+        "date": date.today().isoformat(),
+        "source": step.digest,
+        "versions": _versions(),
+        "rows": [measurement(row, device) for row in result["rows"]],
+    }
+
+
 def _environment(device: str | None) -> dict[str, str]:
     """Return the environment in which `pick_device` picks `device`."""
-    here = pick_device().type
-    hidden = {"CUDA_VISIBLE_DEVICES": ""} if device == "cpu" and here == "cuda" else {}
-    if device not in (None, here) and not hidden:
-        raise ReceiptsError(f"PyTorch sees no {device} device here; this machine computes on: {here}.")
+    fastest = pick_device().type
+    hidden = {"CUDA_VISIBLE_DEVICES": ""} if device == "cpu" and fastest == "cuda" else {}
+    if device not in (None, fastest) and not hidden:
+        raise ReceiptsError(f"PyTorch sees no {device} device here; this machine computes on: {fastest}.")
     quiet = {"TAS_PROGRESS": "off", "MPLBACKEND": "agg", "PYTHONIOENCODING": "utf-8"}
     return {**os.environ, **hidden, **quiet}
 
@@ -119,13 +136,11 @@ def _earlier(empty: Receipt, folder: Path) -> Receipt:
 
 
 def _versions() -> dict[str, str]:
-    found = {"python": python_version()}
+    versions = {"python": python_version()}
     for name in _VERSIONS:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
+        with contextlib.suppress(PackageNotFoundError):
+            versions[name] = version(name)
+    return versions
 
 
 def _still_true(before: dict[str, Any], step: Step) -> bool:
@@ -148,7 +163,7 @@ def _run(step: Step, environment: dict[str, str], limit: float) -> dict[str, Any
             reason = f"it took more than {limit:.0f} s"
         finally:  # an interrupt, too
             if process.poll() is None:
-                _end(psutil.Process(process.pid))
+                end_process(process.pid)
                 process.wait()
         try:
             return json.loads(out.read_text(encoding="utf-8"))
@@ -156,17 +171,7 @@ def _run(step: Step, environment: dict[str, str], limit: float) -> dict[str, Any
             return {"status": "failed", "reason": reason, "seconds": limit, "rows": []}
 
 
-def _end(process: psutil.Process) -> None:
-    """End a process and all that it started."""
-    for member in [*process.children(recursive=True), process]:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            member.kill()
-
-
 def _save(receipt: Receipt, folder: Path) -> None:
     """Replace the file in one go, so that an interrupted run leaves the one before or the one after."""
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / receipt.path
-    part = path.with_suffix(f".{os.getpid()}")
-    part.write_text(receipt.text(), encoding="utf-8", newline="\n")
-    part.replace(path)
+    atomic_write(folder / receipt.path, receipt.text())

@@ -1,7 +1,7 @@
 """What is said about the techniques of this course: the C rows of its syllabus, and where it is said.
 
-"Tutorials" are articles for practitioners, which copy such figures from each other without a measurement. The papers
-are where the matter comes from; often they say less than what is made of them.
+"Tutorials" are articles for practitioners, which copy such figures from each other without measuring. The figures go
+back to papers, which often claim less than what tutorials make of them.
 """
 
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ SAID = {
         "tutorials, after [Chen et al.](https://arxiv.org/abs/1604.06174)",
     ),
     "C10": Said("Pinned memory: copies 2 to 3 times faster and asynchronous; 4 to 8 workers a GPU", "tutorials"),
-    "C11": Said("SGD in place of Adam saves two thirds of the optimizer's memory", "tutorials"),
+    "C11": Said("SGD instead of Adam saves two thirds of the optimizer's memory", "tutorials"),
     "C12": Said(
         "All together: up to 20 times less peak memory at the same accuracy",
         "[pytorch-memory-optim](https://github.com/rasbt/pytorch-memory-optim) and the article it belongs to",

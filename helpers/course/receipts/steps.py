@@ -26,8 +26,9 @@ class Step:
 
     @property
     def name(self) -> str:
-        """Its name in the receipt: a measurement's own; "labs/" and the topic of a lab, whatever its number is today."""
-        return f"labs/{re.sub(r'^[0-9]+_', '', self.path.stem)}" if self.lab else self.path.stem
+        """Its name in the receipt: a measurement's own, or "labs/" and a lab's topic, whatever its number is today."""
+        topic = re.sub(r"^[0-9]+_", "", self.path.stem)
+        return f"labs/{topic}" if self.lab else topic
 
     @property
     def exercise(self) -> bool:

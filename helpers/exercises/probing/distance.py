@@ -1,4 +1,4 @@
-"""How far what came is from what is right."""
+"""How far an answer is from the right one."""
 
 from collections.abc import Sequence
 

@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from ...ranks.run import RankError, run_ranks
+from ...ranks.failure import RankError
+from ...ranks.run import run_ranks
 
 LIMIT = 24.0  # seconds for what takes one on a busy machine: ranks that take longer wait for each other
 

@@ -1,4 +1,4 @@
-"""Take no tensor at its word that has a class of its own."""
+"""Refuse tensors of a class of their own, which may answer a check as they like."""
 
 from torch import Tensor, nn
 

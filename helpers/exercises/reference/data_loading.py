@@ -13,7 +13,7 @@ import tempfile
 import textwrap
 import time
 import warnings
-from helpers import COLOURS, Carried, Claims, DigitFiles, LoaderTimeline, Prediction, SmallCNN, benchmark, check, compare, decode, device_name, explore, human_bytes, pick_device, rotate, script_as_notebook, show
+from helpers import COLOURS, Claims, DigitFiles, LoaderTimeline, PickledByValue, Prediction, SmallCNN, benchmark, check, compare, decode, device_name, explore, human_bytes, pick_device, rotate, script_as_notebook, show
 import numpy as np
 import psutil
 import torch
@@ -44,5 +44,5 @@ def make_loader(dataset, batch_size, step_seconds):
         shuffle=True,
         num_workers=workers,
         persistent_workers=True,
-        worker_init_fn=Carried(own_numbers),
+        worker_init_fn=PickledByValue(own_numbers),
     )

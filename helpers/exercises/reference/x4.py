@@ -62,9 +62,9 @@ def trained_parameters(config, rank):
 def fine_tune_plan():
     return Recipe(
         "llama-2-7b",
-        batch=4,
+        micro_batch_size=4,
         seq=2048,
-        accumulate=8,
+        gradient_accumulation_steps=8,
         precision="bf16",
         checkpointing="every",
         lora_rank=16,

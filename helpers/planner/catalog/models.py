@@ -1,7 +1,7 @@
-"""What the planner knows by name: shapes of models, and GPUs.
+"""Models known by name, ready to be built.
 
-A model is a Hugging Face config without weights, or one of the course's own. Sizes are those of the published
-`config.json` files. Any other model comes in by the path of its own `config.json`.
+A model is a Hugging Face config without weights, or one of the course's own. Any other model is given by the path of
+its own `config.json`.
 """
 
 import copy
@@ -18,35 +18,7 @@ from torch import nn
 
 from ...core.models import SmallCNN, SmallGPT, ViT
 from ..recipe import Recipe, RecipeError
-
-# -- models
-
-
-def _llama(**sizes: Any) -> tuple[str, dict[str, Any]]:
-    return "llama", {"max_position_embeddings": 4096, "tie_word_embeddings": False, **sizes}
-
-
-def _qwen(width: int, inner: int, layers: int, heads: int, kv: int, tied: bool) -> tuple[str, dict[str, Any]]:
-    vocabulary = 151936 if inner != 18944 else 152064
-    return "qwen2", {
-        "vocab_size": vocabulary, "hidden_size": width, "intermediate_size": inner, "num_hidden_layers": layers,
-        "num_attention_heads": heads, "num_key_value_heads": kv, "max_position_embeddings": 32768,
-        "tie_word_embeddings": tied,
-    }  # fmt: skip
-
-
-def _shape(width: int, inner: int, layers: int, heads: int, kv: int) -> dict[str, int]:
-    return {
-        "hidden_size": width,
-        "intermediate_size": inner,
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-        "num_key_value_heads": kv,
-    }
-
-
-def _gpt2(width: int, layers: int, heads: int) -> tuple[str, dict[str, Any]]:
-    return "gpt2", {"n_embd": width, "n_layer": layers, "n_head": heads}
+from .configs import CONFIGS
 
 
 def _vit(width: int, inner: int, layers: int, heads: int, patch: int) -> Callable[[int], nn.Module]:
@@ -54,42 +26,8 @@ def _vit(width: int, inner: int, layers: int, heads: int, patch: int) -> Callabl
     return lambda side: ViT(side or 224, channels=3, classes=1000, **sizes)
 
 
-_V3 = {"vocab_size": 128256, "max_position_embeddings": 131072}
-MODELS: dict[str, tuple[str, dict[str, Any]]] = {
-    "llama-2-7b": _llama(vocab_size=32000, **_shape(4096, 11008, 32, 32, 32)),
-    "llama-2-13b": _llama(vocab_size=32000, **_shape(5120, 13824, 40, 40, 40)),
-    "llama-2-70b": _llama(vocab_size=32000, **_shape(8192, 28672, 80, 64, 8)),
-    "llama-3.1-8b": _llama(**_V3, **_shape(4096, 14336, 32, 32, 8)),
-    "llama-3.1-70b": _llama(**_V3, **_shape(8192, 28672, 80, 64, 8)),
-    "llama-3.2-1b": _llama(**_V3, **_shape(2048, 8192, 16, 32, 8), head_dim=64, tie_word_embeddings=True),
-    "llama-3.2-3b": _llama(**_V3, **_shape(3072, 8192, 28, 24, 8), head_dim=128, tie_word_embeddings=True),
-    "tinyllama-1.1b": _llama(vocab_size=32000, **_shape(2048, 5632, 22, 32, 4)),
-    "mistral-7b": (
-        "mistral",
-        {
-            "vocab_size": 32000,
-            **_shape(4096, 14336, 32, 32, 8),
-            "max_position_embeddings": 32768,
-            "sliding_window": None,
-            "tie_word_embeddings": False,
-        },
-    ),
-    "qwen2.5-0.5b": _qwen(896, 4864, 24, 14, 2, tied=True),
-    "qwen2.5-1.5b": _qwen(1536, 8960, 28, 12, 2, tied=True),
-    "qwen2.5-3b": _qwen(2048, 11008, 36, 16, 2, tied=True),
-    "qwen2.5-7b": _qwen(3584, 18944, 28, 28, 4, tied=False),
-    "gpt2": _gpt2(768, 12, 12),
-    "gpt2-medium": _gpt2(1024, 24, 16),
-    "gpt2-large": _gpt2(1280, 36, 20),
-    "gpt2-xl": _gpt2(1600, 48, 25),
-    "bert-base": ("bert", {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12}),
-    "bert-large": (
-        "bert",
-        {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16},
-    ),
-    "resnet-50": ("resnet", {"num_labels": 1000}),
-}
-# Built without transformers, from the side of the image: the course's own, and torchvision's sizes of the ViT.
+# Built without transformers, from the side of the image: the course's own, and the ViT in torchvision's sizes
+# (vit_b_16, vit_l_16, vit_h_14).
 IMAGE_MODELS: dict[str, Callable[[int], nn.Module]] = {
     "small-cnn": lambda side: SmallCNN(),
     "small-vit": lambda side: ViT(side or 16),
@@ -174,14 +112,14 @@ def _side(size: Any) -> int:
 
 def model_names() -> list[str]:
     """Return the names of all models of the catalog."""
-    return [*MODELS, *IMAGE_MODELS, "small-gpt"]
+    return [*CONFIGS, *IMAGE_MODELS, "small-gpt"]
 
 
 def find_model(name: str) -> ModelSpec:
     """Return the model called `name`, or described by the config file of that path.
 
     Raises:
-        RecipeError: there is no such model, or the file is not a config that can be used.
+        RecipeError: there is no such model, or the file is not a usable config.
     """
     if name == "small-gpt":
         return ModelSpec(name, None, "CausalLM", context=SMALL_CONTEXT)
@@ -190,38 +128,50 @@ def find_model(name: str) -> ModelSpec:
         patch = {"small-cnn": 4, "small-vit": 4, "vit-h-14": 14}.get(name, 16)
         side, channels = (16, 1) if small else (224, 3)
         return ModelSpec(name, None, "ImageClassification", side=side, channels=channels, patch=patch)
-    if name in MODELS:
-        model_type, sizes = MODELS[name]
+    if name in CONFIGS:
+        model_type, sizes = CONFIGS[name].model_type, CONFIGS[name].sizes
     else:
-        path = Path(name)
-        path = path / "config.json" if path.is_dir() else path
-        if not path.is_file():
-            near = difflib.get_close_matches(name, model_names(), 1)
-            hint = f"did you mean {near[0]}? " if near else ""
-            raise RecipeError(f"There is no model {name!r} and no such file: {hint}--list shows all models.")
-        try:
-            sizes = json.loads(path.read_text(encoding="utf-8"))
-            model_type = sizes.pop("model_type")
-        except (ValueError, KeyError, AttributeError, TypeError):
-            raise RecipeError(f"{path} is not a Hugging Face config: a JSON object with a model_type.") from None
-        sizes.pop("quantization_config", None)  # the recipe says how weights are kept
+        model_type, sizes = _read_config(name)
+    config = _make_config(name, model_type, sizes)
+    kind = _kind(config, model_type)
+    if kind == "ImageClassification":
+        side, patch = _side(getattr(config, "image_size", None) or 224), _side(getattr(config, "patch_size", None) or 1)
+        return ModelSpec(name, config, kind, side=side, channels=getattr(config, "num_channels", 3), patch=patch)
+    return ModelSpec(name, config, kind, context=getattr(config, "max_position_embeddings", 0) or sys.maxsize)
+
+
+def _read_config(name: str) -> tuple[str, dict[str, Any]]:
+    """Return the model type and the sizes in the config file at the path `name`, or in the folder of that path."""
+    path = Path(name)
+    path = path / "config.json" if path.is_dir() else path
+    if not path.is_file():
+        near = difflib.get_close_matches(name, model_names(), 1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise RecipeError(f"There is no model {name!r} and no such file: {hint}--list shows all models.")
+    try:
+        sizes = json.loads(path.read_text(encoding="utf-8"))
+        model_type = sizes.pop("model_type")
+    except (ValueError, KeyError, AttributeError, TypeError):
+        raise RecipeError(f"{path} is not a Hugging Face config: a JSON object with a model_type.") from None
+    sizes.pop("quantization_config", None)  # the recipe says how weights are kept
+    return model_type, sizes
+
+
+def _make_config(name: str, model_type: str, sizes: dict[str, Any]) -> Any:
+    """Return the transformers config of a dense model, without a key-value cache."""
     from transformers import CONFIG_MAPPING, AutoConfig
 
     if model_type not in CONFIG_MAPPING:
         raise RecipeError(f"transformers knows no model type {model_type!r}.")
     try:
         config = AutoConfig.for_model(model_type, **sizes)
-    except Exception as error:  # whatever a config class makes of wrong values
+    except Exception as error:  # config classes raise anything on wrong values
         raise RecipeError(f"{name}: {' '.join(str(error).split())[:200]}") from None
-    for part in (config, config.get_text_config()):  # a model that also sees keeps what it reads in a config of its own
+    for part in (config, config.get_text_config()):  # a vision-language model has a second config for its text
         part.use_cache = False
         if any(getattr(part, name, 0) for name in ("num_experts", "num_local_experts", "n_routed_experts")):
             raise RecipeError(f"{name} is a mixture of experts; the planner does not simulate these.")
-    kind = _kind(config, model_type)
-    if kind == "ImageClassification":
-        side, patch = _side(getattr(config, "image_size", None) or 224), _side(getattr(config, "patch_size", None) or 1)
-        return ModelSpec(name, config, kind, side=side, channels=getattr(config, "num_channels", 3), patch=patch)
-    return ModelSpec(name, config, kind, context=getattr(config, "max_position_embeddings", 0) or sys.maxsize)
+    return config
 
 
 def count_parameters(name: str) -> int:
@@ -234,22 +184,21 @@ def count_parameters(name: str) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-# -- GPUs
-
-
-def check_model(recipe: Recipe, subject: ModelSpec) -> None:
-    """Compare what only the model can tell about a recipe.
+def spec_of(recipe: Recipe) -> ModelSpec:
+    """Return the model that `recipe` names, and make sure that the recipe's options suit it.
 
     Raises:
-        RecipeError: an option that this model has no use for.
+        RecipeError: there is no such model, or it cannot use one of the options.
     """
-    if not subject.images and recipe.image_size:
-        raise RecipeError(f"{subject.name} reads text: leave image_size out.")
-    if subject.images and recipe.image_size % subject.patch:
-        raise RecipeError(f"{subject.name} takes images whose side is a multiple of {subject.patch} pixels.")
-    if not subject.images and recipe.seq > subject.context:
-        raise RecipeError(f"{subject.name} takes at most {subject.context} tokens; seq is {recipe.seq}.")
-    if subject.config is None and recipe.attention == "eager":
-        raise RecipeError(f"{subject.name} has no eager attention: use attention sdpa.")
-    if subject.config is None and recipe.lora_rank and not recipe.lora_targets:
-        raise RecipeError(f"{subject.name} has no usual LoRA layers: name them in lora_targets.")
+    spec = find_model(recipe.model)
+    if not spec.images and recipe.image_size:
+        raise RecipeError(f"{spec.name} reads text: leave image_size out.")
+    if spec.images and recipe.image_size % spec.patch:
+        raise RecipeError(f"{spec.name} takes images whose side is a multiple of {spec.patch} pixels.")
+    if not spec.images and recipe.seq > spec.context:
+        raise RecipeError(f"{spec.name} takes at most {spec.context} tokens; seq is {recipe.seq}.")
+    if spec.config is None and recipe.attention == "eager":
+        raise RecipeError(f"{spec.name} has no eager attention: use attention sdpa.")
+    if spec.config is None and recipe.lora_rank and not recipe.lora_targets:
+        raise RecipeError(f"{spec.name} has no usual LoRA layers: name them in lora_targets.")
+    return spec

@@ -1,8 +1,8 @@
 """Make a fake CPU keep what CUDA would keep.
 
-A fake tensor on the CPU takes the CPU's path through PyTorch, and here and there that path saves other tensors for
-the backward pass than CUDA's: dropout a float mask in place of one byte an element, autocast other dtypes, attention
-another kernel. This mode steps in where the paths part.
+A fake tensor on the CPU takes the CPU's path through PyTorch, which in places saves other tensors for the backward pass
+than CUDA's: dropout a float mask instead of one byte an element, autocast other dtypes, attention other results. This
+mode steps in there.
 """
 
 from collections.abc import Callable, Iterator
@@ -55,7 +55,7 @@ class _FusedRmsNorm(torch.autograd.Function):
 
 
 class CudaKernels(TorchFunctionMode):
-    """Within this mode, functions of torch leave behind what they would leave behind on a GPU.
+    """A mode in which functions of torch keep the tensors that they would keep on a GPU.
 
     Args:
         autocast: the 16-bit dtype of `torch.autocast`, or None.
@@ -73,7 +73,7 @@ class CudaKernels(TorchFunctionMode):
             return
         with torch.autocast("cpu", self._autocast):
             yield
-        torch.clear_autocast_cache()  # inside somebody else's autocast it would live on
+        torch.clear_autocast_cache()  # inside the caller's autocast it would live on
 
     def __torch_function__(self, func: Callable, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -82,10 +82,10 @@ class CudaKernels(TorchFunctionMode):
         if func is Tensor.item and args[0].is_floating_point():
             return 1.0  # a fake tensor has no value; optimizers ask their step counter for one
         if func is Tensor.__bool__:
-            return True  # models ask whether all tokens are there, for then attention needs no mask
+            return True  # models ask whether all tokens count, because then attention needs no mask
         if func is F.dropout:
             return self._dropout(*args, **kwargs)
-        if func is F.multi_head_attention_forward:  # calls functions of torch in its turn, where this mode is off
+        if func is F.multi_head_attention_forward:  # itself calls functions of torch, with this mode off
             with patch.object(F, _SDPA.__name__, self._attention), patch.object(F, "dropout", self._dropout):
                 return func(*args, **kwargs)
         if func in _RMS_NORM:

@@ -1,7 +1,7 @@
 """Stand-ins with the sizes of bitsandbytes: frozen linear layers in 4 or 8 bits, and an 8-bit Adam.
 
-They hold as many bytes as the real ones and take as many for a moment; they compute nothing. So the planner needs
-neither the package nor a GPU.
+They hold and use as many bytes as the real ones, but compute nothing. So the planner needs neither the package nor a
+GPU.
 """
 
 from collections.abc import Callable
@@ -18,13 +18,13 @@ SMALLEST_8BIT = 4096  # parameters with fewer elements keep 32-bit moments
 
 
 class _FrozenProduct(torch.autograd.Function):
-    """x @ W.T for a weight that is unpacked for the moment of the product, forward and backward."""
+    """x @ W.T for a weight that is unpacked only for the product, forward and backward."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, layer: "QuantizedLinear", bias: Tensor | None) -> Tensor:
         ctx.layer = layer
         if layer.bits == 8:
-            ctx.kept = x  # bitsandbytes keeps the input, though a frozen weight needs it no more
+            ctx.kept = x  # bitsandbytes keeps the input, although a frozen weight does not need it
         return F.linear(x, layer.unpacked(x), bias)
 
     @staticmethod
@@ -42,9 +42,7 @@ class QuantizedLinear(nn.Linear):
 
     def __init__(self, layer: nn.Linear, kind: str) -> None:
         nn.Module.__init__(self)
-        turned = not isinstance(
-            layer, nn.Linear
-        )  # GPT-2's Conv1D is a linear layer with its weight the other way round
+        turned = not isinstance(layer, nn.Linear)  # GPT-2's Conv1D is a linear layer with its weight transposed
         self.in_features = layer.nx if turned else layer.in_features
         self.out_features = layer.nf if turned else layer.out_features
         self.bits = 8 if kind == "int8" else 4
@@ -95,7 +93,7 @@ class EightBitAdam(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable | None = None) -> None:
-        """Make the state where there is none; update in place."""
+        """Make missing state; update in place."""
         for group in self.param_groups:
             for p in group["params"]:
                 if p.grad is None:

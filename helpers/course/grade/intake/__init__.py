@@ -1,1 +1,1 @@
-"""From a folder of anything to one hand-in for each student and exercise. Nothing is run here."""
+"""From folders, ZIP archives and notebooks to one hand-in for each student and exercise. Nothing is run here."""

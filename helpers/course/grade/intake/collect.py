@@ -1,47 +1,58 @@
-"""From a folder with the work of a class to one hand-in for each student and exercise."""
+"""Turn a folder with the work of a class into one hand-in for each student and exercise."""
 
 import os
 import re
 import unicodedata
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 from ...build.source import Source, sources
-from .files import Found, Search, is_notebook
-from .hand_in import HandIn, checks_of, grading_notebook, reference_hand_in
-from .notebook_file import Cell, NotebookError, read_cells
+from .cells import Cell, NotebookError, read_cells
+from .folders_and_zips import NotebookFile, Search, is_notebook
+from .hand_in import HandIn
 from .outline import Outline, outline
 from .suspicious import flags_of
-
-__all__ = ["HandIn", "checks_of", "collect", "grading_notebook", "reference_hand_in"]
 
 _NOT_ONE_LINE = re.compile(r"[\0-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _SYSTEM = {".DS_Store", ".git", ".gitignore", ".ipynb_checkpoints", "__MACOSX", "Thumbs.db", "desktop.ini"}
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Notebook:
-    """A notebook that a student handed in; `cells` or `problem`, and the notebook it is a copy of, if that is known."""
+    """A notebook that a student handed in.
 
-    found: Found
+    Attributes:
+        file: without its data, which may be large.
+        cells: empty when there is a problem.
+        problem: why it cannot be read; "" if it can.
+        home: the notebook of the course that it is a copy of; None if it resembles none.
+    """
+
+    file: NotebookFile
     cells: list[Cell]
     problem: str
     home: Source | None
 
+    @property
+    def path(self) -> str:
+        """Where it lies, below the student's folder."""
+        return self.file.path
+
     @cached_property
     def answers(self) -> dict[str, str]:
+        """The answers in it, by the name of their cell."""
         return outline(self.home).answers(self.cells)[0]
 
-    def what(self) -> str:
+    def description(self) -> str:
         """Say what it is, or what is wrong with it."""
         return self.problem or (self.home.name if self.home else "no notebook of the course")
 
     def order(self) -> tuple:
         """Return the sort key that puts the one to be graded first."""
         untouched = outline(self.home).untouched(self.answers)
-        return untouched, _rank(self.found, self.home), self.found.depth, -self.found.modified, self.found.path
+        return untouched, _rank(self.file, self.home), self.file.depth, -self.file.modified, self.path
 
 
 def collect(submissions: Path, exercises: list[Source]) -> list[HandIn]:
@@ -70,16 +81,16 @@ def collect(submissions: Path, exercises: list[Source]) -> list[HandIn]:
         print(f"Not looked at: {_listed(strays, most=10)}.")
     outlines = [outline(source) for source in sources() if source not in exercises]
     outlines = [outline(source) for source in exercises] + outlines
-    taken: set[str] = set()
+    names: set[str] = set()
     hand_ins = []
     for name in sorted(places):
-        student = _student(name, taken)
+        student = _student(name, names)
         hand_ins += _hand_ins(student, places[name], f"{name}_", exercises, outlines)
     return sorted(hand_ins, key=lambda hand_in: hand_in.student)
 
 
 def _places(submissions: Path, exercises: list[Source]) -> tuple[dict[str, list[Path]], list[str]]:
-    """Map each student to what is theirs; return also the names of what is nobody's."""
+    """Map each student to their folder, archive or notebooks; return also the names of what belongs to nobody."""
     places: dict[str, list[Path]] = {}
     strays, notebooks = [], []
     with os.scandir(submissions) as entries:
@@ -102,109 +113,118 @@ def _places(submissions: Path, exercises: list[Source]) -> tuple[dict[str, list[
     return places, sorted(strays)
 
 
-def _student(name: str, taken: set[str]) -> str:
-    """Return a name that files can be written with, and that nobody else has."""
+def _student(name: str, others: set[str]) -> str:
+    """Return a name that can be written to files and that none of the `others` has; add it to them."""
     student = _NOT_ONE_LINE.sub(lambda m: m[0] if m[0] in "\n\t" else _escaped(m), name)
-    while student in taken:
+    while student in others:
         student += "'"
-    taken.add(student)
+    others.add(student)
     return student
 
 
 def _hand_ins(
-    student: str, places: list[Path], before: str, exercises: list[Source], outlines: list[Outline]
+    student: str, places: list[Path], prefix: str, exercises: list[Source], outlines: list[Outline]
 ) -> list[HandIn]:
-    """Read all that a student handed in; `before` is what an LMS puts before the name of a file of theirs."""
+    """Read all that a student handed in; `prefix` is what an LMS puts before the names of their files."""
     search = Search()
-    notebooks = []
+    notebooks: list[_Notebook] = []
+
+    def read(file: NotebookFile) -> _Notebook:
+        return _notebook(replace(file, path=file.path.removeprefix(prefix)), outlines)
+
     try:
         for place in places:
-            for found in search.notebooks(place):
-                found.path = found.path.removeprefix(before)
-                notebooks.append(_notebook(found, outlines))
+            notebooks += map(read, search.notebooks(place))  # map: no loop variable keeps the data of the last file
     except Exception as error:  # whatever is in a folder, the others get their grades
         problem = ("unreadable", f"It could not be looked through: {type(error).__name__}: {_shown(str(error))}.")
         return [HandIn(student, source, problem=problem) for source in exercises]
     return [_hand_in(student, source, notebooks, search) for source in exercises]
 
 
-def _notebook(found: Found, outlines: list[Outline]) -> _Notebook:
-    cells, problem = [], found.problem
+def _notebook(file: NotebookFile, outlines: list[Outline]) -> _Notebook:
+    """Read the cells of `file`, and find out which notebook of the course it is a copy of."""
+    cells, problem = [], file.problem
     if not problem:
         try:
-            cells = read_cells(found.data)
+            cells = read_cells(file.data)
         except NotebookError as error:
             problem = str(error)
-    found.data = b""
-    named = [o for o in outlines if _rank(found, o.source) < 2]
+    file = replace(file, data=b"")
+    named = [o for o in outlines if _rank(file, o.source) < 2]
     if problem:
-        return _Notebook(found, [], problem, named[0].source if named else None)
+        return _Notebook(file, [], problem, named[0].source if named else None)
     likeness = {o.source: o.likeness(cells) for o in outlines}
     most = max(likeness.values())
     alike = [source for source, score in likeness.items() if score == most]
     by_name = [o.source for o in named if most == 0 or o.source in alike]
     if by_name:
-        return _Notebook(found, cells, "", by_name[0])
-    return _Notebook(found, cells, "", alike[0] if most and len(alike) == 1 else None)
+        return _Notebook(file, cells, "", by_name[0])
+    return _Notebook(file, cells, "", alike[0] if most and len(alike) == 1 else None)
 
 
-def _rank(found: Found, source: Source) -> int:
+def _rank(file: NotebookFile, source: Source) -> int:
     """Return 0 if the file has the name of `source`, 1 if that is part of its name, 2 if not."""
-    name = unicodedata.normalize("NFC", found.name)
+    name = unicodedata.normalize("NFC", file.name)
     return 0 if name == f"{source.name}.ipynb" else 1 if source.name.lower() in name.lower() else 2
 
 
 def _hand_in(student: str, source: Source, notebooks: list[_Notebook], search: Search) -> HandIn:
     """Choose the notebook for `source` and take its answers."""
-    hand_in = HandIn(student, source)
-    mine = [notebook for notebook in notebooks if notebook.home == source]
-    broken = [notebook for notebook in mine if notebook.problem]
-    readable = sorted((n for n in mine if not n.problem), key=_Notebook.order)
+    copies = [notebook for notebook in notebooks if notebook.home == source]
+    broken = [notebook for notebook in copies if notebook.problem]
+    readable = sorted((n for n in copies if not n.problem), key=_Notebook.order)
     if not readable:
-        hand_in.problem = _unreadable(broken, search) or ("missing", _missing(source, notebooks, search))
-        return hand_in
+        problem = _unreadable(broken, search) or ("missing", _missing(source, notebooks, search))
+        return HandIn(student, source, problem=problem)
     chosen, *others = readable
-    hand_in.answers, flags = outline(source).answers(chosen.cells)
-    if not hand_in.answers:
+    answers, flags = outline(source).answers(chosen.cells)
+    if not answers:
         names = ", ".join(outline(source).stubs)
-        strange = " ".join(flag for flag in flags if "missing" not in flag)
-        reason = f"{_shown(chosen.found.path)} has none of the answer cells: {names}. {strange}".strip()
-        hand_in.problem = ("unreadable", reason)
-        return hand_in
-    if _rank(chosen.found, source):
-        hand_in.flags.append(f"Taken from {_shown(chosen.found.path)}, which is not named {source.name}.ipynb.")
-    differ = [other.found.path for other in others if other.answers != chosen.answers]
+        oddities = " ".join(flag for flag in flags if "missing" not in flag)
+        reason = f"{_shown(chosen.path)} has none of the answer cells: {names}. {oddities}".strip()
+        return HandIn(student, source, problem=("unreadable", reason))
+    origin = _flags_of_choice(source, chosen, others, broken, search)
+    return HandIn(student, source, answers, flags=[*origin, *flags, *flags_of(answers)])
+
+
+def _flags_of_choice(
+    source: Source, chosen: _Notebook, others: list[_Notebook], broken: list[_Notebook], search: Search
+) -> list[str]:
+    """Say what speaks against the notebook that was chosen: its name, others beside it, what could not be read."""
+    flags = []
+    if _rank(chosen.file, source):
+        flags.append(f"Taken from {_shown(chosen.path)}, which is not named {source.name}.ipynb.")
+    differ = [other.path for other in others if other.answers != chosen.answers]
     if differ:
-        hand_in.flags.append(f"Taken from {_shown(chosen.found.path)}; with other answers: {_listed(differ)}.")
+        flags.append(f"Taken from {_shown(chosen.path)}; with other answers: {_listed(differ)}.")
     if broken:
-        sentences = [f"{n.found.path} {n.problem}" for n in broken]
-        hand_in.flags.append(f"Not readable beside it: {_listed(sentences, length=200)}.")
+        sentences = [f"{n.path} {n.problem}" for n in broken]
+        flags.append(f"Not readable beside it: {_listed(sentences, length=200)}.")
     if search.closed:
-        hand_in.flags.append(f"Not looked into: {_listed(search.closed, length=200)}.")
-    hand_in.flags += [*flags, *flags_of(hand_in.answers)]
-    return hand_in
+        flags.append(f"Not looked into: {_listed(search.closed, length=200)}.")
+    return flags
 
 
 def _unreadable(broken: list[_Notebook], search: Search) -> tuple[str, str] | None:
     """Say what could not be read, if the hand-in may be in it."""
-    broken = sorted(broken, key=lambda n: (_rank(n.found, n.home), n.found.depth, n.found.path))
-    sentences = [f"{n.found.path} {n.problem}" for n in broken] + search.closed
+    broken = sorted(broken, key=lambda n: (_rank(n.file, n.home), n.file.depth, n.path))
+    sentences = [f"{n.path} {n.problem}" for n in broken] + search.closed
     return ("unreadable", f"{_listed(sentences, length=200)}.") if sentences else None
 
 
 def _missing(source: Source, notebooks: list[_Notebook], search: Search) -> str:
-    """Say that nothing is there for `source`, and what is there."""
-    wanted = f"{source.name}.ipynb"
+    """Say that nothing was handed in for `source`, and what was handed in instead."""
+    expected = f"{source.name}.ipynb"
     for notebook in notebooks:
-        if _rank(notebook.found, source) < 2 and notebook.home:
-            return f"{wanted} was not handed in: {_shown(notebook.found.path)} holds {notebook.home.name}."
-    seen = [f"{n.found.path} ({n.what()})" for n in notebooks]
-    there = f"the notebooks there: {_listed(seen, length=160)}" if seen else "there is no notebook in the folder"
+        if _rank(notebook.file, source) < 2 and notebook.home:
+            return f"{expected} was not handed in: {_shown(notebook.path)} holds {notebook.home.name}."
+    others = [f"{n.path} ({n.description()})" for n in notebooks]
+    text = f"the notebooks there: {_listed(others, length=160)}" if others else "there is no notebook in the folder"
     if search.others:
-        there += f"; other files: {_listed(search.others)}"
+        text += f"; other files: {_listed(search.others)}"
     if search.links:
-        there += f"; links, which are not followed: {_listed(search.links)}"
-    return f"{wanted} was not handed in; {there}."
+        text += f"; links, which are not followed: {_listed(search.links)}"
+    return f"{expected} was not handed in; {text}."
 
 
 def _listed(names: Iterable[str], most: int = 4, length: int = 80) -> str:

@@ -3,22 +3,22 @@
 import re
 from copy import deepcopy
 from dataclasses import dataclass, field
-from functools import cache
 
 from nbformat import NotebookNode
 
-from ...build.notebooks import make_notebook
 from ...build.source import Source
+from .exercise_notebook import is_answer_cell, is_check_cell, learner_notebook, solutions_of
 
 # Comments that nbval obeys, such as NBVAL_SKIP: whether a cell runs is not for the learner to say.
-_ORDERS = re.compile(r"#\s*(?=NBVAL_|PYTEST_VALIDATE_)", re.IGNORECASE)
+_NBVAL_COMMENT = re.compile(r"#\s*(?=NBVAL_|PYTEST_VALIDATE_)", re.IGNORECASE)
 
 
-@dataclass
+@dataclass(frozen=True)
 class HandIn:
     """What one student handed in for one exercise.
 
     Attributes:
+        answers: the student's code, by answer cell.
         problem: (status, reason) when nothing can be graded.
         flags: what a human should look at; no flag costs a point.
     """
@@ -32,34 +32,7 @@ class HandIn:
 
 def reference_hand_in(source: Source) -> HandIn:
     """Return the reference solution as if somebody had handed it in."""
-    cells = [cell for cell in make_notebook(source, solved=True).cells if _marked(cell, "solution")]
-    return HandIn("reference", source, {cell.id: cell.source for cell in cells})
-
-
-def stubs_of(source: Source) -> dict[str, str]:
-    """Map each answer cell of `source` to what stands in it before anybody has answered."""
-    return {cell.id: cell.source for cell in _learners(source).cells if _marked(cell, "solution")}
-
-
-def title_of(source: Source) -> str:
-    """Return the first line of the notebook of `source`."""
-    return _learners(source).cells[0].source.partition("\n")[0]
-
-
-@cache
-def _learners(source: Source) -> NotebookNode:
-    """Return the notebook that learners get; reading a source takes a while, and each hand-in needs it."""
-    return make_notebook(source, solved=False)
-
-
-def _marked(cell: NotebookNode, mark: str) -> bool:
-    return bool(cell.metadata.get("nbgrader", {}).get(mark))
-
-
-def checks_of(source: Source) -> dict[str, str]:
-    """Map each graded check cell of `source` to the name of its part, e.g. {"scaler_check": "x1.scaler"}."""
-    cells = [cell for cell in _learners(source).cells if _marked(cell, "grade")]
-    return {cell.id: re.search(r'check\("([\w.]+)"', cell.source)[1] for cell in cells}
+    return HandIn("reference", source, solutions_of(source))
 
 
 def grading_notebook(hand_in: HandIn, seed: int) -> NotebookNode:
@@ -68,14 +41,14 @@ def grading_notebook(hand_in: HandIn, seed: int) -> NotebookNode:
     Set-up and check cells are the instructor's. Check cells ask the grading kernel to collect evidence; a first line
     tells it the name of each answer cell.
     """
-    notebook = deepcopy(_learners(hand_in.source))
+    notebook = deepcopy(learner_notebook(hand_in.source))
     cells = []
     for cell in notebook.cells:
-        if _marked(cell, "solution"):
+        if is_answer_cell(cell):
             if cell.id not in hand_in.answers:
                 continue
-            cell.source = f"# cell: {cell.id}\n" + _ORDERS.sub("# (taken out) ", hand_in.answers[cell.id])
-        elif _marked(cell, "grade"):
+            cell.source = f"# cell: {cell.id}\n" + _NBVAL_COMMENT.sub("# (taken out) ", hand_in.answers[cell.id])
+        elif is_check_cell(cell):
             cell.source = re.sub(r"^check\((.*)\)$", rf"collect(\1, seed={seed})", cell.source)
         elif "setup" not in cell.metadata.get("tags", []):
             continue

@@ -1,6 +1,6 @@
-"""What the notebook of an exercise looks like: enough to tell whose answers a hand-in holds, and which cells they are.
+"""What the notebook of an exercise looks like: enough to tell which exercise a hand-in is for, and find its answers.
 
-Names of cells alone do not say it: several exercises have a cell called `step`. So the whole set of names counts, what
+Names of cells alone are not enough: several exercises have a cell called `step`. So the whole set of names counts, what
 the answer cells define, the calls of checks, and the title.
 """
 
@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from ...build.notebooks import PLACEHOLDER
 from ...build.source import Source
-from .hand_in import checks_of, stubs_of, title_of
-from .notebook_file import Cell, defined_by
+from .cells import Cell, defined_by
+from .exercise_notebook import checks_of, has_placeholder, stubs_of, title_of
 
 
 @dataclass(frozen=True)
@@ -19,7 +18,7 @@ class Outline:
     """The notebook of an exercise or a lab, as far as hand-ins are compared with it.
 
     Attributes:
-        stubs: what stands in each answer cell before anybody has answered.
+        stubs: the text of each answer cell before anybody has answered.
         checks: names of the graded check cells.
         title: the first line of the notebook.
     """
@@ -42,22 +41,22 @@ class Outline:
         """Return the answers in `cells`, by the name of their cell, and what a human should look at."""
         answers, flags = {}, []
         for name, stub in self.stubs.items():
-            found = self._cells_of(name, cells)
-            code = [cell for cell in found if cell.kind == "code"]
-            flags += [f"{name}: is a {c.kind} cell, not code; not graded." for c in found if c not in code]
+            candidates = self._cells_of(name, cells)
+            code = [cell for cell in candidates if cell.kind == "code"]
+            flags += [f"{name}: is a {c.kind} cell, not code; not graded." for c in candidates if c not in code]
             flags += [f"{name}: {cell.oddity}." for cell in code if cell.oddity]
             worked = [cell for cell in code if cell.source.strip() != stub.strip()] or code[:1]
-            if not found:
+            if not candidates:
                 flags.append(f"{name}: the answer cell is missing.")
             elif code and name not in (code[0].grade_id, *code[0].ids):
                 numbers = ", ".join(str(cell.number) for cell in code[:5])
                 flags.append(f"{name}: no cell has this name; taken from cell {numbers}, which defines the same.")
             if _repeats(worked):
                 flags.append(f"{name}: stands in {len(worked)} cells; all were taken, in order, so the last counts.")
-            if worked:  # an answer cell that was split comes in several pieces: all count, in order
+            if worked:  # an answer cell that was split in several cells: all count, in order
                 answers[name] = "\n".join(cell.source for cell in worked)
-            if not worked or PLACEHOLDER.splitlines()[-1] in answers[name]:
-                flags += self._elsewhere(name, cells, found)
+            if not worked or has_placeholder(answers[name]):
+                flags += self._elsewhere(name, cells, candidates)
         return answers, flags
 
     def untouched(self, answers: dict[str, str]) -> bool:
@@ -69,17 +68,19 @@ class Outline:
         known = self.stubs.keys() | self.checks
         by_grade_id = [cell for cell in cells if cell.grade_id == name]
         by_id = [cell for cell in cells if cell.grade_id not in known and name in cell.ids]
-        wanted = defined_by(self.stubs[name])
+        definitions = defined_by(self.stubs[name])
         free = [cell for cell in cells if cell.kind == "code" and not known & {cell.grade_id, *cell.ids}]
-        return by_grade_id or by_id or [cell for cell in free if cell.defines & wanted]
+        return by_grade_id or by_id or [cell for cell in free if cell.defines & definitions]
 
     def _elsewhere(self, name: str, cells: Sequence[Cell], taken: list[Cell]) -> list[str]:
         """Say which other cell defines what the answer `name`, which is not answered, should define."""
-        wanted = defined_by(self.stubs[name])
-        found = [cell for cell in cells if cell.kind == "code" and cell not in taken and cell.defines & wanted]
-        words = ", ".join(f"cell {cell.number}" for cell in found[:3])
-        what = ", ".join(sorted(found[0].defines & wanted)) if found else ""
-        return [f"{name}: not answered in its own cell, but {words} defines {what}; not graded."] if found else []
+        definitions = defined_by(self.stubs[name])
+        others = [c for c in cells if c.kind == "code" and c not in taken and c.defines & definitions]
+        if not others:
+            return []
+        places = ", ".join(f"cell {cell.number}" for cell in others[:3])
+        names = ", ".join(sorted(others[0].defines & definitions))
+        return [f"{name}: not answered in its own cell, but {places} defines {names}; not graded."]
 
 
 @cache
@@ -90,10 +91,10 @@ def outline(source: Source) -> Outline:
 
 def _repeats(cells: list[Cell]) -> bool:
     """Say whether one of the pieces of an answer repeats another, instead of going on with it."""
-    seen: set[str] = set()
+    earlier: set[str] = set()
     for cell in cells:
         names = cell.defines or {cell.source.strip()}
-        if names & seen:
+        if names & earlier:
             return True
-        seen |= names
+        earlier |= names
     return False

@@ -1,7 +1,7 @@
-"""What a human should look at in an answer: constructs that an honest answer has no need of.
+"""What a human should look at in an answer: constructs that an honest answer does not need.
 
-Nobody loses a point by a flag. Names can be hidden from a reading like this one; what keeps a grade right is that the
-evidence is judged outside of the learner's kernel and that the kernel runs in a sandbox.
+A flag costs no points. Code can hide names from a check like this one; what keeps grades right is that the evidence is
+judged outside the learner's kernel, and that the kernel runs in a sandbox.
 """
 
 import ast
@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 from ...kernel.mime import MIME
 
-MOST = 10  # flags an answer
-_LONGEST = 100_000  # characters of an answer that is looked through
+MOST = 10  # flags for an answer
+_LONGEST = 100_000  # characters of an answer that is parsed
 
 _WHOLE_MODULES = """
     IPython _thread asyncio atexit builtins cffi cloudpickle code concurrent ctypes dill dis fcntl gc glob http
@@ -20,7 +20,7 @@ _WHOLE_MODULES = """
     pkgutil psutil pty requests resource runpy sched shelve shutil signal site socket sqlite3 subprocess symtable
     tempfile threading traceback tracemalloc unittest urllib zmq
 """
-_MODULES: dict[str, set[str]] = {  # what of a module is harmless
+_MODULES: dict[str, set[str]] = {  # the harmless names of a module
     **{name: set() for name in _WHOLE_MODULES.split()},
     "os": {"environ", "getenv", "cpu_count", "path", "sched_getaffinity"},
     "sys": {"maxsize", "float_info", "version", "version_info", "platform", "stdout", "stderr", "byteorder"},
@@ -32,7 +32,7 @@ _SET_UP = {  # names that set-up cells import
     "dist": "torch.distributed",
     "Path": "pathlib.Path",
 }
-_PARTS = {  # of modules that answers otherwise may use
+_PARTS = {  # of modules that answers may otherwise use
     "helpers.exercises": "the course's own checks",
     "helpers.course": "the course's own grader",
     "torch.multiprocessing": "processes",
@@ -76,12 +76,12 @@ def flags_of(answers: dict[str, str]) -> list[str]:
     known = _Names([tree for tree in trees.values() if tree])
     lines = []
     for name, tree in trees.items():
-        found: dict[str, int] = {}
+        first_lines: dict[str, int] = {}
         for what, line in sorted(_findings(tree, known), key=lambda item: item[1]) if tree else ():
-            found.setdefault(what, line)
-        told = flags[name] + [f"line {line}: {what}" for what, line in found.items()]
-        lines += [f"{name}, {text}." for text in told[:MOST]]
-        lines += [f"{name}: {len(told) - MOST} more of the kind."] if len(told) > MOST else []
+            first_lines.setdefault(what, line)
+        findings = flags[name] + [f"line {line}: {what}" for what, line in first_lines.items()]
+        lines += [f"{name}, {text}." for text in findings[:MOST]]
+        lines += [f"{name}: {len(findings) - MOST} more of the kind."] if len(findings) > MOST else []
     return lines
 
 
@@ -90,7 +90,7 @@ def _parsed(text: str) -> tuple[ast.Module | None, list[str]]:
     if len(text) > _LONGEST:
         return None, [f"too long to be looked through ({len(text):,} characters)"]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a learner's "\d" is no matter of ours
+        warnings.simplefilter("ignore")  # a learner's "\d" does not matter here
         for prepared in (str, _without_magics):
             try:
                 return ast.parse(prepared(text)), []
@@ -156,7 +156,7 @@ def _root(node: ast.AST) -> str:
 
 
 def _findings(tree: ast.Module, names: _Names) -> Iterator[tuple[str, int]]:
-    """Yield what was found and its line."""
+    """Yield each finding and its line."""
     documented = _docstrings(tree)
     inner = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     for node in ast.walk(tree):
@@ -177,10 +177,10 @@ def _findings(tree: ast.Module, names: _Names) -> Iterator[tuple[str, int]]:
         elif isinstance(node, ast.Call):
             yield from _call(node, names, line)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documented:
-            found = MIME in node.value or _WORDS.search(node.value)
-            if found:
-                words = "the grader's evidence" if found is True else f"`{found[0]}`"
-                yield f"names {words} in a string", line
+            if MIME in node.value:
+                yield "names the grader's evidence in a string", line
+            elif word := _WORDS.search(node.value):
+                yield f"names `{word[0]}` in a string", line
         if isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Delete):
             targets = node.targets if isinstance(node, ast.Assign | ast.Delete) else [node.target]
             for target in targets:
@@ -190,11 +190,8 @@ def _findings(tree: ast.Module, names: _Names) -> Iterator[tuple[str, int]]:
 
 def _docstrings(tree: ast.Module) -> set[int]:
     """Return the ids of the nodes of docstrings, in which people write about references and solutions."""
-    found = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            found.add(id(node.value))
-    return found
+    statements = (node for node in ast.walk(tree) if isinstance(node, ast.Expr))
+    return {id(node.value) for node in statements if isinstance(node.value, ast.Constant)}
 
 
 def _imported(module: str, name: str, line: int) -> Iterator[tuple[str, int]]:
@@ -286,19 +283,19 @@ def _unread(tree: ast.Module) -> Iterator[tuple[str, int]]:
             if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef) or _left_open(function):
                 continue
             name = function.name
-            if prefix and name.startswith("__") and name != "__init__":  # __exit__ is given what it need not read
+            if prefix and name.startswith("__") and name != "__init__":  # __exit__ has parameters that it need not read
                 continue
             read = {n.id for part in function.body for n in ast.walk(part) if isinstance(n, ast.Name)
                     and not isinstance(n.ctx, ast.Store)}  # fmt: skip
-            given = function.args
+            parameters = function.args
             bound = prefix and not any(_root(d) == "staticmethod" for d in function.decorator_list)  # self or cls
-            for arg in [*given.posonlyargs, *given.args, *given.kwonlyargs][1 if bound else 0 :]:
+            for arg in [*parameters.posonlyargs, *parameters.args, *parameters.kwonlyargs][1 if bound else 0 :]:
                 if arg.arg not in read and not arg.arg.startswith("_"):
                     yield f"{prefix}{name} ignores its parameter `{arg.arg}`", function.lineno
 
 
 def _left_open(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """Say whether a function is not written yet, or only raises."""
+    """Say whether a function has not been written yet, or only raises."""
     last = function.body[-1]
     empty = isinstance(last, ast.Pass) or (isinstance(last, ast.Expr) and isinstance(last.value, ast.Constant))
     return isinstance(last, ast.Raise) or (empty and len(function.body) <= 2)

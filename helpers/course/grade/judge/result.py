@@ -7,11 +7,12 @@ from typing import Any
 
 from ....exercises.base import Evidence, Part, Verdict
 from ....exercises.checking import NOT_ATTEMPTED_YET, find_part, judge
-from ..intake.hand_in import HandIn, checks_of
-from ..run.run import Run
+from ..intake.exercise_notebook import checks_of
+from ..intake.hand_in import HandIn
+from ..run.execute import Run
 
 
-@dataclass
+@dataclass(frozen=True)
 class Result:
     """The grade of one hand-in.
 
@@ -48,35 +49,35 @@ def parts_of(hand_in: HandIn) -> dict[str, Part]:
 
 
 def reports_of(run: Run, cell: str) -> dict[str, dict[str, Any]]:
-    """Return what came of a check cell, by check: see `run_part` of the kernel. That of "" says that it died."""
+    """Return the reports of a check cell, by check: see `run_part` of the kernel. A report of "" says that it died."""
     record = run.records.get(cell)
-    found = {}
+    reports = {}
     for text in record.reports if record else []:
-        with contextlib.suppress(TypeError, ValueError):  # no kernel of ours sends such; nobody else should, either
+        with contextlib.suppress(TypeError, ValueError):  # our kernel sends no such report, and nobody else should
             report = json.loads(text)
             if isinstance(report, dict) and isinstance(report.get("evidence", {}), dict):
-                found[str(report.get("check", ""))] = report
-    return found
+                reports[str(report.get("check", ""))] = report
+    return reports
 
 
 def evidence_of(run: Run, cell: str) -> dict[str, Evidence]:
     """Return the evidence of a check cell, by check.
 
-    Evidence counts only of a check that ran as it was written: not if something under it was replaced meanwhile, and
-    not if the answer worked on threads where the check does not look.
+    Evidence counts only if the check ran as it was written: nothing under it was replaced meanwhile, and the answer did
+    not work on threads where the check does not look.
     """
-    found = {}
+    evidence = {}
     for check, report in reports_of(run, cell).items():
         if report.get("changed_meanwhile"):
             what = ", ".join(report["changed_meanwhile"][:3])
-            found[check] = {"stopped": f"while this check ran, {what} was replaced, so nobody knows what it saw."}
+            evidence[check] = {"stopped": f"while this check ran, {what} was replaced, so nobody knows what it saw."}
         elif report.get("elsewhere"):
-            found[check] = {
+            evidence[check] = {
                 "stopped": "while this check ran, the answer worked on other threads, where it cannot look."
             }
         elif check:
-            found[check] = report.get("evidence")
-    return found
+            evidence[check] = report.get("evidence")
+    return evidence
 
 
 def _death(run: Run, cell: str) -> str | None:
@@ -85,7 +86,7 @@ def _death(run: Run, cell: str) -> str | None:
 
 
 def _flags(run: Run) -> tuple[list[str], bool]:
-    """Return what the run gives a human to look at, and whether somebody tampered with a check."""
+    """Return what a human should look at, and whether somebody tampered with a check."""
     flags, tampered = [], False
     for cell in run.records:
         for check, report in reports_of(run, cell).items():
@@ -113,10 +114,10 @@ def grade_run(hand_in: HandIn, run: Run, expected: dict[str, dict[str, Evidence]
     """Judge the evidence of `run` against `expected` (by check cell, then by check)."""
     verdicts: list[Verdict] = []
     for cell, part in parts_of(hand_in).items():
-        seen = evidence_of(run, cell)
-        stopped = _why_no_evidence(run, cell)
-        for verdict in judge(part, seen, expected[cell]):
-            diagnosis = stopped if verdict.check not in seen else verdict.diagnosis
+        evidence = evidence_of(run, cell)
+        why_none = _why_no_evidence(run, cell)
+        for verdict in judge(part, evidence, expected[cell]):
+            diagnosis = verdict.diagnosis if verdict.check in evidence else why_none
             verdicts.append(replace(verdict, diagnosis=diagnosis))
     flags, tampered = _flags(run)
     status, reason = _status(run, verdicts, tampered)

@@ -1,4 +1,4 @@
-"""The page for the instructor: how the class did, what was missed most and why, and what a human should look at."""
+"""The page for the instructor: how the class did, what was missed most and why, and what needs a human."""
 
 import io
 import re
@@ -91,13 +91,13 @@ def _misses(tried: list[Result]) -> list[Miss]:
         for v in r.verdicts:
             if not v.passed:
                 by_check.setdefault(v.check, []).append(v)
-    found = []
+    misses = []
     for check, verdicts in by_check.items():
         # Figures differ from hand-in to hand-in where the mistake is the same.
         alike = Counter(re.sub(r"\d[\d.,e+-]*", "#", v.diagnosis) for v in verdicts).most_common(1)[0][0]
         example = next(v for v in verdicts if re.sub(r"\d[\d.,e+-]*", "#", v.diagnosis) == alike)
-        found.append(Miss(check, example.rule, len(verdicts), example.diagnosis[:300]))
-    return sorted(found, key=lambda miss: -miss.count)
+        misses.append(Miss(check, example.rule, len(verdicts), example.diagnosis[:300]))
+    return sorted(misses, key=lambda miss: -miss.count)
 
 
 def _histogram(name: str, totals: list[int], maximum: int) -> Markup:

@@ -15,18 +15,18 @@ _NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 def results_json(results: Iterable[Result], conditions: Conditions) -> str:
     """Return all results with their verdicts as JSON; the answers are left out."""
-    found = [
+    entries = [
         {**{k: v for k, v in asdict(r).items() if k != "answers"}, "total": r.total, "maximum": r.maximum}
         for r in results
     ]
-    return json.dumps({**asdict(conditions), "results": found}, indent=1)
+    return json.dumps({**asdict(conditions), "results": entries}, indent=1)
 
 
 def junit(results: Iterable[Result], conditions: Conditions) -> str:
-    """Return all results as JUnit XML: a test suite a student and exercise, a test case a check.
+    """Return all results as JUnit XML: a test suite for each student and exercise, a test case for each check.
 
-    A missed check is a failure with its diagnosis. Where the hand-in did not run to its end, or not at all, it is an
-    error; where it is missing, it is skipped.
+    A missed check is a failure with its diagnosis. It is an error if the hand-in did not run to its end, or not at
+    all, and skipped if the hand-in is missing.
     """
     suites = xml.Element("testsuites", name="grades")
     for r in results:
@@ -44,8 +44,8 @@ def junit(results: Iterable[Result], conditions: Conditions) -> str:
         for v in r.verdicts:
             case = xml.SubElement(suite, "testcase", classname=_clean(f"{r.exercise}.{r.student}"), name=v.check)
             if not v.passed:
-                found = xml.SubElement(case, kind, message=_clean(v.diagnosis))
-                found.text = _clean(f"{v.rule}\n{v.hint}")
+                outcome = xml.SubElement(case, kind, message=_clean(v.diagnosis))
+                outcome.text = _clean(f"{v.rule}\n{v.hint}")
     xml.indent(suites, " ")
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + xml.tostring(suites, encoding="unicode") + "\n"
 

@@ -1,4 +1,4 @@
-"""The page that a student gets back: the message first, then check by check, the student's own code beside it."""
+"""The page that a student gets back: what was missed first, then check by check, with the student's own code beside."""
 
 import hashlib
 import re
@@ -10,9 +10,8 @@ import jinja2
 
 from ....exercises.base import Verdict
 from ....exercises.checking import NOT_ATTEMPTED_YET, find_part
-from ...build.notebooks import make_notebook
 from ...build.source import Source, sources
-from ..intake.hand_in import checks_of
+from ..intake.exercise_notebook import checks_of, is_answer_cell, learner_notebook
 from ..judge.result import Result
 from ..store.conditions import Conditions
 
@@ -36,7 +35,7 @@ def page_name(student: str) -> str:
 
 @dataclass
 class Missed:
-    """Checks that were missed for one and the same reason."""
+    """Checks that were missed for the same reason."""
 
     diagnosis: str
     verdicts: list[Verdict]
@@ -47,7 +46,7 @@ class Section:
     """One part of an exercise, for the page.
 
     Attributes:
-        code: (answer cell, the student's code), as far as it was handed in.
+        code: (answer cell, the student's code); cells that were not handed in are left out.
     """
 
     title: str
@@ -72,14 +71,14 @@ def _layout(source: Source) -> tuple[str, tuple[_Part, ...]]:
     headings: list[str] = []
     parts: list[_Part] = []
     answers: list[str] = []
-    for cell in make_notebook(source, solved=False).cells:
+    for cell in learner_notebook(source).cells:
         if cell.cell_type == "markdown":
             headings += re.findall(r"^#+ (.*)", cell.source, flags=re.MULTILINE)
         elif cell.id in checks:
             names = tuple(check.name() for check in find_part(checks[cell.id]).checks)
             parts.append(_Part(re.sub(r"\s*\(\d+ points?\)$", "", headings[-1]), names, tuple(answers)))
             answers = []
-        elif cell.metadata.get("nbgrader", {}).get("solution"):
+        elif is_answer_cell(cell):
             answers.append(cell.id)
     return headings[0], tuple(parts)
 
@@ -92,7 +91,7 @@ def layout(exercise: str) -> tuple[str, tuple[_Part, ...]]:
 def sections(result: Result) -> list[Section]:
     """Return the parts of a result, as the page shows them."""
     verdicts = {v.check: v for v in result.verdicts}
-    found = []
+    parts = []
     for part in layout(result.exercise)[1]:
         mine = [verdicts[check] for check in part.checks if check in verdicts]
         missed: dict[str, Missed] = {}
@@ -101,8 +100,8 @@ def sections(result: Result) -> list[Section]:
                 missed.setdefault(v.diagnosis, Missed(v.diagnosis, [])).verdicts.append(v)
         code = [(name, _shortened(result.answers[name])) for name in part.answers if name in result.answers]
         points, maximum = sum(v.points for v in mine), sum(v.max_points for v in mine)
-        found.append(Section(part.title, points, maximum, [*missed.values()], [v for v in mine if v.passed], code))
-    return found
+        parts.append(Section(part.title, points, maximum, [*missed.values()], [v for v in mine if v.passed], code))
+    return parts
 
 
 def _shortened(code: str) -> str:

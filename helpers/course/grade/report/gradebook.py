@@ -1,4 +1,4 @@
-"""The gradebook: a row a student and exercise, a column a check."""
+"""The gradebook: a row for each student and exercise, a column for each check."""
 
 from collections.abc import Iterable
 

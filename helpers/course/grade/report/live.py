@@ -1,4 +1,4 @@
-"""How far a run is: a bar on a terminal, a line a hand-in elsewhere."""
+"""How far a run is: a bar on a terminal, elsewhere a line for each hand-in."""
 
 from types import TracebackType
 

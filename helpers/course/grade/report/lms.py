@@ -62,9 +62,9 @@ def _maxima(results: Iterable[Result]) -> dict[str, int]:
 
 def _points(results: Iterable[Result]) -> dict[str, dict[str, int]]:
     """Return points by student and exercise; no entry where there is nothing to grade."""
-    found: dict[str, dict[str, int]] = {}
+    points: dict[str, dict[str, int]] = {}
     for r in results:
-        theirs = found.setdefault(r.student, {})
+        theirs = points.setdefault(r.student, {})
         if r.status not in ("missing", "unreadable") and (r.status != "needs review" or r.seconds):
             theirs[r.exercise] = r.total
-    return found
+    return points

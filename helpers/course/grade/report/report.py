@@ -1,14 +1,12 @@
-"""Write all that a run has to say. Every file is written whole or not at all."""
+"""Write everything that a run reports. Every file is written whole or not at all."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
 from pathlib import Path
 
 from ....core.files import atomic_write
-from ...build.notebooks import make_notebook
 from ...build.source import Source, sources
-from ..intake.hand_in import reference_hand_in
+from ..intake.exercise_notebook import solutions_of, stubs_of
 from ..judge.result import Result
 from ..store.conditions import Conditions
 from .class_page import class_page
@@ -35,7 +33,7 @@ class Report:
     roster: Mapping[str, Person] = field(default_factory=dict)
 
     def update(self, results: list[Result], student: str) -> None:
-        """Write what is known so far: the gradebook and the page of `student`."""
+        """Write the results so far: the gradebook and the page of `student`."""
         atomic_write(self.out / "gradebook.csv", gradebook(results, self.conditions))
         self._page(student, [r for r in results if r.student == student])
 
@@ -65,16 +63,9 @@ class Report:
         atomic_write(folder / page_name(student), feedback(student, results, self.conditions))
 
 
-@cache
-def _stub(source: Source) -> tuple[str, ...]:
-    cells = make_notebook(source, solved=False).cells
-    return tuple(cell.source for cell in cells if cell.metadata.get("nbgrader", {}).get("solution"))
-
-
 def _pairs(source: Source, results: list[Result]) -> list[Pair]:
     hand_ins = [(r.student, r.answers) for r in results if r.exercise == source.exercise and r.answers]
-    solution = reference_hand_in(source).answers.values()
-    return resembling_pairs(source.exercise, hand_ins, _stub(source), solution)
+    return resembling_pairs(source.exercise, hand_ins, stubs_of(source).values(), solutions_of(source).values())
 
 
 def _flags(result: Result, pairs: list[Pair]) -> list[str]:

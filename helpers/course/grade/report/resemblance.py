@@ -33,7 +33,7 @@ _WORD = re.compile(
     | (?P<sign>\*\*=?|//=?|->|:=|[-+*/%@&|^=!<>]=|<<|>>|.)""",
     re.VERBOSE | re.DOTALL,
 )
-_KEPT = {*keyword.kwlist, *dir(builtins)}
+_UNCHANGED = {*keyword.kwlist, *dir(builtins)}
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Pair:
 
 def words(code: str) -> list[str]:
     """Return the words of `code` with all that can be changed at no cost left out or made equal."""
-    found: list[str] = []
+    row: list[str] = []
     line_begins = True
     for match in _WORD.finditer(code[:MOST]):
         kind, text = match.lastgroup, match.group()
@@ -65,21 +65,21 @@ def words(code: str) -> list[str]:
         line_begins = False
         if kind == "string":
             text = '"'
-        elif kind == "name" and text not in _KEPT:
+        elif kind == "name" and text not in _UNCHANGED:
             # Names behind a dot belong to a library, except those of the learner's own objects.
-            library = found[-1:] == ["."] and found[-2:-1] != ["self"]
+            library = row[-1:] == ["."] and row[-2:-1] != ["self"]
             text = text if library or text == "self" else "n"
-        found.append(text)
-    return found
+        row.append(text)
+    return row
 
 
 def runs(answers: Iterable[str]) -> frozenset[tuple[str, ...]]:
     """Return all runs of `RUN` words that stand in `answers`."""
-    found: set[tuple[str, ...]] = set()
+    windows: set[tuple[str, ...]] = set()
     for code in answers:
         row = words(code)
-        found.update(tuple(row[i : i + RUN]) for i in range(len(row) - RUN + 1))
-    return frozenset(found)
+        windows.update(tuple(row[i : i + RUN]) for i in range(len(row) - RUN + 1))
+    return frozenset(windows)
 
 
 def resemblance(first: frozenset[tuple[str, ...]], second: frozenset[tuple[str, ...]]) -> float:
@@ -101,9 +101,9 @@ def resembling_pairs(
         stub: the untouched answer cells; what stands in them counts for nobody.
         solution: the published ones.
     """
-    given = runs(stub)
-    own = [(student, runs(answers.values()) - given) for student, answers in hand_ins]
-    published = runs(solution) - given
+    handed_out = runs(stub)
+    own = [(student, runs(answers.values()) - handed_out) for student, answers in hand_ins]
+    published = runs(solution) - handed_out
     pairs = [Pair(exercise, student, None, resemblance(theirs, published)) for student, theirs in own]
     pairs = [pair for pair in pairs if pair.share >= ALIKE]
     learnt = {pair.first for pair in pairs}

@@ -1,7 +1,7 @@
 """A pytest plugin that has nbval run hand-ins in the sandbox, and writes down what each cell did.
 
-nbval runs the cells and tells right from wrong by their outputs; grading wants the outputs themselves. One line of
-JSON a cell: its id, its error if it had one, whether it timed out, and the reports it displayed.
+nbval runs the cells and compares their outputs; grading needs the outputs themselves. Each cell gives one line of JSON:
+its id, its error if it had one, whether it timed out, and the reports it displayed.
 
 nbval notices a dead kernel only when the cell's time is up. A thread watches the kernel's processes and ends the run
 at once when they are gone, or when they have become too many or too big.
@@ -22,8 +22,8 @@ import pytest
 from jupyter_client import KernelManager
 from jupyter_client.kernelspec import KernelSpec
 
+from ....core.descendants import end_descendants
 from ...kernel.mime import MIME
-from .descendants import end_descendants
 from .sandbox import Sandbox
 
 MOST_PROCESSES = 100  # of one hand-in; the two-rank exercise takes ten
@@ -47,7 +47,7 @@ class GradingPlugin:
         self._over = threading.Event()
 
     def pytest_configure(self) -> None:
-        """Give nbval the kernel of the sandbox in place of the notebook's."""
+        """Give nbval the kernel of the sandbox instead of the notebook's."""
         nbval.kernel.KernelManager = self._manager
 
     def _manager(self, **kwargs: Any) -> KernelManager:
@@ -110,15 +110,15 @@ class GradingPlugin:
 
     def _unread(self, item: pytest.Item) -> list[str]:
         """Return the reports that a dead kernel has displayed and nbval, which waits for its reply, has not read."""
-        found = []
+        reports = []
         while True:
             try:
                 message = item.parent.kernel.get_message("iopub", timeout=1)
             except Empty:
-                return found
+                return reports
             data = message["content"].get("data", {})
             if MIME in data:
-                found.append(data[MIME])
+                reports.append(data[MIME])
 
     def _write(self, item: pytest.Item, record: dict[str, Any]) -> None:
         with self._records.open("a", encoding="utf-8") as file:

@@ -21,7 +21,7 @@ class _NoVerdicts(ast.NodeTransformer):
 def probes_only(folder: Path) -> Path:
     """Copy the package `helpers` into `folder`, without reference answers, judges and grader; return `folder`.
 
-    What is not there can neither be read nor patched by an answer that runs beside it.
+    What the copy lacks can be neither read nor patched by an answer.
     """
     shutil.copytree(PACKAGE, folder / "helpers", ignore=shutil.ignore_patterns(*_LEFT_OUT))
     for path in (folder / "helpers" / "exercises").glob("*.py"):

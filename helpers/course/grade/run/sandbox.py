@@ -1,4 +1,4 @@
-"""Where hand-ins run: in a sandbox of bubblewrap where there is one, else with limits alone."""
+"""Where hand-ins run: in a bubblewrap sandbox if possible, else with limits alone."""
 
 import os
 import shutil
@@ -10,7 +10,7 @@ from pathlib import Path
 from ....core.files import PACKAGE, ROOT
 
 SCRATCH = 1 << 28  # bytes that fit into a sandbox's /tmp
-INSIDE = "/course"  # where the copy of the course lies in there
+INSIDE = "/course"  # where the copy of the course lies in the sandbox
 _PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "SYSTEMROOT")
 
 
@@ -36,13 +36,13 @@ class Sandbox:
         return [*self._walls(folder), *command] if self.bubblewrap else command
 
     def environment(self, exercise: str) -> dict[str, str]:
-        """Return the kernel's environment: nothing of the instructor's but what running Python takes."""
+        """Return the kernel's environment: nothing of the instructor's but what Python needs to run."""
         env = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
         env |= {"PYTHONPATH": INSIDE if self.bubblewrap else str(self.course), "PYTHONDONTWRITEBYTECODE": "1"}
         env["OMP_NUM_THREADS"] = "1"  # these models are too small for more, and sums come out alike on every machine
         env |= {"HF_HUB_OFFLINE": "1", "USER": "learner", "LOGNAME": "learner", "LANG": "C.UTF-8"}
         env["GRADED_EXERCISE"] = exercise
-        if not _gpus():  # CUDA reserves far more addresses than it uses; there the memory is only watched
+        if not _gpus():  # CUDA reserves far more addresses than it uses, so memory is only watched
             env["GRADING_MEMORY"] = str(2 * self.memory)
         home = "/tmp" if self.bubblewrap else str(self.course)
         return env | {"HOME": home, "TMPDIR": "/tmp"} if os.name == "posix" else {**os.environ, **env}
@@ -53,7 +53,7 @@ class Sandbox:
             *_system(),
             *("--bind", str(folder), str(folder)),
             *("--ro-bind", str(self.course), INSIDE, "--chdir", "/tmp", "--hostname", "grading"),
-            *("--unsetenv", "JPY_PARENT_PID"),  # a process of ours: in there its number means nothing
+            *("--unsetenv", "JPY_PARENT_PID"),  # a process of ours: its number means nothing inside
             "--",
         ]
 
@@ -96,9 +96,9 @@ def _system() -> list[str]:
 def _python() -> list[Path]:
     """Return the folders in which Python and its packages lie, outermost first, without the course itself."""
     packages = [p for p in sys.path if Path(p).name in ("site-packages", "dist-packages")]
-    wanted = {Path(p) for p in (sys.prefix, sys.base_prefix, sys.exec_prefix, *packages) if Path(p).is_dir()}
-    wanted |= {path.resolve() for path in wanted}
-    return sorted(path for path in wanted if not path.is_relative_to("/usr") and not ROOT.is_relative_to(path))
+    folders = {Path(p) for p in (sys.prefix, sys.base_prefix, sys.exec_prefix, *packages) if Path(p).is_dir()}
+    folders |= {path.resolve() for path in folders}
+    return sorted(path for path in folders if not path.is_relative_to("/usr") and not ROOT.is_relative_to(path))
 
 
 def _gpus() -> list[Path]:

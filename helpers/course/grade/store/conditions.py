@@ -1,4 +1,4 @@
-"""What all results of a run have in common, so that a result can be told from one that was reached otherwise."""
+"""What all results of a run have in common: a result stands only while these conditions hold."""
 
 import hashlib
 from dataclasses import asdict, dataclass
@@ -12,7 +12,7 @@ from ....core.files import ROOT
 
 @dataclass(frozen=True)
 class Conditions:
-    """What a grade depends on beside the answers.
+    """What a grade depends on, apart from the answers.
 
     Attributes:
         seed: of the random numbers that the checks' inputs are drawn with.
@@ -27,7 +27,7 @@ class Conditions:
     sandbox: bool
 
     def changes_since(self, before: dict[str, Any]) -> list[str]:
-        """Say what is other than `before`, such as "the seed is 2, was 1"."""
+        """Say what differs from `before`, such as "the seed is 2, was 1"."""
         names = {"seed": "the seed", "course": "the course's version", "timeout": "--timeout", "sandbox": "the sandbox"}
         return [
             f"{names[key]} is {_word(now)}, was {_word(before.get(key))}"

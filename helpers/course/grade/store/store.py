@@ -1,7 +1,7 @@
 """Finished results, kept in the output folder, so that a run can be interrupted and what has not changed stands.
 
-Each result is a file of its own, under a name that says what it was reached from: student, answers, exercise, flags
-and the conditions of the run. Look for that name, and either the very same thing was graded before or it is to be run.
+Each result is a file of its own. Its name is a digest of everything it depends on: student, exercise, answers, flags
+and the conditions of the run. So if there is a file of that name, the very same thing was graded before.
 """
 
 import contextlib
@@ -61,19 +61,19 @@ class Store:
         self._run = out / "run.json"
         self._results = out / "results"
 
-    def seed(self, wanted: int | None, fresh: bool) -> int:
-        """Return the seed of this run: the one that is wanted, else that of the run that stands here, else a new one.
+    def seed(self, requested: int | None, fresh: bool) -> int:
+        """Return the seed of this run: the requested one, else that of the last run in this folder, else a new one.
 
-        `fresh` forgets what stands here.
+        `fresh` forgets the last run and its results.
         """
         if fresh:
             self._run.unlink(missing_ok=True)
             for path in self._results.glob("*-" + "?" * 32 + ".json"):
                 path.unlink()
-        kept = _read(self._run).get("seed")
-        if wanted is not None:
-            return wanted
-        return kept if type(kept) is int else random.SystemRandom().randrange(2**31)
+        if requested is not None:
+            return requested
+        last = _read(self._run).get("seed")
+        return last if type(last) is int else random.SystemRandom().randrange(2**31)
 
     def begin(self, conditions: Conditions) -> list[str]:
         """Write down the conditions of the run that begins; say what changed since the last one here."""
@@ -82,18 +82,18 @@ class Store:
         return conditions.changes_since(before) if before.keys() >= asdict(conditions).keys() else []
 
     def get(self, hand_in: HandIn, conditions: Conditions) -> Result | None:
-        """Return the result of this very hand-in under these conditions; None where there is none that is whole."""
-        kept = _read(self._path(hand_in, conditions))
-        if kept.get("digest") != _digest(kept.get("result")):
+        """Return the result of this very hand-in under these conditions; None if there is none, or it is damaged."""
+        entry = _read(self._path(hand_in, conditions))
+        if entry.get("digest") != _digest(entry.get("result")):
             return None
-        verdicts = [Verdict(**verdict) for verdict in kept["result"]["verdicts"]]
-        return Result(**{**kept["result"], "verdicts": verdicts})
+        verdicts = [Verdict(**verdict) for verdict in entry["result"]["verdicts"]]
+        return Result(**{**entry["result"], "verdicts": verdicts})
 
     def put(self, hand_in: HandIn, conditions: Conditions, result: Result) -> None:
-        """Keep a result."""
-        found = asdict(result)
-        kept = {"result": found, "digest": _digest(found)}
-        atomic_write(self._path(hand_in, conditions), json.dumps(kept, indent=1))
+        """Store a result."""
+        content = asdict(result)
+        entry = {"result": content, "digest": _digest(content)}
+        atomic_write(self._path(hand_in, conditions), json.dumps(entry, indent=1))
 
     def _path(self, hand_in: HandIn, conditions: Conditions) -> Path:
         exercise = hand_in.source.exercise
@@ -106,9 +106,9 @@ def _digest(content: object) -> str:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """Return the object in a JSON file; an empty one where there is no such file or something else in it."""
+    """Return the object in a JSON file; an empty one if there is no such file, or it holds something else."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}

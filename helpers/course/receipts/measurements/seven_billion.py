@@ -28,7 +28,7 @@ def measure(claims: Claims, device: torch.device) -> None:
     if device.type != "cuda" or torch.cuda.mem_get_info(device)[1] < _ROOM:
         raise Skip("the shape of a 7B model needs a CUDA GPU of 20 GiB or more")
     for batch, seq in _SHAPES:
-        recipe = replace(_LORA, batch=batch, seq=seq)
+        recipe = replace(_LORA, micro_batch_size=batch, seq=seq)
         predicted = plan(recipe)
         if predicted.reserved_bytes[1] > torch.cuda.mem_get_info(device)[0]:
             continue

@@ -1,0 +1,32 @@
+"""Commit to a number before the measurement shows it.
+
+A wrong prediction teaches more than a figure that was only read. So every measurement in the labs comes after a guess,
+and the difference gets explained.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A question with a number for an answer. `guess` is None until the learner makes one."""
+
+    question: str
+    guess: float | None
+    unit: str
+
+    def reveal(self, measured: float) -> None:
+        """Print the guess beside the measured figure (same unit), and how far apart they are."""
+        print(f"{self.question}: measured {measured:.4g} {self.unit}".rstrip())
+        if self.guess is None:
+            print("  You have not guessed. Put a number into the cell above: being wrong costs nothing here.")
+        elif measured and self.guess / measured > 0:
+            ratio = self.guess / measured
+            more, less = ("high", "low") if measured > 0 else ("far below zero", "near to zero")
+            error = f"{ratio:.2f}x too {more}" if ratio >= 1 else f"{1 / ratio:.2f}x too {less}"
+            within = abs(ratio - 1) <= 0.1
+            yours = f"You said {self.guess:.4g} {self.unit}".rstrip()
+            print(f"  {yours}: {'within 10 %' if within else error}.")
+        else:
+            yours = f"You said {self.guess:.4g} {self.unit}".rstrip()
+            print(f"  {yours}: off by {abs(self.guess - measured):.4g}.")

@@ -1,0 +1,120 @@
+"""One run over the hand-ins of a class: what has a result keeps it, what is left is run, several at a time."""
+
+from collections.abc import Sequence
+from concurrent.futures import Future, as_completed
+from dataclasses import dataclass, replace
+
+from rich.console import Console
+
+from ...exercises.base import Evidence
+from ..build.source import Source
+from .intake.hand_in import HandIn
+from .judge.result import Result, grade_run, not_run
+from .options import GradingOptions
+from .reference import expected_evidence
+from .report.live import Live
+from .report.report import Report
+from .run.execute import run_hand_in
+from .run.sandbox import Sandbox
+from .store.conditions import Conditions
+from .store.store import Store
+from .workers import Workers
+
+Expected = dict[str, dict[str, Evidence]]  # of one exercise: evidence of the reference by check cell, then by check
+
+
+@dataclass(frozen=True)
+class ClassRun:
+    """Grades the hand-ins of a class.
+
+    Attributes:
+        store: the results of earlier runs; it receives those of this one.
+        report: the files for people, written after each hand-in and at the end.
+        sandbox: where hand-ins run.
+        console: shows how far the run is.
+    """
+
+    options: GradingOptions
+    store: Store
+    report: Report
+    sandbox: Sandbox
+    console: Console
+
+    @property
+    def conditions(self) -> Conditions:
+        """What all grades of this run depend on."""
+        return self.report.conditions
+
+    def grade(self, hand_ins: Sequence[HandIn]) -> list[Result]:
+        """Return the results of all hand-ins, in order.
+
+        Raises:
+            GradeError: the reference fails on this machine.
+            KeyboardInterrupt: interrupted; the results so far are written, and the message says how to go on.
+        """
+        results: dict[int, Result] = {}  # by the place of the hand-in
+        for place, hand_in in enumerate(hand_ins):
+            result = self._result_without_run(hand_in)
+            if result is not None:
+                results[place] = result
+        unchanged = sum(not hand_ins[place].problem for place in results)
+        if unchanged:
+            rest = len(hand_ins) - len(results)
+            self.console.print(f"{unchanged} hand-ins have not changed and keep their results; {rest} are to be run.")
+        try:
+            self._run(hand_ins, results)
+        except KeyboardInterrupt:
+            self.report.write(_in_order(results))
+            raise KeyboardInterrupt(
+                f"Interrupted; {len(results)} of {len(hand_ins)} hand-ins are graded and written. "
+                "The same command (without --fresh) goes on from there."
+            ) from None
+        self.report.write(_in_order(results))
+        return _in_order(results)
+
+    def _result_without_run(self, hand_in: HandIn) -> Result | None:
+        """Return the result of a hand-in that cannot be run, or has not changed; None for all others."""
+        if hand_in.problem:
+            return not_run(hand_in)
+        return None if self.options.regrades(hand_in.student) else self.store.get(hand_in, self.conditions)
+
+    def _run(self, hand_ins: Sequence[HandIn], results: dict[int, Result]) -> None:
+        """Run and judge all hand-ins that have no result, and add theirs to `results` one by one."""
+        to_run = {place: hand_in for place, hand_in in enumerate(hand_ins) if place not in results}
+        with Workers(self.options.jobs) as workers:
+            expected = self._expected(list(dict.fromkeys(hand_in.source for hand_in in to_run.values())), workers)
+            with Live(self.console, len(results), len(hand_ins)) as live:
+
+                def run(hand_in: HandIn) -> Result:
+                    live.begin(hand_in.student, hand_in.source.exercise)
+                    run = run_hand_in(hand_in, self.conditions.seed, self.conditions.timeout, self.sandbox)
+                    return grade_run(hand_in, run, expected[hand_in.source])
+
+                places = {workers.submit(run, hand_in): place for place, hand_in in to_run.items()}
+                for future in as_completed(places):
+                    result = self._outcome(hand_ins[places[future]], future)
+                    results[places[future]] = result
+                    self.report.update(_in_order(results), result.student)
+                    live.end(result)
+
+    def _expected(self, exercises: list[Source], workers: Workers) -> dict[Source, Expected]:
+        """Return the evidence of the references."""
+        conditions, sandbox = self.conditions, self.sandbox
+        futures = {source: workers.submit(expected_evidence, source, conditions, sandbox) for source in exercises}
+        if futures:
+            self.console.print("The reference answers run first: a minute or two.")
+        return {source: future.result() for source, future in futures.items()}
+
+    def _outcome(self, hand_in: HandIn, future: Future[Result]) -> Result:
+        """Return the result of a hand-in, and store it, unless the grader itself failed on it."""
+        try:
+            result = future.result()
+        except Exception as error:  # whatever is in a hand-in, the others get their grades
+            reason = f"It could not be graded: {type(error).__name__}: {error}"[:200]
+            return not_run(replace(hand_in, problem=("needs review", reason)))
+        self.store.put(hand_in, self.conditions, result)
+        return result
+
+
+def _in_order(results: dict[int, Result]) -> list[Result]:
+    return [results[place] for place in sorted(results)]

@@ -1,0 +1,33 @@
+"""python -m helpers grade: the grader on the command line."""
+
+import argparse
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+from .options import GradeError, GradingOptions
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the options of the command."""
+    default = GradingOptions
+    parser.add_argument("submissions", type=Path, metavar="SUBMISSIONS")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where gradebook and pages go")
+    parser.add_argument("--seed", type=int, help="repeat a run; default: that of the run in --out, or a fresh one")
+    parser.add_argument("--jobs", type=int, default=default.jobs, metavar="N", help="hand-ins graded at a time")
+    parser.add_argument("--timeout", type=float, default=default.timeout, metavar="S", help="seconds one cell may take")
+    parser.add_argument("--fresh", action="store_true", help="forget the results in --out and draw a new seed")
+    parser.add_argument("--regrade", metavar="NAME", help="run these students again (* and ? match), changed or not")
+    parser.add_argument("--roster", type=Path, metavar="CSV", help="who is who: columns folder, name, id, email")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Grade. Returns the exit code: 0 fine, 2 bad input (the message is on standard error)."""
+    from .grading import grade  # imports much, which no other command needs
+
+    try:
+        grade(args.submissions, args.out, **{field.name: getattr(args, field.name) for field in fields(GradingOptions)})
+    except GradeError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0

@@ -1,0 +1,31 @@
+"""What the checks of an exercise should see: the evidence of the reference solution, run as a hand-in is run."""
+
+from ...exercises.base import Evidence
+from ...exercises.checking import judge
+from ..build.source import Source
+from .intake.hand_in import reference_hand_in
+from .judge.result import evidence_of, parts_of
+from .options import GradeError
+from .run.execute import run_hand_in
+from .run.sandbox import Sandbox
+from .store.conditions import Conditions
+
+
+def expected_evidence(source: Source, conditions: Conditions, sandbox: Sandbox) -> dict[str, dict[str, Evidence]]:
+    """Return the evidence of the reference, by check cell, then by check.
+
+    Raises:
+        GradeError: the reference does not earn full points on this machine, so nobody can be graded.
+    """
+    hand_in = reference_hand_in(source)
+    run = run_hand_in(hand_in, conditions.seed, conditions.timeout, sandbox)
+    parts = parts_of(hand_in)
+    expected = {cell: evidence_of(run, cell) for cell in parts}
+    for cell, part in parts.items():
+        names = {check.name() for check in part.checks}
+        if set(expected[cell]) != names or not all(v.passed for v in judge(part, expected[cell], expected[cell])):
+            raise GradeError(
+                f"The reference solution of {source.name} does not pass its own check {part.name} on this machine; "
+                f"nobody was graded. Try a longer --timeout (now {conditions.timeout:g} s)."
+            )
+    return expected

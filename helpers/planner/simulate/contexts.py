@@ -1,0 +1,75 @@
+"""Context managers around a simulation: what would disturb it is switched off, and comes back afterwards."""
+
+import contextlib
+import gc
+import logging
+import sys
+from collections.abc import Iterator
+from typing import Any
+from unittest.mock import patch
+
+import torch
+
+from ...meter.count import Count
+
+
+@contextlib.contextmanager
+def default_modes() -> Iterator[None]:
+    """Undo what the caller may have switched: gradients, inference mode, autocast, a default device."""
+    device = contextlib.nullcontext() if torch.get_default_device().type == "cpu" else torch.device("cpu")
+    autocast = torch.is_autocast_enabled("cpu")
+    torch.set_autocast_enabled("cpu", False)
+    try:
+        with torch.inference_mode(False), torch.enable_grad(), device:
+            yield
+    finally:
+        torch.set_autocast_enabled("cpu", autocast)
+
+
+@contextlib.contextmanager
+def no_collector() -> Iterator[None]:
+    """Switch the cyclic garbage collector off: it would scan millions of live objects again and again."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+@contextlib.contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Keep transformers from logging advice about models that are never used."""
+    logger = logging.getLogger("transformers")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+def no_compiler() -> contextlib.AbstractContextManager[Any]:
+    """Keep transformers from taking fake tensors for a compiler's.
+
+    For a compiler, which must handle any batch, it makes an attention mask that a real run without padding leaves out.
+    """
+    masks = sys.modules.get("transformers.masking_utils")  # loaded with the model, if the model needs it
+    return patch.object(masks, "is_tracing", lambda *_: False, create=True) if masks else contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def resizing_counted(count: Count) -> Iterator[None]:
+    """Let `count` see `storage.resize_`, with which `fully_shard` frees and fills its gathered parameters."""
+    plain = torch.UntypedStorage.resize_
+
+    def resize(storage: torch.UntypedStorage, size: int) -> None:
+        plain(storage, size)
+        count.track_storage(storage, storage._cdata, "weight copies")
+
+    torch.UntypedStorage.resize_ = resize
+    try:
+        yield
+    finally:
+        torch.UntypedStorage.resize_ = plain

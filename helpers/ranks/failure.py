@@ -1,0 +1,90 @@
+"""Which rank failed, and what the others were doing then.
+
+In a distributed run the rank that complains is seldom the one to blame: the others hang in a collective until a timeout
+far away. So the report names the first rank that raised or died, with its own traceback, and the place where each of
+the others stands.
+"""
+
+import linecache
+import os
+import traceback
+from collections.abc import Sequence
+
+from ..core.files import PACKAGE
+from .rank import Rank
+from .worker import Frame
+
+
+class RankError(RuntimeError):
+    """A rank raised, died, or did not come back in time; the message says which, where, and what the others did.
+
+    Attributes:
+        raised: the name of the exception that a rank raised, "" if none did.
+    """
+
+    def __init__(self, message: str, raised: str = "") -> None:
+        super().__init__(message)
+        self.raised = raised
+
+
+def failure(ranks: Sequence[Rank]) -> RankError | None:
+    """Say which rank failed, with its own traceback; None when none has."""
+    for rank in ranks:
+        if rank.kind == "died":
+            log = rank.log.read_text(errors="replace").strip().splitlines()[-10:] if rank.log.exists() else []
+            text = f"rank {rank.number} died (exit code {rank.outcome[1]})"
+            return RankError("\n".join([text, *log, *_others(ranks, rank)]))
+    for rank in ranks:
+        if rank.kind == "error":
+            _, frames, message = rank.outcome
+            learners = [frame for frame in frames if not _ours(frame)]
+            text = f"rank {rank.number} raised {message}\n{_lines(learners or frames)}"
+            return RankError("\n".join([text, *_others(ranks, rank)]), message.partition(":")[0])
+    return None
+
+
+def overdue(ranks: Sequence[Rank], limit: float) -> RankError:
+    """Say which ranks have not come back within `limit` seconds, and what each rank is doing."""
+    late = [str(rank.number) for rank in ranks if not rank.outcome]
+    subject = f"rank {late[0]} has" if len(late) == 1 else f"ranks {', '.join(late)} have"
+    return RankError("\n".join([f"{subject} not come back within {limit:g} s", *_others(ranks, None)]))
+
+
+def _others(ranks: Sequence[Rank], cause: Rank | None) -> list[str]:
+    """Return what each rank but `cause` was doing, a line or a few each."""
+    return [f"rank {rank.number}: {_activity(rank)}" for rank in ranks if rank is not cause]
+
+
+def _activity(rank: Rank) -> str:
+    frames, begun = rank.position or ([], [])
+    progress = f"; it has begun {len(begun)} collectives, the last one {begun[-1]}" if begun else ""
+    match rank.kind:
+        case "result":
+            return f"had finished{progress}"
+        case "died":
+            return "died as well"
+        case "error":
+            return f"raised {rank.outcome[2]}"
+    if not rank.position:
+        return "did not answer: busy in native code, or not started yet"
+    learners = [i for i, frame in enumerate(frames) if "site-packages" not in frame[0] and not _ours(frame)]
+    at = learners[-1] if learners else len(frames) - 1
+    distributed = [f[2] for f in frames if f"torch{os.sep}distributed" in f[0] and _public(f)]
+    called = distributed[-1:] or [frame[2] for frame in frames[at + 1 :] if not frame[2].startswith("_")][:1]
+    text = f"in {called[0]}" if called else "at work"
+    return f"{text}{progress}\n{_lines(frames[at : at + 1])}"
+
+
+def _ours(frame: Frame) -> bool:
+    """Whether a frame is the course's own, which says nothing to a learner."""
+    return frame[0].startswith(str(PACKAGE))
+
+
+def _public(frame: Frame) -> bool:
+    return not frame[2].startswith(("_", "wrapper"))
+
+
+def _lines(frames: list[Frame]) -> str:
+    """Format a stack; the source of notebook cells is known here and not in the rank."""
+    linecache.checkcache()
+    return "".join(traceback.StackSummary.from_list([(*frame, None) for frame in frames]).format()).rstrip()

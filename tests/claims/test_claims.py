@@ -1,0 +1,27 @@
+"""The table of claims: verdicts that follow from the figures."""
+
+import math
+
+from helpers import Claims
+
+
+def test_claims_reach_their_own_verdict():
+    claims = Claims()
+    claims.record("C7", "2x less memory", "CNN", 1.8, "x less", 1.9, math.inf)
+    claims.record("C7", "2x less memory", "all <activations>", 2.0, "x less", 1.9, math.inf)
+    assert [row.held for row in claims.rows] == [False, True]
+    lines = str(claims).splitlines()
+    assert lines[1].endswith("did not hold")
+    assert lines[2].endswith("held")
+    assert "&lt;activations&gt;" in claims._repr_html_()
+    assert not Claims().rows  # a new table is empty
+
+
+def test_a_claim_that_cannot_be_measured_is_not_hidden_and_has_no_verdict():
+    claims = Claims()
+    claims.not_measured("C15", "2x the speed", "product: no FP8 units here")
+    assert not claims.rows[0].held
+    line = str(claims).splitlines()[1]
+    assert line.endswith(" not measured here")
+    assert "did not hold" not in line
+    assert "product: no FP8 units here" in claims._repr_html_()

@@ -1,0 +1,28 @@
+"""Predictions beside what was measured."""
+
+from helpers import Prediction
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("guess", "says"),
+    [
+        (None, "not guessed"),
+        (10.5, "within 10 %"),
+        (20, "2.00x too high"),
+        (4, "2.50x too low"),
+        (0, "You said 0 MiB: off by 10."),
+    ],
+)
+def test_prediction(capsys, guess, says):
+    Prediction("Peak", guess, "MiB").reveal(10.0)
+    out = capsys.readouterr().out
+    assert "Peak: measured 10 MiB" in out
+    assert says in out
+
+
+@pytest.mark.parametrize(("guess", "says"), [(-1, "10.00x too near to zero"), (-20, "2.00x too far below zero")])
+def test_prediction_of_a_negative_number(capsys, guess, says):
+    Prediction("SGD against AdamW", guess, "points").reveal(-10.0)
+    assert says in capsys.readouterr().out

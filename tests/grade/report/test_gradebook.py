@@ -1,0 +1,42 @@
+"""The gradebook: every point, and nothing that a spreadsheet would run."""
+
+import csv
+from dataclasses import replace
+from io import StringIO
+
+from helpers.course.grade.report.gradebook import gradebook
+from helpers.course.grade.report.sheet import sheet
+
+import pytest
+
+from ..results import CONDITIONS, TOO_LARGE, missing, result, rows_of
+
+
+def test_the_gradebook_has_every_point_and_where_it_came_from():
+    flags = ["touches sys.modules", "answers in two cells"]
+    first, second = rows_of(
+        gradebook([result(missed={"scale_grows": TOO_LARGE}, flags=flags), missing("ben")], CONDITIONS)
+    )
+    assert (first["student"], first["exercise"], first["status"]) == ("ada", "x1", "graded")
+    assert (first["total"], first["max"], first["x1.scale_grows"], first["x1.steps_in_a_row"]) == ("9", "10", "0", "1")
+    assert first["flags"] == "touches sys.modules; answers in two cells"
+    assert (first["seed"], first["seconds"], first["course version"]) == ("11", "12.3", "1.2+abc")
+    assert first["sandbox"] == "yes"
+    (alone,) = rows_of(gradebook([result()], replace(CONDITIONS, sandbox=False)))
+    assert "untrusted" in alone["sandbox"]
+    assert (second["status"], second["reason"]) == ("missing", "03_x1_amp_cnn.ipynb was not handed in; no notebook.")
+
+
+@pytest.mark.parametrize(
+    "text", ["=1+1", "+1", "-1", "@SUM(A1)", " =1", "\t=1", "\r=1", "\n-2", "\tx", "\ufeff=1", "＝1"]
+)
+def test_spreadsheets_get_no_formulas(text):
+    assert next(csv.reader(StringIO(sheet([[text, -1]]), newline=""))) == [f"'{text}", "-1"]
+    (row,) = rows_of(gradebook([result(student=text, reason=text, flags=[text])], CONDITIONS))
+    assert row["student"][0] == row["reason"][0] == row["flags"][0] == "'"
+
+
+def test_other_words_stay_as_they_are():
+    words = ["Ada", "O'Brien", "a, b", 'say "x"', "x=1", "3-2", "李雷", "two\nlines", ""]
+    assert next(csv.reader(StringIO(sheet([words]), newline=""))) == words
+    assert sheet([["a\0b\x1b[31m"]]) == "a\\x00b\\x1b[31m\r\n"

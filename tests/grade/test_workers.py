@@ -1,0 +1,30 @@
+"""Threads for hand-ins: an interrupt ends what runs and drops what has not begun."""
+
+import subprocess
+import sys
+import time
+
+from helpers.course.grade.workers import Workers
+
+import pytest
+
+
+def sleeper(seconds):
+    return subprocess.run([sys.executable, "-c", f"import time; time.sleep({seconds})"]).returncode
+
+
+def test_the_block_ends_when_all_jobs_are_done():
+    with Workers(2) as workers:
+        futures = [workers.submit(sleeper, 0.05) for _ in range(5)]
+    assert [future.result() for future in futures] == [0] * 5
+
+
+def test_an_interrupt_ends_what_runs_and_drops_what_has_not_begun():
+    began = time.perf_counter()
+    with pytest.raises(KeyboardInterrupt), Workers(2) as workers:
+        futures = [workers.submit(sleeper, 300) for _ in range(5)]
+        time.sleep(1)
+        raise KeyboardInterrupt
+    assert time.perf_counter() - began < 60
+    assert [future.cancelled() for future in futures] == [False, False, True, True, True]
+    assert all(future.result() != 0 for future in futures[:2])

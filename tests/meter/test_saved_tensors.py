@@ -1,0 +1,18 @@
+"""Bytes that autograd saves for the backward pass."""
+
+from helpers import saved_tensor_bytes
+
+import pytest
+import torch
+
+
+@pytest.mark.parametrize("backend", [None, "aot_eager"])
+def test_saved_tensor_bytes_are_those_autograd_saves(backend):
+    x, w = torch.randn(8, 4), torch.randn(4, 4, requires_grad=True)
+
+    def forward():
+        return (x @ w).sigmoid()
+
+    run = torch.compile(forward, backend=backend) if backend else forward
+    assert saved_tensor_bytes(run, besides=(x, w)) == 8 * 4 * 4  # the sigmoid's result
+    assert saved_tensor_bytes(run) == 8 * 4 * 4 + x.nbytes

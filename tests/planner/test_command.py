@@ -1,0 +1,154 @@
+"""`python -m helpers plan`, and models that come as config files."""
+
+import json
+
+from helpers import GiB
+from helpers.planner import Recipe, RecipeError, plan
+from helpers.planner.catalog import GPUS, find_model, model_names
+
+import pytest
+import torch
+
+from tests.planner.support import QKVO, command, peak
+
+
+def test_7b_lora_with_checkpointing():
+    arguments = [
+        "--model",
+        "llama-2-7b",
+        "--precision",
+        "bf16",
+        "--lora-rank",
+        "16",
+        "--micro-batch-size",
+        "1",
+        "--seq",
+        "512",
+    ]
+    run = command(*arguments, "--lora-targets", ",".join(QKVO), "--checkpointing", "every", "--json")
+    assert run.returncode == 0, run.stderr
+    answer = json.loads(run.stdout)
+    assert 13.0 * GiB <= answer["peak_allocated_bytes"] <= 13.3 * GiB
+    assert sum(answer["at_peak"].values()) == answer["peak_allocated_bytes"]
+    assert answer["trained"] == 16_777_216
+    low, high = answer["reserved_bytes"]
+    assert answer["peak_allocated_bytes"] <= low < high
+    assert answer["fits"]["rtx-4090-24gb"] is True
+    assert answer["fits"]["rtx-3060-12gb"] is False
+    assert "log_softmax" in answer["peak_at"]
+    assert {"remedies", "recipe", "seconds"} <= set(answer)
+    assert answer["recipe"]["lora_targets"] == list(QKVO)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        ([], "--model NAME"),
+        (["--model", "lama-2-7b"], "did you mean llama-2-7b"),
+        (["--model", "llama-2-7b", "--gpu", "a100"], "a100-40gb, a100-80gb"),
+        (["--model", "llama-2-7b", "--gpu", "tpu"], "--budget"),
+        (["--model", "llama-2-7b", "--budget", "-1"], "more than 0"),
+        (["--model", "llama-2-7b", "--gpu", "t4", "--budget", "3"], "not both"),
+        (["--model", "llama-2-7b", "--micro-batch-size", "0"], "at least 1"),
+        (["--model", "llama-2-7b", "--seq", "8192"], "at most 4096"),
+        (["--model", "llama-2-7b", "--precision", "fp8"], "choose from"),
+        (["--model", "llama-2-7b", "--quantize", "nf4"], "LoRA"),
+        (["--model", "llama-2-7b", "--lora-rank", "8", "--lora-targets", "query"], "q_proj"),
+        (["--model", "llama-2-7b", "--shard", "zero2"], "ranks"),
+        (
+            ["--model", "llama-2-7b", "--step-in-backward", "--gradient-accumulation-steps", "4"],
+            "gradient_accumulation_steps to 1",
+        ),
+        (["--model", "vit-l-16", "--attention", "eager"], "sdpa"),
+        (["--model", "gpt2", "--image-size", "32"], "image_size"),
+        (["--model", "vit-l-16", "--image-size", "100"], "multiple of 16"),
+        (["--model", "small-cnn", "--checkpointing", "every"], "no repeated blocks"),
+        (["--model", "pyproject.toml"], "not a Hugging Face config"),
+        (["--model", "gpt2", "--lora-alpha", "8"], "lora_rank"),
+        (["--model", "gpt2", "--lora-rank", "8", "--lora-alpha", "nan"], "must be a number"),
+        (["--model", "gpt2", "--budget", "nan"], "more than 0"),
+        (["--model", "gpt2", "--gpu", ""], "--list"),
+        (["--model", "gpt2", "--micro-batch-size", "1000000000000"], "at most"),
+        (["--model", "gpt2", "--ranks", "1000000", "--shard", "zero3"], "at most"),
+    ],
+)
+def test_what_cannot_be_is_said_in_one_line(arguments, word):
+    run = command(*arguments)
+    assert run.returncode == 2
+    assert run.stdout == ""
+    assert len(run.stderr.strip().splitlines()) == 1
+    assert word in run.stderr
+
+
+def test_old_spellings_of_options_still_work():
+    new = ["--micro-batch-size", "2", "--gradient-accumulation-steps", "3", "--no-set-to-none"]
+    old = ["--batch", "2", "--accumulate", "3", "--keep-grads"]
+    answers = []
+    for options in (new, old):
+        run = command("--model", "small-gpt", "--seq", "32", "--json", *options)
+        assert run.returncode == 0, run.stderr
+        answers.append(json.loads(run.stdout) | {"seconds": 0})
+    assert answers[0] == answers[1]
+    recipe = answers[0]["recipe"]
+    assert (recipe["micro_batch_size"], recipe["gradient_accumulation_steps"], recipe["set_to_none"]) == (2, 3, False)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU to measure on")
+def test_measuring_needs_a_gpu():
+    run = command("--model", "small-gpt", "--measure")
+    assert run.returncode == 2
+    assert "PyTorch sees none" in run.stderr
+
+
+def test_the_list_names_everything():
+    run = command("--list")
+    assert all(name in run.stdout for name in [*model_names(), *GPUS])
+
+
+def test_a_config_file_is_a_model(tmp_path):
+    config = {"model_type": "llama", "vocab_size": 500, "hidden_size": 64, "intermediate_size": 96}
+    config |= {"num_hidden_layers": 2, "num_attention_heads": 4, "architectures": ["LlamaForCausalLM"]}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config))
+    answer = plan(Recipe(str(path), seq=32))
+    assert answer.parameters == 2 * 500 * 64 + 64 + 2 * (4 * 64 * 64 + 3 * 64 * 96 + 2 * 64)
+    assert plan(Recipe(str(tmp_path), seq=32)).parameters == answer.parameters  # the folder will do
+    path.write_text(json.dumps(config | {"architectures": ["BertForMaskedLM"], "model_type": "bert"}))
+    assert find_model(str(path)).kind == "MaskedLM"
+    path.write_text(json.dumps(config | {"model_type": "t5"}))
+    with pytest.raises(RecipeError, match="none of"):
+        find_model(str(path))
+    path.write_text(json.dumps(config | {"model_type": "nonesuch"}))
+    with pytest.raises(RecipeError, match="knows no model type"):
+        find_model(str(path))
+    path.write_text(json.dumps(config | {"num_attention_heads": "four"}))
+    with pytest.raises(RecipeError):
+        plan(Recipe(str(path), seq=32))
+
+
+@pytest.mark.parametrize(
+    ("config", "word"),
+    [
+        ({"model_type": "vit", "image_size": [32, 32], "patch_size": [8, 8], "hidden_size": 32}, ""),
+        ({"model_type": "llama", "hidden_act": "nonsense"}, "cannot be simulated"),
+        ({"model_type": "mixtral", "num_local_experts": 4}, "mixture of experts"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value["model_type"],
+)
+def test_odd_configs_are_planned_or_refused_in_one_line(config, word, tmp_path):
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(sizes | config))
+    run = command("--model", str(path), *([] if config["model_type"] == "vit" else ["--seq", "16"]))
+    assert run.returncode == (2 if word else 0), run.stderr
+    assert word in run.stderr
+    assert len(run.stderr.strip().splitlines()) == bool(word)
+
+
+def test_images_of_another_size_change_a_hugging_face_model(tmp_path):
+    path = tmp_path / "config.json"
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    path.write_text(json.dumps({"model_type": "vit", "image_size": 32, "patch_size": 8, **sizes}))
+    assert peak(Recipe(str(path), micro_batch_size=8), image_size=64) > 1.5 * peak(
+        Recipe(str(path), micro_batch_size=8)
+    )

@@ -1,0 +1,78 @@
+"""The house: few loose modules, a docstring on every door, arrows that point down, short functions."""
+
+import ast
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+from helpers.core.files import PACKAGE
+from helpers.course.build.rooms import imported_rooms
+
+import pytest
+
+FILES = sorted(PACKAGE.rglob("*.py"))
+# Functions with more than five parameters, and why.
+MANY_PARAMETERS = {
+    "claims/claims.py: record": "the columns of a table, which every lab fills in",
+    "core/models.py: __init__": "the sizes of a vision transformer",
+    "planner/simulate/cuda_kernels.py: _attention": "takes the place of PyTorch's function of that signature",
+    "ranks/deepspeed_config.py: deepspeed_config": "the entries of a configuration",
+    "ranks/run.py: run_ranks": "labs use one or two of its four options",
+}
+
+
+def where(path: Path) -> str:
+    return path.relative_to(PACKAGE).as_posix()
+
+
+def test_few_modules_stand_outside_the_rooms():
+    loose = [path.name for path in PACKAGE.glob("*.py") if path.name != "__init__.py"]
+    assert len(loose) <= 5, loose
+
+
+@pytest.mark.parametrize("folder", sorted({path.parent for path in FILES}), ids=where)
+def test_every_package_says_what_it_is_for(folder):
+    door = folder / "__init__.py"
+    assert door.exists()
+    assert ast.get_docstring(ast.parse(door.read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize("house", [PACKAGE, PACKAGE / "course", PACKAGE / "course" / "grade"], ids=where)
+def test_no_rooms_import_each_other_in_a_circle(house):
+    rooms = imported_rooms(house)
+    assert len(rooms) >= 4
+    try:
+        tuple(TopologicalSorter(rooms).static_order())
+    except CycleError as error:
+        pytest.fail(f"a circle: {' imports '.join(error.args[1][::-1])}")
+
+
+# -- functions and names
+
+
+def functions() -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    for path in FILES:
+        if "reference" in path.parts:  # built from the labs
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                yield f"{where(path)}: {node.name}", node
+
+
+def test_functions_are_short():
+    long = {name: node.end_lineno - node.lineno + 1 for name, node in functions()}
+    assert {name: lines for name, lines in long.items() if lines > 60} == {}
+
+
+def test_functions_have_few_parameters():
+    many = set()
+    for name, node in functions():
+        args = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+        if len([arg for arg in args if arg.arg not in ("self", "cls")]) > 5:
+            many.add(name)
+    assert many == set(MANY_PARAMETERS)
+
+
+@pytest.mark.parametrize("name", ["run.py", "report.py", "measure.py"])
+def test_a_name_that_says_little_is_used_once(name):
+    assert len([path for path in FILES if path.name == name]) <= 1

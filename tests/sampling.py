@@ -1,0 +1,36 @@
+"""What `make test` runs of the tests that take too long to run every time: another part each day, so all run in turn.
+
+The sample depends on a seed, which is the day unless the environment variable SAMPLE_SEED sets it. WHOLE_LABS=1 runs
+everything.
+"""
+
+import os
+import time
+from collections.abc import Sequence
+from typing import TypeVar
+
+Item = TypeVar("Item")
+_DAY = 24 * 60 * 60  # seconds
+
+
+def runs_whole() -> bool:
+    """Say whether everything runs, as in `make test-all`."""
+    return bool(os.environ.get("WHOLE_LABS"))
+
+
+def sample_seed() -> int:
+    """Return the seed of this run: SAMPLE_SEED, or the days since 1970."""
+    seed = os.environ.get("SAMPLE_SEED")
+    return int(seed) if seed else int(time.time() // _DAY)
+
+
+def share_seed() -> None:
+    """Set SAMPLE_SEED, so that all processes of this run draw the same sample, even around midnight."""
+    os.environ["SAMPLE_SEED"] = str(sample_seed())
+
+
+def sample(items: Sequence[Item], one_in: int) -> list[Item]:
+    """Return one in `one_in` of `items`, others each day; all of them when everything runs."""
+    if runs_whole():
+        return list(items)
+    return [item for i, item in enumerate(items) if (i + sample_seed()) % one_in == 0]

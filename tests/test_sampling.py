@@ -1,0 +1,54 @@
+"""The sample that `make test` runs changes from day to day, and leaves nothing out for long."""
+
+import os
+import subprocess
+import sys
+
+from helpers.core.files import ROOT
+
+import pytest
+
+from .sampling import sample, sample_seed, share_seed
+
+ITEMS = [f"item {i}" for i in range(17)]
+
+
+@pytest.fixture(autouse=True)
+def no_settings(monkeypatch):
+    monkeypatch.setenv("SAMPLE_SEED", "")
+    monkeypatch.delenv("WHOLE_LABS", raising=False)
+
+
+@pytest.mark.parametrize("one_in", [1, 3, 6, 20])
+@pytest.mark.parametrize("first_day", [0, 20_000, 20_779])
+def test_over_as_many_days_each_item_runs_exactly_once(monkeypatch, one_in, first_day):
+    run = []
+    for day in range(first_day, first_day + one_in):
+        monkeypatch.setattr("time.time", lambda day=day: day * 86_400 + 3_600.5)
+        run += sample(ITEMS, one_in)
+    assert sorted(run) == sorted(ITEMS)
+
+
+def test_the_sample_keeps_the_order_and_can_be_repeated(monkeypatch):
+    monkeypatch.setenv("SAMPLE_SEED", "5")
+    assert sample(ITEMS, 6) == ["item 1", "item 7", "item 13"]
+    assert sample(ITEMS, 6) == sample(ITEMS, 6)
+
+
+def test_everything_runs_when_asked_for(monkeypatch):
+    monkeypatch.setenv("WHOLE_LABS", "1")
+    assert sample(ITEMS, 6) == ITEMS
+
+
+def test_a_run_that_goes_past_midnight_keeps_its_seed(monkeypatch):
+    monkeypatch.setattr("time.time", lambda: 86_400.0 * 100 - 1)
+    share_seed()
+    monkeypatch.setattr("time.time", lambda: 86_400.0 * 100 + 1)
+    assert sample_seed() == 99
+
+
+def test_pytest_prints_the_seed_and_how_to_repeat_it():
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-p", "no:cacheprovider", __file__]
+    env = {**os.environ, "SAMPLE_SEED": "7"}
+    out = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True).stdout
+    assert "sample: seed 7 (set SAMPLE_SEED to repeat; WHOLE_LABS=1 runs everything)" in out
