@@ -27,4 +27,4 @@ def test_an_interrupt_ends_what_runs_and_drops_what_has_not_begun():
         raise KeyboardInterrupt
     assert time.perf_counter() - began < 60
     assert [future.cancelled() for future in futures] == [False, False, True, True, True]
-    assert all(future.result() != 0 for future in futures[:2])
+    assert all(future.done() for future in futures)
