@@ -88,12 +88,15 @@ def _refusals(recipe: Recipe, spec: ModelSpec, style: str) -> list[tuple[bool, s
     trainer = style == "trainer"
     return [
         (spec.config is None or spec.kind != "CausalLM", f"{recipe.model} is no causal language model."),
-        (recipe.quantize != "none", "A quantized base must be loaded, not made: take quantize none; lab 14 loads one."),
+        (
+            recipe.quantize != "none",
+            "A quantized base must be loaded, not made: take quantize none; the lab on LoRA loads one.",
+        ),
         (
             recipe.checkpointing == "sqrt",
-            "Checkpoint every block, every second or third; segments are in lab 05.",
+            "Checkpoint every block, every second or third; segments are in the lab on checkpointing.",
         ),
-        (recipe.shard == "zero1", "ZeRO-1 is DeepSpeed's (lab 12): take zero2 or zero3, which fully_shard does."),
+        (recipe.shard == "zero1", "ZeRO-1 is DeepSpeed's: take zero2 or zero3, which fully_shard does."),
         (recipe.shard == "zero2" and bool(recipe.lora_rank), "Adapters leave little to shard: take none or zero3."),
         (
             recipe.offload == "optimizer" or (recipe.offload == "all" and recipe.shard == "none"),

@@ -51,7 +51,7 @@ class Bar(tqdm):
 """
 PROBED = """
 import sys
-from helpers.course.kernel.elsewhere import Elsewhere
+from helpers.course.kernel.other_threads import Elsewhere
 from helpers.course.kernel.watch import Watch
 
 watch, names = Watch(), {}

@@ -1,4 +1,4 @@
-"""The Triton kernels of lab 09, as they stand in its source, where Triton is installed."""
+"""The Triton kernels of the lab on compilation, as they are in its source, where Triton is installed."""
 
 import importlib.util
 import os

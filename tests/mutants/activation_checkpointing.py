@@ -1,4 +1,4 @@
-"""Wrong and right answers for the practice task of lab 05."""
+"""Wrong and right answers for the practice task of activation checkpointing."""
 
 from . import Mutant
 

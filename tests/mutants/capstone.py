@@ -1,4 +1,4 @@
-"""Wrong and right answers for the practice task of lab 15."""
+"""Wrong and right answers for the practice task of capstone."""
 
 from . import Mutant
 

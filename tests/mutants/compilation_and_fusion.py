@@ -1,4 +1,4 @@
-"""Wrong and right answers for the practice task of lab 09."""
+"""Wrong and right answers for the practice task of compilation and fusion."""
 
 from . import Mutant
 

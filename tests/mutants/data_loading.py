@@ -1,4 +1,4 @@
-"""Wrong and right answers for the practice task of lab 07."""
+"""Wrong and right answers for the practice task of data loading."""
 
 from . import Mutant
 

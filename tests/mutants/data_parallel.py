@@ -1,4 +1,4 @@
-"""Wrong and right answers for the practice task of lab 10."""
+"""Wrong and right answers for the practice task of data parallel."""
 
 from . import Mutant
 

@@ -1,4 +1,4 @@
-"""Wrong and right answers for the practice task of lab 13."""
+"""Wrong and right answers for the practice task of fp8."""
 
 from . import Mutant
 

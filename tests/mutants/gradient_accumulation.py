@@ -1,4 +1,4 @@
-"""Wrong and right answers for the practice task of lab 04."""
+"""Wrong and right answers for the practice task of gradient accumulation."""
 
 from . import Mutant
 

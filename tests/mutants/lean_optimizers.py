@@ -1,4 +1,4 @@
-"""Wrong and right answers for the practice task of lab 08."""
+"""Wrong and right answers for the practice task of lean optimizers."""
 
 from . import Mutant
 

@@ -1,4 +1,4 @@
-"""Wrong and right answers for the practice task of lab 14."""
+"""Wrong and right answers for the practice task of lora."""
 
 from . import Mutant
 

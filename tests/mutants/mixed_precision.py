@@ -1,4 +1,4 @@
-"""Wrong and right answers for the practice tasks of lab 03."""
+"""Wrong and right answers for the practice tasks of mixed precision."""
 
 from . import one
 

@@ -1,4 +1,4 @@
-"""Wrong and right answers for the practice tasks of lab 02."""
+"""Wrong and right answers for the practice tasks of number formats."""
 
 from . import one
 

@@ -1,4 +1,4 @@
-"""Wrong and right answers for the practice tasks of lab 06."""
+"""Wrong and right answers for the practice tasks of profiling and oom clinic."""
 
 from . import Mutant, one
 

@@ -1,4 +1,4 @@
-"""Wrong and right answers for the practice task of lab 12."""
+"""Wrong and right answers for the practice task of sharding."""
 
 from . import Mutant
 

@@ -1,4 +1,4 @@
-"""Wrong and right answers for the practice task of lab 00."""
+"""Wrong and right answers for the practice task of start here."""
 
 from . import Mutant
 

@@ -1,4 +1,4 @@
-"""Wrong and right answers for the practice task of lab 11."""
+"""Wrong and right answers for the practice task of tensor parallel."""
 
 from . import Mutant
 

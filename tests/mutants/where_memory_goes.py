@@ -1,4 +1,4 @@
-"""Wrong and right answers for the practice tasks of lab 01."""
+"""Wrong and right answers for the practice tasks of where memory goes."""
 
 from . import one
 

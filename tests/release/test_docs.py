@@ -6,8 +6,8 @@ from pathlib import Path
 
 from helpers.core.files import PACKAGE, ROOT
 from helpers.course.build.front_page import README, pages
+from helpers.course.build.import_graph import imported_rooms, room_picture, room_table
 from helpers.course.build.picture import POINTS, held_over_time
-from helpers.course.build.rooms import imported_rooms, room_picture, room_table
 from helpers.course.build.source import sources
 from helpers.meter.count import Block
 from helpers.meter.operation import NO_OP

@@ -15,7 +15,7 @@ from helpers.course.build.front_page import DOCS, card, pages
 from helpers.course.build.source import sources
 from helpers.course.receipts import ReceiptsError, claims_table, run_receipts
 from helpers.course.receipts import collect as running
-from helpers.course.receipts.said import SAID
+from helpers.course.receipts.quoted_claims import QUOTED_CLAIMS
 from helpers.course.receipts.steps import Skip, Step, steps
 
 import psutil
@@ -86,13 +86,13 @@ def test_committed_receipts_are_as_the_run_wrote_them(path):
     assert [name for name, step in kept.steps.items() if step["status"] == "failed"] == []
 
 
-@pytest.mark.parametrize("claim", SAID)
+@pytest.mark.parametrize("claim", QUOTED_CLAIMS)
 def test_every_claim_has_a_cpu_receipt(claim):
     on_cpus = [kept for kept in receipts() if kept.kind == "cpu"]
     assert any(r.claim == claim and r.measured is not None for kept in on_cpus for _, r in kept.rows())
 
 
-@pytest.mark.parametrize("wanted", [*ROWS, *SAID])
+@pytest.mark.parametrize("wanted", [*ROWS, *QUOTED_CLAIMS])
 def test_every_row_of_the_syllabus_has_a_lab(wanted):
     cards = [card(source)["Syllabus"] for source in sources()]
     assert any(wanted in re.findall(r"[TPCX]\d+", text) for text in cards)
@@ -102,7 +102,7 @@ def test_the_page_of_claims_is_that_of_the_receipts():
     page = DOCS / "claims.md"
     text = pages()[page]
     assert page.read_text(encoding="utf-8") == text, "run: python -m helpers build"
-    assert all(f"## {claim} · " in text for claim in SAID)
+    assert all(f"## {claim} · " in text for claim in QUOTED_CLAIMS)
 
 
 # -- the table

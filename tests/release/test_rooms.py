@@ -6,7 +6,7 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 from helpers.core.files import PACKAGE
-from helpers.course.build.rooms import imported_rooms
+from helpers.course.build.import_graph import imported_rooms
 
 import pytest
 

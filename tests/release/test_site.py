@@ -9,7 +9,7 @@ from helpers.claims.receipt import receipts
 from helpers.course.build.site import make_site
 from helpers.course.build.source import sources
 from helpers.course.receipts import claim_results
-from helpers.course.receipts.said import SAID
+from helpers.course.receipts.quoted_claims import QUOTED_CLAIMS
 
 import pytest
 
@@ -69,5 +69,5 @@ def test_the_page_of_claims_has_a_row_for_each_measurement(site):
     count = sum(len(results.measurements) for results in claim_results(receipts()))
     assert count > 100
     assert site["claims.html"].count("<tr data-verdict=") == count
-    for claim in SAID:
+    for claim in QUOTED_CLAIMS:
         assert f'id="{claim}"' in site["claims.html"]

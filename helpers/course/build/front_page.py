@@ -10,7 +10,7 @@ from pathlib import Path
 from ...claims.receipt import receipts
 from ...core.files import PACKAGE, ROOT
 from ..receipts import claims_table
-from .rooms import room_picture, room_table
+from .import_graph import room_picture, room_table
 from .source import Source, sources
 
 README = ROOT / "README.md"

@@ -15,7 +15,7 @@ from helpers.exercises.checking import find_part, message_of, probe
 from IPython.core.inputtransformer2 import TransformerManager
 
 from .dispatcher import leave_modes
-from .elsewhere import Elsewhere
+from .other_threads import Elsewhere
 from .warm import DISPATCHER, GUARD
 from .watch import ANSWER, Watch
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from ...claims.measurement import Measurement
 from ...claims.receipt import Receipt
-from .said import SAID
+from .quoted_claims import QUOTED_CLAIMS
 
 _MARKS = {"held": "✓", "did not hold": "✗"}
 _HEADER = ("Claim", "Measured", "On what", "Figure", "Verdict", "Machine")
@@ -37,7 +37,7 @@ class ClaimResults:
 
 def claim_results(receipts: list[Receipt]) -> Iterator[ClaimResults]:
     """Yield the results of each claim, in the order of their numbers."""
-    for claim, said in SAID.items():
+    for claim, said in QUOTED_CLAIMS.items():
         rows = tuple(row for receipt in receipts for _, row in receipt.rows() if row.claim == claim)
         yield ClaimResults(claim, said.words, said.source, rows)
 

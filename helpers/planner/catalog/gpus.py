@@ -7,7 +7,8 @@ from ..recipe import RecipeError
 
 TERA, GIGA = 1e12, 1e9
 
-# Sources. Rates are dense; where a vendor gives 16-bit rates for both, the one that accumulates in FP32 is meant.
+# Sources. Rates are dense. Where a vendor gives two 16-bit rates, it is the one that accumulates in FP32, as training
+# does; only the RTX 3060's 51 TFLOP/s accumulate in FP16 (25.5 in FP32), so its time bounds are too low.
 _VOLTA = "NVIDIA Tesla V100 data sheet (SXM2)"
 _TURING = "NVIDIA T4 data sheet"
 _A100 = "NVIDIA A100 Tensor Core GPU data sheet (SXM)"

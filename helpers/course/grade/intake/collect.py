@@ -13,7 +13,7 @@ from .cells import Cell, NotebookError, read_cells
 from .folders_and_zips import NotebookFile, Search, is_notebook
 from .hand_in import HandIn
 from .outline import Outline, outline
-from .suspicious import flags_of
+from .suspicious_code import flags_of
 
 _NOT_ONE_LINE = re.compile(r"[\0-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _SYSTEM = {".DS_Store", ".git", ".gitignore", ".ipynb_checkpoints", "__MACOSX", "Thumbs.db", "desktop.ini"}

@@ -4,7 +4,7 @@ import inspect
 
 from helpers.course.build.source import sources
 from helpers.course.grade.intake.hand_in import reference_hand_in
-from helpers.course.grade.intake.suspicious import flags_of
+from helpers.course.grade.intake.suspicious_code import flags_of
 
 import pytest
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Said:
+class QuotedClaim:
     """A claim in words, and a source in Markdown."""
 
     words: str
@@ -17,46 +17,52 @@ class Said:
 
 _ZERO = "[ZeRO](https://arxiv.org/abs/1910.02054)"
 
-SAID = {
-    "C1": Said("Weights of 7B parameters take 28 GB in FP32, of 70B 280 GB", "arithmetic; tutorials"),
-    "C2": Said("Adam in mixed precision takes 16 bytes a parameter", f"{_ZERO}, section 3.1"),
-    "C3": Said("Adam's state for 7B takes 84 GB with the FP32 copy of the weights, 56 GB without", f"after {_ZERO}"),
-    "C4": Said(
+QUOTED_CLAIMS = {
+    "C1": QuotedClaim("Weights of 7B parameters take 28 GB in FP32, of 70B 280 GB", "arithmetic; tutorials"),
+    "C2": QuotedClaim("Adam in mixed precision takes 16 bytes a parameter", f"{_ZERO}, section 3.1"),
+    "C3": QuotedClaim(
+        "Adam's state for 7B takes 84 GB with the FP32 copy of the weights, 56 GB without", f"after {_ZERO}"
+    ),
+    "C4": QuotedClaim(
         "Activations grow with batch, width and layers, with the square of the sequence where scores are kept; they "
         "can exceed the parameters",
         "[Korthikanti et al.](https://arxiv.org/abs/2205.05198), [FlashAttention](https://arxiv.org/abs/2205.14135)",
     ),
-    "C5": Said("Temporaries, the allocator's reserve and fragmentation add 20 to 30 %", f"tutorials; cf. {_ZERO}, 3.2"),
-    "C6": Said(
+    "C5": QuotedClaim(
+        "Temporaries, the allocator's reserve and fragmentation add 20 to 30 %", f"tutorials; cf. {_ZERO}, 3.2"
+    ),
+    "C6": QuotedClaim(
         "Ranges of FP16, BF16, E4M3 and E5M2", "[FP8 formats for deep learning](https://arxiv.org/abs/2209.05433)"
     ),
-    "C7": Said(
+    "C7": QuotedClaim(
         "Mixed precision: half the memory, twice the speed, the same accuracy",
         "tutorials, after [Micikevicius et al.](https://arxiv.org/abs/1710.03740)",
     ),
-    "C8": Said("Accumulated gradients equal those of the whole batch, at the peak of a micro-batch", "tutorials"),
-    "C9": Said(
+    "C8": QuotedClaim(
+        "Accumulated gradients equal those of the whole batch, at the peak of a micro-batch", "tutorials"
+    ),
+    "C9": QuotedClaim(
         "Checkpointing: 2 to 3 times less memory (or 40 to 50 % of the activations), 30 to 33 % slower; every second "
         "or third block: 60 to 70 % of the saving for 10 to 15 % of the time; with sqrt(n) segments O(sqrt n) "
         "activations",
         "tutorials, after [Chen et al.](https://arxiv.org/abs/1604.06174)",
     ),
-    "C10": Said("Pinned memory: copies 2 to 3 times faster and asynchronous; 4 to 8 workers a GPU", "tutorials"),
-    "C11": Said("SGD instead of Adam saves two thirds of the optimizer's memory", "tutorials"),
-    "C12": Said(
+    "C10": QuotedClaim("Pinned memory: copies 2 to 3 times faster and asynchronous; 4 to 8 workers a GPU", "tutorials"),
+    "C11": QuotedClaim("SGD instead of Adam saves two thirds of the optimizer's memory", "tutorials"),
+    "C12": QuotedClaim(
         "All together: up to 20 times less peak memory at the same accuracy",
         "[pytorch-memory-optim](https://github.com/rasbt/pytorch-memory-optim) and the article it belongs to",
     ),
-    "C13": Said(
+    "C13": QuotedClaim(
         "DDP: the memory of one GPU on each, N times the speed; each gradient all-reduced once",
         "[PyTorch Distributed](https://arxiv.org/abs/2006.15704); tutorials",
     ),
-    "C14": Said(
+    "C14": QuotedClaim(
         "FSDP and ZeRO-3: N times less memory for parameters, gradients and state; all-gather and reduce-scatter",
         f"{_ZERO}, [PyTorch FSDP](https://arxiv.org/abs/2304.11277)",
     ),
-    "C15": Said("FP8 is up to twice as fast as 16 bits on Hopper", "tutorials; data sheets of the GPUs"),
-    "C16": Said(
+    "C15": QuotedClaim("FP8 is up to twice as fast as 16 bits on Hopper", "tutorials; data sheets of the GPUs"),
+    "C16": QuotedClaim(
         "LoRA of rank 16 on q, k, v, o of a 7B model trains about 20M parameters, 0.1 to 1 %",
         "tutorials, after [LoRA](https://arxiv.org/abs/2106.09685)",
     ),
