@@ -64,7 +64,7 @@ def test_without_a_sandbox_limits_hold_and_the_gradebook_says_untrusted(tmp_path
     chosen = {name: ATTACKS[name] for name in WITHOUT_WALLS} | {"an honest one, last of all": HONEST}
     for name, one in chosen.items():
         hand_in(tmp_path / "hand-ins" / name, one.answers, GRADED[one.exercise])
-    results = grade(tmp_path / "hand-ins", tmp_path / "grades", seed=5, jobs=2, timeout=TIMEOUT / 2)
+    results = grade(tmp_path / "hand-ins", tmp_path / "grades", seed=5, jobs=2, timeout=TIMEOUT)
     assert_earned(chosen, results)
     with open(tmp_path / "grades" / "gradebook.csv", encoding="utf-8-sig", newline="") as book:
         assert {row["sandbox"] for row in csv.DictReader(book)} == {"no: untrusted"}

@@ -49,4 +49,4 @@ def test_untouched_notebook_runs_and_earns_nothing(source):
             checks += 1
             printed = "".join(output.get("text", "") for output in cell.outputs)  # may arrive in several pieces
             assert "not attempted yet" in printed
-    assert checks >= 1
+    assert checks >= 1 or not source.reference(), "a lab with answer cells checks them"
