@@ -1,6 +1,7 @@
 """End a process together with all its descendants: its children, theirs and so on."""
 
 import contextlib
+from collections.abc import Collection
 
 import psutil
 
@@ -14,13 +15,15 @@ def end_process(pid: int) -> None:
         root.kill()
 
 
-def end_descendants(root: psutil.Process) -> None:
-    """Kill all descendants of `root`, until there are none.
+def end_descendants(root: psutil.Process, spare: Collection[psutil.Process] = ()) -> None:
+    """Kill all descendants of `root` except those in `spare`, until there are none.
 
     A process whose own parent has ended is found, too, if `root` adopts orphans (a "child subreaper" on Linux).
     """
     for _ in range(20):  # a process that is killed may just have started another
-        family = [process for process in root.children(recursive=True) if not _has_ended(process)]
+        family = [
+            process for process in root.children(recursive=True) if process not in spare and not _has_ended(process)
+        ]
         if not family:
             return
         for member in family:

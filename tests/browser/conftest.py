@@ -32,7 +32,7 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.slow)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")  # not the session: it would stay for half an hour after the last of these tests
 def server(tmp_path_factory):
     """Address and token of a JupyterLab whose folder holds copies of `labs` and `solutions`."""
     if CHROMIUM is None:
@@ -76,7 +76,7 @@ def server(tmp_path_factory):
         process.wait(30)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def browser(server):
     from playwright.sync_api import sync_playwright
 

@@ -28,3 +28,16 @@ def test_an_interrupt_ends_what_runs_and_drops_what_has_not_begun():
     assert time.perf_counter() - began < 60
     assert [future.cancelled() for future in futures] == [False, False, True, True, True]
     assert all(future.done() for future in futures)
+
+
+def test_an_interrupt_spares_what_others_have_started():
+    other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
+    try:
+        with pytest.raises(KeyboardInterrupt), Workers(1) as workers:
+            workers.submit(sleeper, 300)
+            time.sleep(1)
+            raise KeyboardInterrupt
+        assert other.poll() is None
+    finally:
+        other.kill()
+        other.wait()

@@ -13,13 +13,14 @@ from ...core.descendants import end_descendants
 class Workers:
     """A pool of `jobs` threads. Use it with `with`: the block ends when all jobs are done.
 
-    An error or an interrupt in the block ends the processes that are running, instead of waiting for them; jobs that
-    have not begun are cancelled.
+    An error or an interrupt in the block ends the processes that were started in it, instead of waiting for them; jobs
+    that have not begun are cancelled.
     """
 
     def __init__(self, jobs: int) -> None:
         self._pool = ThreadPoolExecutor(jobs)
         self._futures: list[Future[Any]] = []
+        self._bystanders: set[psutil.Process] = set()  # processes older than the block: not ours to end
 
     def submit(self, job: Callable[..., Any], *args: Any) -> Future[Any]:
         """Run `job(*args)` as soon as a thread is free."""
@@ -28,6 +29,7 @@ class Workers:
         return future
 
     def __enter__(self) -> "Workers":
+        self._bystanders.update(psutil.Process().children(recursive=True))
         return self
 
     def __exit__(
@@ -39,4 +41,4 @@ class Workers:
         self._pool.shutdown(wait=False, cancel_futures=True)
         begun = [future for future in self._futures if not future.cancelled()]
         while wait(begun, timeout=0.2).not_done:
-            end_descendants(psutil.Process())
+            end_descendants(psutil.Process(), spare=self._bystanders)
