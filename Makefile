@@ -5,10 +5,12 @@ PYTHON ?= python3
 PORT ?= 8888
 JOBS ?= 2
 BIN := .venv/bin
+# Idle threads sleep, also in notebooks that import torch before helpers: see helpers/core/environment.py.
+export OMP_WAIT_POLICY ?= PASSIVE
 READY := .venv/.ready
 NBVAL = $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --nbval-lax --nbval-cell-timeout=600 solutions
 
-.PHONY: help lab lint test notebooks test-fast test-all install-deepspeed deepspeed install-triton triton nbgrader attacks receipts site build format clean
+.PHONY: help lab lint test notebooks test-fast test-all test-oldest install-deepspeed deepspeed install-triton triton nbgrader attacks receipts gpu gpu-wheels site build format clean
 .DEFAULT_GOAL := help
 
 help:
@@ -68,6 +70,20 @@ triton: install-triton
 test-all: lint
 	WHOLE_LABS=1 $(MAKE) test
 
+# The quick tests, and every source as a plain script, with the lowest versions that pyproject.toml accepts. Best with
+# Python 3.11, the oldest one. On Linux pip takes PyTorch with CUDA (8 GB), unless it knows an index of the CPU builds.
+OLDEST := .venv/oldest
+$(OLDEST)/.ready: pyproject.toml tests/release/oldest.py
+	$(PYTHON) -m venv $(OLDEST)
+	$(PYTHON) tests/release/oldest.py > $(OLDEST)/requirements.txt
+	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -r $(OLDEST)/requirements.txt
+	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	touch $@
+
+test-oldest: $(OLDEST)/.ready
+	$(OLDEST)/bin/python -m pytest -n $(JOBS) --dist loadfile -m "not slow"
+	WHOLE_LABS=1 $(OLDEST)/bin/python -m pytest -n $(JOBS) tests/release/test_cli.py -k plain_scripts
+
 # nbgrader brings a JupyterLab of its own, so it gets an environment of its own.
 nbgrader: $(READY)
 	test -x .venv/nbgrader/bin/nbgrader || { $(PYTHON) -m venv .venv/nbgrader && .venv/nbgrader/bin/pip install --quiet \
@@ -81,6 +97,19 @@ attacks: $(READY)
 # Every lab and measurement on this machine, into receipts/DEVICE.json. What has not changed is not run again.
 receipts: $(READY)
 	$(BIN)/python -m helpers receipts $(ARGS)
+
+# All that wants an NVIDIA GPU, with this machine's own Python and PyTorch: tests marked cuda, measurements, every lab.
+# What is done is not done again. ARGS='--budget 540' stops in time; exit code 3 then says: once more.
+WHEELS := build/wheels
+SITE := $(CURDIR)/build/gpu/site
+gpu:
+	@set -- $(WHEELS)/*.whl; test ! -e "$$1" || $(PYTHON) -m pip install --quiet --disable-pip-version-check --no-index --no-deps \
+	  --upgrade --target $(SITE) "$$@"
+	PYTHONPATH="$(SITE)$${PYTHONPATH:+:$$PYTHONPATH}" $(PYTHON) -m helpers gpu $(ARGS)
+
+# Here, with a network: wheels for a GPU machine without one. NAMES='peft pytest' takes these and what they need.
+gpu-wheels: $(READY)
+	$(BIN)/python -m helpers.course.gpu_lane.packages --to $(WHEELS) $(NAMES)
 
 # The solved labs as static pages, for reading: build/site/index.html.
 site: $(READY)

@@ -11,6 +11,7 @@ from tests.sampling import sample, sample_seed, share_seed
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # set before torch is imported, and inherited by kernels and scripts
     os.environ["OMP_NUM_THREADS"] = "1"  # or the processes that run beside each other would all crawl
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as helpers sets it, which some tests import after torch
 share_seed()
 
 
@@ -34,8 +35,14 @@ def pytest_report_header() -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the tests of long files in front."""
+    """Put the tests of long files in front, and skip those marked cuda where there is no GPU."""
     items.sort(key=lambda item: item.path.name not in LONG)
+    wanting = [item for item in items if item.get_closest_marker("cuda")]
+    if wanting:
+        import torch
+
+        for item in wanting if not torch.cuda.is_available() else []:
+            item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU"))
 
 
 @pytest.fixture(scope="module", autouse=True)

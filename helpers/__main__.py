@@ -12,6 +12,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple, NoReturn
 
+from rich.console import Console
+
 from .planner import RecipeError
 
 PROGRAM = "training-at-scale"  # the console script, as pyproject.toml calls it
@@ -35,6 +37,7 @@ COMMANDS = {
         ".course.receipts.claims_cli", "print what is said of the techniques, and what the receipts say of it"
     ),
     "receipts": Command(".course.receipts.cli", "run every lab and measurement here and keep the figures (minutes)"),
+    "gpu": Command(".course.gpu_lane.cli", "run all that wants an NVIDIA GPU, resumably: tests, measurements, labs"),
     "site": Command(".course.build.site_cli", "render the solved labs as static pages with an index and a search"),
 }
 
@@ -62,7 +65,9 @@ def _parse(argv: list[str]) -> argparse.Namespace:
 
 
 def _module(command: str) -> ModuleType:
-    return import_module(COMMANDS[command].module, __package__)
+    """Import the module of a command. Most import PyTorch, which takes seconds: a terminal shows that it goes on."""
+    with Console(stderr=True).status(f"Loading {command}"):
+        return import_module(COMMANDS[command].module, __package__)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -3,6 +3,8 @@
 import argparse
 import os
 import platform
+import subprocess
+import sys
 from importlib.metadata import PackageNotFoundError, version
 
 import psutil
@@ -11,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from .claims.status import status
+from .core import environment
 from .core.device import device_name, pick_device, supports
 from .core.units import human_bytes
 from .meter.recorder import MemoryMeter
@@ -32,6 +35,22 @@ PACKAGES = {
     "peft": "LoRA",
     "nbval": "grading",
 }
+# Run in a new process: `import helpers` prepares for PyTorch and imports nothing; a lab's set-up cell names more.
+_IMPORTS = """
+import helpers, time
+start = time.perf_counter()
+import torch
+middle = time.perf_counter()
+from helpers import MemoryMeter, SmallGPT, check, digits, pick_device, run_ranks
+print(middle - start, time.perf_counter() - middle)
+"""
+
+
+def import_seconds() -> tuple[float, float]:
+    """Return the seconds that a new process takes to import PyTorch, and then the helpers of a lab."""
+    done = subprocess.run([sys.executable, "-c", _IMPORTS], stdout=subprocess.PIPE, text=True, check=True)
+    torch_seconds, ours = map(float, done.stdout.split())
+    return torch_seconds, ours
 
 
 def device_memory(device: torch.device) -> tuple[int, int]:
@@ -56,6 +75,9 @@ def _machine() -> Table:
     table.add_row("system", f"{platform.system()} {platform.release()}, Python {platform.python_version()}")
     table.add_row("computes in", ", ".join(name for name, dtype in FORMATS.items() if supports(dtype, device)))
     table.add_row("cannot compute in", ", ".join(n for n, d in FORMATS.items() if not supports(d, device)) or "-")
+    table.add_row("idle threads", environment.idle_threads())
+    torch_seconds, ours = import_seconds()
+    table.add_row("imports", f"PyTorch {torch_seconds:.1f} s, the helpers of a lab {ours:.1f} s more")
     table.add_row("memory meter", "every byte of the allocator" if profile.method == "allocator" else "tensors counted")
     return table
 
@@ -76,7 +98,9 @@ def _packages() -> tuple[Table, list[str]]:
 def examine() -> int:
     """Print the report. Returns 0 if everything that the labs need is installed, else 1."""
     console = Console()
-    console.print(_machine())
+    with Console(stderr=True).status("Looking at this machine"):
+        machine = _machine()
+    console.print(machine)
     packages, missing = _packages()
     console.print(packages)
     if missing:

@@ -132,6 +132,29 @@ for name, form in FORMATS.items():
 # %% [markdown] name="overflow_explained"
 # FP16 and BF16 go to infinity, which a loss scaler can see ([[mixed_precision]]). E4M3 has no infinity: this version of PyTorch stops at its largest
 # number; others have returned NaN. So eight-bit training scales first and never relies on what happens out of range.
+#
+# **TF32** is a format that nobody stores. NVIDIA GPUs since Ampere can round the inputs of an FP32 product to FP32's 8 exponent bits and FP16's 10
+# fraction bits on the way in: 19 bits, kept in the upper part of 32. [[Mixed_precision]] switches it on. Here we simulate it, rounding to the nearest (a GPU may
+# round in another way):
+
+
+# %% name="tf32"
+def to_tf32(x):
+    """FP32 numbers rounded to the nearest of those whose lower 13 fraction bits are zero; ties go to the even one."""
+    bits = x.view(torch.int32)
+    return ((bits + 0xFFF + ((bits >> 13) & 1)) & ~0x1FFF).view(torch.float32)
+
+
+one_to_two = (torch.arange(2**23, dtype=torch.int32) + 0x3F800000).view(torch.float32)  # all that FP32 has
+kept = to_tf32(one_to_two).unique()
+in_one = int((kept < 2).sum())
+normal = table["FP32"][1]  # the exponent bits are FP32's
+table["TF32"] = (2 - 1 / in_one) * 2.0**127, normal, normal / in_one, in_one
+print(f"0.1 becomes {to_tf32(torch.tensor(0.1)).item():.9g}")
+print(f"{'':6}{'largest':>12}{'smallest normal':>17}{'smallest':>12}{'numbers in [1, 2)':>19}{'bytes stored':>14}")
+for name in ("FP32", "TF32", "BF16", "FP16"):
+    largest, normal, smallest, in_one = table[name]
+    print(f"{name:6}{largest:>12.5g}{normal:>17.3g}{smallest:>12.3g}{in_one:>19,}{2 if '16' in name else 4:>14}")
 
 # %% [markdown] name="gap_text"
 # ## 3 · Precision
@@ -160,6 +183,7 @@ for (name, form), colour in zip(FORMATS.items(), COLOURS, strict=False):
     inside = x[(x >= limits[2]) & (x <= limits[0])]
     gaps = 2.0 ** (np.maximum(np.floor(np.log2(inside)), 1 - form.bias) - form.fraction_bits)
     axes.loglog(inside, gaps / inside, color=colour, label=name)
+axes.axhline(1 / table["TF32"][3], color="black", lw=0.8, ls=":", label="TF32's epsilon")
 axes.set(title="Gap to the next number, relative to the number", xlabel="number", ylabel="relative gap", ylim=(1e-8, 2))
 axes.legend(frameon=False, ncols=2)
 show(figure, "Flat saw-teeth at each format's epsilon, rising steeply where the subnormal numbers begin.")
@@ -408,9 +432,13 @@ for name, shares in lost.items():
 
 
 # %% name="which"
+rounding = {"FP32": lambda t: t.float(), "TF32": lambda t: to_tf32(t.float())}
+rounding |= {name: lambda t, form=form: t.to(form.dtype) for name, form in FORMATS.items() if form.bits <= 16}
+
+
 def rounded(t, form, scaled):
-    scale = 0.9 * table[form.name][0] / t.abs().max() if scaled else 1.0
-    return (t * scale).to(form.dtype).double() / scale
+    scale = 0.9 * table[form][0] / t.abs().max() if scaled else 1.0
+    return rounding[form](t * scale).double() / scale
 
 
 def median_error(t, form, scaled):
@@ -418,16 +446,16 @@ def median_error(t, form, scaled):
 
 
 for scaled in (False, True):
-    print(f"{'median error, ' + ('scaled' if scaled else 'as it is'):28}" + "".join(f"{form:>10}" for form in FORMATS))
+    print(f"{'median error, ' + ('scaled' if scaled else 'as it is'):28}" + "".join(f"{form:>10}" for form in rounding))
     for name, t in tensors.items():
-        print(f"  {name:26}" + "".join(f"{median_error(t, form, scaled):>10.1e}" for form in FORMATS.values()))
-print(f"{'zeros when scaled, %':28}" + "".join(f"{form:>10}" for form in FORMATS))
+        print(f"  {name:26}" + "".join(f"{median_error(t, form, scaled):>10.1e}" for form in rounding))
+print(f"{'zeros when scaled, %':28}" + "".join(f"{form:>10}" for form in rounding))
 for name, t in tensors.items():
-    zeros = [100 * (rounded(t, form, True) == 0).double().mean().item() for form in FORMATS.values()]
+    zeros = [100 * (rounded(t, form, True) == 0).double().mean().item() for form in rounding]
     print(f"  {name:26}" + "".join(f"{share:>10.1f}" for share in zeros))
 
 # %% [markdown] name="which_explained"
-# Read the tables row by row.
+# First a column: TF32 has FP16's error with FP32's range, so it needs no scale. It makes products faster and saves no bytes. Then row by row:
 #
 # - **Weights and activations**: 16 bits hold them as they are, and FP16, with three more fraction bits, holds them better than BF16. Eight bits need
 #   the scale, or small weights end up among the subnormal numbers.

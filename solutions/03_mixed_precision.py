@@ -6,7 +6,7 @@
 #
 # | | |
 # |---|---|
-# | After this you can | say which bytes mixed precision saves and which it does not; read autocast's choices; scale a loss by hand and with `GradScaler`; explain when BF16 hurts |
+# | After this you can | say which bytes mixed precision saves and which it does not; read autocast's choices; tell FP32 from TF32; scale a loss by hand and with `GradScaler`; explain when BF16 hurts |
 # | Time | 90 minutes |
 # | Difficulty | ●●○ |
 # | Needs | a CPU; the same cells use a GPU where there is one |
@@ -27,15 +27,19 @@ from helpers import (
     Prediction,
     SmallCNN,
     SmallGPT,
+    autocast_rule,
     check,
     compare,
     device_name,
     digits,
     english,
     explore_loss_scale,
+    fp32_computed_as,
+    fp32_precision,
+    has_tf32,
     pick_device,
     show,
-    supports,
+    sixteen_bit_dtype,
     tenant_bars,
     tenant_table,
 )
@@ -47,17 +51,20 @@ from torch import nn
 
 device = pick_device()
 FP32, BF16, FP16 = torch.float32, torch.bfloat16, torch.float16
+half = sixteen_bit_dtype(device)
+HALF = "BF16" if half == BF16 else "FP16"
 claims = Claims()
-
-print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}")
-print(f"matrix products run here (fast or not) in BF16: {supports(BF16, device)}, in FP16: {supports(FP16, device)}")
-print(f"memory meter: {MemoryMeter().method}")
+print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}, meter: {MemoryMeter().method}")
+print(f"16-bit format of this lab: {HALF}; FP32 on a GPU with TF32 units: {fp32_precision()}")
 
 # %% [markdown] name="baseline_text"
 # ## 1 · The step we want to shrink
 #
 # A training step in FP32: forward, loss, backward, optimizer. The model is a small convolutional network on 256 handwritten digits of 16 × 16 pixels.
 # This is the step you will meet throughout the lab; `dtype` is what mixed precision will change.
+#
+# Where the text says BF16, the cells take the 16-bit format that your device computes in. A GPU without units for BF16, such as a T4, runs it all the same,
+# by way of FP32, and slowly; there the cells use FP16.
 
 
 # %% name="train_step"
@@ -148,25 +155,8 @@ for name, dtype in {"FP32": FP32, "BF16": BF16, "FP16": FP16}.items():
 # %% [markdown] name="swamping_text"
 # ### Swamping: why weights stay in FP32
 #
-# **Predict.** Start at 1.0 and add 0.001 a thousand times, rounding to BF16 each time. Where do you end up? (In exact arithmetic: 2.)
-
-# %% name="guess_swamping"
-my_guess = None
-### BEGIN GUESS
-my_guess = 1.0  # the next BF16 number after 1 is 1.0078; 0.001 is less than half the way, so each sum rounds back
-### END GUESS
-swamping_guess = Prediction("1 + 1000 x 0.001 in BF16", my_guess, "")
-
-# %% name="swamping"
-total = {dtype: torch.tensor(1.0, dtype=dtype) for dtype in (FP32, BF16, FP16)}
-for _ in range(1000):
-    for dtype in total:
-        total[dtype] += 0.001
-swamping_guess.reveal(total[BF16].item())
-print({str(dtype).removeprefix("torch."): round(value.item(), 4) for dtype, value in total.items()})
-
-# %% [markdown] name="swamping_real_text"
-# A tide of small updates that never arrives. Does it happen to a real model? Put the whole CNN into BF16, weights included, and take one
+# Add 0.001 to 1 in BF16, and the sum is 1 again, however often you repeat it: the next number is 1.0078 ([[number_formats]] has the details). A tide of
+# small updates that never arrives. Does it happen to a real model? Put the whole CNN into BF16, weights included, and take one
 # AdamW step. Adam moves each weight by about the learning rate. How many weights change at all?
 
 # %% name="swamping_real"
@@ -220,45 +210,42 @@ check("mixed_precision.master", sgd_with_master)
 # bits, because that is where the time goes. Operations that lose too much in 16 bits run in FP32. The rest take what they are given. The weights are
 # not touched.
 #
-# The lists differ between devices, so ask yours. Each line below feeds FP32 tensors to one operation under autocast and shows what comes out; the
-# second column does the same with 16-bit tensors.
+# The lists differ between devices, so ask PyTorch. `autocast_rule` runs an operation on FP32 tensors, on 16-bit tensors and on one of each, and says
+# from the results which of four kinds it is. For CUDA it needs no GPU: casting comes before computing, so a tensor that only claims to be on a GPU is
+# enough.
 
 
 # %% name="autocast_table"
-def autocast_outputs(dtype):
-    """Run a few operations under autocast; return the output dtype for FP32 inputs and for 16-bit inputs."""
-    operations = {
-        "linear": lambda x: F.linear(x, x),
-        "convolution": lambda x: F.conv2d(x[None, None], x[None, None, :3, :3]),
-        "attention": lambda x: F.scaled_dot_product_attention(x[None], x[None], x[None]),
-        "relu": torch.relu,
-        "x + x": lambda x: x + x,
-        "layer norm": lambda x: F.layer_norm(x, x.shape[-1:]),
-        "softmax": lambda x: torch.softmax(x, -1),
-        "exp": torch.exp,
-        "sum": torch.sum,
-        "cross entropy": lambda x: F.cross_entropy(x, torch.arange(len(x), device=device)),
-        "mse loss": lambda x: F.mse_loss(x, x * 0),
-    }
-    x = torch.rand(16, 16, device=device)
-    rows = {}
-    for name, operation in operations.items():
-        with torch.autocast(device.type, dtype=dtype):
-            rows[name] = operation(x).dtype, operation(x.to(dtype)).dtype
-    return rows
-
-
-half = BF16 if supports(BF16, device) else FP16
-print(f"autocast to {half} on {device.type}\n{'':16}{'from FP32':>16}{'from 16 bit':>16}")
-for name, outputs in autocast_outputs(half).items():
-    print(f"{name:16}" + "".join(f"{str(dtype).removeprefix('torch.'):>16}" for dtype in outputs))
+operations = {
+    "linear": F.linear,
+    "convolution": lambda x, y: F.conv2d(x.view(1, 1, 16, 16), y.view(1, 1, 16, 16)),
+    "attention": lambda x, y: F.scaled_dot_product_attention(*(t.view(1, 1, 16, 16) for t in (x, y, y))),
+    "relu": lambda x, y: torch.relu(x),
+    "x + y": torch.add,
+    "layer norm": lambda x, y: F.layer_norm(x, (16,)),
+    "RMS norm": lambda x, y: F.rms_norm(x, (16,)),
+    "group norm": lambda x, y: F.group_norm(x, 4),
+    "softmax": lambda x, y: torch.softmax(x, -1),
+    "exp": lambda x, y: torch.exp(x),
+    "power": lambda x, y: x**3,
+    "sum": lambda x, y: torch.sum(x),
+    "cross entropy": lambda x, y: F.cross_entropy(x, y.argmax(1)),
+    "mse loss": F.mse_loss,
+    "dot": lambda x, y: torch.dot(x.flatten(), y.flatten()),
+    "scatter_add": lambda x, y: x.scatter_add(0, x.argmax(0, keepdim=True), y),
+    "index_copy": lambda x, y: x.index_copy(0, x.argmax(1), y),
+}
+places = dict.fromkeys(("cpu", "cuda", device.type))
+print(f"{'autocast to ' + HALF:18}" + "".join(f"{place:>10}" for place in places))
+for name, operation in operations.items():
+    print(f"{name:18}" + "".join(f"{autocast_rule(operation, place, half):>10}" for place in places))
 
 # %% [markdown] name="autocast_explained"
-# There are three kinds of line. *Products* come out in 16 bits whatever goes in. *Losses* come out in FP32 whatever goes in. Everything in between
-# follows its input: a chain of 16-bit products keeps its ReLUs and norms in 16 bits, and that is where activation memory is saved.
+# Four kinds. *16 bits*: products come out in 16 bits whatever goes in. *FP32*: comes out in FP32 whatever goes in. *Widest*: where two dtypes meet, the
+# wider one wins, and without autocast it would be an error. Everything else *follows* its input.
 #
-# The documentation of `torch.amp` puts softmax, layer norm, `exp` and `sum` on CUDA's FP32 list; the table above shows what your device does. So
-# write `.float()` before a loss of your own, and do not rely on the list.
+# On a CPU only the losses are in FP32: a chain of 16-bit products keeps its ReLUs **and norms** in 16 bits. On CUDA norms, softmax, `exp`, powers and
+# sums are on the FP32 list too (RMS norm was not yet in PyTorch 2.9). Write `.float()` before a loss of your own; then neither list matters.
 #
 # Should a 16-bit product not suffer from the swamping of section 2? Add up 4,096 ones, first one by one in BF16, then with a 16-bit matrix product:
 
@@ -276,9 +263,9 @@ print(f"one by one: {one_by_one.item():g}     by a matrix product: {(ones @ ones
 # %% name="weights_stay"
 model = SmallCNN(32).to(device)
 optimizer = torch.optim.AdamW(model.parameters())
-train_step(model, optimizer, images, labels, BF16)
+train_step(model, optimizer, images, labels, half)
 print(
-    "after a BF16 step: weights",
+    f"after a {HALF} step: weights",
     {p.dtype for p in model.parameters()},
     "gradients",
     {p.grad.dtype for p in model.parameters()},
@@ -309,14 +296,14 @@ def train_cnn(dtype, epochs=6, lr=1e-2, pure=False):
     return losses, right.float().mean().item()
 
 
-curves = {name: train_cnn(dtype) for name, dtype in {"FP32": FP32, "BF16": BF16}.items()}
+curves = {name: train_cnn(dtype) for name, dtype in {"FP32": FP32, HALF: half}.items()}
 for name, (losses, accuracy) in curves.items():
     print(f"{name}: loss {losses[0]:.4f} -> {losses[-1]:.4f}, accuracy {accuracy:.1%}")
-gap = max(abs(a - b) for a, b in zip(curves["FP32"][0], curves["BF16"][0], strict=True))
+gap = max(abs(a - b) for a, b in zip(curves["FP32"][0], curves[HALF][0], strict=True))
 print(f"largest difference between the two loss curves: {gap:.4f}")
 claims.record(
-    "C7", "the accuracy holds", "CNN, 6 epochs, BF16 against FP32",
-    100 * (curves["BF16"][1] - curves["FP32"][1]), "points of accuracy", -1.0, math.inf,
+    "C7", "the accuracy holds", f"CNN, 6 epochs, {HALF} against FP32",
+    100 * (curves[HALF][1] - curves["FP32"][1]), "points of accuracy", -1.0, math.inf,
 )  # fmt: skip
 
 # %% [markdown] name="memory_text"
@@ -328,15 +315,15 @@ claims.record(
 # halve?
 
 # %% name="guess_bf16"
-my_guess = None  # BF16 peak / FP32 peak
+my_guess = None  # 16-bit peak / FP32 peak
 ### BEGIN GUESS
 my_guess = 0.55  # almost all of it is activations, and not quite all of those are 16-bit
 ### END GUESS
-bf16_guess = Prediction("BF16 peak as a share of FP32's", my_guess, "")
+half_guess = Prediction(f"{HALF} peak as a share of FP32's", my_guess, "")
 
 # %% name="measure_bf16"
-cnn["BF16"] = measured_step(lambda: SmallCNN(32), images, labels, BF16)
-bf16_guess.reveal(cnn["BF16"].peak_bytes / cnn["FP32"].peak_bytes)
+cnn[HALF] = measured_step(lambda: SmallCNN(32), images, labels, half)
+half_guess.reveal(cnn[HALF].peak_bytes / cnn["FP32"].peak_bytes)
 print(tenant_table(cnn))
 
 # %% [markdown] name="bf16_explained"
@@ -346,8 +333,8 @@ print(tenant_table(cnn))
 # - **Activations** nearly halve. Which do not? Look below.
 # - **Parameters, gradients, optimizer state** do not change by a byte: autocast leaves them in FP32.
 # - **Weight copies** are new: autocast's 16-bit casts of the weights, cached until the region ends and kept for the backward pass.
-#
-# - **Temporaries** and **kernel workspace** halve as well: they belong to operations that now compute in 16 bits.
+# - **Temporaries** halve as well. **Kernel workspace** does only where the device computes in 16 bits; where it has to convert, the workspace grows
+#   (more in section 5).
 #
 # Autograd can tell you what it saves, by dtype:
 
@@ -376,7 +363,7 @@ def saved_mib(make_model, x, dtype):
 
 
 print("CNN, FP32:", saved_mib(lambda: SmallCNN(32), images, FP32))
-print("CNN, BF16:", saved_mib(lambda: SmallCNN(32), images, BF16))
+print(f"CNN, {HALF}:", saved_mib(lambda: SmallCNN(32), images, half))
 
 # %% [markdown] name="saved_explained"
 # The residue has a name: **max pooling** remembers which pixel won, as 64-bit integers, and integers do not shrink. All floating-point activations of
@@ -388,19 +375,19 @@ print("CNN, BF16:", saved_mib(lambda: SmallCNN(32), images, BF16))
 text = english(device)
 ids = text.train_x[: 8 * 128].view(8, 128).clone()
 next_ids = text.train_y[: 8 * 128].view(8, 128).clone()
-gpt = {name: measured_step(SmallGPT, ids, next_ids, dtype) for name, dtype in {"FP32": FP32, "BF16": BF16}.items()}
+gpt = {name: measured_step(SmallGPT, ids, next_ids, dtype) for name, dtype in {"FP32": FP32, HALF: half}.items()}
 print(tenant_table(gpt))
 print("\nkept for the backward pass, FP32:", saved_mib(SmallGPT, ids, FP32))
-print("kept for the backward pass, BF16:", saved_mib(SmallGPT, ids, BF16))
+print(f"kept for the backward pass, {HALF}:", saved_mib(SmallGPT, ids, half))
 
 # %% name="residual_stream"
-with torch.autocast(device.type, dtype=BF16):
+with torch.autocast(device.type, dtype=half):
     seen = {}
     model = SmallGPT().to(device)
     for name in ("tokens", "blocks.0.qkv", "blocks.0", "norm", "head"):
         model.get_submodule(name).register_forward_hook(lambda _, __, out, name=name: seen.update({name: out.dtype}))
     model(ids)
-print("what comes out, under BF16 autocast:")
+print(f"what comes out, under {HALF} autocast:")
 for name, dtype in seen.items():
     print(f"  {name:14}{str(dtype).removeprefix('torch.')}")
 
@@ -414,10 +401,10 @@ show(
 
 # %% name="claims_memory"
 for subject, runs in {"CNN, batch 256": cnn, "GPT, 8 x 128 tokens": gpt}.items():
-    saving = runs["FP32"].peak_bytes / runs["BF16"].peak_bytes
-    claims.record("C7", "2x less memory", f"{subject}, BF16, peak", saving, "x less", 1.9, math.inf)
-    saving = runs["FP32"].largest["activations"] / runs["BF16"].largest["activations"]
-    claims.record("C7", "2x less memory", f"{subject}, BF16, activations", saving, "x less", 1.9, math.inf)
+    saving = runs["FP32"].peak_bytes / runs[HALF].peak_bytes
+    claims.record("C7", "2x less memory", f"{subject}, {HALF}, peak", saving, "x less", 1.9, math.inf)
+    saving = runs["FP32"].largest["activations"] / runs[HALF].largest["activations"]
+    claims.record("C7", "2x less memory", f"{subject}, {HALF}, activations", saving, "x less", 1.9, math.inf)
 print(claims)
 
 # %% [markdown] name="gpt_explained"
@@ -432,32 +419,58 @@ print(claims)
 # ## 5 · What it costs or saves in time
 #
 # The other half of the promise: "2x faster". Speed comes from hardware that multiplies 16-bit numbers: tensor cores on a GPU, AMX or AVX-512 BF16 on
-# a CPU. Where there is no hardware for a format, the library converts back and forth, at a price. Below, FP32 and 16 bit take turns, so that both
-# suffer the same disturbances. (The batch is smaller than above: without hardware for it, FP16 takes its time.)
+# a CPU. Where there is no hardware for a format, the library converts back and forth, at a price.
+#
+# Faster than what? NVIDIA GPUs since Ampere can also compute an FP32 product in **TF32**: the inputs are rounded to 10 fraction bits, the sum and the
+# result are FP32. By default PyTorch does so in convolutions and not in matrix products, so "FP32" can mean two things in one model. Below, FP32 means
+# FP32 (`fp32_computed_as("ieee")`), and TF32 has a row of its own where the GPU has it. Each format takes turns with FP32, so that both suffer the same
+# disturbances. (The batch is smaller than above: without hardware for it, FP16 takes its time.)
 
 
 # %% name="speed"
-def step_of(make_model, x, y, dtype):
-    """Return a function that takes one training step of a fresh model."""
+def step_of(make_model, x, y, dtype, fp32="ieee"):
+    """Return a function that takes one training step of a fresh model and leaves its gradient in the parameters."""
+    torch.manual_seed(0)
     model = make_model().to(device)
     optimizer = torch.optim.AdamW(model.parameters())
-    return lambda: train_step(model, optimizer, x, y, dtype)
+
+    def step():
+        with fp32_computed_as(fp32):
+            train_step(model, optimizer, x, y, dtype)
+        return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+    return step
 
 
 subjects = {
     "CNN, batch 64": (lambda: SmallCNN(32), images[:64], labels[:64]),
     "GPT, 8 x 128 tokens": (SmallGPT, ids, next_ids),
 }
-for subject, dtype in [("CNN, batch 64", BF16), ("GPT, 8 x 128 tokens", BF16), ("CNN, batch 64", FP16)]:
-    name = "BF16" if dtype == BF16 else "FP16"
-    timing = compare(step_of(*subjects[subject], FP32), step_of(*subjects[subject], dtype), runs=7)
-    print(f"{subject:20} FP32 -> {name}: {timing}")
+lines = [(subject, HALF, half, "ieee") for subject in subjects]
+if has_tf32(device):
+    lines = [(subject, "TF32", FP32, "tf32") for subject in subjects] + lines
+if half != FP16:
+    lines.append(("CNN, batch 64", "FP16", FP16, "ieee"))
+for subject, name, dtype, fp32 in lines:
+    right, other = step_of(*subjects[subject], FP32), step_of(*subjects[subject], dtype, fp32)
+    exact = right()
+    off = ((other() - exact).norm() / exact.norm()).item()
+    timing = compare(right, other, runs=5, warmup=1)
+    print(f"{subject:20} FP32 -> {name}: {timing}; the first gradient is off by {off:.1e}")
     claims.record("C7", "2x faster", f"{subject}, {name}", timing.speedup, "x faster", 1.8, math.inf)
+if not has_tf32(device):
+    print("no line for TF32: it needs an NVIDIA GPU of compute capability 8.0 or more")
 
 # %% [markdown] name="speed_explained"
 # A line above 1x says that your device has hardware for the format and that this model is large enough to feed it. A line far below 1x says that it
-# has none: every FP16 number is converted before and after each operation. If that is what you see for FP16, the memory meter sees the conversions
-# too:
+# has none: every FP16 number is converted before and after each operation. TF32 saves no bytes, and its gradient should be as near as FP16's: both have
+# 10 fraction bits.
+#
+# To train in TF32 with nothing else changed, write `torch.set_float32_matmul_precision("high")`. Newer names for the same are
+# `torch.backends.cuda.matmul.fp32_precision = "tf32"` for products and `torch.backends.cudnn.conv.fp32_precision` for convolutions. Use one generation of names: reading
+# an old one after a new one has been set can raise an error.
+#
+# If a format was slow on your device, the memory meter sees the conversions too:
 
 # %% name="fp16_workspace"
 cnn["FP16"] = measured_step(lambda: SmallCNN(32), images, labels, FP16)
@@ -466,7 +479,7 @@ print("kernel workspace, MiB:", {name: round(size, 1) for name, size in workspac
 print("peak, MiB:            ", {name: round(meter.peak_bytes / 2**20, 1) for name, meter in cnn.items()})
 
 # %% [markdown] name="workspace_explained"
-# BF16 and FP16 have the same number of bits and keep the same activations. Where a convolution has to convert its inputs, its scratch space eats
+# BF16 and FP16 keep the same activations. Where a convolution has to convert its inputs, its scratch space eats
 # up part of what was saved. A figure taken from tensors alone would have missed that.
 
 # %% [markdown] name="underflow_text"
@@ -747,7 +760,7 @@ for warning in caught:
 # %% name="loss_in_16_bits"
 torch.manual_seed(0)
 logits, target = 2 * torch.randn(64, 50_000, device=device), torch.randint(50_000, (64,), device=device)
-exact = F.cross_entropy(logits.double(), target).item()
+exact = F.cross_entropy(logits.cpu().double(), target.cpu()).item()  # not every GPU has FP64
 for name, dtype in {"FP32": FP32, "BF16": BF16, "FP16": FP16}.items():
     loss = F.cross_entropy(logits.to(dtype), target)
     print(f"{name}: loss {loss.item():.5f}, off by {abs(loss.item() - exact) / exact:.1e}")
@@ -755,37 +768,75 @@ for name, dtype in {"FP32": FP32, "BF16": BF16, "FP16": FP16}.items():
 # %% [markdown] name="loss_explained"
 # BF16 gets the third digit of the loss wrong. Keep losses in FP32: `F.cross_entropy(logits.float(), target)`.
 #
-# **`backward()` inside autocast.** It runs without complaint, so nobody notices. Autograd has recorded each operation with its dtype and needs no
-# help; inside the region the backward operations are cast a second time. Below is a gradient formula that runs in FP32 outside the region and in 16
-# bits inside it:
+# **`backward()` inside autocast.** Articles call it a mistake, and PyTorch's documentation advises against it. Is the gradient another one?
 
 
 # %% name="backward_inside"
-class Square(torch.autograd.Function):
-    """x squared, element by element, whose backward pass prints the dtype it computes in."""
-
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x * x
-
-    @staticmethod
-    def backward(ctx, gradient):
-        (x,) = ctx.saved_tensors
-        product = torch.mm(torch.diag(2 * x), gradient[:, None])  # a matrix product: autocast has a say
-        print(f"   the backward product ran in {product.dtype}")
-        return product.flatten().float()
-
-
-x2 = torch.rand(4, device=device, requires_grad=True)
-for inside in (False, True):
-    print("backward inside autocast:" if inside else "backward outside autocast:")
+def gradient_of(make_model, x, y, inside):
+    """Return the gradient of a fresh model, with `backward()` inside or outside the autocast region."""
+    torch.manual_seed(0)
+    model = make_model().to(device)
     with torch.autocast(device.type, dtype=half):
-        loss = Square.apply(x2).sum()
+        loss = F.cross_entropy(model(x).float().flatten(0, -2), y.flatten())
         if inside:
             loss.backward()
     if not inside:
         loss.backward()
+    return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+
+for subject, (make_model, x, y) in subjects.items():
+    outside, again, inside = (gradient_of(make_model, x[:2], y[:2], inside) for inside in (False, False, True))
+    equal = f"outside twice: {torch.equal(outside, again)}; inside and outside: {torch.equal(outside, inside)}"
+    print(f"{subject[:3]}: gradients bitwise equal, {equal}")
+
+# %% [markdown] name="custom_function_text"
+# No. (If even the same gradient taken twice differs, a GPU added up in another order.) Autograd has recorded each operation with its casts, and the
+# backward formulas of PyTorch's own operations get their dtypes from there. What has no such record is a formula of **your** own. A
+# `torch.autograd.Function` whose author counts on FP32 gets 16-bit products wherever autocast is on: in its forward pass, and in its backward pass if
+# that runs inside the region. `custom_fwd(cast_inputs=...)` and `custom_bwd` settle it: both passes then run without autocast.
+
+
+# %% name="custom_function"
+class Gram(torch.autograd.Function):
+    """All products between rows: x (n, d) to (n, n). Its author wants FP32."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return (x @ x.T).float()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_tensors
+        return ((gradient + gradient.T) @ x).float()
+
+
+class SafeGram(torch.autograd.Function):
+    forward = staticmethod(torch.amp.custom_fwd(Gram.forward, device_type=device.type, cast_inputs=FP32))
+    backward = staticmethod(torch.amp.custom_bwd(Gram.backward, device_type=device.type))
+
+
+def gram_errors(function, inside):
+    """Return how far value and gradient are from FP64's, relatively."""
+    torch.manual_seed(0)
+    x = torch.randn(64, 128, device=device, requires_grad=True)
+    with torch.autocast(device.type, dtype=half):
+        gram = function.apply(x)
+        if inside:
+            gram.sum().backward()
+    if not inside:
+        gram.sum().backward()
+    wide = x.detach().cpu().double()
+    truth = {gram: wide @ wide.T, x.grad: 2 * wide.sum(0).expand_as(wide)}
+    return [((t.detach().cpu() - exact).norm() / exact.norm()).item() for t, exact in truth.items()]
+
+
+for function in (Gram, SafeGram):
+    for inside in (False, True):
+        value, gradient = gram_errors(function, inside)
+        where = "inside" if inside else "outside"
+        print(f"{function.__name__:9} backward {where:8} value off by {value:.0e}, gradient off by {gradient:.0e}")
 
 # %% [markdown] name="table_text"
 # ## 11 · Before and after
@@ -809,7 +860,8 @@ claims
 # - "2x less memory" is the limit for a model that is all activations; measure yours.
 # - "2x faster" is a statement about hardware. Check that your device has units for the format.
 # - FP16 needs loss scaling and fails silently without it. BF16 needs none.
-# - Order: scale, backward, unscale, clip, step, update. Keep the loss in FP32 and `backward()` outside autocast.
+# - Order: scale, backward, unscale, clip, step, update. Keep the loss in FP32. A `Function` of your own needs `custom_fwd` and `custom_bwd`.
+# - Say what "FP32" means: on recent NVIDIA GPUs it may be TF32.
 #
 # | Your device | Reach for |
 # |---|---|
@@ -819,6 +871,6 @@ claims
 # | weights too large for FP32 | other tools: labs [[#lean_optimizers]], [[#sharding]] and [[#lora]] |
 #
 # **Sources.** Micikevicius et al., *Mixed Precision Training* (2018), arXiv:1710.03740 · Kalamkar et al., *A Study of BFLOAT16 for Deep Learning Training* (2019), arXiv:1905.12322 ·
-# PyTorch documentation: *Automatic Mixed Precision package*, *Automatic Mixed Precision examples*.
+# PyTorch documentation: *Automatic Mixed Precision package*, *Automatic Mixed Precision examples*, *CUDA semantics* (TensorFloat-32).
 #
 # Next: **03_x1_amp_cnn**, the graded exercise.

@@ -163,7 +163,7 @@ check("x1.step", train_step)
 #   - `"step_seconds"`: seconds a training step takes, averaged over steps that are neither the first nor the metered one (the meter slows its step
 #     down).
 #
-# FP16 is slow on most CPUs (no hardware for it), so an epoch can take a few seconds there.
+# A format without hardware is slow (FP16 on most CPUs, BF16 on a T4), so an epoch can take a few seconds there.
 
 # %% name="compare" answer=true
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}

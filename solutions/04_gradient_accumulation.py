@@ -549,9 +549,12 @@ def cnn_peak(micro_batch):
 try:
     found = largest_micro_batch(cnn_peak, 20 * MiB, 256)
     print(f"measured {sorted(calls)}: {', '.join(human_bytes(calls[m]) for m in sorted(calls))}; found {found} rows")
-    print(
-        f"{found} rows take {human_bytes(cnn_peak(found))}, {found + 1} would take {human_bytes(cnn_peak(found + 1))}"
-    )
+    if found:
+        print(f"{found} rows take {human_bytes(cnn_peak(found))}, {found + 1} take {human_bytes(cnn_peak(found + 1))}")
+    else:
+        print(
+            "The line said that more fit. A GPU's allocator may hand out larger blocks than you ask for; plan a margin."
+        )
 except NotImplementedError:
     print("Fill in the answer cell first.")
 

@@ -21,6 +21,7 @@ import warnings
 
 from helpers import (
     COLOURS,
+    FLOP_FORMULAS,
     TENANTS,
     Claims,
     MemoryMeter,
@@ -97,7 +98,7 @@ def every(k):
 def measured(policy, model=None):
     """Run forward and backward once; return the meter and the floating-point operations."""
     model = model or make_gpt()
-    with FlopCounterMode(display=False) as counter:
+    with FlopCounterMode(display=False, custom_mapping=FLOP_FORMULAS) as counter:
         loss_of(model, policy).backward()
     model.zero_grad()
     with MemoryMeter(model) as meter:
@@ -355,7 +356,7 @@ for kernel, backend in {"fused": None, "plain": SDPBackend.MATH}.items():
 
 # %% name="selective"
 aten = torch.ops.aten
-PRODUCTS = {aten.mm.default, aten.addmm.default}
+PRODUCTS = {aten.mm.default, aten.addmm.default, aten.linear.default}  # the last on an Apple GPU
 ATTENTION = {
     op.default
     for name, op in (

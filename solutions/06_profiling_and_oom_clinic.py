@@ -15,6 +15,7 @@
 
 # %% name="setup" setup=true
 import math
+import os
 
 from helpers import (
     COLOURS,
@@ -262,10 +263,11 @@ claims.record(
 #
 # ## 4 · Fragmentation: enough, and still out of memory
 #
-# > `CUDA out of memory. Tried to allocate 24.00 MiB. GPU 0 has a total capacity of 100.00 MiB of which 20.00 MiB is free. Of the allocated memory 40.00 MiB is allocated by PyTorch, and 40.00 MiB is reserved by PyTorch but unallocated.`
+# > `CUDA out of memory. Tried to allocate 35.60 GiB. GPU 0 has a total capacity of 79.33 GiB of which 26.16 GiB is free. Process 76883 has 53.16 GiB memory in use. Of the allocated memory 11.97 GiB is allocated by PyTorch, and 40.69 GiB is reserved by PyTorch but unallocated. If reserved but unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  See documentation for Memory Management  (https://pytorch.org/docs/stable/notes/cuda.html#environment-variables)`
 #
-# Read the last number first. *Reserved but unallocated* is stock that fits no order: free, but in blocks that are too small. It happens when sizes
-# change from step to step (sequences of different lengths) and long-lived blocks sit between short-lived ones.
+# (A user's message, whole, from [a bug report](https://github.com/Tianhao-Qi/Mask2DiT/issues/4) of 2026.) Read the last number first. *Reserved but
+# unallocated* is stock that fits no order: free, but in blocks that are too small. Here 26 GiB free and 41 GiB in stock cannot serve 36. It happens when
+# sizes change from step to step (sequences of different lengths) and long-lived blocks sit between short-lived ones.
 #
 # (An order of 1 to 10 MiB buys a segment of 20 MiB; a larger order buys a segment of its own.) **Predict.** A GPU has 100 MiB. Allocate 5 MiB sixteen
 # times, then free every second block. Now 40 MiB are held. Does a tensor of 24 MiB fit?
@@ -294,10 +296,24 @@ for expandable in (False, True):
 
 # %% [markdown] name="fragmentation_explained"
 # Without expandable segments, every segment of 20 MiB still has a tenant, so none can be returned. No hole is large enough, and there is no room for
-# a new segment of 24 MiB. With `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True` there is **one** segment, which grows at its end by as much as is
+# a new segment of 24 MiB. With `PYTORCH_ALLOC_CONF=expandable_segments:True` there is **one** segment, which grows at its end by as much as is
 # missing. The last 5 MiB were free, so one more page of 20 MiB is enough for 24. The holes in between are still holes; 30 MiB would not have fitted.
-# But segments of one size are no longer useless for orders of another. The remedy costs one environment variable. Here is what it does for sequences
-# of changing length, with nothing long-lived in between:
+# But segments of one size are no longer useless for orders of another. The remedy costs one environment variable, which must be set before CUDA starts.
+#
+# Its name has changed. Up to PyTorch 2.8 it was `PYTORCH_CUDA_ALLOC_CONF`. Since 2.9 that name draws a warning, and the new one is
+# `PYTORCH_ALLOC_CONF`; but 2.9.1 is [reported](https://github.com/pytorch/pytorch/issues/183387) to ignore the new name for this very option, and 2.11 to
+# heed it. So do not trust a name: ask the allocator.
+
+# %% name="allocator_settings"
+print({name: os.environ.get(name, "not set") for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")})
+if device.type == "cuda":
+    settings = torch.cuda.memory._snapshot()["allocator_settings"]
+    print("expandable segments, says the allocator:", settings["expandable_segments"])
+else:
+    print("expandable segments: nobody to ask, for only a CUDA GPU has this allocator")
+
+# %% [markdown] name="varied_text"
+# Here is what the option does, in the model, for sequences of changing length with nothing long-lived in between:
 
 # %% name="varied"
 generator = torch.Generator().manual_seed(0)

@@ -35,6 +35,7 @@ from helpers import (
     device_name,
     explore,
     human_bytes,
+    numbers_beyond_cache,
     pick_device,
     plan_deep,
     saved_tensor_bytes,
@@ -82,7 +83,7 @@ my_guess = 6 * 2 + 2 * 3  # six operations with a constant or alone, two on two 
 traffic_guess = Prediction("Numbers read and written", my_guess, "times n")
 
 # %% name="gelu_traffic"
-x = torch.randn(2**23, device=device)
+x = torch.randn(numbers_beyond_cache(device), device=device)
 eager_traffic = traffic(gelu, x)
 traffic_guess.reveal(eager_traffic.nbytes / x.nbytes)
 print(eager_traffic.table(x.nbytes))
@@ -92,14 +93,15 @@ claims.record(
 )
 
 # %% [markdown] name="machine_text"
-# Eight operations, 18n. (`traffic` asks PyTorch's dispatcher, the switchboard that every operation goes through, for the sizes of the tensors. It knows nothing about caches; our tensors are 32 MiB each.)
+# Eight operations, 18n. (`traffic` asks PyTorch's dispatcher, the switchboard that every operation goes through, for the sizes of the tensors. It knows nothing about caches. Our tensors have 32 MiB on a CPU; on a GPU they are at least eight times as large as its L2 cache, which then can keep next to nothing from one operation to the next.)
 #
 # How long should that take? A machine has two limits: how many bytes it moves in a second, and how many floating-point operations it does. Measure the first with a copy, the second with a matrix product.
 
 # %% name="machine"
-target, square = torch.empty_like(x), torch.randn(1024, 1024, device=device)
+side = 1024 if device.type == "cpu" else 2 ** (int(math.log2(x.numel())) // 2)  # a GPU needs more to be busy
+target, square = torch.empty_like(x), torch.randn(side, side, device=device)
 bandwidth = 2 * x.nbytes / benchmark(lambda: target.copy_(x)).median
-flop_rate = 2 * 1024**3 / benchmark(lambda: square @ square).median
+flop_rate = 2 * side**3 / benchmark(lambda: square @ square).median
 balance = flop_rate / bandwidth
 print(f"copying moves {bandwidth / 1e9:.1f} GB/s, a product does {flop_rate / 1e9:,.0f} GFLOP/s")
 print(f"so while one byte moves, there is time for {balance:.1f} operations; for an FP32 number, {4 * balance:.0f}")
@@ -281,8 +283,8 @@ for (name, (k, moved, *timings)), colour, marker in zip(kinds.items(), COLOURS, 
         at = k * x.numel() / moved, k * x.numel() / timing.median / 1e9
         label = name if fill == "full" else None
         axes.plot(*at, marker, color=colour, label=label, fillstyle=fill, markersize=8)
-product = 2 * 1024**3 / (3 * square.nbytes), flop_rate / 1e9
-axes.plot(*product, "*", color=COLOURS[4], label="product 1024 x 1024", markersize=10)
+product = 2 * side**3 / (3 * square.nbytes), flop_rate / 1e9
+axes.plot(*product, "*", color=COLOURS[4], label=f"product {side} x {side}", markersize=10)
 axes.plot([], [], "o", color="grey", fillstyle="none", label="hollow: into new memory")
 axes.set(title="Roofline of this machine, FP32", xlabel="operations a byte", ylabel="GFLOP/s")
 axes.legend(frameon=False, fontsize=8)
@@ -688,7 +690,7 @@ if missing:
     print(f"The compiled norm is not timed: {missing}.")
 else:
     fused_norm = torch.compile(norm_into, dynamic=True)
-    for count in (4096, 32768):
+    for count in (4096, 2 * numbers_beyond_cache(device) // 512):
         given = [torch.randn(count, 512, device=device) for _ in range(4)]
         given.insert(2, weight)
         pace = compare(lambda given=given: norm_steps(*given), lambda given=given: fused_norm(*given), runs=15)

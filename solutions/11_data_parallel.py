@@ -44,6 +44,7 @@ from helpers import (
     human_bytes,
     pick_device,
     rank_device,
+    ranks_device,
     run_ranks,
     show,
     tenant_bars,
@@ -62,9 +63,10 @@ from torch.utils.data import DistributedSampler
 claims = Claims()
 device = pick_device()
 MiB = 2**20
+pair = ranks_device(2)  # comparisons of one rank with two run both there: else they would compare devices
 gpus = torch.cuda.device_count()
 print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}, GPUs: {gpus}")
-print(f"two ranks would talk over {'NCCL' if gpus >= 2 else 'gloo, on the CPU'}")
+print(f"one or two ranks: on {'GPUs, over NCCL' if pair.type == 'cuda' else 'the CPU, over gloo'}")
 
 # %% [markdown] name="ranks_text"
 # ## 1 · Ranks
@@ -331,9 +333,9 @@ def one_step(kind):
 
 
 held = {
-    "1 process, batch of 8": run_ranks(one_step, 1, "alone", measure=False).results[0],
-    "DDP, 2 ranks": run_ranks(one_step, 2, "ddp", measure=False).results[0],
-    "DDP, gradients are views": run_ranks(one_step, 2, "view", measure=False).results[0],
+    "1 process, batch of 8": run_ranks(one_step, 1, "alone", device=pair, measure=False).results[0],
+    "DDP, 2 ranks": run_ranks(one_step, 2, "ddp", device=pair, measure=False).results[0],
+    "DDP, gradients are views": run_ranks(one_step, 2, "view", device=pair, measure=False).results[0],
 }
 static = {
     name: sum(largest[tenant] for tenant in ("parameters", "gradients", "optimizer state"))
@@ -406,7 +408,7 @@ def rows_per_second(threads):
     return 64 * steps * dist.get_world_size() / (time.perf_counter() - start)
 
 
-pairs = [[run_ranks(rows_per_second, n, 1, measure=False).results[0] for n in (1, 2)] for _ in range(3)]
+pairs = [[run_ranks(rows_per_second, n, 1, device=pair, measure=False).results[0] for n in (1, 2)] for _ in range(3)]
 gain = sorted(two / one for one, two in pairs)[1]
 one, two = sorted(pairs, key=lambda pair: pair[1] / pair[0])[1]
 print(f"one rank: {one:,.0f} rows a second; two ranks: {two:,.0f}")
@@ -539,8 +541,8 @@ for weigh in (False, True):
 # %% [markdown] name="uneven_text"
 # ### An unequal *number* of batches
 #
-# Worse: rank 0 has one batch more. It calls `all_reduce`, but rank 1 has gone home, so rank 0 waits. On a cluster it waits until its backend loses patience (gloo after half an hour) and then dies with a message that names neither. `run_ranks` ends it
-# after its time limit and asks every rank where it is:
+# Worse: rank 0 has one batch more. It calls `all_reduce`, but rank 1 has gone home, so rank 0 waits. On a cluster it waits until its backend loses patience (gloo after half an hour, NCCL after ten minutes) and then dies, without saying what rank 1 was doing. `run_ranks` ends it
+# after its time limit and asks every rank where it is. We use gloo here on every machine (`device="cpu"`), because over gloo a rank stands where it waits:
 
 
 # %% name="hang"
@@ -554,13 +556,16 @@ def uneven(join):
 
 
 try:
-    run_ranks(uneven, 2, False, timeout=2)
+    run_ranks(uneven, 2, False, device="cpu", timeout=2)
 except RankError as error:
     print(error)
-print("\nwith Join:", run_ranks(uneven, 2, True).results)
+print("\nwith Join:", run_ranks(uneven, 2, True, device="cpu").results)
 
 # %% [markdown] name="hang_explained"
 # The line numbers tell you most in such a report: one rank is inside a collective, and another has finished. (The count includes the calls that DDP made when it was constructed and when it built its buckets.) `Join` lets a rank that is done keep answering the collectives of those still at work. Better: give all ranks the same number of batches, as `DistributedSampler` does.
+#
+# **Over NCCL** a call only queues its collective on the GPU, and Python goes on. A rank that hangs stands further down, where it first needs a result: at `loss.item()`, or in `torch.cuda.synchronize()`. After the timeout a watchdog thread ends the process, and the *flight recorder* can write down which collective each rank had come to
+# (`TORCH_NCCL_DUMP_ON_TIMEOUT=1`; PyTorch tutorials, *Flight Recorder for Debugging Stuck Jobs*).
 #
 # The same deadlock comes in another guise: a collective inside `if rank == 0:`. Evaluating the *wrapped* model on rank 0 only is an example, if the model has BatchNorm: DDP's forward pass broadcasts the buffers.
 
@@ -579,12 +584,12 @@ def evaluate_on_rank_0(through):
 
 for through in ("ddp", "ddp.module"):
     try:
-        print(f"through {through}:", run_ranks(evaluate_on_rank_0, 2, through, timeout=2).results)
+        print(f"through {through}:", run_ranks(evaluate_on_rank_0, 2, through, device="cpu", timeout=2).results)
     except RankError as error:
         print(f"through {through}: {error}\n")
 
 # %% [markdown] name="rank0_explained"
-# Look closely at the first report: each rank is *in* a collective, but not the same one. Rank 0 sends a broadcast that rank 1 never joins; rank 1 is at a barrier that rank 0 has not reached. Call `ddp.module` where only one rank works.
+# Look closely at the first report: each rank is *in* a collective, but not the same one. Rank 0 sends a broadcast that rank 1 never joins; rank 1 is at a barrier that rank 0 has not reached. That is gloo, which matches each call with its own kind. NCCL does not check: a barrier is an all-reduce there, it meets the broadcast on the same connections, and the result is undefined (a hang, a crash or wrong data; NCCL documentation, *Collective Operations*). Call `ddp.module` where only one rank works.
 #
 # ### BatchNorm
 #
@@ -604,14 +609,14 @@ def cnn_gradient(sync):
     return torch.cat([p.grad.flatten() for p in model.parameters()]).cpu()
 
 
-whole = run_ranks(cnn_gradient, 1, False).results[0]
-apart = distance(run_ranks(cnn_gradient, 2, False).results[0], whole)
+whole = run_ranks(cnn_gradient, 1, False, device=pair).results[0]
+apart = distance(run_ranks(cnn_gradient, 2, False, device=pair).results[0], whole)
 print(f"CNN with BatchNorm, 2 ranks of 32 rows: distance from the joint batch {apart:.2g}")
 claims.record(
     "P7", "BatchNorm: two ranks are not the joint batch", "CNN, 2 x 32 rows", apart, "relative", 0.01, math.inf
 )
-if gpus >= 2:
-    together = distance(run_ranks(cnn_gradient, 2, True).results[0], whole)
+if pair.type == "cuda":
+    together = distance(run_ranks(cnn_gradient, 2, True, device=pair).results[0], whole)
     print(f"with SyncBatchNorm: {together:.2g}")
 
 # %% [markdown] name="batchnorm_explained"
@@ -878,16 +883,20 @@ else:
 
 # %% name="torchrun"
 SCRIPT = """
-import os, sys
+import os
 import torch, torch.distributed as dist, torch.nn.functional as F
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 def main():
-    local = int(os.environ["LOCAL_RANK"])
-    gpu = torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])
-    device = torch.device("cuda", local) if gpu else torch.device("cpu")
-    dist.init_process_group("nccl" if gpu else "gloo")
+    if torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"]):
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))  # each rank has a GPU of its own
+        torch.cuda.set_device(device)
+        dist.init_process_group("nccl", device_id=device)
+    else:
+        device = torch.device("cpu")
+        dist.init_process_group("gloo")
+    torch.manual_seed(0)                             # the same weights in each run
     model = DistributedDataParallel(nn.Linear(8, 1).to(device))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     torch.manual_seed(dist.get_rank())               # each rank has its own rows
@@ -898,9 +907,10 @@ def main():
         dist.all_reduce(loss, dist.ReduceOp.SUM)     # a metric, over all ranks
         if dist.get_rank() == 0:
             print(f"step {step}: loss {loss.item() / dist.get_world_size():.3f}", flush=True)
+    dist.barrier()                                   # nobody leaves while others still talk
     dist.destroy_process_group()
-    sys.stdout.flush()
-    os._exit(0)  # freeing a gloo group right after a backward pass can hang (PyTorch 2.13)
+    if device.type == "cpu":
+        os._exit(0)                                  # over gloo an ordinary exit can hang (PyTorch 2.13)
 
 main()
 """
@@ -913,7 +923,7 @@ with tempfile.TemporaryDirectory() as folder:
 print(done.stdout or done.stderr[-2000:])
 
 # %% [markdown] name="torchrun_explained"
-# The command was `torchrun --standalone --nproc-per-node=2 train.py`. (Inside `run_ranks` you need not worry about the exit: it takes care of that.) For more than one machine, see [[sharding]].
+# The command was `torchrun --standalone --nproc-per-node=2 train.py`. `set_device` comes first, so that nothing lands on GPU 0 by mistake; `device_id` tells NCCL which GPU is this rank's. For more than one machine, see [[sharding]].
 #
 # ## 8 · Play: how far does it scale?
 #
@@ -995,5 +1005,5 @@ claims
 #
 # **What to reach for when.** The model fits on one GPU and you want speed: DDP. It does not fit: shard it ([[sharding]]), or cut up the model itself (labs [[#tensor_parallel]] and [[#pipeline]]).
 #
-# **Sources.** Li et al. 2020, *PyTorch Distributed: Experiences on Accelerating Data Parallel Training*; PyTorch documentation, `DistributedDataParallel`, `DistributedSampler`, `torchrun`; Goyal et al. 2017,
+# **Sources.** Li et al. 2020, *PyTorch Distributed: Experiences on Accelerating Data Parallel Training*; PyTorch documentation, `DistributedDataParallel`, `DistributedSampler`, `init_process_group` (timeouts), `torchrun`; Goyal et al. 2017,
 # *Accurate, Large Minibatch SGD*, on averaging and learning rates.

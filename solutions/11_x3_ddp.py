@@ -13,7 +13,7 @@
 # | Before this | [[data_parallel]] |
 # | Syllabus | X3 (T18, C13, P7) |
 #
-# There are three answer cells, each followed by its check. A check starts real ranks, takes a few seconds, and prints what it found; run it as often as you like. If
+# There are three answer cells, each followed by its check. A check starts real ranks (over gloo on the CPU, so that it says the same on every machine), takes a few seconds, and prints what it found; run it as often as you like. If
 # some rank misses a collective, the check tells you within half a minute, with the line each rank has reached. Save the notebook when you are done: it is your hand-in, and its name must stay as it is.
 
 # %% name="setup" setup=true
@@ -23,7 +23,7 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
-from helpers import SmallCNN, check, device_name, digits, pick_device, rank_device, run_ranks
+from helpers import SmallCNN, check, device_name, digits, pick_device, rank_device, ranks_device, run_ranks
 
 import torch
 import torch.distributed as dist
@@ -33,10 +33,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, Subset, TensorDataset
 
 device = pick_device()
-gpus = torch.cuda.device_count()
-print(
-    f"{device_name(device)} ({device.type}), torch {torch.__version__}; ranks on {'GPUs' if gpus >= 2 else 'the CPU'}"
-)
+pair = ranks_device(2)  # where one rank and two ranks run, so that your table compares nothing but their number
+print(f"{device_name(device)} ({device.type}), torch {torch.__version__}; ranks run on {pair.type}")
 
 # %% [markdown] name="epoch_task"
 # ## Part 1 · An epoch (5 points)
@@ -124,7 +122,7 @@ check("x3.evaluate", evaluate)
 #
 # **Contract.** `worker(job)` is the whole program of one rank. It runs under `torchrun` as well: the environment says who the rank is (`RANK`, `WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT`).
 #
-# - Opens the default process group (NCCL when `rank_device()` is a GPU, else gloo) and closes it before returning.
+# - Opens the default process group and closes it before returning: over gloo; or, when `rank_device()` is a GPU, over NCCL, with that GPU as the current device and as `device_id`.
 # - `job.make_model()` returns a model on the CPU, with **different random weights on every rank**. All ranks must train the same one: rank 0's.
 # - Trains on `job.train` for `job.epochs` epochs, by calling `job.train_epoch(ddp, loader, optimizer, job.accumulate, epoch)`, `ddp` being the wrapped model, with epoch 0, 1, ... The loader yields micro-batches of `job.micro_batch` rows
 #   (without loader processes); in each epoch each row goes to one rank, in an order shuffled with `job.seed`. (The number of rows is divisible by the number of ranks.)
@@ -139,7 +137,11 @@ check("x3.evaluate", evaluate)
 def worker(job):
     ### BEGIN SOLUTION
     here = rank_device()
-    dist.init_process_group("nccl" if here.type == "cuda" else "gloo")
+    if here.type == "cuda":
+        torch.cuda.set_device(here)
+        dist.init_process_group("nccl", device_id=here)
+    else:
+        dist.init_process_group("gloo")
     model = DistributedDataParallel(job.make_model().to(here))  # sends rank 0's weights to all
     sampler = DistributedSampler(job.train, shuffle=True, seed=job.seed)
     loader = DataLoader(job.train, batch_size=job.micro_batch, sampler=sampler)
@@ -182,6 +184,7 @@ job = SimpleNamespace(
 
 
 def timed(job):
+    torch.manual_seed(0)  # the same weights in each run
     torch.set_num_threads(1)  # one thread a rank, as if each had one processor
     start = time.perf_counter()
     model, history = worker(job)
@@ -192,7 +195,7 @@ def timed(job):
 try:
     with tempfile.TemporaryDirectory() as folder:
         job.checkpoint = str(Path(folder) / "digits.pt")
-        two = run_ranks(timed, 2, job, process_group=False).results
+        two = run_ranks(timed, 2, job, device=pair, process_group=False).results
         saved = len(torch.load(job.checkpoint))
     for epoch, numbers in enumerate(two[0][0]):
         print(f"epoch {epoch}: " + ", ".join(f"{name} {value:.3f}" for name, value in numbers.items()))
@@ -213,9 +216,9 @@ try:
     with tempfile.TemporaryDirectory() as folder:
         job.checkpoint = str(Path(folder) / "digits.pt")
         for ranks in (1, 2):
-            runs = [run_ranks(timed, ranks, job, process_group=False, measure=False).results[0][2] for _ in range(3)]
-            seconds[f"DDP, {ranks} rank{'s' if ranks > 1 else ''}"] = sorted(runs)[1]
-    if gpus >= 2:
+            runs = [run_ranks(timed, ranks, job, device=pair, process_group=False, measure=False) for _ in range(3)]
+            seconds[f"DDP, {ranks} rank{'s' if ranks > 1 else ''}"] = sorted(run.results[0][2] for run in runs)[1]
+    if pair.type == "cuda":
         old = nn.DataParallel(SmallCNN(16).cuda())
         optimizer = job.make_optimizer(old.parameters())
         start = time.perf_counter()

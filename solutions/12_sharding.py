@@ -39,6 +39,7 @@ from helpers import (
     pick_device,
     planned,
     rank_device,
+    ranks_device,
     run_ranks,
     show,
     text_table,
@@ -51,13 +52,22 @@ import torch.nn.functional as F
 from matplotlib.figure import Figure
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.nn.parallel import DistributedDataParallel
 
 claims = Claims()
 device = pick_device()
+everywhere = ranks_device(4)  # the tables compare 1, 2 and 4 ranks, so all of them run where 4 can
 print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}, GPUs: {torch.cuda.device_count()}")
+print(f"ranks: on {'GPUs, over NCCL' if everywhere.type == 'cuda' else 'the CPU, over gloo'}")
+
+
+def run(fn, ranks, *args):
+    """Run `fn` on so many ranks, on the device of all the others; it measures itself."""
+    return run_ranks(fn, ranks, *args, device=everywhere, measure=False)
+
 
 # %% [markdown] name="idea_text"
 # ## 1 · What exists N times
@@ -185,11 +195,14 @@ def rows():
 
 
 def train(step, watch, optimizer, steps=3):
-    """Take some steps; return joint losses and, for the last step, bytes by tenant, the peak and what was sent."""
+    """Take some steps; return joint losses and, for the last step, bytes by tenant, the peak and what was sent.
+
+    We meter where the rank computes. The model itself would lead us astray: offloaded parameters are on the host.
+    """
     x, y = rows()
     losses = []
     for i in range(steps):
-        meter = MemoryMeter(watch, optimizer) if i == steps - 1 else contextlib.nullcontext()
+        meter = MemoryMeter(watch, optimizer, rank_device()) if i == steps - 1 else contextlib.nullcontext()
         with meter, Collectives() as said:
             loss = step(x, y)
         loss = loss.detach().clone()
@@ -222,9 +235,9 @@ def by_hand(stage):
     return train(step, watch, optimizer)
 
 
-def worst(run):
+def worst(ranks):
     """The results of the rank with the highest peak: it runs out of memory first."""
-    return max(run.results, key=lambda result: result[2])
+    return max(ranks.results, key=lambda result: result[2])
 
 
 def static(largest):
@@ -233,11 +246,7 @@ def static(largest):
 
 phi = sum(p.numel() for p in make_model().parameters())
 law = {0: lambda n: 16, 1: lambda n: 8 + 8 / n, 2: lambda n: 4 + 12 / n, 3: lambda n: 16 / n}
-runs = {
-    (stage, n): worst(run_ranks(by_hand, n, stage, measure=False))
-    for n in (1, 2, 4)
-    for stage in ((0, 1, 2, 3) if n > 1 else (0,))
-}
+runs = {(stage, n): worst(run(by_hand, n, stage)) for n in (1, 2, 4) for stage in ((0, 1, 2, 3) if n > 1 else (0,))}
 print(f"{phi:,} parameters; loss after 2 steps on one rank: {runs[0, 1][0][-1]:.6f}\n")
 print(f"{'':8}{'ranks':>6}{'loss':>10}{'bytes a parameter':>19}{'law':>7}{'peak':>12}")
 for (stage, n), (losses, largest, peak, _) in runs.items():
@@ -339,12 +348,13 @@ claims.record(
 #
 # ## 3 · `fully_shard`
 #
-# `fully_shard(module)` makes the module's parameters one unit: sharded along their first dimension, gathered together, released together. Apply it to each block, and then **always** to the whole model. That makes the *root*, which takes what is outside the blocks and coordinates the units. Without it each block is its own root, and a root keeps its parameters from the forward to the
-# backward pass.
+# `fully_shard(module, mesh=mesh)` makes the module's parameters one unit: sharded along their first dimension, gathered together, released together. Apply it to each block, and then **always** to the whole model. That makes the *root*, which takes what is outside the blocks and coordinates the units. Without it each block is its own root, and a root keeps its parameters from the forward to the
+# backward pass. The **mesh** says which ranks share, and on what device. Always give it: without one, `fully_shard` takes the accelerator that PyTorch was built for, even where ranks are on the CPU.
 
 
 # %% name="fsdp"
 def shard(model, units="blocks", **options):
+    options["mesh"] = init_device_mesh(rank_device().type, (dist.get_world_size(),))
     if units == "blocks":
         for block in model:
             fully_shard(block, **options)
@@ -360,7 +370,7 @@ def with_fsdp(make_sharded, *args, **options):
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 
     def step(x, y):
-        loss = F.mse_loss(model(x), y)
+        loss = F.mse_loss(model(x).float(), y)  # of the BF16 policy, the output is BF16
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -369,7 +379,7 @@ def with_fsdp(make_sharded, *args, **options):
     return train(step, model, optimizer)
 
 
-fsdp = {n: worst(run_ranks(with_fsdp, n, shard, measure=False)) for n in (1, 2, 4)}
+fsdp = {n: worst(run(with_fsdp, n, shard)) for n in (1, 2, 4)}
 print(f"{'ranks':>5}{'loss':>10}{'bytes a parameter':>19}{'peak':>12}   sent")
 for n, (losses, largest, peak, said) in fsdp.items():
     print(f"{n:>5}{losses[-1]:>10.6f}{static(largest) / phi:>19.2f}{human_bytes(peak):>12}   {said}")
@@ -418,10 +428,10 @@ units_guess = Prediction("Whole model as a unit minus each block a unit, 4 ranks
 # %% name="units"
 peaks = {}
 for units in ("whole", "pairs", "blocks"):
-    run = run_ranks(lambda: with_fsdp(shard, units, reshard_after_forward=True), 4, measure=False)  # noqa: B023
-    losses, largest, peaks[units], said = worst(run)
+    ranks = run(lambda: with_fsdp(shard, units, reshard_after_forward=True), 4)  # noqa: B023
+    losses, largest, peaks[units], said = worst(ranks)
     print(f"{units:7} peak {human_bytes(peaks[units]):>10}, loss {losses[-1]:.6f}, sent {said}")
-losses, _, kept_peak, said = worst(run_ranks(lambda: with_fsdp(shard, reshard_after_forward=False), 4, measure=False))
+losses, _, kept_peak, said = worst(run(lambda: with_fsdp(shard, reshard_after_forward=False), 4))
 print(f"{'keep':7} peak {human_bytes(kept_peak):>10}, loss {losses[-1]:.6f}, sent {said}")
 units_guess.reveal((peaks["whole"] - peaks["blocks"]) / 2**20)
 claims.record(
@@ -458,7 +468,7 @@ bf16 = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float
 policies = {"FP32": {}, "BF16": {"mp_policy": bf16}, "offload": {"offload_policy": CPUOffloadPolicy(pin_memory=False)}}
 table = {}
 for name, options in policies.items():
-    losses, largest, peak, said = worst(run_ranks(lambda: with_fsdp(shard, **options), 4, measure=False))  # noqa: B023
+    losses, largest, peak, said = worst(run(lambda: with_fsdp(shard, **options), 4))  # noqa: B023
     table[name] = said.volume / (FP32 * phi)
     print(
         f"{name:8} loss {losses[-1]:.6f}, peak {human_bytes(peak):>10}, {static(largest) / phi:.2f} bytes a parameter, sent {table[name]:.2f} x parameters in FP32"
@@ -489,7 +499,7 @@ def older(model):
     )
 
 
-losses, largest, peak, said = worst(run_ranks(lambda: with_fsdp(older), 4, measure=False))
+losses, largest, peak, said = worst(run(lambda: with_fsdp(older), 4))
 print(
     f"loss {losses[-1]:.6f}, peak {human_bytes(peak)}, {static(largest) / phi:.2f} bytes a parameter, sent {said.volume / (FP32 * phi):.2f} x parameters"
 )
@@ -622,10 +632,10 @@ def run_on(path, steps, save_after=None, load=()):
 
 
 with tempfile.TemporaryDirectory() as folder:
-    through = run_ranks(run_on, 4, folder, 8, 3).results[0]
+    through = run(run_on, 4, folder, 8, 3).results[0]
     files = sorted(path.name for path in Path(folder).iterdir())
-    after = run_ranks(run_on, 2, folder, 5, None, ("model", "optimizer")).results[0]
-    forgetful = run_ranks(run_on, 2, folder, 5, None, ("model",)).results[0]
+    after = run(run_on, 2, folder, 5, None, ("model", "optimizer")).results[0]
+    forgetful = run(run_on, 2, folder, 5, None, ("model",)).results[0]
 print("files:", ", ".join(files))
 print("4 ranks, steps 4 to 8:", " ".join(f"{loss:.7f}" for loss in through[3:]))
 print("2 ranks, resumed:     ", " ".join(f"{loss:.7f}" for loss in after))
@@ -660,6 +670,7 @@ print(
 def with_deepspeed(stage, offload):
     import logging
 
+    os.environ["DS_ACCELERATOR"] = rank_device().type  # DeepSpeed would take the machine's; ranks may be on the CPU
     import deepspeed
 
     logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
@@ -683,10 +694,9 @@ def with_deepspeed(stage, offload):
 
 
 if importlib.util.find_spec("deepspeed"):
-    if device.type == "cpu":
-        os.environ["DS_ACCELERATOR"] = "cpu"
     for stage, offload in ((0, "none"), (1, "none"), (2, "none"), (3, "none"), (2, "optimizer")):
-        losses, state = run_ranks(with_deepspeed, 2, stage, offload, timeout=400, measure=False, show=False).results[0]
+        ranks = run_ranks(with_deepspeed, 2, stage, offload, device=everywhere, timeout=400, measure=False, show=False)
+        losses, state = ranks.results[0]
         print(
             f"stage {stage}, offload {offload:9} loss {losses[-1]:.6f} (ours {runs[0, 2][0][-1]:.6f}), optimizer state {state / (8 * phi):.2f} of DDP's"
         )
@@ -712,9 +722,13 @@ else:
 SCRIPT = """
 import os, sys
 import torch, torch.distributed as dist
-gpu = torch.cuda.device_count() >= 4  # one machine plays both nodes; on real ones a rank's GPU is LOCAL_RANK
-dist.init_process_group("nccl" if gpu else "gloo")
-device = torch.device("cuda", int(os.environ["RANK"])) if gpu else torch.device("cpu")
+if torch.cuda.device_count() >= 4:  # one machine plays both nodes; on real ones a rank's GPU is LOCAL_RANK
+    device = torch.device("cuda", int(os.environ["RANK"]))
+    torch.cuda.set_device(device)
+    dist.init_process_group("nccl", device_id=device)
+else:
+    device = torch.device("cpu")
+    dist.init_process_group("gloo")
 x = torch.tensor([10.0 ** dist.get_rank()], device=device)
 dist.all_reduce(x)
 node, local = os.environ["GROUP_RANK"], os.environ["LOCAL_RANK"]
@@ -722,7 +736,9 @@ line = f"node {node}, local rank {local}: rank {dist.get_rank()} of {dist.get_wo
 sys.stdout.write(line + "\\n")  # in one piece: the ranks of a node share a pipe
 sys.stdout.flush()
 dist.barrier()
-os._exit(0)  # freeing a gloo group can hang (PyTorch 2.13)
+dist.destroy_process_group()
+if device.type == "cpu":
+    os._exit(0)  # over gloo an ordinary exit can hang (PyTorch 2.13)
 """
 store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # finds a free port
 port = store.port
@@ -783,8 +799,9 @@ claims.record(
 #
 # ## 8 · Your turn: shard it, for real
 #
-# **Contract.** `make_sharded(model)` is called on every rank, with 2 and with 4 ranks, and returns the model to train with.
+# **Contract.** `make_sharded(model, mesh)` is called on every rank, with 2 and with 4 ranks, and returns the model to train with.
 #
+# - `mesh` is the `DeviceMesh` of all ranks.
 # - `model` is the same on every rank: FP32, whole, on the rank's device. `model.blocks` is an `nn.ModuleList` of equal blocks; the model has some parameters outside them, too.
 # - `F.mse_loss(result(x), y).backward()` followed by a step of `torch.optim.AdamW(result.parameters())` must train in FP32 as DDP would: each rank has its part of the rows, gradients are averaged.
 # - Each rank holds its 1/N of parameters, gradients and optimizer state, and no copy of anything.
@@ -794,11 +811,11 @@ claims.record(
 
 
 # %% name="sharded" answer=true reveal=true
-def make_sharded(model):
+def make_sharded(model, mesh):
     ### BEGIN SOLUTION
     for block in model.blocks:
-        fully_shard(block)
-    fully_shard(model)  # what is outside the blocks, and the root that coordinates them
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)  # what is outside the blocks, and the root that coordinates them
     return model
     ### END SOLUTION
 

@@ -26,6 +26,7 @@ from helpers import (
     human_bytes,
     pick_device,
     rank_device,
+    ranks_device,
     run_ranks,
 )
 
@@ -39,7 +40,9 @@ from torch.distributed.tensor.parallel import ColwiseParallel, PrepareModuleInpu
 
 claims = Claims()
 device = pick_device()
+pair = ranks_device(2)  # comparisons of one rank with two run both there
 print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}, GPUs: {torch.cuda.device_count()}")
+print(f"one or two ranks: on {'GPUs, over NCCL' if pair.type == 'cuda' else 'the CPU, over gloo'}")
 
 # %% [markdown] name="tensor_text"
 # ## 1 · Through the matrices
@@ -293,13 +296,13 @@ def block_step(split):
     return y.detach().cpu(), x.grad.cpu(), forward, backward, held
 
 
-y_right, x_right, _, _, held_alone = run_ranks(block_step, 1, None, measure=False).results[0]
+y_right, x_right, _, _, held_alone = run_ranks(block_step, 1, None, device=pair, measure=False).results[0]
 for name, split in {
     "by hand": split_by_hand,
     "parallelize_module, q, k and v one by one": split_by_torch,
     "parallelize_module, at their input": split_by_torch_at_the_input,
 }.items():
-    y, gradient, forward, backward, held = run_ranks(block_step, 2, split, measure=False).results[0]
+    y, gradient, forward, backward, held = run_ranks(block_step, 2, split, device=pair, measure=False).results[0]
     print(
         f"{name}: output off by {(y - y_right).norm() / y_right.norm():.1e}, gradient of x by {(gradient - x_right).norm() / x_right.norm():.1e}"
     )
@@ -326,7 +329,7 @@ my_guess = 0.6  # heads and the wide layer are halved; inputs, norms and the res
 activations_guess = Prediction("Activations of a block on each of 2 ranks", my_guess, "of one process")
 
 # %% name="tensor_memory"
-_, _, _, _, held = run_ranks(block_step, 2, split_by_hand, measure=False).results[0]
+_, _, _, _, held = run_ranks(block_step, 2, split_by_hand, device=pair, measure=False).results[0]
 for tenant, nbytes in held_alone.items():
     print(
         f"{tenant:12} {human_bytes(nbytes):>11} -> {human_bytes(held[tenant]):>11} on each of 2 ranks ({held[tenant] / nbytes:.2f})"

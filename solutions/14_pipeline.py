@@ -206,9 +206,9 @@ def off(ranks):
     return ((torch.cat([g for _, _, grads in ranks for g in grads]) - reference).norm() / reference.norm()).item()
 
 
-ranks = run_ranks(pipeline, 4, naive, 1).results
+ranks = run_ranks(pipeline, 4, naive, 1, device="cpu").results
 print(f"loss {ranks[-1][0]:.6f}, in one process {reference_loss.item():.6f}; gradients differ by {off(ranks):.1e}")
-naive_run = [diary for _, diary, _ in run_ranks(pipeline, 4, naive, 1, SECONDS, measure=False).results]
+naive_run = [diary for _, diary, _ in run_ranks(pipeline, 4, naive, 1, SECONDS, measure=False, device="cpu").results]
 naive_guess.reveal(idle(naive_run))
 show(draw(naive_run, "One batch"), "Four stages; one bar after another, down the stairs forward and up again backward.")
 
@@ -232,9 +232,9 @@ def gpipe(rank, stages, m):
     return [("F", i) for i in range(m)] + [("B", i) for i in range(m)]
 
 
-ranks = run_ranks(pipeline, 4, gpipe, 8).results
+ranks = run_ranks(pipeline, 4, gpipe, 8, device="cpu").results
 print(f"gradients differ from one process by {off(ranks):.1e}")
-gpipe_run = [diary for _, diary, _ in run_ranks(pipeline, 4, gpipe, 8, SECONDS, measure=False).results]
+gpipe_run = [diary for _, diary, _ in run_ranks(pipeline, 4, gpipe, 8, SECONDS, measure=False, device="cpu").results]
 gpipe_guess.reveal(idle(gpipe_run))
 show(
     draw(gpipe_run, "GPipe, 8 micro-batches"),
@@ -243,7 +243,7 @@ show(
 print(f"the step is {duration(naive_run) / duration(gpipe_run):.1f} times as fast as with one batch")
 print(f"{'micro-batches':>13} {'(S-1)/(M+S-1)':>14} {'measured':>9}")
 for m in (1, 2, 4, 8, 16):
-    run = [diary for _, diary, _ in run_ranks(pipeline, 4, gpipe, m, SECONDS, measure=False).results]
+    run = [diary for _, diary, _ in run_ranks(pipeline, 4, gpipe, m, SECONDS, measure=False, device="cpu").results]
     print(f"{m:>13} {3 / (m + 3):>14.0%} {idle(run):>8.0f}%")
     if m in (1, 8):
         claims.record(
@@ -280,9 +280,11 @@ def one_f_one_b(rank, stages, m):
 
 for rank in range(4):
     print(f"stage {rank}:", " ".join(f"{what}{i}" for what, i in one_f_one_b(rank, 4, 8)))
-ranks = run_ranks(pipeline, 4, one_f_one_b, 8).results
+ranks = run_ranks(pipeline, 4, one_f_one_b, 8, device="cpu").results
 print(f"gradients differ from one process by {off(ranks):.1e}")
-onefoneb_run = [diary for _, diary, _ in run_ranks(pipeline, 4, one_f_one_b, 8, SECONDS, measure=False).results]
+onefoneb_run = [
+    diary for _, diary, _ in run_ranks(pipeline, 4, one_f_one_b, 8, SECONDS, measure=False, device="cpu").results
+]
 print(f"idle: GPipe {idle(gpipe_run):.1f} %, 1F1B {idle(onefoneb_run):.1f} %")
 show(draw(onefoneb_run, "1F1B, 8 micro-batches"), "After a short warm-up blue and orange bars alternate in each row.")
 claims.record(
@@ -319,7 +321,7 @@ def activations(make_schedule, m):
 
 
 held = {
-    name: run_ranks(activations, 4, schedule, 8, measure=False).results
+    name: run_ranks(activations, 4, schedule, 8, measure=False, device="cpu").results
     for name, schedule in {"GPipe": gpipe, "1F1B": one_f_one_b}.items()
 }
 figure = Figure(figsize=(7, 3), layout="constrained")
@@ -374,6 +376,8 @@ def with_torch(kind, m):
     rank, stages, here = dist.get_rank(), dist.get_world_size(), rank_device()
     module = make_stage(rank, stages).to(here)
     stage = PipelineStage(module, rank, stages, here)
+    if torch.__version__ < "2.10":  # its stages greet each other with messages of two sizes, which gloo refuses
+        stage._get_init_p2p_neighbors_ops = list
     schedule = kind(stage, n_microbatches=m, loss_fn=F.mse_loss)
     x, y = (t.to(here) for t in batch())
     losses = []

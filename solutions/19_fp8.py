@@ -16,6 +16,7 @@
 import contextlib
 import importlib.util
 import logging
+import math
 from collections import defaultdict
 
 from helpers import (
@@ -33,10 +34,12 @@ from helpers import (
     explore,
     floor_power_of_two,
     human_bytes,
+    numbers_beyond_cache,
     pick_device,
     quantize_blockwise,
     range_ruler,
     show,
+    supports,
     tenant_table,
     to_e2m1,
 )
@@ -52,6 +55,7 @@ device = pick_device() if pick_device().type == "cuda" else torch.device("cpu") 
 BF16, E4M3, E5M2 = torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2
 HAS_FP8_UNITS = device.type == "cuda" and torch.cuda.get_device_capability() >= (8, 9)
 print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}")
+print("BF16 products:", "computed" if supports(BF16, device) else "emulated by way of FP32: right, but slow")
 print("FP8 products:", "torch._scaled_mm, on the GPU's FP8 units" if HAS_FP8_UNITS else "emulated, no FP8 units here")
 
 # %% [markdown] name="casts_text"
@@ -882,7 +886,8 @@ else:
 # Any machine can tell how many bytes a product moves, what a cast costs, and how much of a step the products take.
 
 # %% name="bytes"
-n = 2048
+# on a GPU, a tensor that its cache cannot hold
+n = 2048 if device.type == "cpu" else 2 ** math.ceil(math.log2(numbers_beyond_cache(device)) / 2)
 a = torch.randn(n, n, device=device, dtype=BF16)
 operands = {x.dtype: 2 * x.nbytes for x in (a, quantise(a, E4M3))}  # both factors of a product
 claims.record(

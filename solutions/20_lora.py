@@ -44,6 +44,7 @@ from helpers import (
     planned,
     python_source,
     show,
+    supports,
     tenant_bars,
     tenant_table,
 )
@@ -674,7 +675,7 @@ for base_in in ("BF16", "NF4"):
 #
 # ### The real thing, if there is a GPU
 #
-# With a GPU of 20 GiB or more, the next cells run a 7B model with random weights: memory and speed do not care what the weights are. To use a real model, set `TAS_MODEL` to its Hugging Face name or its folder.
+# With a GPU of 20 GiB or more that computes in BF16, the next cells run a 7B model with random weights: memory and speed do not care what the weights are. To use a real model, set `TAS_MODEL` to its Hugging Face name or its folder.
 
 
 # %% name="real_model"
@@ -713,20 +714,20 @@ def tokens_a_second(model, ids, steps=3):
 
 # %% name="real"
 room = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else 0
-if room >= 20 * GiB:
+if room >= 20 * GiB and supports(torch.bfloat16, device):
     name = os.environ.get("TAS_MODEL")
     seven = adapted_seven(name)
     speed = tokens_a_second(seven, torch.randint(seven.config.vocab_size, (1, 512), device=device))
-    peak, planned = torch.cuda.max_memory_allocated(), peaks["+ checkpointing"]
-    print(f"7B, LoRA, checkpointing, 512 tokens: peak {peak / GiB:.2f} GiB, planned {planned / GiB:.2f}")
+    peak, foretold = torch.cuda.max_memory_allocated(), peaks["+ checkpointing"]
+    print(f"7B, LoRA, checkpointing, 512 tokens: peak {peak / GiB:.2f} GiB, planned {foretold / GiB:.2f}")
     print(f"reserved {torch.cuda.max_memory_reserved() / GiB:.2f} GiB; {speed:,.0f} tokens/s")
     if not name:  # another model has another plan
         claims.record(
-            "T25", "the plan is right", "7B, LoRA, 512 tokens, this GPU", peak / planned, "x planned", 0.97, 1.03
+            "T25", "the plan is right", "7B, LoRA, 512 tokens, this GPU", peak / foretold, "x planned", 0.97, 1.03
         )
     del seven
 else:
-    print("No GPU of 20 GiB or more here, so this cell does nothing; there is only the plan above.")
+    print("No GPU of 20 GiB or more that computes in BF16, so this cell does nothing; there is only the plan above.")
 
 # %% [markdown] name="trainer_text"
 # ## 8 · In practice: the Trainer, saving, merging
@@ -734,7 +735,7 @@ else:
 # Most fine-tunes use Hugging Face's `Trainer`. Accumulation, checkpointing, optimizer and autocast are arguments. Note that `bf16=True` means *autocast*: for BF16 weights, load the model with `dtype=torch.bfloat16`. LoRA and NF4 are applied to the model beforehand. (Some names have changed: `eval_strategy` was `evaluation_strategy`, `use_cpu` was `no_cuda`, and `warmup_steps` replaces `warmup_ratio`.)
 
 # %% name="trainer"
-bf16 = device.type != "cuda" or torch.cuda.is_bf16_supported(including_emulation=False)
+bf16 = supports(torch.bfloat16, device)
 with tempfile.TemporaryDirectory() as folder:
     arguments = TrainingArguments(
         output_dir=folder,

@@ -10,6 +10,9 @@ import torch
 
 from .device import pick_device
 
+if not torch.cuda.is_available():  # read when Triton is imported: its interpreter then runs kernels on the CPU
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
 
 def why_no_compiler() -> str | None:
     """Return what `torch.compile` lacks on this machine, in a few words; None if it lacks nothing.

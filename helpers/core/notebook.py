@@ -2,18 +2,20 @@
 
 import io
 import sys
+from typing import TYPE_CHECKING
 
-from matplotlib.figure import Figure
+if TYPE_CHECKING:  # matplotlib takes most of a second to import
+    from matplotlib.figure import Figure
 
 
-def to_png(figure: Figure) -> bytes:
+def to_png(figure: "Figure") -> bytes:
     """Render `figure` as a PNG small enough for a notebook."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=80, metadata={"Software": None})  # no version: same bytes each time
     return buffer.getvalue()
 
 
-def show(figure: Figure, alt: str) -> None:
+def show(figure: "Figure", alt: str) -> None:
     """Show `figure` in a notebook; in a plain script print `alt`, its description."""
     if in_notebook():
         from IPython.display import display

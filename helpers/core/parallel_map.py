@@ -4,6 +4,9 @@
 
 Each process takes the next item as soon as it is free, so put the long ones first. The processes stay for the next
 call, which spares them the imports.
+
+On a machine with several GPUs both use the first, as the notebook does: items are run to be compared, and the other
+GPUs may be of another kind.
 """
 
 import multiprocessing

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ..claims.progress import remember_checks
+from ..core.progress_line import progress_line
 from ..ranks.failure import RankError
 from .base import Check, Evidence, Part, Verdict
 
@@ -45,7 +46,14 @@ def probe(item: type[Check], answers: tuple[Any, ...], seed: int) -> Evidence:
 
 def gather(part: Part, answers: tuple[Any, ...], seed: int) -> dict[str, Evidence]:
     """Probe `answers` with each check of `part`."""
-    return {item.name(): probe(item, answers, seed) for item in part.checks}
+    evidence = {}
+    try:
+        for number, item in enumerate(part.checks, 1):
+            progress_line(f"{part.name}: check {number} of {len(part.checks)}, {item.name()}")
+            evidence[item.name()] = probe(item, answers, seed)
+    finally:
+        progress_line("")
+    return evidence
 
 
 def message_of(error: BaseException) -> str:

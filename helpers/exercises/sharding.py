@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
 
 from ..core.device import rank_device
 from ..core.units import human_bytes
@@ -55,13 +56,13 @@ def _train(make_sharded: Callable[..., Any], seed: int) -> tuple[Evidence, nn.Mo
     trained = sum(p.numel() for p in model.parameters())
     block = sum(p.nbytes for p in model.blocks[0].parameters())
     x, y = (torch.randn(4 * n, WIDTH)[rank::n].to(device) for _ in range(2))
-    result = make_sharded(model)
+    result = make_sharded(model, init_device_mesh(device.type, (n,)))
     if not isinstance(result, nn.Module):
         raise TypeError(f"make_sharded returned {type(result).__name__}; it must return the model to train with.")
     del model
     optimizer = torch.optim.AdamW(result.parameters(), lr=1e-3)
     losses = []
-    meter = MemoryMeter(result, optimizer)
+    meter = MemoryMeter(result, optimizer, device)
     for step in range(3):
         if step == 2:
             meter.__enter__()
@@ -89,7 +90,8 @@ class HoldsItsShareAndNoMore(Check):
 
     hint = (
         "Which modules are gathered together, from when to when is each whole, and who looks after the parameters that "
-        "are in no block? In section 3: what a unit is, and what the root does. Units first, the root last."
+        "are in no block? In section 3: what a unit is, and what the root does. Units first, the root last; all on the "
+        "given mesh."
     )
 
     @staticmethod

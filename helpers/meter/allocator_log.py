@@ -1,5 +1,6 @@
 """The allocator's own log: every allocation and release, as PyTorch's profiler reports them."""
 
+import contextlib
 import time
 from collections import defaultdict
 from dataclasses import dataclass
@@ -47,7 +48,8 @@ class AllocatorLog:
     def stop(self) -> bool:
         """End the recording. Returns False if another profiler has cut it short."""
         complete = torch.autograd._profiler_enabled()
-        self._profiler.__exit__(None, None, None)
+        with contextlib.nullcontext() if complete else contextlib.suppress(RuntimeError):  # of PyTorch 2.9
+            self._profiler.__exit__(None, None, None)
         if complete:
             events = sorted(self._read(), key=lambda event: event[0])
             marks = [when for when, _, nbytes in events if nbytes == _MARK_BYTES][:_MARKS]

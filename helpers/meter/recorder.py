@@ -21,6 +21,7 @@ import torch
 from torch import nn
 
 from ..core.device import pick_device
+from .operation import NO_OP
 from .profile import MemoryProfile
 from .session import Session, clock, current, profiler_lock
 
@@ -167,7 +168,8 @@ class MemoryMeter:
         profile.method = "allocator" if session.log else "counted"
         profile.fill(session.lifetimes(profile.ended), session.count.ops)
         if self._device.type == "cuda":
-            known = sum(life.nbytes for life in profile.lifetimes if life.start < profile.began)
+            # An input is older than the block as well, though it counts only from when the block first touched it.
+            known = sum(x.nbytes for x in profile.lifetimes if x.start < profile.began or x.op is NO_OP)
             profile.outside_bytes = max(0, self._allocated_before - known)
         if self._outer is not None and session.log:
             session.log.start()

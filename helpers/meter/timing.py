@@ -57,19 +57,31 @@ def benchmark(fn: Callable[[], object], runs: int = 10, warmup: int = 2) -> Timi
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two timings taken alternately. If `speedup` is above 1, the second is faster."""
+    """Two timings taken alternately. If `speedup` is above 1, the second is faster.
+
+    Unless the middle half of the pairs, which is printed beside it, lies on both sides of 1: then the machine was too
+    busy, or the difference is too small, to tell which one is faster.
+    """
 
     before: Timing
     after: Timing
 
     @property
+    def ratios(self) -> list[float]:
+        """Seconds before / seconds after, of each pair."""
+        return [before / after for before, after in zip(self.before.runs, self.after.runs, strict=True)]
+
+    @property
     def speedup(self) -> float:
-        """Median over the pairs of seconds before / seconds after."""
-        pairs = zip(self.before.runs, self.after.runs, strict=True)
-        return statistics.median(before / after for before, after in pairs)
+        """Median of the ratios."""
+        return statistics.median(self.ratios)
 
     def __str__(self) -> str:
-        return f"{self.before.median * 1e3:.2f} ms -> {self.after.median * 1e3:.2f} ms: {self.speedup:.2f}x"
+        text = f"{self.before.median * 1e3:.2f} ms -> {self.after.median * 1e3:.2f} ms: {self.speedup:.2f}x"
+        if len(self.ratios) < 3:
+            return text
+        low, _, high = statistics.quantiles(self.ratios, n=4)
+        return f"{text} (middle half of the pairs: {low:.2f} to {high:.2f})"
 
 
 def compare(before: Callable[[], object], after: Callable[[], object], runs: int = 10, warmup: int = 2) -> Comparison:

@@ -43,7 +43,7 @@ class CachingAllocator:
 
     Args:
         capacity: bytes of the GPU; None for no limit.
-        expandable: use expandable segments (`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`): one segment a pool
+        expandable: use expandable segments (`PYTORCH_ALLOC_CONF=expandable_segments:True`): one segment a pool
             that grows at its end.
 
     Attributes:

@@ -1,12 +1,15 @@
 """python -m helpers plan: the planner on the command line."""
 
 import argparse
+import contextlib
 import json
+import sys
+from collections.abc import Iterator
 from dataclasses import fields
 
 from ..core.units import human_bytes
 from .catalog.gpus import GPUS
-from .catalog.models import find_model, model_names
+from .catalog.models import limits, model_names
 from .plan import Plan, plan
 from .recipe import (
     ATTENTIONS,
@@ -101,11 +104,12 @@ def _plan_with_bar(recipe: Recipe, args: argparse.Namespace) -> tuple[Plan, int 
     from tqdm import tqdm
 
     # The bar goes to the terminal, never into a pipe.
-    with tqdm(total=4, disable=None, leave=False, bar_format="{desc:<24}{bar}{elapsed}") as bar:
+    with _stand_ins_only(), tqdm(total=5, disable=None, leave=False, bar_format="{desc:<24}{bar}{elapsed}") as bar:
 
         def tell(stage: str) -> None:
-            bar.set_description_str(stage)
-            bar.update()
+            if stage:
+                bar.set_description_str(stage)
+                bar.update()
 
         result = plan(recipe, args.gpu, args.budget, tell)
         if not args.measure:
@@ -116,11 +120,26 @@ def _plan_with_bar(recipe: Recipe, args: argparse.Namespace) -> tuple[Plan, int 
         return result, measure_recipe(recipe).peak_bytes
 
 
+@contextlib.contextmanager
+def _stand_ins_only() -> Iterator[None]:
+    """Let bitsandbytes and torchao look missing: transformers and PEFT import them if they can, which takes seconds.
+
+    The planner has stand-ins for what it needs of them. In a notebook nothing is hidden: it may want the real ones.
+    """
+    hidden = [name for name in ("bitsandbytes", "torchao") if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(hidden))
+    try:
+        yield
+    finally:
+        for name in hidden:
+            sys.modules.pop(name, None)
+
+
 def _catalog() -> str:
     lines = ["models"]
     for name in model_names():
-        spec = find_model(name)
-        reads = f"images of {spec.side} x {spec.side}" if spec.images else f"up to {spec.context:,} tokens"
+        context, side = limits(name)
+        reads = f"images of {side} x {side}" if side else f"up to {context:,} tokens"
         lines.append(f"  {name:<18}{reads}")
     lines += ["", f"{'GPUs':<18}{'GiB usable':>11}{'16-bit TFLOP/s':>16}{'GB/s':>8}"]
     for gpu in GPUS.values():

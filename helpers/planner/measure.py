@@ -3,6 +3,7 @@
 import time
 from contextlib import nullcontext
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 import torch
 from torch import nn
@@ -30,18 +31,26 @@ class MeasuredRecipe:
     seconds: float
 
 
-def measure_recipe(recipe: Recipe, device: torch.device | None = None) -> MeasuredRecipe:
+def measure_recipe(recipe: Recipe, device: torch.device | None = None, compiled: bool = False) -> MeasuredRecipe:
     """Train two steps of `recipe` with random weights, on the CUDA GPU if no `device` is given.
 
+    Args:
+        recipe: what to train, and how.
+        device: where.
+        compiled: compile the model, which no plan does: what the compiler fuses is then never written to memory.
+
     Raises:
-        RecipeError: no GPU and no `device` given, or a recipe for more than one GPU or with quantized weights.
+        RecipeError: no GPU and no `device` given; a recipe for more than one GPU or with quantized weights; or one with
+            an 8-bit optimizer where bitsandbytes is not installed.
     """
     if device is None:
         if not torch.cuda.is_available():
             raise RecipeError("--measure trains on a CUDA GPU, and PyTorch sees none here.")
         device = torch.device("cuda")
-    if recipe.ranks > 1 or recipe.offload != "none" or recipe.quantize != "none" or recipe.optimizer == "adamw-8bit":
-        raise RecipeError("--measure takes one GPU, no offload, no quantized weights and no 8-bit optimizer.")
+    if recipe.ranks > 1 or recipe.offload != "none" or recipe.quantize != "none":
+        raise RecipeError("--measure takes one GPU, no offload and no quantized weights.")
+    if recipe.optimizer == "adamw-8bit" and find_spec("bitsandbytes") is None:
+        raise RecipeError("--measure needs bitsandbytes for the 8-bit optimizer: python -m pip install bitsandbytes")
     spec = spec_of(recipe)
     low = recipe.amp_dtype
     torch.manual_seed(0)
@@ -53,9 +62,11 @@ def measure_recipe(recipe: Recipe, device: torch.device | None = None) -> Measur
         materialize(model, device)
         _fill(model)
         trained = [p for p in model.parameters() if p.requires_grad]
-        optimizers = make_optimizers(recipe, trained)
+        optimizers = _real_optimizers(recipe, trained)
         if recipe.step_in_backward:
             step_in_backward(optimizers)
+        if compiled:
+            model.compile()
         inputs = make_micro_batch(recipe, spec)
         with MemoryMeter(model, optimizers, device, by_tenant=False) as meter:
             for _ in range(SIMULATED_STEPS):
@@ -72,6 +83,15 @@ def measure_recipe(recipe: Recipe, device: torch.device | None = None) -> Measur
             seconds = _now(device) - began
     reserved = torch.cuda.max_memory_reserved(device) if device.type == "cuda" else None
     return MeasuredRecipe(meter.peak_bytes, reserved, seconds)
+
+
+def _real_optimizers(recipe: Recipe, trained: list[nn.Parameter]) -> list[torch.optim.Optimizer]:
+    """Return the optimizers of a plan, but bitsandbytes' own where the plan has a stand-in for them."""
+    if recipe.optimizer != "adamw-8bit":
+        return make_optimizers(recipe, trained)
+    from bitsandbytes.optim import AdamW8bit
+
+    return [AdamW8bit([p]) for p in trained] if recipe.step_in_backward else [AdamW8bit(trained)]
 
 
 def _now(device: torch.device) -> float:

@@ -4,8 +4,9 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ..core.progress_line import progress_line
 from ..core.units import GiB, MiB, human_bytes
 from ..meter.tenants import TENANTS
 from .allocator import OutOfMemory
@@ -13,8 +14,10 @@ from .catalog.gpus import GPUS, Gpu, find_gpu
 from .recipe import Recipe, RecipeError
 from .remedies import try_remedies
 from .replay import Replay, replay
-from .simulate.steps import Simulation, simulate
-from .simulate.strategy import strategy_of
+
+if TYPE_CHECKING:
+    from .simulate.steps import Simulation
+    from .simulate.strategy import Strategy
 
 # cuBLAS's workspace where no GPU is named: a little above PyTorch's default before Hopper (see `Gpu.cublas_workspace`).
 CUBLAS_WORKSPACE = 33 * MiB // 4
@@ -111,7 +114,7 @@ def plan(
     recipe: Recipe,
     gpu: str | None = None,
     budget: float | None = None,
-    tell: Callable[[str], None] = lambda stage: None,
+    tell: Callable[[str], None] = progress_line,
 ) -> Plan:
     """Predict what `recipe` needs.
 
@@ -119,7 +122,7 @@ def plan(
         recipe: what to train, and how.
         gpu: a GPU of the catalog to ask about; without one, all of them are.
         budget: GiB of a GPU that is not in the catalog.
-        tell: called with the name of each stage as it begins.
+        tell: called with the name of each stage as it begins, and with "" at the end.
 
     With a GPU or a budget that the recipe exceeds, the plan lists remedies.
 
@@ -128,10 +131,13 @@ def plan(
     """
     began = time.perf_counter()
     gpus = _gpus(gpu, budget)
-    result = _plan_of(simulate(recipe, tell), gpus)
-    if (gpu is not None or budget is not None) and not all(result.fits.values()):
-        tell("trying remedies")
-        result.remedies = try_remedies(result, lambda changed: _plan_one(changed, gpus))
+    try:
+        result = _plan_of(_simulate(recipe, tell), gpus)
+        if (gpu is not None or budget is not None) and not all(result.fits.values()):
+            tell("trying remedies")
+            result.remedies = try_remedies(result, lambda changed: _plan_one(changed, gpus))
+    finally:
+        tell("")
     result.seconds = time.perf_counter() - began
     return result
 
@@ -161,10 +167,18 @@ def plan_many(
 
 
 def _plan_one(recipe: Recipe, gpus: Sequence[Gpu]) -> Plan:
-    simulation = simulate(recipe)
+    simulation = _simulate(recipe)
     result = _plan_of(simulation, gpus)
     result.seconds = simulation.seconds
     return result
+
+
+def _simulate(recipe: Recipe, tell: Callable[[str], None] = lambda stage: None) -> "Simulation":
+    """Run the recipe's steps. Not before this is PyTorch imported: it takes seconds, which `--help` can do without."""
+    tell("importing PyTorch")
+    from .simulate.steps import simulate
+
+    return simulate(recipe, tell)
 
 
 def _gpus(gpu: str | None, budget: float | None) -> list[Gpu]:
@@ -177,12 +191,15 @@ def _gpus(gpu: str | None, budget: float | None) -> list[Gpu]:
     return [find_gpu(gpu)] if gpu is not None else list(GPUS.values())
 
 
-def _plan_of(simulation: Simulation, gpus: Sequence[Gpu]) -> Plan:
+def _plan_of(simulation: "Simulation", gpus: Sequence[Gpu]) -> Plan:
     """Return the plan of a simulation."""
+    from .simulate.strategy import strategy_of
+
     recipe = simulation.recipe
+    strategy = strategy_of(recipe)
     played = replay(simulation.blocks, recipe.expandable_segments)
     low = max(played.peak_allocated, int(played.peak_reserved * (1 - BELOW)))
-    by_micro_batch, by_update = _traffic(simulation)
+    by_micro_batch, by_update = _traffic(simulation, strategy)
     traffic = recipe.gradient_accumulation_steps * by_micro_batch + by_update
     return Plan(
         recipe=recipe,
@@ -191,7 +208,7 @@ def _plan_of(simulation: Simulation, gpus: Sequence[Gpu]) -> Plan:
         peak_at=str(played.op),
         reserved_bytes=(low, _highest_reserved(played.peak_reserved)),
         reserved_because=_reasons(recipe, played.peak_reserved),
-        floor_bytes=_floor(simulation),
+        floor_bytes=_floor(simulation, strategy),
         fits={gpu.name: _fits(simulation, played, gpu) for gpu in gpus},
         roofline_seconds={
             gpu.name: gpu.roofline_seconds(simulation.flops, traffic, recipe.precision) for gpu in gpus if gpu.bandwidth
@@ -214,7 +231,7 @@ def _highest_reserved(peak_reserved: int, workspace: int | None = None) -> int:
     return max(int(peak_reserved * (1 + ABOVE)), peak_reserved + WORKSPACES * workspace)
 
 
-def _fits(simulation: Simulation, played: Replay, gpu: Gpu) -> bool:
+def _fits(simulation: "Simulation", played: Replay, gpu: Gpu) -> bool:
     """Return whether the recipe runs on `gpu`.
 
     It may even where reserved memory would exceed the GPU: before it gives up, the allocator returns its cache.
@@ -239,16 +256,15 @@ def _reasons(recipe: Recipe, peak_reserved: int) -> list[str]:
     ]
 
 
-def _traffic(simulation: Simulation) -> tuple[int, int]:
+def _traffic(simulation: "Simulation", strategy: "Strategy") -> tuple[int, int]:
     """Return the bytes that a GPU must read and write at least, for each micro-batch and once an update."""
-    recipe, strategy = simulation.recipe, strategy_of(simulation.recipe)
+    recipe = simulation.recipe
     passes = 3 if recipe.checkpointing != "none" else 2
     by_micro_batch = passes * simulation.parameter_bytes // (recipe.ranks if strategy.shards_parameters else 1)
     gradients = 3 * simulation.trained_bytes // (recipe.ranks if strategy.shards_state else 1)
     return by_micro_batch, gradients + 2 * simulation.state_bytes
 
 
-def _floor(simulation: Simulation) -> int:
+def _floor(simulation: "Simulation", strategy: "Strategy") -> int:
     """Return what stays in memory through a whole step."""
-    strategy = strategy_of(simulation.recipe)
     return strategy.static_bytes(simulation.parameter_bytes, simulation.trained_bytes) + simulation.state_bytes

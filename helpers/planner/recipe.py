@@ -3,8 +3,10 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
+if TYPE_CHECKING:  # a recipe is words and numbers; PyTorch takes seconds to import
+    import torch
 
 PRECISIONS = ("fp32", "bf16", "fp16-amp", "bf16-amp")
 OPTIMIZERS = ("adamw", "adam", "sgd", "sgd-momentum", "adamw-8bit", "adafactor")
@@ -148,13 +150,17 @@ class Recipe:
         ]
 
     @property
-    def amp_dtype(self) -> torch.dtype | None:
+    def amp_dtype(self) -> "torch.dtype | None":
         """What autocast, or the mixed-precision policy of `fully_shard`, computes in."""
+        import torch
+
         return {"bf16-amp": torch.bfloat16, "fp16-amp": torch.float16}.get(self.precision)
 
     @property
-    def weight_dtype(self) -> torch.dtype:
+    def weight_dtype(self) -> "torch.dtype":
         """The dtype of the weights."""
+        import torch
+
         return torch.bfloat16 if self.precision == "bf16" else torch.float32
 
     @property

@@ -3,10 +3,13 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from ..meter.count import Block
 from ..meter.operation import Op
 from .allocator import CachingAllocator
+
+if TYPE_CHECKING:  # the module imports PyTorch, which takes seconds
+    from ..meter.count import Block
 
 
 @dataclass
@@ -27,7 +30,7 @@ class Replay:
     peaks: dict[str, tuple[int, str]]
 
 
-def replay(blocks: Sequence[Block], expandable: bool, capacity: int | None = None) -> Replay:
+def replay(blocks: Sequence["Block"], expandable: bool, capacity: int | None = None) -> Replay:
     """Play the life of all `blocks` through CUDA's allocator; sizes are those of the allocator's blocks.
 
     Args:

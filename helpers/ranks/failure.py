@@ -14,6 +14,9 @@ from ..core.files import PACKAGE
 from .rank import Rank
 from .worker import Frame
 
+# A call of gloo returns when the message has arrived; one of NCCL, when it has been queued on the GPU.
+QUEUED = "(On GPUs a call only queues its collective: a rank may have gone on, and waits where it needs a result.)"
+
 
 class RankError(RuntimeError):
     """A rank raised, died, or did not come back in time; the message says which, where, and what the others did.
@@ -52,12 +55,13 @@ def overdue(ranks: Sequence[Rank], limit: float) -> RankError:
 
 def _others(ranks: Sequence[Rank], cause: Rank | None) -> list[str]:
     """Return what each rank but `cause` was doing, a line or a few each."""
-    return [f"rank {rank.number}: {_activity(rank)}" for rank in ranks if rank is not cause]
+    lines = [f"rank {rank.number}: {_activity(rank)}" for rank in ranks if rank is not cause]
+    return [*lines, QUEUED] if any(rank.device == "cuda" for rank in ranks) else lines
 
 
 def _activity(rank: Rank) -> str:
-    frames, begun = rank.position or ([], [])
-    progress = f"; it has begun {len(begun)} collectives, the last one {begun[-1]}" if begun else ""
+    frames, called = rank.position or ([], [])
+    progress = f"; it has called {len(called)} collective(s), the last one {called[-1]}" if called else ""
     match rank.kind:
         case "result":
             return f"had finished{progress}"
@@ -70,8 +74,8 @@ def _activity(rank: Rank) -> str:
     learners = [i for i, frame in enumerate(frames) if "site-packages" not in frame[0] and not _ours(frame)]
     at = learners[-1] if learners else len(frames) - 1
     distributed = [f[2] for f in frames if f"torch{os.sep}distributed" in f[0] and _public(f)]
-    called = distributed[-1:] or [frame[2] for frame in frames[at + 1 :] if not frame[2].startswith("_")][:1]
-    text = f"in {called[0]}" if called else "at work"
+    inside = distributed[-1:] or [frame[2] for frame in frames[at + 1 :] if not frame[2].startswith("_")][:1]
+    text = f"in {inside[0]}" if inside else "at this line"
     return f"{text}{progress}\n{_lines(frames[at : at + 1])}"
 
 

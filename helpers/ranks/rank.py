@@ -17,7 +17,8 @@ from typing import Any
 from ..core.fresh_process import CONTEXT, start_process
 from .worker import IMPORTS, Frame, Task, main
 
-GRACE = 1.0  # seconds for a rank to end by itself, or to answer when another one has failed
+GRACE = 1.0  # seconds for a rank to answer when another one has failed
+LEAVE = 20.0  # seconds for a rank to end by itself; NCCL takes a few to close its connections
 PRELOAD = [main.__module__, *IMPORTS]  # what the server imports once for all ranks
 
 
@@ -27,9 +28,9 @@ class Rank:
 
     Attributes:
         lines: what it has printed.
-        ready: whether it has found the others and begun the work.
+        device: where it works, "cuda" or "cpu"; "" until it has found the others and begun the work.
         outcome: ("result", result, peak bytes, seconds), ("error", frames, message) or ("died", exit code).
-        position: the stack of its main thread, and the collectives it has begun; None until it has answered.
+        position: the stack of its main thread, and the collectives it has called; None until it has answered.
     """
 
     number: int
@@ -37,7 +38,7 @@ class Rank:
     pipe: connection.Connection
     log: Path
     lines: list[str] = field(default_factory=list)
-    ready: bool = False
+    device: str = ""
     outcome: tuple[Any, ...] | None = None
     position: tuple[list[Frame], list[str]] | None = None
 
@@ -63,7 +64,7 @@ class Rank:
             self.outcome = self.outcome or ("died", self.process.exitcode)
             return
         if kind == "ready":
-            self.ready = True
+            self.device = content[0]
         elif kind == "line":
             self.lines.append(content[0])
         elif kind == "position":

@@ -22,9 +22,10 @@ import cloudpickle
 import torch
 import torch.distributed as dist
 
+from ..core.device import ranks_device
 from ..core.units import human_bytes
 from .failure import failure, overdue
-from .rank import GRACE, Rank, ask_positions, read_messages
+from .rank import LEAVE, Rank, ask_positions, read_messages
 from .screen import Screen
 from .worker import Task
 
@@ -59,6 +60,7 @@ def run_ranks(
     fn: Callable[..., Any],
     world_size: int,
     *args: Any,
+    device: torch.device | str | None = None,
     timeout: float = 60.0,
     measure: bool = True,
     process_group: bool = True,
@@ -70,6 +72,8 @@ def run_ranks(
         fn: the work of one rank. `dist.get_rank()` says which; `rank_device()` where. It may be defined in a cell.
         world_size: number of ranks.
         args: for every rank; each gets its own copy.
+        device: "cuda" (a GPU for each rank, NCCL) or "cpu" (gloo); default: `ranks_device(world_size)`. Ranks on the
+            CPU see no GPU. Give it where runs of several world sizes are compared: `device=ranks_device(4)` for all.
         timeout: seconds that `fn` may take, start-up not counted.
         measure: measure each rank's peak memory. False when `fn` measures itself, or is timed.
         process_group: False leaves it to `fn` to open (and close) the process group; the environment says with whom.
@@ -77,10 +81,13 @@ def run_ranks(
 
     Raises:
         RankError: a rank raised, died or took too long. All ranks have been ended then.
-        ValueError: `world_size` is below 1.
+        ValueError: `world_size` is below 1, or there is no GPU for each rank where `device` asks for them.
     """
     if world_size < 1:
         raise ValueError(f"world_size is {world_size}; at least one rank is needed.")
+    on = torch.device(device or ranks_device(world_size)).type
+    if on not in ("cpu", ranks_device(world_size).type):
+        raise ValueError(f"{world_size} rank(s) on {on}: this machine has {torch.cuda.device_count()} GPUs for them.")
     # A store on a port that the system chose, for work that opens its own group as it would under torchrun.
     store = None if process_group else dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     work = cloudpickle.dumps((fn, args))
@@ -90,12 +97,13 @@ def run_ranks(
         try:
             for number in range(world_size):
                 environment = _environment(number, world_size, store.port if store else 0)
+                environment |= {"CUDA_VISIBLE_DEVICES": ""} if on == "cpu" else {}
                 ranks.append(Rank.start(number, Task(work, environment, threads, folder, process_group, measure)))
             _wait(ranks, timeout, Screen(ranks if show else []))
             for rank in ranks:
                 rank.pipe.send("leave")
             for rank in ranks:
-                rank.process.join(GRACE)
+                rank.process.join(LEAVE)
         finally:  # also when the kernel is interrupted
             for rank in ranks:
                 rank.end()
@@ -133,7 +141,7 @@ def _wait(ranks: list[Rank], timeout: float, screen: Screen) -> None:
     while not all(rank.outcome for rank in ranks):
         read_messages(ranks)
         screen.update()
-        if not all_ready and all(rank.ready for rank in ranks):
+        if not all_ready and all(rank.device for rank in ranks):
             limit, all_ready = timeout, True
             deadline = time.monotonic() + limit
         if any(rank.kind in ("error", "died") for rank in ranks) or time.monotonic() > deadline:

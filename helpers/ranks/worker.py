@@ -4,7 +4,7 @@ The main thread does the work. A second thread listens to the notebook: it answe
 the process when the notebook has gone. Whatever the rank prints, returns or raises goes to the notebook over one pipe,
 message by message:
 
-    rank -> notebook    ("ready",)  ("line", text)  ("position", frames, collectives)
+    rank -> notebook    ("ready", device)  ("line", text)  ("position", frames, collectives)
                         ("result", pickle, peak bytes, seconds)  ("error", frames, message)
     notebook -> rank    "position"  "leave"
 """
@@ -29,6 +29,7 @@ import cloudpickle
 import torch
 import torch.distributed as dist
 
+from ..core import environment
 from ..core.device import rank_device, synchronize
 from ..meter.recorder import MemoryMeter
 
@@ -123,7 +124,8 @@ class _Worker:
         self._may_leave.wait()
         if dist.is_initialized():
             dist.destroy_process_group()
-        os._exit(0)  # gloo's threads sometimes abort an ordinary exit
+        if rank_device().type == "cpu":
+            os._exit(0)  # gloo's threads sometimes abort an ordinary exit
 
     def _work(self) -> tuple[Any, int, float]:
         torch.set_num_threads(self._task.threads)
@@ -135,11 +137,14 @@ class _Worker:
         if self._task.process_group:
             rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
             store = dist.FileStore(str(Path(self._task.folder) / "store"), world_size)
-            backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-            dist.init_process_group(backend, store=store, rank=rank, world_size=world_size)
+            who = {"store": store, "rank": rank, "world_size": world_size}
+            if device.type == "cuda":
+                dist.init_process_group("cpu:gloo,cuda:nccl", device_id=device, **who)
+            else:
+                dist.init_process_group("gloo", **who)
             dist.barrier()
         function, args = cloudpickle.loads(self._task.work)
-        self.send("ready")
+        self.send("ready", device.type)
         meter = MemoryMeter(device=device, by_tenant=False) if self._task.measure else None
         with meter or contextlib.nullcontext():
             start = time.perf_counter()
@@ -154,9 +159,10 @@ def _frames(stack: "traceback.StackSummary | list[traceback.FrameSummary]") -> l
 
 
 def _collectives() -> list[str]:
-    """Return the collectives that this rank has begun, in order, as PyTorch's flight recorder knows them."""
+    """Return the collectives that this rank has called, in order, as PyTorch's flight recorder knows them."""
+    name = "_dump_nccl_trace_json" if rank_device().type == "cuda" else "_dump_fr_trace_json"  # each has its recorder
     try:
-        entries = json.loads(torch._C._distributed_c10d._dump_fr_trace_json())["entries"]
+        entries = json.loads(getattr(torch._C._distributed_c10d, name)())["entries"]
     except (AttributeError, KeyError, ValueError, RuntimeError):  # not this version, or nothing recorded
         return []
     return [entry["profiling_name"].partition(":")[2] for entry in entries]
@@ -170,7 +176,7 @@ def _end_process_group() -> None:
 
 
 def _keep_groups() -> None:
-    """Let no process group of PyTorch be freed before the process ends.
+    """Let no process group of gloo be freed before the process ends.
 
     While PyTorch (2.13) frees one, it waits for gloo's threads and holds Python's lock, which a thread that is
     releasing a finished collective needs as well. After a backward pass that is a deadlock in about 1 of 50 ranks.
@@ -195,7 +201,9 @@ def main(task: Task, pipe: Connection) -> None:
     log = os.open(Path(task.folder) / f"rank{task.environment['RANK']}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    _keep_groups()
+    if rank_device().type == "cpu":
+        _keep_groups()
+    environment.quiet_loggers()  # the server has imported PyTorch since helpers did it
     worker = _Worker(task, pipe)
     threading.Thread(target=worker.listen, daemon=True).start()
     worker.run()

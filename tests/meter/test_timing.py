@@ -3,6 +3,7 @@
 import time
 
 from helpers import benchmark, compare
+from helpers.meter.timing import Comparison, Timing
 
 
 def test_timing_measures_what_ran():
@@ -25,3 +26,12 @@ def test_comparison_alternates_and_says_which_is_faster():
     )
     assert order == ["a", "b"] * 5
     assert result.speedup > 1.5
+
+
+def test_a_comparison_shows_how_far_the_pairs_agree():
+    steady, jumpy = Timing((2.0, 2.0, 2.0, 2.0)), Timing((1.0, 4.0, 1.0, 4.0))
+    assert str(Comparison(steady, Timing((1.0, 1.0, 1.0, 1.0)))).endswith(
+        "2.00x (middle half of the pairs: 2.00 to 2.00)"
+    )
+    assert str(Comparison(steady, jumpy)).endswith("1.25x (middle half of the pairs: 0.50 to 2.00)")
+    assert str(Comparison(Timing((2.0,)), Timing((1.0,)))).endswith(": 2.00x")

@@ -108,7 +108,7 @@ def gpt2_eager():
 
 def training_step(model, optimizer, x, y, dtype):
     optimizer.zero_grad()
-    with torch.autocast("cpu", dtype=dtype or torch.bfloat16, enabled=dtype is not None):
+    with torch.autocast(x.device.type, dtype=dtype or torch.bfloat16, enabled=dtype is not None):
         loss = F.cross_entropy(model(x).flatten(0, -2), y.flatten())
     loss.backward()
     optimizer.step()

@@ -3,7 +3,7 @@
 from . import Mutant
 
 SHARDED, HOLDS = "sharding.sharded", "holds_its_share_and_no_more"
-BODY = "    for block in model.blocks:\n        fully_shard(block)\n    fully_shard(model)  # what is outside the blocks, and the root that coordinates them\n    return model\n"
+BODY = "    for block in model.blocks:\n        fully_shard(block, mesh=mesh)\n    fully_shard(model, mesh=mesh)  # what is outside the blocks, and the root that coordinates them\n    return model\n"
 
 
 def one(name: str, body: str, raises: str = "") -> Mutant:
@@ -18,19 +18,19 @@ MUTANTS = [
     from torch.distributed.fsdp import ShardingStrategy
     return FullyShardedDataParallel(model, sharding_strategy=ShardingStrategy.NO_SHARD, device_id=rank_device(), use_orig_params=True)
 """),
-    one("one unit", "    fully_shard(model)\n    return model\n"),
+    one("one unit", "    fully_shard(model, mesh=mesh)\n    return model\n"),
     one("one unit, older wrapper", "    return FullyShardedDataParallel(model, device_id=rank_device(), use_orig_params=True)\n"),
-    one("parameters kept after forward", BODY.replace("(block)", "(block, reshard_after_forward=False)").replace("(model)", "(model, reshard_after_forward=False)")),
+    one("parameters kept after forward", BODY.replace("mesh=mesh", "mesh=mesh, reshard_after_forward=False")),
     one("every second block", BODY.replace("model.blocks:", "model.blocks[::2]:")),
-    one("no root", BODY.replace("    fully_shard(model)", "    #")),
-    one("no root, released all the same", BODY.replace("    fully_shard(model)", "    #").replace("(block)", "(block, reshard_after_forward=True)")),
-    one("the root first", "    fully_shard(model)\n" + BODY.replace("    fully_shard(model)", "    #"), raises="on the ranks"),
+    one("no root", BODY.replace("    fully_shard(model", "    #")),
+    one("no root, released all the same", BODY.replace("    fully_shard(model", "    #").replace("(block, mesh=mesh", "(block, mesh=mesh, reshard_after_forward=True")),
+    one("the root first", "    fully_shard(model, mesh=mesh)\n" + BODY.replace("    fully_shard(model", "    #"), raises="on the ranks"),
     one("returns nothing", BODY.replace("    return model\n", ""), raises="returned NoneType"),
     one("units of two blocks", """
     blocks = list(model.blocks)
     for i in range(0, len(blocks), 2):
-        fully_shard(blocks[i : i + 2])
-    fully_shard(model)
+        fully_shard(blocks[i : i + 2], mesh=mesh)
+    fully_shard(model, mesh=mesh)
     return model
 """),
     one("sharded beside a copy of all", "    model.copy = [p.detach().clone() for p in model.parameters()]\n" + BODY),
@@ -56,7 +56,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
 
-def make_sharded(model):
+def make_sharded(model, mesh):
     policy = ModuleWrapPolicy({type(model.blocks[0])})
     return FullyShardedDataParallel(model, auto_wrap_policy=policy, device_id=rank_device(), use_orig_params=True)
 """,
@@ -67,20 +67,15 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
 
-def make_sharded(model):
+def make_sharded(model, mesh):
     policy = ModuleWrapPolicy({type(model.blocks[0])})
     return FullyShardedDataParallel(model, auto_wrap_policy=policy, device_id=rank_device())
 """,
-    "each layer a unit, with a mesh": """
-from helpers import rank_device
-
-import torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
+    "each layer a unit": """
 from torch.distributed.fsdp import fully_shard
 
 
-def make_sharded(model):
-    mesh = init_device_mesh(rank_device().type, (dist.get_world_size(),))
+def make_sharded(model, mesh):
     for module in list(model.modules()):
         if not list(module.children()) and list(module.parameters()):
             fully_shard(module, mesh=mesh)

@@ -4,7 +4,7 @@ import json
 
 from helpers import GiB
 from helpers.planner import Recipe, RecipeError, plan
-from helpers.planner.catalog import GPUS, find_model, model_names
+from helpers.planner.catalog import GPUS, find_model, limits, model_names
 
 import pytest
 import torch
@@ -152,3 +152,9 @@ def test_images_of_another_size_change_a_hugging_face_model(tmp_path):
     assert peak(Recipe(str(path), micro_batch_size=8), image_size=64) > 1.5 * peak(
         Recipe(str(path), micro_batch_size=8)
     )
+
+
+@pytest.mark.parametrize("name", model_names())
+def test_the_catalog_lists_the_limits_of_the_models_themselves(name):
+    spec = find_model(name)
+    assert limits(name) == (spec.context, spec.side)

@@ -56,12 +56,14 @@ def test_ddp_in_the_backward_pass_is_heard_also_beside_a_meter():
 
 def test_fully_shard_costs_three_times_the_parameters():
     def on_a_rank():
+        from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
+        mesh = init_device_mesh(rank_device().type, (2,))
         model = nn.Sequential(nn.Linear(64, 64, bias=False), nn.Linear(64, 64, bias=False)).to(rank_device())
         for layer in model:
-            fully_shard(layer)
-        fully_shard(model)
+            fully_shard(layer, mesh=mesh)
+        fully_shard(model, mesh=mesh)
         with Collectives() as said:
             model(torch.ones(2, 64, device=rank_device())).sum().backward()
         return said.volume, str(said)

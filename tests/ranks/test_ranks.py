@@ -9,8 +9,10 @@ import textwrap
 import time
 from pathlib import Path
 
-from helpers import RankError, run_ranks
+from helpers import RankError, rank_device, run_ranks
 from helpers.course.build.run_notebook import run_notebook
+from helpers.ranks.failure import QUEUED, overdue
+from helpers.ranks.rank import Rank
 
 import nbformat
 import psutil
@@ -125,7 +127,7 @@ def test_a_deadlock_is_reported_in_time_with_ranks_and_collective():
     assert "rank 0 has not come back within 1 s" in text
     assert "rank 0: in broadcast" in text
     assert "dist.broadcast(x, src=1)" in text
-    assert "rank 1: had finished; it has begun 2 collectives, the last one all_reduce" in text
+    assert "rank 1: had finished; it has called 2 collective(s), the last one all_reduce" in text
 
 
 def test_a_deadlock_inside_ddp_names_backward_and_the_collective():
@@ -165,6 +167,32 @@ def test_a_result_that_cannot_travel_is_an_error():
 
     with pytest.raises(RankError, match="cannot pickle 'generator'"):
         run_ranks(work, 2)
+
+
+def test_ranks_on_the_cpu_see_no_gpu():
+    def work():
+        return str(rank_device()), os.environ["CUDA_VISIBLE_DEVICES"], torch.cuda.device_count(), dist.get_backend()
+
+    assert run_ranks(work, 2, device="cpu").results == [("cpu", "", 0, "gloo")] * 2
+
+
+def test_ranks_without_a_gpu_each_are_refused_where_gpus_are_asked_for():
+    ranks = torch.cuda.device_count() + 1
+    with pytest.raises(ValueError, match=f"{ranks} rank.s. on cuda"):
+        run_ranks(sum_of_ranks, ranks, 0, device="cuda")
+
+
+def test_a_report_of_ranks_on_gpus_says_that_calls_only_queue():
+    line = ("cell.py", 3, "<module>")
+    ranks = [
+        Rank(number, None, None, Path("none"), device="cuda", position=([line], ["all_reduce"])) for number in range(2)
+    ]
+    report = str(overdue(ranks, 2))
+    assert "rank 1: at this line; it has called 1 collective(s), the last one all_reduce" in report
+    assert report.endswith(QUEUED)
+    for rank in ranks:
+        rank.device = "cpu"
+    assert QUEUED not in str(overdue(ranks, 2))
 
 
 def test_no_ranks_is_refused():

@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import re
 import time
 from importlib import import_module
@@ -182,7 +181,9 @@ def test_a_failing_step_costs_no_other_and_keeps_what_it_measured(lab, tmp_path,
     assert kept.steps["labs/a"]["reason"] == "ZeroDivisionError: division by zero"
     assert kept.steps["labs/c"]["reason"] == "it ended with code 3 and wrote nothing"
     assert torch.__version__.startswith(kept.steps["labs/b"]["versions"]["torch"].split("+")[0])
-    assert "division by zero" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "Traceback" in said  # the end of what a failing step has printed
+    assert "division by zero" in said
 
 
 @pytest.mark.slow
@@ -255,10 +256,18 @@ def test_a_lab_as_a_step_is_a_plain_script(lab, tmp_path):
 def test_a_lab_is_named_with_or_without_its_folder(monkeypatch, tmp_path, name):
     ran = []
     result = {"status": "done", "reason": "", "seconds": 1.0, "rows": []}
-    monkeypatch.setattr(running, "_run", lambda step, environment, limit: (ran.append(step.name), result)[1])
+    monkeypatch.setattr(running, "_run", lambda step, environment, show: (ran.append(step.name), result)[1])
     assert run_receipts(names=(name,), folder=tmp_path) == 0
     assert "labs/fp8" in ran
     assert "labs/lora" not in ran
+
+
+def test_a_whole_name_is_that_step_alone(monkeypatch, tmp_path):
+    ran = []
+    result = {"status": "done", "reason": "", "seconds": 1.0, "rows": []}
+    monkeypatch.setattr(running, "_run", lambda step, environment, show: (ran.append(step.name), result)[1])
+    run_receipts(names=("mixed_precision",), folder=tmp_path)
+    assert ran == ["mixed_precision"]  # and not the lab of that name
 
 
 def test_bad_input_is_refused(monkeypatch):
@@ -270,17 +279,6 @@ def test_bad_input_is_refused(monkeypatch):
     monkeypatch.setattr(running, "steps", list)
     with pytest.raises(ReceiptsError, match="in a checkout"):
         run_receipts()
-
-
-def test_quick_leaves_out_labs_and_no_measurement(monkeypatch, tmp_path):
-    ran = []
-    result = {"status": "done", "reason": "", "seconds": 1.0, "rows": []}
-    monkeypatch.setattr(running, "_run", lambda step, environment, limit: (ran.append(step.name), dict(result))[1])
-    run_receipts(quick=True, folder=tmp_path)
-    assert set(MEASUREMENTS) < set(ran)
-    assert "labs/fp8" in ran
-    assert "labs/sharding" not in ran
-    assert os.listdir(tmp_path)
 
 
 # -- the measurements
@@ -302,13 +300,7 @@ def measured(name, device):
 def test_each_measurement_runs_on_a_cpu(name):
     rows = measured(name, "cpu")
     assert all(math.isfinite(r.measured) for r in rows)
+    if name.startswith("planner_honesty"):  # with CUDA's kernel the ViT's attention keeps less
+        assert all(r.held for r in rows if "vit" not in r.subject)
     if name == "planner_honesty":
         assert len(rows) > 20
-        assert all(r.held for r in rows if "vit" not in r.subject)
-
-
-@pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
-@pytest.mark.parametrize("name", MEASUREMENTS)
-def test_each_measurement_runs_on_a_gpu(name):
-    assert all(r.held for r in measured(name, "cuda") if r.claim == "meter")

@@ -8,11 +8,10 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from .oldest import UNPINNED, oldest
+
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-
-
-UNPINNED = ("deepspeed", "triton")  # extras that the course runs without
 
 
 def pins():
@@ -44,6 +43,14 @@ def test_every_pin_lies_in_its_range(name):
     wanted = ranges()[name]
     assert wanted.specifier.contains(pin.version)
     assert {s.operator for s in wanted.specifier} == {">="}, "a range, so that Colab keeps what it has"
+
+
+def test_the_oldest_environment_takes_the_low_end_of_every_range():
+    lowest = {canonicalize_name(r.name): r for r in map(Requirement, oldest(PROJECT))}
+    assert set(lowest) == set(ranges())
+    for name, pin in lowest.items():
+        (low,) = ranges()[name].specifier
+        assert str(pin.specifier) == f"=={low.version}"
 
 
 def test_torch_and_python_ranges():

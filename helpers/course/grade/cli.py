@@ -5,6 +5,8 @@ import sys
 from dataclasses import fields
 from pathlib import Path
 
+from rich.console import Console
+
 from .options import GradeError, GradingOptions
 
 
@@ -23,7 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Grade. Returns the exit code: 0 fine, 2 bad input (the message is on standard error)."""
-    from .grading import grade  # imports much, which no other command needs
+    with Console(stderr=True).status("Loading PyTorch and nbval"):
+        from .grading import grade  # imports much, which no other command needs
 
     try:
         grade(args.submissions, args.out, **{field.name: getattr(args, field.name) for field in fields(GradingOptions)})

@@ -10,14 +10,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the options of the command."""
     parser.add_argument("names", nargs="*", metavar="NAME", help="a step, or the beginning of its name; default: all")
     parser.add_argument("--device", choices=("cuda", "mps", "cpu"), help="default: the fastest of this machine")
-    parser.add_argument("--quick", action="store_true", help="under ten minutes on a big GPU: fewer labs")
     parser.add_argument("--fresh", action="store_true", help="run again what has not changed, too")
+    parser.add_argument("--show", action="store_true", help="print what the steps print, too")
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the steps. Returns the exit code: 0 fine, 1 a step failed, 2 no such step or device."""
     try:
-        return 1 if run_receipts(args.device, args.quick, args.fresh, tuple(args.names)) else 0
+        return 1 if run_receipts(args.device, args.fresh, tuple(args.names), args.show) else 0
     except ReceiptsError as error:
         print(error, file=sys.stderr)
         return 2

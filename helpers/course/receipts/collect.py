@@ -3,9 +3,9 @@
 import contextlib
 import json
 import os
-import subprocess
 import sys
 import tempfile
+import time
 from datetime import date
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -15,25 +15,14 @@ from typing import Any
 import torch
 
 from ...claims.receipt import FOLDER, Receipt, ReceiptError, measurement
-from ...core.descendants import end_process
 from ...core.device import device_name, pick_device
-from ...core.files import ROOT, atomic_write
+from ...core.files import atomic_write
+from ...core.limited_process import run_limited
 from .steps import Step, steps
 
 _LIMIT = 900  # seconds of one step
-_QUICK_LIMIT = 120
+_LINES = 20  # of a failing step's output, to print
 _VERSIONS = ("torch", "numpy", "transformers", "peft", "torchao", "bitsandbytes", "triton")
-# On a GPU: labs whose figures it changes. Ranks need a GPU each, so that the labs on many GPUs run on the CPU.
-_QUICK_LABS = (
-    "labs/where_memory_goes",
-    "labs/mixed_precision",
-    "labs/gradient_accumulation",
-    "labs/activation_checkpointing",
-    "labs/lean_optimizers",
-    "labs/compilation_and_fusion",
-    "labs/fp8",
-    "labs/lora",
-)
 
 
 class ReceiptsError(ValueError):
@@ -42,18 +31,19 @@ class ReceiptsError(ValueError):
 
 def run_receipts(
     device: str | None = None,
-    quick: bool = False,
     fresh: bool = False,
     names: tuple[str, ...] = (),
+    show: bool = False,
     folder: Path = FOLDER,
 ) -> int:
     """Run what is not yet in the receipt, or has changed since; each figure is kept as soon as its step has ended.
 
     Args:
         device: "cuda", "mps" or "cpu"; None takes the fastest.
-        quick: fewer labs and a short limit: under ten minutes on a big GPU.
         fresh: run all steps again.
-        names: only steps whose names begin so, with or without "labs/".
+        names: only steps of that name; of a name that no step has, those whose names begin so, with or without
+            "labs/".
+        show: print what the steps print, too; otherwise only the end of what a failing one has printed.
         folder: where the receipt is kept.
 
     Returns:
@@ -64,8 +54,9 @@ def run_receipts(
     """
     environment = _environment(device)
     subject = pick_device() if device is None else torch.device(device)
-    chosen = _choose(names, quick, on_cpu=subject.type == "cpu")
+    chosen = _choose(names, on_cpu=subject.type == "cpu")
     receipt = _earlier(Receipt(device_name(subject), subject.type), folder)
+    print(f"Into {folder / receipt.path}:")
     failed = 0
     for number, step in enumerate(chosen, 1):
         print(f"{number:2}/{len(chosen)}  {step.name}", end="", flush=True)
@@ -74,30 +65,32 @@ def run_receipts(
             print(f": measured on {before['date']}, unchanged", flush=True)
             continue
         print(" ...", end="", flush=True)
-        result = _run(step, environment, _QUICK_LIMIT if quick else _LIMIT)
+        result = _run(step, environment, show)
         failed += result["status"] == "failed"
         if result["status"] == "failed" and before and before["status"] == "done":
-            print(f" failed, so the earlier figures stay: {result['reason']}")
+            print(f" failed, so the earlier figures stay: {result['reason']}", flush=True)
             continue
         receipt.steps[step.name] = _record(result, step, receipt.device)
         _save(receipt, folder)
         figures = f"{len(result['rows'])} figures"
         outcome = figures if result["status"] == "done" else f"{result['status']}: {result['reason']}"
         print(f" {result['seconds']:.0f} s, {outcome}", flush=True)
-    print(f"{folder / receipt.path}: {len(receipt.rows())} figures of {len(receipt.steps)} steps.")
     return failed
 
 
-def _choose(names: tuple[str, ...], quick: bool, on_cpu: bool) -> list[Step]:
-    """Return the steps to run. Lab steps may be named with or without "labs/"."""
+def _choose(names: tuple[str, ...], on_cpu: bool) -> list[Step]:
+    """Return the steps to run: those of that name, else those whose names begin so, with or without "labs/"."""
+    known = steps()
+    exact = {step.name for step in known} & set(names)
+    begun = tuple(name for name in names if name not in exact)
     chosen = [
         step
-        for step in steps()
-        if not names or step.name.startswith(names) or step.name.removeprefix("labs/").startswith(names)
+        for step in known
+        if not names
+        or step.name in exact
+        or step.name.startswith(begun)
+        or step.name.removeprefix("labs/").startswith(begun)
     ]
-    if quick:
-        chosen = [step for step in chosen if not step.lab or step.name.startswith(_QUICK_LABS)]
-        chosen = [step for step in chosen if not step.exercise]
     if not chosen:
         raise ReceiptsError("No such step." if names else "The labs' sources are not here: run this in a checkout.")
     if on_cpu and not names:  # exercises record no claims; on a GPU it is worth knowing that they run
@@ -148,27 +141,23 @@ def _still_true(before: dict[str, Any], step: Step) -> bool:
     return same and before["status"] != "failed"
 
 
-def _run(step: Step, environment: dict[str, str], limit: float) -> dict[str, Any]:
+def _run(step: Step, environment: dict[str, str], show: bool) -> dict[str, Any]:
     """Run one step in a process of its own and return what it wrote; an error or a hang costs no other step."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
-        out = Path(scratch) / "out.json"
+        out, said = Path(scratch) / "out.json", Path(scratch) / "said.txt"
         command = [sys.executable, "-m", "helpers.course.receipts.one_step", str(step.path), str(out)]
-        process = subprocess.Popen(
-            command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        try:
-            process.wait(limit)
-            reason = f"it ended with code {process.returncode} and wrote nothing"
-        except subprocess.TimeoutExpired:
-            reason = f"it took more than {limit:.0f} s"
-        finally:  # an interrupt, too
-            if process.poll() is None:
-                end_process(process.pid)
-                process.wait()
+        began = time.perf_counter()
+        with said.open("wb") as output:
+            code = run_limited(command, environment, _LIMIT, None if show else output)
+        if code and (lines := said.read_text(encoding="utf-8", errors="replace").splitlines()):
+            print("\n" + "\n".join(f"      {line}" for line in lines[-_LINES:]), flush=True)
         try:
             return json.loads(out.read_text(encoding="utf-8"))
         except (OSError, ValueError):
-            return {"status": "failed", "reason": reason, "seconds": limit, "rows": []}
+            late = f"it took more than {_LIMIT} s"
+            reason = late if code is None else f"it ended with code {code} and wrote nothing"
+            seconds = round(time.perf_counter() - began, 1)
+            return {"status": "failed", "reason": reason, "seconds": seconds, "rows": []}
 
 
 def _save(receipt: Receipt, folder: Path) -> None:

@@ -36,10 +36,14 @@ class Step:
         return re.match(r"labs/x\d_", self.name) is not None
 
     @property
+    def files(self) -> tuple[Path, ...]:
+        """What it runs: its own file, and for a measurement what the measurements share."""
+        return (self.path,) if self.lab else (self.path, *sorted(self.path.parent.glob("_[a-z]*.py")))
+
+    @property
     def digest(self) -> str:
         """What tells whether it has changed since it was run."""
-        files = [self.path] if self.lab else [self.path, self.path.with_name("_subjects.py")]
-        return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
+        return hashlib.sha256(b"".join(file.read_bytes() for file in self.files)).hexdigest()[:16]
 
 
 def steps() -> list[Step]:

@@ -12,13 +12,23 @@ LIMIT = 24.0  # seconds for what takes one on a busy machine: ranks that take lo
 def on_ranks(work: Callable[..., Any], world_size: int, *args: Any, process_group: bool = True) -> list[Any]:
     """Return what `work(*args)` returns on each rank. Nothing is shown of what ranks print.
 
+    The ranks use the CPU and gloo on every machine, so that no verdict depends on it: over gloo a missed collective is
+    found where it was missed.
+
     Raises:
         NotImplementedError: if that is what stopped a rank: the answer has not been attempted.
         RankError: a rank failed or did not come back.
     """
     try:
         return run_ranks(
-            work, world_size, *args, timeout=LIMIT, measure=False, process_group=process_group, show=False
+            work,
+            world_size,
+            *args,
+            device="cpu",
+            timeout=LIMIT,
+            measure=False,
+            process_group=process_group,
+            show=False,
         ).results
     except RankError as error:
         if error.raised == "NotImplementedError":

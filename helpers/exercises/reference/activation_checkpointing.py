@@ -7,7 +7,7 @@ import functools
 import itertools
 import math
 import warnings
-from helpers import COLOURS, TENANTS, Claims, MemoryMeter, Prediction, SmallGPT, check, compare, device_name, english, explore, human_bytes, pick_device, show
+from helpers import COLOURS, FLOP_FORMULAS, TENANTS, Claims, MemoryMeter, Prediction, SmallGPT, check, compare, device_name, english, explore, human_bytes, pick_device, show
 import numpy as np
 import torch
 import torch.nn.functional as F

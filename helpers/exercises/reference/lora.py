@@ -12,7 +12,7 @@ import tempfile
 import time
 import warnings
 from pathlib import Path
-from helpers import COLOURS, TENANTS, Claims, GiB, MemoryMeter, Prediction, Recipe, ViT, check, count_parameters, device_name, digits, english, explore, find_gpu, human_bytes, pick_device, planned, python_source, show, tenant_bars, tenant_table
+from helpers import COLOURS, TENANTS, Claims, GiB, MemoryMeter, Prediction, Recipe, ViT, check, count_parameters, device_name, digits, english, explore, find_gpu, human_bytes, pick_device, planned, python_source, show, supports, tenant_bars, tenant_table
 import torch
 import torch.nn.functional as F
 from matplotlib.figure import Figure

@@ -5,7 +5,7 @@ Written by `python -m helpers build`; change the source, not this file.
 
 import math
 import warnings
-from helpers import COLOURS, TENANTS, Claims, MemoryMeter, Prediction, SmallCNN, SmallGPT, check, compare, device_name, digits, english, explore_loss_scale, pick_device, show, supports, tenant_bars, tenant_table
+from helpers import COLOURS, TENANTS, Claims, MemoryMeter, Prediction, SmallCNN, SmallGPT, autocast_rule, check, compare, device_name, digits, english, explore_loss_scale, fp32_computed_as, fp32_precision, has_tf32, pick_device, show, sixteen_bit_dtype, tenant_bars, tenant_table
 import torch
 import torch.nn.functional as F
 from matplotlib.figure import Figure
@@ -13,6 +13,8 @@ from torch import nn
 
 device = pick_device()
 FP32, BF16, FP16 = (torch.float32, torch.bfloat16, torch.float16)
+half = sixteen_bit_dtype(device)
+HALF = 'BF16' if half == BF16 else 'FP16'
 claims = Claims()
 
 

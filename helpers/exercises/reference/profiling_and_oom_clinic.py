@@ -4,6 +4,7 @@ Written by `python -m helpers build`; change the source, not this file.
 """
 
 import math
+import os
 from helpers import COLOURS, CachingAllocator, Claims, MemoryMeter, OutOfMemory, Prediction, SmallGPT, check, device_name, explore, explore_timelines, human_bytes, peak_table, pick_device, show, stage_table
 import torch
 import torch.nn.functional as F

@@ -4,7 +4,7 @@ Written by `python -m helpers build`; change the source, not this file.
 """
 
 import warnings
-from helpers import Claims, Collectives, MemoryMeter, Prediction, check, count_parameters, device_name, human_bytes, pick_device, rank_device, run_ranks
+from helpers import Claims, Collectives, MemoryMeter, Prediction, check, count_parameters, device_name, human_bytes, pick_device, rank_device, ranks_device, run_ranks
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -15,6 +15,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, PrepareModuleInpu
 
 claims = Claims()
 device = pick_device()
+pair = ranks_device(2)
 
 
 def row_parallel(x, weight, bias):

@@ -8,7 +8,7 @@ import tempfile
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from helpers import SmallCNN, check, device_name, digits, pick_device, rank_device, run_ranks
+from helpers import SmallCNN, check, device_name, digits, pick_device, rank_device, ranks_device, run_ranks
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, Subset, TensorDataset
 
 device = pick_device()
-gpus = torch.cuda.device_count()
+pair = ranks_device(2)
 
 
 def train_epoch(model, loader, optimizer, accumulate, epoch):
@@ -64,7 +64,11 @@ def evaluate(model, dataset, batch_size):
 
 def worker(job):
     here = rank_device()
-    dist.init_process_group("nccl" if here.type == "cuda" else "gloo")
+    if here.type == "cuda":
+        torch.cuda.set_device(here)
+        dist.init_process_group("nccl", device_id=here)
+    else:
+        dist.init_process_group("gloo")
     model = DistributedDataParallel(job.make_model().to(here))  # sends rank 0's weights to all
     sampler = DistributedSampler(job.train, shuffle=True, seed=job.seed)
     loader = DataLoader(job.train, batch_size=job.micro_batch, sampler=sampler)

@@ -4,6 +4,6 @@ Figures from data sheets and published configs, each with its source.
 """
 
 from .gpus import GPUS, Gpu, find_gpu
-from .models import ModelSpec, count_parameters, find_model, model_names, spec_of
+from .models import ModelSpec, count_parameters, find_model, limits, model_names, spec_of
 
-__all__ = ["GPUS", "Gpu", "ModelSpec", "count_parameters", "find_gpu", "find_model", "model_names", "spec_of"]
+__all__ = ["GPUS", "Gpu", "ModelSpec", "count_parameters", "find_gpu", "find_model", "limits", "model_names", "spec_of"]

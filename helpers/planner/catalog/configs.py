@@ -9,11 +9,21 @@ from typing import Any
 
 @dataclass(frozen=True)
 class PublishedConfig:
-    """A published config: the repository it comes from, its `model_type`, and the sizes that differ from defaults."""
+    """A published config: the repository it comes from, its `model_type`, and the sizes that differ from defaults.
+
+    Attributes:
+        side: pixels a side of its images; 0 when it reads text.
+    """
 
     source: str
     model_type: str
     sizes: dict[str, Any]
+    side: int = 0
+
+    @property
+    def context(self) -> int:
+        """Its longest sequence; 0 when it looks at images."""
+        return self.sizes.get("max_position_embeddings", 0)
 
 
 def _shape(width: int, inner: int, layers: int, heads: int, kv: int) -> dict[str, int]:
@@ -36,7 +46,9 @@ def _qwen(source: str, vocabulary: int, tied: bool, shape: dict[str, int]) -> Pu
 
 
 def _gpt2(source: str, width: int, layers: int, heads: int) -> PublishedConfig:
-    return PublishedConfig(source, "gpt2", {"n_embd": width, "n_layer": layers, "n_head": heads})
+    return PublishedConfig(
+        source, "gpt2", {"max_position_embeddings": 1024, "n_embd": width, "n_layer": layers, "n_head": heads}
+    )
 
 
 _LLAMA_3 = {"vocab_size": 128256, "max_position_embeddings": 131072}
@@ -77,12 +89,18 @@ CONFIGS: dict[str, PublishedConfig] = {
     "bert-base": PublishedConfig(
         "google-bert/bert-base-uncased",
         "bert",
-        {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12},
+        {"max_position_embeddings": 512, "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12},
     ),
     "bert-large": PublishedConfig(
         "google-bert/bert-large-uncased",
         "bert",
-        {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16},
+        {
+            "max_position_embeddings": 512,
+            "hidden_size": 1024,
+            "intermediate_size": 4096,
+            "num_hidden_layers": 24,
+            "num_attention_heads": 16,
+        },
     ),
-    "resnet-50": PublishedConfig("microsoft/resnet-50", "resnet", {"num_labels": 1000}),
+    "resnet-50": PublishedConfig("microsoft/resnet-50", "resnet", {"num_labels": 1000}, side=224),
 }

@@ -8,33 +8,28 @@ import copy
 import difflib
 import json
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import nn
-
-from ...core.models import SmallCNN, SmallGPT, ViT
 from ..recipe import Recipe, RecipeError
 from .configs import CONFIGS
 
+if TYPE_CHECKING:  # it takes seconds to import, and names and limits need none of it
+    import torch
+    from torch import nn
 
-def _vit(width: int, inner: int, layers: int, heads: int, patch: int) -> Callable[[int], nn.Module]:
-    sizes = {"patch": patch, "layers": layers, "width": width, "heads": heads, "inner": inner}
-    return lambda side: ViT(side or 224, channels=3, classes=1000, **sizes)
+
+def _vit(width: int, inner: int, layers: int, heads: int, patch: int) -> dict[str, int]:
+    return {"patch": patch, "layers": layers, "width": width, "heads": heads, "inner": inner}
 
 
-# Built without transformers, from the side of the image: the course's own, and the ViT in torchvision's sizes
-# (vit_b_16, vit_l_16, vit_h_14).
-IMAGE_MODELS: dict[str, Callable[[int], nn.Module]] = {
-    "small-cnn": lambda side: SmallCNN(),
-    "small-vit": lambda side: ViT(side or 16),
+VITS = {  # in torchvision's sizes: vit_b_16, vit_l_16, vit_h_14
     "vit-b-16": _vit(768, 3072, 12, 12, 16),
     "vit-l-16": _vit(1024, 4096, 24, 16, 16),
     "vit-h-14": _vit(1280, 5120, 32, 16, 14),
 }
+IMAGE_MODELS = ("small-cnn", "small-vit", *VITS)  # built without transformers
 SMALL_CONTEXT = 512  # of the course's GPT
 
 
@@ -63,12 +58,13 @@ class ModelSpec:
         """Whether it takes images; else tokens."""
         return self.kind == "ImageClassification"
 
-    def build(self, recipe: Recipe, dtype: torch.dtype) -> nn.Module:
+    def build(self, recipe: Recipe, dtype: "torch.dtype") -> "nn.Module":
         """Build the model on the meta device: shapes, no memory."""
+        import torch
+
         with torch.device("meta"):
             if self.config is None:
-                make = IMAGE_MODELS.get(self.name)
-                return (make(recipe.image_size) if make else SmallGPT(context=SMALL_CONTEXT)).to(dtype)
+                return _own_model(self.name, recipe.image_size).to(dtype)
             import transformers
 
             family = getattr(transformers, f"AutoModelFor{self.kind}")
@@ -84,6 +80,17 @@ class ModelSpec:
                 model = family.from_config(config, dtype=dtype, attn_implementation="eager")
             model.tie_weights()
             return model
+
+
+def _own_model(name: str, side: int) -> "nn.Module":
+    """Make a model of the course; for images with `side` pixels a side, 0 for its usual ones."""
+    from ...core.models import SmallCNN, SmallGPT, ViT
+
+    if name == "small-gpt":
+        return SmallGPT(context=SMALL_CONTEXT)
+    if name == "small-cnn":
+        return SmallCNN()
+    return ViT(side or 224, channels=3, classes=1000, **VITS[name]) if name in VITS else ViT(side or 16)
 
 
 def _kind(config: Any, model_type: str) -> str:
@@ -115,6 +122,15 @@ def model_names() -> list[str]:
     return [*CONFIGS, *IMAGE_MODELS, "small-gpt"]
 
 
+def limits(name: str) -> tuple[int, int]:
+    """Return (longest sequence, pixels a side of an image) of a model of the catalog; 0 where it takes none.
+
+    What `find_model` says, too, but that needs transformers.
+    """
+    known = CONFIGS.get(name) or find_model(name)
+    return known.context, known.side
+
+
 def find_model(name: str) -> ModelSpec:
     """Return the model called `name`, or described by the config file of that path.
 
@@ -125,7 +141,7 @@ def find_model(name: str) -> ModelSpec:
         return ModelSpec(name, None, "CausalLM", context=SMALL_CONTEXT)
     if name in IMAGE_MODELS:
         small = name.startswith("small")
-        patch = {"small-cnn": 4, "small-vit": 4, "vit-h-14": 14}.get(name, 16)
+        patch = VITS[name]["patch"] if name in VITS else 4
         side, channels = (16, 1) if small else (224, 3)
         return ModelSpec(name, None, "ImageClassification", side=side, channels=channels, patch=patch)
     if name in CONFIGS:
@@ -180,6 +196,8 @@ def count_parameters(name: str) -> int:
     Raises:
         RecipeError: there is no such model.
     """
+    import torch
+
     model = find_model(name).build(Recipe(name), torch.float32)
     return sum(parameter.numel() for parameter in model.parameters())
 

@@ -5,7 +5,6 @@ import gc
 import logging
 import sys
 from collections.abc import Iterator
-from typing import Any
 from unittest.mock import patch
 
 import torch
@@ -50,13 +49,20 @@ def quiet_transformers() -> Iterator[None]:
         logger.setLevel(before)
 
 
-def no_compiler() -> contextlib.AbstractContextManager[Any]:
-    """Keep transformers from taking fake tensors for a compiler's.
+@contextlib.contextmanager
+def no_compiler() -> Iterator[None]:
+    """Keep transformers from taking fake tensors for a compiler's, and from reading them.
 
     For a compiler, which must handle any batch, it makes an attention mask that a real run without padding leaves out.
+    Version 4 looks for padding in the token ids, to warn of it, and a fake tensor has no values to look at.
     """
-    masks = sys.modules.get("transformers.masking_utils")  # loaded with the model, if the model needs it
-    return patch.object(masks, "is_tracing", lambda *_: False, create=True) if masks else contextlib.nullcontext()
+    with contextlib.ExitStack() as patches:
+        if masks := sys.modules.get("transformers.masking_utils"):  # loaded with the model, if the model needs it
+            patches.enter_context(patch.object(masks, "is_tracing", lambda *_: False, create=True))
+        if models := sys.modules.get("transformers.modeling_utils"):
+            silent = patch.object(models.PreTrainedModel, "warn_if_padding_and_no_attention_mask", lambda *_: None)
+            patches.enter_context(silent)
+        yield
 
 
 @contextlib.contextmanager

@@ -32,6 +32,8 @@ _FP32 = {
 }
 _SDPA = F.scaled_dot_product_attention
 _RMS_NORM = {F.rms_norm, torch.rms_norm}
+if torch._C._dispatch_has_kernel_for_dispatch_key("aten::rms_norm", "AutocastCUDA"):  # not yet in PyTorch 2.9
+    _FP32 |= _RMS_NORM
 
 
 def _to_fp32(value: Any) -> Any:
@@ -88,12 +90,11 @@ class CudaKernels(TorchFunctionMode):
         if func is F.multi_head_attention_forward:  # itself calls functions of torch, with this mode off
             with patch.object(F, _SDPA.__name__, self._attention), patch.object(F, "dropout", self._dropout):
                 return func(*args, **kwargs)
-        if func in _RMS_NORM:
-            return self._rms_norm(*args, **kwargs)
+        run = self._rms_norm if func in _RMS_NORM else func
         if self._autocast and func in _FP32 and torch.is_autocast_enabled("cpu"):
             with torch.autocast("cpu", enabled=False):
-                return func(*(_to_fp32(a) for a in args), **{k: _to_fp32(v) for k, v in kwargs.items()})
-        return func(*args, **kwargs)
+                return run(*(_to_fp32(a) for a in args), **{k: _to_fp32(v) for k, v in kwargs.items()})
+        return run(*args, **kwargs)
 
     def _attention(
         self,

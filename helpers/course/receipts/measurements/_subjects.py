@@ -3,11 +3,15 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import psutil
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from ....core.models import SmallCNN, SmallGPT
+from ....planner import Recipe
+from ..steps import Skip
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,52 @@ def cnn(device: torch.device) -> ModelSpec:
         return torch.randn(rows, 1, side, side, device=where), torch.randint(10, (rows,), device=where)
 
     return ModelSpec(f"CNN, {width} channels, {rows} images of {side}", lambda: SmallCNN(width), batch)
+
+
+class _Recomputed(nn.Module):
+    """A block that keeps its input only."""
+
+    def __init__(self, block: nn.Module) -> None:
+        super().__init__()
+        self.block = block
+
+    def forward(self, x: Tensor) -> Tensor:
+        return checkpoint(self.block, x, use_reentrant=False)
+
+
+def checkpointed(model: nn.Module) -> nn.Module:
+    """Let every block of a GPT be computed anew in the backward pass; returns the model."""
+    model.blocks = nn.Sequential(*map(_Recomputed, model.blocks))
+    return model
+
+
+def lora_7b() -> Recipe:
+    """Return the recipe with which a 7B model is fine-tuned: adapters of rank 16 on its attention, checkpointing."""
+    return Recipe(
+        "llama-2-7b",
+        lora_rank=16,
+        lora_targets=("q_proj", "k_proj", "v_proj", "o_proj"),
+        checkpointing="every",
+        optimizer_impl="fused",
+    )
+
+
+def skip_without(device: torch.device, nbytes: int, words: str) -> None:
+    """Skip the measurement of `words` unless `device` is a CUDA GPU with `nbytes` of memory.
+
+    Raises:
+        Skip: it is not, or it has less.
+    """
+    if device.type != "cuda" or torch.cuda.mem_get_info(device)[1] < nbytes:
+        raise Skip(f"{words} needs a CUDA GPU of {nbytes / 2**30:.0f} GiB or more")
+
+
+def free_bytes(device: torch.device) -> int:
+    """Return the bytes that a step can still take on `device`; what PyTorch has cached counts as free."""
+    if device.type != "cuda":
+        return psutil.virtual_memory().available
+    cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return torch.cuda.mem_get_info(device)[0] + cached
 
 
 @dataclass

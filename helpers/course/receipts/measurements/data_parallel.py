@@ -5,7 +5,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from ....claims.claims import Claims
-from ....core.device import rank_device
+from ....core.device import rank_device, ranks_device
 from ....meter.recorder import MemoryMeter
 from ....meter.timing import benchmark
 from ....ranks.run import run_ranks
@@ -18,7 +18,9 @@ def measure(claims: Claims, device: torch.device) -> None:
     ranks = torch.cuda.device_count() if device.type == "cuda" else 2
     if device.type == "cuda" and ranks < 2:
         raise Skip("data parallel training needs two GPUs or more; this machine has one")
-    alone, together = (run_ranks(_train, n, timeout=300, measure=False, show=False).results[0] for n in (1, ranks))
+    on = ranks_device(ranks)
+    runs = [run_ranks(_train, n, device=on, timeout=300, measure=False, show=False) for n in (1, ranks)]
+    alone, together = (run.results[0] for run in runs)
     subject = f"{gpt(device).words} a rank, {ranks} ranks"
     speed = ranks * alone[0] / together[0]
     claims.record("C13", "speed about Nx", f"{subject}, share of N", speed / ranks, "", 0.85, 1.05)

@@ -10,12 +10,14 @@ from ....claims.claims import Claims
 from ....meter.timing import compare
 from ..steps import Skip
 
+_SIZES = (1024, 2048, 4096, 8192)
+
 
 def measure(claims: Claims, device: torch.device) -> None:
     """Record the speed of `torch._scaled_mm` where the GPU has FP8 units."""
     if device.type != "cuda" or torch.cuda.get_device_capability(device) < (8, 9):
         raise Skip("FP8 products need an NVIDIA GPU with FP8 units (Ada, Hopper or newer)")
-    for n in (1024, 2048, 4096, 8192):
+    for n in _SIZES:
         a, b = (torch.randn(n, n, device=device, dtype=torch.bfloat16) for _ in range(2))
         a8, b8 = a.to(torch.float8_e4m3fn), b.to(torch.float8_e4m3fn)
         plain = functools.partial(torch.mm, a, b.t())

@@ -1,0 +1,62 @@
+"""What PyTorch and other libraries read from the environment when they are imported, or as soon as they log.
+
+So it must be set before; `import helpers` does it, and is therefore the first import of a notebook. Processes that are
+started later inherit it. What the user has set already stays.
+"""
+
+import logging
+import os
+import sys
+import warnings
+
+_VARIABLES = {
+    # The memory meter reads the profiler's log. The profiler announces itself on stderr, and the CPU allocator warns
+    # when memory older than the log is freed; the meter knows about both, and learners need not see either.
+    "KINETO_LOG_LEVEL": "99",
+    "TORCH_CPP_LOG_LEVEL": "ERROR",
+    # Ask the driver whether there is a GPU: initialising CUDA here would break the processes forked from this one.
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+    # Threads that wait for work sleep. By default they spin for a while, which takes the cores from whoever has work:
+    # on a busy machine small operations become several times slower. GNU's OpenMP (PyTorch on Linux) obeys, and so do
+    # LLVM's and Intel's (macOS, Windows); there it means KMP_BLOCKTIME=0.
+    "OMP_WAIT_POLICY": "PASSIVE",
+}
+# Optional libraries of transformers report kernels that this machine cannot load; the compiler reports graph breaks and
+# recompilations, which the lab on compilation counts and shows.
+_CHATTY = (
+    "torchao",
+    "torch.utils._pytree",
+    "torch.utils.cpp_extension",  # finds CUDA's compiler and no GPU
+    "bitsandbytes",
+    "torch._dynamo",
+    "torch.fx.experimental",
+)
+
+torch_came_first = False  # so that its threads spin, whatever the environment says now
+
+
+def set_up() -> None:
+    """Set the variables that are not set, and silence what helps nobody."""
+    global torch_came_first
+    torch_came_first = "torch" in sys.modules and "OMP_WAIT_POLICY" not in os.environ
+    for name, value in _VARIABLES.items():
+        os.environ.setdefault(name, value)
+    # transformers has renamed gradient checkpointing; PEFT, and labs that run with older versions, use the old name.
+    warnings.filterwarnings("ignore", message="`(is_)?gradient_checkpointing", category=FutureWarning)
+    quiet_loggers()
+
+
+def quiet_loggers() -> None:
+    """Let chatty libraries report errors only, unless somebody has set a level. Importing PyTorch undoes it."""
+    for name in _CHATTY:
+        logger = logging.getLogger(name)
+        if logger.level == logging.NOTSET:
+            logger.setLevel(logging.ERROR)
+
+
+def idle_threads() -> str:
+    """Say whether OpenMP's idle threads sleep or spin in this process, and why."""
+    if torch_came_first:
+        return "spin: torch was imported before helpers. Restart, and import helpers first"
+    policy = os.environ["OMP_WAIT_POLICY"]
+    return f"{'sleep' if policy.upper() == 'PASSIVE' else 'spin'} (OMP_WAIT_POLICY={policy})"

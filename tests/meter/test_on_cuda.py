@@ -1,0 +1,48 @@
+"""The meter against CUDA's own count of its memory, and what optimizers take for a moment on a GPU."""
+
+from helpers import MemoryMeter
+
+import pytest
+import torch
+from torch import nn
+
+from .training import ARCHITECTURES, RECIPES
+
+pytestmark = pytest.mark.cuda
+GPU = torch.device("cuda")
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("make", ARCHITECTURES, ids=lambda f: f.__name__)
+def test_peak_is_max_memory_allocated(make, recipe):
+    torch.manual_seed(0)
+    model, x, y = make()
+    model, x, y = model.to(GPU), x.to(GPU), y.to(GPU)
+    optimizers, step = recipe(model)
+    step(x, y)  # the optimizer's state and the libraries' workspaces appear
+    for by_tenant in (True, False):
+        torch.cuda.reset_peak_memory_stats()
+        with MemoryMeter(model, optimizers, by_tenant=by_tenant) as meter:
+            step(x, y)
+        counted = torch.cuda.max_memory_allocated()
+        assert meter.peak_bytes + meter.outside_bytes == pytest.approx(counted, rel=1e-3)
+
+
+@pytest.mark.parametrize("family", [torch.optim.AdamW, torch.optim.SGD], ids=lambda f: f.__name__)
+def test_a_fused_optimizer_takes_the_same_step_with_less_memory(family):
+    results, extra = [], []
+    for way in ({"foreach": True}, {"fused": True}):
+        torch.manual_seed(0)
+        model = nn.Sequential(*(nn.Linear(1024, 1024) for _ in range(8))).to(GPU)
+        options = {"momentum": 0.9} if family is torch.optim.SGD else {}
+        optimizer = family(model.parameters(), lr=1e-2, weight_decay=0.1, **options, **way)
+        for _ in range(3):
+            for p in model.parameters():
+                p.grad = torch.full_like(p, 0.5)
+            before = torch.cuda.memory_allocated()
+            with MemoryMeter(model, optimizer, by_tenant=False) as meter:
+                optimizer.step()
+        results.append(torch.cat([p.detach().flatten() for p in model.parameters()]).cpu())
+        extra.append(meter.peak_bytes - before)
+    torch.testing.assert_close(*results)
+    assert extra[1] < extra[0] / 10

@@ -1,0 +1,21 @@
+"""Why some lines that depend on CUDA are executed by no test without a GPU."""
+
+# (source, first line of the statement or of a branch or function around it) -> the reason
+REASONS: dict[tuple[str, str], str] = {
+    (
+        "solutions/10_compilation_and_fusion.py",
+        "if HAS_TRITON:",
+    ): "Triton's kernels need a real GPU; its interpreter runs them on the CPU only.",
+    (
+        "solutions/19_fp8.py",
+        'if HAS_FP8_UNITS and importlib.util.find_spec("transformer_engine") is not None:',
+    ): "Transformer Engine installs only where CUDA is.",
+    (
+        "solutions/20_lora.py",
+        "if not name:  # another model has another plan",
+    ): "The plan is that of 7 billion parameters; what runs here in their place has another.",
+    (
+        "solutions/20_x4_lora.py",
+        "if planned and room > planned.reserved_bytes[1]:",
+    ): "It trains 7 billion parameters, which takes hours on a CPU; inside/test_planner.py runs `measure_recipe`.",
+}

@@ -1,0 +1,155 @@
+"""The mode that sees every operation: it places the results, and refuses what CUDA refuses.
+
+It stands at the bottom of the stack of dispatch modes, so memory meters and FLOP counters above it see what they would
+see on a GPU. Two things it knows of PyTorch's bindings: a factory that Python calls names `pin_memory`, and one that
+C++ calls does not.
+"""
+
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from . import generators, memory
+from .homes import Home, gpu_index, home_of, is_gpu, place, storage_of
+from .refusals import Refusals
+
+_CPU = torch.device("cpu")
+_FAKE = torch._C._TorchDispatchModeKey.FAKE
+aten = torch.ops.aten
+# These go between devices. c10d's collectives are looked after in ranks.py.
+_MOVERS = {"copy_", "_foreach_copy_", "_to_copy", "_copy_from", "set_", "resize_as_", "record_stream"}
+
+
+class _Thread(threading.local):
+    destination: int | str | None = None  # where `.to` is moving a tensor: a GPU's index, or "cpu"
+    last: int | None = None  # the GPU of the last operation
+
+
+thread = _Thread()
+
+
+class Pretence(TorchDispatchMode):
+    """Runs operations on the CPU as if on the machine's GPUs."""
+
+    def __init__(self, refusals: Refusals) -> None:
+        super().__init__()
+        self._refusals = refusals
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if torch._C._get_dispatch_mode(_FAKE) is not None:
+            return func(*args, **kwargs)
+        if any(hasattr(kind, "__tensor_flatten__") for kind in types):
+            return NotImplemented  # a DTensor, say, takes itself apart: its parts come through here again
+        tensors = list(_tensors(args))
+        if kwargs:
+            tensors += _tensors(kwargs.values())
+        homes = [home_of(tensor) for tensor in tensors]
+        device = kwargs.get("device")
+        asked = device is not None and is_gpu(device)
+        if not asked and not any(homes):
+            if thread.destination is not None:
+                return self._moved(func, args, kwargs)
+            result = func(*args, **kwargs)
+            if device is not None and not tensors and "pin_memory" not in kwargs and device.type == "cpu":
+                _place_all(result, None)  # C++ made it, for whom is not known yet
+            return result
+        return self._run(func, args, kwargs, tensors, homes)
+
+    def _run(self, func: Any, args: Any, kwargs: dict[str, Any], tensors: Sequence[Tensor], homes: Any) -> Any:
+        name = func._schema.name.partition("::")[2]
+        if thread.destination is not None and name == "_to_copy":
+            return self._moved(func, args, kwargs)
+        device = kwargs.get("device")
+        if device is not None and device.type != "cpu" and not is_gpu(device):
+            return func(*args, **kwargs)
+        index = self._common(func, name, tensors, homes)
+        if device is not None and is_gpu(device):
+            index = gpu_index(device)
+            kwargs = kwargs | {"device": _CPU}
+        elif device is not None and kwargs.get("pin_memory") is False and tensors:  # from Python: it means the CPU
+            index = None
+        if index is not None:
+            thread.last = index
+            self._refusals.check(func, name, tensors)
+        if "generator" in kwargs or "generator" in _argument_names(func):
+            kwargs = generators.chosen(func, args, kwargs, index)
+        if index is None:
+            result = func(*args, **kwargs)
+        else:
+            try:
+                result = func(*args, **kwargs)
+            except RuntimeError as error:
+                memory.refuse_what_no_gpu_holds(index, error)
+                raise
+            _place_all(result, index)
+            if name.startswith("resize_") or name == "set_":
+                self._follow(args[0])
+        if index is None and device is None and any(homes) and name not in _MOVERS:
+            _place_all(result, None)  # made from undecided tensors
+        return result
+
+    def _moved(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Copy a tensor to another device."""
+        destination, thread.destination = thread.destination, None
+        result = func(*args, **(kwargs | {"device": _CPU} if kwargs.get("device") is not None else kwargs))
+        if destination != "cpu":
+            _place_all(result, destination)
+        return result
+
+    def _common(self, func: Any, name: str, tensors: Sequence[Tensor], homes: Sequence[Home | None]) -> int | None:
+        """Return the GPU on which the operation runs; undecided tensors settle there.
+
+        Raises:
+            RuntimeError: its tensors are on several devices.
+        """
+        indices = {home.index for home in homes if home is not None and home.index is not None}
+        if name in _MOVERS or func.namespace == "c10d":
+            first = homes[0] if homes else None
+            if first is not None and first.index is None and indices:
+                first.settle(next(iter(indices)))
+            return first.index if first is not None else None
+        if not indices:
+            return None  # undecided ones among themselves
+        if len(indices) > 1 or None in homes:
+            self._refusals.meeting(func, name, tensors, homes, indices)
+        index = next(iter(indices))
+        for home in homes:
+            if home is not None and home.index is None:
+                home.settle(index)
+        return index
+
+    @staticmethod
+    def _follow(tensor: Tensor) -> None:
+        storage = storage_of(tensor)
+        if storage is not None and (home := storage.__dict__.get("home")):
+            home.resize(storage)
+
+
+_names: dict[Any, frozenset[str]] = {}
+
+
+def _argument_names(func: Any) -> frozenset[str]:
+    if func not in _names:
+        _names[func] = frozenset(argument.name for argument in func._schema.arguments)
+    return _names[func]
+
+
+def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from _tensors(value)
+
+
+def _place_all(result: Any, index: int | None) -> None:
+    if isinstance(result, Tensor):
+        place(result, index)
+    elif isinstance(result, (list, tuple)):
+        for part in result:
+            _place_all(part, index)

@@ -1,0 +1,153 @@
+"""The functions below `torch.cuda`: with these in `torch._C`, torch.cuda's own Python code runs as it is."""
+
+import os
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from . import generators, memory
+from .machine import Machine
+
+_MULTIPROCESSORS = {"t4": 40, "a100": 108, "h100": 132}  # NVIDIA's data sheets
+_L2 = 2**20  # bytes; a small cache, because labs take tensors that do not fit it, and a CPU has to compute with them
+
+
+class _State:
+    current = 0
+    process: int | None = None  # the one that has initialised CUDA
+
+
+class _Generators:
+    """`torch.cuda.default_generators`."""
+
+    def __getitem__(self, index: int) -> Any:
+        return generators.default(index)
+
+    def __iter__(self) -> Iterator[Any]:
+        return (generators.default(index) for index in range(len(self)))
+
+    def __len__(self) -> int:
+        return torch.cuda.device_count()
+
+
+def _properties(machine: Machine) -> types.SimpleNamespace:
+    kind = machine.name.split()[-1].partition("-")[0]
+    major, minor = machine.capability
+    return types.SimpleNamespace(
+        name=machine.name,
+        major=major,
+        minor=minor,
+        total_memory=machine.total_memory,
+        multi_processor_count=_MULTIPROCESSORS.get(kind, 80),
+        L2_cache_size=_L2,
+        warp_size=32,
+        max_threads_per_multi_processor=1024 if machine.capability == (7, 5) else 2048,
+        regs_per_multiprocessor=65536,
+        shared_memory_per_block=48 * 1024,
+        is_integrated=0,
+        is_multi_gpu_board=0,
+        gcnArchName="",
+    )
+
+
+def _set_device(index: int) -> None:
+    if index >= torch.cuda.device_count():
+        raise RuntimeError("CUDA error: invalid device ordinal")
+    if index >= 0:
+        _State.current = index
+
+
+def _exchange(index: int) -> int:
+    before = _State.current
+    _set_device(index)
+    return before
+
+
+def _initialise() -> None:
+    if not torch.cuda.device_count():
+        raise RuntimeError("No CUDA GPUs are available")
+    _State.process = os.getpid()
+
+
+def _index(device: Any) -> int:
+    return torch.cuda._utils._get_device_index(device, optional=True)
+
+
+def _memory_info(device: Any = None) -> tuple[int, int]:
+    torch.cuda._lazy_init()
+    held = memory.gpu(_index(device)).cache.reserved
+    total, context = memory.machine.total_memory, memory.machine.context
+    return total - context - held, total
+
+
+def _allocator_settings() -> dict[str, bool]:
+    asked = os.environ.get("PYTORCH_ALLOC_CONF", "") + os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
+    return {"expandable_segments": "expandable_segments:True" in asked}
+
+
+def _empty_caches() -> None:
+    for gpu in list(memory._gpus.values()):
+        gpu.cache.empty_cache()
+
+
+def install(machine: Machine) -> None:
+    """Put the functions in place."""
+    c, cuda = torch._C, torch.cuda
+    properties = _properties(machine)
+    for name, function in {
+        "_cuda_getDeviceCount": lambda: len_visible(machine.gpus),
+        "_cuda_init": _initialise,
+        "_cuda_isInBadFork": lambda: _State.process not in (None, os.getpid()),
+        "_cuda_getDevice": lambda: _State.current,
+        "_cuda_setDevice": _set_device,
+        "_cuda_exchangeDevice": _exchange,
+        "_cuda_maybeExchangeDevice": _exchange,
+        "_accelerator_exchangeDevice": _exchange,
+        "_accelerator_maybeExchangeDevice": _exchange,
+        "_cuda_synchronize": lambda: None,
+        "_cuda_ipc_collect": lambda: None,
+        "_cuda_getCompiledVersion": lambda: 12080,
+        "_cuda_getArchFlags": lambda: "sm_75 sm_80 sm_86 sm_90",
+        "_cuda_getCurrentRawStream": lambda index: 0,
+        "_cuda_emptyCache": _empty_caches,
+        "_cuda_memoryStats": memory.statistics,
+        "_cuda_memorySnapshot": lambda *_: {"segments": [], "allocator_settings": _allocator_settings()},
+        "_cuda_resetPeakMemoryStats": lambda index: memory.gpu(index).reset_peaks(),
+        "_cuda_resetAccumulatedMemoryStats": lambda index: None,
+        "_cuda_canDeviceAccessPeer": lambda a, b: True,
+        "_cuda_set_sync_debug_mode": lambda mode: None,
+        "_cuda_get_sync_debug_mode": lambda: 0,
+        "_cuda_setMemoryFraction": lambda fraction, device: None,
+        "_get_accelerator": lambda check=False: torch.device("cuda"),
+    }.items():
+        setattr(c, name, function)
+    cuda._is_in_bad_fork = c._cuda_isInBadFork
+    cuda._exchange_device = cuda._maybe_exchange_device = _exchange
+    cuda._cudart = types.SimpleNamespace(cudaGetErrorString=str)
+    cuda.cudart = lambda: cuda._cudart
+    cuda._raw_device_count_nvml = lambda: machine.gpus
+    cuda._raw_device_uuid_nvml = lambda: None
+    cuda._get_device_properties = lambda index: properties
+    cuda.get_device_properties = lambda device=None: properties
+    cuda.default_generators = _Generators()
+    cuda.mem_get_info = cuda.memory.mem_get_info = _memory_info
+    cuda._queued_calls.clear()
+    torch.version.cuda = "12.8"
+    torch.backends.cudnn.is_available = lambda: True
+    torch.backends.cudnn.version = lambda: 91002
+    accelerator = torch.accelerator
+    accelerator.is_available = cuda.is_available
+    accelerator.device_count = cuda.device_count
+    accelerator.current_accelerator = lambda check_available=False: (
+        torch.device("cuda") if not check_available or cuda.is_available() else None
+    )
+    accelerator.current_device_index = accelerator.current_device_idx = cuda.current_device
+    accelerator.set_device_index = accelerator.set_device_idx = cuda.set_device
+    accelerator.synchronize = cuda.synchronize
+
+
+def len_visible(gpus: int) -> int:
+    """Return how many of the machine's GPUs CUDA_VISIBLE_DEVICES leaves."""
+    return min(gpus, len(torch.cuda._parse_visible_devices()))

@@ -1,0 +1,51 @@
+"""The meter on a GPU: both ways of measuring give the caching allocator's peak."""
+
+from helpers import MemoryMeter, SmallGPT, saved_tensor_bytes
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+
+@pytest.fixture
+def step():
+    device = torch.device("cuda")
+    model = SmallGPT(layers=2, width=64).to(device)
+    optimizer = torch.optim.AdamW(model.parameters())
+    ids = torch.randint(256, (4, 64), device=device)
+
+    def once():
+        optimizer.zero_grad()
+        F.cross_entropy(model(ids).flatten(0, -2), ids.flatten()).backward()
+        optimizer.step()
+
+    once.model, once.optimizer, once.ids = model, optimizer, ids
+    once()
+    return once
+
+
+def test_by_tenant_it_is_the_allocators_peak_and_what_was_there_before_is_known(step):
+    other = torch.empty(10**6, dtype=torch.uint8, device="cuda")
+    torch.cuda.reset_peak_memory_stats()
+    with MemoryMeter(step.model, step.optimizer) as profile:
+        step()
+    assert profile.method == "allocator"
+    assert profile.outside_bytes >= other.nbytes
+    assert profile.peak_bytes + profile.outside_bytes == pytest.approx(torch.cuda.max_memory_allocated(), rel=1e-3)
+    assert profile.reserved_bytes >= profile.peak_bytes
+    assert profile.at_peak["parameters"] >= sum(p.nbytes for p in step.model.parameters())
+
+
+def test_the_peak_alone_is_read_from_the_statistics(step):
+    with MemoryMeter(step.model, step.optimizer, by_tenant=False) as profile:
+        step()
+    assert profile.peak_bytes == torch.cuda.max_memory_allocated()
+    assert profile.reserved_bytes >= profile.peak_bytes
+
+
+def test_saved_tensors_are_counted_on_the_gpu(step):
+    def forward():
+        return step.model(step.ids)
+
+    known = [*step.model.parameters(), *step.model.buffers(), step.ids]
+    assert saved_tensor_bytes(forward, known) > step.ids.nbytes * step.model.tokens.embedding_dim // 8

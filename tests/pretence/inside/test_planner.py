@@ -1,0 +1,42 @@
+"""The planner on a GPU: real steps beside a plan, and the scripts that it writes."""
+
+import os
+import subprocess
+import sys
+
+from helpers.__main__ import main
+from helpers.planner import Recipe
+from helpers.planner.measure import measure_recipe
+from helpers.planner.script import training_script
+
+import pytest
+import torch
+
+
+def test_two_steps_are_measured_on_the_gpu_if_no_device_is_given():
+    recipe = Recipe("small-gpt", precision="fp32", seq=64)
+    on_gpu = measure_recipe(recipe)
+    assert on_gpu.reserved_bytes >= on_gpu.peak_bytes > 0
+    assert measure_recipe(recipe, torch.device("cpu")).reserved_bytes is None
+
+
+def test_a_plan_is_printed_beside_its_measurement(capsys):
+    assert main(["plan", "--model", "small-cnn", "--precision", "fp32", "--measure"]) == 0
+    assert "predicted" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("style", ["pytorch", "trainer"])
+def test_a_script_trains_on_the_gpu(style, tmp_path):
+    recipe = Recipe("llama-3.2-1b", lora_rank=8, gradient_accumulation_steps=2, precision="bf16-amp")
+    script = tmp_path / "train.py"
+    script.write_text(training_script(recipe, style))
+    done = subprocess.run(
+        [sys.executable, str(script), "--tiny"],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        cwd=tmp_path,
+        env=os.environ | {"HF_HUB_OFFLINE": "1"},
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "GiB" in done.stdout if style == "pytorch" else "loss" in done.stdout, done.stdout

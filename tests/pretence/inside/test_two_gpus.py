@@ -1,0 +1,60 @@
+"""What `helpers` does with several GPUs: ranks, each on its own; random numbers of all of them."""
+
+from types import SimpleNamespace
+
+from helpers import run_ranks
+from helpers.claims.claims import Claims
+from helpers.core.device import rank_device
+from helpers.course.receipts.measurements import data_parallel
+from helpers.widgets.draw_ahead import DrawAhead
+
+import pytest
+import torch
+import torch.distributed as dist
+
+pytestmark = pytest.mark.gpus(2)
+
+
+def _on_its_gpu():
+    mine = torch.full((3,), float(dist.get_rank() + 1), device=rank_device())
+    dist.all_reduce(mine)
+    return str(mine.device), torch.cuda.current_device(), dist.get_backend(), mine.tolist()
+
+
+def test_each_rank_has_a_gpu_of_its_own():
+    results = run_ranks(_on_its_gpu, 2, show=False).results
+    assert [(device, current, total) for device, current, _, total in results] == [
+        ("cuda:0", 0, [3.0] * 3),
+        ("cuda:1", 1, [3.0] * 3),
+    ]
+
+
+def test_ranks_beyond_the_gpus_stay_on_the_cpu_and_may_not_ask_for_more():
+    gpus = torch.cuda.device_count()
+    with pytest.raises(ValueError, match=f"has {gpus} GPUs"):
+        run_ranks(_on_its_gpu, gpus + 1, device="cuda")
+    results = run_ranks(lambda: (str(rank_device()), torch.cuda.is_available()), 2, device="cpu", show=False).results
+    assert results == [("cpu", False)] * 2
+
+
+def test_data_parallel_is_timed_on_all_gpus(monkeypatch):
+    monkeypatch.setattr(data_parallel, "_train", lambda: (0.1, 100))
+    monkeypatch.setattr(data_parallel, "gpt", lambda device: SimpleNamespace(words="a GPT"))
+    claims = Claims()
+    data_parallel.measure(claims, torch.device("cuda"))
+    assert len(claims.rows) == 2
+
+
+def _numbers():
+    return [torch.rand(1, device=f"cuda:{i}").item() for i in range(2)]
+
+
+def test_drawing_ahead_leaves_every_gpus_random_numbers_alone():
+    drawn = []
+    drawing = DrawAhead.__new__(DrawAhead)  # it takes a kernel to make one as usual
+    drawing._rest = iter([(1,)])
+    drawing._loop = SimpleNamespace(call_later=lambda seconds, call: None)
+    drawing._draw = lambda value: drawn.extend(_numbers())
+    torch.cuda.manual_seed_all(7)
+    drawing._draw_one()
+    assert drawn == _numbers()

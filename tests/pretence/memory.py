@@ -1,0 +1,133 @@
+"""The memory of each pretended GPU: PyTorch's caching allocator, as the planner models it, fed with real tensors.
+
+Allocated bytes are exact, rounded up to 512 as CUDA's allocator does. Reserved bytes are the model's.
+"""
+
+import re
+import time
+from typing import Any
+
+import torch
+
+from .machine import Machine
+
+_gpus: dict[int, "GpuMemory"] = {}
+log: list[tuple[int, int, int, int]] | None = None  # (ns, address, bytes, GPU) of each change while a profiler runs
+machine: Machine | None = None
+
+
+class GpuMemory:
+    """The allocator of one GPU, with the counters that `torch.cuda.memory_stats` shows."""
+
+    def __init__(self, index: int, capacity: int) -> None:
+        from helpers.planner.allocator import CachingAllocator, OutOfMemory
+
+        self._index, self._capacity, self._full = index, capacity, OutOfMemory
+        self.cache = CachingAllocator(capacity)
+        self.requests = self.releases = self.retries = self.failures = self.total_bytes = self.peak_blocks = 0
+
+    def allocate(self, address: int, nbytes: int) -> Any:
+        """Return the block for a storage.
+
+        Raises:
+            torch.OutOfMemoryError: it does not fit.
+        """
+        try:
+            block = self.cache.allocate(nbytes)
+        except self._full:
+            self.refuse(nbytes)
+        self.requests += 1
+        self.total_bytes += block.size
+        self.peak_blocks = max(self.peak_blocks, self.requests - self.releases)
+        if log is not None:
+            log.append((time.perf_counter_ns(), address, block.size, self._index))
+        return block
+
+    def release(self, address: int, block: Any) -> None:
+        """Take the block of a storage back."""
+        size = block.size
+        self.cache.release(block)
+        self.releases += 1
+        if log is not None:
+            log.append((time.perf_counter_ns(), address, -size, self._index))
+
+    def refuse(self, nbytes: int) -> None:
+        """Count a failure, and say so.
+
+        Raises:
+            torch.OutOfMemoryError: always.
+        """
+        self.failures += 1
+        raise torch.OutOfMemoryError(self._apology(nbytes))
+
+    def has_room(self, nbytes: int) -> bool:
+        """Say whether the GPU could hold `nbytes` more."""
+        return self.cache.allocated + nbytes <= self._capacity
+
+    def reset_peaks(self) -> None:
+        """Let the peaks begin anew from what is held now."""
+        cache = self.cache
+        cache.peak_allocated, cache.peak_reserved = cache.allocated, cache.reserved
+        self.peak_blocks = self.requests - self.releases
+
+    def _apology(self, nbytes: int) -> str:
+        gib, cache = 2**30, self.cache
+        free = self._capacity - cache.reserved
+        return (
+            f"CUDA out of memory. Tried to allocate {nbytes / gib:.2f} GiB. GPU {self._index} has a total capacity of "
+            f"{machine.total_memory / gib:.2f} GiB of which {free / gib:.2f} GiB is free. Of the allocated memory "
+            f"{cache.allocated / gib:.2f} GiB is allocated by PyTorch, and "
+            f"{(cache.reserved - cache.allocated) / gib:.2f} GiB is reserved by PyTorch but unallocated."
+        )
+
+
+def gpu(index: int) -> GpuMemory:
+    """Return the memory of GPU `index`, which is made when it is first asked for, as CUDA's context is."""
+    if index not in _gpus:
+        _gpus[index] = GpuMemory(index, machine.total_memory - machine.context)
+    return _gpus[index]
+
+
+def refuse_what_no_gpu_holds(index: int, error: RuntimeError) -> None:
+    """Let GPU `index` refuse what the CPU had no memory for, if it would have been too much for the GPU as well.
+
+    Raises:
+        torch.OutOfMemoryError: it would.
+    """
+    asked = re.search(r"you tried to allocate (\d+) bytes", str(error))
+    if asked and not gpu(index).has_room(int(asked[1])):
+        gpu(index).refuse(int(asked[1]))
+
+
+def statistics(index: int) -> dict[str, Any]:
+    """Return what `torch._C._cuda_memoryStats` returns: nested counters."""
+    memory, cache = gpu(index), gpu(index).cache
+
+    def counter(current: int, peak: int, allocated: int = 0) -> dict[str, dict[str, int]]:
+        figures = {"current": current, "peak": peak, "allocated": allocated, "freed": max(0, allocated - current)}
+        nothing = dict.fromkeys(figures, 0)
+        return {"all": figures, "large_pool": nothing, "small_pool": nothing}
+
+    in_bytes = counter(cache.allocated, cache.peak_allocated, memory.total_bytes)
+    in_blocks = counter(memory.requests - memory.releases, memory.peak_blocks, memory.requests)
+    reserved = counter(cache.reserved, cache.peak_reserved, cache.peak_reserved)
+    nothing = counter(0, 0)
+    return {
+        "allocation": in_blocks,
+        "active": in_blocks,
+        "segment": nothing,
+        "inactive_split": nothing,
+        "allocated_bytes": in_bytes,
+        "active_bytes": in_bytes,
+        "requested_bytes": in_bytes,
+        "reserved_bytes": reserved,
+        "inactive_split_bytes": nothing,
+        "oversize_allocations": nothing["all"],
+        "oversize_segments": nothing["all"],
+        "num_alloc_retries": memory.retries,
+        "num_ooms": memory.failures,
+        "num_sync_all_streams": 0,
+        "num_device_alloc": 0,
+        "num_device_free": 0,
+        "max_split_size": -1,
+    }

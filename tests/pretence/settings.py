@@ -1,0 +1,20 @@
+"""The machines on which every lab's source is run.
+
+One GPU with hardware for all formats; one without BF16 and with little memory; and four, so that ranks get a GPU each.
+Labs with ranks run more of them than GPUs in the first two, where ranks must fall back to the CPU together.
+"""
+
+from pathlib import Path
+
+SETTINGS: dict[str, list[str]] = {
+    "h100": ["--gpu", "h100"],
+    "t4": ["--gpu", "t4"],
+    "h100x4": ["--gpu", "h100", "--gpus", "4"],
+}
+LONG = ("08_data_loading", "09_lean_optimizers", "10_compilation_and_fusion", "21_capstone")  # minutes on a CPU
+_TRAINS_7B = ("20_x4_lora",)  # where there is room, which no CPU can wait for
+
+
+def settings_of(path: Path) -> list[str]:
+    """Return the names of the settings in which the source at `path` runs."""
+    return ["t4"] if path.stem in _TRAINS_7B else list(SETTINGS)
