@@ -3,6 +3,10 @@
 # (source, first line of the statement or of a branch or function around it) -> the reason
 REASONS: dict[tuple[str, str], str] = {
     (
+        "helpers/formats/autocast_rules.py",
+        'wrapped = Tensor._make_wrapper_subclass(cls, meta.shape, dtype=meta.dtype, device="cuda:0")',
+    ): "It stands in where there is no GPU; tests/formats runs it there.",
+    (
         "solutions/10_compilation_and_fusion.py",
         "if HAS_TRITON:",
     ): "Triton's kernels need a real GPU; its interpreter runs them on the CPU only.",

@@ -4,6 +4,8 @@ import sys
 
 from helpers.__main__ import main
 from helpers.course.gpu_lane import LaneStep, cli, environment, lane
+from helpers.course.gpu_lane.steps import lane_steps
+from helpers.course.receipts import cli as receipts_cli
 
 import torch
 
@@ -15,6 +17,17 @@ def test_the_first_step_tells_of_the_gpus(capsys, monkeypatch):
     assert "torch.float16: computes" in said
     assert f"total_memory={torch.cuda.get_device_properties(0).total_memory}" in said.replace("'", "")
     assert said.splitlines()[-1].endswith("is ready")
+
+
+def test_tests_that_need_a_gpu_are_steps_of_the_lane():
+    assert {"environment", "tests/meter/test_on_cuda", "labs/sharding"} <= {step.name for step in lane_steps("cuda")}
+
+
+def test_receipts_take_the_gpu_if_no_device_is_given(monkeypatch):
+    asked = []
+    monkeypatch.setattr(receipts_cli, "run_receipts", lambda *args: asked.append(args) or True)
+    assert main(["receipts", "host_copies"]) == 1
+    assert asked == [(None, False, ("host_copies",), False)]
 
 
 def test_what_is_missing_is_said(capsys, monkeypatch):

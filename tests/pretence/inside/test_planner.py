@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 from helpers.__main__ import main
-from helpers.planner import Recipe
+from helpers.planner import Recipe, plan
 from helpers.planner.measure import measure_recipe
 from helpers.planner.script import training_script
 
@@ -23,6 +23,12 @@ def test_two_steps_are_measured_on_the_gpu_if_no_device_is_given():
 def test_a_plan_is_printed_beside_its_measurement(capsys):
     assert main(["plan", "--model", "small-cnn", "--precision", "fp32", "--measure"]) == 0
     assert "predicted" in capsys.readouterr().out
+
+
+def test_a_step_inside_the_backward_pass_lowers_the_peak_planned_and_measured():
+    inside, after = (Recipe("small-gpt", precision="fp32", seq=64, step_in_backward=choice) for choice in (True, False))
+    assert measure_recipe(inside).peak_bytes < measure_recipe(after).peak_bytes
+    assert plan(inside).peak_allocated_bytes < plan(after).peak_allocated_bytes
 
 
 @pytest.mark.parametrize("style", ["pytorch", "trainer"])

@@ -2,10 +2,11 @@
 
 from types import SimpleNamespace
 
-from helpers import run_ranks
+from helpers import RankError, SmallGPT, run_ranks
 from helpers.claims.claims import Claims
 from helpers.core.device import rank_device
-from helpers.course.receipts.measurements import data_parallel
+from helpers.course.receipts.measurements import _subjects, data_parallel
+from helpers.ranks.failure import QUEUED
 from helpers.widgets.draw_ahead import DrawAhead
 
 import pytest
@@ -43,6 +44,32 @@ def test_data_parallel_is_timed_on_all_gpus(monkeypatch):
     claims = Claims()
     data_parallel.measure(claims, torch.device("cuda"))
     assert len(claims.rows) == 2
+
+
+def _train_small():
+    def batch(where):
+        return torch.zeros(2, 8, dtype=torch.int64, device=where), torch.zeros(2, 8, dtype=torch.int64, device=where)
+
+    data_parallel.gpt = lambda device: _subjects.ModelSpec("a small GPT", lambda: SmallGPT(16, 8, 1, 32, 1), batch)
+    return data_parallel._train()
+
+
+def test_ranks_train_a_model_of_their_own_size():
+    seconds, peaks = zip(*run_ranks(_train_small, 2, show=False, measure=False).results, strict=True)
+    assert min(seconds) > 0
+    assert min(peaks) > 4 * sum(p.numel() for p in SmallGPT(16, 8, 1, 32, 1).parameters())
+
+
+def _one_of_two_fails():
+    if dist.get_rank() == 1:
+        raise ArithmeticError("rank 1 cannot go on")
+    dist.barrier()
+
+
+def test_a_report_on_gpus_says_that_calls_only_queue():
+    with pytest.raises(RankError, match="rank 1 raised ArithmeticError") as error:
+        run_ranks(_one_of_two_fails, 2, show=False)
+    assert QUEUED in str(error.value)
 
 
 def _numbers():
