@@ -6,6 +6,7 @@ from helpers import RankError, SmallGPT, run_ranks
 from helpers.claims.claims import Claims
 from helpers.core.device import rank_device
 from helpers.course.receipts.measurements import _subjects, data_parallel
+from helpers.ranks import worker
 from helpers.ranks.failure import QUEUED
 from helpers.widgets.draw_ahead import DrawAhead
 
@@ -70,6 +71,17 @@ def test_a_report_on_gpus_says_that_calls_only_queue():
     with pytest.raises(RankError, match="rank 1 raised ArithmeticError") as error:
         run_ranks(_one_of_two_fails, 2, show=False)
     assert QUEUED in str(error.value)
+
+
+def _reduce_and_look():
+    dist.all_reduce(torch.ones(1, device=rank_device()))
+    return worker._collectives()
+
+
+def test_ranks_know_the_collectives_that_nccl_has_recorded():
+    built_with_nccl = hasattr(torch._C._distributed_c10d, "_dump_nccl_trace_json")
+    for names in run_ranks(_reduce_and_look, 2, show=False).results:
+        assert any("all_reduce" in name for name in names) == built_with_nccl
 
 
 def _numbers():
