@@ -66,7 +66,7 @@ triton: install-triton
 	$(BIN)/python -m pytest tests/labs/test_triton.py
 
 # All of what `make test` samples by the date: every solved notebook, every cell of every untouched lab, every source as
-# a plain script, every attack, every lab in the browser. SAMPLE_SEED=N repeats the sample of another run.
+# a plain script, every attack, every mutant, every lab in the browser. SAMPLE_SEED=N repeats the sample of another run.
 test-all: lint
 	WHOLE_LABS=1 $(MAKE) test
 
