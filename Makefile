@@ -5,8 +5,12 @@ PYTHON ?= python3
 PORT ?= 8888
 JOBS ?= 2
 BIN := .venv/bin
-# Idle threads sleep, also in notebooks that import torch before helpers: see helpers/core/environment.py.
-export OMP_WAIT_POLICY ?= PASSIVE
+# Idle threads spin briefly, also in notebooks that import torch before helpers: see helpers/core/environment.py.
+ifndef OMP_WAIT_POLICY
+export OMP_WAIT_POLICY := PASSIVE
+export GOMP_SPINCOUNT ?= 2000
+export KMP_BLOCKTIME ?= 1
+endif
 READY := .venv/.ready
 NBVAL = $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --nbval-lax --nbval-cell-timeout=600 solutions
 

@@ -16,10 +16,15 @@ _VARIABLES = {
     "TORCH_CPP_LOG_LEVEL": "ERROR",
     # Ask the driver whether there is a GPU: initialising CUDA here would break the processes forked from this one.
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
-    # Threads that wait for work sleep. By default they spin for a while, which takes the cores from whoever has work:
-    # on a busy machine small operations become several times slower. GNU's OpenMP (PyTorch on Linux) obeys, and so do
-    # LLVM's and Intel's (macOS, Windows); there it means KMP_BLOCKTIME=0.
     "OMP_WAIT_POLICY": "PASSIVE",
+}
+# How long a thread of OpenMP that waits for work spins before it sleeps. By default it spins for milliseconds, which
+# takes the cores from whoever has work: beside other programs small operations become several times slower. If it slept
+# at once, each operation would have to wake it, and small ones become several times slower on a quiet machine. A spin
+# of microseconds outlasts the gaps between operations and disturbs nobody (`python -m tests.release.busy_machine`).
+_SPIN = {
+    "GOMP_SPINCOUNT": "2000",  # GNU's OpenMP (PyTorch on Linux): rounds of a loop
+    "KMP_BLOCKTIME": "1",  # LLVM's and Intel's (macOS, Windows): milliseconds, of which the default is 200
 }
 # Optional libraries of transformers report kernels that this machine cannot load; the compiler reports graph breaks and
 # recompilations, which the lab on compilation counts and shows.
@@ -32,7 +37,7 @@ _CHATTY = (
     "torch.fx.experimental",
 )
 
-torch_came_first = False  # so that its threads spin, whatever the environment says now
+torch_came_first = False  # so that its threads spin for long, whatever the environment says now
 
 
 def set_up() -> None:
@@ -41,6 +46,9 @@ def set_up() -> None:
     torch_came_first = "torch" in sys.modules and "OMP_WAIT_POLICY" not in os.environ
     for name, value in _VARIABLES.items():
         os.environ.setdefault(name, value)
+    if _is_passive():
+        for name, value in _SPIN.items():
+            os.environ.setdefault(name, value)
     # transformers has renamed gradient checkpointing; PEFT, and labs that run with older versions, use the old name.
     warnings.filterwarnings("ignore", message="`(is_)?gradient_checkpointing", category=FutureWarning)
     quiet_loggers()
@@ -55,8 +63,12 @@ def quiet_loggers() -> None:
 
 
 def idle_threads() -> str:
-    """Say whether OpenMP's idle threads sleep or spin in this process, and why."""
+    """Say how long OpenMP's idle threads spin in this process, and why."""
     if torch_came_first:
-        return "spin: torch was imported before helpers. Restart, and import helpers first"
-    policy = os.environ["OMP_WAIT_POLICY"]
-    return f"{'sleep' if policy.upper() == 'PASSIVE' else 'spin'} (OMP_WAIT_POLICY={policy})"
+        return "spin for long: torch was imported before helpers. Restart, and import helpers first"
+    how = "spin briefly, then sleep" if _is_passive() else "spin"
+    return f"{how} (OMP_WAIT_POLICY={os.environ['OMP_WAIT_POLICY']})"
+
+
+def _is_passive() -> bool:
+    return os.environ["OMP_WAIT_POLICY"].upper() == "PASSIVE"

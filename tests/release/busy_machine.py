@@ -1,10 +1,11 @@
 """How the course does on a busy machine: `python -m tests.release.busy_machine` (half an hour on two quiet cores).
 
-Four pieces of it run on the machine as it is, and beside one busy loop a core: once with idle threads that sleep, as
-`import helpers` has it, and once with threads that spin as OpenMP's do by default. The table has the seconds, the ratio
-of busy to quiet, and whether the checks and claims said what they say on the quiet machine.
+Four pieces of it run on the machine as it is, and beside one busy loop a core: once with idle threads that spin
+briefly, as `import helpers` has it, and once with threads that spin as OpenMP's do by default. The table has the
+seconds, the ratio of busy to quiet, and whether the checks and claims said what they say on the quiet machine.
 
-`--pairs` asks what sleeping costs where nothing else runs: processes of both kinds take turns at the same work.
+`--pairs` asks what that costs where nothing else runs, and what sleeping at once would: processes take turns at the
+same work.
 `--only NAME` runs one piece, `--repeats N` each of them several times; of several, the median counts.
 
 This is no test: it takes long, and its figures are only worth something when nothing else runs on the machine.
@@ -26,9 +27,12 @@ from pathlib import Path
 from helpers import text_table
 from helpers.core.files import ROOT
 
-SLEEPING = {"OMP_WAIT_POLICY": "PASSIVE"}
+COURSE: dict[str, str] = {}  # `import helpers` sets the rest
 SPINNING = {"GOMP_SPINCOUNT": "300000"}  # GNU's default where no policy is set; it counts for more than the policy
-POLICIES = {"sleep": SLEEPING, "spin": SPINNING}
+SLEEPING = {"GOMP_SPINCOUNT": "0"}
+POLICIES = {"course": COURSE, "spin": SPINNING}
+PAIRED = {**POLICIES, "sleep": SLEEPING}
+VARIABLES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 LOOPS = os.cpu_count() or 1
 LIMIT = 1800.0  # seconds for one run
 HALF = "unequal"  # the cell of the lab on data parallel before which its first half ends
@@ -66,7 +70,7 @@ def run(command: list[str], policy: dict[str, str], **more: str) -> str:
     Raises:
         subprocess.CalledProcessError: it failed.
     """
-    inherited = {name: value for name, value in os.environ.items() if name not in (*SLEEPING, *SPINNING)}
+    inherited = {name: value for name, value in os.environ.items() if name not in VARIABLES}
     environment = {**inherited, **policy, **more, "MPLBACKEND": "agg"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT)
     if done.returncode:
@@ -143,7 +147,7 @@ def compare_pieces(names: list[str], repeats: int) -> str:
                     seconds.setdefault((policy, loops), []).append(took)
                     verdicts.setdefault((policy, loops), []).append(said)
                     print(f"{name}, threads {policy}, {loops} busy loops: {took:.1f} s", file=sys.stderr, flush=True)
-        normal = verdicts["sleep", 0][0]
+        normal = verdicts["course", 0][0]
         for policy in POLICIES:
             quiet, loaded = (statistics.median(seconds[policy, loops]) for loops in (0, LOOPS))
             said = verdicts[policy, 0] + verdicts[policy, LOOPS]
@@ -155,17 +159,18 @@ def compare_pieces(names: list[str], repeats: int) -> str:
 
 
 def compare_pairs(pairs: int) -> str:
-    """Time the same work in processes whose threads sleep and spin, by turns; return the table."""
+    """Time the same work in processes whose idle threads differ, by turns; return the table of ratios to spinning."""
     seconds: dict[str, dict[str, list[float]]] = {}
     for pair in range(pairs):
-        for policy in sorted(POLICIES, reverse=pair % 2 == 1):  # each goes first as often as the other
-            for work, took in json.loads(run([sys.executable, "-c", WORK], POLICIES[policy])).items():
+        for policy in sorted(PAIRED, reverse=pair % 2 == 1):  # the first and the last change places
+            for work, took in json.loads(run([sys.executable, "-c", WORK], PAIRED[policy])).items():
                 seconds.setdefault(work, {}).setdefault(policy, []).append(took)
-    rows = [("work", "sleep ms", "spin ms", "sleep / spin", "lowest pair", "highest pair")]
+    rows = [("work", "idle threads", "ms", "to spinning", "lowest pair", "highest pair")]
     for work, took in seconds.items():
-        ratios = [a / b for a, b in zip(took["sleep"], took["spin"], strict=True)]
-        medians = (f"{statistics.median(took[policy]) * 1e3:.3f}" for policy in ("sleep", "spin"))
-        rows.append((work, *medians, *(f"{f(ratios):.2f}" for f in (statistics.median, min, max))))
+        for policy, runs in took.items():
+            ratios = [a / b for a, b in zip(runs, took["spin"], strict=True)]
+            figures = (f"{f(ratios):.2f}" for f in (statistics.median, min, max))
+            rows.append((work, policy, f"{statistics.median(runs) * 1e3:.3f}", *figures))
     return text_table(rows)
 
 
@@ -174,7 +179,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.release.busy_machine", description=__doc__.partition(":")[0])
     parser.add_argument("--only", choices=PIECES, help="run one piece")
     parser.add_argument("--repeats", type=int, default=1, metavar="N", help="runs of each piece (default 1)")
-    parser.add_argument("--pairs", type=int, default=0, metavar="N", help="what sleeping costs: so many pairs")
+    parser.add_argument(
+        "--pairs", type=int, default=0, metavar="N", help="what idle threads cost on a quiet machine: so many pairs"
+    )
     args = parser.parse_args()
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} before the start")
     print(

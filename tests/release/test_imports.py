@@ -87,15 +87,22 @@ def test_the_simulation_asks_for_no_sharded_tensors():
     assert "torch.distributed.tensor" not in imported_by("import helpers.planner.simulate")
 
 
-def test_idle_threads_sleep_unless_told_otherwise():
-    code = "import os, helpers\nfrom helpers.core.environment import idle_threads\nprint(idle_threads())"
-
-    def said(code, **environment):
-        environment = {**{k: v for k, v in os.environ.items() if k != "OMP_WAIT_POLICY"}, **environment}
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
-        return done.stdout
-
-    assert said(code).startswith("sleep")
-    assert said(code, OMP_WAIT_POLICY="ACTIVE").startswith("spin (OMP_WAIT_POLICY=ACTIVE)")
-    assert said(f"import torch\n{code}").startswith("spin: torch was imported before helpers")
-    assert said(f"import torch\n{code}", OMP_WAIT_POLICY="passive").startswith("sleep")
+@pytest.mark.parametrize(
+    ("before", "environment", "policy", "spin"),
+    [
+        ("", {}, "spin briefly, then sleep (OMP_WAIT_POLICY=PASSIVE)", "2000"),
+        ("", {"GOMP_SPINCOUNT": "7"}, "spin briefly, then sleep (OMP_WAIT_POLICY=PASSIVE)", "7"),
+        ("", {"OMP_WAIT_POLICY": "ACTIVE"}, "spin (OMP_WAIT_POLICY=ACTIVE)", "None"),
+        ("import torch", {}, "spin for long: torch was imported before helpers", "2000"),
+        ("import torch", {"OMP_WAIT_POLICY": "passive"}, "spin briefly, then sleep (OMP_WAIT_POLICY=passive)", "2000"),
+    ],
+)
+def test_idle_threads_spin_briefly_unless_told_otherwise(before, environment, policy, spin):
+    code = f"{before}\nimport os, helpers\nfrom helpers.core.environment import idle_threads\nprint(idle_threads())"
+    ours = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
+    environment = {**{name: value for name, value in os.environ.items() if name not in ours}, **environment}
+    code += "\nprint(os.environ.get('GOMP_SPINCOUNT'))"
+    command = [sys.executable, "-c", code]
+    said = subprocess.run(command, capture_output=True, text=True, env=environment, check=True).stdout.splitlines()
+    assert said[0].startswith(policy)
+    assert said[1] == spin

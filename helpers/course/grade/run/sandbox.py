@@ -40,7 +40,7 @@ class Sandbox:
         env = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
         env |= {"PYTHONPATH": INSIDE if self.bubblewrap else str(self.course), "PYTHONDONTWRITEBYTECODE": "1"}
         env["OMP_NUM_THREADS"] = "1"  # these models are too small for more, and sums come out alike on every machine
-        env["OMP_WAIT_POLICY"] = "PASSIVE"  # as everywhere (see core/environment.py): an answer may ask for threads
+        env["OMP_WAIT_POLICY"] = "PASSIVE"  # see core/environment.py: an answer may ask for threads
         env |= {"HF_HUB_OFFLINE": "1", "USER": "learner", "LOGNAME": "learner", "LANG": "C.UTF-8"}
         env["GRADED_EXERCISE"] = exercise
         if not _gpus():  # CUDA reserves far more addresses than it uses, so memory is only watched
