@@ -55,7 +55,8 @@ half = sixteen_bit_dtype(device)
 HALF = "BF16" if half == BF16 else "FP16"
 claims = Claims()
 print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}, meter: {MemoryMeter().method}")
-print(f"16-bit format of this lab: {HALF}; FP32 on a GPU with TF32 units: {fp32_precision()}")
+print(f"16-bit format of this lab: {HALF}")
+print("FP32 on a GPU with TF32 units:", ", ".join(f"{what} in {how}" for what, how in fp32_precision().items()))
 
 # %% [markdown] name="baseline_text"
 # ## 1 · The step we want to shrink

@@ -305,7 +305,8 @@ for expandable in (False, True):
 # heed it. So do not trust a name: ask the allocator.
 
 # %% name="allocator_settings"
-print({name: os.environ.get(name, "not set") for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")})
+for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+    print(f"{name}: {os.environ.get(name, 'not set')}")
 if device.type == "cuda":
     settings = torch.cuda.memory._snapshot()["allocator_settings"]
     print("expandable segments, says the allocator:", settings["expandable_segments"])

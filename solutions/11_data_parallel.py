@@ -60,10 +60,10 @@ from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DistributedSampler
 
-claims = Claims()
 device = pick_device()
 MiB = 2**20
 pair = ranks_device(2)  # comparisons of one rank with two run both there: else they would compare devices
+claims = Claims(device=pair)
 gpus = torch.cuda.device_count()
 print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}, GPUs: {gpus}")
 print(f"one or two ranks: on {'GPUs, over NCCL' if pair.type == 'cuda' else 'the CPU, over gloo'}")

@@ -36,8 +36,8 @@ from matplotlib.figure import Figure
 from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
-claims = Claims()
 device = pick_device()
+claims = Claims(device=torch.device("cpu"))  # its ranks talk over gloo on every machine
 print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}, GPUs: {torch.cuda.device_count()}")
 
 # %% [markdown] name="naive_text"

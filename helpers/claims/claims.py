@@ -8,18 +8,28 @@ gets a row.
 import html
 import math
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from ..core.device import device_name, pick_device
 from .measurement import Measurement
 from .progress import remember_claims
 from .receipt import receipts_elsewhere
 
+if TYPE_CHECKING:
+    import torch
+
 
 @dataclass(repr=False)
 class Claims:
-    """The claims that a lab has tested, as a table that displays itself."""
+    """The claims that a lab has tested, as a table that displays itself.
+
+    Attributes:
+        rows: what `record`, `not_measured` and `figure` have added.
+        device: where the figures are measured; by default the fastest device. Ranks may have to share a slower one.
+    """
 
     rows: list[Measurement] = field(default_factory=list)
+    device: "torch.device | None" = None
 
     def record(self, claim: str, said: str, subject: str, measured: float, unit: str, low: float, high: float) -> None:
         """Add one measured claim.
@@ -31,8 +41,7 @@ class Claims:
             measured: the figure of this run, in `unit`.
             low, high: the claim held if `low <= measured <= high` (`math.inf` for "at least").
         """
-        device = device_name(pick_device())
-        self.rows.append(Measurement(claim, said, subject, measured, unit, low, high, device))
+        self.rows.append(Measurement(claim, said, subject, measured, unit, low, high, self._device_name()))
 
     def not_measured(self, claim: str, said: str, subject: str) -> None:
         """Add a claim that this machine cannot test, so that the table does not hide it.
@@ -41,11 +50,14 @@ class Claims:
             claim, said: as in `record`.
             subject: what it would be measured on, and what is missing.
         """
-        self.rows.append(Measurement(claim, said, subject, None, "", 0.0, 0.0, device_name(pick_device())))
+        self.rows.append(Measurement(claim, said, subject, None, "", 0.0, 0.0, self._device_name()))
 
     def figure(self, said: str, subject: str, measured: float, unit: str) -> None:
         """Add a figure that nobody has made a claim about."""
         self.record("", said, subject, measured, unit, -math.inf, math.inf)
+
+    def _device_name(self) -> str:
+        return device_name(self.device or pick_device())
 
     def _table(self) -> list[tuple[str, ...]]:
         """Return header and rows; a column for each other device whose receipt has one of these claims."""

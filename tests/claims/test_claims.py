@@ -4,6 +4,8 @@ import math
 
 from helpers import Claims
 
+import torch
+
 
 def test_claims_reach_their_own_verdict():
     claims = Claims()
@@ -15,6 +17,16 @@ def test_claims_reach_their_own_verdict():
     assert lines[2].endswith("held")
     assert "&lt;activations&gt;" in claims._repr_html_()
     assert not Claims().rows  # a new table is empty
+
+
+def test_figures_of_ranks_on_the_cpu_do_not_bear_the_name_of_a_gpu(monkeypatch):
+    monkeypatch.setattr("helpers.claims.claims.pick_device", lambda: torch.device("cuda"))
+    monkeypatch.setattr("helpers.claims.claims.device_name", lambda device: f"a {device.type}")
+    fastest, ranks = Claims(), Claims(device=torch.device("cpu"))
+    for claims in (fastest, ranks):
+        claims.figure("seconds", "a step", 1.0, "s")
+        claims.not_measured("C15", "2x the speed", "product: no FP8 units here")
+    assert [row.device for row in fastest.rows + ranks.rows] == ["a cuda"] * 2 + ["a cpu"] * 2
 
 
 def test_a_claim_that_cannot_be_measured_is_not_hidden_and_has_no_verdict():
