@@ -413,7 +413,7 @@ class Block(nn.Module):
         return x + self.down(gelu(self.up(normed)))
 
 
-x = target = spare = None  # frees their memory (to go back, run again from `gelu_traffic` on)
+x = target = spare = square = None  # frees their memory (to go back, run again from `gelu_traffic` on)
 torch._dynamo.reset()
 torch.manual_seed(0)
 block = Block().to(device)

@@ -340,7 +340,7 @@ def gradients(reentrant, hook, targets):
     model.gradient_checkpointing_enable({"use_reentrant": reentrant})
     if hook:
         model.enable_input_require_grads()
-    else:
+    elif hasattr(model, "_require_grads_hook"):  # newer versions of Transformers have set it themselves
         model.disable_input_require_grads()
     model.config.use_cache = False
     model.train()

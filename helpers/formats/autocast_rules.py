@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_map
 
 Operation = Callable[[Tensor, Tensor], Tensor]
@@ -69,7 +70,8 @@ def autocast_rule(operation: Operation, device_type: str, dtype: torch.dtype) ->
     wide = torch.float32
 
     def result(*dtypes: torch.dtype) -> torch.dtype:
-        return operation(*_inputs(device_type, *dtypes)).dtype
+        with sdpa_kernel(SDPBackend.MATH):  # any kernel would do; to choose one, a CUDA build asks the driver
+            return operation(*_inputs(device_type, *dtypes)).dtype
 
     with _autocast(device_type, dtype):
         from_wide, from_narrow = result(wide, wide), result(dtype, dtype)

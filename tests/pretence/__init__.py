@@ -18,6 +18,7 @@ workspaces stay the CPU's.
     storages.py    the same one floor below, where saving, loading and copying happen
     generators.py  streams of random numbers, one a device
     autocast.py    CUDA's rules for 16 bits
+    compiler.py    graphs, recorded by torch.compile
     driver.py      the functions below torch.cuda
     streams.py     streams and events, on which all work is done at once
     profiler.py    the allocator's log and kernels, for profilers

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch._C import DispatchKey
 
 from . import memory
-from .homes import home_of
+from .homes import on_gpu
 
 # `AT_FORALL_LOWER_PRECISION_FP` and its companions in aten/src/ATen/autocast_mode.h; all other names are FP32.
 _SIXTEEN_BITS = """
@@ -58,7 +58,7 @@ def _kernel(op: Any, name: str | None, cpu: Any) -> Callable[..., Any]:
 def _on_gpu(args: Any, kwargs: dict[str, Any]) -> bool:
     for value in (*args, *kwargs.values()):
         if isinstance(value, Tensor):
-            if home_of(value) is not None:
+            if on_gpu(value):
                 return True
         elif isinstance(value, (list, tuple)) and _on_gpu(value, {}):
             return True
@@ -98,7 +98,7 @@ def _convert(value: Any, dtype: torch.dtype) -> Any:
         return type(value)(_convert(part, dtype) for part in value)
     if not isinstance(value, Tensor) or not value.is_floating_point() or value.dtype in (dtype, torch.float64):
         return value
-    if home_of(value) is None and not hasattr(value, "__tensor_flatten__"):
+    if not on_gpu(value) and not hasattr(value, "__tensor_flatten__"):
         return value
     keeps = value.is_leaf and value.requires_grad and not value._is_view() and dtype is not torch.float32
     if not keeps or not torch.is_autocast_cache_enabled() or not torch.is_grad_enabled():

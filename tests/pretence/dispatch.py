@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from . import generators, memory
+from .giants import is_giant, shaped_like
 from .homes import Home, gpu_index, home_of, is_gpu, place, storage_of
 from .refusals import Refusals
 
@@ -39,6 +40,14 @@ class Pretence(TorchDispatchMode):
         super().__init__()
         self._refusals = refusals
 
+    @classmethod
+    def is_infra_mode(cls) -> bool:
+        """Say that this mode is part of the machine, or `torch.compile` would leave everything uncompiled.
+
+        Apple's would have to be taught more of it first.
+        """
+        return memory.machine.kind == "cuda"
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if torch._C._get_dispatch_mode(_FAKE) is not None:
@@ -46,6 +55,8 @@ class Pretence(TorchDispatchMode):
         if any(hasattr(kind, "__tensor_flatten__") for kind in types):
             return NotImplemented  # a DTensor, say, takes itself apart: its parts come through here again
         tensors = list(_tensors(args))
+        if not tensors and args and isinstance(args[0], (int, float)):
+            args = tuple(_constants(func, args))
         if kwargs:
             tensors += _tensors(kwargs.values())
         homes = [home_of(tensor) for tensor in tensors]
@@ -82,14 +93,15 @@ class Pretence(TorchDispatchMode):
             result = func(*args, **kwargs)
         else:
             try:
-                result = func(*args, **kwargs)
+                result = shaped_like(func, args, kwargs) if is_giant(func, args, kwargs) else func(*args, **kwargs)
             except RuntimeError as error:
                 memory.refuse_what_no_gpu_holds(index, error)
                 raise
             _place_all(result, index)
             if name.startswith("resize_") or name == "set_":
                 self._follow(args[0])
-        if index is None and device is None and any(homes) and name not in _MOVERS:
+        undecided = index is None and any(homes) and (device is None or "pin_memory" not in kwargs)
+        if undecided and (name == "_to_copy" or name not in _MOVERS):
             _place_all(result, None)  # made from undecided tensors
         return result
 
@@ -145,6 +157,14 @@ def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
             yield value
         elif isinstance(value, (list, tuple)):
             yield from _tensors(value)
+
+
+def _constants(func: Any, args: Any) -> Iterator[Any]:
+    """Yield the arguments, and tensors for the constants of TorchScript, which Python gets as numbers."""
+    for value, argument in zip(args, func._schema.arguments, strict=False):
+        if isinstance(value, (int, float)) and str(argument.type) == "Tensor":
+            value = torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else None)
+        yield value
 
 
 def _place_all(result: Any, index: int | None) -> None:

@@ -104,6 +104,10 @@ def install(machine: Machine) -> None:
         "_cuda_setDevice": _set_device,
         "_cuda_exchangeDevice": _exchange,
         "_cuda_maybeExchangeDevice": _exchange,
+        "_accelerator_getAccelerator": lambda: torch.device("cuda"),
+        "_accelerator_getDeviceIndex": lambda: _State.current,
+        "_accelerator_setDeviceIndex": _set_device,
+        "_accelerator_synchronizeDevice": lambda index: None,
         "_accelerator_exchangeDevice": _exchange,
         "_accelerator_maybeExchangeDevice": _exchange,
         "_cuda_synchronize": lambda: None,
@@ -124,7 +128,7 @@ def install(machine: Machine) -> None:
     }.items():
         setattr(c, name, function)
     cuda._is_in_bad_fork = c._cuda_isInBadFork
-    cuda._exchange_device = cuda._maybe_exchange_device = _exchange
+    cuda._exchange_device, cuda._maybe_exchange_device = _exchange, lambda index: _exchange(index)
     cuda._cudart = types.SimpleNamespace(cudaGetErrorString=str)
     cuda.cudart = lambda: cuda._cudart
     cuda._raw_device_count_nvml = lambda: machine.gpus
@@ -137,15 +141,6 @@ def install(machine: Machine) -> None:
     torch.version.cuda = "12.8"
     torch.backends.cudnn.is_available = lambda: True
     torch.backends.cudnn.version = lambda: 91002
-    accelerator = torch.accelerator
-    accelerator.is_available = cuda.is_available
-    accelerator.device_count = cuda.device_count
-    accelerator.current_accelerator = lambda check_available=False: (
-        torch.device("cuda") if not check_available or cuda.is_available() else None
-    )
-    accelerator.current_device_index = accelerator.current_device_idx = cuda.current_device
-    accelerator.set_device_index = accelerator.set_device_idx = cuda.set_device
-    accelerator.synchronize = cuda.synchronize
 
 
 def len_visible(gpus: int) -> int:

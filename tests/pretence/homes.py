@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
 
 from . import memory
 
@@ -109,10 +111,25 @@ def home_of(tensor: Tensor) -> Home | None:
     return next((home for part in parts(tensor) if (home := home_of(part))), None)
 
 
+def traced_device(tensor: Tensor) -> torch.device | None:
+    """Return the device of a tensor without data, in a graph that is being recorded; None for any other."""
+    while isinstance(tensor, FunctionalTensor):
+        tensor = torch._from_functional_tensor(tensor.elem)
+    return tensor.fake_device if isinstance(tensor, FakeTensor) else None
+
+
 def index_of(tensor: Tensor) -> int | None:
     """Return the index of the GPU on which `tensor` is; None on the CPU or while it is undecided."""
     home = home_of(tensor)
-    return home.index if home else None
+    if home is not None:
+        return home.index
+    device = traced_device(tensor)
+    return device.index if device is not None and is_gpu(device) else None
+
+
+def on_gpu(tensor: Tensor) -> bool:
+    """Say whether `tensor` is on a GPU, or undecided."""
+    return home_of(tensor) is not None or index_of(tensor) is not None
 
 
 def place(tensor: Tensor, index: int | None) -> Tensor:

@@ -7,6 +7,7 @@ import torch
 from torch.utils._device import _device_constructors
 
 from . import autocast, driver, factories, generators, kernels, memory, mps, profiler, ranks, storages, streams, tensors
+from .compiler import install as install_compiler
 from .dispatch import Pretence
 from .machine import Machine
 from .refusals import Refusals
@@ -40,6 +41,7 @@ def install(machine: Machine) -> None:
         driver.install(machine)
         streams.install()
         ranks.install()
+        install_compiler()
         _kept.append(kernels.install())
     profiler.install()
     _kept.append(autocast.install())

@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .homes import gpu_index, place
+
 
 def _per_channel(x: Tensor) -> tuple[list[int], list[int]]:
     """Return the dimensions that batch normalisation averages, and the shape of a number a channel."""
@@ -89,6 +91,12 @@ def _broadcast(tensors: Sequence[Tensor], devices: Sequence[int], buffer_size: i
     return [[_to(tensor, device) for tensor in tensors] for device in devices]
 
 
+def _empty_strided(size: Sequence[int], stride: Sequence[int], **options: Any) -> Tensor:
+    """Make a tensor on a GPU where C++ asks for one while the mode is off: a compiler computes with constants so."""
+    index = gpu_index(options["device"])
+    return place(torch.empty_strided(size, stride, dtype=options["dtype"]), index)
+
+
 def install() -> torch.library.Library:
     """Register the kernels; they last as long as the library that is returned."""
     library = torch.library.Library("aten", "IMPL")
@@ -100,5 +108,6 @@ def install() -> torch.library.Library:
         "batch_norm_backward_elemt": _backward_elemt,
     }.items():
         library.impl(name, function, "CPU")
+    library.impl("empty_strided", _empty_strided, "CUDA")
     torch._C._scatter, torch._C._gather, torch._C._broadcast_coalesced = _scatter, _gather, _broadcast
     return library

@@ -5,10 +5,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
 
 from .dispatch import thread
-from .homes import _PLAIN, gpu_device, gpu_index, index_of, is_gpu, place
+from .homes import _PLAIN, gpu_device, gpu_index, index_of, is_gpu, place, traced_device
 
 _DEVICES: dict[int, torch.device] = {}
 _base_to = Tensor.to
@@ -54,6 +53,9 @@ class _Move(torch.autograd.Function):
 
 
 def _copy(x: Tensor, destination: int | str, kwargs: dict[str, Any]) -> Tensor:
+    if traced_device(x) is not None:
+        device = torch.device("cpu") if destination == "cpu" else device_of(destination)
+        return torch.ops.aten._to_copy.default(x, dtype=kwargs.get("dtype"), device=device, pin_memory=False)
     thread.destination = destination
     try:
         result = _base_to(x, **kwargs | {"dtype": kwargs.get("dtype") or x.dtype, "copy": True})
@@ -66,7 +68,7 @@ def _copy(x: Tensor, destination: int | str, kwargs: dict[str, Any]) -> Tensor:
 
 def _read(self: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[torch.device | None, dict[str, Any]]:
     """Return the device that a call of `.to` asks for, and its other arguments by name."""
-    rest, kwargs, device = list(args), dict(kwargs), kwargs.pop("device", None)
+    rest, device = list(args), kwargs.pop("device", None)
     other = kwargs.pop("other", None)
     if rest and isinstance(rest[0], Tensor):
         other = rest.pop(0)
@@ -89,8 +91,6 @@ def _read(self: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[
 @functools.wraps(_base_to)
 def move(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """Stand for `torch.Tensor.to`."""
-    if isinstance(self, FakeTensor):
-        return _base_to(self, *args, **kwargs)
     device, kwargs = _read(self, args, kwargs)
     if device is None:
         return _base_to(self, **kwargs) if kwargs else self

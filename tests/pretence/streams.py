@@ -1,6 +1,5 @@
 """Streams and events. All work is done at once, so nothing has to be waited for."""
 
-import contextlib
 import time
 from typing import Any
 
@@ -97,16 +96,11 @@ def _set_stream(stream: Stream | None) -> None:
         _current[stream.device_index] = stream
 
 
-def _stream(stream: Stream | None) -> contextlib.AbstractContextManager:
-    return stream or contextlib.nullcontext()
-
-
 def install() -> None:
     """Put them into torch.cuda."""
     cuda = torch.cuda
     cuda.Stream, cuda.Event = cuda.streams.Stream, cuda.streams.Event = Stream, Event
     cuda.ExternalStream = Stream
-    cuda.stream, cuda.StreamContext = _stream, _stream
     cuda.current_stream, cuda.default_stream, cuda.set_stream = _current_stream, _default_stream, _set_stream
     cuda.is_current_stream_capturing = lambda: False
-    torch.accelerator.current_stream, torch.accelerator.set_stream = _current_stream, _set_stream
+    torch._C._accelerator_getStream, torch._C._accelerator_setStream = _current_stream, _set_stream

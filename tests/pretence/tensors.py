@@ -7,7 +7,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from .dispatch import thread
-from .homes import home_of, index_of, is_gpu, storage_of
+from .homes import home_of, index_of, is_gpu, storage_of, traced_device
 from .moves import device_of, move
 
 _CPU = torch.device("cpu")
@@ -17,7 +17,7 @@ _base_device = torch._C.TensorBase.device.__get__
 def _device(self: Tensor) -> torch.device:
     home = home_of(self)
     if home is None:
-        return _base_device(self)
+        return traced_device(self) or _base_device(self)
     index = thread.last if home.index is None else home.index
     return _base_device(self) if index is None else device_of(index)
 
@@ -25,11 +25,12 @@ def _device(self: Tensor) -> torch.device:
 _base_wrapper = Tensor._make_wrapper_subclass
 
 
-def _wrapper(cls: type, *args: Any, device: Any = None, **kwargs: Any) -> Tensor:
+def _wrapper(cls: type, *args: Any, **kwargs: Any) -> Tensor:
     """Make a wrapper, such as a DTensor; on which device it is, the tensors inside will say."""
+    device = kwargs.get("device")
     if device is not None and hasattr(cls, "__tensor_flatten__") and torch.device(device).type == "cuda":
-        device = _CPU
-    return _base_wrapper(cls, *args, device=device, **kwargs)
+        kwargs["device"] = _CPU
+    return _base_wrapper(cls, *args, **kwargs)
 
 
 def _no_numpy(self: Tensor) -> None:
@@ -93,15 +94,21 @@ def install() -> None:
     Tensor.is_cuda = property(lambda self: self.device.type == "cuda")
     Tensor.is_cpu = property(lambda self: self.device.type == "cpu")
     Tensor.is_mps = property(lambda self: self.device.type == "mps")
-    Tensor.get_device = lambda self: self.device.index if is_gpu(self.device) else -1
-    Tensor.to = move
-    Tensor.cuda = lambda self, device=None, non_blocking=False, memory_format=torch.preserve_format: move(
-        self, "cuda" if device is None else device
-    )
-    Tensor.cpu = lambda self, memory_format=torch.preserve_format: move(self, _CPU)
-    Tensor.type = _type
-    Tensor.type_as = lambda self, other: move(self, other.device, other.dtype)
-    Tensor.numpy, Tensor.__array__ = numpy, array
-    Tensor.pin_memory, Tensor.is_pinned = pin_memory, _is_pinned
-    Tensor.record_stream = lambda self, stream: None
+    for name, method in {
+        "get_device": lambda self: self.device.index if is_gpu(self.device) else -1,
+        "to": move,
+        "cuda": lambda self, device=None, non_blocking=False, memory_format=torch.preserve_format: move(
+            self, "cuda" if device is None else device
+        ),
+        "cpu": lambda self, memory_format=torch.preserve_format: move(self, _CPU),
+        "type": _type,
+        "type_as": lambda self, other: move(self, other.device, other.dtype),
+        "numpy": numpy,
+        "__array__": array,
+        "pin_memory": pin_memory,
+        "is_pinned": _is_pinned,
+        "record_stream": lambda self, stream: None,
+    }.items():
+        method.__name__ = name  # by which torch.compile knows that it is a tensor's
+        setattr(Tensor, name, method)
     Tensor._make_wrapper_subclass = staticmethod(_wrapper)
