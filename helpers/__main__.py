@@ -28,7 +28,8 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "doctor": Command(".doctor", "say what this machine can do, what is missing and how to get it"),
-    "plan": Command(".planner.cli", "say how much memory a training recipe needs, and where"),
+    "roofline": Command(".roofline_cli", "measure how fast this machine multiplies and moves bytes, and keep it"),
+    "plan": Command(".planner.cli", "say how much memory a training recipe needs, and how long a step takes"),
     "build": Command(".course.build.cli", "build the notebooks from their sources"),
     "plans": Command(".course.build.tables_cli", "make all plans anew that the labs keep (half an hour)"),
     "chooser": Command(".course.build.tables_cli", "plan what the capstone's recipe chooser answers from (minutes)"),

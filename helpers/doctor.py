@@ -15,8 +15,9 @@ from rich.table import Table
 from .claims.status import status
 from .core import environment
 from .core.device import device_name, pick_device, supports
-from .core.units import human_bytes
+from .core.units import human_bytes, human_flops
 from .meter.recorder import MemoryMeter
+from .meter.roofline.kept import kept_roofline
 
 FORMATS = {
     "FP32": torch.float32,
@@ -78,8 +79,18 @@ def _machine() -> Table:
     table.add_row("idle threads", environment.idle_threads())
     torch_seconds, ours = import_seconds()
     table.add_row("imports", f"PyTorch {torch_seconds:.1f} s, the helpers of a lab {ours:.1f} s more")
+    table.add_row("roofline", _roofline(device))
     table.add_row("memory meter", "every byte of the allocator" if profile.method == "allocator" else "tensors counted")
     return table
+
+
+def _roofline(device: torch.device) -> str:
+    """Say what was measured here, or how to measure it."""
+    roofline = kept_roofline(device)
+    if roofline is None:
+        return "not measured yet: python -m helpers roofline"
+    peaks = ", ".join(f"{dtype} {human_flops(roofline.peak(dtype))}" for dtype in roofline.dtypes)
+    return f"{peaks}; measured on {roofline.date}"
 
 
 def _packages() -> tuple[Table, list[str]]:

@@ -21,7 +21,6 @@ import warnings
 
 from helpers import (
     COLOURS,
-    FLOP_FORMULAS,
     TENANTS,
     Claims,
     MemoryMeter,
@@ -29,6 +28,7 @@ from helpers import (
     SmallGPT,
     check,
     compare,
+    count_flops,
     device_name,
     english,
     explore,
@@ -49,7 +49,6 @@ from torch.utils.checkpoint import (
     checkpoint_sequential,
     create_selective_checkpoint_contexts,
 )
-from torch.utils.flop_counter import FlopCounterMode
 
 device = pick_device()
 claims = Claims()
@@ -98,12 +97,11 @@ def every(k):
 def measured(policy, model=None):
     """Run forward and backward once; return the meter and the floating-point operations."""
     model = model or make_gpt()
-    with FlopCounterMode(display=False, custom_mapping=FLOP_FORMULAS) as counter:
-        loss_of(model, policy).backward()
+    flops = count_flops(lambda: loss_of(model, policy).backward())
     model.zero_grad()
     with MemoryMeter(model) as meter:
         loss_of(model, policy).backward()
-    return meter, counter.get_total_flops()
+    return meter, flops
 
 
 # %% [markdown] name="same_text"
@@ -157,10 +155,8 @@ for name, (meter, _) in runs.items():
 #
 # FLOPs grow by a factor of less than 4/3. The output head is not checkpointed, and PyTorch stops recomputing a block as soon as it has the last
 # tensor that the backward pass needs (*early stop*). In this block that saves the last product of the MLP, whose result nobody keeps. In units of
-# tokens × width² the products of a block cost 3 (q, k, v), 1 (output), 4 and 4 (MLP): a third is saved.
-#
-# > **Note:** on a CPU the counter does not count the FLOPs of fused attention, so its recomputation is missing from the figures of this lab; on a GPU
-# > it is counted.
+# 2 × tokens × width², a block costs 3 (q, k, v), 4 (attention, over 128 tokens at width 64), 1 (output), 4 and 4 (MLP): a quarter is saved. And a
+# backward pass costs a little more than two forward passes, because fused attention computes its scores again there, checkpointed or not.
 #
 # Now for the figures in the articles. One says "2 to 3 times less memory", another "40 to 50 % of the activations saved", and both say "30 to 33 %
 # slower". Here they are, measured, with the time on this device:
@@ -350,8 +346,8 @@ for kernel, backend in {"fused": None, "plain": SDPBackend.MATH}.items():
 # %% [markdown] name="selective_text"
 # ### Operation by operation
 #
-# A *selective* policy is asked about every operation in the block: keep the result, or recompute it? Matrix products are expensive to recompute and
-# everything else is cheap. So keep the products, and recompute norms, GELU, sums and attention.
+# A *selective* policy is asked about every operation in the block: keep the result, or recompute it? The usual rule says that matrix products are
+# expensive and everything else is cheap. So keep the products, and recompute norms, GELU, sums and attention.
 
 
 # %% name="selective"
@@ -379,9 +375,13 @@ for name, operations in {"keep products": PRODUCTS, "keep products and attention
     print(f"{name:28} peak {human_bytes(meter.peak_bytes):>10}, arithmetic +{100 * (these_flops / flops - 1):.1f} %")
 
 # %% [markdown] name="selective_explained"
-# No product is repeated, yet a good part of the memory is saved: the cheap results were a large part of what was kept. (`MUST_SAVE` keeps a result,
-# `PREFER_RECOMPUTE` drops it, and `context_fn` passes the policy to the checkpoint. On a CPU the two rows look alike because the FLOPs of attention
-# are not counted.)
+# The cheap results were a good part of what was kept. But the usual rule overlooks that attention consists of products, too, and *keep products* runs
+# them again. Keep attention's result as well, and nothing is repeated that counts. (`MUST_SAVE` keeps a result, `PREFER_RECOMPUTE` drops it, and
+# `context_fn` passes the policy to the checkpoint.)
+#
+# What to keep, then? Ask what a number costs to recompute. A number of the MLP's first product takes width multiplications and additions, which is 128
+# FLOPs here; a number of attention's result takes 4 × length, which is 512. So *MLP only*, which drops the widest results of the block, and cheap ones,
+# holds far less than *keep products* for the same arithmetic. **Keep what costs the most FLOPs for each byte.**
 #
 # Arithmetic is not time. The policy is asked about every operation, in Python, and when operations are as small as here, that costs more than the
 # arithmetic it saves. Time your own.
@@ -418,7 +418,7 @@ axes.set(
     xlim=(0, 1.25 * before.peak_bytes / MiB),
     ylim=(-2, 42),
 )
-show(figure, "Selective policies lie below the line from plain to every block: less arithmetic for the same memory.")
+show(figure, "Below the line from plain to every block lie the selective policies and the MLP alone: less arithmetic for the same memory.")
 
 # %% [markdown] name="wrong_text"
 # ## 5 · What silently goes wrong
@@ -673,10 +673,10 @@ for name, by in beaten_by.items():
         print(f"{name:28} is beaten by {', '.join(by)}")
 
 # %% [markdown] name="picker_explained"
-# Whole blocks are beaten because their cheap results (norms, GELU, sums) are most of what is kept and cost nothing to repeat: a way that keeps the
-# products and drops the rest needs less memory and less arithmetic. Only *every block* reaches a peak that no selective way reaches. That even
-# `plain` is beaten comes from how arithmetic is counted here: only products count. Cheap operations done twice are free in this picture, but they
-# take time on a machine.
+# Checkpointing only some of the blocks is beaten, because it repeats expensive results along with cheap ones. *Keep products and attention* drops only
+# what is free in this picture; *MLP only* drops the cheapest product as well; and *every block* reaches a peak that no other way reaches. *Keep
+# products* keeps that cheap product and repeats the expensive attention, as *attention only* does. That even `plain` is beaten comes from how
+# arithmetic is counted: only products count. Cheap operations done twice are free here, but they take time on a machine.
 
 # %% [markdown] name="summary_text"
 # ## 9 · Before and after
@@ -693,7 +693,7 @@ claims
 #
 # - A checkpointed block keeps its input and runs forward once more in the backward pass: the same numbers for at most a third more arithmetic.
 # - Transformer blocks keep 16 times their input, so one block per segment is right; √n segments are for thin layers.
-# - In arithmetic, choosing *what* to keep inside a block (products) beats choosing *which* blocks.
+# - In arithmetic, choosing *what* to keep inside a block beats choosing *which* blocks: keep what costs the most FLOPs for each byte, and count attention.
 # - Do not checkpoint the head, do not use the reentrant version, and never go without the random state.
 #
 # **What to reach for when.** If activations are the largest tenant and the batch is one already, checkpoint every block first; then keep as much as

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from ..core.files import ROOT, atomic_write
+from ..core.files import atomic_write, default_folder, user_folder
 from ..core.notebook import in_notebook
 from .measurement import Measurement
 
@@ -36,18 +36,15 @@ class LabProgress:
 
 def progress_file() -> Path | None:
     """Return where this notebook's progress is saved; None if it is not."""
-    folder = os.environ.get("TAS_PROGRESS")
-    if folder is not None:
-        return None if folder.strip().lower() in ("", "off") else Path(folder) / "progress.json"
-    if not (in_notebook() and os.environ.get("JPY_SESSION_NAME")):
+    if "TAS_PROGRESS" not in os.environ and not (in_notebook() and os.environ.get("JPY_SESSION_NAME")):
         return None
-    return default_file()
+    folder = user_folder()
+    return folder / "progress.json" if folder else None
 
 
 def default_file() -> Path:
     """Return where notebooks in a Jupyter server save their progress by default."""
-    home = ROOT if os.access(ROOT, os.W_OK) else Path.home()
-    return home / ".progress" / "progress.json"
+    return default_folder() / "progress.json"
 
 
 def current_lab() -> str:

@@ -9,6 +9,19 @@ ROOT = PACKAGE.parent
 """The checkout; where only the package is installed, the folder that holds it."""
 
 
+def default_folder() -> Path:
+    """Return the folder of what is this user's own: `.progress` of the course, or of the home directory."""
+    return (ROOT if os.access(ROOT, os.W_OK) else Path.home()) / ".progress"
+
+
+def user_folder() -> Path | None:
+    """Return `default_folder()`, or what `TAS_PROGRESS` names instead; None if that is empty or "off": keep nothing."""
+    name = os.environ.get("TAS_PROGRESS")
+    if name is None:
+        return default_folder()
+    return None if name.strip().lower() in ("", "off") else Path(name)
+
+
 def atomic_write(path: Path, text: str) -> None:
     """Write `text` to `path` so that readers see the old file or the new one, never half of it.
 

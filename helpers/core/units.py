@@ -1,4 +1,4 @@
-"""Bytes in units that people can compare.
+"""Bytes and rates in units that people can compare.
 
 GiB, MiB and KiB are powers of 1024; GB is a power of 1000. A GPU sold as "24 GB" holds about 24 GiB,
 while papers count parameters in GB: 7e9 parameters x 4 bytes = 28 GB = 26.1 GiB. Every figure in
@@ -18,3 +18,13 @@ def human_bytes(n: float) -> str:
         if abs(n) >= size:
             return f"{n / size:.2f} {unit}"
     return f"{n:.0f} B"
+
+
+def human_flops(rate: float) -> str:
+    """Write a rate in FLOP/s with the largest unit that keeps a digit before the point. Rates count in powers of 1000.
+
+    >>> human_flops(312e12)
+    '312 TFLOP/s'
+    """
+    size, unit = (1e12, "TFLOP/s") if rate >= 1e12 else (1e9, "GFLOP/s")
+    return f"{rate / size:.3g} {unit}"

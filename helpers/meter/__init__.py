@@ -1,4 +1,4 @@
-"""What a piece of code takes: bytes, whose they are, how many it moves, and how long it runs.
+"""What a piece of code takes: bytes and whose they are, FLOPs, bytes moved, and seconds and what they go to.
 
 Only what is measured belongs here. Predictions of the planner are in `planner`, claims and their verdicts in `claims`.
 """

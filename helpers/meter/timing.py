@@ -39,7 +39,8 @@ class Timing:
         return f"{self.median * 1e3:.2f} ms (spread {self.spread:.0%}, {len(self.runs)} runs)"
 
 
-def _once(fn: Callable[[], object], device: torch.device) -> float:
+def once(fn: Callable[[], object], device: torch.device) -> float:
+    """Return the seconds of one call of `fn()`, with the work that it queued on `device`."""
     synchronize(device)
     start = time.perf_counter()
     fn()
@@ -52,7 +53,7 @@ def benchmark(fn: Callable[[], object], runs: int = 10, warmup: int = 2) -> Timi
     device = pick_device()
     for _ in range(warmup):
         fn()
-    return Timing(tuple(_once(fn, device) for _ in range(runs)))
+    return Timing(tuple(once(fn, device) for _ in range(runs)))
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,6 @@ def compare(before: Callable[[], object], after: Callable[[], object], runs: int
     for _ in range(warmup):
         before()
         after()
-    pairs = [(_once(before, device), _once(after, device)) for _ in range(runs)]
+    pairs = [(once(before, device), once(after, device)) for _ in range(runs)]
     first, second = zip(*pairs, strict=True)
     return Comparison(Timing(first), Timing(second))

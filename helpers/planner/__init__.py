@@ -1,4 +1,4 @@
-"""The planner: how much memory a training recipe needs, before anyone rents a GPU."""
+"""The planner: how much memory a training recipe needs and how long a step takes, before anyone rents a GPU."""
 
 from .allocator import CachingAllocator, OutOfMemory
 from .catalog.gpus import find_gpu

@@ -10,11 +10,13 @@ from dataclasses import fields
 from ..core.units import human_bytes
 from .catalog.gpus import GPUS
 from .catalog.models import limits, model_names
+from .catalog.this_machine import THIS
 from .plan import Plan, plan
 from .recipe import (
     ATTENTIONS,
     CHECKPOINTINGS,
     IMPLEMENTATIONS,
+    LORA_DTYPES,
     OFFLOADS,
     OPTIMIZERS,
     PRECISIONS,
@@ -29,7 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the options of the command; those of a recipe have its defaults."""
     parser.add_argument("--model", metavar="NAME|config.json", help="a model of the catalog, or a Hugging Face config")
     _add_recipe(parser)
-    parser.add_argument("--gpu", metavar="NAME", help="ask about one GPU; remedies if it is too small")
+    parser.add_argument(
+        "--gpu", metavar="NAME|this", help="ask about one GPU, or this machine; remedies if it is too small"
+    )
     parser.add_argument("--budget", type=float, metavar="GiB", help="the same for a GPU of this size")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--list", action="store_true", help="show the models and GPUs of the catalog")
@@ -56,10 +60,12 @@ def _add_recipe(parser: argparse.ArgumentParser) -> None:
         "--lora-targets", default="", metavar="A,B", help="layers with adapters (default: PEFT's choice)"
     )
     option("--lora-dropout", "dropout in front of adapters", type=float, metavar="P")
+    option("--lora-dtype", "dtype of adapters", choices=LORA_DTYPES)
     option("--quantize", "format of the frozen base", choices=QUANTIZATIONS)
     option("--attention", "fused, or with scores in memory", choices=ATTENTIONS)
     option("--checkpointing", "which blocks are recomputed", choices=CHECKPOINTINGS)
     option("--gradient-accumulation-steps", "micro-batches in a step", "--accumulate", type=int, metavar="N")
+    parser.add_argument("--compile", action="store_true", help="torch.compile fuses chains of operations")
     parser.add_argument("--step-in-backward", action="store_true", help="update parameters during the backward pass")
     parser.add_argument(
         "--no-set-to-none",
@@ -141,8 +147,10 @@ def _catalog() -> str:
         context, side = limits(name)
         reads = f"images of {side} x {side}" if side else f"up to {context:,} tokens"
         lines.append(f"  {name:<18}{reads}")
-    lines += ["", f"{'GPUs':<18}{'GiB usable':>11}{'16-bit TFLOP/s':>16}{'GB/s':>8}"]
+    lines += ["", f"{'GPUs':<18}{'GiB usable':>11}{'GB/s':>8}{'TFLOP/s: FP32':>16}{'TF32':>8}{'16 bits':>9}{'FP8':>8}"]
     for gpu in GPUS.values():
-        row = f"{gpu.total / 2**30:>11.2f}{gpu.flops16 / 1e12:>16,.0f}{gpu.bandwidth / 1e9:>8,.0f}"
-        lines.append(f"  {gpu.name:<16}{row}")
+        tf32, flops8 = (f"{rate / 1e12:,.0f}" if rate else "-" for rate in (gpu.tf32, gpu.flops8))
+        rates = f"{gpu.flops32 / 1e12:>16,.0f}{tf32:>8}{gpu.flops16 / 1e12:>9,.0f}{flops8:>8}"
+        lines.append(f"  {gpu.name:<16}{gpu.total / 2**30:>11.2f}{gpu.bandwidth / 1e9:>8,.0f}{rates}")
+    lines.append(f"  {THIS:<16}this machine, once python -m helpers roofline has measured it")
     return "\n".join(lines)

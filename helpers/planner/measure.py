@@ -31,13 +31,12 @@ class MeasuredRecipe:
     seconds: float
 
 
-def measure_recipe(recipe: Recipe, device: torch.device | None = None, compiled: bool = False) -> MeasuredRecipe:
+def measure_recipe(recipe: Recipe, device: torch.device | None = None) -> MeasuredRecipe:
     """Train two steps of `recipe` with random weights, on the CUDA GPU if no `device` is given.
 
     Args:
         recipe: what to train, and how.
         device: where.
-        compiled: compile the model, which no plan does: what the compiler fuses is then never written to memory.
 
     Raises:
         RecipeError: no GPU and no `device` given; a recipe for more than one GPU or with quantized weights; or one with
@@ -49,7 +48,7 @@ def measure_recipe(recipe: Recipe, device: torch.device | None = None, compiled:
         device = torch.device("cuda")
     if recipe.ranks > 1 or recipe.offload != "none" or recipe.quantize != "none":
         raise RecipeError("--measure takes one GPU, no offload and no quantized weights.")
-    if recipe.optimizer == "adamw-8bit" and find_spec("bitsandbytes") is None:
+    if recipe.optimizer.startswith("adamw-8bit") and find_spec("bitsandbytes") is None:
         raise RecipeError("--measure needs bitsandbytes for the 8-bit optimizer: python -m pip install bitsandbytes")
     spec = spec_of(recipe)
     low = recipe.amp_dtype
@@ -65,7 +64,7 @@ def measure_recipe(recipe: Recipe, device: torch.device | None = None, compiled:
         optimizers = _real_optimizers(recipe, trained)
         if recipe.step_in_backward:
             step_in_backward(optimizers)
-        if compiled:
+        if recipe.compile:
             model.compile()
         inputs = make_micro_batch(recipe, spec)
         with MemoryMeter(model, optimizers, device, by_tenant=False) as meter:
@@ -87,11 +86,12 @@ def measure_recipe(recipe: Recipe, device: torch.device | None = None, compiled:
 
 def _real_optimizers(recipe: Recipe, trained: list[nn.Parameter]) -> list[torch.optim.Optimizer]:
     """Return the optimizers of a plan, but bitsandbytes' own where the plan has a stand-in for them."""
-    if recipe.optimizer != "adamw-8bit":
+    if not recipe.optimizer.startswith("adamw-8bit"):
         return make_optimizers(recipe, trained)
-    from bitsandbytes.optim import AdamW8bit
+    from bitsandbytes.optim import AdamW8bit, PagedAdamW8bit
 
-    return [AdamW8bit([p]) for p in trained] if recipe.step_in_backward else [AdamW8bit(trained)]
+    make = PagedAdamW8bit if recipe.paged else AdamW8bit
+    return [make([p]) for p in trained] if recipe.step_in_backward else [make(trained)]
 
 
 def _now(device: torch.device) -> float:

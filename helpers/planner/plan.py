@@ -11,6 +11,8 @@ from ..core.units import GiB, MiB, human_bytes
 from ..meter.tenants import TENANTS
 from .allocator import OutOfMemory
 from .catalog.gpus import GPUS, Gpu, find_gpu
+from .catalog.this_machine import THIS, this_machine
+from .forecast import Forecast
 from .recipe import Recipe, RecipeError
 from .remedies import try_remedies
 from .replay import Replay, replay
@@ -42,13 +44,15 @@ class Plan:
         fits: whether each GPU asked about has room for it, next to the CUDA context. Where `reserved_bytes` would
             exceed the GPU, the allocator has to return its cache now and then, which takes time.
         roofline_seconds: a lower bound of a step on each GPU: FLOPs over peak FLOP/s, or traffic over bandwidth.
+        forecasts: how long a step will take on each GPU; none for several ranks, whose messages take time as well, nor
+            with offloading, where the host works, too.
         remedies: what to change when it does not fit; each with its own predicted peak.
         flops, recomputed_share: of one optimizer step, and the share that checkpointing computes twice.
         micro_batch_traffic_bytes, update_traffic_bytes: what a GPU must at least read and write in its memory, for each
             micro-batch (weights) and once an optimizer step (weights, gradients and state).
         peaks: the peak of each phase, and the operation that made it.
         sent_bytes: what one rank sends in one optimizer step.
-        host_bytes: what offloading keeps in host memory.
+        host_bytes: what offloading keeps in host memory, or paging moves there if the GPU is full.
         seconds: how long the planning took.
     """
 
@@ -70,6 +74,7 @@ class Plan:
     parameters: int
     trained: int
     peaks: dict[str, tuple[int, str]] = field(default_factory=dict)
+    forecasts: dict[str, Forecast] = field(default_factory=dict)
     remedies: list[dict[str, Any]] = field(default_factory=list)
     seconds: float = 0.0
 
@@ -92,12 +97,21 @@ class Plan:
         if self.sent_bytes:
             lines.append(f"  {human_bytes(self.sent_bytes)} sent by each rank a step")
         if self.host_bytes:
-            lines.append(f"  {human_bytes(self.host_bytes)} in the memory of the host")
+            where = "of paged state, on the host where the GPU is full" if self.recipe.paged else "in the host's memory"
+            lines.append(f"  {human_bytes(self.host_bytes)} {where}")
         for name, fits in self.fits.items():
-            bound = self.roofline_seconds.get(name)
-            speed = f"a step takes at least {bound * 1e3:,.3g} ms (a bound, not a forecast)" if bound else ""
-            lines.append(f"  {name:<16}{'fits' if fits else 'does not fit':<14}{speed if fits else ''}".rstrip())
+            speed = self._speed(name) if fits else ""
+            lines.append(f"  {name:<16}{'fits' if fits else 'does not fit':<14}{speed}".rstrip())
         return "\n".join([*lines, *self._remedy_lines()])
+
+    def _speed(self, gpu: str) -> str:
+        """Say how long a step takes; where nobody can forecast it, how long at least."""
+        if gpu in self.forecasts:
+            return str(self.forecasts[gpu])
+        bound = self.roofline_seconds.get(gpu)
+        if bound is None:
+            return "without a data sheet there is no forecast of seconds"
+        return f"a step takes at least {bound * 1e3:,.3g} ms (a bound; seconds are forecast for one GPU, not offloaded)"
 
     def _remedy_lines(self) -> list[str]:
         if not self.remedies:
@@ -120,7 +134,8 @@ def plan(
 
     Args:
         recipe: what to train, and how.
-        gpu: a GPU of the catalog to ask about; without one, all of them are.
+        gpu: a GPU of the catalog to ask about, or "this" machine, whose roofline was measured; without one, all of the
+            catalog.
         budget: GiB of a GPU that is not in the catalog.
         tell: called with the name of each stage as it begins, and with "" at the end.
 
@@ -184,6 +199,8 @@ def _simulate(recipe: Recipe, tell: Callable[[str], None] = lambda stage: None) 
 def _gpus(gpu: str | None, budget: float | None) -> list[Gpu]:
     if gpu is not None and budget is not None:
         raise RecipeError("Give a GPU or a budget, not both.")
+    if gpu == THIS:
+        return [this_machine()]
     if budget is not None:
         if not 0 < budget < math.inf:
             raise RecipeError(f"The budget is {budget:g} GiB; it must be more than 0.")
@@ -193,6 +210,7 @@ def _gpus(gpu: str | None, budget: float | None) -> list[Gpu]:
 
 def _plan_of(simulation: "Simulation", gpus: Sequence[Gpu]) -> Plan:
     """Return the plan of a simulation."""
+    from .costs import forecasts
     from .simulate.strategy import strategy_of
 
     recipe = simulation.recipe
@@ -222,6 +240,7 @@ def _plan_of(simulation: "Simulation", gpus: Sequence[Gpu]) -> Plan:
         parameters=simulation.parameters,
         trained=simulation.trained,
         peaks=played.peaks,
+        forecasts=forecasts(simulation, played.peak_allocated, gpus),
     )
 
 

@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from .forecast import Forecast
 from .plan import Plan, plan_many
 from .recipe import Recipe
 
@@ -51,12 +52,13 @@ def _kept() -> dict[Recipe, Plan]:
 
 
 def _from_json(row: dict[str, Any]) -> Plan:
-    tuples = {
+    objects = {
         "recipe": Recipe(**row["recipe"]),
         "reserved_bytes": tuple(row["reserved_bytes"]),
         "peaks": {phase: tuple(peak) for phase, peak in row["peaks"].items()},
+        "forecasts": {gpu: Forecast(**values) for gpu, values in row.get("forecasts", {}).items()},
     }
-    return Plan(**row | tuples)
+    return Plan(**row | objects)
 
 
 def _write(plans: dict[Recipe, Plan]) -> None:

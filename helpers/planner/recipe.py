@@ -9,8 +9,9 @@ if TYPE_CHECKING:  # a recipe is words and numbers; PyTorch takes seconds to imp
     import torch
 
 PRECISIONS = ("fp32", "bf16", "fp16-amp", "bf16-amp")
-OPTIMIZERS = ("adamw", "adam", "sgd", "sgd-momentum", "adamw-8bit", "adafactor")
+OPTIMIZERS = ("adamw", "adam", "sgd", "sgd-momentum", "adamw-8bit", "adamw-8bit-paged", "adafactor")
 IMPLEMENTATIONS = ("foreach", "fused", "for-loop")
+LORA_DTYPES = ("fp32", "weights")
 QUANTIZATIONS = ("none", "nf4", "nf4-dq", "int8")
 ATTENTIONS = ("sdpa", "eager")
 CHECKPOINTINGS = ("none", "every", "every-2", "every-3", "sqrt")
@@ -34,15 +35,18 @@ class Recipe:
         seq: tokens in a sequence (language models).
         image_size: pixels a side (image classifiers); 0 takes the model's own.
         precision: "fp32"; "bf16": weights and all in BF16; "fp16-amp", "bf16-amp": FP32 weights under autocast.
-        optimizer, optimizer_impl: which, and in which of PyTorch's implementations.
+        optimizer, optimizer_impl: which, and in which of PyTorch's implementations. What is "paged" keeps its state in
+            memory that GPU and host share: it leaves the GPU as far as there is no room, and comes back for the update.
         lora_rank: rank of the LoRA adapters; 0 trains the whole model.
         lora_alpha: scale of the adapters; 0 takes twice the rank. It does not change memory.
         lora_targets: names of the linear layers that get an adapter.
         lora_dropout: dropout in front of each adapter.
+        lora_dtype: of the adapters: "fp32", as PEFT has it by default, or that of the other "weights".
         quantize: the format of the frozen base's linear layers.
         attention: "sdpa" (fused) or "eager" (the scores are materialised).
         checkpointing: which blocks are recomputed: "every" one, every second, every third, or in "sqrt" many segments.
         gradient_accumulation_steps: micro-batches in one optimizer step.
+        compile: `torch.compile` fuses chains of operations of model and loss: what only a chain uses is not written.
         step_in_backward: update each parameter as soon as its gradient is complete, and free the gradient.
         set_to_none: free the gradients after the step, as `zero_grad` does by default; False zeroes them in place.
         ranks, shard: GPUs, and what is sharded over them: nothing (DDP), or ZeRO stage 1, 2, 3.
@@ -64,10 +68,12 @@ class Recipe:
     lora_alpha: float = 0
     lora_targets: Sequence[str] = ()
     lora_dropout: float = 0.0
+    lora_dtype: str = "fp32"
     quantize: str = "none"
     attention: str = "sdpa"
     checkpointing: str = "none"
     gradient_accumulation_steps: int = 1
+    compile: bool = False
     step_in_backward: bool = False
     set_to_none: bool = True
     ranks: int = 1
@@ -81,6 +87,7 @@ class Recipe:
             ("precision", PRECISIONS),
             ("optimizer", OPTIMIZERS),
             ("optimizer_impl", IMPLEMENTATIONS),
+            ("lora_dtype", LORA_DTYPES),
             ("quantize", QUANTIZATIONS),
             ("attention", ATTENTIONS),
             ("checkpointing", CHECKPOINTINGS),
@@ -111,7 +118,8 @@ class Recipe:
     def _conflicts(self) -> list[tuple[bool, str]]:
         """Return (whether it applies, what to change) for each combination that cannot work."""
         lora, quantized, alone = self.lora_rank > 0, self.quantize != "none", self.ranks == 1
-        simple_impl = self.optimizer in ("adamw-8bit", "adafactor") and self.optimizer_impl == "fused"
+        low_bit = self.optimizer.startswith("adamw-8bit")
+        simple_impl = (low_bit or self.optimizer == "adafactor") and self.optimizer_impl == "fused"
         return [
             (quantized and not lora, "Quantized weights cannot be trained: add LoRA adapters (lora_rank)."),
             (quantized and self.precision == "fp32", "A quantized base computes in 16 bits: precision bf16 or an amp."),
@@ -119,6 +127,7 @@ class Recipe:
             (not lora and bool(self.lora_targets), "lora_targets were given without adapters: set lora_rank."),
             (not lora and self.lora_alpha != 0, "lora_alpha was given without adapters: set lora_rank."),
             (not lora and self.lora_dropout > 0, "lora_dropout was given without adapters: set lora_rank."),
+            (not lora and self.lora_dtype != "fp32", "lora_dtype was given without adapters: set lora_rank."),
             (alone and self.shard != "none", f"{self.shard} shards over ranks: set ranks to 2 or more."),
             (
                 self.step_in_backward and self.gradient_accumulation_steps > 1,
@@ -145,9 +154,15 @@ class Recipe:
                 not alone and self.shard == "none" and self.offload == "all",
                 "Offloading everything over several ranks means zero3: use shard zero3.",
             ),
-            (self.optimizer == "adamw-8bit" and self.shard == "zero3", "adamw-8bit with zero3 is not simulated."),
+            (low_bit and self.shard == "zero3", f"{self.optimizer} with zero3 is not simulated."),
+            (self.paged and self.offload != "none", "Paged state leaves the GPU by itself: use offload none."),
             (self.optimizer == "adafactor" and self.shard == "zero3", "adafactor with zero3 is not simulated."),
         ]
+
+    @property
+    def paged(self) -> bool:
+        """Whether the optimizer's state makes room on the GPU by itself."""
+        return self.optimizer.endswith("-paged")
 
     @property
     def amp_dtype(self) -> "torch.dtype | None":
@@ -174,6 +189,7 @@ class Recipe:
         parts += ["eager attention"] if self.attention == "eager" else []
         micro_batches = self.gradient_accumulation_steps
         parts += [f"accumulate {micro_batches}"] if micro_batches > 1 else []
+        parts += ["compiled"] if self.compile else []
         parts += ["step in backward"] if self.step_in_backward else []
         parts += [f"{self.ranks} ranks, {'DDP' if self.shard == 'none' else self.shard}"] if self.ranks > 1 else []
         parts += [f"offload {self.offload}"] if self.offload != "none" else []

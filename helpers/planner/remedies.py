@@ -32,6 +32,8 @@ def candidates(recipe: Recipe) -> Iterator[tuple[str, dict[str, Any]]]:
     if recipe.optimizer in ("adamw", "adam") and not recipe.lora_rank:
         change = {"optimizer": "adamw-8bit", "optimizer_impl": "foreach"}
         yield "--optimizer adamw-8bit: 8-bit moments", change
+    if recipe.optimizer == "adamw-8bit" and recipe.offload == "none":
+        yield "--optimizer adamw-8bit-paged: moments leave when there is no room", {"optimizer": "adamw-8bit-paged"}
     if recipe.offload == "none":
         yield "--offload optimizer: slower", {"offload": "optimizer"}
     if recipe.ranks > 1 and recipe.shard != "zero3":

@@ -22,12 +22,14 @@ _OPTIMIZERS = {
     "sgd-momentum": "torch.optim.SGD",
     "adafactor": "torch.optim.Adafactor",
     "adamw-8bit": "AdamW8bit",
+    "adamw-8bit-paged": "PagedAdamW8bit",
 }
 _TRAINER_OPTIMIZERS = {
     "adamw": "adamw_torch",
     "sgd": "sgd",
     "adafactor": "adafactor",
     "adamw-8bit": "adamw_bnb_8bit",
+    "adamw-8bit-paged": "paged_adamw_8bit",
 }
 
 
@@ -102,6 +104,10 @@ def _refusals(recipe: Recipe, spec: ModelSpec, style: str) -> list[tuple[bool, s
             recipe.offload == "optimizer" or (recipe.offload == "all" and recipe.shard == "none"),
             "Offloading goes with fully_shard, and whole: shard zero3, offload all.",
         ),
+        (
+            recipe.compile and recipe.shard != "none",
+            "Compiling goes block by block with fully_shard: leave compile out.",
+        ),
         (not recipe.set_to_none, "Gradients are freed here: leave set_to_none at True."),
         (
             recipe.precision == "fp16-amp" and recipe.shard != "none",
@@ -159,7 +165,7 @@ def _fsdp_options(recipe: Recipe) -> str:
 
 
 def _optimizer_options(recipe: Recipe) -> str:
-    if recipe.optimizer == "adamw-8bit":
+    if recipe.optimizer.startswith("adamw-8bit"):
         return ""
     if recipe.optimizer == "adafactor":
         return f", foreach={recipe.optimizer_impl == 'foreach'}"

@@ -1,6 +1,6 @@
-"""The meter against CUDA's own count of its memory, and what optimizers take for a moment on a GPU."""
+"""The meter against CUDA's own count of its memory, what optimizers take for a moment there, and profiles of steps."""
 
-from helpers import MemoryMeter
+from helpers import MemoryMeter, count_flops, profile_step
 
 import pytest
 import torch
@@ -46,3 +46,33 @@ def test_a_fused_optimizer_takes_the_same_step_with_less_memory(family):
         extra.append(meter.peak_bytes - before)
     torch.testing.assert_close(*results)
     assert extra[1] < extra[0] / 10
+
+
+@pytest.mark.silicon  # a pretended GPU has no kernels
+def test_a_profile_adds_up_kernels_and_a_gap_is_time_without_one():
+    large = torch.randn(4096, 4096, device=GPU)
+
+    def multiply():
+        return [large @ large for _ in range(20)]
+
+    step = profile_step(multiply, GPU)
+    assert step.method == "kernels"
+    assert step.flops == count_flops(multiply)
+    assert step.by_kind()["product"] > 0.9 * step.seconds
+    assert abs(step.unexplained) < 0.05 * step.seconds
+    small = torch.randn(8, 8, device=GPU)
+    waiting = profile_step(lambda: [(small @ small).sum().item() for _ in range(50)], GPU)
+    assert waiting.by_kind()["gap"] > 0.5 * waiting.seconds
+
+
+@pytest.mark.silicon
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda f: f.__name__)
+def test_kernels_belong_to_the_phase_of_the_operation_that_launched_them(recipe):
+    model, x, y = ARCHITECTURES[1]()
+    model, x, y = model.to(GPU), x.to(GPU), y.to(GPU)
+    _, step = recipe(model)
+    seen = profile_step(lambda: step(x, y), GPU)
+    flops = {phase: sum(p.flops for p in seen.parts if p.phase == phase) for phase in seen.by_phase()}
+    kernels = {phase: sum(p.seconds for p in seen.parts if p.phase == phase and p.flops) for phase in seen.by_phase()}
+    assert {phase for phase, n in flops.items() if n} == {phase for phase, seconds in kernels.items() if seconds}
+    assert seen.by_phase()["optimizer"] > 0

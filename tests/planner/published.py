@@ -186,7 +186,7 @@ def shown(page: Path, marks: tuple[str, str]) -> str:
     return page.read_text(encoding="utf-8").partition(marks[0])[2].partition(marks[1])[0].strip()
 
 
-def _write(page: Path, marks: tuple[str, str], text: str) -> None:
+def write_between(page: Path, marks: tuple[str, str], text: str) -> None:
     before, begin, rest = page.read_text(encoding="utf-8").partition(marks[0])
     _, end, after = rest.partition(marks[1])
     page.write_text(f"{before}{begin}\n{text}\n{end}{after}", encoding="utf-8", newline="\n")
@@ -195,8 +195,8 @@ def _write(page: Path, marks: tuple[str, str], text: str) -> None:
 def main() -> None:
     """Write the table into docs/planner.md and the headline into README.md."""
     plans = predict()
-    _write(TABLE_PAGE, TABLE_MARKS, table(plans))
-    _write(HEADLINE_PAGE, HEADLINE_MARKS, headline(plans))
+    write_between(TABLE_PAGE, TABLE_MARKS, table(plans))
+    write_between(HEADLINE_PAGE, HEADLINE_MARKS, headline(plans))
 
 
 if __name__ == "__main__":

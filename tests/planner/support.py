@@ -1,5 +1,6 @@
 """Recipes and figures that several tests of the planner share."""
 
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -40,6 +41,7 @@ def peak(recipe, **changes):
 
 
 def command(*arguments):
-    return subprocess.run(
-        [sys.executable, "-m", "helpers", "plan", *arguments], capture_output=True, text=True, check=False
-    )
+    """Run `python -m helpers plan`, without what this machine's user keeps."""
+    kept_nothing = os.environ | {"TAS_PROGRESS": "off"}
+    order = [sys.executable, "-m", "helpers", "plan", *arguments]
+    return subprocess.run(order, capture_output=True, text=True, check=False, env=kept_nothing)

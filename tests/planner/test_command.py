@@ -38,6 +38,11 @@ def test_7b_lora_with_checkpointing():
     assert "log_softmax" in answer["peak_at"]
     assert {"remedies", "recipe", "seconds"} <= set(answer)
     assert answer["recipe"]["lora_targets"] == list(QKVO)
+    forecast = answer["forecasts"]["rtx-4090-24gb"]
+    assert forecast["low"] <= forecast["seconds"] <= forecast["high"]
+    assert forecast["per_second"] == pytest.approx(512 / forecast["seconds"], rel=0.01)
+    assert 0 < forecast["mfu"] < 1
+    assert set(forecast["bounds"]) == {"compute", "memory", "launch", "paging"}
 
 
 @pytest.mark.parametrize(
@@ -68,6 +73,7 @@ def test_7b_lora_with_checkpointing():
         (["--model", "gpt2", "--lora-rank", "8", "--lora-alpha", "nan"], "must be a number"),
         (["--model", "gpt2", "--budget", "nan"], "more than 0"),
         (["--model", "gpt2", "--gpu", ""], "--list"),
+        (["--model", "gpt2", "--gpu", "this"], "python -m helpers roofline"),
         (["--model", "gpt2", "--micro-batch-size", "1000000000000"], "at most"),
         (["--model", "gpt2", "--ranks", "1000000", "--shard", "zero3"], "at most"),
     ],

@@ -145,6 +145,12 @@ def test_script_says_what_the_recipe_says():
     assert "CPUOffloadPolicy" in whole
     assert "Lora" not in whole
     assert "autocast" not in whole
+    same = training_script(Recipe("gpt2", lora_rank=8, lora_dtype="weights"))
+    assert "autocast_adapter_dtype=False" in same
+    assert ".compile()" in training_script(Recipe("gpt2", compile=True))
+    assert "torch_compile=True" in training_script(Recipe("gpt2", compile=True), "trainer")
+    assert "compile" not in adapters + whole
+    assert "PagedAdamW8bit([p]," in training_script(Recipe("gpt2", optimizer="adamw-8bit-paged", step_in_backward=True))
 
 
 @pytest.mark.parametrize(
@@ -155,6 +161,7 @@ def test_script_says_what_the_recipe_says():
         (Recipe("gpt2", checkpointing="sqrt"), "pytorch"),
         (Recipe("gpt2", step_in_backward=True), "trainer"),
         (Recipe("gpt2", ranks=2, shard="zero3"), "trainer"),
+        (Recipe("gpt2", ranks=2, shard="zero3", compile=True), "pytorch"),
         (Recipe("gpt2"), "jax"),
     ],
 )

@@ -1,6 +1,6 @@
 """What is true on a machine with Apple's GPU: a script that test_mps.py runs on a pretended one, or a Mac for real."""
 
-from helpers import FLOP_FORMULAS, MemoryMeter, device_name, pick_device, rank_device, saved_tensor_bytes, supports
+from helpers import MemoryMeter, count_flops, device_name, pick_device, rank_device, saved_tensor_bytes, supports
 from helpers.core.device import synchronize
 from helpers.doctor import device_memory
 
@@ -9,7 +9,6 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader
-from torch.utils.flop_counter import FlopCounterMode
 
 MPS = torch.device("mps")
 
@@ -74,9 +73,7 @@ def a_linear_layer_is_one_operation():
     there(leaf).square().sum().backward()
     for seen, right in zip(gradients, (leaf.grad, there.weight.grad, there.bias.grad), strict=True):
         torch.testing.assert_close(seen, right)
-    with FlopCounterMode(display=False, custom_mapping=FLOP_FORMULAS) as counter:
-        layer(x).sum().backward()
-    assert counter.get_total_flops() == 3 * 2 * 10 * layer.weight.numel()
+    assert count_flops(lambda: layer(x).sum().backward()) == 3 * 2 * 10 * layer.weight.numel()
 
 
 def the_meter_counts():

@@ -7,7 +7,7 @@ import functools
 import itertools
 import math
 import warnings
-from helpers import COLOURS, FLOP_FORMULAS, TENANTS, Claims, MemoryMeter, Prediction, SmallGPT, check, compare, device_name, english, explore, human_bytes, pick_device, show
+from helpers import COLOURS, TENANTS, Claims, MemoryMeter, Prediction, SmallGPT, check, compare, count_flops, device_name, english, explore, human_bytes, pick_device, show
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -15,7 +15,6 @@ from matplotlib.figure import Figure
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, checkpoint_sequential, create_selective_checkpoint_contexts
-from torch.utils.flop_counter import FlopCounterMode
 
 device = pick_device()
 claims = Claims()

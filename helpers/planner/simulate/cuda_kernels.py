@@ -48,12 +48,12 @@ class _FusedRmsNorm(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor | None, dims: int) -> Tensor:
         row_scales = torch.empty(x.shape[: x.dim() - dims], dtype=torch.float32, device=x.device)
         ctx.save_for_backward(x, weight, row_scales)
-        return torch.empty_like(x)
+        return x.neg()  # one operation that reads and writes what the kernel does
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, None]:
         x, weight, _ = ctx.saved_tensors
-        return torch.empty_like(x), None if weight is None else torch.empty_like(weight), None
+        return x + gradient, None if weight is None else torch.empty_like(weight), None
 
 
 class CudaKernels(TorchFunctionMode):

@@ -1,38 +1,40 @@
-"""The meter's count on fake tensors, with FLOPs and the scratch memory of CUDA's kernels."""
+"""The meter's count on fake tensors, with the work of each operation and the scratch memory of CUDA's kernels."""
 
 import itertools
 from typing import Any
 
 from torch import Tensor
-from torch.utils.flop_counter import flop_registry
 
 from ...meter.count import Block, Count
+from ...meter.flops import flops_of
 from .cuda_kernels import scratch_bytes
+from .work_count import WorkCount
 
 HOST = "host"  # tenant of what offloading keeps off the GPU
 
 
 class FlopCount(Count):
-    """Counts blocks and FLOPs; its clock ticks once an event.
+    """Counts blocks, FLOPs and work; its clock ticks once an event.
 
     Args:
         offloads: whether parameters live on the host, so that each gathering brings this rank's shards to the GPU.
+        compiled: whether a compiler fuses chains of operations, in the work; blocks are those of eager mode.
     """
 
-    def __init__(self, offloads: bool) -> None:
+    def __init__(self, offloads: bool, compiled: bool) -> None:
         ticks = itertools.count(1)
         super().__init__("cpu", lambda: next(ticks), lambda storage: storage._cdata)
         self.flops = self.recomputed_flops = 0
         self.offloads = offloads
+        self.work = WorkCount(compiled, self.track)
         self.now = self._clock
 
     def observe(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-        """Count the FLOPs of an operation, and its scratch memory as a block that lives as long as it runs."""
-        packet = func._overloadpacket
-        if packet in flop_registry:
-            flops = flop_registry[packet](*args, **kwargs, out_val=result)
-            self.flops += flops
-            self.recomputed_flops += flops if self._recomputing else 0
+        """Count the work of an operation, and its scratch memory as a block that lives as long as it runs."""
+        flops = flops_of(func, args, kwargs, result)
+        self.flops += flops
+        self.recomputed_flops += flops if self._recomputing else 0
+        self.work.see((func, args, kwargs, result), self._op, self._recomputing)
         nbytes = scratch_bytes(func, args)
         if self.offloads and self._op.name.startswith("fsdp.all_gather_copy_in"):
             nbytes = sum(t.numel() * t.element_size() for t in args[0])  # the shards, on their way from the host

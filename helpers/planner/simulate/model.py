@@ -43,7 +43,7 @@ def _add_adapters(model: nn.Module, recipe: Recipe) -> nn.Module:
         target_modules=list(recipe.lora_targets) or None,  # None: PEFT's own choice for the architecture
     )
     try:
-        return get_peft_model(model, config)
+        return get_peft_model(model, config, autocast_adapter_dtype=recipe.lora_dtype == "fp32")
     except (ValueError, KeyError) as error:
         linear = {name.rpartition(".")[2] for name, m in model.named_modules() if isinstance(m, nn.Linear)}
         raise RecipeError(

@@ -20,6 +20,7 @@ def make_optimizers(recipe: Recipe, parameters: list[Tensor]) -> list[torch.opti
         "sgd-momentum": lambda ps: torch.optim.SGD(ps, momentum=0.9, **options),
         "adafactor": lambda ps: torch.optim.Adafactor(ps, **options),
         "adamw-8bit": EightBitAdam,
+        "adamw-8bit-paged": EightBitAdam,
     }[recipe.optimizer]
     return [make([p]) for p in parameters] if recipe.step_in_backward else [make(parameters)]
 

@@ -64,7 +64,9 @@ class QuantizedLinear(nn.Linear):
 
     def unpacked(self, like: Tensor) -> Tensor:
         """Return the weight in the dtype of `like`, (out_features, in_features)."""
-        return torch.empty(self.out_features, self.in_features, dtype=like.dtype, device=like.device)
+        out = torch.empty(self.out_features, self.in_features, dtype=like.dtype, device=like.device)
+        out.view(-1, 8 // self.bits).copy_(self.weight[:, None])  # reads the packed weight, writes the other
+        return out
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (..., in_features) to (..., out_features)."""
@@ -99,10 +101,10 @@ class EightBitAdam(torch.optim.Optimizer):
                 if p.grad is None:
                     continue
                 state, n = self.state[p], p.numel()
-                if state:
-                    p.add_(0)
-                elif n < SMALLEST_8BIT:
+                if not state and n < SMALLEST_8BIT:
                     state["moments"] = torch.empty(2, n, dtype=torch.float32, device=p.device)
-                else:
+                elif not state:
                     state["moments"] = torch.empty(2, n, dtype=torch.uint8, device=p.device)
                     state["scales"] = torch.empty(2, -(-n // BLOCK_ADAM), dtype=torch.float32, device=p.device)
+                p.add_(p.grad)  # the two operations read and write what the one kernel does
+                state["moments"].add_(0)

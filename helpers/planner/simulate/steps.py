@@ -25,6 +25,7 @@ from .flop_count import HOST, FlopCount
 from .model import build, loss_of, make_micro_batch
 from .optimizers import make_optimizers, step_in_backward
 from .strategy import Strategy, strategy_of
+from .work_count import RepeatedWork
 
 COUNTER = 8  # bytes of a step counter, at most
 SIMULATED_STEPS = 2  # the optimizer's state appears in the first; the second meets all of it
@@ -40,8 +41,9 @@ class Simulation:
         blocks: every stretch of GPU memory, with the times (in events) of its first and last moment.
         flops: floating-point operations of one optimizer step, on one rank.
         recomputed_flops: those of them that activation checkpointing does a second time.
+        works: what one optimizer step has to do, operation by operation.
         sent: bytes that a rank sends in one optimizer step.
-        host_bytes: bytes that offloading keeps in host memory.
+        host_bytes: bytes that offloading keeps in host memory, or paging may move there.
         parameters, trained: how many there are.
         parameter_bytes, trained_bytes: the bytes of both, before sharding.
         state_bytes: the optimizer's state on the GPU.
@@ -52,6 +54,7 @@ class Simulation:
     blocks: list[Block]
     flops: int
     recomputed_flops: int
+    works: list[RepeatedWork]
     sent: int
     host_bytes: int
     parameters: int
@@ -94,7 +97,7 @@ def _simulate(recipe: Recipe, spec: ModelSpec, tell: Callable[[str], None], repe
     # Inside `backward()` a function mode is off; what is recomputed there needs it again.
     contexts = lambda: (contextlib.nullcontext(), CudaKernels(strategy.autocast_dtype))  # noqa: E731
     model = build(recipe, spec, contexts)
-    count = FlopCount(offloads=recipe.offload == "all")
+    count = FlopCount(offloads=recipe.offload == "all", compiled=recipe.compile)
     kernels = CudaKernels(strategy.autocast_dtype)
     saving = torch.autograd.graph.saved_tensors_hooks(count.pack, count.unpack)
     with strategy.process_group():
@@ -109,7 +112,9 @@ def _simulate(recipe: Recipe, spec: ModelSpec, tell: Callable[[str], None], repe
                 began = count.now()
                 training.step()
             training.close()
-            blocks = count.blocks if steps == SIMULATED_STEPS else _twice(count.blocks, began, count.now())
+            fused_away = count.work.never_written
+            blocks = [block for block in count.blocks if block not in fused_away]
+            blocks = blocks if steps == SIMULATED_STEPS else _twice(blocks, began, count.now())
             return _read(strategy, count, blocks, sizes, steps)
 
 
@@ -184,16 +189,18 @@ def _read(strategy: Strategy, count: FlopCount, blocks: list[Block], sizes: dict
     lasting = [b for b in count.blocks if b.tenant == "optimizer state" and b.end is None]
     state = sum(block.nbytes for block in lasting if block.nbytes > COUNTER)
     host = 0
-    if recipe.offload != "none":
+    if recipe.offload != "none" or recipe.paged:
         host, state = state, 0
     if recipe.offload == "all":
         host += (sizes["parameter_bytes"] + sizes["trained_bytes"]) // recipe.ranks
     scale = recipe.gradient_accumulation_steps / simulated_micro_batches(recipe) / steps
+    works = count.work.steps(lambda phase: 1 / steps if phase == "optimizer step" else scale)
     return Simulation(
         recipe,
         _on_the_gpu(blocks, recipe),
         int(count.flops * scale),
         int(count.recomputed_flops * scale),
+        works,
         strategy.bytes_sent(sizes["parameter_bytes"], sizes["trained_bytes"]),
         host,
         **sizes,
@@ -228,8 +235,9 @@ def _on_the_gpu(blocks: list[Block], recipe: Recipe) -> list[Block]:
 
     def on_host(block: Block) -> bool:
         counter = block.tenant == "optimizer state" and block.nbytes <= COUNTER
-        updating = block.tenant == "optimizer state" or block.op.phase == "optimizer step"
-        offloaded = block.tenant == HOST or (updating and recipe.offload != "none")
+        state = block.tenant == "optimizer state"
+        updating = state or block.op.phase == "optimizer step"
+        offloaded = block.tenant == HOST or (updating and recipe.offload != "none") or (state and recipe.paged)
         return offloaded or not block.nbytes or (counter and counters_on_host)
 
     return [block for block in blocks if not on_host(block)]

@@ -99,7 +99,7 @@ def test_a_compiled_step_has_a_peak_of_its_own(measured, monkeypatch):
     assert len(measured(compiled)) == 3
     assert len(planner_compiled._recipes(CUDA)) > 1
     monkeypatch.setattr(planner_compiled, "_recipes", lambda device: [SMALL])
-    monkeypatch.setattr(planner_compiled, "measure_recipe", lambda *a, compiled: MeasuredRecipe(10**6, 10**7, 1.0))
+    monkeypatch.setattr(planner_compiled, "measure_recipe", lambda *a: MeasuredRecipe(10**6, 10**7, 1.0))
     assert len(measured(planner_compiled)) == 1
 
 

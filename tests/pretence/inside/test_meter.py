@@ -1,6 +1,6 @@
-"""The meter on a GPU: both ways of measuring give the caching allocator's peak."""
+"""The meter on a GPU: both ways of measuring give the caching allocator's peak; without kernels a profile says so."""
 
-from helpers import MemoryMeter, SmallGPT, saved_tensor_bytes
+from helpers import MemoryMeter, SmallGPT, profile_step, saved_tensor_bytes
 
 import pytest
 import torch
@@ -49,3 +49,11 @@ def test_saved_tensors_are_counted_on_the_gpu(step):
 
     known = [*step.model.parameters(), *step.model.buffers(), step.ids]
     assert saved_tensor_bytes(forward, known) > step.ids.nbytes * step.model.tokens.embedding_dim // 8
+
+
+def test_a_profile_without_kernels_shows_the_host_and_says_so(step):
+    seen = profile_step(step, runs=3)
+    assert (seen.device_type, seen.method) == ("cuda", "host")
+    assert "saw no kernels of this device (cuda)" in str(seen)
+    assert {"forward", "backward", "optimizer"} <= set(seen.by_phase())
+    assert seen.flops > 0

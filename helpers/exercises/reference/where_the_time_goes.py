@@ -1,0 +1,101 @@
+"""The reference answers of solutions/07_where_the_time_goes.py, which `check` compares with.
+
+Written by `python -m helpers build`; change the source, not this file.
+"""
+
+import functools
+import json
+import math
+import tempfile
+import time
+from collections import Counter, defaultdict
+from pathlib import Path
+from helpers import COLOURS, Claims, Prediction, SmallGPT, benchmark, check, compare, count_flops, device_name, english, explore, find_gpu, hfu, kept_roofline, measure_roofline, mfu, model_flops, numbers_beyond_cache, pick_device, profile_step, roofline_figure, show, text_table, works_of
+from helpers.core.device import synchronize
+import torch
+import torch.nn.functional as F
+from matplotlib.figure import Figure
+from torch import nn
+from torch.profiler import ProfilerActivity, profile, record_function
+from torch.utils.checkpoint import checkpoint
+
+device = pick_device()
+claims = Claims()
+
+
+def operation_seconds(flops, nbytes, peak, bandwidth, launch):
+    times = {"compute": flops / peak, "memory": nbytes / bandwidth, "launch": launch}
+    return max(times["compute"], times["memory"]) + launch, max(times, key=times.get)
+
+
+def block_flops(batch, length, width, inner, kv_width, gated, convention):
+    tokens = batch * length
+    pairs = 2 * batch * length**2 * width  # each query with each key; as much again for the values
+    if convention == "causal half":
+        pairs //= 2
+    matrices = 3 if gated else 2
+    return {
+        "q": 2 * tokens * width * width,
+        "k": 2 * tokens * width * kv_width,
+        "v": 2 * tokens * width * kv_width,
+        "scores": pairs,
+        "values": pairs,
+        "out": 2 * tokens * width * width,
+        "mlp": 2 * tokens * width * inner * matrices,
+    }
+
+
+def self_times(events):
+    threads = defaultdict(list)  # (pid, tid) -> (start, -duration, name) in nanoseconds
+    for event in events:
+        if event["ph"] == "X":
+            start, duration = round(1000 * event["ts"]), round(1000 * event["dur"])
+            threads[event["pid"], event["tid"]].append((start, -duration, event["name"]))
+    own = Counter()
+    for spans in threads.values():
+        around = []  # (end, name) of the spans that are open, the innermost last
+        for start, minus, name in sorted(spans):
+            while around and around[-1][0] <= start:
+                around.pop()
+            if around:
+                own[around[-1][1]] += minus
+            own[name] -= minus
+            around.append((start - minus, name))
+    return {name: nanoseconds / 1000 for name, nanoseconds in own.items()}
+
+
+def signs(events):
+    spans = [event for event in events if event["ph"] == "X"]
+    step = next(e for e in spans if e["name"] == "step" and e.get("cat") == "user_annotation")
+    end = step["ts"] + step["dur"]
+    inside = [e for e in spans if step["ts"] <= e["ts"] < end]
+    mine = [e for e in inside if (e["pid"], e["tid"]) == (step["pid"], step["tid"])]
+    kernels = [e for e in inside if e.get("cat") == "kernel"]
+    working = kernels or [e for e in mine if e["name"].startswith("aten::")]
+    busy, reached = 0, -math.inf
+    for event in sorted(working, key=lambda e: e["ts"]):
+        until = event["ts"] + event["dur"]
+        busy += max(0, until - max(event["ts"], reached))
+        reached = max(reached, until)
+    return {
+        "items": sum(e["name"] == "aten::item" for e in mine),
+        "copying": sum(e["dur"] for e in mine if e["name"] == "aten::copy_") / step["dur"],
+        "idle": 1 - busy / step["dur"],
+    }
+
+
+def diagnose(signs):
+    if signs["items"] > 10:
+        return "synchronises"
+    if signs["copying"] > 0.3:
+        return "copies"
+    return "tiny" if signs["idle"] > 0.3 else "healthy"
+
+
+def accuracy(model, batches):
+    right = samples = 0
+    with torch.no_grad():
+        for inputs, labels in batches:
+            right = right + (model(inputs).argmax(1) == labels).sum()  # stays a tensor: nobody waits for it
+            samples += len(labels)
+    return right.item() / samples

@@ -1,0 +1,19 @@
+"""Practice checks of where the time goes: roofline, FLOPs of a block, a reader of traces, a clinic for slow programs.
+
+No check looks at a clock: a busy machine must not decide what is right. Traces are made by hand (`made_trace.py`).
+"""
+
+from ..base import Part
+from .block import BLOCK
+from .clinic import CLINIC
+from .cure import CURE
+from .reader import READER
+from .roofline import ROOFLINE
+
+PARTS = (
+    Part("where_the_time_goes.roofline", ("operation_seconds",), ROOFLINE),
+    Part("where_the_time_goes.block", ("block_flops",), BLOCK),
+    Part("where_the_time_goes.trace", ("self_times",), READER),
+    Part("where_the_time_goes.clinic", ("signs", "diagnose"), CLINIC),
+    Part("where_the_time_goes.cure", ("accuracy",), CURE),
+)

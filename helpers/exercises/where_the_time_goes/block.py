@@ -1,0 +1,141 @@
+"""Check of the FLOPs of a transformer block, part by part, by both conventions for causal attention."""
+
+import random
+from collections.abc import Callable, Iterator
+from numbers import Integral
+from typing import Any
+
+from ..base import Check, Evidence
+
+
+def _blocks(seed: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the sizes of blocks: keys as wide as queries and narrower ones, MLPs with and without a gate."""
+    rng = random.Random(seed)
+    for case, kv, gated in (("GPT-2's block", 1, False), ("Llama's block, grouped keys", 4, True)):
+        width = 64 * rng.randint(2, 8)
+        sizes = {"batch": rng.randint(2, 5), "length": rng.choice((17, 33, 65)), "width": width}
+        yield case, sizes | {"inner": 32 * rng.randint(9, 40), "kv_width": width // kv, "gated": gated}
+
+
+def _counted(seed: int, block_flops: Callable[..., dict[str, int]], convention: str) -> Evidence:
+    seen: Evidence = {}
+    for case, sizes in _blocks(seed):
+        answer = block_flops(*sizes.values(), convention)
+        if not isinstance(answer, dict):
+            seen[case] = {"returned": type(answer).__name__}
+            continue
+        whole = {str(part): int(flops) for part, flops in answer.items() if isinstance(flops, Integral)}
+        seen[case] = {"flops": whole, "parts": sorted(map(str, answer)), "sizes": list(sizes.values())}
+    return seen
+
+
+def _wrong_parts(seen: Evidence, expected: Evidence, parts: tuple[str, ...]) -> str | None:
+    """Say which of `parts` has the wrong number of FLOPs; those that are not there are for another check."""
+    for case, want in expected.items():
+        for part in parts:
+            mine, right = seen[case].get("flops", {}).get(part), want["flops"][part]
+            if mine is None:
+                return f"{case}: {part!r} is no whole number, or is missing."
+            if mine != right:
+                batch, length, width, inner, kv_width, _ = want["sizes"]
+                sizes = f"batch {batch}, length {length}, width {width}, inner {inner}, kv_width {kv_width}"
+                return f"{case} ({sizes}): {part!r} takes {right:,} FLOPs; you count {mine / right:.4g} times as many."
+    return None
+
+
+class NamesEveryPart(Check):
+    """The answer is a dictionary of whole numbers, for q, k, v, scores, values, out and mlp."""
+
+    hint = "Seven entries, each an int. Use // where you halve."
+
+    @staticmethod
+    def probe(seed: int, block_flops: Callable[..., dict[str, int]]) -> Evidence:
+        return _counted(seed, block_flops, "causal half")
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for case, want in expected.items():
+            got = seen[case]
+            if "returned" in got:
+                return f"{case}: return a dictionary; you return {got['returned']}."
+            if got["parts"] != want["parts"]:
+                missing = sorted(set(want["parts"]) - set(got["parts"]))
+                more = len(set(got["parts"]) - set(want["parts"]))
+                return f"{case}: missing are {missing or 'none'}, and {more} have names that nobody asked for."
+            broken = sorted(set(want["parts"]) - set(got["flops"]))
+            if broken:
+                return f"{case}: FLOPs are counted, so they are whole numbers (int); not so {broken}."
+        return None
+
+
+class CountsProjections(Check):
+    """q, k, v and out are products of all tokens with a matrix; those of k and v may be narrower."""
+
+    hint = "(m, k) times (k, n) takes 2·m·n·k FLOPs. m is all tokens of the batch. How wide is the result?"
+
+    @staticmethod
+    def probe(seed: int, block_flops: Callable[..., dict[str, int]]) -> Evidence:
+        return _counted(seed + 1, block_flops, "full square")
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        return _wrong_parts(seen, expected, ("q", "k", "v", "out"))
+
+
+class CountsAttention(Check):
+    """At the full square every query of a sequence meets every key of the same sequence, for scores and for values."""
+
+    hint = "For each sequence and head: (T, d) times (d, T), then (T, T) times (T, d). Heads times d is the width."
+
+    @staticmethod
+    def probe(seed: int, block_flops: Callable[..., dict[str, int]]) -> Evidence:
+        return _counted(seed + 2, block_flops, "full square")
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        return _wrong_parts(seen, expected, ("scores", "values"))
+
+
+class HalvesCausalAttention(Check):
+    """By the other convention, "causal half", scores and values take exactly half, and nothing else changes."""
+
+    hint = "Half of the full square, as the convention says; not T·(T + 1) / 2, and no other part."
+
+    @staticmethod
+    def probe(seed: int, block_flops: Callable[..., dict[str, int]]) -> Evidence:
+        by_convention = {c: _counted(seed + 3, block_flops, c) for c in ("full square", "causal half")}
+        shares: Evidence = {}
+        for case, half in by_convention["causal half"].items():
+            full = by_convention["full square"][case].get("flops", {})
+            shares[case] = {part: flops / full[part] for part, flops in half.get("flops", {}).items() if full.get(part)}
+        return shares
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for case, want in expected.items():
+            for part, share in want.items():
+                if part not in seen[case]:
+                    return f"{case}: {part!r} is no whole number, is 0, or is missing."
+                if seen[case][part] != share:
+                    mine = seen[case][part]
+                    return (
+                        f"{case}: {part!r} should be {share:g} times as much as at the full square; it is {mine:.4g}."
+                    )
+        return None
+
+
+class CountsTheMlp(Check):
+    """An MLP is two matrices, up and down; one with a gate is three."""
+
+    hint = "A gate is one more product of the size of `up`."
+
+    @staticmethod
+    def probe(seed: int, block_flops: Callable[..., dict[str, int]]) -> Evidence:
+        return _counted(seed + 4, block_flops, "full square")
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        return _wrong_parts(seen, expected, ("mlp",))
+
+
+BLOCK = (NamesEveryPart, CountsProjections, CountsAttention, HalvesCausalAttention, CountsTheMlp)

@@ -1,0 +1,138 @@
+"""Check of a cured program: an evaluation that reads one value, runs whole batches and records nothing."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from ...core.device import pick_device
+from ..base import Check, Evidence
+
+Batches = list[tuple[Tensor, Tensor]]
+Accuracy = Callable[[nn.Module, Batches], float]
+_READS = ("item", "tolist", "numpy", "cpu", "equal", "allclose")
+_READS += ("__bool__", "__int__", "__float__", "__index__", "__array__", "__format__")
+
+
+class _Reads(TorchFunctionMode):
+    """Counts how often Python asks for the value of a tensor."""
+
+    count = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += getattr(func, "__name__", "") in _READS
+        return func(*args, **(kwargs or {}))
+
+
+class _Watched(nn.Module):
+    """A classifier that notes which rows it is given, and whether autograd records."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(width, width, bias=False)
+        nn.init.eye_(self.layer.weight)
+        self.rows: list[int] = []
+        self.recorded = 0
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map images (B, width) to logits (B, width)."""
+        logits = self.layer(images)
+        self.rows.append(len(images) if images.dim() == 2 else 1)
+        self.recorded += logits.requires_grad
+        return logits
+
+
+def _evaluated(seed: int, accuracy: Accuracy) -> Evidence:
+    """Note what `accuracy` makes of batches of several sizes, in the last of which nearly everything is right."""
+    generator = torch.Generator().manual_seed(seed)
+    batches = []
+    for rows, share in ((24, 0.3), (24, 0.4), (24, 0.2), (5, 1.0)):
+        images = torch.randn(rows, 6, generator=generator)
+        labels = images.argmax(1)
+        labels[round(share * rows) :] = (labels[round(share * rows) :] + 1) % 6
+        batches.append((images.to(pick_device()), labels.to(pick_device())))
+    model = _Watched(6).to(pick_device())
+    with _Reads() as reads:
+        answer = accuracy(model, batches)
+    if not isinstance(answer, float | int):
+        return {"returned": type(answer).__name__}
+    return {"share": float(answer), "rows": model.rows, "recorded": model.recorded, "reads": reads.count}
+
+
+def _no_number(seen: Evidence) -> str | None:
+    return f"return a number of Python's; you return {seen['returned']}." if "returned" in seen else None
+
+
+class CountsTheShare(Check):
+    """The answer is the share of all samples that are right, however large the batches are."""
+
+    hint = "Count what is right and what is there, over all batches; divide once."
+
+    @staticmethod
+    def probe(seed: int, accuracy: Accuracy) -> Evidence:
+        return _evaluated(seed, accuracy)
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        wrong = _no_number(seen)
+        if wrong or math.isclose(seen["share"], expected["share"], rel_tol=1e-5):
+            return wrong
+        return f"{expected['share']:.4f} of the samples are right; you say {seen['share']:.4f}."
+
+
+class RunsWholeBatches(Check):
+    """Each batch goes through the model once, as a whole."""
+
+    hint = "One call of the model for each batch: a loop over samples makes each operation tiny."
+
+    @staticmethod
+    def probe(seed: int, accuracy: Accuracy) -> Evidence:
+        return _evaluated(seed + 1, accuracy)
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        wrong = _no_number(seen)
+        if wrong or seen["rows"] == expected["rows"]:
+            return wrong
+        calls, rows = len(seen["rows"]), sum(seen["rows"])
+        return f"Four batches of {expected['rows']} rows came in; the model was called {calls} times, with {rows} rows."
+
+
+class ReadsOneValue(Check):
+    """Python asks for one value at most, when all batches have been queued."""
+
+    hint = "Leave the sum a tensor. `.item()`, `float()`, `if`, `.tolist()` and `.cpu()` wait for the GPU each time."
+
+    @staticmethod
+    def probe(seed: int, accuracy: Accuracy) -> Evidence:
+        return _evaluated(seed + 2, accuracy)
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        wrong = _no_number(seen)
+        if wrong or seen["reads"] <= 1:
+            return wrong
+        return f"Python asked for the value of a tensor {seen['reads']} times; once is enough."
+
+
+class RecordsNothing(Check):
+    """No backward pass will follow, so autograd records nothing."""
+
+    hint = "with torch.no_grad(): or torch.inference_mode()."
+
+    @staticmethod
+    def probe(seed: int, accuracy: Accuracy) -> Evidence:
+        return _evaluated(seed + 3, accuracy)
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        wrong = _no_number(seen)
+        if wrong or not seen["recorded"]:
+            return wrong
+        return f"Autograd recorded {seen['recorded']} calls of the model, for a backward pass that never comes."
+
+
+CURE = (CountsTheShare, RunsWholeBatches, ReadsOneValue, RecordsNothing)

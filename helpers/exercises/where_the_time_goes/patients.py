@@ -1,0 +1,71 @@
+"""Steps with an illness, as traces made by hand; the pieces of which they consist. Times are in nanoseconds."""
+
+import random
+
+from .made_trace import Event, MadeTrace
+
+ILLNESSES = ("synchronises", "copies", "tiny", "healthy")
+
+
+def operations(made: MadeTrace, count: int, length: int, gap: int) -> None:
+    """Write operations of about `length`, each with another inside it and a wrapper around, and `gap` between them."""
+    for _ in range(count):
+        names = ("nn.Module: Linear", "aten::linear", "aten::addmm")
+        made.run(*names, nanoseconds=_about(made, length), before=90, after=60)
+        made.gap(gap)
+
+
+def values_read(made: MadeTrace, count: int, wait: int) -> None:
+    """Write comparisons, each followed by a read of its result that takes `wait`."""
+    for _ in range(count):
+        made.run("aten::eq", nanoseconds=_about(made, 2_000))
+        made.run("aten::is_nonzero", "aten::item", "aten::_local_scalar_dense", nanoseconds=wait, before=200, after=100)
+        made.gap(_about(made, 1_500))
+
+
+def copy(made: MadeTrace, length: int) -> None:
+    """Write a copy of about `length`, and the operations that call it."""
+    made.run("aten::to", "aten::_to_copy", "aten::copy_", nanoseconds=_about(made, length), before=400, after=300)
+
+
+def kernels(made: MadeTrace, start: int, count: int, length: int, gap: int) -> None:
+    """Write kernels of a GPU from `start` on; a second stream joins every third one and runs on into the gap."""
+    at = start
+    for i in range(count):
+        end = at + _about(made, length)
+        made.write("ampere_sgemm_128x64_tn", at, end, 7, "kernel")
+        if i % 3 == 2:
+            made.write("vectorized_elementwise_kernel", at + (end - at) // 3, end + gap // 2, 20, "kernel")
+        at = end + gap
+    made.now = max(made.now, at + 2_000)
+
+
+def sick(rng: random.Random, illness: str, gpu: bool) -> list[Event]:
+    """Return the trace of a step that has `illness`."""
+    made = MadeTrace(rng)
+    start = made.now
+    made.gap(2_000)
+    long, few = 400_000, rng.randint(6, 12)
+    if illness == "healthy":
+        operations(made, few, 8_000 if gpu else long, 3_000)
+        values_read(made, rng.randint(0, 3), 2_000)
+    elif illness == "synchronises":
+        values_read(made, rng.randint(30, 60), 25_000 if gpu else 2_500)
+    elif illness == "copies":
+        operations(made, few, 6_000 if gpu else 40_000, 2_500)
+        copy(made, 900_000)
+        values_read(made, rng.randint(0, 3), 2_000)
+    else:
+        operations(made, rng.randint(80, 160), 3_000, 4_500)
+    if gpu:
+        lengths = {"healthy": (few, long, 1_500), "tiny": (60, 2_000, 7_000)}
+        kernels(made, start + 4_000, *lengths.get(illness, (20, 3_000, 9_000)))
+    made.gap(2_000)
+    made.step_from(start)
+    if gpu:
+        made.write("step", start + 4_000, made.now - 3_000, 7, "gpu_user_annotation")
+    return made.shuffled()
+
+
+def _about(made: MadeTrace, nanoseconds: int) -> int:
+    return round(nanoseconds * made.rng.uniform(0.8, 1.25))

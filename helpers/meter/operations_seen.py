@@ -1,0 +1,47 @@
+"""Seeing each operation that a piece of code hands to the dispatcher."""
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+See = Callable[[Any, tuple[Any, ...], dict[str, Any], Any], None]
+
+
+class _Seeing(TorchDispatchMode):
+    def __init__(self, see: See) -> None:
+        super().__init__()
+        self._see = see
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # saves a wrapper around every operation; what is compiled does not run in this mode anyway
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(hasattr(kind, "__tensor_flatten__") for kind in types):
+            return NotImplemented  # a DTensor, say, takes itself apart: its parts come through here again
+        kwargs = kwargs or {}
+        if torch.is_inference_mode_enabled():  # there composites come whole
+            with self:
+                result = func.decompose(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        result = func(*args, **kwargs)
+        self._see(func, args, kwargs, result)
+        return result
+
+
+def each_operation(fn: Callable[[], object], see: See) -> None:
+    """Run `fn()` and call `see(func, args, kwargs, result)` after each of its operations.
+
+    A backward pass inside is seen, too. Functions that `torch.compile` has made run uncompiled: inside their kernels
+    there are no operations to see.
+    """
+    if "torch._dynamo" not in sys.modules:  # nothing has been compiled, and importing it takes seconds
+        with _Seeing(see):
+            fn()
+        return
+    with torch.compiler.set_stance("force_eager"), _Seeing(see):
+        fn()

@@ -1,0 +1,123 @@
+"""Seconds of a training step, forecast from its work and a roofline.
+
+Each operation takes as long as its FLOPs or its bytes need, whichever is longer. On a CPU the launches come on top. A
+GPU works while the host prepares the next operations; so a phase takes as long as the slower of the two, and a step of
+many small operations waits for the host, however fast the chip is.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ..meter.roofline import Roofline
+from ..meter.utilization import mfu
+from ..meter.work import Work
+from .catalog.gpus import Gpu
+from .catalog.models import spec_of
+from .catalog.rooflines import fitted_rates, roofline_of
+from .catalog.this_machine import THIS, this_roofline
+from .forecast import Forecast
+from .simulate.steps import Simulation
+from .simulate.work_count import RepeatedWork
+
+# A plan simulates CUDA's kernels; on a CPU this one does their work.
+_FLASH_ON_A_CPU = "aten._scaled_dot_product_flash_attention_for_cpu"
+
+
+def forecasts(simulation: Simulation, peak_bytes: int, gpus: Sequence[Gpu]) -> dict[str, Forecast]:
+    """Forecast a simulated step on each GPU with a data sheet, and on this machine by its measured roofline.
+
+    Args:
+        simulation: of a recipe. With several ranks or offloading there is no forecast: their messages take time, too.
+        peak_bytes: planned to be allocated at its peak.
+        gpus: to forecast for.
+    """
+    recipe = simulation.recipe
+    if recipe.ranks > 1 or recipe.offload != "none":
+        return {}
+    unit = "images" if spec_of(recipe).images else "tokens"
+    dtype = str(recipe.amp_dtype or recipe.weight_dtype).removeprefix("torch.")
+    result = {}
+    for gpu in gpus:
+        if gpu.name == THIS:
+            roofline = this_roofline()
+            peak = roofline.peak(dtype if dtype in roofline.dtypes else "float32")
+            result[gpu.name] = forecast(simulation, unit, roofline, peak)
+        elif gpu.bandwidth:
+            peak = gpu.peaks.get(dtype, gpu.flops32)  # emulated BF16 computes in FP32
+            paging = paging_seconds(simulation, peak_bytes, gpu)
+            result[gpu.name] = forecast(simulation, unit, roofline_of(gpu), peak, paging)
+    return result
+
+
+def forecast(simulation: Simulation, unit: str, roofline: Roofline, peak: float, paging: float = 0.0) -> Forecast:
+    """Forecast a simulated step.
+
+    Args:
+        simulation: of a recipe for one GPU.
+        unit: what the model reads: "tokens" or "images".
+        roofline: of the machine.
+        peak: its FLOP/s, of which the MFU is a share.
+        paging: seconds in which state leaves the GPU and comes back, in each step.
+    """
+    recipe = simulation.recipe
+    by_bound = seconds_by_bound(simulation.works, roofline)
+    by_bound["paging"] = paging
+    seconds = sum(by_bound.values())
+    samples = recipe.micro_batch_size * recipe.gradient_accumulation_steps
+    return Forecast(
+        *(_rounded(seconds * factor) for factor in (1.0, *fitted_rates().interval)),
+        per_second=_rounded(samples * (recipe.seq if unit == "tokens" else 1) / seconds),
+        unit=unit,
+        mfu=_rounded(mfu(needed_flops(simulation.works), seconds, peak)),
+        bounds={name: _rounded(part / seconds) for name, part in by_bound.items()},
+    )
+
+
+def paging_seconds(simulation: Simulation, peak_bytes: int, gpu: Gpu) -> float:
+    """Return the seconds in which paged state leaves the GPU and comes back, as far as it does not fit beside the peak.
+
+    Each update waits for its own part of the state, after another part has made room for it (`PagedAdamW8bit`).
+    """
+    state = simulation.host_bytes if simulation.recipe.paged else 0
+    beyond = max(0, peak_bytes + state - gpu.room)
+    return 2 * min(beyond, state) / gpu.link if gpu.link else 0.0
+
+
+def seconds_by_bound(works: Sequence[RepeatedWork], roofline: Roofline) -> Counter[str]:
+    """Return the seconds of a step by what bounds them: "compute", "memory" or "launch"."""
+    if roofline.device == "cpu":
+        return _one_after_the_other(works, roofline)
+    total: Counter[str] = Counter()
+    chip = replace(roofline, launch=0.0)
+    for phase in dict.fromkeys(step.phase for step in works):
+        during = [step for step in works if step.phase == phase]
+        busy = _one_after_the_other(during, chip)
+        host = roofline.launch * sum(step.times for step in during)
+        total += busy
+        total["launch"] += max(0.0, host - busy.total())
+    return total
+
+
+def _one_after_the_other(works: Sequence[RepeatedWork], roofline: Roofline) -> Counter[str]:
+    total: Counter[str] = Counter()
+    for step in works:
+        seconds, bound = roofline.seconds(_as_on(roofline.device, step.work))
+        total[bound] += step.times * seconds
+    return total
+
+
+def _as_on(device: str, work: Work) -> Work:
+    if device != "cpu" or work.kind != "attention":
+        return work
+    return replace(work, name=_FLASH_ON_A_CPU + ("_backward" if work.name.endswith("_backward") else ""))
+
+
+def needed_flops(works: Sequence[RepeatedWork]) -> float:
+    """Return the FLOPs of one optimizer step without those that checkpointing does a second time."""
+    return sum(step.times * step.work.flops for step in works if not step.recomputed)
+
+
+def _rounded(value: float) -> float:
+    """Four digits are more than a forecast knows."""
+    return float(f"{value:.4g}")

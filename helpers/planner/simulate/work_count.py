@@ -1,0 +1,162 @@
+"""The work of a simulated step: what each operation has to do, and what is left of it where a compiler fuses chains.
+
+In eager mode every operation reads its operands from memory and writes its result there. A compiler makes one kernel of
+a chain of pointwise operations, norms and casts between two products. Then a tensor that only the chain itself uses is
+never written. Nor is what the chain would keep for the backward pass: that reads what the chain has read, and computes
+it again.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from torch import Tensor
+
+from ...meter.count import Block
+from ...meter.operation import Op
+from ...meter.tensor_parts import flat_tensors
+from ...meter.work import Work, work_of
+
+Phase = Literal["forward", "backward", "optimizer step"]
+FUSED_KINDS = ("pointwise", "norm", "copy")
+FUSED = "compiled.chain"  # name of the work of a chain
+_OVERWRITES = ("aten.copy_", "aten.fill_", "aten.zero_")  # read nothing of their first operand
+_NEW_STATE = ("aten.zeros_like", "aten.full_like")  # of an optimizer, in the first step only
+_PASSING = ("temporaries", "activations", "recomputed activations")  # tenants of what chains make
+_Region = tuple[Block, int, int]  # what is read: of this memory, from this place on, so many bytes
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatedWork:
+    """The same work, done several times in one optimizer step.
+
+    Attributes:
+        recomputed: whether activation checkpointing does it a second time.
+        times: how often a step does it, over all its micro-batches.
+    """
+
+    work: Work
+    phase: Phase
+    recomputed: bool
+    times: float
+
+
+@dataclass(eq=False)
+class _Chain:
+    """Operations that become one kernel: what they read of the memory before them, and what they made."""
+
+    phase: Phase
+    recomputed: bool
+    dtype: str
+    reads: set[_Region] = field(default_factory=set)
+    made: dict[Block, int] = field(default_factory=dict)
+    written: int = 0
+
+    @property
+    def work(self) -> Work:
+        nbytes = self.written + sum(nbytes for *_, nbytes in self.reads)
+        return Work(FUSED, "pointwise", 0, nbytes, self.dtype, ())
+
+
+class WorkCount:
+    """Counts the work of every operation of a step that it is shown.
+
+    Args:
+        compiled: fuse chains, but for the optimizer's step, which is not part of the model.
+        block_of: finds the memory behind a tensor; None for a tensor without.
+    """
+
+    def __init__(self, compiled: bool, block_of: Callable[[Tensor], Block | None]) -> None:
+        self._compiled, self._block_of = compiled, block_of
+        self._times: Counter[tuple[Work, Phase, bool]] = Counter()
+        self._chains: list[_Chain] = []
+        self._open: _Chain | None = None  # the last of them, while it grows
+        self._unwritten: dict[Block, _Chain] = {}  # memory that so far only the backward pass may want
+
+    def see(self, operation: tuple[Any, Any, Any, Any], op: Op, recomputed: bool) -> None:
+        """Count one operation: `operation` is what the dispatcher called, its args, its kwargs and the result."""
+        work = work_of(*operation)
+        phase: Phase = "optimizer step" if "optimizer step" in op.phase else "backward"
+        phase = "forward" if op.phase == "forward" else phase
+        if work is None or (phase == "optimizer step" and work.name in _NEW_STATE):
+            return
+        if not self._compiled:
+            self._times[work, phase, recomputed] += 1
+            return
+        _, args, kwargs, result = operation
+        operands = list(self._regions((args[work.name in _OVERWRITES :], *kwargs.values())))
+        looks_up = sum(nbytes for *_, nbytes in operands) > work.bytes  # reads a part of a table
+        if phase != "optimizer step" and work.kind in FUSED_KINDS and not looks_up:
+            self._join((phase, recomputed, work.dtype), operands, list(self._regions((result,))))
+            return
+        if phase != "optimizer step":  # an update within the backward pass is no part of its chains
+            self._end_chain()
+        self._times[work, phase, recomputed] += 1
+        for block, *_ in operands:
+            self._write(block)
+
+    def steps(self, share: Callable[[Phase], float]) -> list[RepeatedWork]:
+        """Return the work of one optimizer step; `share` says how often a phase that was seen comes in it."""
+        self._end_chain()
+        times = self._times.copy()
+        for chain in self._chains:
+            if chain.work.bytes:
+                times[chain.work, chain.phase, chain.recomputed] += 1
+        return [RepeatedWork(work, phase, again, n * share(phase)) for (work, phase, again), n in times.items()]
+
+    @property
+    def never_written(self) -> set[Block]:
+        """The memory that eager mode writes and a compiled step does not need."""
+        return {block for chain in self._chains for block in chain.made if block.tenant in _PASSING}
+
+    def _regions(self, values: Iterable[Any]) -> Iterator[_Region]:
+        for tensor in flat_tensors(values):
+            block = self._block_of(tensor)
+            if block is not None and block.nbytes:
+                nbytes = min(tensor.numel() * tensor.element_size(), block.nbytes)  # expanded ones are there once
+                yield block, tensor.storage_offset(), nbytes
+
+    def _join(self, kind: tuple[Phase, bool, str], operands: list[_Region], results: list[_Region]) -> None:
+        """Let an operation continue the chain, or begin another where a new phase has begun."""
+        phase, recomputed, dtype = kind
+        if self._open is None or (self._open.phase, self._open.recomputed) != (phase, recomputed):
+            self._end_chain()
+            self._open = _Chain(phase, recomputed, dtype)
+            self._chains.append(self._open)
+        chain = self._open
+        again = phase == "backward" and not recomputed
+        for region in operands:
+            block = region[0]
+            if block in chain.made:
+                continue
+            if again and block in self._unwritten:
+                chain.reads |= self._unwritten[block].reads  # it is computed again from these
+            else:
+                self._write(block)
+                chain.reads.add(region)
+        known = {block for block, *_ in operands}
+        for block, _, nbytes in results:
+            if block in known and block not in chain.made:
+                chain.written += nbytes  # changed in place
+            else:
+                chain.made[block] = nbytes
+
+    def _end_chain(self) -> None:
+        """Close the chain: what is alive of its results is needed outside."""
+        chain, self._open = self._open, None
+        if chain is None:
+            return
+        alive = [block for block in chain.made if block.end is None]
+        self._unwritten.update(dict.fromkeys(alive, chain))
+        if chain.phase == "backward" and not chain.recomputed:
+            for block in alive:
+                self._write(block)
+
+    def _write(self, block: Block) -> None:
+        """Count the result `block` of a chain as written: somebody else reads it."""
+        chain = self._unwritten.pop(block, None)
+        if chain is None and self._open is not None and block in self._open.made:
+            chain = self._open
+        if chain is not None:
+            chain.written += chain.made.pop(block)

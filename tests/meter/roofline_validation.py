@@ -1,0 +1,124 @@
+"""Predicted against measured: `python -m tests.meter.roofline_validation` (a minute on two quiet cores).
+
+The roofline of this machine is measured, then six models train that had no part in it. A step's prediction is the sum
+of what the roofline says of each of its operations; it is held against the median of a few steps. `--parts` also shows
+where each prediction goes wrong: predicted and measured seconds of the operations, each called again by itself.
+
+This is no test: its figures are only worth something when nothing else runs on the machine.
+"""
+
+import argparse
+import itertools
+import statistics
+from collections import Counter
+from collections.abc import Callable
+
+from helpers import SmallCNN, SmallGPT, ViT, benchmark, text_table
+from helpers.meter.roofline import Roofline, measure_roofline
+from helpers.meter.roofline.timed import timed
+from helpers.meter.work import works_of
+
+import torch
+import torch.nn.functional as F
+from peft import LoraConfig, get_peft_model
+from torch import Tensor, nn
+
+CPU = torch.device("cpu")
+Step = Callable[[], object]
+RUNS = 9
+
+
+def _mlp() -> tuple[nn.Module, Tensor, Tensor]:
+    sizes = (784, 1024, 1024, 512)
+    layers = [part for a, b in itertools.pairwise(sizes) for part in (nn.Linear(a, b), nn.ReLU())]
+    return nn.Sequential(*layers, nn.Linear(sizes[-1], 10)), torch.randn(256, sizes[0]), torch.randint(10, (256,))
+
+
+def _cnn() -> tuple[nn.Module, Tensor, Tensor]:
+    return SmallCNN(width=24), torch.randn(48, 1, 24, 24), torch.randint(10, (48,))
+
+
+def _vit() -> tuple[nn.Module, Tensor, Tensor]:
+    model = ViT(side=32, patch=4, layers=4, width=96, heads=3, inner=384, channels=3)
+    return model, torch.randn(32, 3, 32, 32), torch.randint(10, (32,))
+
+
+def _gpt() -> tuple[nn.Module, Tensor, Tensor]:
+    ids = torch.randint(512, (6, 97))
+    return SmallGPT(vocabulary=512, context=96, layers=3, width=192, heads=6), ids[:, :-1], ids[:, 1:].contiguous()
+
+
+def _lora() -> tuple[nn.Module, Tensor, Tensor]:
+    model, x, y = _gpt()
+    return get_peft_model(model, LoraConfig(r=8, target_modules=["qkv", "out"])), x, y
+
+
+def _step(model: nn.Module, x: Tensor, y: Tensor, bf16: bool) -> Step:
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW(trainable)
+
+    def step() -> None:
+        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+            loss = F.cross_entropy(model(x).flatten(0, -2), y.flatten())
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def steps() -> dict[str, Step]:
+    """Return a training step of each model; those in BF16 run under autocast."""
+    makers = {"MLP": _mlp, "CNN": _cnn, "ViT": _vit, "GPT": _gpt, "GPT, BF16": _gpt, "LoRA": _lora}
+    return {name: _step(*make(), bf16="BF16" in name) for name, make in makers.items()}
+
+
+def predicted(roofline: Roofline, step: Step) -> float:
+    """Return the seconds that the roofline gives the operations of `step`, one after another."""
+    return sum(roofline.seconds(work)[0] for work in works_of(step))
+
+
+def parts(roofline: Roofline, step: Step, rows: int = 12) -> str:
+    """Return a table of the operations that the prediction misses by most, without what comes between them."""
+    totals: dict[str, Counter[str]] = {"predicted": Counter(), "measured": Counter(), "calls": Counter()}
+    for _ in range(RUNS):
+        for work, seconds in timed(step, CPU):
+            name = f"{work.name} {work.dtype}"
+            totals["calls"][name] += 1
+            totals["predicted"][name] += roofline.seconds(work)[0] - roofline.launch + roofline.dispatch
+            totals["measured"][name] += seconds
+    by_miss = sorted(totals["measured"], key=lambda name: -abs(totals["predicted"][name] - totals["measured"][name]))
+    table = [("operation", "calls", "predicted, ms", "measured, ms")]
+    for name in [*by_miss[:rows], "all"]:
+        calls, *seconds = (totals[of].get(name) or totals[of].total() for of in ("calls", "predicted", "measured"))
+        table.append((name, str(calls // RUNS), *(f"{each / RUNS * 1e3:.2f}" for each in seconds)))
+    return text_table(table)
+
+
+def main() -> None:
+    """Print the table, and its median and worst error."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--parts", action="store_true", help="show which operations are predicted wrongly")
+    args = parser.parse_args()
+    torch.manual_seed(0)
+    roofline = measure_roofline(CPU)
+    print(roofline, f"\nspread {roofline.spread:.0%}\n")
+    rows, errors = [("model", "operations", "predicted, ms", "measured, ms", "spread", "error")], []
+    details = {}
+    for name, step in steps().items():
+        step()  # makes the optimizer's state
+        expected, timing = predicted(roofline, step), benchmark(step, runs=RUNS, warmup=3)
+        errors.append(expected / timing.median - 1)
+        count = len(works_of(step))
+        figures = (f"{expected * 1e3:.2f}", f"{timing.median * 1e3:.2f}", f"{timing.spread:.0%}", f"{errors[-1]:+.0%}")
+        rows.append((name, str(count), *figures))
+        if args.parts:
+            details[name] = parts(roofline, step)
+    print(text_table(rows))
+    print(f"median error {statistics.median(map(abs, errors)):.0%}, worst {max(map(abs, errors)):.0%}")
+    for name, text in details.items():
+        print(f"\n{name}\n{text}")
+
+
+if __name__ == "__main__":
+    main()
