@@ -383,8 +383,8 @@ prefetch_guess.reveal(100 * measured[1])
 for prefetch, idle in measured.items():
     print(f"prefetch_factor={prefetch}: the device idles {idle:.0%}; the model says {by_model[prefetch]:.0%}")
 sevenths = [0.120 if k % 7 == 4 else 0.010 for k in range(24)]  # three slow batches, as before
-model = LoaderTimeline.simulate(sevenths, 0.015, 2, 8).idle
-print(f"8, every seventh batch slow: {idle_share(8, sevenths):.0%}; the model says {model:.0%}")
+by_timeline = LoaderTimeline.simulate(sevenths, 0.015, 2, 8).idle
+print(f"8, every seventh batch slow: {idle_share(8, sevenths):.0%}; the model says {by_timeline:.0%}")
 gap = max(abs(measured[n] - by_model[n]) for n in factors)
 claims.record(
     "T11", "the three rules predict the idle share", "every eighth batch slow", 100 * gap, "points off", 0, 15

@@ -429,7 +429,7 @@ claims.record(
 
 # %% [markdown] name="speed_explained"
 # Two figures, two causes. What two silent ranks lose against twice the speed, they lose to the machine: caches and memory are shared, and so are the cores if other programs run. What DDP loses against them is the price of talking: the last bucket
-# and the optimizer step hide behind nothing, and at the end of each backward pass the faster rank waits for the slower one. On a cluster the question is whether the backward pass is
+# hides behind nothing, and at the end of each backward pass the faster rank waits for the slower one. On a cluster the question is whether the backward pass is
 # long enough to hide the messages: a large micro-batch helps, a slow network hurts. Section 8 has a slider for that.
 #
 # ## 4 · Who gets which rows

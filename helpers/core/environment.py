@@ -22,7 +22,7 @@ _VARIABLES = {
 # takes the cores from whoever has work: beside other programs small operations become several times slower. If it slept
 # at once, each operation would have to wake it, and small ones become several times slower on a quiet machine. A spin
 # of microseconds outlasts the gaps between operations and disturbs nobody (`python -m tests.release.busy_machine`).
-_SPIN = {
+SPIN = {
     "GOMP_SPINCOUNT": "2000",  # GNU's OpenMP (PyTorch on Linux): rounds of a loop
     "KMP_BLOCKTIME": "1",  # LLVM's and Intel's (macOS, Windows): milliseconds, of which the default is 200
 }
@@ -37,18 +37,19 @@ _CHATTY = (
     "torch.fx.experimental",
 )
 
-torch_came_first = False  # so that its threads spin for long, whatever the environment says now
+torch_came_first = False  # so that its threads do what the environment said then, whatever it says now
 
 
 def set_up() -> None:
     """Set the variables that are not set, and silence what helps nobody."""
     global torch_came_first
-    torch_came_first = "torch" in sys.modules and "OMP_WAIT_POLICY" not in os.environ
+    before = dict(os.environ)
     for name, value in _VARIABLES.items():
         os.environ.setdefault(name, value)
     if _is_passive():
-        for name, value in _SPIN.items():
+        for name, value in SPIN.items():
             os.environ.setdefault(name, value)
+    torch_came_first = "torch" in sys.modules and _is_passive() and not {"OMP_WAIT_POLICY", *SPIN} <= before.keys()
     # transformers has renamed gradient checkpointing; PEFT, and labs that run with older versions, use the old name.
     warnings.filterwarnings("ignore", message="`(is_)?gradient_checkpointing", category=FutureWarning)
     quiet_loggers()
@@ -65,7 +66,7 @@ def quiet_loggers() -> None:
 def idle_threads() -> str:
     """Say how long OpenMP's idle threads spin in this process, and why."""
     if torch_came_first:
-        return "spin for long: torch was imported before helpers. Restart, and import helpers first"
+        return "not as the course wants them: torch was imported first. Restart, and import helpers first"
     how = "spin briefly, then sleep" if _is_passive() else "spin"
     return f"{how} (OMP_WAIT_POLICY={os.environ['OMP_WAIT_POLICY']})"
 

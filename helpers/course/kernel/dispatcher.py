@@ -6,6 +6,7 @@ another kernel. Neither is a name in a module, so `Guard` cannot see it.
 
 import torch
 from torch.overrides import _pop_mode as pop_function_mode
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 from torch.utils._python_dispatch import _pop_mode as pop_dispatch_mode
 
 # Keys that decide what a check computes. Others (of fake tensors, say) get their kernels when they are first used.
@@ -32,7 +33,9 @@ def leave_modes() -> list[str]:
     while torch._C._len_torch_function_stack():
         left.append(f"operations by a mode ({type(pop_function_mode()).__name__})")
     while torch._C._len_torch_dispatch_stack():
-        left.append(f"operations by a mode ({type(pop_dispatch_mode()).__name__})")
+        mode = _get_current_dispatch_mode()  # held: else PyTorch 2.9 frees it as it is popped
+        pop_dispatch_mode()
+        left.append(f"operations by a mode ({type(mode).__name__})")
     return left
 
 

@@ -7,6 +7,7 @@ import contextlib
 import copy
 import math
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -24,10 +25,10 @@ from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DistributedSampler
 
-claims = Claims()
 device = pick_device()
 MiB = 2 ** 20
 pair = ranks_device(2)
+claims = Claims(device=pair)
 gpus = torch.cuda.device_count()
 
 

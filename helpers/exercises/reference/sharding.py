@@ -24,9 +24,9 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FullyShardedDataParallel, M
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.nn.parallel import DistributedDataParallel
 
-claims = Claims()
 device = pick_device()
 everywhere = ranks_device(4)
+claims = Claims(device=everywhere)
 
 
 def make_sharded(model, mesh):

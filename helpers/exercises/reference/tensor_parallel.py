@@ -13,9 +13,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, PrepareModuleInput, RowwiseParallel, parallelize_module
 
-claims = Claims()
 device = pick_device()
 pair = ranks_device(2)
+claims = Claims(device=pair)
 
 
 def row_parallel(x, weight, bias):

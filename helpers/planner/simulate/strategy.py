@@ -9,6 +9,8 @@ import heapq
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from importlib import import_module
+from importlib.util import find_spec
 
 import torch
 import torch.distributed as dist
@@ -141,6 +143,8 @@ class FullyShard(Strategy):
 
         if dist.is_initialized():
             raise RecipeError("A process group is open in this process: plan zero3 in another one.")
+        if find_spec("torch.distributed._meta_registrations") is None:  # PyTorch 2.9 has the shapes of collectives here
+            import_module("torch.distributed._tools.fake_collectives")
         hook = sys.excepthook  # which a process group replaces, to put its rank before tracebacks
         dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=self.recipe.ranks)
         try:

@@ -105,6 +105,7 @@ def test_encodings(tmp_path, encoding):
         (b'{"cells": [' + b"{}," * 2_000 + b"{}]}", "more than 2,000 cells"),
         (b'"' + b'\\"' * 2_000_000, "not a notebook"),
     ],
+    ids=lambda value: value if isinstance(value, str) else "bytes",
 )
 def test_what_is_no_notebook_is_unreadable(tmp_path, data, words):
     began = time.process_time()
