@@ -1,8 +1,9 @@
 """Predicted against measured: `python -m tests.meter.roofline_validation` (a minute on two quiet cores).
 
-The roofline of this machine is measured, then six models train that had no part in it. A step's prediction is the sum
-of what the roofline says of each of its operations; it is held against the median of a few steps. `--parts` also shows
-where each prediction goes wrong: predicted and measured seconds of the operations, each called again by itself.
+The roofline of this machine is measured, and between its rounds six models train that had no part in it, so that a
+machine that changes its pace does so for both. A step's prediction is the sum of what the roofline says of each of its
+operations; it is held against the median of the steps. `--parts` also shows where each prediction goes wrong: predicted
+and measured seconds of the operations, each where it is.
 
 This is no test: its figures are only worth something when nothing else runs on the machine.
 """
@@ -13,10 +14,13 @@ import statistics
 from collections import Counter
 from collections.abc import Callable
 
-from helpers import SmallCNN, SmallGPT, ViT, benchmark, text_table
-from helpers.meter.roofline import Roofline, measure_roofline
-from helpers.meter.roofline.timed import timed
-from helpers.meter.work import works_of
+from helpers import SmallCNN, SmallGPT, ViT, benchmark, text_table, works_of
+from helpers.meter.roofline import Roofline
+from helpers.meter.roofline.bench import Bench
+from helpers.meter.roofline.measured import roofline_of
+from helpers.meter.roofline.timed import TimedWork, timed
+from helpers.meter.timing import Timing
+from helpers.meter.work import Work
 
 import torch
 import torch.nn.functional as F
@@ -25,7 +29,8 @@ from torch import Tensor, nn
 
 CPU = torch.device("cpu")
 Step = Callable[[], object]
-RUNS = 9
+ROUNDS = 9
+RUNS = 3  # of each model in a round
 
 
 def _mlp() -> tuple[nn.Module, Tensor, Tensor]:
@@ -73,26 +78,27 @@ def steps() -> dict[str, Step]:
     return {name: _step(*make(), bf16="BF16" in name) for name, make in makers.items()}
 
 
-def predicted(roofline: Roofline, step: Step) -> float:
-    """Return the seconds that the roofline gives the operations of `step`, one after another."""
-    return sum(roofline.seconds(work)[0] for work in works_of(step))
+def predicted(roofline: Roofline, works: list[Work]) -> float:
+    """Return the seconds that the roofline gives operations, one after another."""
+    return sum(roofline.seconds(work)[0] for work in works)
 
 
-def parts(roofline: Roofline, step: Step, rows: int = 12) -> str:
+def parts(roofline: Roofline, rounds: list[list[TimedWork]], rows: int = 12) -> str:
     """Return a table of the operations that the prediction misses by most, without what comes between them."""
     totals: dict[str, Counter[str]] = {"predicted": Counter(), "measured": Counter(), "calls": Counter()}
-    for _ in range(RUNS):
-        for work, seconds in timed(step, CPU):
-            name = f"{work.name} {work.dtype}"
-            totals["calls"][name] += 1
-            totals["predicted"][name] += roofline.seconds(work)[0] - roofline.launch + roofline.dispatch
-            totals["measured"][name] += seconds
+    for runs in zip(*rounds, strict=True):  # of one operation
+        work = runs[0].work
+        name = f"{work.name} {work.dtype}"
+        totals["calls"][name] += 1
+        totals["predicted"][name] += 1e3 * (roofline.seconds(work)[0] - roofline.launch + roofline.dispatch)
+        totals["measured"][name] += 1e3 * statistics.median(run.seconds for run in runs)
     by_miss = sorted(totals["measured"], key=lambda name: -abs(totals["predicted"][name] - totals["measured"][name]))
     table = [("operation", "calls", "predicted, ms", "measured, ms")]
-    for name in [*by_miss[:rows], "all"]:
-        calls, *seconds = (totals[of].get(name) or totals[of].total() for of in ("calls", "predicted", "measured"))
-        table.append((name, str(calls // RUNS), *(f"{each / RUNS * 1e3:.2f}" for each in seconds)))
-    return text_table(table)
+    for name in by_miss[:rows]:
+        calls, *both = (totals[of][name] for of in ("calls", "predicted", "measured"))
+        table.append((name, str(calls), *(f"{milliseconds:.2f}" for milliseconds in both)))
+    calls, *both = (totals[of].total() for of in ("calls", "predicted", "measured"))
+    return text_table([*table, ("all", str(calls), *(f"{milliseconds:.2f}" for milliseconds in both))])
 
 
 def main() -> None:
@@ -101,23 +107,31 @@ def main() -> None:
     parser.add_argument("--parts", action="store_true", help="show which operations are predicted wrongly")
     args = parser.parse_args()
     torch.manual_seed(0)
-    roofline = measure_roofline(CPU)
+    bench, models = Bench(CPU, (torch.float32, torch.bfloat16)), steps()
+    for step in models.values():
+        step()  # makes the optimizer's state
+    runs: dict[str, list[float]] = {name: [] for name in models}
+    operations: dict[str, list[list[TimedWork]]] = {name: [] for name in models}
+    for _ in range(ROUNDS):
+        bench.round()
+        for name, step in models.items():
+            runs[name] += benchmark(step, runs=RUNS, warmup=0).runs
+            if args.parts:
+                operations[name].append(timed(step, CPU))
+    roofline = roofline_of(bench)
     print(roofline, f"\nspread {roofline.spread:.0%}\n")
     rows, errors = [("model", "operations", "predicted, ms", "measured, ms", "spread", "error")], []
-    details = {}
-    for name, step in steps().items():
-        step()  # makes the optimizer's state
-        expected, timing = predicted(roofline, step), benchmark(step, runs=RUNS, warmup=3)
+    for name, step in models.items():
+        works, timing = works_of(step), Timing(tuple(runs[name]))
+        expected = predicted(roofline, works)
         errors.append(expected / timing.median - 1)
-        count = len(works_of(step))
         figures = (f"{expected * 1e3:.2f}", f"{timing.median * 1e3:.2f}", f"{timing.spread:.0%}", f"{errors[-1]:+.0%}")
-        rows.append((name, str(count), *figures))
-        if args.parts:
-            details[name] = parts(roofline, step)
+        rows.append((name, str(len(works)), *figures))
     print(text_table(rows))
     print(f"median error {statistics.median(map(abs, errors)):.0%}, worst {max(map(abs, errors)):.0%}")
-    for name, text in details.items():
-        print(f"\n{name}\n{text}")
+    for name, rounds in operations.items():
+        if rounds:
+            print(f"\n{name}\n{parts(roofline, rounds)}")
 
 
 if __name__ == "__main__":

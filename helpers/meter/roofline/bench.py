@@ -28,7 +28,7 @@ _TOO_LONG = 0.3  # seconds: a layer that takes longer runs once
 
 
 class Bench:
-    """Measures one device in rounds. What was measured, and in how many seconds, is in its `watch`.
+    """Measures one `device` in rounds. What was measured, and in how many seconds, is in its `watch`.
 
     Pieces of the watch: the `Work` of each operation, ("traffic", bytes) of an addition, ("copy", pinned, bytes) to the
     GPU, "empty", "recorded" and "timed" of an operation with nothing to do, "tiny step".
@@ -36,7 +36,7 @@ class Bench:
 
     def __init__(self, device: torch.device, dtypes: tuple[torch.dtype, ...]) -> None:
         self.watch = Stopwatch()
-        self._device, self._dtypes = device, dtypes
+        self.device, self._dtypes = device, dtypes
         self._size = "cpu" if device.type == "cpu" else "gpu"
         self._layouts: dict[str, tuple[str, ...]] = {}  # of each dtype, those to be measured
         self._warm: set[tuple[object, ...]] = set()  # layers that have been run: the first time is slow
@@ -55,22 +55,22 @@ class Bench:
         for dtype in self._dtypes:
             self._products(dtype, _name(dtype))
             self._batched_products(dtype)
-            for name, subject in subjects(self._device, dtype):
+            for name, subject in subjects(self.device, dtype):
                 self._layer(name, subject)
-        if has_tf32(self._device):
+        if has_tf32(self.device):
             with fp32_computed_as("tf32"):
                 self._products(torch.float32, "tf32")
         self._traffic()
-        if self._device.type == "cuda":
+        if self.device.type == "cuda":
             self._copies()
 
     def _empty(self) -> None:
         """Time operations that do next to nothing."""
-        number = torch.ones((), device=self._device)
-        recorded = torch.ones((), device=self._device, requires_grad=True)
+        number = torch.ones((), device=self.device)
+        recorded = torch.ones((), device=self.device, requires_grad=True)
         self.watch.time("empty", lambda: number.add(number))
         self.watch.time("recorded", lambda: recorded.add(recorded))
-        for operation in timed(lambda: [number.add(number) for _ in range(100)], self._device)[10:]:
+        for operation in timed(lambda: [number.add(number) for _ in range(100)], self.device)[10:]:
             self.watch.add("timed", operation.seconds)
         self.watch.time("tiny step", self._tiny_step)
 
@@ -124,7 +124,7 @@ class Bench:
         for m, n, k in itertools.product(_BATCHED_SIDES[self._size], repeat=3):
             work = Work("aten.bmm", "product", 2 * _BATCH * m * n * k, 0, _name(dtype), (_BATCH, m, n, k), "nn")
             if not self.watch.is_slow(work):
-                a, b = (torch.randn(_BATCH, *sides, device=self._device).to(dtype) for sides in ((m, k), (k, n)))
+                a, b = (torch.randn(_BATCH, *sides, device=self.device).to(dtype) for sides in ((m, k), (k, n)))
                 self.watch.time(work, lambda a=a, b=b: torch.bmm(a, b))
 
     def _layer(self, name: tuple[object, ...], subject: Subject) -> None:
@@ -132,11 +132,11 @@ class Bench:
         if name in self._once:
             return
         began = time.perf_counter()
-        operations = timed(subject, self._device)
+        operations = timed(subject, self.device)
         if time.perf_counter() - began > _TOO_LONG:
             self._once.add(name)
         elif name not in self._warm:
-            operations = timed(subject, self._device)
+            operations = timed(subject, self.device)
         self._warm.add(name)
         by_work = defaultdict(list)
         for work, seconds in operations:
@@ -147,7 +147,7 @@ class Bench:
     def _traffic(self) -> None:
         """Time additions, of which each number is read and written but once."""
         for nbytes in _VECTORS[self._size]:
-            a, b, c = (torch.ones(nbytes // 4, device=self._device) for _ in range(3))
+            a, b, c = (torch.ones(nbytes // 4, device=self.device) for _ in range(3))
             self.watch.time(("traffic", 3 * nbytes), lambda a=a, b=b, c=c: torch.add(a, b, out=c))
 
     def _copies(self) -> None:
@@ -155,7 +155,7 @@ class Bench:
         for pinned, nbytes in itertools.product((True, False), _MESSAGES):
             host = torch.empty(nbytes, dtype=torch.uint8, pin_memory=pinned)
             copy = ("copy", pinned, nbytes)
-            self.watch.time(copy, lambda host=host, pinned=pinned: host.to(self._device, non_blocking=pinned))
+            self.watch.time(copy, lambda host=host, pinned=pinned: host.to(self.device, non_blocking=pinned))
 
 
 def _matrix(numbers: Tensor, lies: str, rows: int, columns: int) -> Tensor:

@@ -26,11 +26,16 @@ def measure_roofline(device: torch.device) -> Roofline:
     bench = Bench(device, tuple(dict.fromkeys((torch.float32, sixteen_bit_dtype(device)))))
     for _ in range(ROUNDS):
         bench.round()
+    return roofline_of(bench)
+
+
+def roofline_of(bench: Bench) -> Roofline:
+    """Return what the rounds of a bench amount to."""
     watch = bench.watch
     empty = watch.seconds("empty")
     return Roofline(
-        machine=machine_name(device),
-        device=device.type,
+        machine=machine_name(bench.device),
+        device=bench.device.type,
         bandwidth=_traffic(watch, empty),
         launch=watch.seconds("tiny step") / bench.operations_of_tiny_step,
         dispatch=empty,
