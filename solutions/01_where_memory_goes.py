@@ -31,6 +31,7 @@ from helpers import (
     human_bytes,
     pick_device,
     plan_many,
+    profile_step,
     show,
     tenant_bars,
     tenant_table,
@@ -155,6 +156,19 @@ show(
     step.plot_blocks(),
     "A mountain of activations, stacked in the forward pass and taken down from the top in the backward pass.",
 )
+
+# %% [markdown] name="pace_text"
+# Bytes are one account of a step, seconds are another. Here is the same step in seconds, phase by phase. Does the phase that holds the most bytes take the most time?
+
+# %% name="pace"
+optimizer = torch.optim.AdamW(gpt.parameters(), foreach=True)
+ids = torch.randint(256, (8, 129), device=device)
+pace = profile_step(lambda: train_step(gpt, optimizer, ids))
+shares = ", ".join(f"{phase} {seconds / pace.seconds:.0%}" for phase, seconds in pace.by_phase().items())
+print(f"{1e3 * pace.seconds:.0f} ms: {shares}; {pace.flops / pace.seconds / 1e9:,.0f} GFLOP/s")
+
+# %% [markdown] name="pace_explained"
+# The peak is one moment, at the start of the backward pass. Seconds add up: the backward pass does twice the products of the forward pass, and the optimizer, a sliver in the picture above, goes over every weight several times. How fast this step could be, and what keeps it from getting there, is lab [[#where_the_time_goes]].
 
 # %% [markdown] name="moment_text"
 # ## 3 · The peak moves

@@ -26,13 +26,16 @@ from helpers import (
     MemoryMeter,
     Prediction,
     SmallGPT,
+    benchmark,
     check,
     compare,
     count_flops,
     device_name,
     english,
     explore,
+    hfu,
     human_bytes,
+    mfu,
     pick_device,
     show,
 )
@@ -188,6 +191,20 @@ claims
 #
 # Time need not follow arithmetic. On a CPU, writing 100 MiB that are never in the cache can cost as much as computing them again, and the
 # checkpointed run may even be faster. On a GPU expect something near the arithmetic.
+#
+# How well do the two runs use the machine? **MFU** counts the arithmetic that the model needs, **HFU** all that was done, each as a share of what
+# the machine could have done in the same time ([[where_the_time_goes]]). Recomputed blocks are in HFU only.
+
+# %% name="utilization"
+side = 1024 if device.type == "cpu" else 8192
+square = torch.randn(side, side, device=device)
+fastest = 2 * side**3 / benchmark(lambda: square @ square).median  # FLOP/s of a large product
+for name, timing, executed in (("plain", pace.before, flops), ("every block", pace.after, more_flops)):
+    needed, done = mfu(executed, timing.median, fastest, executed - flops), hfu(executed, timing.median, fastest)
+    print(f"{name:12} {1e3 * timing.median:6.0f} ms, MFU {needed:.0%}, HFU {done:.0%}")
+
+# %% [markdown] name="segments_text"
+# A report that quotes HFU for a run with checkpointing counts the walking back as progress.
 #
 # ## 2 · How many segments?
 #
@@ -418,7 +435,10 @@ axes.set(
     xlim=(0, 1.25 * before.peak_bytes / MiB),
     ylim=(-2, 42),
 )
-show(figure, "Below the line from plain to every block lie the selective policies and the MLP alone: less arithmetic for the same memory.")
+show(
+    figure,
+    "Below the line from plain to every block lie the selective policies and the MLP alone: less arithmetic for the same memory.",
+)
 
 # %% [markdown] name="wrong_text"
 # ## 5 · What silently goes wrong

@@ -40,6 +40,7 @@ from helpers import (
     explore,
     human_bytes,
     pick_device,
+    profile_step,
     rotate,
     script_as_notebook,
     show,
@@ -171,6 +172,27 @@ claims.record("T11", "without workers: data + compute", "PNG digits", slow["loop
 # The **idle share** is 1 − compute / loop. Do not read it off `nvidia-smi`: its "utilisation" is the share of time in which *any* kernel ran, and one small kernel counts in full.
 #
 # > **Note:** on a GPU, a loop that never waits for a result (no `loss.item()`, no logging) overlaps a little even without workers, because the GPU works through its queue while Python decodes.
+#
+# The profiler of [[where_the_time_goes]] sees the same from inside a step: it has a phase *data*, in which the loop waits for its `DataLoader`.
+
+
+# %% name="data_phase"
+def endless(loader):
+    while True:
+        yield from loader
+
+
+fed = endless(DataLoader(files, BATCH, shuffle=True))
+profiled = profile_step(lambda: train_step(next(fed)))
+phases = profiled.by_phase()
+in_data = 100 * phases["data"] / sum(phases.values())
+by_timings = 100 * (1 - slow["compute"] / slow["loop"])
+print(f"phase data: {in_data:.0f} % of a step; idle share by the three timings: {by_timings:.0f} %")
+said = "the phase data of a profile is the idle share"
+claims.record("T11", said, "PNG digits, no workers", in_data - by_timings, "points more", -10, 10)
+
+# %% [markdown] name="picture_text"
+# Whatever share of its peak the device reaches in the step alone (its MFU), the loop gets only 1 − idle of it.
 #
 # ### The same as a picture
 #

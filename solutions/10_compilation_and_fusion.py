@@ -38,8 +38,10 @@ from helpers import (
     numbers_beyond_cache,
     pick_device,
     plan_deep,
+    planned,
     saved_tensor_bytes,
     show,
+    text_table,
     traffic,
     why_no_compiler,
     written_kernels,
@@ -264,7 +266,7 @@ else:
 # So eager mode has three costs. **Bytes**: fusing divides them by nine. **Arithmetic**: tanh takes many instructions, and fusing saves none of them. Once the waiting is gone, the arithmetic remains, which is why the factor stays below what the bytes promise.
 # **New memory**: eight new tensors against one. On a CPU that raises the factor for code as it is usually written; do not mistake it for a saving in bytes.
 #
-# The picture for this is the **roofline**: operations per byte on the horizontal axis, operations per second on the vertical. Nothing can be above the roof. Fusion moves a kernel to the *right*: same operations, fewer bytes.
+# The picture for this is the **roofline** ([[where_the_time_goes]]): operations per byte on the horizontal axis, operations per second on the vertical. Nothing can be above the roof. Fusion moves a kernel to the *right*: same operations, fewer bytes.
 
 # %% name="roofline"
 kinds = {  # operations a number, bytes moved, seconds into new tensors and with out=
@@ -292,6 +294,36 @@ show(
     figure,
     "Pointwise operations lie far left, near the slope of the roof with out= and under it with new memory; fused GELU lies further right and higher; the matrix product at the flat part.",
 )
+
+# %% [markdown] name="fusion_text"
+# ### What fusion buys in a whole step
+#
+# A chain of pointwise operations is one thing, a training step another: products, which fusion leaves alone, take most of it. The planner knows the roofline of a GPU and can run both steps on paper, GPT-2 with 8 sequences of 1,024 tokens, eager and compiled.
+#
+# **Predict.** How many times as fast does compilation make the step on an H100?
+
+# %% name="guess_fusion"
+my_guess = None  # times as fast
+### BEGIN GUESS
+my_guess = 1.5
+### END GUESS
+fusion_guess = Prediction("Eager / compiled, GPT-2 on an H100, planned", my_guess, "times")
+
+# %% name="fusion"
+same_step = {"seq": 1024, "micro_batch_size": 8}
+eager_plan, compiled_plan = planned([Recipe("gpt2", **same_step), Recipe("gpt2", **same_step, compile=True)])
+table = [("GPU", "eager, ms", "bound by memory", "compiled, ms", "bound by memory", "times as fast")]
+gains = {}
+for gpu in ("rtx-4090-24gb", "a100-80gb", "h100-80gb"):
+    one, other = eager_plan.forecasts[gpu], compiled_plan.forecasts[gpu]
+    gains[gpu] = one.seconds / other.seconds
+    shown = [cell for f in (one, other) for cell in (f"{1e3 * f.seconds:.0f}", f"{f.bounds['memory']:.0%}")]
+    table.append((gpu, *shown, f"{gains[gpu]:.2f}"))
+fusion_guess.reveal(gains["h100-80gb"])
+print(text_table(table))
+
+# %% [markdown] name="fusion_explained"
+# This is the roofline at work, not a run: each operation takes as long as its FLOPs or its bytes, and a compiled chain reads and writes once. What fusion can win is the part that memory bounds. The faster a GPU multiplies compared with its memory, the larger that part, and the more a compiler is worth.
 
 # %% [markdown] name="breaks_text"
 # (We count tanh as one operation, as such pictures do. That is why fused GELU stays under the roof.) The gap between a hollow point and its filled one is the new memory (on a GPU they coincide). The addition's filled point is near the slope. (A point may lie a little above it: the copy is not a perfect measure of memory either.)

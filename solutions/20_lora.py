@@ -33,6 +33,8 @@ from helpers import (
     Recipe,
     ViT,
     check,
+    compare,
+    count_flops,
     count_parameters,
     device_name,
     digits,
@@ -42,11 +44,13 @@ from helpers import (
     human_bytes,
     pick_device,
     planned,
+    profile_step,
     python_source,
     show,
     supports,
     tenant_bars,
     tenant_table,
+    text_table,
 )
 
 import torch
@@ -606,6 +610,66 @@ for said, name, gpu in (
 # - **Checkpointing** takes most of the activations away. **Accumulation** does not change a byte: it builds the batch of 32 that a fine-tune wants out of micro-batches of one.
 # - **NF4** shrinks what is left, the frozen weights. (Embedding and head stay in 16 bits.)
 # - A **T4**, Colab's free GPU, has no BF16, so it needs FP16 autocast with a scaler ([[mixed_precision]]), and adapters in FP32.
+#
+# ### Seconds: less arithmetic is not less time
+#
+# A frozen weight needs no gradient, so of three products for each weight (forward, gradient of the input, gradient of the weight) LoRA leaves out one.
+#
+# **Predict.** A step of LoRA on the small Llama of section 3, as a share of a full one: FLOPs, and time?
+
+# %% name="guess_pace"
+my_guess = None  # FLOPs, LoRA / full
+### BEGIN GUESS
+my_guess = 2 / 3  # the adapters themselves come on top
+### END GUESS
+flops_guess = Prediction("FLOPs of a step, LoRA / full", my_guess, "of full training")
+my_guess = None  # time, LoRA / full
+### BEGIN GUESS
+my_guess = 2 / 3
+### END GUESS
+time_guess = Prediction("Time of a step, LoRA / full", my_guess, "of full training")
+
+
+# %% name="pace"
+def step_of(model):
+    """Return a training step of `model`."""
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-4)
+    ids = windows(code.train_x, BATCH, seed=0)
+
+    def step():
+        loss_of(model, ids).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+steps = {name: step_of(ways[name](copy.deepcopy(base))) for name in ("full", "PEFT")}
+step_flops = {name: count_flops(step) for name, step in steps.items()}
+flops_guess.reveal(step_flops["PEFT"] / step_flops["full"])
+pace = compare(*steps.values(), runs=7)
+time_guess.reveal(1 / pace.speedup)
+profiles = {name: profile_step(step) for name, step in steps.items()}
+table = [("milliseconds", *steps)]
+for kind in dict.fromkeys(kind for profiled in profiles.values() for kind in profiled.by_kind()):
+    table.append((kind, *(f"{1e3 * profiled.by_kind().get(kind, 0):.1f}" for profiled in profiles.values())))
+print(text_table(table))
+
+# %% name="pace_planned"
+on = "h100-80gb"
+rows = [("7B, 512 tokens, planned", "TFLOP", f"ms on {on}", "MFU", "bound by")]
+for name, one in zip(recipes, plans, strict=True):
+    if name in ("all in BF16", "+ LoRA r=16", "+ checkpointing", "+ base in NF4"):
+        forecast = one.forecasts[on]
+        bound = max(forecast.bounds, key=forecast.bounds.get)
+        cells = f"{one.flops / 1e12:.1f}", f"{1e3 * forecast.seconds:.0f}", f"{forecast.mfu:.0%}", bound
+        rows.append((name, *cells))
+print(text_table(rows))
+
+# %% [markdown] name="pace_explained"
+# LoRA gives back part of what it saves. Its products are thin: rank 8 or 16 is far too narrow to keep a processor busy ([[where_the_time_goes]]). There are two more of them for each adapted layer, forward and backward, and every one is launched. What it does save beyond arithmetic is the optimizer's pass over all weights, which on a large model with few tokens a step is most of the gain.
+#
+# Checkpointing adds a forward pass. NF4 adds the work of unpacking weights each time a layer is used: it buys bytes with seconds.
 #
 # ### Play: how many tokens can a micro-batch have?
 #

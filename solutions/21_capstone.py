@@ -14,9 +14,11 @@
 
 # %% name="setup" setup=true
 import functools
+import itertools
 import math
 import statistics
 import time
+from collections import Counter
 from dataclasses import dataclass, replace
 
 from helpers import (
@@ -43,6 +45,7 @@ from helpers import (
     pick_device,
     plan,
     planned,
+    profile_step,
     rank_device,
     run_ranks,
     show,
@@ -482,6 +485,36 @@ for name, peak in peaks.items():
     several = [score for (rung, _), score in scores.items() if rung == name]
     mean = f"{statistics.mean(several):.2f}" if len(several) > 1 else ""
     table.append([*row, f"{scores[name, 0]:.2f}", mean])
+print(text_table(table))
+
+# %% [markdown] name="reason_text"
+# A time column wants a reason. The profiler of [[where_the_time_goes]] splits a step into phases and kinds of operation; the next cell says of each rung what has grown most since the rung before.
+
+
+# %% name="reason"
+def profiled(rung):
+    model = make_model(rung, 0, device)
+    optimizer = make_optimizer(rung, model)
+    return profile_step(functools.partial(train_step, rung, model, optimizer, rows), runs=2)
+
+
+def parts_of(profile):
+    """Return milliseconds by (kind, phase)."""
+    sums = Counter()
+    for part in profile.parts:
+        sums[part.kind, part.phase] += 1e3 * part.seconds
+    return sums
+
+
+steps = {rung.name: profiled(rung) for rung in LADDER}
+table = [("rung", "ms", "calls", "grew most since the rung before", "shrank most")]
+for before, after in itertools.pairwise(steps):
+    more = parts_of(steps[after])
+    more.subtract(parts_of(steps[before]))
+    grown, shrunk = max(more, key=more.get), min(more, key=more.get)
+    said = [f"{kind}, {phase} {more[kind, phase]:+.0f} ms" for kind, phase in (grown, shrunk)]
+    calls = sum(part.calls for part in steps[after].parts)
+    table.append((after, f"{1e3 * steps[after].seconds:.0f}", f"{calls:,}", *said))
 print(text_table(table))
 
 # %% name="why_slower"

@@ -129,7 +129,8 @@ def _fitted(stretches: Iterable[Stretch], kept: list[Stretch], step: Span) -> It
 
 def _filled(step: Span, busy: Sequence[Stretch], ranges: list[Range], starts: list[int]) -> Iterator[Stretch]:
     """Yield `busy` and the gaps between, from the start of the step to its end; a gap counts the `starts` in it."""
-    cursor, phase = step.start, busy[-1].phase if busy else "forward"
+    cursor = step.start
+    phase = busy[-1].phase if busy and busy[-1].phase != "data" else "forward"  # after the last operation
     starts = sorted(starts)
     for stretch in busy:
         yield from _gap(cursor, stretch.start, stretch.phase, ranges, starts)

@@ -67,6 +67,22 @@ def cut(*events):
     return [(s.start, s.end, s.phase, s.kind, s.name) for s in stretches], has_kernels
 
 
+def test_what_follows_the_data_unseen_is_no_data():
+    """A step that the profiler sees nothing of, such as one that waits, comes after its batch."""
+    stretches, _ = cut(
+        Event(STEP, 0, 100),
+        Event("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 10, 60),
+        Event("aten::stack", 20, 50),
+    )
+    assert [stretch[:4] for stretch in stretches] == [
+        (0, 10, "data", "gap"),
+        (10, 20, "data", "gap"),
+        (20, 50, "data", "copy"),
+        (50, 60, "data", "gap"),
+        (60, 100, "forward", "gap"),
+    ]
+
+
 NODE = "autograd::engine::evaluate_function: MmBackward0"
 
 

@@ -11,14 +11,18 @@ import os
 import subprocess
 import sys
 import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from helpers.core.files import ROOT, atomic_write
+from helpers.planner.catalog import find_gpu
+from helpers.planner.catalog.rooflines import roofline_of
 
 import torch
 from coverage import CoverageData
 from filelock import FileLock
+
+from .machine import Machine
 
 _HERE = Path(__file__).parent
 _KEPT = ROOT / "build" / "pretence"
@@ -81,7 +85,7 @@ def _run(command: list[str], limit: float) -> CountedRun:
             "COVERAGE_PROCESS_START": str(settings),
             "PYTHONPATH": os.pathsep.join(paths),
             "MPLBACKEND": "agg",
-            "TAS_PROGRESS": "off",
+            "TAS_PROGRESS": str(_kept_rooflines(folder)),
             "TAS_MODEL": str(_tiny_llama()),  # lab 20 takes it in place of 7 billion parameters
         }
         with (folder / "output").open("w+", encoding="utf-8", errors="replace") as output:
@@ -105,6 +109,18 @@ def _tiny_llama() -> Path:
 
             sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
             LlamaForCausalLM(LlamaConfig(vocab_size=256, **sizes)).save_pretrained(folder)
+    return folder
+
+
+def _kept_rooflines(scratch: Path) -> Path:
+    """Return a folder with rooflines of the pretended GPUs, by their data sheets: measuring takes a real one."""
+    folder = scratch / "progress"
+    folder.mkdir()
+    rooflines = {}
+    for gpu in ("h100", "t4"):
+        name = f"{Machine.named(gpu).name}, PyTorch {torch.__version__}"
+        rooflines[name] = json.loads(replace(roofline_of(find_gpu(gpu)), machine=name).to_json())
+    (folder / "roofline.json").write_text(json.dumps(rooflines), encoding="utf-8")
     return folder
 
 
