@@ -30,6 +30,7 @@ from .core.units import KiB as KiB
 from .core.units import MiB as MiB
 from .core.units import human_bytes as human_bytes
 from .exercises import check as check
+from .exercises import hint as hint
 from .formats.autocast_rules import autocast_rule as autocast_rule
 from .formats.float_format import FORMATS as FORMATS
 from .formats.linear_log import LinearLog as LinearLog

@@ -22,6 +22,7 @@ from helpers import (
     check,
     compare,
     device_name,
+    hint,
     human_bytes,
     pick_device,
     show,
@@ -154,7 +155,10 @@ def parameter_bytes(model):
 
 
 # %% name="bytes_check"
-check("start_here.bytes", parameter_bytes)
+parameter_bytes = check("start_here.bytes", parameter_bytes)
+
+# %% name="bytes_hint"
+hint("start_here.bytes")
 
 # %% [markdown] name="failing_text"
 # ### A check that fails
@@ -168,7 +172,7 @@ def assumes_fp32(model):
     return sum(p.numel() for p in model.parameters()) * 4
 
 
-check("start_here.bytes", assumes_fp32)
+assumes_fp32 = check("start_here.bytes", assumes_fp32)
 
 # %% [markdown] name="time_text"
 # ## 7 · Time

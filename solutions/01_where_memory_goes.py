@@ -28,6 +28,7 @@ from helpers import (
     device_name,
     digits,
     explore_memory,
+    hint,
     human_bytes,
     pick_device,
     plan_many,
@@ -319,7 +320,10 @@ def resident_bytes(model, scheme):
 
 
 # %% name="stays_check"
-check("where_memory_goes.stays", resident_bytes)
+resident_bytes = check("where_memory_goes.stays", resident_bytes)
+
+# %% name="stays_hint"
+hint("where_memory_goes.stays")
 
 # %% [markdown] name="growth_text"
 # ## 5 · How activations grow
@@ -486,7 +490,10 @@ def gpt_peak(vocabulary, context, layers, width, batch):
 
 
 # %% name="peak_check"
-check("where_memory_goes.peak", gpt_peak)
+gpt_peak = check("where_memory_goes.peak", gpt_peak)
+
+# %% name="peak_hint"
+hint("where_memory_goes.peak")
 
 # %% [markdown] name="peak_explained"
 # Passed? Ten per cent leaves room for a forgotten norm. The table at the end shows how close you are; better than 1 % is possible.

@@ -6,11 +6,11 @@
 #
 # | | |
 # |---|---|
-# | After this you can | say which bytes mixed precision saves and which it does not; read autocast's choices; tell FP32 from TF32; scale a loss by hand and with `GradScaler`; explain when BF16 hurts |
+# | After this you can | say which bytes mixed precision saves and which it does not; write an autocast and find what it leaves in FP32; tell FP32 from TF32; scale a loss by hand and with `GradScaler`; keep a backward formula of your own safe |
 # | Time | 90 minutes |
 # | Difficulty | ●●○ |
 # | Needs | a CPU; the same cells use a GPU where there is one |
-# | Before this | [[start_here]] |
+# | Before this | [[start_here]], [[number_formats]] |
 # | Syllabus | T3 (in short), T4, T5, T6, T7, C7, P1, P2, P3 |
 #
 # Exercise X1, the graded notebook after this one, uses all of it.
@@ -37,6 +37,7 @@ from helpers import (
     fp32_computed_as,
     fp32_precision,
     has_tf32,
+    hint,
     pick_device,
     show,
     sixteen_bit_dtype,
@@ -54,9 +55,9 @@ FP32, BF16, FP16 = torch.float32, torch.bfloat16, torch.float16
 half = sixteen_bit_dtype(device)
 HALF = "BF16" if half == BF16 else "FP16"
 claims = Claims()
-print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}, meter: {MemoryMeter().method}")
-print(f"16-bit format of this lab: {HALF}")
-print("FP32 on a GPU with TF32 units:", ", ".join(f"{what} in {how}" for what, how in fp32_precision().items()))
+print(
+    f"device: {device_name(device)} ({device.type}), torch {torch.__version__}, meter {MemoryMeter().method}, 16 bits: {HALF}"
+)
 
 # %% [markdown] name="baseline_text"
 # ## 1 · The step we want to shrink
@@ -132,55 +133,16 @@ show(
 )
 
 # %% [markdown] name="formats_text"
-# ## 2 · Three formats in a nutshell
+# ## 2 · Weights stay in FP32
 #
-# A floating-point number is a sign, an exponent (how large) and a significand (which digits). Sixteen bits cannot have both FP32's
-# range and FP32's digits. FP16 gives up range; BF16 gives up digits. ([[Number_formats]] takes them apart bit by bit.)
-
-# %% name="formats" tags=["nbval-check-output"]
-print(f"{'':6}{'bits':>5}{'largest':>12}{'smallest normal':>17}{'smallest > 0':>14}{'next after 1':>14}")
-for name, dtype in {"FP32": FP32, "BF16": BF16, "FP16": FP16}.items():
-    info = torch.finfo(dtype)
-    subnormal = info.smallest_normal * info.eps
-    print(
-        f"{name:6}{info.bits:>5}{info.max:>12.3g}{info.smallest_normal:>17.2g}{subnormal:>14.2g}{1 + info.eps:>14.7f}"
-    )
-
-# %% [markdown] name="formats_explained"
-# Below the smallest normal number a format has fewer and fewer digits (*subnormal* numbers), down to the smallest of all. Anything up to half of that
-# becomes zero.
+# [[Number_formats]] took the two 16-bit formats apart. What this lab needs of it:
 #
-# Read the two columns that matter. **FP16** ends at 65504 and has nothing below 6e-8, and gradients live down there. **BF16** reaches as far as FP32
-# but has no number between 1 and 1.0078, which is a problem for weights. Both problems are shown below, then cured.
-
-# %% [markdown] name="swamping_text"
-# ### Swamping: why weights stay in FP32
+# - **FP16** ends at 65504 and has nothing below 6e-8. Large activations overflow, and small gradients become zero.
+# - **BF16** reaches as far as FP32, but has no number between 1 and 1.0078. Small updates of weights are rounded away.
 #
-# Add 0.001 to 1 in BF16, and the sum is 1 again, however often you repeat it: the next number is 1.0078 ([[number_formats]] has the details). A tide of
-# small updates that never arrives. Does it happen to a real model? Put the whole CNN into BF16, weights included, and take one
-# AdamW step. Adam moves each weight by about the learning rate. How many weights change at all?
-
-# %% name="swamping_real"
-print(f"{'learning rate':>14}{'weights that moved, FP32':>27}{'BF16':>8}")
-for lr in (1e-3, 1e-4, 3e-5):
-    moved = {}
-    for dtype in (FP32, BF16):
-        torch.manual_seed(0)
-        model = SmallCNN(16).to(device, dtype)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.0)
-        before = [p.detach().clone() for p in model.parameters()]
-        F.cross_entropy(model(images.to(dtype)).float(), labels).backward()
-        optimizer.step()
-        changed = sum((a != b).sum().item() for a, b in zip(before, model.parameters(), strict=True))
-        moved[dtype] = changed / sum(p.numel() for p in model.parameters())
-    print(f"{lr:>14g}{moved[FP32]:>27.1%}{moved[BF16]:>8.1%}")
-
-# %% [markdown] name="master_text"
-# In BF16 most weights stand still at small learning rates: their update is less than half the distance to the next BF16 number. The cure is to keep a
-# copy of the weights in FP32, the **master weights**. Updates add up there, and the model computes with a 16-bit image of it. Classic mixed precision
-# did that by hand; `torch.autocast` does it by leaving the weights in FP32 and casting them on the way into each matrix product.
-
-# %% [markdown] name="master_task"
+# The second point is settled once and for all: keep the weights in FP32, and compute with a 16-bit image of them. Kept beside 16-bit weights, these are
+# called **master weights**. The first mixed-precision programs did that by hand, and optimizers of large runs still do.
+#
 # ### Your turn: SGD with master weights
 #
 # Write one step of SGD for a weight that the model uses in BF16.
@@ -202,19 +164,131 @@ def sgd_with_master(weight, master, gradient, lr):
 
 
 # %% name="master_check"
-check("mixed_precision.master", sgd_with_master)
+sgd_with_master = check("mixed_precision.master", sgd_with_master)
+
+# %% name="master_hint"
+hint("mixed_precision.master")
 
 # %% [markdown] name="autocast_text"
-# ## 3 · Autocast
+# ## 3 · Autocast, built by hand
 #
-# `torch.autocast` is a switch for a region of code. Inside it, each operation is looked up in a list. Matrix products and convolutions run in 16
-# bits, because that is where the time goes. Operations that lose too much in 16 bits run in FP32. The rest take what they are given. The weights are
-# not touched.
+# `torch.autocast` does without a second copy. The weights are FP32 and stay so; each operation in its region is looked up in a list, and its inputs are
+# cast on the way in.
 #
-# The lists differ between devices, so ask PyTorch. `autocast_rule` runs an operation on FP32 tensors, on 16-bit tensors and on one of each, and says
-# from the results which of four kinds it is. For CUDA it needs no GPU: casting comes before computing, so a tensor that only claims to be on a GPU is
-# enough.
+# - Matrix products and convolutions run in 16 bits, because that is where the time goes.
+# - Operations that lose too much in 16 bits run in FP32.
+# - The rest take what they are given.
+#
+# You can write that. A `TorchFunctionMode` is a region in which Python hands you every call of a PyTorch function before it runs: `func` is the function,
+# `args` and `kwargs` are what it was called with. Inside of `__torch_function__` the mode is off, so calling `func` runs it.
+#
+# **Contract.** `with Autocast(dtype):` is an autocast region.
+#
+# - A function in `PRODUCTS` gets its floating-point tensors in `dtype`, which is BF16 or FP16.
+# - A function in `LOSSES` gets its floating-point tensors in FP32.
+# - Every other function runs with what it was given.
+# - Tensors are cast in `args` and in `kwargs`. Integer tensors, masks and what is no tensor stay as they are.
+# - Weights keep their dtype and their values, and their gradients arrive in FP32.
 
+# %% name="autocast" answer=true reveal=true
+PRODUCTS = (F.linear, F.conv2d, F.scaled_dot_product_attention, torch.matmul, torch.Tensor.matmul)
+LOSSES = (F.cross_entropy, F.mse_loss)
+
+
+class Autocast(torch.overrides.TorchFunctionMode):
+    """Casts what goes into products to `dtype`, and what goes into losses to FP32."""
+
+    def __init__(self, dtype):
+        super().__init__()
+        self.dtype = dtype
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        ### BEGIN SOLUTION
+        if func in PRODUCTS:
+            dtype = self.dtype
+        elif func in LOSSES:
+            dtype = torch.float32
+        else:
+            return func(*args, **kwargs)
+
+        def cast(value):
+            floating = isinstance(value, torch.Tensor) and value.is_floating_point()
+            return value.to(dtype) if floating else value  # for autograd an operation like any other
+
+        return func(*map(cast, args), **{name: cast(value) for name, value in kwargs.items()})
+        ### END SOLUTION
+
+
+# %% name="autocast_check"
+Autocast = check("mixed_precision.autocast", Autocast)
+
+# %% name="autocast_hint"
+hint("mixed_precision.autocast")
+
+# %% [markdown] name="own_text"
+# **PyTorch's own, beside yours.** Here is a step of the CNN and one of a small GPT, with your region and with `torch.autocast`.
+#
+# **Predict.** How far will the two gradients of a model be apart? Give the relative difference: 0 is the same in every bit, 0.01 is 16-bit noise.
+
+# %% name="guess_own"
+my_guess = None
+### BEGIN GUESS
+my_guess = 0  # the same casts, the same products
+### END GUESS
+own_guess = Prediction("Gradients of the GPT, your autocast and PyTorch's", my_guess, "")
+
+# %% name="own"
+text = english(device)
+ids = text.train_x[: 8 * 128].view(8, 128).clone()
+next_ids = text.train_y[: 8 * 128].view(8, 128).clone()
+subjects = {
+    "CNN, batch 64": (lambda: SmallCNN(32), images[:64], labels[:64]),
+    "GPT, 8 x 128 tokens": (SmallGPT, ids, next_ids),
+}
+
+
+def gradient_of(make_model, x, y, region, inside=False):
+    """Return the gradient of a fresh model; `backward()` runs inside of the region, or outside."""
+    torch.manual_seed(0)
+    model = make_model().to(device)
+    with region:
+        loss = F.cross_entropy(model(x).flatten(0, -2), y.flatten())
+        if inside:
+            loss.backward()
+    if not inside:
+        loss.backward()
+    return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+
+def theirs():
+    return torch.autocast(device.type, dtype=half)
+
+
+for make_model, x, y in subjects.values():
+    mine, pytorch = (gradient_of(make_model, x[:2], y[:2], region) for region in (Autocast(half), theirs()))
+    difference = ((mine - pytorch).norm() / pytorch.norm()).item()
+    print(f"{len(mine):,} gradients, equal in every bit: {torch.equal(mine, pytorch)}")
+own_guess.reveal(difference)
+
+# %% [markdown] name="rules_text"
+# Seven functions are enough for two models. PyTorch's lists are longer, and they differ between devices, so ask PyTorch. `autocast_rule` runs an operation
+# on FP32 tensors, on 16-bit tensors and on one of each, and says from the results which of four kinds it is. For CUDA it needs no GPU: casting comes
+# before computing, so a tensor that only claims to be on a GPU is enough.
+#
+# - *16 bits*: comes out in 16 bits whatever goes in.
+# - *FP32*: comes out in FP32 whatever goes in.
+# - *widest*: where two dtypes meet, the wider one wins, and without autocast it would be an error.
+# - *follows*: everything else.
+#
+# **Predict.** Below are 17 operations. How many of them compute in FP32 on CUDA, whatever goes in?
+
+# %% name="guess_rules"
+my_guess = None
+### BEGIN GUESS
+my_guess = 8  # norms, softmax, exp, power, sum and the losses
+### END GUESS
+rules_guess = Prediction("Operations that CUDA computes in FP32", my_guess, "")
 
 # %% name="autocast_table"
 operations = {
@@ -237,34 +311,118 @@ operations = {
     "index_copy": lambda x, y: x.index_copy(0, x.argmax(1), y),
 }
 places = dict.fromkeys(("cpu", "cuda", device.type))
+rules = {name: [autocast_rule(operation, place, half) for place in places] for name, operation in operations.items()}
+rules_guess.reveal(sum(rule[list(places).index("cuda")] == "FP32" for rule in rules.values()))
 print(f"{'autocast to ' + HALF:18}" + "".join(f"{place:>10}" for place in places))
-for name, operation in operations.items():
-    print(f"{name:18}" + "".join(f"{autocast_rule(operation, place, half):>10}" for place in places))
+for name, rule in rules.items():
+    print(f"{name:18}" + "".join(f"{kind:>10}" for kind in rule))
 
 # %% [markdown] name="autocast_explained"
-# Four kinds. *16 bits*: products come out in 16 bits whatever goes in. *FP32*: comes out in FP32 whatever goes in. *Widest*: where two dtypes meet, the
-# wider one wins, and without autocast it would be an error. Everything else *follows* its input.
-#
 # On a CPU only the losses are in FP32: a chain of 16-bit products keeps its ReLUs **and norms** in 16 bits. On CUDA norms, softmax, `exp`, powers and
 # sums are on the FP32 list too (RMS norm was not yet in PyTorch 2.9). Write `.float()` before a loss of your own; then neither list matters.
 #
-# Should a 16-bit product not suffer from the swamping of section 2? Add up 4,096 ones, first one by one in BF16, then with a 16-bit matrix product:
+# Should a 16-bit product not suffer from swamping? It adds up thousands of numbers.
+#
+# **Predict.** 4,096 ones, added up one by one in BF16, stop growing somewhere. What does a 16-bit matrix product of the same ones return?
+
+# %% name="guess_accumulate"
+my_guess = None
+### BEGIN GUESS
+my_guess = 4096  # if products stopped at 256, nobody would use them
+### END GUESS
+product_guess = Prediction("4,096 ones by a 16-bit matrix product", my_guess, "")
 
 # %% name="accumulate"
 one_by_one = torch.tensor(0.0, dtype=BF16)
 for _ in range(4096):
     one_by_one += 1
 ones = torch.ones(1, 4096, dtype=half, device=device)
-print(f"one by one: {one_by_one.item():g}     by a matrix product: {(ones @ ones.T).item():g}")
+product_guess.reveal((ones @ ones.T).item())
+print(f"one by one: {one_by_one.item():g}")
+shortcut = torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction
+print("a CUDA GPU may add up parts of a BF16 product in BF16:", shortcut)
 
 # %% [markdown] name="accumulate_explained"
 # One by one, the sum stops at 256, where the next BF16 number is 258. The product gets it right: its inputs and its result are 16-bit, but internally
-# it adds with more digits. That is what makes 16-bit products usable.
+# it adds with more digits. That is what makes 16-bit products usable. (A GPU may split a long product into parts and add those up in 16 bits; the
+# last line says whether that is allowed. If a loss is restless in long products, switch it off.)
+
+# %% [markdown] name="widened_task"
+# ### Your turn: why does it stay FP32?
+#
+# Under autocast, the blocks of the GPT hand FP32 tensors to each other, although each block ends with a 16-bit product. Somewhere 16-bit tensors become
+# FP32 again. Find out where, with a second mode.
+#
+# **Contract.** `with Widened() as widened:` notes in `widened.found` where 16-bit numbers become FP32.
+#
+# - `found` is a list that is empty at first. A new mode has a new list.
+# - It gets `func.__name__` of every function that was given a floating-point tensor of 16 bits (BF16 or FP16, in `args` or in `kwargs`) and returned an
+#   FP32 tensor: in order, and as often as it happens.
+# - Nothing else is noted: no integers of 16 bits, no results of other dtypes, no results that are no tensors.
+# - Every function returns what it would return without the mode.
+
+
+# %% name="widened" answer=true reveal=true
+class Widened(torch.overrides.TorchFunctionMode):
+    """Notes the names of functions that get 16-bit floating-point tensors and return FP32."""
+
+    def __init__(self):
+        super().__init__()
+        self.found = []
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        ### BEGIN SOLUTION
+        result = func(*args, **kwargs)
+        tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
+        narrow = any(tensor.dtype in (torch.bfloat16, torch.float16) for tensor in tensors)
+        if narrow and isinstance(result, torch.Tensor) and result.dtype == torch.float32:
+            self.found.append(func.__name__)
+        return result
+        ### END SOLUTION
+
+
+# %% name="widened_check"
+Widened = check("mixed_precision.widened", Widened)
+
+# %% name="widened_hint"
+hint("mixed_precision.widened")
+
+# %% [markdown] name="guess_widened_text"
+# **Predict.** The GPT has four blocks. How many times does a 16-bit tensor become FP32 in its forward pass (without the loss)? Which function does it?
+
+# %% name="guess_widened"
+my_guess = None
+### BEGIN GUESS
+my_guess = 8  # twice a block, where a branch is added to what came in
+### END GUESS
+widened_guess = Prediction("Functions of the GPT that turn 16 bits into FP32", my_guess, "")
+
+# %% name="widened_gpt"
+model = SmallGPT().to(device)
+with theirs(), Widened() as widened:
+    model(ids)
+widened_guess.reveal(len(widened.found))
+print("by:", ", ".join(sorted(set(widened.found))))
+seen = {}
+for name in ("tokens", "blocks.0.qkv", "blocks.0", "norm", "head"):
+    model.get_submodule(name).register_forward_hook(lambda _, __, out, name=name: seen.update({name: out.dtype}))
+with theirs():
+    model(ids)
+for name, dtype in seen.items():
+    print(f"  {name:14} comes out in {str(dtype).removeprefix('torch.')}")
+
+# %% [markdown] name="widened_explained"
+# An embedding is no matrix product, so it comes out in FP32. Each block adds its 16-bit result to it, twice, and FP32 + 16 bits is FP32. So what flows from
+# block to block, the **residual stream**, stays FP32 to the end, and so does what the norms keep of it. Autocast has not overlooked a tensor: nobody
+# rounded it.
+#
+# And the weights?
 
 # %% name="weights_stay"
 model = SmallCNN(32).to(device)
 optimizer = torch.optim.AdamW(model.parameters())
-train_step(model, optimizer, images, labels, half)
+train_step(model, optimizer, images[:16], labels[:16], half)
 print(
     f"after a {HALF} step: weights",
     {p.dtype for p in model.parameters()},
@@ -276,36 +434,45 @@ print("Adam's moments", {state["exp_avg"].dtype for state in optimizer.state.val
 # %% [markdown] name="equivalence_text"
 # ### The same numbers first
 #
-# Before asking what it saves, ask whether it still trains. Same seed, same batches, six epochs in FP32 and in BF16: do the losses agree, and do the
-# accuracies on unseen digits?
+# Before asking what it saves, ask whether it still trains. Same seed, same batches, in FP32 and in 16 bits.
+#
+# **Predict.** By how many points will the accuracies on unseen digits differ?
+
+# %% name="guess_equivalence"
+my_guess = None
+### BEGIN GUESS
+my_guess = 0.5  # half a point is noise
+### END GUESS
+accuracy_guess = Prediction(f"Accuracy, {HALF} minus FP32", my_guess, "points")
+
+# %% name="train_cnn"
+small = digits(device)  # 8 x 8 pixels: a quarter of the work
 
 
-# %% name="equivalence"
-def train_cnn(dtype, epochs=6, lr=1e-2, pure=False):
-    """Train and return (losses, test accuracy). `pure` casts weights and all to `dtype`, without autocast."""
+def train_cnn(dtype, epochs=6):
+    """Train and return (losses, test accuracy)."""
     torch.manual_seed(0)
-    model = SmallCNN(16).to(device, dtype if pure else FP32)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
+    model = SmallCNN(16).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     losses = []
     for _ in range(epochs):
-        for index in torch.randperm(len(data.train_x)).split(128):
-            x = data.train_x[index].to(dtype if pure else FP32)
-            losses.append(train_step(model, optimizer, x, data.train_y[index], FP32 if pure else dtype).item())
+        for index in torch.randperm(len(small.train_x)).split(128):
+            losses.append(train_step(model, optimizer, small.train_x[index], small.train_y[index], dtype).item())
     model.eval()
     with torch.no_grad():
-        right = model(data.test_x.to(dtype if pure else FP32)).argmax(1) == data.test_y
+        right = model(small.test_x).argmax(1) == small.test_y
     return losses, right.float().mean().item()
 
 
+# %% name="equivalence"
 curves = {name: train_cnn(dtype) for name, dtype in {"FP32": FP32, HALF: half}.items()}
+points = 100 * (curves[HALF][1] - curves["FP32"][1])
+accuracy_guess.reveal(points)
 for name, (losses, accuracy) in curves.items():
     print(f"{name}: loss {losses[0]:.4f} -> {losses[-1]:.4f}, accuracy {accuracy:.1%}")
 gap = max(abs(a - b) for a, b in zip(curves["FP32"][0], curves[HALF][0], strict=True))
 print(f"largest difference between the two loss curves: {gap:.4f}")
-claims.record(
-    "C7", "the accuracy holds", f"CNN, 6 epochs, {HALF} against FP32",
-    100 * (curves[HALF][1] - curves["FP32"][1]), "points of accuracy", -1.0, math.inf,
-)  # fmt: skip
+claims.record("C7", "the accuracy holds", f"CNN, 6 epochs, {HALF} against FP32", points, "points", -1.0, math.inf)
 
 # %% [markdown] name="memory_text"
 # ## 4 · What it saves
@@ -331,66 +498,43 @@ print(tenant_table(cnn))
 # The table shows the most that each tenant ever held, at whatever moment, so a column adds up to more than its peak. *last/first* divides the last
 # column by the first.
 #
-# - **Activations** nearly halve. Which do not? Look below.
+# - **Activations** nearly halve. What stays is no rounding: **max pooling** remembers which pixel won, as 64-bit integers.
 # - **Parameters, gradients, optimizer state** do not change by a byte: autocast leaves them in FP32.
 # - **Weight copies** are new: autocast's 16-bit casts of the weights, cached until the region ends and kept for the backward pass.
-# - **Temporaries** halve as well. **Kernel workspace** does only where the device computes in 16 bits; where it has to convert, the workspace grows
-#   (more in section 5).
+# - **Temporaries** halve as well. **Kernel workspace** does only where the device computes in 16 bits; where it has to convert, the workspace grows.
 #
-# Autograd can tell you what it saves, by dtype:
-
+# Here is what autograd keeps of 64 images, by dtype (a tensor that two operations keep counts twice):
 
 # %% name="saved_by_dtype"
-def saved_mib(make_model, x, dtype):
-    """Describe what a forward pass saves for the backward pass, in MiB by dtype; parameters and input do not count."""
-    model, storages = make_model().to(device), {}
-    own = {t.untyped_storage().data_ptr() for t in [*model.parameters(), x]}
-
-    def keep(tensor):
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
-            storages[storage.data_ptr()] = (str(tensor.dtype).removeprefix("torch."), storage.nbytes())
-        return tensor.detach()
-
-    with (
-        torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
-        torch.autocast(device.type, dtype=dtype, enabled=dtype != FP32),
-    ):
-        logits = model(x)  # held until the end, so that no address is used twice
-    del logits
-    kinds = sorted({kind for kind, _ in storages.values()})
-    mib = {kind: sum(n for k, n in storages.values() if k == kind) / 2**20 for kind in kinds}
-    return ", ".join(f"{kind} {n:.2f} MiB" for kind, n in mib.items())
+kept = {}
 
 
-print("CNN, FP32:", saved_mib(lambda: SmallCNN(32), images, FP32))
-print(f"CNN, {HALF}:", saved_mib(lambda: SmallCNN(32), images, half))
+def note(tensor):
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    kept[dtype] = kept.get(dtype, 0) + tensor.nbytes
+    return tensor
 
-# %% [markdown] name="saved_explained"
-# The residue has a name: **max pooling** remembers which pixel won, as 64-bit integers, and integers do not shrink. All floating-point activations of
-# this network were halved.
+
+with theirs(), torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+    SmallCNN(32).to(device)(images[:64])
+print({dtype: f"{size / 2**20:.2f} MiB" for dtype, size in kept.items()})
+
+# %% [markdown] name="gpt_text"
+# So the saving depends on who the tenants are. Now the GPT, whose parameters and optimizer state weigh more, and whose residual stream stays FP32.
 #
-# So the saving depends on who the tenants are. Now a language model, with other tenants.
+# **Predict.** What share of its FP32 peak does the GPT need?
+
+# %% name="guess_gpt"
+my_guess = None
+### BEGIN GUESS
+my_guess = 0.75  # less than the CNN saves: more state, and a wide residual stream
+### END GUESS
+gpt_guess = Prediction(f"GPT: {HALF} peak as a share of FP32's", my_guess, "")
 
 # %% name="measure_gpt"
-text = english(device)
-ids = text.train_x[: 8 * 128].view(8, 128).clone()
-next_ids = text.train_y[: 8 * 128].view(8, 128).clone()
 gpt = {name: measured_step(SmallGPT, ids, next_ids, dtype) for name, dtype in {"FP32": FP32, HALF: half}.items()}
+gpt_guess.reveal(gpt[HALF].peak_bytes / gpt["FP32"].peak_bytes)
 print(tenant_table(gpt))
-print("\nkept for the backward pass, FP32:", saved_mib(SmallGPT, ids, FP32))
-print(f"kept for the backward pass, {HALF}:", saved_mib(SmallGPT, ids, half))
-
-# %% name="residual_stream"
-with torch.autocast(device.type, dtype=half):
-    seen = {}
-    model = SmallGPT().to(device)
-    for name in ("tokens", "blocks.0.qkv", "blocks.0", "norm", "head"):
-        model.get_submodule(name).register_forward_hook(lambda _, __, out, name=name: seen.update({name: out.dtype}))
-    model(ids)
-print(f"what comes out, under {HALF} autocast:")
-for name, dtype in seen.items():
-    print(f"  {name:14}{str(dtype).removeprefix('torch.')}")
 
 # %% name="plot_bars"
 bars = {f"CNN {name}": meter.at_peak for name, meter in cnn.items()}
@@ -411,10 +555,8 @@ print(claims)
 # %% [markdown] name="gpt_explained"
 # (C7 is the claim's number in this course's list. It counts as *held* from 1.9x: rounding is forgiven, hope is not.)
 #
-# A factor of two was promised; neither peak gets there. In the GPT the optimizer state, which does not shrink, has a larger share, and some of the
-# activations stay FP32. The dtypes above say which. An embedding is not a matrix product, so it comes out in FP32. FP32 plus 16 bit is FP32, so what
-# flows from block to block (the *residual stream*) stays FP32, and so does what the norms keep. **Mixed precision halves what becomes 16-bit, and
-# nothing else.** Optimizer state needs other tools ([[lean_optimizers]]), and so do the remaining activations ([[activation_checkpointing]]).
+# A factor of two was promised; neither peak gets there. **Mixed precision halves what becomes 16-bit, and nothing else.** Optimizer state needs other
+# tools ([[lean_optimizers]]), and so do the remaining activations ([[activation_checkpointing]]).
 
 # %% [markdown] name="speed_text"
 # ## 5 · What it costs or saves in time
@@ -425,10 +567,19 @@ print(claims)
 # Faster than what? NVIDIA GPUs since Ampere can also compute an FP32 product in **TF32**: the inputs are rounded to 10 fraction bits, the sum and the
 # result are FP32. By default PyTorch does so in convolutions and not in matrix products, so "FP32" can mean two things in one model. Below, FP32 means
 # FP32 (`fp32_computed_as("ieee")`), and TF32 has a row of its own where the GPU has it. Each format takes turns with FP32, so that both suffer the same
-# disturbances. (The batch is smaller than above: without hardware for it, FP16 takes its time.)
+# disturbances.
+#
+# **Predict.** How many times as fast as FP32 is the CNN's 16-bit step on your device?
+
+# %% name="guess_speed"
+my_guess = None
+### BEGIN GUESS
+my_guess = 2  # as promised
+### END GUESS
+speed_guess = Prediction(f"CNN, FP32 to {HALF}", my_guess, "x faster")
 
 
-# %% name="speed"
+# %% name="step_of"
 def step_of(make_model, x, y, dtype, fp32="ieee"):
     """Return a function that takes one training step of a fresh model and leaves its gradient in the parameters."""
     torch.manual_seed(0)
@@ -443,10 +594,7 @@ def step_of(make_model, x, y, dtype, fp32="ieee"):
     return step
 
 
-subjects = {
-    "CNN, batch 64": (lambda: SmallCNN(32), images[:64], labels[:64]),
-    "GPT, 8 x 128 tokens": (SmallGPT, ids, next_ids),
-}
+# %% name="speed"
 lines = [(subject, HALF, half, "ieee") for subject in subjects]
 if has_tf32(device):
     lines = [(subject, "TF32", FP32, "tf32") for subject in subjects] + lines
@@ -456,11 +604,14 @@ for subject, name, dtype, fp32 in lines:
     right, other = step_of(*subjects[subject], FP32), step_of(*subjects[subject], dtype, fp32)
     exact = right()
     off = ((other() - exact).norm() / exact.norm()).item()
-    timing = compare(right, other, runs=5, warmup=1)
+    timing = compare(right, other, runs=3, warmup=0)
+    if (subject, name) == ("CNN, batch 64", HALF):
+        speed_guess.reveal(timing.speedup)
     print(f"{subject:20} FP32 -> {name}: {timing}; the first gradient is off by {off:.1e}")
     claims.record("C7", "2x faster", f"{subject}, {name}", timing.speedup, "x faster", 1.8, math.inf)
 if not has_tf32(device):
     print("no line for TF32: it needs an NVIDIA GPU of compute capability 8.0 or more")
+print("FP32 on a GPU that has it, by default:", ", ".join(f"{what} in {how}" for what, how in fp32_precision().items()))
 
 # %% [markdown] name="speed_explained"
 # A line above 1x says that your device has hardware for the format and that this model is large enough to feed it. A line far below 1x says that it
@@ -470,25 +621,13 @@ if not has_tf32(device):
 # To train in TF32 with nothing else changed, write `torch.set_float32_matmul_precision("high")`. Newer names for the same are
 # `torch.backends.cuda.matmul.fp32_precision = "tf32"` for products and `torch.backends.cudnn.conv.fp32_precision` for convolutions. Use one generation of names: reading
 # an old one after a new one has been set can raise an error.
-#
-# If a format was slow on your device, the memory meter sees the conversions too:
-
-# %% name="fp16_workspace"
-cnn["FP16"] = measured_step(lambda: SmallCNN(32), images, labels, FP16)
-workspace = {name: meter.largest["kernel workspace"] / 2**20 for name, meter in cnn.items()}
-print("kernel workspace, MiB:", {name: round(size, 1) for name, size in workspace.items()})
-print("peak, MiB:            ", {name: round(meter.peak_bytes / 2**20, 1) for name, meter in cnn.items()})
-
-# %% [markdown] name="workspace_explained"
-# BF16 and FP16 keep the same activations. Where a convolution has to convert its inputs, its scratch space eats
-# up part of what was saved. A figure taken from tensors alone would have missed that.
 
 # %% [markdown] name="underflow_text"
 # ## 6 · FP16 loses small gradients
 #
-# FP16's smallest number is 2⁻²⁴ (6e-8); anything of 2⁻²⁵ or less becomes zero. Are real gradients that small? It depends on how the loss is averaged.
-# Take a network that removes noise from the digits. Its loss is a mean over all pixels of a batch, and in a model with several tasks such a term gets
-# a small weight, say 0.0001. Each pixel's share of the loss is tiny, and so is its gradient.
+# Anything of 2⁻²⁵ or less becomes zero in FP16. Are real gradients that small? It depends on how the loss is averaged. Take a network that removes noise
+# from the digits. Its loss is a mean over all pixels of a batch, and in a model with several tasks such a term gets a small weight, say 0.0001. Each
+# pixel's share of the loss is tiny, and so is its gradient.
 
 
 # %% name="denoiser"
@@ -522,50 +661,50 @@ def activation_gradients(model, x):
 
 
 gradients = activation_gradients(make_denoiser(), data.train_x[:128])
-print(
-    f"{gradients.numel():,} gradients, median magnitude {gradients.abs().median():.1e}, largest {gradients.abs().max():.1e}"
-)
+size = gradients.abs()
+print(f"{size.numel():,} gradients, median magnitude {size.median():.1e}, largest {size.max():.1e}")
 
-# %% [markdown] name="underflow_task"
-# ### Your turn: count what is lost
-#
-# **Contract.** `underflow_share(gradient, scale)` returns the share of the **nonzero** elements of `gradient` (FP32, any shape) that become exactly
-# zero when multiplied by `scale` and cast to FP16: a float between 0 and 1, and 0.0 when all elements are zero. `gradient` stays unchanged.
+# %% [markdown] name="guess_underflow_text"
+# **Predict.** What share of these gradients is lost in FP16, as they are? And times 2¹²?
 
+# %% name="guess_underflow"
+my_guess = None  # %, as they are
+### BEGIN GUESS
+my_guess = 100  # 2^-25 is 3e-8, and the largest is not above it
+### END GUESS
+bare_guess = Prediction("Gradients lost in FP16", my_guess, "%")
+my_guess = None  # %, times 2^12
+### BEGIN GUESS
+my_guess = 5  # 4,096 times larger: only the smallest few
+### END GUESS
+scaled_guess = Prediction("Gradients lost in FP16 when multiplied by 4,096", my_guess, "%")
 
-# %% name="underflow" answer=true reveal=true
-def underflow_share(gradient, scale):
-    ### BEGIN SOLUTION
-    nonzero = gradient[gradient != 0]
-    if nonzero.numel() == 0:
-        return 0.0
-    return ((nonzero * scale).half() == 0).float().mean().item()
-    ### END SOLUTION
-
-
-# %% name="underflow_check"
-check("mixed_precision.underflow", underflow_share)
-
-# %% name="underflow_measured"
-try:
-    for exponent in (0, 4, 8, 12, 16):
-        print(f"loss scale 2^{exponent:<3} gradients lost in FP16: {underflow_share(gradients, 2.0**exponent):.1%}")
-except NotImplementedError:
-    print("The figures appear when underflow_share is written.")
+# %% name="underflow"
+lost = {2**n: 100 * ((gradients[gradients != 0] * 2.0**n).half() == 0).float().mean().item() for n in (0, 4, 8, 12, 16)}
+bare_guess.reveal(lost[1])
+scaled_guess.reveal(lost[2**12])
+print({f"times {scale:,}": f"{share:.1f} %" for scale, share in lost.items()})
 
 # %% [markdown] name="control_text"
 # ### The control that must fail
 #
 # Train the denoiser in FP16 and do nothing about it. Beside it, train the same network in FP32, in BF16, and in FP16 with a scaler.
 #
-# **Predict.** Which of the four does not learn?
+# **Predict.** Which of the four does not learn? And of all weight gradients in FP16 without a scaler, how many are zero?
+
+# %% name="guess_control"
+my_guess = None  # %
+### BEGIN GUESS
+my_guess = 100  # a sum of zeros is zero
+### END GUESS
+control_guess = Prediction("Zero weight gradients, FP16 without a scaler", my_guess, "%")
 
 
-# %% name="control"
-def train_denoiser(dtype, scaler=None, epochs=6):
-    """Train; return the error of each step, and the share of all its gradients that were zero."""
+# %% name="train_denoiser"
+def train_denoiser(dtype, scaler=None, epochs=3):
+    """Train; return the mean error of the first and the last epoch, and the share of zeros among all gradients, in %."""
     model = make_denoiser()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
     scaler = scaler or torch.amp.GradScaler(device.type, enabled=False)
     errors, zeros = [], []
     for _ in range(epochs):
@@ -577,36 +716,42 @@ def train_denoiser(dtype, scaler=None, epochs=6):
             scaler.update()
             errors.append(error)
             zeros.append((torch.cat([p.grad.flatten() for p in model.parameters()]) == 0).float().mean().item())
-    return errors, zeros
+    epoch = len(errors) // epochs
+    return sum(errors[:epoch]) / epoch, sum(errors[-epoch:]) / epoch, 100 * sum(zeros) / len(zeros)
 
 
+# %% name="control"
 runs = {
     "FP32": train_denoiser(FP32),
     "BF16": train_denoiser(BF16),
     "FP16, no scaler": train_denoiser(FP16),
     "FP16, GradScaler": train_denoiser(FP16, torch.amp.GradScaler(device.type)),
 }
-for name, (errors, zeros) in runs.items():
-    epoch = len(errors) // 6
-    first, last = sum(errors[:epoch]) / epoch, sum(errors[-epoch:]) / epoch
-    print(
-        f"{name:17} error, mean of epoch 1 and 6: {first:.3f} -> {last:.3f}   zero gradients: {sum(zeros) / len(zeros):.1%}"
-    )
+control_guess.reveal(runs["FP16, no scaler"][2])
+for name, (first, last, zeros) in runs.items():
+    print(f"{name:17} error, first and last epoch: {first:.3f} -> {last:.3f}   zero gradients: {zeros:.1f} %")
 
 # %% [markdown] name="control_explained"
 # No error message, no NaN: FP16 without a scaler does not learn, because all its gradients are zero. BF16 has FP32's range and needs nothing. With a
 # scaler, FP16 learns just as FP32 does.
 #
-# Would you have noticed on the digits classifier? Train it in FP16 without a scaler too.
+# **Predict.** Would you have noticed on the digits classifier? What accuracy does it reach in FP16 without a scaler?
+
+# %% name="guess_survivor"
+my_guess = None  # %
+### BEGIN GUESS
+my_guess = 95  # its loss is a plain mean over 128 images
+### END GUESS
+survivor_guess = Prediction("Accuracy of the classifier, FP16 without a scaler", my_guess, "%")
 
 # %% name="survivor"
 fp16_losses, fp16_accuracy = train_cnn(FP16)
-print(f"classifier, FP16 without scaler: loss {fp16_losses[-1]:.4f}, accuracy {fp16_accuracy:.1%}")
-print(f"classifier, FP32:                loss {curves['FP32'][0][-1]:.4f}, accuracy {curves['FP32'][1]:.1%}")
+survivor_guess.reveal(100 * fp16_accuracy)
+print(f"loss in FP16 without a scaler {fp16_losses[-1]:.4f}, in FP32 {curves['FP32'][0][-1]:.4f}")
 
 # %% [markdown] name="survivor_explained"
-# No: with a plain mean over 128 images its gradients are large enough, and nothing goes wrong. That is what makes the mistake nasty. It is there all
-# along and shows up only when a loss is averaged over more elements, or weighted less.
+# With a plain mean over 128 images the gradients are large enough, and nothing goes wrong. That is what makes the mistake nasty. It is there all along and
+# shows up only when a loss is averaged over more elements, or weighted less.
 
 # %% [markdown] name="explorer_text"
 # ### Play: find the right loss scale
@@ -620,8 +765,17 @@ explore_loss_scale(gradients, log2_scale=0)
 # %% [markdown] name="scaling_text"
 # ## 7 · Loss scaling, by hand and automatic
 #
-# The gradient is linear in the loss. Multiply the loss by S, and every gradient on the way is S times larger and stays above
-# FP16's floor; divide by S once they are FP32 weight gradients, and the update is the one you wanted.
+# The gradient is linear in the loss. Multiply the loss by S, and every gradient on the way is S times larger and stays above FP16's floor; divide by S once
+# they are FP32 weight gradients, and the update is the one you wanted.
+#
+# **Predict.** Below, the scale goes from 2⁰ to 2⁴⁰. At 2¹⁶, how far is the gradient from FP32's, relatively?
+
+# %% name="guess_scaling"
+my_guess = None
+### BEGIN GUESS
+my_guess = 0.001  # FP16 has 10 fraction bits
+### END GUESS
+scaling_guess = Prediction("Relative error of the gradient at a loss scale of 2^16", my_guess, "")
 
 # %% name="scaling_by_hand"
 x = data.train_x[:128]
@@ -636,19 +790,30 @@ def weight_gradient(dtype, scale):
 
 
 true = weight_gradient(FP32, 1.0)
-for exponent in (0, 8, 16, 24, 40):
-    error = (weight_gradient(FP16, 2.0**exponent) - true).norm() / true.norm()
-    print(f"FP16, loss scale 2^{exponent:<3} relative error of the gradient: {error.item():.4f}")
+errors = {n: ((weight_gradient(FP16, 2.0**n) - true).norm() / true.norm()).item() for n in (0, 8, 16, 24, 40)}
+scaling_guess.reveal(errors[16])
+for exponent, error in errors.items():
+    print(f"FP16, loss scale 2^{exponent:<3} relative error of the gradient: {error:.4f}")
 
 # %% [markdown] name="dynamic_text"
-# Too small a scale loses gradients, too large a scale turns them into inf, and in between is a wide plain where any scale is as good as another. So
-# nobody searches for the best. Start high. Whenever an inf or NaN turns up, skip that step and halve the scale. After many good steps in a row,
-# double it. That is **dynamic loss scaling**, and `torch.amp.GradScaler` does it. Here are its defaults, read from the object:
+# Too small a scale loses gradients, too large a scale turns them into inf, and in between is a wide plain where any scale is as good as another. So nobody
+# searches for the best. Start high. Whenever an inf or NaN turns up, skip that step and halve the scale. After many good steps in a row, double it. That is
+# **dynamic loss scaling**, and `torch.amp.GradScaler` does it. Here are its defaults, read from the object:
 
 # %% name="scaler_defaults"
 scaler = torch.amp.GradScaler(device.type)
 print(f"start {scaler.get_scale():g}, grow x{scaler.get_growth_factor():g} after {scaler.get_growth_interval()} good steps, "
       f"back off x{scaler.get_backoff_factor():g}")  # fmt: skip
+
+# %% [markdown] name="guess_skips_text"
+# **Predict.** Let it start at 2⁴⁴, far too high, and grow after 12 good steps. In 60 steps, how many are skipped?
+
+# %% name="guess_skips"
+my_guess = None
+### BEGIN GUESS
+my_guess = 15  # some 12 halvings until the gradients fit, then one in a dozen
+### END GUESS
+skips_guess = Prediction("Steps skipped of 60", my_guess, "")
 
 # %% name="scaler_at_work"
 scaler = torch.amp.GradScaler(device.type, init_scale=2.0**44, growth_interval=12)
@@ -665,6 +830,7 @@ for step in range(60):
     scales.append(scaler.get_scale())
     if (before == model[0].weight).all():
         skipped.append(step)
+skips_guess.reveal(len(skipped))
 
 # %% name="plot_scaler"
 figure = Figure(figsize=(7, 3), layout="constrained")
@@ -677,15 +843,28 @@ show(figure, "The scale halves at every step until the gradients fit, then rises
 print("steps skipped:", *skipped)
 
 # %% [markdown] name="dynamic_explained"
-# Here it starts far too high on purpose. The first steps are thrown away, each halving the scale, until the gradients fit. From then on it feels its
-# way up and is pushed back now and then. A skipped step moves no weights. (A learning-rate scheduler that steps anyway gets ahead of the weights by
-# that one step.)
+# The first steps are thrown away, each halving the scale, until the gradients fit. From then on it feels its way up and is pushed back now and then. A
+# skipped step moves no weights. (A learning-rate scheduler that steps anyway gets ahead of the weights by that one step.)
 
 # %% [markdown] name="clipping_text"
 # ## 8 · Clipping comes after unscaling
 #
-# Gradient clipping limits the norm of the gradient. With a scaler, `.grad` holds the gradient times 65536. Clip that to norm 0.01, divide by 65536, and
-# the step is far smaller than you meant. Try it with SGD, which moves by the gradient, and with Adam, which normalises it:
+# Gradient clipping limits the norm of the gradient. With a scaler, `.grad` holds the gradient times 65536. Clip that to norm 0.01, divide by 65536, and the
+# step is not the one you meant. Try it with SGD, which moves by the gradient, and with Adam, which normalises it.
+#
+# **Predict.** How many times too short is the step of SGD? And of Adam?
+
+# %% name="guess_clipping"
+my_guess = None  # SGD
+### BEGIN GUESS
+my_guess = 65536  # a gradient of norm 0.01, divided by the scale
+### END GUESS
+sgd_guess = Prediction("SGD: right step / step when clipped at once", my_guess, "")
+my_guess = None  # Adam
+### BEGIN GUESS
+my_guess = 1  # it divides each gradient by its own size
+### END GUESS
+adam_guess = Prediction("Adam: right step / step when clipped at once", my_guess, "")
 
 
 # %% name="clipping"
@@ -710,8 +889,10 @@ makers = {
     "Adam, lr 0.001": lambda parameters: torch.optim.Adam(parameters, lr=1e-3),
     "Adam, eps 1e-20": lambda parameters: torch.optim.Adam(parameters, lr=1e-3, eps=1e-20),
 }
-for name, make_optimizer in makers.items():
-    right, wrong = clipped_update(make_optimizer, True), clipped_update(make_optimizer, False)
+steps = {name: [clipped_update(make, first) for first in (True, False)] for name, make in makers.items()}
+sgd_guess.reveal(steps["SGD, lr 1"][0] / steps["SGD, lr 1"][1])
+adam_guess.reveal(steps["Adam, lr 0.001"][0] / steps["Adam, lr 0.001"][1])
+for name, (right, wrong) in steps.items():
     print(f"{name:15} unscale_, then clip: moved by {right:.2g}   clip at once: moved by {wrong:.2g}")
 
 # %% [markdown] name="clipping_explained"
@@ -725,23 +906,11 @@ for name, make_optimizer in makers.items():
 # %% [markdown] name="bf16_text"
 # ## 9 · BF16: no scaler, fewer digits
 #
-# BF16 needs no scaling: in the control above it learnt just as FP32 did. But it has only eight binary digits, where FP32 has 24. Under autocast that
-# hardly matters, since weights and sums stay in FP32. It matters when the *weights* are BF16 and the learning rate is small: the swamping of section
-# 2, now as a training run.
-
-# %% name="pure_bf16"
-print(f"{'':28}{'lr 1e-3':>10}{'lr 1e-4':>10}")
-settings = {"FP32": (FP32, False), "BF16 autocast": (BF16, False), "BF16 weights": (BF16, True)}
-for name, (dtype, pure) in settings.items():
-    final = [train_cnn(dtype, lr=lr, pure=pure)[0][-1] for lr in (1e-3, 1e-4)]
-    print(f"loss after 6 epochs, {name:15}{final[0]:>7.3f}{final[1]:>10.3f}")
-
-# %% [markdown] name="bf16_explained_2"
-# Autocast tracks FP32; BF16 weights fall behind, most of all at the small learning rate. People do train large models in pure BF16 to save the FP32
-# weights. They then add the update with *stochastic rounding* ([[number_formats]] tries it) or keep the lost part beside the weight.
-
-# %% [markdown] name="pitfalls_text"
-# ## 10 · Pitfalls, on purpose
+# BF16 needs no scaling: in the control above it learnt just as FP32 did. It has eight binary digits where FP32 has 24. Under autocast that hardly matters,
+# since weights and sums stay in FP32. With *weights* in BF16 it matters when the learning rate is small; [[number_formats]] measured what is lost there, and
+# how stochastic rounding or a kept remainder brings it back.
+#
+# ## 10 · Pitfalls, and one that is none
 #
 # **Old names.** `torch.cuda.amp.autocast` and `torch.cuda.amp.GradScaler` are still used in half of the tutorials.
 
@@ -769,36 +938,34 @@ for name, dtype in {"FP32": FP32, "BF16": BF16, "FP16": FP16}.items():
 # %% [markdown] name="loss_explained"
 # BF16 gets the third digit of the loss wrong. Keep losses in FP32: `F.cross_entropy(logits.float(), target)`.
 #
-# **`backward()` inside autocast.** Articles call it a mistake, and PyTorch's documentation advises against it. Is the gradient another one?
+# **`backward()` inside autocast.** Articles call it a mistake, and PyTorch's documentation advises against it.
+#
+# **Predict.** How far apart, relatively, are the gradients with `backward()` inside and outside of the region?
 
+# %% name="guess_inside"
+my_guess = None
+### BEGIN GUESS
+my_guess = 1e-3  # as large as 16-bit noise, if the advice has a reason
+### END GUESS
+inside_guess = Prediction("GPT: gradients with backward() inside and outside", my_guess, "")
 
 # %% name="backward_inside"
-def gradient_of(make_model, x, y, inside):
-    """Return the gradient of a fresh model, with `backward()` inside or outside the autocast region."""
-    torch.manual_seed(0)
-    model = make_model().to(device)
-    with torch.autocast(device.type, dtype=half):
-        loss = F.cross_entropy(model(x).float().flatten(0, -2), y.flatten())
-        if inside:
-            loss.backward()
-    if not inside:
-        loss.backward()
-    return torch.cat([p.grad.flatten() for p in model.parameters()])
-
-
 for subject, (make_model, x, y) in subjects.items():
-    outside, again, inside = (gradient_of(make_model, x[:2], y[:2], inside) for inside in (False, False, True))
+    outside, again = (gradient_of(make_model, x[:2], y[:2], theirs()) for _ in range(2))
+    inside = gradient_of(make_model, x[:2], y[:2], theirs(), inside=True)
     equal = f"outside twice: {torch.equal(outside, again)}; inside and outside: {torch.equal(outside, inside)}"
     print(f"{subject[:3]}: gradients bitwise equal, {equal}")
+inside_guess.reveal(((inside - outside).norm() / outside.norm()).item())
 
 # %% [markdown] name="custom_function_text"
-# No. (If even the same gradient taken twice differs, a GPU added up in another order.) Autograd has recorded each operation with its casts, and the
-# backward formulas of PyTorch's own operations get their dtypes from there. What has no such record is a formula of **your** own. A
-# `torch.autograd.Function` whose author counts on FP32 gets 16-bit products wherever autocast is on: in its forward pass, and in its backward pass if
-# that runs inside the region. `custom_fwd(cast_inputs=...)` and `custom_bwd` settle it: both passes then run without autocast.
+# It is no mistake with PyTorch's own operations. (If even the same gradient taken twice differs, a GPU added up in another order.) Autograd has recorded
+# each operation with its casts, and the backward formulas get their dtypes from there.
+#
+# What has no such record is a formula of **your** own. A `torch.autograd.Function` whose author counts on FP32 gets 16-bit products wherever autocast is
+# on: in its forward pass, and in its backward pass if that runs inside the region. Here is one.
 
 
-# %% name="custom_function"
+# %% name="gram"
 class Gram(torch.autograd.Function):
     """All products between rows: x (n, d) to (n, n). Its author wants FP32."""
 
@@ -813,16 +980,61 @@ class Gram(torch.autograd.Function):
         return ((gradient + gradient.T) @ x).float()
 
 
-class SafeGram(torch.autograd.Function):
-    forward = staticmethod(torch.amp.custom_fwd(Gram.forward, device_type=device.type, cast_inputs=FP32))
-    backward = staticmethod(torch.amp.custom_bwd(Gram.backward, device_type=device.type))
+# %% [markdown] name="safe_task"
+# ### Your turn: make it safe
+#
+# **Contract.** `safe(function, device_type)` takes a subclass of `torch.autograd.Function` and returns another one.
+#
+# - Under autocast its forward pass gets its inputs in FP32 and computes in FP32.
+# - So does its backward pass, whether `backward()` runs inside the region or outside.
+# - Without autocast it does what `function` does. `function` itself stays as it was.
+#
+# `torch.amp.custom_fwd` and `torch.amp.custom_bwd` are made for it. They are usually written as decorators above `forward` and `backward`; here the two exist
+# already, so call them. What they return belongs into `staticmethod(...)`.
 
 
+# %% name="safe" answer=true reveal=true
+def safe(function, device_type):
+    ### BEGIN SOLUTION
+    forward = torch.amp.custom_fwd(function.forward, device_type=device_type, cast_inputs=torch.float32)
+    backward = torch.amp.custom_bwd(function.backward, device_type=device_type)
+
+    class Safe(torch.autograd.Function):
+        pass
+
+    Safe.forward, Safe.backward = staticmethod(forward), staticmethod(backward)
+    return Safe
+    ### END SOLUTION
+
+
+# %% name="safe_check"
+safe = check("mixed_precision.safe", safe)
+
+# %% name="safe_hint"
+hint("mixed_precision.safe")
+
+# %% [markdown] name="guess_gram_text"
+# **Predict.** Under autocast with `backward()` inside, how far is the gradient of `Gram` from FP64's, relatively? And that of `safe(Gram)`?
+
+# %% name="guess_gram"
+my_guess = None  # Gram
+### BEGIN GUESS
+my_guess = 2e-3  # BF16 has 8 binary digits
+### END GUESS
+gram_guess = Prediction("Gram, backward inside: gradient off by", my_guess, "")
+my_guess = None  # safe(Gram)
+### BEGIN GUESS
+my_guess = 1e-7  # FP32 has 24
+### END GUESS
+safe_guess = Prediction("safe(Gram), backward inside: gradient off by", my_guess, "")
+
+
+# %% name="gram_measured"
 def gram_errors(function, inside):
     """Return how far value and gradient are from FP64's, relatively."""
     torch.manual_seed(0)
     x = torch.randn(64, 128, device=device, requires_grad=True)
-    with torch.autocast(device.type, dtype=half):
+    with theirs():
         gram = function.apply(x)
         if inside:
             gram.sum().backward()
@@ -833,11 +1045,11 @@ def gram_errors(function, inside):
     return [((t.detach().cpu() - exact).norm() / exact.norm()).item() for t, exact in truth.items()]
 
 
-for function in (Gram, SafeGram):
-    for inside in (False, True):
-        value, gradient = gram_errors(function, inside)
-        where = "inside" if inside else "outside"
-        print(f"{function.__name__:9} backward {where:8} value off by {value:.0e}, gradient off by {gradient:.0e}")
+gram_guess.reveal(gram_errors(Gram, inside=True)[1])
+safe_guess.reveal(gram_errors(safe(Gram, device.type), inside=True)[1])
+for name, function in {"Gram": Gram, "safe(Gram)": safe(Gram, device.type)}.items():
+    value, gradient = gram_errors(function, inside=False)
+    print(f"{name:10} backward outside: value off by {value:.0e}, gradient off by {gradient:.0e}")
 
 # %% [markdown] name="table_text"
 # ## 11 · Before and after
@@ -856,6 +1068,7 @@ claims
 # %% [markdown] name="recap"
 # ## Recap
 #
+# - Autocast is a list and a cast on the way in. What is on no list follows its inputs, so a residual stream that begins in FP32 stays there.
 # - Mixed precision saves bytes of **activations** and of temporaries. Weights, gradients and optimizer state stay FP32 under autocast; 16-bit weight
 #   copies come on top.
 # - "2x less memory" is the limit for a model that is all activations; measure yours.

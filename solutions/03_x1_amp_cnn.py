@@ -19,7 +19,7 @@
 # %% name="setup" setup=true
 import time
 
-from helpers import MemoryMeter, SmallCNN, check, device_name, digits, human_bytes, pick_device
+from helpers import MemoryMeter, SmallCNN, check, device_name, digits, hint, human_bytes, pick_device
 
 import torch
 import torch.nn.functional as F
@@ -104,6 +104,9 @@ class DynamicLossScaler:
 # %% name="scaler_check" points=3
 check("x1.scaler", DynamicLossScaler)
 
+# %% name="scaler_hint"
+hint("x1.scaler")
+
 # %% [markdown] name="step_task"
 # ## Part 2 · One training step (5 points)
 #
@@ -144,6 +147,9 @@ def train_step(model, optimizer, scaler, images, labels, dtype, max_norm):
 
 # %% name="step_check" points=5
 check("x1.step", train_step)
+
+# %% name="step_hint"
+hint("x1.step")
 
 # %% [markdown] name="compare_task"
 # ## Part 3 · The experiment (2 points)
@@ -207,6 +213,9 @@ def train(precision, seed=0, epochs=3):
 
 # %% name="compare_check" points=2
 check("x1.compare", train, train_step)
+
+# %% name="compare_hint"
+hint("x1.compare")
 
 # %% [markdown] name="table_text"
 # ## Your table

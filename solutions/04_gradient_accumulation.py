@@ -6,8 +6,8 @@
 #
 # | | |
 # |---|---|
-# | After this you can | accumulate gradients and prove that the update is the same; say what memory it saves and when it saves none; recognise six ways to get it wrong by their numbers |
-# | Time | 75 minutes |
+# | After this you can | write the loop, for rows and for tokens, and prove that the update is the same; say what memory it saves and when it saves none; recognise six ways to get it wrong by their numbers; say when a larger batch buys nothing |
+# | Time | 100 minutes |
 # | Difficulty | ●●○ |
 # | Needs | a CPU; the same cells use a GPU where there is one |
 # | Before this | labs [[#start_here]], [[#where_memory_goes]], [[#number_formats]] and [[#mixed_precision]] |
@@ -16,7 +16,7 @@
 # Exercise X2, the graded notebook after this one, uses all of it.
 
 # %% name="setup" setup=true
-
+import contextlib
 import math
 
 from helpers import (
@@ -32,18 +32,22 @@ from helpers import (
     digits,
     english,
     explore,
+    hint,
     human_bytes,
     pick_device,
     show,
     tenant_table,
+    text_table,
 )
 
+import numpy as np
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from matplotlib.figure import Figure
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
 
 device = pick_device()
 claims = Claims()
@@ -112,16 +116,36 @@ longer = (wrong.norm() / right.norm()).item()
 claims.record("P4", "no division: the gradient is 4 times too long", "MLP, 4 x 64", longer, "times", 3.99, 4.01)
 
 # %% [markdown] name="naive_explained"
-# The direction is right, the length is not: by accident, the learning rate is four times too high. Divide each loss by the number of micro-batches:
+# The direction is right, the length is not: by accident, the learning rate is four times too high.
+#
+# ### Your turn: the loop
+#
+# **Contract.** `accumulate(model, x, y, micro_batch)` adds the gradient of the mean cross-entropy over all rows to the parameters' `.grad`.
+#
+# - The model sees each of the N rows once, in order, at most `micro_batch` at a time. If N is no multiple of it, the last micro-batch is smaller.
+# - Each row weighs 1/N, also in a smaller micro-batch.
+# - Memory: one micro-batch at a time. Its backward pass comes before the next forward pass.
+# - Gradients that are there already are added to, not cleared: that is the caller's business, and so is the optimizer's step.
+# - Returns the mean loss over all rows: a number, or a detached tensor without dimensions.
 
 
-# %% name="divided"
+# %% name="loop" answer=true reveal=true
 def accumulate(model, x, y, micro_batch):
-    """Leave the gradient of the mean loss over all rows in `.grad`; micro-batches of equal size."""
-    pieces = x.split(micro_batch)
-    for xs, ys in zip(pieces, y.split(micro_batch), strict=True):
-        (F.cross_entropy(model(xs), ys) / len(pieces)).backward()
+    ### BEGIN SOLUTION
+    total = 0.0
+    for xs, ys in zip(x.split(micro_batch), y.split(micro_batch), strict=True):
+        loss = F.cross_entropy(model(xs), ys) * (len(xs) / len(x))
+        loss.backward()
+        total = total + loss.detach()
+    return total
+    ### END SOLUTION
 
+
+# %% name="loop_check"
+accumulate = check("gradient_accumulation.loop", accumulate)
+
+# %% name="loop_hint"
+hint("gradient_accumulation.loop")
 
 # %% [markdown] name="equal_text"
 # ### The same numbers
@@ -133,26 +157,52 @@ def accumulate(model, x, y, micro_batch):
 for dtype in (torch.float64, torch.float32, torch.bfloat16):
     if device.type == "mps" and dtype == torch.float64:
         continue
-    model = make_model(dtype)
-    inputs = x.to(dtype)
-    off = distance(gradient(accumulate, model, inputs, y, 64), gradient(whole_batch, model, inputs, y))
-    print(
-        f"{str(dtype).removeprefix('torch.'):9} relative distance {off:.1e}, epsilon of the format {torch.finfo(dtype).eps:.1e}"
-    )
-    if dtype == torch.float32:
-        claims.record("C8", "the gradient equals the whole batch's", "MLP, FP32, 4 x 64", off, "relative", 0, 1e-5)
-    if dtype == torch.bfloat16:
-        claims.record("C8", "the gradient equals the whole batch's", "MLP, pure BF16, 4 x 64", off, "relative", 0, 1e-5)
+    model, inputs = make_model(dtype), x.to(dtype)
+    away = distance(gradient(accumulate, model, inputs, y, 64), gradient(whole_batch, model, inputs, y))
+    name, step_size = str(dtype).removeprefix("torch."), torch.finfo(dtype).eps
+    print(f"{name:9} relative distance {away:.1e}, epsilon of the format {step_size:.1e}")
+    if dtype != torch.float64:
+        subject = "MLP, FP32, 4 x 64" if dtype == torch.float32 else "MLP, pure BF16, 4 x 64"
+        claims.record("C8", "the gradient equals the whole batch's", subject, away, "relative", 0, 1e-5)
 
-for micro_batch in (64, 16, 4, 1):
+# %% [markdown] name="swamping_text"
+# The distance follows the format's epsilon: it is rounding and nothing else. In pure BF16, where `.grad` itself has 8 significant bits, rounding is no
+# longer negligible. What rounds, the micro-batches' gradients or their sum? Keep the gradients as they are, in BF16, and add them up once in BF16 and
+# once in FP32.
+#
+# **Predict.** From micro-batches of 64 to micro-batches of 1, by what factor does the distance grow if the sum is in FP32?
+
+# %% name="swamping_guess"
+my_guess = None  # distance with micro-batches of 1 / with micro-batches of 64
+### BEGIN GUESS
+my_guess = 1  # each gradient is rounded as before; nothing is lost in adding them
+### END GUESS
+swamping_guess = Prediction("Sum in FP32: distance with 1 / with 64", my_guess, "times")
+
+
+# %% name="swamping"
+def summed(dtype, micro_batch):
+    """Add up the BF16 gradients of micro-batches in `dtype`."""
     model, inputs = make_model(torch.bfloat16), x.bfloat16()
-    off = distance(gradient(accumulate, model, inputs, y, micro_batch), gradient(whole_batch, model, inputs, y))
-    print(f"bfloat16 in micro-batches of {micro_batch:2}: relative distance {off:.1e}")
+    total = 0
+    for xs, ys in zip(inputs.split(micro_batch), y.split(micro_batch), strict=True):
+        piece = gradient(accumulate, model, xs, ys, micro_batch)
+        total = total + piece.to(dtype) * (len(xs) / len(x))
+    return total.float()
+
+
+right32 = gradient(whole_batch, make_model(), x, y)
+sums = {m: [distance(summed(dtype, m), right32) for dtype in (torch.bfloat16, torch.float32)] for m in (64, 16, 4, 1)}
+swamping_guess.reveal(sums[1][1] / sums[64][1])
+table = [("micro-batch", "sum in BF16", "sum in FP32")]
+table += [(str(m), *(f"{away:.1e}" for away in both)) for m, both in sums.items()]
+print(text_table(table))
+growth = sums[1][0] / sums[64][0]
+claims.figure("BF16 sums: micro-batches of 1 / of 64, distance", "MLP, pure BF16", growth, "times")
 
 # %% [markdown] name="equal_explained"
-# The distance follows the format's epsilon: it is rounding and nothing else. In pure BF16, where `.grad` itself has 8 significant bits, rounding is
-# no longer negligible. With *many* micro-batches it gets worse, because small gradients are added to a large sum (swamping, [[number_formats]]).
-# Under autocast `.grad` is FP32, and the problem does not arise.
+# It is the sum. With many micro-batches small gradients are added to a large sum that has no room for their last digits (swamping, [[number_formats]]).
+# Under autocast `.grad` is FP32, and the problem does not arise. Who trains in pure BF16 keeps a sum in FP32 beside it.
 #
 # ## 2 · What it saves
 #
@@ -170,7 +220,7 @@ memory_guess = Prediction("Peak with micro-batches of 64", my_guess, "MiB")
 
 # %% name="step"
 def step(model, optimizer, x, y, micro_batch):
-    """One optimizer step; micro-batches of equal size."""
+    """Take one optimizer step."""
     optimizer.zero_grad()
     accumulate(model, x, y, micro_batch)
     optimizer.step()
@@ -206,8 +256,8 @@ show(figure, "Peak and activations grow in straight lines with the rows of a mic
 # %% [markdown] name="memory_explained"
 # (The table shows each tenant at its own largest moment, so a column adds up to more than its peak.)
 #
-# Straight lines: a fixed part, plus so many bytes per row. Where a line meets the axis is what accumulation cannot save: parameters, gradients,
-# optimizer state, and the whole batch of inputs, which is always there.
+# Straight lines, as far as they go: a fixed part, plus so many bytes per row. Where a line meets the axis is what accumulation cannot save: parameters,
+# gradients, optimizer state, and the whole batch of inputs, which is always there.
 #
 # "The peak is that of the micro-batch": compare with a plain step on 64 rows.
 
@@ -218,10 +268,10 @@ print(f"4 x 64: {human_bytes(cnn[64].peak_bytes)}; a plain step on 64 rows: {hum
 claims.record("C8", "the peak is that of the micro-batch", "CNN, inputs aside", ratio, "times", 0.95, 1.05)
 
 # %% [markdown] name="nothing_text"
-# ### When it buys little, or nothing
+# ### Another model, smaller pieces
 #
-# A GPT has more parameters for each row it reads. **Predict**: a GPT of 3.3 million parameters trains with AdamW on 64 sequences of 32 characters.
-# How much memory do 64 micro-batches of one row need, relative to 16 micro-batches of four rows?
+# A GPT has more parameters for each row it reads. **Predict**: a GPT of 3.3 million parameters trains with AdamW on 32 sequences of 32 characters.
+# How much memory do 32 micro-batches of one row need, relative to 8 micro-batches of four rows?
 
 # %% name="guess_nothing"
 my_guess = None  # peak with micro-batches of 1 / peak with micro-batches of 4
@@ -235,41 +285,61 @@ text = english(device)
 ids, next_ids = text.train_x[: 64 * 32].view(64, 32).clone(), text.train_y[: 64 * 32].view(64, 32).clone()
 
 
-class FlatLogits(nn.Module):
-    """A GPT that returns logits as rows of a classifier: (B x T, vocabulary) for (B, T) ids."""
-
-    def __init__(self):
-        super().__init__()
-        self.gpt = SmallGPT(context=32, layers=4, width=256)
-
-    def forward(self, ids):
-        return self.gpt(ids).flatten(0, 1)
-
-
 def gpt_step(model, optimizer, micro_batch):
     optimizer.zero_grad()
-    pieces = ids.split(micro_batch)
-    for xs, ys in zip(pieces, next_ids.split(micro_batch), strict=True):
-        (F.cross_entropy(model(xs), ys.flatten()) / len(pieces)).backward()
+    pieces = ids[:32].split(micro_batch)
+    for xs, ys in zip(pieces, next_ids[:32].split(micro_batch), strict=True):
+        (F.cross_entropy(model(xs).flatten(0, 1), ys.flatten()) / len(pieces)).backward()
     optimizer.step()
 
 
-gpt = {}
-for micro_batch in (64, 16, 4, 1):
+def gpt_meter(micro_batch, **how):
     torch.manual_seed(0)
-    model = FlatLogits().to(device)
-    optimizer = torch.optim.AdamW(model.parameters(), foreach=True)  # the default on a GPU
+    model = SmallGPT(context=32, layers=4, width=256).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), **how)
     gpt_step(model, optimizer, micro_batch)
     with MemoryMeter(model, optimizer) as meter:
         gpt_step(model, optimizer, micro_batch)
-    gpt[micro_batch] = meter
+    return meter
+
+
+gpt = {m: gpt_meter(m, foreach=True) for m in (32, 8, 4, 1)}
 nothing_guess.reveal(gpt[1].peak_bytes / gpt[4].peak_bytes)
 for micro_batch, meter in gpt.items():
     print(f"micro-batch {micro_batch:2}: peak {human_bytes(meter.peak_bytes):>10} in {meter.peak_at}")
 
+# %% [markdown] name="foreach_text"
+# Below a certain micro-batch the peak stops moving. It is now in the **optimizer step**, which holds gradients and moments and no activations at all,
+# and something else: its own temporaries. How large those are depends on how AdamW goes through the parameters.
+#
+# - `foreach=True`, the default on a GPU, does each operation of the formula for *all* parameters together: few launches, but each temporary is as large as
+#   the whole model.
+# - `foreach=False`, the default on a CPU, finishes one parameter after another: temporaries of the size of one.
+# - `fused=True` does the whole formula in one kernel, without temporaries.
+#
+# **Predict** the most temporaries that `foreach=True` holds, in sizes of the model.
+
+# %% name="foreach_guess"
+my_guess = None  # temporaries / parameters
+### BEGIN GUESS
+my_guess = 2  # the denominator of Adam's formula, and what it divides
+### END GUESS
+foreach_guess = Prediction("Temporaries of foreach=True, in sizes of the model", my_guess, "models")
+
+# %% name="foreach"
+ways = {"foreach=True": gpt[4], "foreach=False": gpt_meter(4, foreach=False), "fused=True": gpt_meter(4, fused=True)}
+of_model = {}
+for name, meter in ways.items():
+    during = next(stage for stage in meter.stages if stage.name == "optimizer step")
+    settled = ("parameters", "gradients", "optimizer state", "inputs and other")
+    of_model[name] = (during.peak_bytes - sum(during.held_after[t] for t in settled)) / meter.largest["parameters"]
+    print(f"{name:14} peak {human_bytes(meter.peak_bytes)}, temporaries of the step {of_model[name]:.2f} models")
+foreach_guess.reveal(of_model["foreach=True"])
+
 # %% [markdown] name="nothing_explained"
-# Below a certain micro-batch the peak stops moving: it is now in the **optimizer step**, which holds gradients, moments and temporaries, and no
-# activations at all. Smaller micro-batches then save nothing and cost time.
+# One: the root of the second moment. The rest of the formula works in place.
+#
+# Once the peak is in the optimizer step, smaller micro-batches save nothing and cost time.
 #
 # There is also a price that a plain step does not pay: gradients stay alive through the forward passes of the later micro-batches. A plain step can
 # free them between steps. For a model with large parameters and small activations, accumulation can even need *more* than a plain step on the same
@@ -296,24 +366,46 @@ claims.record(
 # %% [markdown] name="time_text"
 # ### What it costs
 #
-# The same rows go through the same layers. Time is lost only where a micro-batch is too small to keep the device busy:
+# The same rows go through the same layers. Time is lost only where a micro-batch is too small to keep the device busy. And there is another way to
+# less memory: run the whole batch and recompute ([[activation_checkpointing]]).
+#
+# **Predict** the time of 64 micro-batches of 4 rows, relative to one batch of 256.
+
+# %% name="time_guess"
+my_guess = None  # time, 64 x 4 / whole batch
+### BEGIN GUESS
+my_guess = 1.5
+### END GUESS
+time_guess = Prediction("Time of 64 x 4 / whole batch", my_guess, "times")
+
 
 # %% name="time"
+def checkpointed_step(model, optimizer):
+    optimizer.zero_grad()
+    stages = model.features
+    out = images
+    for part in (stages[:3], stages[3:7], stages[7:]):  # each holds a convolution or more
+        out = checkpoint(part, out, use_reentrant=False)
+    F.cross_entropy(model.head(out), labels).backward()
+    optimizer.step()
+
+
 torch.manual_seed(0)
 model = SmallCNN(32).to(device)
 optimizer = torch.optim.AdamW(model.parameters())
-for micro_batch in (64, 16, 4):
-    pace = compare(
-        lambda: step(model, optimizer, images, labels, 256),
-        lambda m=micro_batch: step(model, optimizer, images, labels, m),
-        runs=3,
-        warmup=1,
-    )
-    print(f"micro-batches of {micro_batch:2}: {1 / pace.speedup:.2f} x the time of the whole batch")
+ways = {f"{256 // m} x {m}": lambda m=m: step(model, optimizer, images, labels, m) for m in (64, 16, 4)}
+ways["checkpointed"] = lambda: checkpointed_step(model, optimizer)
+paces = {}
+for name, way in ways.items():
+    paces[name] = 1 / compare(lambda: step(model, optimizer, images, labels, 256), way, runs=2, warmup=1).speedup
+    with MemoryMeter(model, optimizer, by_tenant=False) as meter:
+        way()
+    print(f"{name:13} {paces[name]:.2f} x the time of the whole batch, peak {human_bytes(meter.peak_bytes)}")
+time_guess.reveal(paces["64 x 4"])
 
 # %% [markdown] name="time_explained"
 # On a CPU smaller pieces may even be faster for a while, because they fit its cache. On a GPU the whole batch is rarely slower. Below a certain size
-# the time always rises.
+# the time always rises. Recomputing always costs its arithmetic, so while the batch can still be cut, cut it.
 
 # %% [markdown] name="pitfalls_text"
 # ## 3 · Six ways to get it wrong
@@ -322,124 +414,185 @@ for micro_batch in (64, 16, 4):
 #
 # ### Wrong length, and why Adam hides it
 #
-# The naive gradient is 4 times too long. With SGD that is a learning rate 4 times too high. With Adam? It divides by the size of the gradient:
+# The naive gradient is 4 times too long. With SGD that is a learning rate 4 times too high. With Adam? It divides by the size of the gradient.
+#
+# **Predict**, for Adam: how long is the update without the division, relative to the update with it?
+
+# %% name="adam_guess"
+my_guess = None  # length without the division / with it
+### BEGIN GUESS
+my_guess = 1  # the factor is in both moments and cancels
+### END GUESS
+adam_guess = Prediction("Adam's update, naive / right", my_guess, "times")
+
 
 # %% name="adam_hides"
-for name, make in {
-    "SGD": lambda ps: torch.optim.SGD(ps, lr=0.1),
-    "Adam": lambda ps: torch.optim.Adam(ps, lr=0.1),
-}.items():
-    moved = {}
-    for method in (accumulate, naive):
-        model = make_model()
-        before = torch.cat([p.detach().flatten() for p in model.parameters()])
-        optimizer = make(model.parameters())
-        gradient(method, model, x, y, 64)
+def trained(method, make, clip=math.inf, updates=40):
+    """Train on batches of 256 in four pieces; return the first update, the test loss, and the share that was clipped."""
+    model, clipped = make_model(), 0
+    optimizer = make(model.parameters())
+    before = torch.cat([p.detach().flatten() for p in model.parameters()])
+    order = torch.Generator().manual_seed(0)
+    for update in range(updates):
+        rows = torch.randperm(len(data.train_x), generator=order)[:256].to(device)
+        gradient(method, model, data.train_x[rows], data.train_y[rows], 64)
+        clipped += (nn.utils.clip_grad_norm_(model.parameters(), clip) > clip).item()
         optimizer.step()
-        moved[method] = torch.cat([p.detach().flatten() for p in model.parameters()]) - before
-    print(
-        f"{name:5} update without the division, relative to the update with it: {(moved[naive].norm() / moved[accumulate].norm()).item():.3f}"
-    )
-model = make_model()
+        if update == 0:
+            moved = torch.cat([p.detach().flatten() for p in model.parameters()]) - before
+    with torch.no_grad():
+        return moved, F.cross_entropy(model(data.test_x), data.test_y).item(), clipped / updates
+
+
+makers = {"SGD": lambda ps: torch.optim.SGD(ps, lr=0.3), "Adam": lambda ps: torch.optim.Adam(ps, lr=0.003)}
+table, longer = [("", "first update, naive / right", "test loss, right", "test loss, naive")], {}
+for name, make in makers.items():
+    (right_move, right_loss, _), (naive_move, naive_loss, _) = trained(accumulate, make), trained(naive, make)
+    longer[name] = (naive_move.norm() / right_move.norm()).item()
+    table.append((name, f"{longer[name]:.3f}", f"{right_loss:.3f}", f"{naive_loss:.3f}"))
+adam_guess.reveal(longer["Adam"])
+print(text_table(table))
+
+# %% [markdown] name="clip_text"
+# Adam's update does not change, and neither does its loss after 40 updates: nobody notices. SGD's update is four times as long, and its loss may even be
+# lower: four times the learning rate happened to be no worse.
+#
+# Both hold until gradient clipping is switched on, which looks at the gradient's length. Clip at the same norm, right and naive:
+
+# %% name="clip"
+table = [("clipped at norm 1", "updates that were clipped", "first update", "test loss")]
 for method in (accumulate, naive):
-    gradient(method, model, x, y, 64)
-    print(
-        f"{method.__name__:11} gradient norm as clip_grad_norm_ sees it: {nn.utils.clip_grad_norm_(model.parameters(), 1.0).item():.3f}"
-    )
+    move, loss, share = trained(method, makers["SGD"], clip=1.0)
+    table.append((method.__name__, f"{share:.0%}", f"{move.norm().item():.3f}", f"{loss:.3f}"))
+print(text_table(table))
 
 # %% [markdown] name="adam_explained"
-# Adam's update hardly changes, so the loss curve looks fine and nobody notices, until gradient clipping is switched on: it sees a gradient four times
-# too long and clips where it should not. A loss curve that looks fine either way tells you nothing here; the *norm* does.
+# With the naive gradient clipping is at work far more often. What it clips to is the same length, so the first update of both looks alike. The mistake
+# now is that the threshold means something else. A loss curve that looks fine tells you nothing here; the *norm* does.
 #
 # ### A smaller last micro-batch
 #
-# 200 rows split by 64 make micro-batches of 64, 64, 64 and 8. Divide by four, and each row of the last one weighs eight times as much.
+# 200 rows split by 64 make micro-batches of 64, 64, 64 and 8. The usual loop divides each loss by their number.
+#
+# **Predict.** How many times as much as another row does a row of the last one then weigh?
+
+# %% name="ragged_guess"
+my_guess = None  # times
+### BEGIN GUESS
+my_guess = 64 / 8
+### END GUESS
+ragged_guess = Prediction("Weight of a row in the last micro-batch", my_guess, "times")
 
 
 # %% name="ragged"
-def by_rows(model, x, y, micro_batch):
-    """Weight each micro-batch by its share of the rows."""
-    for xs, ys in zip(x.split(micro_batch), y.split(micro_batch), strict=True):
-        (F.cross_entropy(model(xs), ys) * (len(xs) / len(x))).backward()
+def by_pieces(model, x, y, micro_batch):
+    """Divide by the number of micro-batches, whatever their size."""
+    pieces = x.split(micro_batch)
+    for xs, ys in zip(pieces, y.split(micro_batch), strict=True):
+        (F.cross_entropy(model(xs), ys) / len(pieces)).backward()
 
 
 model = make_model()
 x200, y200 = data.train_x[:200], data.train_y[:200]
+own = nn.Linear(200, 10, bias=False).to(device)  # row i of the identity has its gradient in column i, and there alone
+nn.init.zeros_(own.weight)
+weights = gradient(by_pieces, own, torch.eye(200, device=device), y200, 64).view(10, 200).norm(dim=0)
+ragged_guess.reveal((weights[-1] / weights[0]).item())
 whole = gradient(whole_batch, model, x200, y200)
-for method in (accumulate, by_rows):
-    off = distance(gradient(method, model, x200, y200, 64), whole)
-    print(f"{method.__name__:11} relative distance from the whole batch: {off:.2g}")
-    if method is accumulate:
-        claims.record(
-            "P4", "a ragged micro-batch counts for too much", "MLP, 200 by 64", off, "relative", 1e-3, math.inf
-        )
+for method in (by_pieces, accumulate):
+    away = distance(gradient(method, model, x200, y200, 64), whole)
+    print(f"{method.__name__:11} relative distance from the whole batch: {away:.2g}")
+    if method is by_pieces:
+        said = "a ragged micro-batch counts for too much"
+        claims.record("P4", said, "MLP, 200 by 64", away, "relative", 1e-3, math.inf)
 
 # %% [markdown] name="tokens_text"
 # ### Tokens that do not count
 #
 # In text the rows differ in length, and padding does not count (target -100). `F.cross_entropy` takes the mean over the targets that count *in the micro-batch*, so a micro-batch of short
 # rows weighs as much as one of long rows. Many training libraries did this for years, until somebody compared the loss curves in October 2024 (see the sources).
+#
+# ### Your turn: tokens
+#
+# **Contract.** `accumulate_tokens(model, ids, targets, micro_batch)` is like `accumulate`, for a language model. The mean is over all **targets that
+# count** in the whole batch.
+#
+# - `ids` and `targets` are (N, T), of int64; `model(ids)` returns logits (N, T, vocabulary). A target of -100 does not count; at least one does.
+# - Each target that counts weighs the same. A micro-batch in which none counts adds nothing.
+# - Micro-batches, memory and gradients that are there already: as before.
+# - Returns the mean loss over the targets that count: a number, or a detached tensor without dimensions.
 
 
-# %% name="tokens"
-def token_gradient(micro_batch, weigh):
-    torch.manual_seed(0)
-    model = SmallGPT(context=32, layers=2, width=64).to(device)
-    total = (padded != -100).sum()
-    for xs, ys in zip(ids.split(micro_batch), padded.split(micro_batch), strict=True):
-        logits = model(xs).flatten(0, 1)
-        if weigh == "mean of means":
-            loss = F.cross_entropy(logits, ys.flatten()) / (len(ids) // micro_batch)
-        else:
-            loss = F.cross_entropy(logits, ys.flatten(), reduction="sum") / total
-        loss.backward()
-    return torch.cat([p.grad.flatten() for p in model.parameters()])
+# %% name="tokens" answer=true reveal=true
+def accumulate_tokens(model, ids, targets, micro_batch):
+    ### BEGIN SOLUTION
+    counted = (targets != -100).sum()
+    mean = 0.0
+    for xs, ys in zip(ids.split(micro_batch), targets.split(micro_batch), strict=True):
+        logits = model(xs).flatten(0, 1)  # (n x T, vocabulary)
+        part = F.cross_entropy(logits, ys.flatten(), reduction="sum") / counted
+        part.backward()
+        mean = mean + part.detach()
+    return mean
+    ### END SOLUTION
+
+
+# %% name="tokens_check"
+accumulate_tokens = check("gradient_accumulation.tokens", accumulate_tokens)
+
+# %% name="tokens_hint"
+hint("gradient_accumulation.tokens")
+
+
+# %% name="mean_of_means"
+def mean_of_means(model, ids, targets, micro_batch):
+    """What libraries did: the mean of the micro-batches' means."""
+    for xs, ys in zip(ids.split(micro_batch), targets.split(micro_batch), strict=True):
+        (F.cross_entropy(model(xs).flatten(0, 1), ys.flatten()) * len(xs) / len(ids)).backward()
 
 
 padded = next_ids.clone()
 lengths = torch.linspace(2, 32, 64).long()  # sorted by length, as in loaders that want little padding
 for row, length in enumerate(lengths):
     padded[row, length:] = -100
-whole = token_gradient(64, "by token")
-for weigh in ("mean of means", "by token"):
-    off = distance(token_gradient(16, weigh), whole)
-    print(f"{weigh:14} relative distance from the whole batch: {off:.2g}")
-    if weigh == "mean of means":
-        claims.record(
-            "P4", "means of token means are not the mean", "GPT, rows of 2 to 32", off, "relative", 1e-3, math.inf
-        )
+torch.manual_seed(0)
+model = SmallGPT(context=32, layers=2, width=64).to(device)
+whole = gradient(accumulate_tokens, model, ids, padded, 64)
+for method in (mean_of_means, accumulate_tokens):
+    away = distance(gradient(method, model, ids, padded, 16), whole)
+    print(f"{method.__name__:17} relative distance from the whole batch: {away:.2g}")
+    if method is mean_of_means:
+        said = "means of token means are not the mean"
+        claims.record("P4", said, "GPT, rows of 2 to 32", away, "relative", 1e-3, math.inf)
 
 # %% [markdown] name="tokens_explained"
 # The repair needs one number that no single micro-batch knows: how many targets count in the **whole** batch. Count first, then go through the
-# pieces.
+# pieces. (With several GPUs, the whole batch is that of all of them.)
 #
 # ### BatchNorm
 #
 # BatchNorm normalises with the mean and variance of the rows it sees, and no weighting of gradients brings back those of the whole batch. LayerNorm
-# and GroupNorm look at one row at a time and do not care.
+# and GroupNorm look at one row at a time and do not care. Neither does BatchNorm in evaluation mode, which uses its running statistics.
 
 # %% name="batchnorm"
-norms = {"BatchNorm": nn.BatchNorm1d(128), "GroupNorm": nn.GroupNorm(4, 128), "LayerNorm": nn.LayerNorm(128)}
+norms = {
+    "BatchNorm": nn.BatchNorm1d(128),
+    "BatchNorm, evaluation mode": nn.BatchNorm1d(128).eval(),
+    "GroupNorm": nn.GroupNorm(4, 128),
+    "LayerNorm": nn.LayerNorm(128),
+}
 for name, norm in norms.items():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 128), norm, nn.ReLU(), nn.Linear(128, 10)).to(device)
-    off = distance(gradient(accumulate, model, x, y, 16), gradient(whole_batch, model, x, y))
-    print(f"{name}: relative distance {off:.1e}")
+    away = distance(gradient(accumulate, model, x, y, 16), gradient(whole_batch, model, x, y))
+    print(f"{name:27} relative distance {away:.1e}")
+    said = f"{name} {'minds' if name == 'BatchNorm' else 'does not mind'} the split"
     limits = (1e-3, math.inf) if name == "BatchNorm" else (0, 1e-5)
-    claims.record(
-        "P4",
-        f"{name} {'minds' if name == 'BatchNorm' else 'does not mind'} the split",
-        "MLP, 16 x 16",
-        off,
-        "relative",
-        *limits,
-    )
+    claims.record("P4", said, "MLP, 16 x 16", away, "relative", *limits)
 seen = {}
 for micro_batch in (256, 16):
-    torch.manual_seed(0)
     layer = nn.BatchNorm1d(64).to(device)
-    rows_in = x.flatten(1) + 5  # mean 5, so that the running mean has some way to go
-    for part in rows_in.split(micro_batch):
+    for part in (x.flatten(1) + 5).split(micro_batch):  # mean 5, so that the running mean has some way to go
         layer(part)
     seen[micro_batch] = layer.running_mean.mean().item()
 print(f"running mean after one batch of 256: {seen[256]:.2f}; after 16 micro-batches of it: {seen[16]:.2f}")
@@ -473,6 +626,17 @@ claims.record("P4", "a schedule stepped too often ends 4 times too early", "4 mi
 # With several GPUs ([[data_parallel]]), `DistributedDataParallel` averages gradients between them in every backward pass. During accumulation only
 # the last pass needs that; `no_sync()` turns it off in the others. To count the traffic, one process is enough: DDP with world size one and a hook
 # that records what would be sent.
+#
+# Gradients are sent in the backward pass. So it looks natural to write `loss = ...` first and then `with replica.no_sync(): loss.backward()`.
+#
+# **Predict.** With four micro-batches, how many times as much does that send as one pass?
+
+# %% name="ddp_guess"
+my_guess = None  # no_sync around backward() alone: bytes / bytes of one pass
+### BEGIN GUESS
+my_guess = 4  # the forward pass has decided already
+### END GUESS
+sync_guess = Prediction("Sent with no_sync around backward() alone / one pass", my_guess, "times")
 
 # %% name="ddp"
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
@@ -488,26 +652,175 @@ def write_down(_, bucket):
 
 replica = DistributedDataParallel(make_model().cpu())
 replica.register_comm_hook(None, write_down)
-traffic = {}
 pieces = list(zip(x.cpu().split(64), y.cpu().split(64), strict=True))
-for name in ("every micro-batch", "last one only"):
+traffic = {}
+for name in ("every micro-batch", "no_sync around backward() alone", "no_sync around both passes"):
     sent.clear()
     replica.zero_grad()
     for i, (xs, ys) in enumerate(pieces):
-        hold = name == "last one only" and i < len(pieces) - 1
-        if hold:
-            with replica.no_sync():
+        quiet = contextlib.nullcontext if name == "every micro-batch" or i == len(pieces) - 1 else replica.no_sync
+        if name == "no_sync around both passes":
+            with quiet():
                 (F.cross_entropy(replica(xs), ys) / len(pieces)).backward()
         else:
-            (F.cross_entropy(replica(xs), ys) / len(pieces)).backward()
-    print(f"{name:18} {sum(sent):>9,} bytes in {len(sent)} all-reduces")
+            loss = F.cross_entropy(replica(xs), ys) / len(pieces)
+            with quiet():
+                loss.backward()
     traffic[name] = sum(sent)
+    print(f"{name:33} {sum(sent):>9,} bytes in {len(sent)} all-reduces")
 dist.destroy_process_group()
-more = traffic["every micro-batch"] / traffic["last one only"]
-claims.record("P4", "without no_sync DDP sends 4 times as much", "MLP, 4 micro-batches", more, "times", 3.9, 4.1)
+once = traffic["no_sync around both passes"]
+sync_guess.reveal(traffic["no_sync around backward() alone"] / once)
+said = "without no_sync DDP sends 4 times as much"
+claims.record("P4", said, "MLP, 4 micro-batches", traffic["every micro-batch"] / once, "times", 3.9, 4.1)
 
-# %% [markdown] name="largest_text"
-# ## 4 · Your turn: the largest micro-batch that fits
+# %% [markdown] name="critical_text"
+# `no_sync` must enclose the **forward** pass as well: there DDP makes ready to send, or does not.
+#
+# ## 4 · How large a batch is worth it?
+#
+# Accumulation gives you any batch you like. But do you want it? Its micro-batches run one after the other, so a step on twice the rows takes twice the time. It
+# pays only if it saves half of the steps.
+#
+# A larger batch gives a gradient with less noise. Once there is little noise left, more rows change nothing. McCandlish et al. (2018) found a simple law for
+# the number of rows that have to be seen until a given loss is reached, with a learning rate tuned for each batch B:
+#
+# $$\text{rows}(B) = \text{rows}_\text{min} \cdot \left(1 + \frac{B}{B_\text{crit}}\right)$$
+#
+# Below the **critical batch size** the rows stay the same, and four times the batch takes a quarter of the steps. Far above it the *steps* stay the same.
+#
+# The cell below trains a network of 6,000 parameters that predicts the next byte of English text from four bytes. To be quick, it trains four copies at once, each with a
+# learning rate of its own, and stops when the first of them has reached the loss.
+
+
+# %% name="critical_model"
+characters, unseen = text.train_x.clamp(max=127), text.test_x.clamp(max=127)
+SHAPES = ((128, 8), (4 * 8, 32), (32, 128))  # embeddings of 128 bytes; a hidden layer; logits
+SIZES = [math.prod(shape) for shape in SHAPES]
+
+
+def draw(stream, n, generator):
+    """Return n times four bytes, (n, 4), and the byte that follows them, (n,)."""
+    at = torch.randint(len(stream) - 4, (n,), generator=generator).to(device)
+    return stream[at[:, None] + torch.arange(4, device=device)], stream[at + 4]
+
+
+def logits_of(copies, x):
+    """Map bytes x (n, 4) to logits (K, n, 128) of K copies of the network, whose parameters are copies (K, P)."""
+    shaped = zip(copies.split(SIZES, dim=1), SHAPES, strict=True)
+    table, hidden, out = (p.view(len(copies), *shape) for p, shape in shaped)
+    return torch.tanh(table[:, x].flatten(2) @ hidden) @ out
+
+
+# %% name="critical_training"
+def first_copy(generator):
+    """Return the parameters of one network, (1, P): each table random, of a deviation that suits its inputs."""
+    scales = (1.0, 32**-0.5, 32**-0.5)
+    drawn = [torch.randn(n, generator=generator) * scale for n, scale in zip(SIZES, scales, strict=True)]
+    return torch.cat(drawn)[None].to(device)
+
+
+def rows_until(target, batch, rates, betas, most=150_000):
+    """Train a copy with Adam for each learning rate and beta_2 until one reaches `target` on unseen text.
+
+    Returns:
+        the rows that it has seen by then, and the losses of all copies.
+    """
+    generator, K = torch.Generator().manual_seed(1), len(rates)
+    test_x, test_y = draw(unseen, 512, generator)
+    copies = first_copy(generator).repeat(K, 1).requires_grad_()
+    rates, betas = (torch.tensor(values, device=device)[:, None] for values in (rates, betas))
+    mean, square = torch.zeros_like(copies), torch.zeros_like(copies)
+    for update in range(1, most // batch + 1):
+        x, y = draw(characters, batch, generator)
+        loss = K * F.cross_entropy(logits_of(copies, x).flatten(0, 1), y.repeat(K))  # the sum of the copies' means
+        (g,) = torch.autograd.grad(loss, copies)
+        with torch.no_grad():
+            mean.lerp_(g, 0.1)
+            square.mul_(betas).add_((1 - betas) * g * g)
+            copies -= rates * (mean / (1 - 0.9**update)) / ((square / (1 - betas**update)).sqrt() + 1e-8)
+            if update % max(1, 256 // batch) == 0:
+                logits = logits_of(copies, test_x).transpose(1, 2)  # (K, 128, 512)
+                losses = F.cross_entropy(logits, test_y.expand(K, -1), reduction="none").mean(1)
+                if losses.min() <= target:
+                    return update * batch, losses.tolist()
+    return math.inf, losses.tolist()
+
+
+# %% [markdown] name="critical_guess_text"
+# **Predict.** From 512 rows a step to 2,048, by what factor does the number of *steps* fall? (A factor of 4 would make it worth the rows.)
+
+# %% name="critical_guess"
+my_guess = None  # steps with 512 rows / steps with 2,048 rows
+### BEGIN GUESS
+my_guess = 2
+### END GUESS
+critical_guess = Prediction("Steps with 512 rows / with 2,048", my_guess, "times")
+
+# %% name="critical"
+batches, rows_needed, threads = (8, 32, 128, 512, 2048), {}, torch.get_num_threads()
+torch.set_num_threads(1)  # waking a second one for so little would take longer than the work
+for batch in batches:
+    rates = [0.001 * batch**0.5 * 2**k for k in (0, 1, 2, 3)]  # noise suggests the square root; tuned around it
+    tuned = 0.95 ** (batch / 512)  # remembers as many rows, whatever the batch
+    rows_needed[batch], _ = rows_until(2.6, batch, rates, [tuned] * 4)
+    print(f"{batch:5} rows a step: {rows_needed[batch] // batch:5} steps, {rows_needed[batch]:7,} rows")
+torch.set_num_threads(threads)
+critical_guess.reveal((rows_needed[512] / 512) / (rows_needed[2048] / 2048))
+each, fewest = np.polyfit(batches, list(rows_needed.values()), 1, w=[1 / n for n in rows_needed.values()])
+critical_batch = fewest / each
+print(f"critical batch size, from the law: about {critical_batch:,.0f} rows")
+figure = Figure(figsize=(7, 3.4), layout="constrained")
+axes = figure.add_subplot()
+axes.loglog(batches, [n / b for b, n in rows_needed.items()], "o-", base=2, color=COLOURS[0], label="steps")
+axes.loglog(batches, list(rows_needed.values()), "s-", base=2, color=COLOURS[4], label="rows")
+axes.loglog(batches, [fewest + each * b for b in batches], ":", base=2, color=COLOURS[7], label="the law, fitted")
+axes.axvline(critical_batch, color=COLOURS[7], ls="--", lw=1)
+axes.set(title="Until the loss is 2.6", xlabel="rows a step", ylabel="needed")
+axes.legend(frameon=False)
+show(figure, "Steps fall in proportion at first and then level out; rows are level at first and then rise.")
+
+# %% [markdown] name="betas_text"
+# To the left of the dashed line, rows stay about the same: there a larger batch costs nothing in rows, and on several GPUs it saves time. To the right, accumulation
+# makes you look at more rows for the same loss, one after the other. (The critical batch grows as training goes on and the loss falls. For language models it is
+# millions of tokens.)
+#
+# Why accumulate at all *below* the line? Often the reason is that "small batches are unstable". Part of that is Adam: its $\beta_2$ says how many **steps** the
+# mean of the squares remembers. With 64 times fewer rows a step, it remembers 64 times fewer rows. The runs above took that into account: β₂ was
+# 0.95 at 512 rows, and closer to 1 for smaller batches, so that the memory was the same in rows.
+#
+# **Predict.** Now 4 rows a step, four copies with the tuned β₂ and four with 0.95. When the best of the tuned ones has reached 2.6, what is the loss of the best of
+# the others?
+
+# %% name="betas_guess"
+my_guess = None  # loss
+### BEGIN GUESS
+my_guess = 2.7
+### END GUESS
+betas_guess = Prediction("Loss with beta_2 = 0.95, 4 rows a step", my_guess, "")
+
+# %% name="betas"
+threads = torch.get_num_threads()
+torch.set_num_threads(1)
+tuned = 0.95 ** (4 / 512)
+rows, losses = rows_until(2.6, 4, [0.001 * 4**0.5 * 2**k for k in (0, 1, 2, 3)] * 2, [tuned] * 4 + [0.95] * 4)
+torch.set_num_threads(threads)
+betas_guess.reveal(min(losses[4:]))
+print(
+    f"after {rows:,} rows, 4 at a time: best loss {min(losses[:4]):.3f} with {tuned:.4f}, {min(losses[4:]):.3f} with 0.95"
+)
+print(f"512 at a time needed {rows_needed[512]:,} rows for a loss of 2.6")
+said = "a small batch needs no more rows than a large one"
+claims.record("", said, "4 rows, beta_2 tuned / 512 rows", rows / rows_needed[512], "x the rows", 0, 1)
+
+# %% [markdown] name="betas_explained"
+# So before you accumulate to a larger batch, ask what for.
+#
+# - **To keep a batch that is known to train well**, on a smaller GPU: fine, that is what this lab is about.
+# - **To fill the device**: choose the micro-batch for that. The steps between optimizer updates need not be many.
+# - **Because small batches train badly**: tune the learning rate and β₂ first (Marek et al. 2025, down to a batch of one).
+#
+# ## 5 · Your turn: the largest micro-batch that fits
 #
 # You have a budget, and you want the largest micro-batch that stays within it: fewer, larger pieces are faster. Trying one after another takes a long
 # time. Section 2 showed that a few measurements are enough: the peak is flat while it is in the optimizer step, then it follows a straight line.
@@ -532,7 +845,10 @@ def largest_micro_batch(peak_bytes, budget, most):
 
 
 # %% name="largest_check"
-check("gradient_accumulation.largest", largest_micro_batch)
+largest_micro_batch = check("gradient_accumulation.largest", largest_micro_batch)
+
+# %% name="largest_hint"
+hint("gradient_accumulation.largest")
 
 # %% [markdown] name="largest_real_text"
 # The check uses made-up numbers. Try your function on the real CNN and its batch of 256, with a budget of 20 MiB:
@@ -546,20 +862,15 @@ def cnn_peak(micro_batch):
     return calls[micro_batch]
 
 
-try:
-    found = largest_micro_batch(cnn_peak, 20 * MiB, 256)
-    print(f"measured {sorted(calls)}: {', '.join(human_bytes(calls[m]) for m in sorted(calls))}; found {found} rows")
-    if found:
-        print(f"{found} rows take {human_bytes(cnn_peak(found))}, {found + 1} take {human_bytes(cnn_peak(found + 1))}")
-    else:
-        print(
-            "The line said that more fit. A GPU's allocator may hand out larger blocks than you ask for; plan a margin."
-        )
-except NotImplementedError:
-    print("Fill in the answer cell first.")
+found = largest_micro_batch(cnn_peak, 20 * MiB, 256)
+print(f"measured {sorted(calls)}: {', '.join(human_bytes(calls[m]) for m in sorted(calls))}; found {found} rows")
+if found:
+    print(f"{found} rows take {human_bytes(cnn_peak(found))}, {found + 1} take {human_bytes(cnn_peak(found + 1))}")
+else:
+    print("The line said that more fit. A GPU's allocator may hand out larger blocks than you ask for; plan a margin.")
 
 # %% [markdown] name="play_text"
-# ## 5 · Play
+# ## 6 · Play
 #
 # One optimizer step on 256 digits, in as many pieces as you like. Watch the mountain of [[where_memory_goes]] become a range of hills, with gradients
 # that stay in between.
@@ -573,17 +884,21 @@ explore(
 )
 
 # %% [markdown] name="summary_text"
-# ## 6 · Before and after
+# ## 7 · Before and after
 
 # %% name="summary"
 torch.manual_seed(0)
 normed = nn.Sequential(nn.Flatten(), nn.Linear(256, 64), nn.GroupNorm(4, 64), nn.ReLU(), nn.Linear(64, 10)).to(device)
 reference = gradient(whole_batch, normed, images, labels)
-print(f"{'':10}{'CNN peak':>12}{'of whole':>10}{'gradient differs by':>21}")
+table = [("", "CNN peak", "of whole", "time", "gradient differs by")]
 for m, meter in cnn.items():
-    off = distance(gradient(accumulate, normed, images, labels, m), reference)
-    share = meter.peak_bytes / cnn[256].peak_bytes
-    print(f"{256 // m:>3} x {m:<4}{human_bytes(meter.peak_bytes):>12}{share:>10.0%}{off:>21.1e}")
+    away = distance(gradient(accumulate, normed, images, labels, m), reference)
+    pace = paces.get(f"{256 // m} x {m}", 1.0 if m == 256 else None)
+    share = f"{meter.peak_bytes / cnn[256].peak_bytes:.0%}"
+    table.append(
+        (f"{256 // m} x {m}", human_bytes(meter.peak_bytes), share, f"{pace:.2f} x" if pace else "-", f"{away:.1e}")
+    )
+print(text_table(table))
 print("(the last column is for a network without BatchNorm)")
 claims
 
@@ -593,10 +908,12 @@ claims
 # - Gradients of a mean add up; activations need not all be there at once. Effective batch = micro-batch × accumulation steps (× GPUs).
 # - Give every **row** (or token) the same weight. Dividing by the number of micro-batches is right only when they are alike.
 # - The line *fixed + each × rows* tells you what can be saved. Once the peak has moved to the optimizer step, smaller pieces save nothing.
-# - Not everything adds up: BatchNorm, schedules, clipping, communication.
+# - Not everything adds up: BatchNorm, schedules, clipping, communication (`no_sync` around *both* passes).
+# - Above the critical batch size a larger batch costs rows, and accumulated rows cost time.
 #
-# **What to reach for when.** If activations are the largest tenant and the batch is above one, accumulate first: it costs least. If the batch is one
-# already, use checkpointing ([[activation_checkpointing]]). If the peak is in the optimizer step: [[lean_optimizers]].
+# **What to reach for when.** If activations are the largest tenant and the batch is above one, accumulate first: section 2 has its time beside that of
+# checkpointing. If the batch is one already, use checkpointing ([[activation_checkpointing]]). If the peak is in the optimizer step:
+# [[lean_optimizers]].
 #
 # **Sources.** PyTorch documentation, *torch.amp: gradient accumulation*, and `DistributedDataParallel.no_sync`; Hugging Face, *Fixing Gradient Accumulation* (October 2024), on token-weighted losses; Wu and
-# He 2018, *Group Normalization*.
+# He 2018, *Group Normalization*; McCandlish et al. 2018, *An Empirical Model of Large-Batch Training*; Marek et al. 2025, *Small Batch Size Training for Language Models*.

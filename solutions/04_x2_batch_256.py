@@ -17,7 +17,7 @@
 # notebook when you are done: it is your hand-in, and it must keep its name.
 
 # %% name="setup" setup=true
-from helpers import MemoryMeter, SmallCNN, check, device_name, digits, human_bytes, pick_device
+from helpers import MemoryMeter, SmallCNN, check, device_name, digits, hint, human_bytes, pick_device
 
 import torch
 import torch.nn.functional as F
@@ -57,6 +57,9 @@ def accumulated_step(model, optimizer, loss_fn, x, y, micro_batch):
 # %% name="step_check" points=4
 check("x2.step", accumulated_step)
 
+# %% name="step_hint"
+hint("x2.step")
+
 # %% [markdown] name="tokens_task"
 # ## Part 2 · Tokens (1 point)
 #
@@ -89,6 +92,9 @@ def token_step(model, optimizer, ids, targets, micro_batch):
 # %% name="tokens_check" points=1
 check("x2.tokens", token_step)
 
+# %% name="tokens_hint"
+hint("x2.tokens")
+
 # %% [markdown] name="scaled_task"
 # ## Part 3 · Scaler and clipping (1 point)
 #
@@ -119,6 +125,9 @@ def scaled_step(model, optimizer, scaler, x, y, micro_batch, max_norm):
 
 # %% name="scaled_check" points=1
 check("x2.scaled", scaled_step)
+
+# %% name="scaled_hint"
+hint("x2.scaled")
 
 # %% [markdown] name="epoch_task"
 # ## Part 4 · An epoch (2 points)
@@ -167,6 +176,9 @@ def train_epoch(model, optimizer, scheduler, loss_fn, loader, accumulate):
 # %% name="epoch_check" points=2
 check("x2.epoch", train_epoch)
 
+# %% name="epoch_hint"
+hint("x2.epoch")
+
 # %% [markdown] name="groupnorm_task"
 # ## Part 5 · BatchNorm (2 points)
 #
@@ -195,6 +207,9 @@ def with_group_norm(model, groups):
 
 # %% name="groupnorm_check" points=2
 check("x2.groupnorm", with_group_norm)
+
+# %% name="groupnorm_hint"
+hint("x2.groupnorm")
 
 # %% [markdown] name="table_text"
 # ## Your table

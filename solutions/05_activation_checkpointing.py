@@ -6,22 +6,23 @@
 #
 # | | |
 # |---|---|
-# | After this you can | checkpoint blocks, segments, parts of blocks and single operations; read off what each choice saves and what it recomputes; avoid what silently goes wrong |
-# | Time | 75 minutes |
-# | Difficulty | ●●○ |
+# | After this you can | write checkpointing yourself, with everything the second run must see again; decide what a block keeps, operation by operation; move saved tensors elsewhere; read off what each choice saves and costs |
+# | Time | 120 minutes |
+# | Difficulty | ●●● |
 # | Needs | a CPU; the same cells use a GPU where there is one |
-# | Before this | labs [[#start_here]] and [[#where_memory_goes]] |
+# | Before this | labs [[#start_here]], [[#where_memory_goes]] and, for autocast, [[#mixed_precision]] |
 # | Syllabus | T9, T10, C9, P5 |
 
 # %% name="setup" setup=true
 import functools
 import itertools
 import math
+import tempfile
+import time
 import warnings
 
 from helpers import (
     COLOURS,
-    TENANTS,
     Claims,
     MemoryMeter,
     Prediction,
@@ -34,17 +35,22 @@ from helpers import (
     english,
     explore,
     hfu,
+    hint,
     human_bytes,
     mfu,
     pick_device,
+    saved_tensor_bytes,
     show,
+    text_table,
 )
+from helpers.core.device import synchronize
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from matplotlib.figure import Figure
 from torch import nn
+from torch._functorch import config as partitioner
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import (
     CheckpointPolicy,
@@ -55,6 +61,7 @@ from torch.utils.checkpoint import (
 
 device = pick_device()
 claims = Claims()
+aten = torch.ops.aten
 MiB = 2**20
 print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}, meter: {MemoryMeter().method}")
 
@@ -72,7 +79,7 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 
 # %% name="model"
 text = english(device)
-ids, targets = text.train_x[: 8 * 128].view(8, 128).clone(), text.train_y[: 8 * 128].view(8, 128).clone()
+ids, targets = text.train_x[: 4 * 128].view(4, 128).clone(), text.train_y[: 4 * 128].view(4, 128).clone()
 LAYERS = 24
 
 
@@ -92,11 +99,6 @@ def plain(block, x, i):
     return block(x)
 
 
-def every(k):
-    """Checkpoint blocks 0, k, 2k, ..."""
-    return lambda block, x, i: checkpoint(block, x, use_reentrant=False) if i % k == 0 else block(x)
-
-
 def measured(policy, model=None):
     """Run forward and backward once; return the meter and the floating-point operations."""
     model = model or make_gpt()
@@ -107,16 +109,66 @@ def measured(policy, model=None):
     return meter, flops
 
 
+# %% [markdown] name="recompute_task"
+# ### Your turn: keep the input, run once more
+#
+# PyTorch lets you write an operation with a backward pass of your own: a `torch.autograd.Function` has two static methods. Inside `forward` autograd
+# records nothing. `ctx` is for what `backward` will need: tensors go in with `ctx.save_for_backward(...)` and come out of `ctx.saved_tensors`; anything
+# else may be an attribute of it. `backward` is given the gradient of the result, and returns a gradient for each argument of `forward`, or None.
+#
+# **Contract.** `Recompute.apply(run, x)` is run(x), checkpointed. `run` maps one tensor to another and may use parameters; `x` requires a gradient.
+#
+# - The result is that of run(x).
+# - Between the passes, x is kept and nothing else.
+# - `run` is called once in the forward pass, and once more in the backward pass.
+# - `backward` returns the gradient of x (and None for `run`).
+# - The gradients of the parameters that `run` uses are added to their `.grad`.
+
+
+# %% name="recompute" answer=true reveal=true
+class Recompute(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, run, x):
+        ### BEGIN SOLUTION
+        ctx.run = run
+        ctx.save_for_backward(x)
+        return run(x)
+        ### END SOLUTION
+
+    @staticmethod
+    def backward(ctx, gradient):
+        ### BEGIN SOLUTION
+        (x,) = ctx.saved_tensors
+        x = x.detach().requires_grad_()  # a new beginning: the graph of this stretch ends here
+        with torch.enable_grad():
+            y = ctx.run(x)
+        torch.autograd.backward(y, gradient)  # on its way it adds to the parameters' .grad
+        return None, x.grad
+        ### END SOLUTION
+
+
+# %% name="recompute_check"
+Recompute = check("activation_checkpointing.recompute", Recompute)
+
+# %% name="recompute_hint"
+hint("activation_checkpointing.recompute")
+
+
 # %% [markdown] name="same_text"
 # ### The same numbers first
 
+
 # %% name="same"
+def recomputed(block, x, i):
+    return Recompute.apply(block, x)
+
+
 gradients = {}
-for name, policy in {"plain": plain, "checkpointed": every(1)}.items():
+for name, policy in {"plain": plain, "recomputed": recomputed}.items():
     model = make_gpt()
     loss_of(model, policy).backward()
     gradients[name] = torch.cat([p.grad.flatten() for p in model.parameters()])
-print("identical to the last bit:", torch.equal(gradients["plain"], gradients["checkpointed"]))
+print("identical to the last bit:", torch.equal(gradients["plain"], gradients["recomputed"]))
 
 # %% [markdown] name="guess_text"
 # Identical, not merely close: the same operations ran on the same numbers, some of them twice. (On a GPU some kernels add in a different order on
@@ -138,11 +190,11 @@ my_guess = 4 / 3  # forward 1, backward 2; and the forward pass once more
 flops_guess = Prediction("FLOPs, checkpointed / plain", my_guess, "times")
 
 # %% name="measure"
-runs = {"plain": measured(plain), "every block": measured(every(1))}
+runs = {"plain": measured(plain), "recomputed": measured(recomputed)}
 (before, flops), (after, more_flops) = runs.values()
 peak_guess.reveal(before.peak_bytes / after.peak_bytes)
 flops_guess.reveal(more_flops / flops)
-print(f"\nplain: {before}\n\ncheckpointed: {after}")
+print(f"\nplain: {before}\n\nrecomputed: {after}")
 
 # %% name="measure_figure"
 for name, (meter, _) in runs.items():
@@ -153,16 +205,208 @@ for name, (meter, _) in runs.items():
 
 # %% [markdown] name="measure_explained"
 # Look at the second picture. The forward pass is a low ramp: the inputs of the blocks. The backward pass is a row of teeth: each tooth is one block,
-# recomputed, used and freed. The meter has a tenant for them: **recomputed activations**. The peak falls by less than 24 × 16 / (24 + 16) = 9.6,
-# which is the ratio for activations alone: parameters and temporaries stay.
+# recomputed, used and freed. The meter has a tenant for them: **recomputed activations**.
 #
-# FLOPs grow by a factor of less than 4/3. The output head is not checkpointed, and PyTorch stops recomputing a block as soon as it has the last
-# tensor that the backward pass needs (*early stop*). In this block that saves the last product of the MLP, whose result nobody keeps. In units of
-# 2 × tokens × width², a block costs 3 (q, k, v), 4 (attention, over 128 tokens at width 64), 1 (output), 4 and 4 (MLP): a quarter is saved. And a
-# backward pass costs a little more than two forward passes, because fused attention computes its scores again there, checkpointed or not.
+# - The **peak** falls by less than 24 × 16 / (24 + 16) = 9.6, the ratio for activations alone: parameters and temporaries stay.
+# - **FLOPs** grow by a little less than 4/3. The output head is not checkpointed, and a backward pass costs a little more than two forward passes, because
+#   fused attention computes its scores again there, checkpointed or not.
 #
-# Now for the figures in the articles. One says "2 to 3 times less memory", another "40 to 50 % of the activations saved", and both say "30 to 33 %
-# slower". Here they are, measured, with the time on this device:
+# ## 2 · What the second run must see again
+#
+# `run` is called twice, some time apart. The gradients are right only if it does the same thing both times. A block with **dropout** draws random
+# numbers.
+#
+# **Predict.** 32 equal rows of ones go through a linear layer, dropout of one half, and another linear layer. The first two are recomputed with your
+# function. By how many percent is the gradient off, relative to its length?
+
+# %% name="dropout_guess"
+my_guess = None  # %
+### BEGIN GUESS
+my_guess = 100 * math.sqrt(2 / 32)  # two independent means of 32 masks, each with deviation 1 / sqrt(32)
+### END GUESS
+dropout_guess = Prediction("Gradient off", my_guess, "%")
+
+
+# %% name="dropout"
+def dropped(way):
+    torch.manual_seed(0)
+    layers = nn.Sequential(nn.Linear(64, 64), nn.Dropout(0.5)).to(device)
+    last = nn.Linear(64, 1).to(device)
+    rows = torch.ones(32, 64, device=device, requires_grad=True)
+    torch.manual_seed(1)
+    last(way(layers, rows)).sum().backward()
+    return layers[0].weight.grad
+
+
+def off(way):
+    right = dropped(lambda run, x: run(x))
+    return 100 * ((dropped(way) - right).norm() / right.norm()).item()
+
+
+dropout_guess.reveal(off(Recompute.apply))
+claims.record(
+    "P5", "dropout is recomputed wrongly without the random state", "one layer", off(Recompute.apply), "% off", 1, 1e3
+)
+
+# %% [markdown] name="repeatable_task"
+# The second run dropped other elements. The gradient belongs to a network that never ran, and nothing complains.
+#
+# ### Your turn: the same again
+#
+# Random numbers come from a generator whose state can be read and set. The other thing that a block takes from its surroundings is **autocast**: the
+# forward pass often runs inside of `torch.autocast`, the backward pass outside.
+#
+# **Contract.** `repeatable(run)` returns a function of x that runs `run` the same way each time.
+#
+# - The *first* call is that of `run`: nothing is different, and the generators move on as they do after `run`.
+# - Each later call draws the random numbers of the first call, and leaves the generators as they were before it.
+# - Each later call runs under the autocast of the first call, whatever is on around it: on or off, and in the same format.
+#
+# `torch.is_autocast_enabled(kind)` and `torch.get_autocast_dtype(kind)` tell how autocast is set for a kind of device, such as `x.device.type`;
+# `torch.autocast(kind, dtype, enabled)` is the context that sets it.
+
+
+# %% name="repeatable" answer=true reveal=true
+def random_states():
+    """Return the states of the generators: that of the CPU, and that of the device if it has its own."""
+    own = {"cuda": torch.cuda, "mps": torch.mps}.get(device.type)
+    return torch.get_rng_state(), own.get_rng_state() if own else None
+
+
+def set_random_states(states):
+    """Put back what `random_states` returned."""
+    torch.set_rng_state(states[0])
+    if states[1] is not None:
+        {"cuda": torch.cuda, "mps": torch.mps}[device.type].set_rng_state(states[1])
+
+
+def repeatable(run):
+    ### BEGIN SOLUTION
+    noted = None
+
+    def again(x):
+        nonlocal noted
+        kind = x.device.type
+        if noted is None:
+            noted = random_states(), torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)
+            return run(x)
+        states, dtype, enabled = noted
+        now = random_states()
+        set_random_states(states)
+        with torch.autocast(kind, dtype, enabled):
+            y = run(x)
+        set_random_states(now)
+        return y
+
+    return again
+    ### END SOLUTION
+
+
+# %% name="repeatable_check"
+repeatable = check("activation_checkpointing.repeatable", repeatable)
+
+# %% name="repeatable_hint"
+hint("activation_checkpointing.repeatable")
+
+
+# %% [markdown] name="own_text"
+# Put the two together, and you have a checkpoint of your own.
+
+
+# %% name="own"
+def own_checkpoint(run, x):
+    return Recompute.apply(repeatable(run), x)
+
+
+def autocast_off(way):
+    """Return by how many percent the gradient is off that a layer gets when its forward pass runs under autocast."""
+    found = []
+    for each in (lambda run, x: run(x), way):
+        torch.manual_seed(0)
+        layer = nn.Linear(64, 64).to(device)
+        rows = torch.randn(32, 64, device=device, requires_grad=True)
+        with torch.autocast(device.type, torch.bfloat16):
+            y = each(lambda x, layer=layer: layer(layer(x).tanh()).tanh(), rows)
+        y.float().square().sum().backward()
+        found.append(layer.weight.grad)
+    return 100 * ((found[1] - found[0]).norm() / found[0].norm()).item()
+
+
+for name, way in {"Recompute": Recompute.apply, "with repeatable": own_checkpoint}.items():
+    print(f"{name:16} dropout: {off(way):6.2f} % off, autocast: {autocast_off(way):6.2f} % off")
+said = "dropout is recomputed rightly with the random state"
+claims.record("P5", said, "one layer", off(own_checkpoint), "% off", 0, 0.01)
+
+# %% [markdown] name="reentrant_text"
+# ### PyTorch's own
+#
+# `torch.utils.checkpoint.checkpoint` has two implementations.
+#
+# - `use_reentrant=True` is the older one, and it is what you have just written: a Function that runs a backward pass *inside* a backward pass.
+# - `use_reentrant=False` needs no Function. The block runs as usual, under hooks that throw away what autograd wants to save (section 6 has such hooks).
+#   When the backward pass asks for the first of those tensors, the block runs again and the hooks fill in all of them.
+#
+# Both note random numbers and autocast, as yours does (`preserve_rng_state=False` switches the former off).
+#
+# **Predict.** A linear layer gets data that need no gradient. (So do blocks behind frozen layers, as in LoRA.) Its weights want theirs. Does the
+# checkpointed result require a gradient? 1 for yes, 0 for no, for your function and for PyTorch's newer one.
+
+# %% name="reentrant_guess"
+my_guess = None  # your own: 1 or 0
+### BEGIN GUESS
+my_guess = 0  # autograd asks whether an input of the Function requires a gradient, and does not know of the weights
+### END GUESS
+own_guess = Prediction("Your own: the result requires a gradient", my_guess, "(1: yes)")
+my_guess = None  # use_reentrant=False: 1 or 0
+### BEGIN GUESS
+my_guess = 1  # the block runs under autograd as usual
+### END GUESS
+hooks_guess = Prediction("use_reentrant=False: the result requires a gradient", my_guess, "(1: yes)")
+
+# %% name="reentrant"
+layer, data = nn.Linear(8, 8).to(device), torch.randn(4, 8, device=device)  # data: needs no gradient
+with warnings.catch_warnings(record=True) as said:
+    warnings.simplefilter("always")
+    needs = {r: float(checkpoint(layer, data, use_reentrant=r).requires_grad) for r in (True, False)}
+own_guess.reveal(float(own_checkpoint(layer, data).requires_grad))
+hooks_guess.reveal(needs[False])
+print(f"use_reentrant=True: {needs[True]:.0f}, with this warning: {said[0].message}")
+for reentrant, want in ((True, 0.0), (False, 1.0)):
+    words = f"input without gradient, use_reentrant={reentrant}: {want:.0f} for the weights"
+    claims.record("P5", words, "one layer", needs[reentrant], "gradients", want, want)
+
+# %% [markdown] name="reentrant_explained"
+# A Function is asked for gradients of its *arguments*. The weights are none: they hide inside `run`. If no argument wants a gradient, autograd leaves
+# the Function out, and the block never trains. All you get is a warning, if you get that.
+#
+# From here on we use `use_reentrant=False`. It also takes keyword arguments, works with `torch.autograd.grad`, and has one more trick. Look at the
+# arithmetic.
+
+
+# %% name="beside"
+def every(k):
+    """Checkpoint blocks 0, k, 2k, ..."""
+    return lambda block, x, i: checkpoint(block, x, use_reentrant=False) if i % k == 0 else block(x)
+
+
+runs["every block"] = measured(every(1))
+del runs["recomputed"]  # the two differ in arithmetic only, as the next lines show
+for name, (meter, these_flops) in {"your own": (after, more_flops), "PyTorch's": runs["every block"]}.items():
+    more = 100 * (these_flops / flops - 1)
+    print(f"{name:10} peak {human_bytes(meter.peak_bytes)}, arithmetic +{more:.1f} %")
+after, more_flops = runs["every block"]
+
+# %% [markdown] name="beside_explained"
+# PyTorch stops recomputing a block as soon as it has the last tensor that the backward pass needs (*early stop*). Here that saves the last product of
+# the MLP, whose result nobody keeps. In units of 2 × tokens × width², a block costs
+#
+# - 3 for q, k and v, 4 for attention (over 128 tokens at width 64), 1 for its output,
+# - 4 and 4 for the MLP: so early stop saves a quarter of what is recomputed.
+#
+# ### What the articles say
+#
+# One says "2 to 3 times less memory", another "40 to 50 % of the activations saved", and both say "30 to 33 % slower". Here they are, measured, with
+# the time on this device:
 
 # %% name="claims_whole"
 model = make_gpt()
@@ -173,7 +417,7 @@ def run(policy):
     loss_of(model, policy).backward()
 
 
-pace = compare(lambda: run(plain), lambda: run(every(1)), runs=5, warmup=1)
+pace = compare(lambda: run(plain), lambda: run(every(1)), runs=4, warmup=1)
 slower = 100 * (1 / pace.speedup - 1)
 kept = {name: sum(m.largest[t] for t in ("activations", "recomputed activations")) for name, (m, _) in runs.items()}
 saved = 100 * (1 - kept["every block"] / kept["plain"])
@@ -185,28 +429,45 @@ claims.record("C9", "30 to 33 % slower", f"{gpt24}, time on this device", slower
 claims
 
 # %% [markdown] name="whole_explained"
-# On a deep stack of equal blocks the saving is far larger than any of the articles say. Their models had other tenants: with Adam and few
-# activations, the peak falls only a little, because it was never made of activations ([[where_memory_goes]]). "2 to 3x" is true for a mix; it is not
-# a property of checkpointing.
+# - **Memory.** On a deep stack of equal blocks the saving is larger than any of the articles say. Their models had other tenants: with Adam and few
+#   activations the peak falls only a little, because it was never made of activations. "2 to 3x" is true for a mix; it is not a property of
+#   checkpointing.
+# - **Time** need not follow arithmetic. On a CPU, writing megabytes that are never in the cache can cost as much as computing them again. On a GPU
+#   expect something near the arithmetic.
 #
-# Time need not follow arithmetic. On a CPU, writing 100 MiB that are never in the cache can cost as much as computing them again, and the
-# checkpointed run may even be faster. On a GPU expect something near the arithmetic.
+# How well do the two runs use the machine? **MFU** counts the arithmetic that the model needs, **HFU** all that was done, each as a share of what the
+# machine could have done in the same time ([[where_the_time_goes]]). Recomputed blocks are in HFU only.
 #
-# How well do the two runs use the machine? **MFU** counts the arithmetic that the model needs, **HFU** all that was done, each as a share of what
-# the machine could have done in the same time ([[where_the_time_goes]]). Recomputed blocks are in HFU only.
+# **Predict.** Checkpointing every block changes MFU and HFU, each relative to that of the plain run. Which of them moves further from 1?
+
+# %% name="utilization_guess"
+my_guess = None  # MFU, every block / plain
+### BEGIN GUESS
+my_guess = 1 / (1 + slower / 100)  # the same useful arithmetic in more time
+### END GUESS
+mfu_guess = Prediction("MFU, every block / plain", my_guess, "times")
+my_guess = None  # HFU, every block / plain
+### BEGIN GUESS
+my_guess = (more_flops / flops) / (1 + slower / 100)
+### END GUESS
+hfu_guess = Prediction("HFU, every block / plain", my_guess, "times")
 
 # %% name="utilization"
 side = 1024 if device.type == "cpu" else 8192
 square = torch.randn(side, side, device=device)
 fastest = 2 * side**3 / benchmark(lambda: square @ square).median  # FLOP/s of a large product
+shares = {}
 for name, timing, executed in (("plain", pace.before, flops), ("every block", pace.after, more_flops)):
     needed, done = mfu(executed, timing.median, fastest, executed - flops), hfu(executed, timing.median, fastest)
+    shares[name] = needed, done
     print(f"{name:12} {1e3 * timing.median:6.0f} ms, MFU {needed:.0%}, HFU {done:.0%}")
+mfu_guess.reveal(shares["every block"][0] / shares["plain"][0])
+hfu_guess.reveal(shares["every block"][1] / shares["plain"][1])
 
 # %% [markdown] name="segments_text"
 # A report that quotes HFU for a run with checkpointing counts the walking back as progress.
 #
-# ## 2 · How many segments?
+# ## 3 · How many segments?
 #
 # Several blocks can be checkpointed as one **segment**: fewer inputs kept, more recomputed at a time. `checkpoint_sequential` cuts an `nn.Sequential`
 # into equal segments. The last segment runs without a checkpoint, since it would be recomputed immediately. So "1 segment" is no checkpointing at
@@ -234,14 +495,13 @@ def segmented(blocks, x, segments):
     """Return the most that activations hold when `blocks` run in `segments` checkpointed segments."""
     with MemoryMeter(blocks) as meter:
         checkpoint_sequential(blocks, segments, x, use_reentrant=False).sum().backward()
-    return max(
-        sum(moment.held[t] for t in ("activations", "recomputed activations", "temporaries"))
-        for moment in meter.timeline
-    )
+    blocks.zero_grad()
+    tenants = ("activations", "recomputed activations", "temporaries")
+    return max(sum(moment.held[t] for t in tenants) for moment in meter.timeline)
 
 
 counts = (1, 2, 3, 4, 6, 8, 12, 24)
-x = torch.randn(8, 128, 64, device=device, requires_grad=True)
+x = torch.randn(4, 128, 64, device=device, requires_grad=True)
 stacks = {
     "GPT blocks, which keep 16": make_gpt().blocks,
     "thin layers, which keep 1": nn.Sequential(*(Thin() for _ in range(24))),
@@ -249,38 +509,21 @@ stacks = {
 curves = {name: [segmented(blocks, x, s) / x.nbytes for s in counts] for name, blocks in stacks.items()}
 best = {name: counts[int(np.argmin(curve))] for name, curve in curves.items()}
 segments_guess.reveal(best["GPT blocks, which keep 16"])
+
+# %% name="segments_figure"
 figure = Figure(figsize=(7, 3.4), layout="constrained")
 axes = figure.add_subplot()
 for (name, curve), colour, marker in zip(curves.items(), (COLOURS[4], COLOURS[0]), "os", strict=True):
     axes.loglog(counts, curve, marker + "-", base=2, color=colour, label=name)
-axes.set(
-    title="24 layers in segments", xlabel="segments", ylabel="most held, in inputs", xticks=counts, xticklabels=counts
-)
+axes.set(title="24 layers in segments", xlabel="segments", ylabel="most held, in inputs", xticks=counts)
+axes.set_xticklabels(counts)
 axes.legend(frameon=False)
-show(
-    figure, "Thin layers have their minimum near 5 segments; GPT blocks fall all the way to about one segment a block."
-)
+show(figure, "Thin layers have their minimum near 5 segments; GPT blocks fall all the way to one segment a block.")
 for name, curve in curves.items():
     print(f"{name}: {dict(zip(counts, [round(c) for c in curve], strict=True))}")
-root = math.sqrt(24)
-claims.record(
-    "C9",
-    "the square root of n segments is best",
-    "24 thin layers",
-    best["thin layers, which keep 1"] / root,
-    "x root",
-    0.5,
-    1.7,
-)
-claims.record(
-    "C9",
-    "the square root of n segments is best",
-    "24 GPT blocks",
-    best["GPT blocks, which keep 16"] / root,
-    "x root",
-    0.5,
-    1.7,
-)
+for subject, name in (("24 thin layers", "thin layers, which keep 1"), ("24 GPT blocks", "GPT blocks, which keep 16")):
+    times_root = best[name] / math.sqrt(24)
+    claims.record("C9", "the square root of n segments is best", subject, times_root, "x root", 0.5, 1.7)
 
 # %% [markdown] name="segments_explained"
 # The textbook's rule assumes that what a layer keeps is as large as its input. Then *s* segments of *n/s* layers hold about *s + n/s*, which is
@@ -297,10 +540,18 @@ print({n: round(m, 1) for n, m in zip(depths, least, strict=True)}, f"power of n
 claims.record("C9", "O(sqrt n) activations", "chains of 16 to 256 thin layers", power, "power", 0.35, 0.6)
 
 # %% [markdown] name="every_text"
-# ## 3 · Every second, every third
+# ## 4 · Every second, every third
 #
-# If there is room, checkpoint only some blocks. "Every 2nd or 3rd block: 60 to 70 % of the saving for 10 to 15 % of the time." Think before you
-# measure: if half of the blocks are checkpointed, how much of the saving can there be?
+# If there is room, checkpoint only some blocks. "Every 2nd or 3rd block: 60 to 70 % of the saving for 10 to 15 % of the time."
+#
+# **Predict.** If every second block is checkpointed, how much of the saving is left? And how much of the additional arithmetic?
+
+# %% name="every_guess"
+my_guess = None  # % of the saving
+### BEGIN GUESS
+my_guess = 50  # half of the blocks, half of what they keep
+### END GUESS
+every_guess = Prediction("Every second block: of the saving", my_guess, "%")
 
 # %% name="every"
 for k in (2, 3):
@@ -310,6 +561,8 @@ for k in (2, 3):
     meter, these_flops = runs[f"every {k}"]
     share = 100 * (before.peak_bytes - meter.peak_bytes) / whole_saving
     extra = 100 * (these_flops / flops - 1)
+    if k == 2:
+        every_guess.reveal(share)
     print(f"every {k}: {share:.0f} % of the saving for {extra:.0f} % more arithmetic")
     claims.record("C9", "every 2nd or 3rd: 60 to 70 % of the saving", f"{gpt24}, every {k}", share, "%", 60, 70)
     claims.record("C9", "every 2nd or 3rd: for 10 to 15 %", f"{gpt24}, every {k}, arithmetic", extra, "%", 10, 17)
@@ -318,12 +571,21 @@ for k in (2, 3):
 # The saving is in proportion to the price: half of the blocks give about half of both. With equal blocks there is no free lunch in choosing *which*
 # ones. There is one in choosing **what inside a block**.
 #
-# ## 4 · Inside a block
+# ## 5 · Inside a block
 #
-# ### Attention only
+# ### Attention or MLP
 #
 # With plain attention a block keeps the T × T scores of every head. With fused attention these scores never exist. So the value of "checkpoint
-# attention only" depends on the kernel (and, since scores grow with T², on the sequence length):
+# attention only" depends on the kernel (and, since scores grow with T², on the sequence length).
+#
+# **Predict.** With fused attention, which half should be checkpointed? Give the peak with attention only, relative to that with the MLP only.
+
+# %% name="parts_guess"
+my_guess = None  # peak with attention only / peak with the MLP only
+### BEGIN GUESS
+my_guess = (16 - 6 + 1) / (16 - 10 + 1)  # of 16 inputs the MLP keeps 10: a norm's result, and 4 before and after GELU
+### END GUESS
+parts_guess = Prediction("Peak, attention only / MLP only", my_guess, "times")
 
 
 # %% name="attention_only"
@@ -347,161 +609,346 @@ def mlp_only(block, x, i):
     return checkpoint(mlp_part, block, attention_part(block, x), use_reentrant=False)
 
 
-for kernel, backend in {"fused": None, "plain": SDPBackend.MATH}.items():
-    context = sdpa_kernel(backend) if backend else torch.enable_grad()
-    with context:
-        base, base_flops = measured(plain)
-        for name, policy in {"attention only": attention_only, "MLP only": mlp_only}.items():
-            meter, these_flops = measured(policy)
-            print(
-                f"{kernel} attention, {name:15} peak {human_bytes(base.peak_bytes)} -> {human_bytes(meter.peak_bytes)}"
-                f" ({meter.peak_bytes / base.peak_bytes:.0%}), arithmetic +{100 * (these_flops / base_flops - 1):.0f} %"
-            )
-            if kernel == "fused":
-                runs[name] = meter, these_flops
+halves = {"attention only": attention_only, "MLP only": mlp_only}
+runs |= {name: measured(policy) for name, policy in halves.items()}
+parts_guess.reveal(runs["attention only"][0].peak_bytes / runs["MLP only"][0].peak_bytes)
+with sdpa_kernel(SDPBackend.MATH):
+    with_scores = {"plain": measured(plain)} | {name: measured(policy) for name, policy in halves.items()}
+for kernel, these in {"fused": runs, "plain": with_scores}.items():
+    base = these["plain"]
+    for name in halves:
+        less, more = these[name][0].peak_bytes / base[0].peak_bytes, 100 * (these[name][1] / base[1] - 1)
+        print(f"{kernel} attention, {name:15} peak {less:.0%} of plain, arithmetic +{more:.0f} %")
+
+# %% [markdown] name="policy_task"
+# ### Your turn: operation by operation
+#
+# A *selective* policy is asked about every operation in the block: keep the result, or recompute it? The usual rule says that products are expensive
+# and everything else is cheap. But products differ: a number that was summed over 256 terms cost four times as much as one summed over 64, and takes
+# the same room. So ask of each operation how many FLOPs **one number of its result** took, and keep what costs enough.
+#
+# **Contract.** `keep_costly(least)` returns a `context_fn` for `checkpoint(..., use_reentrant=False, context_fn=...)`: a function without arguments that
+# returns what `create_selective_checkpoint_contexts(policy)` returns.
+#
+# - `policy(context, op, *args, **kwargs)` is called for each operation. It returns `CheckpointPolicy.MUST_SAVE` to keep the result and
+#   `CheckpointPolicy.PREFER_RECOMPUTE` to drop it.
+# - A product of (m, k) and (k, n) takes 2·k FLOPs a number of its result. `FACTOR` has these operations and says which argument is the first factor.
+# - Fused attention, whose names `is_attention` knows, takes 4·T FLOPs a number for T keys. Its first arguments are q, k and v, each (..., length, d).
+# - Everything else takes 0.
+# - Results of `least` FLOPs a number or more are kept, all others dropped; `least` is above 0.
+
+
+# %% name="policy" answer=true reveal=true
+FACTOR = {aten.mm.default: 0, aten.bmm.default: 0, aten.addmm.default: 1, aten.linear.default: 0}
+
+
+def is_attention(op):
+    return op.name().startswith("aten::_scaled_dot_product")
+
+
+def keep_costly(least):
+    ### BEGIN SOLUTION
+    def flops_a_number(op, args):
+        if op in FACTOR:
+            return 2 * args[FACTOR[op]].shape[-1]
+        return 4 * args[1].shape[-2] if is_attention(op) else 0
+
+    def policy(context, op, *args, **kwargs):
+        worth_it = flops_a_number(op, args) >= least
+        return CheckpointPolicy.MUST_SAVE if worth_it else CheckpointPolicy.PREFER_RECOMPUTE
+
+    return functools.partial(create_selective_checkpoint_contexts, policy)
+    ### END SOLUTION
+
+
+# %% name="policy_check"
+keep_costly = check("activation_checkpointing.policy", keep_costly)
+
+# %% name="policy_hint"
+hint("activation_checkpointing.policy")
 
 # %% [markdown] name="selective_text"
-# ### Operation by operation
+# In our blocks, by this account, the products for q, k, v, for attention's output and for the MLP's first layer cost 2 × 64 = 128 FLOPs a number. The MLP's second layer
+# costs 2 × 256, and attention 4 × 128: both 512. So there are three levels to choose from. *Keep products* is the usual rule, which forgets that
+# attention consists of products, too.
 #
-# A *selective* policy is asked about every operation in the block: keep the result, or recompute it? The usual rule says that matrix products are
-# expensive and everything else is cheap. So keep the products, and recompute norms, GELU, sums and attention.
+# **Predict.** How much more arithmetic than plain, in percent, does *keep products* take?
+
+# %% name="selective_guess"
+my_guess = None  # %
+### BEGIN GUESS
+my_guess = 100 * 4 / (3 * 16)  # attention again, 4 of 16 units; the whole takes three times 16
+### END GUESS
+products_guess = Prediction("Keep products: more arithmetic", my_guess, "%")
 
 
 # %% name="selective"
-aten = torch.ops.aten
-PRODUCTS = {aten.mm.default, aten.addmm.default, aten.linear.default}  # the last on an Apple GPU
-ATTENTION = {
-    op.default
-    for name, op in (
-        (n, getattr(aten, n)) for n in dir(aten) if n.startswith("_scaled_dot_product") and "backward" not in n
-    )
+def selective(context_fn):
+    return lambda block, x, i: checkpoint(block, x, use_reentrant=False, context_fn=context_fn)
+
+
+def keep_products(context, op, *args, **kwargs):
+    return CheckpointPolicy.MUST_SAVE if op in FACTOR else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+usual_rule = functools.partial(create_selective_checkpoint_contexts, keep_products)
+policies = {
+    "plain": plain,
+    "every block": every(1),
+    "every 2": every(2),
+    "every 3": every(3),
+    **halves,
+    "keep products": selective(usual_rule),
+    "keep from 128 FLOPs": selective(keep_costly(128)),
+    "keep from 512 FLOPs": selective(keep_costly(512)),
 }
-
-
-def keep(operations):
-    def policy(context, op, *args, **kwargs):
-        return CheckpointPolicy.MUST_SAVE if op in operations else CheckpointPolicy.PREFER_RECOMPUTE
-
-    contexts = functools.partial(create_selective_checkpoint_contexts, policy)
-    return lambda block, x, i: checkpoint(block, x, use_reentrant=False, context_fn=contexts)
-
-
-for name, operations in {"keep products": PRODUCTS, "keep products and attention": PRODUCTS | ATTENTION}.items():
-    runs[name] = measured(keep(operations))
+runs |= {name: measured(policy) for name, policy in policies.items() if name not in runs}
+products_guess.reveal(100 * (runs["keep products"][1] / flops - 1))
+for name in list(policies)[-3:]:
     meter, these_flops = runs[name]
-    print(f"{name:28} peak {human_bytes(meter.peak_bytes):>10}, arithmetic +{100 * (these_flops / flops - 1):.1f} %")
-
-# %% [markdown] name="selective_explained"
-# The cheap results were a good part of what was kept. But the usual rule overlooks that attention consists of products, too, and *keep products* runs
-# them again. Keep attention's result as well, and nothing is repeated that counts. (`MUST_SAVE` keeps a result, `PREFER_RECOMPUTE` drops it, and
-# `context_fn` passes the policy to the checkpoint.)
-#
-# What to keep, then? Ask what a number costs to recompute. A number of the MLP's first product takes width multiplications and additions, which is 128
-# FLOPs here; a number of attention's result takes 4 × length, which is 512. So *MLP only*, which drops the widest results of the block, and cheap ones,
-# holds far less than *keep products* for the same arithmetic. **Keep what costs the most FLOPs for each byte.**
-#
-# Arithmetic is not time. The policy is asked about every operation, in Python, and when operations are as small as here, that costs more than the
-# arithmetic it saves. Time your own.
-#
-# ### Moved instead of recomputed
-#
-# A third way is to keep activations in host memory and fetch them when they are needed. `torch.autograd.graph.save_on_cpu` does it in one line. On a
-# GPU the peak falls and the bus is busy; on a CPU the "other place" is the same memory, so nothing can be saved, and the meter does not pretend
-# otherwise.
-
-# %% name="offload"
-model = make_gpt()
-with MemoryMeter(model) as meter, torch.autograd.graph.save_on_cpu(pin_memory=device.type == "cuda"):
-    loss_of(model, plain).backward()
-print(f"plain {human_bytes(before.peak_bytes)}, saved on the host {human_bytes(meter.peak_bytes)} on {device.type}")
+    print(f"{name:20} peak {human_bytes(meter.peak_bytes):>10}, arithmetic +{100 * (these_flops / flops - 1):.1f} %")
 
 # %% [markdown] name="pareto_text"
 # ### All in one picture
 #
-# Each way of running the model is a point: memory against arithmetic. Lower left is better; a point is worth having if no other is both lower and
-# further left.
+# Each way of running the model is a point: memory against arithmetic on the left, memory against time on the right. Lower left is better. A way is
+# **beaten** if another one takes neither more memory nor more arithmetic.
+#
+# **Predict.** How many of the nine ways are beaten in arithmetic?
+
+# %% name="pareto_guess"
+my_guess = None  # ways
+### BEGIN GUESS
+my_guess = 5  # whole blocks, attention and keep products lose to those that drop what is cheap and wide; plain, too
+### END GUESS
+beaten_guess = Prediction("Ways that are beaten", my_guess, "ways")
 
 # %% name="pareto"
-figure = Figure(figsize=(8, 3.8), layout="constrained")
-axes = figure.add_subplot()
+ways = {name: (runs[name][0].peak_bytes / MiB, 100 * (runs[name][1] / flops - 1)) for name in policies}
+beaten_by = {
+    name: [other for other, (x, y) in ways.items() if (x, y) != here and x <= here[0] and y <= here[1]]
+    for name, here in ways.items()
+}
+taken = {name: [] for name in policies}
+for _ in range(3):  # in turns, so that a slow moment of the machine meets all of them
+    for name, policy in policies.items():
+        synchronize(device)
+        start = time.perf_counter()
+        run(policy)
+        synchronize(device)
+        taken[name].append(time.perf_counter() - start)
+seconds = {name: np.median(these[1:]) for name, these in taken.items()}
+beaten_guess.reveal(sum(bool(by) for by in beaten_by.values()))
+for name, by in beaten_by.items():
+    print(f"{name:20} {f'beaten by {by[0]}' + (', ...' if by[1:] else '') if by else 'beaten by none'}")
+
+# %% name="pareto_figure"
+figure = Figure(figsize=(9, 3.8), layout="constrained")
+left, right = figure.subplots(1, 2)
+front = sorted(ways[name] for name, by in beaten_by.items() if not by)
+left.plot(*zip(*front, strict=True), color=COLOURS[7], lw=1)
 looks = zip(itertools.cycle(COLOURS), itertools.cycle("osD^v<>P"), strict=False)
-for (name, (meter, these_flops)), (colour, marker) in zip(runs.items(), looks, strict=False):
-    axes.plot(meter.peak_bytes / MiB, 100 * (these_flops / flops - 1), marker, color=colour, ls="", label=name)
-figure.legend(loc="outside right upper", frameon=False, fontsize=8)
-axes.set(
-    title="What to keep",
-    xlabel="peak, MiB",
-    ylabel="more arithmetic, %",
-    xlim=(0, 1.25 * before.peak_bytes / MiB),
-    ylim=(-2, 42),
-)
+for (name, (peak, more)), (colour, marker) in zip(ways.items(), looks, strict=False):
+    left.plot(peak, more, marker, color=colour, ls="", label=name)
+    right.plot(peak, 100 * (seconds[name] / seconds["plain"] - 1), marker, color=colour, ls="")
+figure.legend(*left.get_legend_handles_labels(), loc="outside right upper", frameon=False, fontsize=8)
+limits = (0, 1.1 * before.peak_bytes / MiB)
+left.set(title="in arithmetic", xlabel="peak, MiB", ylabel="more FLOPs than plain, %", xlim=limits)
+right.set(title="in time on this device", xlabel="peak, MiB", ylabel="more time than plain, %", xlim=limits)
 show(
     figure,
-    "Below the line from plain to every block lie the selective policies and the MLP alone: less arithmetic for the same memory.",
+    "Left, arithmetic against peak: the ways that keep what is costly, and the MLP alone, lie on a line below all others. "
+    "Right, time against peak: selective policies cost more time than their arithmetic says.",
 )
 
-# %% [markdown] name="wrong_text"
-# ## 5 · What silently goes wrong
+# %% [markdown] name="selective_explained"
+# Read the left picture first.
 #
-# ### Dropout
+# - *Keep from 128 FLOPs* keeps all products and attention. Nothing that counts is repeated, and norms, GELU and sums were a good part of what was kept.
+# - *Keep products* runs attention again, and is beaten by *MLP only*, which holds less for the same arithmetic: it drops the widest results of the block,
+#   and those are cheap.
+# - *Keep from 512 FLOPs* keeps attention and the MLP's result, and drops what is wide: it is the next step down for the least arithmetic.
+# - *Every block* reaches a peak that no other way reaches.
 #
-# Recomputing a block with dropout must drop the same elements again, or the gradients belong to a different network. So PyTorch saves the random
-# number generator's state with each checkpoint. Switch that off and see:
-
-
-# %% name="dropout"
-def dropped(preserve):
-    torch.manual_seed(0)
-    layer = nn.Sequential(nn.Linear(64, 64), nn.Dropout(0.5), nn.Linear(64, 1)).to(device)
-    rows = torch.ones(32, 64, device=device)
-    torch.manual_seed(1)
-    how = {"use_reentrant": False, "preserve_rng_state": preserve}
-    out = layer(rows) if preserve is None else checkpoint(layer, rows, **how)
-    out.sum().backward()
-    return layer[0].weight.grad
-
-
-right = dropped(None)
-for preserve in (True, False):
-    off = 100 * ((dropped(preserve) - right).norm() / right.norm()).item()
-    print(f"preserve_rng_state={preserve}: the gradient is off by {off:.0f} %")
-    limits = (0, 0.01) if preserve else (1, math.inf)
-    claims.record(
-        "P5",
-        f"dropout is recomputed {'rightly with' if preserve else 'wrongly without'} the random state",
-        "one layer",
-        off,
-        "% off",
-        *limits,
-    )
-
-# %% [markdown] name="reentrant_text"
-# ### Reentrant or not
+# So **keep what costs the most FLOPs for each byte**. That even *plain* is beaten comes from how arithmetic is counted: only products count.
 #
-# There are two implementations. The older one, *reentrant*, runs a whole backward pass inside the backward pass. It cannot see parameters, only inputs: if no **input** of the block requires a gradient, it concludes
-# that nobody wants one. That happens where the input is data (the first layer of a vision network) or comes from frozen layers (LoRA):
-
-# %% name="reentrant"
-for reentrant in (True, False):
-    torch.manual_seed(0)
-    layer = nn.Linear(8, 8).to(device)
-    rows = torch.randn(4, 8, device=device)  # data: needs no gradient
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        out = checkpoint(layer, rows, use_reentrant=reentrant)
-        got = out.requires_grad
-    want = 0.0 if reentrant else 1.0
-    words = f"input without gradient, use_reentrant={reentrant}: {'none' if reentrant else 'one'} for the weights"
-    claims.record("P5", words, "one layer", float(got), "gradients", want, want)
-    print(
-        f"use_reentrant={reentrant}: the output requires a gradient: {got}; warnings: {[str(w.message)[:74] for w in said]}"
-    )
-
-# %% [markdown] name="reentrant_explained"
-# The result is a warning, easily lost in a log, and a block that never trains. Use `use_reentrant=False`; it also takes keyword arguments, stops
-# early, and works with `torch.autograd.grad`.
+# The right picture says that arithmetic is not time. A policy is asked about every operation, in Python, and with operations as small as these that costs more than
+# the arithmetic it saves. Large operations hide it, and `torch.compile` removes it (section 7).
 #
-# ### Checkpointing the head
+# ## 6 · Moved instead of recomputed
+#
+# A third way is to keep activations elsewhere and fetch them when they are needed. Autograd has hooks for that: `pack` is called with each tensor that
+# is being saved, and what it returns is kept instead; `unpack` is called with that in the backward pass and returns the tensor.
+#
+# ### Your turn: hooks
+#
+# **Contract.** `moved(parameters, put, get, least)` returns a context, `torch.autograd.graph.saved_tensors_hooks(pack, unpack)`. Under it, saved tensors
+# are put away.
+#
+# - `put(tensor)` puts a copy away and returns a ticket; `get(ticket)` brings the tensor back. Call `get` in the backward pass only.
+# - Put away tensors of floating-point numbers, of `least` bytes or more. All others stay.
+# - `parameters` stay as well, and so does everything that shares memory with one. (They exist anyway, and a linear layer saves its weight *transposed*.)
+# - Of what was put away, only the ticket is kept.
+# - What stays is kept as `tensor.detach()`: an operation that saves its own result would otherwise keep itself alive.
+
+
+# %% name="moved" answer=true reveal=true
+def moved(parameters, put, get, least):
+    ### BEGIN SOLUTION
+    there = {p.untyped_storage().data_ptr() for p in parameters}
+
+    def pack(tensor):
+        exists = tensor.untyped_storage().data_ptr() in there
+        if exists or tensor.nbytes < least or not tensor.is_floating_point():
+            return False, tensor.detach()
+        return True, put(tensor)
+
+    def unpack(packed):
+        away, kept = packed
+        return get(kept) if away else kept
+
+    return torch.autograd.graph.saved_tensors_hooks(pack, unpack)
+    ### END SOLUTION
+
+
+# %% name="moved_check"
+moved = check("activation_checkpointing.moved", moved)
+
+# %% name="moved_hint"
+hint("activation_checkpointing.moved")
+
+# %% [markdown] name="offload_text"
+# Where to? On a GPU, into the memory of the host. On a CPU the host's memory is where they lie already, so they go one storey further down: into a file on
+# the disk. (The system keeps pages of the file in memory as long as nobody else wants it, and gives them up when somebody does. They are not the
+# program's.) Or nowhere: keep them in place, in **half the bytes**.
+#
+# **Predict** the peak for each, relative to plain: moved away, and kept in BF16.
+
+# %% name="offload_guess"
+my_guess = None  # moved away: peak / plain
+### BEGIN GUESS
+my_guess = 2 * before.at_peak["parameters"] / before.peak_bytes  # parameters and gradients are left
+### END GUESS
+away_guess = Prediction("Peak, moved away / plain", my_guess, "times")
+my_guess = None  # kept in BF16: peak / plain
+### BEGIN GUESS
+my_guess = 0.55  # half of the activations, all of the rest
+### END GUESS
+half_guess = Prediction("Peak, kept in BF16 / plain", my_guess, "times")
+
+
+# %% name="elsewhere"
+class Elsewhere:
+    """The host's memory for tensors of a GPU; a file on disk for those of a CPU."""
+
+    def __init__(self):
+        self.file, self.nbytes = tempfile.TemporaryFile(buffering=0), 0  # noqa: SIM115 (open as long as the object)
+
+    def put(self, tensor):
+        self.nbytes += tensor.nbytes
+        if device.type != "cpu":
+            return tensor.cpu()
+        place = self.file.tell()
+        self.file.write(tensor.detach().contiguous().numpy())
+        return place, tensor.shape, tensor.dtype
+
+    def get(self, ticket):
+        if device.type != "cpu":
+            return ticket.to(device)
+        place, shape, dtype = ticket
+        tensor = torch.empty(shape, dtype=dtype)
+        self.file.seek(place)
+        self.file.readinto(tensor.numpy())
+        return tensor
+
+
+# %% name="offload"
+def under(put, get, least=64 * 1024):
+    """Run forward and backward under the hooks; return the meter, the seconds, and how far off the gradient is."""
+    model = make_gpt()
+    with MemoryMeter(model) as meter:
+        with moved(model.parameters(), put, get, least):
+            loss = loss_of(model, plain)
+        loss.backward()
+    away = torch.cat([p.grad.flatten() for p in model.parameters()])
+    right = gradients["plain"]
+    model.zero_grad()
+    start = time.perf_counter()
+    with moved(model.parameters(), put, get, least):
+        loss = loss_of(model, plain)
+    loss.backward()
+    synchronize(device)
+    return meter, time.perf_counter() - start, ((away - right).norm() / right.norm()).item()
+
+
+elsewhere = Elsewhere()
+found = {
+    "moved away": under(elsewhere.put, elsewhere.get),
+    "kept in BF16": under(lambda t: t.bfloat16(), lambda t: t.float()),
+}
+away_guess.reveal(found["moved away"][0].peak_bytes / before.peak_bytes)
+half_guess.reveal(found["kept in BF16"][0].peak_bytes / before.peak_bytes)
+for name, (meter, took, far) in found.items():
+    slower = 100 * (took / seconds["plain"] - 1)
+    print(f"{name:13} peak {human_bytes(meter.peak_bytes)}, {slower:+.0f} % time, gradient off by {far:.1e}")
+print(f"each step moved {human_bytes(elsewhere.nbytes / 2)} there, and as much back")
+
+# %% [markdown] name="offload_explained"
+# - **Moved away**: no arithmetic more and the same gradient, at the price of a way there and back for every byte. Whether that is quicker than computing the bytes
+#   again depends on the link: compare its bytes a second with what recomputing a byte costs ([[where_the_time_goes]]). On a GPU, pinned memory and a stream of
+#   its own let the copies run beside the arithmetic; `torch.autograd.graph.save_on_cpu(pin_memory=True)` is the one-line version, without the second.
+# - **In BF16** the forward pass is untouched. Only the backward pass works with rounded values, so the gradient is off by what rounding to 8 bits costs.
+#
+# Both can be combined with checkpointing: then only the blocks' inputs move.
+#
+# ## 7 · Let the compiler choose
+#
+# `torch.compile` sees a whole block, forward and backward, before it runs. It can decide for itself what to keep: minimise what is recomputed, under a
+# budget of memory. `activation_memory_budget` is 1 for "keep what the backward pass wants" and 0 for "keep the inputs alone". Here each block is compiled;
+# the code of all 24 is the same, so it is compiled once. (The backend only cuts the graph in two and needs no C++ compiler; with the default one the
+# kernels would be fused as well.)
+#
+# **Predict.** With a budget of 0.4, what share of the saved bytes is left?
+
+# %% name="budget_guess"
+my_guess = None  # saved bytes, budget 0.4 / budget 1
+### BEGIN GUESS
+my_guess = 0.4
+### END GUESS
+budget_guess = Prediction("Saved with a budget of 0.4 / with 1", my_guess, "times")
+
+# %% name="budget"
+model = make_gpt()
+compiled = {}
+for budget in (1.0, 0.7, 0.4, 0.0):
+    torch._dynamo.reset()
+    with partitioner.patch(activation_memory_budget=budget):
+        one_block = torch.compile(lambda block, x: block(x), backend="aot_eager_decomp_partition")
+
+        def choose(block, x, i, one_block=one_block):
+            return one_block(block, x)
+
+        kept_bytes = saved_tensor_bytes(lambda choose=choose: loss_of(model, choose), model.parameters())
+        with MemoryMeter(model, by_tenant=False) as meter:
+            loss_of(model, choose).backward()
+        timing = benchmark(lambda choose=choose: run(choose), runs=2, warmup=0)
+    compiled[budget] = kept_bytes, meter.peak_bytes, timing.median
+    model.zero_grad()
+budget_guess.reveal(compiled[0.4][0] / compiled[1.0][0])
+table = [("budget", "saved", "peak", "ms")]
+for budget, (kept_bytes, peak, median) in compiled.items():
+    table.append((f"{budget:.1f}", human_bytes(kept_bytes), human_bytes(peak), f"{1e3 * median:.0f}"))
+print(text_table(table))
+
+# %% [markdown] name="budget_explained"
+# One number, and the memory follows it. Nothing is decided per operation while the model runs: the choice was made when the block was compiled.
+#
+# Compile *blocks*, not the whole model, when you want this. With one graph for everything, "recompute" may mean that the whole forward pass runs again
+# at the start of the backward pass, and the peak is back.
+#
+# ## 8 · Where it does not help, and where it is one line
+#
+# ### The head
 #
 # Logits are large: tokens × vocabulary. Checkpoint the output head together with the loss, and they need not be kept. **Predict**: how much of the
 # peak is left, for a vocabulary of 8,000?
@@ -516,7 +963,7 @@ head_guess = Prediction("Peak with a checkpointed head / plain", my_guess, "time
 # %% name="head"
 torch.manual_seed(0)
 head, norm = nn.Linear(64, 8000, bias=False).to(device), nn.LayerNorm(64).to(device)
-hidden = torch.randn(8 * 128, 64, device=device, requires_grad=True)
+hidden = torch.randn(4 * 128, 64, device=device, requires_grad=True)
 
 
 def head_loss(hidden):
@@ -545,7 +992,7 @@ claims.record(
 # back at the very moment of the peak. What helps here is to compute the loss in chunks of tokens and checkpoint each chunk
 # ([[profiling_and_oom_clinic]] has such a patient).
 #
-# ## 6 · One line for Hugging Face models
+# ### Hugging Face models
 #
 # Models from `transformers` come with their own switch. It checkpoints every block, in training mode only. The cache of keys and values, which is for
 # generating text, has to be off.
@@ -568,7 +1015,7 @@ for name in ("plain", "checkpointed"):
     print(f"{name:13} peak {human_bytes(meter.peak_bytes)}")
 
 # %% [markdown] name="fit_task"
-# ## 7 · Your turn: fit the budget
+# ## 9 · Your turn: fit the budget
 #
 # Blocks are not always equal. Given what each block keeps and what recomputing it costs, find the cheapest choice of blocks to checkpoint that fits
 # the budget.
@@ -597,7 +1044,10 @@ def choose_blocks(kept, inputs, flops, budget):
 
 
 # %% name="fit_check"
-check("activation_checkpointing.fit", choose_blocks)
+choose_blocks = check("activation_checkpointing.fit", choose_blocks)
+
+# %% name="fit_hint"
+hint("activation_checkpointing.fit")
 
 # %% [markdown] name="fit_real_text"
 # Now a real network: eight MLP blocks of different hidden widths. A formula says what each keeps, and the meter checks it. Your choice must bring the
@@ -625,22 +1075,19 @@ def activations_of(chosen):
 kept = [4 * 2048 * (2 * w + 64) for w in widths]  # GELU's input and output, and Tanh's output, which is the next input
 inputs, costs = [4 * 2048 * 64] * 8, [4 * 2048 * 64 * w for w in widths]
 nothing = activations_of(())
-try:
-    chosen = choose_blocks(kept, inputs, costs, int(0.6 * sum(kept))) or ()
-    print(f"choice {sorted(chosen)}: activations {human_bytes(nothing)} -> {human_bytes(activations_of(chosen))}")
-    print(
-        f"that is {activations_of(chosen) / nothing:.0%}; recomputed: {sum(costs[i] for i in chosen) / sum(costs):.0%} of the forward pass"
-    )
-except NotImplementedError:
-    print("Fill in the answer cell first.")
+chosen = choose_blocks(kept, inputs, costs, int(0.6 * sum(kept))) or ()
+less, again = activations_of(chosen), sum(costs[i] for i in chosen) / sum(costs)
+print(f"choice {sorted(chosen)}: activations {human_bytes(nothing)} -> {human_bytes(less)}, {less / nothing:.0%}")
+print(f"recomputed: {again:.0%} of the forward pass")
 
 # %% [markdown] name="play_text"
-# ## 8 · Play
+# ## 10 · Play
 #
 # The same 24 blocks, with every k-th of them checkpointed. Where is the peak, and who holds it?
 
 # %% name="play"
-strides = {k: measured(every(k)) for k in (1, 2, 3, 4, 8, 24)}
+strides = {1: runs["every block"], 2: runs["every 2"], 3: runs["every 3"]}
+strides |= {k: measured(every(k)) for k in (8, 24)}
 explore(
     lambda every_kth: strides[every_kth][0].plot(
         f"one block in {every_kth} checkpointed: peak {human_bytes(strides[every_kth][0].peak_bytes)}"
@@ -649,75 +1096,33 @@ explore(
     every_kth=(2, tuple(strides)),
 )
 
-# %% [markdown] name="picker_text"
-# ### Pick one: memory against arithmetic
-#
-# Here are the points of section 4 again, with more ways of checkpointing whole blocks. Pick one after another and look at the right: who is there at
-# the peak, and who is *added* by recomputing? The grey line joins the ways that no other beats on both axes. **Which ways are beaten, and by which?**
-
-# %% name="picker"
-ways = runs | {f"every {k}": pair for k, pair in strides.items() if k > 1}
-prices = {name: (meter.peak_bytes / MiB, 100 * (these / flops - 1)) for name, (meter, these) in ways.items()}
-beaten_by = {
-    name: [other for other, (x, y) in prices.items() if (x, y) != here and x <= here[0] and y <= here[1]]
-    for name, here in prices.items()
-}
-
-
-def picked(way):
-    figure = Figure(figsize=(9, 3.8), layout="constrained")
-    left, right = figure.subplots(1, 2, width_ratios=(3, 2))
-    front = sorted(prices[name] for name, by in beaten_by.items() if not by)
-    left.plot(*zip(*front, strict=True), color=COLOURS[7], lw=1)
-    left.plot(*zip(*prices.values(), strict=True), "o", color=COLOURS[3])
-    left.plot(*prices[way], "D", color=COLOURS[4], ms=9)
-    peak, more = prices[way]
-    left.set(title=f"{way}: peak {peak:.1f} MiB, +{more:.0f} % arithmetic", xlabel="peak, MiB", xlim=(0, None))
-    left.set(ylabel="more arithmetic, %", ylim=(-2, 42))
-    held = {t: nbytes / MiB for t, nbytes in ways[way][0].at_peak.items() if nbytes}
-    right.barh(list(held), list(held.values()), color=[COLOURS[TENANTS.index(t)] for t in held])
-    right.invert_yaxis()
-    right.set(title="tenants at the peak", xlabel="MiB", xlim=(0, 1.05 * max(before.at_peak.values()) / MiB))
-    return figure
-
-
-explore(
-    picked,
-    "More arithmetic against the peak, a point for each way of checkpointing, and the tenants at the peak of the chosen one.",
-    way=("every block", tuple(ways)),
-)
-
-# %% name="picker_answer"
-for name, by in beaten_by.items():
-    if by:
-        print(f"{name:28} is beaten by {', '.join(by)}")
-
-# %% [markdown] name="picker_explained"
-# Checkpointing only some of the blocks is beaten, because it repeats expensive results along with cheap ones. *Keep products and attention* drops only
-# what is free in this picture; *MLP only* drops the cheapest product as well; and *every block* reaches a peak that no other way reaches. *Keep
-# products* keeps that cheap product and repeats the expensive attention, as *attention only* does. That even `plain` is beaten comes from how
-# arithmetic is counted: only products count. Cheap operations done twice are free here, but they take time on a machine.
-
 # %% [markdown] name="summary_text"
-# ## 9 · Before and after
+# ## 11 · Before and after
 
 # %% name="summary"
-print(f"{'':28}{'peak':>12}{'of plain':>10}{'more arithmetic':>17}")
-for name, (meter, these_flops) in runs.items():
-    share = meter.peak_bytes / before.peak_bytes
-    print(f"{name:28}{human_bytes(meter.peak_bytes):>12}{share:>10.0%}{100 * (these_flops / flops - 1):>15.1f} %")
+table = [("", "peak", "of plain", "more arithmetic", "more time")]
+for name in policies:
+    peak, more = ways[name]
+    share, longer = MiB * peak / before.peak_bytes, 100 * (seconds[name] / seconds["plain"] - 1)
+    table.append((name, f"{peak:.1f} MiB", f"{share:.0%}", f"{more:.1f} %", f"{longer:.0f} %"))
+for name, (meter, took, _) in found.items():
+    share, longer = meter.peak_bytes / before.peak_bytes, 100 * (took / seconds["plain"] - 1)
+    table.append((name, f"{meter.peak_bytes / MiB:.1f} MiB", f"{share:.0%}", "0.0 %", f"{longer:.0f} %"))
+print(text_table(table))
 claims
 
 # %% [markdown] name="recap"
 # ## Recap
 #
 # - A checkpointed block keeps its input and runs forward once more in the backward pass: the same numbers for at most a third more arithmetic.
+# - The second run must see what the first saw: random numbers and autocast. A Function sees only its arguments, so use `use_reentrant=False`.
 # - Transformer blocks keep 16 times their input, so one block per segment is right; √n segments are for thin layers.
-# - In arithmetic, choosing *what* to keep inside a block beats choosing *which* blocks: keep what costs the most FLOPs for each byte, and count attention.
-# - Do not checkpoint the head, do not use the reentrant version, and never go without the random state.
+# - Choosing *what* to keep inside a block beats choosing *which* blocks: keep what costs the most FLOPs for each byte, and count attention.
+# - Saved tensors can also be moved or rounded, with two hooks.
 #
 # **What to reach for when.** If activations are the largest tenant and the batch is one already, checkpoint every block first; then keep as much as
-# you can afford, with a selective policy. If the peak is in the optimizer step, checkpointing will not help ([[lean_optimizers]]).
+# you can afford, with a selective policy or the compiler's budget. If the peak is in the optimizer step, checkpointing will not help
+# ([[lean_optimizers]]).
 #
-# **Sources.** Chen et al. 2016, *Training Deep Nets with Sublinear Memory Cost* (√n); Korthikanti et al. 2022 (selective recomputation); PyTorch documentation, `torch.utils.checkpoint`; PyTorch blog 2025, *Current and New
-# Activation Checkpointing Techniques in PyTorch*.
+# **Sources.** Chen et al. 2016, *Training Deep Nets with Sublinear Memory Cost* (√n); Korthikanti et al. 2022 (selective recomputation); PyTorch documentation, `torch.utils.checkpoint` and *Hooks for
+# autograd saved tensors*; PyTorch blog 2025, *Current and New Activation Checkpointing Techniques in PyTorch*.

@@ -6,8 +6,8 @@
 #
 # | | |
 # |---|---|
-# | After this you can | say what each of PyTorch's memory functions counts; read a snapshot; tell allocated, reserved and fragmented memory apart; diagnose and cure five common illnesses |
-# | Time | 75 minutes |
+# | After this you can | say what each of PyTorch's memory functions counts; record, save and read a snapshot, and find a leak in it; tell allocated, reserved and fragmented memory apart; diagnose and cure five common illnesses |
+# | Time | 90 minutes |
 # | Difficulty | ●●○ |
 # | Needs | a CPU; the same cells use a GPU where there is one |
 # | Before this | [[where_memory_goes]] |
@@ -16,6 +16,9 @@
 # %% name="setup" setup=true
 import math
 import os
+import pickle
+import tempfile
+from pathlib import Path
 
 from helpers import (
     COLOURS,
@@ -29,6 +32,7 @@ from helpers import (
     device_name,
     explore,
     explore_timelines,
+    hint,
     human_bytes,
     peak_table,
     pick_device,
@@ -148,15 +152,121 @@ print(
 )
 
 # %% [markdown] name="snapshot_text"
-# A **snapshot** shows the same, block by block over time. On CUDA PyTorch records one (`torch.cuda.memory._record_memory_history()`, then
-# `_dump_snapshot("file.pickle")`), and the page pytorch.org/memory_viz draws it. The meter draws it right here, and can write such a file on any
-# device with `meter.save_snapshot("file.pickle")`.
+# ## 3 · Snapshots
+#
+# A **snapshot** shows the same, block by block over time. Here is how the meter draws it:
 
 # %% name="snapshot"
 show(
     meter.plot_blocks("Snapshot of one step"),
     "Stacked blocks: activations pile up in the forward pass and are taken down in the backward pass.",
 )
+
+# %% [markdown] name="record_text"
+# PyTorch's own tool writes a file, and the page [pytorch.org/memory_viz](https://pytorch.org/memory_viz) draws it: drag the file onto it. On a GPU, three calls of `torch.cuda.memory` record, save and stop. The meter writes such a file on any device, with the operation and the module where CUDA's has lines of Python.
+#
+# The patient here is our training step with a small addition: somebody logs the logits of each row's last token.
+#
+# **Predict.** 16 rows, 1,000 words in the vocabulary, FP32. How many KiB stay behind with each step?
+
+# %% name="guess_leak"
+my_guess = None  # KiB a step
+### BEGIN GUESS
+my_guess = 16 * 1000 * 4 / 1024
+### END GUESS
+leak_guess = Prediction("Left behind by each step", my_guess, "KiB")
+
+
+# %% name="record"
+def logging_steps(model, optimizer, keep, steps=3):
+    """Train as before, and log the logits of the last token."""
+    history = []
+    for _ in range(steps):
+        logits = model(ids[:, :-1])
+        F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        history.append(keep(logits))
+        del logits
+    return history
+
+
+folder = Path(tempfile.mkdtemp())
+with MemoryMeter(model, optimizer) as meter_log:
+    history = logging_steps(model, optimizer, lambda logits: logits.detach()[:, -1])
+meter_log.save_snapshot(folder / "meter.pickle")
+if device.type == "cuda":
+    torch.cuda.memory._record_memory_history()
+    logging_steps(model, optimizer, lambda logits: logits.detach()[:, -1])
+    torch.cuda.memory._dump_snapshot(str(folder / "pytorch.pickle"))
+    torch.cuda.memory._record_memory_history(enabled=None)
+for path in sorted(folder.iterdir()):
+    print(f"{path}: {human_bytes(path.stat().st_size)}, for pytorch.org/memory_viz")
+trace = pickle.loads((folder / "meter.pickle").read_bytes())["device_traces"][0]
+print(f"{len(trace)} events, such as {trace[-1]}")
+
+# %% [markdown] name="snapshot_task"
+# ### Your turn: who was never freed?
+#
+# The viewer shows a leak as a staircase of blocks that never come down. A file can be asked, too.
+#
+# **Contract.** `still_there(trace, since)` returns a dictionary: for each line that leaked, how many bytes.
+#
+# - `trace` is a list of events in order of time, dictionaries with `action`, `addr`, `size` (bytes), `time_us` and `frames`. It stays as it is.
+# - `alloc` begins a block at an address, and `free_completed` ends it. Addresses are used again and again. `free_requested` ends nothing yet, and other actions are about segments.
+# - A block counts if it was allocated at `since` (microseconds) or later, and not freed by the end of the trace.
+# - The line is the `name` of the first frame of the `alloc`. Blocks of the same line add up; lines with nothing left are not in the dictionary.
+
+
+# %% name="still_there" answer=true reveal=true
+def still_there(trace, since):
+    ### BEGIN SOLUTION
+    alive = {}  # address -> the event that allocated the block there
+    for event in trace:
+        if event["action"] == "alloc":
+            alive[event["addr"]] = event
+        elif event["action"] == "free_completed":
+            alive.pop(event["addr"], None)
+    left = {}
+    for event in alive.values():
+        if event["time_us"] >= since:
+            name = event["frames"][0]["name"]
+            left[name] = left.get(name, 0) + event["size"]
+    return left
+    ### END SOLUTION
+
+
+# %% name="still_there_check"
+still_there = check("profiling_and_oom_clinic.snapshot", still_there)
+
+# %% name="still_there_hint"
+hint("profiling_and_oom_clinic.snapshot")
+
+
+# %% name="leak"
+def left_behind(trace):
+    """Return what leaked, line by line, crumbs left out. What is older than the trace appears to begin with it."""
+    left = still_there(trace, since=trace[0]["time_us"] + 1)
+    return {line: size for line, size in left.items() if size > 16 * 1024}
+
+
+for name, size in left_behind(trace).items():
+    print(f"{name:24} left {human_bytes(size)} behind in three steps")
+leak_guess.reveal(max(left_behind(trace).values()) / 3 / 1024)
+print(
+    f"what was kept has the shape {tuple(history[0].shape)}; its storage has {human_bytes(history[0].untyped_storage().nbytes())}"
+)
+
+with MemoryMeter(model, optimizer) as meter_log:
+    history = logging_steps(model, optimizer, lambda logits: logits.detach()[:, -1].clone())
+meter_log.save_snapshot(folder / "cured.pickle")
+cured = pickle.loads((folder / "cured.pickle").read_bytes())["device_traces"][0]
+print("with a clone:", {name: human_bytes(size) for name, size in left_behind(cured).items()})
+shrunk = max(left_behind(trace).values()) / max(left_behind(cured).values())
+claims.record("T14", "a view keeps the whole tensor", "last token of 64, leak / with a clone", shrunk, "times", 32, 128)
+
+# %% [markdown] name="leak_explained"
+# `[:, -1]` makes a **view**: a small window on the logits, whose memory it keeps whole. `.detach()` lets go of the graph, not of the storage; `.clone()` copies what you want to keep. No error, no warning, and in the viewer one more step of the staircase with each batch.
 
 # %% [markdown] name="cursor_text"
 # ### Play: put the cursor on it
@@ -209,7 +319,7 @@ for name, step in steps.items():
 # So a quarter of the rows does not bring the peak down to a quarter.
 
 # %% [markdown] name="cache_text"
-# ## 3 · `empty_cache()` does not help
+# ## 4 · `empty_cache()` does not help
 #
 # It is the first advice in every forum: it returns *unused* segments to the GPU. **Predict**: if you call it after every step, what happens to the
 # peak of the next step? And how many times as many segments are bought in three steps?
@@ -261,7 +371,7 @@ claims.record(
 # The peak is the same: the next step needs what the last one needed. But the shopping is done three times, and buying from the GPU is slow.
 # `empty_cache` is useful when *another* program needs the memory, or when another phase of your own program needs it in blocks of another size.
 #
-# ## 4 · Fragmentation: enough, and still out of memory
+# ## 5 · Fragmentation: enough, and still out of memory
 #
 # > `CUDA out of memory. Tried to allocate 35.60 GiB. GPU 0 has a total capacity of 79.33 GiB of which 26.16 GiB is free. Process 76883 has 53.16 GiB memory in use. Of the allocated memory 11.97 GiB is allocated by PyTorch, and 40.69 GiB is reserved by PyTorch but unallocated. If reserved but unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  See documentation for Memory Management  (https://pytorch.org/docs/stable/notes/cuda.html#environment-variables)`
 #
@@ -313,6 +423,28 @@ if device.type == "cuda":
 else:
     print("expandable segments: nobody to ask, for only a CUDA GPU has this allocator")
 
+# %% [markdown] name="real_text"
+# Before the allocator gives up, it returns its unused segments to the GPU and tries again. `num_alloc_retries` counts that. A program that lives on the edge retries in every step: it does not fail, it is just slow. So look at this number when memory is nearly full. Here is a GPU with an artificial limit:
+
+# %% name="real_oom"
+if device.type == "cuda":
+    there = torch.cuda.get_device_properties(device).total_memory
+    torch.cuda.set_per_process_memory_fraction(min(1.0, (torch.cuda.memory_reserved() + 512 * MiB) / there))
+    stock = [torch.empty(64 * MiB, dtype=torch.uint8, device=device) for _ in range(6)]
+    del stock  # 384 MiB of segments, unused
+    before = torch.cuda.memory_stats()["num_alloc_retries"]
+    try:
+        torch.empty(400 * MiB, dtype=torch.uint8, device=device)  # fits once the segments are returned
+        print("retries:", torch.cuda.memory_stats()["num_alloc_retries"] - before)
+        torch.empty(2048 * MiB, dtype=torch.uint8, device=device)
+        print("no limit here")
+    except torch.OutOfMemoryError as error:
+        print(error)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+else:
+    print("Only a CUDA GPU has this limit and this counter: torch.cuda.memory_stats()['num_alloc_retries'].")
+
 # %% [markdown] name="varied_text"
 # Here is what the option does, in the model, for sequences of changing length with nothing long-lived in between:
 
@@ -346,7 +478,7 @@ claims.record(
 # %% [markdown] name="play_text"
 # ### Play
 #
-# Choose the size of a GPU, and replay the step of section 2 on the model. How much is reserved, and when does the allocator give up?
+# Choose the size of a GPU, and replay the step of section 2 on the model. It opens where the step fails: which size is just enough, and does the option change that?
 
 
 # %% name="play"
@@ -373,12 +505,12 @@ def on_gpu(capacity_MiB, expandable_segments):
 explore(
     on_gpu,
     "Allocated and reserved memory of one step under the capacity of a GPU, or the point where it is out of memory.",
-    capacity_MiB=(200, (40, 60, 80, 100, 120, 200)),
+    capacity_MiB=(60, (40, 60, 80, 100, 120, 200)),
     expandable_segments=("off", ("off", "on")),
 )
 
 # %% [markdown] name="clinic_text"
-# ## 5 · The clinic
+# ## 6 · The clinic
 #
 # There are five patients. Run each one, **find the peak, find the operation, name the tenant**, then write the cure. The check runs your code under
 # the meter: it must hold no more than healthy code, and **compute the same numbers**.
@@ -403,6 +535,7 @@ def sick_train_and_log(model, optimizer, batches):
 batches = [torch.randint(256, (8, 65), device=device) for _ in range(4)]
 patient = SmallGPT(context=64, layers=2, width=64).to(device)
 optimizer = torch.optim.SGD(patient.parameters(), lr=0.1)
+sick_train_and_log(patient, optimizer, batches[:1])  # the first step of a process is slow: not under the meter
 with MemoryMeter(patient, optimizer) as meter_a:
     sick_train_and_log(patient, optimizer, batches)
 print(stage_table(meter_a))
@@ -433,7 +566,10 @@ def train_and_log(model, optimizer, batches):
 
 
 # %% name="history_check"
-check("profiling_and_oom_clinic.history", train_and_log)
+train_and_log = check("profiling_and_oom_clinic.history", train_and_log)
+
+# %% name="history_hint"
+hint("profiling_and_oom_clinic.history")
 
 # %% [markdown] name="patient_b_text"
 # ### Patient B: the head
@@ -486,7 +622,10 @@ def head_loss(head, hidden, targets):
 
 
 # %% name="head_check"
-check("profiling_and_oom_clinic.head", head_loss)
+head_loss = check("profiling_and_oom_clinic.head", head_loss)
+
+# %% name="head_hint"
+hint("profiling_and_oom_clinic.head")
 
 # %% [markdown] name="patient_c_text"
 # ### Patient C: the evaluation
@@ -525,7 +664,10 @@ def evaluate(model, batches):
 
 
 # %% name="evaluation_check"
-check("profiling_and_oom_clinic.evaluation", evaluate)
+evaluate = check("profiling_and_oom_clinic.evaluation", evaluate)
+
+# %% name="evaluation_hint"
+hint("profiling_and_oom_clinic.evaluation")
 
 # %% [markdown] name="patient_d_text"
 # ### Patient D: dead on the first optimizer step
@@ -556,12 +698,15 @@ print(
 # %% name="optimizer" answer=true reveal=true
 def make_optimizer(parameters):
     ### BEGIN SOLUTION
-    return torch.optim.Adam(parameters, foreach=False)  # parameter by parameter; fused=True would do as well
+    return torch.optim.Adam(parameters, fused=True)  # one kernel; the for-loop would do as well
     ### END SOLUTION
 
 
 # %% name="optimizer_check"
-check("profiling_and_oom_clinic.optimizer", make_optimizer)
+make_optimizer = check("profiling_and_oom_clinic.optimizer", make_optimizer)
+
+# %% name="optimizer_hint"
+hint("profiling_and_oom_clinic.optimizer")
 
 # %% [markdown] name="patient_e_text"
 # ### Patient E: the hook
@@ -615,17 +760,20 @@ def log_means(model, means):
 
 
 # %% name="hook_check"
-check("profiling_and_oom_clinic.hook", log_means)
+log_means = check("profiling_and_oom_clinic.hook", log_means)
+
+# %% name="hook_hint"
+hint("profiling_and_oom_clinic.hook")
 
 # %% [markdown] name="summary_text"
-# ## 6 · The ward book
+# ## 7 · The ward book
 #
 # | patient | where the peak was | tenant | what was wrong | remedy |
 # |---|---|---|---|---|
 # | A | last forward/backward, a staircase | activations | graphs kept by a list | `.detach()`, no `retain_graph` |
 # | B | start of the backward pass | activations, temporaries | all logits at once | chunks, each checkpointed |
 # | C | forward, without backward | activations | autograd recorded for nobody | `torch.no_grad()` |
-# | D | optimizer step | temporaries | `foreach` works on all parameters at once | `foreach=False` or `fused=True` |
+# | D | optimizer step | temporaries | `foreach` works on all parameters at once | `fused=True` or `foreach=False` |
 # | E | forward | temporaries | a hook keeps outputs | keep the mean, not the output |
 #
 # Sick and cured, measured:
@@ -638,31 +786,30 @@ def peak_of(model, optimizer, run):
     return meter.peak_bytes
 
 
-try:
-    sgd = torch.optim.SGD(patient.parameters(), lr=0.1)
-    cured = {
-        "A": (meter_a, peak_of(patient, sgd, lambda: train_and_log(patient, sgd, batches))),
-        "B": (meter_b, peak_of(head, None, lambda: head_loss(head, hidden, targets).backward())),
-        "C": (meter_c, peak_of(patient, None, lambda: evaluate(patient, batches))),
-    }
-    adam = make_optimizer(tower.parameters())
+sgd = torch.optim.SGD(patient.parameters(), lr=0.1)
+cured = {
+    "A": (meter_a, peak_of(patient, sgd, lambda: train_and_log(patient, sgd, batches))),
+    "B": (meter_b, peak_of(head, None, lambda: head_loss(head, hidden, targets).backward())),
+    "C": (meter_c, peak_of(patient, None, lambda: evaluate(patient, batches))),
+}
+adam = make_optimizer(tower.parameters())
 
-    def two_steps():
-        for _ in range(2):
-            adam.zero_grad()
-            tower(rows).square().mean().backward()
-            adam.step()
 
-    cured["D"] = meter_d, peak_of(tower, adam, two_steps)
-    observed = SmallGPT(context=64, layers=2, width=64).to(device).requires_grad_(False)
-    log_means(observed, {})
-    cured["E"] = meter_e, peak_of(observed, None, lambda: observed(batches[0][:, :-1]))
-    for name, (sick, healthy) in cured.items():
-        print(f"patient {name}: {human_bytes(sick.peak_bytes):>10} -> {human_bytes(healthy):>10}")
-        share = healthy / sick.peak_bytes
-        claims.record("T15", "the remedy lowers the peak", f"patient {name}", share, "of the sick peak", 0, 0.9)
-except NotImplementedError:
-    print("The ward book is complete when all five patients are cured.")
+def two_steps():
+    for _ in range(2):
+        adam.zero_grad()
+        tower(rows).square().mean().backward()
+        adam.step()
+
+
+cured["D"] = meter_d, peak_of(tower, adam, two_steps)
+observed = SmallGPT(context=64, layers=2, width=64).to(device).requires_grad_(False)
+log_means(observed, {})
+cured["E"] = meter_e, peak_of(observed, None, lambda: observed(batches[0][:, :-1]))
+for name, (sick, healthy) in cured.items():
+    print(f"patient {name}: {human_bytes(sick.peak_bytes):>10} -> {human_bytes(healthy):>10}")
+    share = healthy / sick.peak_bytes
+    claims.record("T15", "the remedy lowers the peak", f"patient {name}", share, "of the sick peak", 0, 0.9)
 claims
 
 # %% [markdown] name="recap"
@@ -672,6 +819,7 @@ claims
 # - In an out-of-memory message, look at *reserved but unallocated* first. If it is large, memory is fragmented. If it is small, you need less memory,
 #   not another allocator.
 # - Moment, operation, tenant, remedy: the stage table gives the moment, `peak_at` the operation, `peak_table` the tenant.
+# - A snapshot names what was never freed. A view keeps the whole tensor: clone what you keep.
 # - `empty_cache` does not lower what the same step needs.
 #
 # **What to reach for when.** A staircase: something holds on to graphs. A spike in the loss: the logits. A spike in the step: the optimizer. A

@@ -35,6 +35,7 @@ from helpers import (
     explore,
     find_gpu,
     hfu,
+    hint,
     kept_roofline,
     measure_roofline,
     mfu,
@@ -142,7 +143,10 @@ def operation_seconds(flops, nbytes, peak, bandwidth, launch):
 
 
 # %% name="operation_check"
-check("where_the_time_goes.roofline", operation_seconds)
+operation_seconds = check("where_the_time_goes.roofline", operation_seconds)
+
+# %% name="operation_hint"
+hint("where_the_time_goes.roofline")
 
 # %% [markdown] name="measured_text"
 # Peak and bandwidth are not one number each. A product with a side of 16 cannot keep a processor busy, and what fits the cache need not come from memory. `measure_roofline` measures rates over many shapes and sizes in some seconds; `python -m helpers roofline` prints and keeps them, and the next cell takes what was kept. The law is the one that you have just written.
@@ -325,7 +329,10 @@ def block_flops(batch, length, width, inner, kv_width, gated, convention):
 
 
 # %% name="block_check"
-check("where_the_time_goes.block", block_flops)
+block_flops = check("where_the_time_goes.block", block_flops)
+
+# %% name="block_hint"
+hint("where_the_time_goes.block")
 
 # %% [markdown] name="counter_text"
 # `count_flops` does the same for any code: it watches PyTorch's dispatcher, and adds up the products that pass by. Here is the GPT of this lab, forward, by both.
@@ -468,7 +475,10 @@ def self_times(events):
 
 
 # %% name="trace_check"
-check("where_the_time_goes.trace", self_times)
+self_times = check("where_the_time_goes.trace", self_times)
+
+# %% name="trace_hint"
+hint("where_the_time_goes.trace")
 
 # %% [markdown] name="longest_text"
 # Now the step of the GPT. **Predict**: what share of it does the operation take that takes most?
@@ -859,7 +869,10 @@ def diagnose(signs):
 
 
 # %% name="clinic_check"
-check("where_the_time_goes.clinic", signs, diagnose)
+signs, diagnose = check("where_the_time_goes.clinic", signs, diagnose)
+
+# %% name="clinic_hint"
+hint("where_the_time_goes.clinic")
 
 # %% [markdown] name="ward_text"
 # Now the real patients. Beside them for comparison a loop with nothing wrong: the large product.
@@ -910,7 +923,10 @@ def accuracy(model, batches):
 
 
 # %% name="cure_check"
-check("where_the_time_goes.cure", accuracy)
+accuracy = check("where_the_time_goes.cure", accuracy)
+
+# %% name="cure_hint"
+hint("where_the_time_goes.cure")
 
 # %% [markdown] name="cures_text"
 # The same function cures patient C, whose batches were there all the time. Patient B needs another cure: pick the rows first, and convert what was picked. **Predict** which patient gains most.

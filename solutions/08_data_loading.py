@@ -38,6 +38,7 @@ from helpers import (
     decode,
     device_name,
     explore,
+    hint,
     human_bytes,
     pick_device,
     profile_step,
@@ -933,7 +934,10 @@ def make_loader(dataset, batch_size, step_seconds):
 
 
 # %% name="loader_check"
-check("data_loading.loader", make_loader)
+make_loader = check("data_loading.loader", make_loader)
+
+# %% name="loader_hint"
+hint("data_loading.loader")
 
 # %% [markdown] name="play_text"
 # ## 11 · Play

@@ -5,8 +5,8 @@
 #
 # | | |
 # |---|---|
-# | After this you can | predict an optimizer's bytes to the last one; choose between foreach and fused, 8 bits and 4; take the step inside the backward pass and say what that forbids; say which in-place operations save memory and which break a gradient |
-# | Time | 90 minutes |
+# | After this you can | predict an optimizer's bytes to the last one; store its moments in 8 bits, block by block, and say which code book survives; choose between for-loop, foreach and fused; take the step inside the backward pass and say what that forbids; say which in-place operations save memory and which break a gradient |
+# | Time | 110 minutes |
 # | Difficulty | ●●○ |
 # | Needs | a CPU; the same cells use a GPU if there is one. bitsandbytes and torchao are optional |
 # | Before this | labs [[#start_here]] and [[#where_memory_goes]]; [[number_formats]] helps |
@@ -35,6 +35,7 @@ from helpers import (
     digits,
     english,
     explore,
+    hint,
     human_bytes,
     parallel_map,
     pick_device,
@@ -48,6 +49,7 @@ import torch
 import torch.nn.functional as F
 from matplotlib.figure import Figure
 from torch import nn
+from torch.distributed.optim import _apply_optimizer_in_backward
 
 device = pick_device()
 claims = Claims()
@@ -58,31 +60,57 @@ print(f"bitsandbytes: {'yes' if HAS_BNB else 'not installed'}, torchao: {'yes' i
 # %% [markdown] name="idea_text"
 # ## 1 · What an optimizer remembers
 #
-# Walk downhill in fog. With no memory you follow the slope under your feet: **SGD**. Remember the way you came and you stop zigzagging: **momentum**, one number for each weight. Remember also how steep each direction has been, and
-# you can take long steps where it is flat: **Adam**, two numbers for each weight. Each number is 4 bytes in FP32 and lives as long as the training. Together they are the *optimizer state*.
+# Walk downhill in fog.
 #
-# **Predict** the bytes of state for each parameter. The model is a GPT of 3 million parameters; its large matrices are 256 × 768 and 256 × 1,024.
+# - **SGD** has no memory: it follows the slope under its feet.
+# - **Momentum** remembers the way it came, and stops zigzagging: one number for each weight.
+# - **Adam** also remembers how steep each direction has been, and takes long steps where it is flat: two numbers for each weight.
+# - **Adafactor** keeps of Adam's second number only a mean for each row of a matrix and one for each column.
+# - **Muon** keeps momentum alone. It turns the momentum of a whole matrix into a step in which no direction dominates (section 5). What is not a matrix goes to AdamW.
+#
+# Each number is 4 bytes in FP32 and lives as long as the training. Together they are the *optimizer state*. AdamW's takes 8 bytes a parameter ([[where_memory_goes]]).
+#
+# **Predict** two more. The model is a GPT of 3 million parameters; its large matrices are 256 × 768 and 256 × 1,024.
 
 # %% name="guess_state"
-my_guess = None  # bytes a parameter, SGD with momentum
-### BEGIN GUESS
-my_guess = 4
-### END GUESS
-momentum_guess = Prediction("State of SGD with momentum", my_guess, "bytes a parameter")
-my_guess = None  # bytes a parameter, AdamW
-### BEGIN GUESS
-my_guess = 8
-### END GUESS
-adam_guess = Prediction("State of AdamW", my_guess, "bytes a parameter")
-my_guess = None  # bytes a parameter, Adafactor: it keeps a mean for each row and one for each column of a matrix
+my_guess = None  # bytes a parameter, Adafactor
 ### BEGIN GUESS
 my_guess = 0.03  # 4 x (256 + 1,024) bytes for a matrix of 256 x 1,024 numbers is 0.02; smaller ones cost more
 ### END GUESS
 adafactor_guess = Prediction("State of Adafactor", my_guess, "bytes a parameter")
+my_guess = None  # bytes a parameter, Muon, with AdamW for what is not a matrix
+### BEGIN GUESS
+my_guess = 4  # nearly everything is in matrices
+### END GUESS
+muon_guess = Prediction("State of Muon and AdamW", my_guess, "bytes a parameter")
+
+
+# %% name="muon"
+class MuonAndAdamW(torch.optim.Optimizer):
+    """Muon for matrices, AdamW for the rest, at one learning rate."""
+
+    def __init__(self, parameters, lr, ns_steps=5):
+        parameters = list(parameters)
+        super().__init__(parameters, {})
+        matrices, rest = ([p for p in parameters if (p.dim() == 2) is flat] for flat in (True, False))
+        self.parts = []
+        if matrices:
+            self.parts.append(torch.optim.Muon(matrices, lr=lr, adjust_lr_fn="match_rms_adamw", ns_steps=ns_steps))
+        if rest:
+            self.parts.append(torch.optim.AdamW(rest, lr=lr, foreach=False))
+        for part in self.parts:
+            part.state = self.state
+        self.param_groups = [group for part in self.parts for group in part.param_groups]
+
+    def step(self):
+        for part in self.parts:
+            part.step()
+
 
 # %% [markdown] name="state_text"
-# The GPT gets 16 tokens: all weights, hardly any activations. `state_bytes` adds up what an optimizer keeps. Next to it is a formula for each
-# parameter; the `4 +` is the step counter.
+# (`adjust_lr_fn` makes Muon's steps as large as AdamW's, so that one learning rate serves both. The usual recipe also leaves the embedding and the output layer to AdamW; here every matrix is Muon's.)
+#
+# The GPT gets 16 tokens: all weights, hardly any activations. `state_bytes` adds up what an optimizer keeps. Next to it is a formula for each parameter; the `4 +` is the step counter. (What `foreach` means is for section 3; it changes nothing that stays.)
 
 
 # %% name="state"
@@ -97,6 +125,7 @@ OPTIMIZERS = {
     "Adam": lambda ps: torch.optim.Adam(ps, lr=1e-3, foreach=False),
     "AdamW": lambda ps: torch.optim.AdamW(ps, lr=1e-3, foreach=False),
     "Adafactor": lambda ps: torch.optim.Adafactor(ps, lr=1e-2, foreach=False),
+    "Muon and AdamW": lambda ps: MuonAndAdamW(ps, lr=1e-3, ns_steps=1),  # as many bytes as five steps
 }
 FORMULA = {
     "SGD": lambda p: 0,
@@ -104,6 +133,7 @@ FORMULA = {
     "Adam": lambda p: 4 + 8 * p.numel(),
     "AdamW": lambda p: 4 + 8 * p.numel(),
     "Adafactor": lambda p: 4 + factored(p),
+    "Muon and AdamW": lambda p: 4 * p.numel() if p.dim() == 2 else 4 + 8 * p.numel(),
 }
 
 # %% name="gpt"
@@ -134,9 +164,8 @@ def state_of(name):
 
 
 state = {name: state_of(name) for name in OPTIMIZERS}
-momentum_guess.reveal(state["SGD, momentum"][1])
-adam_guess.reveal(state["AdamW"][1])
 adafactor_guess.reveal(state["Adafactor"][1])
+muon_guess.reveal(state["Muon and AdamW"][1])
 print(f"\n{'bytes a parameter':18}{'predicted':>11}{'measured':>11}")
 for name, (predicted, found) in state.items():
     print(f"{name:18}{predicted:>11.4f}{found:>11.4f}")
@@ -144,8 +173,11 @@ whole = sum(4 * p.numel() for p in make_gpt().parameters() if p.dim() < 2) / phi
 print(f"of Adafactor's state, biases and norms, which are kept whole: {whole:.4f}")
 
 # %% [markdown] name="state_explained"
-# To the byte. AdamW is Adam with a different weight decay: same state. Of Adam's second moment **Adafactor** keeps only the mean of each row and of each column, and rebuilds the rest as their product; it has no first moment. For a matrix of
-# *r* × *c* that is *r* + *c* numbers instead of 2·*r*·*c*: next to nothing. Anything that is not a matrix is kept whole, and that is a good part of the little state there is.
+# To the byte.
+#
+# - AdamW is Adam with a different weight decay: same state.
+# - Adafactor rebuilds the second moment from its rows and columns. For a matrix of *r* × *c* that is *r* + *c* numbers instead of 2·*r*·*c*: next to nothing. What is not a matrix is kept whole, and that is a good part of the little state there is.
+# - Muon costs what momentum costs. Most of a transformer's parameters are in matrices, so it halves Adam's state.
 #
 # ### "SGD instead of Adam saves two thirds of the optimizer memory"
 #
@@ -178,34 +210,215 @@ for way, row in ways.items():
 claims
 
 # %% [markdown] name="count_explained"
-# **One of six.** Two thirds is right for *plain* SGD, and only if you count the master weights: 4 is a third of 12. By state alone, plain SGD saves everything; SGD with momentum, which is what people mean by SGD, saves half. Of the whole static part
-# they save a half and a quarter. A percentage without its denominator says nothing; say *bytes a parameter*.
+# **One of six.** Two thirds is right for *plain* SGD, and only if you count the master weights: 4 is a third of 12. By state alone, plain SGD saves everything, and SGD with momentum, which is what people mean by SGD, saves half. Of the whole static part they save a half and a quarter.
+#
+# A percentage without its denominator says nothing. Say *bytes a parameter*.
 #
 # ## 2 · The same state in fewer bits
 #
-# A moment need not be exact. **8-bit optimizers** cut each state tensor into blocks of 256 neighbours. They keep one FP32 scale for the block, and for each element the nearest of 256 values in a code book that is dense near zero.
+# A moment need not be exact. **8-bit optimizers** store it like this:
 #
-# **Predict** the bytes a parameter for 8-bit AdamW: two moments, scales included.
+# 1. Cut the tensor into blocks of 256 neighbours.
+# 2. The **scale** of a block is its largest magnitude, in FP32. Divided by it, all numbers of the block lie between -1 and 1.
+# 3. A **code book** lists 256 values in that range. For each number, store the place of the nearest one: one byte, its **code**.
+#
+# Here are two code books for each moment: one with equal steps, and one in which each value is a fixed *factor* from the next.
 
-# %% name="guess_8bit"
-my_guess = None  # bytes a parameter
+
+# %% name="books"
+def equal_steps(signed):
+    return torch.linspace(-1 if signed else 0, 1, 255 if signed else 256).to(device)
+
+
+def equal_factors(signed, smallest):
+    positive = torch.logspace(math.log10(smallest), 0, 127 if signed else 255)
+    zero = torch.zeros(1)
+    return torch.cat([-positive.flip(0), zero, positive] if signed else [zero, positive]).to(device)
+
+
+BOOKS = {  # of the first moment, which has signs, and of the second, which has none
+    "equal steps": (equal_steps(True), equal_steps(False)),
+    "equal factors": (equal_factors(True, 1e-4), equal_factors(False, 1e-7)),
+}
+for name, (_, second) in BOOKS.items():
+    print(f"{name:14} second moment: " + ", ".join(f"{value:.3g}" for value in second[:4].tolist()) + ", ..., 1")
+
+# %% [markdown] name="blocks_task"
+# ### Your turn: encode and decode
+#
+# **Contract.** `encode(x, book, block)` returns a pair, `codes` and `scales`; `decode(codes, scales, book, block, shape)` returns the tensor.
+#
+# - `x` is FP32, of any shape; it is not changed. `book` (up to 256 values) is in ascending order and lies on the same device.
+# - Blocks are cut from the flattened tensor; the last one may be shorter.
+# - `scales` (blocks,), FP32: the largest magnitude of each block.
+# - `codes` (numbers,), `torch.uint8`: for each number the place in `book` of the value nearest to number / scale.
+# - A block of zeros has the scale 0 and comes back as zeros.
+# - `encode` never holds more than 40 bytes for each number; a table of all distances would take 1,024.
+# - `decode` returns FP32 of the given `shape`: the book's value for each code, times the scale of its block.
+
+
+# %% name="blocks" answer=true reveal=true
+def encode(x, book, block):
+    ### BEGIN SOLUTION
+    flat = x.flatten()
+    blocks = F.pad(flat, (0, -len(flat) % block)).view(-1, block)
+    scales = blocks.abs().amax(1)
+    scaled = blocks / scales.clamp(min=torch.finfo(torch.float32).tiny)[:, None]
+    borders = (book[1:] + book[:-1]) / 2  # halfway between neighbours
+    codes = torch.bucketize(scaled, borders, out_int32=True)
+    return codes.flatten()[: len(flat)].to(torch.uint8), scales
+    ### END SOLUTION
+
+
+def decode(codes, scales, book, block, shape):
+    ### BEGIN SOLUTION
+    scale_of_each = scales.repeat_interleave(block)[: len(codes)]
+    return (book[codes.int()] * scale_of_each).view(shape)
+    ### END SOLUTION
+
+
+# %% name="blocks_check"
+encode, decode = check("lean_optimizers.blocks", encode, decode)
+
+# %% name="blocks_hint"
+hint("lean_optimizers.blocks")
+
+# %% [markdown] name="guess_zero_text"
+# Adam divides by the root of the second moment. What is rounded to zero there is divided by almost nothing.
+#
+# **Predict.** With equal steps and blocks of 256, how many percent of a real second moment come back as zero? Gradients within a block differ by a factor of ten or more, and the second moment holds their squares.
+
+# %% name="guess_zero"
+my_guess = None  # percent
 ### BEGIN GUESS
-my_guess = 2 * (1 + 4 / 256)
+my_guess = 5  # below half a step, 1/510 of the largest: a gradient of less than a 22nd
 ### END GUESS
-eight_guess = Prediction("State of 8-bit AdamW (bitsandbytes)", my_guess, "bytes a parameter")
+zero_guess = Prediction("Second moments that come back as zero, equal steps", my_guess, "%")
+
+
+# %% name="books_compared"
+def second_moment():
+    """Return Adam's second moment of the GPT's largest matrix, after ten steps."""
+    model = make_gpt()
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    for start in range(0, 640, 64):
+        x, y = (t[start : start + 64].clone()[None] for t in (text.train_x, text.train_y))
+        backward(model, x, y)
+        optimizer.step()
+        optimizer.zero_grad()
+    return optimizer.state[max(model.parameters(), key=torch.numel)]["exp_avg_sq"]
+
+
+v = second_moment()
+lost = {}
+print(f"{'code book':15}{'block':>15}{'bytes a number':>16}{'come back as 0':>16}{'median error':>14}")
+for name, (_, book) in BOOKS.items():
+    for block in (256, v.numel()):
+        codes, scales = encode(v, book, block)
+        back = decode(codes, scales, book, block, v.shape)
+        lost[name, block] = 100 * (back[v > 0] == 0).float().mean().item()
+        error = ((back - v).abs() / v)[v > 0].median().item()
+        size = "whole tensor" if block > 256 else f"{block}"
+        stored = (codes.nbytes + scales.nbytes) / v.numel()
+        print(f"{name:15}{size:>15}{stored:>16.4f}{lost[name, block]:>14.1f} %{error:>13.1%}")
+zero_guess.reveal(lost["equal steps", 256])
+
+# %% name="books_figure"
+share = (v.flatten().view(-1, 256) / v.flatten().view(-1, 256).amax(1, keepdim=True)).flatten()
+figure = Figure(figsize=(7.5, 3), layout="constrained")
+axes = figure.add_subplot()
+axes.hist(share[share > 0].log10().cpu().numpy(), bins=80, color=COLOURS[0])
+for (name, (_, book)), colour in zip(BOOKS.items(), COLOURS[3:], strict=False):
+    axes.axvline(math.log10(book[1].item() / 2), color=colour, lw=2, label=f"{name}: zero to the left of this")
+axes.set(title="Adam's second moment, as a share of its block's largest", xlabel="power of ten", ylabel="numbers")
+axes.legend(frameon=False)
+show(
+    figure,
+    "A broad hill over several powers of ten: its left foot lies beyond the border of equal steps, nothing beyond that of equal factors.",
+)
+
+# %% [markdown] name="books_explained"
+# - Equal steps serve the largest numbers of a block and lose the smallest: a few percent here. With one scale for the whole tensor they lose nearly half.
+# - Equal factors give each number the same *relative* error and lose none. That is the difference between integers and floating point ([[number_formats]]), and why 8-bit optimizers have code books that are dense near zero.
+# - By the median error, you could not tell the two books apart. Keep the few percent in mind.
+#
+# Blocks cost 4 / 256 bytes a number. They keep an outlier from spoiling the scale of more than its 256 neighbours.
+#
+# ### Your turn: Adam with it
+#
+# Adam keeps two means of the gradient *g* that forget slowly, and its step divides one by the root of the other. *t* counts the steps of this parameter:
+#
+# $$m \leftarrow \beta_1 m + (1 - \beta_1)\,g \qquad v \leftarrow \beta_2 v + (1 - \beta_2)\,g^2 \qquad p \leftarrow p - \text{lr} \cdot \frac{m / (1 - \beta_1^t)}{\sqrt{v / (1 - \beta_2^t)} + \varepsilon}$$
+#
+# **Contract.** `step()` updates all parameters so, with `books` (of *m*, of *v*) and blocks of 256.
+#
+# - The update uses *m* and *v* as just computed. They are rounded afterwards, when they are stored; the next step begins with what was stored, or with zeros.
+# - `lr`, `betas` and `eps` come from the parameter's group in each step: a schedule may have changed them.
+# - A tensor of 4,096 numbers or more leaves codes and scales in `self.state[p]`, and nothing else that is large. A smaller one keeps FP32 moments there, and goes exactly Adam's way.
+# - One parameter at a time is unpacked: with 24 equal tensors, a step holds at most 14 FP32 copies of one of them.
+# - A parameter without a gradient is left alone, and its *t* does not count.
+
+
+# %% name="adam" answer=true reveal=true
+class Adam8(torch.optim.Optimizer):
+    """Adam that stores its moments in 8 bits."""
+
+    def __init__(self, params, books, lr=1e-3, betas=(0.9, 0.999), eps=1e-8):
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps})
+        self.books = books
+
+    @torch.no_grad()
+    def step(self):
+        ### BEGIN SOLUTION
+        for group in self.param_groups:
+            for p in (p for p in group["params"] if p.grad is not None):
+                state, moments = self.state[p], []
+                t = state["step"] = state.get("step", 0) + 1
+                seen = (p.grad, p.grad.square())
+                for name, new, beta, book in zip("mv", seen, group["betas"], self.books, strict=True):
+                    moment = state.get(name)
+                    if moment is None:
+                        moment = torch.zeros_like(p)
+                    elif p.numel() >= 4096:
+                        moment = decode(*moment, book, 256, p.shape)
+                    moment.lerp_(new, 1 - beta)
+                    state[name] = encode(moment, book, 256) if p.numel() >= 4096 else moment
+                    moments.append(moment)
+                m, v = moments
+                beta1, beta2 = group["betas"]
+                root = (v / (1 - beta2**t)).sqrt_().add_(group["eps"])
+                p.addcdiv_(m, root, value=-group["lr"] / (1 - beta1**t))
+        ### END SOLUTION
+
+
+# %% name="adam_check"
+Adam8 = check("lean_optimizers.adam", Adam8)
+
+# %% name="adam_hint"
+hint("lean_optimizers.adam")
+
+# %% name="adam_bytes"
+LITTLE = 4096  # smaller tensors stay in FP32
+OPTIMIZERS["Adam8, yours"] = lambda ps: Adam8(ps, BOOKS["equal factors"])
+FORMULA["Adam8, yours"] = lambda p: (
+    2 * (p.numel() + 4 * math.ceil(p.numel() / 256)) if p.numel() >= LITTLE else 8 * p.numel()
+)
+state["Adam8, yours"] = state_of("Adam8, yours")
+print("state of Adam8: predicted {:.4f}, measured {:.4f} bytes a parameter".format(*state["Adam8, yours"]))
+
+# %% [markdown] name="others_text"
+# ### Where you find it ready-made
+#
+# **bitsandbytes** has such an optimizer, `AdamW8bit`: blocks of 256, and a code book that is dense near zero.
 
 # %% name="eight_bit"
-LITTLE = 4096  # smaller tensors stay in FP32
 if HAS_BNB:
     import bitsandbytes as bnb
 
     OPTIMIZERS["AdamW 8-bit, bnb"] = lambda ps: bnb.optim.AdamW8bit(ps, lr=1e-3)
-    FORMULA["AdamW 8-bit, bnb"] = lambda p: (
-        2 * (p.numel() + 4 * math.ceil(p.numel() / 256)) if p.numel() >= LITTLE else 8 * p.numel()
-    )
+    FORMULA["AdamW 8-bit, bnb"] = FORMULA["Adam8, yours"]
     state["AdamW 8-bit, bnb"] = state_of("AdamW 8-bit, bnb")
-    eight_guess.reveal(state["AdamW 8-bit, bnb"][1])
-    print("\nby size of the parameter:")
+    print("by size of the parameter:")
     for n in (LITTLE - 1, LITTLE, LITTLE + 1, 2**20):
         p = nn.Parameter(torch.ones(n, device=device))
         p.grad = torch.ones_like(p)
@@ -217,9 +430,9 @@ else:
     claims.not_measured("T13", "8-bit AdamW: state of 2 B a parameter", "needs bitsandbytes")
 
 # %% [markdown] name="eight_bit_explained"
-# Below 4,096 elements nothing is quantised: biases and norms take few bytes and are delicate. So the mean lies a little above 2.03, and far above it for a network of many small tensors. (The two code books, 1 KiB each, are shared by all parameters of an optimizer; with one small tensor they show.)
+# It, too, quantises nothing below 4,096 elements: biases and norms take few bytes and are delicate. So the mean lies a little above 2.03, and far above it for a network of many small tensors. (Its two code books, 1 KiB each, are shared by all parameters; with one small tensor they show.)
 #
-# torchao implements the same idea in plain PyTorch, and goes down to 4 bits: blocks of 128, a code book of 16 values. It compiles its step with `torch.compile`, which needs a C++ compiler and takes a while for each shape. `force_eager` runs it uncompiled: the same state, with larger temporaries.
+# **torchao** writes the same idea in plain PyTorch, and goes down to 4 bits: blocks of 128, a code book of 16 values. It compiles its step with `torch.compile`, which needs a C++ compiler and takes a while for each shape. `force_eager` runs it uncompiled: the same state, with larger temporaries.
 
 
 # %% name="four_bit"
@@ -251,9 +464,9 @@ for name, (predicted, found) in state.items():
 # %% [markdown] name="quality_text"
 # ### Is it as good?
 #
-# Bytes are only half of the question. Train an MLP on handwritten digits with each: same seeds, same batches, same learning rate. The schedule is a rise over a third of the steps, then a **cosine** down to zero. The distance between *seeds* is the yardstick: a difference far below it does not matter.
-# We search for the learning rate with FP32 AdamW, on 300 *training* images held out for it. Adafactor is not a compressed AdamW: its rate is relative to the size of the weights, so it gets its own search.
-
+# Bytes are only half of the question. Train an MLP on handwritten digits: same seeds, same batches, same learning rate. The schedule is a rise over a third of the steps, then a **cosine** down to zero. The distance between *seeds* is the yardstick: a difference far below it does not matter.
+#
+# We search for the learning rate with FP32 Adam, on 300 *training* images held out for it. Adafactor is not a compressed Adam: its rate is relative to the size of the weights, so it gets its own search.
 
 # %% name="train"
 data = digits()
@@ -296,7 +509,7 @@ held_out = data._replace(
 )
 SEEDS = (0, 1)
 SEARCH = {
-    "AdamW": (lambda ps, lr: torch.optim.AdamW(ps, lr=lr), (3e-3, 1e-2, 3e-2, 1e-1)),
+    "Adam": (lambda ps, lr: torch.optim.Adam(ps, lr=lr), (3e-3, 1e-2, 3e-2, 1e-1)),
     "Adafactor": (lambda ps, lr: torch.optim.Adafactor(ps, lr=lr), (3e-2, 1e-1, 3e-1, 1.0)),
 }
 best = {}
@@ -308,12 +521,13 @@ for name, (make, rates) in SEARCH.items():
 
 # %% name="quality"
 SMALL = 3e-3  # the smallest of the rates, for comparison
-LOW = {"AdamW, FP32": SEARCH["AdamW"][0]}
-if HAS_BNB:
-    LOW["AdamW 8-bit, bnb"] = lambda ps, lr: bnb.optim.AdamW8bit(ps, lr=lr)
+LOW = {
+    "Adam, FP32": SEARCH["Adam"][0],
+    "Adam8, yours": lambda ps, lr: Adam8(ps, BOOKS["equal factors"], lr),
+}
 if HAS_TORCHAO:
-    LOW["AdamW 4-bit, torchao"] = lambda ps, lr: low_bit.AdamW4bit(ps, lr=lr)
-jobs = [(name, make, lr) for lr in (best["AdamW"], SMALL) for name, make in LOW.items()]
+    LOW["Adam 4-bit, torchao"] = lambda ps, lr: low_bit.Adam4bit(ps, lr=lr)
+jobs = [(name, make, lr) for lr in (best["Adam"], SMALL) for name, make in LOW.items()]
 jobs.append(("Adafactor", SEARCH["Adafactor"][0], best["Adafactor"]))
 quality = {(name, lr): [train(make_mlp, make, lr, seed, epochs=4) for seed in SEEDS] for name, make, lr in jobs}
 
@@ -327,20 +541,36 @@ def apart(a, b):
 
 print(f"{'':22}{'rate':>6}{'apart, in seeds':>17}{'test loss, by seed':>21}{'accuracy':>16}")
 for (name, lr), runs in quality.items():
-    reference = quality["AdamW, FP32", best["AdamW"] if name == "Adafactor" else lr]
+    reference = quality["Adam, FP32", best["Adam"] if name == "Adafactor" else lr]
     off = statistics.mean(apart(a, b) for a, b in zip(runs, reference, strict=True)) / apart(*reference)
     figures = f"{off:>17.2f}{runs[0][1]:>14.3f}{runs[1][1]:>7.3f}{runs[0][2]:>9.1f}{runs[1][2]:>5.1f} %"
     print(f"{name:22}{lr:>6g}{figures}")
-    if "bit" in name:
+    if name.endswith(("yours", "torchao")):
         worse = sum(run[1] for run in runs) / sum(run[1] for run in reference)
         claims.record("T13", "fewer bits, as good a test loss", f"MLP, {name}, rate {lr:g}", worse, "of FP32's", 0, 1.15)  # fmt: skip
 
 # %% [markdown] name="quality_explained"
-# *Apart* is how far a loss curve lies from the FP32 one, measured in distances between two FP32 seeds. At the best rate no format is off by more than a change of seed. At a rate that is too small, 4 bits leave a mark, and not by chance: look at the test losses of both seeds. So a verdict on a format holds only for a learning rate. 8 bits are as good at either rate.
+# *Apart* is how far a loss curve lies from the FP32 one, measured in distances between two FP32 seeds.
 #
-# Adafactor goes its own way, as a different algorithm will. Its line is not a contest with AdamW.
+# - Your 8 bits are as good as FP32 at either rate: a change of seed matters more.
+# - 4 bits are, too, at the best rate. At a rate that is too small they leave a mark, and not by chance: look at the test losses of both seeds. So a verdict on a format holds only for a learning rate.
+# - Adafactor goes its own way, as a different algorithm will. Its line is not a contest with Adam.
 #
 # This is a small network on an easy task. 8 bits hold up on large models too (Dettmers et al. 2022), with one habit: keep the embedding's state in 32 bits.
+#
+# ### The control that must fail
+#
+# The same optimizer, the same bytes, the other code book:
+
+# %% name="control"
+losses, *_ = train(make_mlp, lambda ps, lr: Adam8(ps, BOOKS["equal steps"], lr), best["Adam"], seed=0, epochs=1)
+finite = sum(map(math.isfinite, losses))
+print("losses with equal steps: " + ", ".join(f"{loss:.3g}" for loss in losses[:6]), "...")
+print(f"{finite} of {len(losses)} losses are finite")
+claims.record("T13", "any 256 values do for the moments", "MLP, equal steps, finite losses", 100 * finite / len(losses), "%", 100, 100)  # fmt: skip
+
+# %% [markdown] name="moment_idea_text"
+# A few percent of the second moments are zero, so these steps divide by ε alone, which is 10⁻⁸. The few percent kill the run. A code that looks harmless by its median error can still do that: ask what the number is *used* for.
 #
 # ## 3 · What the step holds for a moment
 #
@@ -361,14 +591,17 @@ foreach_guess = Prediction("Peak with foreach", my_guess, "bytes a parameter")
 
 
 # %% name="metered"
-def metered(make_optimizer, make_model=make_gpt, x=ids, y=next_ids, attach=None):
-    """Measure one whole training step, after a warm-up step. (`attach` puts the step elsewhere: section 4.)"""
+def metered(make_optimizer, make_model=make_gpt, x=ids, y=next_ids, inside=False):
+    """Measure one whole training step, after a warm-up step; `inside` takes it in the backward pass (section 4)."""
     model = make_model()
-    optimizers = attach(model, make_optimizer) if attach else [make_optimizer(model.parameters())]
+    if inside:
+        optimizers, _ = step_in_backward(model.parameters(), make_optimizer)
+    else:
+        optimizers = [make_optimizer(model.parameters())]
 
     def step():
         backward(model, x, y)
-        for optimizer in [] if attach else optimizers:
+        for optimizer in [] if inside else optimizers:
             optimizer.step()
         model.zero_grad()
 
@@ -378,6 +611,7 @@ def metered(make_optimizer, make_model=make_gpt, x=ids, y=next_ids, attach=None)
     return meter
 
 
+# %% name="implementations"
 IMPLEMENTATIONS = {"for-loop": {"foreach": False}, "foreach": {"foreach": True}, "fused": {"fused": True}}
 implemented = {name: metered(lambda ps, how=how: torch.optim.AdamW(ps, **how)) for name, how in IMPLEMENTATIONS.items()}
 foreach_guess.reveal(implemented["foreach"].peak_bytes / phi)
@@ -394,8 +628,37 @@ show(
     "Equal bars for parameters, gradients and state; foreach has temporaries as large as the parameters on top.",
 )
 
+# %% [markdown] name="foreach_named_text"
+# What are the temporaries? Here they are by the operation that made them: how many tensors, and their bytes together, in units of the largest matrix (crumbs left out).
+
+# %% name="foreach_named"
+matrix = max(p.nbytes for p in make_gpt().parameters())
+
+
+def print_moment(meter):
+    """List what is alive at the peak and gone after it, by the operation that made it."""
+    made = {}
+    for life in meter.lifetimes:
+        alive = life.start <= meter.peak_time and (life.end is None or life.end > meter.peak_time)
+        if alive and life.tenant in ("temporaries", "kernel workspace"):
+            made.setdefault(str(life.op), []).append(life.nbytes)
+    for operation, sizes in made.items():
+        if sum(sizes) > matrix / 100:
+            print(f"   {operation:66}{len(sizes):>4} x, together {sum(sizes) / matrix:>5.2f}")
+
+
+for name, meter in implemented.items():
+    print(name)
+    print_moment(meter)
+
 # %% [markdown] name="foreach_explained"
-# `foreach` holds a temporary for every parameter at once: one more copy of the model. The for-loop holds only two the size of the largest parameter, and `fused` none. With `fused`, even the peak has moved out of the step, to the end of the backward pass (where the embedding, which is used twice, adds up its two gradients). Now the numbers, and the time:
+# Adam's step divides by √v + ε. That root is a new tensor, since *v* itself must stay:
+#
+# - `foreach` takes the roots of **all** parameters before it uses the first: one more copy of the model, 4 bytes a parameter.
+# - The **for-loop** has one root at a time, and the root divided by its correction: two tensors of the size of the largest parameter.
+# - **fused** has none: the root never leaves the registers. Its peak has even moved out of the step, to the end of the backward pass, where the embedding, which is used twice, adds up its two gradients.
+#
+# Now the numbers, and the time:
 
 
 # %% name="implementation_numbers"
@@ -437,7 +700,6 @@ peaks = {f"AdamW, {name}": meter for name, meter in implemented.items()}
 for name in OPTIMIZERS:
     if name not in ("Adam", "AdamW"):
         peaks[name] = metered(OPTIMIZERS[name])
-matrix = max(p.nbytes for p in make_gpt().parameters())
 print(f"the largest matrix: {matrix / phi:.2f} bytes a parameter of the model\n")
 print(f"{'bytes a parameter':21}{'state':>6}{'moment':>8}{'(matrices)':>11}{'PEAK':>7}  reached in")
 for name, meter in peaks.items():
@@ -446,181 +708,37 @@ for name, meter in peaks.items():
     print(f"{name:21}{figures}  {meter.peak_at}")
 
 # %% [markdown] name="moment_text"
-# *Moment* is what is alive at the peak and gone after it. What is it? Here it is by the operation that made it, in units of the largest matrix (crumbs left out):
+# *Moment* is what is alive at the peak and gone after it. Again by operation:
 
 # %% name="moment_named"
-for name in [name for name in peaks if "bit" in name]:
+for name in [name for name in peaks if "8" in name or "bit" in name or "Muon" in name]:
     print(name)
-    made = {}
-    for life in peaks[name].lifetimes:
-        alive = life.start <= peaks[name].peak_time and (life.end is None or life.end > peaks[name].peak_time)
-        if alive and life.tenant in ("temporaries", "kernel workspace") and life.nbytes > matrix / 100:
-            made.setdefault(str(life.op), []).append(life.nbytes / matrix)
-    for operation, sizes in made.items():
-        print(f"   {operation:68}  " + " + ".join(f"{size:.2f}" for size in sizes))
+    print_moment(peaks[name])
 
 # %% [markdown] name="peaks_explained"
-# Not quite. To update a parameter, its moments are unpacked to FP32 and packed again afterwards. On a GPU bitsandbytes does both inside the kernel; its CPU version holds several FP32 copies of the parameter. torchao uncompiled is an open book: two new moments (`lerp`), the new weights (`sub`), the moment scaled to between -1 and 1 (`div`), and the search for the nearest
-# value in the code book, with both neighbours (`index`) and codes as 64-bit integers, which count double (`where`, `clip`). Compiled, most of that stays in registers. So here **4 bits with a poor kernel peak above 8 bits with a better one**.
+# Not quite. To update a parameter, its moments are unpacked to FP32 and packed again afterwards.
 #
-# All this is for **one parameter at a time**. That is a lot here, where the largest matrix is a twelfth of the model, and little in a model of a hundred layers. (SGD has a moment too, but not in the optimizer: it is in the backward pass, where the embedding adds up its two gradients.)
+# - On a GPU, **bitsandbytes** does both inside its kernel. Its CPU version holds several FP32 copies of the parameter.
+# - **torchao** uncompiled, and **yours**, are open books: the new moments, their roots, the numbers divided by their scales, codes as wide integers. Compiled, most of that stays in registers ([[compilation_and_fusion]]).
+# - **Muon** holds the new momentum and a few BF16 matrices, small in a row of layers of this size.
+#
+# So here **4 bits with a poor kernel peak above 8 bits with a better one**. All this is for **one parameter at a time**: a lot here, where the largest matrix is a twelfth of the model, and little in a model of a hundred layers. (SGD has a moment too, but in the backward pass, where the embedding adds up its two gradients.)
 #
 # Something else is worth noticing: with plain SGD, half of what is left is **gradients**.
 #
 # ## 4 · The step inside the backward pass
 #
-# Gradients are finished at different moments of the backward pass, the last layer's first. Yet all of them wait for the end, because `optimizer.step()` comes after `backward()`. They need not: a hook can step a parameter as soon as its gradient is complete, and free the gradient. That takes an optimizer for each parameter:
-
-
-# %% name="step_inside"
-def step_inside(model, make_optimizer):
-    """Let the backward pass of `model` step each parameter and free its gradient; return the optimizers."""
-    own = {p: make_optimizer([p]) for p in model.parameters()}
-
-    def step_and_free(p):
-        own[p].step()
-        p.grad = None
-
-    for p in model.parameters():
-        p.register_post_accumulate_grad_hook(step_and_free)  # runs when p.grad is complete
-    return list(own.values())
-
-
-# %% name="step_inside_same"
-ends = {}
-for inside in (False, True):
-    model = make_gpt()
-    make = lambda ps: torch.optim.AdamW(ps, fused=True)  # noqa: E731
-    optimizers = step_inside(model, make) if inside else [make(model.parameters())]
-    for _ in range(3):
-        backward(model, ids, next_ids)
-        if not inside:
-            optimizers[0].step()
-            optimizers[0].zero_grad()
-    ends[inside] = flat(model)
-print("after three steps, identical to the last bit:", torch.equal(ends[True], ends[False]))
-print("gradients left after the backward pass:", sum(p.grad is not None for p in model.parameters()))
-print("parameters:", len(optimizers), "- the embedding, which is also the output layer, counts once")
-
-# %% [markdown] name="guess_inside_text"
-# This is no approximation: it gives the same numbers, earlier. (A tied weight gets its two contributions added up first; the hook runs once.)
+# Gradients are finished at different moments of the backward pass, the last layer's first. Yet all of them wait for the end, because `optimizer.step()` comes after `backward()`. They need not: a **hook** can step a parameter as soon as its gradient is complete, and free the gradient. That takes an optimizer for each parameter.
 #
-# **Predict.** With `fused` the peak was about 16 bytes a parameter. Where does it go with the step inside?
-
-# %% name="guess_inside"
-my_guess = None  # bytes a parameter
-### BEGIN GUESS
-my_guess = 12.3  # weights and moments stay; of the gradients, only the largest, a twelfth of the model
-### END GUESS
-inside_guess = Prediction("Peak with the step inside", my_guess, "bytes a parameter")
-
-# %% name="inside_measured"
-outside = implemented["fused"]
-inside = metered(lambda ps: torch.optim.AdamW(ps, fused=True), attach=step_inside)
-inside_guess.reveal(inside.peak_bytes / phi)
-for name, meter in {"step after the backward pass": outside, "step inside": inside}.items():
-    share = meter.largest["gradients"] / phi / 4
-    there = ", ".join(f"{tenant} {held / phi:.2f}" for tenant, held in meter.at_peak.items() if held > phi / 100)
-    print(f"{name:30} most gradients alive {share:5.0%}, peak {meter.peak_bytes / phi:5.2f}, in {meter.peak_at}")
-    print(f"   at the peak: {there}")
-    show(
-        meter.plot(f"AdamW, {name}"), "Gradients pile up to the end; with the step inside they are a row of thin teeth."
-    )
-claims.record("T13", "the step inside the backward pass saves the gradients", "GPT, 16 tokens, AdamW fused", (outside.peak_bytes - inside.peak_bytes) / phi, "bytes a parameter", 3, 4)  # fmt: skip
-
-# %% [markdown] name="inside_explained"
-# Gradients become a row of teeth, each as high as one layer's gradient. The peak is now near the *beginning* of the backward pass, where a large gradient meets the activations that are still alive. Not quite four bytes are saved: the largest gradient, those activations and a temporary remain.
+# The tool is `p.register_post_accumulate_grad_hook(hook)`: it calls `hook(p)` when the gradient of `p` is complete, and returns a handle that takes the hook off again.
 #
-# So who benefits? Feed in more tokens, and activations join in:
-
-# %% name="sweep"
-LANES = {
-    "AdamW, foreach": (lambda ps: torch.optim.AdamW(ps, foreach=True), None),
-    "AdamW, fused": (lambda ps: torch.optim.AdamW(ps, fused=True), None),
-    "AdamW, fused, inside": (lambda ps: torch.optim.AdamW(ps, fused=True), step_inside),
-    "SGD, inside": (lambda ps: torch.optim.SGD(ps, lr=1e-2), step_inside),
-}
-
-
-def tokens(n):
-    """Return n ids and n targets, in rows of at most 64."""
-    return (t[:n].clone().view(-1, min(n, 64)) for t in (text.train_x, text.train_y))
-
-
-SIZES = (16, 128, 512)
-sweep = {
-    name: [metered(make, make_gpt, *tokens(n), attach=attach) for n in SIZES] for name, (make, attach) in LANES.items()
-}
-
-# %% name="sweep_figure"
-figure = Figure(figsize=(7.5, 3.6), layout="constrained")
-axes = figure.add_subplot()
-for (name, meters), colour, marker in zip(sweep.items(), COLOURS, "osD^", strict=False):
-    axes.plot(SIZES, [m.peak_bytes / MiB for m in meters], marker + "-", color=colour, label=name)
-axes.set(title="Four ways to train the same GPT", xlabel="tokens in a batch", ylabel="peak, MiB", ylim=(0, None))
-axes.legend(frameon=False)
-show(
-    figure,
-    "Far apart at 16 tokens; at 512 the AdamW lines have met, and SGD with the step inside is lower by the size of the state.",
-)
-for n in (0, -1):
-    print(f"{SIZES[n]:>5} tokens: " + ", ".join(f"{name} {human_bytes(m[n].peak_bytes)}" for name, m in sweep.items()))
-a_token = sweep["AdamW, fused"][-1].largest["activations"] / SIZES[-1]
-print(f"activations: {human_bytes(a_token)} a token; all gradients: {human_bytes(4 * phi)}")
-met = sweep["AdamW, foreach"][-1].peak_bytes / sweep["AdamW, fused, inside"][-1].peak_bytes
-claims.record("T13", "the step inside lowers the peak", "GPT, 512 tokens", met, "times", 1.05, math.inf)
-
-# %% [markdown] name="sweep_explained"
-# With many tokens the peak is where the activations are at their highest, as the backward pass begins. There are no gradients and no step temporaries at that moment, so `foreach` or not, inside or not, makes no difference. *State* is always there, so a leaner optimizer pays at any size, by the same number of bytes. The lowest line changes two things; at the right end only the state still counts. A convolutional network lies far to the right in such a picture: nothing in this lab so far would help it much.
-#
-# ### What it forbids
-#
-# Whatever needs **all gradients at once** is gone: clipping by their joint norm, a loss scaler's search for infinities before the step, and gradient accumulation. None of them raises an error. The control that must fail:
-
-# %% name="forbidden_inside"
-AdamW = lambda ps: torch.optim.AdamW(ps, lr=1e-3, fused=True)  # noqa: E731
-model = make_gpt()
-step_inside(model, AdamW)
-backward(model, ids, next_ids)
-norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0).item()
-honest = make_gpt()
-backward(honest, ids, next_ids)
-true_norm = nn.utils.clip_grad_norm_(honest.parameters(), 1.0).item()
-print(f"norm that clip_grad_norm_ saw: {norm:g}; the true norm: {true_norm:.3g}")
-
-claims.record("T13", "with the step inside, clipping sees the gradients", "norm seen / true", norm / true_norm, "of it", 0.99, 1.01)  # fmt: skip
-
-
-# %% name="forbidden_accumulation"
-def accumulated(inside):
-    """Two micro-batches of 8 tokens for what is meant to be one update; return how far the weights moved."""
-    model = make_gpt()
-    optimizers = step_inside(model, AdamW) if inside else [AdamW(model.parameters())]
-    for half in (slice(0, 8), slice(8, 16)):
-        (F.cross_entropy(model(ids[:, half]).flatten(0, 1), next_ids[0, half]) / 2).backward()
-    if not inside:
-        optimizers[0].step()
-    return flat(model) - start
-
-
-one, two = accumulated(False), accumulated(True)
-off = ((two - one).norm() / one.norm()).item()
-print(f"accumulation over two micro-batches: the update is off by {off:.0%} of its norm")
-claims.record("T13", "the step inside goes with accumulation", "GPT, 2 micro-batches", off, "off", 0, 0.01)
-
-# %% [markdown] name="forbidden_explained"
-# Two steps were taken instead of one, and the clipping clipped nothing. Ways out: clip each parameter by its own norm (a different algorithm), fold micro-batches into the momentum ([[capstone]] does), or train in BF16, which needs no scaler. Under `DistributedDataParallel`, a gradient that is used before it is averaged belongs to one process only, and the copies of the model drift apart; there, let the framework do it.
-#
-# ### Your turn: for any model
-#
-# `step_inside` has faults. It trips over a frozen parameter, and you cannot remove it again.
+# ### Your turn
 #
 # **Contract.** `step_in_backward(parameters, make_optimizer)` returns two lists, `optimizers` and `handles`.
 #
 # - `parameters` yields tensors, once (it may be a generator). Some may be frozen (`requires_grad` is False): leave them alone. The same one may appear twice: treat it once.
 # - `make_optimizer([p])` makes an optimizer for the list it is given. Make one for each trained parameter, once, before the first backward pass, and return them all, in any order: a schedule sets `group["lr"]` there, and each step must obey it.
 # - From then on `loss.backward()` steps each parameter that gets a gradient, once, when the gradient is complete, with its own optimizer, and frees the gradient at once: `p.grad` is None afterwards, and all gradients are never alive together. The result is that of one optimizer for all parameters.
-# - The tool is `p.register_post_accumulate_grad_hook(hook)`: it calls `hook(p)` when the gradient of `p` is complete, and returns a handle.
 # - `handles` have `.remove()`. When all are removed, `backward()` makes gradients and updates nothing.
 
 
@@ -643,40 +761,177 @@ def step_in_backward(parameters, make_optimizer):
 
 
 # %% name="backward_check"
-check("lean_optimizers.backward", step_in_backward)
+step_in_backward = check("lean_optimizers.backward", step_in_backward)
 
-# %% [markdown] name="use_text"
-# Here it is in use: the GPT with its first two blocks frozen, a falling learning rate, Adafactor in the hook. (It sees one batch, which it learns by heart: the loss shows that steps are taken, not that Adafactor trains well.)
+# %% name="backward_hint"
+hint("lean_optimizers.backward")
 
-# %% name="use"
-model = make_gpt()
-model.blocks[:2].requires_grad_(False)
-x, y = tokens(128)
-try:
-    optimizers, handles = step_in_backward(model.parameters(), lambda ps: torch.optim.Adafactor(ps, lr=3e-2))
-    losses = []
-    for i in range(12):
-        for optimizer in optimizers:
-            optimizer.param_groups[0]["lr"] = 3e-2 * (1 - i / 12)
-        loss = F.cross_entropy(model(x).flatten(0, 1), y.flatten())
-        loss.backward()
-        losses.append(loss.item())
-    with MemoryMeter(model, optimizers) as meter:
-        backward(model, x, y)
-    static = sum(p.nbytes for p in model.parameters()) + sum(map(state_bytes, optimizers))
-    print(
-        f"loss {losses[0]:.2f} -> {losses[-1]:.2f}; weights and state {human_bytes(static)}, peak {human_bytes(meter.peak_bytes)}"
+# %% name="step_inside_same"
+AdamW = lambda ps: torch.optim.AdamW(ps, lr=1e-3, fused=True)  # noqa: E731
+ends = {}
+for way in ("after the backward pass", "yours", "PyTorch's"):
+    model = make_gpt()
+    optimizers = []
+    if way == "yours":
+        optimizers, _ = step_in_backward(model.parameters(), AdamW)
+    elif way == "PyTorch's":
+        _apply_optimizer_in_backward(torch.optim.AdamW, model.parameters(), {"lr": 1e-3, "fused": True})
+    else:
+        after = AdamW(model.parameters())
+    for _ in range(3):
+        backward(model, ids, next_ids)
+        if way == "after the backward pass":
+            after.step()
+            after.zero_grad()
+    ends[way] = flat(model)
+    same = torch.equal(ends[way], ends["after the backward pass"])
+    left = sum(p.grad is not None for p in model.parameters())
+    print(f"{way:24} gradients left: {left}; weights identical to the last bit: {same}")
+    if optimizers:
+        print(f"   {len(optimizers)} optimizers; the embedding, which is also the output layer, has one")
+
+# %% [markdown] name="guess_inside_text"
+# This is no approximation: it gives the same numbers, earlier. (A tied weight gets its two contributions added up first; the hook runs once.) PyTorch has a function for it, too, still with an underscore before its name.
+#
+# **Predict.** With `fused` the peak was about 16 bytes a parameter. Where does it go with the step inside?
+
+# %% name="guess_inside"
+my_guess = None  # bytes a parameter
+### BEGIN GUESS
+my_guess = 12.3  # weights and moments stay; of the gradients, only the largest, a twelfth of the model
+### END GUESS
+inside_guess = Prediction("Peak with the step inside", my_guess, "bytes a parameter")
+
+# %% name="inside_measured"
+outside = implemented["fused"]
+inside = metered(AdamW, inside=True)
+inside_guess.reveal(inside.peak_bytes / phi)
+for name, meter in {"step after the backward pass": outside, "step inside": inside}.items():
+    share = meter.largest["gradients"] / phi / 4
+    there = ", ".join(f"{tenant} {held / phi:.2f}" for tenant, held in meter.at_peak.items() if held > phi / 100)
+    print(f"{name:30} most gradients alive {share:5.0%}, peak {meter.peak_bytes / phi:5.2f}, in {meter.peak_at}")
+    print(f"   at the peak: {there}")
+    show(
+        meter.plot(f"AdamW, {name}"), "Gradients pile up to the end; with the step inside they are a row of thin teeth."
     )
-except NotImplementedError:
-    print("The figures appear once you have written step_in_backward.")
+claims.record("T13", "the step inside the backward pass saves the gradients", "GPT, 16 tokens, AdamW fused", (outside.peak_bytes - inside.peak_bytes) / phi, "bytes a parameter", 3, 4)  # fmt: skip
+
+# %% [markdown] name="inside_explained"
+# Gradients become a row of teeth, each as high as one layer's gradient. The peak is now near the *beginning* of the backward pass, where a large gradient meets the activations that are still alive. Not quite four bytes are saved: the largest gradient, those activations and a temporary remain.
+#
+# So who benefits? Feed in more tokens, and activations join in:
+
+# %% name="sweep"
+LANES = {
+    "AdamW, foreach": (lambda ps: torch.optim.AdamW(ps, foreach=True), False),
+    "AdamW, fused": (AdamW, False),
+    "AdamW, fused, inside": (AdamW, True),
+    "Adam8, yours, inside": (OPTIMIZERS["Adam8, yours"], True),
+}
+
+
+def tokens(n):
+    """Return n ids and n targets, in rows of at most 64."""
+    return (t[:n].clone().view(-1, min(n, 64)) for t in (text.train_x, text.train_y))
+
+
+SIZES = (16, 128, 512)
+sweep = {
+    name: [metered(make, make_gpt, *tokens(n), inside=where) for n in SIZES] for name, (make, where) in LANES.items()
+}
+
+# %% name="sweep_figure"
+figure = Figure(figsize=(7.5, 3.6), layout="constrained")
+axes = figure.add_subplot()
+for (name, meters), colour, marker in zip(sweep.items(), COLOURS, "osD^", strict=False):
+    axes.plot(SIZES, [m.peak_bytes / MiB for m in meters], marker + "-", color=colour, label=name)
+axes.set(title="Four ways to train the same GPT", xlabel="tokens in a batch", ylabel="peak, MiB", ylim=(0, None))
+axes.legend(frameon=False)
+show(
+    figure,
+    "Far apart at 16 tokens; at 512 the AdamW lines have met, and 8 bits with the step inside are lower by what they save of the state.",
+)
+for n in (0, -1):
+    print(f"{SIZES[n]:>5} tokens: " + ", ".join(f"{name} {human_bytes(m[n].peak_bytes)}" for name, m in sweep.items()))
+a_token = sweep["AdamW, fused"][-1].largest["activations"] / SIZES[-1]
+print(f"activations: {human_bytes(a_token)} a token; all gradients: {human_bytes(4 * phi)}")
+met = sweep["AdamW, foreach"][-1].peak_bytes / sweep["AdamW, fused, inside"][-1].peak_bytes
+claims.record("T13", "the step inside lowers the peak", "GPT, 512 tokens", met, "times", 1.05, math.inf)
+
+# %% [markdown] name="sweep_explained"
+# With many tokens the peak is where the activations are at their highest, as the backward pass begins. There are no gradients and no step temporaries at that moment, so `foreach` or not, inside or not, makes no difference.
+#
+# *State* is always there, so a leaner optimizer pays at any size, by the same number of bytes. The lowest line changes two things; at the right end only the state still counts. A convolutional network lies far to the right in such a picture: nothing in this lab so far would help it much.
+#
+# ### What it forbids
+#
+# Whatever needs **all gradients at once** is gone: clipping by their joint norm, a loss scaler's search for infinities before the step, and gradient accumulation. None of them raises an error. The control that must fail:
+
+# %% name="forbidden_inside"
+model = make_gpt()
+step_in_backward(model.parameters(), AdamW)
+backward(model, ids, next_ids)
+norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0).item()
+honest = make_gpt()
+backward(honest, ids, next_ids)
+true_norm = nn.utils.clip_grad_norm_(honest.parameters(), 1.0).item()
+print(f"norm that clip_grad_norm_ saw: {norm:g}; the true norm: {true_norm:.3g}")
+
+claims.record("T13", "with the step inside, clipping sees the gradients", "norm seen / true", norm / true_norm, "of it", 0.99, 1.01)  # fmt: skip
+
+
+# %% name="forbidden_accumulation"
+def accumulated(inside):
+    """Two micro-batches of 8 tokens for what is meant to be one update; return how far the weights moved."""
+    model = make_gpt()
+    if inside:
+        step_in_backward(model.parameters(), AdamW)
+    else:
+        optimizer = AdamW(model.parameters())
+    for half in (slice(0, 8), slice(8, 16)):
+        (F.cross_entropy(model(ids[:, half]).flatten(0, 1), next_ids[0, half]) / 2).backward()
+    if not inside:
+        optimizer.step()
+    return flat(model) - start
+
+
+one, two = accumulated(False), accumulated(True)
+off = ((two - one).norm() / one.norm()).item()
+print(f"accumulation over two micro-batches: the update is off by {off:.0%} of its norm")
+claims.record("T13", "the step inside goes with accumulation", "GPT, 2 micro-batches", off, "off", 0, 0.01)
+
+# %% [markdown] name="forbidden_explained"
+# Two steps were taken instead of one, and the clipping clipped nothing. Ways out:
+#
+# - clip each parameter by its own norm (a different algorithm);
+# - fold micro-batches into the momentum ([[capstone]] does);
+# - train in BF16, which needs no scaler.
+#
+# Under `DistributedDataParallel`, a gradient that is used before it is averaged belongs to one process only, and the copies of the model drift apart; there, let the framework do it.
 
 # %% [markdown] name="sgd_text"
-# ## 5 · SGD with cosine decay: does the saving cost anything?
+# ## 5 · Does leaner cost anything? SGD and Muon against AdamW
 #
-# "Adam is a habit; SGD with a cosine schedule gets you there with less memory." Two networks on the digits, a convolutional one and a vision transformer; three optimizers; the same number of steps. To be fair, we choose each optimizer's learning rate from three for each network, on the images held
-# out in section 2, in runs of 5 epochs. Then each trains on all training images, and we compare seed by seed. The transformer trains twice: for 8 epochs, and for 24 at the same rates.
+# "Adam is a habit; SGD with a cosine schedule gets you there with less memory." SGD with momentum and Muon both keep half of Adam's state. What does Muon do with it? It pulls the **singular values** of the step towards 1, so that directions in which gradients are small still move. Five rounds of matrix products do it, without a decomposition (Newton-Schulz); they do not get the smallest all the way. Look at one matrix:
+
+# %% name="muon_step"
+model = make_gpt()
+weight = model.blocks[0].out.weight
+before = weight.detach().clone()
+muon = torch.optim.Muon([weight], lr=1.0, weight_decay=0)
+backward(model, *(t[:512].clone().view(-1, 64) for t in (text.train_x, text.train_y)))
+muon.step()
+for name, matrix_of in {"gradient": weight.grad, "Muon's step": before - weight.detach()}.items():
+    singular = torch.linalg.svdvals(matrix_of.cpu().float())
+    near = int((singular > singular[0] / 10).sum())
+    print(
+        f"{name:12} largest {singular[0]:.3g}, median {singular.median():.3g}; {near} of {len(singular)} above a tenth of the largest"
+    )
+
+# %% [markdown] name="rivals_text"
+# Two networks on the digits, a convolutional one and a vision transformer. To be fair, we choose each optimizer's learning rate from three for each network, on the images held out in section 2, in runs of 5 epochs. Then each trains on all training images for the same number of steps, and we compare seed by seed. The transformer trains twice: for 8 epochs, and for 16 at the same rates. (Muon is for matrices, and a convolution's weight is none; so it competes on the transformer only.)
 #
-# **Predict** by how many points plain SGD falls behind AdamW on the vision transformer.
+# **Predict** by how many points SGD falls behind AdamW on the vision transformer after 8 epochs, and Muon (negative: it is ahead).
 
 # %% name="guess_sgd"
 my_guess = None  # points of accuracy behind AdamW, 8 epochs
@@ -684,22 +939,21 @@ my_guess = None  # points of accuracy behind AdamW, 8 epochs
 my_guess = 1
 ### END GUESS
 sgd_guess = Prediction("Vision transformer, SGD behind AdamW after 8 epochs", my_guess, "points")
-my_guess = None  # points of accuracy behind AdamW, 24 epochs
+my_guess = None  # points of accuracy behind AdamW, 8 epochs; negative: ahead
 ### BEGIN GUESS
 my_guess = 1
 ### END GUESS
-long_guess = Prediction("The same after 24 epochs", my_guess, "points")
-
+ahead_guess = Prediction("Vision transformer, Muon behind AdamW after 8 epochs", my_guess, "points")
 
 # %% name="rivals"
 RIVALS = {
-    "SGD": lambda ps, lr: torch.optim.SGD(ps, lr=lr, fused=True),
-    "SGD, momentum": lambda ps, lr: torch.optim.SGD(ps, lr=lr, momentum=0.9, fused=True),
+    "SGD": lambda ps, lr: torch.optim.SGD(ps, lr=lr, momentum=0.9, fused=True),
+    "Muon": MuonAndAdamW,
     "AdamW": lambda ps, lr: torch.optim.AdamW(ps, lr=lr, fused=True),
 }
 RATES = {
-    "CNN": {"SGD": (1.0, 3.0, 10.0), "SGD, momentum": (0.1, 0.3, 1.0), "AdamW": (0.03, 0.1, 0.3)},
-    "ViT": {"SGD": (0.1, 0.3, 1.0), "SGD, momentum": (0.03, 0.1, 0.3), "AdamW": (0.01, 0.03, 0.1)},
+    "CNN": {"SGD": (0.1, 0.3, 1.0), "AdamW": (0.03, 0.1, 0.3)},
+    "ViT": {"SGD": (0.03, 0.1, 0.3), "Muon": (0.01, 0.03, 0.1), "AdamW": (0.01, 0.03, 0.1)},
 }
 NETS = {
     "CNN": lambda: SmallCNN(8),
@@ -727,7 +981,7 @@ for net in NETS:
         print(f"{net} {rival:14} loss by rate {line:36} chosen: {chosen:g}{edge}")
 
 # %% name="compete"
-CONTESTS = {("ViT", 24): (("SGD", "AdamW"), 2), ("ViT", 8): (tuple(RIVALS), 2), ("CNN", 8): (tuple(RIVALS), 3)}
+CONTESTS = {("ViT", 16): (("SGD", "AdamW"), 2), ("ViT", 8): (tuple(RIVALS), 2), ("CNN", 8): (("SGD", "AdamW"), 2)}
 final = train_all(
     [
         (net, rival, rate[net, rival], seed, epochs)
@@ -751,16 +1005,21 @@ for (net, epochs), (rivals, seeds) in reversed(CONTESTS.items()):
             print(line)
             continue
         print(f"{line}{mean:>9.1f}  (" + ",".join(f"{gap:>6.1f}" for gap in gaps) + ")")
-        claims.record("T13", "SGD with cosine: at most a point behind", f"{net}, {rival}, {epochs} epochs", mean, "points", -math.inf, 1)  # fmt: skip
+        claims.record("T13", "half the state costs at most a point", f"{net}, {rival}, {epochs} epochs", mean, "points", -math.inf, 1)  # fmt: skip
 print(f"one test image is {100 / len(data.test_y):.2f} points")
 sgd_guess.reveal(behind["ViT", "SGD", 8])
-long_guess.reveal(behind["ViT", "SGD", 24])
+ahead_guess.reveal(behind["ViT", "Muon", 8])
 
 # %% [markdown] name="sgd_explained"
-# On the convolutional network there is no clear order: the differences are as large as those between seeds. On the transformer SGD is far behind after the same number of steps, and momentum does not close the gap. With **three times the steps** most of the gap is gone. So AdamW buys *steps* here; a run of this size cannot say whether it buys a better end.
+# - On the convolutional network there is no clear order: the differences are as large as those between seeds.
+# - On the transformer, SGD with momentum is far behind after 8 epochs. With twice the steps most of the gap closes, for one seed more than for the other.
+# - **Muon, with the same state as SGD, is ahead of AdamW**, and after 8 epochs not behind where AdamW is after 16.
 #
-# Larger transformers show it too. One explanation is that their parts differ in curvature far more than the layers of a convolutional network, so one learning rate cannot serve them all. Adam's second moment gives each weight its own. "SGD instead of Adam" comes from vision models with convolutions. For a language model, where steps are what you pay for,
-# look at Adafactor or 8 bits first. (A caveat: the rates come from one seed and from short runs; where it says *at the edge*, a rate further out might do better.)
+# So AdamW buys *steps* over SGD, and Muon buys more of them at half the state. A run of this size cannot say who has the better end. One explanation for the first: the parts of a transformer differ in curvature far more than the layers of a convolutional network, so one learning rate cannot serve them all; Adam's second moment gives each weight its own.
+#
+# "SGD instead of Adam" comes from vision models with convolutions. For a language model, where steps are what you pay for, look at Muon, 8 bits or Adafactor first. Muon has a price of its own: its products take arithmetic, and it needs whole matrices, which a sharded model has to gather first ([[sharding]]).
+#
+# (A caveat: the rates come from one seed and from short runs; where it says *at the edge*, a rate further out might do better.)
 #
 # ## 6 · Gradients between two steps
 #
@@ -938,14 +1197,7 @@ claims.record("T12", "a write through .detach() is noticed", "exp, then add 1", 
 # %% [markdown] name="seven_text"
 # ## 8 · 7B
 #
-# The planner ([[where_memory_goes]]) runs a 7B Llama on fake tensors, which take no memory: FP32 weights, one sequence of 512 tokens, every block checkpointed, so that the static part dominates. `planned` looks up plans that were made earlier and come with the course; a recipe that you change is planned on the spot, in about ten seconds. **Predict** the last line before you run it, from bytes a parameter, times 6.74 billion parameters.
-
-# %% name="guess_seven"
-my_guess = None  # GiB
-### BEGIN GUESS
-my_guess = 6.74e9 * 4 / 2**30  # the weights alone: no state to speak of, one gradient at a time
-### END GUESS
-seven_guess = Prediction("7B, FP32 weights, Adafactor inside the backward pass", my_guess, "GiB")
+# The planner ([[where_memory_goes]]) runs a 7B Llama on fake tensors, which take no memory: FP32 weights, one sequence of 512 tokens, every block checkpointed, so that the static part dominates. `planned` looks up plans that were made earlier and come with the course; a recipe that you change is planned on the spot, in about ten seconds. Work out the last line before you run it: from bytes a parameter, times 6.74 billion parameters.
 
 # %% name="seven"
 job = {"model": "llama-2-7b", "precision": "fp32", "checkpointing": "every"}
@@ -960,7 +1212,6 @@ SEVEN = {
 }
 seven = dict(zip(SEVEN, planned([Recipe(**job | change) for change in SEVEN.values()]), strict=True))
 print(f"{len(seven)} plans; making them took {sum(each.seconds for each in seven.values()):.0f} s")
-seven_guess.reveal(seven["Adafactor, for-loop, inside"].peak_allocated_bytes / GiB)
 for name, need in seven.items():
     size = need.peak_allocated_bytes
     print(f"{name:34}{size / GiB:>7.1f} GiB  {size / need.parameters:>6.1f} bytes a parameter")
@@ -996,9 +1247,7 @@ WAYS = {
 
 
 def picture(optimizer, tokens_in_batch, step):
-    meter = metered(
-        WAYS[optimizer], make_gpt, *tokens(tokens_in_batch), attach=step_inside if step == "inside" else None
-    )
+    meter = metered(WAYS[optimizer], make_gpt, *tokens(tokens_in_batch), inside=step == "inside")
     return meter.plot(f"{optimizer}, {tokens_in_batch} tokens, step {step}: {human_bytes(meter.peak_bytes)}")
 
 
@@ -1014,9 +1263,8 @@ explore(
 # ## 10 · Before and after
 
 # %% name="summary"
-peaks["AdamW, fused, inside"] = metered(LANES["AdamW, fused"][0], attach=step_inside)
-peaks["Adafactor, inside"] = metered(OPTIMIZERS["Adafactor"], attach=step_inside)
-peaks["SGD, inside"] = metered(OPTIMIZERS["SGD"], attach=step_inside)
+INSIDE = {"AdamW, fused": AdamW} | {name: OPTIMIZERS[name] for name in ("Adafactor", "Adam8, yours", "SGD")}
+peaks |= {f"{name}, inside": metered(make, inside=True) for name, make in INSIDE.items()}
 first = peaks["AdamW, foreach"].peak_bytes
 for name, meter in sorted(peaks.items(), key=lambda item: -item[1].peak_bytes):
     print(
@@ -1027,8 +1275,9 @@ claims
 # %% [markdown] name="recap"
 # ## Recap
 #
-# - State: SGD 0, momentum 4, Adam 8, 8-bit Adam a little over 2, 4-bit a little over 1, Adafactor almost 0 bytes a parameter. "Two thirds" is right for one way of counting in six.
-# - A verdict on a format or an optimizer holds only for a learning rate and a number of steps: SGD on the transformer is far behind at equal steps and close after three times as many.
+# - State: SGD 0, momentum and Muon 4, Adam 8, 8-bit Adam a little over 2, 4-bit a little over 1, Adafactor almost 0 bytes a parameter. "Two thirds" is right for one way of counting in six.
+# - 8 bits need blocks, a scale for each, and a code book with equal *factors*: a second moment that rounds to zero is a division by almost nothing.
+# - A verdict on a format or an optimizer holds only for a learning rate and a number of steps.
 # - `foreach` holds one more copy of the weights in its step; `fused` none.
 # - The step inside the backward pass gives the same numbers without a full set of gradients; no accumulation, no joint clipping, no loss scaler.
 # - In place helps if the derivative follows from the output and the input would otherwise have been kept. Never write through `.data`.
@@ -1036,9 +1285,9 @@ claims
 # | Your peak | Reach for |
 # |---|---|
 # | in the optimizer step | `fused=True`: costs nothing |
-# | state, throughout | 8-bit AdamW; Adafactor; SGD for convolutional networks |
+# | state, throughout | 8-bit AdamW; Muon; Adafactor; SGD for convolutional networks |
 # | gradients, and you need no accumulation | the step inside the backward pass |
 # | where activations are highest | not this lab: labs [[#mixed_precision]], [[#gradient_accumulation]], [[#activation_checkpointing]] |
 #
-# **Sources.** Shazeer and Stern 2018, *Adafactor*; Dettmers et al. 2022, *8-bit Optimizers via Block-wise Quantization*; Li et al. 2023, *Memory Efficient Optimizers with 4-bit States*; Lv et al. 2023, *Full Parameter Fine-tuning for Large Language Models with Limited Resources* (LOMO); Zhang et al. 2024, *Why Transformers Need Adam*;
+# **Sources.** Shazeer and Stern 2018, *Adafactor*; Dettmers et al. 2022, *8-bit Optimizers via Block-wise Quantization*; Li et al. 2023, *Memory Efficient Optimizers with 4-bit States*; Lv et al. 2023, *Full Parameter Fine-tuning for Large Language Models with Limited Resources* (LOMO); Zhang et al. 2024, *Why Transformers Need Adam*; Jordan et al. 2024, *Muon*; Liu et al. 2025, *Muon is Scalable for LLM Training* (the size of its steps);
 # PyTorch tutorial *How to save memory by fusing the optimizer step into the backward pass*; PyTorch documentation: `torch.optim`, *Autograd mechanics* (in-place operations).

@@ -5,8 +5,8 @@
 #
 # | | |
 # |---|---|
-# | After this you can | count what a chain of operations reads and writes; compile it and say when that pays; find and fix graph breaks and recompilations; say when compiling lowers the peak and when it raises it; read a Triton kernel; compute a language model's loss without its logits |
-# | Time | 90 minutes |
+# | After this you can | count what a chain of operations reads and writes; compile it and say when that pays; find and fix graph breaks and recompilations; say when compiling lowers the peak and when it raises it; read a Triton kernel; write attention that never holds its scores; compute a language model's loss without its logits |
+# | Time | 120 minutes |
 # | Difficulty | ●●○ |
 # | Needs | a CPU, with a C++ compiler for some cells; the same cells use a GPU if there is one. Triton is optional |
 # | Before this | labs [[#start_here]], [[#where_memory_goes]] and [[#activation_checkpointing]]; [[#gradient_accumulation]], [[#profiling_and_oom_clinic]] and [[#lean_optimizers]] help |
@@ -34,6 +34,7 @@ from helpers import (
     compare,
     device_name,
     explore,
+    hint,
     human_bytes,
     numbers_beyond_cache,
     pick_device,
@@ -52,6 +53,7 @@ import torch
 import torch.nn.functional as F
 from matplotlib.figure import Figure
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 device = pick_device()
 claims = Claims()
@@ -95,7 +97,7 @@ claims.record(
 )
 
 # %% [markdown] name="machine_text"
-# Eight operations, 18n. (`traffic` asks PyTorch's dispatcher, the switchboard that every operation goes through, for the sizes of the tensors. It knows nothing about caches. Our tensors have 32 MiB on a CPU; on a GPU they are at least eight times as large as its L2 cache, which then can keep next to nothing from one operation to the next.)
+# Eight operations, 18n. `traffic` asks PyTorch's dispatcher, the switchboard that every operation goes through, for the sizes of the tensors. It knows nothing about caches. (Our tensors have 32 MiB on a CPU; on a GPU they are at least eight times as large as its L2 cache, which then can keep next to nothing from one operation to the next.)
 #
 # How long should that take? A machine has two limits: how many bytes it moves in a second, and how many floating-point operations it does. Measure the first with a copy, the second with a matrix product.
 
@@ -111,20 +113,10 @@ print(f"so while one byte moves, there is time for {balance:.1f} operations; for
 # %% [markdown] name="machine_explained"
 # An operation that does fewer than that on each byte waits for memory: it is **memory-bound**. Adding two tensors does one operation on 12 bytes. Nearly everything in a network except the matrix products does as little.
 #
-# The copy wrote to `target`, which already existed. `x + x` moves as many bytes, and makes a new tensor for them.
-#
-# **Predict.** How many times as long does `x + x` take as `torch.add(x, x, out=target)`, which writes to existing memory?
-
-# %% name="guess_new"
-my_guess = None  # times
-### BEGIN GUESS
-my_guess = 2  # the system has to find the memory and clear it
-### END GUESS
-new_guess = Prediction("Into a new tensor / into one that is there", my_guess, "times")
+# There is one more cost to separate before we time anything. The copy wrote to `target`, which already existed. `x + x` moves as many bytes, and makes a new tensor for them:
 
 # %% name="new_memory"
 addition = compare(lambda: x + x, lambda: torch.add(x, x, out=target), runs=7)
-new_guess.reveal(addition.speedup)
 print("x + x -> with out=   ", addition)
 by_bytes = 2 * x.nbytes / bandwidth
 print(f"a copy of as many bytes takes {by_bytes * 1e3:.2f} ms")
@@ -134,8 +126,11 @@ said = "a new tensor costs more time than its bytes"
 claims.record("T17", said, "x + x, new / with out=", addition.speedup, "times", 2, math.inf)
 
 # %% [markdown] name="new_memory_explained"
-# Given a place for its result, the addition takes about as long as moving its bytes. On a CPU a new tensor of this size is new memory from the system each time: its pages are mapped and cleared before the addition writes a number. (Small tensors get memory
-# that was used before.) PyTorch's GPU allocator keeps the memory it has ([[where_memory_goes]]), so there the two lines are alike. A timing on a CPU may thus really be one of new memory; when bytes are the question, we give results a place.
+# - Given a place for its result, the addition takes about as long as moving its bytes.
+# - On a CPU, a new tensor of this size is new memory from the system each time: its pages are mapped and cleared before the addition writes a number. (Small tensors get memory that was used before.)
+# - PyTorch's GPU allocator keeps the memory it has ([[where_memory_goes]]), so there the two lines are alike.
+#
+# A timing on a CPU may thus really be one of new memory. When bytes are the question, we give results a place.
 #
 # **Predict.** By what factor will a fused GELU be faster than the eight operations, if all have a place for their results?
 
@@ -152,14 +147,7 @@ speed_guess = Prediction("Eight operations / F.gelu, time, with out=", my_guess,
 # `torch.compile` works in two halves. *TorchDynamo* watches the Python code run and records its tensor operations as a **graph**. A *backend*, by default *Inductor*, turns the graph into
 # kernels: C++ on a CPU, Triton on a GPU. That happens at the **first call**, and again for inputs that the graph was not made for.
 #
-# **Predict.** How many seconds will the first call take, for one line of Python? (We start with an empty cache of compiled kernels, so the start is cold.)
-
-# %% name="guess_compile"
-my_guess = None  # seconds
-### BEGIN GUESS
-my_guess = 15  # the compiler also prepares its headers once
-### END GUESS
-compile_guess = Prediction("First call, cold", my_guess, "s")
+# How long does that take for one line of Python? (We start with an empty cache of compiled kernels, so the start is cold.)
 
 
 # %% name="compile"
@@ -183,7 +171,6 @@ os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # no pool of compil
 backend = "aot_eager" if missing else "inductor"
 fused_gelu = torch.compile(gelu, backend=backend)
 cold = seconds(lambda: fused_gelu(x))
-compile_guess.reveal(cold)
 again = seconds(lambda: fused_gelu(x))
 torch._dynamo.reset()  # forget what this process knows; the cache on disk stays, as for tomorrow's run
 disk = seconds(lambda: fused_gelu(x))
@@ -263,8 +250,11 @@ else:
     claims.record("T17", said, "compiled GELU against F.gelu", rival.speedup, "times", 0.7, math.inf)
 
 # %% [markdown] name="speed_explained"
-# So eager mode has three costs. **Bytes**: fusing divides them by nine. **Arithmetic**: tanh takes many instructions, and fusing saves none of them. Once the waiting is gone, the arithmetic remains, which is why the factor stays below what the bytes promise.
-# **New memory**: eight new tensors against one. On a CPU that raises the factor for code as it is usually written; do not mistake it for a saving in bytes.
+# So eager mode has three costs:
+#
+# - **Bytes.** Fusing divides them by nine.
+# - **Arithmetic.** tanh takes many instructions, and fusing saves none of them. Once the waiting is gone, the arithmetic remains, which is why the factor stays below what the bytes promise.
+# - **New memory.** Eight new tensors against one. On a CPU that raises the factor for code as it is usually written; do not mistake it for a saving in bytes.
 #
 # The picture for this is the **roofline** ([[where_the_time_goes]]): operations per byte on the horizontal axis, operations per second on the vertical. Nothing can be above the roof. Fusion moves a kernel to the *right*: same operations, fewer bytes.
 
@@ -296,38 +286,26 @@ show(
 )
 
 # %% [markdown] name="fusion_text"
+# (We count tanh as one operation, as such pictures do. That is why fused GELU stays under the roof. The gap between a hollow point and its filled one is the new memory; on a GPU they coincide. A point may lie a little above the roof: the copy is not a perfect measure of memory either.)
+#
 # ### What fusion buys in a whole step
 #
 # A chain of pointwise operations is one thing, a training step another: products, which fusion leaves alone, take most of it. The planner knows the roofline of a GPU and can run both steps on paper, GPT-2 with 8 sequences of 1,024 tokens, eager and compiled.
-#
-# **Predict.** How many times as fast does compilation make the step on an H100?
-
-# %% name="guess_fusion"
-my_guess = None  # times as fast
-### BEGIN GUESS
-my_guess = 1.5
-### END GUESS
-fusion_guess = Prediction("Eager / compiled, GPT-2 on an H100, planned", my_guess, "times")
 
 # %% name="fusion"
 same_step = {"seq": 1024, "micro_batch_size": 8}
 eager_plan, compiled_plan = planned([Recipe("gpt2", **same_step), Recipe("gpt2", **same_step, compile=True)])
 table = [("GPU", "eager, ms", "bound by memory", "compiled, ms", "bound by memory", "times as fast")]
-gains = {}
 for gpu in ("rtx-4090-24gb", "a100-80gb", "h100-80gb"):
     one, other = eager_plan.forecasts[gpu], compiled_plan.forecasts[gpu]
-    gains[gpu] = one.seconds / other.seconds
     shown = [cell for f in (one, other) for cell in (f"{1e3 * f.seconds:.0f}", f"{f.bounds['memory']:.0%}")]
-    table.append((gpu, *shown, f"{gains[gpu]:.2f}"))
-fusion_guess.reveal(gains["h100-80gb"])
+    table.append((gpu, *shown, f"{one.seconds / other.seconds:.2f}"))
 print(text_table(table))
 
 # %% [markdown] name="fusion_explained"
 # This is the roofline at work, not a run: each operation takes as long as its FLOPs or its bytes, and a compiled chain reads and writes once. What fusion can win is the part that memory bounds. The faster a GPU multiplies compared with its memory, the larger that part, and the more a compiler is worth.
 
 # %% [markdown] name="breaks_text"
-# (We count tanh as one operation, as such pictures do. That is why fused GELU stays under the roof.) The gap between a hollow point and its filled one is the new memory (on a GPU they coincide). The addition's filled point is near the slope. (A point may lie a little above it: the copy is not a perfect measure of memory either.)
-#
 # ## 3 · Where a graph breaks
 #
 # TorchDynamo records operations on tensors. Where Python needs a *value* from a tensor, or does something that cannot be recorded, the graph ends, Python runs, and a new graph begins. Nothing fuses across such
@@ -532,7 +510,7 @@ rise_guess = Prediction("Peak of the second micro-batch, compiled as a whole", m
 
 # %% name="rise"
 class Layer(nn.Module):
-    """Our own module: Dynamo leaves PyTorch's alone, so compiling a bare nn.Linear does nothing."""
+    """Our own module around nn.Linear: `.compile()` does nothing on PyTorch's own, as a cell below shows."""
 
     def __init__(self):
         super().__init__()
@@ -580,12 +558,111 @@ claims.record(
 )
 
 # %% [markdown] name="rise_explained"
-# A whole extra P: for a 7B model in BF16, 14 GB. (On a GPU, where `by_tenant=False` reads the allocator's statistics, the figures include whatever else is on the device.) The same happens to an optimizer step in the backward pass ([[lean_optimizers]]): with one compiled graph, all
-# gradients exist before the first step. The remedy is to compile **block by block** (`block.compile()`): the gradients of a block come back when the block is done. For equal blocks the compiler works twice, however many there are (the first block's input needs no gradient). We used a backend that makes no kernels: the rise comes from the graph.
+# A whole extra P: for a 7B model in BF16, 14 GB. (On a GPU, where `by_tenant=False` reads the allocator's statistics, the figures include whatever else is on the device.) The same happens to an optimizer step in the backward pass ([[lean_optimizers]]): with one compiled graph, all gradients exist before the first step.
 #
-# Two more rises show only on a GPU. **CUDA graphs** (`mode="reduce-overhead"`) record a whole sequence of kernel launches and replay it with one call, which helps when kernels are so short that launching them is most of the work. A replay uses the same
-# addresses every time. So inputs are copied to fixed places, and everything allocated while recording stays reserved in a private pool, between replays, for every recorded shape. And
-# `mode="max-autotune"` tries several kernels at compile time, each with its own scratch memory.
+# The remedy is to compile **block by block** (`block.compile()`): the gradients of a block come back when the block is done. For equal blocks the compiler works twice, however many there are (the first block's input needs no gradient). We used a backend that makes no kernels: the rise comes from the graph.
+#
+# Two more rises show only on a GPU:
+#
+# - **CUDA graphs** (`mode="reduce-overhead"`) record a whole sequence of kernel launches and replay it with one call, which helps when kernels are so short that launching them is most of the work. A replay uses the same addresses every time. So inputs are copied to fixed places, and everything allocated while recording stays reserved in a private pool, for every recorded shape.
+# - `mode="max-autotune"` tries several kernels at compile time, each with its own scratch memory.
+#
+# ### The control: `.compile()` on what is not yours
+#
+# There are two ways to ask: `torch.compile(module)` returns a compiled wrapper, `module.compile()` changes the module in place. **Predict.** On how many of these five does the compiler make a graph?
+
+# %% name="guess_modules"
+my_guess = None  # of 5
+### BEGIN GUESS
+my_guess = 5
+### END GUESS
+modules_guess = Prediction("Modules that get a graph", my_guess, "of 5")
+
+
+# %% name="modules"
+def own_graphs(make):
+    """Call the module that `make` returns; return the number of graphs made for it."""
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    make()(torch.randn(4, 512, device=device))
+    return torch._dynamo.utils.counters["stats"]["unique_graphs"]
+
+
+def in_place(module):
+    module.to(device).compile(backend="eager")
+    return module
+
+
+MODULES = {
+    "torch.compile(nn.Linear)": lambda: torch.compile(nn.Linear(512, 8).to(device), backend="eager"),
+    "nn.Linear.compile()": lambda: in_place(nn.Linear(512, 8)),
+    "nn.Sequential.compile()": lambda: in_place(nn.Sequential(nn.Linear(512, 8), nn.GELU())),
+    "nn.TransformerEncoderLayer.compile()": lambda: in_place(nn.TransformerEncoderLayer(512, 8, batch_first=True)),
+    "Layer.compile(), a class of our own": lambda: in_place(Layer()),
+}
+made = {name: own_graphs(make) for name, make in MODULES.items()}
+for name, count in made.items():
+    print(f"{name:38}{count} graphs")
+modules_guess.reveal(sum(count > 0 for count in made.values()))
+claims.record("T17", ".compile() compiles the module", "three modules of torch.nn", sum(list(made.values())[1:4]), "graphs", 3, 3)  # fmt: skip
+
+# %% [markdown] name="modules_explained"
+# Nothing is compiled, and nothing is said. TorchDynamo does not begin a graph in a function that PyTorch itself defines, and after `.compile()` the first function it meets is the module's `forward`. A class of yours has a `forward` of yours. `torch.compile` puts a wrapper around the module, in which a graph can begin.
+#
+# So compile **blocks that you wrote**, and count graphs before you believe a timing.
+#
+# ### Together with autocast and checkpointing
+#
+# Both change what a block does behind its back. Does the compiler follow?
+
+
+# %% name="together"
+class Tower(nn.Module):
+    """Four residual MLPs, each checkpointed or not."""
+
+    def __init__(self, checkpointed):
+        super().__init__()
+        self.parts = nn.ModuleList(nn.Sequential(nn.Linear(128, 512), nn.GELU(), nn.Linear(512, 128)) for _ in range(4))
+        self.checkpointed = checkpointed
+
+    def forward(self, x):
+        for part in self.parts:
+            x = x + (checkpoint(part, x, use_reentrant=False) if self.checkpointed else part(x))
+        return x
+
+
+kept_by = {}
+for checkpointed in (False, True):
+    for compiled in (False, True):
+        torch._dynamo.reset()
+        torch._dynamo.utils.counters.clear()
+        tower = Tower(checkpointed).to(device)
+        call = torch.compile(tower, backend="aot_eager", fullgraph=True) if compiled else tower
+        call(data).square().mean().backward()
+        peak = peak_of(lambda call=call: call(data).square().mean().backward(), tower)
+        kept = saved_tensor_bytes(lambda call=call: call(data), besides=[data, *tower.parameters()])
+        kept_by[checkpointed, compiled] = kept
+        graphs_made = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+        how = f"{'checkpointed' if checkpointed else 'plain':13}{'compiled' if compiled else 'eager':9}"
+        print(f"{how} kept {human_bytes(kept):>10}, peak {human_bytes(peak):>10}, {graphs_made} graphs")
+share = kept_by[True, True] / kept_by[False, False]
+claims.record("T17", "a compiled block is still checkpointed", "four MLPs", share, "of the plain", 0, 0.2)
+
+# %% name="under_autocast"
+torch._dynamo.reset()
+torch._dynamo.utils.counters.clear()
+tower = Tower(checkpointed=False).to(device)
+call = torch.compile(tower, backend="aot_eager")
+for on in (True, False, True):
+    with torch.autocast(device.type, torch.bfloat16, enabled=on), torch.no_grad():
+        call(data)
+        dtype = tower.parts[0](data).dtype
+    graphs_made = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    print(f"autocast {on!s:6} a part returns {dtype}; graphs so far: {graphs_made}")
+
+# %% [markdown] name="together_explained"
+# - **Checkpointing** goes into the same graph: nothing breaks, and as little is kept as in eager mode.
+# - **Autocast** around a compiled module is one of the things that the graph was made for. Called without it, the module gets a second graph; both stay valid. So evaluate under the same autocast as you train, or pay for two compilations.
 #
 # ## 5 · TorchScript, and what took its place
 #
@@ -673,11 +750,9 @@ claims.record(
 # %% [markdown] name="norm_text"
 # ## 6 · A kernel by hand
 #
-# (Without Triton: do the norm and its timing, then skip to section 7.)
+# (Without Triton: do the norm and its timing, then go on to section 7.)
 #
-# Each half of a transformer block ends with a sum (the residual) and begins with a norm. Together: `total = x + residual`, `out = total * rsqrt(mean(total²) + eps) * weight`. With n numbers in x, a fused kernel reads 2n and writes 2n.
-#
-# **Predict.** And eager mode? Go through the operations: +, square, mean, (+ eps and rsqrt on one number a row), and × twice.
+# Each half of a transformer block ends with a sum (the residual) and begins with a norm. Together: `total = x + residual`, `out = total * rsqrt(mean(total²) + eps) * weight`. With n numbers in x, a fused kernel reads 2n and writes 2n. Eager mode moves more with each operation: +, square, mean, (+ eps and rsqrt on one number a row), and × twice.
 
 
 # %% name="norm"
@@ -687,17 +762,10 @@ def add_norm(x, residual, weight):
     return total, total * torch.rsqrt(total.square().mean(-1, keepdim=True) + 1e-6) * weight
 
 
-my_guess = None  # times n
-### BEGIN GUESS
-my_guess = 3 + 2 + 1 + 2 + 2
-### END GUESS
-norm_guess = Prediction("Residual and RMSNorm, eager", my_guess, "times n")
-
 # %% name="norm_traffic"
 rows = [torch.randn(4096, 512, device=device) for _ in range(2)]
 weight = torch.rand(512, device=device)
 norm_traffic = traffic(add_norm, *rows, weight)
-norm_guess.reveal(norm_traffic.nbytes / rows[0].nbytes)
 print(norm_traffic.table(rows[0].nbytes))
 
 # %% [markdown] name="norm_speed_text"
@@ -736,8 +804,12 @@ else:
     del given
 
 # %% [markdown] name="norm_speed_explained"
-# We count bytes from the sizes of tensors, whatever a cache may keep. Small tensors stay in the processor's last-level cache (some tens of MiB): the next operation finds there what the last one wrote, and the trips to memory that fusing would save never happen.
-# If the tensors are several times as large as the cache, the trips do happen, and the factor comes close to that of the bytes, as long as nothing else uses the memory. So ask two questions before you hope for fusion: is it memory-bound, and is that really memory, or a cache?
+# We count bytes from the sizes of tensors, whatever a cache may keep.
+#
+# - **Small tensors** stay in the processor's last-level cache (some tens of MiB): the next operation finds there what the last one wrote, and the trips to memory that fusing would save never happen.
+# - **Tensors several times as large as the cache** do make the trips, and the factor comes close to that of the bytes, as long as nothing else uses the memory.
+#
+# So ask two questions before you hope for fusion: is it memory-bound, and is that really memory, or a cache?
 
 # %% [markdown] name="triton_text"
 # **Triton** is Python for GPU kernels. Here one *program* runs for each row, as many at a time as the GPU has room for. A program loads its row into registers, computes, and stores:
@@ -823,10 +895,218 @@ if HAS_TRITON:
 else:
     print("Triton is not installed, so this cell does nothing.")
 
-# %% [markdown] name="logits_text"
+# %% [markdown] name="attention_text"
 # NumPy has no BF16 and holds integers instead. Without a GPU, the interpreter silently computes with those integers. (Seen with Triton 3.9. If your first line is right, it has been fixed.) On a GPU both lines are right. Test kernels in FP32, or cast first.
 #
-# ## 7 · The fusion that saves most
+# ## 7 · Attention without its scores
+#
+# The scores of attention, T × T for each head, are the largest tensor of a long sequence, and nobody wants them: they become weights, and the weights a mean of values. To fuse the three steps, a softmax has to be computed from **part** of a row at a time. But a softmax divides by a sum over the whole row, and subtracts its maximum first, so that `exp` does not overflow.
+#
+# It can be done. Keep, for each row, three things about the columns seen so far:
+#
+# - `largest`, the largest score;
+# - `total`, the sum of exp(score − largest);
+# - `weighted`, the sum of exp(score − largest) · value.
+#
+# Then `weighted / total` is the answer so far. When a tile brings a larger score, the old sums were made relative to the wrong maximum, by a factor that you know.
+
+# %% name="softmax_picture"
+figure = Figure(figsize=(7.5, 2.2), layout="constrained")
+axes = figure.add_subplot()
+tiles = ("seen", "seen", "this tile", "later", "later")
+for number, words in enumerate(tiles):
+    axes.barh(0, 1, left=number, color=COLOURS[{"seen": 0, "this tile": 4, "later": 7}[words]], edgecolor="white")
+    axes.text(number + 0.5, 0, words, ha="center", va="center", color="white")
+axes.text(1, -0.85, "largest, total, weighted", ha="center")
+axes.annotate("", (3.6, -0.8), (1.75, -0.8), arrowprops={"arrowstyle": "->"})
+axes.text(2.65, -0.7, "× exp(old largest − new largest)", ha="center", fontsize=8)
+axes.text(2.65, -1.1, "+ the sums of this tile", ha="center", fontsize=8)
+axes.text(4.3, -0.85, "largest, total, weighted", ha="center")
+axes.set(title="One row of scores, tile by tile", xlim=(0, 5), ylim=(-1.3, 0.6))
+axes.axis("off")
+show(figure, "A row of five tiles: three sums stand for those seen; a new tile rescales them and adds its own.")
+
+# %% [markdown] name="softmax_task"
+# ### Your turn: the online softmax
+#
+# **Contract.** `online_softmax(state, scores, values)` takes one tile and returns the new state, `(largest, total, weighted)`.
+#
+# - `scores` (..., R, C) and `values` (..., C, d) are the tile: R rows, C columns. `state` is what the last call returned, or None at first; tiles may differ in C.
+# - `largest` (..., R), `total` (..., R) and `weighted` (..., R, d) mean what the list above says, for all columns so far.
+# - Scores of thousands make no infinity and no NaN.
+# - A score of -inf counts for nothing. In a row that has seen nothing else, `total` and `weighted` are 0 (and `largest` is -inf).
+# - Nothing that it is given changes.
+
+
+# %% name="softmax" answer=true reveal=true
+def online_softmax(state, scores, values):
+    ### BEGIN SOLUTION
+    largest = scores.amax(-1)
+    if state is not None:
+        largest = torch.maximum(largest, state[0])
+    base = torch.where(largest.isinf(), 0.0, largest)  # where nothing was seen: exp(-inf - 0) is 0
+    weights = (scores - base[..., None]).exp()
+    total, weighted = weights.sum(-1), weights @ values
+    if state is not None:
+        rescale = (state[0] - base).exp()  # the old sums were relative to the old maximum
+        total = total + rescale * state[1]
+        weighted = weighted + rescale[..., None] * state[2]
+    return largest, total, weighted
+    ### END SOLUTION
+
+
+# %% name="softmax_check"
+online_softmax = check("compilation_and_fusion.softmax", online_softmax)
+
+# %% name="softmax_hint"
+hint("compilation_and_fusion.softmax")
+
+# %% [markdown] name="attention_task"
+# ### Your turn: attention, tile by tile
+#
+# **Contract.** `tiled_attention(q, k, v, tile)` returns causal attention, softmax(q kᵀ / √d) v, in which row i sees the columns 0 to i.
+#
+# - `q`, `k`, `v` (B, H, T, d), FP32; the result has their shape. T need not be a multiple of `tile`, and may be smaller. The inputs stay as they are. There is no backward pass here.
+# - A product makes `tile` × `tile` scores of a head, at most and wherever there are as many.
+# - Tiles above the diagonal, in which everything is masked, cost no product.
+# - Besides inputs and result, at most six tiles of scores exist at a time.
+
+
+# %% name="attention" answer=true reveal=true
+def tiled_attention(q, k, v, tile):
+    ### BEGIN SOLUTION
+    length, scale = q.shape[-2], q.shape[-1] ** -0.5
+    out = torch.empty_like(q)
+    for top in range(0, length, tile):
+        rows, state = q[..., top : top + tile, :] * scale, None
+        for left in range(0, top + 1, tile):  # what lies to the right of the diagonal is masked
+            scores = rows @ k[..., left : left + tile, :].mT
+            if left == top:
+                later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
+                scores = scores.masked_fill(later, float("-inf"))
+            state = online_softmax(state, scores, v[..., left : left + tile, :])
+        _, total, weighted = state
+        out[..., top : top + tile, :] = weighted / total[..., None]
+    return out
+    ### END SOLUTION
+
+
+# %% name="attention_check"
+tiled_attention = check("compilation_and_fusion.attention", tiled_attention)
+
+# %% name="attention_hint"
+hint("compilation_and_fusion.attention")
+
+# %% [markdown] name="guess_tiles_text"
+# Now peak (besides inputs and result) and traffic: four heads, 1,024 tokens, tiles of 128, beside the plain way and PyTorch's own (`F.scaled_dot_product_attention`).
+#
+# **Predict.** The tiled loop holds a fraction of the scores. How many times fewer bytes do its *operations* read and write, all together, than those of the plain way? (It leaves out nearly half of the scores.)
+
+# %% name="guess_tiles"
+my_guess = None  # times fewer bytes
+### BEGIN GUESS
+my_guess = 2
+### END GUESS
+tiles_guess = Prediction("Bytes moved, plain / tiled", my_guess, "times")
+
+
+# %% name="attention_measure"
+def plain_attention(q, k, v):
+    later = torch.ones(q.shape[-2], q.shape[-2], dtype=torch.bool, device=q.device).triu(1)
+    scores = (q * q.shape[-1] ** -0.5) @ k.mT
+    return scores.masked_fill(later, float("-inf")).softmax(-1) @ v
+
+
+torch.manual_seed(0)
+q, k, v = (torch.randn(1, 4, 1024, 64, device=device) for _ in range(3))
+WAYS = {
+    "plain": plain_attention,
+    "tiled, yours": lambda q, k, v: tiled_attention(q, k, v, 128),
+    "PyTorch's own": lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
+}
+exact, costs = plain_attention(q, k, v), {}
+for name, way in WAYS.items():
+    with MemoryMeter(device=device) as meter:
+        out = way(q, k, v)
+    costs[name] = meter.peak_bytes - 4 * q.nbytes, traffic(way, q, k, v).nbytes
+    off = ((out - exact).norm() / exact.norm()).item()
+    seconds_taken = benchmark(lambda way=way: way(q, k, v), runs=5).median
+    held, moved = map(human_bytes, costs[name])
+    print(f"{name:14} holds {held:>10}, operations move {moved:>11}, {seconds_taken * 1e3:6.2f} ms, off by {off:.0e}")
+tiles_guess.reveal(costs["plain"][1] / costs["tiled, yours"][1])
+for name in ("tiled, yours", "PyTorch's own"):
+    less_held, less_moved = (a / max(b, 1) for a, b in zip(costs["plain"], costs[name], strict=True))
+    claims.record("T17", "attention in tiles lowers the peak", f"1,024 tokens, {name}", less_held, "times", 4, math.inf)
+    claims.record(
+        "T17", "attention in tiles moves fewer bytes", f"1,024 tokens, {name}", less_moved, "times", 4, math.inf
+    )
+
+# %% [markdown] name="attention_explained"
+# - **The peak** falls to a few tiles.
+# - **The traffic does not fall.** The loop skips nearly half of the scores and still moves more bytes than the plain way: its product writes a tile, and the next operations read it, one after the other, and rescale three sums besides. In eager mode a tile goes to memory between two operations as a whole matrix does.
+# - On a CPU it need not lose time by that: a tile fits into a cache, which `traffic` knows nothing about. Compare the milliseconds above.
+# - PyTorch's own moves q, k, v and the result, and nothing else that the dispatcher could see. It is **one kernel**: a tile stays in registers until its three sums are updated. That is FlashAttention: your loop, fused.
+#
+# The backward pass needs the weights again. FlashAttention does not keep them: it keeps one number a row, largest + log total, and makes each tile anew.
+#
+# Here is your loop as a Triton kernel. One program takes one row of tiles of one head; find in it the lines of `online_softmax`, and count `tl.load`.
+
+# %% name="triton_attention"
+if HAS_TRITON:
+
+    @triton.jit
+    def attention_kernel(q, k, v, out, length, scale, WIDTH: tl.constexpr, TILE: tl.constexpr):
+        top, head = tl.program_id(0) * TILE, tl.program_id(1) * length * WIDTH
+        row, across = top + tl.arange(0, TILE), tl.arange(0, WIDTH)
+        here = head + row[:, None] * WIDTH + across[None, :]
+        rows = tl.load(q + here, mask=row[:, None] < length, other=0.0) * scale
+        largest = tl.full((TILE,), float("-inf"), tl.float32)
+        total, weighted = tl.zeros((TILE,), tl.float32), tl.zeros((TILE, WIDTH), tl.float32)
+        left = 0
+        while left <= top:  # to the diagonal
+            column = left + tl.arange(0, TILE)
+            there, inside = head + column[:, None] * WIDTH + across[None, :], column[:, None] < length
+            keys = tl.load(k + there, mask=inside, other=0.0)
+            scores = tl.dot(rows, tl.trans(keys), input_precision="ieee")
+            scores = tl.where(row[:, None] >= column[None, :], scores, float("-inf"))
+            new = tl.maximum(largest, tl.max(scores, 1))
+            weights, rescale = tl.exp(scores - new[:, None]), tl.exp(largest - new)
+            values = tl.load(v + there, mask=inside, other=0.0)
+            total = rescale * total + tl.sum(weights, 1)
+            weighted = rescale[:, None] * weighted + tl.dot(weights, values, input_precision="ieee")
+            largest = new
+            left += TILE
+        tl.store(out + here, weighted / total[:, None], mask=row[:, None] < length)
+
+    def triton_attention(q, k, v, tile):
+        heads, length, width = q.shape[0] * q.shape[1], *q.shape[2:]
+        out = torch.empty_like(q)
+        grid = triton.cdiv(length, tile), heads
+        attention_kernel[grid](q, k, v, out, length, width**-0.5, WIDTH=width, TILE=tile)
+        return out
+
+
+# %% name="triton_attention_run"
+if HAS_TRITON:
+    few = [t[:, :2, :200].contiguous().to(place) for t in (q, k, v)]
+    mine, own = triton_attention(*few, 64), F.scaled_dot_product_attention(*few, is_causal=True)
+    off = ((mine - own).norm() / own.norm()).item()
+    print(f"2 heads, 200 tokens, tiles of 64: off by {off:.0e}")
+    claims.record("T17", "a Triton kernel gives the same numbers", "causal attention, float32", off, "off", 0, 1e-5)
+    if device.type == "cuda":
+        print("plain -> Triton", compare(lambda: plain_attention(q, k, v), lambda: triton_attention(q, k, v, 64)))
+else:
+    print("Triton is not installed, so this cell does nothing.")
+row_tiles = 1024 // 128
+loaded = (
+    q.nbytes * (1 + (row_tiles + 1)) + q.nbytes
+)  # q once, k and v once for each row of tiles up to the diagonal; out
+print(
+    f"with tiles of 128, 1,024 tokens, one kernel moves {human_bytes(loaded)}: {costs['plain'][1] / loaded:.0f} times fewer bytes than the plain way"
+)
+
+# %% [markdown] name="logits_text"
+# ## 8 · The fusion that saves most
 #
 # The last layer of a language model turns `hidden` (N, D) into logits (N, V), and the loss needs one number from each row. V is 32,000 to 256,000 today, and logits, softmax and gradients are FP32.
 #
@@ -874,7 +1154,7 @@ print(plain_run[0])
 #
 # So while a chunk of logits is there, compute its loss, its gradient, and its contribution to the gradients of `hidden` and `weight`; then free the chunk. The backward pass has nothing left to do but multiply by the gradient that reaches the loss.
 #
-# ### Your turn
+# ### Your turn: the loss
 #
 # **Contract.** `chunked_cross_entropy(hidden, weight, labels, chunk)` returns the mean loss, a tensor of shape () in FP32, ready for `backward()`.
 #
@@ -933,7 +1213,10 @@ def chunked_cross_entropy(hidden, weight, labels, chunk):
 
 
 # %% name="chunked_check"
-check("compilation_and_fusion.chunked", chunked_cross_entropy)
+chunked_cross_entropy = check("compilation_and_fusion.chunked", chunked_cross_entropy)
+
+# %% name="chunked_hint"
+hint("compilation_and_fusion.chunked")
 
 # %% [markdown] name="chunked_measure_text"
 # The lab's prediction of the peak is in the next cell, one term a line; work out your own first. For comparison there is PyTorch's own loss, with chunks of its choice and with ours.
@@ -947,11 +1230,8 @@ predicted = (
     + hidden.nbytes + head.nbytes  # the inputs
 )  # fmt: skip
 runs = {"naive": plain_run}
-try:
-    runs["chunked"] = run(chunked_cross_entropy, chunk)
-    Prediction("Peak, chunks of 128", predicted / MiB, "MiB").reveal(runs["chunked"][0].peak_bytes / MiB)
-except NotImplementedError:
-    print("Fill in the answer cell first.")
+runs["chunked"] = run(chunked_cross_entropy, chunk)
+Prediction("Peak, chunks of 128", predicted / MiB, "MiB").reveal(runs["chunked"][0].peak_bytes / MiB)
 
 
 def own(hidden, weight, labels, chunk=None):  # None: it chooses
@@ -994,8 +1274,6 @@ for fn in rivals.values():
     if fn is not own:
         said, subject = "and it costs no time", f"chunks of {chunk}, V = {V:,}"
         claims.record("T17", said, subject, pace.speedup, "times as fast", 0.9, math.inf)
-if "chunked" not in runs:
-    print("Fill in the answer cell first.")
 
 # %% [markdown] name="play_text"
 # ### Play
@@ -1003,20 +1281,15 @@ if "chunked" not in runs:
 # Small chunks, small peak; but each chunk's products get thinner, and a GPU likes them thick. Where does the peak stop falling, and who holds it there?
 
 # %% name="play"
-try:
-    by_chunk = {size: run(chunked_cross_entropy, size)[0] for size in (8, 32, 128, 512, 2048)}
-    for size, meter in by_chunk.items():
-        print(
-            f"chunks of {size:4}: peak {human_bytes(meter.peak_bytes)}, logits of a chunk {human_bytes(4 * size * V)}"
-        )
-    explore(
-        lambda chunk: by_chunk[chunk].plot(f"chunks of {chunk}: peak {human_bytes(by_chunk[chunk].peak_bytes)}"),
-        "Memory over time: one tooth a chunk; the teeth get smaller and more numerous as chunks shrink.",
-        chunk=(512, tuple(by_chunk)),
-    )
-    print("chunks of 8,", by_chunk[8])
-except NotImplementedError:
-    print("Fill in the answer cell first.")
+by_chunk = {size: run(chunked_cross_entropy, size)[0] for size in (8, 32, 128, 512, 2048)}
+for size, meter in by_chunk.items():
+    print(f"chunks of {size:4}: peak {human_bytes(meter.peak_bytes)}, logits of a chunk {human_bytes(4 * size * V)}")
+explore(
+    lambda chunk: by_chunk[chunk].plot(f"chunks of {chunk}: peak {human_bytes(by_chunk[chunk].peak_bytes)}"),
+    "Memory over time: one tooth a chunk; the teeth get smaller and more numerous as chunks shrink.",
+    chunk=(512, tuple(by_chunk)),
+)
+print("chunks of 8,", by_chunk[8])
 
 # %% [markdown] name="play_explained"
 # The peak falls until the backward pass sets it. There the tenants are the inputs, the sums that the forward pass kept, and those sums times the upstream gradient: three times `hidden` and `head`. No logits are among them, so smaller chunks gain nothing more.
@@ -1071,7 +1344,7 @@ claims.record(
 # With the logits gone, something else sets the peak (a block's recomputation), and the step fits a smaller GPU. Optimizer and rank change next to nothing here; a 4-bit base ([[lora]]) saves about as much as the logits take. And the logits grow with the length of the sequences. That is why every
 # fine-tuning library has such a kernel: `liger-kernel`, Unsloth's, `cut-cross-entropy` (which keeps not even a chunk of logits in memory), PyTorch's own from 2.13.
 #
-# ## 8 · What was said, what was measured
+# ## 9 · What was said, what was measured
 
 # %% name="summary"
 claims
@@ -1083,9 +1356,11 @@ claims
 # - `torch.compile`: slow first call, fused kernels, fewer activations kept. Look for graph breaks (`fullgraph=True`) and recompilations before you believe a timing.
 # - One compiled backward pass returns all gradients at once, so with accumulation or a step in the backward pass the peak rises. Compile block by block.
 # - TorchScript is history: `torch.compile` for speed, `torch.export` to ship a graph.
+# - Attention needs no T × T scores: three sums a row, rescaled when the maximum changes. Tiles lower the peak; fewer bytes move only when one kernel keeps a tile in registers.
+# - `.compile()` on PyTorch's own modules does nothing, silently. Count graphs.
 # - With a large vocabulary, compute the loss in chunks, and its gradient while the logits are there.
 #
 # **What to reach for when.** Logits at the peak: chunked cross-entropy, first of all. Many pointwise operations, the same shapes for thousands of steps: compile, block by block. A short run, or shapes that keep changing: measure whether the first call ever pays off. Short kernels on a fast GPU: CUDA graphs.
 #
 # **Sources.** PyTorch documentation: `torch.compile` (programming model, graph breaks, dynamic shapes), `torch.export`, `torch.jit`; Ansel et al. 2024, *PyTorch 2* (TorchDynamo and Inductor); Williams et al. 2009, *Roofline*; Tillet et al. 2019,
-# *Triton*; Hsu et al. 2024, *Liger Kernel*; Wijmans et al. 2024, *Cut Your Losses in Large-Vocabulary Language Models*.
+# *Triton*; Milakov and Gimelshein 2018, *Online normalizer calculation for softmax*; Dao et al. 2022, *FlashAttention*; Hsu et al. 2024, *Liger Kernel*; Wijmans et al. 2024, *Cut Your Losses in Large-Vocabulary Language Models*.

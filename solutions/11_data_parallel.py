@@ -42,6 +42,7 @@ from helpers import (
     device_name,
     digits,
     explore,
+    hint,
     human_bytes,
     pick_device,
     rank_device,
@@ -1000,7 +1001,10 @@ def average_gradients(model, rows):
 
 
 # %% name="average_check"
-check("data_parallel.average", average_gradients)
+average_gradients = check("data_parallel.average", average_gradients)
+
+# %% name="average_hint"
+hint("data_parallel.average")
 
 # %% [markdown] name="summary_text"
 # ## 10 · What this run measured

@@ -23,7 +23,7 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
-from helpers import SmallCNN, check, device_name, digits, pick_device, rank_device, ranks_device, run_ranks
+from helpers import SmallCNN, check, device_name, digits, hint, pick_device, rank_device, ranks_device, run_ranks
 
 import torch
 import torch.distributed as dist
@@ -81,6 +81,9 @@ def train_epoch(model, loader, optimizer, accumulate, epoch):
 # %% name="epoch_check" points=5
 check("x3.epoch", train_epoch)
 
+# %% name="epoch_hint"
+hint("x3.epoch")
+
 # %% [markdown] name="evaluate_task"
 # ## Part 2 · Evaluation (2 points)
 #
@@ -116,6 +119,9 @@ def evaluate(model, dataset, batch_size):
 
 # %% name="evaluate_check" points=2
 check("x3.evaluate", evaluate)
+
+# %% name="evaluate_hint"
+hint("x3.evaluate")
 
 # %% [markdown] name="worker_task"
 # ## Part 3 · The worker (3 points)
@@ -160,6 +166,9 @@ def worker(job):
 
 # %% name="worker_check" points=3
 check("x3.worker", worker)
+
+# %% name="worker_hint"
+hint("x3.worker")
 
 # %% [markdown] name="run_text"
 # ## Your worker at work

@@ -35,6 +35,7 @@ from helpers import (
     device_name,
     explore,
     find_gpu,
+    hint,
     human_bytes,
     pick_device,
     planned,
@@ -821,7 +822,10 @@ def make_sharded(model, mesh):
 
 
 # %% name="sharded_check"
-check("sharding.sharded", make_sharded)
+make_sharded = check("sharding.sharded", make_sharded)
+
+# %% name="sharded_hint"
+hint("sharding.sharded")
 
 # %% [markdown] name="summary_text"
 # ## 9 · What this run measured

@@ -23,6 +23,7 @@ from helpers import (
     check,
     count_parameters,
     device_name,
+    hint,
     human_bytes,
     pick_device,
     rank_device,
@@ -402,7 +403,10 @@ def row_parallel(x, weight, bias):
 
 
 # %% name="row_check"
-check("tensor_parallel.row", row_parallel)
+row_parallel = check("tensor_parallel.row", row_parallel)
+
+# %% name="row_hint"
+hint("tensor_parallel.row")
 
 # %% [markdown] name="summary_text"
 # ## 4 · What this run measured

@@ -34,6 +34,7 @@ from helpers import (
     english,
     explore,
     floor_power_of_two,
+    hint,
     human_bytes,
     numbers_beyond_cache,
     pick_device,
@@ -1038,7 +1039,10 @@ def mx_quantise(x):
 
 
 # %% name="mx_check"
-check("fp8.mx", mx_quantise)
+mx_quantise = check("fp8.mx", mx_quantise)
+
+# %% name="mx_hint"
+hint("fp8.mx")
 
 # %% [markdown] name="directions_text"
 # ### Which neighbours?

@@ -41,6 +41,7 @@ from helpers import (
     english,
     explore,
     find_gpu,
+    hint,
     human_bytes,
     pick_device,
     planned,
@@ -990,7 +991,10 @@ def serve(x, weight, A, B, scale, which):
 
 
 # %% name="serve_check"
-check("lora.serve", serve)
+serve = check("lora.serve", serve)
+
+# %% name="serve_hint"
+hint("lora.serve")
 
 # %% [markdown] name="summary_text"
 # ## 11 · What this run measured

@@ -18,7 +18,7 @@
 import copy
 import math
 
-from helpers import GiB, Recipe, check, device_name, measure_recipe, pick_device, plan
+from helpers import GiB, Recipe, check, device_name, hint, measure_recipe, pick_device, plan
 from helpers.exercises.x4 import small_llama
 
 import torch
@@ -82,6 +82,9 @@ class LoRALinear(nn.Module):
 # %% name="layer_check" points=3
 check("x4.layer", LoRALinear)
 
+# %% name="layer_hint"
+hint("x4.layer")
+
 # %% [markdown] name="adapter_task"
 # ## Part 2 · The adapter (2 points)
 #
@@ -113,6 +116,9 @@ def trained_parameters(config, rank):
 # %% name="adapter_check" points=2
 check("x4.adapter", adapter_config, trained_parameters)
 
+# %% name="adapter_hint"
+hint("x4.adapter")
+
 # %% [markdown] name="plan_task"
 # ## Part 3 · The plan (2 points)
 #
@@ -143,6 +149,9 @@ def fine_tune_plan():
 
 # %% name="plan_check" points=2
 check("x4.plan", fine_tune_plan)
+
+# %% name="plan_hint"
+hint("x4.plan")
 
 # %% [markdown] name="finetune_task"
 # ## Part 4 · The fine-tune (3 points)
@@ -197,6 +206,9 @@ except NotImplementedError:
 
 # %% name="finetune_check" points=3
 check("x4.finetune", fine_tune, merged_model)
+
+# %% name="finetune_hint"
+hint("x4.finetune")
 
 # %% [markdown] name="seven_text"
 # ## Your plan at 7B

@@ -38,6 +38,7 @@ from helpers import (
     digits,
     explore,
     find_gpu,
+    hint,
     human_bytes,
     lab_report,
     parallel_map,
@@ -1141,7 +1142,10 @@ def lean_update(model, means, x, y, lr):
 
 
 # %% name="lean_check"
-check("capstone.lean", lean_update)
+lean_update = check("capstone.lean", lean_update)
+
+# %% name="lean_hint"
+hint("capstone.lean")
 
 # %% [markdown] name="report_text"
 # ## 9 · Your lab report

@@ -8,11 +8,25 @@ if TYPE_CHECKING:  # matplotlib takes most of a second to import
     from matplotlib.figure import Figure
 
 
+_DPI = 80  # pixels of a page to the inch of a figure
+
+
 def to_png(figure: "Figure") -> bytes:
-    """Render `figure` as a PNG small enough for a notebook."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=80, metadata={"Software": None})  # no version: same bytes each time
-    return buffer.getvalue()
+    """Render `figure` with twice the pixels that it takes on a page, in 256 colours: sharp, and half of the bytes."""
+    from PIL import Image
+
+    drawn, small = io.BytesIO(), io.BytesIO()
+    figure.savefig(drawn, format="png", dpi=2 * _DPI)
+    image = Image.open(drawn).convert("RGB")
+    image = image.quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    image.save(small, "png", optimize=True)  # no date and no version: the same bytes each time
+    return small.getvalue()
+
+
+def size_on_page(figure: "Figure") -> dict[str, int]:
+    """Return the width and height at which `figure` is shown, in pixels of a page."""
+    width, height = figure.get_size_inches() * _DPI
+    return {"width": round(width), "height": round(height)}
 
 
 def show(figure: "Figure", alt: str) -> None:
@@ -20,7 +34,8 @@ def show(figure: "Figure", alt: str) -> None:
     if in_notebook():
         from IPython.display import display
 
-        display({"image/png": to_png(figure), "text/plain": alt}, raw=True, metadata={"image/png": {"alt": alt}})
+        data = {"image/png": to_png(figure), "text/plain": alt}
+        display(data, raw=True, metadata={"image/png": {"alt": alt, **size_on_page(figure)}})
     else:
         print(f"[figure] {alt}")
 

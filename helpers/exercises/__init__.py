@@ -1,5 +1,6 @@
 """Exercises and their checks: one file a topic, or a folder, all built from the `Check` and `Part` of `base.py`."""
 
 from .checking import check
+from .hints import hint
 
-__all__ = ["check"]
+__all__ = ["check", "hint"]

@@ -18,7 +18,11 @@ Evidence = dict[str, Any]
 
 
 class Check(ABC):
-    """One thing that must hold. The first line of the docstring says which, in the learner's words."""
+    """One thing that must hold. The first line of the docstring says which, in the learner's words.
+
+    Attributes:
+        hint: what helps when it does not hold, a line a hint: from where to look to nearly there.
+    """
 
     points: int = 0
     hint: str = ""

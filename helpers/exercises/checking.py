@@ -4,7 +4,7 @@ import importlib
 import os
 import textwrap
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,14 @@ from ..claims.progress import remember_checks
 from ..core.progress_line import progress_line
 from ..ranks.failure import RankError
 from .base import Check, Evidence, Part, Verdict
+from .filled_in import filled_in
 
 _WIDTH = 108  # characters of a line in a report
 
 NOT_ATTEMPTED_YET = "Not attempted yet."
+
+last_verdicts: dict[str, list[Verdict]] = {}
+"""What `check` has found in each part that it was called for, the last time."""
 
 
 def find_part(name: str) -> Part:
@@ -108,18 +112,26 @@ def _verdict(item: type[Check], entry: object, reference: Evidence) -> Verdict:
     return Verdict(item.name(), item.rule(), points, item.points, diagnosis, hint)
 
 
-def reference_evidence(part: Part, seed: int) -> dict[str, Evidence]:
-    """Probe the reference answer: the answer cells of the solution, which the build keeps as a module."""
+def reference_answers(part: Part) -> tuple[Any, ...]:
+    """Return the answers of the solution, which the build keeps as a module."""
     module = importlib.import_module(f"{__package__}.reference.{part.name.partition('.')[0]}")
-    answers = tuple(getattr(module, name) for name in part.answers)
-    return gather(part, answers, seed)
+    return tuple(getattr(module, name) for name in part.answers)
 
 
-def check(name: str, *answers: Callable[..., Any], seed: int = 0) -> None:
-    """Check the learner's `answers` for the part called `name` and print a verdict a line.
+def reference_evidence(part: Part, seed: int) -> dict[str, Evidence]:
+    """Probe the reference answers."""
+    return gather(part, reference_answers(part), seed)
+
+
+def check(name: str, *answers: Callable[..., Any], seed: int = 0) -> Any:
+    """Check the learner's `answers` for the part called `name`, and print a verdict a line.
 
     Nothing is raised when a check fails, so that "Run All" goes on; when nbgrader validates or grades
     a notebook, a failed check raises, as nbgrader expects.
+
+    Returns:
+        What later cells go on with: the answer, or the course's own where the cell has not been filled in. Of several
+        answers, a tuple. None in a graded exercise, where nothing stands in for an answer.
     """
     part = find_part(name)
     evidence = gather(part, answers, seed)
@@ -128,12 +140,27 @@ def check(name: str, *answers: Callable[..., Any], seed: int = 0) -> None:
     else:
         expected = reference_evidence(part, seed)
     verdicts = judge(part, evidence, expected)
+    last_verdicts[name] = verdicts
     print(report(part, verdicts))
     remember_checks(name, [(v.check, v.passed, v.points, v.max_points) for v in verdicts])
     if any(key in os.environ for key in ("NBGRADER_EXECUTION", "NBGRADER_VALIDATING")):
         failed = [v.check for v in verdicts if not v.passed]
         if failed:
             raise AssertionError(", ".join(failed))
+    return None if part.points else _go_on_with(part, answers, verdicts)
+
+
+def _go_on_with(part: Part, answers: tuple[Any, ...], verdicts: Sequence[Verdict]) -> Any:
+    """Return `answers`, those that are not filled in replaced by the reference's; if there is one, without a tuple."""
+    untouched = all(v.diagnosis == NOT_ATTEMPTED_YET for v in verdicts)
+    finished = all(v.passed for v in verdicts)  # whatever else the code may raise
+    chosen = []
+    for name, answer, own in zip(part.answers, answers, reference_answers(part), strict=True):
+        stands_in = untouched or not (finished or filled_in(answer))
+        if stands_in:
+            print(f"`{name}` is not filled in yet: the course's own stands in below.")
+        chosen.append(own if stands_in else answer)
+    return chosen[0] if len(chosen) == 1 else tuple(chosen)
 
 
 def report(part: Part, verdicts: list[Verdict]) -> str:
@@ -147,7 +174,6 @@ def report(part: Part, verdicts: list[Verdict]) -> str:
         lines.append(_wrap(f"{v.check}: {v.rule}", f"  {'✓' if v.passed else '✗'} "))
         if not v.passed:
             lines += [_wrap(line, "      ") for line in (v.diagnosis or "").splitlines()]
-            lines.append(_wrap(f"Hint: {v.hint}", "      "))
     return "\n".join(lines)
 
 

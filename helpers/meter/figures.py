@@ -9,17 +9,48 @@ from matplotlib.figure import Figure
 from ..core.colours import COLOURS
 from ..core.units import MiB
 
+_MOST_LEGS = 16  # more lines would hide the picture
+
 
 def memory_timeline(
-    timeline: Sequence[tuple[float, Mapping[str, int], object]], tenants: Sequence[str], title: str
+    timeline: Sequence[tuple[float, Mapping[str, int], object]],
+    tenants: Sequence[str],
+    title: str,
+    legs: Sequence[tuple[float, str]] = (),
 ) -> Figure:
-    """Draw bytes by tenant over time, stacked. `timeline` holds (seconds, bytes by tenant, operation) in order."""
+    """Draw bytes by tenant over time, stacked.
+
+    Args:
+        timeline: (seconds, bytes by tenant, operation) in order.
+        tenants: gives each tenant its place and its colour.
+        title: of the figure.
+        legs: (seconds, name) at which forward, backward and optimizer step begin: marked where there are a few.
+    """
     figure = Figure(figsize=(8, 3.6), layout="constrained")
     axes = figure.add_subplot(title=title)
     draw_timeline(axes, timeline, tenants)
+    if timeline and 1 < len(legs) <= _MOST_LEGS:
+        _mark_legs(axes, legs, timeline[-1][0])
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(handles[::-1], labels[::-1], loc="outside right upper", frameon=False)
     return figure
+
+
+def _mark_legs(axes: Axes, legs: Sequence[tuple[float, str]], seconds: float) -> None:
+    """Draw a line where each leg begins, and its name where there is room for it."""
+    axes.set_ylim(0, 1.12 * axes.get_ylim()[1])
+    ends = [when for when, _ in legs[1:]] + [seconds]
+    for (when, name), end in zip(legs, ends, strict=True):
+        axes.axvline(1e3 * when, color="black", lw=0.6, ls=":")
+        if end - when > 0.0105 * len(name) * seconds:
+            axes.annotate(
+                name,
+                (1e3 * when, 0.93),
+                xycoords=("data", "axes fraction"),
+                fontsize=8,
+                xytext=(3, 0),
+                textcoords="offset points",
+            )
 
 
 def draw_timeline(

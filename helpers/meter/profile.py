@@ -125,13 +125,18 @@ class MemoryProfile:
             else:
                 self.peak_at = "some operation" if op is NO_OP else str(op)
 
-    def _find_stages(self) -> None:
-        """Cut the block where its phase changes, and look at each part."""
+    def _cuts(self) -> list[tuple[int, str]]:
+        """Return when each leg of the step began, in ns, and its name."""
         cuts: list[tuple[int, str]] = []
         for op in self.ops:
             leg = op.phase.partition(" (")[0]
             if self.began <= op.when <= self.ended and (not cuts or cuts[-1][1] != leg):
                 cuts.append((op.when, leg))
+        return cuts
+
+    def _find_stages(self) -> None:
+        """Cut the block where its phase changes, and look at each part."""
+        cuts = self._cuts()
         changes, at = self._changes(), 0
         held, total = _nothing(), 0
         ends = [when for when, _ in cuts[1:]] + [self.ended]
@@ -159,10 +164,11 @@ class MemoryProfile:
         return moments
 
     def plot(self, title: str = "Memory during the block") -> "Figure":
-        """Draw what each tenant held over time."""
+        """Draw what each tenant held over time, and where forward, backward and step begin."""
         from .figures import memory_timeline
 
-        return memory_timeline(self.timeline, TENANTS, title)
+        legs = [((when - self.began) / 1e9, leg) for when, leg in self._cuts()]
+        return memory_timeline(self.timeline, TENANTS, title, legs)
 
     def plot_blocks(self, title: str = "Memory, block by block", blocks: int = 300) -> "Figure":
         """Draw the largest `blocks` stretches of memory one by one, as PyTorch's memory viewer does."""

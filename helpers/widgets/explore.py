@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from matplotlib.figure import Figure
 
-from ..core.notebook import in_notebook, show, to_png
+from ..core.notebook import in_notebook, show, size_on_page, to_png
 
 
 def explore(draw: Callable[..., Figure], alt: str, **controls: tuple[object, Sequence]) -> None:
@@ -35,7 +35,8 @@ def explore(draw: Callable[..., Figure], alt: str, **controls: tuple[object, Seq
 
     def image(figure: Figure) -> str:
         data = base64.b64encode(to_png(figure)).decode()
-        return f'<img alt="{html.escape(alt)}" src="data:image/png;base64,{data}">'
+        width = size_on_page(figure)["width"]
+        return f'<img alt="{html.escape(alt)}" width="{width}" src="data:image/png;base64,{data}">'
 
     widgets = {}
     for name, (first, values) in controls.items():
@@ -64,4 +65,5 @@ def explore(draw: Callable[..., Figure], alt: str, **controls: tuple[object, Seq
         widget.observe(redraw, names="value")
     ahead.start()
     box = ipywidgets.VBox([*widgets.values(), picture])
-    display({**box._repr_mimebundle_(), "image/png": to_png(figure), "text/plain": alt}, raw=True)
+    data = {**box._repr_mimebundle_(), "image/png": to_png(figure), "text/plain": alt}
+    display(data, raw=True, metadata={"image/png": {"alt": alt, **size_on_page(figure)}})

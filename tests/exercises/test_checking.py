@@ -1,7 +1,13 @@
-"""The report that a check prints."""
+"""The report that a check prints, and what it returns."""
 
-from helpers.exercises.base import Part, Verdict
+import sys
+from types import ModuleType
+
+from helpers import check
+from helpers.exercises.base import Check, Part, Verdict
 from helpers.exercises.checking import report
+
+import pytest
 
 
 def test_a_report_breaks_lines_between_words():
@@ -10,6 +16,97 @@ def test_a_report_breaks_lines_between_words():
     part = Part("x.y", (), ())
     lines = report(part, [verdict]).splitlines()
     assert max(map(len, lines)) <= 108
-    assert " ".join(" ".join(lines[1:]).split()) == " ".join(
-        f"✗ long_rule: {words} {words} second line Hint: {words}".split()
-    )
+    assert " ".join(" ".join(lines[1:]).split()) == " ".join(f"✗ long_rule: {words} {words} second line".split())
+
+
+# -- what later cells go on with
+
+
+class Doubles(Check):
+    """It doubles."""
+
+    hint = "Look at two numbers.\nAdd the number to itself."
+
+    @staticmethod
+    def probe(seed, double, triple):
+        return {"two": double(1)}
+
+    @staticmethod
+    def judge(seen, expected):
+        return None if seen == expected else f"{seen['two']} is not {expected['two']}."
+
+
+class Triples(Check):
+    """It triples."""
+
+    hint = "Double it first."
+
+    @staticmethod
+    def probe(seed, double, triple):
+        return {"three": triple(1)}
+
+    @staticmethod
+    def judge(seen, expected):
+        return None if seen == expected else "Not three times as much."
+
+
+def untouched(x):
+    raise NotImplementedError()
+
+
+def double(x):
+    return 2 * x
+
+
+def triple(x):
+    return 3 * x
+
+
+@pytest.fixture
+def part(monkeypatch):
+    """A part of two answers, as if an exercise module held it."""
+    part = Part("planted.both", ("double", "triple"), (Doubles, Triples))
+    exercise, reference = ModuleType("planted"), ModuleType("reference")
+    exercise.PARTS, reference.double, reference.triple = (part,), double, triple
+    monkeypatch.setitem(sys.modules, "helpers.exercises.planted", exercise)
+    monkeypatch.setitem(sys.modules, "helpers.exercises.reference.planted", reference)
+    return part
+
+
+def test_the_course_stands_in_for_what_is_not_filled_in_and_says_so(part, capsys):
+    assert check(part.name, untouched, untouched) == (double, triple)
+    printed = capsys.readouterr().out
+    assert "not attempted yet" in printed
+    assert printed.count("the course's own stands in below") == 2
+
+
+def test_an_answer_is_gone_on_with_right_or_wrong(part, capsys):
+    def wrong(x):
+        return x
+
+    assert check(part.name, double, triple) == (double, triple)
+    assert check(part.name, wrong, triple) == (wrong, triple)
+    assert "stands in" not in capsys.readouterr().out
+
+
+def test_one_of_two_answers_may_be_missing(part, capsys):
+    mine = lambda x: x + x  # noqa: E731
+    assert check(part.name, mine, untouched) == (mine, triple)
+    printed = capsys.readouterr().out
+    assert "1 of 2 checks passed" in printed
+    assert "`triple` is not filled in yet: the course's own stands in below." in printed
+
+
+def test_a_right_answer_may_raise_the_error_of_stubs(part):
+    def careful(x):
+        if isinstance(x, str):
+            raise NotImplementedError
+        return 3 * x
+
+    assert check(part.name, double, careful) == (double, careful)
+
+
+def test_nothing_stands_in_for_an_answer_that_is_graded(part, monkeypatch, capsys):
+    monkeypatch.setattr(Doubles, "points", 1)
+    assert check(part.name, untouched, untouched) is None
+    assert "stands in" not in capsys.readouterr().out

@@ -7,7 +7,7 @@ short, always run whole.
 
 from helpers.core.files import ROOT
 from helpers.course.build.run_notebook import run_notebook
-from helpers.course.build.source import sources
+from helpers.course.build.source import checked_part, sources
 
 import nbformat
 import pytest
@@ -28,7 +28,7 @@ def is_answer(cell):
 
 
 def is_check(cell):
-    return cell.cell_type == "code" and cell.source.startswith("check(")
+    return cell.cell_type == "code" and checked_part(cell.source) is not None
 
 
 @pytest.mark.parametrize("source", sources(), ids=lambda s: s.name)

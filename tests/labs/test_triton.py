@@ -15,6 +15,7 @@ pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reas
 HEAD = """
 import importlib.util
 import torch
+import torch.nn.functional as F
 device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 """
 TAIL = """
@@ -28,6 +29,12 @@ for rows, width in ((1, 1), (3, 128), (7, 200), (64, 513)):
             assert mine.dtype == dtype and mine.shape == x.shape
             off = (mine.double() - exact).norm() / exact.norm()
             assert off <= torch.finfo(dtype).eps, (rows, width, dtype, off)
+for length, width, tile in ((1, 16, 16), (64, 16, 16), (50, 32, 16), (200, 64, 64)):
+    torch.manual_seed(length)
+    q, k, v = (torch.randn(2, 3, length, width, device=device) for _ in range(3))
+    exact = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    off = (triton_attention(q, k, v, tile) - exact).norm() / exact.norm()
+    assert off <= 1e-5, (length, width, tile, off)
 print("done")
 """
 
@@ -35,9 +42,9 @@ print("done")
 def test_the_kernels_of_the_lab_give_the_right_numbers(tmp_path):
     (source,) = (source for source in sources() if source.exercise == "compilation_and_fusion")
     cells = {cell.metadata.get("name"): cell.source for cell in source.cells()}
-    definition = cells["norm"][: cells["norm"].index("\n\n\n")]  # the function, without the guess
     script = tmp_path / "kernels.py"  # a file: Triton reads the text of a kernel
-    script.write_text("\n".join([HEAD, definition, cells["triton_kernel"], TAIL]), encoding="utf-8")
+    kernels = [cells[name] for name in ("norm", "triton_kernel", "triton_attention")]
+    script.write_text("\n".join([HEAD, *kernels, TAIL]), encoding="utf-8")
     environment = dict(os.environ)
     if not torch.cuda.is_available():
         environment["TRITON_INTERPRET"] = "1"  # read when Triton is imported

@@ -1,8 +1,8 @@
-"""Wrong and right answers for the practice task of compilation and fusion."""
+"""Wrong and right answers for the practice tasks of compilation and fusion."""
 
 from . import Mutant
 
-PART = "compilation_and_fusion.chunked"
+PART, SOFTMAX, ATTENTION = (f"compilation_and_fusion.{part}" for part in ("chunked", "softmax", "attention"))
 SAME, IGNORED, SUMS, NEVER = (
     "matches_the_whole_logits",
     "ignored_rows_count_for_nothing",
@@ -16,6 +16,32 @@ COUNTS = "counts = (labels != -100).sum().clamp(min=1)  # stays a tensor: the GP
 BACK = "(s * (upstream / counts)).to(ctx.dtype)"
 KEEP = "ctx.kept = [*getattr(ctx, 'kept', []), gradient if any(wanted) else None]"
 LAST = "logits = gradient = None  # before the next chunk's are made"
+
+
+LARGEST = "largest = scores.amax(-1)"
+JOINED = "largest = torch.maximum(largest, state[0])"
+BASE = "base = torch.where(largest.isinf(), 0.0, largest)"
+WEIGHTS = "weights = (scores - base[..., None]).exp()"
+SUMS = "total, weighted = weights.sum(-1), weights @ values"
+RESCALE = "rescale = (state[0] - base).exp()"
+ADD_TOTAL, ADD_WEIGHTED = "total = total + rescale * state[1]", "weighted = weighted + rescale[..., None] * state[2]"
+STATE = "return largest, total, weighted"
+
+ROWS = "rows, state = q[..., top : top + tile, :] * scale, None"
+ACROSS = "for left in range(0, top + 1, tile):"
+SCORES = "scores = rows @ k[..., left : left + tile, :].mT"
+MASK = 'scores = scores.masked_fill(later, float("-inf"))'
+WRITE = "out[..., top : top + tile, :] = weighted / total[..., None]"
+UPDATE = "state = online_softmax(state, scores, v[..., left : left + tile, :])"
+EMPTY = "out = torch.empty_like(q)"
+
+
+def softmax(rejected_by: str, name: str, *replace: tuple[str, str], raises: str = "") -> Mutant:
+    return Mutant(name, SOFTMAX, rejected_by, replace, raises)
+
+
+def attention(rejected_by: str, name: str, *replace: tuple[str, str], raises: str = "") -> Mutant:
+    return Mutant(name, ATTENTION, rejected_by, replace, raises)
 
 
 def one(name: str, rejected_by: str, old: str, new: str, raises: str = "") -> Mutant:
@@ -40,6 +66,53 @@ def then(name: str, rejected_by: str, old: str, new: str) -> Mutant:
 
 
 MUTANTS = [
+    # the online softmax
+    softmax("matches_the_softmax", "old sums not rescaled", (RESCALE, "rescale = torch.ones_like(largest)")),
+    softmax("matches_the_softmax", "total not rescaled", (ADD_TOTAL, "total = total + state[1]")),
+    softmax("matches_the_softmax", "weighted not rescaled", (ADD_WEIGHTED, "weighted = weighted + state[2]")),
+    softmax("matches_the_softmax", "rescaled the wrong way", (RESCALE, "rescale = (base - state[0]).exp()")),
+    softmax("matches_the_softmax", "forgets the tiles before", (ADD_TOTAL, "pass"), (ADD_WEIGHTED, "pass")),
+    softmax("matches_the_softmax", "the mean of the tiles", (STATE, "weighted = weighted / total[..., None]\n    return largest, torch.ones_like(total), weighted")),
+    softmax("matches_the_softmax", "one maximum for all rows", (WEIGHTS, "weights = (scores - largest.amin()).exp()")),
+    softmax("state_means_what_it_says", "never a maximum", (JOINED, "pass"), (LARGEST, "largest = torch.zeros_like(scores[..., 0])")),
+    softmax("state_means_what_it_says", "normalised in between", (STATE, "return largest + total.log(), torch.ones_like(total), weighted / total[..., None]")),
+    softmax("state_means_what_it_says", "one maximum for the whole tile", (LARGEST, "largest = scores.amax().expand(scores.shape[:-1])")),
+    softmax("state_means_what_it_says", "base two", (STATE, "return largest, total * 2, weighted * 2")),
+    softmax("survives_large_scores", "no maximum subtracted", (BASE, "base = torch.zeros_like(largest)")),
+    softmax("survives_large_scores", "the first maximum for ever", (JOINED, "largest = state[0]")),
+    softmax("survives_large_scores", "the latest maximum alone", (JOINED, "pass")),
+    softmax("survives_large_scores", "scores in 16 bits", (LARGEST, "scores = scores.bfloat16().float()\n    largest = scores.amax(-1)")),
+    softmax("survives_masked_tiles", "-inf less -inf", (BASE, "base = largest")),
+    softmax("survives_masked_tiles", "NaNs made zero too late", (BASE, "base = largest"), (STATE, "return largest, total, weighted.nan_to_num(0.0)")),
+    softmax("survives_masked_tiles", "masked scores count a little", (LARGEST, "scores = scores.clamp(min=-1.0)\n    largest = scores.amax(-1)")),
+    softmax("leaves_its_inputs_alone", "old sums rescaled in place", (ADD_TOTAL, "total = state[1].mul_(rescale).add_(total)")),
+    softmax("leaves_its_inputs_alone", "old mean rescaled in place", (ADD_WEIGHTED, "weighted = state[2].mul_(rescale[..., None]).add_(weighted)")),
+    softmax("leaves_its_inputs_alone", "scores shifted in place", (WEIGHTS, "weights = scores.sub_(base[..., None]).exp()")),
+    softmax("leaves_its_inputs_alone", "values weighted in place", (SUMS, SUMS + "\n    values.mul_(0.5)")),
+    softmax("leaves_its_inputs_alone", "the old maximum overwritten", (JOINED, "largest = torch.maximum(largest, state[0])\n        state = (state[0], state[1], state[2])\n        before = state[0].clone()\n        state[0].copy_(largest)\n        state = (before, state[1], state[2])")),
+    # attention, tile by tile
+    attention("matches_attention", "not scaled", (ROWS, "rows, state = q[..., top : top + tile, :], None")),
+    attention("matches_attention", "scaled by d", ("q.shape[-1] ** -0.5", "1 / q.shape[-1]")),
+    attention("matches_attention", "not masked", (MASK, "pass")),
+    attention("matches_attention", "the diagonal masked, too", (".triu(1)", ".triu(1 if left == 0 else 0)")),
+    attention("matches_attention", "one too many seen", (".triu(1)", ".triu(2)")),
+    attention("matches_attention", "zero is no mask", (MASK, "scores = scores.masked_fill(later, 0.0)")),
+    attention("matches_attention", "not divided", (WRITE, "out[..., top : top + tile, :] = weighted")),
+    attention("matches_attention", "full tiles only", ("for top in range(0, length, tile):", "out.zero_()\n    for top in range(0, length - tile + 1, tile):")),
+    attention("matches_attention", "the values of the first tile", (UPDATE, "state = online_softmax(state, scores, v[..., : scores.shape[-1], :])")),
+    attention("scores_never_whole", "all scores, then tiles", (EMPTY, EMPTY + "\n    everything = (q * scale) @ k.mT"), (SCORES, "scores = everything[..., top : top + tile, left : left + tile]")),
+    attention("scores_never_whole", "whole rows of scores", (ROWS, ROWS + "\n        everything = rows @ k.mT"), (SCORES, "scores = everything[..., left : left + tile]")),
+    attention("scores_never_whole", "half tiles", ("length, scale = q.shape[-2], q.shape[-1] ** -0.5", "tile = max(1, tile // 2)\n    length, scale = q.shape[-2], q.shape[-1] ** -0.5")),
+    attention("scores_never_whole", "always 64", ("length, scale = q.shape[-2], q.shape[-1] ** -0.5", "tile = 64\n    length, scale = q.shape[-2], q.shape[-1] ** -0.5")),
+    attention("scores_never_whole", "PyTorch's own", (EMPTY, "return F.scaled_dot_product_attention(q, k, v, is_causal=True)")),
+    attention("skips_what_is_masked", "all tiles", (ACROSS, "for left in range(0, length, tile):"), ("if left == top:", "if left >= top:"), (".triu(1)", ".triu(1 + top - left)")),
+    attention("skips_what_is_masked", "one tile too many", (ACROSS, "for left in range(0, min(top + tile + 1, length), tile):"), ("if left == top:", "if left >= top:"), (".triu(1)", ".triu(1 + top - left)")),
+    attention("skips_what_is_masked", "every product twice", (SCORES, SCORES + "\n            " + SCORES)),
+    attention("skips_what_is_masked", "the tiles before the last two left out", (ACROSS, "for left in range(max(0, top - tile), top + 1, tile):")),
+    attention("holds_a_tile_at_a_time", "a mask of T x T", (EMPTY, EMPTY + "\n    mask = torch.ones(length, length, dtype=torch.bool, device=q.device).triu(1)")),
+    attention("holds_a_tile_at_a_time", "tiles kept in a list", (EMPTY, EMPTY + "\n    kept = []"), (UPDATE, UPDATE + "\n            kept.append(scores)")),
+    attention("holds_a_tile_at_a_time", "scores put down whole", (EMPTY, EMPTY + "\n    whole = q.new_zeros(*q.shape[:-1], length)"), (UPDATE, UPDATE + "\n            whole[..., top : top + tile, left : left + tile] = scores")),
+    attention("holds_a_tile_at_a_time", "q scaled in place", (EMPTY, EMPTY + "\n    q.mul_(1.0001)")),
     # values
     one("sum for mean", SAME, "return total / counts", "return total"),
     one("mean of chunk means", SAME, TOTAL,
@@ -133,6 +206,34 @@ MUTANTS = [
 RIGHT = {
     "checkpointed chunks": """
 import torch
+
+
+def online_softmax(state, scores, values):
+    top = scores.max(dim=-1).values
+    if state is None:
+        state = torch.full_like(top, -torch.inf), torch.zeros_like(top), top.new_zeros(*top.shape, values.shape[-1])
+    m, l, o = state
+    new = torch.maximum(m, top)
+    safe = new.masked_fill(new == -torch.inf, 0)
+    old, w = torch.exp(m - safe), torch.exp(scores - safe.unsqueeze(-1))
+    return new, old * l + w.sum(-1), old.unsqueeze(-1) * o + torch.matmul(w, values)
+
+
+def tiled_attention(q, k, v, tile):
+    place = torch.arange(q.shape[2], device=q.device)
+    out = []
+    for rows, i in zip(q.split(tile, 2), place.split(tile)):
+        state = None
+        for keys, values, j in zip(k.split(tile, 2), v.split(tile, 2), place.split(tile)):
+            if j[0] > i[-1]:
+                break
+            scores = torch.einsum("bhid,bhjd->bhij", rows, keys) / rows.shape[-1] ** 0.5
+            state = online_softmax(state, torch.where(i[:, None] >= j, scores, -torch.inf), values)
+        out.append(state[2] / state[1].unsqueeze(-1))
+    return torch.cat(out, 2)
+
+
+import torch
 import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
@@ -148,6 +249,43 @@ def chunked_cross_entropy(hidden, weight, labels, chunk):
     return total / (labels != -100).sum().clamp(min=1)
 """,
     "recomputed in backward": """
+import torch
+
+
+class Running:
+    def __init__(self, state):
+        self.largest, self.total, self.weighted = state
+
+    def merged(self, other):
+        largest = torch.maximum(self.largest, other.largest)
+        sums = [0.0, 0.0]
+        for part in (self, other):
+            factor = torch.where(part.largest == -torch.inf, 0.0, torch.exp(part.largest - largest))
+            sums[0] = sums[0] + factor * part.total
+            sums[1] = sums[1] + factor[..., None] * part.weighted
+        return largest, *sums
+
+
+def online_softmax(state, scores, values):
+    largest = scores.amax(-1)
+    weights = torch.where(scores == -torch.inf, 0.0, torch.exp(scores - largest[..., None]))
+    mine = Running((largest, weights.sum(-1), weights @ values))
+    return (mine.largest, mine.total, mine.weighted) if state is None else Running(state).merged(mine)
+
+
+def tiled_attention(q, k, v, tile):
+    out = torch.zeros_like(q)
+    for i in range(0, q.shape[2], tile):
+        state, end = None, min(i + tile, q.shape[2])
+        for j in reversed(range(0, end, tile)):
+            scores = q[:, :, i:end] @ k[:, :, j : j + tile].transpose(2, 3) / q.shape[3] ** 0.5
+            rows = torch.arange(i, end, device=q.device)[:, None]
+            columns = torch.arange(j, j + scores.shape[-1], device=q.device)
+            state = online_softmax(state, scores.masked_fill(columns > rows, -torch.inf), v[:, :, j : j + tile])
+        out[:, :, i:end] = state[2] / state[1][..., None]
+    return out
+
+
 import torch
 
 
@@ -182,6 +320,41 @@ def chunked_cross_entropy(hidden, weight, labels, chunk):
     return Loss.apply(hidden, weight, labels, chunk)
 """,
     "gradients from torch.autograd.grad": """
+import torch
+
+
+def online_softmax(state, scores, values):
+    if state is not None:  # what was seen is one more column, whose value is its weighted sum
+        largest, total, weighted = state
+        seen = torch.where(total > 0, largest + total.log(), -torch.inf)
+    largest = scores.amax(-1) if state is None else torch.maximum(scores.amax(-1), largest)
+    base = largest.clamp(min=torch.finfo(largest.dtype).min)
+    weights = (scores - base[..., None]).exp()
+    total, sums = weights.sum(-1), weights @ values
+    if state is not None:
+        share = (seen - base).exp()
+        sums = sums + share[..., None] * weighted / state[1].clamp(min=1e-30)[..., None]
+        total = total + share
+    return largest, total, sums
+
+
+def tiled_attention(q, k, v, tile):
+    B, H, T, d = q.shape
+    heads = [t.reshape(B * H, T, d) for t in (q, k, v)]
+    out = torch.empty(B * H, T, d, device=q.device)
+    for top in range(0, T, tile):
+        state = None
+        for left in range(0, top + 1, tile):
+            rows, keys = heads[0][:, top : top + tile], heads[1][:, left : left + tile]
+            scores = torch.bmm(rows, keys.transpose(1, 2)) * d**-0.5
+            if left == top:
+                n = scores.shape[1]
+                scores = scores + torch.full((n, n), -torch.inf, device=q.device).triu(1)
+            state = online_softmax(state, scores, heads[2][:, left : left + tile])
+        out[:, top : top + tile] = state[2] / state[1][..., None]
+    return out.view(B, H, T, d)
+
+
 import torch
 import torch.nn.functional as F
 

@@ -1,21 +1,28 @@
 """Wrong and right answers for the practice tasks of mixed precision."""
 
-from . import one
+from . import Mutant, one
 
-UNDERFLOW, COUNTS = "mixed_precision.underflow", "counts_what_fp16_loses"
-MASTER, KEEPS = "mixed_precision.master", "master_keeps_small_updates"
+MASTER, AUTOCAST, WIDENED, SAFE = (f"mixed_precision.{part}" for part in ("master", "autocast", "widened", "safe"))
+KEEPS = "master_keeps_small_updates"
+PRODUCTS, LOSSES, OTHERS, FLOATS, GRADIENTS = (
+    "products_are_narrow", "losses_are_in_fp32", "others_follow", "casts_only_floating_point", "gradients_come_back",
+)  # fmt: skip
+NOTES, NOTHING, CHANGES = "notes_what_widens", "notes_nothing_else", "changes_nothing"
+FORWARD, BACKWARD, WITHOUT = "forward_is_in_fp32", "backward_is_in_fp32", "works_without_autocast"
 
+CALL = "func(*map(cast, args), **{name: cast(value) for name, value in kwargs.items()})"
+CAST = "value.to(dtype) if floating else value"
+IS_LOSS = "        elif func in LOSSES:\n            dtype = torch.float32\n"
+IS_FLOATING = " and value.is_floating_point()"
+WIDE = "isinstance(result, torch.Tensor) and result.dtype == torch.float32"
+NOTE = "            self.found.append(func.__name__)\n"
+CUSTOM_FWD = "torch.amp.custom_fwd(function.forward, device_type=device_type, cast_inputs=torch.float32)"
+CUSTOM_BWD = "torch.amp.custom_bwd(function.backward, device_type=device_type)"
+MADE = "    Safe.forward, Safe.backward = staticmethod(forward), staticmethod(backward)\n    return Safe"
 
 MUTANTS = [
-    one("ignores the scale", UNDERFLOW, COUNTS, "nonzero * scale", "nonzero"),
-    one("divides by the scale", UNDERFLOW, COUNTS, "nonzero * scale", "nonzero / scale"),
-    one("counts zeros that were zero before", UNDERFLOW, COUNTS, "gradient[gradient != 0]", "gradient.flatten()"),
-    one("BF16 for FP16", UNDERFLOW, COUNTS, ".half()", ".bfloat16()"),
-    one("takes subnormals for lost", UNDERFLOW, COUNTS, ".half() == 0)", ".abs() < torch.finfo(torch.float16).tiny)"),
-    one("scales in place", UNDERFLOW, COUNTS, "    nonzero = gradient[gradient != 0]\n",
-        "    gradient *= scale\n    scale = 1\n    nonzero = gradient[gradient != 0]\n"),
-    one("stumbles over zeros", UNDERFLOW, COUNTS, "        return 0.0\n", "        return 1.0\n"),
-    one("updates in BF16", MASTER, KEEPS, "    master -= lr * gradient.float()\n    weight.copy_(master)",
+    # master weights
+    one("updates the BF16 weight", MASTER, KEEPS, "    master -= lr * gradient.float()\n    weight.copy_(master)",
         "    weight -= lr * gradient\n    master.copy_(weight)"),
     one("product in BF16", MASTER, KEEPS, "gradient.float()", "gradient"),
     one("master rebound", MASTER, KEEPS, "master -= lr * gradient.float()", "master = master - lr * gradient.float()"),
@@ -25,37 +32,195 @@ MUTANTS = [
     one("uphill", MASTER, KEEPS, "master -= ", "master += "),
     one("weight turned into FP32", MASTER, KEEPS, "weight.copy_(master)", "weight.data = master.clone()"),
     one("gradient scaled in place", MASTER, KEEPS, "lr * gradient.float()", "gradient.mul_(lr).float()"),
+    # an autocast
+    one("keywords forgotten", AUTOCAST, PRODUCTS, CALL, "func(*map(cast, args), **kwargs)"),
+    one("BF16 always", AUTOCAST, PRODUCTS, "dtype = self.dtype", "dtype = torch.bfloat16"),
+    one("products in FP32", AUTOCAST, PRODUCTS, "dtype = self.dtype", "dtype = torch.float32"),
+    one("the first argument alone", AUTOCAST, PRODUCTS, CALL, "func(cast(args[0]), *args[1:], **kwargs)"),
+    one("losses follow", AUTOCAST, LOSSES, IS_LOSS, ""),
+    one("losses in 16 bits", AUTOCAST, LOSSES, "dtype = torch.float32\n", "dtype = self.dtype\n"),
+    one("losses cast when it is too late", AUTOCAST, LOSSES, "            dtype = torch.float32\n",
+        "            return func(*args, **kwargs).float()\n"),
+    one("everything else in FP32", AUTOCAST, OTHERS, "            return func(*args, **kwargs)\n",
+        "            dtype = torch.float32\n"),
+    one("everything else in 16 bits", AUTOCAST, OTHERS, "            return func(*args, **kwargs)\n",
+        "            dtype = self.dtype\n"),
+    one("casts masks", AUTOCAST, FLOATS, IS_FLOATING, " and value.dtype != torch.int64"),
+    one("casts class numbers", AUTOCAST, FLOATS, IS_FLOATING, " and value.dtype != torch.bool"),
+    one("leaves out what is no tensor", AUTOCAST, FLOATS, "for name, value in kwargs.items()}",
+        "for name, value in kwargs.items() if isinstance(value, torch.Tensor)}"),
+    one("cuts the way back", AUTOCAST, GRADIENTS, CAST, "value.detach().to(dtype) if floating else value"),
+    one("computes without autograd", AUTOCAST, GRADIENTS, f"        return {CALL}",
+        f"        with torch.no_grad():\n            return {CALL}"),
+    one("casts the weights themselves", AUTOCAST, GRADIENTS, CAST,
+        "(setattr(value, 'data', value.data.to(dtype)) or value) if floating and value.is_leaf and value.requires_grad "
+        "else value.to(dtype) if floating else value"),
+    one("cuts off the weights", AUTOCAST, GRADIENTS, CAST,
+        "(value.detach() if value.is_leaf and value.shape == (6, 8) else value).to(dtype) if floating else value"),
+    # where 16 bits become FP32
+    one("BF16 alone", WIDENED, NOTES, "(torch.bfloat16, torch.float16)", "(torch.bfloat16,)"),
+    one("arguments without keywords", WIDENED, NOTES, "(*args, *kwargs.values())", "args"),
+    one("the first tensor alone", WIDENED, NOTES, "for tensor in tensors)", "for tensor in tensors[:1])"),
+    one("all tensors narrow", WIDENED, NOTES, "narrow = any(", "narrow = all("),
+    one("each name once", WIDENED, NOTES, "        if narrow and", "        if func.__name__ not in self.found and narrow and"),
+    one("the function, not its name", WIDENED, NOTES, "append(func.__name__)", "append(func)"),
+    one("the last first", WIDENED, NOTES, "append(func.__name__)", "insert(0, func.__name__)"),
+    one("whatever was narrow", WIDENED, NOTHING, f"narrow and {WIDE}", "narrow"),
+    one("whatever is wide", WIDENED, NOTHING, f"narrow and {WIDE}", WIDE),
+    one("any wider result", WIDENED, NOTHING, "result.dtype == torch.float32", "result.dtype.itemsize > 2"),
+    one("two bytes of anything", WIDENED, NOTHING, "tensor.dtype in (torch.bfloat16, torch.float16)",
+        "tensor.dtype.itemsize == 2"),
+    one("asks a size for its dtype", WIDENED, NOTHING, WIDE, "result.dtype == torch.float32", raises="AttributeError"),
+    one("casts back", WIDENED, CHANGES, NOTE, f"{NOTE}            result = result.bfloat16()\n"),
+    one("returns nothing", WIDENED, CHANGES, f"{NOTE}        return result", NOTE),
+    one("one list for all", WIDENED, CHANGES, "        self.found = []\n",
+        "        self.found = type(self).__dict__.get('all') or []\n        type(self).all = self.found\n"),
+    # a Function made safe
+    one("no custom_fwd", SAFE, FORWARD, CUSTOM_FWD, "function.forward", raises="_fwd_used_autocast"),
+    Mutant("neither of the two", SAFE, FORWARD,
+           ((CUSTOM_FWD, "function.forward"), (CUSTOM_BWD, "function.backward"))),
+    one("inputs as they are", SAFE, FORWARD, ", cast_inputs=torch.float32", ""),
+    one("inputs in BF16", SAFE, FORWARD, "cast_inputs=torch.float32", "cast_inputs=torch.bfloat16"),
+    Mutant("the result cast", SAFE, FORWARD,
+           ((CUSTOM_FWD, "lambda ctx, *inputs: function.forward(ctx, *inputs).float()"),
+            (CUSTOM_BWD, "function.backward"))),
+    one("no custom_bwd", SAFE, BACKWARD, CUSTOM_BWD, "function.backward"),
+    one("gradients in BF16", SAFE, BACKWARD, CUSTOM_BWD,
+        "lambda ctx, gradient: tuple(g.bfloat16() for g in function.backward(ctx, gradient))"),
+    one("changes what it was given", SAFE, WITHOUT, MADE,
+        "    function.forward, function.backward = staticmethod(forward), staticmethod(backward)\n    return function"),
+    one("autocast always on", SAFE, WITHOUT, MADE, """    def always(ctx, *inputs):
+        with torch.autocast(device_type, dtype=torch.bfloat16):
+            return function.forward(ctx, *inputs)
+
+    Safe.forward, Safe.backward = staticmethod(always), staticmethod(function.backward)
+    return Safe"""),
 ]  # fmt: skip
 
 RIGHT = {
-    "by threshold": """
+    "step by step": '''
 import torch
-
-
-def underflow_share(gradient, scale):
-    magnitude = gradient.abs().double()
-    alive = magnitude > 0
-    lost = alive & (magnitude * scale <= 2.0**-25)  # half the smallest subnormal rounds to even, which is zero
-    return lost.sum().item() / max(1, alive.sum().item())
+import torch.nn.functional as F
+from torch.overrides import TorchFunctionMode
 
 
 def sgd_with_master(weight, master, gradient, lr):
     master.add_(gradient.to(torch.float32), alpha=-lr)
     weight.data[:] = master.to(torch.bfloat16)
-""",
-    "by counting": """
+
+
+PRODUCTS = (F.linear, F.conv2d, F.scaled_dot_product_attention, torch.matmul, torch.Tensor.matmul)
+LOSSES = (F.cross_entropy, F.mse_loss)
+
+
+class Autocast(TorchFunctionMode):
+    def __init__(self, dtype):
+        super().__init__()
+        self.dtype = dtype
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        args, kwargs = list(args), dict(kwargs or {})
+        target = self.dtype if func in PRODUCTS else torch.float32 if func in LOSSES else None
+        if target is not None:
+            for place, value in enumerate(args):
+                if torch.is_tensor(value) and torch.is_floating_point(value):
+                    args[place] = value.to(dtype=target)
+            for name, value in kwargs.items():
+                if torch.is_tensor(value) and torch.is_floating_point(value):
+                    kwargs[name] = value.to(dtype=target)
+        return func(*args, **kwargs)
+
+
+class Widened(TorchFunctionMode):
+    def __init__(self):
+        super().__init__()
+        self.found = []
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        if not torch.is_tensor(out) or out.dtype is not torch.float32:
+            return out
+        for value in list(args) + list((kwargs or {}).values()):
+            if torch.is_tensor(value) and value.is_floating_point() and value.element_size() == 2:
+                self.found.append(func.__name__)
+                break
+        return out
+
+
+def safe(function, device_type):
+    class Made(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, *inputs):
+            with torch.autocast(device_type, enabled=False):
+                wide = [t.float() if torch.is_tensor(t) and t.is_floating_point() else t for t in inputs]
+                return function.forward(ctx, *wide)
+
+        @staticmethod
+        def backward(ctx, *gradients):
+            with torch.autocast(device_type, enabled=False):
+                return function.backward(ctx, *gradients)
+
+    return Made
+''',
+    "trees and decorators": '''
 import torch
-
-
-def underflow_share(gradient, scale):
-    before = torch.count_nonzero(gradient).item()
-    after = torch.count_nonzero((gradient.float() * scale).to(torch.float16)).item()
-    return (before - after) / before if before else 0.0
+import torch.nn.functional as F
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves, tree_map
 
 
 def sgd_with_master(weight, master, gradient, lr):
     with torch.no_grad():
         torch.sub(master, gradient.float(), alpha=lr, out=master)
         weight.copy_(master.bfloat16())
-""",
+
+
+PRODUCTS = (F.linear, F.conv2d, F.scaled_dot_product_attention, torch.matmul, torch.Tensor.matmul)
+LOSSES = (F.cross_entropy, F.mse_loss)
+
+
+class Autocast(TorchFunctionMode):
+    def __init__(self, dtype):
+        super().__init__()
+        self.dtype = dtype
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        for functions, dtype in ((PRODUCTS, self.dtype), (LOSSES, torch.float32)):
+            if func in functions:
+                args, kwargs = tree_map(
+                    lambda x: x.type(dtype) if isinstance(x, torch.Tensor) and x.dtype.is_floating_point else x,
+                    (args, kwargs),
+                )
+        return func(*args, **(kwargs or {}))
+
+
+class Widened(TorchFunctionMode):
+    narrow = {torch.bfloat16, torch.float16}
+
+    def __init__(self):
+        super().__init__()
+        self.found = []
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        went_in = {x.dtype for x in tree_leaves((args, kwargs or {})) if isinstance(x, torch.Tensor)}
+        result = func(*args, **(kwargs or {}))
+        if went_in & self.narrow and getattr(result, "dtype", None) == torch.float32:
+            self.found += [func.__name__]
+        return result
+
+
+def safe(function, device_type):
+    class Decorated(function):
+        @staticmethod
+        @torch.amp.custom_fwd(device_type=device_type, cast_inputs=torch.float32)
+        def forward(ctx, *inputs):
+            return function.forward(ctx, *inputs)
+
+        @staticmethod
+        @torch.amp.custom_bwd(device_type=device_type)
+        def backward(ctx, *gradients):
+            return function.backward(ctx, *gradients)
+
+    return Decorated
+''',
 }

@@ -2,39 +2,89 @@
 
 from . import one
 
-GAP, KNOWS = "number_formats.gap", "knows_the_gap"
-MOVES, SEES = "number_formats.moves", "sees_who_stands_still"
-DICE, UNBIASED = "number_formats.stochastic", "rounds_without_bias"
+GAP, ROUND, DICE, KAHAN = (f"number_formats.{part}" for part in ("gap", "round", "stochastic", "kahan"))
+NORMAL, SUBNORMAL = "gap_of_normal_numbers", "gap_of_subnormal_numbers"
+NEAREST, TIES, CARRIES, NEW = "goes_to_the_nearest", "ties_go_to_even", "carries_into_the_exponent", "returns_a_new_tensor"
+NEIGHBOUR, MEAN, AFRESH, BF16 = "goes_to_a_neighbour", "is_right_on_average", "throws_afresh", "returns_bf16"
+WEIGHT, LOST, ARRIVE, TWO = (
+    "weight_is_the_nearest", "lost_is_what_is_missing", "small_updates_arrive", "returns_two_bf16_tensors",
+)  # fmt: skip
 
+NOISE = "torch.randint(0, 2**16, x.shape, dtype=torch.int32, device=x.device)"
+CUT = "((bits + noise) & ~0xFFFF).view(torch.float32).bfloat16()"
+ROUNDED = "((bits + half + last) & -(1 << dropped)).view(torch.float32)"
+MEANT = "weight.float() + lost.float() + update"
+REST = "(meant - rounded.float()).bfloat16()"
 
 MUTANTS = [
-    one("no subnormal numbers", GAP, KNOWS, "max(exponent, lowest)", "exponent"),
-    one("frexp's exponent", GAP, KNOWS, "math.frexp(value)[1] - 1", "math.frexp(value)[1]"),
-    one("relative gap", GAP, KNOWS, "return 2.0 ** (max(exponent, lowest) - fraction_bits)",
+    # the gap
+    one("frexp's exponent", GAP, NORMAL, "math.frexp(value)[1] - 1", "math.frexp(value)[1]"),
+    one("relative gap", GAP, NORMAL, "return 2.0 ** (max(exponent, lowest) - fraction_bits)",
         "return 2.0 ** (max(exponent, lowest) - fraction_bits) / value"),
-    one("epsilon everywhere", GAP, KNOWS, "max(exponent, lowest) - fraction_bits", "-fraction_bits"),
-    one("epsilon times value", GAP, KNOWS, "2.0 ** (max(exponent, lowest) - fraction_bits)", "value * 2.0**-fraction_bits"),
-    one("bias off by one", GAP, KNOWS, "lowest = 1 - (", "lowest = 0 - ("),
-    one("half a gap", GAP, KNOWS, "- fraction_bits)", "- fraction_bits - 1)"),
-    one("subtracts in FP32", MOVES, SEES, ".to(weight.dtype)", ""),
-    one("update rounded, sum not", MOVES, SEES, "(weight.float() - update).to(weight.dtype)",
-        "weight.float() - update.to(weight.dtype).float()"),
-    one("adds the update", MOVES, SEES, "weight.float() - update", "weight.float() + update"),
-    one("changes its input", DICE, UNBIASED, "    bits = x.view(torch.int32)\n", "    bits = x.view(torch.int32)\n    bits += 1 << 16\n"),
-    one("share that stands still", MOVES, SEES, "moved != weight", "moved == weight"),
-    one("count in place of share", MOVES, SEES, ".mean()", ".sum()"),
-    one("changes the weights", MOVES, SEES, "    moved = (weight.float() - update).to(weight.dtype)\n"
-        "    return (moved != weight)", "    old = weight.clone()\n    weight -= update.to(weight.dtype)\n    return (old != weight)"),
-    one("to the nearest", DICE, UNBIASED, "((bits + noise) & ~0xFFFF).view(torch.float32).bfloat16()", "x.bfloat16()"),
-    one("always down", DICE, UNBIASED, "(bits + noise)", "bits"),
-    one("always up", DICE, UNBIASED, "torch.randint(0, 2**16, x.shape, dtype=torch.int32, device=x.device)", "0xFFFF"),
-    one("a fair coin", DICE, UNBIASED, "torch.randint(0, 2**16, x.shape, dtype=torch.int32, device=x.device)",
-        "torch.randint(0, 2, x.shape, dtype=torch.int32) * 0xFFFF"),
-    one("one throw for all", DICE, UNBIASED, "torch.randint(0, 2**16, x.shape, dtype=torch.int32, device=x.device)",
-        "torch.randint(0, 2**16, (1,), dtype=torch.int32)"),
-    one("half the dice", DICE, UNBIASED, "2**16, x.shape", "2**15, x.shape"),
-    one("rounds twice", DICE, UNBIASED, "((bits + noise) & ~0xFFFF).view(torch.float32)", "(bits + noise).view(torch.float32)"),
-    one("stays in FP32", DICE, UNBIASED, ".view(torch.float32).bfloat16()", ".view(torch.float32)"),
+    one("epsilon everywhere", GAP, NORMAL, "max(exponent, lowest) - fraction_bits", "-fraction_bits"),
+    one("epsilon times value", GAP, NORMAL, "2.0 ** (max(exponent, lowest) - fraction_bits)", "value * 2.0**-fraction_bits"),
+    one("half a gap", GAP, NORMAL, "- fraction_bits)", "- fraction_bits - 1)"),
+    one("BF16 whatever the format", GAP, NORMAL, "- fraction_bits)", "- 7)"),
+    one("no subnormal numbers", GAP, SUBNORMAL, "max(exponent, lowest)", "exponent"),
+    one("bias off by one", GAP, SUBNORMAL, "lowest = 1 - (", "lowest = 0 - ("),
+    one("FP16's smallest for all", GAP, SUBNORMAL, "1 - (2 ** (exponent_bits - 1) - 1)", "-14"),
+    # rounding by bits
+    one("cuts off", ROUND, NEAREST, "bits + half + last", "bits"),
+    one("always to the larger size", ROUND, NEAREST, "(1 << (dropped - 1)) - 1", "(1 << dropped) - 1"),
+    one("BF16 whatever is asked for", ROUND, NEAREST, "23 - fraction_bits", "16"),
+    one("one bit too many is dropped", ROUND, NEAREST, "23 - fraction_bits", "24 - fraction_bits"),
+    one("positive numbers only", ROUND, NEAREST, ROUNDED, f"{ROUNDED}.clamp(min=0)"),
+    one("rounds the value to so many places", ROUND, NEAREST, ROUNDED,
+        "torch.round(x * 2.0**fraction_bits) / 2.0**fraction_bits"),
+    one("ties away from zero", ROUND, TIES, "bits + half + last", "bits + half + 1"),
+    one("ties towards zero", ROUND, TIES, "bits + half + last", "bits + half"),
+    one("ties to odd", ROUND, TIES, "& 1  #", "& 1 ^ 1  #"),
+    one("stays below the power of two", ROUND, CARRIES, ROUNDED,
+        "torch.where((((bits + half + last) ^ bits) >> 23) != 0, (bits & -(1 << dropped)).view(torch.float32), "
+        "((bits + half + last) & -(1 << dropped)).view(torch.float32))"),
+    one("ends at the largest number", ROUND, CARRIES, ROUNDED, f"{ROUNDED}.nan_to_num()"),
+    one("works in its input", ROUND, NEW, "((bits + half + last) &", "(bits.add_(half + last) &"),
+    one("comes in BF16", ROUND, NEW, ROUNDED, f"{ROUNDED}.bfloat16()"),
+    one("comes flat", ROUND, NEW, ROUNDED, f"{ROUNDED}.flatten()"),
+    # stochastic rounding
+    one("two gaps of noise", DICE, NEIGHBOUR, "2**16, x.shape", "2**17, x.shape"),
+    one("what BF16 has may move", DICE, NEIGHBOUR, "torch.randint(0, 2**16", "torch.randint(2**10, 2**16 + 2**10"),
+    one("rounds twice", DICE, NEIGHBOUR, "((bits + noise) & ~0xFFFF)", "(bits + noise)"),
+    one("to the nearest", DICE, MEAN, CUT, "x.bfloat16()"),
+    one("always down", DICE, MEAN, "(bits + noise)", "bits"),
+    one("always up", DICE, MEAN, NOISE, "0xFFFF"),
+    one("a fair coin", DICE, MEAN, NOISE, "torch.randint(0, 2, x.shape, dtype=torch.int32) * 0xFFFF"),
+    one("half the dice", DICE, MEAN, "2**16, x.shape", "2**15, x.shape"),
+    one("up and down exchanged", DICE, MEAN, "(bits + noise)", "((bits ^ 0xFFFF) + noise)"),
+    one("one throw for all", DICE, AFRESH, NOISE, "torch.randint(0, 2**16, (1,), dtype=torch.int32)"),
+    one("one throw for a row", DICE, AFRESH, NOISE,
+        "torch.randint(0, 2**16, (*x.shape[:1], *[1] * (x.dim() - 1)), dtype=torch.int32)"),
+    one("one throw for a column", DICE, AFRESH, NOISE, "torch.randint(0, 2**16, x.shape[1:], dtype=torch.int32)"),
+    one("seeded inside", DICE, AFRESH, "    noise = ", "    torch.manual_seed(0)\n    noise = "),
+    one("stays in FP32", DICE, BF16, ".view(torch.float32).bfloat16()", ".view(torch.float32)"),
+    one("changes its input", DICE, BF16, "    noise = ", "    bits += 1 << 16\n    noise = "),
+    one("comes flat too", DICE, BF16, CUT, f"{CUT}.flatten()"),
+    # compensated addition
+    one("forgets what was lost", KAHAN, WEIGHT, MEANT, "weight.float() + update"),
+    one("the lost part subtracted", KAHAN, WEIGHT, MEANT, "weight.float() - lost.float() + update"),
+    one("the update subtracted", KAHAN, WEIGHT, MEANT, "weight.float() + lost.float() - update"),
+    one("the update in BF16", KAHAN, WEIGHT, MEANT, "weight.float() + lost.float() + update.bfloat16()"),
+    one("adds in BF16", KAHAN, WEIGHT, MEANT, "(weight + lost + update.bfloat16()).float()"),
+    one("the weight as it was", KAHAN, WEIGHT, "meant.bfloat16()", "weight.clone()"),
+    one("the wrong sign", KAHAN, LOST, REST, "(rounded.float() - meant).bfloat16()"),
+    one("the old rest once more", KAHAN, LOST, REST, "(meant - rounded.float() + lost.float()).bfloat16()"),
+    one("the old rest left out", KAHAN, LOST, REST, "(weight.float() + update - rounded.float()).bfloat16()"),
+    one("nothing is kept", KAHAN, LOST, REST, "torch.zeros_like(lost)"),
+    one("half of it is kept", KAHAN, LOST, REST, "(0.5 * (meant - rounded.float())).bfloat16()"),
+    one("small rests are dropped", KAHAN, ARRIVE, REST,
+        "(meant - rounded.float()).where((meant - rounded.float()).abs() > 2e-3 * rounded.float().abs(), 0).bfloat16()"),
+    one("the rest in FP32", KAHAN, TWO, REST, "meant - rounded.float()"),
+    one("the weight in FP32", KAHAN, TWO, "    return rounded,", "    return rounded.float(),"),
+    one("writes into lost", KAHAN, TWO, REST, "lost.copy_(meant - rounded.float())"),
+    one("writes into update", KAHAN, TWO, MEANT, "update.add_(weight.float() + lost.float())"),
+    one("writes into weight", KAHAN, TWO, "meant.bfloat16()", "weight.copy_(meant)"),
+    one("both flat", KAHAN, TWO, "    return rounded, (meant - rounded.float()).bfloat16()",
+        "    return rounded.flatten(), (meant - rounded.float()).bfloat16().flatten()"),
 ]  # fmt: skip
 
 RIGHT = {
@@ -49,41 +99,58 @@ def gap(value, exponent_bits, fraction_bits):
     smallest_normal = 2.0 ** (1 - bias)
     if value < smallest_normal:
         return smallest_normal / 2**fraction_bits
-    return 2.0 ** math.floor(math.log2(value)) / 2**fraction_bits
+    return 2.0 ** math.floor(math.log2(value) + 1e-12) / 2**fraction_bits if math.log2(value) % 1 == 0 else (
+        2.0 ** (math.frexp(value)[1] - 1) / 2**fraction_bits)
 
 
-def share_that_moves(weight, update):
-    new = weight.clone().to(torch.float64) - update.to(torch.float64)
-    changed = torch.ne(new.to(torch.float32).to(weight.dtype), weight)
-    return float(changed.sum()) / weight.numel()
+def round_to(x, fraction_bits):
+    fraction, exponent = torch.frexp(x.double())  # 1/2 <= |fraction| < 1
+    whole = torch.round(fraction * 2 ** (fraction_bits + 1))  # torch.round takes ties to even
+    return torch.ldexp(whole, exponent - fraction_bits - 1).float()
 
 
 def stochastic_round(x):
     low = (x.view(torch.int32) & ~0xFFFF).view(torch.float32)
     high = ((x.view(torch.int32) & ~0xFFFF) + 0x10000).view(torch.float32)
     chance = (x.double() - low.double()) / (high.double() - low.double())
-    return torch.where(torch.rand(x.shape, dtype=torch.float64) < chance, high, low).bfloat16()
+    return torch.where(torch.rand_like(x) < chance, high, low).to(torch.bfloat16)
+
+
+def kahan_add(weight, lost, update):
+    step = update + lost.to(torch.float32)
+    new = (weight.to(torch.float32) + step).to(torch.bfloat16)
+    return new, ((weight.float() - new.float()) + step).to(torch.bfloat16)
 """,
-    "step by step": """
+    "loops and NumPy": """
+import numpy as np
 import torch
 
 
 def gap(value, exponent_bits, fraction_bits):
-    power = 1 - (2 ** (exponent_bits - 1) - 1)
-    while 2.0 ** (power + 1) <= value:
-        power += 1
-    return 2.0**power / 2**fraction_bits
+    step = 2.0 ** (2 - 2 ** (exponent_bits - 1) - fraction_bits)  # among the subnormal numbers
+    while value >= 2 * step * 2**fraction_bits:
+        step *= 2
+    return step
 
 
-def share_that_moves(weight, update):
-    stored = torch.sub(weight.float(), update).to(weight.dtype)
-    return 1.0 - torch.eq(stored, weight).double().mean().item()
+def round_to(x, fraction_bits):
+    bits = x.numpy().view(np.uint32).astype(np.int64)
+    unit = 1 << (23 - fraction_bits)
+    below, rest = bits // unit, bits % unit
+    up = (2 * rest > unit) | ((2 * rest == unit) & (below % 2 == 1))
+    return torch.from_numpy(np.asarray(((below + up) * unit).astype(np.uint32)).view(np.float32).reshape(x.shape))
 
 
 def stochastic_round(x):
     bits = x.clone().view(torch.int32)
-    rest = bits & 0xFFFF
-    up = torch.rand(x.shape) * 65536 < rest.float()
-    return (bits - rest + up.int() * 65536).view(torch.float32).to(torch.bfloat16)
+    up = torch.randint(0, 65536, x.shape, device=x.device) < (bits & 0xFFFF)
+    bits = (bits & -65536) + up.int() * 65536
+    return bits.view(torch.float32).to(torch.bfloat16)
+
+
+def kahan_add(weight, lost, update):
+    meant = weight.to(torch.float64).add(lost).add(update).to(torch.float32)
+    new = torch.empty_like(weight).copy_(meant)
+    return new, torch.sub(meant, new).bfloat16()
 """,
 }

@@ -2,6 +2,7 @@
 
 from . import Mutant, one
 
+SNAPSHOT = "profiling_and_oom_clinic.snapshot"
 HISTORY, LETS_GO = "profiling_and_oom_clinic.history", "history_lets_go"
 HEAD, PIECES = "profiling_and_oom_clinic.head", "head_in_pieces"
 EVALUATION, NOTHING = "profiling_and_oom_clinic.evaluation", "evaluation_keeps_nothing"
@@ -9,7 +10,31 @@ OPTIMIZER, TURNS = "profiling_and_oom_clinic.optimizer", "optimizer_takes_turns"
 HOOK, FORGETS = "profiling_and_oom_clinic.hook", "hook_forgets"
 
 
+def snapshot(check: str, name: str, *replace: tuple[str, str], raises: str = "") -> Mutant:
+    return Mutant(name, SNAPSHOT, check, replace, raises)
+
+
+FREED = 'alive.pop(event["addr"], None)'
+SUM = 'left[name] = left.get(name, 0) + event["size"]'
+
 MUTANTS = [
+    # the reader of snapshots
+    snapshot("adds_up_what_is_left", "the last block of each line", (SUM, 'left[name] = event["size"]')),
+    snapshot("adds_up_what_is_left", "blocks, not bytes", (SUM, "left[name] = left.get(name, 0) + 1")),
+    snapshot("adds_up_what_is_left", "nothing is ever freed", (FREED, "pass")),
+    snapshot("adds_up_what_is_left", "the outermost frame", ('["frames"][0]', '["frames"][-1]')),
+    snapshot("adds_up_what_is_left", "KiB", ("    return left\n", "    return {name: size // 1024 for name, size in left.items()}\n")),
+    snapshot("adds_up_what_is_left", "lines with nothing left, too", ("    left = {}\n", "    left = {event['frames'][0]['name']: 0 for event in trace}\n")),
+    snapshot("adds_up_what_is_left", "a list", ("    return left\n", "    return list(left)\n")),
+    snapshot("knows_that_addresses_return", "every address that was freed once", ("    left = {}\n", "    once = {event['addr'] for event in trace if event['action'] == 'free_completed'}\n    alive = {a: e for a, e in alive.items() if a not in once}\n    left = {}\n")),
+    snapshot("knows_that_addresses_return", "the first block of an address", ('alive[event["addr"]] = event', 'alive.setdefault(event["addr"], event) if event["addr"] in alive else alive.update({event["addr"]: next(e for e in trace if e["addr"] == event["addr"])})')),
+    snapshot("looks_from_a_moment_on", "from the beginning", ('if event["time_us"] >= since', "if True")),
+    snapshot("looks_from_a_moment_on", "after, not at", ('event["time_us"] >= since', 'event["time_us"] > since')),
+    snapshot("looks_from_a_moment_on", "before", ('event["time_us"] >= since', 'event["time_us"] < since or since == 0')),
+    snapshot("waits_until_it_is_free", "free when requested", ('event["action"] == "free_completed"', '"free" in event["action"]')),
+    snapshot("waits_until_it_is_free", "segments, too", ('event["action"] == "alloc"', '"alloc" in event["action"] and not event.get("seen")'), ("    for event in trace:\n", "    trace = [e for e in trace if e['action'] != 'segment_free']\n    for event in trace:\n")),
+    snapshot("changes_no_trace", "taken apart", ("    left = {}\n", "    trace.clear()\n    left = {}\n")),
+    snapshot("changes_no_trace", "marked", (FREED, 'event["freed"] = True\n            alive.pop(event["addr"], None)')),
     Mutant("the sick loop", HISTORY, LETS_GO, (("loss.backward()", "loss.backward(retain_graph=True)"),
         ("loss.detach())", "loss)"))),
     one("no step", HISTORY, LETS_GO, "        loss.backward()\n        optimizer.step()\n", "        loss.backward()\n"),
@@ -26,18 +51,18 @@ MUTANTS = [
         ("ids[:, 1:].flatten()).item()\n    return total / len(batches)\n\n\ndef make_optimizer",
          "ids[:, 1:].flatten())\n    return total / len(batches)\n\n\ndef make_optimizer"))),
     one("sum of losses", EVALUATION, NOTHING, "    return total / len(batches)\n\n\ndef make", "    return total\n\n\ndef make"),
-    one("foreach", OPTIMIZER, TURNS, "foreach=False", "foreach=True"),
-    one("another optimizer", OPTIMIZER, TURNS, "torch.optim.Adam(parameters, foreach=False)",
+    one("foreach", OPTIMIZER, TURNS, "fused=True", "foreach=True"),
+    one("another optimizer", OPTIMIZER, TURNS, "torch.optim.Adam(parameters, fused=True)",
         "torch.optim.SGD(parameters, lr=1e-3)"),
-    one("foreach left open", OPTIMIZER, TURNS, ", foreach=False", ""),
+    one("foreach left open", OPTIMIZER, TURNS, ", fused=True", ""),
     one("AdamW", OPTIMIZER, TURNS, "torch.optim.Adam(", "torch.optim.AdamW("),
     one("evaluation mode kept", EVALUATION, NOTHING, "    total = 0.0\n", "    total = 0.0\n    model.eval()\n"),
     one("batches weighed by rows", EVALUATION, NOTHING,
         "ids[:, 1:].flatten()).item()\n    return total / len(batches)",
         "ids[:, 1:].flatten()).item() * len(ids) / 8\n    return total / sum(len(b) / 8 for b in batches)"),
     one("mean of chunk means", HEAD, PIECES, 'reduction="sum"', 'reduction="mean"'),
-    one("another learning rate", OPTIMIZER, TURNS, "foreach=False", "foreach=False, lr=1e-2"),
-    one("a copy of its own", OPTIMIZER, TURNS, "foreach=False", "foreach=False, amsgrad=True"),
+    one("another learning rate", OPTIMIZER, TURNS, "fused=True", "fused=True, lr=1e-2"),
+    one("a copy of its own", OPTIMIZER, TURNS, "fused=True", "fused=True, amsgrad=True"),
     one("keeps outputs", HOOK, FORGETS, "means[name] = output.mean().item()",
         "module.kept, means[name] = output, output.mean().item()"),
     one("maximum for mean", HOOK, FORGETS, "output.mean()", "output.max()"),
@@ -46,6 +71,20 @@ MUTANTS = [
 
 RIGHT = {
     "numbers": """
+def still_there(trace, since):
+    ends = {}
+    left = {}
+    for event in reversed(trace):  # from the end: a free belongs to the alloc before it
+        if event["action"] == "free_completed":
+            ends[event["addr"]] = ends.get(event["addr"], 0) + 1
+        elif event["action"] == "alloc":
+            if ends.get(event["addr"], 0):
+                ends[event["addr"]] -= 1
+            elif event["time_us"] >= since:
+                left.setdefault(event["frames"][0]["name"], []).append(event["size"])
+    return {name: sum(sizes) for name, sizes in left.items()}
+
+
 import torch
 import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
@@ -91,6 +130,34 @@ def log_means(model, means):
         module.register_forward_hook(remember)
 """,
     "inference mode and groups": """
+import collections
+
+
+class Books:
+    def __init__(self, since):
+        self.since, self.blocks = since, {}
+
+    def alloc(self, event):
+        self.blocks[event["addr"]] = event["time_us"], event["frames"][0]["name"], event["size"]
+
+    def free_completed(self, event):
+        self.blocks.pop(event["addr"], None)
+
+    def left(self):
+        total = collections.Counter()
+        for when, name, size in self.blocks.values():
+            if not when < self.since:
+                total[name] += size
+        return total
+
+
+def still_there(trace, since):
+    books = Books(since)
+    for event in trace:
+        getattr(books, event["action"], lambda event: None)(event)
+    return books.left()
+
+
 import torch
 import torch.nn.functional as F
 

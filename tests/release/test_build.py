@@ -10,7 +10,7 @@ from helpers.course.build.build import problems, solution_problem
 from helpers.course.build.execution import execute
 from helpers.course.build.front_page import DOCS, README, card, pages
 from helpers.course.build.notebooks import make_notebook, write
-from helpers.course.build.source import BuildError, Source, sources
+from helpers.course.build.source import BuildError, Source, checked_part, sources
 from helpers.course.build.stubs import PLACEHOLDER, clear_solution
 
 import nbformat
@@ -129,6 +129,29 @@ def test_solution_of_a_practice_task_hides_behind_details(source):
     assert "return scale * x" in text
     assert "SOLUTION" not in text
     assert "double_solution" not in cells(source, solved=True)
+
+
+def test_the_solution_comes_after_the_check_and_its_hints(source):
+    check = 'check("x9.double", double)\n'
+    text = EXAMPLE.replace(check, f'double = {check}\n# %% name="double_hint"\nhint("x9.double")\n')
+    source.path.write_text(text, encoding="utf-8")
+    order = [cell.id for cell in make_notebook(source, solved=False).cells]
+    begin = order.index("double")
+    assert order[begin : begin + 4] == ["double", "double_check", "double_hint", "double_solution"]
+
+
+@pytest.mark.parametrize(
+    ("code", "part"),
+    [
+        ('check("x9.double", double)', "x9.double"),
+        ('double = check("x9.double", double)', "x9.double"),
+        ('one, two = check("lab.both", one, two)', "lab.both"),
+        ('def wrong():\n    pass\n\n\ncheck("lab.fails_on_purpose", wrong)', None),
+        ("recheck(1)", None),
+    ],
+)
+def test_a_check_is_known_by_how_its_cell_begins(code, part):
+    assert checked_part(code) == part
 
 
 def test_reference_module_runs_and_holds_the_answers(source):

@@ -14,7 +14,7 @@ from ...core.files import ROOT
 from .execution import execute
 from .front_page import pages
 from .notebooks import make_notebook, write
-from .source import NO_SOURCES, BuildError, Source, sources
+from .source import NO_SOURCES, BuildError, Source, checked_part, sources
 
 REFERENCE = ROOT / "helpers" / "exercises" / "reference"
 LARGEST = 2**20  # bytes of a committed notebook
@@ -28,7 +28,7 @@ def build(names: list[str], rerun: bool = False) -> None:
     Raises:
         BuildError: a source is malformed, or a name matches none.
     """
-    chosen = _select(names)
+    chosen = select(names)
     for source in chosen:  # the references first: executed solutions check themselves against them
         for path, text in _plain_files(source).items():
             path.parent.mkdir(exist_ok=True)
@@ -57,7 +57,7 @@ def problems(names: list[str]) -> list[str]:
         BuildError: a source is malformed, or a name matches none.
     """
     lines = []
-    for source in _select(names):
+    for source in select(names):
         for path, text in _plain_files(source).items():
             if not path.exists() or path.read_text(encoding="utf-8") != text:
                 lines.append(f"{path.relative_to(ROOT).as_posix()} does not match its source")
@@ -90,7 +90,7 @@ def solution_problem(source: Source) -> str | None:
     outputs = [output for cell in code for output in cell.outputs]
     if any(output.output_type == "error" or output.get("name") == "stderr" for output in outputs):
         return "shows an error or a warning"
-    checks = [cell for cell in code if cell.source.startswith("check(")]
+    checks = [cell for cell in code if checked_part(cell.source)]
     if any("✗" in output.get("text", "") for cell in checks for output in cell.outputs):
         return "fails a check of its own"
     if path.stat().st_size > LARGEST:
@@ -98,8 +98,12 @@ def solution_problem(source: Source) -> str | None:
     return None
 
 
-def _select(names: list[str]) -> list[Source]:
-    """Return the sources whose names begin with one of `names` (all, when none is given)."""
+def select(names: list[str]) -> list[Source]:
+    """Return the sources whose names begin with one of `names` (all, when none is given).
+
+    Raises:
+        BuildError: there are no sources, or a name matches none.
+    """
     known = sources()
     if not known:
         raise BuildError(NO_SOURCES)

@@ -13,7 +13,7 @@ from nbformat.v4 import new_code_cell, new_notebook
 
 from ...core.files import ROOT
 from .references import with_numbers
-from .source import BuildError, Source
+from .source import BuildError, Source, checked_part
 from .stubs import clear_solution, hidden_solution, nbgrader_metadata
 
 KERNEL = {
@@ -28,17 +28,7 @@ def make_notebook(source: Source, solved: bool) -> NotebookNode:
     Raises:
         BuildError: a cell is malformed; the message says which and why.
     """
-    cells: list[NotebookNode] = []
-    solutions: list[NotebookNode] = []
-    for cell in source.cells():
-        _check(cell, source.name)
-        if cell.metadata.get("setup"):
-            cells.append(_install())
-        cells.append(cell)
-        if solutions and cell.cell_type == "code":  # after the check, which is the next cell
-            cells.append(solutions.pop())
-        if cell.metadata.get("reveal") and not solved:
-            solutions.append(hidden_solution(cell))
+    cells = _in_order(source, solved)
     for cell in cells:
         if cell.cell_type == "markdown":
             cell.source = with_numbers(cell.source, source)
@@ -58,6 +48,28 @@ def make_notebook(source: Source, solved: bool) -> NotebookNode:
 def write(notebook: NotebookNode) -> str:
     """Return the text of the file, the same for the same notebook."""
     return nbformat.writes(notebook, version=4) + "\n"
+
+
+def _in_order(source: Source, solved: bool) -> list[NotebookNode]:
+    """Return the cells of a notebook. The hidden solution of a practice task comes after its check and its hints."""
+    cells: list[NotebookNode] = []
+    solutions: list[NotebookNode] = []
+    for cell in source.cells():
+        _check(cell, source.name)
+        if cell.metadata.get("setup"):
+            cells.append(_install())
+        tried = bool(cells) and (checked_part(cells[-1].source) or _is_hint(cells[-1]))
+        if tried and not _is_hint(cell):
+            cells += solutions
+            solutions = []
+        cells.append(cell)
+        if cell.metadata.get("reveal") and not solved:
+            solutions.append(hidden_solution(cell))
+    return cells + solutions
+
+
+def _is_hint(cell: NotebookNode) -> bool:
+    return cell.source.startswith("hint(")
 
 
 def _check(cell: NotebookNode, lab: str) -> None:

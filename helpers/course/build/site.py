@@ -75,7 +75,7 @@ def _for_reading(notebook: NotebookNode) -> NotebookNode:
             cell.source = re.sub(r"\]\(([\w/.]+)\.ipynb", r"](\1.html", badge.sub("", cell.source))
         for output in cell.get("outputs", []):
             if "image/png" in output.get("data", {}):
-                output.metadata["image/png"] = {"alt": str(output.data.get("text/plain", ""))}
+                output.metadata.setdefault("image/png", {})["alt"] = str(output.data.get("text/plain", ""))
     return notebook
 
 

@@ -14,6 +14,7 @@ from nbformat import NotebookNode
 
 from ...core.files import ROOT
 
+_CHECK = re.compile(r'(?:[\w, ]+ = )?check\("([\w.]+)"')
 NO_SOURCES = "The labs' sources are not here. Run this in a checkout of the course (pip install -e .)."
 
 
@@ -80,6 +81,12 @@ class Source:
         )
         text = "\n\n\n".join(["\n".join([header, *imports, "", *values]), *answers])
         return re.sub(r"^ *### (BEGIN|END) SOLUTION\n", "", text + "\n", flags=re.MULTILINE)
+
+
+def checked_part(code: str) -> str | None:
+    """Return the part that the cell `code` begins by checking, such as "x1.scaler"; None when it begins otherwise."""
+    call = _CHECK.match(code)
+    return call and call[1]
 
 
 def sources() -> list[Source]:

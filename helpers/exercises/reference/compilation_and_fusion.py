@@ -12,17 +12,48 @@ import os
 import tempfile
 import time
 import warnings
-from helpers import COLOURS, Claims, MemoryMeter, Prediction, Recipe, benchmark, check, compare, device_name, explore, human_bytes, numbers_beyond_cache, pick_device, plan_deep, saved_tensor_bytes, show, traffic, why_no_compiler, written_kernels
+from helpers import COLOURS, Claims, MemoryMeter, Prediction, Recipe, benchmark, check, compare, device_name, explore, hint, human_bytes, numbers_beyond_cache, pick_device, plan_deep, planned, saved_tensor_bytes, show, text_table, traffic, why_no_compiler, written_kernels
 from helpers.planner.catalog import find_model
 import torch
 import torch.nn.functional as F
 from matplotlib.figure import Figure
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 device = pick_device()
 claims = Claims()
 MiB = 2 ** 20
 missing = why_no_compiler()
+
+
+def online_softmax(state, scores, values):
+    largest = scores.amax(-1)
+    if state is not None:
+        largest = torch.maximum(largest, state[0])
+    base = torch.where(largest.isinf(), 0.0, largest)  # where nothing was seen: exp(-inf - 0) is 0
+    weights = (scores - base[..., None]).exp()
+    total, weighted = weights.sum(-1), weights @ values
+    if state is not None:
+        rescale = (state[0] - base).exp()  # the old sums were relative to the old maximum
+        total = total + rescale * state[1]
+        weighted = weighted + rescale[..., None] * state[2]
+    return largest, total, weighted
+
+
+def tiled_attention(q, k, v, tile):
+    length, scale = q.shape[-2], q.shape[-1] ** -0.5
+    out = torch.empty_like(q)
+    for top in range(0, length, tile):
+        rows, state = q[..., top : top + tile, :] * scale, None
+        for left in range(0, top + 1, tile):  # what lies to the right of the diagonal is masked
+            scores = rows @ k[..., left : left + tile, :].mT
+            if left == top:
+                later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
+                scores = scores.masked_fill(later, float("-inf"))
+            state = online_softmax(state, scores, v[..., left : left + tile, :])
+        _, total, weighted = state
+        out[..., top : top + tile, :] = weighted / total[..., None]
+    return out
 
 
 class ChunkedLoss(torch.autograd.Function):

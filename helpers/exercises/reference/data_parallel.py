@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from helpers import COLOURS, TENANTS, Claims, Collectives, MemoryMeter, Prediction, RankError, SmallCNN, SmallGPT, check, device_name, digits, explore, human_bytes, pick_device, rank_device, ranks_device, run_ranks, show, tenant_bars
+from helpers import COLOURS, TENANTS, Claims, Collectives, MemoryMeter, Prediction, RankError, SmallCNN, SmallGPT, check, device_name, digits, explore, hint, human_bytes, pick_device, rank_device, ranks_device, run_ranks, show, tenant_bars
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F

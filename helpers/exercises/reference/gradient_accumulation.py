@@ -3,18 +3,41 @@
 Written by `python -m helpers build`; change the source, not this file.
 """
 
+import contextlib
 import math
-from helpers import COLOURS, Claims, MemoryMeter, Prediction, SmallCNN, SmallGPT, check, compare, device_name, digits, english, explore, human_bytes, pick_device, show, tenant_table
+from helpers import COLOURS, Claims, MemoryMeter, Prediction, SmallCNN, SmallGPT, check, compare, device_name, digits, english, explore, hint, human_bytes, pick_device, show, tenant_table, text_table
+import numpy as np
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from matplotlib.figure import Figure
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
 
 device = pick_device()
 claims = Claims()
 MiB = 2 ** 20
+
+
+def accumulate(model, x, y, micro_batch):
+    total = 0.0
+    for xs, ys in zip(x.split(micro_batch), y.split(micro_batch), strict=True):
+        loss = F.cross_entropy(model(xs), ys) * (len(xs) / len(x))
+        loss.backward()
+        total = total + loss.detach()
+    return total
+
+
+def accumulate_tokens(model, ids, targets, micro_batch):
+    counted = (targets != -100).sum()
+    mean = 0.0
+    for xs, ys in zip(ids.split(micro_batch), targets.split(micro_batch), strict=True):
+        logits = model(xs).flatten(0, 1)  # (n x T, vocabulary)
+        part = F.cross_entropy(logits, ys.flatten(), reduction="sum") / counted
+        part.backward()
+        mean = mean + part.detach()
+    return mean
 
 
 def largest_micro_batch(peak_bytes, budget, most):

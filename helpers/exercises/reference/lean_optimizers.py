@@ -6,15 +6,60 @@ Written by `python -m helpers build`; change the source, not this file.
 import importlib.util
 import math
 import statistics
-from helpers import COLOURS, TENANTS, Claims, GiB, MemoryMeter, MiB, Prediction, Recipe, SmallCNN, SmallGPT, ViT, check, compare, device_name, digits, english, explore, human_bytes, parallel_map, pick_device, planned, show, state_bytes, tenant_bars
+from helpers import COLOURS, TENANTS, Claims, GiB, MemoryMeter, MiB, Prediction, Recipe, SmallCNN, SmallGPT, ViT, check, compare, device_name, digits, english, explore, hint, human_bytes, parallel_map, pick_device, planned, show, state_bytes, tenant_bars
 import torch
 import torch.nn.functional as F
 from matplotlib.figure import Figure
 from torch import nn
+from torch.distributed.optim import _apply_optimizer_in_backward
 
 device = pick_device()
 claims = Claims()
 HAS_BNB, HAS_TORCHAO = (importlib.util.find_spec(name) is not None for name in ('bitsandbytes', 'torchao'))
+
+
+def encode(x, book, block):
+    flat = x.flatten()
+    blocks = F.pad(flat, (0, -len(flat) % block)).view(-1, block)
+    scales = blocks.abs().amax(1)
+    scaled = blocks / scales.clamp(min=torch.finfo(torch.float32).tiny)[:, None]
+    borders = (book[1:] + book[:-1]) / 2  # halfway between neighbours
+    codes = torch.bucketize(scaled, borders, out_int32=True)
+    return codes.flatten()[: len(flat)].to(torch.uint8), scales
+
+
+def decode(codes, scales, book, block, shape):
+    scale_of_each = scales.repeat_interleave(block)[: len(codes)]
+    return (book[codes.int()] * scale_of_each).view(shape)
+
+
+class Adam8(torch.optim.Optimizer):
+    """Adam that stores its moments in 8 bits."""
+
+    def __init__(self, params, books, lr=1e-3, betas=(0.9, 0.999), eps=1e-8):
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps})
+        self.books = books
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for p in (p for p in group["params"] if p.grad is not None):
+                state, moments = self.state[p], []
+                t = state["step"] = state.get("step", 0) + 1
+                seen = (p.grad, p.grad.square())
+                for name, new, beta, book in zip("mv", seen, group["betas"], self.books, strict=True):
+                    moment = state.get(name)
+                    if moment is None:
+                        moment = torch.zeros_like(p)
+                    elif p.numel() >= 4096:
+                        moment = decode(*moment, book, 256, p.shape)
+                    moment.lerp_(new, 1 - beta)
+                    state[name] = encode(moment, book, 256) if p.numel() >= 4096 else moment
+                    moments.append(moment)
+                m, v = moments
+                beta1, beta2 = group["betas"]
+                root = (v / (1 - beta2**t)).sqrt_().add_(group["eps"])
+                p.addcdiv_(m, root, value=-group["lr"] / (1 - beta1**t))
 
 
 def step_in_backward(parameters, make_optimizer):

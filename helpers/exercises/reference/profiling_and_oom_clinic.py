@@ -5,7 +5,10 @@ Written by `python -m helpers build`; change the source, not this file.
 
 import math
 import os
-from helpers import COLOURS, CachingAllocator, Claims, MemoryMeter, OutOfMemory, Prediction, SmallGPT, check, device_name, explore, explore_timelines, human_bytes, peak_table, pick_device, show, stage_table
+import pickle
+import tempfile
+from pathlib import Path
+from helpers import COLOURS, CachingAllocator, Claims, MemoryMeter, OutOfMemory, Prediction, SmallGPT, check, device_name, explore, explore_timelines, hint, human_bytes, peak_table, pick_device, show, stage_table
 import torch
 import torch.nn.functional as F
 from matplotlib.figure import Figure
@@ -15,6 +18,21 @@ from torch.utils.checkpoint import checkpoint
 device = pick_device()
 claims = Claims()
 MiB = 2 ** 20
+
+
+def still_there(trace, since):
+    alive = {}  # address -> the event that allocated the block there
+    for event in trace:
+        if event["action"] == "alloc":
+            alive[event["addr"]] = event
+        elif event["action"] == "free_completed":
+            alive.pop(event["addr"], None)
+    left = {}
+    for event in alive.values():
+        if event["time_us"] >= since:
+            name = event["frames"][0]["name"]
+            left[name] = left.get(name, 0) + event["size"]
+    return left
 
 
 def train_and_log(model, optimizer, batches):
@@ -48,7 +66,7 @@ def evaluate(model, batches):
 
 
 def make_optimizer(parameters):
-    return torch.optim.Adam(parameters, foreach=False)  # parameter by parameter; fused=True would do as well
+    return torch.optim.Adam(parameters, fused=True)  # one kernel; the for-loop would do as well
 
 
 def log_means(model, means):

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from helpers import COLOURS, Claims, Collectives, GiB, MemoryMeter, Prediction, Recipe, check, deepspeed_config, device_name, explore, find_gpu, human_bytes, pick_device, planned, rank_device, ranks_device, run_ranks, show, text_table
+from helpers import COLOURS, Claims, Collectives, GiB, MemoryMeter, Prediction, Recipe, check, deepspeed_config, device_name, explore, find_gpu, hint, human_bytes, pick_device, planned, rank_device, ranks_device, run_ranks, show, text_table
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp

@@ -3,7 +3,7 @@
 Written by `python -m helpers build`; change the source, not this file.
 """
 
-from helpers import MemoryMeter, Prediction, check, compare, device_name, human_bytes, pick_device, show, supports
+from helpers import MemoryMeter, Prediction, check, compare, device_name, hint, human_bytes, pick_device, show, supports
 import torch
 from torch import nn
 

@@ -4,7 +4,7 @@ Written by `python -m helpers build`; change the source, not this file.
 """
 
 import warnings
-from helpers import Claims, Collectives, MemoryMeter, Prediction, check, count_parameters, device_name, human_bytes, pick_device, rank_device, ranks_device, run_ranks
+from helpers import Claims, Collectives, MemoryMeter, Prediction, check, count_parameters, device_name, hint, human_bytes, pick_device, rank_device, ranks_device, run_ranks
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F

@@ -3,7 +3,7 @@
 Written by `python -m helpers build`; change the source, not this file.
 """
 
-from helpers import MemoryMeter, SmallCNN, check, device_name, digits, human_bytes, pick_device
+from helpers import MemoryMeter, SmallCNN, check, device_name, digits, hint, human_bytes, pick_device
 import torch
 import torch.nn.functional as F
 from torch import nn

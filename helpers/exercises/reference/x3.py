@@ -8,7 +8,7 @@ import tempfile
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from helpers import SmallCNN, check, device_name, digits, pick_device, rank_device, ranks_device, run_ranks
+from helpers import SmallCNN, check, device_name, digits, hint, pick_device, rank_device, ranks_device, run_ranks
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F

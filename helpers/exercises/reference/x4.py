@@ -5,7 +5,7 @@ Written by `python -m helpers build`; change the source, not this file.
 
 import copy
 import math
-from helpers import GiB, Recipe, check, device_name, measure_recipe, pick_device, plan
+from helpers import GiB, Recipe, check, device_name, hint, measure_recipe, pick_device, plan
 from helpers.exercises.x4 import small_llama
 import torch
 import torch.nn.functional as F

@@ -1,12 +1,11 @@
 """What the notebook of an exercise holds: answer cells with their stubs, check cells, a title."""
 
-import re
 from functools import cache
 
 from nbformat import NotebookNode
 
 from ...build.notebooks import make_notebook
-from ...build.source import Source
+from ...build.source import Source, checked_part
 from ...build.stubs import PLACEHOLDER
 
 
@@ -43,7 +42,7 @@ def solutions_of(source: Source) -> dict[str, str]:
 def checks_of(source: Source) -> dict[str, str]:
     """Map each graded check cell of `source` to the name of its part, e.g. {"scaler_check": "x1.scaler"}."""
     cells = [cell for cell in learner_notebook(source).cells if is_check_cell(cell)]
-    return {cell.id: re.search(r'check\("([\w.]+)"', cell.source)[1] for cell in cells}
+    return {cell.id: checked_part(cell.source) for cell in cells}
 
 
 def title_of(source: Source) -> str:

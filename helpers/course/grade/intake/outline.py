@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from ...build.source import Source
+from ...build.source import Source, checked_part
 from .cells import Cell, defined_by
 from .exercise_notebook import checks_of, has_placeholder, stubs_of, title_of
 
@@ -35,7 +35,7 @@ class Outline:
         for name in self.stubs:
             score += 2 * any(cell.defines & defined_by(self.stubs[name]) for cell in self._cells_of(name, cells))
         score += 2 * any(self.title in cell.source.splitlines() for cell in cells if cell.kind == "markdown")
-        return score + sum(cell.source.startswith(f'check("{self.source.exercise}.') for cell in cells)
+        return score + sum(_checks(self.source.exercise, cell) for cell in cells)
 
     def answers(self, cells: Sequence[Cell]) -> tuple[dict[str, str], list[str]]:
         """Return the answers in `cells`, by the name of their cell, and what a human should look at."""
@@ -87,6 +87,10 @@ class Outline:
 def outline(source: Source) -> Outline:
     """Return the outline of `source`."""
     return Outline(source, stubs_of(source), frozenset(checks_of(source)), title_of(source))
+
+
+def _checks(exercise: str, cell: Cell) -> bool:
+    return (checked_part(cell.source) or "").startswith(f"{exercise}.")
 
 
 def _repeats(cells: list[Cell]) -> bool:

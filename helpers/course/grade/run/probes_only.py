@@ -24,7 +24,7 @@ def probes_only(folder: Path) -> Path:
     What the copy lacks can be neither read nor patched by an answer.
     """
     shutil.copytree(PACKAGE, folder / "helpers", ignore=shutil.ignore_patterns(*_LEFT_OUT))
-    for path in (folder / "helpers" / "exercises").glob("*.py"):
+    for path in (folder / "helpers" / "exercises").rglob("*.py"):
         tree = _NoVerdicts().visit(ast.parse(path.read_text(encoding="utf-8")))
         path.write_text(ast.unparse(ast.fix_missing_locations(tree)), encoding="utf-8")
     return folder

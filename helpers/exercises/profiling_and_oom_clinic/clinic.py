@@ -1,4 +1,4 @@
-"""Practice checks of profiling and the OOM clinic: five sick training loops.
+"""Checks of the clinic: five sick training loops.
 
 A loop is cured when its bytes are those of a healthy one. A cure must compute what the sick loop computed: peak
 and numbers are compared with those of the reference cure.
@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..core.device import pick_device
-from ..core.models import SmallGPT
-from ..meter.recorder import MemoryMeter
-from .base import Check, Evidence, Part
+from ...core.device import pick_device
+from ...core.models import SmallGPT
+from ...meter.recorder import MemoryMeter
+from ..base import Check, Evidence
 
 ROOM = 1.15  # a cure may hold so many times what the reference holds
 SAME = 1e-4  # relative; other orders of summation differ by less
@@ -54,7 +54,10 @@ def _gpt(seed: int) -> tuple[SmallGPT, list[Tensor]]:
 class HistoryLetsGo(_Clinic):
     """The training loop returns its losses and holds one step's graph at a time."""
 
-    hint = "What does a loss in a list hold on to? And does anybody need the graph after backward()?"
+    hint = (
+        "What does a loss in a list hold on to? And does anybody need the graph after backward()?\n"
+        "`loss.detach()` or `loss.item()` is a number without a graph; `retain_graph=True` keeps what backward() frees."
+    )
 
     @staticmethod
     def probe(seed: int, train_and_log: Any) -> Evidence:
@@ -66,7 +69,11 @@ class HistoryLetsGo(_Clinic):
 class HeadInPieces(_Clinic):
     """The loss of a large vocabulary, forward and backward, without all logits at once."""
 
-    hint = "Loop over chunks of rows; checkpoint each chunk's logits and loss, so that only its inputs are kept."
+    hint = (
+        "Rows are independent: which sum of their losses is the mean of all?\n"
+        "Loop over chunks of rows; checkpoint each chunk's logits and loss, so that only its inputs are kept.\n"
+        '`F.cross_entropy(..., reduction="sum")` for each chunk, and one division by the number of rows at the end.'
+    )
 
     @staticmethod
     def probe(seed: int, head_loss: Any) -> Evidence:
@@ -87,7 +94,10 @@ class HeadInPieces(_Clinic):
 class EvaluationKeepsNothing(_Clinic):
     """The evaluation returns the mean loss and keeps no graph."""
 
-    hint = "Nobody will call backward() here. Tell autograd."
+    hint = (
+        "Nobody will call backward() here. Who keeps the activations, then?\n"
+        "Tell autograd: `torch.no_grad()` around the loop."
+    )
 
     @staticmethod
     def probe(seed: int, evaluate: Any) -> Evidence:
@@ -105,7 +115,10 @@ class EvaluationKeepsNothing(_Clinic):
 class OptimizerTakesTurns(_Clinic):
     """Adam's update with the same numbers and without a second copy of all parameters."""
 
-    hint = "Look at the operation of the peak. torch.optim.Adam has more than one implementation of the same update."
+    hint = (
+        "Look at the operation of the peak: on how many parameters does it work at once?\n"
+        "`torch.optim.Adam` has three implementations of the same update: for-loop, foreach and fused."
+    )
 
     @staticmethod
     def probe(seed: int, make_optimizer: Any) -> Evidence:
@@ -140,7 +153,10 @@ class OptimizerTakesTurns(_Clinic):
 class HookForgets(_Clinic):
     """The means of all activations are logged, and no activation outlives its use."""
 
-    hint = "A hook that stores a tensor keeps it. What does the log need of it?"
+    hint = (
+        "A hook that stores a tensor keeps it. What does the log need of it?\n"
+        "`output.mean().item()` is a number and holds on to nothing; and no dictionary needs the output itself."
+    )
 
     @staticmethod
     def probe(seed: int, log_means: Any) -> Evidence:
@@ -156,12 +172,3 @@ class HookForgets(_Clinic):
             return [float(means[name]) for name in leaves]
 
         return _measured(model, None, run)
-
-
-PARTS = (
-    Part("profiling_and_oom_clinic.history", ("train_and_log",), (HistoryLetsGo,)),
-    Part("profiling_and_oom_clinic.head", ("head_loss",), (HeadInPieces,)),
-    Part("profiling_and_oom_clinic.evaluation", ("evaluate",), (EvaluationKeepsNothing,)),
-    Part("profiling_and_oom_clinic.optimizer", ("make_optimizer",), (OptimizerTakesTurns,)),
-    Part("profiling_and_oom_clinic.hook", ("log_means",), (HookForgets,)),
-)

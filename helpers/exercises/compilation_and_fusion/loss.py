@@ -1,4 +1,4 @@
-"""Practice check of compilation and fusion: cross-entropy of a large vocabulary whose logits never exist as a whole."""
+"""Check of the cross-entropy of a large vocabulary whose logits never exist as a whole."""
 
 import math
 from collections.abc import Callable
@@ -7,13 +7,12 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
-from ..core.device import pick_device
-from ..meter.recorder import MemoryMeter
-from .base import Check, Evidence, Part
-from .probing.distance import relative_distance
+from ...core.device import pick_device
+from ...meter.recorder import MemoryMeter
+from ..base import Check, Evidence
+from ..probing.distance import relative_distance
+from .watcher import LogitsWatcher
 
 IGNORED = -100
 Loss = Callable[[Tensor, Tensor, Tensor, int], Tensor]
@@ -86,8 +85,9 @@ class MatchesTheWholeLogits(Check):
     """Loss and gradients are those of F.cross_entropy on all logits, whatever the chunk and whatever comes after."""
 
     hint = (
-        "The gradient of a row's logits is (softmax - one at its label) / rows that count. Sum losses and gradients "
-        "over chunks, divide once, and multiply by the gradient that backward() hands you."
+        "Which factor does backward() hand you, and who has divided by the rows that count?\n"
+        "The gradient of a row's logits is (softmax - one at its label) / rows that count.\n"
+        "Sum losses and gradients over chunks, divide once, and multiply by the gradient that backward() hands you."
     )
 
     @staticmethod
@@ -129,6 +129,7 @@ class IgnoredRowsCountForNothing(Check):
     """Rows labelled -100 add nothing to the loss, to the count or to a gradient; with no other row, the loss is 0."""
 
     hint = (
+        "Which rows count, in the chunk and in all chunks together?\n"
         "Divide by the number of labels that are not -100, of all chunks together, and by 1 where there is none. "
         "A row that is ignored has a gradient of zeros."
     )
@@ -178,6 +179,7 @@ class SumsInFullPrecision(Check):
     """In 16 bits, softmax, loss and all sums over chunks are FP32; gradients come back in the type of the inputs."""
 
     hint = (
+        "Where do many small numbers meet a large one? That sum must be FP32.\n"
         "Cast each chunk's logits to FP32 before the softmax; add up loss and gradients in FP32 tensors, undivided; "
         "multiply by upstream / count, and cast to the inputs' type, once and last."
     )
@@ -190,7 +192,7 @@ class SumsInFullPrecision(Check):
             with torch.no_grad():
                 hidden += 1  # so that the parts of each sum are alike, and a short sum stops growing
                 labels[:] = labels % 4
-            with _Watcher(16, 64) as watcher:
+            with LogitsWatcher(16, 64) as watcher:
                 loss = chunked_cross_entropy(hidden, weight, labels, 3)
                 if isinstance(loss, Tensor) and loss.requires_grad:
                     (upstream * loss).backward()
@@ -217,47 +219,15 @@ class SumsInFullPrecision(Check):
         return None
 
 
-class _Watcher(TorchDispatchMode):
-    """Notes how many rows of logits each operation makes, and how many products have the width of the gradients."""
-
-    def __init__(self, width: int, vocabulary: int) -> None:
-        super().__init__()
-        self.width, self.vocabulary = width, vocabulary
-        self.products: list[int] = []  # rows of logits that matrix products made
-        self.most, self.most_by = 0, ""
-        self.weight_products = self.hidden_products = 0
-        self.short = ""  # the first softmax, or the like, whose result has 16 bits
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        name = func._schema.name.removeprefix("aten::")
-        product = "mm" in name or name in ("linear", "matmul", "addmv", "mv", "dot")
-        for tensor in tree_leaves(result):
-            if not isinstance(tensor, Tensor):
-                continue
-            if self.vocabulary not in tensor.shape:
-                self.hidden_products += product and self.width in tensor.shape and not func.is_view
-                continue
-            if self.width in tensor.shape:
-                self.weight_products += product and not func.is_view
-                continue
-            rows = tensor.numel() // self.vocabulary
-            if name in ("_softmax", "_log_softmax", "exp", "exp_") and tensor.element_size() < 4:
-                self.short = self.short or name
-            if product:
-                self.products.append(rows)
-            if rows > self.most:
-                self.most, self.most_by = rows, name
-        return result
-
-
 class LogitsNeverWhole(Check):
     """At most `chunk` rows of logits exist at a time, forward and backward; nobody's gradient costs no product."""
 
     hint = (
+        "What of a chunk is still alive when the next one is made? And who asked for each product?\n"
         "Loop over slices of `chunk` rows. Nothing of a chunk may outlive its turn but its share of the sums: compute "
-        "the gradients there and then, and let every name of the chunk's tensors go. ctx.needs_input_grad says which "
-        "inputs require a gradient, torch.is_grad_enabled(), asked before apply, whether anybody will call backward()."
+        "the gradients there and then, and let every name of the chunk's tensors go.\n"
+        "`ctx.needs_input_grad` says which inputs require a gradient, `torch.is_grad_enabled()`, asked before `apply`, "
+        "whether anybody will call backward()."
     )
     ROWS, WIDTH, VOCABULARY, CHUNK = 1000, 12, 1500, 32
 
@@ -268,7 +238,7 @@ class LogitsNeverWhole(Check):
         for case in ("trained weight", "frozen weight", "under no_grad"):
             hidden, weight, labels = _inputs(seed + 4, sizes.ROWS, sizes.WIDTH, sizes.VOCABULARY)
             weight.requires_grad_(case != "frozen weight")
-            watcher = _Watcher(sizes.WIDTH, sizes.VOCABULARY)
+            watcher = LogitsWatcher(sizes.WIDTH, sizes.VOCABULARY)
             with MemoryMeter(device=hidden.device) as meter, watcher, torch.set_grad_enabled(case != "under no_grad"):
                 loss = chunked_cross_entropy(hidden, weight, labels, sizes.CHUNK)
                 if isinstance(loss, Tensor) and loss.requires_grad:
@@ -317,10 +287,4 @@ class LogitsNeverWhole(Check):
         return None
 
 
-PARTS = (
-    Part(
-        "compilation_and_fusion.chunked",
-        ("chunked_cross_entropy",),
-        (MatchesTheWholeLogits, IgnoredRowsCountForNothing, SumsInFullPrecision, LogitsNeverWhole),
-    ),
-)
+CHUNKED = (MatchesTheWholeLogits, IgnoredRowsCountForNothing, SumsInFullPrecision, LogitsNeverWhole)

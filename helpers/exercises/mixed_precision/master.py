@@ -1,53 +1,20 @@
-"""Practice checks of mixed precision: underflow counted, and master weights."""
+"""Check of a step of SGD with master weights."""
 
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
 
-from .base import Check, Evidence, Part
-
-
-class CountsWhatFp16Loses(Check):
-    """The share of nonzero gradients that become zero in FP16, with the scale applied."""
-
-    hint = "Multiply by the scale, cast with .half(), and compare with zero; divide by the number that were not zero."
-
-    @staticmethod
-    def probe(seed: int, underflow_share: Callable[[Tensor, float], float]) -> Evidence:
-        magnitudes = torch.exp2(torch.empty(4000).uniform_(-40, 0))
-        signs = torch.randint(2, (4000,)) * 2 - 1
-        with_zeros = (magnitudes * signs) * (torch.rand(4000) > 0.25)
-        edges = torch.tensor([2.0**-24, 2.0**-25, 2.0**-25 * 1.01, -(2.0**-26), 1.0])
-        cases = {
-            "gradients of all sizes": (magnitudes * signs, 1.0),
-            "the same, scale 1024": (magnitudes * signs, 1024.0),
-            "a quarter of them zero from the start": (with_zeros, 1.0),
-            "numbers at the edge of FP16": (edges, 1.0),
-            "all zero": (torch.zeros(10), 1.0),
-        }
-        shares, unchanged = {}, True
-        for name, (gradient, scale) in cases.items():
-            before = gradient.clone()
-            shares[name] = float(underflow_share(gradient, scale))
-            unchanged &= torch.equal(before, gradient)
-        return {"shares": shares, "unchanged": unchanged}
-
-    @staticmethod
-    def judge(seen: Evidence, expected: Evidence) -> str | None:
-        if not seen["unchanged"]:
-            return "The gradient handed in was changed. Work on a copy: gradient * scale makes one."
-        for name, want in expected["shares"].items():
-            got = seen["shares"][name]
-            if not abs(got - want) < 1e-6:
-                return f"{name}: you say {got:.4f}; {want:.4f} of the nonzero elements are lost."
-        return None
+from ..base import Check, Evidence
 
 
 class MasterKeepsSmallUpdates(Check):
     """Updates too small for a BF16 weight add up in the FP32 master, and the weight follows."""
 
-    hint = "Three lines: gradient to FP32, subtract lr times it from master in place, copy master into weight in place."
+    hint = (
+        "Which of the two tensors can hold a small update? Add it there.\n"
+        "The gradient is BF16: turn it into FP32 before it is multiplied by `lr`.\n"
+        "`master -= ...` writes in place, `weight.copy_(master)` rounds and writes in place."
+    )
 
     @staticmethod
     def probe(seed: int, sgd_with_master: Callable[..., None]) -> Evidence:
@@ -95,7 +62,4 @@ class MasterKeepsSmallUpdates(Check):
         return None
 
 
-PARTS = (
-    Part("mixed_precision.underflow", ("underflow_share",), (CountsWhatFp16Loses,)),
-    Part("mixed_precision.master", ("sgd_with_master",), (MasterKeepsSmallUpdates,)),
-)
+MASTER = (MasterKeepsSmallUpdates,)

@@ -1,4 +1,4 @@
-"""Practice check of lean optimizers: an optimizer step inside the backward pass, for any model."""
+"""Check of an optimizer step inside the backward pass, for any model."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -7,10 +7,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..core.device import pick_device
-from ..meter.recorder import MemoryMeter
-from .base import Check, Evidence, Part
-from .probing.distance import relative_distance
+from ...core.device import pick_device
+from ...meter.recorder import MemoryMeter
+from ..base import Check, Evidence
+from ..probing.distance import relative_distance
 
 SAME = 1e-4  # relative, of the way the weights went; other kernels round differently
 _TIED = "tokens.weight"  # of `_Subject`; the head uses it too
@@ -63,9 +63,11 @@ class StepsLikeOneOptimizer(Check):
     """Each backward pass moves the weights as one optimizer for all parameters would, with a learning-rate schedule."""
 
     hint = (
-        "Inside the hook: step the parameter's own optimizer once, then drop the gradient. The optimizer is made once, "
-        "outside of the hook, and is the one you return: a schedule writes its learning rates there. A function made "
-        "in a loop looks its names up when it runs, and by then the loop is over."
+        "What should happen at the moment when one gradient is complete? That is all the hook has to do.\n"
+        "Inside the hook: step the parameter's own optimizer once, then drop the gradient. The optimizer is made "
+        "outside of it, and is the one you return: a schedule writes its learning rates there.\n"
+        "A function made in a loop looks its names up when it runs, and by then the loop is over. A default argument, "
+        "`optimizer=optimizer`, is looked up at once."
     )
 
     @staticmethod
@@ -119,7 +121,10 @@ class StepsLikeOneOptimizer(Check):
 class FreesEachGradientAtOnce(Check):
     """Gradients are never all alive: each one goes as soon as its parameter has been stepped."""
 
-    hint = "zero_grad() sets gradients to None and so lets their memory go; a zero is as large as any other number."
+    hint = (
+        "After the step, who still holds the gradient?\n"
+        "`zero_grad()` sets gradients to None and so lets their memory go; a zero is as large as any other number."
+    )
 
     @staticmethod
     def probe(seed: int, step_in_backward: Callable[..., Any]) -> Evidence:
@@ -159,8 +164,9 @@ class OneOptimizerForEach(Check):
     """Each trained parameter has an optimizer of its own, which steps once a backward pass; frozen ones have none."""
 
     hint = (
-        "Ask parameter.requires_grad first. A tied weight comes by twice, but is one tensor: keep those that you have "
-        "seen (dict.fromkeys drops repetitions and keeps the order)."
+        "Which of the tensors that come by will get a gradient? Does any come by twice?\n"
+        "Ask `parameter.requires_grad` first. A tied weight comes by twice, but is one tensor: keep those that you "
+        "have seen (`dict.fromkeys` drops repetitions and keeps the order)."
     )
 
     @staticmethod
@@ -229,7 +235,10 @@ class OneOptimizerForEach(Check):
 class ComesOffAgain(Check):
     """When all handles are removed, a backward pass makes gradients as it always did, and moves nothing."""
 
-    hint = "register_post_accumulate_grad_hook returns a handle. Keep each of them in a list, and return the list."
+    hint = (
+        "Who could take a hook off again, and with what?\n"
+        "`register_post_accumulate_grad_hook` returns a handle. Keep each of them in a list, and return the list."
+    )
 
     @staticmethod
     def probe(seed: int, step_in_backward: Callable[..., Any]) -> Evidence:
@@ -266,5 +275,4 @@ class ComesOffAgain(Check):
         return None
 
 
-CHECKS = (StepsLikeOneOptimizer, FreesEachGradientAtOnce, OneOptimizerForEach, ComesOffAgain)
-PARTS = (Part("lean_optimizers.backward", ("step_in_backward",), CHECKS),)
+BACKWARD = (StepsLikeOneOptimizer, FreesEachGradientAtOnce, OneOptimizerForEach, ComesOffAgain)

@@ -1,0 +1,235 @@
+"""Check of hooks that move what autograd saves: what goes, what stays, and what comes back when."""
+
+import gc
+import weakref
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ...meter.recorder import MemoryMeter
+from ..base import Check, Evidence
+from ..probing.distance import relative_distance
+
+Moved = Callable[..., AbstractContextManager]
+
+
+class _Attic:
+    """Keeps tensors as arrays outside of PyTorch's memory, and notes what is put there and fetched."""
+
+    def __init__(self, scale: float = 1.0) -> None:
+        self.sizes: list[int] = []
+        self.fetched = 0
+        self.scale = scale
+
+    def put(self, tensor: Tensor) -> Any:
+        """Return a ticket for a copy of `tensor`."""
+        self.sizes.append(tensor.nbytes)
+        return tensor.detach().numpy().copy()
+
+    def get(self, ticket: Any) -> Tensor:
+        """Return the tensor of a ticket, times `scale`."""
+        self.fetched += 1
+        tensor = torch.from_numpy(ticket)
+        return tensor if self.scale == 1 else tensor * self.scale
+
+
+class _Watching(_Attic):
+    """An attic that notes the addresses and the dtypes of what is put there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.addresses: list[int] = []
+        self.dtypes: list[str] = []
+
+    def put(self, tensor: Tensor) -> Any:
+        """Return a ticket for a copy of `tensor`."""
+        self.addresses.append(tensor.untyped_storage().data_ptr())
+        self.dtypes.append(str(tensor.dtype).removeprefix("torch."))
+        return super().put(tensor)
+
+
+class BringsBackWhatWasSaved(Check):
+    """What is put away comes back by way of get, when the backward pass needs it and not before."""
+
+    hint = "pack returns what get needs; unpack is called in the backward pass, with what pack has returned."
+
+    @staticmethod
+    def probe(seed: int, moved: Moved) -> Evidence:
+        seen: Evidence = {}
+        for case, scale in (("get returns what was put", 1.0), ("get returns twice what was put", 2.0)):
+            torch.manual_seed(seed)
+            x = torch.randn(30).double().requires_grad_()
+            attic = _Attic(scale)
+            with moved([], attic.put, attic.get, 0):
+                y = x.tanh().exp().sigmoid()
+            early = attic.fetched
+            y.sum().backward()
+            seen[case] = {"gradient": x.grad.tolist(), "early": early, "gets": attic.fetched}
+        return seen
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for case, want in expected.items():
+            got = seen[case]
+            if got["early"]:
+                return f"{got['early']} tensors were fetched during the forward pass: it needs none of them."
+            if not got["gets"]:
+                return "Nothing was fetched with get in the backward pass."
+            off = relative_distance(got["gradient"], want["gradient"])
+            if not off <= 1e-9:
+                return f"When {case}, the gradient is off by {100 * off:.3g} %."
+        return None
+
+
+class LeavesParameters(Check):
+    """Parameters stay: they exist anyway, and so does the memory of a view of one, such as a transposed weight."""
+
+    hint = (
+        "A linear layer saves weight.t(): another tensor on the same memory.\n"
+        "Two tensors share their memory if their untyped_storage().data_ptr() is the same."
+    )
+
+    @staticmethod
+    def probe(seed: int, moved: Moved) -> Evidence:
+        torch.manual_seed(seed + 1)
+        layers = nn.Sequential(nn.Linear(16, 24), nn.Tanh(), nn.Linear(24, 16), nn.Sigmoid()).double()
+        x = torch.randn(8, 16).double()
+        attic = _Watching()
+        with moved(layers.parameters(), attic.put, attic.get, 0):
+            y = layers(x) * layers[0].bias[:16]
+        y.sum().backward()
+        own = {p.untyped_storage().data_ptr() for p in layers.parameters()}
+        return {"parameters": sum(address in own for address in attic.addresses), "put": len(attic.addresses)}
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        if seen["parameters"]:
+            return f"{seen['parameters']} of the {seen['put']} tensors put away are parameters, or views of one."
+        if seen["put"] < expected["put"]:
+            return f"{seen['put']} tensors were put away; {expected['put']} are no parameters and should have gone."
+        return None
+
+
+class LeavesWhatIsSmall(Check):
+    """Tensors of fewer than `least` bytes stay; from exactly `least` bytes on they go."""
+
+    hint = "tensor.nbytes counts bytes, tensor.numel() numbers. `least` itself is enough."
+
+    @staticmethod
+    def probe(seed: int, moved: Moved) -> Evidence:
+        seen: Evidence = {}
+        for dtype in (torch.float32, torch.float64):
+            torch.manual_seed(seed + 2)
+            sizes = torch.randperm(40)[:4].sort().values.add(8).tolist()
+            rows = [torch.randn(size, dtype=dtype).requires_grad_() for size in sizes]
+            attic = _Attic()
+            with moved([], attic.put, attic.get, rows[2].nbytes):
+                total = sum(row.exp().sum() for row in rows)
+            total.backward()
+            name = str(dtype).removeprefix("torch.")
+            seen[name] = {"put": sorted(attic.sizes), "least": rows[2].nbytes, "all": [row.nbytes for row in rows]}
+        return seen
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for case, want in expected.items():
+            if seen[case]["put"] != want["put"]:
+                saved = f"{case}: tensors of {want['all']} bytes were saved, least = {want['least']}."
+                return f"{saved} You put away those of {seen[case]['put']} bytes; {want['put']} is right."
+        return None
+
+
+class LeavesWhatIsNoFloat(Check):
+    """Integers and truth values stay: put may change the format."""
+
+    hint = "tensor.is_floating_point() is False for indices, targets and masks."
+
+    @staticmethod
+    def probe(seed: int, moved: Moved) -> Evidence:
+        torch.manual_seed(seed + 3)
+        table = nn.Embedding(9, 6).double()
+        ids, mask = torch.randint(9, (30,)), torch.rand(30, 6) > 0.5
+        attic = _Watching()
+        with moved(table.parameters(), attic.put, attic.get, 0):
+            x = table(ids).exp()
+            loss = F.cross_entropy(torch.where(mask, x, -x), ids.clamp(max=5))
+        loss.backward()
+        return {dtype: attic.dtypes.count(dtype) for dtype in ("int64", "bool", "float64")}
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for dtype in ("int64", "bool"):
+            if seen[dtype]:
+                return f"{seen[dtype]} tensors of {dtype} were put away; only those of floating-point numbers may go."
+        return None
+
+
+class KeepsNothingThatMoved(Check):
+    """What was put away is freed: nothing of it is held between the passes."""
+
+    hint = "pack should return the ticket that put gives, and not the tensor beside it."
+
+    @staticmethod
+    def probe(seed: int, moved: Moved) -> Evidence:
+        torch.manual_seed(seed + 4)
+        x = torch.randn(4, 16, 512).requires_grad_()
+        attic = _Attic()
+        with MemoryMeter() as meter, moved([], attic.put, attic.get, 1000):
+            y = x.tanh().exp().sigmoid().sum()
+        del y
+        return {"held": sum(meter.timeline[-1].held.values()) / x.nbytes}
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        more = seen["held"] - expected["held"]
+        if more < 0.5:
+            return None
+        return f"After the forward pass {more:.1f} tensors that were put away are still held in memory."
+
+
+class MakesNoCycle(Check):
+    """A tensor that stays is kept detached, so that a graph nobody uses is freed at once."""
+
+    hint = (
+        "exp saves its own result. A pack hook that returns this very tensor ties it to itself, and only Python's "
+        "garbage collector can free the two.\n"
+        "tensor.detach() has the same memory and no such tie."
+    )
+
+    @staticmethod
+    def probe(seed: int, moved: Moved) -> Evidence:
+        torch.manual_seed(seed + 5)
+        x = torch.randn(20).requires_grad_()
+        attic = _Attic()
+        enabled = gc.isenabled()
+        gc.disable()
+        try:
+            with moved([], attic.put, attic.get, 10_000):
+                y = x.exp()
+            ended: list[bool] = []
+            weakref.finalize(y.untyped_storage(), ended.append, True)
+            del y
+            return {"freed": bool(ended)}
+        finally:
+            if enabled:
+                gc.enable()
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        if seen["freed"]:
+            return None
+        return "exp was called under your hooks and its result thrown away: its memory was not freed."
+
+
+MOVED = (
+    BringsBackWhatWasSaved,
+    LeavesParameters,
+    LeavesWhatIsSmall,
+    LeavesWhatIsNoFloat,
+    KeepsNothingThatMoved,
+    MakesNoCycle,
+)

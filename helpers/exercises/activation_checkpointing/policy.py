@@ -1,0 +1,177 @@
+"""Check of a selective policy: which results it keeps, seen from the operations that run again in the backward pass."""
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
+
+from ..base import Check, Evidence
+
+KeepCostly = Callable[[float], Callable[[], Any]]
+_PRODUCTS = ("mm", "addmm", "bmm")
+
+
+class _Operations(TorchDispatchMode):
+    """Counts operations by name and by the shapes of the tensors that they take."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func._overloadpacket.__name__
+        name = "attention" if name.startswith("_scaled_dot_product") and "backward" not in name else name
+        self.seen[f"{name} of {[tuple(a.shape) for a in args if isinstance(a, Tensor)]}"] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def _runs_again(run: Callable[[Tensor], Tensor], x: Tensor, least: float, keep_costly: KeepCostly) -> Counter[str]:
+    """Return the operations of the forward pass that run a second time when `least` FLOPs a number are worth keeping.
+
+    What the backward pass does anyway is left out: that of the same network without a checkpoint.
+    """
+    counts = []
+    for wrapped in (lambda x: checkpoint(run, x, use_reentrant=False, context_fn=keep_costly(least)), run):
+        with _Operations() as operations:
+            wrapped(x).sum().backward()
+        counts.append(operations.seen)
+    return counts[0] - counts[1]
+
+
+def _pieces(seed: int) -> tuple[dict[str, float], Callable[[str], tuple[Callable[[Tensor], Tensor], Tensor]]]:
+    """Return what a number costs in each kind of product, and a function that makes a network of one such product.
+
+    All sides differ, so that no product of the backward pass has the shapes of one of the forward pass.
+    """
+    rng = random.Random(seed)
+    rows, inner, columns = rng.sample(range(5, 40), 3)
+
+    def network(kind: str) -> tuple[Callable[[Tensor], Tensor], Tensor]:
+        torch.manual_seed(seed)
+        x = torch.randn(3, rows, inner) if kind == "bmm" else torch.randn(rows, inner)
+        b = torch.randn(3, inner, columns) if kind == "bmm" else torch.randn(inner, columns)
+        bias = torch.randn(columns)
+        products = {
+            "mm": lambda x: torch.mm(x, b),
+            "bmm": lambda x: torch.bmm(x, b),
+            "addmm": lambda x: torch.addmm(bias, x, b),
+        }
+        return lambda x: products[kind](x.tanh()).exp().sin(), x.requires_grad_()
+
+    return dict.fromkeys(_PRODUCTS, 2.0 * inner), network
+
+
+def _again(counts: Counter[str], name: str) -> int:
+    return sum(n for operation, n in counts.items() if operation.partition(" ")[0] == name)
+
+
+def _wrongly_kept(seen: Evidence, expected: Evidence) -> str | None:
+    for case, want in expected.items():
+        got, cost = seen[case]["again"], want["cost"]
+        if got != want["again"]:
+            verb = "runs again; keep its result" if got > want["again"] else "does not run again; drop its result"
+            return f"{case}, {cost:.0f} FLOPs a number, with least = {want['least']:.0f}: it {verb}."
+    return None
+
+
+class CountsProducts(Check):
+    """A product (m, k) x (k, n) costs 2k FLOPs a number of its result, whether it is mm, addmm or bmm."""
+
+    hint = "args[FACTOR[op]] is the first factor of the product: its last side is the one that is summed over."
+
+    @staticmethod
+    def probe(seed: int, keep_costly: KeepCostly) -> Evidence:
+        costs, network = _pieces(seed)
+        seen: Evidence = {}
+        for kind, cost in costs.items():
+            for word, least in (("worth it", cost - 1), ("not worth it", cost + 1)):
+                run, x = network(kind)
+                again = _again(_runs_again(run, x, least, keep_costly), kind)
+                seen[f"{kind}, {word}"] = {"again": again, "cost": cost, "least": least}
+        return seen
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        return _wrongly_kept(seen, expected)
+
+
+class CountsAttention(Check):
+    """Fused attention over T keys costs 4T FLOPs a number of its result."""
+
+    hint = "Fused attention takes q, k and v, each (..., length, d). How many keys does each query meet?"
+
+    @staticmethod
+    def probe(seed: int, keep_costly: KeepCostly) -> Evidence:
+        rng = random.Random(seed + 1)
+        seen: Evidence = {}
+        for case, factor in (("few keys for many queries", 3), ("many keys for few queries", 1 / 3)):
+            keys = 3 * rng.randint(3, 8)
+            torch.manual_seed(seed)
+            q = torch.randn(2, 4, round(keys * factor), 8).requires_grad_()
+            k = torch.randn(2, 4, keys, 8)
+            for word, least in (("worth it", 4 * keys - 1), ("not worth it", 4 * keys + 1)):
+
+                def run(q: Tensor, k: Tensor = k) -> Tensor:
+                    return F.scaled_dot_product_attention(q.tanh(), k, k).exp().sin()
+
+                again = _again(_runs_again(run, q, least, keep_costly), "attention")
+                seen[f"attention, {case}, {word}"] = {"again": again, "cost": 4 * keys, "least": least}
+        return seen
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        return _wrongly_kept(seen, expected)
+
+
+class KeepsExactlyLeast(Check):
+    """What costs exactly `least` FLOPs a number is kept."""
+
+    hint = "`least` or more: at exactly `least`, keep."
+
+    @staticmethod
+    def probe(seed: int, keep_costly: KeepCostly) -> Evidence:
+        costs, network = _pieces(seed + 2)
+        seen: Evidence = {}
+        for kind, cost in costs.items():
+            run, x = network(kind)
+            again = _again(_runs_again(run, x, cost, keep_costly), kind)
+            seen[kind] = {"again": again, "cost": cost, "least": cost}
+        return seen
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        return _wrongly_kept(seen, expected)
+
+
+class DropsTheRest(Check):
+    """Everything that is neither product nor attention costs 0 and is recomputed, however little is worth keeping."""
+
+    hint = "An operation that is not in FACTOR and is not fused attention: PREFER_RECOMPUTE, whatever `least` is."
+
+    @staticmethod
+    def probe(seed: int, keep_costly: KeepCostly) -> Evidence:
+        torch.manual_seed(seed + 3)
+        x, weight = torch.randn(6, 8).requires_grad_(), torch.randn(8, 8)
+
+        def run(x: Tensor) -> Tensor:
+            y = F.gelu(F.layer_norm(x, (8,))) * 2
+            return (torch.softmax(torch.mm(y, weight), -1) + y).exp().sin()
+
+        counts = _runs_again(run, x, 1, keep_costly)
+        return {name: _again(counts, name) for name in ("native_layer_norm", "gelu", "_softmax", "exp")}
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for name, want in expected.items():
+            if seen[name] != want:
+                return f"With least = 1, {name} runs again {seen[name]} times; {want} is right: it costs no product."
+        return None
+
+
+POLICY = (CountsProducts, CountsAttention, KeepsExactlyLeast, DropsTheRest)

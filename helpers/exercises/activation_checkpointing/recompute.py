@@ -1,0 +1,194 @@
+"""Check of checkpointing as a function of autograd: keep the input, run once more in the backward pass."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...meter.recorder import MemoryMeter
+from ..base import Check, Evidence
+from ..probing.distance import relative_distance
+
+Function = type[torch.autograd.Function]
+EXACT = 1e-6  # relative, in FP64: no room for anything but another order of a sum
+
+
+class _Counted:
+    """A small network that counts its calls; not a module, so that nobody can ask it for its parameters."""
+
+    def __init__(self, width: int = 6, inner: int = 10) -> None:
+        self.layers = nn.Sequential(nn.Linear(width, inner), nn.Tanh(), nn.Linear(inner, width), nn.Tanh()).double()
+        self.calls = 0
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Map x (B, width) to (B, width)."""
+        self.calls += 1
+        return self.layers(x)
+
+
+def _flat(tensors: Any) -> list[float]:
+    """Return all numbers of `tensors`; none for a gradient that is missing."""
+    return torch.cat([t.detach().flatten() for t in tensors if t is not None] or [torch.zeros(0)]).tolist()
+
+
+def _cast(seed: int) -> tuple[_Counted, Tensor, Tensor]:
+    """Return a network, its input (4, 6), which requires a gradient, and a gradient for its result."""
+    torch.manual_seed(seed)
+    run = _Counted()
+    x, gradient = torch.randn(4, 6).double().requires_grad_(), torch.randn(4, 6).double()
+    return run, x, gradient
+
+
+class GivesTheSameResult(Check):
+    """The result is that of run(x), to the last bit."""
+
+    hint = "forward is given `run` and `x`: call one with the other, and return what comes out."
+
+    @staticmethod
+    def probe(seed: int, Recompute: Function) -> Evidence:
+        run, x, _ = _cast(seed)
+        y = Recompute.apply(run, x)
+        if not isinstance(y, Tensor):
+            return {"returned": type(y).__name__}
+        right = run.layers(x)
+        return {"same": torch.equal(y, right), "distance": relative_distance(_flat([y]), _flat([right]))}
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        if "returned" in seen:
+            return f"apply(run, x) gives a {seen['returned']}; forward has to return the tensor run(x)."
+        if seen["same"]:
+            return None
+        return f"apply(run, x) is not run(x): relative distance {seen['distance']:.1e}."
+
+
+class KeepsTheInputAlone(Check):
+    """Between the passes, x is kept and nothing else: no copy of it, and none of the tensors made on the way."""
+
+    hint = (
+        "In forward autograd records nothing, so what run makes on the way is freed, unless you keep a tensor yourself "
+        "or switch recording on.\n"
+        "ctx.save_for_backward(x) is all that forward has to keep, beside `run` as an attribute of ctx."
+    )
+
+    @staticmethod
+    def probe(seed: int, Recompute: Function) -> Evidence:
+        torch.manual_seed(seed)
+        layers = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64), nn.Tanh())
+        x = torch.randn(128, 64).requires_grad_()
+        with MemoryMeter(layers) as meter:
+            y = Recompute.apply(lambda x: layers(x), x)
+        held = sum(meter.timeline[-1].held.values()) - sum(p.nbytes for p in layers.parameters())
+        return {"beside": held - x.nbytes - y.nbytes, "input": x.nbytes}
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        more = (seen["beside"] - expected["beside"]) / seen["input"]
+        if more < 0.5:
+            return None
+        return f"After the forward pass, {more:.1f} tensors of the size of x are held beside x and the result."
+
+
+class RunsOnceInEachPass(Check):
+    """run is called once in the forward pass and once more in the backward pass."""
+
+    hint = "The result of the forward pass has no graph. The backward pass calls run itself, to get one that has."
+
+    @staticmethod
+    def probe(seed: int, Recompute: Function) -> Evidence:
+        run, x, gradient = _cast(seed + 1)
+        y = Recompute.apply(run, x)
+        forward = run.calls
+        y.backward(gradient)
+        return {"forward": forward, "backward": run.calls - forward}
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for name, want in expected.items():
+            if seen[name] != want:
+                return f"The {name} pass calls run {seen[name]} times; {want} is right."
+        return None
+
+
+def _wrong_gradient(seen: list[float], right: list[float], of: str) -> str | None:
+    """Say how the gradient of `of` differs from the right one: missing, too long, or another."""
+    if relative_distance(seen, right) <= EXACT:
+        return None
+    if len(seen) != len(right):
+        return f"There is no gradient of {of}."
+    mine, want = torch.tensor(seen), torch.tensor(right)
+    length, cosine = (mine.norm() / want.norm()).item(), torch.cosine_similarity(mine, want, dim=0).item()
+    if cosine > 0.9999:
+        return f"The gradient of {of} points the right way and is {length:.4g} times as long as the right one."
+    return f"The gradient of {of} is wrong: cosine {cosine:.4f}, {length:.4g} times as long as the right one."
+
+
+def _gradients_of_input(apply: Callable[[_Counted, Tensor], Tensor], seed: int) -> Evidence:
+    run, x, gradient = _cast(seed)
+    apply(run, x).backward(gradient)
+    seen = {"x, a leaf": _flat([x.grad])}
+    run, weight, gradient = _cast(seed + 1)
+    apply(run, weight + 1).backward(gradient)
+    return seen | {"x, which comes from another layer": _flat([weight.grad])}
+
+
+class GivesTheInputItsGradient(Check):
+    """backward returns the gradient of x, made from the gradient of the result that it is given."""
+
+    hint = (
+        "The second run needs an x that is a leaf: x.detach().requires_grad_().\n"
+        "Run on it under torch.enable_grad(), and call torch.autograd.backward(result, gradient).\n"
+        "Then the detached x has its .grad: return None, x.grad."
+    )
+
+    @staticmethod
+    def probe(seed: int, Recompute: Function) -> Evidence:
+        mine = _gradients_of_input(Recompute.apply, seed + 2)
+        right = _gradients_of_input(lambda run, x: run(x), seed + 2)
+        return {"mine": mine, "right": right}
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        right = expected["right"]
+        found = (_wrong_gradient(seen["mine"][case], right[case], case) for case in right)
+        return next((wrong for wrong in found if wrong), None)
+
+
+def _gradients_of_parameters(apply: Callable[[_Counted, Tensor], Tensor], seed: int) -> list[float]:
+    """Run two checkpointed stretches side by side that share their parameters, which have gradients already."""
+    run, x, gradient = _cast(seed)
+    for p in run.layers.parameters():
+        p.grad = torch.full_like(p, 0.5)
+    (apply(run, x) + apply(run, x + 1)).backward(gradient)
+    return _flat(p.grad for p in run.layers.parameters())
+
+
+class AddsToParameters(Check):
+    """The gradients of the parameters that run uses are added to their .grad."""
+
+    hint = (
+        "torch.autograd.grad gives the gradients that you ask for; torch.autograd.backward adds to the .grad of every "
+        "leaf that it meets. Which of the two meets the parameters?"
+    )
+
+    @staticmethod
+    def probe(seed: int, Recompute: Function) -> Evidence:
+        mine = _gradients_of_parameters(Recompute.apply, seed + 3)
+        return {"mine": mine, "right": _gradients_of_parameters(lambda run, x: run(x), seed + 3)}
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        right = expected["right"]
+        if seen["mine"] and relative_distance(seen["mine"], [0.5] * len(right)) < EXACT:
+            return "The parameters' .grad is what it was before: nothing was added."
+        return _wrong_gradient(seen["mine"], right, "the parameters (with 0.5 in .grad before)")
+
+
+RECOMPUTE = (
+    GivesTheSameResult,
+    KeepsTheInputAlone,
+    RunsOnceInEachPass,
+    GivesTheInputItsGradient,
+    AddsToParameters,
+)

@@ -1,0 +1,181 @@
+"""Check of a function that runs the same each time: random numbers and autocast as in its first call."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..base import Check, Evidence
+
+Run = Callable[[Tensor], Tensor]
+Repeatable = Callable[[Run], Run]
+
+
+def _drop(x: Tensor) -> Tensor:
+    """Drop half of x, and add noise."""
+    return F.dropout(x, 0.5) + torch.randn_like(x)
+
+
+def _numbers(tensor: Any) -> list[float]:
+    return [round(number, 6) for number in tensor.flatten().tolist()]
+
+
+class DrawsTheSameNumbers(Check):
+    """Each later call draws the random numbers of the first."""
+
+    hint = (
+        "What does dropout read that is different the second time?\n"
+        "random_states() before the first call; set_random_states(...) before each later one."
+    )
+
+    @staticmethod
+    def probe(seed: int, repeatable: Repeatable) -> Evidence:
+        torch.manual_seed(seed)
+        x = torch.randn(5, 7)
+        again = repeatable(_drop)
+        first = again(x)
+        later = []
+        for n in (3, 11):
+            torch.randn(n)  # what the rest of the network draws
+            later.append(again(x))
+        return {"later": [torch.equal(first, one) for one in later]}
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        if all(seen["later"]):
+            return None
+        which = "second" if not seen["later"][0] else "third"
+        return f"A function with dropout and noise: the {which} call draws other random numbers than the first."
+
+
+class NotesWhatTheFirstCallSees(Check):
+    """The first call is that of run itself: it draws what run would have drawn then, not what was due before."""
+
+    hint = "When is the state noted: when repeatable(run) makes the function, or when that is first called?"
+
+    @staticmethod
+    def probe(seed: int, repeatable: Repeatable) -> Evidence:
+        torch.manual_seed(seed + 1)
+        x = torch.randn(5, 7)
+        again = repeatable(_drop)
+        torch.randn(9)  # between the making and the first call
+        state = torch.get_rng_state()
+        first, second = again(x), again(x)
+        torch.set_rng_state(state)
+        alone = _drop(x)
+        return {"first": torch.equal(first, alone), "second": torch.equal(second, alone)}
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        drew = "other random numbers than run itself would have drawn there. Numbers were drawn between the making and"
+        for call in ("first", "second"):
+            if not seen[call]:
+                return f"The {call} call draws {drew} the first call."
+        return None
+
+
+class LeavesTheGenerator(Check):
+    """The first call moves the generator on as run does; a later call leaves it as it was."""
+
+    hint = "Note the state before a later call as well, and put it back when run has returned."
+
+    @staticmethod
+    def probe(seed: int, repeatable: Repeatable) -> Evidence:
+        torch.manual_seed(seed + 2)
+        x = torch.randn(5, 7)
+        state = torch.get_rng_state()
+        _drop(x)
+        after_run = _numbers(torch.randn(3))
+        torch.set_rng_state(state)
+        again = repeatable(_drop)
+        again(x)
+        after_first = _numbers(torch.randn(3))
+        state = torch.get_rng_state()
+        due = _numbers(torch.randn(3))
+        torch.set_rng_state(state)
+        again(x)
+        return {"first": [after_first, after_run], "later": [_numbers(torch.randn(3)), due]}
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        drawn, due = seen["first"]
+        if drawn != due:
+            return "The numbers drawn after the first call are not those that would follow run itself."
+        drawn, due = seen["later"]
+        if drawn != due:
+            return "The numbers drawn after a later call are not those that were due before it."
+        return None
+
+
+def _product(x: Tensor) -> Tensor:
+    """Return a product, which autocast computes in 16 bits."""
+    return x @ x.T
+
+
+def _dtypes(repeatable: Repeatable, first: torch.dtype | None, later: torch.dtype | None) -> Evidence:
+    """Call once under autocast to `first` and once under autocast to `later` (None: autocast is off)."""
+    x = torch.randn(6, 6)
+    again = repeatable(_product)
+    seen = {}
+    for call, dtype in (("first", first), ("later", later)):
+        with torch.autocast("cpu", dtype or torch.bfloat16, enabled=dtype is not None):
+            seen[call] = str(again(x).dtype).removeprefix("torch.")
+            seen[f"after {call}"] = str(_product(x).dtype).removeprefix("torch.")
+    return seen
+
+
+def _wrong_dtype(seen: Evidence, expected: Evidence) -> str | None:
+    for case, want in expected.items():
+        for call, dtype in want.items():
+            if seen[case][call] != dtype:
+                what = "a product right behind the call" if call.startswith("after") else f"the {call} call"
+                return f"{case}: {what} is in {seen[case][call]}; {dtype} is right."
+    return None
+
+
+class RunsUnderTheSameAutocast(Check):
+    """A later call runs with autocast on if it was on in the first call, and off if it was off."""
+
+    hint = 'torch.is_autocast_enabled("cpu") tells; torch.autocast("cpu", enabled=...) switches it on or off.'
+
+    @staticmethod
+    def probe(seed: int, repeatable: Repeatable) -> Evidence:
+        torch.manual_seed(seed + 3)
+        return {
+            "first with autocast, later without": _dtypes(repeatable, torch.bfloat16, None),
+            "first without autocast, later with it": _dtypes(repeatable, None, torch.bfloat16),
+        }
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        return _wrong_dtype(seen, expected)
+
+
+class RunsInTheSameFormat(Check):
+    """A later call runs in the 16-bit format of the first one's autocast."""
+
+    hint = 'torch.get_autocast_dtype("cpu") tells the format; it is the second argument of torch.autocast.'
+
+    @staticmethod
+    def probe(seed: int, repeatable: Repeatable) -> Evidence:
+        torch.manual_seed(seed + 4)
+        return {
+            "first under FP16, later without autocast": _dtypes(repeatable, torch.float16, None),
+            "first under FP16, later under BF16": _dtypes(repeatable, torch.float16, torch.bfloat16),
+            "first under BF16, later under FP16": _dtypes(repeatable, torch.bfloat16, torch.float16),
+        }
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        return _wrong_dtype(seen, expected)
+
+
+REPEATABLE = (
+    DrawsTheSameNumbers,
+    NotesWhatTheFirstCallSees,
+    LeavesTheGenerator,
+    RunsUnderTheSameAutocast,
+    RunsInTheSameFormat,
+)

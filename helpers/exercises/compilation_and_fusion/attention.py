@@ -1,0 +1,166 @@
+"""Check of causal attention tile by tile: its numbers, and what of its scores exists at a time."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode
+
+from ...core.device import pick_device
+from ...meter.recorder import MemoryMeter
+from ..base import Check, Evidence
+from ..probing.distance import relative_distance
+from ..probing.plain import plain
+
+TiledAttention = Callable[[Tensor, Tensor, Tensor, int], Tensor]
+SAME = 1e-4
+LENGTH, TILE = 512, 64  # where bytes, tiles and FLOPs are counted
+
+
+def _inputs(seed: int, *shape: int) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    q, k, v = (torch.randn(shape, generator=generator).to(pick_device()) for _ in range(3))
+    return 2 * q, k, v
+
+
+class MatchesAttention(Check):
+    """The result is that of causal attention: softmax(q kᵀ / √d) v, where no row sees a later column."""
+
+    hint = (
+        "Scale the scores by 1 / √d, and mask before the softmax: what a row must not see has the score -inf.\n"
+        "Only the tile on the diagonal is masked in part. When a row of tiles is done, divide weighted by total."
+    )
+
+    @staticmethod
+    def probe(seed: int, tiled_attention: TiledAttention) -> Evidence:
+        seen: Evidence = {}
+        for case, shape, tile in (
+            ("64 rows in tiles of 16", (2, 3, 64, 8), 16),
+            ("50 rows in tiles of 16", (1, 2, 50, 24), 16),
+            ("9 rows in tiles of 32", (2, 1, 9, 4), 32),
+            ("12 rows in tiles of 1", (1, 1, 12, 8), 1),
+        ):
+            q, k, v = _inputs(seed, *shape)
+            out = plain(tiled_attention(q, k, v, tile))
+            right = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+            same = out.shape == right.shape
+            off = relative_distance(out.flatten().tolist(), right.flatten().tolist()) if same else None
+            seen[case] = {"shape": list(out.shape), "off": off}
+        return seen
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for case, want in expected.items():
+            got = seen[case]
+            if got["shape"] != want["shape"]:
+                return f"{case}: the shape should be {tuple(want['shape'])}; it is {tuple(got['shape'])}."
+            if not got["off"] <= SAME:
+                return f"{case}: the result is off by {got['off']:.2g} of its length. Scaled, masked, divided?"
+        return None
+
+
+class _Tiles(TorchDispatchMode):
+    """Notes the largest pair of last dimensions that a product makes, other than those with the width of a head."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.width, self.largest = width, [0, 0]
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        name = func._schema.name.removeprefix("aten::")
+        for tensor in tree_leaves(result):
+            is_product = "mm" in name or name in ("matmul", "linear", "einsum")
+            if is_product and isinstance(tensor, Tensor) and tensor.dim() > 1 and tensor.shape[-1] != self.width:
+                self.largest = max(self.largest, sorted(tensor.shape[-2:], reverse=True))
+        return result
+
+
+class ScoresNeverWhole(Check):
+    """Products make at most tile x tile scores of a head, and full tiles of them; PyTorch's own is not called."""
+
+    hint = (
+        "Slice q by rows and k by columns before the product, not its result after.\n"
+        "`q[..., top : top + tile, :] @ k[..., left : left + tile, :].mT` makes one tile of scores."
+    )
+
+    @staticmethod
+    def probe(seed: int, tiled_attention: TiledAttention) -> Evidence:
+        seen: Evidence = {}
+        for tile in (TILE, 2 * TILE):
+            q, k, v = _inputs(seed + 1, 1, 2, LENGTH, 24)
+            with _Tiles(24) as tiles:
+                tiled_attention(q, k, v, tile)
+            seen[str(tile)] = tiles.largest
+        return seen
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for tile, want in expected.items():
+            rows, columns = seen[tile]
+            if not rows:
+                return f"tile={tile}: no product makes scores. Write the loop yourself: q times k, a tile at a time."
+            if [rows, columns] != want:
+                made, right = f"{rows} x {columns}", f"{want[0]} x {want[1]}"
+                return f"tile={tile}: the largest product makes {made} scores of a head; it should be {right}."
+        return None
+
+
+class SkipsWhatIsMasked(Check):
+    """Tiles above the diagonal, in which everything is masked, cost no product."""
+
+    hint = "Rows from `top` on see no column beyond `top + tile`. Where does the loop over columns end?"
+
+    @staticmethod
+    def probe(seed: int, tiled_attention: TiledAttention) -> Evidence:
+        q, k, v = _inputs(seed + 2, 1, 2, LENGTH, 24)
+        with FlopCounterMode(display=False) as counter:
+            tiled_attention(q, k, v, TILE)
+        return {"flops": int(counter.get_total_flops())}
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        times = seen["flops"] / expected["flops"]
+        if not times <= 1.02:
+            return f"Products take {times:.2f} times the FLOPs of the tiles that are needed."
+        if not times >= 0.98:
+            return f"Products take {times:.2f} times the FLOPs that are needed: which tiles are left out?"
+        return None
+
+
+class HoldsATileAtATime(Check):
+    """Besides inputs, result and row sums, at most six tiles of scores exist at a time; inputs stay as they are."""
+
+    hint = (
+        "What of a tile outlives its turn? Only the state does.\n"
+        "Nothing of the size of T x T may be made: neither scores, nor a mask, nor a list of tiles to be joined later."
+    )
+    HEADS, WIDTH = 2, 8
+
+    @staticmethod
+    def probe(seed: int, tiled_attention: TiledAttention) -> Evidence:
+        heads, width = HoldsATileAtATime.HEADS, HoldsATileAtATime.WIDTH
+        given = _inputs(seed + 3, 1, heads, 2 * LENGTH, width)
+        before = [t.clone() for t in given]
+        with MemoryMeter(device=given[0].device) as meter:
+            tiled_attention(*given, TILE)
+        one = 4 * heads * TILE * TILE
+        there = 5 * given[0].nbytes  # q, k, v and the result, once more as slices to be joined
+        same = all(torch.equal(a, b) for a, b in zip(given, before, strict=True))
+        return {"tiles": (meter.peak_bytes - there) / one, "untouched": same}
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        if not seen["untouched"]:
+            return "q, k or v has changed; work on copies."
+        if not seen["tiles"] <= 6:
+            tiles = f"{seen['tiles']:.0f} tiles of scores"
+            return f"At the peak there is room for {tiles} besides inputs and result; six are enough."
+        return None
+
+
+ATTENTION = (MatchesAttention, ScoresNeverWhole, SkipsWhatIsMasked, HoldsATileAtATime)

@@ -1,0 +1,41 @@
+"""Watch an answer at work: how many rows of logits each of its operations makes."""
+
+from typing import Any
+
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+
+class LogitsWatcher(TorchDispatchMode):
+    """Notes how many rows of logits each operation makes, and how many products have the width of the gradients."""
+
+    def __init__(self, width: int, vocabulary: int) -> None:
+        super().__init__()
+        self.width, self.vocabulary = width, vocabulary
+        self.products: list[int] = []  # rows of logits that matrix products made
+        self.most, self.most_by = 0, ""
+        self.weight_products = self.hidden_products = 0
+        self.short = ""  # the first softmax, or the like, whose result has 16 bits
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        name = func._schema.name.removeprefix("aten::")
+        product = "mm" in name or name in ("linear", "matmul", "addmv", "mv", "dot")
+        for tensor in tree_leaves(result):
+            if not isinstance(tensor, Tensor):
+                continue
+            if self.vocabulary not in tensor.shape:
+                self.hidden_products += product and self.width in tensor.shape and not func.is_view
+                continue
+            if self.width in tensor.shape:
+                self.weight_products += product and not func.is_view
+                continue
+            rows = tensor.numel() // self.vocabulary
+            if name in ("_softmax", "_log_softmax", "exp", "exp_") and tensor.element_size() < 4:
+                self.short = self.short or name
+            if product:
+                self.products.append(rows)
+            if rows > self.most:
+                self.most, self.most_by = rows, name
+        return result

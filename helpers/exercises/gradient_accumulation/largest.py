@@ -1,0 +1,138 @@
+"""Check of the largest micro-batch that fits, found with few measurements."""
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+from ..base import Check, Evidence
+
+Largest = Callable[[Callable[[int], int], int, int], int]
+MOST, MOST_CALLS = 256, 4
+
+
+def largest_that_fits(flat: int, fixed: int, each: int, budget: int) -> int:
+    """Return the largest micro-batch of 1 to 256 rows whose peak, the larger of `flat` and the line, is affordable."""
+    return 0 if budget < flat else min(MOST, max(0, (budget - fixed) // each))
+
+
+def _found(seed: int, budgets: dict[str, Callable[..., int]], largest_micro_batch: Largest) -> Evidence:
+    """Let the answer find the micro-batch for a budget on each of three lines.
+
+    Args:
+        budgets: by name, functions that draw a budget from (random numbers, flat, fixed, each).
+    """
+    rng = random.Random(seed)
+    seen: dict[str, Any] = {}
+    for line, share in (("a large fixed part", 0.7), ("a small fixed part", 0.05), ("nothing but rows", 0.0)):
+        each = rng.randint(50_000, 90_000)
+        fixed = int(share / (1 - share) * each * MOST)
+        flat = fixed + each * rng.randint(20, 40)
+        for name, draw in budgets.items():
+            measured: list[int] = []
+
+            def peak_bytes(m: int, line: tuple = (flat, fixed, each), measured: list = measured) -> int:
+                measured.append(m)
+                return max(line[0], line[1] + line[2] * m)
+
+            budget = draw(rng, flat, fixed, each)
+            found = int(largest_micro_batch(peak_bytes, budget, MOST))
+            of = {"line": [flat, fixed, each], "budget": budget}
+            seen[f"{line}, {name}"] = of | {"found": found, "measured": measured}
+    return seen
+
+
+def _wrong(seen: Evidence, expected: Evidence) -> str | None:
+    for case, want in expected.items():
+        right = largest_that_fits(*want["line"], want["budget"])
+        if seen[case]["found"] != right:
+            return f"{case}: you found {seen[case]['found']}; the largest that fits is {right}."
+    return None
+
+
+def _between(rng: random.Random, flat: int, fixed: int, each: int) -> int:
+    """Draw a budget between the peaks of two micro-batches that are on the line."""
+    return fixed + each * rng.randint(60, 200) + rng.randint(1, each - 1)
+
+
+class FindsTheLargestThatFits(Check):
+    """The largest micro-batch whose peak is within the budget."""
+
+    hint = (
+        "Two points that you know to be on the line give `each` and `fixed`.\n"
+        "Solve fixed + each x m = budget for m, and round down."
+    )
+
+    @staticmethod
+    def probe(seed: int, largest_micro_batch: Largest) -> Evidence:
+        budgets = {"some of it fits": _between, "all of it fits": lambda _, flat, fixed, each: fixed + 400 * each}
+        return _found(seed, budgets, largest_micro_batch)
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        return _wrong(seen, expected)
+
+
+class SpendsTheWholeBudget(Check):
+    """A micro-batch whose peak is exactly the budget fits."""
+
+    hint = "peak_bytes(m) <= budget: exactly the budget is enough."
+
+    @staticmethod
+    def probe(seed: int, largest_micro_batch: Largest) -> Evidence:
+        budgets = {
+            "the budget is a peak": lambda rng, flat, fixed, each: fixed + each * rng.randint(60, 200),
+            "the budget is the peak of the whole batch": lambda _, flat, fixed, each: fixed + each * MOST,
+            "the budget is the flat part": lambda _, flat, fixed, each: flat,
+        }
+        return _found(seed + 1, budgets, largest_micro_batch)
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        return _wrong(seen, expected)
+
+
+class SaysWhenNothingFits(Check):
+    """When not even one row fits, the answer is 0: on the flat part, fewer rows do not help."""
+
+    hint = "The line may promise rows where the flat part lies above the budget: measure there once more."
+
+    @staticmethod
+    def probe(seed: int, largest_micro_batch: Largest) -> Evidence:
+        budgets = {
+            "less than the flat part": lambda rng, flat, fixed, each: fixed + each * rng.randint(2, 8),
+            "a byte less than the flat part": lambda _, flat, fixed, each: flat - 1,
+            "less than nothing on the line": lambda _, flat, fixed, each: fixed - 3 * each,
+        }
+        return _found(seed + 2, budgets, largest_micro_batch)
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        return _wrong(seen, expected)
+
+
+class MeasuresFourTimes(Check):
+    """peak_bytes is called at most four times, with 1 to `most` rows."""
+
+    hint = "Two measurements for the line, one to see whether its answer is affordable."
+
+    @staticmethod
+    def probe(seed: int, largest_micro_batch: Largest) -> Evidence:
+        budgets = {
+            "some of it fits": _between,
+            "all of it fits": lambda _, flat, fixed, each: fixed + 400 * each,
+            "nothing fits": lambda _, flat, fixed, each: fixed - 3 * each,
+        }
+        return _found(seed + 3, budgets, largest_micro_batch)
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for case in expected:
+            measured = seen[case]["measured"]
+            if len(measured) > MOST_CALLS:
+                return f"{case}: you measured {len(measured)} times; {MOST_CALLS} must do."
+            if any(not 1 <= m <= MOST for m in measured):
+                return f"{case}: you measured micro-batches of {measured}; they go from 1 to {MOST} here."
+        return None
+
+
+LARGEST = (FindsTheLargestThatFits, SpendsTheWholeBudget, SaysWhenNothingFits, MeasuresFourTimes)

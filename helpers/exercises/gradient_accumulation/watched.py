@@ -1,0 +1,76 @@
+"""A model that notes what it is fed and when gradients pass back through it, and comparisons of gradients."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..base import Evidence
+from ..probing.distance import relative_distance
+
+EXACT = 1e-6  # relative; room for a weight that somebody has rounded to FP32, and for no wrong divisor
+LEFT_BEFORE = 0.5  # what stands in each .grad before the answer is called, where that is looked at
+
+
+class Watched:
+    """Notes the rows of each forward call of `model`, and the order of forward and backward passes."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.rows: list[int] = []
+        self.order: list[str] = []
+        self.first: list[float] = []  # a number of the first row of each call: which rows came when
+        model.register_forward_hook(self._forward)
+
+    def _forward(self, _: nn.Module, args: tuple[Tensor, ...], outputs: Tensor) -> None:
+        self.rows.append(len(args[0]))
+        self.first.append(float(args[0].flatten()[0]))
+        self.order.append("forward")
+        if outputs.requires_grad:
+            outputs.register_hook(lambda gradient: self.order.append("backward"))
+
+
+def gradient_of(model: nn.Module) -> list[float]:
+    """Return all gradients of `model` as one list; zeros where there is none."""
+    found = (torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters())
+    return torch.cat([gradient.flatten() for gradient in found]).tolist()
+
+
+def called(answer: Any, model: nn.Module, x: Tensor, y: Tensor, micro_batch: int, before: float | None = None) -> Any:
+    """Call `answer` on a model whose gradients are all `before` (None: there are none), and return what it returns."""
+    for p in model.parameters():
+        p.grad = None if before is None else torch.full_like(p, before)
+    return answer(model, x, y, micro_batch)
+
+
+def number(loss: Any) -> Evidence:
+    """Describe a returned loss: its value, and whether it still requires a gradient."""
+    if loss is None:
+        return {"returned": "nothing"}
+    attached = bool(getattr(loss, "requires_grad", False))
+    return {"value": float(loss.detach() if attached else loss), "attached": attached}
+
+
+def wrong_gradient(seen: list[float], right: list[float]) -> str | None:
+    """Say how a gradient differs from the right one: in length alone, or in direction."""
+    if relative_distance(seen, right) <= EXACT:
+        return None
+    mine, want = torch.tensor(seen), torch.tensor(right)
+    if not mine.isfinite().all():
+        return "the gradient has entries that are no numbers (NaN or infinity)."
+    if not mine.any():
+        return "no gradient was left in .grad."
+    length, cosine = (mine.norm() / want.norm()).item(), torch.cosine_similarity(mine, want, dim=0).item()
+    if cosine > 0.9999:
+        return f"the gradient points the right way and is {length:.4g} times as long as the whole batch's."
+    return f"the gradient is not the whole batch's: cosine {cosine:.4f}, {length:.4g} times as long."
+
+
+def wrong_loss(seen: Evidence, right: float) -> str | None:
+    """Say what is wrong with a returned loss."""
+    if "returned" in seen:
+        return "nothing was returned; the mean loss is wanted."
+    if not abs(seen["value"] - right) <= EXACT * abs(right):  # NaN is caught, too
+        return f"you return {seen['value']:.6g}; the mean loss is {right:.6g}."
+    if seen["attached"]:
+        return "the returned loss still hangs on its graph, which keeps memory: return loss.detach()."
+    return None

@@ -1,0 +1,259 @@
+"""Check of block-wise quantisation: a tensor becomes a code for each number and a scale for each block, and back."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...core.device import pick_device
+from ...meter.recorder import MemoryMeter
+from ..base import Check, Evidence
+from ..probing.plain import plain
+from .books import drawn_book
+
+Encode = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]]
+Decode = Callable[[Tensor, Tensor, Tensor, int, Any], Tensor]
+WIDE = 2.0**20  # numbers in the tensor whose bytes are measured
+AT_ONCE = 40  # bytes for each number that may be held at once
+
+
+def _cases(seed: int) -> Iterator[tuple[str, Tensor, Tensor, int]]:
+    """Yield (case, tensor, code book, block): magnitudes differ from block to block by powers of ten."""
+    generator = torch.Generator().manual_seed(seed)
+    for case, shape, block, signed in (
+        ("12 x 32 numbers, blocks of 64", (12, 32), 64, True),
+        ("7 x 43 numbers, blocks of 50", (7, 43), 50, True),
+        ("90 numbers, none negative, blocks of 128", (90,), 128, False),
+    ):
+        x = torch.randn(shape, generator=generator)
+        x = x * 10 ** (torch.arange(x.numel()) // block - 3.0).view(shape)
+        yield case, (x if signed else x.abs()).to(pick_device()), drawn_book(seed + block, signed), block
+
+
+def _scales_of(x: Tensor, block: int) -> Tensor:
+    return torch.stack([part.abs().max() for part in x.flatten().split(block)])
+
+
+def _encoded(encode: Encode, *given: Any) -> tuple[Tensor, Tensor]:
+    codes, scales = encode(*given)
+    return plain(codes), plain(scales)
+
+
+class OneScaleForEachBlock(Check):
+    """`encode` returns a scale for each block of neighbours, FP32: its largest magnitude; the last may be shorter."""
+
+    hint = (
+        "How many blocks are there, when the last one need not be full?\n"
+        "`flatten()`, pad with zeros to a whole number of blocks, `view(-1, block)`; then `abs().amax(1)`."
+    )
+
+    @staticmethod
+    def probe(seed: int, encode: Encode, decode: Decode) -> Evidence:
+        seen: Evidence = {}
+        for case, x, book, block in _cases(seed):
+            _, scales = _encoded(encode, x, book, block)
+            want = _scales_of(x, block)
+            same = scales.shape == want.shape
+            seen[case] = {
+                "shape": list(scales.shape),
+                "dtype": str(scales.dtype),
+                "off": ((scales - want) / want).abs().tolist() if same else None,
+            }
+        return seen
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for case, want in expected.items():
+            got = seen[case]
+            if got["shape"] != want["shape"]:
+                return f"{case}: scales should have the shape {tuple(want['shape'])}; yours is {tuple(got['shape'])}."
+            if got["dtype"] != want["dtype"]:
+                return f"{case}: scales should be {want['dtype']}; they are {got['dtype']}."
+            wrong = [i for i, off in enumerate(got["off"]) if not off <= 1e-6]
+            if wrong:
+                off = f"{got['off'][wrong[0]]:.1%} of its block's largest magnitude"
+                return f"{case}: the scale of block {wrong[0]} is off by {off}."
+        return None
+
+
+class CodesAreBytes(Check):
+    """`encode` returns a code for each number, in the order of the flattened tensor: one byte, torch.uint8."""
+
+    hint = (
+        "How many numbers went in, and how many codes come out? What was padded must go.\n"
+        "`codes.flatten()[:x.numel()].to(torch.uint8)`"
+    )
+
+    @staticmethod
+    def probe(seed: int, encode: Encode, decode: Decode) -> Evidence:
+        seen: Evidence = {}
+        for case, x, book, block in _cases(seed + 1):
+            codes, _ = _encoded(encode, x, book, block)
+            storage = codes.untyped_storage().nbytes()
+            seen[case] = {"shape": list(codes.shape), "dtype": str(codes.dtype), "storage": storage}
+        return seen
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for case, want in expected.items():
+            got = seen[case]
+            if got["dtype"] != want["dtype"]:
+                return f"{case}: codes should be {want['dtype']}; they are {got['dtype']}."
+            if got["shape"] != want["shape"]:
+                return f"{case}: codes should have the shape {tuple(want['shape'])}; yours is {tuple(got['shape'])}."
+            if got["storage"] > 2 * want["shape"][0]:
+                return (
+                    f"{case}: {want['shape'][0]} codes lie in a storage of {got['storage']} bytes: a view keeps it all."
+                )
+        return None
+
+
+class TakesTheNearest(Check):
+    """Each code is the place in the book of the value nearest to number / scale of its block."""
+
+    hint = (
+        "Divide by the block's scale first; then every number lies between -1 and 1, as the book's values do.\n"
+        "The book is sorted. Between two neighbours the border lies in the middle: how many borders lie below?\n"
+        "`torch.bucketize(scaled, (book[1:] + book[:-1]) / 2)` counts them, and that is the code."
+    )
+
+    @staticmethod
+    def probe(seed: int, encode: Encode, decode: Decode) -> Evidence:
+        seen: Evidence = {}
+        for case, x, book, block in _cases(seed + 2):
+            codes, _ = _encoded(encode, x, book, block)
+            scales = _scales_of(x, block).repeat_interleave(block)[: x.numel()]
+            distance = (x.flatten()[:, None] / scales[:, None] - book).abs()  # (numbers, values of the book)
+            index = codes.flatten().long()
+            fits = index.shape == scales.shape and bool((index < len(book)).all())
+            excess = distance.gather(1, index[:, None])[:, 0] - distance.min(1).values if fits else None
+            seen[case] = {"excess": None if excess is None else excess.tolist()}
+        return seen
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for case in expected:
+            excess = seen[case]["excess"]
+            if excess is None:
+                return f"{case}: the codes are not one for each number, from 0 to 255."
+            wrong = [i for i, far in enumerate(excess) if not far <= 1e-6]
+            if wrong:
+                return (
+                    f"{case}: {len(wrong)} of {len(excess)} codes are not those of the nearest value; the first is "
+                    f"that of number {wrong[0]}. What is each number divided by, and where does a value's realm end?"
+                )
+        return None
+
+
+class ZerosStayZeros(Check):
+    """A block of zeros has the scale 0 and comes back as zeros, and its neighbours are none the worse."""
+
+    hint = (
+        "What is 0 / 0?\n"
+        "Divide by `scales.clamp(min=...)` with the smallest number there is, and return the scales as they are."
+    )
+
+    @staticmethod
+    def probe(seed: int, encode: Encode, decode: Decode) -> Evidence:
+        seen: Evidence = {}
+        for case, zeros in (("the second block is zero", slice(32, 64)), ("everything is zero", slice(None))):
+            x = torch.randn(96, generator=torch.Generator().manual_seed(seed)).to(pick_device())
+            x[zeros] = 0
+            book = drawn_book(seed, True)
+            codes, scales = _encoded(encode, x, book, 32)
+            back = plain(decode(codes, scales, book, 32, x.shape)).flatten()
+            smallest = scales.abs().min() if len(scales) else scales.sum()
+            off = ((back - x).norm() / x.norm().clamp(min=1e-30)).nan_to_num(nan=-1.0).item()
+            seen[case] = {
+                "scale": smallest.nan_to_num(nan=-1.0).item(),
+                "zeros": bool((back[zeros] == 0).all()),
+                "off": off,
+            }
+        return seen
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for case in expected:
+            got = seen[case]
+            if got["scale"] != 0:
+                return f"{case}: its scale should be 0; it is {'not a number' if got['scale'] < 0 else got['scale']}."
+            if not got["zeros"]:
+                return f"{case}: it does not come back as zeros."
+            if not 0 <= got["off"] <= 0.05:
+                return f"{case}: the numbers beside it come back wrong."
+        return None
+
+
+class DecodesByItsBook(Check):
+    """`decode` returns book[code] times the scale of the code's block: FP32, of the shape that was asked for."""
+
+    hint = (
+        "A table look-up, and one product.\n"
+        "`book[codes.int()]`; every block has its own scale: `scales.repeat_interleave(block)`, as many as codes."
+    )
+
+    @staticmethod
+    def probe(seed: int, encode: Encode, decode: Decode) -> Evidence:
+        generator = torch.Generator().manual_seed(seed)
+        device, seen = pick_device(), {}
+        for case, shape, block in (
+            ("6 x 32 codes, blocks of 64", (6, 32), 64),
+            ("5 x 9 codes, blocks of 20", (5, 9), 20),
+        ):
+            count = shape[0] * shape[1]
+            codes = torch.randint(254, (count,), generator=generator, dtype=torch.uint8).to(device)
+            scales = (10 * torch.rand(-(-count // block), generator=generator)).to(device)
+            book = drawn_book(seed + count, True)
+            back = plain(decode(codes, scales, book, block, torch.Size(shape)))
+            seen[case] = {
+                "shape": list(back.shape),
+                "dtype": str(back.dtype),
+                "numbers": back.cpu().double().flatten().tolist(),
+            }
+        return seen
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for case, want in expected.items():
+            got = seen[case]
+            if got["shape"] != want["shape"]:
+                return f"{case}: the shape should be {tuple(want['shape'])}; it is {tuple(got['shape'])}."
+            if got["dtype"] != want["dtype"]:
+                return f"{case}: the numbers should be {want['dtype']}; they are {got['dtype']}."
+            pairs = enumerate(zip(got["numbers"], want["numbers"], strict=True))
+            wrong = [i for i, (mine, right) in pairs if not abs(mine - right) <= 1e-5 * abs(right) + 1e-9]
+            if wrong:
+                at = wrong[0]
+                mine, right = got["numbers"][at], want["numbers"][at]
+                return f"{case}: number {at} should be {right:.4g}; it is {mine:.4g}. Of which value, by which scale?"
+        return None
+
+
+class NeedsNoTable(Check):
+    """`encode` leaves its input as it is and never holds more than 40 bytes for each number."""
+
+    hint = (
+        "A table of distances from every number to all 256 values takes 1,024 bytes a number.\n"
+        "The book is sorted: a search (`torch.bucketize`) does without it. The input is not yours to divide in place."
+    )
+
+    @staticmethod
+    def probe(seed: int, encode: Encode, decode: Decode) -> Evidence:
+        x = torch.randn(int(WIDE), generator=torch.Generator().manual_seed(seed)).to(pick_device())
+        given, book = x.clone(), drawn_book(seed, True)
+        with MemoryMeter(device=x.device) as meter:
+            encode(x, book, 256)
+        return {"held": (meter.peak_bytes - x.nbytes) / WIDE, "untouched": torch.equal(x, given)}
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        if not seen["untouched"]:
+            return "The tensor that you were given has changed; work on a copy."
+        if not seen["held"] <= AT_ONCE:
+            held = f"{seen['held']:.0f} bytes for each number"
+            return f"Beside its input `encode` holds {held} at its peak; {AT_ONCE} are allowed."
+        return None
+
+
+BLOCKS = (OneScaleForEachBlock, CodesAreBytes, TakesTheNearest, ZerosStayZeros, DecodesByItsBook, NeedsNoTable)
