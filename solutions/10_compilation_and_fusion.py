@@ -310,7 +310,7 @@ my_guess = 1.5
 fusion_guess = Prediction("Eager / compiled, GPT-2 on an H100, planned", my_guess, "times")
 
 # %% name="fusion"
-same_step = {"seq": 1024, "micro_batch_size": 8}
+same_step = {"seq": 1024, "micro_batch_size": 8, "precision": "bf16-amp"}
 eager_plan, compiled_plan = planned([Recipe("gpt2", **same_step), Recipe("gpt2", **same_step, compile=True)])
 table = [("GPU", "eager, ms", "bound by memory", "compiled, ms", "bound by memory", "times as fast")]
 gains = {}

@@ -7,7 +7,7 @@ import functools
 import itertools
 import math
 import warnings
-from helpers import COLOURS, TENANTS, Claims, MemoryMeter, Prediction, SmallGPT, check, compare, count_flops, device_name, english, explore, human_bytes, pick_device, show
+from helpers import COLOURS, TENANTS, Claims, MemoryMeter, Prediction, SmallGPT, benchmark, check, compare, count_flops, device_name, english, explore, hfu, human_bytes, mfu, pick_device, show
 import numpy as np
 import torch
 import torch.nn.functional as F

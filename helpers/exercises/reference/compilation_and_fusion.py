@@ -12,7 +12,7 @@ import os
 import tempfile
 import time
 import warnings
-from helpers import COLOURS, Claims, MemoryMeter, Prediction, Recipe, benchmark, check, compare, device_name, explore, human_bytes, numbers_beyond_cache, pick_device, plan_deep, saved_tensor_bytes, show, traffic, why_no_compiler, written_kernels
+from helpers import COLOURS, Claims, MemoryMeter, Prediction, Recipe, benchmark, check, compare, device_name, explore, human_bytes, numbers_beyond_cache, pick_device, plan_deep, planned, saved_tensor_bytes, show, text_table, traffic, why_no_compiler, written_kernels
 from helpers.planner.catalog import find_model
 import torch
 import torch.nn.functional as F

@@ -13,7 +13,7 @@ import tempfile
 import textwrap
 import time
 import warnings
-from helpers import COLOURS, Claims, DigitFiles, LoaderTimeline, PickledByValue, Prediction, SmallCNN, benchmark, check, compare, decode, device_name, explore, human_bytes, pick_device, rotate, script_as_notebook, show
+from helpers import COLOURS, Claims, DigitFiles, LoaderTimeline, PickledByValue, Prediction, SmallCNN, benchmark, check, compare, decode, device_name, explore, human_bytes, pick_device, profile_step, rotate, script_as_notebook, show
 import numpy as np
 import psutil
 import torch

@@ -8,7 +8,7 @@ import importlib.util
 import logging
 import math
 from collections import defaultdict
-from helpers import COLOURS, E2M1, Claims, LinearLog, MemoryMeter, Prediction, SmallGPT, check, compare, device_name, english, explore, floor_power_of_two, human_bytes, numbers_beyond_cache, pick_device, quantize_blockwise, range_ruler, show, supports, tenant_table, to_e2m1
+from helpers import COLOURS, E2M1, Claims, LinearLog, MemoryMeter, Prediction, Recipe, SmallGPT, check, compare, device_name, english, explore, floor_power_of_two, human_bytes, numbers_beyond_cache, pick_device, planned, profile_step, quantize_blockwise, range_ruler, show, supports, tenant_table, to_e2m1
 import numpy as np
 import torch
 import torch.nn.functional as F
