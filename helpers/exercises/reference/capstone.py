@@ -4,11 +4,13 @@ Written by `python -m helpers build`; change the source, not this file.
 """
 
 import functools
+import itertools
 import math
 import statistics
 import time
+from collections import Counter
 from dataclasses import dataclass, replace
-from helpers import COLOURS, TENANTS, Claims, GiB, KiB, MemoryMeter, Prediction, Recipe, ViT, benchmark, check, choose, device_name, digits, explore, find_gpu, human_bytes, lab_report, parallel_map, peak_table, pick_device, plan, planned, rank_device, run_ranks, show, text_table, training_script
+from helpers import COLOURS, TENANTS, Claims, GiB, KiB, MemoryMeter, Prediction, Recipe, ViT, benchmark, check, choose, device_name, digits, explore, find_gpu, human_bytes, lab_report, parallel_map, peak_table, pick_device, plan, planned, profile_step, rank_device, run_ranks, show, text_table, training_script
 import numpy as np
 import torch
 import torch.distributed as dist
