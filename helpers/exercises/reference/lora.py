@@ -12,7 +12,7 @@ import tempfile
 import time
 import warnings
 from pathlib import Path
-from helpers import COLOURS, TENANTS, Claims, GiB, MemoryMeter, Prediction, Recipe, ViT, check, count_parameters, device_name, digits, english, explore, find_gpu, human_bytes, pick_device, planned, python_source, show, supports, tenant_bars, tenant_table
+from helpers import COLOURS, TENANTS, Claims, GiB, MemoryMeter, Prediction, Recipe, ViT, check, compare, count_flops, count_parameters, device_name, digits, english, explore, find_gpu, human_bytes, pick_device, planned, profile_step, python_source, show, supports, tenant_bars, tenant_table, text_table
 import torch
 import torch.nn.functional as F
 from matplotlib.figure import Figure
