@@ -899,7 +899,7 @@ except NotImplementedError:
 
 # %% name="ward_line"
 show(
-    time_line(charts["C"], "Patient C: the first millisecond of the step", until=1),
+    time_line(charts["C"], "Patient C: the first three milliseconds of the step", until=3),
     "Time line of patient C: first one longer operation, which cuts a batch into images, then an even carpet of thin operations with gaps between them.",
 )
 
