@@ -1,12 +1,12 @@
 # %% [markdown] name="title"
 # # Where the time goes
 #
-# **An operation takes as long as its arithmetic or as its bytes, whichever is slower, and a launch. Add them up and you know a step before it runs; what is left over has a name.**
+# **An operation takes as long as its arithmetic or as its bytes, whichever is slower, plus a launch. Add them up and you know a step before it runs; what is left over has a name.**
 #
 # | | |
 # |---|---|
 # | After this you can | predict the seconds of an operation, and of a training step, from FLOPs, bytes and launches; say what bounds a layer and at which batch that changes; count the FLOPs of a transformer by both conventions; read a profiler's trace; report MFU and HFU; time two programs without fooling yourself; diagnose a slow loop from its trace |
-# | Time | 120 minutes |
+# | Time | 150 to 180 minutes |
 # | Difficulty | ●●○ |
 # | Needs | a CPU; the same cells use a GPU if there is one |
 # | Before this | labs [[#start_here]], [[#where_memory_goes]] and [[#activation_checkpointing]] |
@@ -149,12 +149,12 @@ operation_seconds = check("where_the_time_goes.roofline", operation_seconds)
 hint("where_the_time_goes.roofline")
 
 # %% [markdown] name="measured_text"
-# Peak and bandwidth are not one number each. A product with a side of 16 cannot keep a processor busy, and what fits the cache need not come from memory. `measure_roofline` measures rates over many shapes and sizes in some seconds; `python -m helpers roofline` prints and keeps them, and the next cell takes what was kept. The law is the one that you have just written.
+# Peak and bandwidth are not one number each. A product with a side of 16 cannot keep a processor busy, and what fits the cache need not come from memory. `measure_roofline` measures rates over many shapes and sizes in less than a minute; `python -m helpers roofline` prints and keeps them, and the next cell takes what was kept. The law is the one that you have just written.
 
 # %% name="measured"
 roofline = kept_roofline(device) or measure_roofline(device)
 by_roofline = roofline.peak("float32")
-print(f"measured {roofline.date or 'now'}; the runs of one measurement lay {roofline.spread:.0%} apart")
+print(f"measured on {roofline.date}; the runs of one measurement lay {roofline.spread:.0%} apart")
 print(f"fastest FP32 product {by_roofline / 1e9:,.0f} GFLOP/s; by hand {peak / 1e9:,.0f}")
 for shape in ((1024, 1024, 1024), (16, 1024, 1024), (16, 16, 16)):
     rate = 2 * math.prod(shape) / roofline.product_seconds(shape, "float32")
@@ -163,7 +163,7 @@ if not 0.7 < peak / by_roofline < 1.4:
     print("The two lie far apart: the machine is busier or quieter than when its roofline was measured.")
 
 # %% [markdown] name="dots_text"
-# The picture of this law gave it its name. To the right: how many FLOPs an operation does for each byte that it moves, its **arithmetic intensity**. Upwards: FLOPs a second. Under the slope an operation is bound by memory, under the level by arithmetic, and nothing gets through the roof. Here are some operations with their measured speed.
+# The picture of this law gave it its name. The horizontal axis is **arithmetic intensity**: how many FLOPs an operation does for each byte that it moves. The vertical axis is FLOPs per second. The slope is the memory's bandwidth, and there is a level for the peak of each number format. Left of the corner an operation is bound by memory, right of it by arithmetic, and nothing gets through the roof. The dashed slope is the cache's bandwidth, for operations whose bytes never leave it. Here are some operations with their measured speed.
 
 # %% name="dots"
 wide = 4096 if device.type == "cpu" else 2 * side  # weights that no cache holds
@@ -180,7 +180,7 @@ operations = {  # what to run, FLOPs, bytes
 timed = {name: (flops, nbytes, benchmark(fn, runs=7).median) for name, (fn, flops, nbytes) in operations.items()}
 show(
     roofline_figure(roofline, timed),
-    "Roofline on logarithmic axes: sums and a single row lie far left near the memory's slope, the large product far right near the level; tiny products, which stay in the cache, lie between the two slopes.",
+    "Roofline on logarithmic axes: sums and a single row lie far left near the memory's slope, the large product far right near the level. Tiny products lie well below the roof: neither clock explains them.",
 )
 rows_of_table = [("operation", "FLOP/byte", "measured, ms", "predicted, ms", "bound by")]
 try:
@@ -204,6 +204,8 @@ reading = x.nbytes / benchmark(lambda: x.sum(), runs=7).median
 print(f"reading {reading / 1e9:.1f} GB/s, copying {bandwidth / 1e9:.1f} GB/s; peak {peak / 1e9:,.0f} GFLOP/s")
 
 # %% [markdown] name="turn_guess_text"
+# So the time of a batch is flat at first, and later each row more adds the same time. The layer **turns** where these two lines meet: the time of a single row, divided by the time that each row takes in a large batch.
+#
 # **Predict** the batch at which the layer turns from memory-bound to compute-bound on this machine.
 
 # %% name="turn_guess"
@@ -235,7 +237,7 @@ axes.set(title=f"A linear layer of width {wide}", xlabel="rows in the batch", yl
 axes.legend(frameon=False)
 show(
     figure,
-    "Milliseconds over batch size. The law: flat for few rows, then in proportion to the rows. Measured: above the law for a few rows, near it for one and for many.",
+    "Milliseconds over batch size. The law: flat for few rows, then in proportion to the rows. Measured: above the law for a few rows, closer to it for one and for many.",
 )
 
 # %% [markdown] name="turn_explained"
@@ -245,9 +247,9 @@ show(
 #
 # A GPU has its corner further right: it has gained more FLOP/s over the years than bytes/s. The play at the end of this lab has some.
 #
-# ## 3 · Too small to matter
+# ## 3 · Small layers
 #
-# There is a third bound. A stack of 8 linear layers, 16 rows: at width 32 it does 64 times the arithmetic of width 4.
+# A stack of 8 linear layers, 16 rows: at width 32 it does 64 times the arithmetic of width 4.
 #
 # **Predict.** How many times as long does it take?
 
@@ -269,6 +271,7 @@ with torch.no_grad():
         rows = torch.randn(ROWS, w, device=device)
         calls = benchmark(lambda stack=stack, rows=rows: [stack(rows) for _ in range(CALLS)], runs=5)
         stack_seconds[w] = min(calls.runs) / CALLS
+peak_here = 2 * 512**3 / benchmark(lambda: a[:512, :512] @ b[:512, :512]).median  # with as many threads
 torch.set_num_threads(threads)
 width_guess.reveal(stack_seconds[32] / stack_seconds[4])
 said, subject = "small layers take the time of their launches", "64 x the FLOPs, time"
@@ -278,14 +281,14 @@ print(f"a layer of width 4: {per_layer * 1e6:.1f} µs; an empty addition: {launc
 figure = Figure(figsize=(7, 3.4), layout="constrained")
 axes = figure.add_subplot()
 axes.loglog(widths, [1e6 * s for s in stack_seconds.values()], "o-", base=2, color=COLOURS[4], label="measured")
-arithmetic = [1e6 * LAYERS * 2 * ROWS * w * w / peak for w in widths]
+arithmetic = [1e6 * LAYERS * 2 * ROWS * w * w / peak_here for w in widths]
 axes.loglog(widths, arithmetic, "--", base=2, color=COLOURS[0], label="FLOPs / peak")
 axes.set(title=f"{LAYERS} linear layers, {ROWS} rows", xlabel="width", ylabel="microseconds", ylim=(1, None))
 axes.legend(frameon=False)
 show(figure, "Microseconds over width: flat for small widths, then rising; the arithmetic alone starts far below.")
 
 # %% [markdown] name="launch_explained"
-# Flat, then rising. Where it is flat, the network is **launch-bound**: what you pay for is the number of operations, not their size. A layer costs more than an empty addition, since Python calls a module, the module calls a function, and the function has a result to allocate.
+# Flat, then rising: a third bound. Where it is flat, the network is **launch-bound**: what you pay for is the number of operations, not their size. A layer costs more than an empty addition, since Python calls a module, the module calls a function, and the function has a result to allocate.
 #
 # A small model may become wider at no cost there. To make it faster, launch less: larger batches, fused operations ([[compilation_and_fusion]]), CUDA graphs. On a GPU the host launches while the GPU works; there the rule is that a step cannot be faster than all its launches, one after another.
 #
@@ -356,7 +359,7 @@ except NotImplementedError:
     print("Fill in the answer cell first.")
 
 # %% [markdown] name="step_flops_text"
-# A training step does more. For each product of the forward pass, the backward pass needs two of the same size: the gradient of the input and the gradient of the weight.
+# A training step does more. For each product of the forward pass, the backward pass needs the gradient of its input and the gradient of its weight. Each of these is a product, too: write down the shapes.
 #
 # **Predict.** FLOPs of a whole training step, in forward passes?
 
@@ -385,7 +388,7 @@ in_products = sum(p.numel() for p in model.parameters()) - model.positions.weigh
 print(f"6 x parameters x tokens is {model_flops(in_products, tokens) / step_flops:.0%} of what was counted")
 
 # %% [markdown] name="step_flops_explained"
-# Three, and what is above that belongs to fused attention: it does not keep the scores, so its backward pass computes them once more (five products where the forward pass had two).
+# Three. The little extra comes from fused attention: it does not keep the scores, so its backward pass computes them once more (five products where the forward pass had two).
 #
 # From "three" comes the best-known formula of the trade. Each parameter takes part in one multiplication and one addition for each token, forward; three times that is **6·N·D**, for N parameters and D tokens. (Positions are only looked up, so they do not count. The embedding counts here because the output layer shares it.) It leaves attention out.
 #
@@ -416,9 +419,21 @@ for width in (128, 1024, 4096):
 # %% [markdown] name="six_explained"
 # With T below about half of W, 6·N·D is right within 10 %. At 8,192 tokens it is off even for the width of an 8B model; count, or add 12·T·W a token and layer for the full square.
 #
+# One prediction to keep until section 6.
+#
+# **Predict** a whole step of this GPT by the simplest law, its FLOPs over the peak. How many milliseconds?
+
+# %% name="predict_guess"
+my_guess = None  # milliseconds
+### BEGIN GUESS
+my_guess = 1e3 * step_flops / peak  # leaves out everything that is no product: too low
+### END GUESS
+simple_guess = Prediction("A training step", my_guess, "ms")
+
+# %% [markdown] name="traced_text"
 # ## 5 · Reading a trace
 #
-# Enough predicting; look. PyTorch's **profiler** notes when each operation begins and ends. Its trace is a list of events in Chrome's format, which the page [ui.perfetto.dev](https://ui.perfetto.dev) draws. We read it ourselves.
+# Now look at one. PyTorch's **profiler** notes when each operation begins and ends. Its trace is a list of events in Chrome's format, which the page [ui.perfetto.dev](https://ui.perfetto.dev) draws. We read it ourselves.
 
 
 # %% name="traced"
@@ -441,6 +456,8 @@ for event in [e for e in events if e["ph"] == "X" and e["name"] in ("step", "ate
     print({key: event.get(key) for key in ("ph", "cat", "name", "pid", "tid", "ts", "dur")})
 
 # %% [markdown] name="trace_task"
+# ### Your turn
+#
 # `ts` is when an event begins and `dur` how long it lasts, both in microseconds. `aten::linear` calls `aten::addmm`, so the same microseconds stand in the trace twice, and adding up durations gives more than there is. What you want is the time that each spends **itself**: its duration less that of the events directly inside it.
 #
 # **Contract.** `self_times(events)` returns a dictionary: name → microseconds that events of this name spent themselves, all of them together.
@@ -481,7 +498,7 @@ self_times = check("where_the_time_goes.trace", self_times)
 hint("where_the_time_goes.trace")
 
 # %% [markdown] name="longest_text"
-# Now the step of the GPT. **Predict**: what share of it does the operation take that takes most?
+# Now the step of the GPT. **Predict**: what share of the step does its longest operation take, by its own time, summed over all calls?
 
 # %% name="longest_guess"
 my_guess = None  # percent
@@ -502,7 +519,13 @@ except NotImplementedError:
     print("Fill in the answer cell first.")
 
 # %% [markdown] name="profile_text"
-# `profile_step` does that with two more columns. It asks in which **phase** of the step an operation ran, and of what **kind** it is; and it times the step without the profiler, too, since recording thousands of events takes time of its own. The trace is saved for Perfetto.
+# `profile_step` adds up the same own times, by the **phase** of the step in which an operation ran (columns) and by its **kind** (rows).
+#
+# - *gap* is time in which no operation runs: Python and the dispatcher.
+# - Recording an event takes time. So the step is also timed without the profiler, and what recording costs is taken off the parts.
+# - *unexplained* is the difference between that step and the sum of the parts. It may be negative: the steps with the profiler and those without it are different runs.
+#
+# The trace is saved for Perfetto.
 
 # %% name="profile"
 trace_file = Path(tempfile.gettempdir(), "where_the_time_goes.json.gz")
@@ -555,22 +578,13 @@ def time_line(events, title, until=math.inf):
 PHASES = {"autograd::engine": "backward", "Optimizer.step": "optimizer"}
 show(
     time_line(events, "One training step"),
-    "Time line of a step: forward pass, then the backward pass, about twice as long, then many small operations of the optimizer.",
+    "Time line of a step: forward pass, then the backward pass, the longest part, then many small operations of the optimizer.",
 )
 
 # %% [markdown] name="predict_text"
 # ## 6 · Predict a whole step
 #
-# Everything is there now. A step is a list of operations; each has its FLOPs, bytes and shape; the roofline gives seconds for each. Sum them.
-#
-# **Predict** first with the simplest law: FLOPs of the step over the peak. How many milliseconds?
-
-# %% name="predict_guess"
-my_guess = None  # milliseconds
-### BEGIN GUESS
-my_guess = 1e3 * step_flops / peak  # leaves out everything that is no product: too low
-### END GUESS
-simple_guess = Prediction("A training step", my_guess, "ms")
+# Everything is there now. A step is a list of operations; each has its FLOPs, bytes and shape; the roofline gives seconds for each. Sum them, and hold the sum beside the simplest law, which you have used in section 4.
 
 
 # %% name="predict"
@@ -590,8 +604,8 @@ timing = benchmark(step, runs=9)
 simple_guess.reveal(1e3 * timing.median)
 off = 100 * (in_step / timing.median - 1)
 print(f"roofline, operation by operation: {1e3 * in_step:.1f} ms, {off:+.0f} %; the step: {timing}")
-if timing.spread > 0.25:
-    print("The runs of the step lie so far apart that this machine is too busy to tell.")
+if max(timing.spread, roofline.spread) > 0.25:
+    print("The runs lie so far apart, here or when the roofline was measured, that this machine is too busy to tell.")
 claims.record("T29", "the roofline predicts a step within 25 %", "GPT, 4 blocks of width 128", off, "%", -25, 25)
 
 # %% [markdown] name="residue_text"
@@ -610,7 +624,7 @@ worst = max(table[1:], key=lambda row: abs(float(row[3])))
 print(f"\nmost of the rest: {worst[0]}")
 
 # %% [markdown] name="residue_explained"
-# So the rest has an address. Usual suspects: the dispatcher's part of a small operation counts as *gap* here and as the operation there; products of shapes between those that the roofline has measured; data that was still in the cache, because the operation before had just written it; and other programs on this machine, which no law knows about.
+# So the rest has an address. Usual suspects: the dispatcher's part of a small operation is a *gap* in the profile, and belongs to the operation in the roofline; products of shapes between those that the roofline has measured; data that was still in the cache, because the operation before had just written it; and other programs on this machine, which no law knows about.
 #
 # ## 7 · MFU and HFU
 #
@@ -618,7 +632,7 @@ print(f"\nmost of the rest: {worst[0]}")
 #
 # The peak is usually the data sheet's; ours is the fastest product that we measured.
 #
-# **Predict.** Every block is checkpointed, so each runs forward twice. HFU / MFU?
+# **Predict.** Every block is checkpointed: the backward pass recomputes it from its input. HFU / MFU?
 
 # %% name="utilization_guess"
 my_guess = None  # times
@@ -657,13 +671,15 @@ claims.record("T29", "recomputation raises HFU above MFU", "GPT, HFU / MFU", exe
 claims.figure("HFU, checkpointed / plain", subject, more["HFU"], "times")
 
 # %% [markdown] name="utilization_explained"
+# One more forward pass would make it 4/3. It is less for two reasons: the output layer is not checkpointed, and PyTorch stops recomputing a block as soon as it has the last tensor that the backward pass needs. So the last product of each block, one of its two largest, is not done again.
+#
 # Recomputation is work that the machine does and the model does not need. It adds to the numerator of HFU and to the seconds of both. So MFU falls by as much as the step gets slower, and HFU holds: the machine is busy, with the same thing twice. A recipe that boasts of its HFU may only be recomputing a lot.
 #
 # Use MFU to compare recipes for the same model, and HFU to ask whether kernels are slow. Before you compare with others, ask which FLOPs they count: the full square or the causal half, embeddings or none, 6·N·D or a count; and which peak they divide by (data sheets also print one with sparsity, which is twice as high).
 #
 # ## 8 · Timing without fooling yourself
 #
-# All of this rests on a clock. Here are two ways of reading it wrong, each of which says the opposite of the truth.
+# All of this rests on a clock. Here are ways of reading it wrong that say the opposite of the truth.
 #
 # ### The first call
 #
@@ -704,8 +720,7 @@ naive = once(computed) / once(kept)
 honest = compare(computed, kept)
 print(f"one call each: the kept table takes {1 / naive:.1f} times as long")
 print(f"after a warm-up, alternately: {honest}")
-said, subject = "a single cold call says which is faster", "kept table, naive / honest"
-claims.record("T29", said, subject, naive / honest.speedup, "times", 0.5, 2)
+claims.figure("a single cold call", "kept table, naive / honest speed", naive / honest.speedup, "times")
 
 # %% [markdown] name="drift_text"
 # The first call maps memory, chooses kernels, fills caches, compiles. It is true, and it is not what you want to know. So warm up.
@@ -740,11 +755,11 @@ if blocks[0] > blocks[1]:
     print("Here other programs outweighed the simulated drift: this machine is too busy to tell.")
 print(f"alternately: {paired.speedup:.2f} times; by its FLOPs it should be 2")
 subject = "drift simulated, smaller product"
-for said, gain in (("one after the other", blocks[0] / blocks[1]), ("in pairs", paired.speedup)):
-    claims.record("T29", f"timing {said} finds the faster", subject, gain, "times as fast", 1, math.inf)
+claims.figure("timed one after the other", subject, blocks[0] / blocks[1], "times as fast")
+claims.record("T29", "timing in pairs finds the faster", subject, paired.speedup, "times as fast", 1, math.inf)
 
 # %% [markdown] name="drift_explained"
-# One after the other, the product with *less* work pays for its late turn, and loses. In pairs both meet nearly the same machine. That is what `compare` does, and why it prints the middle half of the pairs: if 1 lies inside, you cannot tell. It takes the median, since the mean is drawn up by a single bad moment; the minimum is the machine at its quietest, which is fine for a law and too good for a plan.
+# One after the other, the product with *less* work pays for its late turn, and loses. In pairs both meet nearly the same machine. That is what `compare` does, and why it prints the middle half of the pairs: if 1 lies inside, you cannot tell. It takes the median, since a single bad moment pulls the mean up; the minimum is the machine at its quietest, which is fine for a law and too good for a plan.
 #
 # ### The queue
 #
@@ -769,8 +784,6 @@ else:
 # ## 9 · The trace clinic
 #
 # Three evaluation loops. Each is slow, and nothing about them looks wrong at first sight. We have 2,000 small images, and a classifier.
-#
-# **Predict**, before you go on: which of them waits for values, which one copies too much, which one does too little at a time? On which of them would a GPU help?
 
 # %% name="ward_data"
 SAMPLES, PIXELS = 2_000, 1_024
@@ -820,7 +833,11 @@ for name, patient in patients.items():
     print(f"patient {name}: {benchmark(patient, runs=3, warmup=0)}, share right {patient():.3f}")
 
 # %% [markdown] name="clinic_task"
-# Three signs tell these illnesses apart:
+# **Predict**, from the code alone, and write it down: what is wrong with A, with B and with C? Which of them would gain most if it were mended?
+#
+# ### Your turn
+#
+# Three signs tell their illnesses apart:
 #
 # - **items**: how often Python asks for the value of a tensor. `if`, `float()`, `print` and `.item()` all end in `aten::item`. On a GPU each one waits until everything queued before it is done, and while Python waits nothing new is queued. On a CPU there is nothing to wait for; there each costs a round through Python, no more.
 # - **copying**: the share of the step spent in `aten::copy_`, where data is moved or converted.
@@ -828,7 +845,7 @@ for name, patient in patients.items():
 #
 # **Contract.** `signs(events)` returns a dictionary with these three, for the step in the trace.
 #
-# - The step is the event named `step` of the category (`event["cat"]`) `user_annotation`; a GPU's trace has another of that name. Shares are of its `dur`. What lies outside of it does not count; nothing lies across its ends.
+# - The step is the event named `step` of the category (`event["cat"]`) `user_annotation`; a GPU's trace has another of that name. Shares are of its `dur`. What lies outside of it does not count; nothing lies across its ends. As before, only complete events (`ph` is `X`) are spans.
 # - `items`: the number of events named `aten::item` on the step's thread. `copying`: the time of those named `aten::copy_` on that thread; they do not lie inside each other.
 # - `idle`: if there are events of the category `kernel` inside the step, the share in which none of them runs, on whatever stream. Otherwise, the share in which no event runs on the step's thread whose name begins with `aten::`. Where several run at once, or inside each other, the moment counts once.
 #
@@ -895,19 +912,19 @@ except NotImplementedError:
 
 # %% name="ward_line"
 show(
-    time_line(charts["C"], "Patient C: the first millisecond of the step", until=1),
-    "Time line of patient C: an even carpet of thin operations with gaps between them, no long one anywhere.",
+    time_line(charts["C"], "Patient C: the first three milliseconds of the step", until=3),
+    "Time line of patient C: first one longer operation, which cuts a batch into images, then an even carpet of thin operations with gaps between them.",
 )
 
 # %% [markdown] name="cure_task"
 # ### Your turn: cure patient A
 #
-# **Contract.** `accuracy(model, batches)` returns the share of samples for which the model's largest logit is at the label, a number of Python's.
+# **Contract.** `accuracy(model, batches)` returns the share of samples for which the model's largest logit is at the label, as a Python number.
 #
 # - `batches` is a list of pairs (inputs (B, ...), labels (B,)), which may differ in size; `model(inputs)` returns logits (B, classes).
 # - Each batch goes through the model once, as a whole.
 # - Python asks for **one** value at most, after the last batch: no `.item()`, `if`, `float()`, `.tolist()` or `.cpu()` before.
-# - Autograd records nothing.
+# - Autograd records nothing. The model comes in evaluation mode; leave its mode alone.
 
 
 # %% name="cure" answer=true reveal=true
@@ -929,7 +946,16 @@ accuracy = check("where_the_time_goes.cure", accuracy)
 hint("where_the_time_goes.cure")
 
 # %% [markdown] name="cures_text"
-# The same function cures patient C, whose batches were there all the time. Patient B needs another cure: pick the rows first, and convert what was picked. **Predict** which patient gains most.
+# The same function cures patient C, whose batches were there all the time. Patient B needs another cure: pick the rows first, and convert what was picked.
+#
+# **Predict.** You know what share of its time patient B spends copying. How many times as fast will it be without?
+
+# %% name="cures_guess"
+my_guess = None  # times as fast
+### BEGIN GUESS
+my_guess = 2  # with half its time in copies: 1 / (1 - 0.5)
+### END GUESS
+cure_guess = Prediction("Patient B, cured", my_guess, "times as fast")
 
 
 # %% name="cures"
@@ -948,11 +974,13 @@ try:
         gain = compare(patients[name], cured, runs=5, warmup=1)
         print(f"patient {name}: {gain}; the same share right: {math.isclose(patients[name](), cured())}")
         claims.record("T30", "the cure makes it faster", f"patient {name}", gain.speedup, "times", 1.5, math.inf)
+        if name == "B":
+            cure_guess.reveal(gain.speedup)
 except NotImplementedError:
     print("Fill in the answer cell first.")
 
 # %% [markdown] name="cures_explained"
-# On a CPU, patient A suffers from a round through Python for every sample. On a GPU the same line also stops the queue: each `if` is a copy to the host and a wait, says PyTorch's *Performance Tuning Guide*, and nothing new is queued until Python has made up its mind. So in a GPU's trace of patient A look for `cudaStreamSynchronize` inside `aten::item`, and for wide gaps between kernels. (`torch.cuda.set_sync_debug_mode("warn")` points at such lines.) With patient B look for `Memcpy HtoD`, with patient C for gaps longer than the kernels.
+# On a CPU, patient A suffers from a round through Python for every sample. On a GPU the same line also stops the queue: each `if` is a copy to the host and a wait (PyTorch's *Performance Tuning Guide*), and nothing new is queued until Python has made up its mind. So in a GPU's trace of patient A look for `cudaStreamSynchronize` inside `aten::item`, and for wide gaps between kernels. (`torch.cuda.set_sync_debug_mode("warn")` points at such lines.) With patient B look for `Memcpy HtoD`, with patient C for gaps longer than the kernels.
 #
 # ## 10 · Play
 #
@@ -972,8 +1000,8 @@ def layer_on(gpu, width, batch):
     axes.loglog(flops / nbytes, reached / 1e12, "o", color=COLOURS[4], markersize=9, label="the layer, at most")
     bound = "arithmetic" if reached == sheet.flops16 else "memory"
     seconds = max(flops / sheet.flops16, nbytes / sheet.bandwidth)
-    axes.set(title=f"{gpu}, width {width:,}, {batch:,} rows: bound by {bound}, {1e6 * seconds:.2f} µs and a launch")
-    axes.set(xlabel="FLOPs a byte", ylabel="TFLOP/s", ylim=(0.01, 5_000))
+    axes.set(title=f"{gpu}, width {width:,}, {batch:,} rows: bound by {bound}, {1e6 * seconds:.2f} µs plus a launch")
+    axes.set(xlabel="FLOPs per byte", ylabel="TFLOP/s", ylim=(0.01, 5_000))
     axes.legend(frameon=False, loc="lower right")
     return figure
 

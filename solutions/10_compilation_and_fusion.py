@@ -293,7 +293,7 @@ show(
 # A chain of pointwise operations is one thing, a training step another: products, which fusion leaves alone, take most of it. The planner knows the roofline of a GPU and can run both steps on paper, GPT-2 with 8 sequences of 1,024 tokens, eager and compiled.
 
 # %% name="fusion"
-same_step = {"seq": 1024, "micro_batch_size": 8}
+same_step = {"seq": 1024, "micro_batch_size": 8, "precision": "bf16-amp"}
 eager_plan, compiled_plan = planned([Recipe("gpt2", **same_step), Recipe("gpt2", **same_step, compile=True)])
 table = [("GPU", "eager, ms", "bound by memory", "compiled, ms", "bound by memory", "times as fast")]
 for gpu in ("rtx-4090-24gb", "a100-80gb", "h100-80gb"):

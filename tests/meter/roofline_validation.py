@@ -3,7 +3,7 @@
 The roofline of this machine is measured, and between its rounds six models train that had no part in it, so that a
 machine that changes its pace does so for both. A step's prediction is the sum of what the roofline says of each of its
 operations; it is held against the median of the steps. `--parts` also shows where each prediction goes wrong: predicted
-and measured seconds of the operations, each where it is.
+and measured seconds of the operations, each where it is. A second table has the cost of the profiler.
 
 This is no test: its figures are only worth something when nothing else runs on the machine.
 """
@@ -14,7 +14,7 @@ import statistics
 from collections import Counter
 from collections.abc import Callable
 
-from helpers import SmallCNN, SmallGPT, ViT, benchmark, text_table, works_of
+from helpers import SmallCNN, SmallGPT, ViT, benchmark, profile_step, text_table, works_of
 from helpers.meter.roofline import Roofline
 from helpers.meter.roofline.bench import Bench
 from helpers.meter.roofline.measured import roofline_of
@@ -101,6 +101,16 @@ def parts(roofline: Roofline, rounds: list[list[TimedWork]], rows: int = 12) -> 
     return text_table([*table, ("all", str(calls), *(f"{milliseconds:.2f}" for milliseconds in both))])
 
 
+def profiles(models: dict[str, Step]) -> str:
+    """Return a table of what the profile of each step costs while it is on, and of what its parts leave unexplained."""
+    table = [("model", "events", "under the profiler", "unexplained")]
+    for name, step in models.items():
+        seen = profile_step(step, CPU, runs=RUNS * ROUNDS if "BF16" not in name else RUNS)
+        cost, rest = seen.profiled.median / seen.seconds, seen.unexplained / seen.seconds
+        table.append((name, f"{seen.events:,}", f"{cost:.2f} x the step", f"{rest:+.1%} of the step"))
+    return text_table(table)
+
+
 def main() -> None:
     """Print the table, and its median and worst error."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -129,6 +139,7 @@ def main() -> None:
         rows.append((name, str(len(works)), *figures))
     print(text_table(rows))
     print(f"median error {statistics.median(map(abs, errors)):.0%}, worst {max(map(abs, errors)):.0%}")
+    print(f"\n{profiles(models)}")
     for name, rounds in operations.items():
         if rounds:
             print(f"\n{name}\n{parts(roofline, rounds)}")

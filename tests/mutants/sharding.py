@@ -44,7 +44,7 @@ MUTANTS = [
     return model
 """),
     one("gradients not averaged", BODY.replace("    return", "    for block in model.blocks:\n        block.set_requires_gradient_sync(False)\n    return")),
-    one("in 16 bits", "    model.bfloat16()\n    model.register_forward_pre_hook(lambda _, args: args[0].bfloat16())\n" + BODY),
+    one("in 16 bits", "    model.bfloat16()\n    model.register_forward_pre_hook(lambda _, args: args[0].bfloat16())\n    model.register_forward_hook(lambda _, args, out: out.float())\n" + BODY),
     one("half frozen", "    model.blocks[:6].requires_grad_(False)\n" + BODY),
 ]  # fmt: skip
 

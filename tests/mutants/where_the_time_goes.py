@@ -224,6 +224,7 @@ MUTANTS = [
         ("mean of the batches", (".sum()  # stays", ".float().mean()  # stays"), ("samples += len(labels)", "samples += 1")),
         ("the wrong ones", ("== labels", "!= labels")),
         ("the smallest logit", ("argmax(1)", "argmin(1)")),
+        ("a tensor", ("right.item() / samples", "right / samples")),
         ("the last batch alone", (RIGHT_SO_FAR, "right = (model(inputs).argmax(1) == labels).sum()")),
     )),
     *(cure("runs_whole_batches", *mutant) for mutant in (

@@ -277,6 +277,22 @@ def test_stale_solutions_are_found(source):
     assert solution_problem(source) == "is older than its source"
 
 
+def test_a_solution_whose_text_alone_has_changed_keeps_its_outputs(source):
+    path = source.path.with_suffix(".ipynb")
+    assert builder._with_kept_outputs(source) is None
+    notebook = executed(source)
+    notebook.cells[-1].outputs.append(new_output("stream", text="3.14"))
+    path.write_text(write(notebook), encoding="utf-8")
+    source.path.write_text(EXAMPLE.replace("A claim.", "Another claim."), encoding="utf-8")
+    kept = builder._with_kept_outputs(source)
+    assert "Another claim." in kept.cells[0].source
+    assert kept.cells[-1].outputs[0].text == "3.14"
+    path.write_text(write(kept), encoding="utf-8")
+    assert solution_problem(source) is None
+    source.path.write_text(EXAMPLE.replace("print(math.pi)", "print(math.e)"), encoding="utf-8")
+    assert builder._with_kept_outputs(source) is None
+
+
 @pytest.mark.parametrize(
     ("spoil", "complaint"),
     [

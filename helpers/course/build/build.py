@@ -39,11 +39,15 @@ def build(names: list[str], rerun: bool = False) -> None:
         if solution_problem(source) is None and not rerun:
             print(f"{source.name}: up to date")
             continue
-        print(f"{source.name}: running the solution", flush=True)
-        try:
-            notebook = execute(make_notebook(source, solved=True), source.path.parent)
-        except BuildError as error:
-            raise BuildError(f"{source.name}: {error}.") from None
+        notebook = None if rerun else _with_kept_outputs(source)
+        if notebook is not None:
+            print(f"{source.name}: only its text has changed")
+        else:
+            print(f"{source.name}: running the solution", flush=True)
+            try:
+                notebook = execute(make_notebook(source, solved=True), source.path.parent)
+            except BuildError as error:
+                raise BuildError(f"{source.name}: {error}.") from None
         source.path.with_suffix(".ipynb").write_text(write(notebook), encoding="utf-8", newline="\n")
         problem = solution_problem(source)
         if problem:
@@ -96,6 +100,23 @@ def solution_problem(source: Source) -> str | None:
     if path.stat().st_size > LARGEST:
         return f"is larger than {LARGEST:,} bytes"
     return None
+
+
+def _with_kept_outputs(source: Source) -> NotebookNode | None:
+    """Return the solution with the outputs that it has, if every code cell is as it was when it ran; else None."""
+    path = source.path.with_suffix(".ipynb")
+    if not path.exists():
+        return None
+    notebook = make_notebook(source, solved=True)
+    new, ran = (
+        [cell for cell in each.cells if cell.cell_type == "code"]
+        for each in (notebook, nbformat.read(path, as_version=4))
+    )
+    if [(cell.id, cell.source) for cell in new] != [(cell.id, cell.source) for cell in ran]:
+        return None
+    for cell, before in zip(new, ran, strict=True):
+        cell.outputs, cell.execution_count = before.outputs, before.execution_count
+    return notebook
 
 
 def select(names: list[str]) -> list[Source]:

@@ -66,4 +66,8 @@ QUOTED_CLAIMS = {
         "LoRA of rank 16 on q, k, v, o of a 7B model trains about 20M parameters, 0.1 to 1 %",
         "tutorials, after [LoRA](https://arxiv.org/abs/2106.09685)",
     ),
+    "C24": QuotedClaim(
+        "A training step takes 6 FLOPs for each parameter and token",
+        "[Kaplan et al.](https://arxiv.org/abs/2001.08361), section 2.1; tutorials",
+    ),
 }

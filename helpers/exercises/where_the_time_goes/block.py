@@ -127,7 +127,7 @@ class HalvesCausalAttention(Check):
 class CountsTheMlp(Check):
     """An MLP is two matrices, up and down; one with a gate is three."""
 
-    hint = "A gate is one more product of the size of `up`."
+    hint = "Up and down take 2·tokens·width·inner FLOPs each, and a gate is one more product of the size of `up`."
 
     @staticmethod
     def probe(seed: int, block_flops: Callable[..., dict[str, int]]) -> Evidence:

@@ -57,13 +57,10 @@ def _evaluated(seed: int, accuracy: Accuracy) -> Evidence:
     model = _Watched(6).to(pick_device())
     with _Reads() as reads:
         answer = accuracy(model, batches)
-    if not isinstance(answer, float | int):
-        return {"returned": type(answer).__name__}
-    return {"share": float(answer), "rows": model.rows, "recorded": model.recorded, "reads": reads.count}
-
-
-def _no_number(seen: Evidence) -> str | None:
-    return f"return a number of Python's; you return {seen['returned']}." if "returned" in seen else None
+    seen: Evidence = {"rows": model.rows, "recorded": model.recorded, "reads": reads.count}
+    if isinstance(answer, float | int):
+        return {**seen, "share": float(answer)}
+    return {**seen, "returned": type(answer).__name__}
 
 
 class CountsTheShare(Check):
@@ -77,9 +74,10 @@ class CountsTheShare(Check):
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        wrong = _no_number(seen)
-        if wrong or math.isclose(seen["share"], expected["share"], rel_tol=1e-5):
-            return wrong
+        if "returned" in seen:
+            return f"Return a Python number; you return {seen['returned']}. Call .item() once, after the loop."
+        if math.isclose(seen["share"], expected["share"], rel_tol=1e-5):
+            return None
         return f"{expected['share']:.4f} of the samples are right; you say {seen['share']:.4f}."
 
 
@@ -94,9 +92,8 @@ class RunsWholeBatches(Check):
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        wrong = _no_number(seen)
-        if wrong or seen["rows"] == expected["rows"]:
-            return wrong
+        if seen["rows"] == expected["rows"]:
+            return None
         calls, rows = len(seen["rows"]), sum(seen["rows"])
         return f"Four batches of {expected['rows']} rows came in; the model was called {calls} times, with {rows} rows."
 
@@ -112,9 +109,8 @@ class ReadsOneValue(Check):
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        wrong = _no_number(seen)
-        if wrong or seen["reads"] <= 1:
-            return wrong
+        if seen["reads"] <= 1:
+            return None
         return f"Python asked for the value of a tensor {seen['reads']} times; once is enough."
 
 
@@ -129,9 +125,8 @@ class RecordsNothing(Check):
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        wrong = _no_number(seen)
-        if wrong or not seen["recorded"]:
-            return wrong
+        if not seen["recorded"]:
+            return None
         return f"Autograd recorded {seen['recorded']} calls of the model, for a backward pass that never comes."
 
 

@@ -204,8 +204,8 @@ class MindsTheClock(Check):
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        says = "a thousandth of what you say of a trace a thousand times as long, in whole microseconds, is"
-        return _wrong("without gaps, in fractions of a microsecond", seen["fractions"], seen["whole"], says)
+        says = "with the same spans on a clock that never rounds, you say"
+        return _wrong("spans that follow each other without a gap", seen["fractions"], seen["whole"], says)
 
 
 def _in_whole_microseconds(events: list[Event]) -> list[Event]:

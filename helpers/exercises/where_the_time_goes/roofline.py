@@ -91,9 +91,7 @@ class AddsTheLaunch(Check):
             launch = want["parts"][2]
             more = with_launch["microseconds"] - without["microseconds"]
             if not math.isclose(more, launch, rel_tol=1e-6):
-                return (
-                    f"{case}: a launch of {launch:.4g} µs makes your operation {more:.4g} µs longer than one of 0 µs."
-                )
+                return f"{case}: a launch of {launch:.4g} µs adds as much to the time; in yours it adds {more:.4g} µs."
         return None
 
 
@@ -137,7 +135,7 @@ class WorksWithoutArithmetic(Check):
     @staticmethod
     def probe(seed: int, operation_seconds: Seconds) -> Evidence:
         rng = random.Random(seed + 3)
-        cases = {"a copy": _operation(rng, 0, 60, 5), "an empty operation": _operation(rng, 0, 0, 5)}
+        cases = {"a copy": _operation(rng, 0, 60, 0), "an empty operation": _operation(rng, 0, 0, 5)}
         return _timed(cases, operation_seconds)
 
     @staticmethod

@@ -30,3 +30,15 @@ def test_a_giant_product_writes_to_out():
     x, out = torch.ones(SIDE, SIDE, device="cuda"), torch.ones(SIDE, SIDE, device="cuda")
     assert torch.mm(x, x, out=out) is out
     assert not out.any()
+
+
+def test_a_giant_convolution_and_its_gradients_are_not_computed():
+    layer, x = nn.Conv2d(256, 256, 3, padding=1, device="cuda"), torch.ones(64, 256, 16, 16, device="cuda")
+    y = layer(x.requires_grad_())
+    assert (y.shape, y.device) == (x.shape, HERE)
+    assert not y.any()
+    y.sum().backward()
+    for tensor in (x, layer.weight, layer.bias):
+        assert tensor.grad.shape == tensor.shape
+        assert tensor.grad.device == HERE
+    assert layer(x[:1]).any()
