@@ -6,6 +6,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from tests.meter import test_step_trace
+
 
 @pytest.fixture
 def step():
@@ -57,3 +59,8 @@ def test_a_profile_without_kernels_shows_the_host_and_says_so(step):
     assert "saw no kernels of this device (cuda)" in str(seen)
     assert {"forward", "backward", "optimizer"} <= set(seen.by_phase())
     assert seen.flops > 0
+
+
+def test_a_trace_with_kernels_is_cut_along_them():
+    """The profiler records no kernels of a pretended GPU, so these are written by hand."""
+    test_step_trace.test_on_a_gpu_kernels_are_the_work_and_belong_to_what_launched_them()

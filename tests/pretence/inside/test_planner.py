@@ -3,9 +3,15 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 from helpers.__main__ import main
+from helpers.meter.roofline import keep_roofline
+from helpers.meter.roofline.kept import machine_name
 from helpers.planner import Recipe, plan
+from helpers.planner.catalog import find_gpu
+from helpers.planner.catalog.rooflines import roofline_of
+from helpers.planner.catalog.this_machine import this_machine
 from helpers.planner.measure import measure_recipe
 from helpers.planner.script import training_script
 
@@ -46,3 +52,16 @@ def test_a_script_trains_on_the_gpu(style, tmp_path):
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert "GiB" in done.stdout if style == "pytorch" else "loss" in done.stdout, done.stdout
+
+
+def test_this_machine_is_its_gpu(monkeypatch, tmp_path):
+    monkeypatch.setenv("TAS_PROGRESS", str(tmp_path))
+    keep_roofline(replace(roofline_of(find_gpu("t4-16gb")), machine=machine_name(torch.device("cuda"))))
+    gpu = this_machine()
+    assert gpu.total == torch.cuda.get_device_properties(0).total_memory
+    assert gpu.capability == torch.cuda.get_device_capability()
+
+
+def test_the_roofline_of_a_device_that_is_not_there_is_refused(capsys):
+    assert main(["roofline", "--device", "mps"]) == 2
+    assert capsys.readouterr().err == "This machine has no device mps; it has cuda.\n"
