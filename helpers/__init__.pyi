@@ -45,6 +45,7 @@ from .loading.digit_files import rotate as rotate
 from .loading.loader_timeline import LoaderTimeline as LoaderTimeline
 from .loading.pickled_by_value import PickledByValue as PickledByValue
 from .loading.script_as_notebook import script_as_notebook as script_as_notebook
+from .loading.token_file import TokenFile as TokenFile
 from .meter.figures import tenant_bars as tenant_bars
 from .meter.flops import count_flops as count_flops
 from .meter.optimizer_state import state_bytes as state_bytes

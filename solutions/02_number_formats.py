@@ -387,20 +387,22 @@ kahan_add = check("number_formats.kahan", kahan_add)
 hint("number_formats.kahan")
 
 # %% [markdown] name="walk_text"
-# **Predict**, then look: start at 1.0, add 0.001 a thousand times, and store each sum in BF16. Where do you end when you round to the nearest? And
-# where do you end, on average, with dice?
+# Start at 1.0, add 0.001 a thousand times, and store each sum in BF16. Rounding to the nearest never leaves 1.0. Dice arrive at 2.0 on average, but a
+# model makes this walk only once.
+#
+# **Predict.** How far from 2.0 does a single walk with dice end (as a standard deviation)? And how far off is Kahan's sum, weight and `lost` together?
 
 # %% name="walk_guess"
-my_guess = None  # to the nearest
+my_guess = None  # with dice
 ### BEGIN GUESS
-my_guess = 1.0  # 0.001 is less than half the gap of 0.0078
+my_guess = 0.08  # 1,000 throws, each a gap of 0.0078 with probability 0.13: 0.0078 x sqrt(1000 x 0.13 x 0.87)
 ### END GUESS
-walk_guess = Prediction("1.0 plus a thousand times 0.001, to the nearest", my_guess, "")
-my_guess = None  # with dice, the mean of many walks
+dice_guess = Prediction("One walk with dice, standard deviation", my_guess, "")
+my_guess = None  # Kahan's
 ### BEGIN GUESS
-my_guess = 2.0  # right on average
+my_guess = 0.003  # lost is BF16, too, with a gap of 2^-16 or so: a thousand roundings, perhaps all the same way
 ### END GUESS
-dice_guess = Prediction("The same with dice, mean of 1,000 walks", my_guess, "")
+kahan_guess = Prediction("Kahan's sum is off by", my_guess, "")
 
 # %% name="walk"
 nearest, dice, kept = (torch.ones(1000).bfloat16() for _ in range(3))
@@ -409,14 +411,14 @@ for _ in range(1000):
     nearest = (nearest.float() + small).bfloat16()
     dice = stochastic_round(dice.float() + small)
     kept, owed = kahan_add(kept, owed, small)
-walk_guess.reveal(nearest.float().mean().item())
-dice_guess.reveal(dice.float().mean().item())
-print(f"one walk with dice is off by {dice.float().std():.3f} (standard deviation)")
-print(f"Kahan: weight {kept[0].item():.5f}, lost {owed[0].item():.5f}, together {(kept.float() + owed.float())[0]:.5f}")
+dice_guess.reveal(dice.float().std().item())
+kahan_guess.reveal(abs((kept.double() + owed.double())[0].item() - 2))
+print(f"to the nearest {nearest[0].item():.5f}; with dice {dice.float().mean():.5f}, mean of {len(dice):,} walks")
+print(f"Kahan: weight {kept[0].item():.5f}, lost {owed[0].item():.5f}")
 
 # %% [markdown] name="tune_text"
-# Nearest stands still. Dice arrive on average, and each walk strays. Kahan strays hardly at all: what it is off by is what it lost in rounding `lost`
-# itself, which is BF16 too.
+# A single walk strays by some ten gaps of BF16, the mean of a thousand walks hardly at all. Kahan strays by less than one gap: what it is off by is what
+# was lost in rounding `lost` itself, which is BF16 too.
 #
 # ### What pure BF16 fine-tuning loses
 #
@@ -494,7 +496,7 @@ for (kind, lr), fall in sorted(falls.items(), key=lambda item: item[0][1]):
 #
 # - **Bytes.** Weight, gradient and Adam's two moments take 4 × 2 bytes per parameter in BF16, and 4 × 4 in FP32. That may decide whether a model fits.
 # - **Rates.** With a learning rate of 1e-4 or more, little is lost. Adapters, for example, are trained at such rates ([[lora]]).
-# - **Dice.** Several optimizers have a switch for stochastic rounding, which costs no memory and hardly any time.
+# - **Dice.** Several optimizers have a switch for stochastic rounding, which costs no memory.
 #
 # What to watch for: a small learning rate, and the end of a schedule that lets it decay. Your own loss at your own rate decides: run both for a few
 # hundred steps.
@@ -550,7 +552,7 @@ axes.set(
 axes.legend(frameon=False, loc="upper left")
 show(
     figure,
-    "Weights and activations lie within every format's range; gradients reach below FP16's, Adam's second moment far below.",
+    "Weights and activations lie within every format's range; gradients reach below FP16's, second moments far below.",
 )
 
 # %% [markdown] name="guess_underflow_text"
@@ -626,16 +628,13 @@ vanished = lost["gradients of activations"]["FP16"]
 claims.record("P1", "BF16 swallows small updates", "GPT, AdamW at 1e-5, weights that stood still", still, "%", 50, 100)
 for lr in (1e-5, 1e-3):
     said = "a pure BF16 model does not train"
-    claims.record("P1", said, f"GPT, 40 steps at {lr:g}, of FP32's fall", made["nearest", lr], "%", 0, 50)
+    claims.record("P1", said, f"GPT, 40 steps at {lr:g}, of FP32's fall", made["nearest", lr], "%", 0, 10)
 claims.record("P2", "FP16 makes small gradients zero", "GPT, gradients of activations", vanished, "%", 0.1, 100)
-print(
-    f"{'':6}{'bits':>5}{'largest':>12}{'smallest':>11}{'epsilon':>11}   GPT gradients (of activations) lost, unscaled"
-)
+print(f"{'':6}{'bits':>5}{'largest':>12}{'smallest':>11}{'epsilon':>11}   gradients of activations lost, unscaled")
 for name, form in FORMATS.items():
     largest, _, smallest, in_one = table[name]
-    print(
-        f"{name:6}{form.bits:>5}{largest:>12.3g}{smallest:>11.2g}{1 / in_one:>11.2g}   {lost['gradients of activations'][name]:.1f} %"
-    )
+    share = lost["gradients of activations"][name]
+    print(f"{name:6}{form.bits:>5}{largest:>12.3g}{smallest:>11.2g}{1 / in_one:>11.2g}   {share:.1f} %")
 claims
 
 # %% [markdown] name="recap"
@@ -648,8 +647,8 @@ claims
 # - Weights and activations need precision, gradients need range, second moments need a great deal of range.
 #
 # **What to reach for when.** BF16 by default on hardware that has it; FP16 with loss scaling elsewhere ([[mixed_precision]]); eight bits, with a
-# scale, for matrix products ([[fp8]]). Pure BF16 weights save half of
-# the bytes of weights, gradients and moments; at small learning rates, give them dice or a remainder.
+# scale, for matrix products ([[fp8]]). Pure BF16 weights save half of the bytes of weights, gradients and moments; at small learning rates, give them
+# dice or a remainder.
 #
 # **Sources.** IEEE 754-2019 (FP32, FP16); Kalamkar et al. 2019, *A Study of BFLOAT16 for Deep Learning Training*; Micikevicius et al. 2022, *FP8 Formats for Deep Learning*; Gupta et al. 2015, *Deep Learning with Limited
 # Numerical Precision* (stochastic rounding).

@@ -7,7 +7,7 @@
 # | | |
 # |---|---|
 # | After this you can | write checkpointing yourself, with everything the second run must see again; decide what a block keeps, operation by operation; move saved tensors elsewhere; read off what each choice saves and costs |
-# | Time | 120 minutes |
+# | Time | 150 minutes |
 # | Difficulty | ●●● |
 # | Needs | a CPU; the same cells use a GPU where there is one |
 # | Before this | labs [[#start_here]], [[#where_memory_goes]] and, for autocast, [[#mixed_precision]] |
@@ -17,9 +17,6 @@
 import functools
 import itertools
 import math
-import tempfile
-import time
-import warnings
 
 from helpers import (
     COLOURS,
@@ -43,21 +40,13 @@ from helpers import (
     show,
     text_table,
 )
-from helpers.core.device import synchronize
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from matplotlib.figure import Figure
 from torch import nn
-from torch._functorch import config as partitioner
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.checkpoint import (
-    CheckpointPolicy,
-    checkpoint,
-    checkpoint_sequential,
-    create_selective_checkpoint_contexts,
-)
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 device = pick_device()
 claims = Claims()
@@ -99,14 +88,19 @@ def plain(block, x, i):
     return block(x)
 
 
-def measured(policy, model=None):
-    """Run forward and backward once; return the meter and the floating-point operations."""
-    model = model or make_gpt()
-    flops = count_flops(lambda: loss_of(model, policy).backward())
-    model.zero_grad()
+def metered(policy):
+    """Run forward and backward once under the meter."""
+    model = make_gpt()
     with MemoryMeter(model) as meter:
         loss_of(model, policy).backward()
-    return meter, flops
+    return meter
+
+
+def measured(policy):
+    """Return the meter of one run, and its floating-point operations."""
+    model = make_gpt()
+    flops = count_flops(lambda: loss_of(model, policy).backward())  # and no first run is under the meter
+    return metered(policy), flops
 
 
 # %% [markdown] name="recompute_task"
@@ -197,11 +191,9 @@ flops_guess.reveal(more_flops / flops)
 print(f"\nplain: {before}\n\nrecomputed: {after}")
 
 # %% name="measure_figure"
-for name, (meter, _) in runs.items():
-    show(
-        meter.plot(f"Forward and backward pass, {name}"),
-        "Activations over time: a mountain without checkpointing, a low ramp and 24 teeth with it.",
-    )
+shapes = {"plain": "Activations are a mountain.", "recomputed": "Activations are a low ramp, and then 24 teeth."}
+for name, alt in shapes.items():
+    show(runs[name][0].plot(f"Forward and backward pass, {name}"), alt)
 
 # %% [markdown] name="measure_explained"
 # Look at the second picture. The forward pass is a low ramp: the inputs of the blocks. The backward pass is a row of teeth: each tooth is one block,
@@ -334,9 +326,6 @@ def autocast_off(way):
 
 for name, way in {"Recompute": Recompute.apply, "with repeatable": own_checkpoint}.items():
     print(f"{name:16} dropout: {off(way):6.2f} % off, autocast: {autocast_off(way):6.2f} % off")
-said = "dropout is recomputed rightly with the random state"
-claims.record("P5", said, "one layer", off(own_checkpoint), "% off", 0, 0.01)
-
 # %% [markdown] name="reentrant_text"
 # ### PyTorch's own
 #
@@ -364,6 +353,8 @@ my_guess = 1  # the block runs under autograd as usual
 hooks_guess = Prediction("use_reentrant=False: the result requires a gradient", my_guess, "(1: yes)")
 
 # %% name="reentrant"
+import warnings
+
 layer, data = nn.Linear(8, 8).to(device), torch.randn(4, 8, device=device)  # data: needs no gradient
 with warnings.catch_warnings(record=True) as said:
     warnings.simplefilter("always")
@@ -371,9 +362,8 @@ with warnings.catch_warnings(record=True) as said:
 own_guess.reveal(float(own_checkpoint(layer, data).requires_grad))
 hooks_guess.reveal(needs[False])
 print(f"use_reentrant=True: {needs[True]:.0f}, with this warning: {said[0].message}")
-for reentrant, want in ((True, 0.0), (False, 1.0)):
-    words = f"input without gradient, use_reentrant={reentrant}: {want:.0f} for the weights"
-    claims.record("P5", words, "one layer", needs[reentrant], "gradients", want, want)
+words = "no gradient for the weights where the input needs none (use_reentrant=True)"
+claims.record("P5", words, "one layer", needs[True], "gradients", 0, 0)
 
 # %% [markdown] name="reentrant_explained"
 # A Function is asked for gradients of its *arguments*. The weights are none: they hide inside `run`. If no argument wants a gradient, autograd leaves
@@ -417,7 +407,7 @@ def run(policy):
     loss_of(model, policy).backward()
 
 
-pace = compare(lambda: run(plain), lambda: run(every(1)), runs=4, warmup=1)
+pace = compare(lambda: run(plain), lambda: run(every(1)), runs=3, warmup=1)
 slower = 100 * (1 / pace.speedup - 1)
 kept = {name: sum(m.largest[t] for t in ("activations", "recomputed activations")) for name, (m, _) in runs.items()}
 saved = 100 * (1 - kept["every block"] / kept["plain"])
@@ -473,7 +463,7 @@ hfu_guess.reveal(shares["every block"][1] / shares["plain"][1])
 # into equal segments. The last segment runs without a checkpoint, since it would be recomputed immediately. So "1 segment" is no checkpointing at
 # all. The textbook says that with n layers, √n segments need O(√n) memory. For 24 layers that is about 5 segments.
 #
-# **Predict.** What number of segments gives the lowest peak for the 24 GPT blocks? (1, 2, 3, 4, 6, 8, 12 or 24)
+# **Predict.** What number of segments gives the lowest peak for the 24 GPT blocks? (1, 2, 4, 6, 8, 12 or 24)
 
 # %% name="guess_segments"
 my_guess = None
@@ -484,6 +474,9 @@ segments_guess = Prediction("Segments with the lowest peak", my_guess, "")
 
 
 # %% name="segments"
+from torch.utils.checkpoint import checkpoint_sequential
+
+
 class Thin(nn.Module):
     """A layer that keeps one tensor, as large as its input."""
 
@@ -500,8 +493,8 @@ def segmented(blocks, x, segments):
     return max(sum(moment.held[t] for t in tenants) for moment in meter.timeline)
 
 
-counts = (1, 2, 3, 4, 6, 8, 12, 24)
-x = torch.randn(4, 128, 64, device=device, requires_grad=True)
+counts = (1, 2, 4, 6, 8, 12, 24)
+x = torch.randn(2, 128, 64, device=device, requires_grad=True)
 stacks = {
     "GPT blocks, which keep 16": make_gpt().blocks,
     "thin layers, which keep 1": nn.Sequential(*(Thin() for _ in range(24))),
@@ -544,7 +537,7 @@ claims.record("C9", "O(sqrt n) activations", "chains of 16 to 256 thin layers", 
 #
 # If there is room, checkpoint only some blocks. "Every 2nd or 3rd block: 60 to 70 % of the saving for 10 to 15 % of the time."
 #
-# **Predict.** If every second block is checkpointed, how much of the saving is left? And how much of the additional arithmetic?
+# **Predict.** If every second block is checkpointed, how much of the saving is left? And how much arithmetic comes on top of the plain run's?
 
 # %% name="every_guess"
 my_guess = None  # % of the saving
@@ -552,20 +545,26 @@ my_guess = None  # % of the saving
 my_guess = 50  # half of the blocks, half of what they keep
 ### END GUESS
 every_guess = Prediction("Every second block: of the saving", my_guess, "%")
+my_guess = None  # % more FLOPs than plain
+### BEGIN GUESS
+my_guess = 50 * (more_flops / flops - 1)  # half of what all blocks cost
+### END GUESS
+price_guess = Prediction("Every second block: more arithmetic", my_guess, "%")
 
 # %% name="every"
 for k in (2, 3):
     runs[f"every {k}"] = measured(every(k))
 whole_saving = before.peak_bytes - after.peak_bytes
+share, extra = {}, {}
 for k in (2, 3):
     meter, these_flops = runs[f"every {k}"]
-    share = 100 * (before.peak_bytes - meter.peak_bytes) / whole_saving
-    extra = 100 * (these_flops / flops - 1)
-    if k == 2:
-        every_guess.reveal(share)
-    print(f"every {k}: {share:.0f} % of the saving for {extra:.0f} % more arithmetic")
-    claims.record("C9", "every 2nd or 3rd: 60 to 70 % of the saving", f"{gpt24}, every {k}", share, "%", 60, 70)
-    claims.record("C9", "every 2nd or 3rd: for 10 to 15 %", f"{gpt24}, every {k}, arithmetic", extra, "%", 10, 17)
+    share[k] = 100 * (before.peak_bytes - meter.peak_bytes) / whole_saving
+    extra[k] = 100 * (these_flops / flops - 1)
+    print(f"every {k}: {share[k]:.0f} % of the saving for {extra[k]:.1f} % more arithmetic")
+every_guess.reveal(share[2])
+price_guess.reveal(extra[2])
+claims.record("C9", "every 2nd or 3rd: 60 to 70 % of the saving", f"{gpt24}, every 2", share[2], "%", 60, 70)
+claims.record("C9", "every 2nd or 3rd: for 10 to 15 %", f"{gpt24}, every 2, arithmetic", extra[2], "%", 10, 15)
 
 # %% [markdown] name="parts_text"
 # The saving is in proportion to the price: half of the blocks give about half of both. With equal blocks there is no free lunch in choosing *which*
@@ -589,6 +588,9 @@ parts_guess = Prediction("Peak, attention only / MLP only", my_guess, "times")
 
 
 # %% name="attention_only"
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+
 def attention_part(block, x):
     B, T, C = x.shape
     q, k, v = block.qkv(block.norm_1(x)).split(C, dim=-1)
@@ -613,12 +615,11 @@ halves = {"attention only": attention_only, "MLP only": mlp_only}
 runs |= {name: measured(policy) for name, policy in halves.items()}
 parts_guess.reveal(runs["attention only"][0].peak_bytes / runs["MLP only"][0].peak_bytes)
 with sdpa_kernel(SDPBackend.MATH):
-    with_scores = {"plain": measured(plain)} | {name: measured(policy) for name, policy in halves.items()}
-for kernel, these in {"fused": runs, "plain": with_scores}.items():
-    base = these["plain"]
+    with_scores = {name: metered(policy) for name, policy in ({"plain": plain} | halves).items()}
+fused = {name: runs[name][0] for name in with_scores}
+for kernel, meters in {"fused": fused, "plain": with_scores}.items():
     for name in halves:
-        less, more = these[name][0].peak_bytes / base[0].peak_bytes, 100 * (these[name][1] / base[1] - 1)
-        print(f"{kernel} attention, {name:15} peak {less:.0%} of plain, arithmetic +{more:.0f} %")
+        print(f"{kernel} attention, {name:15} peak {meters[name].peak_bytes / meters['plain'].peak_bytes:.0%} of plain")
 
 # %% [markdown] name="policy_task"
 # ### Your turn: operation by operation
@@ -730,14 +731,10 @@ beaten_by = {
     for name, here in ways.items()
 }
 taken = {name: [] for name in policies}
-for _ in range(3):  # in turns, so that a slow moment of the machine meets all of them
+for _ in range(2):  # in turns, so that a slow moment of the machine meets all of them
     for name, policy in policies.items():
-        synchronize(device)
-        start = time.perf_counter()
-        run(policy)
-        synchronize(device)
-        taken[name].append(time.perf_counter() - start)
-seconds = {name: np.median(these[1:]) for name, these in taken.items()}
+        taken[name].append(benchmark(lambda policy=policy: run(policy), runs=1, warmup=0).median)
+seconds = {name: min(these) for name, these in taken.items()}
 beaten_guess.reveal(sum(bool(by) for by in beaten_by.values()))
 for name, by in beaten_by.items():
     print(f"{name:20} {f'beaten by {by[0]}' + (', ...' if by[1:] else '') if by else 'beaten by none'}")
@@ -757,8 +754,8 @@ left.set(title="in arithmetic", xlabel="peak, MiB", ylabel="more FLOPs than plai
 right.set(title="in time on this device", xlabel="peak, MiB", ylabel="more time than plain, %", xlim=limits)
 show(
     figure,
-    "Left, arithmetic against peak: the ways that keep what is costly, and the MLP alone, lie on a line below all others. "
-    "Right, time against peak: selective policies cost more time than their arithmetic says.",
+    "Left, arithmetic against peak: ways that keep what is costly, and the MLP alone, lie on a line below all others. "
+    "Right, time against peak: selective policies take more time than their arithmetic says.",
 )
 
 # %% [markdown] name="selective_explained"
@@ -773,7 +770,7 @@ show(
 # So **keep what costs the most FLOPs for each byte**. That even *plain* is beaten comes from how arithmetic is counted: only products count.
 #
 # The right picture says that arithmetic is not time. A policy is asked about every operation, in Python, and with operations as small as these that costs more than
-# the arithmetic it saves. Large operations hide it, and `torch.compile` removes it (section 7).
+# the arithmetic it saves. A compiled block is decided upon once, before it runs (section 7).
 #
 # ## 6 · Moved instead of recomputed
 #
@@ -838,6 +835,9 @@ half_guess = Prediction("Peak, kept in BF16 / plain", my_guess, "times")
 
 
 # %% name="elsewhere"
+import tempfile
+
+
 class Elsewhere:
     """The host's memory for tensors of a GPU; a file on disk for those of a CPU."""
 
@@ -866,19 +866,18 @@ class Elsewhere:
 def under(put, get, least=64 * 1024):
     """Run forward and backward under the hooks; return the meter, the seconds, and how far off the gradient is."""
     model = make_gpt()
-    with MemoryMeter(model) as meter:
+
+    def step():
+        model.zero_grad()
         with moved(model.parameters(), put, get, least):
             loss = loss_of(model, plain)
         loss.backward()
-    away = torch.cat([p.grad.flatten() for p in model.parameters()])
-    right = gradients["plain"]
-    model.zero_grad()
-    start = time.perf_counter()
-    with moved(model.parameters(), put, get, least):
-        loss = loss_of(model, plain)
-    loss.backward()
-    synchronize(device)
-    return meter, time.perf_counter() - start, ((away - right).norm() / right.norm()).item()
+
+    with MemoryMeter(model) as meter:
+        step()
+    away, right = torch.cat([p.grad.flatten() for p in model.parameters()]), gradients["plain"]
+    timing = benchmark(step, runs=1, warmup=0)
+    return meter, timing.median, ((away - right).norm() / right.norm()).item()
 
 
 elsewhere = Elsewhere()
@@ -918,9 +917,11 @@ my_guess = 0.4
 budget_guess = Prediction("Saved with a budget of 0.4 / with 1", my_guess, "times")
 
 # %% name="budget"
+from torch._functorch import config as partitioner
+
 model = make_gpt()
 compiled = {}
-for budget in (1.0, 0.7, 0.4, 0.0):
+for budget in (1.0, 0.4, 0.0):
     torch._dynamo.reset()
     with partitioner.patch(activation_memory_budget=budget):
         one_block = torch.compile(lambda block, x: block(x), backend="aot_eager_decomp_partition")
@@ -931,7 +932,7 @@ for budget in (1.0, 0.7, 0.4, 0.0):
         kept_bytes = saved_tensor_bytes(lambda choose=choose: loss_of(model, choose), model.parameters())
         with MemoryMeter(model, by_tenant=False) as meter:
             loss_of(model, choose).backward()
-        timing = benchmark(lambda choose=choose: run(choose), runs=2, warmup=0)
+        timing = benchmark(lambda choose=choose: run(choose), runs=1, warmup=0)
     compiled[budget] = kept_bytes, meter.peak_bytes, timing.median
     model.zero_grad()
 budget_guess.reveal(compiled[0.4][0] / compiled[1.0][0])
@@ -943,10 +944,9 @@ print(text_table(table))
 # %% [markdown] name="budget_explained"
 # One number, and the memory follows it. Nothing is decided per operation while the model runs: the choice was made when the block was compiled.
 #
-# Compile *blocks*, not the whole model, when you want this. With one graph for everything, "recompute" may mean that the whole forward pass runs again
-# at the start of the backward pass, and the peak is back.
+# Here each block is a graph of its own, so that what is recomputed is there for one block at a time, as with your function.
 #
-# ## 8 · Where it does not help, and where it is one line
+# ## 8 · The head, and whole models
 #
 # ### The head
 #
@@ -978,14 +978,12 @@ for name, run_head in {
     with MemoryMeter(head) as meter:
         run_head().backward()
     head_peaks.append(meter.peak_bytes)
-    print(
-        f"{name:13} after the forward pass {human_bytes(sum(meter.stages[0].held_after.values())):>10}, peak {human_bytes(meter.peak_bytes)}"
-    )
+    kept_bytes = human_bytes(sum(meter.stages[0].held_after.values()))
+    print(f"{name:13} after the forward pass {kept_bytes:>10}, peak {human_bytes(meter.peak_bytes)}")
 
-head_guess.reveal(head_peaks[1] / head_peaks[0])
-claims.record(
-    "P5", "checkpointing the head lowers no peak", "vocabulary 8,000", head_peaks[1] / head_peaks[0], "times", 0.95, 1.1
-)
+left = head_peaks[1] / head_peaks[0]
+head_guess.reveal(left)
+claims.record("P5", "checkpointing the head lowers no peak", "vocabulary 8,000", left, "times", 0.95, 1.1)
 
 # %% [markdown] name="head_explained"
 # Less is held *after the forward pass*, but the peak is where it was: the head is the first thing that the backward pass reaches, so its logits are
@@ -1000,7 +998,7 @@ claims.record(
 # %% name="hugging_face"
 from transformers import LlamaConfig, LlamaForCausalLM
 
-sizes = {"hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 12, "num_attention_heads": 4}
+sizes = {"hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 8, "num_attention_heads": 4}
 llama = LlamaForCausalLM(LlamaConfig(vocab_size=256, use_cache=False, **sizes)).to(device).train()
 held = {}
 for name in ("plain", "checkpointed"):
@@ -1086,13 +1084,13 @@ print(f"recomputed: {again:.0%} of the forward pass")
 # The same 24 blocks, with every k-th of them checkpointed. Where is the peak, and who holds it?
 
 # %% name="play"
-strides = {1: runs["every block"], 2: runs["every 2"], 3: runs["every 3"]}
-strides |= {k: measured(every(k)) for k in (8, 24)}
+strides = {k: runs[name][0] for k, name in ((1, "every block"), (2, "every 2"), (3, "every 3"))}
+strides |= {k: metered(every(k)) for k in (8, 24)}
 explore(
-    lambda every_kth: strides[every_kth][0].plot(
-        f"one block in {every_kth} checkpointed: peak {human_bytes(strides[every_kth][0].peak_bytes)}"
+    lambda every_kth: strides[every_kth].plot(
+        f"one block in {every_kth} checkpointed: peak {human_bytes(strides[every_kth].peak_bytes)}"
     ),
-    "Memory over one forward and backward pass; the more blocks are checkpointed, the lower the mountain and the more teeth.",
+    "Memory over a forward and a backward pass: with more blocks checkpointed, a lower mountain and more teeth.",
     every_kth=(2, tuple(strides)),
 )
 

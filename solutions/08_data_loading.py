@@ -5,8 +5,8 @@
 #
 # | | |
 # |---|---|
-# | After this you can | tell a data-bound loop from a compute-bound one and give its idle share; work out how many workers you need before trying; say what workers cost in start-up and memory; recognise unpicklable lambdas, unguarded scripts and repeated random numbers; make the data cheaper instead of adding workers |
-# | Time | 75 minutes |
+# | After this you can | tell a data-bound loop from a compute-bound one and give its idle share; write a prefetcher; work out how many workers you need before trying, and what they cost; recognise repeated random numbers and what cannot be sent to a worker; read tokens from a mapped file; pack documents and keep them apart; stop in the middle of an epoch and go on with the very next batch |
+# | Time | 120 minutes |
 # | Difficulty | ●●○ |
 # | Needs | a CPU (for worker processes); copies from pinned memory are timed if there is a CUDA GPU |
 # | Before this | [[start_here]] |
@@ -15,14 +15,15 @@
 # %% name="setup" setup=true
 import math
 import os
+import queue
 import random
 import statistics
-import subprocess
-import sys
 import tempfile
-import textwrap
+import threading
 import time
 import warnings
+from pathlib import Path
+from pydoc_data.topics import topics
 
 from helpers import (
     COLOURS,
@@ -32,16 +33,15 @@ from helpers import (
     PickledByValue,
     Prediction,
     SmallCNN,
+    TokenFile,
     benchmark,
     check,
     compare,
     decode,
-    device_name,
     explore,
     hint,
     human_bytes,
     pick_device,
-    profile_step,
     rotate,
     script_as_notebook,
     show,
@@ -54,20 +54,26 @@ import torch.nn.functional as F
 from matplotlib.figure import Figure
 from torch.utils.data import DataLoader, Dataset, default_collate, get_worker_info
 
-script_as_notebook()  # run as a plain script, this lab starts processes as a notebook does; see section 6
-warnings.filterwarnings("ignore", message="This DataLoader will create")  # see section 3
+# %% name="machine"
+script_as_notebook()  # run as a plain script, this lab starts processes as a notebook does
+warnings.filterwarnings("ignore", message="This DataLoader will create")  # section 4 looks at this advice
+warnings.filterwarnings("ignore", message="Got pickle error")  # section 7 looks at the error itself
 
 device = pick_device()
 claims = Claims()
 cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 start_method = torch.multiprocessing.get_start_method()
-print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}")
-print(f"{cores} cores; worker processes start by {start_method!r}")
+print(f"device: {device}, torch {torch.__version__}; {cores} cores; workers start by {start_method!r}")
 
 # %% [markdown] name="files_text"
 # ## 1 · Is this loop data-bound?
 #
-# A training loop has two halves that know little about each other. One fetches samples, decodes them, augments them and stacks them into a batch: work for the CPU, the disk and the network. The other is the training step: work for the device. If the first is slower than the second, a faster GPU changes nothing.
+# A training loop has two halves that know little about each other.
+#
+# - One fetches samples, decodes them, augments them and stacks them into a batch: work for the CPU, the disk and the network.
+# - The other is the training step: work for the device.
+#
+# If the first is slower than the second, a faster GPU changes nothing.
 #
 # The data are handwritten digits, each in its own PNG file. Reading a sample means decoding the file and rotating the image by a random angle.
 
@@ -79,20 +85,36 @@ for i, axes in enumerate(figure.subplots(2, 8).flat):
     axes.set_axis_off()
 figure.suptitle("Eight files, read twice: decoded and rotated afresh each time")
 show(figure, "Two rows of the same eight digits, each rotated by a different angle in the second row.")
+
+# %% name="parts"
 image = decode(files.files[0])[None]
 ten = torch.tensor([10.0])
 costs = {
     "decode": benchmark(lambda: decode(files.files[0]), runs=200).median,
     "rotate": benchmark(lambda: rotate(image, ten), runs=200).median,
-    "decode, then rotate": benchmark(lambda: rotate(decode(files.files[0])[None], ten), runs=200).median,
-    "whole sample": benchmark(lambda: files[0], runs=200).median,
 }
 print({name: f"{1e6 * seconds:.0f} µs" for name, seconds in costs.items()}, f"a file: {len(files.files[0])} bytes")
 
+# %% [markdown] name="costs_text"
+# **Predict.** Both are timed alone, over and over. A whole sample decodes, then rotates. How many µs does it take?
+
+# %% name="guess_sample"
+my_guess = None  # µs
+### BEGIN GUESS
+my_guess = 1e6 * (costs["decode"] + costs["rotate"])  # one after the other
+### END GUESS
+sample_guess = Prediction("A whole sample", my_guess, "µs")
+
+# %% name="costs"
+both = benchmark(lambda: rotate(decode(files.files[0])[None], ten), runs=200).median
+costs["whole sample"] = benchmark(lambda: files[0], runs=200).median
+sample_guess.reveal(1e6 * costs["whole sample"])
+print(f"decoding, then rotating, without the rest of a sample: {1e6 * both:.0f} µs")
+
 # %% [markdown] name="step_text"
-# Decoding and rotating together cost more than the sum of what each costs alone. Alone in a loop, each has the core's caches to itself; when they alternate, each finds them full of the other's data. The rest of a sample is drawing the angle and writing the log. So measure a cost in the company it will keep: here, that of the *whole sample*.
+# More than the sum. Alone in a loop, each has the core's caches to itself; when they alternate, each finds them full of the other's data. The rest of a sample is drawing the angle and writing the log. So measure a cost in the company it will keep: here, that of the *whole sample*.
 #
-# With a CUDA GPU, the training step below is a real one. A real step on a CPU would run on the same cores as the decoding. The two halves would compete, which they don't when the device is a separate chip. So on a CPU the step is a **stand-in** that takes 10 ms and leaves the cores alone: it sleeps.
+# With a CUDA GPU, the training step below is a real one. A real step on a CPU would compete with the decoding for the same cores, which a separate chip doesn't. So on a CPU the step is a **stand-in** that takes 10 ms and leaves the cores alone: it sleeps.
 
 # %% name="step"
 BATCH = 64
@@ -100,12 +122,17 @@ model = SmallCNN(128).to(device)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 
 
+def fast_lane(data, batch_size=BATCH, **options):
+    """Return a DataLoader; for a CUDA GPU its batches are in pinned memory (section 14 says why)."""
+    return DataLoader(data, batch_size, pin_memory=device.type == "cuda", **options)
+
+
 def train_step(batch):
-    """A training step: a real one on a CUDA GPU, a 10 ms stand-in elsewhere."""
+    """A training step on a batch in pinned memory: a real one on a CUDA GPU, a 10 ms stand-in elsewhere."""
     if device.type != "cuda":
         time.sleep(0.010)
         return
-    images, labels = (t.to(device, non_blocking=t.is_pinned()) for t in batch)  # section 9 says why
+    images, labels = (t.to(device, non_blocking=True) for t in batch)
     loss = F.cross_entropy(model(images), labels)
     optimizer.zero_grad()
     loss.backward()
@@ -116,18 +143,18 @@ def train_step(batch):
 # %% [markdown] name="diagnose_text"
 # ### Three timings
 #
-# The diagnosis needs no profiler. Time the loader alone, time the step alone on the same batch over and over, and time the loop. Everything is in seconds a batch. Of several epochs the best one counts, here and below, because other programs can only make an epoch longer. Epochs with and without the step take turns, so that both meet the same moments.
+# The diagnosis needs no profiler. Time the loader alone, time the step alone on the same batch over and over, and time the loop. Everything is in seconds a batch. Of several epochs the best one counts, here and below, because other programs can only make an epoch longer.
 #
 # **Predict.** A batch is 64 samples, each at the cost of a *whole sample*; a step is 10 ms (on a CPU). How long does the loop take for one batch?
 
 
 # %% name="diagnose"
-def seconds_a_batch(loader, step=lambda batch: None, epochs=2):
+def seconds_a_batch(loader, step=lambda batch: None, epochs=2, through=iter):
     """Return seconds a batch in the best epoch; a first epoch that starts workers does not count."""
     times = []
     for _ in range(epochs + (loader.num_workers > 0)):
         start = time.perf_counter()
-        for batch in loader:
+        for batch in through(loader):
             step(batch)
         times.append((time.perf_counter() - start) / len(loader))
     return min(times[loader.num_workers > 0 :])
@@ -142,11 +169,6 @@ def diagnose(loader, step, epochs=3):
     return {"data": data, "compute": benchmark(lambda: step(batch), runs=len(loader)).median, "loop": loop}
 
 
-def told(seconds):
-    idle = 1 - seconds["compute"] / seconds["loop"]
-    return ", ".join(f"{name} {1e3 * s:.1f} ms" for name, s in seconds.items()) + f"; the device idles {idle:.0%}"
-
-
 # %% name="guess_loop"
 my_guess = None  # ms a batch
 ### BEGIN GUESS
@@ -155,9 +177,10 @@ my_guess = 1e3 * 64 * costs["whole sample"] + 10  # one after the other
 loop_guess = Prediction("The loop, for one batch", my_guess, "ms")
 
 # %% name="without_workers"
-slow = diagnose(DataLoader(files, BATCH, shuffle=True), train_step, epochs=5)
+slow = diagnose(fast_lane(files, shuffle=True), train_step)
 loop_guess.reveal(1e3 * slow["loop"])
-print(told(slow))
+print(*(f"{name} {1e3 * seconds:.1f} ms" for name, seconds in slow.items()), sep=", ")
+print(f"the device idles {1 - slow['compute'] / slow['loop']:.0%}")
 whole = slow["data"] + slow["compute"]
 claims.record("T11", "without workers: data + compute", "PNG digits", slow["loop"] / whole, "x the sum", 0.8, 1.4)
 
@@ -170,30 +193,9 @@ claims.record("T11", "without workers: data + compute", "PNG digits", slow["loop
 # - *loop ≈ data, and data > compute*: data-bound. Everything below is for you.
 # - *loop ≈ data + compute*: nothing overlaps. No other case is so cheap to fix.
 #
-# The **idle share** is 1 − compute / loop. Do not read it off `nvidia-smi`: its "utilisation" is the share of time in which *any* kernel ran, and one small kernel counts in full.
+# The **idle share** is 1 − compute / loop; of the device's MFU in the step alone, the loop gets only the rest. Do not read it off `nvidia-smi`: its "utilisation" is the share of time in which *any* kernel ran, and one small kernel counts in full. The profiler of [[where_the_time_goes]] shows it as its phase *data*.
 #
 # > **Note:** on a GPU, a loop that never waits for a result (no `loss.item()`, no logging) overlaps a little even without workers, because the GPU works through its queue while Python decodes.
-#
-# The profiler of [[where_the_time_goes]] sees the same from inside a step: it has a phase *data*, in which the loop waits for its `DataLoader`.
-
-
-# %% name="data_phase"
-def endless(loader):
-    while True:
-        yield from loader
-
-
-fed = endless(DataLoader(files, BATCH, shuffle=True))
-profiled = profile_step(lambda: train_step(next(fed)))
-phases = profiled.by_phase()
-in_data = 100 * phases["data"] / sum(phases.values())
-by_timings = 100 * (1 - slow["compute"] / slow["loop"])
-print(f"phase data: {in_data:.0f} % of a step; idle share by the three timings: {by_timings:.0f} %")
-said = "the phase data of a profile is the idle share"
-claims.record("T11", said, "PNG digits, no workers", in_data - by_timings, "points more", -10, 10)
-
-# %% [markdown] name="picture_text"
-# Whatever share of its peak the device reaches in the step alone (its MFU), the loop gets only 1 − idle of it.
 #
 # ### The same as a picture
 #
@@ -206,21 +208,144 @@ show(
     "One lane for the device, one for the main process. Their bars alternate; the two never work at once.",
 )
 
+# %% [markdown] name="prefetch_task"
+# ## 2 · Your turn: one batch ahead
+#
+# While the device works, somebody else could draw the next batch. The smallest somebody is a **thread**: it draws batches ahead of the loop, puts them into a queue, and the loop takes them out.
+#
+# The idea takes five lines, and then four things go wrong:
+#
+# - the queue grows without limit;
+# - an error in the thread is lost, and the loop waits for ever;
+# - the loop ends early, and the thread goes on drawing;
+# - the copy to the device is still made by the loop.
+#
+# **Contract.** `prefetched(batches, depth, device)` is a generator, or another iterator with a method `close()`.
+#
+# - **All, in order.** It yields each batch of the iterable `batches` once, in order, as a tuple of its tensors.
+# - **One thread** draws them, and it is not the loop's.
+# - **Depth.** While the loop is busy, `depth` batches wait, drawn beyond those it has been given. Never more are.
+# - **The trip.** For a CUDA device the thread pins each tensor (`pin_memory()`) and sends the pinned copy with `.to(device, non_blocking=True)`. For any other it calls `.to(device)` and pins nothing. No stream of its own is needed.
+# - **Errors.** An error in drawing reaches the loop, as itself, after the batches that were drawn before it.
+# - **The end.** The thread ends with the last batch, with an error, and after `close()`. Nothing is drawn after `close()`.
+
+
+# %% name="prefetch" answer=true reveal=true
+def prefetched(batches, depth, device):
+    ### BEGIN SOLUTION
+    ready, room, over = queue.SimpleQueue(), threading.Semaphore(depth), threading.Event()
+
+    def send(tensor):
+        return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+
+    def draw():
+        try:
+            source = iter(batches)
+            while room.acquire() and not over.is_set():  # room for one batch more
+                ready.put((tuple(send(tensor) for tensor in next(source)), None))
+        except Exception as error:  # StopIteration, too: it says that these were all
+            ready.put((None, error))
+
+    thread = threading.Thread(target=draw, daemon=True)
+    thread.start()
+    try:
+        while True:
+            batch, error = ready.get()
+            if error is not None:
+                break
+            room.release()  # the loop takes this one
+            yield batch
+        if not isinstance(error, StopIteration):
+            raise error
+    finally:  # when the generator is closed as well
+        over.set()
+        room.release()
+        thread.join()
+    ### END SOLUTION
+
+
+# %% name="prefetch_check"
+prefetched = check("data_loading.prefetch", prefetched)
+
+# %% name="prefetch_hint"
+hint("data_loading.prefetch")
+
+# %% [markdown] name="thread_text"
+# **Predict.** The loop of section 1, with your prefetcher around its loader. How many ms a batch?
+
+# %% name="guess_thread"
+my_guess = None  # ms a batch
+### BEGIN GUESS
+my_guess = 1e3 * max(slow["data"], slow["compute"])  # the slower half sets the pace
+### END GUESS
+thread_guess = Prediction("The loop with a prefetching thread", my_guess, "ms a batch")
+
+
+# %% name="threaded"
+def ahead(loader):
+    return prefetched(loader, 2, device)
+
+
+LAW = "with workers: the slower half, and the fill"
+plain_loader = DataLoader(files, BATCH, shuffle=True)  # not pinned: the thread pins
+rounds = [  # the data alone once more, in turns with the loop: both meet the same moments
+    (seconds_a_batch(plain_loader, epochs=1), seconds_a_batch(plain_loader, train_step, 1, through=ahead))
+    for _ in range(2)
+]
+data_alone, threaded = (min(times) for times in zip(*rounds, strict=True))
+thread_guess.reveal(1e3 * threaded)
+quicker, slower = sorted((data_alone, slow["compute"]))
+law = slower + quicker / len(plain_loader)  # once an epoch, one half has nothing to hide behind
+claims.record("T11", LAW, "PNG digits, your thread", threaded / law, "x the law", 0.8, 1.35)
+
+# %% [markdown] name="threads_text"
+# The two halves now run side by side, and the slower one sets the pace: with a 10 ms step, the data. So take more threads?
+#
+# **Predict.** Read some digits with one thread, then with two. How many times as fast are two, if the reads *compute* (decode, rotate)? And if they *wait*, 4 ms each, as for a network?
+
+# %% name="guess_threads"
+my_guess = None  # times as fast, computing
+### BEGIN GUESS
+my_guess = 1.0  # one Python, one lock
+### END GUESS
+computing_guess = Prediction("Two threads that compute", my_guess, "times as fast")
+my_guess = None  # times as fast, waiting
+### BEGIN GUESS
+my_guess = 2.0  # sleeping needs no lock
+### END GUESS
+waiting_guess = Prediction("Two threads that wait", my_guess, "times as fast")
+
+
+# %% name="threads"
+def read_all(store, threads):
+    """Read every sample with so many threads."""
+    shares = [range(k, len(store), threads) for k in range(threads)]
+    crew = [threading.Thread(target=lambda share=share: [store[i] for i in share]) for share in shares]
+    for thread in crew:
+        thread.start()
+    for thread in crew:
+        thread.join()
+
+
+digits, slow_digits = DigitFiles(128), DigitFiles(32, latency=0.004, augmented=False)
+computing_guess.reveal(compare(lambda: read_all(digits, 1), lambda: read_all(digits, 2), runs=3).speedup)
+waiting_guess.reveal(compare(lambda: read_all(slow_digits, 1), lambda: read_all(slow_digits, 2), runs=3).speedup)
+
 # %% [markdown] name="workers_text"
-# ## 2 · Workers
+# Threads of one Python share a lock, the GIL: only one of them runs Python at a time. Waiting and large kernels give it back, small calls hardly do. So a thread is right for waiting and for copying, and *that* is what `DataLoader` uses one for (`pin_memory=True`). For decoding it starts processes.
 #
-# `num_workers=2` starts two processes, each with its own copy of the data set. The main process deals out lists of indices. Each worker makes *whole* batches and keeps `prefetch_factor` of them (2 by default) finished or in progress.
+# ## 3 · Workers
 #
-# So data and steps run side by side, with one exception. Each epoch begins empty-handed, and its first batch takes as long as ever, because one worker makes it alone. That is the *fill*.
+# `num_workers=2` starts two processes, each with its own copy of the data set. The main process deals out lists of indices. Each worker makes *whole* batches and keeps `prefetch_factor` of them (2 by default) finished or in progress: your `depth`, for each worker.
+#
+# Each epoch begins empty-handed, and its first batch takes as long as ever, because one worker makes it alone. That is the *fill*.
 #
 # **Predict.** Take the loop in the picture, 12 batches, with two workers. How many ms a batch is it now, with the fill spread over the 12?
 
 # %% name="guess_workers"
 my_guess = None  # ms a batch
 ### BEGIN GUESS
-my_guess = 1e3 * max(
-    slow["data"] / 12 + slow["compute"], slow["data"] / 2
-)  # the fill, then the slower half sets the pace
+my_guess = 1e3 * max(slow["data"] / 12 + slow["compute"], slow["data"] / 2)  # the fill, then the slower half
 ### END GUESS
 workers_guess = Prediction("The loop with two workers, for one batch", my_guess, "ms")
 
@@ -238,7 +363,6 @@ rest = two.seconds / n - law
 print(f"the law {1e3 * expected:.1f}, sharing {1e3 * (law - expected):.1f}, rest {1e3 * rest:.1f} ms a batch")
 print(f"a batch takes a worker {1e3 * two.making:.1f} ms; it took the main process {1e3 * one.making:.1f} ms, alone")
 print(f"and a free device gets it {1e3 * two.handover:.1f} ms after its last file was read")
-LAW = "with workers: the slower half, and the fill"
 claims.record("T11", LAW, "PNG digits, 2 workers", two.seconds / n / law, "x the law", 0.8, 1.35)
 
 # %% [markdown] name="workers_explained"
@@ -246,27 +370,14 @@ claims.record("T11", LAW, "PNG digits, 2 workers", two.seconds / n / law, "x the
 #
 # > **a batch: max(compute, data / workers)**; an epoch of *n* batches: **max(data + n × compute, n × data / workers)**, where the lone *data* is the fill. Short epochs feel it; long ones do not.
 #
-# Two things come on top, and the last two lines say where they come from. *Sharing*: if two workers and the main process have few cores between them, or other programs want these cores, a batch takes each worker longer than it would take one process alone. So the claim puts the cost of a batch *in this run* into the law. *Handing over* is the rest: the samples are stacked, the batch is put into shared memory, and the main process is woken up and maps it. That takes a few milliseconds. A device with a batch in hand does not notice; one that is waiting does. When the halves are about equal, nothing stays in hand for long. Section 3 repeats the test with workers that only wait, and with enough of them.
+# Two things come on top, and the last two lines say where they come from.
 #
-# ### Nothing else may change
+# - *Sharing*: if two workers and the main process have few cores between them, a batch takes each worker longer than it would take one process alone. So the claim puts the cost of a batch *in this run* into the law.
+# - *Handing over* is the rest: the samples are stacked, the batch is put into shared memory, the main process is woken up and maps it. A device with a batch in hand does not notice these few milliseconds; one that is waiting does.
 #
-# Equivalence before speed: do workers deliver the same batches?
-
-# %% name="same_batches"
-plain = DigitFiles(200, augmented=False)
-orders = []
-for workers in (0, 2):
-    loader = DataLoader(plain, 32, shuffle=True, num_workers=workers, generator=torch.Generator().manual_seed(0))
-    orders.append(list(loader))
-same = all(torch.equal(a, b) for one, two in zip(*orders, strict=True) for a, b in zip(one, two, strict=True))
-print(f"batches of {[len(labels) for _, labels in orders[0]]} files; with workers the same, in the same order: {same}")
-
-# %% [markdown] name="same_explained"
-# The main process draws the order, so it does not depend on the workers. Batches are delivered in turn even if a later one is ready first (`in_order=False` lifts that). The last batch is smaller: 200 − 6 × 32 = 8 files. In training that can matter: `drop_last=True` leaves it out, for the sake of BatchNorm or a compiled model. For evaluation it must stay. [[Gradient_accumulation]] shows what a smaller batch does to a mean.
+# Do workers deliver the same batches? The main process draws the order, so it does not depend on the workers, and batches are delivered in turn even if a later one is ready first (`in_order=False` lifts that). Section 13 checks it. The *augmentation* need not be the same; section 8 shows how it can even go wrong.
 #
-# (The *augmentation* need not be the same. Section 7 shows how it can even go wrong.)
-#
-# ## 3 · How many workers?
+# ## 4 · How many workers?
 #
 # It depends on what a worker does all day. Decoding **computes**: it needs a core. Reading from a network **waits**: it needs nobody. So here is a second data set, `far`: 4 ms of waiting for each file, as object storage may take, and a little decoding.
 #
@@ -289,11 +400,11 @@ files_guess = Prediction("8 workers that compute", my_guess, "times as fast")
 far = DigitFiles(256, latency=0.004, augmented=False)
 stores = {"far": (far, 16), "files": (files, BATCH)}
 counts = (0, 1, 2, 4, 8)
-alone = {"files": slow, "far": diagnose(DataLoader(far, 16), train_step, epochs=1)}
+alone = {"files": slow, "far": diagnose(fast_lane(far, 16), train_step, epochs=1)}
 data = {}
 for name, (store, size) in stores.items():
     loaders = (DataLoader(store, size, num_workers=n, persistent_workers=True) for n in counts[1:])
-    times = [seconds_a_batch(loader, epochs=1 if name == "far" else 3) for loader in loaders]
+    times = [seconds_a_batch(loader, epochs=1) for loader in loaders]
     data[name] = [alone[name]["data"], *times]
 speedup = {name: [times[0] / t for t in times] for name, times in data.items()}
 far_guess.reveal(speedup["far"][-1])
@@ -310,48 +421,54 @@ axes.set(title=f"Data alone, {cores} cores", xlabel="workers", ylabel="speed-up 
 axes.set_ylim(0, None)
 axes.legend(frameon=False)
 show(figure, "Workers that wait speed up with their number; workers that compute stop at the number of cores.")
-what = "workers that wait add up beyond the cores"
-claims.record("T11", what, "8 workers, 4 ms a file", speedup["far"][-1], "times as fast", 4, math.inf)
-if cores < 8:
-    best = max(s for n, s in zip(counts, speedup["files"], strict=True) if n <= cores)
-    what = "workers that compute gain nothing beyond the cores"
-    claims.record("P6", what, "8 workers, PNG", speedup["files"][-1] / best, "x the best", 0, 1.25)
-else:
-    print(f"P6, workers beyond the cores: not shown here, with {cores} cores.")
 
 # %% [markdown] name="scaling_explained"
-# Workers hide waiting without limit. Computing has to be divided among the cores, and the main process needs one too. Whatever else runs on this machine takes its share, so the blue line may lie well below its rule. Combine this with section 2:
+# Workers hide waiting without limit. Computing has to be divided among the cores, and the main process needs one too. Whatever else runs on this machine takes its share, so the blue line may lie well below its rule. Combine this with section 3:
 #
 # > **workers ≥ (seconds one worker needs for a batch) / (seconds of a step)**, and if the workers compute, no more than there are cores.
 #
-# If the cores run out before you reach the quotient, no number of workers helps: make the data cheaper (section 8).
+# If the cores run out before you reach the quotient, no number of workers helps: make the data cheaper (section 10).
 #
-# PyTorch has its own advice, which this lab's set-up cell hid. Is it right?
+# Articles have a rule of thumb: *4 to 8 workers a GPU*. **Predict** what the quotient says for `far`: a batch is 16 files of 4 ms and a little; you know the step (10 ms on a CPU). And for a GPU three times as fast?
+
+# %% name="guess_advice"
+my_guess = None  # workers
+### BEGIN GUESS
+my_guess = math.ceil(16 * 4.5e-3 / slow["compute"])
+### END GUESS
+advice_guess = Prediction("Workers for far", my_guess, "workers")
 
 # %% name="advice"
+needed = {name: times[0] / slow["compute"] for name, times in data.items()}
+advice_guess.reveal(math.ceil(needed["far"]))
+for name, quotient in needed.items():
+    took = f"{1e3 * data[name][0]:.0f} ms a batch / {1e3 * slow['compute']:.1f} ms a step"
+    print(f"{name}: {took} = {quotient:.1f} -> {math.ceil(quotient)} workers")
+    claims.record("C10", "4 to 8 workers a GPU", f"{name}, one GPU", math.ceil(quotient), "workers", 4, 8)
+faster = math.ceil(3 * needed["far"])
+claims.record("C10", "4 to 8 workers a GPU", "far, a GPU three times as fast", faster, "workers", 4, 8)
 with warnings.catch_warnings(record=True) as said:
     warnings.simplefilter("always")
     DataLoader(far, 16, num_workers=2 * cores)
-print(textwrap.fill(str(said[0].message)[:200], 100) if said else "no advice")
-step_seconds = slow["compute"]
-needed = {name: times[0] / step_seconds for name, times in data.items()}
-for name, quotient in needed.items():
-    took = f"{1e3 * data[name][0]:.0f} ms a batch / {1e3 * step_seconds:.1f} ms a step"
-    print(f"{name}: {took} = {quotient:.1f} -> {math.ceil(quotient)} workers")
-    claims.record("C10", "4 to 8 workers a GPU", f"{name}, one GPU", math.ceil(quotient), "workers", 4, 8)
-subject = "far, a GPU three times as fast"
-claims.record("C10", "4 to 8 workers a GPU", subject, math.ceil(3 * needed["far"]), "workers", 4, 8)
+print("PyTorch says:", str(said[0].message)[:160] if said else "nothing", "...")
 
 # %% [markdown] name="advice_explained"
-# The advice counts cores and knows nothing about waiting. The rule of thumb in articles, *4 to 8 workers a GPU*, knows nothing about your step. It holds when a worker happens to need 4 to 8 steps' time for a batch; with the same files and a faster GPU it does not. Divide instead.
+# The rule of thumb knows nothing about your step. It holds when a worker happens to need 4 to 8 steps' time for a batch; with the same files and a faster GPU it does not. PyTorch's own advice counts cores and knows nothing about waiting. Divide instead.
 #
-# Now run the loop itself with as many workers as the quotient asks for, and compare it with the law of section 2:
+# Now run the loop itself with as many workers as the quotient asks for, and compare it with the law of section 3. **Predict**: ms a batch, with the fill spread over 16 batches?
+
+# %% name="guess_fed"
+my_guess = None  # ms a batch
+### BEGIN GUESS
+my_guess = 1e3 * (alone["far"]["data"] / 16 + alone["far"]["compute"])
+### END GUESS
+fed_guess = Prediction("far with enough workers, a batch", my_guess, "ms")
 
 # %% name="fed"
-enough = math.ceil(needed["far"])
-workers = min(enough, 16)
-loader = DataLoader(far, 16, num_workers=workers, persistent_workers=True)
+workers = min(math.ceil(needed["far"]), 16)
+loader = fast_lane(far, 16, num_workers=workers, persistent_workers=True)
 n, before, loop = len(loader), alone["far"], seconds_a_batch(loader, train_step, epochs=3)
+fed_guess.reveal(1e3 * loop)
 fill = before["data"] / n  # seconds a batch
 law = max(fill + before["compute"], before["data"] / workers)
 print(f"without workers {1e3 * before['loop']:.0f} ms a batch, with {workers} {1e3 * loop:.1f}")
@@ -359,11 +476,11 @@ print(f"slower half {1e3 * (law - fill):.1f}, fill {1e3 * fill:.1f}, rest {1e3 *
 claims.record("T11", LAW, f"far, {workers} workers", loop / law, "x the law", 0.8, 1.35)
 
 # %% [markdown] name="prefetch_text"
-# ## 4 · `prefetch_factor` is for bad moments
+# ## 5 · `prefetch_factor` is for bad moments
 #
 # Having more batches in hand does not change the average: a worker makes them no faster. What changes is how long a bad moment (a slow read, a large file) may last before the device notices. Below, every eighth batch takes 120 ms and all others 10 ms, with two workers. The step takes 15 ms (simulated, on every device).
 #
-# A model of `DataLoader` with three rules (deal in turn; at most `prefetch_factor` batches in hand for each worker; deliver in order) says what to expect. **Predict** first: with 1 batch in hand for each worker, what share of the time is the device idle? (On paper: batch *k* is requested when batch *k* − 2 is taken. Draw the lanes for batches 0 to 12; from 4 on they repeat.)
+# A model of `DataLoader` with three rules says what to expect: deal in turn; at most `prefetch_factor` batches in hand for each worker; deliver in order. **Predict** first: with 1 batch in hand for each worker, what share of the time is the device idle? (On paper: batch *k* is requested when batch *k* − 2 is taken. Draw the lanes for batches 0 to 12; from 4 on they repeat.)
 
 # %% name="guess_prefetch"
 my_guess = None  # %
@@ -373,10 +490,7 @@ my_guess = 100 * (1 - 8 * 15 / (120 + 6 * 15))  # each bad batch takes 120 ms, o
 prefetch_guess = Prediction("Idle share with prefetch_factor=1", my_guess, "%")
 
 
-# %% name="prefetch"
-SECONDS = [0.120 if k % 8 == 4 else 0.010 for k in range(24)]
-
-
+# %% name="prefetch_measured"
 class Waits(Dataset):
     """Item k is a whole batch, which takes some waiting."""
 
@@ -391,77 +505,54 @@ class Waits(Dataset):
         return k
 
 
-def idle_share(prefetch, seconds=SECONDS):
-    loader = DataLoader(
-        PickledByValue(Waits(seconds)), None, num_workers=2, prefetch_factor=prefetch, persistent_workers=True
-    )
-    return 1 - 0.015 / seconds_a_batch(loader, lambda batch: time.sleep(0.015), epochs=1)
+def idle_shares(prefetch, every):
+    """Return the idle share with two workers when one batch in `every` is slow: measured, and by the model."""
+    seconds = [0.120 if k % every == 4 else 0.010 for k in range(24)]
+    data, how = PickledByValue(Waits(seconds)), {"num_workers": 2, "prefetch_factor": prefetch}
+    loader = DataLoader(data, None, persistent_workers=True, **how)
+    measured = 1 - 0.015 / seconds_a_batch(loader, lambda batch: time.sleep(0.015), epochs=1)
+    return measured, LoaderTimeline.simulate(seconds, 0.015, 2, prefetch).idle
 
 
-# %% name="prefetch_measured"
-factors = (1, 2, 4, 8)
-by_model = {n: LoaderTimeline.simulate(SECONDS, 0.015, 2, n).idle for n in factors}
-measured = {n: idle_share(n) for n in factors}
-prefetch_guess.reveal(100 * measured[1])
-for prefetch, idle in measured.items():
-    print(f"prefetch_factor={prefetch}: the device idles {idle:.0%}; the model says {by_model[prefetch]:.0%}")
-sevenths = [0.120 if k % 7 == 4 else 0.010 for k in range(24)]  # three slow batches, as before
-by_timeline = LoaderTimeline.simulate(sevenths, 0.015, 2, 8).idle
-print(f"8, every seventh batch slow: {idle_share(8, sevenths):.0%}; the model says {by_timeline:.0%}")
-gap = max(abs(measured[n] - by_model[n]) for n in factors)
-claims.record(
-    "T11", "the three rules predict the idle share", "every eighth batch slow", 100 * gap, "points off", 0, 15
-)
-claims.record(
-    "T11",
-    "prefetch_factor evens out slow reads",
-    "idle with 1 and with 8",
-    100 * (measured[1] - measured[8]),
-    "points less",
-    10,
-    100,
-)
+shares = {(n, 8): idle_shares(n, 8) for n in (1, 4, 8)} | {(8, 7): idle_shares(8, 7)}
+prefetch_guess.reveal(100 * shares[1, 8][0])
+for (prefetch, every), (idle, model_idle) in shares.items():
+    print(f"{prefetch} in hand, every {every}th slow: the device idles {idle:.0%}; the model says {model_idle:.0%}")
 
 # %% [markdown] name="prefetch_explained"
 # Here is the first line by hand. While a slow batch is made (120 ms), the device has two steps left: the batch in hand and the batch just taken. Then it waits. The other six steps of the eight take 6 × 15 = 90 ms. That makes 8 × 15 = 120 ms of work in 120 + 90 = 210 ms: idle for 43 %, and a little more for the first fill.
 #
-# From 1 to 4 the bad moments are covered better and better. Beyond that nothing is gained, and it is not the queue's fault. Batches are dealt **in turn**, so with two workers batches 4, 12 and 20 all fall to the same one. It is still at work long after the other has run out, however long the queue. The last line has the same work with every *seventh* batch slow: now the slow ones are shared, and the device idles less. Section 11 has a riddle about this.
-#
-# ## 5 · What workers cost
+# From 1 to 4 the bad moments are covered better and better. Beyond that nothing is gained, and it is not the queue's fault. Batches are dealt **in turn**, so with two workers batches 4, 12 and 20 all fall to the same one. It is still at work long after the other has run out, however long the queue. The last line has the same work with every *seventh* batch slow: now the slow ones are shared, and the device idles less. Section 15 has a riddle about this.
+
+# %% [markdown] name="cost_text"
+# ## 6 · What workers cost
 #
 # ### Start, and too many
 #
-# Each worker has to be started, and each makes whole batches. With many workers on few cores, *all* of them work on *their* first batch, and all are late. Here are the time to the first batch and the time for the whole first epoch, data alone:
+# Each worker has to be started, and each makes whole batches. With many workers on few cores, *all* of them work on *their* first batch, and all are late.
+#
+# **Predict.** The 16 batches of `files`, data alone, with the start: how many times as long do 16 workers take as 2?
+
+# %% name="guess_too_many"
+my_guess = None  # times as long
+### BEGIN GUESS
+my_guess = 1.5 if cores < 8 else 0.5  # 16 starts; no more cores than before
+### END GUESS
+many_guess = Prediction("16 workers / 2 workers, first epoch", my_guess, "times as long")
 
 # %% name="too_many"
 first, epoch = {}, {}
-for n in (min(2, cores), 4, 16):
-    runs = []
-    for _ in range(2):
-        start = time.perf_counter()
-        for i, _ in enumerate(DataLoader(files, BATCH, num_workers=n)):
-            if i == 0:
-                got = time.perf_counter() - start
-        runs.append((time.perf_counter() - start, got))
-    epoch[n], first[n] = min(runs)
-    print(f"{n:>2} workers: first batch after {1e3 * first[n]:4.0f} ms, the epoch takes {1e3 * epoch[n]:4.0f} ms")
-fewest = min(2, cores)
-if cores < 8:
-    claims.record(
-        "P6",
-        "too many workers are slower",
-        "16 workers, first epoch",
-        epoch[16] / epoch[fewest],
-        f"x that of {fewest}",
-        1.1,
-        math.inf,
-    )
-else:
-    print(f"P6, too many workers: 16 are not too many for {cores} cores.")
+for n in (2, 16):
+    start = time.perf_counter()
+    got = [time.perf_counter() - start for _ in DataLoader(files, BATCH, num_workers=n)]
+    first[n], epoch[n] = got[0], got[-1]
+slower = epoch[16] / epoch[2]
+many_guess.reveal(slower)
+for n in (2, 16):
+    print(f"{n} workers: first batch after {1e3 * first[n]:.0f} ms, all after {1e3 * epoch[n]:.0f} ms")
+claims.record("P6", "too many workers are slower", "16 workers, first epoch", slower, "x that of 2", 1.1, math.inf)
 
-# %% [markdown] name="too_many_explained"
-# Sixteen workers for sixteen batches: each makes one, all at once, and the first is ready when all are nearly done. And if yours start by `'fork'`, these processes started in tens of milliseconds; section 6 has the slower kinds.
-#
+# %% [markdown] name="memory_text"
 # ### Memory
 #
 # Waiting batches take memory. **Predict** how many finished batches are waiting, with 2 workers and `prefetch_factor=4`, once the loop has taken one and stopped.
@@ -485,7 +576,6 @@ waiting = now / 32 - 1
 waiting_guess.reveal(waiting)
 a_batch = sum(t.nbytes for t in taken)
 print(f"a batch takes {human_bytes(a_batch)}; in flight: {human_bytes(waiting * a_batch)}")
-claims.record("T11", "in flight: workers x prefetch_factor batches", "2 x 4", waiting, "batches", 8, 8)
 del batches
 
 # %% [markdown] name="waiting_explained"
@@ -495,19 +585,24 @@ del batches
 #
 # A forked worker shares its parent's memory: pages are copied only when one of the two *writes* to them. So a data set that is only read should cost nothing.
 #
-# **Predict.** A data set keeps the names of 400,000 files in a list. A forked worker reads all of them. How many MiB does it copy? (`sys.getsizeof` tells you what one name takes.)
+# **Predict.** A data set keeps the names of 400,000 files in a list. A forked worker reads all of them. How many MiB does it copy? (`"train/img_000000.png".__sizeof__()` says what one name takes.) And if the names stand in one NumPy array?
 
 # %% name="guess_copies"
-my_guess = None  # MiB
+my_guess = None  # MiB, list
 ### BEGIN GUESS
 my_guess = (
-    400_000 * sys.getsizeof("train/img_000000.png") / 2**20
+    400_000 * "train/img_000000.png".__sizeof__() / 2**20
 )  # reading a string in Python writes its reference count
 ### END GUESS
 copies_guess = Prediction("Copied by reading a list of strings", my_guess, "MiB")
+my_guess = None  # MiB, array
+### BEGIN GUESS
+my_guess = 0.5
+### END GUESS
+array_guess = Prediction("Copied by reading a NumPy array", my_guess, "MiB")
 
 
-# %% name="copies"
+# %% name="copies_measured"
 class Names(Dataset):
     """Reads all its names; a sample is the number of bytes by which the process's own memory grew."""
 
@@ -520,45 +615,32 @@ class Names(Dataset):
     def __getitem__(self, i):
         before = psutil.Process().memory_full_info().uss  # unique set size: pages that no other process shares
         self.read(self.names)
-        return psutil.Process().memory_full_info().uss - before
+        return (psutil.Process().memory_full_info().uss - before) / 2**20
 
 
-# %% name="copies_measured"
 names = [f"train/img_{i:06}.png" for i in range(400_000)]
 packed = np.array(names, dtype=np.bytes_)  # one block of memory, 20 bytes a name
 if start_method == "fork":
-    grown = {
-        "a list of strings": next(iter(DataLoader(Names(names, lambda n: sum(map(len, n))), None, num_workers=1))),
-        "one NumPy array": next(iter(DataLoader(Names(packed, lambda n: (n != b"").sum()), None, num_workers=1))),
-    }
-    copies_guess.reveal(grown["a list of strings"] / 2**20)
-    for name, nbytes in grown.items():
-        print(f"reading {name}: {human_bytes(nbytes)} copied in each worker")
-    claims.record(
-        "P6",
-        "reading a list of objects copies it",
-        "400,000 names",
-        grown["a list of strings"] / 2**20,
-        "MiB a worker",
-        15,
-        60,
-    )
-    in_array = grown["one NumPy array"] / 2**20
-    claims.record("P6", "reading an array copies next to nothing", "400,000 names", in_array, "MiB a worker", 0, 5)
+    copies_guess.reveal(next(iter(DataLoader(Names(names, lambda n: sum(map(len, n))), None, num_workers=1))))
+    array_guess.reveal(next(iter(DataLoader(Names(packed, lambda n: (n != b"").sum()), None, num_workers=1))))
 else:
     print(f"Not measured here: workers start by {start_method!r}, which copies the whole data set in any case.")
-del names
+del names, packed
 
 # %% [markdown] name="copies_explained"
-# Python counts references *inside* each object. So looking at an object means writing to it, and the page it lies on is copied. A name of 20 characters takes 69 bytes, which Python's allocator rounds up to 80; times 400,000, that is 30.5 MiB. The list itself, 3 MiB of pointers, is only read and stays shared. With 8 workers a GPU and 8 GPUs, each with its own main process, such a list exists 8 × 9 times. It looks like a leak: memory grows as the epoch goes on. Keep large data in one array or tensor. (A tensor is better still: it travels to workers in shared memory, however they were started.)
+# Python counts references *inside* each object. So looking at an object means writing to it, and the page it lies on is copied. A name of 20 characters takes 69 bytes, which Python's allocator rounds up to 80; times 400,000, that is 30.5 MiB. The list itself, 3 MiB of pointers, is only read and stays shared.
 #
-# ## 6 · Spawned workers
+# With 8 workers a GPU and 8 GPUs, each with its own main process, such a list exists 8 × 9 times. It looks like a leak: memory grows as the epoch goes on. Keep large data in one array or tensor. (A tensor is better still: it travels to workers in shared memory, however they were started.)
 #
-# `fork` copies a running process, in milliseconds. It is the default on Linux up to Python 3.13, and it is unsafe once the process has threads that hold locks. macOS and Windows use `spawn`: a new Python starts from scratch, imports what it needs, and receives the data set by pickle. From Python 3.14, Linux uses `forkserver`, which pickles too. So what follows concerns everybody; `multiprocessing_context="spawn"` makes it happen on any system.
+# ## 7 · Spawned workers
 #
-# ### Slow start
+# - `fork` copies a running process. It is the default on Linux up to Python 3.13, and it is unsafe once the process has threads that hold locks.
+# - `spawn` (macOS, Windows) starts a new Python from scratch, which imports what it needs and receives the data set by pickle.
+# - `forkserver` (Linux, from Python 3.14) pickles too.
 #
-# **Predict.** A worker imports PyTorch and the course before it can read a file. How many seconds does an epoch of 8 small batches take, including the start of one worker?
+# So what follows concerns everybody; `multiprocessing_context="spawn"` makes it happen on any system.
+#
+# **Predict.** A worker imports PyTorch and the course before it can read a file. How many seconds does an epoch of 8 small batches take, including the start of one spawned worker?
 
 # %% name="guess_spawn"
 my_guess = None  # s
@@ -571,44 +653,21 @@ spawn_guess = Prediction("Epoch with the start of a spawned worker", my_guess, "
 some = DigitFiles(256)
 
 
-def timed_epochs(count, **options):
-    """Return the seconds of each epoch with one worker, and the loader."""
-    loader, seconds = DataLoader(some, 32, num_workers=1, **options), []
-    for _ in range(count):
-        start = time.perf_counter()
-        for _ in loader:
-            pass
-        seconds.append(time.perf_counter() - start)
-    return seconds, loader
+def two_epochs(**options):
+    """Return the seconds of an epoch that starts one worker, and of the next, which finds it running."""
+    loader = DataLoader(some, 32, num_workers=1, persistent_workers=True, **options)
+    return [benchmark(lambda: list(loader), runs=1, warmup=0).median for _ in range(2)]
 
 
-kept, spawned = timed_epochs(2, multiprocessing_context="spawn", persistent_workers=True)
-usual, default = timed_epochs(2, persistent_workers=True)
-spawn_guess.reveal(kept[0])
-for name, (start, again) in (("spawn", kept), (start_method, usual)):
+starts = {"spawn": two_epochs(multiprocessing_context="spawn"), start_method: two_epochs()}
+spawn_guess.reveal(starts["spawn"][0])
+for name, (start, again) in starts.items():
     print(f"{name}: the epoch that starts the worker {start:.2f} s, the next, which finds it running, {again:.2f} s")
-claims.record("P6", "spawned workers start slowly", "first epoch, 1 worker", kept[0] - kept[1], "s", 0.5, math.inf)
-said = "persistent_workers saves the start"
-claims.record("T11", said, "second epoch, spawn", kept[0] / kept[1], "times as fast", 2, math.inf)
 
 # %% [markdown] name="spawn_explained"
-# Without `persistent_workers` every epoch is like the first: it starts all workers again. A validation loader does the same after each epoch. With it they stay, and so does their memory. How much memory is a worker's own, shared with nobody?
-
-# %% name="worker_memory"
-for name, loader in (("spawn", spawned), (start_method, default)):
-    for _ in loader:
-        pass
-    try:
-        own = human_bytes(psutil.Process(int(some.log[0, 2])).memory_full_info().uss)
-    except psutil.AccessDenied:
-        own = "hidden from us"
-    print(f"worker started by {name}: its own memory is {own}")
-del spawned, default, loader
-
-# %% [markdown] name="lambda_text"
-# A spawned worker has its own copy of PyTorch; a forked one begins with what it shares and adds what it writes.
+# Without `persistent_workers` every epoch is like the first: it starts all workers again. A validation loader does the same after each epoch. With it they stay, and so does their memory.
 #
-# ### Lambdas, and classes defined in a cell
+# ### What can be sent
 #
 # Pickle writes down a function's *name* and module. A lambda has no name:
 
@@ -616,64 +675,34 @@ del spawned, default, loader
 # %% name="lambda"
 def pickling_fails(collate):
     """Try to send `collate` to a spawned worker; return the error message, "" if it works."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            next(iter(DataLoader(some, 32, num_workers=1, multiprocessing_context="spawn", collate_fn=collate)))
-        except Exception as error:
-            return f"{type(error).__name__}: {error}".partition(" at 0x")[0]
+    try:
+        next(iter(DataLoader(some, 32, num_workers=1, multiprocessing_context="spawn", collate_fn=collate)))
+    except Exception as error:
+        return f"{type(error).__name__}: {error}".partition(" at 0x")[0]
     return ""
 
 
-refused = pickling_fails(lambda samples: default_collate(samples))
-print(refused)
-claims.record("P6", "lambdas cannot go to spawned workers", "collate_fn", float(bool(refused)), "errors", 1, 1)
-
-# %% [markdown] name="scripts_text"
-# A class or function defined in a *cell* has a name, but its module is the notebook, which a new process cannot import: pickling succeeds, and the worker dies. A *script* can be imported, and that is the trouble: the new process runs it again from the top, reaches the line that starts workers, and tries to start workers itself. Here are both, as separate programs, so that we can see their last words:
-
-# %% name="scripts"
-LOAD = """
-import torch
-from torch.utils.data import DataLoader, Dataset
-
-class Squares(Dataset):
-    def __len__(self): return 8
-    def __getitem__(self, i): return i * i
-"""
-USE = 'print(list(DataLoader(Squares(), 4, num_workers=1, multiprocessing_context="spawn")))\n'
-with tempfile.TemporaryDirectory() as folder:
-    path = os.path.join(folder, "train.py")
-    with open(path, "w") as script:
-        script.write(LOAD + USE)
-    commands = {"class of a cell": [sys.executable, "-c", LOAD + USE], "script without a guard": [sys.executable, path]}
-    processes = {
-        name: subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for name, command in commands.items()
-    }
-    for name, process in processes.items():
-        words = process.communicate(timeout=120)[1].splitlines()
-        last = [w.strip() for w in words if w.strip().startswith(("AttributeError", "An attempt", "current process"))]
-        print(f"{name}:", *dict.fromkeys(last), sep="\n    ")
-        failed = float(process.returncode != 0)
-        claims.record("P6", f"{name}: fails under spawn", "a program of its own", failed, "errors", 1, 1)
+print("a lambda:", pickling_fails(lambda samples: default_collate(samples)) or "works")
+carried = PickledByValue(lambda samples: default_collate(samples))
+print("a lambda, its code sent along:", pickling_fails(carried) or "works")
 
 # %% [markdown] name="cures_text"
-# The fixes:
+# - Put data sets and functions into a **module**, a `.py` file that both notebook and workers import. `DigitFiles` lives in `helpers/loading/digit_files.py` for that reason. A class of a *cell* has a name, but its module is the notebook, which a new process cannot import.
+# - In a notebook, send the code itself along: `cloudpickle` stores the code instead of the name. The course's `PickledByValue` does it for a data set or a function; section 5 used it for `Waits`.
+# - In a script, put everything that *does* something below `if __name__ == "__main__":`. A spawned process imports the script again, and stops there. Without that line it would start workers itself, which Python refuses.
 #
-# - Put data sets and functions into a **module**, a `.py` file that both notebook and workers import. `DigitFiles` lives in `helpers/loading/digit_files.py` for that reason. Instead of a lambda, use a function from a module, or `functools.partial` of one.
-# - In a script, put everything that *does* something below `if __name__ == "__main__":`. The new process imports the script under another name and stops there.
-# - In a notebook, send the code itself along: `cloudpickle` stores the code instead of the name. The course's `PickledByValue` wraps a data set or a function that way; section 4 used it for `Waits`.
-
-# %% name="carried"
-still_refused = pickling_fails(PickledByValue(lambda samples: default_collate(samples)))
-print("carried lambda:", still_refused or "works under spawn")
-claims.record("P6", "carried lambdas work under spawn", "collate_fn", float(bool(still_refused)), "errors", 0, 0)
-
-# %% [markdown] name="random_text"
-# ## 7 · The same random numbers twice
+# ## 8 · The same random numbers twice
 #
-# Augmentation is random. But each worker begins with a *copy* of the data set, and a copied generator draws the same numbers. Which generators are safe? We try four sources with two workers for two epochs; `Draws` takes eight numbers an epoch from each.
+# Augmentation is random. But each worker begins with a *copy* of the data set, and a copied generator draws the same numbers. Many articles warn that NumPy's numbers repeat.
+#
+# We draw from four sources, with two workers for two epochs, four numbers a worker and epoch: PyTorch's global generator, Python's `random`, NumPy's global one, and one that the data set made for itself (`np.random.default_rng(0)`). **Predict** how many of the four sources give the two workers the same numbers.
+
+# %% name="guess_random"
+my_guess = None  # of 4 sources
+### BEGIN GUESS
+my_guess = 1  # nobody seeds the data set's own
+### END GUESS
+random_guess = Prediction("Sources that repeat", my_guess, "of 4")
 
 
 # %% name="random"
@@ -693,43 +722,70 @@ class Draws(Dataset):
 
 loader = DataLoader(PickledByValue(Draws()), 4, num_workers=2)
 epochs = torch.stack([torch.cat(list(loader)) for _ in range(2)])  # (epoch, sample, source)
-for source, name in enumerate(("torch", "random", "numpy", "the data set's own")):
-    workers = epochs[0, :4, source], epochs[0, 4:, source]
-    twins = len(set(workers[0].tolist()) & set(workers[1].tolist()))
-    again = torch.isin(epochs[1, :, source], epochs[0, :, source]).sum().item()
-    print(f"{name:20} drawn by both workers: {twins} of 4, drawn again in the next epoch: {again} of 8")
-    said, low, high = ("repeat", 1, 4) if source == 3 else ("do not repeat", 0, 0)
-    claims.record("P6", f"workers {said} numbers of {name}", "2 workers", twins, "of 4", low, high)
+twins = torch.stack([torch.isin(epochs[0, :4, s], epochs[0, 4:, s]).sum() for s in range(4)])
+again = torch.stack([torch.isin(epochs[1, :, s], epochs[0, :, s]).sum() for s in range(4)])
+random_guess.reveal((twins > 0).sum().item())
+for name, by_both, twice in zip(("torch", "random", "numpy", "the data set's own"), twins, again, strict=True):
+    print(f"{name:20} drawn by both workers: {by_both} of 4, drawn again in the next epoch: {twice} of 8")
+for source, subject in ((2, "NumPy's global generator"), (3, "a generator of its own")):
+    claims.record("P6", "workers repeat NumPy's numbers", subject, twins[source].item(), "of 4", 1, 4)
 
 # %% [markdown] name="random_explained"
-# In every epoch `DataLoader` gives each worker its own new seed, for PyTorch, for Python's `random` and, since about PyTorch 1.9 (see what yours does), for NumPy's *global* generator. Many articles still warn about that one. But nobody seeds a generator that a data set has **made for itself**, which is what NumPy's documentation recommends. All workers draw the same angles, and with new workers in each epoch they draw the same ones again. The loss still goes down; there is just less augmentation than you think.
+# In every epoch `DataLoader` gives each worker its own new seed, for PyTorch, for Python's `random` and, since about PyTorch 1.9 (see what yours does), for NumPy's *global* generator. But nobody seeds a generator that a data set has **made for itself**, which is what NumPy's documentation recommends. All workers draw the same angles, and with new workers in each epoch they draw the same ones again. The loss still goes down; there is just less augmentation than you think.
 #
-# `DigitFiles` is such a data set. The fix is `worker_init_fn`, which runs in each worker before its first sample:
+# `DigitFiles` is such a data set. The fix is `worker_init_fn`, which runs in each worker before its first sample. There, `get_worker_info()` has the worker's copy of the data set (`.dataset`), and a seed that no other worker has and no other epoch (`.seed`).
+#
+# ## 9 · Your turn: fix a slow loader
+#
+# A training job reads a `DigitFiles` with some latency through this loader:
+#
+# ```python
+# def slow_loader(dataset, batch_size):
+#     return DataLoader(dataset, batch_size, shuffle=True)
+# ```
+#
+# **Contract.** `make_loader(dataset, batch_size, step_seconds)` returns a loader that can be iterated once for each epoch.
+#
+# - **Pace.** From its first batch on, an epoch takes at most 1.5 times as long as its steps alone, which take `step_seconds` each. The rule of section 4 is enough, on any machine and without a margin: these reads wait, and need no core. The first epoch does not count. The check has two data sets: in one a batch takes more than five steps to read, in the other less than one.
+# - **Thrift.** Use at most 2 workers more than the rule of section 4 asks for, and the same ones in each epoch. At most 3 batches a worker wait (`prefetch_factor`). The files do not fit in memory: every epoch reads each file once and keeps nothing. You may read up to 8 files beforehand, to measure; the median of a few is a good estimate.
+# - **The same samples.** Each file comes once an epoch, in batches of `batch_size` with one smaller batch at the end, in a new random order each epoch.
+# - **Fresh augmentation.** Images are rotated as before; no two workers and no two epochs draw the same angles (`DigitFiles` has a method `reseed(seed)`).
+#
+# Wrap the functions that workers run in `PickledByValue`, and your loader works on any system. (The check runs a dozen epochs: about twenty seconds, or more than a minute where workers are spawned.)
 
 
-# %% name="reseed"
-def own_numbers(worker_id):
-    """Give this worker's copy of the data set its own generator."""
-    info = get_worker_info()
-    info.dataset.reseed(info.seed)  # a seed that no other worker has, and no other epoch
+# %% name="loader" answer=true reveal=true
+def make_loader(dataset, batch_size, step_seconds):
+    ### BEGIN SOLUTION
+    def own_numbers(worker_id):
+        info = get_worker_info()
+        info.dataset.reseed(info.seed)
+
+    reads = []
+    for i in range(5):
+        start = time.perf_counter()
+        dataset[i]
+        reads.append(time.perf_counter() - start)
+    workers = math.ceil(batch_size * statistics.median(reads) / step_seconds)
+    return DataLoader(
+        dataset,
+        batch_size,
+        shuffle=True,
+        num_workers=workers,
+        persistent_workers=True,
+        worker_init_fn=PickledByValue(own_numbers),
+    )
+    ### END SOLUTION
 
 
-for name, cure in (("as it is", None), ("reseeded", PickledByValue(own_numbers))):
-    eight = DigitFiles(8)
-    rows = []
-    for _ in range(2):
-        for _ in DataLoader(eight, 4, num_workers=2, worker_init_fn=cure):
-            pass
-        rows += eight.log[:, 3].view(2, 4).tolist()
-    print(f"{name}: " + " | ".join(" ".join(f"{d:4.0f}" for d in row) for row in rows) + "  degrees")
-    twins = 16 - len({d for row in rows for d in row})
-    if cure is None:
-        claims.record("P6", "own generator: angles are repeated", "2 workers, 2 epochs", twins, "of 16", 1, 16)
-    else:
-        claims.record("P6", "reseeded: no angle comes twice", "2 workers, 2 epochs", twins, "of 16", 0, 0)
+# %% name="loader_check"
+make_loader = check("data_loading.loader", make_loader)
+
+# %% name="loader_hint"
+hint("data_loading.loader")
 
 # %% [markdown] name="cheaper_text"
-# ## 8 · The best fix: less work
+# ## 10 · The best fix: less work
 #
 # More workers do the same work in more places. Look at the work first.
 #
@@ -777,101 +833,393 @@ ways = {
     "decoded once, turn each": DataLoader(Decoded(files), BATCH),
     "decoded once, turn in batches": DataLoader(InBatches(files), BATCH, collate_fn=lambda batch: batch),
 }
-pace = {name: seconds_a_batch(loader, epochs=3) for name, loader in ways.items()}
+pace = {name: seconds_a_batch(loader) for name, loader in ways.items()}
 torch.set_num_threads(threads)
 cheaper_guess.reveal(pace["decode and turn each"] / pace["decoded once, turn in batches"])
-before = pace["decode and turn each"]
 for name, now in pace.items():
-    print(f"{name:31}{1e3 * now:6.1f} ms a batch, {1e3 * (before - now):.1f} saved by this step")
-    before = now
+    print(f"{name:31}{1e3 * now:6.1f} ms a batch")
 print(f"files {human_bytes(sum(map(len, files.files)))}, decoded {human_bytes(len(files) * image.nbytes)}")
-
-# %% name="cheaper_loop"
-cached = DataLoader(InBatches(files), BATCH, shuffle=True, collate_fn=lambda batch: batch)
-cheap = diagnose(cached, train_step)
-print("no workers at all:", told(cheap))
-claims.record(
-    "T11",
-    "cheaper data makes up for workers",
-    "decoded once, in batches",
-    slow["loop"] / cheap["loop"],
-    "times as fast",
-    1.5,
-    math.inf,
-)
+cheap = diagnose(fast_lane(InBatches(files), shuffle=True, collate_fn=lambda batch: batch), train_step)
+print(f"and the loop: {1e3 * cheap['loop']:.1f} ms a batch without workers; it was {1e3 * slow['loop']:.1f}")
 
 # %% [markdown] name="cheaper_explained"
 # Two savings, and together they are nearly all of a batch. Reading decoded images saves the decoding and what it does to the caches (section 1). What is left is mostly one small call after another for each image, and one large call for all 64 saves those. (The three ways were each timed on one core, so compare them only with each other.)
 #
 # You cannot avoid decoding if the data do not fit in memory; batching is always possible. In between are formats that pack many samples into one large file (tar shards as WebDataset reads them, LMDB): sequential reads, one round trip for many samples. And you can store images at the size you train on.
 #
-# ## 9 · To the device
+# ## 11 · Tokens in a mapped file
 #
-# The last leg is from the host's memory to the GPU's. The copy engine of a GPU reads host memory directly, but only pages that the system has promised not to move: **pinned** pages. Ordinary (*pageable*) memory is first copied, piece by piece, to a pinned buffer in the driver. `pin_memory=True` makes `DataLoader` put each batch into pinned memory, in a thread. Only from there can `tensor.to(device, non_blocking=True)` return at once, while the copy runs alongside the computing.
+# Language models need no decoding. Their data are tokens, prepared once, end to end in one file, two bytes each. The file is far larger than memory, so it is **mapped** (`np.memmap`): it looks like an array, and the system fetches a page from the disk when somebody reads there.
+#
+# The documents here are the paragraphs of Python's own manual, bytes as tokens, many times over: a corpus is larger, not different.
+
+# %% name="tokens"
+folder = tempfile.TemporaryDirectory()
+paragraphs = [p.encode() for topic in topics.values() for p in topic.split("\n\n") if p.strip()]
+tokens = TokenFile.write(Path(folder.name) / "manual.bin", paragraphs, copies=70)
+before = psutil.Process().memory_info().rss
+tokens.forget()  # nothing of the file is in memory now; it is mapped anew
+grown = psutil.Process().memory_info().rss - before
+print(f"{len(tokens):,} documents, {len(tokens.tokens):,} tokens, a file of {human_bytes(tokens.tokens.nbytes)}")
+print(f"mapped, and {grown / 2**20:.1f} MiB of it resident in this process")
+print(f"a document has {len(tokens.tokens) / len(tokens):.0f} tokens in the mean; this is one:")
+print(bytes(tokens[777].tolist()).decode())
+
+# %% [markdown] name="resident_text"
+# **Predict.** Read 512 tokens (1 KiB) from each of 256 random places: 256 KiB of data. By how many MiB does the memory grow that this process has *resident*? And how many times as long does a random read take as a sequential one?
+
+# %% name="guess_resident"
+my_guess = None  # MiB
+### BEGIN GUESS
+my_guess = 256 * 8 / 1024  # each touches one or two pages of 4 KiB
+### END GUESS
+resident_guess = Prediction("Resident after 256 random reads", my_guess, "MiB")
+my_guess = None  # times as long
+### BEGIN GUESS
+my_guess = 4  # a page or two for each read; in a row, four reads share a page
+### END GUESS
+order_guess = Prediction("A random read / a sequential one", my_guess, "times as long")
+
+
+# %% name="resident"
+def read(starts):
+    """Read 512 tokens from each of `starts`; return microseconds a read, and the MiB that became resident."""
+    tokens.forget()
+    before, start = psutil.Process().memory_info().rss, time.perf_counter()
+    for at in starts:
+        tokens.tokens[at : at + 512].sum()
+    seconds = time.perf_counter() - start
+    return 1e6 * seconds / len(starts), (psutil.Process().memory_info().rss - before) / 2**20
+
+
+in_a_row = read(range(0, 256 * 512, 512))
+scattered = read(np.random.default_rng(0).integers(0, len(tokens.tokens) - 512, 256))
+resident_guess.reveal(scattered[1])
+order_guess.reveal(scattered[0] / in_a_row[0])
+for name, (microseconds, grown) in {"sequential": in_a_row, "random": scattered}.items():
+    print(f"{name:10} {microseconds:6.1f} µs a read, {grown:5.1f} MiB more resident")
+
+# %% [markdown] name="resident_explained"
+# Mapping costs no memory, reading does, and more than was read. The system does not fetch single pages. It expects neighbours to be wanted next, and brings in (on Linux) the 16 pages, 64 KiB, around each place. So a random read of 1 KiB costs up to 64 times its size, in memory and on the disk; sequential reads use all of it.
+#
+# - What is resident here is the system's **page cache**. It belongs to nobody: all workers that map the file share it, and the system drops it when memory is short. A monitor that adds up `RSS` counts it once for each process.
+# - Training wants a random order. So shuffle large pieces (shards, or blocks of a few MiB), read each piece in a row, and shuffle its documents in memory.
+# - A mapped array that is pickled goes in full. `TokenFile` sends workers its path instead, and maps the file there.
+#
+# ## 12 · Documents in rows
+#
+# A model wants rows of equal length, and documents have any. The simplest way is to fill up: a row for each document, and **padding** behind it.
+#
+# **Predict.** You know the mean length of these documents (section 11). What share of the tokens is padding, in rows of 512? (Longer documents are cut off.)
+
+# %% name="guess_padding"
+my_guess = None  # %
+### BEGIN GUESS
+my_guess = 100 * (1 - len(tokens.tokens) / len(tokens) / 512)
+### END GUESS
+padding_guess = Prediction("Padding in rows of 512", my_guess, "%")
+
+# %% name="padding"
+ROW = 512
+lengths = np.diff(tokens.starts[: len(paragraphs) + 1])
+padded = 1 - np.minimum(lengths, ROW).mean() / ROW
+padding_guess.reveal(100 * padded)
+lost = 1 - np.minimum(lengths, ROW).sum() / lengths.sum()
+print(f"mean length {lengths.mean():.0f}, median {np.median(lengths):.0f}; and {lost:.0%} of all tokens are cut off")
+
+# %% [markdown] name="pack_task"
+# ### Your turn: packing
+#
+# Most of the work goes to nothing. (More than the mean says: a few long documents raise it, and are cut off.) **Packing** puts documents end to end and cuts rows from that, so that nothing is filled up but the last row. What must not happen: a token that looks at a stranger's text, or learns to predict it.
+#
+# **Contract.** `pack(documents, length)` takes a list of documents, each (T,) of int64 with T ≥ 1, and returns four tensors (rows, `length`) of int64:
+#
+# - `ids`: the tokens of all documents in order, cut every `length`. Only the end of the last row is filled up, with 0.
+# - `targets`: for each token the next one *of its document*, even if that stands in the next row; -100 for the last token of a document, and where filled up.
+# - `positions`: for each token how many tokens of its document come before it *in the row*; 0 where filled up.
+# - `document`: for each token the place of its document in the list; -1 where filled up.
+#
+# `document_mask(document)` returns a mask (rows, 1, length, length) of bool, as `F.scaled_dot_product_attention` takes it. At [r, 0, i, j] it is True where token i may look at token j: j is of the same document, and not later than i. What was filled up counts as one document, so that every token may look at something.
+
+
+# %% name="pack" answer=true reveal=true
+def pack(documents, length):
+    ### BEGIN SOLUTION
+    lengths = torch.tensor([len(document) for document in documents])
+    ends = lengths.cumsum(0)
+    ids = torch.cat(documents)
+    targets = ids.roll(-1)
+    targets[ends - 1] = -100
+    document = torch.repeat_interleave(lengths)  # 0, 0, 0, 1, 1, ...
+    place = torch.arange(len(ids))
+    positions = place - torch.maximum((ends - lengths)[document], place // length * length)
+
+    def rows(tensor, filler):
+        return F.pad(tensor, (0, -len(tensor) % length), value=filler).view(-1, length)
+
+    return rows(ids, 0), rows(targets, -100), rows(positions, 0), rows(document, -1)
+    ### END SOLUTION
+
+
+def document_mask(document):
+    ### BEGIN SOLUTION
+    same = document[:, :, None] == document[:, None, :]  # (rows, from, to)
+    return same.tril()[:, None]
+    ### END SOLUTION
+
+
+# %% name="pack_check"
+pack, document_mask = check("data_loading.pack", pack, document_mask)
+
+# %% name="pack_hint"
+hint("data_loading.pack")
+
+# %% [markdown] name="crossing_text"
+# Many trainings pack and keep the plain causal mask: a token may look at everything before it in its row.
+#
+# **Predict.** In rows of 512 packed with these documents, what share of such looks goes to a *stranger's* text?
+
+# %% name="guess_crossing"
+my_guess = None  # %
+### BEGIN GUESS
+my_guess = 100 * (1 - len(tokens.tokens) / len(tokens) / 512)  # three documents a row: two looks of three go astray
+### END GUESS
+crossing_guess = Prediction("Looks across documents under a causal mask", my_guess, "%")
+
+# %% name="crossing"
+ids, targets, positions, document = pack([tokens[k] for k in range(400)], ROW)
+mask = document_mask(document)
+causal = torch.ones(ROW, ROW, dtype=torch.bool).tril()
+crossing_guess.reveal(100 * (1 - mask.sum() / (causal.sum() * len(ids))).item())
+print(
+    f"{len(ids)} rows; filled up: {(document < 0).float().mean():.1%} of the tokens; with padding it was {padded:.0%}"
+)
+
+# %% name="mask_picture"
+figure = Figure(figsize=(7.5, 3.8), layout="constrained")
+pictures = {"Causal mask": causal, "Your document mask, first row": mask[0, 0]}
+for axes, (name, picture) in zip(figure.subplots(1, 2), pictures.items(), strict=True):
+    axes.imshow(picture, cmap="Blues", interpolation="nearest")
+    axes.set(title=name, xlabel="looks at token", ylabel="token")
+show(figure, "A causal mask is one full triangle. The document mask is a chain of small triangles along the diagonal.")
+
+# %% [markdown] name="apart_text"
+# More than half, and still less than documents of one length would give: a long document has many looks of its own.
+#
+# Does the mask do its work? Equivalence: with it, each document in its row must come out of attention as if it were alone. Here is one head on random embeddings, for every document of the first rows.
+
+# %% name="apart"
+torch.manual_seed(0)
+embedding, places = torch.randn(256, 32), torch.randn(ROW, 32)
+
+
+def attended(ids, positions, mask):
+    """Send tokens (rows, T) through one head of attention; return (rows, T, 32)."""
+    x = (embedding[ids] + places[positions])[:, None]  # (rows, heads, T, 32)
+    return F.scaled_dot_product_attention(x, x, x, attn_mask=mask)[:, 0]
+
+
+pieces = [(r, document[r] == k) for r in range(8) for k in document[r].unique()]
+lone = [attended(ids[r, p][None], torch.arange(p.sum())[None], causal[: p.sum(), : p.sum()])[0] for r, p in pieces]
+run_on = torch.arange(ROW).expand(8, ROW)
+for name, where, may in (
+    ("document mask, positions that restart", positions[:8], mask[:8]),
+    ("document mask, positions that run on", run_on, mask[:8]),
+    ("causal mask, positions that restart", positions[:8], causal),
+):
+    packed = attended(ids[:8], where, may)
+    print(f"{name:40} off by {max((packed[r, p] - o).abs().max() for (r, p), o in zip(pieces, lone, strict=True)):.1e}")
+
+# %% [markdown] name="pack_explained"
+# Only mask and positions together give each document what it would have alone. The mask also saves work, if the kernel knows: most of it is empty.
+#
+# **PyTorch's own way.** A dense mask of `length`² entries is itself a cost, and fused attention kernels do not skip what it forbids.
+#
+# - *FlexAttention* takes your comparison as a function, and skips whole blocks that it empties: `create_block_mask(lambda b, h, i, j: (document[b, i] == document[b, j]) & (i >= j), ...)`. It wants a GPU (or a compiler on the CPU) to be fast.
+# - *Variable-length attention* (`torch.nn.attention.varlen`, flash-attention's `varlen` functions) takes no mask at all, but the places where documents begin: the cumulative lengths of your first two lines.
+#
+# The blocks can be counted here. How many blocks of 64 × 64 are left to compute, of all, and of those that a causal mask leaves?
+
+# %% name="blocks"
+of_blocks = mask[:, 0].unflatten(2, (-1, 64)).unflatten(1, (-1, 64)).any(4).any(2)  # (rows, 8, 8)
+under_causal = causal.unflatten(1, (-1, 64)).unflatten(0, (-1, 64)).any(3).any(1)
+print(f"{of_blocks.float().mean():.0%} of all blocks; a causal mask leaves {under_causal.float().mean():.0%}")
+
+# %% [markdown] name="resume_text"
+# ## 13 · Stop in the middle of an epoch, and go on
+#
+# A long run is cut off sooner or later, rarely between two epochs. Parameters and optimizer state are saved. The data need to go on, too: with the very next batch, none twice and none left out.
+#
+# The order is drawn by a sampler in the main process. So let the sampler count what it has handed out, and save that? **Predict**: with 2 workers and `prefetch_factor=2`, the loop has had 5 batches. How many has the sampler handed out?
+
+# %% name="guess_handed"
+my_guess = None  # batches
+### BEGIN GUESS
+my_guess = 5 + 2 * 2  # those in flight are replaced as they are taken
+### END GUESS
+handed_guess = Prediction("Batches handed out when the loop has had 5", my_guess, "batches")
+
+
+# %% name="handed"
+class Counted(list):
+    """Batches of indices that count how many were handed out."""
+
+    handed_out = 0
+
+    def __iter__(self):
+        for batch in super().__iter__():
+            self.handed_out += 1
+            yield batch
+
+
+sampler = Counted(torch.arange(200).view(20, 10).tolist())
+batches = iter(DataLoader(range(200), batch_sampler=sampler, num_workers=2, prefetch_factor=2))
+for _ in range(5):
+    next(batches)
+handed_guess.reveal(sampler.handed_out)
+del batches
+
+# %% [markdown] name="resume_task"
+# ### Your turn: a loader that remembers its place
+#
+# Whoever saves the sampler's count loses what workers had in hand: the loop never sees those batches.
+#
+# **Contract.** `ResumableLoader(dataset, batch_size, seed, workers=0)` is a loader for many epochs.
+#
+# - `for batch in loader` runs through an epoch: each sample once, in batches of `batch_size` as `DataLoader` collates them, the last one smaller. Workers change nothing about them.
+# - The order follows from `seed` and the number of the epoch alone, whatever `torch.manual_seed` was called with. It is new in each epoch, and the epochs of another seed are others.
+# - `state_dict()`, called while the loop has a batch, returns a small dictionary of plain numbers (`json.dumps` can write it), however large the data set.
+# - After `load_state_dict(state)` a new loader, made with any seed and any number of workers, goes on with the next batch of the broken epoch, and then with the next epochs.
+# - Batches that workers had in hand do not count as had.
+# - Taking up an epoch reads none of the samples that the loop had before.
+
+
+# %% name="resume" answer=true reveal=true
+class ResumableLoader:
+    def __init__(self, dataset, batch_size, seed, workers=0):
+        ### BEGIN SOLUTION
+        self.dataset, self.batch_size, self.workers = dataset, batch_size, workers
+        self.load_state_dict({"seed": seed, "epoch": 0, "had": 0})
+        ### END SOLUTION
+
+    def __iter__(self):
+        ### BEGIN SOLUTION
+        order = np.random.default_rng([self.seed, self.epoch]).permutation(len(self.dataset)).tolist()
+        rest = range(self.had * self.batch_size, len(order), self.batch_size)
+        left = [order[start : start + self.batch_size] for start in rest]
+        for batch in DataLoader(self.dataset, batch_sampler=left, num_workers=self.workers):
+            self.had += 1  # the loop has it now, and may save
+            yield batch
+        self.epoch, self.had = self.epoch + 1, 0
+        ### END SOLUTION
+
+    def state_dict(self):
+        ### BEGIN SOLUTION
+        return {"seed": self.seed, "epoch": self.epoch, "had": self.had}
+        ### END SOLUTION
+
+    def load_state_dict(self, state):
+        ### BEGIN SOLUTION
+        self.seed, self.epoch, self.had = state["seed"], state["epoch"], state["had"]
+        ### END SOLUTION
+
+
+# %% name="resume_check"
+ResumableLoader = check("data_loading.resume", ResumableLoader)
+
+# %% name="resume_hint"
+hint("data_loading.resume")
+
+# %% [markdown] name="resumed_text"
+# The same with images, cut off after three batches of seven, with workers before and none after:
+
+# %% name="resumed"
+plain = DigitFiles(200, augmented=False)
+whole = list(ResumableLoader(plain, 32, seed=1))
+broken = ResumableLoader(plain, 32, seed=1, workers=2)
+head = [batch for _, batch in zip(range(3), broken, strict=False)]
+state = broken.state_dict()
+later = ResumableLoader(plain, 32, seed=99)
+later.load_state_dict(state)
+both = list(zip(head + list(later), whole, strict=True))
+same = all(torch.equal(a, b) for got, due in both for a, b in zip(got, due, strict=True))
+print(f"state {state}; {len(head)} batches and then {len(both) - len(head)}: all as in one go: {same}")
+
+# %% [markdown] name="resume_explained"
+# (Section 3 promised this: with workers the batches are the same ones, in the same order.)
+#
+# - **What the state leaves out** is the augmentation's random numbers. They are the same after a break only if they depend on the sample, not on who draws them and when: a generator from (seed, epoch, index).
+# - **On several ranks** each rank saves one state, and takes its own share of each batch. If the number of ranks changes, count samples, not batches.
+# - **PyTorch's own way** is `StatefulDataLoader` of the package `torchdata`: a `DataLoader` with `state_dict` and `load_state_dict`, which counts where the batches come out, as yours does. Data sets that stream instead of indexing add a state of their own.
+#
+# ## 14 · To the device
+#
+# The last leg is from the host's memory to the GPU's. The copy engine of a GPU reads host memory directly, but only pages that the system has promised not to move: **pinned** pages. Ordinary (*pageable*) memory is first copied, piece by piece, to a pinned buffer in the driver. That is why your thread pinned each batch, and why `fast_lane` did. Only from pinned memory can `tensor.to(device, non_blocking=True)` return at once, while the copy runs alongside the computing.
 #
 # The law: a pageable copy is two copies. One after the other, they run at the rate 1 / (1/host + 1/bus). If the driver overlaps them piece by piece, they run at best at the slower of the two rates. We can measure the host's rate here; the bus's rate comes from its standard.
+#
+# **Predict.** By the law, how many times as fast is pinned memory at most, on PCIe 4.0 x16 (31.5 GB/s)? You may assume that this machine's memory copies 10 to 20 GB/s.
+
+# %% name="guess_pinned"
+my_guess = None  # times
+### BEGIN GUESS
+my_guess = 31.5 * (1 / 15 + 1 / 31.5)
+### END GUESS
+pinned_guess = Prediction("Pinned / pageable on PCIe 4.0, by the law", my_guess, "times as fast")
 
 # %% name="copy_law"
 block = torch.empty(64 * 2**20, dtype=torch.uint8)
 target = torch.empty_like(block)
 host = block.nbytes / benchmark(lambda: target.copy_(block), runs=10).median / 1e9
-for generation, transfers in ((3, 8), (4, 16), (5, 32)):
-    bus = transfers * 16 * 128 / 130 / 8  # GB/s: transfers/s in 10^9, 16 lanes, 128 of 130 bits carry data
-    low, high = 1 / (1 / host + 1 / bus), min(host, bus)
-    print(
-        f"PCIe {generation}.0 x16: {bus:.1f} GB/s at best; host copy {host:.1f} GB/s; pageable {low:.1f} to {high:.1f} "
-        f"GB/s; so pinned is {bus / high:.1f} to {bus / low:.1f} times as fast"
-    )
+buses = {f"PCIe {n}.0 x16": transfers * 16 * 128 / 130 / 8 for n, transfers in ((3, 8), (4, 16), (5, 32))}  # GB/s
+pinned_guess.reveal(buses["PCIe 4.0 x16"] * (1 / host + 1 / buses["PCIe 4.0 x16"]))
+for name, bus in buses.items():
+    ratio = bus / host  # if the driver overlaps the two copies; one more if it does not
+    print(f"{name}: {bus:.1f} GB/s, host {host:.1f}; pinned is {max(1, ratio):.1f} to {ratio + 1:.1f}x as fast")
 
 # %% name="pinned"
+COPIES = ("C10", "pinned memory: copies 2 to 3x faster", "64 MiB to the GPU")
+CALLS = ("C10", "and asynchronous", "non_blocking call")
+
+
+def call_share(source, target, copy_seconds):
+    """Return how far into the copy a non_blocking call returns, in per cent."""
+    runs = []
+    for _ in range(20):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        target.copy_(source, non_blocking=True)
+        runs.append(time.perf_counter() - start)
+    torch.cuda.synchronize()
+    return 100 * statistics.median(runs) / copy_seconds
+
+
 if device.type == "cuda":
     pinned, at = block.pin_memory(), torch.empty_like(block, device=device)
     copies = compare(lambda: at.copy_(block), lambda: at.copy_(pinned, non_blocking=True), runs=20)
-
-    def call(source):
-        """Return how far into the copy a non_blocking call returns, in per cent."""
-        runs = []
-        for _ in range(20):
-            torch.cuda.synchronize()
-            start = time.perf_counter()
-            at.copy_(source, non_blocking=True)
-            runs.append(time.perf_counter() - start)
-        torch.cuda.synchronize()
-        return 100 * statistics.median(runs) / (copies.after if source is pinned else copies.before).median
-
-    print(f"64 MiB, pageable -> pinned: {copies}; the call returns after {call(pinned):.0f} % of the copy")
-    claims.record("C10", "pinned memory: copies 2 to 3x faster", "64 MiB to the GPU", copies.speedup, "x", 2, 3)
-    claims.record("C10", "and asynchronous", "non_blocking call", call(pinned), "% of the copy", 0, 20)
+    claims.record(*COPIES, copies.speedup, "x", 2, 3)
+    claims.record(*CALLS, call_share(pinned, at, copies.after.median), "% of the copy", 0, 20)
+    pageable = call_share(block, at, copies.before.median)
+    print(f"64 MiB, pageable -> pinned: {copies}; trap 1: a pageable call takes {pageable:.0f} % of its copy")
 else:
-    claims.not_measured("C10", "pinned memory: copies 2 to 3x faster", "64 MiB to the GPU: needs a CUDA GPU")
-    claims.not_measured("C10", "and asynchronous", "non_blocking call: needs a CUDA GPU")
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        next(iter(DataLoader(plain, 32, pin_memory=True)))
-    print("No copies to time here. pin_memory=True:", str(said[0].message) if said else "no warning")
+    claims.not_measured(*COPIES)
+    claims.not_measured(*CALLS)
+    print("No copies to time here: they need a CUDA GPU.")
 
 # %% [markdown] name="pinned_explained"
 # So "2 to 3 times" is the ratio of a bus to a host's memory, not a property of pinning. A fast bus in a host with slow memory gives more; an old bus gives less.
 #
-# ### Three traps
+# ### Four traps
 #
 # 1. `non_blocking=True` from *pageable* memory does not overlap: the driver has to go through its buffer first, and the call returns when the copy is nearly done.
-# 2. Pinning is itself a copy: `batch.pin_memory().to(device)` in the loop does one after the other what the loader's thread does alongside the step.
-# 3. In the other direction, `gpu_tensor.to("cpu", non_blocking=True)` returns before the numbers have arrived.
+# 2. Pinning is itself a copy: `batch.pin_memory().to(device)` in the loop does one after the other what a thread does alongside the step.
+# 3. In the other direction, `gpu_tensor.to("cpu", non_blocking=True)` returns before the numbers have arrived. Synchronise before you read, or leave out `non_blocking` on the way back.
+# 4. Pinned pages cannot be swapped out. Pin batches, not data sets.
 
 # %% name="traps"
-TRAPS = (
-    "non_blocking from pageable memory waits",
-    "pinning in the loop gains nothing",
-    "a copy to the host can be read too early",
-)
 if device.type == "cuda":
-    block.fill_(0)
-    claims.record("C10", TRAPS[0], "64 MiB to the GPU", call(block), "% of the copy", 50, math.inf)
-
     both = compare(lambda: at.copy_(block), lambda: at.copy_(block.pin_memory()), runs=20)
-    claims.record("C10", TRAPS[1], "64 MiB to the GPU", both.speedup, "times as fast", 0, 1.1)
-
+    print(f"trap 2, pinning in the loop: {both.speedup:.2f} times as fast")
     ones = torch.ones(4096, 4096, device=device)
     for _ in range(20):
         busy = ones @ ones  # keeps the GPU busy first
@@ -879,74 +1227,15 @@ if device.type == "cuda":
     early = (back[-1024:] == 7).float().mean().item()
     torch.cuda.synchronize()
     late = (back[-1024:] == 7).float().mean().item()
-    print(f"right numbers: {early:.0%} when read at once, {late:.0%} after synchronize()")
-    claims.record("C10", TRAPS[2], "64 MiB from the GPU", 100 * early, "% right at once", 0, 99)
-else:
-    for trap in TRAPS:
-        claims.not_measured("C10", trap, "64 MiB: needs a CUDA GPU")
-    print("Traps 1 to 3 need a CUDA GPU.")
-
-# %% [markdown] name="traps_explained"
-# For the third: synchronise before you read, or leave out `non_blocking` on the way back. And a fourth that no timing shows: pinned pages cannot be swapped out, so pin batches, not data sets.
-
-# %% [markdown] name="task"
-# ## 10 · Your turn: fix a slow loader
-#
-# A training job reads a `DigitFiles` with some latency through this loader:
-#
-# ```python
-# def slow_loader(dataset, batch_size):
-#     return DataLoader(dataset, batch_size, shuffle=True)
-# ```
-#
-# **Contract.** `make_loader(dataset, batch_size, step_seconds)` returns a loader that can be iterated once for each epoch.
-#
-# - **Pace.** From its first batch on, an epoch takes at most 1.5 times as long as its steps alone, which take `step_seconds` each. The rule of section 3 is enough, on any machine and without a margin: these reads wait, and need no core. The first epoch does not count. The check has two data sets: in one a batch takes more than five steps to read, in the other less than one.
-# - **Thrift.** Use at most 2 workers more than the rule of section 3 asks for, and the same ones in each epoch. At most 3 batches a worker wait (`prefetch_factor`). The files do not fit in memory: every epoch reads each file once and keeps nothing. You may read up to 8 files beforehand, to measure; the median of a few is a good estimate.
-# - **The same samples.** Each file comes once an epoch, in batches of `batch_size` with one smaller batch at the end, in a new random order each epoch.
-# - **Fresh augmentation.** Images are rotated as before; no two workers and no two epochs draw the same angles. (`DigitFiles` has its own generator, and `reseed`.)
-#
-# Wrap the functions that workers run in `PickledByValue`, and your loader works on any system. (The check runs a dozen epochs without a word: about twenty seconds, or more than a minute where workers are spawned.)
-
-
-# %% name="loader" answer=true reveal=true
-def make_loader(dataset, batch_size, step_seconds):
-    ### BEGIN SOLUTION
-    def own_numbers(worker_id):
-        info = get_worker_info()
-        info.dataset.reseed(info.seed)
-
-    reads = []
-    for i in range(5):
-        start = time.perf_counter()
-        dataset[i]
-        reads.append(time.perf_counter() - start)
-    workers = math.ceil(batch_size * statistics.median(reads) / step_seconds)
-    return DataLoader(
-        dataset,
-        batch_size,
-        shuffle=True,
-        num_workers=workers,
-        persistent_workers=True,
-        worker_init_fn=PickledByValue(own_numbers),
-    )
-    ### END SOLUTION
-
-
-# %% name="loader_check"
-make_loader = check("data_loading.loader", make_loader)
-
-# %% name="loader_hint"
-hint("data_loading.loader")
+    print(f"trap 3, right numbers: {early:.0%} when read at once, {late:.0%} after synchronize()")
 
 # %% [markdown] name="play_text"
-# ## 11 · Play
+# ## 15 · Play
 #
-# This is the model of section 4, with every knob. Every eighth batch takes three times as long; the title says how long each worker works. Try three workers, then four: **why are four worse than three?** Then make every *seventh* batch slow. How few workers keep the idle share below 30 %, and what does the first batch cost?
+# This is the model of section 5, with every knob. Every eighth batch takes three times as long; the title says how long each worker works. Try three workers, then four: **why are four worse than three?** Then make every *seventh* batch slow. How few workers keep the idle share below 30 %, and what does the first batch cost?
+
 
 # %% name="play"
-
-
 def draw(batch_ms, step_ms, workers, prefetch, every):
     times = [batch_ms / 1e3 * (3 if k % every == 4 else 1) for k in range(24)]
     line = LoaderTimeline.simulate(times, step_ms / 1e3, workers, prefetch)
@@ -967,31 +1256,27 @@ explore(
 
 # %% [markdown] name="play_explained"
 # Four divides eight, so batches 4, 12 and 20 are all dealt to the same worker, which then works longer than any of three would. With every seventh slow, they are spread out again, and four are better than three.
-
-# %% [markdown] name="summary_text"
-# ## 12 · Before and after
+#
+# ## 16 · Before and after
 
 # %% name="summary"
-rows = {
-    "PNG digits, no workers": (slow, 0),
-    "PNG digits, two workers (section 2)": (slow | {"loop": two.seconds / len(two.steps)}, len(two.steps)),
-    "PNG digits, decoded once, in batches, no workers": (cheap, 0),
-    "far, no workers": (alone["far"], 0),
-}
-try:
-    repaired = make_loader(far, 16, alone["far"]["compute"])
-    loop = {"loop": seconds_a_batch(repaired, train_step, epochs=2)}
-    rows["far, your loader"] = alone["far"] | loop, len(repaired)
-    del repaired
-except NotImplementedError:
-    print("Fill in the answer cell to see your loader here.")
-for name, (seconds, n) in rows.items():
-    idle, fill = 1 - seconds["compute"] / seconds["loop"], seconds["data"] / n / seconds["loop"] if n else 0
-    told = f"the device idles {idle:.0%}" + (f", {fill:.0%} for the fill" if n else "")
-    print(f"{name:50}{1e3 * seconds['loop']:7.1f} ms a batch, {told}")
+repaired = make_loader(far, 16, alone["far"]["compute"])
+yours = seconds_a_batch(repaired, train_step, epochs=2, through=ahead)
+for name, seconds, compute in (
+    ("PNG digits, no workers", slow["loop"], slow["compute"]),
+    ("PNG digits, your thread", threaded, slow["compute"]),
+    ("PNG digits, two workers", two.seconds / len(two.steps), slow["compute"]),
+    ("PNG digits, decoded once, in batches, no workers", cheap["loop"], cheap["compute"]),
+    ("far, no workers", alone["far"]["loop"], alone["far"]["compute"]),
+    ("far, your loader and your thread", yours, alone["far"]["compute"]),
+):
+    print(f"{name:50}{1e3 * seconds:7.1f} ms a batch, the device idles {1 - compute / seconds:.0%}")
+fill = alone["far"]["data"] / len(repaired) / yours
+print(f"far, your loader: {fill:.0%} of the time is the wait for an epoch's first batch")
+del repaired
 
 # %% [markdown] name="summary_explained"
-# If the device still idles with your loader although the check passed, look at the clocks. The check starts its clock at the first batch; this table times whole epochs, and these are short. The last figure in a line says how much of the time is the wait for the first batch, which no number of workers shortens.
+# If the device still idles with your loader although the check passed, look at the clocks. The check starts its clock at the first batch; this table times whole epochs, and these are short. No number of workers shortens the wait for the first batch.
 
 # %% name="verdicts"
 claims
@@ -1000,12 +1285,15 @@ claims
 # ## Recap
 #
 # - Time the data, the step and the loop. Run in sequence, they add up; overlapped, you pay the larger one plus the fill of each epoch.
+# - A prefetcher needs a limit, a way for errors, and an end. A thread is enough for what waits and copies.
 # - Workers ≥ seconds of a batch / seconds of a step. Waiting is hidden without limit; computing only up to the number of cores.
 # - `persistent_workers` saves the start-up; `prefetch_factor` covers bad moments and costs memory: workers × factor × batch.
 # - What goes to workers has to be picklable: use modules, not lambdas or cells. Scripts need their guard.
 # - If a data set has its own generator, reseed it in each worker.
 # - Less work beats more workers: decode once, augment in batches.
+# - Mapped tokens cost no memory until they are read, and then by the block. Pack documents, with a mask and positions of their own.
+# - To go on in mid-epoch, save seed, epoch and what the *loop* has had.
 #
-# **What to reach for when.** Device idle: first `num_workers` from the quotient, with `persistent_workers`. Cores full: decode once, batch the augmentation, or do it on the GPU. Only short stalls: `prefetch_factor`. Copies show up in a GPU's timeline: `pin_memory` with `non_blocking`.
+# **What to reach for when.** Device idle: first `num_workers` from the quotient, with `persistent_workers`. Cores full: decode once, batch the augmentation, or do it on the GPU. Only short stalls: `prefetch_factor`. Copies show up in a GPU's timeline: `pin_memory` with `non_blocking`. Rows of padding: pack.
 #
-# **Sources.** PyTorch documentation: `torch.utils.data` (multi-process loading, memory pinning), *Reproducibility* and *CUDA semantics* (pinned memory buffers); Python documentation: `multiprocessing` (start methods, the spawn guidelines), `pickle`; PyTorch tutorial *A guide on good usage of non_blocking and pin_memory()*.
+# **Sources.** PyTorch documentation: `torch.utils.data` (multi-process loading, memory pinning), *Reproducibility*, *CUDA semantics* (pinned memory buffers), `torch.nn.attention` (FlexAttention, variable-length attention); Python documentation: `multiprocessing` (start methods, the spawn guidelines), `pickle`; PyTorch tutorial *A guide on good usage of non_blocking and pin_memory()*; Krell et al. 2021, *Efficient Sequence Packing without Cross-contamination*; Linux documentation: `posix_fadvise(2)`, `mmap(2)`.

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import torch
 from matplotlib.figure import Figure
 from torch.utils.data import DataLoader
 
@@ -44,7 +45,8 @@ class LoaderTimeline:
             workers: 0 for none: the main process makes the batches itself.
             step: takes a batch and trains on it, or pretends to.
         """
-        loader = DataLoader(files, batch_size, num_workers=workers, persistent_workers=workers > 0)
+        how = {"num_workers": workers, "persistent_workers": workers > 0}
+        loader = DataLoader(files, batch_size, pin_memory=torch.cuda.is_available(), **how)
         if workers:
             for _ in loader:
                 pass

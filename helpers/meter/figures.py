@@ -29,15 +29,16 @@ def memory_timeline(
     figure = Figure(figsize=(8, 3.6), layout="constrained")
     axes = figure.add_subplot(title=title)
     draw_timeline(axes, timeline, tenants)
-    if timeline and 1 < len(legs) <= _MOST_LEGS:
-        _mark_legs(axes, legs, timeline[-1][0])
+    mark_legs(axes, legs, timeline[-1][0] if timeline else 0.0)
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(handles[::-1], labels[::-1], loc="outside right upper", frameon=False)
     return figure
 
 
-def _mark_legs(axes: Axes, legs: Sequence[tuple[float, str]], seconds: float) -> None:
-    """Draw a line where each leg begins, and its name where there is room for it."""
+def mark_legs(axes: Axes, legs: Sequence[tuple[float, str]], seconds: float) -> None:
+    """Draw a line where each leg begins, and its name where there is room for it; too many are not marked at all."""
+    if not (seconds and 1 < len(legs) <= _MOST_LEGS):
+        return
     axes.set_ylim(0, 1.12 * axes.get_ylim()[1])
     ends = [when for when, _ in legs[1:]] + [seconds]
     for (when, name), end in zip(legs, ends, strict=True):

@@ -134,6 +134,11 @@ class MemoryProfile:
                 cuts.append((op.when, leg))
         return cuts
 
+    @property
+    def legs(self) -> list[tuple[float, str]]:
+        """When each leg of the step began, in seconds from the start of the block, and its name."""
+        return [((when - self.began) / 1e9, leg) for when, leg in self._cuts()]
+
     def _find_stages(self) -> None:
         """Cut the block where its phase changes, and look at each part."""
         cuts = self._cuts()
@@ -167,18 +172,20 @@ class MemoryProfile:
         """Draw what each tenant held over time, and where forward, backward and step begin."""
         from .figures import memory_timeline
 
-        legs = [((when - self.began) / 1e9, leg) for when, leg in self._cuts()]
-        return memory_timeline(self.timeline, TENANTS, title, legs)
+        return memory_timeline(self.timeline, TENANTS, title, self.legs)
 
     def plot_blocks(self, title: str = "Memory, block by block", blocks: int = 300) -> "Figure":
-        """Draw the largest `blocks` stretches of memory one by one, as PyTorch's memory viewer does."""
+        """Draw the largest `blocks` stretches of memory one by one, as PyTorch's memory viewer does, and the legs."""
         stretches = [
             ((life.start - self.began) / 1e9, ((life.end or self.ended) - self.began) / 1e9, life.nbytes, life.tenant)
             for life in self.lifetimes
         ]
-        from .figures import memory_blocks
+        from .figures import mark_legs, memory_blocks
 
-        return memory_blocks(stretches, TENANTS, (self.ended - self.began) / 1e9, title, blocks)
+        seconds = (self.ended - self.began) / 1e9
+        figure = memory_blocks(stretches, TENANTS, seconds, title, blocks)
+        mark_legs(figure.axes[0], self.legs, seconds)
+        return figure
 
     def save_snapshot(self, path: str | Path) -> None:
         """Write a file for PyTorch's memory viewer (pytorch.org/memory_viz), on any device."""

@@ -49,11 +49,12 @@ class CachingAllocator:
     Attributes:
         allocated, reserved: bytes in blocks in use, and in segments, at this moment.
         peak_allocated, peak_reserved: their highest values so far.
+        retries: how often it emptied its cache for want of room (PyTorch's `num_alloc_retries`).
     """
 
     def __init__(self, capacity: int | None = None, expandable: bool = False) -> None:
         self.capacity, self.expandable = capacity, expandable
-        self.allocated = self.reserved = self.peak_allocated = self.peak_reserved = 0
+        self.allocated = self.reserved = self.peak_allocated = self.peak_reserved = self.retries = 0
         self._free: dict[bool, list[tuple[int, int, Block]]] = {True: [], False: []}  # (size, address, block), sorted
         self._last: dict[bool, Block] = {}  # the end of each pool's expandable segment
         self._next_address = 0
@@ -146,6 +147,7 @@ class CachingAllocator:
                     f"{size / KiB:,.0f} KiB wanted; {self.allocated / MiB:,.0f} MiB allocated, "
                     f"{self.reserved / MiB:,.0f} of {self.capacity / MiB:,.0f} MiB reserved"
                 )
+            self.retries += 1
             self.empty_cache()
         self.reserved += segment
         self.peak_reserved = max(self.peak_reserved, self.reserved)

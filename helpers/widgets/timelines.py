@@ -5,14 +5,17 @@ from collections.abc import Mapping
 from matplotlib.figure import Figure
 
 from ..core.units import MiB, human_bytes
-from ..meter.figures import draw_timeline
+from ..meter.figures import draw_timeline, mark_legs
 from ..meter.profile import MemoryProfile
 from ..meter.tenants import TENANTS
 from .explore import explore
 
 
 def timelines_figure(profiles: Mapping[str, MemoryProfile], upper: str, lower: str, percent: int) -> Figure:
-    """Draw two of `profiles`, one above the other on one scale, with a cursor after `percent` % of either."""
+    """Draw two of `profiles`, one above the other on one scale, with a cursor after `percent` % of either.
+
+    Where forward, backward and optimizer step begin is marked.
+    """
     figure = Figure(figsize=(9, 5.6), layout="constrained")
     panels = figure.subplots(2, 1, sharey=True)
     legend = {}
@@ -21,11 +24,14 @@ def timelines_figure(profiles: Mapping[str, MemoryProfile], upper: str, lower: s
         seconds = (profiles[name].ended - profiles[name].began) / 1e9 * percent / 100
         moment = next((moment for moment in reversed(moments) if moment.seconds <= seconds), moments[0])
         draw_timeline(axes, moments, TENANTS)
+        mark_legs(axes, profiles[name].legs, moments[-1].seconds)
         axes.axvline(1e3 * seconds, color="black", lw=1.5)
         held = sorted(moment.held.items(), key=lambda item: -item[1])
-        most = ", ".join(f"{tenant} {nbytes / MiB:.1f}" for tenant, nbytes in held[:3] if nbytes)
-        axes.set_title(f"{name}, {human_bytes(sum(moment.held.values()))} (MiB: {most})\n{moment.op}", fontsize=10)
+        largest = ", ".join(f"{tenant} {nbytes / MiB:.1f}" for tenant, nbytes in held[:3] if nbytes)
+        axes.set_title(f"{name}, {human_bytes(sum(moment.held.values()))} (MiB: {largest})\n{moment.op}", fontsize=10)
         legend |= dict(zip(*axes.get_legend_handles_labels()[::-1], strict=True))
+    most = max(sum(moment.held.values()) for name in (upper, lower) for moment in profiles[name].timeline)
+    panels[0].set_ylim(0, 1.15 * max(1, most) / MiB)  # of both panels
     figure.legend(legend.values(), legend.keys(), loc="outside lower center", ncols=4, frameon=False)
     return figure
 

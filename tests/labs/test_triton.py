@@ -4,6 +4,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 from helpers.course.build.source import sources
 
@@ -14,6 +15,7 @@ pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reas
 
 HEAD = """
 import importlib.util
+from helpers import Prediction
 import torch
 import torch.nn.functional as F
 device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -45,7 +47,8 @@ def test_the_kernels_of_the_lab_give_the_right_numbers(tmp_path):
     script = tmp_path / "kernels.py"  # a file: Triton reads the text of a kernel
     kernels = [cells[name] for name in ("norm", "triton_kernel", "triton_attention")]
     script.write_text("\n".join([HEAD, *kernels, TAIL]), encoding="utf-8")
-    environment = dict(os.environ)
+    root = str(Path(__file__).parents[2])
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])}
     if not torch.cuda.is_available():
         environment["TRITON_INTERPRET"] = "1"  # read when Triton is imported
     run = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=600)

@@ -70,7 +70,9 @@ def test_a_snapshot_opens_in_pytorchs_viewer(tmp_path):
         peak = max(peak, alive)
     assert peak == pytest.approx(meter.peak_bytes, rel=0.01)  # its times are in microseconds
     assert _memory_viz.trace_plot(snapshot)
-    assert meter.plot_blocks().axes[0].collections
+    axes = meter.plot_blocks().axes[0]
+    assert axes.collections
+    assert len(axes.lines) == 2  # where forward and backward begin
 
 
 def test_reports_read_well():

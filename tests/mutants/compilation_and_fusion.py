@@ -18,11 +18,14 @@ KEEP = "ctx.kept = [*getattr(ctx, 'kept', []), gradient if any(wanted) else None
 LAST = "logits = gradient = None  # before the next chunk's are made"
 
 
+CHOOSE, DIVIDE = "y = torch.where(y.mean() > 0, y - 1, y)", "return y / y.abs().max()"
+NUMBERS, ONE_GRAPH = "gives_the_same_numbers", "becomes_one_graph"
+
 LARGEST = "largest = scores.amax(-1)"
 JOINED = "largest = torch.maximum(largest, state[0])"
 BASE = "base = torch.where(largest.isinf(), 0.0, largest)"
 WEIGHTS = "weights = (scores - base[..., None]).exp()"
-SUMS = "total, weighted = weights.sum(-1), weights @ values"
+NEW_SUMS = "total, weighted = weights.sum(-1), weights @ values"
 RESCALE = "rescale = (state[0] - base).exp()"
 ADD_TOTAL, ADD_WEIGHTED = "total = total + rescale * state[1]", "weighted = weighted + rescale[..., None] * state[2]"
 STATE = "return largest, total, weighted"
@@ -34,6 +37,10 @@ MASK = 'scores = scores.masked_fill(later, float("-inf"))'
 WRITE = "out[..., top : top + tile, :] = weighted / total[..., None]"
 UPDATE = "state = online_softmax(state, scores, v[..., left : left + tile, :])"
 EMPTY = "out = torch.empty_like(q)"
+
+
+def repair(rejected_by: str, name: str, *replace: tuple[str, str], raises: str = "") -> Mutant:
+    return Mutant(name, "compilation_and_fusion.repair", rejected_by, replace, raises)
 
 
 def softmax(rejected_by: str, name: str, *replace: tuple[str, str], raises: str = "") -> Mutant:
@@ -66,6 +73,19 @@ def then(name: str, rejected_by: str, old: str, new: str) -> Mutant:
 
 
 MUTANTS = [
+    # one graph
+    repair(NUMBERS, "always one branch", (CHOOSE, "y = y - 1")),
+    repair(NUMBERS, "always the other", (CHOOSE, "pass")),
+    repair(NUMBERS, "number by number", ("y.mean() > 0", "y > 0")),
+    repair(NUMBERS, "a mean of 0 counts as positive", ("> 0", ">= 0")),
+    repair(NUMBERS, "the largest, not the largest magnitude", (DIVIDE, "return y / y.max()")),
+    repair(NUMBERS, "row by row", (DIVIDE, "return y / y.abs().amax(-1, keepdim=True)")),
+    repair(NUMBERS, "flat", (DIVIDE, "return (y / y.abs().max()).flatten()")),
+    repair(NUMBERS, "x doubled in place", ("y = x * 2", "y = x.mul_(2)")),
+    repair(ONE_GRAPH, "the branch left", (CHOOSE, "if y.mean() > 0:\n        y = y - 1")),
+    repair(ONE_GRAPH, "the condition as a number", ("y.mean() > 0", "torch.tensor(float(y.mean()) > 0)")),
+    repair(ONE_GRAPH, "the maximum as a number", (DIVIDE, "return y / y.abs().max().item()")),
+    repair(ONE_GRAPH, "still printing", (DIVIDE, 'print("shape", tuple(y.shape))\n    return y / y.abs().max()')),
     # the online softmax
     softmax("matches_the_softmax", "old sums not rescaled", (RESCALE, "rescale = torch.ones_like(largest)")),
     softmax("matches_the_softmax", "total not rescaled", (ADD_TOTAL, "total = total + state[1]")),
@@ -88,7 +108,7 @@ MUTANTS = [
     softmax("leaves_its_inputs_alone", "old sums rescaled in place", (ADD_TOTAL, "total = state[1].mul_(rescale).add_(total)")),
     softmax("leaves_its_inputs_alone", "old mean rescaled in place", (ADD_WEIGHTED, "weighted = state[2].mul_(rescale[..., None]).add_(weighted)")),
     softmax("leaves_its_inputs_alone", "scores shifted in place", (WEIGHTS, "weights = scores.sub_(base[..., None]).exp()")),
-    softmax("leaves_its_inputs_alone", "values weighted in place", (SUMS, SUMS + "\n    values.mul_(0.5)")),
+    softmax("leaves_its_inputs_alone", "values weighted in place", (NEW_SUMS, NEW_SUMS + "\n    values.mul_(0.5)")),
     softmax("leaves_its_inputs_alone", "the old maximum overwritten", (JOINED, "largest = torch.maximum(largest, state[0])\n        state = (state[0], state[1], state[2])\n        before = state[0].clone()\n        state[0].copy_(largest)\n        state = (before, state[1], state[2])")),
     # attention, tile by tile
     attention("matches_attention", "not scaled", (ROWS, "rows, state = q[..., top : top + tile, :], None")),
@@ -208,6 +228,12 @@ RIGHT = {
 import torch
 
 
+def repaired(x):
+    doubled = 2 * x
+    shifted = doubled - (doubled.mean() > 0).to(doubled.dtype)
+    return shifted / torch.linalg.vector_norm(shifted, ord=float("inf"))
+
+
 def online_softmax(state, scores, values):
     top = scores.max(dim=-1).values
     if state is None:
@@ -250,6 +276,19 @@ def chunked_cross_entropy(hidden, weight, labels, chunk):
 """,
     "recomputed in backward": """
 import torch
+
+
+class Normalised:
+    def __init__(self, y):
+        self.y = y
+
+    def scaled(self):
+        return self.y.div(self.y.abs().amax())
+
+
+def repaired(x):
+    y = x + x
+    return Normalised(torch.stack([y, y - 1]).index_select(0, (y.mean() > 0).long().view(1))[0]).scaled()
 
 
 class Running:
@@ -321,6 +360,12 @@ def chunked_cross_entropy(hidden, weight, labels, chunk):
 """,
     "gradients from torch.autograd.grad": """
 import torch
+
+
+def repaired(x):
+    y = x.mul(2).flatten()
+    y = y - torch.heaviside(y.mean(), torch.zeros_like(y[0]))
+    return (y / torch.maximum(y.max(), -y.min())).view(x.shape)
 
 
 def online_softmax(state, scores, values):

@@ -71,6 +71,7 @@ MUTANTS = [
         ("that of the last micro-batch", ("total = total + loss.detach()", "total = loss.detach()")),
         ("sum of the means", ("total + loss.detach()", "total + loss.detach() * len(x) / len(xs)")),
         ("divided once more", (RETURN, "    return total / len(x.split(micro_batch))\n")),
+        ("a tensor with a dimension", (RETURN, "    return total[None]\n")),
     )),
     # tokens
     *(tokens("every_token_weighs_the_same", *mutant) for mutant in (
@@ -101,12 +102,14 @@ MUTANTS = [
         ("with its graph", ("mean + part.detach()", "mean + part")),
         ("that of the last micro-batch", ("mean = mean + part.detach()", "mean = part.detach()")),
         ("the sum", (RETURN_MEAN, "    return mean * counted\n")),
+        ("a tensor with a dimension", (RETURN_MEAN, "    return mean.reshape(1)\n")),
     )),
     # the largest micro-batch
     *(largest("finds_the_largest_that_fits", *mutant) for mutant in (
         ("no fixed part", ("fixed = whole - each * most", "fixed = 0")),
         ("rounds up", ("(budget - fixed) // each", "-(-(budget - fixed) // each)")),
         ("beyond the batch", ("min(most, int((budget - fixed) // each))", "int((budget - fixed) // each)")),
+        ("256 rows, however many there are", ("min(most, int(", "min(256, int(")),
         ("fixed part twice", ("(budget - fixed)", "(budget - 2 * fixed)")),
         ("measures on the flat part", ("peak_bytes(most // 2), peak_bytes(most)", "peak_bytes(16), peak_bytes(most)"), ("(most - most // 2)", "(most - 16)")),
         ("powers of two only", ("return rows if", "rows = 2 ** (rows.bit_length() - 1)\n    return rows if")),

@@ -31,6 +31,10 @@ MUTANTS = [
     one("master made anew from the weight", MASTER, KEEPS, "    master -= ", "    master.copy_(weight)\n    master -= "),
     one("uphill", MASTER, KEEPS, "master -= ", "master += "),
     one("weight turned into FP32", MASTER, KEEPS, "weight.copy_(master)", "weight.data = master.clone()"),
+    one("weight cut off, not rounded", MASTER, KEEPS, "weight.copy_(master)",
+        "weight.copy_((master.view(torch.int32) & ~0xFFFF).view(torch.float32))"),
+    one("weight one number above the nearest", MASTER, KEEPS, "weight.copy_(master)",
+        "weight.copy_(master).view(torch.int16).add_(1)"),
     one("gradient scaled in place", MASTER, KEEPS, "lr * gradient.float()", "gradient.mul_(lr).float()"),
     # an autocast
     one("keywords forgotten", AUTOCAST, PRODUCTS, CALL, "func(*map(cast, args), **kwargs)"),
@@ -76,17 +80,20 @@ MUTANTS = [
     one("one list for all", WIDENED, CHANGES, "        self.found = []\n",
         "        self.found = type(self).__dict__.get('all') or []\n        type(self).all = self.found\n"),
     # a Function made safe
-    one("no custom_fwd", SAFE, FORWARD, CUSTOM_FWD, "function.forward", raises="_fwd_used_autocast"),
+    one("no custom_fwd", SAFE, FORWARD, CUSTOM_FWD, "function.forward"),
     Mutant("neither of the two", SAFE, FORWARD,
            ((CUSTOM_FWD, "function.forward"), (CUSTOM_BWD, "function.backward"))),
     one("inputs as they are", SAFE, FORWARD, ", cast_inputs=torch.float32", ""),
+    one("autocast off, inputs as they are", SAFE, FORWARD, CUSTOM_FWD,
+        "torch.amp.custom_fwd(torch.autocast(device_type, enabled=False)(function.forward), device_type=device_type)"),
     one("inputs in BF16", SAFE, FORWARD, "cast_inputs=torch.float32", "cast_inputs=torch.bfloat16"),
-    Mutant("the result cast", SAFE, FORWARD,
-           ((CUSTOM_FWD, "lambda ctx, *inputs: function.forward(ctx, *inputs).float()"),
-            (CUSTOM_BWD, "function.backward"))),
+    Mutant("inputs cast, autocast left on", SAFE, FORWARD,
+           ((CUSTOM_FWD, "lambda ctx, *inputs: function.forward(ctx, *(t.float() for t in inputs))"),
+            (CUSTOM_BWD, "torch.autocast(device_type, enabled=False)(function.backward)"))),
     one("no custom_bwd", SAFE, BACKWARD, CUSTOM_BWD, "function.backward"),
     one("gradients in BF16", SAFE, BACKWARD, CUSTOM_BWD,
-        "lambda ctx, gradient: tuple(g.bfloat16() for g in function.backward(ctx, gradient))"),
+        f"lambda ctx, gradient, run={CUSTOM_BWD}: tuple("
+        "g.bfloat16() if torch.is_autocast_enabled(device_type) else g for g in run(ctx, gradient))"),
     one("changes what it was given", SAFE, WITHOUT, MADE,
         "    function.forward, function.backward = staticmethod(forward), staticmethod(backward)\n    return function"),
     one("autocast always on", SAFE, WITHOUT, MADE, """    def always(ctx, *inputs):
@@ -98,7 +105,7 @@ MUTANTS = [
 ]  # fmt: skip
 
 RIGHT = {
-    "step by step": '''
+    "step by step": """
 import torch
 import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
@@ -161,8 +168,8 @@ def safe(function, device_type):
                 return function.backward(ctx, *gradients)
 
     return Made
-''',
-    "trees and decorators": '''
+""",
+    "trees and decorators": """
 import torch
 import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
@@ -222,5 +229,63 @@ def safe(function, device_type):
             return function.backward(ctx, *gradients)
 
     return Decorated
-''',
+""",
+    "an optimizer, a table, a class made by type": """
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+
+def sgd_with_master(weight, master, gradient, lr):
+    parameter = nn.Parameter(master)  # shares its memory
+    parameter.grad = gradient.float()
+    torch.optim.SGD([parameter], lr=lr).step()
+    weight.copy_(parameter.detach())
+
+
+PRODUCTS = (F.linear, F.conv2d, F.scaled_dot_product_attention, torch.matmul, torch.Tensor.matmul)
+LOSSES = (F.cross_entropy, F.mse_loss)
+
+
+class Caster:
+    def __init__(self, dtype):
+        self.dtype = dtype
+
+    def __call__(self, value):
+        match value:
+            case torch.Tensor() if torch.is_floating_point(value):
+                return torch.ops.aten._to_copy(value, dtype=self.dtype)
+            case _:
+                return value
+
+
+class Autocast(TorchFunctionMode):
+    def __init__(self, dtype):
+        super().__init__()
+        self.casters = dict.fromkeys(PRODUCTS, Caster(dtype)) | dict.fromkeys(LOSSES, Caster(torch.float32))
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        caster = self.casters.get(func, lambda value: value)
+        return func(*[caster(value) for value in args], **{k: caster(v) for k, v in (kwargs or {}).items()})
+
+
+class Widened(TorchFunctionMode):
+    def __init__(self):
+        super().__init__()
+        self.found = []
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        names = {str(getattr(value, "dtype", "")) for value in (*args, *(kwargs or {}).values())}
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, torch.Tensor) and result.dtype is torch.float32:
+            self.found.extend([func.__name__] if names & {"torch.bfloat16", "torch.float16"} else [])
+        return result
+
+
+def safe(function, device_type):
+    forward = torch.amp.custom_fwd(device_type=device_type, cast_inputs=torch.float32)(function.forward)
+    backward = torch.amp.custom_bwd(device_type=device_type)(function.backward)
+    return type("Safe", (torch.autograd.Function,), {"forward": staticmethod(forward), "backward": staticmethod(backward)})
+""",
 }

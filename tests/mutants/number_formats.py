@@ -4,7 +4,12 @@ from . import one
 
 GAP, ROUND, DICE, KAHAN = (f"number_formats.{part}" for part in ("gap", "round", "stochastic", "kahan"))
 NORMAL, SUBNORMAL = "gap_of_normal_numbers", "gap_of_subnormal_numbers"
-NEAREST, TIES, CARRIES, NEW = "goes_to_the_nearest", "ties_go_to_even", "carries_into_the_exponent", "returns_a_new_tensor"
+NEAREST, TIES, CARRIES, NEW = (
+    "goes_to_the_nearest",
+    "ties_go_to_even",
+    "carries_into_the_exponent",
+    "returns_a_new_tensor",
+)
 NEIGHBOUR, MEAN, AFRESH, BF16 = "goes_to_a_neighbour", "is_right_on_average", "throws_afresh", "returns_bf16"
 WEIGHT, LOST, ARRIVE, TWO = (
     "weight_is_the_nearest", "lost_is_what_is_missing", "small_updates_arrive", "returns_two_bf16_tensors",
@@ -152,5 +157,49 @@ def kahan_add(weight, lost, update):
     meant = weight.to(torch.float64).add(lost).add(update).to(torch.float32)
     new = torch.empty_like(weight).copy_(meant)
     return new, torch.sub(meant, new).bfloat16()
+""",
+    "fractions and candidates": """
+from fractions import Fraction
+
+import torch
+
+
+def gap(value, exponent_bits, fraction_bits):
+    exact, e = Fraction(value), 2 - 2 ** (exponent_bits - 1)
+    while Fraction(2) ** (e + 1) <= exact:
+        e += 1
+    return float(Fraction(2) ** (e - fraction_bits))
+
+
+def round_to(x, fraction_bits):
+    unit = 1 << (23 - fraction_bits)
+    bits = x.clone().view(torch.int32)
+    rest = bits & (unit - 1)
+    nearer, farther = bits - rest, bits - rest + unit  # to zero
+    even = torch.where((nearer // unit) % 2 == 0, nearer, farther)
+    chosen = torch.where(2 * rest < unit, nearer, torch.where(2 * rest > unit, farther, even))
+    return chosen.view(torch.float32)
+
+
+def stochastic_round(x):
+    unit = torch.exp2(torch.frexp(x)[1].double() - 8)
+    return (torch.floor(x.double() / unit + torch.rand(x.shape, dtype=torch.float64)) * unit).bfloat16()
+
+
+class Compensated:
+    def __init__(self, weight, lost):
+        self.value = weight.double() + lost.double()
+
+    def add(self, update):
+        self.value = (self.value + update.double()).float()
+        return self
+
+    def parts(self):
+        weight = self.value.bfloat16()
+        return weight, torch.sub(self.value, weight.float()).bfloat16()
+
+
+def kahan_add(weight, lost, update):
+    return Compensated(weight, lost).add(update).parts()
 """,
 }

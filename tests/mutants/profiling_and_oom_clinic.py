@@ -2,7 +2,7 @@
 
 from . import Mutant, one
 
-SNAPSHOT = "profiling_and_oom_clinic.snapshot"
+REPLAY, SNAPSHOT = "profiling_and_oom_clinic.replay", "profiling_and_oom_clinic.snapshot"
 HISTORY, LETS_GO = "profiling_and_oom_clinic.history", "history_lets_go"
 HEAD, PIECES = "profiling_and_oom_clinic.head", "head_in_pieces"
 EVALUATION, NOTHING = "profiling_and_oom_clinic.evaluation", "evaluation_keeps_nothing"
@@ -14,10 +14,37 @@ def snapshot(check: str, name: str, *replace: tuple[str, str], raises: str = "")
     return Mutant(name, SNAPSHOT, check, replace, raises)
 
 
+def replay(check: str, name: str, *replace: tuple[str, str], raises: str = "") -> Mutant:
+    return Mutant(name, REPLAY, check, replace, raises)
+
+
+ENDS = "(life.end, 1, i) for i, life in enumerate(lifetimes) if life.end is not None"
+GIVE_BACK = "allocator.release(blocks.pop(i))"
+NOTE = "log.append((when, allocator.allocated, allocator.reserved))"
 FREED = 'alive.pop(event["addr"], None)'
 SUM = 'left[name] = left.get(name, 0) + event["size"]'
 
 MUTANTS = [
+    # the replay
+    replay("orders_in_time", "all beginnings, then all ends", ("sorted(orders)", "orders")),
+    replay("orders_in_time", "in order of size", ("sorted(orders)", "sorted(orders, key=lambda order: (lifetimes[order[2]].nbytes, order[:2]))")),
+    replay("orders_in_time", "nothing is freed", (GIVE_BACK, "continue")),
+    replay("orders_in_time", "allocated at the end", ("(life.start, 0, i)", "(life.end or life.start, 0, i)")),
+    replay("orders_in_time", "bits", ("lifetimes[i].nbytes", "8 * lifetimes[i].nbytes")),
+    replay("releases_the_very_block", "the newest block", (GIVE_BACK, "allocator.release(blocks.popitem()[1])")),
+    replay("releases_the_very_block", "the oldest block", (GIVE_BACK, "allocator.release(blocks.pop(next(iter(blocks))))")),
+    replay("releases_the_very_block", "any block of its size", ("blocks[i] = ", "blocks.setdefault(lifetimes[i].nbytes, []).append("), ("(lifetimes[i].nbytes)\n", "(lifetimes[i].nbytes))\n"), (GIVE_BACK, "allocator.release(blocks[lifetimes[i].nbytes].pop())")),
+    replay("releases_the_very_block", "its bytes", (GIVE_BACK, "allocator.release(lifetimes[i].nbytes)")),
+    replay("keeps_what_never_ends", "freed with the last", (ENDS, "(life.end or max(l.end or 0 for l in lifetimes), 1, i) for i, life in enumerate(lifetimes)")),
+    replay("keeps_what_never_ends", "left out", ("    for when, ends, i in sorted(orders):\n", "    for when, ends, i in sorted(orders):\n        if ends and any(life.end is None for life in lifetimes):\n            continue\n")),
+    replay("begins_before_it_ends", "ends first", (ENDS, ENDS.replace("1, i)", "-1, i)"))),
+    replay("begins_before_it_ends", "as they come", ("sorted(orders)", "sorted(orders, key=lambda order: (order[0], order[2]))")),
+    replay("writes_down_each_order", "before the order", ("        if ends:\n", f"        {NOTE}\n        if ends:\n"), (f"            blocks[i] = allocator.allocate(lifetimes[i].nbytes)\n        {NOTE}", "            blocks[i] = allocator.allocate(lifetimes[i].nbytes)")),
+    replay("writes_down_each_order", "allocations alone", (NOTE, f"if not ends:\n            {NOTE}")),
+    replay("writes_down_each_order", "peak for allocated", ("allocator.allocated, allocator.reserved", "allocator.peak_allocated, allocator.reserved")),
+    replay("writes_down_each_order", "the other way round", ("allocator.allocated, allocator.reserved", "allocator.reserved, allocator.allocated")),
+    replay("writes_down_each_order", "time since the first order", ("log.append((when,", "log.append((when - min(orders)[0],")),
+    replay("writes_down_each_order", "no time", ("log.append((when, allocator", "log.append((allocator")),
     # the reader of snapshots
     snapshot("adds_up_what_is_left", "the last block of each line", (SUM, 'left[name] = event["size"]')),
     snapshot("adds_up_what_is_left", "blocks, not bytes", (SUM, "left[name] = left.get(name, 0) + 1")),
@@ -61,6 +88,10 @@ MUTANTS = [
         "ids[:, 1:].flatten()).item()\n    return total / len(batches)",
         "ids[:, 1:].flatten()).item() * len(ids) / 8\n    return total / sum(len(b) / 8 for b in batches)"),
     one("mean of chunk means", HEAD, PIECES, 'reduction="sum"', 'reduction="mean"'),
+    Mutant("training mode afterwards", EVALUATION, NOTHING, (("    total = 0.0\n", "    total = 0.0\n    model.eval()\n"),
+        (".item()\n    return total / len(batches)\n\n\ndef make_optimizer", ".item()\n    model.train()\n    return total / len(batches)\n\n\ndef make_optimizer"))),
+    one("somewhat large pieces", HEAD, PIECES, "hidden.split(128), targets.split(128)", "hidden.split(140), targets.split(140)"),
+    one("the last loss", HISTORY, LETS_GO, "    return history\n", "    return history[-1:]\n"),
     one("another learning rate", OPTIMIZER, TURNS, "fused=True", "fused=True, lr=1e-2"),
     one("a copy of its own", OPTIMIZER, TURNS, "fused=True", "fused=True, amsgrad=True"),
     one("keeps outputs", HOOK, FORGETS, "means[name] = output.mean().item()",
@@ -71,6 +102,22 @@ MUTANTS = [
 
 RIGHT = {
     "numbers": """
+def replay(lifetimes, allocator):
+    times = sorted({t for life in lifetimes for t in (life.start, life.end) if t is not None})
+    held, log = [], []
+    for now in times:
+        for life in lifetimes:
+            if life.start == now:
+                held.append((life, allocator.allocate(life.nbytes)))
+                log.append((now, allocator.allocated, allocator.reserved))
+        for life, block in list(held):
+            if life.end == now:
+                allocator.release(block)
+                held.remove((life, block))
+                log.append((now, allocator.allocated, allocator.reserved))
+    return log
+
+
 def still_there(trace, since):
     ends = {}
     left = {}
@@ -131,6 +178,34 @@ def log_means(model, means):
 """,
     "inference mode and groups": """
 import collections
+import heapq
+
+
+class Orders:
+    def __init__(self, lifetimes, allocator):
+        self.allocator, self.entries = allocator, []
+        self.waiting = [(life.start, False, number, life) for number, life in enumerate(lifetimes)]
+        heapq.heapify(self.waiting)
+
+    def begin(self, now, number, life):
+        block = self.allocator.allocate(life.nbytes)
+        if life.end is not None:
+            heapq.heappush(self.waiting, (life.end, True, number, block))
+
+    def run(self):
+        while self.waiting:
+            now, over, number, what = heapq.heappop(self.waiting)
+            if over:
+                self.allocator.release(what)
+            else:
+                self.begin(now, number, what)
+            self.entries.append([now, self.allocator.allocated, self.allocator.reserved])
+        return self.entries
+
+
+def replay(lifetimes, allocator):
+    return Orders(lifetimes, allocator).run()
+
 
 
 class Books:
@@ -213,5 +288,87 @@ def log_means(model, means):
     for name, module in model.named_modules():
         if not any(True for _ in module.children()):
             module.register_forward_hook(lambda m, i, out, name=name: means.__setitem__(name, float(out.mean())))
+""",
+    "other roads": """
+import statistics
+
+import torch
+import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
+
+
+def replay(lifetimes, allocator):
+    begins = sorted(lifetimes, key=lambda life: -life.start)
+    ends = sorted((life for life in lifetimes if life.end is not None), key=lambda life: -life.end)
+    held, log = {}, []
+    while begins or ends:
+        if begins and (not ends or begins[-1].start <= ends[-1].end):
+            life = begins.pop()
+            held[id(life)], now = allocator.allocate(life.nbytes), life.start
+        else:
+            life = ends.pop()
+            now = life.end
+            allocator.release(held.pop(id(life)))
+        log += [(now, allocator.allocated, allocator.reserved)]
+    return log
+
+
+def still_there(trace, since):
+    last = {event["addr"]: event for event in trace if event["action"] in ("alloc", "free_completed")}
+    left = [e for e in last.values() if e["action"] == "alloc" and e["time_us"] >= since]
+    lines = {e["frames"][0]["name"] for e in left}
+    return {line: sum(e["size"] for e in left if e["frames"][0]["name"] == line) for line in lines}
+
+
+def train_and_log(model, optimizer, batches):
+    def steps():
+        for ids in batches:
+            model.zero_grad()
+            logits = model(ids[:, :-1])
+            loss = F.cross_entropy(logits.reshape(-1, logits.shape[-1]), ids[:, 1:].reshape(-1))
+            del logits
+            loss.backward()
+            optimizer.step()
+            yield loss.detach().clone()
+            del loss
+
+    return list(steps())
+
+
+def head_loss(head, hidden, targets):
+    def summed(rows, labels):
+        if len(rows) > 128:
+            half = len(rows) // 2
+            return summed(rows[:half], labels[:half]) + summed(rows[half:], labels[half:])
+        return checkpoint(
+            lambda r: -head(r).float().log_softmax(-1).gather(1, labels[:, None]).sum(), rows, use_reentrant=False
+        )
+
+    return summed(hidden, targets).div(targets.numel())
+
+
+def evaluate(model, batches):
+    with torch.set_grad_enabled(False):
+        return statistics.fmean(float(F.cross_entropy(model(b[:, :-1]).mT, b[:, 1:])) for b in batches)
+
+
+def make_optimizer(parameters):
+    optimizer = torch.optim.Adam(parameters)
+    for group in optimizer.param_groups:
+        group["foreach"] = False
+    return optimizer
+
+
+def log_means(model, means):
+    names = {id(module): name for name, module in model.named_modules()}
+
+    def watch(module):
+        if not module._modules:
+            module.register_forward_hook(
+                lambda module, args, kwargs, output: means.update({names[id(module)]: output.mean().tolist()}),
+                with_kwargs=True,
+            )
+
+    model.apply(watch)
 """,
 }

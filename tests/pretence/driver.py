@@ -118,12 +118,13 @@ def install(machine: Machine) -> None:
         "_cuda_emptyCache": _empty_caches,
         "_cuda_memoryStats": memory.statistics,
         "_cuda_memorySnapshot": lambda *_: {"segments": [], "allocator_settings": _allocator_settings()},
+        "_cuda_record_memory_history": lambda *_: None,
         "_cuda_resetPeakMemoryStats": lambda index: memory.gpu(index).reset_peaks(),
         "_cuda_resetAccumulatedMemoryStats": lambda index: None,
         "_cuda_canDeviceAccessPeer": lambda a, b: True,
         "_cuda_set_sync_debug_mode": lambda mode: None,
         "_cuda_get_sync_debug_mode": lambda: 0,
-        "_cuda_setMemoryFraction": lambda fraction, device: None,
+        "_cuda_setMemoryFraction": lambda fraction, device: memory.gpu(device).limit(fraction),
         "_get_accelerator": lambda check=False: torch.device("cuda"),
     }.items():
         setattr(c, name, function)

@@ -24,7 +24,7 @@ class GpuMemory:
 
         self._index, self._capacity, self._full = index, capacity, OutOfMemory
         self.cache = CachingAllocator(capacity)
-        self.requests = self.releases = self.retries = self.failures = self.total_bytes = self.peak_blocks = 0
+        self.requests = self.releases = self.failures = self.total_bytes = self.peak_blocks = 0
 
     def allocate(self, address: int, nbytes: int) -> Any:
         """Return the block for a storage.
@@ -62,7 +62,11 @@ class GpuMemory:
 
     def has_room(self, nbytes: int) -> bool:
         """Say whether the GPU could hold `nbytes` more."""
-        return self.cache.allocated + nbytes <= self._capacity
+        return self.cache.allocated + nbytes <= self.cache.capacity
+
+    def limit(self, fraction: float) -> None:
+        """Let segments take at most `fraction` of the GPU's memory, as `set_per_process_memory_fraction` does."""
+        self.cache.capacity = min(self._capacity, int(fraction * machine.total_memory))
 
     def reset_peaks(self) -> None:
         """Let the peaks begin anew from what is held now."""
@@ -124,7 +128,7 @@ def statistics(index: int) -> dict[str, Any]:
         "inactive_split_bytes": nothing,
         "oversize_allocations": nothing["all"],
         "oversize_segments": nothing["all"],
-        "num_alloc_retries": memory.retries,
+        "num_alloc_retries": cache.retries,
         "num_ooms": memory.failures,
         "num_sync_all_streams": 0,
         "num_device_alloc": 0,

@@ -25,6 +25,16 @@ def test_a_cursor_names_the_operation_and_who_is_there():
     assert timelines_figure(profiles, first, first, 50).axes[0].get_title() != upper
 
 
+def test_both_steps_fit_into_their_pictures_whichever_is_above():
+    profiles = small_and_large()
+    first, second = list(profiles)[:2]
+    for upper, lower in ((first, second), (second, first)):
+        figure = timelines_figure(profiles, upper, lower, 50)
+        for axes, name in zip(figure.axes, (upper, lower), strict=True):
+            assert axes.get_ylim()[1] * 2**20 > profiles[name].peak_bytes
+            assert len(axes.lines) == 1 + len(profiles[name].legs)  # the cursor, and where each leg begins
+
+
 def test_the_title_of_a_long_operation_stays_inside_the_picture():
     op = Op(0, "backward (recomputing)", "aten.native_layer_norm.default", "blocks.3.block.norm_2 (LayerNorm)")
     held = dict.fromkeys(TENANTS, 0) | {
@@ -32,7 +42,7 @@ def test_the_title_of_a_long_operation_stays_inside_the_picture():
         "recomputed activations": 5 * 2**20,
         "temporaries": 3 * 2**20,
     }
-    profile = SimpleNamespace(began=0, ended=10**9, timeline=[Moment(s, held, op) for s in (0.0, 0.5, 1.0)])
+    profile = SimpleNamespace(began=0, ended=10**9, legs=[], timeline=[Moment(s, held, op) for s in (0.0, 0.5, 1.0)])
     name = "a quarter of the rows"
     figure = timelines_figure({name: profile}, name, name, 50)
     FigureCanvasAgg(figure).draw()

@@ -18,7 +18,7 @@ from ..probing.plain import plain
 
 TiledAttention = Callable[[Tensor, Tensor, Tensor, int], Tensor]
 SAME = 1e-4
-LENGTH, TILE = 512, 64  # where bytes, tiles and FLOPs are counted
+LENGTH, TILE = 256, 64  # where bytes, tiles and FLOPs are counted
 
 
 def _inputs(seed: int, *shape: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -7,25 +7,26 @@ from typing import Any
 from ..base import Check, Evidence
 
 Largest = Callable[[Callable[[int], int], int, int], int]
-MOST, MOST_CALLS = 256, 4
+MOST_CALLS = 4
 
 
-def largest_that_fits(flat: int, fixed: int, each: int, budget: int) -> int:
-    """Return the largest micro-batch of 1 to 256 rows whose peak, the larger of `flat` and the line, is affordable."""
-    return 0 if budget < flat else min(MOST, max(0, (budget - fixed) // each))
+def largest_that_fits(flat: int, fixed: int, each: int, most: int, budget: int) -> int:
+    """Return the most rows, up to `most`, whose peak is affordable. It is the larger of `flat` and the line."""
+    return 0 if budget < flat else min(most, max(0, (budget - fixed) // each))
 
 
 def _found(seed: int, budgets: dict[str, Callable[..., int]], largest_micro_batch: Largest) -> Evidence:
     """Let the answer find the micro-batch for a budget on each of three lines.
 
     Args:
-        budgets: by name, functions that draw a budget from (random numbers, flat, fixed, each).
+        budgets: by name, functions that draw a budget from (random numbers, flat, fixed, each, most).
     """
     rng = random.Random(seed)
     seen: dict[str, Any] = {}
     for line, share in (("a large fixed part", 0.7), ("a small fixed part", 0.05), ("nothing but rows", 0.0)):
         each = rng.randint(50_000, 90_000)
-        fixed = int(share / (1 - share) * each * MOST)
+        most = 2 * rng.randint(100, 200)
+        fixed = int(share / (1 - share) * each * most)
         flat = fixed + each * rng.randint(20, 40)
         for name, draw in budgets.items():
             measured: list[int] = []
@@ -34,24 +35,28 @@ def _found(seed: int, budgets: dict[str, Callable[..., int]], largest_micro_batc
                 measured.append(m)
                 return max(line[0], line[1] + line[2] * m)
 
-            budget = draw(rng, flat, fixed, each)
-            found = int(largest_micro_batch(peak_bytes, budget, MOST))
-            of = {"line": [flat, fixed, each], "budget": budget}
+            budget = draw(rng, flat, fixed, each, most)
+            found = int(largest_micro_batch(peak_bytes, budget, most))
+            of = {"line": [flat, fixed, each], "most": most, "budget": budget}
             seen[f"{line}, {name}"] = of | {"found": found, "measured": measured}
     return seen
 
 
 def _wrong(seen: Evidence, expected: Evidence) -> str | None:
     for case, want in expected.items():
-        right = largest_that_fits(*want["line"], want["budget"])
+        right = largest_that_fits(*want["line"], want["most"], want["budget"])
         if seen[case]["found"] != right:
-            return f"{case}: you found {seen[case]['found']}; the largest that fits is {right}."
+            return f"{case}: you found {seen[case]['found']} of {want['most']} rows; the largest that fits is {right}."
     return None
 
 
-def _between(rng: random.Random, flat: int, fixed: int, each: int) -> int:
+def _between(rng: random.Random, flat: int, fixed: int, each: int, most: int) -> int:
     """Draw a budget between the peaks of two micro-batches that are on the line."""
-    return fixed + each * rng.randint(60, 200) + rng.randint(1, each - 1)
+    return fixed + each * rng.randint(60, most - 2) + rng.randint(1, each - 1)
+
+
+def _more_than_enough(_: random.Random, flat: int, fixed: int, each: int, most: int) -> int:
+    return fixed + 2 * most * each
 
 
 class FindsTheLargestThatFits(Check):
@@ -64,8 +69,7 @@ class FindsTheLargestThatFits(Check):
 
     @staticmethod
     def probe(seed: int, largest_micro_batch: Largest) -> Evidence:
-        budgets = {"some of it fits": _between, "all of it fits": lambda _, flat, fixed, each: fixed + 400 * each}
-        return _found(seed, budgets, largest_micro_batch)
+        return _found(seed, {"some of it fits": _between, "all of it fits": _more_than_enough}, largest_micro_batch)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
@@ -80,9 +84,9 @@ class SpendsTheWholeBudget(Check):
     @staticmethod
     def probe(seed: int, largest_micro_batch: Largest) -> Evidence:
         budgets = {
-            "the budget is a peak": lambda rng, flat, fixed, each: fixed + each * rng.randint(60, 200),
-            "the budget is the peak of the whole batch": lambda _, flat, fixed, each: fixed + each * MOST,
-            "the budget is the flat part": lambda _, flat, fixed, each: flat,
+            "the budget is a peak": lambda rng, flat, fixed, each, most: fixed + each * rng.randint(60, most - 2),
+            "the budget is the peak of the whole batch": lambda _, flat, fixed, each, most: fixed + each * most,
+            "the budget is the flat part": lambda _, flat, *rest: flat,
         }
         return _found(seed + 1, budgets, largest_micro_batch)
 
@@ -99,9 +103,9 @@ class SaysWhenNothingFits(Check):
     @staticmethod
     def probe(seed: int, largest_micro_batch: Largest) -> Evidence:
         budgets = {
-            "less than the flat part": lambda rng, flat, fixed, each: fixed + each * rng.randint(2, 8),
-            "a byte less than the flat part": lambda _, flat, fixed, each: flat - 1,
-            "less than nothing on the line": lambda _, flat, fixed, each: fixed - 3 * each,
+            "less than the flat part": lambda rng, flat, fixed, each, most: fixed + each * rng.randint(2, 8),
+            "a byte less than the flat part": lambda _, flat, *rest: flat - 1,
+            "less than nothing on the line": lambda _, flat, fixed, each, most: fixed - 3 * each,
         }
         return _found(seed + 2, budgets, largest_micro_batch)
 
@@ -119,19 +123,19 @@ class MeasuresFourTimes(Check):
     def probe(seed: int, largest_micro_batch: Largest) -> Evidence:
         budgets = {
             "some of it fits": _between,
-            "all of it fits": lambda _, flat, fixed, each: fixed + 400 * each,
-            "nothing fits": lambda _, flat, fixed, each: fixed - 3 * each,
+            "all of it fits": _more_than_enough,
+            "nothing fits": lambda _, flat, fixed, each, most: fixed - 3 * each,
         }
         return _found(seed + 3, budgets, largest_micro_batch)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        for case in expected:
-            measured = seen[case]["measured"]
+        for case, want in expected.items():
+            measured, most = seen[case]["measured"], want["most"]
             if len(measured) > MOST_CALLS:
                 return f"{case}: you measured {len(measured)} times; {MOST_CALLS} must do."
-            if any(not 1 <= m <= MOST for m in measured):
-                return f"{case}: you measured micro-batches of {measured}; they go from 1 to {MOST} here."
+            if any(not 1 <= m <= most for m in measured):
+                return f"{case}: you measured micro-batches of {measured}; they go from 1 to {most} here."
         return None
 
 

@@ -43,11 +43,12 @@ def called(answer: Any, model: nn.Module, x: Tensor, y: Tensor, micro_batch: int
 
 
 def number(loss: Any) -> Evidence:
-    """Describe a returned loss: its value, and whether it still requires a gradient."""
+    """Describe a returned loss: its value, its dimensions, and whether it still requires a gradient."""
     if loss is None:
         return {"returned": "nothing"}
     attached = bool(getattr(loss, "requires_grad", False))
-    return {"value": float(loss.detach() if attached else loss), "attached": attached}
+    value = float(loss.detach() if attached else loss)
+    return {"value": value, "attached": attached, "shape": list(getattr(loss, "shape", ()))}
 
 
 def wrong_gradient(seen: list[float], right: list[float]) -> str | None:
@@ -73,4 +74,6 @@ def wrong_loss(seen: Evidence, right: float) -> str | None:
         return f"you return {seen['value']:.6g}; the mean loss is {right:.6g}."
     if seen["attached"]:
         return "the returned loss still hangs on its graph, which keeps memory: return loss.detach()."
+    if seen["shape"]:
+        return f"you return a tensor of shape {seen['shape']}; a number is wanted, or a tensor without dimensions."
     return None

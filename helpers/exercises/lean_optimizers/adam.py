@@ -1,6 +1,7 @@
 """Check of Adam with moments in 8 bits: its way, its bytes between steps, and what a step holds."""
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,15 @@ EXACT = 1e-5  # relative, of the way: other orders of the same operations differ
 ROUNDED = 0.004  # where a number lies between two codes, the last bit decides which is taken
 SETTINGS = {"lr": 0.02, "betas": (0.8, 0.95), "eps": 1e-3}  # not the usual ones, so that none can be left out
 LARGE, SMALL = (96, 64), (40, 60)  # 6,144 and 2,400 numbers, on either side of 4,096
+Settings = dict[str, Any]  # of a parameter group
+SIX = "six steps"
+FALLING = tuple({"lr": rate} for rate in (0.02, 0.016, 0.012, 0.008, 0.004, 0.002))
+CASES: dict[str, tuple[Settings, ...]] = {
+    SIX: ({},) * 6,
+    "a falling learning rate": FALLING,
+    "other betas from the fourth step on": ({},) * 3 + ({"betas": (0.5, 0.7)},) * 3,
+    "another eps from the fourth step on": ({},) * 3 + ({"eps": 2.0},) * 3,
+}
 
 
 def _books(seed: int) -> tuple[Tensor, Tensor]:
@@ -28,21 +38,23 @@ def _parameters(seed: int, *shapes: tuple[int, ...]) -> list[nn.Parameter]:
     return [nn.Parameter(torch.randn(shape, generator=generator).to(pick_device())) for shape in shapes]
 
 
-def _way(optimizer: torch.optim.Optimizer, ps: list[nn.Parameter], seed: int, lr: Iterable[float]) -> list[list[float]]:
-    """Take a step at each learning rate on gradients drawn from `seed`; return how far each parameter went."""
+def _way(
+    optimizer: torch.optim.Optimizer, ps: list[nn.Parameter], seed: int, changes: Iterable[Settings]
+) -> list[list[float]]:
+    """Take a step after each of `changes` on gradients drawn from `seed`; return how far each parameter went."""
     generator, start = torch.Generator().manual_seed(seed), [p.detach().clone() for p in ps]
-    for rate in lr:
+    for changed in changes:
         for group in optimizer.param_groups:
-            group["lr"] = rate
+            group.update(changed)
         for p in ps:
             p.grad = torch.randn(p.shape, generator=generator).to(p.device) * (1 + p.detach().abs())
         optimizer.step()
     return [(p.detach() - s).cpu().double().flatten().tolist() for p, s in zip(ps, start, strict=True)]
 
 
-def _adams_way(seed: int, shape: tuple[int, ...], lr: Iterable[float]) -> list[float]:
+def _adams_way(seed: int, shape: tuple[int, ...], changes: Iterable[Settings]) -> list[float]:
     ps = _parameters(seed, shape)
-    return _way(torch.optim.Adam(ps, **SETTINGS), ps, seed, lr)[0]
+    return _way(torch.optim.Adam(ps, **SETTINGS), ps, seed, changes)[0]
 
 
 class FirstStepIsAdams(Check):
@@ -56,8 +68,8 @@ class FirstStepIsAdams(Check):
     @staticmethod
     def probe(seed: int, make: MakeAdam) -> Evidence:
         ps = _parameters(seed, LARGE)
-        mine = _way(make(ps, _books(seed), **SETTINGS), ps, seed, (0.02,))[0]
-        return {"off": relative_distance(mine, _adams_way(seed, LARGE, (0.02,))), "moved": any(mine)}
+        mine = _way(make(ps, _books(seed), **SETTINGS), ps, seed, ({},))[0]
+        return {"off": relative_distance(mine, _adams_way(seed, LARGE, ({},))), "moved": any(mine)}
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
@@ -69,28 +81,36 @@ class FirstStepIsAdams(Check):
 
 
 class FollowsAdam(Check):
-    """With a falling learning rate it goes on as Adam does, but for the rounding of the moments between steps."""
+    """It goes on as Adam does, by the settings of the parameter's group, but for the rounding between steps."""
 
     hint = (
         "What should a step begin with? Not with zeros, but with what the last one stored.\n"
         "Each moment has its own beta and its own book: the first is signed, the second is not.\n"
         '`group["lr"]`, `group["betas"]` and `group["eps"]` are read in each step; t is counted.'
     )
-    RATES = (0.02, 0.016, 0.012, 0.008, 0.004, 0.002)
 
     @staticmethod
     def probe(seed: int, make: MakeAdam) -> Evidence:
-        ps = _parameters(seed, LARGE)
-        return {"way": _way(make(ps, _books(seed), **SETTINGS), ps, seed + 1, FollowsAdam.RATES)[0]}
+        seen: Evidence = {}
+        for case, changes in CASES.items():
+            ps = _parameters(seed, LARGE)
+            seen[case] = _way(make(ps, _books(seed), **SETTINGS), ps, seed + 1, changes)[0]
+        ps = _parameters(seed, LARGE, LARGE)
+        groups = [{"params": ps[:1]}, {"params": ps[1:], "lr": 0.005}]
+        seen["a second group, with a rate of its own"] = _way(make(groups, _books(seed), **SETTINGS), ps, seed, ({},))[
+            1
+        ]
+        return seen
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        off = relative_distance(seen["way"], expected["way"])
-        if not off <= ROUNDED:
-            return (
-                f"After six steps the weights are off by {off:.2g} of the way they should go; rounding explains "
-                f"{ROUNDED}. Does each step take up what the last one stored, each moment by its own book?"
-            )
+        for case, want in expected.items():
+            off = relative_distance(seen[case], want)
+            if not off <= ROUNDED:
+                far = f"the weights are off by {off:.2g} of the way they should go; rounding explains {ROUNDED}"
+                if case == SIX:
+                    return f"After six steps {far}. Does each begin with what the last one stored, by its own book?"
+                return f"With {case}, {far}. What does a step read from the parameter's group?"
         return None
 
 
@@ -167,8 +187,8 @@ class SmallOnesStayWhole(Check):
         seen: Evidence = {}
         for case, shape in (("2,400 numbers", SMALL), ("4,095 numbers", (4095,))):
             ps = _parameters(seed + 2, shape)
-            mine = _way(make(ps, _books(seed), **SETTINGS), ps, seed + 2, FollowsAdam.RATES)[0]
-            seen[case] = relative_distance(mine, _adams_way(seed + 2, shape, FollowsAdam.RATES))
+            mine = _way(make(ps, _books(seed), **SETTINGS), ps, seed + 2, FALLING)[0]
+            seen[case] = relative_distance(mine, _adams_way(seed + 2, shape, FALLING))
         return seen
 
     @staticmethod

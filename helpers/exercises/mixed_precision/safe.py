@@ -11,42 +11,53 @@ from ..base import Check, Evidence
 Function = type[torch.autograd.Function]
 Safe = Callable[[Function, str], Function]
 ENOUGH = 1e-5  # relative error of an FP32 product; 16 bits are off by 1e-3 and more
+RESULTS = {"value": "value", "first": "gradient of the first input", "second": "gradient of the second input"}
+NEEDS_BOTH = "`custom_bwd` reads what `custom_fwd` has noted in the forward pass: wrap the forward pass, too."
 
 
 def _product() -> Function:
     """Return a new Function, which no answer has touched: x (n, d) times y (d, m)."""
 
     class Product(torch.autograd.Function):
-        """Computes its products in the dtype that is chosen where it is called."""
+        """Hands on FP32, whatever its products are computed in, so that no dtype is refused on the way."""
 
         @staticmethod
         def forward(ctx: Any, x: Tensor, y: Tensor) -> Tensor:
             ctx.save_for_backward(x, y)
-            return x @ y
+            return (x @ y).float()
 
         @staticmethod
         def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
-            x, y = ctx.saved_tensors
-            return gradient @ y.T, x.T @ gradient
+            x, y = (saved.float() for saved in ctx.saved_tensors)
+            return (gradient @ y.T).float(), (x.T @ gradient).float()
 
     return Product
 
 
-def _errors(seed: int, function: Any, dtype: torch.dtype | None, inside: bool) -> Evidence:
-    """Return how far value and gradients are from FP64's, with autocast to `dtype` (None: without autocast)."""
+def _errors(
+    seed: int, function: Any, dtype: torch.dtype | None, inside: bool, inputs: torch.dtype = torch.float32
+) -> Evidence:
+    """Return how far value and gradients are from FP64's, with autocast to `dtype` (None: without autocast).
+
+    Nothing is returned if the backward pass is wrapped and the forward pass is not: the two belong together.
+    """
     generator = torch.Generator().manual_seed(seed)
-    x, y = (torch.randn(24, 24, generator=generator).requires_grad_() for _ in range(2))
+    x, y = (torch.randn(24, 24, generator=generator).to(inputs).requires_grad_() for _ in range(2))
     weights = torch.randn(24, 24, generator=generator)
-    with torch.autocast("cpu", dtype=dtype or torch.bfloat16, enabled=dtype is not None):
-        value = function.apply(x, y)
-        if inside:
-            (value.float() * weights).sum().backward()
-    if not inside:
-        (value.float() * weights).sum().backward()
+    try:
+        with torch.autocast("cpu", dtype=dtype or torch.bfloat16, enabled=dtype is not None):
+            value = function.apply(x, y)
+            if inside:
+                (value * weights).sum().backward()
+        if not inside:
+            (value * weights).sum().backward()
+    except AttributeError as error:
+        if "_fwd_used_autocast" in str(error):  # custom_bwd looks for it
+            return {}
+        raise
     a, b, c = x.detach().double(), y.detach().double(), weights.double()
     pairs = {"value": (value, a @ b), "first": (x.grad, c @ b.T), "second": (y.grad, a.T @ c)}
-    errors = {name: ((got.double() - true).norm() / true.norm()).item() for name, (got, true) in pairs.items()}
-    return errors | {"dtype": str(value.dtype).removeprefix("torch.")}
+    return {name: ((got.double() - true).norm() / true.norm()).item() for name, (got, true) in pairs.items()}
 
 
 class ForwardIsInFp32(Check):
@@ -60,16 +71,21 @@ class ForwardIsInFp32(Check):
     @staticmethod
     def probe(seed: int, safe: Safe) -> Evidence:
         made = safe(_product(), "cpu")
-        return {str(dtype): _errors(seed, made, dtype, inside=False) for dtype in (torch.bfloat16, torch.float16)}
+        halves = (torch.bfloat16, torch.float16)
+        return {
+            f"{dtype}, inputs in {inputs}": _errors(seed, made, dtype, inside=False, inputs=inputs)
+            for dtype in halves
+            for inputs in (torch.float32, dtype)
+        }
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        for dtype, errors in seen.items():
-            if not errors["value"] <= ENOUGH:
-                how = "computed in 16 bits, and cast afterwards" if errors["dtype"] == "float32" else "in 16 bits"
-                return f"Under autocast to {dtype} the value is off by {errors['value']:.0e}: it is {how}."
-            if errors["dtype"] != "float32":
-                return f"Under autocast to {dtype} the value comes out in {errors['dtype']}."
+        for case in expected:
+            if not seen[case]:
+                return NEEDS_BOTH
+            if not seen[case]["value"] <= ENOUGH:
+                off = seen[case]["value"]
+                return f"Under autocast to {case}, the value is off by {off:.0e}: the product was computed in 16 bits."
         return None
 
 
@@ -88,12 +104,13 @@ class BackwardIsInFp32(Check):
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        for where, errors in seen.items():
+        for where in expected:
+            if not seen[where]:
+                return NEEDS_BOTH
             for name in ("first", "second"):
-                if not errors[name] <= ENOUGH:
+                if not seen[where][name] <= ENOUGH:
                     return (
-                        f"With `backward()` {where} the region, the gradient of the {name} input is off by "
-                        f"{errors[name]:.0e}."
+                        f"With `backward()` {where} the region, the {RESULTS[name]} is off by {seen[where][name]:.0e}."
                     )
         return None
 
@@ -109,7 +126,7 @@ class WorksWithoutAutocast(Check):
         before = given.forward, given.backward
         made = safe(given, "cpu")
         kept = (given.forward, given.backward) == before
-        return {"kept": kept, "new": made is not given, **_errors(seed, made, None, inside=False)}
+        return {"kept": kept, "new": made is not given, "errors": _errors(seed, made, None, inside=False)}
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
@@ -117,9 +134,11 @@ class WorksWithoutAutocast(Check):
             return "The Function that was given has another forward or backward pass now."
         if not seen["new"]:
             return "You return the Function that was given. Make a new one."
-        for name in ("value", "first", "second"):
-            if not seen[name] <= ENOUGH:
-                return f"Without autocast, the {name} result is off by {seen[name]:.0e}."
+        if not seen["errors"]:
+            return NEEDS_BOTH
+        for name, words in RESULTS.items():
+            if not seen["errors"][name] <= ENOUGH:
+                return f"Without autocast, the {words} is off by {seen['errors'][name]:.0e}."
         return None
 
 

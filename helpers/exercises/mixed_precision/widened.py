@@ -32,12 +32,13 @@ class NotesWhatWidens(Check):
     def probe(seed: int, mode: Mode) -> Evidence:
         wide = torch.randn(3, 4, generator=torch.Generator().manual_seed(seed))
         bf16, fp16 = wide.bfloat16(), wide.half()
+        in_a_row = (lambda: bf16 + wide, lambda: bf16.float(), lambda: bf16 + wide, lambda: fp16 * wide)
         return {
             "BF16 + FP32": _noted(mode, lambda: bf16 + wide),
             "FP32 * BF16": _noted(mode, lambda: wide * bf16),
             "float() of FP16": _noted(mode, lambda: fp16.float()),
             "a keyword": _noted(mode, lambda: torch.add(wide, other=bf16)),
-            "three in a row": _noted(mode, lambda: bf16 + wide, lambda: bf16.float(), lambda: bf16 + wide),
+            "four in a row": _noted(mode, *in_a_row),
         }
 
     @staticmethod
@@ -79,7 +80,7 @@ class NotesNothingElse(Check):
 class ChangesNothing(Check):
     """Every operation gives what it gives without the mode, and each mode has a list of its own."""
 
-    hint = "Return the result of `func`. `found` belongs into `__init__`, not into the class."
+    hint = "Return the result of `func`. `found` belongs in `__init__`, not in the class."
 
     @staticmethod
     def probe(seed: int, mode: Mode) -> Evidence:

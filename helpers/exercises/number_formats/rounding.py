@@ -46,7 +46,7 @@ class GoesToTheNearest(Check):
         rng = random.Random(seed)
         generator = torch.Generator().manual_seed(seed)
         inputs = {}
-        for bits in (7, 10, rng.choice([3, 5, 13, 18])):
+        for bits in (7, 10, 1, rng.choice([3, 5, 13, 18, 22])):
             scale = torch.exp2(torch.randint(-60, 60, (300,), generator=generator).float())
             x = torch.randn(300, generator=generator) * scale
             middle = (x.view(torch.int32) << 9 + bits) == -(2**31)  # of the dropped bits only the first is set
@@ -75,7 +75,7 @@ class TiesGoToEven(Check):
     def probe(seed: int, round_to: Round) -> Evidence:
         rng = random.Random(seed)
         inputs = {}
-        for bits in (7, rng.choice([4, 10, 12])):
+        for bits in (7, rng.choice([4, 10, 12, 22])):
             odd = torch.arange(2**bits, 2**bits + 16) + 0.5  # halfway, after even ones and odd ones
             inputs[bits] = torch.cat([odd, -odd]) * 2.0 ** rng.randint(-20, 10)
         return _rounded(round_to, inputs)

@@ -1,10 +1,12 @@
-"""Practice checks of profiling and the OOM clinic: a reader of snapshots, and five sick training loops."""
+"""Practice checks of profiling and the OOM clinic: a replay, a reader of snapshots, and five sick training loops."""
 
 from ..base import Part
 from .clinic import EvaluationKeepsNothing, HeadInPieces, HistoryLetsGo, HookForgets, OptimizerTakesTurns
+from .replay import REPLAY
 from .snapshot import SNAPSHOT
 
 PARTS = (
+    Part("profiling_and_oom_clinic.replay", ("replay",), REPLAY),
     Part("profiling_and_oom_clinic.snapshot", ("still_there",), SNAPSHOT),
     Part("profiling_and_oom_clinic.history", ("train_and_log",), (HistoryLetsGo,)),
     Part("profiling_and_oom_clinic.head", ("head_loss",), (HeadInPieces,)),

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ...core.device import pick_device
 from ...core.models import SmallGPT
+from ...meter.operations_seen import each_operation
 from ...meter.recorder import MemoryMeter
 from ..base import Check, Evidence
 
@@ -24,24 +25,47 @@ class _Clinic(Check):
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        worst = max((abs(a - b) / (abs(b) + 1e-6) for a, b in zip(seen["numbers"], expected["numbers"], strict=True)))
-        if not worst <= SAME:
-            return "The numbers are others than before: a cure must not change the treatment."
+        for what, right in expected["numbers"].items():
+            mine = seen["numbers"][what]
+            if len(mine) != len(right):
+                return f"{what}: {len(mine)} numbers; {len(right)} are right."
+            for a, b in zip(mine, right, strict=True):
+                if not abs(a - b) <= SAME * (abs(b) + 1e-6):
+                    return f"{what}: {a:.6g} where the healthy loop has {b:.6g}. A cure computes the same."
         if seen["peak"] > ROOM * expected["peak"]:
             held, enough = (n / 2**20 for n in (seen["peak"], expected["peak"]))
             return f"Still {held:.1f} MiB at the peak, in {seen['at']}; {enough:.1f} are enough."
         return None
 
 
-def _measured(model: nn.Module, optimizer: Any, run: Callable[[], Any]) -> Evidence:
+def _numbers(values: Any) -> list[float]:
+    return [float(v.detach() if isinstance(v, Tensor) else v) for v in values]
+
+
+def _measured(model: nn.Module, optimizer: Any, what: str, run: Callable[[], Any]) -> Evidence:
+    """Run a loop, which returns `what`, under the meter."""
     with MemoryMeter(model, optimizer) as meter:
-        numbers = run()
+        returned = run()
     weights = torch.cat([p.detach().flatten() for p in model.parameters()])
-    sums = [float(n.detach() if isinstance(n, Tensor) else n) for n in numbers] + [
-        weights.norm().item(),
-        weights.abs().sum().item(),
-    ]
-    return {"peak": meter.peak_bytes, "numbers": sums, "at": meter.peak_at}
+    numbers = {
+        what: _numbers(returned),
+        "the weights afterwards (norm, sum)": [weights.norm().item(), weights.abs().sum().item()],
+    }
+    return {"peak": meter.peak_bytes, "numbers": numbers, "at": meter.peak_at}
+
+
+def _most_rows(run: Callable[[], Any], columns: int) -> int:
+    """Return the rows of the longest tensor with so many columns that an operation of `run()` makes."""
+    most = 0
+
+    def see(func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        nonlocal most
+        for tensor in result if isinstance(result, tuple | list) else (result,):
+            if isinstance(tensor, Tensor) and tensor.shape[-1:] == (columns,):
+                most = max(most, tensor.numel() // columns)
+
+    each_operation(run, see)
+    return most
 
 
 def _gpt(seed: int) -> tuple[SmallGPT, list[Tensor]]:
@@ -63,7 +87,7 @@ class HistoryLetsGo(_Clinic):
     def probe(seed: int, train_and_log: Any) -> Evidence:
         model, batches = _gpt(seed)
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)  # large, so that a step left out shows
-        return _measured(model, optimizer, lambda: train_and_log(model, optimizer, batches))
+        return _measured(model, optimizer, "the losses", lambda: train_and_log(model, optimizer, batches))
 
 
 class HeadInPieces(_Clinic):
@@ -88,7 +112,15 @@ class HeadInPieces(_Clinic):
             loss.backward()
             return [loss.item(), hidden.grad.norm().item(), head.weight.grad.norm().item()]
 
-        return _measured(head, None, run)
+        seen = _measured(head, None, "loss and norms of both gradients", run)
+        return seen | {"rows": _most_rows(lambda: head_loss(head, hidden, targets).backward(), 4000)}
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        wrong = _Clinic.judge(seen, expected)
+        if wrong is None and seen["rows"] > 128:
+            return f"One operation makes logits of {seen['rows']} rows; 128 is the most."
+        return wrong
 
 
 class EvaluationKeepsNothing(_Clinic):
@@ -103,12 +135,19 @@ class EvaluationKeepsNothing(_Clinic):
     def probe(seed: int, evaluate: Any) -> Evidence:
         model, batches = _gpt(seed)
         batches.append(batches[0][:2])  # a smaller last one
-        return _measured(model, None, lambda: [evaluate(model, batches)]) | {"training": model.training}
+        modes = {}
+        for training in (False, True):
+            model.train(training)
+            seen = _measured(model, None, "the mean loss", lambda: [evaluate(model, batches)])
+            modes["training mode" if training else "evaluation mode"] = model.training
+        return seen | {"modes": modes}
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        if seen["training"] != expected["training"]:
-            return "The model came in training mode and left in evaluation mode: leave it as you found it."
+        for came, training in expected["modes"].items():
+            if seen["modes"][came] != training:
+                left = "evaluation mode" if training else "training mode"
+                return f"The model came in {came} and left in {left}: leave it as you found it."
         return _Clinic.judge(seen, expected)
 
 
@@ -139,7 +178,7 @@ class OptimizerTakesTurns(_Clinic):
             return losses
 
         how = {key: optimizer.param_groups[0].get(key) for key in ("foreach", "fused", "weight_decay")}
-        return _measured(model, optimizer, run) | how
+        return _measured(model, optimizer, "the losses", run) | how
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
@@ -171,4 +210,4 @@ class HookForgets(_Clinic):
             leaves = [name for name, module in model.named_modules() if not list(module.children())]
             return [float(means[name]) for name in leaves]
 
-        return _measured(model, None, run)
+        return _measured(model, None, "the means", run)

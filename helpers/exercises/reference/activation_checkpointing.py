@@ -6,19 +6,13 @@ Written by `python -m helpers build`; change the source, not this file.
 import functools
 import itertools
 import math
-import tempfile
-import time
-import warnings
 from helpers import COLOURS, Claims, MemoryMeter, Prediction, SmallGPT, benchmark, check, compare, count_flops, device_name, english, explore, hfu, hint, human_bytes, mfu, pick_device, saved_tensor_bytes, show, text_table
-from helpers.core.device import synchronize
 import numpy as np
 import torch
 import torch.nn.functional as F
 from matplotlib.figure import Figure
 from torch import nn
-from torch._functorch import config as partitioner
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.checkpoint import CheckpointPolicy, checkpoint, checkpoint_sequential, create_selective_checkpoint_contexts
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 device = pick_device()
 claims = Claims()

@@ -12,7 +12,7 @@ import os
 import tempfile
 import time
 import warnings
-from helpers import COLOURS, Claims, MemoryMeter, Prediction, Recipe, benchmark, check, compare, device_name, explore, hint, human_bytes, numbers_beyond_cache, pick_device, plan_deep, planned, saved_tensor_bytes, show, text_table, traffic, why_no_compiler, written_kernels
+from helpers import COLOURS, Claims, MemoryMeter, MiB, Prediction, Recipe, benchmark, check, compare, device_name, explore, hint, human_bytes, numbers_beyond_cache, pick_device, plan_deep, planned, saved_tensor_bytes, show, traffic, why_no_compiler, written_kernels
 from helpers.planner.catalog import find_model
 import torch
 import torch.nn.functional as F
@@ -20,10 +20,13 @@ from matplotlib.figure import Figure
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-device = pick_device()
-claims = Claims()
-MiB = 2 ** 20
-missing = why_no_compiler()
+device, claims, missing = (pick_device(), Claims(), why_no_compiler())
+
+
+def repaired(x):
+    y = x * 2
+    y = torch.where(y.mean() > 0, y - 1, y)
+    return y / y.abs().max()
 
 
 def online_softmax(state, scores, values):
@@ -85,8 +88,7 @@ class ChunkedLoss(torch.autograd.Function):
     @staticmethod
     def backward(ctx, upstream):
         *sums, counts = ctx.saved_tensors
-        grads = [None if s is None else (s * (upstream / counts)).to(ctx.dtype) for s in sums]
-        return *grads, None, None, None
+        return *(None if s is None else (s * (upstream / counts)).to(ctx.dtype) for s in sums), None, None, None
 
 
 def chunked_cross_entropy(hidden, weight, labels, chunk):

@@ -5,7 +5,6 @@ Written by `python -m helpers build`; change the source, not this file.
 
 import importlib.util
 import math
-import statistics
 from helpers import COLOURS, TENANTS, Claims, GiB, MemoryMeter, MiB, Prediction, Recipe, SmallCNN, SmallGPT, ViT, check, compare, device_name, digits, english, explore, hint, human_bytes, parallel_map, pick_device, planned, show, state_bytes, tenant_bars
 import torch
 import torch.nn.functional as F
@@ -15,7 +14,6 @@ from torch.distributed.optim import _apply_optimizer_in_backward
 
 device = pick_device()
 claims = Claims()
-HAS_BNB, HAS_TORCHAO = (importlib.util.find_spec(name) is not None for name in ('bitsandbytes', 'torchao'))
 
 
 def encode(x, book, block):

@@ -3,6 +3,8 @@
 Written by `python -m helpers build`; change the source, not this file.
 """
 
+import dataclasses
+import itertools
 import math
 import os
 import pickle
@@ -13,11 +15,25 @@ import torch
 import torch.nn.functional as F
 from matplotlib.figure import Figure
 from torch import nn
+from torch.cuda._memory_viz import trace_plot
 from torch.utils.checkpoint import checkpoint
 
 device = pick_device()
 claims = Claims()
 MiB = 2 ** 20
+
+
+def replay(lifetimes, allocator):
+    orders = [(life.start, 0, i) for i, life in enumerate(lifetimes)]
+    orders += [(life.end, 1, i) for i, life in enumerate(lifetimes) if life.end is not None]
+    blocks, log = {}, []
+    for when, ends, i in sorted(orders):
+        if ends:
+            allocator.release(blocks.pop(i))
+        else:
+            blocks[i] = allocator.allocate(lifetimes[i].nbytes)
+        log.append((when, allocator.allocated, allocator.reserved))
+    return log
 
 
 def still_there(trace, since):

@@ -1,0 +1,180 @@
+"""Check of packing: documents end to end in rows, and a mask that keeps them apart."""
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..base import Check, Evidence
+
+Pack = Callable[[list[Tensor], int], Any]
+DocumentMask = Callable[[Tensor], Tensor]
+NAMES = ("ids", "targets", "positions", "document")
+
+
+def _documents(seed: int, lengths: list[int]) -> list[Tensor]:
+    """Return documents of the `lengths`; all tokens differ, and none of them is 0."""
+    ids = 1 + torch.randperm(sum(lengths), generator=torch.Generator().manual_seed(seed))
+    return list(ids.split(lengths))
+
+
+def _cases(seed: int) -> dict[str, tuple[list[Tensor], int]]:
+    """Return documents and a row's length, by name: what is left over, nothing left over, long and short ones."""
+    rng, length = random.Random(seed), 8
+    drawn = [rng.randint(2, 7) for _ in range(5)]
+    drawn.append(length - sum(drawn) % length + rng.randint(1, length - 1))  # so that the last row is not full
+    lengths = {
+        "documents of many lengths": drawn,
+        "one document of three rows": [3 * length - rng.randint(1, 5)],
+        "documents of one token": [1] * rng.randint(3, 7),
+        "documents that fill two rows": [length - 3, 3, length],
+        "a document that ends with a row": [length, rng.randint(2, 6)],
+    }
+    return {name: (_documents(seed, of), length) for name, of in lengths.items()}
+
+
+def _plain(tensor: Any) -> Evidence:
+    """Describe what came back for a tensor."""
+    if not isinstance(tensor, Tensor):
+        return {"kind": type(tensor).__name__}
+    return {"kind": f"{tensor.dtype}".removeprefix("torch."), "shape": list(tensor.shape), "values": tensor.tolist()}
+
+
+def _packed(seed: int, pack: Pack, name: str) -> Evidence:
+    """Pack all cases; return the tensor called `name` of each."""
+    seen = {}
+    for case, (documents, length) in _cases(seed).items():
+        packed = tuple(pack(documents, length))
+        seen[case] = _plain(packed[NAMES.index(name)]) if len(packed) == 4 else {"kind": f"{len(packed)}"}
+    return seen
+
+
+def _wrong(seen: Evidence, expected: Evidence, name: str, why: Callable[[int, int, bool], str]) -> str | None:
+    """Say where the tensor `name` differs; `why(got, due, at the end of a row)` adds what it may come from."""
+    for case, want in expected.items():
+        got = seen[case]
+        if got["kind"].isdigit():
+            return f"{case}: {got['kind']} things come back; four are due: {', '.join(NAMES)}."
+        if got["kind"] != want["kind"]:
+            return f"{case}: {name} is of type {got['kind']}; {want['kind']} is due."
+        if got["shape"] != want["shape"]:
+            return f"{case}: {name} has the shape {got['shape']}; {want['shape']} is due."
+        for r, (mine, right) in enumerate(zip(got["values"], want["values"], strict=True)):
+            for i, (a, b) in enumerate(zip(mine, right, strict=True)):
+                if a != b:
+                    return f"{case}: {name}[{r}, {i}] is {a}; {b} is right. {why(a, b, i + 1 == len(right))}".rstrip()
+    return None
+
+
+class FillsRows(Check):
+    """ids: the documents follow one another in rows of `length` tokens; only the end of the last row is filled up."""
+
+    hint = (
+        "First one long tensor of all tokens, then rows: torch.cat, and view(-1, length).\n"
+        "-len(ids) % length is what the last row lacks; F.pad(ids, (0, lacks), value=...) fills it up."
+    )
+
+    @staticmethod
+    def probe(seed: int, pack: Pack, document_mask: DocumentMask) -> Evidence:
+        return _packed(seed, pack, "ids")
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        return _wrong(seen, expected, "ids", lambda a, b, _: "A token is missing there." if a == 0 else "")
+
+
+class TargetsStayInTheirDocument(Check):
+    """targets: the next token of the same document, in the next row if need be; -100 at its end and where filled up."""
+
+    hint = (
+        "On the long tensor, before it is cut into rows, the target of token i is token i + 1.\n"
+        "The last token of a document has no next one: where do the documents end? A cumulative sum of their lengths."
+    )
+
+    @staticmethod
+    def probe(seed: int, pack: Pack, document_mask: DocumentMask) -> Evidence:
+        return _packed(seed + 1, pack, "targets")
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        def why(got: int, due: int, at_end: bool) -> str:
+            if due == -100:
+                return "Nothing follows there: it must not count."
+            return "Its next token stands in the next row." if at_end else ""
+
+        return _wrong(seen, expected, "targets", why)
+
+
+class PositionsRestart(Check):
+    """positions: counted from 0 with each document, and with each row; 0 where filled up."""
+
+    hint = (
+        "A token's position is its place in the long tensor, less the place where its count began.\n"
+        "The count begins with the document or with the row, whichever comes later: torch.maximum."
+    )
+
+    @staticmethod
+    def probe(seed: int, pack: Pack, document_mask: DocumentMask) -> Evidence:
+        return _packed(seed + 2, pack, "positions")
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        return _wrong(seen, expected, "positions", lambda a, b, _: "Here a count begins." if b == 0 < a else "")
+
+
+class NumbersDocuments(Check):
+    """document: for each token the place of its document in the list; -1 where filled up."""
+
+    hint = "Document k is len(documents[k]) times the number k.\ntorch.repeat_interleave(lengths) does just that."
+
+    @staticmethod
+    def probe(seed: int, pack: Pack, document_mask: DocumentMask) -> Evidence:
+        return _packed(seed + 3, pack, "document")
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        return _wrong(seen, expected, "document", lambda a, b, _: "That is no document's." if b == -1 else "")
+
+
+class KeepsDocumentsApart(Check):
+    """The mask is True where a token may look: at itself and at earlier tokens of its own document in the row."""
+
+    hint = (
+        "document[:, :, None] == document[:, None, :] compares each token of a row with each.\n"
+        "Later tokens are above the diagonal: tril(). A dimension for the heads goes in at place 1."
+    )
+
+    @staticmethod
+    def probe(seed: int, pack: Pack, document_mask: DocumentMask) -> Evidence:
+        rng, seen = random.Random(seed), {}
+        for rows, length in ((1, 6), (3, 9)):
+            numbers = torch.tensor([rng.choice([0, 0, 1]) for _ in range(rows * length)]).cumsum(0)
+            numbers[-2:] = -1
+            document = numbers.view(rows, length)
+            seen[f"{rows} x {length} tokens"] = _plain(document_mask(document)) | {"document": document.tolist()}
+        return seen
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for case, want in expected.items():
+            got = seen[case]
+            if got["kind"] != want["kind"]:
+                return f"{case}: the mask is of type {got['kind']}; {want['kind']} is due."
+            if got["shape"] != want["shape"]:
+                return f"{case}: the mask has the shape {got['shape']}; {want['shape']} is due: rows, heads, from, to."
+            for r, (mine, right) in enumerate(zip(got["values"], want["values"], strict=True)):
+                different = torch.tensor(mine[0]) != torch.tensor(right[0])
+                if different.any():
+                    i, j = different.nonzero()[0].tolist()
+                    may, of = mine[0][i][j], want["document"][r]
+                    says = f"{case}: in row {r}, token {i} {'may' if may else 'may not'} look at token {j}"
+                    if not may:
+                        what = "itself: a row of the mask without any True makes NaN" if i == j else "one before it"
+                        return f"{says}, which is {what}{' in its own document' if i != j else ''}."
+                    return f"{says}, which {'comes later' if j > i else f'is of document {of[j]}, not {of[i]}'}."
+        return None
+
+
+PACK = (FillsRows, TargetsStayInTheirDocument, PositionsRestart, NumbersDocuments, KeepsDocumentsApart)

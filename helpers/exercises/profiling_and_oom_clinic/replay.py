@@ -1,0 +1,188 @@
+"""Check of a replay: what the meter saw come and go, sent as orders to the model of CUDA's allocator."""
+
+import itertools
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ...meter.lifetime import Lifetime
+from ...meter.operation import NO_OP
+from ...planner.allocator import Block, CachingAllocator
+from ..base import Check, Evidence
+
+Log = list[tuple[int, int, int]]
+Replay = Callable[[Sequence[Lifetime], CachingAllocator], Log]
+
+
+class _Noting(CachingAllocator):
+    """An allocator that notes its orders, and what it has allocated and reserved after each.
+
+    Blocks are numbered in the order of their allocation; -1 is something that is no block in use.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.orders: list[list[Any]] = []  # [verb, bytes]
+        self.after: list[list[int]] = []  # [allocated, reserved]
+        self.released: list[int] = []
+        self._number: dict[int, int] = {}  # id of a block in use -> its number
+
+    def allocate(self, nbytes: int) -> Block:
+        """Return a block of at least `nbytes`."""
+        block = super().allocate(nbytes)
+        self._number[id(block)] = sum(verb == "allocate" for verb, _ in self.orders)
+        self._note("allocate", nbytes)
+        return block
+
+    def release(self, block: Block) -> None:
+        """Free a block."""
+        if not getattr(block, "used", False):
+            self.released.append(-1)
+            return
+        self.released.append(self._number[id(block)])
+        size = block.size
+        super().release(block)
+        self._note("release", size)
+
+    def _note(self, verb: str, nbytes: int) -> None:
+        self.orders.append([verb, nbytes])
+        self.after.append([self.allocated, self.reserved])
+
+
+def _lives(rng: random.Random, n: int) -> list[Lifetime]:
+    """Return `n` stretches of memory in no order, all of another size, beginning and ending at different moments."""
+    times = rng.sample(range(10_000), 2 * n)
+    sizes = [512 * size for size in rng.sample(range(1, 2_000), n)]  # exact: the allocator rounds up to 512 bytes
+    spans = [sorted(times[2 * i : 2 * i + 2]) for i in range(n)]
+    return [
+        Lifetime(start, end, nbytes, "activations", NO_OP) for (start, end), nbytes in zip(spans, sizes, strict=True)
+    ]
+
+
+def _wrong_order(got: list[list[Any]], want: list[list[Any]]) -> str | None:
+    """Name the first order that is not the right one."""
+    for number, (mine, right) in enumerate(zip(got, want, strict=False), 1):
+        if mine != right:
+            due = f"Order {number} of {len(want)} should {right[0]} {right[1]:,} bytes"
+            return f"{due}; yours is to {mine[0]} {mine[1]:,} bytes."
+    if len(got) != len(want):
+        return f"You give {len(got)} orders; {len(want)} are due."
+    return None
+
+
+class OrdersInTime(Check):
+    """Each block is allocated at its start and released at its end, all orders in order of time."""
+
+    hint = (
+        "Each stretch of memory means two orders. Make one list of all orders before you give the first of them.\n"
+        "Tuples (time, ...) sort by time; then go through them, and ask of each which of the two it is."
+    )
+
+    @staticmethod
+    def probe(seed: int, replay: Replay) -> Evidence:
+        allocator = _Noting()
+        replay(_lives(random.Random(seed), 20), allocator)
+        return {"orders": allocator.orders}
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        return _wrong_order(seen["orders"], expected["orders"])
+
+
+class ReleasesTheVeryBlock(Check):
+    """A release is given the block that was allocated for this stretch of memory, also among others of its size."""
+
+    hint = "Keep the blocks that `allocate` returned in a dictionary: which stretch of memory -> its block."
+
+    @staticmethod
+    def probe(seed: int, replay: Replay) -> Evidence:
+        lives = _lives(random.Random(seed + 1), 12)
+        for life in lives:
+            life.nbytes = 4096
+        allocator = _Noting()
+        replay(lives, allocator)
+        return {"released": allocator.released}
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for number, (mine, right) in enumerate(zip(seen["released"], expected["released"], strict=False), 1):
+            if mine != right:
+                what = "something that is no block in use" if mine < 0 else f"the block of allocation {mine + 1}"
+                return f"Twelve blocks of one size: release {number} gives back {what}; {right + 1} is due."
+        if len(seen["released"]) != len(expected["released"]):
+            return f"Twelve blocks have an end; you release {len(seen['released'])}."
+        return None
+
+
+class KeepsWhatNeverEnds(Check):
+    """What has no end is never released."""
+
+    hint = "Weights outlive the log: their `end` is None, and that means one order instead of two."
+
+    @staticmethod
+    def probe(seed: int, replay: Replay) -> Evidence:
+        rng = random.Random(seed + 2)
+        lives = _lives(rng, 10)
+        for life in rng.sample(lives, 4):
+            life.end = None
+        allocator = _Noting()
+        replay(lives, allocator)
+        return {"released": len(allocator.released), "ended": sum(life.end is not None for life in lives)}
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        if seen["released"] == expected["released"]:
+            return None
+        return f"{expected['released']} of 10 blocks have an end; you release {seen['released']}."
+
+
+class BeginsBeforeItEnds(Check):
+    """At the same moment, allocations come before releases."""
+
+    hint = "Tuples with the same time are sorted by what comes second in them."
+
+    @staticmethod
+    def probe(seed: int, replay: Replay) -> Evidence:
+        lives = sorted(_lives(random.Random(seed + 3), 8), key=lambda life: life.start)
+        for before, after in itertools.pairwise(lives):
+            before.end = after.start
+        allocator = _Noting()
+        replay(lives, allocator)
+        return {"orders": allocator.orders}
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        wrong = _wrong_order(seen["orders"], expected["orders"])
+        return wrong and f"Each block ends at the moment when the next begins. {wrong}"
+
+
+class WritesDownEachOrder(Check):
+    """The list has one entry for each order: the time, and what is allocated and reserved right after it."""
+
+    hint = "Append (time, allocator.allocated, allocator.reserved) in the loop, after the order was given."
+
+    @staticmethod
+    def probe(seed: int, replay: Replay) -> Evidence:
+        lives = _lives(random.Random(seed + 4), 20)
+        due = sorted(time for life in lives for time in (life.start, life.end))
+        allocator = _Noting()
+        log = [[int(number) for number in entry] for entry in replay(lives, allocator)]
+        return {"log": log, "after": allocator.after, "due": due}
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        if len(seen["log"]) != len(seen["after"]):
+            return f"Your list has {len(seen['log'])} entries for {len(seen['after'])} orders."
+        rows = zip(seen["log"], seen["after"], expected["due"], strict=False)
+        for number, (entry, held, due) in enumerate(rows, 1):
+            if len(entry) != 3:
+                return f"Entry {number} has {len(entry)} numbers; time, allocated and reserved are three."
+            if entry[1:] != held:
+                said, right = (f"{a:,} allocated and {r:,} reserved" for a, r in (entry[1:], held))
+                return f"Entry {number} says {said}; right after that order it was {right}."
+            if entry[0] != due:
+                return f"Entry {number} has the time {entry[0]:,}; the order was due at {due:,}."
+        return None
+
+
+REPLAY = (OrdersInTime, ReleasesTheVeryBlock, KeepsWhatNeverEnds, BeginsBeforeItEnds, WritesDownEachOrder)
