@@ -575,24 +575,27 @@ claims.record("T14", "expandable segments cure fragmentation", subject, grown / 
 def on_gpu(capacity_MiB, expandable_segments):
     figure = Figure(figsize=(8, 3), layout="constrained")
     axes = figure.add_subplot()
+    expandable = expandable_segments == "on"
     try:
-        log = replay(meter.lifetimes, CachingAllocator(capacity_MiB * MiB, expandable_segments == "on"))
-        times, allocated, reserved = zip(*log, strict=True)
-        milliseconds = [max(0, when - meter.began) / 1e6 for when in times]
-        for label, values, colour in (("reserved", reserved, "#DDDDDD"), ("allocated", allocated, COLOURS[0])):
-            axes.fill_between(milliseconds, [v / MiB for v in values], step="post", color=colour, label=label)
-        axes.legend(frameon=False, loc="lower right")
-        axes.set_title(f"fits: peak reserved {max(reserved) / MiB:.0f} MiB (model)")
+        log = replay(meter.lifetimes, CachingAllocator(capacity_MiB * MiB, expandable))
+        said = f"fits: peak reserved {max(reserved for *_, reserved in log) / MiB:.0f} MiB (model)"
     except OutOfMemory as error:
-        axes.set_title(f"out of memory: {error}", fontsize=9)
+        log = replay(meter.lifetimes, CachingAllocator(expandable=expandable))
+        said = f"out of memory: {error}\nWith more room it would look like this."
+    times, allocated, reserved = zip(*log, strict=True)
+    milliseconds = [max(0, when - meter.began) / 1e6 for when in times]
+    for label, values, colour in (("reserved", reserved, "#DDDDDD"), ("allocated", allocated, COLOURS[0])):
+        axes.fill_between(milliseconds, [v / MiB for v in values], step="post", color=colour, label=label)
+    axes.legend(frameon=False, loc="lower right")
+    axes.set_title(said, fontsize=9)
     axes.axhline(capacity_MiB, color="black", lw=1)
-    axes.set(xlabel="milliseconds", ylabel="MiB", ylim=(0, 1.1 * max(capacity_MiB, meter.peak_bytes / MiB)))
+    axes.set(xlabel="milliseconds", ylabel="MiB", ylim=(0, 1.1 * max(capacity_MiB, *(v / MiB for v in reserved))))
     return figure
 
 
 explore(
     on_gpu,
-    "Allocated and reserved memory of one step under the capacity of a GPU, or the point where it is out of memory.",
+    "Allocated and reserved memory of one step, and the capacity of a GPU: a line, which reserved memory must not cross.",
     capacity_MiB=(60, (40, 56, 60, 62, 64, 72, 100)),
     expandable_segments=("off", ("off", "on")),
 )

@@ -399,7 +399,7 @@ files_guess = Prediction("8 workers that compute", my_guess, "times as fast")
 # %% name="scaling"
 far = DigitFiles(256, latency=0.004, augmented=False)
 stores = {"far": (far, 16), "files": (files, BATCH)}
-counts = (0, 1, 2, 4, 8)
+counts = (0, 2, 4, 8)
 alone = {"files": slow, "far": diagnose(fast_lane(far, 16), train_step, epochs=1)}
 data = {}
 for name, (store, size) in stores.items():
