@@ -1,7 +1,7 @@
 # %% [markdown] name="title"
 # # Number formats
 #
-# **You can spend sixteen bits, or eight, on range or on precision: each tensor of a training step needs one more than the other, and two failures
+# **You can spend sixteen bits, or eight, on range or on precision: each tensor of a training step needs one of them more than the other, and two failures
 # show when it got the wrong one, swamping and underflow.**
 #
 # | | |
@@ -165,7 +165,7 @@ axes.legend(frameon=False, ncols=2)
 show(figure, "Flat saw-teeth at each format's epsilon, rising steeply where the subnormal numbers begin.")
 
 # %% [markdown] name="gap_task"
-# This picture is the whole story of the lab. A curve is flat where the format is at home, at a height set by its fraction bits, and rises to the left
+# Most of this lab can be read off this picture. A curve is flat where the format is at home, at a height set by its fraction bits, and rises to the left
 # where the range ends.
 #
 # ### Your turn: the gap
@@ -489,8 +489,8 @@ for (kind, lr), fall in sorted(falls.items(), key=lambda item: item[0][1]):
     print(f"{lr:>14g} {kind:10}{size:>15}{fall:>15.4f}{made[kind, lr]:>8.0f}%")
 
 # %% [markdown] name="tune_explained"
-# Rounding to the nearest is no wreck. At the smallest rate a good part of the progress is lost, at the largest next to nothing. Small weights have
-# small gaps and go on moving; it is the large ones that stand still. Both cures bring back what was lost, one for no byte and one for two.
+# Rounding to the nearest does not ruin the run. At the smallest rate a good part of the progress is lost, at the largest next to nothing. Small weights have
+# small gaps and go on moving; it is the large ones that stand still. Both cures bring back what was lost, one at no cost in bytes, the other for two bytes per weight.
 #
 # So why do people fine-tune in pure BF16 all the same?
 #

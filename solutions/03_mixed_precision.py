@@ -554,7 +554,7 @@ for subject, runs in {"CNN, batch 256": cnn, "GPT, 8 x 128 tokens": gpt}.items()
 print(claims)
 
 # %% [markdown] name="gpt_explained"
-# (C7 is the claim's number in this course's list. It counts as *held* from 1.9x: rounding is forgiven, hope is not.)
+# (C7 is the claim's number in this course's list. It counts as *held* from 1.9x: rounding is allowed for, nothing more.)
 #
 # A factor of two was promised; neither peak gets there. **Mixed precision halves what becomes 16-bit, and nothing else.** Optimizer state needs other
 # tools ([[lean_optimizers]]), and so do the remaining activations ([[activation_checkpointing]]).
@@ -616,7 +616,7 @@ print("FP32 on a GPU that has it, by default:", ", ".join(f"{what} in {how}" for
 
 # %% [markdown] name="speed_explained"
 # A line above 1x says that your device has hardware for the format and that this model is large enough to feed it. A line far below 1x says that it
-# has none: every FP16 number is converted before and after each operation. TF32 saves no bytes, and its gradient should be as near as FP16's: both have
+# has none: every 16-bit number is converted before and after each operation. TF32 saves no bytes, and its gradient should be as near as FP16's: both have
 # 10 fraction bits.
 #
 # To train in TF32 with nothing else changed, write `torch.set_float32_matmul_precision("high")`. Newer names for the same are
@@ -687,7 +687,7 @@ scaled_guess.reveal(lost[2**12])
 print({f"times {scale:,}": f"{share:.1f} %" for scale, share in lost.items()})
 
 # %% [markdown] name="control_text"
-# ### The control that must fail
+# ### Four runs, side by side
 #
 # Train the denoiser in FP16 and do nothing about it. Beside it, train the same network in FP32, in BF16, and in FP16 with a scaler.
 #
@@ -894,7 +894,7 @@ steps = {name: [clipped_update(make, first) for first in (True, False)] for name
 sgd_guess.reveal(steps["SGD, lr 1"][0] / steps["SGD, lr 1"][1])
 adam_guess.reveal(steps["Adam, lr 0.001"][0] / steps["Adam, lr 0.001"][1])
 for name, (right, wrong) in steps.items():
-    print(f"{name:15} unscale_, then clip: moved by {right:.2g}   clip at once: moved by {wrong:.2g}")
+    print(f"{name:15} unscale_, then clip: moved by {right:.2g}   clip without unscaling: moved by {wrong:.2g}")
 
 # %% [markdown] name="clipping_explained"
 # SGD hardly moves when the scaled gradient is clipped. Adam divides each gradient by its own size, so it still moves, and the mistake is easy to
@@ -911,7 +911,7 @@ for name, (right, wrong) in steps.items():
 # since weights and sums stay in FP32. With *weights* in BF16 it matters when the learning rate is small; [[number_formats]] measured what is lost there, and
 # how stochastic rounding or a kept remainder brings it back.
 #
-# ## 10 · Pitfalls, and one that is none
+# ## 10 · What tutorials warn of
 #
 # **Old names.** `torch.cuda.amp.autocast` and `torch.cuda.amp.GradScaler` are still used in half of the tutorials.
 
@@ -962,7 +962,7 @@ inside_guess.reveal(((inside - outside).norm() / outside.norm()).item())
 # It is no mistake with PyTorch's own operations. (If even the same gradient taken twice differs, a GPU added up in another order.) Autograd has recorded
 # each operation with its casts, and the backward formulas get their dtypes from there.
 #
-# What has no such record is a formula of **your** own. A `torch.autograd.Function` whose author counts on FP32 gets 16-bit products wherever autocast is
+# A formula of **your own** has no such record. A `torch.autograd.Function` whose author counts on FP32 gets 16-bit products wherever autocast is
 # on: in its forward pass, and in its backward pass if that runs inside the region. Here is one.
 
 

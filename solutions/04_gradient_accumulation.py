@@ -201,7 +201,7 @@ claims.figure("BF16 sums: micro-batches of 1 / of 64, distance", "MLP, pure BF16
 
 # %% [markdown] name="equal_explained"
 # It is the sum. With many micro-batches small gradients are added to a large sum that has no room for their last digits (swamping, [[number_formats]]).
-# Under autocast `.grad` is FP32, and the problem does not arise. Who trains in pure BF16 keeps a sum in FP32 beside it.
+# Under autocast `.grad` is FP32, and the problem does not arise. If you train in pure BF16, keep an FP32 sum beside it.
 #
 # ## 2 · What it saves
 #
@@ -490,7 +490,7 @@ print(text_table(table))
 #
 # 200 rows split by 64 make micro-batches of 64, 64, 64 and 8. The usual loop divides each loss by their number.
 #
-# **Predict.** How many times as much as another row does a row of the last one then weigh?
+# **Predict.** How many times the weight of any other row does a row of the last micro-batch get?
 
 # %% name="ragged_guess"
 my_guess = None  # times
@@ -531,7 +531,7 @@ for method in (by_pieces, accumulate):
 # count** in the whole batch.
 #
 # - `ids` and `targets` are (N, T), of int64; `model(ids)` returns logits (N, T, vocabulary). A target of -100 does not count; at least one does.
-# - Each target that counts weighs the same. A micro-batch in which none counts adds nothing.
+# - Each target that counts weighs the same. A micro-batch in which none counts adds nothing, and may be skipped.
 # - Micro-batches, memory and gradients that are there already: as before.
 # - Returns the mean loss over the targets that count: a number, or a detached tensor without dimensions.
 
@@ -651,7 +651,7 @@ print(f"updates until the warm-up is over: {ends}")
 # the last pass needs that; `no_sync()` turns it off in the others. To count the traffic, one process is enough: DDP with world size one and a hook
 # that records what would be sent.
 #
-# Gradients are sent in the backward pass. So it looks natural to write `loss = ...` first and then `with replica.no_sync(): loss.backward()`.
+# Gradients are sent in the backward pass. One way is to write `loss = ...` first and then `with replica.no_sync(): loss.backward()`.
 #
 # **Predict.** With four micro-batches, how many times as much does that send as one pass?
 
@@ -696,7 +696,7 @@ dist.destroy_process_group()
 sync_guess.reveal(traffic["no_sync around backward() alone"] / traffic["no_sync around both passes"])
 
 # %% [markdown] name="critical_text"
-# `no_sync` must enclose the **forward** pass as well: there DDP makes ready to send, or does not.
+# `no_sync` must enclose the **forward** pass as well: that is where DDP decides whether to send.
 #
 # ## 4 · How large a batch is worth it?
 #
@@ -769,7 +769,7 @@ def rows_until(target, batch, rates, betas, most=150_000):
 
 
 # %% [markdown] name="critical_guess_text"
-# **Predict.** From 512 rows a step to 2,048, by what factor does the number of *steps* fall? (A factor of 4 would make it worth the rows.)
+# **Predict.** From 512 rows a step to 2,048, by what factor does the number of *steps* fall?
 
 # %% name="critical_guess"
 my_guess = None  # steps with 512 rows / steps with 2,048 rows
@@ -841,7 +841,7 @@ claims.record("C26", said, "4 rows, beta_2 tuned, against 512", rows / rows_need
 # So before you accumulate to a larger batch, ask what for.
 #
 # - **To keep a batch that is known to train well**, on a smaller GPU: fine, that is what this lab is about.
-# - **To fill the device**: choose the micro-batch for that. The steps between optimizer updates need not be many.
+# - **To fill the device**: choose the micro-batch for that. There is no need for many micro-batches per update.
 # - **Because small batches train badly**: tune the learning rate and β₂ first (Marek et al. 2025, down to a batch of one).
 #
 # ## 5 · Your turn: the largest micro-batch that fits

@@ -199,7 +199,7 @@ for name, alt in shapes.items():
 # Look at the second picture. The forward pass is a low ramp: the inputs of the blocks. The backward pass is a row of teeth: each tooth is one block,
 # recomputed, used and freed. The meter has a tenant for them: **recomputed activations**.
 #
-# - The **peak** falls by less than 24 × 16 / (24 + 16) = 9.6, the ratio for activations alone: parameters and temporaries stay.
+# - The **peak** falls by less than 24 × 16 / (24 + 16) = 9.6, the ratio for activations alone: parameters and temporaries stay, and gradients grow through the backward pass, so the peak is at the last tooth.
 # - **FLOPs** grow by a little less than 4/3. The output head is not checkpointed, and a backward pass costs a little more than two forward passes, because
 #   fused attention computes its scores again there, checkpointed or not.
 #
@@ -366,7 +366,7 @@ words = "no gradient for the weights where the input needs none (use_reentrant=T
 claims.record("P5", words, "one layer", needs[True], "gradients", 0, 0)
 
 # %% [markdown] name="reentrant_explained"
-# A Function is asked for gradients of its *arguments*. The weights are none: they hide inside `run`. If no argument wants a gradient, autograd leaves
+# A Function is asked for gradients of its *arguments*. The weights are not arguments: they are hidden inside `run`. If no argument wants a gradient, autograd leaves
 # the Function out, and the block never trains. All you get is a warning, if you get that.
 #
 # From here on we use `use_reentrant=False`. It also takes keyword arguments, works with `torch.autograd.grad`, and has one more trick. Look at the
@@ -764,13 +764,13 @@ show(
 # - *Keep from 128 FLOPs* keeps all products and attention. Nothing that counts is repeated, and norms, GELU and sums were a good part of what was kept.
 # - *Keep products* runs attention again, and is beaten by *MLP only*, which holds less for the same arithmetic: it drops the widest results of the block,
 #   and those are cheap.
-# - *Keep from 512 FLOPs* keeps attention and the MLP's result, and drops what is wide: it is the next step down for the least arithmetic.
+# - *Keep from 512 FLOPs* keeps attention and the MLP's result, and drops what is wide: it saves most of the memory for the fewest extra FLOPs.
 # - *Every block* reaches a peak that no other way reaches.
 #
 # So **keep what costs the most FLOPs for each byte**. That even *plain* is beaten comes from how arithmetic is counted: only products count.
 #
 # The right picture says that arithmetic is not time. A policy is asked about every operation, in Python, and with operations as small as these that costs more than
-# the arithmetic it saves. A compiled block is decided upon once, before it runs (section 7).
+# the arithmetic it saves. For a compiled block the choice is made once, before it runs (section 7).
 #
 # ## 6 · Moved instead of recomputed
 #
@@ -893,9 +893,9 @@ for name, (meter, took, far) in found.items():
 print(f"each step moved {human_bytes(elsewhere.nbytes / 2)} there, and as much back")
 
 # %% [markdown] name="offload_explained"
-# - **Moved away**: no arithmetic more and the same gradient, at the price of a way there and back for every byte. Whether that is quicker than computing the bytes
+# - **Moved away**: no extra arithmetic and the same gradient, at the price of a round trip for every byte. Whether that is quicker than computing the bytes
 #   again depends on the link: compare its bytes a second with what recomputing a byte costs ([[where_the_time_goes]]). On a GPU, pinned memory and a stream of
-#   its own let the copies run beside the arithmetic; `torch.autograd.graph.save_on_cpu(pin_memory=True)` is the one-line version, without the second.
+#   its own let the copies run beside the arithmetic; `torch.autograd.graph.save_on_cpu(pin_memory=True)` is the one-line version, but without a stream of its own.
 # - **In BF16** the forward pass is untouched. Only the backward pass works with rounded values, so the gradient is off by what rounding to 8 bits costs.
 #
 # Both can be combined with checkpointing: then only the blocks' inputs move.
@@ -978,12 +978,15 @@ for name, run_head in {
     with MemoryMeter(head) as meter:
         run_head().backward()
     head_peaks.append(meter.peak_bytes)
+    head.zero_grad()
+    norm.zero_grad()
+    hidden.grad = None
     kept_bytes = human_bytes(sum(meter.stages[0].held_after.values()))
     print(f"{name:13} after the forward pass {kept_bytes:>10}, peak {human_bytes(meter.peak_bytes)}")
 
 left = head_peaks[1] / head_peaks[0]
 head_guess.reveal(left)
-claims.record("P5", "checkpointing the head lowers no peak", "vocabulary 8,000", left, "times", 0.95, 1.1)
+claims.record("P5", "checkpointing the head lowers no peak", "vocabulary 8,000", left, "times", 0.97, 1.03)
 
 # %% [markdown] name="head_explained"
 # Less is held *after the forward pass*, but the peak is where it was: the head is the first thing that the backward pass reaches, so its logits are

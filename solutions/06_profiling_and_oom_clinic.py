@@ -169,7 +169,7 @@ if device.type == "cuda":
 
 # %% [markdown] name="timeline_explained"
 # Only *allocated* falls. Reserved stays where the wholesaler's stock was at its largest. That is most of what `nvidia-smi` shows, and why it says
-# nothing about how much your program needs *now*. Compare allocated with allocated, and say when you reset which peak.
+# nothing about how much your program needs *now*. Compare allocated with allocated, and say which peak you mean, and when you reset it.
 #
 # ## 2 · Stage by stage, operation by operation
 #

@@ -96,7 +96,7 @@ costs = {
 print({name: f"{1e6 * seconds:.0f} µs" for name, seconds in costs.items()}, f"a file: {len(files.files[0])} bytes")
 
 # %% [markdown] name="costs_text"
-# **Predict.** Both are timed alone, over and over. A whole sample decodes, then rotates. How many µs does it take?
+# **Predict.** Both are timed alone, over and over. Reading a whole sample decodes it, then rotates it. How many µs does it take?
 
 # %% name="guess_sample"
 my_guess = None  # µs
@@ -520,7 +520,7 @@ for (prefetch, every), (idle, model_idle) in shares.items():
     print(f"{prefetch} in hand, every {every}th slow: the device idles {idle:.0%}; the model says {model_idle:.0%}")
 
 # %% [markdown] name="prefetch_explained"
-# Here is the first line by hand. While a slow batch is made (120 ms), the device has two steps left: the batch in hand and the batch just taken. Then it waits. The other six steps of the eight take 6 × 15 = 90 ms. That makes 8 × 15 = 120 ms of work in 120 + 90 = 210 ms: idle for 43 %, and a little more for the first fill.
+# Here is the first line by hand. While a slow batch is made (120 ms), the device has two steps left: batch 2, just taken, and batch 3, waiting. Then it waits. The other six steps of the eight take 6 × 15 = 90 ms. That makes 8 × 15 = 120 ms of work in 120 + 90 = 210 ms: idle for 43 %, and a little more for the first fill.
 #
 # From 1 to 4 the bad moments are covered better and better. Beyond that nothing is gained, and it is not the queue's fault. Batches are dealt **in turn**, so with two workers batches 4, 12 and 20 all fall to the same one. It is still at work long after the other has run out, however long the queue. The last line has the same work with every *seventh* batch slow: now the slow ones are shared, and the device idles less. Section 15 has a riddle about this.
 
@@ -1276,7 +1276,7 @@ print(f"far, your loader: {fill:.0%} of the time is the wait for an epoch's firs
 del repaired
 
 # %% [markdown] name="summary_explained"
-# If the device still idles with your loader although the check passed, look at the clocks. The check starts its clock at the first batch; this table times whole epochs, and these are short. No number of workers shortens the wait for the first batch.
+# If the device still idles with your loader although the check passed, remember that the two clocks start at different moments. The check starts its clock at the first batch; this table times whole epochs, and these are short. No number of workers shortens the wait for the first batch.
 
 # %% name="verdicts"
 claims

@@ -63,7 +63,7 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 # - **Momentum** remembers the way it came, and stops zigzagging: one number for each weight.
 # - **Adam** also remembers how steep each direction has been, and takes long steps where it is flat: two numbers for each weight.
 # - **Adafactor** keeps of Adam's second number only a mean for each row of a matrix and one for each column.
-# - **Muon** keeps momentum alone, and makes of the momentum of a whole matrix a step in which no direction dominates (section 5). What is not a matrix goes to AdamW.
+# - **Muon** keeps momentum alone, and turns the momentum of a whole matrix into a step in which no direction dominates (section 5). What is not a matrix goes to AdamW.
 #
 # Each number is 4 bytes in FP32 and lives as long as the training. Together they are the *optimizer state*. AdamW's takes 8 bytes a parameter ([[where_memory_goes]]).
 #
@@ -350,7 +350,7 @@ show(
 #
 # $$m \leftarrow \beta_1 m + (1 - \beta_1)\,g \qquad v \leftarrow \beta_2 v + (1 - \beta_2)\,g^2 \qquad p \leftarrow p - \text{lr} \cdot \frac{m / (1 - \beta_1^t)}{\sqrt{v / (1 - \beta_2^t)} + \varepsilon}$$
 #
-# **Contract.** `step()` updates all parameters so, with `books` (of *m*, of *v*) and blocks of 256.
+# **Contract.** `step()` updates all parameters by these formulas, with `books` (of *m*, of *v*) and blocks of 256.
 #
 # - The update uses *m* and *v* as just computed. They are rounded afterwards, when they are stored; the next step begins with what was stored, or with zeros.
 # - `lr`, `betas` and `eps` come from the parameter's group in each step: a schedule may have changed them.
@@ -520,12 +520,11 @@ for lr in (best, RATES[0]):
 
 # %% name="control"
 losses, *_ = train(make_mlp, lambda ps, lr: Adam8(ps, BOOKS["equal steps"], lr), best, seed=0, epochs=1)
-finite = sum(map(math.isfinite, losses))
-print("losses with equal steps: " + ", ".join(f"{loss:.3g}" for loss in losses[:6]), "...")
-print(f"{finite} of {len(losses)} losses are finite")
+print("losses with equal steps: " + ", ".join(f"{loss:.3g}" for loss in losses[:6]), f"... {losses[-1]:.3g}")
+print(f"a guess at one of ten digits has a loss of {math.log(10):.2f}")
 
 # %% [markdown] name="moment_idea_text"
-# A few percent of the second moments are zero, so these steps divide by ε alone, which is 10⁻⁸. The few percent kill the run. A code that looks harmless by its median error can still do that: ask what the number is *used* for.
+# A few percent of the second moments are zero, so these steps divide by ε alone, which is 10⁻⁸. The few percent throw the loss up by powers of ten. A code that looks harmless by its median error can still do that: ask what the number is *used* for.
 #
 # ## 3 · What the step holds for a moment
 #
@@ -1131,7 +1130,7 @@ y.data.add_(1)
 y.sum().backward()
 off = ((w.grad - w.detach().exp()).norm() / w.detach().exp().norm()).item()
 print(f"through .data: no error, and the gradient is off by {off:.0%}")
-attempt("through .detach(), which shares the version", lambda w: (y := w.exp(), y.detach().add_(1))[0])
+_ = attempt("through .detach(), which shares the version", lambda w: (y := w.exp(), y.detach().add_(1))[0])
 
 # %% [markdown] name="seven_text"
 # ## 8 · 7B

@@ -799,7 +799,7 @@ else:
 # - `total`, the sum of exp(score − largest);
 # - `weighted`, the sum of exp(score − largest) · value.
 #
-# Then `weighted / total` is the answer so far. When a tile brings a larger score, the old sums were made relative to the wrong maximum, by a factor that you know.
+# Then `weighted / total` is the answer so far. When a tile brings a larger score, the old sums are wrong by a factor that you know.
 
 # %% name="softmax_picture"
 figure = Figure(figsize=(7.5, 2.2), layout="constrained")
@@ -1042,7 +1042,7 @@ print(plain_run[0])
 # - `hidden` (N, D), `weight` (V, D), both FP32 or both in 16 bits; `labels` (N,), integers; `chunk` need not divide N, and may be larger.
 # - The mean is over rows whose label is not -100. If all labels are -100, the loss is 0 and gradients are zeros (`F.cross_entropy` returns NaN).
 # - Loss and gradients are those of `F.cross_entropy(hidden @ weight.t(), labels)`, also when the loss is scaled, added to others, or computed under `no_grad`. A `weight` that requires no gradient gets none, and no product is done for it; under `no_grad`, none is done for `hidden` either.
-# - At most `chunk` rows of logits exist at a time, in either pass, in at most three tensors (logits, softmax, one more). The next chunk's are made when the last chunk's are gone. Take `chunk` rows at once, not fewer (except in the last chunk).
+# - At most `chunk` rows of logits exist at a time, in either pass, in at most three tensors (logits, softmax, one more). Free a chunk's tensors before you make the next chunk's logits. Take `chunk` rows at once, not fewer (except in the last chunk).
 # - 16 bits: softmax, loss and sums over chunks in FP32, the division last (small numbers vanish in FP16); products may be in 16 bits; each gradient in the type of its tensor.
 #
 # `torch.autograd.Function` is the tool: `forward(ctx, ...)` computes and saves with `ctx.save_for_backward`; `backward(ctx, upstream)` returns a gradient for each argument of `apply`, or None. `ctx.needs_input_grad` says which inputs require one,

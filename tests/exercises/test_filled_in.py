@@ -5,6 +5,7 @@ import functools
 from helpers.exercises.filled_in import filled_in
 
 import pytest
+import torch
 
 
 def stub(x):
@@ -47,6 +48,18 @@ class Property:
         raise NotImplementedError()
 
 
+class StubFunction(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        raise NotImplementedError()
+
+
+class AnswerFunction(torch.autograd.Function):  # has a member that has the class as a member
+    @staticmethod
+    def forward(ctx, x):
+        return x
+
+
 class Answer:
     @staticmethod
     def method():
@@ -57,11 +70,11 @@ class Answer:
         return 2
 
 
-@pytest.mark.parametrize("unfinished", [stub, half_done, decorated_stub, Stubs, Static, Property])
+@pytest.mark.parametrize("unfinished", [stub, half_done, decorated_stub, Stubs, Static, Property, StubFunction])
 def test_a_stub_is_seen_wherever_it_is(unfinished):
     assert not filled_in(unfinished)
 
 
-@pytest.mark.parametrize("finished", [answer, lambda x: x, functools.cache(answer), Answer, len])
+@pytest.mark.parametrize("finished", [answer, lambda x: x, functools.cache(answer), Answer, AnswerFunction, len])
 def test_an_answer_is_not_taken_for_a_stub(finished):
     assert filled_in(finished)

@@ -220,7 +220,7 @@ class SumsInFullPrecision(Check):
 
 
 class LogitsNeverWhole(Check):
-    """At most `chunk` rows of logits exist at a time, forward and backward; nobody's gradient costs no product."""
+    """At most `chunk` rows of logits exist at a time, forward and backward; no product is done for a gradient that nobody asked for."""
 
     hint = (
         "What of a chunk is still alive when the next one is made? And who asked for each product?\n"

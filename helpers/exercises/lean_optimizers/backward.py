@@ -215,7 +215,7 @@ class OneOptimizerForEach(Check):
             if name not in right:
                 return f"{name} is frozen and has an optimizer."
             if number > 1:
-                tied = " It is a tied weight: it comes by twice, and is one tensor." if name == _TIED else ""
+                tied = " It is a tied weight: it is yielded twice, and is one tensor." if name == _TIED else ""
                 return f"{number} optimizers were made for {name}; it needs one.{tied}"
         for name in right:
             if name not in owners:

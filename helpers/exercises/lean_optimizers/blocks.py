@@ -141,13 +141,13 @@ class TakesTheNearest(Check):
             if wrong:
                 return (
                     f"{case}: {len(wrong)} of {len(excess)} codes are not those of the nearest value; the first is "
-                    f"that of number {wrong[0]}. What is each number divided by, and where does a value's realm end?"
+                    f"that of number {wrong[0]}. What is each number divided by, and which numbers are nearest to each value of the book?"
                 )
         return None
 
 
 class ZerosStayZeros(Check):
-    """A block of zeros has the scale 0 and comes back as zeros, and its neighbours are none the worse."""
+    """A block of zeros has the scale 0 and comes back as zeros, and its neighbours are unaffected."""
 
     hint = (
         "What is 0 / 0?\n"
