@@ -7,7 +7,7 @@
 # | | |
 # |---|---|
 # | After this you can | read a number from its bits; say how far apart neighbouring numbers are; round to BF16 and TF32 by hand; find the learning rate at which BF16 weights stand still, and cure that in two ways, by chance and by a remainder; tell from a histogram which tensor needs which format |
-# | Time | 90 minutes |
+# | Time | 105 minutes |
 # | Difficulty | ●●○ |
 # | Needs | a CPU; the same cells use a GPU where there is one |
 # | Before this | [[start_here]] |
@@ -155,11 +155,11 @@ gap_guess.reveal((next_one.double() - near.double()).item())
 figure = Figure(figsize=(7, 3.4), layout="constrained")
 axes = figure.add_subplot()
 x = np.logspace(-9, 6, 400)
-for (name, form), colour in zip(FORMATS.items(), COLOURS, strict=False):
+colours = dict(zip(FORMATS, COLOURS, strict=False))  # a format keeps its colour in all figures
+for name, form in FORMATS.items():
     limits = table[name]
-    inside = x[(x >= limits[2]) & (x <= limits[0])]
-    gaps = 2.0 ** (np.maximum(np.floor(np.log2(inside)), 1 - form.bias) - form.fraction_bits)
-    axes.loglog(inside, gaps / inside, color=colour, label=name)
+    inside = torch.from_numpy(x[(x >= limits[2]) & (x <= limits[0])])
+    axes.loglog(inside, form.gaps(inside) / inside, color=colours[name], label=name)
 axes.set(title="Gap to the next number, relative to the number", xlabel="number", ylabel="relative gap", ylim=(1e-8, 2))
 axes.legend(frameon=False, ncols=2)
 show(figure, "Flat saw-teeth at each format's epsilon, rising steeply where the subnormal numbers begin.")
@@ -227,7 +227,7 @@ hint("number_formats.round")
 
 # %% [markdown] name="tf32_text"
 # **PyTorch's own.** Does your rounding agree with `.bfloat16()`, number by number? And with another number of bits it makes a format that PyTorch has
-# no dtype for. **TF32** is one that nobody stores: NVIDIA GPUs since Ampere can round the inputs of an FP32 product to 10 fraction bits on the way in.
+# no dtype for. **TF32** is such a format: NVIDIA GPUs since Ampere can round the inputs of an FP32 product to 10 fraction bits on the way in.
 # ([[Mixed_precision]] switches it on. A GPU may round in another way than to the nearest.)
 #
 # **Predict.** TF32 has FP32's exponent and FP16's fraction. How many bytes does a TF32 tensor take per number?
@@ -312,8 +312,8 @@ moving = {
 }
 figure = Figure(figsize=(7, 3.2), layout="constrained")
 axes = figure.add_subplot()
-for (name, shares), colour in zip(moving.items(), COLOURS, strict=False):
-    axes.semilogx(rates, [100 * s for s in shares], color=colour, label=name)
+for name, shares in moving.items():
+    axes.semilogx(rates, [100 * s for s in shares], color=colours[name], label=name)
 axes.set(title="Weights that an AdamW update moves", xlabel="learning rate", ylabel="%")
 axes.legend(frameon=False)
 show(figure, "Nearly all FP32 weights move at all rates shown; of BF16 weights fewer and fewer below 1e-3.")
@@ -329,7 +329,7 @@ stall_guess.reveal(float(np.exp(np.interp(0.5, moving["BF16"], np.log(rates)))))
 #
 # ### Your turn: stochastic rounding
 #
-# 1.001 lies between the BF16 numbers 1 and 1.0078. Rounding to the nearest always gives 1. Throw dice instead: round up with a probability of 0.001 /
+# 1.001 lies between the BF16 numbers 1 and 1.0078. Rounding to the nearest always gives 1. Draw at random instead: round up with a probability of 0.001 /
 # 0.0078 = 13 %. Each single result is worse, but the **mean** of many is right.
 #
 # **Contract.** `stochastic_round(x)` takes an FP32 tensor of finite numbers and returns a BF16 tensor of the same shape.
@@ -361,7 +361,7 @@ hint("number_formats.stochastic")
 # ### Your turn: keep what was lost
 #
 # Dice need no memory. With two more bytes for each weight nothing has to be left to chance: keep what rounding took away, and add it next time. This is
-# **Kahan summation**, or compensated summation: a till that gives no small coins, and writes down what it owes you.
+# **Kahan summation**, or compensated summation: like a shop that has no small coins and writes down what it still owes you.
 #
 # **Contract.** `kahan_add(weight, lost, update)` returns the new `(weight, lost)`, both BF16.
 #
@@ -388,7 +388,7 @@ hint("number_formats.kahan")
 
 # %% [markdown] name="walk_text"
 # Start at 1.0, add 0.001 a thousand times, and store each sum in BF16. Rounding to the nearest never leaves 1.0. Dice arrive at 2.0 on average, but a
-# model makes this walk only once.
+# model makes this walk only once: its steps are independent, so their standard deviations add up like the square root of their number.
 #
 # **Predict.** How far from 2.0 does a single walk with dice end (as a standard deviation)? And how far off is Kahan's sum, weight and `lost` together?
 
@@ -549,6 +549,7 @@ for i, name in enumerate(("FP16", "E5M2", "E4M3")):
 axes.set(
     title="Who lives where", xlabel="log2 of the size", ylabel="% of the numbers", xlim=(-60, 17), ylim=(-5.5, None)
 )
+axes.set_yticks([tick for tick in axes.get_yticks() if tick >= 0])
 axes.legend(frameon=False, loc="upper left")
 show(
     figure,
@@ -556,7 +557,8 @@ show(
 )
 
 # %% [markdown] name="guess_underflow_text"
-# **Predict.** What share of the gradients *of activations* becomes zero in FP16?
+# **Predict.** What share of the gradients *of activations* becomes zero in FP16? (FP16 rounds to zero below half of its
+# smallest number: 2⁻²⁵.)
 
 # %% name="guess_underflow"
 my_guess = None  # %

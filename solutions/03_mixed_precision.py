@@ -7,7 +7,7 @@
 # | | |
 # |---|---|
 # | After this you can | say which bytes mixed precision saves and which it does not; write an autocast and find what it leaves in FP32; tell FP32 from TF32; scale a loss by hand and with `GradScaler`; keep a backward formula of your own safe |
-# | Time | 90 minutes |
+# | Time | 130 minutes |
 # | Difficulty | ●●○ |
 # | Needs | a CPU; the same cells use a GPU where there is one |
 # | Before this | [[start_here]], [[number_formats]] |
@@ -63,7 +63,7 @@ print(f"device: {device_name(device)}, torch {torch.__version__}, meter: {Memory
 # A training step in FP32: forward, loss, backward, optimizer. The model is a small convolutional network on 256 handwritten digits of 16 × 16 pixels.
 # This is the step you will meet throughout the lab; `dtype` is what mixed precision will change.
 #
-# Where the text says BF16, the cells take the 16-bit format that your device computes in. A GPU without units for BF16, such as a T4, runs it all the same,
+# Where the text says BF16, the cells take BF16, or FP16 on a GPU without units for BF16; section 5 shows what your device is fast in. A GPU without units for BF16, such as a T4, runs it all the same,
 # by way of FP32, and slowly; there the cells use FP16.
 
 
@@ -116,7 +116,7 @@ peak_guess.reveal(cnn["FP32"].peak_bytes / 2**20)
 print(cnn["FP32"])
 
 # %% [markdown] name="fp32_explained"
-# We call those who hold memory its **tenants**. The largest by far are the **activations**: what the forward pass keeps for the backward pass.
+# We call what holds memory its **tenants**. The largest by far are the **activations**: what the forward pass keeps for the backward pass.
 # Parameters, gradients and Adam's two moments are next to nothing here. (In a big language model with a small batch it is the other way round; keep
 # that in mind for the claim below.)
 #
@@ -148,7 +148,7 @@ show(
 # **Contract.** `sgd_with_master(weight, master, gradient, lr)` changes `master` and `weight` in place.
 #
 # - `weight` (any shape) BF16: what the model computes with. It must stay the same tensor.
-# - `master` (same shape) FP32: it moves by `-lr * gradient`, in FP32.
+# - `master` (same shape) FP32: it moves by `-lr * gradient`, in FP32, and stays the same tensor, too.
 # - `gradient` (same shape) BF16: unchanged.
 # - Afterwards `weight` is `master` rounded to BF16.
 
@@ -343,7 +343,7 @@ print("a CUDA GPU may add up parts of a BF16 product in BF16:", shortcut)
 # %% [markdown] name="accumulate_explained"
 # One by one, the sum stops at 256, where the next BF16 number is 258. The product gets it right: its inputs and its result are 16-bit, but internally
 # it adds with more digits. That is what makes 16-bit products usable. (A GPU may split a long product into parts and add those up in 16 bits; the
-# last line says whether that is allowed. If a loss is restless in long products, switch it off.)
+# last line says whether that is allowed. If the loss fluctuates, set it to False.)
 
 # %% [markdown] name="widened_task"
 # ### Your turn: why does it stay FP32?
@@ -354,8 +354,8 @@ print("a CUDA GPU may add up parts of a BF16 product in BF16:", shortcut)
 # **Contract.** `with Widened() as widened:` notes in `widened.found` where 16-bit numbers become FP32.
 #
 # - `found` is a list that is empty at first. A new mode has a new list.
-# - It gets `func.__name__` of every function that was given a floating-point tensor of 16 bits (BF16 or FP16, in `args` or in `kwargs`) and returned an
-#   FP32 tensor: in order, and as often as it happens.
+# - It gets `func.__name__` of every function that was given a floating-point tensor of 16 bits (BF16 or FP16, in `args` or in `kwargs`; lists
+#   of tensors need not be searched) and returned an FP32 tensor: in order, and as often as it happens.
 # - Nothing else is noted: no integers of 16 bits, no results of other dtypes, no results that are no tensors.
 # - Every function returns what it would return without the mode.
 
@@ -394,7 +394,7 @@ my_guess = None
 ### BEGIN GUESS
 my_guess = 8  # twice a block, where a branch is added to what came in
 ### END GUESS
-widened_guess = Prediction("Functions of the GPT that turn 16 bits into FP32", my_guess, "")
+widened_guess = Prediction("Times a 16-bit tensor becomes FP32 in the GPT", my_guess, "")
 
 # %% name="widened_gpt"
 model = SmallGPT().to(device)
@@ -502,7 +502,8 @@ print(tenant_table(cnn))
 # - **Activations** nearly halve. What stays is no rounding: **max pooling** remembers which pixel won, as 64-bit integers.
 # - **Parameters, gradients, optimizer state** do not change by a byte: autocast leaves them in FP32.
 # - **Weight copies** are new: autocast's 16-bit casts of the weights, cached until the region ends and kept for the backward pass.
-# - **Temporaries** halve as well. **Kernel workspace** does only where the device computes in 16 bits; where it has to convert, the workspace grows.
+# - **Temporaries** halve as well. **Kernel workspace** does only where the device computes in 16 bits. A CPU without units for BF16 converts
+#   inside of each convolution: there the workspace grows, and the peak may move to it (share nearer to 0.85 than to 0.55).
 #
 # Here is what autograd keeps of 64 images, by dtype (a tensor that two operations keep counts twice):
 
@@ -577,7 +578,7 @@ my_guess = None
 ### BEGIN GUESS
 my_guess = 2  # as promised
 ### END GUESS
-speed_guess = Prediction(f"CNN, FP32 to {HALF}", my_guess, "x faster")
+speed_guess = Prediction(f"CNN, FP32 to {HALF}", my_guess, "x as fast")
 
 
 # %% name="step_of"
@@ -609,7 +610,7 @@ for subject, name, dtype, fp32 in lines:
     if (subject, name) == ("CNN, batch 64", HALF):
         speed_guess.reveal(timing.speedup)
     print(f"{subject:20} FP32 -> {name}: {timing}; the first gradient is off by {off:.1e}")
-    claims.record("C7", "2x faster", f"{subject}, {name}", timing.speedup, "x faster", 1.8, math.inf)
+    claims.record("C7", "2x faster", f"{subject}, {name}", timing.speedup, "x as fast", 1.8, math.inf)
 if not has_tf32(device):
     print("no line for TF32: it needs an NVIDIA GPU of compute capability 8.0 or more")
 print("FP32 on a GPU that has it, by default:", ", ".join(f"{what} in {how}" for what, how in fp32_precision().items()))
@@ -824,11 +825,11 @@ scales, skipped = [], []
 for step in range(60):
     optimizer.zero_grad()
     loss, error = denoise_loss(model, data.train_x[:64], FP16)
+    scales.append(scaler.get_scale())  # before `update` may change it
     scaler.scale(loss).backward()
     before = model[0].weight.detach().clone()
     scaler.step(optimizer)
     scaler.update()
-    scales.append(scaler.get_scale())
     if (before == model[0].weight).all():
         skipped.append(step)
 skips_guess.reveal(len(skipped))
@@ -850,7 +851,7 @@ print("steps skipped:", *skipped)
 # %% [markdown] name="clipping_text"
 # ## 8 · Clipping comes after unscaling
 #
-# Gradient clipping limits the norm of the gradient. With a scaler, `.grad` holds the gradient times the scale, 65536 at first. Clip that as it stands, to
+# Gradient clipping limits the norm of the gradient. With a scaler, `.grad` holds the gradient times the scale. Clip that as it stands, to
 # norm 0.01, let the scaler divide, and the step is not the one you meant. Try it with SGD, which moves by the gradient, and with Adam, which normalises it.
 #
 # **Predict.** How many times too short is the step of SGD? And of Adam?
@@ -860,12 +861,12 @@ my_guess = None  # SGD
 ### BEGIN GUESS
 my_guess = 65536  # a gradient of norm 0.01, divided by the scale
 ### END GUESS
-sgd_guess = Prediction("SGD: right step / step when clipped at once", my_guess, "")
+sgd_guess = Prediction("SGD: right step / step when clipped without unscaling", my_guess, "")
 my_guess = None  # Adam
 ### BEGIN GUESS
 my_guess = 1  # it divides each gradient by its own size
 ### END GUESS
-adam_guess = Prediction("Adam: right step / step when clipped at once", my_guess, "")
+adam_guess = Prediction("Adam: right step / step when clipped without unscaling", my_guess, "")
 
 
 # %% name="clipping"
@@ -991,7 +992,7 @@ class Gram(torch.autograd.Function):
 # - Without autocast it does what `function` does. `function` itself stays as it was.
 #
 # `torch.amp.custom_fwd` and `torch.amp.custom_bwd` are made for it. They are usually written as decorators above `forward` and `backward`; here the two exist
-# already, so call them. Put what they return into `staticmethod(...)`.
+# already, so call them. It is the custom to put what they return into `staticmethod(...)`.
 
 
 # %% name="safe" answer=true reveal=true

@@ -232,6 +232,8 @@ cnn = {256: measured(lambda: SmallCNN(32), images, labels, 256)}
 print(cnn[256])
 
 # %% [markdown] name="guess_memory_text"
+# (The tenants are those at the moment of the peak. The backward pass has only just begun there: the head and the last norm have gradients, no other layer has.)
+#
 # **Predict.** How many **MiB** does the same step need in four micro-batches of 64?
 
 # %% name="guess_memory"
@@ -274,8 +276,8 @@ claims.record("C8", "the peak is that of the micro-batch", "CNN, inputs aside", 
 # %% [markdown] name="nothing_text"
 # ### Another model, smaller pieces
 #
-# A GPT has more parameters for each row it reads. **Predict**: a GPT of 3.3 million parameters trains with AdamW on 32 sequences of 32 characters.
-# How much memory do 32 micro-batches of one row need, relative to 8 micro-batches of four rows?
+# A GPT has more parameters for each row it reads. **Predict**: a GPT of 3.3 million parameters trains with AdamW (`foreach=True`, the default on a GPU) on
+# 32 sequences of 32 characters. How much memory do 32 micro-batches of one row need, relative to 8 micro-batches of four rows?
 
 # %% name="guess_nothing"
 my_guess = None  # peak with micro-batches of 1 / peak with micro-batches of 4
@@ -339,11 +341,14 @@ for name, meter in ways.items():
     of_model[name] = (during.peak_bytes - sum(during.held_after[t] for t in settled)) / meter.largest["parameters"]
     print(f"{name:14} peak {human_bytes(meter.peak_bytes)}, temporaries of the step {of_model[name]:.2f} models")
 foreach_guess.reveal(of_model["foreach=True"])
+looped = gpt_meter(1, foreach=False).peak_bytes / ways["foreach=False"].peak_bytes
+print(f"foreach=False: micro-batches of 1 need {looped:.2f} x the memory of micro-batches of 4")
 
 # %% [markdown] name="nothing_explained"
 # One: the root of the second moment. The rest of the formula works in place.
 #
-# Once the peak is in the optimizer step, smaller micro-batches save nothing and cost time.
+# Once the peak is in the optimizer step, smaller micro-batches save nothing and cost time. Where that begins depends on the optimizer: the step of
+# `foreach=False` needs less, so there the peak still falls from micro-batches of 4 to micro-batches of 1, as the last line above shows.
 #
 # And is the peak always that of a plain step on one micro-batch? For the CNN it was, within a few percent. Now take four linear layers of
 # 1024 × 1024 and a small one, and plain SGD, which has no state. A plain step sees 256 rows, the accumulated one two micro-batches of 256.
@@ -416,7 +421,7 @@ for name, way in ways.items():
     paces[name] = 1 / compare(lambda: step(model, optimizer, images, labels, 256), way, runs=2, warmup=1).speedup
     with MemoryMeter(model, optimizer, by_tenant=False) as meter:
         way()
-    print(f"{name:13} {paces[name]:.2f} x the time of the whole batch, peak {human_bytes(meter.peak_bytes)}")
+    print(f"{name:13} {paces[name]:.1f} x the time of the whole batch, peak {human_bytes(meter.peak_bytes)}")
 time_guess.reveal(paces["64 x 4"])
 
 # %% [markdown] name="time_explained"
@@ -586,8 +591,8 @@ for method in (mean_of_means, accumulate_tokens):
 # BatchNorm normalises with the mean and variance of the rows it sees; in evaluation mode it uses its running statistics. LayerNorm and GroupNorm look
 # at one row at a time.
 #
-# **Predict.** Four networks differ in nothing but their norm: BatchNorm, BatchNorm in evaluation mode, GroupNorm, LayerNorm. How many of them get another
-# gradient (by more than rounding) when 256 rows come in micro-batches of 16?
+# **Predict.** Four networks differ in nothing but their norm: BatchNorm, BatchNorm in evaluation mode, GroupNorm, LayerNorm. How many of them get a different
+# gradient (beyond rounding) when 256 rows come in micro-batches of 16?
 
 # %% name="guess_norms"
 my_guess = None
@@ -804,6 +809,8 @@ axes.legend(frameon=False)
 show(figure, "Steps fall in proportion at first and then level out; rows are level at first and then rise.")
 
 # %% [markdown] name="betas_text"
+# Four times the rows a step are free only if they save three steps in four, a factor of 4. Here they did not.
+#
 # - **To the left** of the dashed line, the rows rise slowly: a larger batch costs little, and on several GPUs it saves time.
 # - **To the right**, accumulation makes you look at many more rows for the same loss, one after the other. It still buys fewer steps, which counts only where
 #   rows are computed side by side.
@@ -920,7 +927,7 @@ for m, meter in cnn.items():
     pace = paces.get(f"{256 // m} x {m}", 1.0 if m == 256 else None)
     share = f"{meter.peak_bytes / cnn[256].peak_bytes:.0%}"
     table.append(
-        (f"{256 // m} x {m}", human_bytes(meter.peak_bytes), share, f"{pace:.2f} x" if pace else "-", f"{away:.1e}")
+        (f"{256 // m} x {m}", human_bytes(meter.peak_bytes), share, f"{pace:.1f} x" if pace else "-", f"{away:.1e}")
     )
 print(text_table(table))
 print("(the last column is for a network without BatchNorm)")

@@ -492,7 +492,8 @@ for size in (24, 30):
 #   segment of 24 MiB. This is **fragmentation**. It happens when sizes change from step to step (sequences of different lengths) and long-lived
 #   blocks sit between short-lived ones.
 # - **Expandable segments** (`PYTORCH_ALLOC_CONF=expandable_segments:True`): there is *one* segment, which grows at its end by as much as is missing.
-#   The last 5 MiB were free, so one more page of 20 MiB is enough for 24. The holes in between are still holes, so 30 MiB do not fit. But
+#   The last 5 MiB were free, so one more page of 20 MiB is enough for 24. The holes in between are still holes, so 30 MiB do not fit. (Before it refuses,
+#   the model returns the free end, those 5 MiB: hence 75 reserved. CUDA would return whole pages.) But
 #   segments of one size are no longer useless for orders of another. It costs one environment variable, which must be set before CUDA starts.
 #
 # Its name has changed. Up to PyTorch 2.8 it was `PYTORCH_CUDA_ALLOC_CONF`. Since 2.9 that name draws a warning, and the new one is
@@ -600,6 +601,20 @@ explore(
     expandable_segments=("off", ("off", "on")),
 )
 
+# %% name="play_answer"
+print(f"the peak of what tensors hold: {meter.peak_bytes / MiB:.1f} MiB")
+for expandable in (False, True):
+    for capacity in range(meter.peak_bytes // MiB, 4 * meter.peak_bytes // MiB):
+        try:
+            replay(meter.lifetimes, CachingAllocator(capacity * MiB, expandable))
+        except OutOfMemory:
+            continue
+        print(f"expandable segments {'on' if expandable else 'off'}: {capacity} MiB are just enough (model)")
+        break
+
+# %% [markdown] name="play_explained"
+# More than the peak, either way. A segment comes whole, and a page of an expandable segment has 20 MiB: the last one is rarely full.
+
 # %% [markdown] name="clinic_text"
 # ## 6 · The clinic
 #
@@ -672,16 +687,20 @@ hint("profiling_and_oom_clinic.history")
 # **Predict.** How many tensors of rows × vocabulary are alive at the peak?
 
 
+# %% name="patient_b_guess"
+my_guess = None  # tensors of rows x vocabulary at the peak
+### BEGIN GUESS
+my_guess = 3  # the log-softmax, its gradient, and the gradient of the logits
+### END GUESS
+logits_guess = Prediction("Tensors of rows x vocabulary at the peak", my_guess, "tensors")
+
+
 # %% name="patient_b"
 def sick_head_loss(head, hidden, targets):
     logits = head(hidden).float()  # (rows, vocabulary)
     return F.cross_entropy(logits, targets)
 
 
-my_guess = None  # tensors of rows x vocabulary at the peak
-### BEGIN GUESS
-my_guess = 3  # the log-softmax, its gradient, and the gradient of the logits
-### END GUESS
 torch.manual_seed(0)
 head = nn.Linear(64, 4000, bias=False).to(device)
 hidden = torch.randn(1024, 64, device=device, requires_grad=True)
@@ -690,7 +709,7 @@ with MemoryMeter(head) as meter_b:
     sick_head_loss(head, hidden, targets).backward()
 alive = [life for life in meter_b.lifetimes if life.start <= meter_b.peak_time < (life.end or math.inf)]
 as_large = sum(life.nbytes >= 1024 * 4000 * 4 for life in alive)  # CUDA's blocks may be a little larger
-Prediction("Tensors of rows x vocabulary at the peak", my_guess, "tensors").reveal(as_large)
+logits_guess.reveal(as_large)
 print(peak_table(meter_b, rows=4))
 
 # %% [markdown] name="task_b"
@@ -731,6 +750,14 @@ hint("profiling_and_oom_clinic.head")
 # **Predict.** Four batches are evaluated, one after the other. The activations of how many are held at the peak?
 
 
+# %% name="patient_c_guess"
+my_guess = None  # batches
+### BEGIN GUESS
+my_guess = 1  # the next batch replaces the last one
+### END GUESS
+held_guess = Prediction("Batches whose activations are held at the peak", my_guess, "batches")
+
+
 # %% name="patient_c"
 def sick_evaluate(model, batches):
     total = 0
@@ -739,23 +766,19 @@ def sick_evaluate(model, batches):
     return total / len(batches)
 
 
-my_guess = None  # batches
-### BEGIN GUESS
-my_guess = 1  # the next batch replaces the last one
-### END GUESS
 with MemoryMeter(patient) as meter_one:
     sick_evaluate(patient, batches[:1])
 with MemoryMeter(patient) as meter_c:
     sick_evaluate(patient, batches)
 held = meter_c.at_peak["activations"] / meter_one.at_peak["activations"]
-Prediction("Batches whose activations are held at the peak", my_guess, "batches").reveal(held)
+held_guess.reveal(held)
 print(f"peak {human_bytes(meter_c.peak_bytes)} in {meter_c.peak_at}")
 
 # %% [markdown] name="task_c"
 # Autograd records each forward pass in case somebody calls `backward()`, and `total` holds on to all the graphs.
 #
 # **Contract.** `evaluate(model, batches)` returns the mean of the batches' losses (a number or a tensor), with the same weight for each batch, and
-# leaves the model's mode as it found it.
+# leaves the model, its mode and autograd as it found them; whether you switch to `eval()` meanwhile is up to you.
 
 
 # %% name="evaluation" answer=true reveal=true

@@ -6,7 +6,7 @@
 # | | |
 # |---|---|
 # | After this you can | tell a data-bound loop from a compute-bound one and give its idle share; write a prefetcher; work out how many workers you need before trying, and what they cost; recognise repeated random numbers and what cannot be sent to a worker; read tokens from a mapped file; pack documents and keep them apart; stop in the middle of an epoch and go on with the very next batch |
-# | Time | 120 minutes |
+# | Time | 200 minutes (165 for the quick; a good place to stop is after section 9, and sections 14 to 16 can wait) |
 # | Difficulty | ●●○ |
 # | Needs | a CPU (for worker processes); copies from pinned memory are timed if there is a CUDA GPU |
 # | Before this | [[start_here]] |
@@ -112,7 +112,7 @@ sample_guess.reveal(1e6 * costs["whole sample"])
 print(f"decoding, then rotating, without the rest of a sample: {1e6 * both:.0f} µs")
 
 # %% [markdown] name="step_text"
-# More than the sum. Alone in a loop, each has the core's caches to itself; when they alternate, each finds them full of the other's data. The rest of a sample is drawing the angle and writing the log. So measure a cost in the company it will keep: here, that of the *whole sample*.
+# A sample also draws an angle and writes the log. And the two often take longer together than apart: alone in a loop, each has the core's caches to itself; when they alternate, each finds them full of the other's data. The last line says how much that is here. So measure a cost in the company it will keep: here, that of the *whole sample*.
 #
 # With a CUDA GPU, the training step below is a real one. A real step on a CPU would compete with the decoding for the same cores, which a separate chip doesn't. So on a CPU the step is a **stand-in** that takes 10 ms and leaves the cores alone: it sleeps.
 
@@ -193,7 +193,7 @@ claims.record("T11", "without workers: data + compute", "PNG digits", slow["loop
 # - *loop ≈ data, and data > compute*: data-bound. Everything below is for you.
 # - *loop ≈ data + compute*: nothing overlaps. No other case is so cheap to fix.
 #
-# The **idle share** is 1 − compute / loop; of the device's MFU in the step alone, the loop gets only the rest. Do not read it off `nvidia-smi`: its "utilisation" is the share of time in which *any* kernel ran, and one small kernel counts in full. The profiler of [[where_the_time_goes]] shows it as its phase *data*.
+# The **idle share** is 1 − compute / loop; the loop's MFU (the share of the device's peak FLOP/s in use) is the step's, times compute / loop. Do not read it off `nvidia-smi`: its "utilisation" is the share of time in which *any* kernel ran, and one small kernel counts in full. The profiler of [[where_the_time_goes]] shows it as its phase *data*.
 #
 # > **Note:** on a GPU, a loop that never waits for a result (no `loss.item()`, no logging) overlaps a little even without workers, because the GPU works through its queue while Python decodes.
 #
@@ -224,8 +224,8 @@ show(
 #
 # - **All, in order.** It yields each batch of the iterable `batches` once, in order, as a tuple of its tensors.
 # - **One thread** draws them, and it is not the loop's.
-# - **Depth.** While the loop is busy, `depth` batches wait, drawn beyond those it has been given. Never more are.
-# - **The trip.** For a CUDA device the thread pins each tensor (`pin_memory()`) and sends the pinned copy with `.to(device, non_blocking=True)`. For any other it calls `.to(device)` and pins nothing. No stream of its own is needed.
+# - **Depth.** While the loop is busy, `depth` batches are drawn beyond those it has been given: the one in the thread's hands counts, too. Never more.
+# - **To the device.** For a CUDA device the thread pins each tensor (`pin_memory()`) and sends the pinned copy with `.to(device, non_blocking=True)`. For any other it calls `.to(device)` and pins nothing. No stream of its own is needed.
 # - **Errors.** An error in drawing reaches the loop, as itself, after the batches that were drawn before it.
 # - **The end.** The thread ends with the last batch, with an error, and after `close()`. Nothing is drawn after `close()`.
 
@@ -362,7 +362,11 @@ law = max(two.making / n + slow["compute"], max(two.work()) / n)  # with its cos
 rest = two.seconds / n - law
 print(f"the law {1e3 * expected:.1f}, sharing {1e3 * (law - expected):.1f}, rest {1e3 * rest:.1f} ms a batch")
 print(f"a batch takes a worker {1e3 * two.making:.1f} ms; it took the main process {1e3 * one.making:.1f} ms, alone")
-print(f"and a free device gets it {1e3 * two.handover:.1f} ms after its last file was read")
+threads = torch.get_num_threads()
+torch.set_num_threads(1)  # as a worker computes
+print(f"it takes the main process {1e3 * seconds_a_batch(plain_loader, epochs=1):.1f} ms, alone, with one thread")
+torch.set_num_threads(threads)
+print(f"a free device gets it {1e3 * two.handover:.1f} ms after its last file was read")
 claims.record("T11", LAW, "PNG digits, 2 workers", two.seconds / n / law, "x the law", 0.8, 1.35)
 
 # %% [markdown] name="workers_explained"
@@ -370,9 +374,9 @@ claims.record("T11", LAW, "PNG digits, 2 workers", two.seconds / n / law, "x the
 #
 # > **a batch: max(compute, data / workers)**; an epoch of *n* batches: **max(data + n × compute, n × data / workers)**, where the lone *data* is the fill. Short epochs feel it; long ones do not.
 #
-# Two things come on top, and the last two lines say where they come from.
+# Two things come on top, and the last lines say where they come from.
 #
-# - *Sharing*: if two workers and the main process have few cores between them, a batch takes each worker longer than it would take one process alone. So the claim puts the cost of a batch *in this run* into the law.
+# - *Sharing*: if two workers and the main process have few cores between them, a batch takes each worker longer than it would take one process alone. So the claim puts the cost of a batch *in this run* into the law. (Sharing can also be negative: the main process spreads even small calls over several threads, which may slow them; a worker computes with one. Compare the lines for one thread and for all.)
 # - *Handing over* is the rest: the samples are stacked, the batch is put into shared memory, the main process is woken up and maps it. A device with a batch in hand does not notice these few milliseconds; one that is waiting does.
 #
 # Do workers deliver the same batches? The main process draws the order, so it does not depend on the workers, and batches are delivered in turn even if a later one is ready first (`in_order=False` lifts that). Section 13 checks it. The *augmentation* need not be the same; section 8 shows how it can even go wrong.
@@ -423,7 +427,7 @@ axes.legend(frameon=False)
 show(figure, "Workers that wait speed up with their number; workers that compute stop at the number of cores.")
 
 # %% [markdown] name="scaling_explained"
-# Workers hide waiting without limit. Computing has to be divided among the cores, and the main process needs one too. Whatever else runs on this machine takes its share, so the blue line may lie well below its rule. Combine this with section 3:
+# Workers hide waiting without limit. Computing has to be divided among the cores, and the main process needs one too. Whatever else runs on this machine takes its share, so the blue line may lie below its rule; or a little above it, because the main process alone spreads small calls over several threads, which slows them, and a worker computes with one. Combine this with section 3:
 #
 # > **workers ≥ (seconds one worker needs for a batch) / (seconds of a step)**, and if the workers compute, no more than there are cores.
 #
@@ -522,7 +526,7 @@ for (prefetch, every), (idle, model_idle) in shares.items():
 # %% [markdown] name="prefetch_explained"
 # Here is the first line by hand. While a slow batch is made (120 ms), the device has two steps left: batch 2, just taken, and batch 3, waiting. Then it waits. The other six steps of the eight take 6 × 15 = 90 ms. That makes 8 × 15 = 120 ms of work in 120 + 90 = 210 ms: idle for 43 %, and a little more for the first fill.
 #
-# From 1 to 4 the bad moments are covered better and better. Beyond that nothing is gained, and it is not the queue's fault. Batches are dealt **in turn**, so with two workers batches 4, 12 and 20 all fall to the same one. It is still at work long after the other has run out, however long the queue. The last line has the same work with every *seventh* batch slow: now the slow ones are shared, and the device idles less. Section 15 has a riddle about this.
+# With 4 in hand the idle share falls, as the second line shows. Beyond that nothing is gained, and it is not the queue's fault. Batches are dealt **in turn**, so with two workers batches 4, 12 and 20 all fall to the same one. It is still at work long after the other has run out, however long the queue. The last line has the same work with every *seventh* batch slow: now the slow ones are shared, and the device idles less. Section 15 has a riddle about this.
 
 # %% [markdown] name="cost_text"
 # ## 6 · What workers cost
@@ -746,7 +750,7 @@ for source, subject in ((2, "NumPy's global generator"), (3, "a generator of its
 #
 # **Contract.** `make_loader(dataset, batch_size, step_seconds)` returns a loader that can be iterated once for each epoch.
 #
-# - **Pace.** From its first batch on, an epoch takes at most 1.5 times as long as its steps alone, which take `step_seconds` each. The rule of section 4 is enough, on any machine and without a margin: these reads wait, and need no core. The first epoch does not count. The check has two data sets: in one a batch takes more than five steps to read, in the other less than one.
+# - **Pace.** From its first batch on, an epoch takes at most 1.5 times as long as its steps alone, which take `step_seconds` each. The rule of section 4 is enough, on any machine and without a margin: these reads wait, and need no core. The first epoch does not count. The check has two data sets: in one a batch takes more than five steps to read, in the other less than two.
 # - **Thrift.** Use at most 2 workers more than the rule of section 4 asks for, and the same ones in each epoch. At most 3 batches a worker wait (`prefetch_factor`). The files do not fit in memory: every epoch reads each file once and keeps nothing. You may read up to 8 files beforehand, to measure; the median of a few is a good estimate.
 # - **The same samples.** Each file comes once an epoch, in batches of `batch_size` with one smaller batch at the end, in a new random order each epoch.
 # - **Fresh augmentation.** Images are rotated as before; no two workers and no two epochs draw the same angles (`DigitFiles` has a method `reseed(seed)`).
@@ -1004,7 +1008,7 @@ for axes, (name, picture) in zip(figure.subplots(1, 2), pictures.items(), strict
 show(figure, "A causal mask is one full triangle. The document mask is a chain of small triangles along the diagonal.")
 
 # %% [markdown] name="apart_text"
-# More than half, and still less than documents of one length would give: a long document has many looks of its own.
+# More than half, and still less than documents of one length would give (1 − mean length / 512, your share of padding by the mean): a long document has many looks of its own.
 #
 # Does the mask do its work? Equivalence: with it, each document in its row must come out of attention as if it were alone. Here is one head on random embeddings, for every document of the first rows.
 
@@ -1036,7 +1040,7 @@ for name, where, may in (
 # **PyTorch's own way.** A dense mask of `length`² entries is itself a cost, and fused attention kernels do not skip what it forbids.
 #
 # - *FlexAttention* takes your comparison as a function, and skips whole blocks that it empties: `create_block_mask(lambda b, h, i, j: (document[b, i] == document[b, j]) & (i >= j), ...)`. It wants a GPU (or a compiler on the CPU) to be fast.
-# - *Variable-length attention* (`torch.nn.attention.varlen`, flash-attention's `varlen` functions) takes no mask at all, but the places where documents begin: the cumulative lengths of your first two lines.
+# - *Variable-length attention* (`torch.nn.attention.varlen`, flash-attention's `varlen` functions) takes no mask at all, but the places where documents begin: the cumulative lengths of the documents.
 #
 # The blocks can be counted here. How many blocks of 64 × 64 are left to compute, of all, and of those that a causal mask leaves?
 
@@ -1088,9 +1092,10 @@ del batches
 #
 # - `for batch in loader` runs through an epoch: each sample once, in batches of `batch_size` as `DataLoader` collates them, the last one smaller. Workers change nothing about them.
 # - The order follows from `seed` and the number of the epoch alone, whatever `torch.manual_seed` was called with. It is new in each epoch, and the epochs of another seed are others.
-# - `state_dict()`, called while the loop has a batch, returns a small dictionary of plain numbers (`json.dumps` can write it), however large the data set.
+# - `state_dict()`, called while the loop has a batch (the last one of an epoch, too), returns a small dictionary of plain numbers (`json.dumps` can write it), however large the data set.
 # - After `load_state_dict(state)` a new loader, made with any seed and any number of workers, goes on with the next batch of the broken epoch, and then with the next epochs.
 # - Batches that workers had in hand do not count as had.
+# - After a state saved with the last batch of an epoch, an epoch without batches may come first. What a second `for` does after a `break` is up to you.
 # - Taking up an epoch reads none of the samples that the loop had before.
 
 
@@ -1149,7 +1154,7 @@ print(f"state {state}; {len(head)} batches and then {len(both) - len(head)}: all
 # (Section 3 promised this: with workers the batches are the same ones, in the same order.)
 #
 # - **What the state leaves out** is the augmentation's random numbers. They are the same after a break only if they depend on the sample, not on who draws them and when: a generator from (seed, epoch, index).
-# - **On several ranks** each rank saves one state, and takes its own share of each batch. If the number of ranks changes, count samples, not batches.
+# - **On several ranks** (processes that train together, one a GPU) each rank saves one state, and takes its own share of each batch. If the number of ranks changes, count samples, not batches.
 # - **PyTorch's own way** is `StatefulDataLoader` of the package `torchdata`: a `DataLoader` with `state_dict` and `load_state_dict`, which counts where the batches come out, as yours does. Data sets that stream instead of indexing add a state of their own.
 #
 # ## 14 · To the device
@@ -1232,7 +1237,7 @@ if device.type == "cuda":
 # %% [markdown] name="play_text"
 # ## 15 · Play
 #
-# This is the model of section 5, with every knob. Every eighth batch takes three times as long; the title says how long each worker works. Try three workers, then four: **why are four worse than three?** Then make every *seventh* batch slow. How few workers keep the idle share below 30 %, and what does the first batch cost?
+# This is the model of section 5, with every knob. Every eighth batch takes three times as long; the title says how long each worker works. Try three workers, then four: **why are four worse than three?** Then make every *seventh* batch slow. How few workers keep the idle share below 30 %, and how long does the device wait for its first batch?
 
 
 # %% name="play"
@@ -1254,8 +1259,15 @@ explore(
     every=(8, (7, 8)),
 )
 
+# %% name="play_answer"
+idle = {}
+for workers in range(1, 9):  # every seventh batch slow, all else as the knobs stood
+    times = [0.040 * (3 if k % 7 == 4 else 1) for k in range(24)]
+    idle[workers] = LoaderTimeline.simulate(times, 0.010, workers, 2).idle
+print("idle with so many workers:", ", ".join(f"{n}: {share:.0%}" for n, share in idle.items()))
+
 # %% [markdown] name="play_explained"
-# Four divides eight, so batches 4, 12 and 20 are all dealt to the same worker, which then works longer than any of three would. With every seventh slow, they are spread out again, and four are better than three.
+# Four divides eight, so batches 4, 12 and 20 are all dealt to the same worker, which then works longer than any of three would. With every seventh slow, they are spread out again, and four are better than three; seven now have the trouble that four had. The first batch takes one worker `batch_ms`, however many there are.
 #
 # ## 16 · Before and after
 
@@ -1276,7 +1288,7 @@ print(f"far, your loader: {fill:.0%} of the time is the wait for an epoch's firs
 del repaired
 
 # %% [markdown] name="summary_explained"
-# If the device still idles with your loader although the check passed, remember that the two clocks start at different moments. The check starts its clock at the first batch; this table times whole epochs, and these are short. No number of workers shortens the wait for the first batch.
+# If the device still idles with your loader although the check passed, remember that the two clocks start at different moments. The check starts its clock at the first batch; this table times whole epochs, and these are short. No number of workers shortens the wait for the first batch. And where *your thread* is no quicker than no workers: it computes in the same Python as the loop, and on a busy machine the difference is within the noise.
 
 # %% name="verdicts"
 claims

@@ -6,7 +6,7 @@
 # | | |
 # |---|---|
 # | After this you can | count what a chain of operations reads and writes; compile it and say when that pays; find and fix graph breaks and recompilations; say what compiling does to the peak; read a Triton kernel; write attention that never holds its scores; compute a language model's loss without its logits |
-# | Time | 120 minutes |
+# | Time | 135 minutes |
 # | Difficulty | ●●○ |
 # | Needs | a CPU, with a C++ compiler for some cells; the same cells use a GPU if there is one. Triton is optional |
 # | Before this | labs [[#start_here]], [[#where_memory_goes]] and [[#activation_checkpointing]]; [[#gradient_accumulation]], [[#profiling_and_oom_clinic]] and [[#lean_optimizers]] help |
@@ -136,7 +136,14 @@ speed_guess = Prediction("Eight operations / F.gelu, time, with out=", my_guess,
 # `torch.compile` works in two halves. *TorchDynamo* watches the Python code run and records its tensor operations as a **graph**. A *backend*, by default *Inductor*, turns the graph into
 # kernels: C++ on a CPU, Triton on a GPU. That happens at the **first call**, and again for inputs that the graph was not made for.
 #
-# How long does that take for one line of Python? (We start with an empty cache of compiled kernels, so the start is cold.)
+# **Predict.** How long does the first call take for one line of Python? (We start with an empty cache of compiled kernels, so the start is cold.)
+
+# %% name="guess_cold"
+my_guess = None  # seconds
+### BEGIN GUESS
+my_guess = 10
+### END GUESS
+cold_guess = Prediction("First call, nothing compiled before", my_guess, "s")
 
 
 # %% name="compile"
@@ -160,6 +167,7 @@ os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # no pool of compil
 backend = "aot_eager" if missing else "inductor"
 fused_gelu = torch.compile(gelu, backend=backend)
 cold = seconds(lambda: fused_gelu(x))
+cold_guess.reveal(cold)
 print(f"first call {cold:.2f} s, second call {seconds(lambda: fused_gelu(x)):.3f} s")
 torch._dynamo.reset()  # forget what this process knows; the cache on disk stays, as for tomorrow's run
 print(f"first call with the kernel on disk {seconds(lambda: fused_gelu(x)):.2f} s")
@@ -174,7 +182,7 @@ if missing:
 # %% [markdown] name="kernel_text"
 # The very first compilation also prepares the compiler itself: headers, tests of the processor. The other function's time is what each later graph costs. The results agree up to rounding, not to the bit.
 #
-# And this is what it wrote. Find what reads memory and what writes it; everything in between is in registers.
+# And this is what it wrote. Count what reads memory and what writes it before you run the cell after it; everything in between is in registers.
 
 # %% name="kernel"
 if missing:
@@ -182,12 +190,11 @@ if missing:
 else:
     (kernel,) = written_kernels(gelu, x)
     print(kernel)
-    print(
-        "reads:",
-        kernel.count("loadu(") + kernel.count("tl.load("),
-        "writes:",
-        kernel.count(".store(") + kernel.count("tl.store("),
-    )
+
+# %% name="kernel_count"
+if not missing:
+    reads, writes = ((kernel.count(a), kernel.count(b)) for a, b in (("loadu(", "tl.load("), (".store(", "tl.store(")))
+    print("reads:", sum(reads), "writes:", sum(writes))
 
 # %% name="speed"
 spare = torch.empty_like(x)
@@ -333,6 +340,15 @@ hint("compilation_and_fusion.repair")
 # ### Recompilations
 #
 # A graph is valid for the shapes it was recorded with. Text comes in all lengths: is every length compiled again? Our own backend will count; a backend is just a function that takes a graph and returns something to call.
+#
+# **Predict.** How many graphs does `torch.compile` make, by default, for 11 different lengths?
+
+# %% name="guess_shapes"
+my_guess = None  # graphs
+### BEGIN GUESS
+my_guess = 11  # one for each, you would think
+### END GUESS
+shapes_guess = Prediction("Graphs for 11 lengths, by default", my_guess, "graphs")
 
 # %% name="shapes"
 lengths = (100, 101, 102, 150, 200, 250, 300, 350, 400, 450, 500)
@@ -350,6 +366,8 @@ for dynamic in (False, None, True):
         counted(x[:length])
         history.append(len(made))
     print(f"dynamic={dynamic!s:6} graphs after each of {len(lengths)} lengths: {history}")
+    if dynamic is None:
+        shapes_guess.reveal(len(made))
     said, subject = "every new shape is compiled anew", f"GELU, {len(lengths)} lengths, dynamic={dynamic}"
     claims.record("T17", said, subject, len(made), "graphs", len(lengths), len(lengths))
 print(f"PyTorch's limit: {torch._dynamo.config.recompile_limit} graphs a function; one took {another:.1f} s above")
@@ -393,8 +411,8 @@ eager_kept = saved_tensor_bytes(lambda: block(data), besides=at_hand)
 print(f"eager mode keeps {human_bytes(eager_kept)} for the backward pass, {eager_kept / data.nbytes:.0f} times `data`")
 
 # %% [markdown] name="guess_kept_text"
-# **Predict.** `data` is 2 MiB, so the output of `up` is 8. Eager mode keeps what each operation's gradient needs: `up`'s output once for the cube, tanh's result, and so on. A compiler may recompute everything except the matrix products. How many MiB must it keep? A product needs its *input* for the gradient
-# of its weight; GELU's derivative needs GELU's input. (`data` and the weights are there anyway.)
+# **Predict.** `data` is 2 MiB, so the output of `up` is 8. Eager mode keeps what each operation's gradient needs: `up`'s output once for the cube, tanh's result, and so on. Inductor recomputes pointwise results, but keeps each product's *input* (for the gradient of its weight) and GELU's input (for
+# GELU's derivative). How many MiB is that? (`data` and the weights are there anyway.)
 
 # %% name="guess_kept"
 my_guess = None  # MiB
@@ -681,7 +699,14 @@ for x_long in (longer, -longer):
 #
 # (Without Triton: do the norm and its timing, then go on to section 7.)
 #
-# Each half of a transformer block ends with a sum (the residual) and begins with a norm. Together: `total = x + residual`, `out = total * rsqrt(mean(total²) + eps) * weight`. With n numbers in x, a fused kernel reads 2n and writes 2n. Eager mode moves more with each operation: +, square, mean, (+ eps and rsqrt on one number a row), and × twice.
+# Each half of a transformer block ends with a sum (the residual) and begins with a norm. Together: `total = x + residual`, `out = total * rsqrt(mean(total²) + eps) * weight`. With n numbers in x, a fused kernel reads 2n and writes 2n. **Predict.** How many times n numbers does eager mode read and write? (What has one number a row is next to nothing.)
+
+# %% name="guess_norm"
+my_guess = None  # times n
+### BEGIN GUESS
+my_guess = 3 + 2 + 1 + 2 + 2  # +, square, mean (it only reads), and two products by something small
+### END GUESS
+norm_guess = Prediction("Numbers read and written, residual and norm", my_guess, "times n")
 
 
 # %% name="norm"
@@ -695,6 +720,7 @@ def add_norm(x, residual, weight):
 rows = [torch.randn(4096, 512, device=device) for _ in range(2)]
 weight = torch.rand(512, device=device)
 norm_traffic = traffic(add_norm, *rows, weight)
+norm_guess.reveal(norm_traffic.nbytes / rows[0].nbytes)
 print(norm_traffic.table(rows[0].nbytes))
 
 # %% [markdown] name="norm_speed_text"
@@ -734,7 +760,7 @@ else:
 # We count bytes from the sizes of tensors, whatever a cache may keep.
 #
 # - **Small tensors** stay in the processor's last-level cache (some tens of MiB): the next operation finds there what the last one wrote, and the trips to memory that fusing would save never happen.
-# - **Tensors several times as large as the cache** do make the trips, and the factor comes closer to that of the bytes, as long as nothing else uses the memory.
+# - **Tensors several times as large as the cache** do make the trips, so there the bytes can show in the time, as long as nothing else uses the memory. Compare the two factors above.
 #
 # So ask two questions before you hope for fusion: is it memory-bound, and is that really memory, or a cache?
 
@@ -858,7 +884,7 @@ hint("compilation_and_fusion.softmax")
 # **Contract.** `tiled_attention(q, k, v, tile)` returns causal attention, softmax(q kᵀ / √d) v, in which row i sees the columns 0 to i.
 #
 # - `q`, `k`, `v` (B, H, T, d), FP32; the result has their shape. T need not be a multiple of `tile`, and may be smaller. The inputs stay as they are. There is no backward pass here.
-# - A product makes `tile` × `tile` scores of a head, at most and wherever there are as many.
+# - Each product makes at most `tile` × `tile` scores per head, and full tiles except at the edges.
 # - Tiles above the diagonal, in which everything is masked, cost no product.
 # - Besides inputs and result, at most six tiles of scores exist at a time.
 
@@ -998,7 +1024,14 @@ kernel_guess.reveal(costs["plain"][1] / moved)
 # %% [markdown] name="logits_text"
 # ## 8 · The fusion that saves most
 #
-# The last layer of a language model turns `hidden` (N, D) into logits (N, V), and the loss needs one number from each row. V is 32,000 to 256,000 today, and logits, softmax and gradients are FP32. How many N × V tensors does the plain way hold at its peak?
+# The last layer of a language model turns `hidden` (N, D) into logits (N, V), and the loss needs one number from each row. V is 32,000 to 256,000 today, and logits, softmax and gradients are FP32. **Predict**: how many N × V tensors does the plain way hold at its peak?
+
+# %% name="guess_naive"
+my_guess = None  # tensors of N x V
+### BEGIN GUESS
+my_guess = 3  # the log-softmax, the gradient that reaches it, and the gradient of the logits
+### END GUESS
+naive_guess = Prediction("Tensors of N x V at the peak of the plain way", my_guess, "tensors")
 
 # %% name="naive"
 N, D, V = 2048, 64, 8192
@@ -1023,7 +1056,7 @@ def run(loss_function, chunk=None):
 
 
 plain_run = run(naive)
-print(f"the peak is {plain_run[0].peak_bytes / (4 * N * V):.2f} tensors of N x V\n")
+naive_guess.reveal(plain_run[0].peak_bytes / (4 * N * V))
 print(plain_run[0])
 
 # %% [markdown] name="chunked_text"
@@ -1042,7 +1075,8 @@ print(plain_run[0])
 # - `hidden` (N, D), `weight` (V, D), both FP32 or both in 16 bits; `labels` (N,), integers; `chunk` need not divide N, and may be larger.
 # - The mean is over rows whose label is not -100. If all labels are -100, the loss is 0 and gradients are zeros (`F.cross_entropy` returns NaN).
 # - Loss and gradients are those of `F.cross_entropy(hidden @ weight.t(), labels)`, also when the loss is scaled, added to others, or computed under `no_grad`. A `weight` that requires no gradient gets none, and no product is done for it; under `no_grad`, none is done for `hidden` either.
-# - At most `chunk` rows of logits exist at a time, in either pass, in at most three tensors (logits, softmax, one more). Free a chunk's tensors before you make the next chunk's logits. Take `chunk` rows at once, not fewer (except in the last chunk).
+# - At most `chunk` rows of logits exist at a time, in either pass, and each product is done once: the backward pass makes no logits.
+# - A chunk's rows are in at most three tensors (logits, softmax, one more). Free a chunk's tensors before you make the next chunk's logits. Take `chunk` rows at once, not fewer (except in the last chunk).
 # - 16 bits: softmax, loss and sums over chunks in FP32, the division last (small numbers vanish in FP16); products may be in 16 bits; each gradient in the type of its tensor.
 #
 # `torch.autograd.Function` is the tool: `forward(ctx, ...)` computes and saves with `ctx.save_for_backward`; `backward(ctx, upstream)` returns a gradient for each argument of `apply`, or None. `ctx.needs_input_grad` says which inputs require one,
@@ -1099,7 +1133,7 @@ chunked_cross_entropy = check("compilation_and_fusion.chunked", chunked_cross_en
 hint("compilation_and_fusion.chunked")
 
 # %% [markdown] name="chunked_measure_text"
-# **Predict** the peak with chunks of 128, inputs included. One chunk's logits are 4 MiB, `head` is 2 MiB and `hidden` half of one. What is alive when a chunk's contribution to the gradient of the weight has just been made?
+# **Predict** the peak with chunks of 128, inputs included. One chunk's logits are 4 MiB, `head` is 2 MiB and `hidden` half of one. Which line of your loop holds most, and what is alive there?
 
 # %% name="guess_chunked"
 my_guess = None  # MiB
@@ -1136,7 +1170,7 @@ for name, (meter, loss, *gradients) in runs.items():
 # %% [markdown] name="chunked_table_explained"
 # PyTorch's own is the same idea. Left to itself it may take far smaller chunks. With chunks of 128, what remains of its lead is that it works in place and holds one tensor of a chunk where the lab's answer holds two.
 #
-# If your answer shows one chunk more than the lab's (4 MiB), look for a name that still points to the last chunk's gradient while the next logits are made: names keep tensors alive.
+# Names keep tensors alive. A name that still points to the last chunk's gradient while the next logits are made would cost one more chunk (4 MiB), which is why the check asks.
 
 
 # %% name="chunked_time"

@@ -53,6 +53,11 @@ class FloatFormat:
         exponent = (pattern >> self.fraction_bits) % 2**self.exponent_bits
         return pattern >> (self.bits - 1), exponent, fraction
 
+    def gaps(self, values: Tensor) -> Tensor:
+        """Return the distance from each of `values` (positive) to the next larger number."""
+        exponents = (torch.frexp(values)[1] - 1).clamp(min=1 - self.bias)
+        return torch.exp2(exponents.double() - self.fraction_bits)
+
     def all_values(self) -> Tensor:
         """Return every number of the format, in FP64, infinities and NaN included (formats of 16 bits and less)."""
         if self.bits > 16:

@@ -43,15 +43,16 @@ def mark_legs(axes: Axes, legs: Sequence[tuple[float, str]], seconds: float) -> 
     ends = [when for when, _ in legs[1:]] + [seconds]
     for (when, name), end in zip(legs, ends, strict=True):
         axes.axvline(1e3 * when, color="black", lw=0.6, ls=":")
-        if end - when > 0.0105 * len(name) * seconds:
-            axes.annotate(
-                name,
-                (1e3 * when, 0.93),
-                xycoords=("data", "axes fraction"),
-                fontsize=8,
-                xytext=(3, 0),
-                textcoords="offset points",
-            )
+        needs = 0.0105 * len(name) * seconds
+        if end - when > needs:
+            side, place = "left", (3, 0.93)
+        elif end == seconds and when - legs[-2][0] > needs + 0.0105 * len(legs[-2][1]) * seconds:
+            side, place = "right", (-3, 0.86)  # the last leg: its name before the line, below the others
+            name = f"{name} →"
+        else:
+            continue
+        at, style = (1e3 * when, place[1]), {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
+        axes.annotate(name, at, xytext=(place[0], 0), ha=side, fontsize=8, **style)
 
 
 def draw_timeline(

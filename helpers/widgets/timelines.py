@@ -1,5 +1,6 @@
 """Timeline explorer: put a cursor on a moment of a step, and read who holds memory and which operation is running."""
 
+import math
 from collections.abc import Mapping
 
 from matplotlib.figure import Figure
@@ -14,6 +15,7 @@ from .explore import explore
 def timelines_figure(profiles: Mapping[str, MemoryProfile], upper: str, lower: str, percent: int) -> Figure:
     """Draw two of `profiles`, one above the other on one scale, with a cursor after `percent` % of either.
 
+    The titles tell of the highest moment since one per cent before: no peak is too short for a slider of whole numbers.
     Where forward, backward and optimizer step begin is marked.
     """
     figure = Figure(figsize=(9, 5.6), layout="constrained")
@@ -22,7 +24,10 @@ def timelines_figure(profiles: Mapping[str, MemoryProfile], upper: str, lower: s
     for axes, name in zip(panels, (upper, lower), strict=True):
         moments = profiles[name].timeline
         seconds = (profiles[name].ended - profiles[name].began) / 1e9 * percent / 100
-        moment = next((moment for moment in reversed(moments) if moment.seconds <= seconds), moments[0])
+        hundredth = (profiles[name].ended - profiles[name].began) / 1e11
+        now = next((moment for moment in reversed(moments) if moment.seconds <= seconds), moments[0])
+        passed = [moment for moment in moments if seconds - hundredth < moment.seconds <= seconds]
+        moment = max((now, *passed), key=lambda moment: sum(moment.held.values()))
         draw_timeline(axes, moments, TENANTS)
         mark_legs(axes, profiles[name].legs, moments[-1].seconds)
         axes.axvline(1e3 * seconds, color="black", lw=1.5)
@@ -50,5 +55,5 @@ def explore_timelines(profiles: Mapping[str, MemoryProfile]) -> None:
         "Memory over two training steps, tenant by tenant, with a cursor; the titles name the operation that it is on.",
         upper=(first, tuple(profiles)),
         lower=(second, tuple(profiles)),
-        percent_of_the_step=(min(100, int(peak) + 1), range(0, 101)),
+        percent_of_the_step=(min(100, math.ceil(peak)), range(0, 101)),
     )

@@ -22,7 +22,7 @@ class Mutant:
     part: str
     rejected_by: str
     replace: tuple[tuple[str, str], ...]
-    raises: str = ""  # for mutants that PyTorch itself refuses: words of its message
+    raises: str = ""  # words that the diagnosis must have: PyTorch's, where it refuses the mutant, or a mistake's name
 
     def source(self) -> str:
         text = inspect.getsource(reference(self.part))

@@ -37,6 +37,7 @@ NONE_YET = "    noted = None\n\n    def again"
 SAME = "with torch.autocast(kind, dtype, enabled):"
 STAYS = "if exists or tensor.nbytes < least or not tensor.is_floating_point():"
 KEEP = "CheckpointPolicy.MUST_SAVE if worth_it else CheckpointPolicy.PREFER_RECOMPUTE"
+CONTEXTS = "return functools.partial(create_selective_checkpoint_contexts, policy)"
 LEAST = "min(fitting, key=lambda chosen: sum(flops[i] for i in chosen), default=None)"
 
 MUTANTS = [
@@ -49,6 +50,7 @@ MUTANTS = [
     *(recompute("keeps_the_input_alone", *mutant) for mutant in (
         ("the graph of the first run", (FORWARD, FORWARD.replace("return run(x)", "with torch.enable_grad():\n            ctx.y = run(x.detach().requires_grad_())\n        return ctx.y.detach()"))),
         ("a copy of the input", ("ctx.save_for_backward(x)", "ctx.save_for_backward(x.clone())")),
+        ("the result, saved for backward", (FORWARD, FORWARD.replace("ctx.save_for_backward(x)\n        return run(x)", "y = run(x)\n        ctx.save_for_backward(x, y)\n        return y")), ("(x,) = ctx.saved_tensors", "x, _ = ctx.saved_tensors")),
         ("the result as well", (FORWARD, FORWARD.replace("return run(x)", "ctx.y = run(x)\n        return ctx.y.clone()"))),
     )),
     *(recompute("runs_once_in_each_pass", *mutant) for mutant in (
@@ -60,10 +62,15 @@ MUTANTS = [
     *(recompute("gives_the_input_its_gradient", *mutant) for mutant in (
         ("of the sum of the result", (PASS_BACK, "torch.autograd.backward(y, torch.ones_like(y))")),
         ("of the mean", (PASS_BACK, "torch.autograd.backward(y, gradient / len(y))")),
-        ("not detached", (DETACHED, "x.requires_grad_().retain_grad()")),
         ("passed through", ("return None, x.grad", "return None, gradient")),
         ("none", ("return None, x.grad", "return None, None")),
         ("twice", ("return None, x.grad", "return None, 2 * x.grad")),
+    )),
+    *(Mutant(name, RECOMPUTE, "gives_the_input_its_gradient", replace, raises) for name, raises, *replace in (
+        ("not detached", "not on a detached x", (DETACHED, "x.requires_grad_().retain_grad()")),
+        ("swapped", "The order is that of forward", ("return None, x.grad", "return x.grad, None")),
+        ("not recorded", "the second run has left no graph", (AGAIN, "        y = ctx.run(x)\n")),
+        ("from the sum", "belongs to the result of run(x) as it is", (PASS_BACK, "torch.autograd.backward(y.sum(), gradient)")),
     )),
     *(recompute("adds_to_parameters", *mutant) for mutant in (
         ("for the input alone", (PASS_BACK, "x.grad, = torch.autograd.grad(y, x, gradient)")),
@@ -113,6 +120,10 @@ MUTANTS = [
         ("FLOPs of the whole product", ("2 * args[FACTOR[op]].shape[-1]", "2 * args[FACTOR[op]].numel()")),
         ("the wrong way round", (KEEP, "CheckpointPolicy.PREFER_RECOMPUTE if worth_it else CheckpointPolicy.MUST_SAVE")),
     )),
+    *(Mutant(name, POLICY, "counts_products", ((CONTEXTS, new),), "must return a function without arguments") for name, new in (
+        ("the policy itself", "return policy"),
+        ("the contexts", "return create_selective_checkpoint_contexts(policy)"),
+    )),
     *(policy("counts_attention", *mutant) for mutant in (
         ("attention is free", ("4 * args[1].shape[-2] if is_attention(op) else 0", "0")),
         ("scores alone", ("4 * args[1].shape[-2]", "2 * args[1].shape[-2]")),
@@ -131,12 +142,14 @@ MUTANTS = [
     *(moved("brings_back_what_was_saved", *mutant) for mutant in (
         ("fetched at once", ("return True, put(tensor)", "return False, get(put(tensor))")),
         ("put away and left there", ("return True, put(tensor)", "put(tensor)\n        return False, tensor.detach()")),
+        ("tensors are taken for what stays", ("return False, tensor.detach()", "return tensor.detach()"), ("return True, put(tensor)", "return put(tensor)"), ("away, kept = packed\n        return get(kept) if away else kept", "return packed if isinstance(packed, torch.Tensor) else get(packed)")),
         ("zeros instead", ("return get(kept) if away else kept", "return torch.zeros_like(get(kept)) if away else kept")),
         ("in BF16", ("return get(kept) if away else kept", "return get(kept).bfloat16().double() if away else kept")),
     )),
     *(moved("leaves_parameters", *mutant) for mutant in (
         ("parameters go, too", (STAYS, STAYS.replace("exists or ", ""))),
         ("parameters by identity", ("{p.untyped_storage().data_ptr() for p in parameters}", "{id(p) for p in parameters}"), ("tensor.untyped_storage().data_ptr() in there", "id(tensor) in there")),
+        ("by its first number", ("{p.untyped_storage().data_ptr() for p in parameters}", "{p.data_ptr() for p in parameters}"), ("tensor.untyped_storage().data_ptr() in there", "tensor.data_ptr() in there")),
         ("by class", ("exists = tensor.untyped_storage().data_ptr() in there", "exists = isinstance(tensor, nn.Parameter)")),
         ("the first parameter alone", ("for p in parameters}", "for p in list(parameters)[:1]}")),
         ("matrices stay", ("exists = tensor.untyped_storage().data_ptr() in there", "exists = tensor.untyped_storage().data_ptr() in there or tensor.dim() == 2")),

@@ -178,7 +178,9 @@ MUTANTS = [
         "total = torch.zeros((), device=hidden.device, dtype=hidden.dtype)"),
     one("gradients summed in 16 bits", SUMS, "torch.zeros_like(t, dtype=torch.float32)", "torch.zeros_like(t)"),
     then("loss handed back in 16 bits", SUMS, "enabled())", "enabled()).to(hidden.dtype)"),
-    one("divided before the cast to FP16", SUMS, "gradient = gradient.to(rows.dtype)",
+    one("divided by the count before the cast to FP16", SUMS, "gradient = gradient.to(rows.dtype)",
+        "gradient = (gradient / len(hidden)).to(rows.dtype).float().mul(len(hidden)).to(rows.dtype)"),
+    one("divided by much more before the cast to FP16", SUMS, "gradient = gradient.to(rows.dtype)",
         "gradient = (gradient / 768000).to(rows.dtype).float().mul_(768000).to(rows.dtype)"),
     instead("autograd adds the chunks in 16 bits", SUMS, """
     total = torch.zeros((), device=hidden.device)
@@ -213,6 +215,19 @@ MUTANTS = [
     one("gradients of all chunks kept", NEVER, LAST, KEEP),
     one("gradients of the last two chunks kept", NEVER, LAST, KEEP.replace("[])", "[])[-1:]")),
     one("last chunk's tensors live on in a tuple", NEVER, LAST, "last = logits, gradient if any(wanted) else None"),
+    one("the last chunk's gradient lives on", NEVER, LAST, "logits = None"),
+    one("the last chunk's logits live on", NEVER, LAST, "gradient = None"),
+    instead("chunks checkpointed", NEVER, """
+    total = torch.zeros((), device=hidden.device)
+    loss = lambda rows, truth: F.cross_entropy((rows @ weight.t()).float(), truth, reduction="sum")
+    for rows, truth in zip(hidden.split(chunk), labels.split(chunk)):
+        total = total + torch.utils.checkpoint.checkpoint(loss, rows, truth, use_reentrant=False)
+    return total / counts
+"""),
+    one("the gradient of the weight made twice", NEVER, "sums[1] += gradient.t() @ rows",
+        "sums[1] += (gradient.t() @ rows + gradient.t() @ rows) / 2"),
+    one("the gradient of hidden made twice", NEVER, "sums[0][start : start + chunk] = gradient @ weight",
+        "sums[0][start : start + chunk] = (gradient @ weight + gradient @ weight) / 2"),
     first("chunk of its own size", NEVER, "chunk = 256"),
     first("row by row", NEVER, "chunk = 1"),
     first("half chunks", NEVER, "chunk = max(chunk // 2, 1)"),
@@ -224,7 +239,7 @@ MUTANTS = [
 ]  # fmt: skip
 
 RIGHT = {
-    "checkpointed chunks": """
+    "in place": """
 import torch
 
 
@@ -260,21 +275,48 @@ def tiled_attention(q, k, v, tile):
 
 
 import torch
-import torch.nn.functional as F
-from torch.utils.checkpoint import checkpoint
+
+
+def in_place(logits, truth):
+    counts, places = truth >= 0, torch.arange(len(truth), device=truth.device)
+    logits -= logits.amax(1, keepdim=True)
+    right = logits[places, truth.clamp(min=0)]
+    logits.exp_()
+    totals = logits.sum(1)
+    logits /= totals[:, None]
+    logits[places, truth.clamp(min=0)] -= 1
+    logits *= counts[:, None]
+    return ((totals.log() - right) * counts).sum()
+
+
+class InPlace(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, hidden, weight, labels, chunk, on):
+        wants = [on and wanted for wanted in ctx.needs_input_grad[:2]]
+        to_weight = torch.zeros(weight.shape, device=weight.device) if wants[1] else None
+        shares, total = [], 0.0
+        for rows, truth in zip(hidden.split(chunk), labels.split(chunk)):
+            logits = torch.mm(rows, weight.T).to(torch.float32)
+            total = total + in_place(logits, truth)
+            if wants[0]:
+                shares.append(torch.mm(logits.to(weight.dtype), weight).float())
+            if wants[1]:
+                to_weight += torch.mm(logits.to(rows.dtype).T, rows)
+            del logits
+        ctx.sums, ctx.kinds = (torch.cat(shares) if shares else None, to_weight), (hidden.dtype, weight.dtype)
+        ctx.count = max(int((labels != -100).sum()), 1)
+        return total / ctx.count
+
+    @staticmethod
+    def backward(ctx, upstream):
+        pairs = zip(ctx.sums, ctx.kinds)
+        return *[None if s is None else (s * (upstream / ctx.count)).to(kind) for s, kind in pairs], None, None, None
 
 
 def chunked_cross_entropy(hidden, weight, labels, chunk):
-    wide, total = weight.float(), hidden.new_zeros((), dtype=torch.float32)
-
-    def loss(rows, truth):
-        return F.cross_entropy(rows.float() @ wide.t(), truth, reduction="sum")
-
-    for rows, truth in zip(hidden.split(chunk), labels.split(chunk)):
-        total = total + checkpoint(loss, rows, truth, use_reentrant=False)
-    return total / (labels != -100).sum().clamp(min=1)
+    return InPlace.apply(hidden, weight, labels, chunk, torch.is_grad_enabled())
 """,
-    "recomputed in backward": """
+    "sums of log-probabilities": """
 import torch
 
 
@@ -326,37 +368,58 @@ def tiled_attention(q, k, v, tile):
 
 
 import torch
+from torch.autograd.function import once_differentiable
+
+
+class Chunk:
+    def __init__(self, rows, truth, weight):
+        self.rows, self.truth, self.weight, self.counts = rows, truth.clamp(min=0)[:, None], weight, truth >= 0
+        self.log_probabilities = torch.log_softmax(torch.matmul(rows, weight.T), 1, dtype=torch.float32)
+
+    def loss(self):
+        return -self.log_probabilities.gather(1, self.truth)[self.counts].sum()
+
+    def gradient(self):
+        gradient = self.log_probabilities.exp()
+        gradient.scatter_add_(1, self.truth, torch.full_like(gradient[:, :1], -1.0))
+        return gradient.mul_(self.counts[:, None]).to(self.rows.dtype)
+
+    def sums(self, wanted):
+        gradient = self.gradient() if any(wanted) else None
+        to_hidden = gradient @ self.weight if wanted[0] else None
+        return to_hidden, (gradient.T @ self.rows).float() if wanted[1] else None
 
 
 class Loss(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, hidden, weight, labels, chunk):
-        ctx.save_for_backward(hidden, weight, labels)
-        ctx.chunk, total = chunk, 0.0
-        for rows, truth in zip(hidden.split(chunk), labels.split(chunk)):
-            logits = torch.matmul(rows, weight.T).float()
-            losses = logits.logsumexp(1) - logits.gather(1, truth.clamp(min=0)[:, None])[:, 0]
-            total = total + losses[truth >= 0].sum()
-        return total / (labels >= 0).sum().clamp(min=1)
+    def forward(ctx, hidden, weight, labels, chunk, wanted):
+        sums, total = [None, None], 0.0
+        if wanted[0]:
+            sums[0] = torch.zeros(hidden.shape, device=hidden.device)
+        for start in range(0, len(hidden), chunk):
+            part = Chunk(hidden[start : start + chunk], labels[start : start + chunk], weight)
+            total = total + part.loss()
+            to_hidden, to_weight = part.sums(wanted)
+            del part
+            if wanted[0]:
+                sums[0][start : start + chunk] = to_hidden
+            if wanted[1]:
+                sums[1] = to_weight if sums[1] is None else sums[1] + to_weight
+        ctx.sums, ctx.count = sums, (labels != -100).sum().clamp(min=1)
+        ctx.types = hidden.dtype, weight.dtype
+        return total / ctx.count
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, upstream):
-        hidden, weight, labels = ctx.saved_tensors
-        scale = upstream / (labels >= 0).sum().clamp(min=1)
-        to_hidden, to_weight = [], torch.zeros(weight.shape, device=weight.device)
-        for rows, truth in zip(hidden.split(ctx.chunk), labels.split(ctx.chunk)):
-            logits = torch.matmul(rows, weight.T).float()
-            logits = (logits - logits.logsumexp(1, keepdim=True)).exp_()
-            logits.scatter_add_(1, truth.clamp(min=0)[:, None], torch.full_like(logits[:, :1], -1.0))
-            logits *= (truth >= 0)[:, None]
-            to_hidden.append((scale * (logits @ weight.float())).to(hidden.dtype))
-            if ctx.needs_input_grad[1]:
-                to_weight += logits.T @ rows.float()
-        return torch.cat(to_hidden), (scale * to_weight).to(weight.dtype) if ctx.needs_input_grad[1] else None, None, None
+        scale = upstream / ctx.count
+        gradients = [None if s is None else (scale * s).to(kind) for s, kind in zip(ctx.sums, ctx.types)]
+        return *gradients, None, None, None
 
 
 def chunked_cross_entropy(hidden, weight, labels, chunk):
-    return Loss.apply(hidden, weight, labels, chunk)
+    wanted = [torch.is_grad_enabled() and t.requires_grad for t in (hidden, weight)]
+    return Loss.apply(hidden, weight, labels, chunk, wanted)
 """,
     "gradients from torch.autograd.grad": """
 import torch

@@ -102,6 +102,7 @@ MUTANTS = [
     # the slow loader
     Mutant("the slow loader", LOADER, PACE, (("        num_workers=workers,\n        persistent_workers=True,\n", ""),)),
     one("one worker", PACE, WORKERS, "workers = 1"),
+    one("rounded down", PACE, WORKERS, WORKERS.replace("math.ceil(", "max(1, int(") + ")"),
     one("always three", PACE, WORKERS, "workers = 3"),
     one("always four", PACE, WORKERS, "workers = 4"),
     one("always eight", PACE, WORKERS, "workers = 8"),

@@ -42,11 +42,11 @@ MUTANTS = [
         ("mean squared error", ("F.cross_entropy(model(xs), ys)", "F.mse_loss(model(xs), F.one_hot(ys, 5).double())")),
     )),
     *(loop("weighs_each_row_the_same", *mutant) for mutant in (
-        ("divided by the number of micro-batches", (SHARE, "/ len(x.split(micro_batch))")),
         ("the ragged one left out", (f"in {SPLIT}:\n", f"in {SPLIT}:\n        if len(xs) < min(micro_batch, len(x)):\n            continue\n")),
         ("the size asked for", (SHARE, "* (micro_batch / len(x))")),
         ("whole micro-batches counted", (SHARE, "/ max(1, len(x) // micro_batch)")),
     )),
+    Mutant("divided by the number of micro-batches", LOOP, "weighs_each_row_the_same", ((SHARE, "/ len(x.split(micro_batch))"),), "Did you divide by the number"),
     *(loop("feeds_micro_batches", *mutant) for mutant in (
         ("the whole batch", (SPLIT, "[(x, y)]")),
         ("so many pieces", (SPLIT, "zip(x.chunk(micro_batch), y.chunk(micro_batch))")),
@@ -74,13 +74,15 @@ MUTANTS = [
         ("a tensor with a dimension", (RETURN, "    return total[None]\n")),
     )),
     # tokens
+    *(Mutant(name, TOKENS, "every_token_weighs_the_same", (replace,), named) for name, named, replace in (
+        ("mean of means", "mean of the micro-batches' means", (PART, "part = F.cross_entropy(logits, ys.flatten()) * len(xs) / len(ids)")),
+        ("targets of 0 left out", "the number of targets above 0", (COUNTED, "counted = (targets > 0).sum()")),
+    )),
     *(tokens("every_token_weighs_the_same", *mutant) for mutant in (
-        ("mean of means", (PART, "part = F.cross_entropy(logits, ys.flatten()) * len(xs) / len(ids)")),
         ("all positions", (COUNTED, "counted = targets.numel()")),
         ("counted in the micro-batch", (PART, 'part = F.cross_entropy(logits, ys.flatten(), reduction="sum") / (ys != -100).sum().clamp(min=1)')),
         ("a sum", (COUNTED, "counted = 1")),
         ("rows for tokens", (COUNTED, "counted = len(targets)")),
-        ("targets of 0 left out", (COUNTED, "counted = (targets > 0).sum()")),
         ("padding learnt", ("ys.flatten(), reduction", "ys.flatten().clamp(min=0), reduction")),
     )),
     *(tokens("bears_empty_micro_batches", *mutant) for mutant in (
@@ -156,6 +158,8 @@ def accumulate_tokens(model, ids, targets, micro_batch):
     losses = []
     for start in range(0, len(ids), micro_batch):
         wanted = targets[start : start + micro_batch]
+        if wanted.eq(-100).all():
+            continue
         log_p = model(ids[start : start + micro_batch]).log_softmax(-1)
         here = wanted.ne(-100)
         picked = log_p.gather(2, wanted.clamp(min=0)[..., None])[..., 0]

@@ -52,18 +52,37 @@ class _Watching(_Attic):
         return super().put(tensor)
 
 
+class _Shelf(_Attic):
+    """An attic whose tickets are tensors themselves, as where `put` changes the format."""
+
+    def put(self, tensor: Tensor) -> Tensor:
+        """Return a copy of `tensor`, which is its own ticket."""
+        return torch.from_numpy(super().put(tensor))
+
+    def get(self, ticket: Tensor) -> Tensor:
+        """Return the tensor of a ticket, times `scale`."""
+        return super().get(ticket.numpy())
+
+
 class BringsBackWhatWasSaved(Check):
     """What is put away comes back by way of get, when the backward pass needs it and not before."""
 
-    hint = "pack returns what get needs; unpack is called in the backward pass, with what pack has returned."
+    hint = (
+        "pack returns what get needs; unpack is called in the backward pass, with what pack has returned.\n"
+        "A ticket may be anything, a tensor as well: what stays needs a mark that no ticket has."
+    )
 
     @staticmethod
     def probe(seed: int, moved: Moved) -> Evidence:
         seen: Evidence = {}
-        for case, scale in (("get returns what was put", 1.0), ("get returns twice what was put", 2.0)):
+        attics = {
+            "get returns what was put": _Attic(1.0),
+            "get returns twice what was put": _Attic(2.0),
+            "the ticket is a tensor": _Shelf(2.0),
+        }
+        for case, attic in attics.items():
             torch.manual_seed(seed)
             x = torch.randn(30).double().requires_grad_()
-            attic = _Attic(scale)
             with moved([], attic.put, attic.get, 0):
                 y = x.tanh().exp().sigmoid()
             early = attic.fetched
@@ -78,7 +97,7 @@ class BringsBackWhatWasSaved(Check):
             if got["early"]:
                 return f"{got['early']} tensors were fetched during the forward pass: it needs none of them."
             if not got["gets"]:
-                return "Nothing was fetched with get in the backward pass."
+                return f"When {case}: nothing was fetched with get in the backward pass."
             off = relative_distance(got["gradient"], want["gradient"])
             if not off <= 1e-9:
                 return f"When {case}, the gradient is off by {100 * off:.3g} %."
@@ -100,7 +119,7 @@ class LeavesParameters(Check):
         x = torch.randn(8, 16).double()
         attic = _Watching()
         with moved(layers.parameters(), attic.put, attic.get, 0):
-            y = layers(x) * layers[0].bias[:16]
+            y = layers(x) * layers[0].bias[8:]  # begins in the middle of its memory
         y.sum().backward()
         own = {p.untyped_storage().data_ptr() for p in layers.parameters()}
         return {"parameters": sum(address in own for address in attic.addresses), "put": len(attic.addresses)}

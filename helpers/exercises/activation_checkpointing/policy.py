@@ -1,5 +1,6 @@
 """Check of a selective policy: which results it keeps, seen from the operations that run again in the backward pass."""
 
+import inspect
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -32,12 +33,17 @@ class _Operations(TorchDispatchMode):
 
 
 def _runs_again(run: Callable[[Tensor], Tensor], x: Tensor, least: float, keep_costly: KeepCostly) -> Counter[str]:
-    """Return the operations of the forward pass that run a second time when `least` FLOPs a number are worth keeping.
+    """Return the operations of the forward pass that run a second time when `least` FLOPs per element are kept.
 
     What the backward pass does anyway is left out: that of the same network without a checkpoint.
     """
-    counts = []
-    for wrapped in (lambda x: checkpoint(run, x, use_reentrant=False, context_fn=keep_costly(least)), run):
+    counts, context_fn = [], keep_costly(least)
+    try:
+        inspect.signature(context_fn).bind()
+    except TypeError:
+        kind = type(context_fn).__name__
+        raise TypeError(f"keep_costly(least) must return a function without arguments. It returns a {kind}.") from None
+    for wrapped in (lambda x: checkpoint(run, x, use_reentrant=False, context_fn=context_fn), run):
         with _Operations() as operations:
             wrapped(x).sum().backward()
         counts.append(operations.seen)
@@ -45,7 +51,7 @@ def _runs_again(run: Callable[[Tensor], Tensor], x: Tensor, least: float, keep_c
 
 
 def _pieces(seed: int) -> tuple[dict[str, float], Callable[[str], tuple[Callable[[Tensor], Tensor], Tensor]]]:
-    """Return what a number costs in each kind of product, and a function that makes a network of one such product.
+    """Return what an element costs in each kind of product, and a function that makes a network of one such product.
 
     All sides differ, so that no product of the backward pass has the shapes of one of the forward pass.
     """
@@ -76,12 +82,12 @@ def _wrongly_kept(seen: Evidence, expected: Evidence) -> str | None:
         got, cost = seen[case]["again"], want["cost"]
         if got != want["again"]:
             verb = "runs again; keep its result" if got > want["again"] else "does not run again; drop its result"
-            return f"{case}, {cost:.0f} FLOPs a number, with least = {want['least']:.0f}: it {verb}."
+            return f"{case}, {cost:.0f} FLOPs per element, with least = {want['least']:.0f}: it {verb}."
     return None
 
 
 class CountsProducts(Check):
-    """A product (m, k) x (k, n) costs 2k FLOPs a number of its result, whether it is mm, addmm or bmm."""
+    """A product (m, k) x (k, n) costs 2k FLOPs per element of its result, whether it is mm, addmm or bmm."""
 
     hint = "args[FACTOR[op]] is the first factor of the product: its last side is the one that is summed over."
 
@@ -102,7 +108,7 @@ class CountsProducts(Check):
 
 
 class CountsAttention(Check):
-    """Fused attention over T keys costs 4T FLOPs a number of its result."""
+    """Fused attention over T keys costs 4T FLOPs per element of its result."""
 
     hint = "Fused attention takes q, k and v, each (..., length, d). How many keys does each query meet?"
 
@@ -110,7 +116,7 @@ class CountsAttention(Check):
     def probe(seed: int, keep_costly: KeepCostly) -> Evidence:
         rng = random.Random(seed + 1)
         seen: Evidence = {}
-        for case, factor in (("few keys for many queries", 3), ("many keys for few queries", 1 / 3)):
+        for case, factor in (("as many keys as queries", 1), ("fewer keys", 3), ("more keys", 1 / 3)):
             keys = 3 * rng.randint(3, 8)
             torch.manual_seed(seed)
             q = torch.randn(2, 4, round(keys * factor), 8).requires_grad_()
@@ -130,7 +136,7 @@ class CountsAttention(Check):
 
 
 class KeepsExactlyLeast(Check):
-    """What costs exactly `least` FLOPs a number is kept."""
+    """What costs exactly `least` FLOPs per element is kept."""
 
     hint = "`least` or more: at exactly `least`, keep."
 

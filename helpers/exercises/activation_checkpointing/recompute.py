@@ -78,16 +78,16 @@ class KeepsTheInputAlone(Check):
         layers = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64), nn.Tanh())
         x = torch.randn(128, 64).requires_grad_()
         with MemoryMeter(layers) as meter:
-            y = Recompute.apply(lambda x: layers(x), x)
+            total = Recompute.apply(lambda x: layers(x), x).sum()  # and the result itself is thrown away
         held = sum(meter.timeline[-1].held.values()) - sum(p.nbytes for p in layers.parameters())
-        return {"beside": held - x.nbytes - y.nbytes, "input": x.nbytes}
+        return {"beside": held - x.nbytes - total.nbytes, "input": x.nbytes}
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         more = (seen["beside"] - expected["beside"]) / seen["input"]
         if more < 0.5:
             return None
-        return f"After the forward pass, {more:.1f} tensors of the size of x are held beside x and the result."
+        return f"After the forward pass, its result thrown away, {more:.1f} tensors of the size of x are held beside x."
 
 
 class RunsOnceInEachPass(Check):
@@ -100,7 +100,7 @@ class RunsOnceInEachPass(Check):
         run, x, gradient = _cast(seed + 1)
         y = Recompute.apply(run, x)
         forward = run.calls
-        y.backward(gradient)
+        _pass_back(y, gradient)
         return {"forward": forward, "backward": run.calls - forward}
 
     @staticmethod
@@ -109,6 +109,32 @@ class RunsOnceInEachPass(Check):
             if seen[name] != want:
                 return f"The {name} pass calls run {seen[name]} times; {want} is right."
         return None
+
+
+_REFUSED = {
+    "returned a gradient different than None at position 1": (
+        "backward returns a gradient for `run`, its first argument. The order is that of forward: None, then x's."
+    ),
+    "does not require grad": (
+        "the second run has left no graph. Inside of backward autograd records nothing either, but under "
+        "torch.enable_grad() and on an x that requires a gradient."
+    ),
+    "Mismatch in shape": (
+        "the inner backward pass is given a gradient of another shape than what it starts from. `gradient` belongs to "
+        "the result of run(x) as it is, not to its sum."
+    ),
+}
+
+
+def _pass_back(y: Tensor, gradient: Tensor) -> None:
+    """Call backward; where PyTorch refuses what a Function does, say what its message means."""
+    try:
+        y.backward(gradient)
+    except RuntimeError as error:
+        for words, meaning in _REFUSED.items():
+            if words in str(error):
+                raise RuntimeError(f"{meaning} (PyTorch: ... {words} ...)") from error
+        raise
 
 
 def _wrong_gradient(seen: list[float], right: list[float], of: str) -> str | None:
@@ -126,11 +152,13 @@ def _wrong_gradient(seen: list[float], right: list[float], of: str) -> str | Non
 
 def _gradients_of_input(apply: Callable[[_Counted, Tensor], Tensor], seed: int) -> Evidence:
     run, x, gradient = _cast(seed)
-    apply(run, x).backward(gradient)
-    seen = {"x, a leaf": _flat([x.grad])}
+    _pass_back(apply(run, x), gradient)
+    seen = {"x (a leaf)": _flat([x.grad])}
     run, weight, gradient = _cast(seed + 1)
-    apply(run, weight + 1).backward(gradient)
-    return seen | {"x, which comes from another layer": _flat([weight.grad])}
+    arrivals: list[Tensor] = []
+    weight.register_post_accumulate_grad_hook(arrivals.append)
+    _pass_back(apply(run, weight + 1), gradient)
+    return {"arrivals": len(arrivals)} | seen | {"x (which comes from another layer)": _flat([weight.grad])}
 
 
 class GivesTheInputItsGradient(Check):
@@ -150,9 +178,12 @@ class GivesTheInputItsGradient(Check):
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        right = expected["right"]
+        right = {case: gradient for case, gradient in expected["right"].items() if case != "arrivals"}
         found = (_wrong_gradient(seen["mine"][case], right[case], case) for case in right)
-        return next((wrong for wrong in found if wrong), None)
+        wrong = next((wrong for wrong in found if wrong), None)
+        if wrong and seen["mine"]["arrivals"] > 1:
+            wrong += " The second run was not on a detached x: its backward pass ran on into the graph that made x."
+        return wrong
 
 
 def _gradients_of_parameters(apply: Callable[[_Counted, Tensor], Tensor], seed: int) -> list[float]:
@@ -160,7 +191,7 @@ def _gradients_of_parameters(apply: Callable[[_Counted, Tensor], Tensor], seed: 
     run, x, gradient = _cast(seed)
     for p in run.layers.parameters():
         p.grad = torch.full_like(p, 0.5)
-    (apply(run, x) + apply(run, x + 1)).backward(gradient)
+    _pass_back(apply(run, x) + apply(run, x + 1), gradient)
     return _flat(p.grad for p in run.layers.parameters())
 
 

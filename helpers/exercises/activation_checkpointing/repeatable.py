@@ -69,10 +69,11 @@ class NotesWhatTheFirstCallSees(Check):
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        drew = "other random numbers than run itself would have drawn there. Numbers were drawn between the making and"
-        for call in ("first", "second"):
-            if not seen[call]:
-                return f"The {call} call draws {drew} the first call."
+        between = "Numbers were drawn between the making and the first call."
+        if not seen["first"]:
+            return f"The first call draws other random numbers than run itself would have drawn there. {between}"
+        if not seen["second"]:
+            return f"The second call draws other random numbers than the first call drew. {between}"
         return None
 
 

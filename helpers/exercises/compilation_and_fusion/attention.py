@@ -48,8 +48,9 @@ class MatchesAttention(Check):
             out = plain(tiled_attention(q, k, v, tile))
             right = F.scaled_dot_product_attention(q, k, v, is_causal=True)
             same = out.shape == right.shape
+            nan_first = bool(same and out[..., 0, :].isnan().any())
             off = relative_distance(out.flatten().tolist(), right.flatten().tolist()) if same else None
-            seen[case] = {"shape": list(out.shape), "off": off}
+            seen[case] = {"shape": list(out.shape), "off": off, "nan_first": nan_first}
         return seen
 
     @staticmethod
@@ -58,6 +59,8 @@ class MatchesAttention(Check):
             got = seen[case]
             if got["shape"] != want["shape"]:
                 return f"{case}: the shape should be {tuple(want['shape'])}; it is {tuple(got['shape'])}."
+            if got["nan_first"]:
+                return f"{case}: NaN in row 0. Does a row see its own column?"
             if not got["off"] <= SAME:
                 return f"{case}: the result is off by {got['off']:.2g} of its length. Scaled, masked, divided?"
         return None

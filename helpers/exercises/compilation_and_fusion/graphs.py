@@ -51,9 +51,14 @@ class GivesTheSameNumbers(Check):
                 return f"{case}: x has changed; work on a copy."
             if mine.shape != right.shape:
                 return f"{case}: the shape should be {tuple(right.shape)}; it is {tuple(mine.shape)}."
+            if not mine.isfinite().all():
+                return f"{case}: there are infinities or NaNs. Can the divisor be 0? It is the largest magnitude."
             far = (mine - right).abs().max().item()
             if not far <= SAME:
-                return f"{case}: the numbers are off by up to {far:.2g}; the largest magnitude should be 1."
+                return (
+                    f"{case}: the numbers are off by up to {far:.2g}. Is the condition the mean, for the whole tensor, "
+                    "and the divisor the largest magnitude?"
+                )
         return None
 
 
@@ -79,7 +84,9 @@ class BecomesOneGraph(Check):
         if seen["graphs"] == expected["graphs"] and not seen["lines"]:
             return None
         where = f" It breaks at: {seen['lines'][0]}" if seen["lines"] and seen["lines"][0] else ""
-        return f"{seen['graphs']} graphs were recorded, with {len(seen['lines'])} breaks.{where}"
+        graphs = f"{seen['graphs']} graph was" if seen["graphs"] == 1 else f"{seen['graphs']} graphs were"
+        breaks = f"{len(seen['lines'])} break" + "s" * (len(seen["lines"]) != 1)
+        return f"{graphs} recorded, with {breaks}.{where}"
 
 
 REPAIRED = (GivesTheSameNumbers, BecomesOneGraph)

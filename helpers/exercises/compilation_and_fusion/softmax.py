@@ -28,7 +28,7 @@ def _states(online_softmax: OnlineSoftmax, tiles: list[tuple[Tensor, Tensor]]) -
     states, state = [], None
     for scores, values in tiles:
         state = online_softmax(state, scores, values)
-        states.append(state)
+        states.append(tuple(part.clone() for part in state))  # the answer's own may be written to in the next call
     return states
 
 
@@ -54,7 +54,7 @@ def _attended(states: list[State], tiles: list[tuple[Tensor, Tensor]]) -> Eviden
             nan=0.0
         )  # a row that is masked: nothing
         mine = plain(weighted) / plain(total)[..., None].masked_fill(plain(total)[..., None] == 0, 1)
-        seen[f"after {count} tiles"] = {"far": _far(_numbers(mine), _numbers(right)), "shape": list(weighted.shape)}
+        seen[f"after tile {count}"] = {"far": _far(_numbers(mine), _numbers(right)), "shape": list(weighted.shape)}
     return seen
 
 
@@ -83,7 +83,8 @@ class MatchesTheSoftmax(Check):
                 if got["shape"] != want["shape"]:
                     return f"{case}: weighted should be {tuple(want['shape'])}; it is {tuple(got['shape'])}."
                 if not got["far"] <= SAME:
-                    return f"{case}, {stage}: weighted / total is off by {got['far']:.2g} of its largest number."
+                    off = f"off by {got['far']:.2g} of its largest number"
+                    return f"{case}, {stage}: weighted / total is {off}. Are the old sums rescaled?"
         return None
 
 

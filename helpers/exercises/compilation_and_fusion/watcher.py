@@ -3,6 +3,7 @@
 from typing import Any
 
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -16,6 +17,8 @@ class LogitsWatcher(TorchDispatchMode):
         self.products: list[int] = []  # rows of logits that matrix products made
         self.most, self.most_by = 0, ""
         self.weight_products = self.hidden_products = 0
+        self.left_over = 0  # most tensors of logits that were alive when a product made new ones
+        self._made: dict[int, StorageWeakRef] = {}
         self.short = ""  # the first softmax, or the like, whose result has 16 bits
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -36,6 +39,18 @@ class LogitsWatcher(TorchDispatchMode):
                 self.short = self.short or name
             if product:
                 self.products.append(rows)
+                self._count_left_over(tensor)
+            self._remember(tensor)
             if rows > self.most:
                 self.most, self.most_by = rows, name
         return result
+
+    def _remember(self, tensor: Tensor) -> None:
+        reference = StorageWeakRef(tensor.untyped_storage())
+        self._made.setdefault(reference.cdata, reference)
+
+    def _count_left_over(self, fresh: Tensor) -> None:
+        """Count the tensors of logits that are alive beside the `fresh` ones."""
+        self._made = {place: made for place, made in self._made.items() if not made.expired()}
+        own = StorageWeakRef(fresh.untyped_storage()).cdata
+        self.left_over = max(self.left_over, len(self._made.keys() - {own}))

@@ -95,7 +95,8 @@ class TargetsStayInTheirDocument(Check):
 
     @staticmethod
     def probe(seed: int, pack: Pack, document_mask: DocumentMask) -> Evidence:
-        return _packed(seed + 1, pack, "targets")
+        ids = _packed(seed + 1, pack, "ids")
+        return {case: made | {"ids": ids[case]} for case, made in _packed(seed + 1, pack, "targets").items()}
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
@@ -104,6 +105,10 @@ class TargetsStayInTheirDocument(Check):
                 return "Nothing follows there: it must not count."
             return "Its next token stands in the next row." if at_end else ""
 
+        for case, made in seen.items():
+            rows = zip(made.get("values", []), made["ids"].get("values", []), strict=False)
+            if any(target == token > 0 for row in rows for target, token in zip(*row, strict=False)):
+                return f"{case}: targets are the tokens themselves; a token's target is the one after it."
         return _wrong(seen, expected, "targets", why)
 
 
@@ -135,7 +140,12 @@ class NumbersDocuments(Check):
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        return _wrong(seen, expected, "document", lambda a, b, _: "That is no document's." if b == -1 else "")
+        def why(got: int, due: int, at_end: bool) -> str:
+            if due == -1:
+                return "That is no document's."
+            return "Documents are counted through the whole list, not anew in each row." if 0 <= got < due else ""
+
+        return _wrong(seen, expected, "document", why)
 
 
 class KeepsDocumentsApart(Check):
@@ -166,6 +176,9 @@ class KeepsDocumentsApart(Check):
                 return f"{case}: the mask has the shape {got['shape']}; {want['shape']} is due: rows, heads, from, to."
             for r, (mine, right) in enumerate(zip(got["values"], want["values"], strict=True)):
                 different = torch.tensor(mine[0]) != torch.tensor(right[0])
+                real = torch.tensor(want["document"][r]) >= 0
+                if (different & real[:, None]).any():  # before what was filled up
+                    different &= real[:, None]
                 if different.any():
                     i, j = different.nonzero()[0].tolist()
                     may, of = mine[0][i][j], want["document"][r]

@@ -12,6 +12,10 @@ from ..base import Check, Evidence
 from .watched import LEFT_BEFORE, Watched, called, gradient_of, number, wrong_gradient, wrong_loss
 
 Accumulate = Callable[[nn.Module, Tensor, Tensor, int], Any]
+BY_THEIR_NUMBER = (
+    "this is the mean of the micro-batches' means, where a row of a small micro-batch weighs more than others. "
+    "Did you divide by the number of micro-batches?"
+)
 
 
 def _classifier(seed: int) -> nn.Module:
@@ -43,11 +47,22 @@ def _whole(seed: int, rows: int) -> tuple[list[float], float]:
     return gradient_of(model), loss.item()
 
 
+def _mean_of_means(seed: int, rows: int, micro_batch: int) -> list[float]:
+    """Return the gradient of dividing by the number of micro-batches, whatever their size."""
+    model = _classifier(seed)
+    x, y = _rows(rows)
+    pieces = list(zip(x.split(micro_batch), y.split(micro_batch), strict=True))
+    for xs, ys in pieces:
+        (F.cross_entropy(model(xs), ys) / len(pieces)).backward()
+    return gradient_of(model)
+
+
 def _gradients(seed: int, sizes: list[tuple[int, int]], accumulate: Accumulate) -> Evidence:
     return {
         f"{rows} rows in micro-batches of {micro_batch}": {
             "gradient": gradient_of(_accumulated(seed, rows, micro_batch, accumulate)[0]),
             "right": _whole(seed, rows)[0],
+            "mistakes": {BY_THEIR_NUMBER: _mean_of_means(seed, rows, micro_batch)},
         }
         for rows, micro_batch in sizes
     }
@@ -55,7 +70,7 @@ def _gradients(seed: int, sizes: list[tuple[int, int]], accumulate: Accumulate) 
 
 def _wrong(seen: Evidence, expected: Evidence) -> str | None:
     for case, want in expected.items():
-        if wrong := wrong_gradient(seen[case]["gradient"], want["right"]):
+        if wrong := wrong_gradient(seen[case]["gradient"], want["right"], want["mistakes"]):
             return f"{case}: {wrong}"
     return None
 

@@ -15,11 +15,16 @@ from .watched import LEFT_BEFORE, Watched, called, gradient_of, number, wrong_gr
 
 AccumulateTokens = Callable[[nn.Module, Tensor, Tensor, int], Any]
 IGNORED = -100  # target of a position that does not count, as in F.cross_entropy
+MEAN_OF_MEANS = "this is the mean of the micro-batches' means: a token weighs more where few others count beside it."
+ZERO_LEFT_OUT = "the divisor is the number of targets above 0. A target of 0 is a token like any other; -100 is none."
 
 
 def _model(seed: int) -> nn.Module:
     torch.manual_seed(seed)
-    return SmallGPT(vocabulary=11, context=12, layers=1, width=16, heads=2).double()
+    model = SmallGPT(vocabulary=11, context=12, layers=1, width=16, heads=2).double()
+    with torch.no_grad():
+        model.head.weight.mul_(20)  # large logits: losses differ from token to token, so that wrong weights show
+    return model
 
 
 def _batch(seed: int, lengths: list[int]) -> tuple[Tensor, Tensor]:
@@ -47,16 +52,34 @@ def _whole(seed: int, lengths: list[int]) -> tuple[list[float], float]:
     return gradient_of(model), loss.item()
 
 
+def _mistakes(seed: int, lengths: list[int]) -> dict[str, list[float]]:
+    """Return the gradients of two well-known mistakes, by what to say of them."""
+    model = _model(seed)
+    ids, targets = _batch(seed, lengths)
+    for xs, ys in zip(ids.split(4), targets.split(4), strict=True):
+        if (ys != IGNORED).any():
+            (F.cross_entropy(model(xs).flatten(0, 1), ys.flatten()) * len(xs) / len(ids)).backward()
+    positive = (targets != IGNORED).sum() / (targets > 0).sum()
+    return {
+        MEAN_OF_MEANS: gradient_of(model),
+        ZERO_LEFT_OUT: (positive * torch.tensor(_whole(seed, lengths)[0], dtype=torch.float64)).tolist(),
+    }
+
+
 def _gradients(seed: int, cases: dict[str, list[int]], answer: AccumulateTokens) -> Evidence:
     return {
-        case: {"gradient": gradient_of(_accumulated(seed, lengths, answer)[0]), "right": _whole(seed, lengths)[0]}
+        case: {
+            "gradient": gradient_of(_accumulated(seed, lengths, answer)[0]),
+            "right": _whole(seed, lengths)[0],
+            "mistakes": _mistakes(seed, lengths),
+        }
         for case, lengths in cases.items()
     }
 
 
 def _wrong(seen: Evidence, expected: Evidence) -> str | None:
     for case, want in expected.items():
-        if wrong := wrong_gradient(seen[case]["gradient"], want["right"]):
+        if wrong := wrong_gradient(seen[case]["gradient"], want["right"], want["mistakes"]):
             return f"{case}: {wrong}"
     return None
 

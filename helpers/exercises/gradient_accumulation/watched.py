@@ -1,5 +1,6 @@
 """A model that notes what it is fed and when gradients pass back through it, and comparisons of gradients."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -51,10 +52,17 @@ def number(loss: Any) -> Evidence:
     return {"value": value, "attached": attached, "shape": list(getattr(loss, "shape", ()))}
 
 
-def wrong_gradient(seen: list[float], right: list[float]) -> str | None:
-    """Say how a gradient differs from the right one: in length alone, or in direction."""
+def wrong_gradient(seen: list[float], right: list[float], mistakes: Mapping[str, list[float]]) -> str | None:
+    """Say how a gradient differs from the right one: as one of the `mistakes` does, in length alone, or in direction.
+
+    Args:
+        mistakes: by what to say of it, the gradient that a well-known mistake leaves.
+    """
     if relative_distance(seen, right) <= EXACT:
         return None
+    for name, gradient in mistakes.items():
+        if relative_distance(seen, gradient) <= EXACT:
+            return name
     mine, want = torch.tensor(seen), torch.tensor(right)
     if not mine.isfinite().all():
         return "the gradient has entries that are no numbers (NaN or infinity)."

@@ -77,7 +77,7 @@ class StepsLikeOneOptimizer(Check):
             model, batches = _subject(seed, 4)
             start = _flat(model)
             optimizers, _ = step_in_backward(_everything(model), make)
-            ways, moved = [], []
+            ways, moved, left = [], [], []
             before = {name: p.detach().clone() for name, p in model.named_parameters()}
             for number, ids in enumerate(batches):
                 for optimizer in optimizers:
@@ -85,10 +85,11 @@ class StepsLikeOneOptimizer(Check):
                         group["lr"] = optimizer.defaults["lr"] * (1 - number / 4)
                 model.loss(ids).backward()
                 ways.append((_flat(model) - start).tolist())
+                left.append(sum(p.grad is not None for p in model.parameters()))
                 moved.append(
                     [name for name, p in model.named_parameters() if not torch.equal(p.detach(), before[name])]
                 )
-            seen[case] = {"first": ways[0], "last": ways[-1], "moved": moved[0]}
+            seen[case] = {"first": ways[0], "last": ways[-1], "moved": moved[0], "left": left[0]}
         return seen
 
     @staticmethod
@@ -110,6 +111,11 @@ class StepsLikeOneOptimizer(Check):
             if not off <= SAME:
                 return f"{case}: after one backward pass the weights are off by {off:.2g} of the way they should go."
             off = relative_distance(got["last"], want["last"])
+            if not off <= SAME and got["left"]:
+                return (
+                    f"{case}: the first step is right, and leaves {got['left']} parameters with their gradient, to "
+                    f"which the next backward pass adds. After four, the weights are off by {off:.2g} of their way."
+                )
             if not off <= SAME:
                 return (
                     f"{case}: the first step is right; after four, with a falling learning rate, the weights are off "
@@ -166,7 +172,8 @@ class OneOptimizerForEach(Check):
     hint = (
         "Which of the tensors that come by will get a gradient? Does any come by twice?\n"
         "Ask `parameter.requires_grad` first. A tied weight comes by twice, but is one tensor: keep those that you "
-        "have seen (`dict.fromkeys` drops repetitions and keeps the order)."
+        "have seen (`dict.fromkeys` drops repetitions and keeps the order).\n"
+        "`p in a_list` compares the numbers of tensors; compare by `is` or by `id(p)`."
     )
 
     @staticmethod

@@ -41,6 +41,21 @@ def _wrong_dtype(seen: Evidence, expected: Evidence, why: str) -> str | None:
     return None
 
 
+def _returns_nothing(autocast: Mode) -> bool:
+    """Whether a function returns None in the region, one that is in PRODUCTS or one that is in neither list."""
+    x = torch.ones(4, 4)
+    for operation in (lambda: torch.relu(x), lambda: F.linear(x, x)):
+        try:
+            with autocast(torch.bfloat16):
+                if operation() is None:
+                    return True
+        except NotImplementedError:
+            raise
+        except RuntimeError:  # refused: it has been called
+            pass
+    return False
+
+
 class ProductsAreNarrow(Check):
     """Operations in PRODUCTS come out in the 16-bit dtype, whatever goes in and however it is handed in."""
 
@@ -52,6 +67,8 @@ class ProductsAreNarrow(Check):
 
     @staticmethod
     def probe(seed: int, autocast: Mode) -> Evidence:
+        if _returns_nothing(autocast):
+            return {"silent": True}
         x = torch.randn(2, 1, 8, 8, generator=_generator(seed))
         w = torch.randn(3, 1, 3, 3, generator=_generator(seed + 1))
         square = x[0, 0]
@@ -69,10 +86,12 @@ class ProductsAreNarrow(Check):
                 results = {case: _unless_refused(operation) for case, operation in operations.items()}
             for case, result in results.items():
                 dtypes[f"{case}, mode for {_name(half)}"] = "refused" if result is None else _name(result.dtype)
-        return {"dtypes": dtypes}
+        return {"dtypes": dtypes, "silent": False}
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
+        if seen["silent"]:
+            return "Your `__torch_function__` returns nothing: return what `func` returns."
         wrong = [case for case, dtype in expected["dtypes"].items() if seen["dtypes"][case] != dtype]
         if len(wrong) == len(HALVES) and all("keywords" in case for case in wrong):
             return "F.linear(x, weight=w, bias=b) does not work: tensors in `kwargs` have to be cast, too."

@@ -34,6 +34,30 @@ def _product() -> Function:
     return Product
 
 
+def _switches(safe: Safe, made_for: str, off: str) -> bool:
+    """Whether a Function that is made for one device switches autocast off for device `off` in its forward pass."""
+    enabled = []
+
+    class Asks(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            enabled.append(torch.is_autocast_enabled(off))
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Tensor) -> Tensor:
+            return gradient
+
+    made = safe(Asks, made_for)
+    before = torch.is_autocast_enabled(off)
+    torch.set_autocast_enabled(off, True)  # `torch.autocast` refuses where there is no such device
+    try:
+        made.apply(torch.ones(2))
+    finally:
+        torch.set_autocast_enabled(off, before)
+    return enabled == [False]
+
+
 def _errors(
     seed: int, function: Any, dtype: torch.dtype | None, inside: bool, inputs: torch.dtype = torch.float32
 ) -> Evidence:
@@ -72,19 +96,22 @@ class ForwardIsInFp32(Check):
     def probe(seed: int, safe: Safe) -> Evidence:
         made = safe(_product(), "cpu")
         halves = (torch.bfloat16, torch.float16)
-        return {
+        cases = {
             f"{dtype}, inputs in {inputs}": _errors(seed, made, dtype, inside=False, inputs=inputs)
             for dtype in halves
             for inputs in (torch.float32, dtype)
         }
+        return {"cases": cases, "elsewhere": _switches(safe, "cpu", "cuda") and not _switches(safe, "cpu", "cpu")}
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        for case in expected:
-            if not seen[case]:
+        if seen["elsewhere"]:
+            return "Made for the CPU, it switches autocast off for CUDA alone: pass `device_type` on."
+        for case in expected["cases"]:
+            if not seen["cases"][case]:
                 return NEEDS_BOTH
-            if not seen[case]["value"] <= ENOUGH:
-                off = seen[case]["value"]
+            off = seen["cases"][case]["value"]
+            if not off <= ENOUGH:
                 return f"Under autocast to {case}, the value is off by {off:.0e}: the product was computed in 16 bits."
         return None
 
@@ -109,8 +136,10 @@ class BackwardIsInFp32(Check):
                 return NEEDS_BOTH
             for name in ("first", "second"):
                 if not seen[where][name] <= ENOUGH:
+                    why = "16 bits. Does your backward pass switch autocast off, as the forward pass does?"
                     return (
-                        f"With `backward()` {where} the region, the {RESULTS[name]} is off by {seen[where][name]:.0e}."
+                        f"With `backward()` {where} the region, the {RESULTS[name]} is off by {seen[where][name]:.0e}, "
+                        f"as in {why}"
                     )
         return None
 

@@ -55,14 +55,16 @@ class GapOfNormalNumbers(Check):
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         wrong = _first_wrong(seen, expected)
-        pairs = zip(seen["gaps"], expected["gaps"], strict=True)
+        pairs = list(zip(seen["gaps"], expected["gaps"], strict=True))
         if wrong and all(yours == 2 * true for (*_, yours), (*_, true) in pairs):
             return "Every gap is twice as large as it should be: which power of two is just below the value?"
+        if wrong and all(abs(yours - value * 2.0**-f) <= 1e-9 * yours for (*_, yours), (value, _, f, _) in pairs):
+            return "Your gap grows with every value. Between two powers of two all gaps are the same."
         return wrong
 
 
 class GapOfSubnormalNumbers(Check):
-    """Below the smallest normal number, the gap stays what it is there."""
+    """Below the smallest normal number, the gap is what it is at that number."""
 
     hint = (
         "Which exponent does the smallest normal number have? Below it the exponent field is zero.\n"

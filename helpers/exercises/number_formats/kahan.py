@@ -42,7 +42,13 @@ class WeightIsTheNearest(Check):
     def probe(seed: int, kahan_add: Add) -> Evidence:
         case = _case(seed)
         new, _ = kahan_add(*case)
-        return {"case": [t.double().tolist() for t in case], "weight": new.double().tolist()}
+        weight, lost, update = case
+        with_more, _ = kahan_add(weight, 40 * lost, 0 * update)  # no BF16 sum can swallow so much
+        return {
+            "case": [t.double().tolist() for t in case],
+            "weight": new.double().tolist(),
+            "lost_arrives": bool((with_more != weight).double().mean() > 0.5),
+        }
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
@@ -50,6 +56,13 @@ class WeightIsTheNearest(Check):
         yours, right = (torch.tensor(e["weight"], dtype=torch.float64) for e in (seen, expected))
         if _same(yours, right):
             return None
+        if seen["lost_arrives"] and any(
+            _same(yours, _nearest(_nearest(weight + lost) + added)) for added in (update, _nearest(update))
+        ):
+            return (
+                "`weight + lost` is a sum of two BF16 tensors, so it is BF16, and `lost` is rounded away at once. "
+                "Make the first of them FP32: `weight.float()`."
+            )
         others = {
             "The weight has not changed.": weight,
             "`lost` has no part in the new weight.": _nearest(weight + update),
@@ -80,12 +93,14 @@ class LostIsWhatIsMissing(Check):
             "missing": (wanted - new.double()).tolist(),
             "lost": rest.double().tolist(),
             "before": lost.double().tolist(),
+            "moved": (new.double() - weight.double()).tolist(),
         }
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        missing, yours, before = (
-            torch.tensor(values, dtype=torch.float64) for values in (seen["missing"], seen["lost"], expected["before"])
+        missing, yours, before, moved = (
+            torch.tensor(values, dtype=torch.float64)
+            for values in (seen["missing"], seen["lost"], expected["before"], seen["moved"])
         )
         size = missing.abs().max()
         if size == 0:
@@ -100,6 +115,8 @@ class LostIsWhatIsMissing(Check):
             return "`lost` has the wrong sign: weight + lost should be the sum."
         if near(missing + before):
             return "The old `lost` is counted twice: it went into the sum already."
+        if near(_nearest(missing + moved)):
+            return "Your `lost` is the sum minus the old weight, so it holds the whole update. Subtract the new weight."
         if near(missing - before):
             return "The new `lost` leaves out the old one, which has not all gone into the weight."
         if not yours.any():

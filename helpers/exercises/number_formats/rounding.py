@@ -1,5 +1,6 @@
 """Checks of rounding to the nearest number with fewer fraction bits: nearest, ties, carries, a tensor of its own."""
 
+import math
 import random
 from collections.abc import Callable
 
@@ -16,19 +17,31 @@ def _kept(x: Tensor, fraction_bits: int) -> Tensor:
     return (x.view(torch.int32) & -(1 << 23 - fraction_bits)).view(torch.float32)
 
 
+def _wrong(seen: Evidence, expected: Evidence) -> list[tuple[str, float, float, float]]:
+    """Return (fraction bits, input, the answer's result, the right one) of each wrong result."""
+    return [
+        (bits, x, yours, true)
+        for bits, wanted in expected["rounded"].items()
+        for x, yours, true in zip(expected["x"][bits], seen["rounded"][bits], wanted, strict=True)
+        if yours != true
+    ]
+
+
 def _first_wrong(seen: Evidence, expected: Evidence) -> str | None:
-    for bits, wanted in expected["rounded"].items():
-        for x, yours, true in zip(expected["x"][bits], seen["rounded"][bits], wanted, strict=True):
-            if yours != true:
-                return f"With {bits} fraction bits {x:.9g} becomes {true:.9g}; yours becomes {yours:.9g}."
+    if seen["whole"]:
+        return "Your result holds whole numbers, the bits themselves: `.view(torch.float32)` takes them back."
+    for bits, x, yours, true in _wrong(seen, expected):
+        return f"With {bits} fraction bits {x:.9g} becomes {true:.9g}; yours becomes {yours:.9g}."
     return None
 
 
 def _rounded(round_to: Round, inputs: dict[int, Tensor]) -> Evidence:
     """Return the inputs and what `round_to` makes of them, by fraction bits."""
+    results = {str(bits): round_to(x.clone(), bits) for bits, x in inputs.items()}
     return {
         "x": {str(bits): x.tolist() for bits, x in inputs.items()},
-        "rounded": {str(bits): round_to(x.clone(), bits).tolist() for bits, x in inputs.items()},
+        "rounded": {bits: result.tolist() for bits, result in results.items()},
+        "whole": not any(result.is_floating_point() for result in results.values()),
     }
 
 
@@ -55,7 +68,12 @@ class GoesToTheNearest(Check):
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        wrong = {bits for bits in expected["rounded"] if seen["rounded"][bits] != expected["rounded"][bits]}
+        if seen["whole"]:
+            return _first_wrong(seen, expected)
+        all_wrong = _wrong(seen, expected)
+        if all_wrong and all(math.frexp(x)[1] != math.frexp(true)[1] for _, x, _, true in all_wrong):
+            return "Wrong where the fraction was full: a carry out of the fraction must go into the exponent."
+        wrong = {bits for bits, *_ in all_wrong}
         if wrong and "7" not in wrong:
             return "With 7 fraction bits, as in BF16, all is right; with others it is not. Use `fraction_bits`."
         if wrong and all(seen["rounded"][b] == _kept(torch.tensor(expected["x"][b]), int(b)).tolist() for b in wrong):
@@ -82,6 +100,8 @@ class TiesGoToEven(Check):
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
+        if seen["whole"]:
+            return _first_wrong(seen, expected)
         x, yours = expected["x"]["7"], seen["rounded"]["7"]
         if all(abs(mine) > abs(value) for value, mine in zip(x, yours, strict=True)):
             return "Every number in the middle goes away from zero. Look at the last bit that is kept."

@@ -23,6 +23,18 @@ def _neighbours(numbers: Tensor) -> tuple[Tensor, Tensor]:
     return cut.view(torch.float32), (cut + 0x10000).view(torch.float32)
 
 
+def _other_shape(seen: Evidence, expected: Evidence) -> str | None:
+    yours, wanted = seen["shape"], expected["shape"]
+    if yours == wanted:
+        return None
+    if yours == [*wanted[:-1], 2 * wanted[-1]]:
+        return (
+            "You return twice as many numbers as `x` has. Noise of dtype int64 makes the sum int64, and its FP32 view "
+            "makes two numbers of each: draw the noise with `dtype=torch.int32`."
+        )
+    return f"For an `x` of shape {wanted} you return one of shape {yours}."
+
+
 class GoesToANeighbour(Check):
     """Each number becomes one of its two BF16 neighbours; one that BF16 has stays as it is."""
 
@@ -36,10 +48,17 @@ class GoesToANeighbour(Check):
     def probe(seed: int, stochastic_round: Round) -> Evidence:
         numbers = _numbers(seed)
         out = stochastic_round(numbers.repeat(2000, 1)).float()
-        return {"numbers": numbers.tolist(), "least": out.amin(0).tolist(), "most": out.amax(0).tolist()}
+        return {
+            "shape": list(out.shape),
+            "numbers": numbers.tolist(),
+            "least": out.amin(0).tolist(),
+            "most": out.amax(0).tolist(),
+        }
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
+        if other := _other_shape(seen, expected):
+            return other
         numbers, least, most = (torch.tensor(values) for values in (expected["numbers"], seen["least"], seen["most"]))
         inner, outer = _neighbours(numbers)
         exact = inner == numbers
@@ -64,10 +83,12 @@ class IsRightOnAverage(Check):
     def probe(seed: int, stochastic_round: Round) -> Evidence:
         numbers = _numbers(seed)
         out = stochastic_round(numbers.repeat(THROWS, 1)).double()
-        return {"numbers": numbers.tolist(), "mean": out.mean(0).tolist()}
+        return {"shape": list(out.shape), "numbers": numbers.tolist(), "mean": out.mean(0).tolist()}
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
+        if other := _other_shape(seen, expected):
+            return other
         numbers, mean = (torch.tensor(values, dtype=torch.float64) for values in (expected["numbers"], seen["mean"]))
         inner, outer = _neighbours(numbers.float())
         between = inner != numbers.float()
@@ -77,6 +98,13 @@ class IsRightOnAverage(Check):
             return None
         up = ((mean - inner) / (outer - inner).double())[between]
         wanted = ((numbers - inner) / (outer - inner).double())[between]
+        outside = (up - up.clamp(0, 1)).abs()
+        if not outside.max() <= 0.03:
+            at = int(outside.argmax())
+            return (
+                f"On average {numbers[between][at]:.6g} becomes {mean[between][at]:.6g}, which does not lie between "
+                f"its two neighbours, {inner[between][at]:.6g} and {outer[between][at]:.6g}."
+            )
         if (up < 0.01).all():
             return "Every number goes towards zero: nothing is thrown."
         if (up > 0.99).all():
@@ -93,7 +121,7 @@ class IsRightOnAverage(Check):
 
 
 class ThrowsAfresh(Check):
-    """Each element is thrown on its own, and anew in each call."""
+    """Each element is drawn independently, and afresh in each call."""
 
     hint = (
         "How many random numbers does one call draw? It takes one for each element.\n"
@@ -103,8 +131,10 @@ class ThrowsAfresh(Check):
     @staticmethod
     def probe(seed: int, stochastic_round: Round) -> Evidence:
         x = torch.full((200, 300), 1.0 + 2**-8)  # in the middle of a gap
-        up, *others = ((stochastic_round(x) > 1).double() for _ in range(10))
+        up, *others = calls = [(stochastic_round(x) > 1).double() for _ in range(10)]
         return {
+            "shape": list(up.shape),
+            "shares": [call.mean().item() for call in calls],
             "equal": all(torch.equal(up, other) for other in others),
             "rows": up.mean(1).var().item(),
             "columns": up.mean(0).var().item(),
@@ -112,11 +142,23 @@ class ThrowsAfresh(Check):
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
+        if other := _other_shape(seen, expected):
+            return other
+        shares = seen["shares"]
+        if set(shares) in ({0.0}, {1.0}):
+            way = "up" if shares[0] else "down"
+            return (
+                f"A number in the middle of a gap should go up in half of all cases; in ten calls all went {way}. "
+                "Nothing is drawn, or from the wrong range."
+            )
         if seen["equal"]:
             return "Ten calls with the same tensor gave ten times the same result."
+        often = sum(shares) / len(shares)
+        if not set(shares) <= {0.0, 1.0} and not abs(often - 0.5) <= 0.05:
+            return f"A number in the middle of a gap should go up in half of all cases; yours goes up in {often:.0%}."
         ratios = seen["rows"] * 4 * 300, seen["columns"] * 4 * 200  # the mean of n independent coins varies by 1/4n
         if not all(1 / 3 < ratio < 3 for ratio in ratios):
-            return "Elements of one call go up and down together: some of them share a throw."
+            return "Elements of one call go up and down together: some of them share what was drawn."
         return None
 
 

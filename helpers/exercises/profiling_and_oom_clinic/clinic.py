@@ -17,6 +17,7 @@ from ...meter.recorder import MemoryMeter
 from ..base import Check, Evidence
 
 ROOM = 1.15  # a cure may hold so many times what the reference holds
+MORE = "Still"  # begins the verdict on a peak
 SAME = 1e-4  # relative; other orders of summation differ by less
 
 
@@ -34,7 +35,7 @@ class _Clinic(Check):
                     return f"{what}: {a:.6g} where the healthy loop has {b:.6g}. A cure computes the same."
         if seen["peak"] > ROOM * expected["peak"]:
             held, enough = (n / 2**20 for n in (seen["peak"], expected["peak"]))
-            return f"Still {held:.1f} MiB at the peak, in {seen['at']}; {enough:.1f} are enough."
+            return f"{MORE} {held:.1f} MiB at the peak, in {seen['at']}; {enough:.1f} are enough."
         return None
 
 
@@ -42,13 +43,13 @@ def _numbers(values: Any) -> list[float]:
     return [float(v.detach() if isinstance(v, Tensor) else v) for v in values]
 
 
-def _measured(model: nn.Module, optimizer: Any, what: str, run: Callable[[], Any]) -> Evidence:
-    """Run a loop, which returns `what`, under the meter."""
+def _measured(model: nn.Module, optimizer: Any, run: Callable[[], dict[str, Any]]) -> Evidence:
+    """Run a loop, which returns numbers by name, under the meter."""
     with MemoryMeter(model, optimizer) as meter:
         returned = run()
     weights = torch.cat([p.detach().flatten() for p in model.parameters()])
     numbers = {
-        what: _numbers(returned),
+        **{what: _numbers(values) for what, values in returned.items()},
         "the weights afterwards (norm, sum)": [weights.norm().item(), weights.abs().sum().item()],
     }
     return {"peak": meter.peak_bytes, "numbers": numbers, "at": meter.peak_at}
@@ -87,7 +88,23 @@ class HistoryLetsGo(_Clinic):
     def probe(seed: int, train_and_log: Any) -> Evidence:
         model, batches = _gpt(seed)
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)  # large, so that a step left out shows
-        return _measured(model, optimizer, "the losses", lambda: train_and_log(model, optimizer, batches))
+        losses = []
+
+        def run() -> dict[str, Any]:
+            losses.extend(train_and_log(model, optimizer, batches))
+            return {"the losses": losses}
+
+        seen = _measured(model, optimizer, run)
+        return seen | {"graphs": [n for n, loss in enumerate(losses, 1) if getattr(loss, "grad_fn", None) is not None]}
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        if seen["graphs"]:
+            return f"Loss {seen['graphs'][0]} still has a graph (grad_fn): the list keeps it. .detach() or .item()."
+        wrong = _Clinic.judge(seen, expected)
+        if wrong and wrong.startswith(MORE):
+            return f"{wrong} Two graphs at once? Look at `retain_graph`, and at what keeps outputs."
+        return wrong
 
 
 class HeadInPieces(_Clinic):
@@ -104,19 +121,32 @@ class HeadInPieces(_Clinic):
         torch.manual_seed(seed)
         device = pick_device()
         head = nn.Linear(64, 4000, bias=False).to(device)
-        hidden = torch.randn(1000, 64, device=device, requires_grad=True)  # not a multiple of a chunk
-        targets = torch.randint(4000, (1000,), device=device)
+        rows = 1100  # not a multiple of 128, and eight equal chunks would be too large
+        hidden = torch.randn(rows, 64, device=device, requires_grad=True)
+        targets = torch.randint(4000, (rows,), device=device)
+        loss = head_loss(head, hidden[:3], targets[:3])
+        if not (isinstance(loss, Tensor) and loss.requires_grad and loss.numel() == 1):
+            return {"returned": f"a tensor {list(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__}
+        loss.backward()
+        if without := [name for name, t in (("hidden", hidden), ("head.weight", head.weight)) if t.grad is None]:
+            return {"without": without}
+        hidden.grad = head.weight.grad = None
 
-        def run() -> list[float]:
+        def run() -> dict[str, Any]:
             loss = head_loss(head, hidden, targets)
             loss.backward()
-            return [loss.item(), hidden.grad.norm().item(), head.weight.grad.norm().item()]
+            norms = {"hidden": hidden.grad.norm(), "head.weight": head.weight.grad.norm()}
+            return {"the loss": [loss]} | {f"the norm of {name}'s gradient": [norm] for name, norm in norms.items()}
 
-        seen = _measured(head, None, "loss and norms of both gradients", run)
+        seen = _measured(head, None, run)
         return seen | {"rows": _most_rows(lambda: head_loss(head, hidden, targets).backward(), 4000)}
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
+        if "returned" in seen:
+            return f"head_loss returns {seen['returned']}; one number in a tensor with a graph is due, for backward()."
+        if "without" in seen:
+            return f"{seen['without'][0]} gets no gradient: something between it and the loss cuts the graph."
         wrong = _Clinic.judge(seen, expected)
         if wrong is None and seen["rows"] > 128:
             return f"One operation makes logits of {seen['rows']} rows; 128 is the most."
@@ -135,12 +165,15 @@ class EvaluationKeepsNothing(_Clinic):
     def probe(seed: int, evaluate: Any) -> Evidence:
         model, batches = _gpt(seed)
         batches.append(batches[0][:2])  # a smaller last one
-        modes = {}
+        modes, autograd, frozen = {}, True, False
         for training in (False, True):
             model.train(training)
-            seen = _measured(model, None, "the mean loss", lambda: [evaluate(model, batches)])
+            with torch.enable_grad():  # which puts autograd back afterwards
+                seen = _measured(model, None, lambda: {"the mean loss": [evaluate(model, batches)]})
+                autograd = autograd and torch.is_grad_enabled()
+            frozen = frozen or not all(p.requires_grad for p in model.parameters())
             modes["training mode" if training else "evaluation mode"] = model.training
-        return seen | {"modes": modes}
+        return seen | {"modes": modes, "autograd": autograd, "frozen": frozen}
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
@@ -148,6 +181,10 @@ class EvaluationKeepsNothing(_Clinic):
             if seen["modes"][came] != training:
                 left = "evaluation mode" if training else "training mode"
                 return f"The model came in {came} and left in {left}: leave it as you found it."
+        if not seen["autograd"]:
+            return "After your evaluation autograd is switched off: the next training step would fail."
+        if seen["frozen"]:
+            return "After your evaluation parameters no longer require a gradient: the next training step would fail."
         return _Clinic.judge(seen, expected)
 
 
@@ -167,7 +204,7 @@ class OptimizerTakesTurns(_Clinic):
         x = torch.randn(4, 256, device=device)
         optimizer = make_optimizer(model.parameters())
 
-        def run() -> list[float]:
+        def run() -> dict[str, Any]:
             losses = []
             for _ in range(3):
                 optimizer.zero_grad()
@@ -175,18 +212,22 @@ class OptimizerTakesTurns(_Clinic):
                 loss.backward()
                 optimizer.step()
                 losses.append(loss.item())
-            return losses
+            return {"the losses": losses}
 
         how = {key: optimizer.param_groups[0].get(key) for key in ("foreach", "fused", "weight_decay")}
-        return _measured(model, optimizer, "the losses", run) | how
+        adam = isinstance(optimizer, torch.optim.Adam)
+        return _measured(model, optimizer, run) | how | {"kind": type(optimizer).__name__, "adam": adam}
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        if seen["foreach"] is None and not seen["fused"]:
-            return "foreach is left open; on a GPU that means foreach=True, which is the illness."
-        if seen["weight_decay"] != expected["weight_decay"]:
+        if seen["adam"] and seen["weight_decay"] != expected["weight_decay"]:
             return f"weight_decay is {seen['weight_decay']}; the updates would be others."
-        return _Clinic.judge(seen, expected)
+        wrong = _Clinic.judge(seen, expected)
+        if wrong and not seen["adam"]:
+            return f"{seen['kind']} is not Adam. {wrong}"
+        if wrong is None and seen["adam"] and seen["foreach"] is None and not seen["fused"]:
+            return "foreach is left open; on a GPU that means foreach=True, which is the illness."
+        return wrong
 
 
 class HookForgets(_Clinic):
@@ -202,12 +243,23 @@ class HookForgets(_Clinic):
         model, batches = _gpt(seed)
         model.requires_grad_(False)  # inference: nothing else should be held
         means: dict[str, Any] = {}
+        missing: list[str] = []
+        sizes: dict[str, int] = {}
 
-        def run() -> list[float]:
+        def run() -> dict[str, Any]:
             log_means(model, means)
             for batch in batches:
                 model(batch[:, :-1])
             leaves = [name for name, module in model.named_modules() if not list(module.children())]
-            return [float(means[name]) for name in leaves]
+            sizes.update({name: means[name].numel() if isinstance(means[name], Tensor) else 1 for name in means})
+            missing.extend(name for name in leaves if sizes.get(name) != 1)
+            return {f"the mean of {name}": [means[name]] for name in leaves if name not in missing}
 
-        return _measured(model, None, "the means", run)
+        return _measured(model, None, run) | {"missing": missing, "sizes": sizes}
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for name in seen["missing"]:
+            held = f"{seen['sizes'][name]:,} numbers" if name in seen["sizes"] else "nothing"
+            return f"means[{name!r}] holds {held} after a forward pass; one number, the mean, is due."
+        return _Clinic.judge(seen, expected)

@@ -78,13 +78,13 @@ def is_attention(op):
 
 
 def keep_costly(least):
-    def flops_a_number(op, args):
+    def flops_per_element(op, args):
         if op in FACTOR:
             return 2 * args[FACTOR[op]].shape[-1]
         return 4 * args[1].shape[-2] if is_attention(op) else 0
 
     def policy(context, op, *args, **kwargs):
-        worth_it = flops_a_number(op, args) >= least
+        worth_it = flops_per_element(op, args) >= least
         return CheckpointPolicy.MUST_SAVE if worth_it else CheckpointPolicy.PREFER_RECOMPUTE
 
     return functools.partial(create_selective_checkpoint_contexts, policy)

@@ -1,0 +1,96 @@
+"""Check of what exists of the logits at a time, and of which products are done."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from ...meter.recorder import MemoryMeter
+from ..base import Check, Evidence
+from .loss_evidence import drawn
+from .watcher import LogitsWatcher
+
+Loss = Callable[[Tensor, Tensor, Tensor, int], Tensor]
+
+
+class LogitsNeverWhole(Check):
+    """At most `chunk` rows of logits exist at a time; each product is done once, and none that nobody asked for."""
+
+    hint = (
+        "What of a chunk is still alive when the next one is made? And who asked for each product?\n"
+        "Loop over slices of `chunk` rows. Nothing of a chunk may outlive its turn but its share of the sums: compute "
+        "the gradients there and then, and let every name of the chunk's tensors go.\n"
+        "`ctx.needs_input_grad` says which inputs require a gradient, `torch.is_grad_enabled()`, asked before `apply`, "
+        "whether anybody will call backward()."
+    )
+    ROWS, WIDTH, VOCABULARY, CHUNK = 1000, 12, 1500, 32
+
+    @staticmethod
+    def probe(seed: int, chunked_cross_entropy: Loss) -> Evidence:
+        seen: Evidence = {}
+        sizes = LogitsNeverWhole
+        for case in ("trained weight", "frozen weight", "under no_grad"):
+            hidden, weight, labels = drawn(seed + 4, sizes.ROWS, sizes.WIDTH, sizes.VOCABULARY)
+            weight.requires_grad_(case != "frozen weight")
+            watcher = LogitsWatcher(sizes.WIDTH, sizes.VOCABULARY)
+            with MemoryMeter(device=hidden.device) as meter, watcher, torch.set_grad_enabled(case != "under no_grad"):
+                loss = chunked_cross_entropy(hidden, weight, labels, sizes.CHUNK)
+                if isinstance(loss, Tensor) and loss.requires_grad:
+                    loss.backward()
+            seen[case] = {
+                "extra": meter.peak_bytes - sum(t.nbytes for t in (hidden, weight, labels)),
+                "products": watcher.products,
+                "most": watcher.most,
+                "most_by": watcher.most_by,
+                "weight_products": int(watcher.weight_products),
+                "hidden_products": int(watcher.hidden_products),
+                "left_over": watcher.left_over,
+            }
+        return seen
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        sizes = LogitsNeverWhole
+        whole = 4 * sizes.ROWS * sizes.VOCABULARY
+        one = whole * sizes.CHUNK / sizes.ROWS
+        sums = 4 * sizes.WIDTH * (sizes.ROWS + sizes.VOCABULARY)
+        for case, want in expected.items():
+            got = seen[case]
+            if not got["most"] <= sizes.CHUNK:
+                return (
+                    f"{case}, chunk={sizes.CHUNK}: aten.{got['most_by']} makes {got['most']} rows x vocabulary at once."
+                )
+            if not got["products"] or max(got["products"]) < sizes.CHUNK:
+                largest = max(got["products"], default=0)
+                return f"{case}, chunk={sizes.CHUNK}: products of {largest} rows at most; take {sizes.CHUNK} at a time."
+            if sum(got["products"]) < sizes.ROWS:
+                return f"{case}: logits of {sum(got['products'])} rows were computed; there are {sizes.ROWS}."
+            if sum(got["products"]) > sizes.ROWS:
+                return (
+                    f"{case}: logits of {sum(got['products']):,} rows were computed; there are {sizes.ROWS:,}. Each "
+                    "product is done once: what could the forward pass keep, so that the backward pass needs no logits?"
+                )
+            if not got["extra"] <= whole / 3:
+                return (
+                    f"{case}: {got['extra'] / 2**20:.1f} MiB at the peak besides the inputs; a chunk of logits has "
+                    f"{one / 2**20:.1f}, all of them {whole / 2**20:.1f}. What of a chunk is kept?"
+                )
+            if not got["extra"] <= 3.25 * one + 2 * sums:
+                return (
+                    f"{case}: besides inputs and sums the peak holds {(got['extra'] - 2 * sums) / one:.1f} times a "
+                    "chunk of logits, or more; three are enough. Which name still points to the last chunk's tensors?"
+                )
+            if got["left_over"]:
+                return (
+                    f"{case}: when the next chunk's logits are made, {got['left_over']} of the last chunk's tensors "
+                    "are still alive. A name still points to them: let it go before the next product."
+                )
+            if case != "trained weight" and got["weight_products"]:
+                return f"{case}: {got['weight_products']} products for a gradient of the weight, which nobody wants."
+            if case == "under no_grad" and got["hidden_products"]:
+                return f"{case}: {got['hidden_products']} products for a gradient of hidden, which nobody wants."
+            for name in ("weight_products", "hidden_products"):
+                if got[name] > want[name]:
+                    what = f"{got[name]} products make the gradient of {name.partition('_')[0]}"
+                    return f"{case}: {what}; {want[name]} are enough, one for each chunk."
+        return None
