@@ -668,9 +668,9 @@ for name, one in zip(recipes, plans, strict=True):
 print(text_table(rows))
 
 # %% [markdown] name="pace_explained"
-# LoRA gives back what it saves, and on a small model perhaps more. Hold the rows against each other. *product*: a third of the FLOPs is gone, but what LoRA adds is thin, and rank 8 or 16 is far too narrow to keep a processor busy ([[where_the_time_goes]]). *pointwise*: every adapter scales its result and adds it to that of its layer, forward and backward, on tensors as large as the layer's own.
+# LoRA gives back what it saves, and on a small model perhaps more. Hold the rows against each other. *product*: more than a quarter of the FLOPs is gone, but what LoRA adds is thin, and rank 8 or 16 is far too narrow to keep a processor busy ([[where_the_time_goes]]). *pointwise*: every adapter scales its result and adds it to that of its layer, forward and backward, on tensors as large as the layer's own.
 #
-# What it does save beyond arithmetic is the optimizer's pass over all weights. On a large model with few tokens a step, as in the planned rows, that is a good part of the gain.
+# What it saves beyond arithmetic is the optimizer's pass over all weights. In the planned rows the time therefore falls a little further than the FLOPs do.
 #
 # Checkpointing adds a forward pass. NF4 adds the work of unpacking weights each time a layer is used: it buys bytes with seconds.
 #

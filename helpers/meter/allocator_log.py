@@ -25,8 +25,10 @@ class Allocation:
 class AllocatorLog:
     """Records what the allocator of `device` does between `start` and `stop`; it can be started again.
 
-    The profiler has a clock of its own. A few small allocations, timed with ours and found in its log, align the two;
-    the time of day would be too coarse for that on some systems.
+    The profiler has a clock of its own. A few small allocations, found in its log, align the two by the time at which
+    each is over; the time of day would be too coarse for that on some systems. What is left of an error makes memory
+    seem to come and go late, never early: the count sees a tensor only when its operation is over, and so finds it in
+    the log all the same, but what seemed to be gone already it would take for memory from elsewhere.
     """
 
     clock = staticmethod(time.perf_counter_ns)
@@ -40,10 +42,10 @@ class AllocatorLog:
         self._profiler = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
         self._profiler.__enter__()
         self._marks = []
-        with _disable_current_modes():  # a mode of ours would run between the clock and the allocation
+        with _disable_current_modes():  # a mode of ours would run between the release and the clock
             for _ in range(_MARKS):
+                torch.empty(_MARK_BYTES, dtype=torch.uint8, device=self._device)  # released at once
                 self._marks.append(self.clock())
-                torch.empty(_MARK_BYTES, dtype=torch.uint8, device=self._device)
 
     def stop(self) -> bool:
         """End the recording. Returns False if another profiler has cut it short."""
@@ -52,8 +54,8 @@ class AllocatorLog:
             self._profiler.__exit__(None, None, None)
         if complete:
             events = sorted(self._read(), key=lambda event: event[0])
-            marks = [when for when, _, nbytes in events if nbytes == _MARK_BYTES][:_MARKS]
-            offset = min((theirs - ours for theirs, ours in zip(marks, self._marks, strict=False)), default=0)
+            marks = [when for when, _, nbytes in events if nbytes == -_MARK_BYTES][:_MARKS]
+            offset = max((theirs - ours for theirs, ours in zip(marks, self._marks, strict=False)), default=0)
             self._events += [(when - offset, address, nbytes) for when, address, nbytes in events]
         del self._profiler
         return complete

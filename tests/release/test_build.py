@@ -289,6 +289,10 @@ def test_a_solution_whose_text_alone_has_changed_keeps_its_outputs(source):
     assert kept.cells[-1].outputs[0].text == "3.14"
     path.write_text(write(kept), encoding="utf-8")
     assert solution_problem(source) is None
+    kept.cells[-1].outputs[0].name = "stderr"
+    path.write_text(write(kept), encoding="utf-8")
+    assert builder._with_kept_outputs(source) is None, "a warning would stay for ever"
+    path.write_text(write(notebook), encoding="utf-8")
     source.path.write_text(EXAMPLE.replace("print(math.pi)", "print(math.e)"), encoding="utf-8")
     assert builder._with_kept_outputs(source) is None
 

@@ -2,7 +2,7 @@
 
 From each `solutions/NN_topic.py` come three: `labs/NN_topic.ipynb` (answers removed, outputs cleared),
 `solutions/NN_topic.ipynb` (solved and executed), and the reference answers as a module. A solution is executed again
-only when its source has changed.
+only when its code has changed, or its outputs are no good.
 """
 
 from pathlib import Path
@@ -88,6 +88,13 @@ def solution_problem(source: Source) -> str | None:
     notebook = nbformat.read(path, as_version=4)
     if _without_outputs(notebook) != write(make_notebook(source, solved=True)):
         return "is older than its source"
+    if path.stat().st_size > LARGEST:
+        return f"is larger than {LARGEST:,} bytes"
+    return _output_problem(notebook)
+
+
+def _output_problem(notebook: NotebookNode) -> str | None:
+    """Say what is wrong with the outputs of an executed solution; None if they are as they should be."""
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     if any(cell.execution_count is None for cell in code):
         return "has cells that were not run"
@@ -97,13 +104,11 @@ def solution_problem(source: Source) -> str | None:
     checks = [cell for cell in code if checked_part(cell.source)]
     if any("✗" in output.get("text", "") for cell in checks for output in cell.outputs):
         return "fails a check of its own"
-    if path.stat().st_size > LARGEST:
-        return f"is larger than {LARGEST:,} bytes"
     return None
 
 
 def _with_kept_outputs(source: Source) -> NotebookNode | None:
-    """Return the solution with the outputs that it has, if every code cell is as it was when it ran; else None."""
+    """Return the solution with the outputs that it has; None if they are no good, or a code cell has changed since."""
     path = source.path.with_suffix(".ipynb")
     if not path.exists():
         return None
@@ -116,7 +121,7 @@ def _with_kept_outputs(source: Source) -> NotebookNode | None:
         return None
     for cell, before in zip(new, ran, strict=True):
         cell.outputs, cell.execution_count = before.outputs, before.execution_count
-    return notebook
+    return None if _output_problem(notebook) else notebook
 
 
 def select(names: list[str]) -> list[Source]:
