@@ -63,7 +63,7 @@ print(f"device: {device_name(device)}, torch {torch.__version__}, meter: {Memory
 # A training step in FP32: forward, loss, backward, optimizer. The model is a small convolutional network on 256 handwritten digits of 16 × 16 pixels.
 # This is the step you will meet throughout the lab; `dtype` is what mixed precision will change.
 #
-# Where the text says BF16, the cells take BF16, or FP16 on a GPU without units for BF16; section 5 shows what your device is fast in. A GPU without units for BF16, such as a T4, runs it all the same,
+# Where the text says BF16, the cells take BF16, or FP16 on a GPU without units for BF16; section 6 shows what your device is fast in. A GPU without units for BF16, such as a T4, runs it all the same,
 # by way of FP32, and slowly; there the cells use FP16.
 
 
@@ -226,15 +226,6 @@ hint("mixed_precision.autocast")
 
 # %% [markdown] name="own_text"
 # **PyTorch's own, beside yours.** Here is a step of the CNN and one of a small GPT, with your region and with `torch.autocast`.
-#
-# **Predict.** How far will the two gradients of a model be apart? Give the relative difference: 0 is the same in every bit, 0.01 is 16-bit noise.
-
-# %% name="guess_own"
-my_guess = None
-### BEGIN GUESS
-my_guess = 0  # the same casts, the same products
-### END GUESS
-own_guess = Prediction("Gradients of the GPT, your autocast and PyTorch's", my_guess, "")
 
 # %% name="own"
 text = english(device)
@@ -266,8 +257,8 @@ def theirs():
 for make_model, x, y in subjects.values():
     mine, pytorch = (gradient_of(make_model, x[:2], y[:2], region) for region in (Autocast(half), theirs()))
     difference = ((mine - pytorch).norm() / pytorch.norm()).item()
-    print(f"{len(mine):,} gradients, equal in every bit: {torch.equal(mine, pytorch)}")
-own_guess.reveal(difference)
+    equal = torch.equal(mine, pytorch)
+    print(f"{len(mine):,} gradients, equal in every bit: {equal}; relative difference {difference:.0e}")
 
 # %% [markdown] name="rules_text"
 # Seven functions are enough for two models. PyTorch's lists are longer, and they differ between devices, so ask PyTorch. `autocast_rule` runs an operation
@@ -321,22 +312,14 @@ for name, rule in rules.items():
 #
 # Should a 16-bit product not suffer from swamping? It adds up thousands of numbers.
 #
-# **Predict.** 4,096 ones, added up one by one in BF16, stop growing somewhere. What does a 16-bit matrix product of the same ones return?
-
-# %% name="guess_accumulate"
-my_guess = None
-### BEGIN GUESS
-my_guess = 4096  # if products stopped at 256, nobody would use them
-### END GUESS
-product_guess = Prediction("4,096 ones by a 16-bit matrix product", my_guess, "")
+# 4,096 ones, added up one by one in BF16, stop growing somewhere. Here is where, and what a 16-bit matrix product of the same ones returns.
 
 # %% name="accumulate"
 one_by_one = torch.tensor(0.0, dtype=BF16)
 for _ in range(4096):
     one_by_one += 1
 ones = torch.ones(1, 4096, dtype=half, device=device)
-product_guess.reveal((ones @ ones.T).item())
-print(f"one by one: {one_by_one.item():g}")
+print(f"one by one: {one_by_one.item():g}; by a 16-bit matrix product: {(ones @ ones.T).item():g}")
 shortcut = torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction
 print("a CUDA GPU may add up parts of a BF16 product in BF16:", shortcut)
 
@@ -430,7 +413,7 @@ print(
 print("Adam's moments", {state["exp_avg"].dtype for state in optimizer.state.values()})
 
 # %% [markdown] name="equivalence_text"
-# ### The same numbers first
+# ## 4 · The same numbers first
 #
 # Before asking what it saves, ask whether it still trains. Same seed, same batches, in FP32 and in 16 bits.
 #
@@ -441,7 +424,7 @@ my_guess = None
 ### BEGIN GUESS
 my_guess = 0.5  # half a point is noise
 ### END GUESS
-accuracy_guess = Prediction(f"Accuracy, {HALF} minus FP32", my_guess, "points")
+accuracy_guess = Prediction(f"Accuracy, {HALF} minus FP32", my_guess, "points", difference=True)
 
 # %% name="train_cnn"
 small = digits(device)  # 8 x 8 pixels: a quarter of the work
@@ -476,7 +459,7 @@ claims.record("C7", "the accuracy holds", f"CNN, 6 epochs, {HALF} against FP32",
 # %% [markdown] name="memory_text"
 # The two curves stay close. Judge the difference in accuracy by that between seeds: one that is no larger says nothing about the format.
 #
-# ## 4 · What it saves
+# ## 5 · What it saves
 #
 # "Mixed precision halves the memory", say many articles. You know enough to doubt it.
 #
@@ -561,7 +544,7 @@ print(claims)
 # tools ([[lean_optimizers]]), and so do the remaining activations ([[activation_checkpointing]]).
 
 # %% [markdown] name="speed_text"
-# ## 5 · What it costs or saves in time
+# ## 6 · What it costs or saves in time
 #
 # The other half of the promise: "2x faster". Speed comes from hardware that multiplies 16-bit numbers: tensor cores on a GPU, AMX or AVX-512 BF16 on
 # a CPU. Where there is no hardware for a format, the library converts back and forth, at a price.
@@ -625,7 +608,7 @@ print("FP32 on a GPU that has it, by default:", ", ".join(f"{what} in {how}" for
 # an old one after a new one has been set can raise an error.
 
 # %% [markdown] name="underflow_text"
-# ## 6 · FP16 loses small gradients
+# ## 7 · FP16 loses small gradients
 #
 # Anything of 2⁻²⁵ or less becomes zero in FP16. Are real gradients that small? It depends on how the loss is averaged. Take a network that removes noise
 # from the digits. Its loss is a mean over all pixels of a batch, and in a model with several tasks such a term gets a small weight, say 0.0001. Each
@@ -765,7 +748,7 @@ print(f"loss in FP16 without a scaler {fp16_losses[-1]:.4f}, in FP32 {curves['FP
 explore_loss_scale(gradients, log2_scale=0)
 
 # %% [markdown] name="scaling_text"
-# ## 7 · Loss scaling, by hand and automatic
+# ## 8 · Loss scaling, by hand and automatic
 #
 # The gradient is linear in the loss. Multiply the loss by S, and every gradient on the way is S times larger and stays above FP16's floor; divide by S once
 # they are FP32 weight gradients, and the update is the one you wanted.
@@ -849,7 +832,7 @@ print("steps skipped:", *skipped)
 # skipped step moves no weights. (A learning-rate scheduler that steps anyway gets ahead of the weights by that one step.)
 
 # %% [markdown] name="clipping_text"
-# ## 8 · Clipping comes after unscaling
+# ## 9 · Clipping comes after unscaling
 #
 # Gradient clipping limits the norm of the gradient. With a scaler, `.grad` holds the gradient times the scale. Clip that as it stands, to
 # norm 0.01, let the scaler divide, and the step is not the one you meant. Try it with SGD, which moves by the gradient, and with Adam, which normalises it.
@@ -906,13 +889,13 @@ for name, (right, wrong) in steps.items():
 # all, so all of them skip together ([[data_parallel]] shows it).
 
 # %% [markdown] name="bf16_text"
-# ## 9 · BF16: no scaler, fewer digits
+# ## 10 · BF16: no scaler, fewer digits
 #
 # BF16 needs no scaling: in the control above it learnt just as FP32 did. It has eight binary digits where FP32 has 24. Under autocast that hardly matters,
 # since weights and sums stay in FP32. With *weights* in BF16 it matters when the learning rate is small; [[number_formats]] measured what is lost there, and
 # how stochastic rounding or a kept remainder brings it back.
 #
-# ## 10 · What tutorials warn of
+# ## 11 · What tutorials warn of
 #
 # **Old names.** `torch.cuda.amp.autocast` and `torch.cuda.amp.GradScaler` are still used in half of the tutorials.
 
@@ -940,7 +923,7 @@ for name, dtype in {"FP32": FP32, "BF16": BF16, "FP16": FP16}.items():
 # %% [markdown] name="loss_explained"
 # BF16 gets the third digit of the loss wrong. Keep losses in FP32: `F.cross_entropy(logits.float(), target)`.
 #
-# **`backward()` inside autocast.** Articles call it a mistake, and PyTorch's documentation advises against it.
+# **`backward()` inside autocast.** PyTorch's documentation advises against it.
 #
 # **Predict.** How far apart, relatively, are the gradients with `backward()` inside and outside of the region?
 
@@ -960,7 +943,7 @@ for subject, (make_model, x, y) in subjects.items():
 inside_guess.reveal(((inside - outside).norm() / outside.norm()).item())
 
 # %% [markdown] name="custom_function_text"
-# It is no mistake with PyTorch's own operations. (If even the same gradient taken twice differs, a GPU added up in another order.) Autograd has recorded
+# With PyTorch's own operations it does no harm. (If even the same gradient taken twice differs, a GPU added up in another order.) Autograd has recorded
 # each operation with its casts, and the backward formulas get their dtypes from there.
 #
 # A formula of **your own** has no such record. A `torch.autograd.Function` whose author counts on FP32 gets 16-bit products wherever autocast is
@@ -1016,19 +999,14 @@ safe = check("mixed_precision.safe", safe)
 hint("mixed_precision.safe")
 
 # %% [markdown] name="guess_gram_text"
-# **Predict.** Under autocast with `backward()` inside, how far is the gradient of `Gram` from FP64's, relatively? And that of `safe(Gram)`?
+# **Predict.** Under autocast with `backward()` inside, how far is the gradient of `Gram` from FP64's, relatively?
 
 # %% name="guess_gram"
-my_guess = None  # Gram
+my_guess = None
 ### BEGIN GUESS
 my_guess = 2e-3  # BF16 has 8 binary digits
 ### END GUESS
 gram_guess = Prediction("Gram, backward inside: gradient off by", my_guess, "")
-my_guess = None  # safe(Gram)
-### BEGIN GUESS
-my_guess = 1e-7  # FP32 has 24
-### END GUESS
-safe_guess = Prediction("safe(Gram), backward inside: gradient off by", my_guess, "")
 
 
 # %% name="gram_measured"
@@ -1048,21 +1026,13 @@ def gram_errors(function, inside):
 
 
 gram_guess.reveal(gram_errors(Gram, inside=True)[1])
-safe_guess.reveal(gram_errors(safe(Gram, device.type), inside=True)[1])
 for name, function in {"Gram": Gram, "safe(Gram)": safe(Gram, device.type)}.items():
-    value, gradient = gram_errors(function, inside=False)
-    print(f"{name:10} backward outside: value off by {value:.0e}, gradient off by {gradient:.0e}")
+    for place, inside in {"inside": True, "outside": False}.items():
+        value, gradient = gram_errors(function, inside)
+        print(f"{name:10} backward {place:7}: value off by {value:.0e}, gradient off by {gradient:.0e}")
 
 # %% [markdown] name="table_text"
-# ## 11 · Before and after
-#
-# Here is the memory of this run in two tables, then what was said against what was measured, speed included.
-
-# %% name="table"
-print("CNN, batch 256, by tenant:")
-print(tenant_table(cnn))
-print("\nGPT, 8 x 128 tokens, by tenant:")
-print(tenant_table(gpt))
+# ## 12 · What was said, and what you have measured
 
 # %% name="claims_table"
 claims

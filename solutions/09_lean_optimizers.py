@@ -888,12 +888,12 @@ my_guess = None  # points of accuracy behind AdamW, 8 epochs
 ### BEGIN GUESS
 my_guess = 1
 ### END GUESS
-sgd_guess = Prediction("Vision transformer, SGD behind AdamW after 8 epochs", my_guess, "points")
+sgd_guess = Prediction("Vision transformer, SGD behind AdamW after 8 epochs", my_guess, "points", difference=True)
 my_guess = None  # points of accuracy behind AdamW, 8 epochs; negative: ahead
 ### BEGIN GUESS
 my_guess = 1
 ### END GUESS
-ahead_guess = Prediction("Vision transformer, Muon behind AdamW after 8 epochs", my_guess, "points")
+ahead_guess = Prediction("Vision transformer, Muon behind AdamW after 8 epochs", my_guess, "points", difference=True)
 
 # %% name="rivals"
 RIVALS = {

@@ -9,18 +9,26 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Prediction:
-    """A question with a number for an answer. `guess` is None until the learner makes one."""
+    """A question with a number for an answer.
+
+    Attributes:
+        question: what is measured.
+        guess: None until the learner makes one.
+        unit: of both figures.
+        difference: whether zero is an ordinary answer; then how far off the guess is counts, not how many times.
+    """
 
     question: str
     guess: float | None
     unit: str
+    difference: bool = False
 
     def reveal(self, measured: float) -> None:
         """Print the guess beside the measured figure (same unit), and how far apart they are."""
         print(f"{self.question}: measured {measured:.4g} {self.unit}".rstrip())
         if self.guess is None:
             print("  You have not guessed. Put a number into the cell above: being wrong costs nothing here.")
-        elif measured and self.guess / measured > 0:
+        elif not self.difference and measured and self.guess / measured > 0:
             ratio = self.guess / measured
             more, less = ("high", "low") if measured > 0 else ("far below zero", "near to zero")
             error = f"{ratio:.2f}x too {more}" if ratio >= 1 else f"{1 / ratio:.2f}x too {less}"

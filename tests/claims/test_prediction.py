@@ -26,3 +26,9 @@ def test_prediction(capsys, guess, says):
 def test_prediction_of_a_negative_number(capsys, guess, says):
     Prediction("SGD against AdamW", guess, "points").reveal(-10.0)
     assert says in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("guess", "says"), [(0.5, "off by 0.1"), (0, "off by 0.6"), (-0.3, "off by 0.9")])
+def test_prediction_of_a_difference_counts_how_far_off(capsys, guess, says):
+    Prediction("Accuracy, BF16 minus FP32", guess, "points", difference=True).reveal(0.6)
+    assert says in capsys.readouterr().out
