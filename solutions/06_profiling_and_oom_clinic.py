@@ -909,7 +909,7 @@ hint("profiling_and_oom_clinic.hook")
 # |---|---|---|---|---|
 # | A | last forward/backward, a staircase | activations | graphs kept by a list | `.detach()`, no `retain_graph` |
 # | B | start of the backward pass | activations, temporaries | all logits at once | chunks, each checkpointed |
-# | C | forward, without backward | activations | autograd recorded for nobody | `torch.no_grad()` |
+# | C | forward, without backward | activations | autograd recorded for nobody | `torch.no_grad()`, or `torch.inference_mode()`, whose results no later backward pass may use |
 # | D | optimizer step | temporaries | `foreach` works on all parameters at once | `fused=True` or `foreach=False` |
 # | E | forward | temporaries | a hook keeps outputs | keep the mean, not the output |
 #

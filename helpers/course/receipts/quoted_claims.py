@@ -70,4 +70,8 @@ QUOTED_CLAIMS = {
         "A training step takes 6 FLOPs for each parameter and token",
         "[Kaplan et al.](https://arxiv.org/abs/2001.08361), section 2.1; tutorials",
     ),
+    "C26": QuotedClaim(
+        "A batch beyond the critical size buys nothing; small batches need no accumulation",
+        "[McCandlish et al.](https://arxiv.org/abs/1812.06162), [Marek et al.](https://arxiv.org/abs/2507.07101)",
+    ),
 }
