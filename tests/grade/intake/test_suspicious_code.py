@@ -19,7 +19,8 @@ def flags(text):
     return lines
 
 
-@pytest.mark.parametrize("source", sources(), ids=lambda source: source.name)
+# Labs are not handed in, and what some of them build (a function mode, threads) would be flagged in an exercise.
+@pytest.mark.parametrize("source", [s for s in sources() if s.graded], ids=lambda source: source.name)
 def test_reference_answers_raise_no_flags(source):
     assert flags_of(reference_hand_in(source).answers) == []
 
