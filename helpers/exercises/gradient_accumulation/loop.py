@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..base import Check, Evidence
-from .watched import LEFT_BEFORE, Watched, gradient_of, leave, number, wrong_gradient, wrong_loss
+from .watched import LEFT_BEFORE, Watched, gradient_of, number, set_gradients, wrong_gradient, wrong_loss
 
 Accumulate = Callable[[nn.Module, Tensor, Tensor, int], Any]
 BY_THEIR_NUMBER = (
@@ -34,7 +34,7 @@ def _accumulated(seed: int, rows: int, micro_batch: int, accumulate: Accumulate,
     model = _classifier(seed)
     x, y = _rows(rows)
     watched = Watched(model)
-    leave(model, before)
+    set_gradients(model, before)
     return model, watched, accumulate(model, x, y, micro_batch)
 
 

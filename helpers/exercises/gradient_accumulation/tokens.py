@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ...core.models import SmallGPT
 from ..base import Check, Evidence
-from .watched import LEFT_BEFORE, Watched, gradient_of, leave, number, wrong_gradient, wrong_loss
+from .watched import LEFT_BEFORE, Watched, gradient_of, number, set_gradients, wrong_gradient, wrong_loss
 
 AccumulateTokens = Callable[[nn.Module, Tensor, Tensor, int], Any]
 IGNORED = -100  # target of a position that does not count, as in F.cross_entropy
@@ -41,7 +41,7 @@ def _accumulated(seed: int, lengths: list[int], answer: AccumulateTokens, before
     """Accumulate in micro-batches of four rows; return the model, what was watched, and what was returned."""
     model = _model(seed)
     watched = Watched(model)
-    leave(model, before)
+    set_gradients(model, before)
     return model, watched, answer(model, *_batch(seed, lengths), 4)
 
 

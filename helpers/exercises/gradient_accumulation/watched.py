@@ -36,10 +36,10 @@ def gradient_of(model: nn.Module) -> list[float]:
     return torch.cat([gradient.flatten() for gradient in found]).tolist()
 
 
-def leave(model: nn.Module, before: float | None) -> None:
-    """Give all gradients of `model` the value `before`; None: there are none."""
+def set_gradients(model: nn.Module, value: float | None) -> None:
+    """Set all entries of all gradients of `model` to `value`; None: there are no gradients."""
     for p in model.parameters():
-        p.grad = None if before is None else torch.full_like(p, before)
+        p.grad = None if value is None else torch.full_like(p, value)
 
 
 def number(loss: Any) -> Evidence:

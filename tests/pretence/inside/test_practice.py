@@ -1,14 +1,15 @@
 """The labs' checks say the same where there is a GPU."""
 
 from helpers import DigitFiles, LoaderTimeline
-from helpers.exercises.data_loading.prefetch import SendsFromPinnedMemory
-from helpers.exercises.mixed_precision.safe import ForwardIsInFp32
 from helpers.exercises.reference.data_loading import prefetched
 from helpers.exercises.reference.mixed_precision import safe
 
+from tests.mutants import verdicts
 
-def verdict(check, answer, reference):
-    return check.judge(check.probe(0, answer), check.probe(0, reference))
+
+def diagnosis(part, check, **answers):
+    (verdict,) = verdicts(part, answers, only=check)
+    return verdict.diagnosis
 
 
 def pins_in_vain(batches, depth, device):
@@ -19,13 +20,15 @@ def pins_in_vain(batches, depth, device):
 
 
 def test_what_was_sent_is_told_from_what_was_pinned():
-    assert verdict(SendsFromPinnedMemory, prefetched, prefetched) is None
-    assert "came from pinned memory" in verdict(SendsFromPinnedMemory, pins_in_vain, prefetched)
+    check = "data_loading.prefetch", "sends_from_pinned_memory"
+    assert diagnosis(*check, prefetched=prefetched) is None
+    assert "came from pinned memory" in diagnosis(*check, prefetched=pins_in_vain)
 
 
 def test_a_function_that_is_safe_on_cuda_alone_is_told_from_one_that_is_safe_here():
-    assert verdict(ForwardIsInFp32, safe, safe) is None
-    assert "CUDA alone" in verdict(ForwardIsInFp32, lambda function, _: safe(function, "cuda"), safe)
+    check = "mixed_precision.safe", "forward_is_in_fp32"
+    assert diagnosis(*check, safe=safe) is None
+    assert "CUDA alone" in diagnosis(*check, safe=lambda function, _: safe(function, "cuda"))
 
 
 def test_a_loader_pins_what_its_steps_take():
