@@ -41,17 +41,19 @@ def _to_fp32(value: Any) -> Any:
     return value.float() if sixteen_bits else value
 
 
-class _FusedRmsNorm(torch.autograd.Function):
+class FusedRmsNorm(torch.autograd.Function):
     """The sizes of CUDA's fused kernel: it keeps its input and one number a row; the CPU keeps FP32 copies."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor | None, dims: int) -> Tensor:
+        """x: (..., n); weight: (n,) or None; `dims`: how many of the last dimensions are normed."""
         row_scales = torch.empty(x.shape[: x.dim() - dims], dtype=torch.float32, device=x.device)
         ctx.save_for_backward(x, weight, row_scales)
         return x.neg()  # one operation that reads and writes what the kernel does
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, None]:
+        """gradient: (..., n)."""
         x, weight, _ = ctx.saved_tensors
         return x + gradient, None if weight is None else torch.empty_like(weight), None
 
@@ -135,7 +137,7 @@ class CudaKernels(TorchFunctionMode):
 
     @staticmethod
     def _rms_norm(x: Tensor, shape: tuple[int, ...], weight: Tensor | None = None, eps: float | None = None) -> Tensor:
-        return _FusedRmsNorm.apply(x, weight, len(shape))
+        return FusedRmsNorm.apply(x, weight, len(shape))
 
 
 def scratch_bytes(func: Any, args: Any) -> int:

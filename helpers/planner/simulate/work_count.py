@@ -69,7 +69,7 @@ class WorkCount:
 
     def __init__(self, compiled: bool, block_of: Callable[[Tensor], Block | None]) -> None:
         self._compiled, self._block_of = compiled, block_of
-        self._times: Counter[tuple[Work, Phase, bool]] = Counter()
+        self._seen: list[tuple[Work | _Chain, Phase, bool]] = []  # in order
         self._chains: list[_Chain] = []
         self._open: _Chain | None = None  # the last of them, while it grows
         self._unwritten: dict[Block, _Chain] = {}  # memory that so far only the backward pass may want
@@ -82,7 +82,7 @@ class WorkCount:
         if work is None or (phase == "optimizer step" and work.name in _NEW_STATE):
             return
         if not self._compiled:
-            self._times[work, phase, recomputed] += 1
+            self._seen.append((work, phase, recomputed))
             return
         _, args, kwargs, result = operation
         operands = list(self._regions((args[work.name in _OVERWRITES :], *kwargs.values())))
@@ -92,18 +92,27 @@ class WorkCount:
             return
         if phase != "optimizer step":  # an update within the backward pass is no part of its chains
             self._end_chain()
-        self._times[work, phase, recomputed] += 1
+        self._seen.append((work, phase, recomputed))
         for block, *_ in operands:
             self._write(block)
 
     def steps(self, share: Callable[[Phase], float]) -> list[RepeatedWork]:
         """Return the work of one optimizer step; `share` says how often a phase that was seen comes in it."""
-        self._end_chain()
-        times = self._times.copy()
-        for chain in self._chains:
-            if chain.work.bytes:
-                times[chain.work, chain.phase, chain.recomputed] += 1
+        times = Counter(self.between(0, self.mark()))
         return [RepeatedWork(work, phase, again, n * share(phase)) for (work, phase, again), n in times.items()]
+
+    def mark(self) -> int:
+        """End what may still grow, and return how much has been seen so far."""
+        self._end_chain()
+        return len(self._seen)
+
+    def between(self, first: int, last: int) -> list[tuple[Work, Phase, bool]]:
+        """Return (work, phase, whether it is recomputed) of what was seen between two marks, in order.
+
+        What a chain has to write is known only when all has run that might read it.
+        """
+        works = ((getattr(seen, "work", seen), phase, again) for seen, phase, again in self._seen[first:last])
+        return [(work, phase, again) for work, phase, again in works if not (work.name == FUSED and not work.bytes)]
 
     @property
     def never_written(self) -> set[Block]:
@@ -124,6 +133,7 @@ class WorkCount:
             self._end_chain()
             self._open = _Chain(phase, recomputed, dtype)
             self._chains.append(self._open)
+            self._seen.append((self._open, phase, recomputed))
         chain = self._open
         again = phase == "backward" and not recomputed
         for region in operands:

@@ -1,0 +1,1 @@
+"""Layouts: ranks in every dimension, their bytes and their seconds."""

@@ -1,0 +1,148 @@
+"""The sizes of a decoder: all that a layout needs to know of a language model."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..recipe import RecipeError
+
+
+@dataclass(frozen=True)
+class Arch:
+    """A causal language model by its sizes.
+
+    Attributes:
+        layers, hidden, vocab: how many blocks, and the width of the residual stream and of the vocabulary.
+        heads, kv_heads, head_dim: of attention; keys and values have `kv_heads` heads, each for several queries.
+        ffn: width inside a dense block's multilayer perceptron.
+        gated: whether that has a gate beside its first product (SwiGLU): three matrices instead of two.
+        tied: whether the head is the embedding.
+        bias: whether the linear layers add one.
+        layer_norm: LayerNorm instead of RMSNorm.
+        positions: rows of a learned table of positions; 0 rotates queries and keys instead.
+        experts, experts_per_token: of a mixture; 0 for a dense model.
+        shared_experts: experts that every token visits.
+        moe_ffn: width inside one expert.
+        dense_layers: the first blocks, which have no experts.
+        q_lora, kv_lora, rope_dim, value_dim: of multi-head latent attention (DeepSeek-V2, arXiv 2405.04434): ranks of
+            the compressed queries, keys and values, the rotated part of a head, and a value's size; 0 without it.
+    """
+
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    ffn: int
+    vocab: int
+    gated: bool = True
+    tied: bool = False
+    bias: bool = False
+    layer_norm: bool = False
+    positions: int = 0
+    experts: int = 0
+    experts_per_token: int = 0
+    shared_experts: int = 0
+    moe_ffn: int = 0
+    dense_layers: int = 0
+    q_lora: int = 0
+    kv_lora: int = 0
+    rope_dim: int = 0
+    value_dim: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("layers", "hidden", "heads", "kv_heads", "head_dim", "vocab"):
+            if getattr(self, name) < 1:
+                raise RecipeError(f"arch: {name} is {getattr(self, name)}; it must be at least 1.")
+        if self.ffn < 1 and not (self.experts and self.dense_layers == 0):
+            raise RecipeError("arch: ffn is missing; give the width inside the dense blocks.")
+        if self.experts and not 1 <= self.experts_per_token <= self.experts:
+            raise RecipeError(f"arch: a token cannot visit {self.experts_per_token} of {self.experts} experts.")
+        if self.heads % self.kv_heads:
+            raise RecipeError(f"arch: {self.heads} heads cannot share {self.kv_heads} heads of keys and values.")
+
+    def is_moe(self, layer: int) -> bool:
+        """Return whether block `layer` has experts."""
+        return self.experts > 0 and layer >= self.dense_layers
+
+    @property
+    def attention_parameters(self) -> int:
+        """Parameters of one block's attention."""
+        q, kv, value = self.heads * self.head_dim, self.kv_heads * self.head_dim, self.heads * self.values
+        if not self.kv_lora:
+            return self.hidden * (q + 2 * kv) + value * self.hidden
+        unrotated = self.head_dim - self.rope_dim
+        queries = self.hidden * self.q_lora + self.q_lora * q if self.q_lora else self.hidden * q
+        down = self.hidden * (self.kv_lora + self.rope_dim)
+        return queries + down + self.kv_lora * self.heads * (unrotated + self.values) + value * self.hidden
+
+    @property
+    def values(self) -> int:
+        """Numbers in a head of the values."""
+        return self.value_dim or self.head_dim
+
+    @property
+    def expert_parameters(self) -> int:
+        """Parameters of one expert."""
+        return self.hidden * self.moe_ffn * (3 if self.gated else 2)
+
+    def layer_parameters(self, layer: int, active: bool = False) -> int:
+        """Parameters of block `layer`, norms left out; `active`: only those that a token meets."""
+        if not self.is_moe(layer):
+            return self.attention_parameters + self.hidden * self.ffn * (3 if self.gated else 2)
+        experts = (self.experts_per_token if active else self.experts) + self.shared_experts
+        return self.attention_parameters + experts * self.expert_parameters + self.hidden * self.experts
+
+    def count(self, active: bool = False) -> int:
+        """Return the parameters of the model; `active`: those that a token meets, in products."""
+        blocks = sum(self.layer_parameters(layer, active) for layer in range(self.layers))
+        tables = self.hidden * self.vocab * (1 if self.tied or active else 2)
+        return blocks + tables + self.hidden * (2 * self.layers + 1) * (0 if active else 1)
+
+    def flops_per_token(self, seq: int) -> float:
+        """Return the FLOPs of forward and backward for a token: products, and the causal half of attention."""
+        attention = 3 * self.layers * self.heads * (self.head_dim + self.values) * seq
+        return 6.0 * self.count(active=True) + attention
+
+
+def arch_of_config(name: str, config: Any) -> Arch:
+    """Return the sizes that a Hugging Face config of a causal model states.
+
+    Raises:
+        RecipeError: it states too little.
+    """
+
+    def get(*names: str, default: Any = None) -> Any:
+        return next((value for n in names if (value := getattr(config, n, None)) is not None), default)
+
+    hidden, heads = get("hidden_size", "n_embd"), get("num_attention_heads", "n_head")
+    layers, vocab = get("num_hidden_layers", "n_layer"), get("vocab_size")
+    if not all((hidden, heads, layers, vocab)):
+        raise RecipeError(f"{name}: the config does not say how many layers, heads and tokens there are.")
+    gpt2 = config.model_type in ("gpt2", "gpt_neox", "opt", "gpt_bigcode")
+    latent = get("kv_lora_rank", default=0)
+    rope = get("qk_rope_head_dim", default=0) if latent else 0
+    head = get("qk_nope_head_dim", default=0) + rope if latent else get("head_dim", default=hidden // heads)
+    moe_ffn = get("moe_intermediate_size", "intermediate_size", default=0)
+    return Arch(
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=heads if latent else get("num_key_value_heads", default=heads),
+        head_dim=head,
+        ffn=get("n_inner", "intermediate_size", default=4 * hidden),
+        vocab=vocab,
+        gated=not gpt2,
+        tied=bool(get("tie_word_embeddings", default=False)),
+        bias=gpt2,
+        layer_norm=gpt2,
+        positions=get("max_position_embeddings", default=0) if config.model_type in ("gpt2", "opt") else 0,
+        experts=(experts := get("n_routed_experts", "num_local_experts", "num_experts", default=0)),
+        experts_per_token=get("num_experts_per_tok", "experts_per_token", default=0) if experts else 0,
+        shared_experts=get("n_shared_experts", default=0) if experts else 0,
+        moe_ffn=moe_ffn if experts else 0,
+        dense_layers=get("first_k_dense_replace", default=0) if experts else 0,
+        q_lora=get("q_lora_rank", default=0) if latent else 0,
+        kv_lora=latent,
+        rope_dim=rope,
+        value_dim=get("v_head_dim", default=0) if latent else 0,
+    )

@@ -1,0 +1,179 @@
+"""Attention on one rank: its heads of every sequence, or its tokens of every head."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .kernels import one_pass, rms_norm
+from .layout import Layout
+from .wire import Wire, enter, exchange, leave, products
+
+
+@dataclass(frozen=True)
+class Wires:
+    """The wires of a rank, one for each dimension in which blocks send."""
+
+    tensor: Wire
+    context: Wire
+    expert: Wire
+
+
+def column(x: Tensor, layers: list[nn.Linear], wire: Wire, layout: Layout) -> list[Tensor]:
+    """Return the results of layers whose columns are split over `wire`; x: (B, S, D), or this rank's tokens of it."""
+    if layout.engine == "megatron" and layout.splits_tokens:
+        outs = products(x, [layer.weight for layer in layers], wire)
+        return [out if layer.bias is None else out + layer.bias for out, layer in zip(outs, layers, strict=True)]
+    x = enter(x, wire, layout.splits_tokens)
+    return [layer(x) for layer in layers]
+
+
+class Attention(nn.Module):
+    """Causal attention with grouped queries: this tensor rank's heads.
+
+    Where there are fewer heads of keys and values than ranks, each rank keeps a copy of the head that it needs.
+    """
+
+    def __init__(self, layout: Layout, wires: Wires) -> None:
+        super().__init__()
+        arch = layout.arch
+        self.wires, self.layout = wires, layout
+        self.heads, self.kv_heads = arch.heads // layout.tensor, max(1, arch.kv_heads // layout.tensor)
+        self.head, self.rotates = arch.head_dim, not arch.positions
+        linear = lambda n, m: nn.Linear(n, m, bias=arch.bias)  # noqa: E731
+        self.q = linear(arch.hidden, self.heads * self.head)
+        self.k = linear(arch.hidden, self.kv_heads * self.head)
+        self.v = linear(arch.hidden, self.kv_heads * self.head)
+        self.out = linear(self.heads * self.head, arch.hidden)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: (B, S, D), or (B, S / tensor, D) where tokens are split; likewise the result."""
+        q, k, v = (
+            out.unflatten(-1, (-1, self.head)).transpose(1, 2)  # (B, heads, S, head)
+            for out in column(x, [self.q, self.k, self.v], self.wires.tensor, self.layout)
+        )
+        if self.rotates:
+            q, k = one_pass(q), one_pass(k)
+        out = attend(q, k, v, self.wires.context, self.layout.context_method == "ring")  # (B, heads, S, head)
+        out = self.out(out.transpose(1, 2).flatten(2))
+        return leave(out, self.wires.tensor, self.layout.splits_tokens)
+
+
+class LatentAttention(nn.Module):
+    """Multi-head latent attention (arXiv 2405.04434): keys and values grow out of one narrow vector a token."""
+
+    def __init__(self, layout: Layout, wires: Wires) -> None:
+        super().__init__()
+        arch = layout.arch
+        self.wires, self.by_tokens, self.ring = wires, layout.splits_tokens, layout.context_method == "ring"
+        self.arch, self.heads = arch, arch.heads // layout.tensor
+        linear = lambda n, m: nn.Linear(n, m, bias=False)  # noqa: E731
+        wide = self.heads * arch.head_dim
+        self.q_down = linear(arch.hidden, arch.q_lora) if arch.q_lora else None
+        self.q_up = linear(arch.q_lora or arch.hidden, wide)
+        self.kv_down = linear(arch.hidden, arch.kv_lora + arch.rope_dim)
+        self.kv_up = linear(arch.kv_lora, self.heads * (arch.head_dim - arch.rope_dim + arch.value_dim))
+        self.q_norm = nn.Parameter(torch.empty(arch.q_lora)) if arch.q_lora else None
+        self.kv_norm = nn.Parameter(torch.empty(arch.kv_lora))
+        self.out = linear(self.heads * arch.value_dim, arch.hidden)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: (B, S, D), or (B, S / tensor, D) where tokens are split; likewise the result."""
+        arch = self.arch
+        x = enter(x, self.wires.tensor, self.by_tokens)
+        narrow = rms_norm(self.q_down(x), self.q_norm) if self.q_down is not None else x
+        q = self.q_up(narrow).unflatten(-1, (self.heads, arch.head_dim)).transpose(1, 2)
+        latent, rotated = self.kv_down(x).split([arch.kv_lora, arch.rope_dim], -1)
+        grown = self.kv_up(rms_norm(latent, self.kv_norm)).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        plain, v = grown.split([arch.head_dim - arch.rope_dim, arch.value_dim], -1)
+        shared = one_pass(rotated).unsqueeze(1).expand(-1, self.heads, -1, -1)  # one rotated key for all heads
+        k = torch.cat([plain, shared], -1)
+        padded = F.pad(v, (0, arch.head_dim - arch.value_dim))  # the kernel wants equal sizes
+        out = attend(one_pass(q), k, padded, self.wires.context, self.ring)[..., : arch.value_dim]
+        return leave(self.out(out.transpose(1, 2).flatten(2)), self.wires.tensor, self.by_tokens)
+
+
+def attention_of(layout: Layout, wires: Wires) -> nn.Module:
+    """Return the attention of a layout's blocks."""
+    return LatentAttention(layout, wires) if layout.arch.kv_lora else Attention(layout, wires)
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, wire: Wire, ring: bool) -> Tensor:
+    """Return causal attention of q (B, heads, S, head) on k and v (B, kv heads, S, head), S of this context rank."""
+    if wire.size == 1:
+        return flash(q, k, v)
+    if ring:
+        return _Ring.apply(q, k, v, wire)
+    q, k, v = (exchange(_repeated(t, wire.size), wire, 1, 2) for t in (q, k, v))  # all tokens, fewer heads
+    return exchange(flash(q, k, v), wire, 2, 1)
+
+
+def _repeated(x: Tensor, ranks: int) -> Tensor:
+    """Return x with so many copies of its heads that `ranks` divide them."""
+    heads = x.shape[1]
+    return x if heads % ranks == 0 else x.repeat_interleave(ranks // heads if ranks % heads == 0 else ranks, 1)
+
+
+def flash(q: Tensor, k: Tensor, v: Tensor, causal: bool = True) -> Tensor:
+    """Return fused attention, as CUDA's flash kernel keeps tensors for it; FP32 takes the memory-efficient one."""
+    if q.dtype != torch.float32:
+        return torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, causal)[0]
+    k, v = (t.repeat_interleave(q.shape[1] // t.shape[1], 1) if t.shape[1] != q.shape[1] else t for t in (k, v))
+    return torch.ops.aten._scaled_dot_product_efficient_attention(q, k, v, None, True, 0.0, causal)[0]
+
+
+class _Ring(torch.autograd.Function):
+    """Ring attention: keys and values visit every rank, and each adds its part to the result.
+
+    With the zigzag order (the first and the last part of a sequence on one rank, and so on) every rank has the same
+    work: one causal half block, then for each visitor half of a full block.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, wire: Wire) -> Tensor:
+        out, lse = _block(q, k, v, True)
+        total = out.float()
+        visiting = torch.stack((k, v))
+        for _ in range(wire.size - 1):
+            visiting = wire.shift(visiting)
+            half = q.shape[2] // 2
+            part, part_lse = _block(q[:, :, half:], visiting[0], visiting[1], False)
+            total[:, :, half:] += part  # rescaled by both log-sum-exps, in one pass
+            lse[:, :, half:] += part_lse
+        out = total.to(q.dtype)
+        ctx.save_for_backward(q, k, v, out, lse)
+        ctx.wire = wire
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        q, k, v, out, lse = ctx.saved_tensors
+        dq, dk, dv = _block_backward(gradient, (q, k, v), out, lse, True)
+        dq, dkv = dq.float(), torch.stack((dk, dv)).float()
+        visiting = torch.stack((k, v))
+        half = q.shape[2] // 2
+        for _ in range(ctx.wire.size - 1):
+            visiting, dkv = ctx.wire.shift(visiting), ctx.wire.shift(dkv)
+            operands = (q[:, :, half:], visiting[0], visiting[1])
+            parts = _block_backward(gradient[:, :, half:], operands, out[:, :, half:], lse[:, :, half:], False)
+            dq[:, :, half:] += parts[0]
+            dkv += torch.stack(parts[1:])
+        dkv = ctx.wire.shift(dkv)  # home again
+        return dq.to(q.dtype), dkv[0].to(k.dtype), dkv[1].to(v.dtype), None
+
+
+def _block(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
+    """Return the attention of one pair of blocks, and its log-sum-exp (B, heads, S)."""
+    return torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, causal)[:2]
+
+
+def _block_backward(
+    gradient: Tensor, operands: tuple[Tensor, Tensor, Tensor], out: Tensor, lse: Tensor, causal: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    q, k, v = operands
+    state = torch.empty((), dtype=torch.uint64, device=q.device)
+    return torch.ops.aten._scaled_dot_product_flash_attention_backward(
+        gradient, q, k, v, out, lse, None, None, q.shape[2], k.shape[2], 0.0, causal, state, state
+    )

@@ -1,0 +1,244 @@
+"""A stage of a decoder as one rank holds it: its slice of some blocks, of the embedding and of the head."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+
+from .attention import Wires, attention_of, column
+from .kernels import activate, fused_loss, layer_norm, rms_norm
+from .layout import Layout
+from .wire import Wire, exchange, leave
+
+Marker = Callable[[str], None]
+"""Hears where in the stage the program is: "layer 3 forward", and the like."""
+
+
+class Norm(nn.Module):
+    """RMSNorm or LayerNorm, by the model's sizes."""
+
+    def __init__(self, width: int, with_bias: bool) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(width))
+        self.bias = nn.Parameter(torch.empty(width)) if with_bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: (B, S, D)."""
+        return rms_norm(x, self.weight) if self.bias is None else layer_norm(x, self.weight, self.bias)
+
+
+class Mlp(nn.Module):
+    """A perceptron with one hidden layer of `inner` / tensor units on each tensor rank."""
+
+    def __init__(self, layout: Layout, wire: Wire, inner: int) -> None:
+        super().__init__()
+        arch = layout.arch
+        self.wire, self.layout = wire, layout
+        local = -(-inner // wire.size)
+        self.gate = nn.Linear(arch.hidden, local, bias=arch.bias)
+        self.up = nn.Linear(arch.hidden, local, bias=arch.bias) if arch.gated else None
+        self.down = nn.Linear(local, arch.hidden, bias=arch.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: (B, S, D), or (B, S / tensor, D) where tokens are split; likewise the result."""
+        layers = [self.gate] if self.up is None else [self.gate, self.up]
+        inner = activate(*column(x, layers, self.wire, self.layout))
+        return leave(self.down(inner), self.wire, self.layout.splits_tokens)
+
+
+class Experts(nn.Module):
+    """A mixture of experts, each whole on one expert rank; all get equally many tokens, as published runs force it.
+
+    Every rank sends each of its tokens to the ranks of `experts_per_token` experts, and gets the results back.
+    """
+
+    def __init__(self, layout: Layout, wires: Wires) -> None:
+        super().__init__()
+        arch = layout.arch
+        self.wire, self.chosen, self.local = wires.expert, arch.experts_per_token, arch.experts // layout.expert
+        self.router = nn.Linear(arch.hidden, arch.experts, bias=False)
+        shape = (self.local, arch.hidden, arch.moe_ffn)
+        self.gate = nn.Parameter(torch.empty(shape))
+        self.up = nn.Parameter(torch.empty(shape)) if arch.gated else None
+        self.down = nn.Parameter(torch.empty(self.local, arch.moe_ffn, arch.hidden))
+        inner = arch.shared_experts * arch.moe_ffn
+        self.shared = Mlp(layout, wires.tensor, inner) if inner else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: (B, S, D), this rank's tokens; likewise the result."""
+        tokens = x.flatten(0, 1)  # (T, D)
+        weights, chosen = F.softmax(self.router(tokens).float(), -1).topk(self.chosen)  # (T, chosen)
+        order = chosen.flatten().argsort()
+        sent = exchange(tokens.index_select(0, order // self.chosen), self.wire, 0, 0)  # (T x chosen, D)
+        rows = -(-len(sent) // self.local)
+        by_expert = F.pad(sent, (0, 0, 0, rows * self.local - len(sent))).unflatten(0, (self.local, rows))
+        firsts = [self.gate] if self.up is None else [self.gate, self.up]
+        inner = activate(*(torch.bmm(by_expert, first.to(x.dtype)) for first in firsts))
+        done = torch.bmm(inner, self.down.to(x.dtype)).flatten(0, 1)[: len(sent)]
+        back = exchange(done, self.wire, 0, 0).index_select(0, order.argsort()).unflatten(0, (-1, self.chosen))
+        out = (back * weights.to(x.dtype).unsqueeze(-1)).sum(1).view_as(x)
+        return out if self.shared is None else out + self.shared(x)
+
+
+class Block(nn.Module):
+    """One block: attention, then a perceptron or experts, each on the normed stream and added to it."""
+
+    def __init__(self, layout: Layout, wires: Wires, layer: int) -> None:
+        super().__init__()
+        arch = layout.arch
+        self.attention_norm = Norm(arch.hidden, arch.layer_norm)
+        self.attention = attention_of(layout, wires)
+        self.mlp_norm = Norm(arch.hidden, arch.layer_norm)
+        self.mlp = Experts(layout, wires) if arch.is_moe(layer) else Mlp(layout, wires.tensor, arch.ffn)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: (B, S, D), or (B, S / tensor, D) where tokens are split; likewise the result."""
+        x = x + self.attention(self.attention_norm(x))
+        return x + self.mlp(self.mlp_norm(x))
+
+
+class Embedding(nn.Module):
+    """This tensor rank's rows of the embedding; each rank looks up what it has, and the results are added."""
+
+    def __init__(self, layout: Layout, wire: Wire) -> None:
+        super().__init__()
+        arch = layout.arch
+        self.wire, self.by_tokens = wire, layout.splits_tokens
+        self.table = nn.Embedding(-(-arch.vocab // wire.size), arch.hidden)
+        self.positions = nn.Embedding(max(arch.positions, layout.seq), arch.hidden) if arch.positions else None
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """ids: (B, S). Returns (B, S, D), or (B, S / tensor, D) where tokens are split."""
+        x = self.table(ids)
+        x = leave(x, self.wire, self.by_tokens)
+        return x if self.positions is None else x + self.positions(ids[:, : x.shape[1]])
+
+
+class Head(nn.Module):
+    """The last norm, the logits of this tensor rank's words, and the loss; whole rows of logits are nowhere."""
+
+    def __init__(self, layout: Layout, wire: Wire, table: nn.Parameter | None = None) -> None:
+        super().__init__()
+        arch = layout.arch
+        self.wire, self.layout = wire, layout
+        self.norm = Norm(arch.hidden, arch.layer_norm)
+        self.logits = nn.Linear(arch.hidden, -(-arch.vocab // wire.size), bias=False)
+        if table is not None:
+            self.logits.weight = table
+
+    def forward(self, x: Tensor, labels: Tensor) -> Tensor:
+        """x: (B, S, D), or (B, S / tensor, D) where tokens are split; labels: (B, S). Returns the mean loss."""
+        (logits,) = column(self.norm(x), [self.logits], self.wire, self.layout)  # (B, S, V / tensor)
+        if self.wire.size > 1 or self.layout.engine == "megatron":
+            return VocabularyLoss.apply(logits, labels, self.wire)
+        if self.layout.compile:
+            return fused_loss(logits.flatten(0, 1), labels.flatten())
+        return F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
+
+
+class VocabularyLoss(torch.autograd.Function):
+    """Cross-entropy of logits whose words lie on several ranks: three all-reduces of one number a token."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, labels: Tensor, wire: Wire) -> Tensor:
+        """logits: (B, S, V / tensor); labels: (B, S)."""
+        wide = logits.float()
+        maximum = _summed(wide.amax(-1), wire)
+        shares = wide.sub_(maximum.unsqueeze(-1))
+        target = _summed(shares.gather(-1, labels.unsqueeze(-1).clamp(max=logits.shape[-1] - 1)).squeeze(-1), wire)
+        shares.exp_()
+        total = _summed(shares.sum(-1), wire)
+        shares.div_(total.unsqueeze(-1))
+        ctx.save_for_backward(shares)
+        ctx.dtype = logits.dtype
+        return (total.log() - target).mean()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        """gradient: of the mean loss."""
+        (shares,) = ctx.saved_tensors
+        return (shares * gradient).to(ctx.dtype), None, None
+
+
+def _summed(x: Tensor, wire: Wire) -> Tensor:
+    return x if wire.size == 1 else wire.all_reduce(x)
+
+
+class _Place(torch.autograd.Function):
+    """Tells a marker that the forward or the backward pass comes by."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, mark: Marker, forward: str, backward: str) -> Tensor:
+        ctx.mark, ctx.backward = mark, backward
+        mark(forward)
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+        ctx.mark(ctx.backward)
+        return gradient, None, None, None
+
+
+class Stage(nn.Module):
+    """Consecutive blocks of a decoder, with the embedding before the first and the head after the last.
+
+    Args:
+        layout: which slice of everything a rank holds.
+        wires: of the rank.
+        layers: numbers of the blocks.
+        ends: whether the stage has the embedding, and the head.
+    """
+
+    def __init__(self, layout: Layout, wires: Wires, layers: list[int], ends: tuple[bool, bool]) -> None:
+        super().__init__()
+        self.layout, self.mark = layout, lambda place: None
+        first, last = ends
+        self.embedding = Embedding(layout, wires.tensor) if first else None
+        self.blocks = nn.ModuleList(Block(layout, wires, layer) for layer in layers)
+        tied = self.embedding.table.weight if layout.arch.tied and self.embedding is not None else None
+        self.head = Head(layout, wires.tensor, tied) if last else None
+
+    def forward(self, x: Tensor, labels: Tensor | None = None) -> Tensor:
+        """x: token ids (B, S) for the first stage, else the stream; returns the stream, or the loss in the last."""
+        x = x if self.embedding is None else self.embedding(x)
+        for at, block in enumerate(self.blocks):
+            x = _Place.apply(x, self.mark, f"layer {at}", "post" if at == 0 else f"layer {at - 1}")
+            x = self._run(at, block)(x)
+        last = len(self.blocks) - 1
+        x = _Place.apply(x, self.mark, "post", f"layer {last}")
+        return x if self.head is None else self.head(x, labels)
+
+    def _run(self, at: int, block: nn.Module) -> Callable[[Tensor], Tensor]:
+        """Return how block number `at` runs: as it is, or recomputed in the backward pass."""
+        layout = self.layout
+        fused = layout.engine == "megatron" and layout.recompute == "selective"  # its fused attention does so anyway
+        if layout.recompute == "none" or fused or at % layout.recompute_every:
+            return block
+        again = partial(checkpoint, block, use_reentrant=False, preserve_rng_state=False, determinism_check="none")
+        return again if layout.recompute == "full" else partial(again, context_fn=_keep_products)
+
+
+_PRODUCTS = (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
+_KEPT = (
+    torch.ops.aten._scaled_dot_product_flash_attention.default,
+    torch.ops.aten._scaled_dot_product_efficient_attention.default,
+)
+
+
+def _keep_products() -> tuple[Any, Any]:
+    """Return the contexts of selective recomputation: attention and every second product are kept, as in torchtitan."""
+    seen = {False: 0, True: 0}
+
+    def policy(context: Any, func: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+        if func in _PRODUCTS:
+            seen[context.is_recompute] += 1
+            keep = seen[context.is_recompute] % 2 == 1
+        else:
+            keep = func in _KEPT
+        return CheckpointPolicy.MUST_SAVE if keep else CheckpointPolicy.PREFER_RECOMPUTE
+
+    return create_selective_checkpoint_contexts(policy)

@@ -1,0 +1,60 @@
+"""Operations that one fused kernel does on a GPU, by the bytes that it reads, writes and keeps."""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..simulate.cuda_kernels import FusedRmsNorm
+
+
+class _OnePass(torch.autograd.Function):
+    """Reads and writes a tensor once, forward and backward, and keeps nothing: rotating queries and keys."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.neg()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient.neg()
+
+
+def one_pass(x: Tensor) -> Tensor:
+    """Return a tensor like x, as a kernel does that passes over it once. Its values are not those of a rotation."""
+    return _OnePass.apply(x)
+
+
+def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
+    """Return what CUDA's fused RMS norm of the last dimension returns and keeps; values are not those of a norm."""
+    return FusedRmsNorm.apply(x, weight.to(x.dtype), 1)
+
+
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Return the layer norm of the last dimension."""
+    return F.layer_norm(x, (x.shape[-1],), weight.to(x.dtype), bias.to(x.dtype))
+
+
+def activate(gate: Tensor, x: Tensor | None = None) -> Tensor:
+    """Return silu(gate) * x, or gelu(gate) where there is no second factor."""
+    return F.gelu(gate, approximate="tanh") if x is None else F.silu(gate) * x
+
+
+class _FusedLoss(torch.autograd.Function):
+    """Cross-entropy in one kernel: it keeps the logits and a number a row, and writes nothing else of their size."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, labels: Tensor) -> Tensor:
+        rows = logits.amax(-1)  # one pass over the logits, as the row sums of their exponentials take
+        ctx.save_for_backward(logits, labels, rows.float())
+        return rows.float().mean()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return ctx.saved_tensors[0].neg(), None
+
+
+def fused_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return a mean loss as a compiled cross-entropy does; its value is none. logits: (T, V), labels: (T,)."""
+    return _FusedLoss.apply(logits, labels)

@@ -1,0 +1,89 @@
+"""How long a collective takes: a start, and its bytes over the bandwidth of its wire.
+
+Which link a wire runs over follows from how the grid of ranks lies on the nodes: tensor ranks are neighbours, then
+context, shard, replicate and pipeline ranks. A ring over several nodes leaves a node through as many network ports as
+the wire has ranks there. The bytes that a ring moves are those of NCCL's documentation of "bus bandwidth".
+"""
+
+import math
+from dataclasses import dataclass
+
+from ..catalog.clusters import Cluster
+from ..catalog.layout_rates import LayoutRates
+from .layout import Layout
+from .trace import Message
+
+
+@dataclass(frozen=True)
+class Link:
+    """What a wire runs over.
+
+    Attributes:
+        ranks: on the wire.
+        in_node: of them in one node.
+        start: seconds before the first byte arrives.
+        bandwidth: bytes/s that each rank passes on along a ring.
+        inside, outside: bytes/s that a rank sends to others of its node, and to other nodes.
+    """
+
+    ranks: int
+    in_node: int
+    start: float
+    bandwidth: float
+    inside: float
+    outside: float
+
+    def seconds(self, collective: str, nbytes: float) -> float:
+        """Return how long a collective takes. nbytes: of the whole tensor (what is gathered, reduced, exchanged)."""
+        if self.ranks == 1:
+            return 0.0
+        if collective in ("shift", "send"):
+            return self.start + nbytes / self.bandwidth
+        share = nbytes / self.ranks
+        if collective == "all-to-all":
+            near, far = share * (self.in_node - 1) / self.inside, share * (self.ranks - self.in_node) / self.outside
+            return self.start + max(near, far)
+        rounds = 2 if collective == "all-reduce" else 1
+        return self.start + rounds * share * (self.ranks - 1) / self.bandwidth
+
+
+class Links:
+    """The links of a layout's wires on a cluster."""
+
+    def __init__(self, layout: Layout, cluster: Cluster, rates: LayoutRates) -> None:
+        self._cluster, self._rates = cluster, rates
+        sizes = {
+            "tensor": layout.tensor,
+            "context": layout.context,
+            "shard": layout.shard,
+            "replicate": layout.replicate,
+            "pipeline": layout.pipeline,
+        }
+        strides = {}
+        stride = 1
+        for name, size in sizes.items():
+            strides[name] = stride
+            stride *= size
+        self._wires = {name: (size, strides[name]) for name, size in sizes.items()}
+        self._wires["shard"] = (layout.shards, layout.tensor)  # the context ranks have the same parameters
+        self._wires["data"] = (layout.shards * layout.replicate, layout.tensor)
+        self._wires["expert"] = (layout.expert, 1 if layout.sequence_parallel else layout.tensor)
+        self._wires["expert shard"] = (layout.expert_shards, layout.expert)
+        self._links = {name: self._link(*wire) for name, wire in self._wires.items()}
+
+    def __getitem__(self, wire: str) -> Link:
+        return self._links[wire]
+
+    def seconds(self, message: Message) -> float:
+        """Return how long a message takes on its wire."""
+        return self[message.wire].seconds(message.collective, message.nbytes)
+
+    def _link(self, ranks: int, stride: int) -> Link:
+        """Return the link of so many ranks that lie `stride` apart."""
+        cluster, rates = self._cluster, self._rates
+        in_node = max(1, min(ranks, cluster.node // stride))
+        inside, outside = cluster.inside * rates.inside, cluster.outside * rates.outside
+        nodes = math.ceil(ranks / in_node)
+        start = rates.start + rates.hop * math.log2(max(1, nodes))
+        bandwidth = inside if nodes == 1 else min(inside, outside * in_node)
+        return Link(ranks, in_node, start, bandwidth, inside, outside)

@@ -1,0 +1,82 @@
+"""The memory of a pipeline rank through a step: what its stages hold, and what each action adds for a while.
+
+A stage was run alone. Here its actions are put in the order of the schedule: a forward pass leaves the activations of
+one more micro-batch, a backward pass frees them, and while an action runs it takes as much more as it took alone.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from . import stage_run as runs
+from .layout import Layout
+from .schedule import FOR_INPUT, FORWARD, Action
+from .stage_run import StageRun
+from .trace import Place
+
+Held = Counter[str]
+
+
+@dataclass
+class RankMemory:
+    """The fullest moment of a rank.
+
+    Attributes:
+        peak: bytes by tenant then.
+        at: the action, and the place in it.
+        in_flight: the most micro-batches whose activations it held at once, over all its stages.
+    """
+
+    peak: Held
+    at: str
+    in_flight: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the peak."""
+        return self.peak.total()
+
+
+def rank_memory(layout: Layout, order: Sequence[Action], stages: Mapping[int, StageRun]) -> RankMemory:
+    """Return the fullest moment of a rank whose actions are `order` and whose stages did `stages` alone."""
+    held: Held = Counter()
+    for stage in stages.values():
+        held += next(iter(stage.actions.values()))[-1].end  # what is there before the step: weights and state
+    result = RankMemory(held.copy(), "between steps", 0)
+    in_flight = 0
+    for action in order:
+        places = stages[action.stage].actions[action_key(layout, action)]
+        _see(result, held, places, f"{action.kind}{action.micro_batch} of stage {action.stage}")
+        if action.kind != FOR_INPUT:  # what the weights' gradients need stays until they are computed
+            held = _after(held, places)
+        in_flight += (action.kind == FORWARD) - (action.kind not in (FORWARD, FOR_INPUT))
+        result.in_flight = max(result.in_flight, in_flight)
+    for number, stage in stages.items():
+        _see(result, held, stage.actions[runs.UPDATE, ""], f"update of stage {number}")
+    return result
+
+
+def action_key(layout: Layout, action: Action) -> runs.ActionKey:
+    """Return under which name the run of a stage has what `action` does."""
+    kind = runs.FORWARD if action.kind == FORWARD else runs.BACKWARD
+    last = layout.micro_batches - 1
+    which = runs.LAST if action.micro_batch == last else runs.FIRST if action.micro_batch == 0 else runs.NEXT
+    return kind, which
+
+
+def _see(result: RankMemory, held: Held, places: Sequence[Place], what: str) -> None:
+    for place in places:
+        if not place.peak:
+            continue  # a repeated block: its neighbours hold as much
+        peak = _moved(held, places[0].start, place.peak)
+        if peak.total() > result.nbytes:
+            result.peak, result.at = peak, f"{what}, {place.name}"
+
+
+def _after(held: Held, places: Sequence[Place]) -> Held:
+    return _moved(held, places[0].start, places[-1].end)
+
+
+def _moved(held: Held, start: Held, end: Held) -> Held:
+    """Return `held` changed as from `start` to `end`."""
+    return Counter({tenant: held[tenant] + end[tenant] - start[tenant] for tenant in {*held, *start, *end}})

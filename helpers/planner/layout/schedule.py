@@ -1,0 +1,100 @@
+"""The order in which a pipeline's ranks work on micro-batches.
+
+Each schedule is a list of actions for a rank: which pass, of which of its stages, on which micro-batch. That of the
+zero-bubble schedule is computed by PyTorch; the others are a few lines, and tests hold them against PyTorch's.
+"""
+
+from typing import NamedTuple
+
+from ..recipe import RecipeError
+from .layout import Layout
+
+FORWARD, BACKWARD = "F", "B"
+FOR_INPUT, FOR_WEIGHTS = "I", "W"  # the two halves of a backward pass that is split
+
+
+class Action(NamedTuple):
+    """A pass of a micro-batch through one stage: "F", "B", or the halves of a backward pass "I" and "W"."""
+
+    kind: str
+    stage: int
+    micro_batch: int
+
+
+def orders(layout: Layout) -> list[list[Action]]:
+    """Return the actions of each pipeline rank, in order.
+
+    Raises:
+        RecipeError: the schedule cannot deal with so many micro-batches.
+    """
+    stages, count = layout.pipeline, layout.micro_batches
+    if layout.schedule == "gpipe":
+        return [gpipe(rank, count) for rank in range(stages)]
+    if layout.schedule == "1f1b" or stages == 1:
+        return [one_forward_one_backward(rank, stages, count) for rank in range(stages)]
+    if layout.schedule == "interleaved":
+        return [interleaved(rank, stages, layout.virtual_stages, count) for rank in range(stages)]
+    return [zero_bubble(rank, stages, layout.virtual_stages, count) for rank in range(stages)]
+
+
+def gpipe(rank: int, count: int) -> list[Action]:
+    """Return all forward passes, then all backward passes (Huang et al. 2019)."""
+    return [Action(kind, rank, m) for kind in (FORWARD, BACKWARD) for m in range(count)]
+
+
+def one_forward_one_backward(rank: int, stages: int, count: int) -> list[Action]:
+    """Return as many forward passes as stages follow, then a backward pass after each (Narayanan et al. 2019)."""
+    ahead = min(count, stages - 1 - rank)
+    actions = [Action(FORWARD, rank, m) for m in range(ahead)]
+    for m in range(count):
+        if m + ahead < count:
+            actions.append(Action(FORWARD, rank, m + ahead))
+        actions.append(Action(BACKWARD, rank, m))
+    return actions
+
+
+def interleaved(rank: int, ranks: int, pieces: int, count: int) -> list[Action]:
+    """Return 1F1B over `pieces` stages a rank; micro-batches come in groups of `ranks` (Narayanan et al. 2021)."""
+
+    def action(kind: str, at: int) -> Action:
+        piece = at // ranks % pieces
+        piece = piece if kind == FORWARD else pieces - 1 - piece
+        return Action(kind, piece * ranks + rank, at // (ranks * pieces) * ranks + at % ranks)
+
+    total = pieces * count
+    ahead = min(total, (pieces - 1) * ranks + 2 * (ranks - 1 - rank))
+    actions = [action(FORWARD, at) for at in range(ahead)]
+    for at in range(total):
+        if at + ahead < total:
+            actions.append(action(FORWARD, at + ahead))
+        actions.append(action(BACKWARD, at))
+    return actions
+
+
+def zero_bubble(rank: int, ranks: int, pieces: int, count: int) -> list[Action]:
+    """Return 1F1B with backward passes split in two, by PyTorch's `ScheduleInterleavedZeroBubble` (Qi et al. 2023).
+
+    Raises:
+        RecipeError: it refuses so many micro-batches.
+    """
+    from torch.distributed.pipelining.schedules import ScheduleInterleavedZeroBubble
+
+    rounds = max(1, count // ranks)
+    if count % rounds:
+        raise RecipeError(f"The zero-bubble schedule takes micro-batches in {rounds} equal rounds; {count} are not.")
+    schedule = object.__new__(ScheduleInterleavedZeroBubble)  # its order needs these numbers, and no stages
+    schedule.pp_group_size, schedule.n_local_stages, schedule._n_microbatches = ranks, pieces, count
+    schedule.number_of_rounds, schedule.microbatches_per_round = rounds, count // rounds
+    schedule._num_stages = ranks * pieces
+    letters = {
+        "FORWARD": FORWARD,
+        "FULL_BACKWARD": BACKWARD,
+        "BACKWARD_INPUT": FOR_INPUT,
+        "BACKWARD_WEIGHT": FOR_WEIGHTS,
+    }
+    operations = [op for op in schedule._calculate_single_rank_operations(rank) if op is not None]
+    return [
+        Action(letters[op.computation_type.name], op.stage_index, op.microbatch_index)
+        for op in operations
+        if op.computation_type.name in letters
+    ]

@@ -1,0 +1,270 @@
+"""Run the actions of one stage on fake tensors: up to three micro-batches forward and backward, and the update.
+
+PyTorch's own autograd, checkpointing, optimizer and `fully_shard` run, on a rank's local slices; collectives are those
+of a fake process group, or of `Wire`s that make tensors of the right shape. A step's first and last micro-batch are
+unlike the others (gradients appear, and are reduced); all between are alike, and so are all steps from the second on.
+"""
+
+import contextlib
+import sys
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from ..simulate.contexts import default_modes, no_collector, resizing_counted
+from ..simulate.model import materialize
+from .attention import Wires
+from .decoder import Experts, Stage
+from .layout import Layout
+from .trace import BUFFERS, Place, Trace
+from .wire import Wire
+
+FIRST, NEXT, LAST = "first", "next", "last"  # of a step's micro-batches; a single one is the last
+BEFORE, FORWARD, BACKWARD, UPDATE = "before", "forward", "backward", "update"
+ActionKey = tuple[str, str]
+_LOW = {"bf16": torch.bfloat16, "bf16-amp": torch.bfloat16, "fp8": torch.bfloat16, "fp16-amp": torch.float16}
+
+
+@dataclass(frozen=True)
+class StageKind:
+    """What a stage consists of: blocks without and with experts, and whether it has the embedding and the head."""
+
+    dense: int
+    mixed: int
+    first: bool
+    last: bool
+
+
+@dataclass
+class StageRun:
+    """What a stage's actions do.
+
+    Attributes:
+        actions: the places of each action in order, by ("forward", which) and ("backward", which): "first", "next" or
+            "last" micro-batch; ("update", ""); and ("before", ""), in which the optimizer makes its state.
+        parameters, expert_parameters: how many this rank holds before sharding, without and within experts.
+    """
+
+    actions: dict[ActionKey, list[Place]]
+    parameters: int
+    expert_parameters: int
+
+
+def run_stage(layout: Layout, kind: StageKind) -> StageRun:
+    """Run a stage of `layout` and return what its actions do."""
+    with warnings.catch_warnings(), default_modes(), _process_group(layout) as meshes:
+        warnings.simplefilter("ignore")  # of libraries about fake weights
+        trace = Trace(layout.compile or layout.engine == "megatron", meshes.names)
+        stage = _build(layout, kind, trace)
+        with no_collector(), FakeTensorMode(allow_non_fake_inputs=True), trace, resizing_counted(trace):
+            hooks = torch.autograd.graph.saved_tensors_hooks(trace.pack, trace.unpack)
+            with hooks:
+                training = _Training(layout, kind, stage, trace, meshes)
+                training.run()
+                return StageRun(trace.places(), training.dense, training.expert)
+
+
+def _build(layout: Layout, kind: StageKind, trace: Trace) -> Stage:
+    """Build the stage on the meta device: shapes, no memory."""
+    wires = (Wire(name, getattr(layout, name), trace) for name in ("tensor", "context", "expert"))
+    layers = [layout.arch.dense_layers - 1 - i for i in range(kind.dense)]
+    layers += [layout.arch.dense_layers + i for i in range(kind.mixed)]
+    with torch.device("meta"):
+        return Stage(layout, Wires(*wires), layers, (kind.first, kind.last)).to(_weight_dtype(layout))
+
+
+def _weight_dtype(layout: Layout) -> torch.dtype:
+    sixteen = layout.precision == "bf16" or layout.engine == "megatron"
+    return _LOW.get(layout.precision, torch.float32) if sixteen else torch.float32
+
+
+@dataclass
+class _Meshes:
+    """The meshes over which `fully_shard` splits dense and expert parameters, and the wires' names by group."""
+
+    dense: "dist.DeviceMesh | None"
+    expert: "dist.DeviceMesh | None"
+    names: dict[str, str]
+
+
+@contextlib.contextmanager
+def _process_group(layout: Layout) -> Iterator[_Meshes]:
+    """Open a fake process group, whose collectives return at once, where `fully_shard` wants one."""
+    if layout.zero != "zero3":
+        yield _Meshes(None, None, {})
+        return
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    hook = sys.excepthook  # which a process group replaces, to put its rank before tracebacks
+    world = layout.replicate * layout.shards * layout.tensor
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=world)
+    try:
+        names: dict[str, str] = {}
+        meshes = []
+        wires = {"shard": layout.shards} | ({"expert shard": layout.expert_shards} if layout.arch.experts else {})
+        for wire, shards in wires.items():
+            sizes = (layout.replicate, world // layout.replicate // shards, shards)
+            mesh = init_device_mesh("cpu", sizes, mesh_dim_names=("replicate", "others", wire))
+            names |= {mesh.get_group(dim).group_name: dim for dim in ("replicate", wire)}
+            meshes.append(mesh["replicate", wire] if layout.replicate > 1 else mesh[wire])
+        yield _Meshes(meshes[0], meshes[-1], names)
+    finally:
+        dist.destroy_process_group()
+        sys.excepthook = hook
+
+
+def micro_batches_of(count: int) -> list[str]:
+    """Return which kinds of micro-batches a step of `count` has: those that are alike are run once."""
+    return {1: [LAST], 2: [FIRST, LAST]}.get(count, [FIRST, NEXT, LAST])
+
+
+class _Training:
+    """A stage with memory, its optimizer and its micro-batches."""
+
+    def __init__(self, layout: Layout, kind: StageKind, stage: Stage, trace: Trace, meshes: _Meshes) -> None:
+        self.layout, self.kind, self.trace = layout, kind, trace
+        self.low = _LOW.get(layout.precision, torch.float32)
+        experts = {
+            id(p) for m in stage.modules() if isinstance(m, Experts) for p in (m.gate, m.up, m.down) if p is not None
+        }
+        self.expert = sum(p.numel() for p in stage.parameters() if id(p) in experts)
+        self.dense = sum(p.numel() for p in stage.parameters()) - self.expert
+        self.stage = self._place(stage, meshes)
+        stage.mark = trace.mark
+        self.trained = list(stage.parameters())
+        self.own, self.optimizer = self._make_optimizer()
+        trace.watch(stage, [self.optimizer], names=False)
+        self.kept: list[Tensor] = []
+        if layout.engine == "megatron":
+            self._keep_gradients_in_one_buffer()
+
+    def _place(self, stage: Stage, meshes: _Meshes) -> nn.Module:
+        if meshes.dense is None:
+            materialize(stage)
+            return stage
+        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+        mixed = self.low != _weight_dtype(self.layout)
+        policy = (
+            MixedPrecisionPolicy(param_dtype=self.low, reduce_dtype=torch.float32) if mixed else MixedPrecisionPolicy()
+        )
+        how = {"mp_policy": policy, "reshard_after_forward": self.layout.reshard_after_forward}
+        for block in stage.blocks:
+            if isinstance(block.mlp, Experts):
+                fully_shard(block.mlp, mesh=meshes.expert, **how)
+            fully_shard(block, mesh=meshes.dense, **how)
+        for end in (stage.embedding, stage.head):
+            if end is not None and not self.layout.arch.tied:
+                fully_shard(end, mesh=meshes.dense, **how | {"reshard_after_forward": end is stage.embedding})
+        fully_shard(stage, mesh=meshes.dense, **how)
+        stage.to_empty(device="cpu")
+        return stage
+
+    def _make_optimizer(self) -> tuple[list[Tensor], torch.optim.Optimizer]:
+        """Return the tensors that this rank updates, and AdamW for them."""
+        layout = self.layout
+        if layout.zero == "zero3":  # a DTensor works out its shapes on tensors of full size: its local part will do
+            own = [p._local_tensor.detach().requires_grad_() for p in self.trained]
+        elif layout.zero == "none" and layout.engine != "megatron":
+            own = self.trained
+        else:  # one flat FP32 vector: this rank's share of the stage's parameters
+            shards = 1 if layout.zero == "none" else layout.shards
+            share = -(-self.dense // shards) + -(-self.expert // max(1, min(shards, layout.expert_shards)))
+            own = [torch.empty(share, requires_grad=True)]
+            self.trace.track(own[0], "optimizer state")
+        return own, torch.optim.AdamW(own, fused=True)
+
+    def _keep_gradients_in_one_buffer(self) -> None:
+        """Add each gradient to an FP32 buffer inside its product, as Megatron's kernels do."""
+        self.buffer = torch.empty(self.dense + self.expert)
+        self.trace.track(self.buffer, "gradients")
+
+        def drop(parameter: Tensor) -> None:
+            parameter.grad = None
+
+        for parameter in self.trained:
+            parameter.register_post_accumulate_grad_hook(drop)
+
+    def run(self) -> None:
+        """Take a step whose first half makes the optimizer's state; then record one."""
+        self._update_once()
+        which = micro_batches_of(self.layout.micro_batches)
+        for micro_batch in which:
+            self.trace.begin((FORWARD, micro_batch))
+            self._forward()
+            self._label_gathered()
+        for micro_batch in which:
+            self.trace.begin((BACKWARD, micro_batch))
+            self._backward(micro_batch == LAST)
+            self._label_gathered()
+        self.trace.begin((UPDATE, ""))
+        self._update()
+
+    def _forward(self) -> None:
+        layout, size = self.layout, self.layout.micro_batch_size
+        labels = torch.zeros(size, layout.local_seq, dtype=torch.long) if self.kind.last else None
+        if self.kind.first:
+            x = torch.zeros(size, layout.local_seq, dtype=torch.long)
+        else:
+            tokens = layout.local_seq // (layout.tensor if layout.splits_tokens else 1)
+            x = torch.empty(size, tokens, layout.arch.hidden, dtype=self.low, requires_grad=True)
+            self.trace.made(x)
+        autocast = layout.precision.endswith("-amp") and layout.zero != "zero3" and layout.engine != "megatron"
+        with torch.autocast("cpu", self.low, enabled=autocast):
+            self.kept.append(self.stage(x, labels))
+        torch.clear_autocast_cache()
+
+    def _label_gathered(self) -> None:
+        """Label what `fully_shard` keeps besides its shards: gathered weights, and gradients not reduced yet."""
+        for module in self.stage.modules():
+            group = module._get_fsdp_state()._fsdp_param_group if hasattr(module, "_get_fsdp_state") else None
+            for parameter in group.fsdp_params if group is not None else ():
+                self.trace.track(getattr(parameter, "unsharded_accumulated_grad", None), "gradients")
+                for gathered in getattr(parameter, "all_gather_outputs", ()):
+                    self.trace.track(gathered, BUFFERS)
+
+    def _backward(self, last: bool) -> None:
+        if self.layout.pipeline > 1 and self.layout.zero == "zero3":  # as the pipeline schedules of PyTorch do
+            self.stage.set_is_last_backward(last)
+            self.stage.set_reshard_after_backward(last)
+            self.stage.set_requires_gradient_sync(last)
+        out = self.kept.pop(0)
+        if self.kind.last:
+            (out / self.layout.micro_batches).backward()
+            return
+        gradient = torch.empty_like(out)
+        self.trace.made(gradient)
+        out.backward(gradient)
+
+    def _update_once(self) -> None:
+        """Let the optimizer make its state, which it does in its first step."""
+        self.trace.begin((BEFORE, ""))
+        for tensor in self.own:
+            tensor.grad = torch.empty_like(tensor)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def _update(self) -> None:
+        if self.layout.zero == "zero3":
+            for own, parameter in zip(self.own, self.trained, strict=True):
+                own.grad = parameter.grad._local_tensor
+        elif self.own is not self.trained:
+            self.own[0].grad = self._own_gradients()
+        torch.nn.utils.clip_grad_norm_(self.own, 1.0)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        for parameter in self.trained:
+            parameter.grad = None
+
+    def _own_gradients(self) -> Tensor:
+        """Return this rank's part of the summed gradients: of Megatron's buffer a view, else a flat FP32 copy."""
+        count = self.own[0].numel()
+        if self.layout.engine == "megatron":
+            return self.buffer[:count]
+        return torch.empty(count)

@@ -1,0 +1,69 @@
+"""The seconds of a stage's actions, with the messages of data parallelism where they can hide.
+
+Without zero3 the gradients of a block are reduced as soon as its last backward pass is done, beside that of the block
+before; and where the state is sharded, updated weights are gathered a block ahead of the first forward pass.
+"""
+
+from dataclasses import replace
+
+from . import stage_run as runs
+from .layout import Layout
+from .schedule import FOR_INPUT, FOR_WEIGHTS, Action
+from .stage_run import StageRun
+from .streams import Streams, Timing
+from .trace import Arrival, Event, Message, Place
+
+
+class StageTime:
+    """How long a stage's actions take.
+
+    Args:
+        layout: of the step.
+        run: what the stage does.
+        streams: of the rank.
+    """
+
+    def __init__(self, layout: Layout, run: StageRun, streams: Streams) -> None:
+        self.timings: dict[runs.ActionKey, Timing] = {}
+        for key, places in run.actions.items():
+            if key[0] == runs.BEFORE:
+                continue
+            if layout.zero != "zero3" and layout.data * layout.context > 1:
+                if key == (runs.BACKWARD, runs.LAST):
+                    places = _reducing(layout, run, places)
+                elif layout.zero != "none" and key[0] == runs.FORWARD and key[1] == _first(run):
+                    places = _gathering(layout, run, places)
+            self.timings[key] = streams.run(places)
+
+    def seconds(self, key: runs.ActionKey, action: Action) -> float:
+        """Return the seconds of an action; a backward pass may be split in two."""
+        timing = self.timings[key]
+        if action.kind == FOR_WEIGHTS:
+            return timing.weights
+        return timing.seconds - (timing.weights if action.kind == FOR_INPUT else 0.0)
+
+
+def _first(run: StageRun) -> str:
+    return next(which for kind, which in run.actions if kind == runs.FORWARD)
+
+
+def _messages(run: StageRun, collective: str, bytes_each: int, places: int) -> list[Event]:
+    """Return what one block sends: its share of the stage's dense and of its experts' parameters."""
+    numbers = {"data": run.parameters, "expert shard": run.expert_parameters}
+    return [
+        Message(collective, wire, number * bytes_each // places, False) for wire, number in numbers.items() if number
+    ]
+
+
+def _reducing(layout: Layout, run: StageRun, places: list[Place]) -> list[Place]:
+    collective = "all-reduce" if layout.zero == "none" else "reduce-scatter"
+    each = 2 if layout.precision == "bf16" and layout.engine != "megatron" else 4
+    messages = _messages(run, collective, each, len(places))
+    return [replace(place, events=[*place.events, *messages]) for place in places]
+
+
+def _gathering(layout: Layout, run: StageRun, places: list[Place]) -> list[Place]:
+    each = 2 if layout.engine == "megatron" else 4
+    messages = _messages(run, "all-gather", each, len(places))
+    arrivals: list[Event] = [Arrival(message.collective) for message in messages]
+    return [replace(place, events=[*messages, *arrivals, *place.events]) for place in places]
