@@ -6,11 +6,18 @@ import json
 import sys
 from collections.abc import Iterator
 from dataclasses import fields
+from pathlib import Path
 
 from ..core.units import human_bytes
-from .catalog.gpus import GPUS
+from .catalog.clusters import CLUSTERS
+from .catalog.configs import CONFIGS
+from .catalog.gpus import GIGA, GPUS
 from .catalog.models import limits, model_names
 from .catalog.this_machine import THIS
+from .layout.layout import PRECISIONS as LAYOUT_PRECISIONS
+from .layout.layout import Layout
+from .layout_cli import add_layout_arguments, run_layout
+from .layout_options import SHARED
 from .plan import Plan, plan
 from .recipe import (
     ATTENTIONS,
@@ -28,7 +35,7 @@ from .recipe import (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Describe the options of the command; those of a recipe have its defaults."""
+    """Describe the options of the command; those of a recipe have its defaults, if a layout does not share them."""
     parser.add_argument("--model", metavar="NAME|config.json", help="a model of the catalog, or a Hugging Face config")
     _add_recipe(parser)
     parser.add_argument(
@@ -38,6 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--list", action="store_true", help="show the models and GPUs of the catalog")
     parser.add_argument("--measure", action="store_true", help="train two real steps on this machine's GPU as well")
+    parser.add_argument("--rows", metavar="FILE.jsonl", help="plan many layouts, one a line (fields: docs/planner.md)")
+    parser.add_argument("--out", metavar="FILE", help="where the answers to --rows go, or what --export writes")
+    parser.set_defaults(layout_options=add_layout_arguments(parser))
 
 
 def _add_recipe(parser: argparse.ArgumentParser) -> None:
@@ -45,13 +55,20 @@ def _add_recipe(parser: argparse.ArgumentParser) -> None:
     default = {field.name: field.default for field in fields(Recipe)}
 
     def option(flag: str, text: str, *aliases: str, **how: object) -> None:
-        value = default[flag.removeprefix("--").replace("-", "_")]
-        parser.add_argument(flag, *aliases, default=value, help=f"{text} (default {value})", **how)
+        name = flag.removeprefix("--").replace("-", "_")
+        value = default[name]
+        said = f"default {value}"
+        if name in SHARED:  # left open: a layout has another default
+            of_layout = Layout.__dataclass_fields__[name].default
+            said += f"; of a layout {of_layout}" if of_layout != value else ""
+            value = None
+        parser.add_argument(flag, *aliases, default=value, help=f"{text} ({said})", **how)
 
     option("--micro-batch-size", "sequences or images in a micro-batch", "--batch", type=int, metavar="N")
     option("--seq", "tokens in a sequence", type=int, metavar="N")
     option("--image-size", "pixels a side; 0: the model's own", type=int, metavar="N")
-    option("--precision", "bf16 is all in BF16; amp keeps FP32 weights", choices=PRECISIONS)
+    precisions = tuple(dict.fromkeys((*PRECISIONS, *LAYOUT_PRECISIONS)))
+    option("--precision", "bf16 is all in BF16; amp keeps FP32 weights; fp8 in layouts only", choices=precisions)
     option("--optimizer", "which optimizer", choices=OPTIMIZERS)
     option("--optimizer-impl", "which implementation of it", choices=IMPLEMENTATIONS)
     option("--lora-rank", "rank of LoRA adapters; 0: train the whole model", type=int, metavar="R")
@@ -65,7 +82,11 @@ def _add_recipe(parser: argparse.ArgumentParser) -> None:
     option("--attention", "fused, or with scores in memory", choices=ATTENTIONS)
     option("--checkpointing", "which blocks are recomputed", choices=CHECKPOINTINGS)
     option("--gradient-accumulation-steps", "micro-batches in a step", "--accumulate", type=int, metavar="N")
-    parser.add_argument("--compile", action="store_true", help="torch.compile fuses chains of operations")
+    parser.add_argument(
+        "--compile",
+        action=argparse.BooleanOptionalAction,
+        help="torch.compile fuses chains of operations (default no; of a layout yes)",
+    )
     parser.add_argument("--step-in-backward", action="store_true", help="update parameters during the backward pass")
     parser.add_argument(
         "--no-set-to-none",
@@ -89,9 +110,16 @@ def run(args: argparse.Namespace) -> int:
     if args.list:
         print(_catalog())
         return 0
+    if args.rows:
+        return _run_rows(args)
     if not args.model:
         raise RecipeError("Which model? --model NAME, or --list to see the catalog.")
-    values = {field.name: getattr(args, field.name) for field in fields(Recipe)}
+    if any(getattr(args, name) is not None for name in args.layout_options):
+        with _stand_ins_only():
+            return run_layout(args)
+    if args.out:
+        raise RecipeError("--out is the file of --rows or --export.")
+    values = {field.name: value for field in fields(Recipe) if (value := getattr(args, field.name)) is not None}
     values["lora_targets"] = tuple(name.strip() for name in args.lora_targets.split(",") if name.strip())
     result, measured = _plan_with_bar(Recipe(**values), args)
     if args.json:
@@ -141,16 +169,38 @@ def _stand_ins_only() -> Iterator[None]:
             sys.modules.pop(name, None)
 
 
+def _run_rows(args: argparse.Namespace) -> int:
+    """Plan every line of a file; return the exit status."""
+    from tqdm import tqdm
+
+    from .rows.answers import answer_rows, read_lines
+
+    lines = list(read_lines(Path(args.rows).read_text(encoding="utf-8")))
+    with _stand_ins_only(), tqdm(total=len(lines), disable=None, leave=False, desc="layouts") as bar:
+        answers = answer_rows(lines, lambda done: bar.update(done - bar.n))
+    text = "".join(json.dumps(answer) + "\n" for answer in answers)
+    if args.out:
+        Path(args.out).write_text(text, encoding="utf-8", newline="\n")
+    else:
+        print(text, end="")
+    return 0
+
+
 def _catalog() -> str:
     lines = ["models"]
-    for name in model_names():
+    mixtures = [name for name, config in CONFIGS.items() if config.mixture]
+    for name in [*model_names(), *mixtures]:
         context, side = limits(name)
         reads = f"images of {side} x {side}" if side else f"up to {context:,} tokens"
-        lines.append(f"  {name:<18}{reads}")
+        lines.append(f"  {name:<18}{reads}{'; in layouts only' if name in mixtures else ''}")
     lines += ["", f"{'GPUs':<18}{'GiB usable':>11}{'GB/s':>8}{'TFLOP/s: FP32':>16}{'TF32':>8}{'16 bits':>9}{'FP8':>8}"]
     for gpu in GPUS.values():
         tf32, flops8 = (f"{rate / 1e12:,.0f}" if rate else "-" for rate in (gpu.tf32, gpu.flops8))
         rates = f"{gpu.flops32 / 1e12:>16,.0f}{tf32:>8}{gpu.flops16 / 1e12:>9,.0f}{flops8:>8}"
         lines.append(f"  {gpu.name:<16}{gpu.total / 2**30:>11.2f}{gpu.bandwidth / 1e9:>8,.0f}{rates}")
     lines.append(f"  {THIS:<16}this machine, once python -m helpers roofline has measured it")
+    lines += ["", f"{'clusters':<18}{'of':<16}{'in a node':>9}{'GB/s inside':>13}{'outside':>9}"]
+    for cluster in CLUSTERS.values():
+        links = f"{cluster.inside / GIGA:>13,.0f}{cluster.outside / GIGA:>9,.3g}"
+        lines.append(f"  {cluster.name:<16}{cluster.gpu.name:<16}{cluster.node:>9}{links}")
     return "\n".join(lines)

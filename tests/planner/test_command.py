@@ -5,11 +5,12 @@ import json
 from helpers import GiB
 from helpers.planner import Recipe, RecipeError, plan
 from helpers.planner.catalog import GPUS, find_model, limits, model_names
+from helpers.planner.catalog.clusters import CLUSTERS
 
 import pytest
 import torch
 
-from tests.planner.support import QKVO, command, peak
+from tests.planner.support import MIXTURES, QKVO, command, peak
 
 
 def test_7b_lora_with_checkpointing():
@@ -56,7 +57,10 @@ def test_7b_lora_with_checkpointing():
         (["--model", "llama-2-7b", "--gpu", "t4", "--budget", "3"], "not both"),
         (["--model", "llama-2-7b", "--micro-batch-size", "0"], "at least 1"),
         (["--model", "llama-2-7b", "--seq", "8192"], "at most 4096"),
-        (["--model", "llama-2-7b", "--precision", "fp8"], "choose from"),
+        (["--model", "llama-2-7b", "--precision", "fp8"], "choose one of"),
+        (["--model", "llama-2-7b", "--precision", "int4"], "choose from"),
+        (["--model", "mixtral-8x7b"], "plan a layout"),
+        (["--model", "llama-2-7b", "--out", "plan.txt"], "--rows or --export"),
         (["--model", "llama-2-7b", "--quantize", "nf4"], "LoRA"),
         (["--model", "llama-2-7b", "--lora-rank", "8", "--lora-targets", "query"], "q_proj"),
         (["--model", "llama-2-7b", "--shard", "zero2"], "ranks"),
@@ -108,7 +112,7 @@ def test_measuring_needs_a_gpu():
 
 def test_the_list_names_everything():
     run = command("--list")
-    assert all(name in run.stdout for name in [*model_names(), *GPUS])
+    assert all(name in run.stdout for name in [*model_names(), *MIXTURES, *GPUS, *CLUSTERS])
 
 
 def test_a_config_file_is_a_model(tmp_path):

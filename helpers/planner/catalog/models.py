@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..recipe import Recipe, RecipeError
-from .configs import CONFIGS
+from .configs import CONFIGS, EXPERTS
 
 if TYPE_CHECKING:  # it takes seconds to import, and names and limits need none of it
     import torch
@@ -93,8 +93,12 @@ def _own_model(name: str, side: int) -> "nn.Module":
     return ViT(side or 224, channels=3, classes=1000, **VITS[name]) if name in VITS else ViT(side or 16)
 
 
-def _kind(config: Any, model_type: str) -> str:
-    """Return the kind of model that `config` describes: "ImageClassification", "MaskedLM" or "CausalLM"."""
+def kind_of(config: Any, model_type: str) -> str:
+    """Return the kind of model that `config` describes: "ImageClassification", "MaskedLM" or "CausalLM".
+
+    Raises:
+        RecipeError: it is none of them.
+    """
     from transformers.models.auto import modeling_auto
 
     architecture = (getattr(config, "architectures", None) or [""])[0]
@@ -118,8 +122,8 @@ def _side(size: Any) -> int:
 
 
 def model_names() -> list[str]:
-    """Return the names of all models of the catalog."""
-    return [*CONFIGS, *IMAGE_MODELS, "small-gpt"]
+    """Return the names of all models of the catalog that a recipe can train."""
+    return [*(name for name, config in CONFIGS.items() if not config.mixture), *IMAGE_MODELS, "small-gpt"]
 
 
 def limits(name: str) -> tuple[int, int]:
@@ -144,24 +148,32 @@ def find_model(name: str) -> ModelSpec:
         patch = VITS[name]["patch"] if name in VITS else 4
         side, channels = (16, 1) if small else (224, 3)
         return ModelSpec(name, None, "ImageClassification", side=side, channels=channels, patch=patch)
-    if name in CONFIGS:
-        model_type, sizes = CONFIGS[name].model_type, CONFIGS[name].sizes
-    else:
-        model_type, sizes = _read_config(name)
-    config = _make_config(name, model_type, sizes)
-    kind = _kind(config, model_type)
+    model_type, sizes = read_config(name)
+    config = make_config(name, model_type, sizes)
+    for part in (config, config.get_text_config()):
+        if any(getattr(part, experts, 0) for experts in EXPERTS):
+            raise RecipeError(
+                f"{name} is a mixture of experts; a recipe for one GPU does not simulate these: plan a layout (--gpus)."
+            )
+    kind = kind_of(config, model_type)
     if kind == "ImageClassification":
         side, patch = _side(getattr(config, "image_size", None) or 224), _side(getattr(config, "patch_size", None) or 1)
         return ModelSpec(name, config, kind, side=side, channels=getattr(config, "num_channels", 3), patch=patch)
     return ModelSpec(name, config, kind, context=getattr(config, "max_position_embeddings", 0) or sys.maxsize)
 
 
-def _read_config(name: str) -> tuple[str, dict[str, Any]]:
-    """Return the model type and the sizes in the config file at the path `name`, or in the folder of that path."""
+def read_config(name: str) -> tuple[str, dict[str, Any]]:
+    """Return the model type and the sizes of a config of the catalog, or in the file or folder at the path `name`.
+
+    Raises:
+        RecipeError: there is no such model, or the file is not a usable config.
+    """
+    if name in CONFIGS:
+        return CONFIGS[name].model_type, dict(CONFIGS[name].sizes)
     path = Path(name)
     path = path / "config.json" if path.is_dir() else path
     if not path.is_file():
-        near = difflib.get_close_matches(name, model_names(), 1)
+        near = difflib.get_close_matches(name, [*model_names(), *CONFIGS], 1)
         hint = f"did you mean {near[0]}? " if near else ""
         raise RecipeError(f"There is no model {name!r} and no such file: {hint}--list shows all models.")
     try:
@@ -173,8 +185,12 @@ def _read_config(name: str) -> tuple[str, dict[str, Any]]:
     return model_type, sizes
 
 
-def _make_config(name: str, model_type: str, sizes: dict[str, Any]) -> Any:
-    """Return the transformers config of a dense model, without a key-value cache."""
+def make_config(name: str, model_type: str, sizes: dict[str, Any]) -> Any:
+    """Return the transformers config of a model, without a key-value cache.
+
+    Raises:
+        RecipeError: transformers does not know this type of model, or refuses the sizes.
+    """
     from transformers import CONFIG_MAPPING, AutoConfig
 
     if model_type not in CONFIG_MAPPING:
@@ -185,8 +201,6 @@ def _make_config(name: str, model_type: str, sizes: dict[str, Any]) -> Any:
         raise RecipeError(f"{name}: {' '.join(str(error).split())[:200]}") from None
     for part in (config, config.get_text_config()):  # a vision-language model has a second config for its text
         part.use_cache = False
-        if any(getattr(part, name, 0) for name in ("num_experts", "num_local_experts", "n_routed_experts")):
-            raise RecipeError(f"{name} is a mixture of experts; the planner does not simulate these.")
     return config
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from .kernels import one_pass, rms_norm
 from .layout import Layout
@@ -56,7 +57,11 @@ class Attention(nn.Module):
         )
         if self.rotates:
             q, k = one_pass(q), one_pass(k)
-        out = attend(q, k, v, self.wires.context, self.layout.context_method == "ring")  # (B, heads, S, head)
+        if self.layout.attention == "eager":
+            again = self.layout.recompute == "selective"
+            out = checkpoint(eager, q, k, v, **_PLAINLY) if again else eager(q, k, v)
+        else:
+            out = attend(q, k, v, self.wires.context, self.layout.context_method == "ring")  # (B, heads, S, head)
         out = self.out(out.transpose(1, 2).flatten(2))
         return leave(out, self.wires.tensor, self.layout.splits_tokens)
 
@@ -122,6 +127,16 @@ def flash(q: Tensor, k: Tensor, v: Tensor, causal: bool = True) -> Tensor:
         return torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, causal)[0]
     k, v = (t.repeat_interleave(q.shape[1] // t.shape[1], 1) if t.shape[1] != q.shape[1] else t for t in (k, v))
     return torch.ops.aten._scaled_dot_product_efficient_attention(q, k, v, None, True, 0.0, causal)[0]
+
+
+def eager(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Return attention with its scores in memory, and dropout on them; the mask is part of the softmax's kernel."""
+    k, v = (t.repeat_interleave(q.shape[1] // t.shape[1], 1) if t.shape[1] != q.shape[1] else t for t in (k, v))
+    shares = torch.softmax(torch.matmul(q, k.transpose(-2, -1)), -1)  # (B, heads, S, S)
+    return torch.matmul(torch.native_dropout(shares, 0.1, True)[0], v)
+
+
+_PLAINLY = {"use_reentrant": False, "preserve_rng_state": False, "determinism_check": "none"}
 
 
 class _Ring(torch.autograd.Function):

@@ -102,7 +102,10 @@ class Block(nn.Module):
 
 
 class Embedding(nn.Module):
-    """This tensor rank's rows of the embedding; each rank looks up what it has, and the results are added."""
+    """This tensor rank's rows of the embedding; each rank looks up what it has, and the results are added.
+
+    That words of other ranks must be masked is left out: it costs nothing beside the rest, and a plan has no words.
+    """
 
     def __init__(self, layout: Layout, wire: Wire) -> None:
         super().__init__()
@@ -141,13 +144,17 @@ class Head(nn.Module):
 
 
 class VocabularyLoss(torch.autograd.Function):
-    """Cross-entropy of logits whose words lie on several ranks: three all-reduces of one number a token."""
+    """Cross-entropy of logits whose words lie on several ranks: three all-reduces of one number a token.
+
+    Shapes, tensors kept and messages are those of a real one; the values are not, since it does not ask which rank has
+    the label's word. The tests hold a right one against it.
+    """
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, labels: Tensor, wire: Wire) -> Tensor:
         """logits: (B, S, V / tensor); labels: (B, S)."""
         wide = logits.float()
-        maximum = _summed(wide.amax(-1), wire)
+        maximum = wide.amax(-1) if wire.size == 1 else wire.all_reduce(wide.amax(-1), largest=True)
         shares = wide.sub_(maximum.unsqueeze(-1))
         target = _summed(shares.gather(-1, labels.unsqueeze(-1).clamp(max=logits.shape[-1] - 1)).squeeze(-1), wire)
         shares.exp_()

@@ -10,6 +10,7 @@ ZEROS = ("none", "zero1", "zero2", "zero3")
 CONTEXTS = ("ring", "all-to-all")
 PRECISIONS = ("fp32", "bf16", "bf16-amp", "fp16-amp", "fp8")
 RECOMPUTATIONS = ("none", "selective", "full")
+ATTENTIONS = ("fused", "eager")
 ENGINES = ("torchtitan", "megatron", "pytorch")
 MOST_GPUS = 65536
 
@@ -40,6 +41,7 @@ class Layout:
             same with 8-bit products.
         recompute: what the backward pass computes again: nothing, "selective" (cheap parts), "full" blocks.
         recompute_every: only every so many blocks are recomputed.
+        attention: "fused", or "eager": scores in memory, with dropout, as before 2022.
         compile: chains of operations are fused.
         engine: whose habits: "megatron" keeps 16-bit weights beside FP32 masters and FP32 gradients in one buffer;
             "torchtitan" FP32 weights, cast as they are gathered; "pytorch" autocast.
@@ -67,6 +69,7 @@ class Layout:
     precision: str = "bf16-amp"
     recompute: str = "none"
     recompute_every: int = 1
+    attention: str = "fused"
     compile: bool = True
     engine: str = "torchtitan"
 
@@ -77,6 +80,7 @@ class Layout:
             ("context_method", CONTEXTS),
             ("precision", PRECISIONS),
             ("recompute", RECOMPUTATIONS),
+            ("attention", ATTENTIONS),
             ("engine", ENGINES),
         ):
             if getattr(self, name) not in known:
@@ -141,6 +145,10 @@ class Layout:
             (
                 self.zero == "zero3" and self.engine == "megatron",
                 "megatron shards the optimizer's state: use zero1, or engine torchtitan for zero3.",
+            ),
+            (
+                self.attention == "eager" and (self.context > 1 or bool(arch.kv_lora)),
+                "Eager attention is planned without context ranks and latent attention.",
             ),
             (self.recompute == "none" and self.recompute_every > 1, "recompute_every needs recompute full."),
         ]

@@ -1,24 +1,19 @@
 """From a layout to an answer: bytes of every rank, and seconds of the step."""
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 
 from ...core.units import GiB, human_bytes
 from ..catalog.clusters import Cluster
 from ..catalog.layout_rates import LayoutRates, layout_rates
-from ..catalog.rooflines import fitted_rates, roofline_of
-from . import stage_run as runs
 from .layout import Layout
-from .links import Links
 from .long_stage import run_long_stage
-from .pipeline import Span, play
-from .rank_memory import RankMemory, action_key, rank_memory
-from .schedule import Action, orders
-from .stage_run import StageKind, StageRun
-from .stage_time import StageTime
-from .streams import Streams
+from .pipeline import Span
+from .rank_memory import RankMemory, rank_memory
+from .schedule import orders
+from .stage_run import ActionKey, StageKind
+from .step_time import StepTime
+from .streams import Timing
 
 # What lies between allocated and reserved memory of such runs: caching and fragmentation, from published pairs.
 RESERVED = (1.0, 1.15)
@@ -34,10 +29,9 @@ class LayoutPlan:
         parts: shares of a rank's step, over all ranks: "compute", "memory", "launch", the wire waited for, "bubble",
             "update".
         spans: what each pipeline rank does when.
-        sent: bytes that a rank sends in a step, by wire, as the largest rank does.
+        timings: of each stage, how long its actions take and on what they wait.
         flops: that a rank computes in a step, on average, recomputation included.
         fits: whether the fullest rank has room on the cluster's GPU.
-        floor: parameters, gradients and optimizer's state of the fullest rank.
     """
 
     layout: Layout
@@ -50,6 +44,7 @@ class LayoutPlan:
     spans: list[list[Span]]
     flops: float
     fits: bool
+    timings: list[dict[ActionKey, Timing]]
 
     @property
     def worst(self) -> RankMemory:
@@ -149,7 +144,12 @@ def plan_layout(
         rank_memory(layout, order[rank], {s: stage_runs[kinds[s]] for s in range(rank, len(kinds), layout.pipeline)})
         for rank in range(layout.pipeline)
     ]
-    return _timed(layout, cluster, rates, ranks, order, [stage_runs[kind] for kind in kinds])
+    time = StepTime(layout, cluster, rates, order, [stage_runs[kind] for kind in kinds])
+    low, high = (time.seconds * factor for factor in rates.interval)
+    fits = max(rank.nbytes for rank in ranks) * RESERVED[0] <= cluster.gpu.room
+    return LayoutPlan(
+        layout, cluster, ranks, time.seconds, low, high, time.parts, time.spans, time.flops, fits, time.timings
+    )
 
 
 def stage_kinds(layout: Layout) -> list[StageKind]:
@@ -160,76 +160,3 @@ def stage_kinds(layout: Layout) -> list[StageKind]:
         mixed = sum(map(layout.arch.is_moe, layers))
         kinds.append(StageKind(len(layers) - mixed, mixed, number == 0, number == len(stages) - 1))
     return kinds
-
-
-def _timed(layout, cluster, rates, ranks, order, stages) -> LayoutPlan:  # noqa: ANN001
-    links = Links(layout, cluster, rates)
-    streams = Streams(
-        step_roofline(cluster, rates), links, "float8_e4m3fn" if layout.precision == "fp8" else "", rates.launch
-    )
-    times = _stage_times(layout, stages, streams)
-    seconds = lambda action: times[action.stage].seconds(action_key(layout, action), action)  # noqa: E731
-    sixteen = 4 if layout.precision == "fp32" else 2
-    tokens = layout.micro_batch_size * layout.local_seq // (layout.tensor if layout.splits_tokens else 1)
-    message = links["pipeline"].seconds("send", tokens * layout.arch.hidden * sixteen)
-    spans = play(order, seconds, lambda stage: message, len(stages))
-    end = max(span.end for rank in spans for span in rank)
-    updates = [
-        sum(times[s].timings[runs.UPDATE, ""].seconds for s in range(rank, len(stages), layout.pipeline))
-        for rank in range(layout.pipeline)
-    ]
-    total = end + max(updates)
-    low, high = rates.interval
-    fits = max(rank.nbytes for rank in ranks) * RESERVED[0] <= cluster.gpu.room
-    flops = _flops(layout, order, stages)
-    parts = _parts(layout, order, times, total, updates)
-    return LayoutPlan(layout, cluster, ranks, total, low * total, high * total, parts, spans, flops, fits)
-
-
-def _stage_times(layout: Layout, stages: list[StageRun], streams: Streams) -> list[StageTime]:
-    by_run = {id(run): StageTime(layout, run, streams) for run in {id(run): run for run in stages}.values()}
-    return [by_run[id(run)] for run in stages]
-
-
-def step_roofline(cluster: Cluster, rates: LayoutRates):  # noqa: ANN201
-    """Return the roofline of a cluster's GPU with the speed of products in many-GPU steps."""
-    return _roofline(cluster.gpu.name, tuple(sorted(rates.products.items())))
-
-
-@cache
-def _roofline(gpu: str, products: tuple[tuple[str, float], ...]):  # noqa: ANN202
-    from dataclasses import replace
-
-    from ..catalog.gpus import GPUS
-
-    roofline = roofline_of(GPUS[gpu], fitted_rates())
-    factor = dict(products)
-    rates = {
-        dtype: [(m, n, k, rate * factor.get(dtype, 1.0)) for m, n, k, rate in shapes]
-        for dtype, shapes in roofline.products.items()
-    }
-    return replace(roofline, products=rates)
-
-
-def _flops(layout: Layout, order: list[list[Action]], stages: list[StageRun]) -> float:
-    """Return the FLOPs of a step of one rank, the mean over the pipeline."""
-    from ...meter.work import Work
-
-    @cache
-    def of(stage: int, key: runs.ActionKey) -> int:
-        return sum(e.flops for place in stages[stage].actions[key] for e in place.events if isinstance(e, Work))
-
-    total = sum(of(a.stage, action_key(layout, a)) for rank in order for a in rank if a.kind not in ("W",))
-    return total / layout.pipeline
-
-
-def _parts(layout: Layout, order, times: list[StageTime], total: float, updates: list[float]) -> dict[str, float]:  # noqa: ANN001
-    parts: Counter[str] = Counter()
-    for rank in order:
-        for action in rank:
-            if action.kind != "W":
-                parts += times[action.stage].timings[action_key(layout, action)].parts
-    parts["update"] += sum(updates)
-    whole = total * layout.pipeline
-    parts["bubble"] = max(0.0, whole - parts.total())
-    return {part: seconds / whole for part, seconds in parts.items()}

@@ -195,13 +195,16 @@ class _Training:
         """Take a step whose first half makes the optimizer's state; then record one."""
         self._update_once()
         which = micro_batches_of(self.layout.micro_batches)
-        for micro_batch in which:
-            self.trace.begin((FORWARD, micro_batch))
-            self._forward()
-            self._label_gathered()
-        for micro_batch in which:
-            self.trace.begin((BACKWARD, micro_batch))
-            self._backward(micro_batch == LAST)
+        passes = [(kind, micro_batch) for kind in (FORWARD, BACKWARD) for micro_batch in which]
+        alternate = self.layout.pipeline == 1 or (self.kind.last and self.layout.schedule != "gpipe")
+        if alternate:  # a backward pass after each forward pass: the order decides what is still gathered
+            passes = [(kind, micro_batch) for micro_batch in which for kind in (FORWARD, BACKWARD)]
+        for kind, micro_batch in passes:
+            self.trace.begin((kind, micro_batch))
+            if kind == FORWARD:
+                self._forward()
+            else:
+                self._backward(micro_batch == LAST)
             self._label_gathered()
         self.trace.begin((UPDATE, ""))
         self._update()

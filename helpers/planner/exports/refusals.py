@@ -1,0 +1,29 @@
+"""One line for what an engine cannot express."""
+
+from collections.abc import Iterable
+
+from ..layout.layout import Layout
+from ..recipe import RecipeError
+
+
+def refuse(reasons: Iterable[tuple[bool, str]]) -> None:
+    """Raise the first message whose condition holds.
+
+    Raises:
+        RecipeError: one of them does.
+    """
+    for refused, message in reasons:
+        if refused:
+            raise RecipeError(message)
+
+
+def other_habits(layout: Layout, engine: str, known: tuple[str, ...]) -> tuple[bool, str]:
+    """Return whether the layout was planned with habits that `engine` does not have, and what to do.
+
+    Which copies of weights and gradients are kept depends on the engine; so do the planned bytes.
+    """
+    return (
+        layout.engine not in known,
+        f"This layout was planned with the habits of {layout.engine}; plan it with engine {' or '.join(known)} "
+        f"to hand it to {engine}.",
+    )

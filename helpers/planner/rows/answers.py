@@ -1,0 +1,97 @@
+"""Answers to many lines; what several of them have in common is simulated once."""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from ..layout.layout_plan import LayoutPlan, plan_layout
+from ..recipe import RecipeError
+from .line import Question, read_line
+
+PROCESSES = 2
+
+
+def answer_rows(
+    lines: Sequence[Mapping[str, Any]], tell: Callable[[int], None] = lambda done: None
+) -> list[dict[str, Any]]:
+    """Return an answer to each line, in order.
+
+    Args:
+        lines: as `read_line` wants them.
+        tell: called with how many have been answered.
+    """
+    from joblib import Parallel, delayed
+
+    # Lines with equal models lie together, so that a process meets what it has simulated already.
+    order = sorted(range(len(lines)), key=lambda at: json.dumps([lines[at].get("arch"), lines[at].get("model")]))
+    groups = [order[at : at + 8] for at in range(0, len(order), 8)]
+    jobs = Parallel(PROCESSES, return_as="generator")(
+        delayed(_answers)([lines[at] for at in group]) for group in groups
+    )
+    answers: dict[int, dict[str, Any]] = {}
+    for group, found in zip(groups, jobs, strict=True):
+        answers |= dict(zip(group, found, strict=True))
+        tell(len(answers))
+    return [answers[at] for at in range(len(lines))]
+
+
+def _answers(lines: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    return [answer(line) for line in lines]
+
+
+def answer(line: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the answer to one line; `error` says what is wrong with it, else None."""
+    blank = dict.fromkeys(FIELDS)
+    try:
+        question = read_line(line)
+        return blank | {"id": line.get("id")} | _figures(question, plan_layout(question.layout, question.cluster))
+    except (RecipeError, KeyError, TypeError, ValueError) as error:
+        words = str(error) if isinstance(error, RecipeError) else f"{type(error).__name__}: {error}"
+        return blank | {"id": line.get("id"), "error": words}
+
+
+FIELDS = (
+    "id",
+    "peak_allocated_bytes",
+    "reserved_bytes",
+    "step_seconds",
+    "step_seconds_interval",
+    "tokens_per_second_per_gpu",
+    "mfu",
+    "hfu",
+    "bound_by",
+    "assumed",
+    "error",
+)
+
+
+def _figures(question: Question, plan: LayoutPlan) -> dict[str, Any]:
+    return {
+        "peak_allocated_bytes": plan.worst.nbytes,
+        "reserved_bytes": list(plan.reserved),
+        "step_seconds": plan.seconds,
+        "step_seconds_interval": [plan.low, plan.high],
+        "tokens_per_second_per_gpu": plan.tokens_per_second,
+        "mfu": plan.mfu,
+        "hfu": plan.hfu,
+        "bound_by": plan.bound_by,
+        "assumed": question.assumed,
+    }
+
+
+def read_lines(text: str) -> Iterator[dict[str, Any]]:
+    """Return the lines of a JSONL file.
+
+    Raises:
+        RecipeError: a line is not a JSON object.
+    """
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            value = json.loads(line)
+        except ValueError:
+            value = None
+        if not isinstance(value, dict):
+            raise RecipeError(f"line {number} is not a JSON object; give one run a line.")
+        yield value

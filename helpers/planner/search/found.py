@@ -1,0 +1,48 @@
+"""What the search found out about one layout: the figures of its plan without the plan itself."""
+
+from dataclasses import dataclass
+
+from ..layout.layout import Layout
+from ..layout.layout_plan import LayoutPlan
+
+
+@dataclass(frozen=True)
+class Found:
+    """A layout with its figures.
+
+    Attributes:
+        layout: which.
+        seconds, low, high: of a step, and between which it should lie.
+        nbytes, reserved: of the fullest rank: allocated, and between which its reserved memory lies.
+        mfu: model FLOPs utilization.
+        gpu_hours: for a billion tokens.
+        parts: seconds of a step by what a rank does, or waits for.
+        fits: whether the fullest rank has room.
+    """
+
+    layout: Layout
+    seconds: float
+    low: float
+    high: float
+    nbytes: int
+    reserved: tuple[int, int]
+    mfu: float
+    gpu_hours: float
+    parts: dict[str, float]
+    fits: bool
+
+
+def found_of(plan: LayoutPlan) -> Found:
+    """Return the figures of a plan."""
+    return Found(
+        layout=plan.layout,
+        seconds=plan.seconds,
+        low=plan.low,
+        high=plan.high,
+        nbytes=plan.worst.nbytes,
+        reserved=plan.reserved,
+        mfu=plan.mfu,
+        gpu_hours=plan.gpu_hours_per_billion_tokens,
+        parts={part: share * plan.seconds for part, share in plan.parts.items()},
+        fits=plan.fits,
+    )

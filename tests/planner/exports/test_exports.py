@@ -1,0 +1,301 @@
+"""Exports: nothing of a layout is lost in silence, and what is written says what the layout says."""
+
+import ast
+import json
+from dataclasses import fields, replace
+
+from helpers.planner.exports import EXPORTS, FILES, command, export
+from helpers.planner.layout.layout import ENGINES, PRECISIONS, ZEROS, Layout
+from helpers.planner.recipe import RecipeError
+
+import pytest
+
+from .cases import BASES, DEEPSEEK, GPT_2, LLAMA_2, LLAMA_8B, LLAMA_70B, MEGATRON, MIXTURE
+
+MODEL = "llama-3.1-8b"
+
+# For each field: what must be set beside it for it to matter, and values to change it to.
+STAGES = {"pipeline": 2}
+CHANGES = {
+    "arch": ({}, [LLAMA_70B, LLAMA_2, GPT_2, MIXTURE, DEEPSEEK]),
+    "tensor": ({}, [2]),
+    "sequence_parallel": ({"tensor": 2}, [False]),
+    "pipeline": ({}, [2]),
+    "schedule": (STAGES, ["gpipe", "zero-bubble"]),
+    "virtual_stages": (STAGES | {"schedule": "interleaved"}, [2, 3]),
+    "context": ({}, [2]),
+    "context_method": ({"context": 2}, ["all-to-all"]),
+    "expert": ({"arch": MIXTURE}, [2]),
+    "shard": ({}, [2, 1]),
+    "replicate": ({}, [2]),
+    "zero": ({}, list(ZEROS)),
+    "reshard_after_forward": ({}, [False]),
+    "micro_batch_size": ({}, [2]),
+    "micro_batches": ({}, [8]),
+    "seq": ({}, [8192]),
+    "precision": ({}, list(PRECISIONS)),
+    "recompute": ({}, ["selective", "full"]),
+    "recompute_every": ({"recompute": "full"}, [2, 3, 4]),
+    "attention": ({}, ["eager"]),
+    "compile": ({}, [True, False]),
+    "engine": ({}, list(ENGINES)),
+}
+SAME_HABITS = {"torchtitan", "pytorch"}  # planned alike
+
+
+def text_or_refusal(layout: Layout, engine: str) -> tuple[str | None, str | None]:
+    try:
+        return export(layout, MODEL, engine), None
+    except RecipeError as error:
+        return None, str(error)
+
+
+def changed(base: Layout, **values) -> Layout | None:
+    try:
+        return replace(base, **values)
+    except RecipeError:
+        return None  # no layout at all
+
+
+def test_every_field_is_changed_by_the_next_test():
+    assert set(CHANGES) == {field.name for field in fields(Layout)}
+
+
+@pytest.mark.parametrize("engine", EXPORTS)
+def test_each_engine_expresses_its_base(engine):
+    text, refusal = text_or_refusal(BASES[engine], engine)
+    assert refusal is None
+    assert text.endswith("\n")
+    assert not text.endswith("\n\n")
+    assert MODEL in text or engine.startswith("megatron") or engine == "torchrun"
+
+
+@pytest.mark.parametrize("engine", EXPORTS)
+@pytest.mark.parametrize("field", CHANGES)
+def test_a_changed_field_shows_or_is_refused(engine, field):
+    beside, values = CHANGES[field]
+    base = changed(BASES[engine], **beside)
+    assert base is not None
+    before, refusal = text_or_refusal(base, engine)
+    if before is None:  # what the field belongs to is refused, in words
+        assert_one_clear_line(refusal)
+        return
+    for value in values:
+        other = changed(base, **{field: value})
+        if other is None or other == base or {base.engine, other.engine} == SAME_HABITS:
+            continue
+        after, refusal = text_or_refusal(other, engine)
+        if after is None:
+            assert_one_clear_line(refusal)
+        else:
+            assert after != before, f"{engine}: {field} {value!r} changes nothing"
+
+
+def assert_one_clear_line(message: str | None) -> None:
+    assert message
+    assert "\n" not in message
+    assert 20 < len(message) < 220
+    assert message.endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("engine", "values", "complaint"),
+    [
+        ("torchtitan", {"context": 2}, "neither in a ring nor all-to-all"),
+        ("torchtitan", {"zero": "zero1"}, "torchtitan has no zero1"),
+        ("torchtitan", {"zero": "zero2"}, "torchtitan has no zero2"),
+        ("torchtitan", {"precision": "fp16-amp"}, "bf16-amp instead of fp16-amp"),
+        ("torchtitan", {"recompute": "full", "recompute_every": 2}, "not one in 2"),
+        ("torchtitan", {"arch": GPT_2, "seq": 1024}, "no model of these sizes"),
+        ("torchtitan", {"arch": MIXTURE, "precision": "fp8"}, "MXFP8"),
+        ("torchtitan", {"arch": MIXTURE, "shard": 2, "replicate": 4, "expert": 4}, "expert 4 does not divide"),
+        ("torchtitan", {"arch": replace(LLAMA_2, tied=True), "pipeline": 2}, "ties no weights"),
+        ("torchtitan", {"zero": "none", "reshard_after_forward": False}, "goes with zero3"),
+        ("torchtitan", {"attention": "eager"}, "attention is fused"),
+        ("torchtitan", MEGATRON, "habits of megatron"),
+        ("megatron", {"pipeline": 2, "schedule": "gpipe"}, "no schedule gpipe"),
+        ("megatron", {"pipeline": 2, "schedule": "zero-bubble"}, "no schedule zero-bubble"),
+        ("megatron", {"zero": "zero2"}, "Megatron-FSDP"),
+        ("megatron", {"precision": "bf16"}, "bf16-amp instead of bf16"),
+        ("megatron", {"compile": False}, "always fuses"),
+        ("megatron", {"recompute": "full", "recompute_every": 2}, "not one in 2"),
+        ("megatron", {"reshard_after_forward": False}, "goes with zero3"),
+        ("megatron", {"engine": "torchtitan"}, "plan it with engine megatron"),
+        ("megatron-bridge", {"arch": DEEPSEEK}, "no latent attention"),
+        ("megatron-bridge", {"attention": "eager"}, "export megatron"),
+        ("deepspeed", {"tensor": 2, "pipeline": 2}, "not tensor 2, pipeline 2"),
+        ("deepspeed", {"context": 2}, "not context 2"),
+        ("deepspeed", {"arch": MIXTURE, "expert": 4}, "not expert 4"),
+        ("deepspeed", {"replicate": 2}, "put replicate into shard"),
+        ("deepspeed", {"replicate": 2, "shard": 1}, "take zero none"),
+        ("deepspeed", {"reshard_after_forward": False}, "frees gathered parameters"),
+        ("deepspeed", {"precision": "fp8"}, "no fp8"),
+        ("deepspeed", {"precision": "bf16"}, "bf16-amp instead of bf16"),
+        ("torchrun", {"tensor": 2}, "not tensor 2"),
+        ("torchrun", {"replicate": 2}, "over all ranks or none"),
+        ("torchrun", {"zero": "zero1"}, "no zero1"),
+        ("torchrun", {"recompute": "selective"}, "whole blocks"),
+        ("torchrun", {"recompute": "full", "recompute_every": 4}, "not one in 4"),
+        ("torchrun", {"attention": "eager"}, "planned with dropout"),
+        ("torchrun", {"precision": "fp8"}, "no fp8"),
+        ("torchrun", {"compile": True}, "leave compile out"),
+        ("torchrun", {"arch": LLAMA_2}, "other sizes"),
+        ("torchrun", {"arch": MIXTURE}, "mixture of experts"),
+        ("torchrun", {"zero": "none", "reshard_after_forward": False}, "goes with zero3"),
+        ("torchrun", MEGATRON, "habits of megatron"),
+    ],
+)
+def test_what_cannot_be_expressed_is_refused(engine, values, complaint):
+    _, refusal = text_or_refusal(replace(BASES[engine], **values), engine)
+    assert_one_clear_line(refusal)
+    assert complaint in refusal
+
+
+def test_an_unknown_engine_is_refused():
+    with pytest.raises(RecipeError, match="choose one of torchtitan, megatron"):
+        export(BASES["torchtitan"], MODEL, "colossalai")
+
+
+def test_each_command_names_the_file():
+    for engine in EXPORTS:
+        assert FILES[engine].removesuffix(".py") in command(engine)
+
+
+# -- what is written
+
+
+def keywords(text: str) -> dict[str, object]:
+    """Return the keyword arguments with constant values anywhere in a program."""
+    calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
+    return {k.arg: k.value.value for c in calls for k in c.keywords if isinstance(k.value, ast.Constant)}
+
+
+def test_torchtitan_is_told_the_layout():
+    layout = Layout(
+        LLAMA_70B,
+        tensor=8,
+        pipeline=4,
+        schedule="interleaved",
+        virtual_stages=3,
+        shard=2,
+        replicate=2,
+        micro_batch_size=2,
+        micro_batches=8,
+        seq=8192,
+        recompute="full",
+    )
+    text = export(layout, "llama-3.1-70b", "torchtitan")
+    told = keywords(text)
+    assert told["local_batch_size"] == 16  # the pipeline's micro-batches together
+    assert told["global_batch_size"] == 64
+    assert told["pipeline_parallel_microbatch_size"] == 2
+    assert (told["data_parallel_shard_degree"], told["data_parallel_replicate_degree"]) == (2, 2)
+    assert (told["tensor_parallel_degree"], told["pipeline_parallel_degree"]) == (8, 4)
+    assert told["pipeline_parallel_schedule"] == "Interleaved1F1B"
+    assert told["fsdp_reshard_after_forward"] == "always"
+    assert "activation_checkpoint=FullAC.Config()" in text
+    module: dict = {}
+    start, end = text.index("STAGES"), text.index("def planned")
+    exec(text[start:end], module)
+    stages = module["modules"]()
+    assert stages[0] == ["tok_embeddings", *(f"layers.{block}" for block in range(7))]
+    assert stages[-1] == [*(f"layers.{block}" for block in range(74, 80)), "norm", "lm_head"]
+    assert [block for stage in stages for block in stage if "." in block] == [f"layers.{i}" for i in range(80)]
+
+
+def test_without_a_pipeline_torchtitan_accumulates():
+    told = keywords(export(Layout(LLAMA_8B, shard=4, micro_batch_size=2, micro_batches=8), MODEL, "torchtitan"))
+    assert (told["local_batch_size"], told["global_batch_size"]) == (2, 64)
+    assert "pipeline_parallel_degree" not in told
+
+
+def test_replicas_without_sharding_are_replicas():
+    told = keywords(export(Layout(LLAMA_8B, shard=4, replicate=2, zero="none"), MODEL, "torchtitan"))
+    assert (told["data_parallel_shard_degree"], told["data_parallel_replicate_degree"]) == (1, 8)
+
+
+def flags(text: str) -> dict[str, str]:
+    words = [line.partition(" ") for line in text.splitlines()]
+    return {flag: value for flag, _, value in words}
+
+
+def test_megatron_is_told_the_layout():
+    layout = Layout(
+        LLAMA_70B,
+        tensor=8,
+        pipeline=4,
+        schedule="interleaved",
+        virtual_stages=2,
+        context=2,
+        context_method="all-to-all",
+        shard=2,
+        replicate=2,
+        micro_batches=8,
+        seq=8192,
+        recompute="full",
+        **MEGATRON | {"zero": "zero1"},
+    )
+    told = flags(export(replace(layout, context_method="ring"), "llama-3.1-70b", "megatron"))
+    assert told["--tensor-model-parallel-size"] == "8"
+    assert told["--pipeline-model-parallel-size"] == "4"
+    assert told["--num-virtual-stages-per-pipeline-rank"] == "2"
+    assert told["--context-parallel-size"] == "2"
+    assert told["--cp-comm-type"] == "p2p"
+    assert told["--global-batch-size"] == "32"
+    assert told["--num-distributed-optimizer-instances"] == "2"
+    assert told["--group-query-attention"] == "--num-query-groups 8"
+    assert {"--sequence-parallel", "--bf16", "--swiglu", "--use-distributed-optimizer"} <= set(told)
+    assert flags(export(replace(layout, tensor=4), "llama-3.1-70b", "megatron"))["--cp-comm-type"] == "a2a"
+
+
+def test_stages_of_unequal_length_are_spelt_out():
+    layout = Layout(LLAMA_8B, pipeline=3, micro_batches=3, **MEGATRON)
+    assert flags(export(layout, MODEL, "megatron"))["--pipeline-model-parallel-layout"] == "Et*11|t*11|t*10L"
+    bridge = export(layout, MODEL, "megatron-bridge").splitlines()
+    assert "model.pipeline_model_parallel_layout='Et*11|t*11|t*10L'" in bridge
+
+
+def test_experts_and_latent_attention_are_told():
+    told = flags(export(Layout(DEEPSEEK, shard=8, expert=8, **MEGATRON), "deepseek", "megatron"))
+    assert told["--expert-model-parallel-size"] == "8"
+    assert told["--moe-layer-freq"] == "([0]*1+[1]*26)"
+    assert told["--moe-shared-expert-intermediate-size"] == "2816"
+    assert (told["--qk-head-dim"], told["--qk-pos-emb-head-dim"], told["--v-head-dim"]) == ("128", "64", "128")
+
+
+def test_the_bridge_is_told_the_same():
+    layout = Layout(MIXTURE, shard=4, tensor=2, expert=8, seq=2048, micro_batches=2, **MEGATRON)
+    told = dict(line.split("=", 1) for line in export(layout, "qwen", "megatron-bridge").splitlines())
+    assert told["model.tensor_model_parallel_size"] == "2"
+    assert told["model.sequence_parallel"] == "true"
+    assert told["model.expert_model_parallel_size"] == "8"
+    assert told["model.moe_layer_freq"] == "[" + ",".join("1" * 48) + "]"
+    assert told["model.seq_length"] == told["dataset.seq_length"] == "2048"
+    assert told["train.global_batch_size"] == "8"
+    assert told["mixed_precision"] == "bf16_mixed"
+    assert not any(" " in line for line in told.values())  # a shell would split there
+
+
+@pytest.mark.parametrize(("zero", "stage"), [("none", 0), ("zero1", 1), ("zero2", 2), ("zero3", 3)])
+def test_deepspeed_is_told_the_stage_and_the_batch(zero, stage):
+    told = json.loads(export(Layout(LLAMA_8B, shard=4, micro_batches=4, zero=zero), MODEL, "deepspeed"))
+    assert told["zero_optimization"]["stage"] == stage
+    assert told["train_batch_size"] == 16
+    assert told["torch_autocast"] == {"enabled": True, "dtype": "bfloat16"}
+    assert told["for_your_script"]["seq"] == 4096
+
+
+def test_deepspeed_keeps_masters_where_they_were_planned():
+    told = json.loads(export(Layout(LLAMA_8B, shard=4, **MEGATRON), MODEL, "deepspeed"))
+    assert told["bf16"] == {"enabled": True}
+    assert "torch_autocast" not in told
+
+
+def test_our_script_is_that_of_the_recipe():
+    text = export(replace(BASES["torchrun"], recompute="full", recompute_every=2), MODEL, "torchrun")
+    ast.parse(text)
+    assert "fully_shard" in text
+    assert "[::2]" in text
+    kept = export(replace(BASES["torchrun"], reshard_after_forward=False), MODEL, "torchrun")
+    assert "reshard_after_forward=False" in kept
+    assert "DistributedDataParallel" in export(replace(BASES["torchrun"], zero="none"), MODEL, "torchrun")

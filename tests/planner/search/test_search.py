@@ -1,0 +1,131 @@
+"""The search finds what full enumeration finds, because no bound is above what a plan says."""
+
+import random
+from dataclasses import replace
+
+from helpers.core.units import GiB
+from helpers.planner import RecipeError
+from helpers.planner.catalog.clusters import find_cluster
+from helpers.planner.layout.arch import Arch
+from helpers.planner.layout.layout_plan import plan_layout, stage_kinds
+from helpers.planner.layout.long_stage import run_key, run_long_stage
+from helpers.planner.layout.stage_run import run_stage
+from helpers.planner.search import best as best_module
+from helpers.planner.search.best import BEST, plan_some, search
+from helpers.planner.search.bounds import Bounds
+from helpers.planner.search.question import OBJECTIVES, Question, parse_count
+from helpers.planner.search.space import layouts
+
+import pytest
+
+DENSE = Arch(layers=4, hidden=512, heads=8, kv_heads=4, head_dim=64, ffn=1024, vocab=4096)
+MIXED = replace(DENSE, ffn=0, experts=4, experts_per_token=2, moe_ffn=512)
+CLUSTER = find_cluster("dgx-h100", 2)  # two GPUs a node, so that four or eight are several nodes
+
+
+def question(gpus=4, room=1.0, **changes):
+    gpu = replace(CLUSTER.gpu, total=int(room * GiB) + CLUSTER.gpu.context)
+    values = {"arch": DENSE, "gpus": gpus, "tokens": 8 * 1024, "seq": 1024} | changes
+    return Question(cluster=replace(CLUSTER, gpu=gpu), **values)
+
+
+ASKED = question(gpus=8, tokens=32 * 1024)
+
+
+def some(asked, seed, count):
+    return random.Random(seed).sample(list(layouts(asked)), count)
+
+
+@pytest.fixture(scope="module")
+def planned():
+    """Plans of some layouts, dense and mixed, by layout."""
+    few = [*some(ASKED, 0, 16), *some(replace(ASKED, arch=MIXED), 0, 6)]
+    answers = zip(few, (found for _, found in plan_some(list(enumerate(few)), ASKED.cluster)), strict=True)
+    known = {layout: found for layout, found in answers if not isinstance(found, str)}
+    assert len(known) > len(few) / 2
+    return known
+
+
+def test_no_bound_is_above_the_plan(planned):
+    bounds = Bounds(ASKED.cluster)
+    for layout, found in planned.items():
+        bound = bounds.of(layout)
+        assert bound.seconds <= found.seconds, layout.summary
+        assert bound.nbytes <= found.nbytes, layout.summary
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("room", [0.15, 0.5, 50.0])
+def test_the_search_finds_what_enumeration_finds(monkeypatch, planned, objective, room):
+    asked = question(objective=objective, room=room, gpus=8, tokens=32 * 1024)
+    fits = {layout: replace(found, fits=found.nbytes <= asked.cluster.gpu.room) for layout, found in planned.items()}
+    monkeypatch.setattr(best_module, "BEST", 3)
+    monkeypatch.setattr(best_module, "layouts", lambda asked: iter(fits))
+    monkeypatch.setattr(best_module, "plan_some", lambda batch, cluster: [(n, fits[layout]) for n, layout in batch])
+    state = search(asked)
+    values = sorted(state.value_of(found) for found in fits.values() if found.fits)
+    assert [state.value_of(found) for found in state.best(3)] == values[:3]
+    assert len(state.planned) < len(fits)  # or the bounds rule nothing out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1, 5))
+@pytest.mark.parametrize("arch", [DENSE, MIXED], ids=["dense", "mixed"])
+def test_no_bound_is_above_the_plan_of_others(arch, seed):
+    asked = replace(ASKED, arch=arch)
+    bounds = Bounds(asked.cluster)
+    few = some(asked, seed, 20)
+    for (_, found), layout in zip(plan_some(list(enumerate(few)), asked.cluster), few, strict=True):
+        if not isinstance(found, str):
+            bound = bounds.of(layout)
+            assert bound.seconds <= found.seconds, layout.summary
+            assert bound.nbytes <= found.nbytes, layout.summary
+
+
+@pytest.mark.slow
+def test_a_whole_space_is_searched_like_enumerated():
+    asked = question(gpus=4, tokens=4 * 1024, room=0.2)
+    every = list(layouts(asked))
+    known = [found for _, found in plan_some(list(enumerate(every)), asked.cluster) if not isinstance(found, str)]
+    state = search(asked)
+    values = sorted(state.value_of(found) for found in known if found.fits)
+    assert [state.value_of(found) for found in state.best()] == values[:BEST]
+
+
+def test_layouts_with_one_key_run_alike():
+    for layout in (found for found in some(ASKED, 0, 6) if found.recompute != "selective"):
+        for kind in dict.fromkeys(stage_kinds(layout)):
+            shared, own = run_long_stage(layout, kind), run_stage(layout, kind)
+            assert shared.parameters == own.parameters
+            assert shared.actions.keys() == own.actions.keys()
+            for action, places in own.actions.items():
+                assert [place.events for place in shared.actions[action]] == [place.events for place in places]
+                assert [+place.peak for place in shared.actions[action]] == [+place.peak for place in places]
+        assert run_key(run_key(layout)) == run_key(layout)
+
+
+@pytest.mark.parametrize(("text", "number"), [("4M", 2**22), ("512k", 2**19), ("1,024", 1024), ("1.5k", 1536)])
+def test_counts_are_read(text, number):
+    assert parse_count(text) == number
+
+
+@pytest.mark.parametrize("text", ["", "M", "4T", "-1", "0", "1.5", "nan", "1e400"])
+def test_what_is_no_count_is_refused(text):
+    with pytest.raises(RecipeError, match="no number of tokens"):
+        parse_count(text)
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [({"gpus": 0}, "gpus"), ({"tokens": 1000}, "1,024"), ({"objective": "fun"}, "choose one"), ({"seq": 0}, "seq")],
+)
+def test_questions_without_sense_are_refused(changes, word):
+    with pytest.raises(RecipeError, match=word):
+        question(**changes)
+
+
+def test_a_plan_of_the_best_says_the_same():
+    asked = question(tokens=1024, gpus=1)
+    best = search(asked).best(1)[0]
+    plan = plan_layout(best.layout, asked.cluster)
+    assert (plan.seconds, plan.worst.nbytes) == (best.seconds, best.nbytes)

@@ -1,0 +1,205 @@
+"""`python -m helpers plan` for layouts over many GPUs."""
+
+import json
+
+from helpers.__main__ import _parse, main
+from helpers.planner import RecipeError
+from helpers.planner.catalog.archs import arch_of
+from helpers.planner.layout.layout import Layout
+from helpers.planner.layout_options import fill, layout_of
+from helpers.planner.rows import answers
+
+import pytest
+
+TINY = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 8, "vocab_size": 512}
+TINY |= {"num_attention_heads": 4, "num_key_value_heads": 4, "tie_word_embeddings": False}
+QUICK = ("--seq", "64", "--cluster", "dgx-h100")
+
+
+@pytest.fixture
+def model(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(TINY))
+    return str(path)
+
+
+@pytest.fixture
+def plan(model, capsys):
+    """Run the command and return its exit status, what it printed, and what it said on the side."""
+
+    def run(*options, name=model):
+        try:
+            status = main(["plan", "--model", name, *options])
+        except SystemExit as stop:  # by the parser
+            status = stop.code
+        printed = capsys.readouterr()
+        return status, printed.out, printed.err
+
+    return run
+
+
+def answer_of(outcome):
+    status, out, err = outcome
+    assert status == 0, err
+    return json.loads(out)
+
+
+def test_the_dimensions_are_filled_and_the_answer_is_whole(plan):
+    answer = answer_of(plan("--gpus", "32", "--tensor", "2", "--pipeline", "4", *QUICK, "--json"))
+    layout = answer["layout"]
+    assert (layout["shard"], layout["replicate"], layout["micro_batches"]) == (4, 1, 4)
+    assert (layout["precision"], layout["zero"], layout["compile"]) == ("bf16-amp", "zero3", True)
+    assert layout["arch"]["layers"] == 8
+    assert answer["cluster"]["gpu"]["name"] == "h100-80gb"
+    peaks = [sum(rank["at_peak"].values()) for rank in answer["pipeline_ranks"]]
+    assert len(peaks) == 4
+    assert max(peaks) == answer["peak_allocated_bytes"] <= answer["reserved_bytes"][1]
+    low, high = answer["step_seconds_interval"]
+    assert low <= answer["step_seconds"] <= high
+    assert answer["tokens_per_step"] == 4 * 4 * 64
+    per_gpu = answer["tokens_per_step"] / 32 / answer["step_seconds"]
+    assert answer["tokens_per_second_per_gpu"] == pytest.approx(per_gpu)
+    assert sum(answer["parts"].values()) == pytest.approx(1, rel=1e-6)
+    assert answer["bound_by"] in answer["parts"]
+    assert answer["fits"] is True
+
+
+def layout_of_options(model, options):
+    return layout_of(_parse(["plan", "--model", model, *options.split()]))
+
+
+def test_every_option_reaches_the_layout(model):
+    options = (
+        "--tensor 2 --pipeline 2 --schedule interleaved --virtual-stages 2 --context 2 --context-method all-to-all"
+    )
+    options += " --data-shard 2 --replicate 2 --zero zero2 --no-sequence-parallel --micro-batches 4 --recompute full"
+    options += " --recompute-every 2 --engine pytorch --precision bf16 --no-compile --micro-batch-size 3 --seq 64"
+    expected = {
+        "tensor": 2,
+        "sequence_parallel": False,
+        "pipeline": 2,
+        "schedule": "interleaved",
+        "virtual_stages": 2,
+        "context": 2,
+        "context_method": "all-to-all",
+        "shard": 2,
+        "replicate": 2,
+        "zero": "zero2",
+        "micro_batch_size": 3,
+        "micro_batches": 4,
+        "seq": 64,
+        "precision": "bf16",
+        "recompute": "full",
+        "recompute_every": 2,
+        "compile": False,
+        "engine": "pytorch",
+    }
+    arch = arch_of(model)
+    assert layout_of_options(model, options) == Layout(arch, **expected)
+    assert layout_of_options(model, "--gpus 8") == Layout(arch, shard=8)
+    options = "--gpus 8 --no-reshard-after-forward --attention eager"
+    assert layout_of_options(model, options) == Layout(arch, shard=8, reshard_after_forward=False, attention="eager")
+    assert layout_of_options(model, "--gpus 8 --attention sdpa") == Layout(arch, shard=8, attention="fused")
+    megatron = Layout(arch, shard=8, engine="megatron", zero="zero1")
+    assert layout_of_options(model, "--gpus 8 --engine megatron") == megatron
+    assert layout_of_options("mixtral-8x7b", "--gpus 8 --expert 4").expert == 4
+
+
+def test_slow_links_make_long_steps_and_nodes_have_a_size(plan):
+    common = ("--tensor", "4", *QUICK, "--json")
+    usual, slow, apart = (
+        answer_of(plan(*common, *more))
+        for more in ((), ("--link-inside", "0.1"), ("--gpus-per-node", "2", "--link-outside", "0.01"))
+    )
+    assert usual["step_seconds"] < slow["step_seconds"] < apart["step_seconds"]
+    assert slow["cluster"]["inside"] == 0.1e9
+    assert (apart["cluster"]["node"], apart["cluster"]["outside"]) == (2, 0.01e9)
+    assert slow["peak_allocated_bytes"] == usual["peak_allocated_bytes"]
+
+
+def test_the_words_the_table_of_roles_and_the_timeline(plan, tmp_path):
+    picture = tmp_path / "step.svg"
+    options = ("--gpus", "4", "--pipeline", "4", *QUICK, "--roles", "--timeline", str(picture))
+    status, out, err = plan(*options)
+    assert (status, err) == (0, "")
+    assert "4 x h100-80gb: FSDP 1, PP 4 1F1B, batch 1 x 4" in out
+    table = out[out.index("rank  stages") :].splitlines()
+    assert [row.split()[0] for row in table[1:5]] == ["0", "1", "2", "3"]
+    assert str(picture) in out
+    assert "4 pipeline ranks" in picture.read_text()
+
+
+def test_a_configuration_is_printed_or_written_and_a_job_beside_it(plan, tmp_path):
+    status, out, err = plan("--gpus", "16", "--gpu", "h100", "--export", "deepspeed", name="llama-3-8b")
+    assert (status, err) == (0, "")
+    assert json.loads(out)["train_batch_size"] == 16
+    path = tmp_path / "ds_config.json"
+    job = ("--export", "deepspeed", "--out", str(path), "--wrap", "sbatch")
+    status, out, err = plan("--gpus", "16", "--gpu", "h100", *job, name="llama-3-8b")
+    assert (status, err) == (0, "")
+    assert "--nodes=2" in out
+    assert json.loads(path.read_text())["train_batch_size"] == 16
+    assert plan("--gpus", "16", "--gpu", "h100", "--export", "megatron", name="llama-3-8b")[0] == 0  # with its habits
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ("--gpus 64 --gpu h100 --tensor 3", "no multiple of tensor 3."),
+        ("--gpus 60 --gpu h100 --tensor 4 --pipeline 2", "no multiple of tensor 4 x pipeline 2 = 8"),
+        ("--gpus 64 --gpu h100 --data-shard 4 --replicate 4", "are 16 ranks, and --gpus says 64"),
+        ("--gpus 0 --gpu h100", "at least 1"),
+        ("--gpus 8", "--gpu NAME or --cluster NAME"),
+        ("--gpus 8 --gpu h100 --cluster dgx-h100", "not both"),
+        ("--gpus 8 --cluster dgx", "There is no cluster 'dgx': dgx-a100"),
+        ("--gpus 8 --gpu tpu", "not in the catalog"),
+        ("--gpus 8 --gpu h100 --link-inside -2", "--link-inside is -2 GB/s"),
+        ("--gpus 8 --gpu h100 --gpus-per-node 0", "at least one GPU"),
+        ("--gpus 8 --gpu h100 --checkpointing every", "no --checkpointing, but --recompute"),
+        ("--gpus 8 --gpu h100 --shard zero3", "no --shard, but --zero"),
+        ("--gpus 8 --gpu h100 --lora-rank 8", "no --lora-rank"),
+        ("--gpus 8 --gpu h100 --lora-targets q_proj", "no --lora-targets"),
+        ("--gpus 8 --budget 3 --gpu h100", "--budget asks about one GPU"),
+        ("--gpus 8 --gpu h100 --expert 2", "dense"),
+        ("--gpus 8 --gpu h100 --pipeline 8 --virtual-stages 2", "virtual_stages 2 needs"),
+        ("--gpus 8 --gpu h100 --zero zero3 --engine megatron", "use zero1"),
+        ("--gpus 8 --gpu h100 --timeline step.txt", ".svg, .png, .pdf"),
+        ("--gpus 8 --gpu h100 --schedule zigzag", "choose from"),
+        ("--gpus 8 --gpu h100 --wrap sbatch", "--export"),
+        ("--gpus 8 --gpu h100 --export torchtitan --wrap sbatch", "--out FILE"),
+        ("--gpus 8 --gpu h100 --export deepspeed --roles", "the configuration alone"),
+        ("--gpus 8 --gpu h100 --export deepspeed --out other.json --wrap sbatch", "ds_config.json"),
+        ("--gpus 12 --gpu h100 --export deepspeed --out ds_config.json --wrap sbatch", "do not fill nodes of 8"),
+        ("--gpus 8 --gpu h100 --export nonsense", "nonsense"),
+    ],
+)
+def test_what_cannot_be_is_said_in_one_line(options, word, plan):
+    status, out, err = plan(*options.split(), name="llama-3-8b")
+    assert (status, out) == (2, "")
+    assert len(err.strip().splitlines()) == 1
+    assert word in err
+
+
+def test_what_is_left_of_the_gpus():
+    assert fill(None, {"tensor": 2}) == {}
+    assert fill(64, {}) == {"shard": 64}
+    assert fill(64, {"tensor": 8, "replicate": 2}) == {"shard": 4}
+    assert fill(64, {"tensor": 8, "shard": 2}) == {"replicate": 4}
+    assert fill(16, {"tensor": 8, "shard": 2, "replicate": 1}) == {}
+    with pytest.raises(RecipeError, match="at least 1"):
+        fill(8, {"tensor": 0})
+
+
+def test_many_rows_from_a_file_into_a_file(monkeypatch, tmp_path, capsys):
+    rows, out = tmp_path / "rows.jsonl", tmp_path / "answers.jsonl"
+    rows.write_text('{"id": "a"}\n\n{"id": "b"}\n')
+    monkeypatch.setattr(answers, "answer_rows", lambda lines, tell: [line | {"error": None} for line in lines])
+    assert main(["plan", "--rows", str(rows), "--out", str(out)]) == 0
+    assert [json.loads(line) for line in out.read_text().splitlines()] == [
+        {"id": "a", "error": None},
+        {"id": "b", "error": None},
+    ]
+    assert capsys.readouterr().out == ""
+    assert main(["plan", "--rows", str(rows)]) == 0
+    assert capsys.readouterr().out == out.read_text()
+    assert main(["plan", "--rows", str(tmp_path / "none.jsonl")]) == 2
