@@ -70,8 +70,8 @@ def message_of(error: BaseException) -> str:
 
 def _describe(error: Exception) -> str:
     """Say what was raised, and by which line of the answer."""
-    if isinstance(error, RankError):  # its message has the lines of each rank
-        return f"an error on the ranks: {message_of(error)}"
+    if isinstance(error, RankError):
+        return "\n".join(["an error on the ranks:", *_lines_of_ranks(str(error))[:12]])
     message = message_of(error)[:300]
     text = f"{type(error).__name__}: {message}" if message else type(error).__name__
     ours = str(Path(__file__).parent)
@@ -80,6 +80,18 @@ def _describe(error: Exception) -> str:
     if theirs and theirs[-1].line:
         text += f" (at: {theirs[-1].line})"
     return text
+
+
+def _lines_of_ranks(message: str) -> list[str]:
+    """Return the lines of a `RankError`, a few for each rank, without frames that are not the learner's."""
+    lines, theirs = [], True
+    for line in filter(None, map(str.strip, message.splitlines())):
+        if line.startswith("File "):
+            theirs = "site-packages" not in line and "<frozen" not in line
+        theirs |= line.startswith("rank")
+        if theirs:
+            lines.append(line[:200])
+    return lines
 
 
 def judge(part: Part, evidence: Mapping[str, Evidence], expected: Mapping[str, Evidence]) -> list[Verdict]:
