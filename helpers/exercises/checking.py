@@ -42,7 +42,9 @@ def find_part(name: str) -> Part:
 def probe(item: type[Check], answers: tuple[Any, ...], seed: int) -> Evidence:
     """Probe `answers` with one check: {"seen": its evidence}, or {"error": ..., "text": ...} if it raised."""
     try:
-        with torch.random.fork_rng():  # the notebook's own random numbers are not disturbed
+        with torch.random.fork_rng(
+            range(torch.cuda.device_count())
+        ):  # the notebook's own random numbers are not disturbed
             torch.manual_seed(seed)
             return {"seen": item.probe(seed, *answers)}
     except Exception as error:
