@@ -24,6 +24,7 @@ from .core.parallel_map import parallel_map as parallel_map
 from .core.precision import fp32_computed_as as fp32_computed_as
 from .core.precision import fp32_precision as fp32_precision
 from .core.precision import has_tf32 as has_tf32
+from .core.sign_of_life import sign_of_life as sign_of_life
 from .core.table import text_table as text_table
 from .core.units import GiB as GiB
 from .core.units import KiB as KiB
@@ -31,6 +32,7 @@ from .core.units import MiB as MiB
 from .core.units import human_bytes as human_bytes
 from .exercises import check as check
 from .exercises import hint as hint
+from .exercises.activation_checkpointing.kept_over_time import kept_over_time as kept_over_time
 from .exercises.data_parallel.copies import losses_of_copies as losses_of_copies
 from .exercises.data_parallel.diary import Diary as Diary
 from .exercises.data_parallel.flight import calls_in as calls_in
@@ -43,7 +45,9 @@ from .exercises.data_parallel.pictures import link_figure as link_figure
 from .exercises.data_parallel.pictures import ring_figure as ring_figure
 from .exercises.data_parallel.pictures import scaling_figure as scaling_figure
 from .exercises.data_parallel.pictures import waiting_bars as waiting_bars
+from .exercises.gradient_accumulation.timeline import accumulation_timeline as accumulation_timeline
 from .formats.autocast_rules import autocast_rule as autocast_rule
+from .formats.cast_path import cast_path as cast_path
 from .formats.float_format import FORMATS as FORMATS
 from .formats.linear_log import LinearLog as LinearLog
 from .formats.microscaling import E2M1 as E2M1
@@ -54,7 +58,9 @@ from .formats.range_ruler import range_ruler as range_ruler
 from .loading.digit_files import DigitFiles as DigitFiles
 from .loading.digit_files import decode as decode
 from .loading.digit_files import rotate as rotate
+from .loading.loader_path import loader_path as loader_path
 from .loading.loader_timeline import LoaderTimeline as LoaderTimeline
+from .loading.padded_and_packed import padded_and_packed as padded_and_packed
 from .loading.pickled_by_value import PickledByValue as PickledByValue
 from .loading.script_as_notebook import script_as_notebook as script_as_notebook
 from .loading.token_file import TokenFile as TokenFile
@@ -69,6 +75,7 @@ from .meter.roofline import kept_roofline as kept_roofline
 from .meter.roofline import measure_roofline as measure_roofline
 from .meter.roofline.figure import roofline_figure as roofline_figure
 from .meter.saved_tensors import saved_tensor_bytes as saved_tensor_bytes
+from .meter.static_bars import static_bars as static_bars
 from .meter.step_profile import StepProfile as StepProfile
 from .meter.step_profiler import profile_step as profile_step
 from .meter.tables import peak_table as peak_table
@@ -108,6 +115,7 @@ from .planner.deep import plan_deep as plan_deep
 from .planner.measure import measure_recipe as measure_recipe
 from .planner.planned import planned as planned
 from .planner.script import training_script as training_script
+from .planner.segments_figure import segments_figure as segments_figure
 from .ranks.collectives import Collectives as Collectives
 from .ranks.deepspeed_config import deepspeed_config as deepspeed_config
 from .ranks.failure import RankError as RankError
