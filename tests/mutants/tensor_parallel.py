@@ -22,18 +22,35 @@ def sequence(check: str, name: str, *replace: tuple[str, str], raises: str = "")
 
 
 # the layers
-ENTER_FORWARD, ENTER_CLONE, ENTER_SUM = "return x.view_as(x)", "whole = gradient.clone(memory_format=torch.contiguous_format)", "        dist.all_reduce(whole)\n"
-LEAVE_CLONE, LEAVE_SUM, LEAVE_BACK = "total = x.clone(memory_format=torch.contiguous_format)", "        dist.all_reduce(total)\n", "return gradient  # whole on every rank already"
+ENTER_FORWARD, ENTER_CLONE, ENTER_SUM = (
+    "return x.view_as(x)",
+    "whole = gradient.clone(memory_format=torch.contiguous_format)",
+    "        dist.all_reduce(whole)\n",
+)
+LEAVE_CLONE, LEAVE_SUM, LEAVE_BACK = (
+    "total = x.clone(memory_format=torch.contiguous_format)",
+    "        dist.all_reduce(total)\n",
+    "return gradient  # whole on every rank already",
+)
 COLUMN, ROW = "return F.linear(Enter.apply(x), weight)", "y = Leave.apply(F.linear(x, weight))"
 BIAS = "return y if bias is None else y + bias"
 N = "dist.get_world_size()"
 # the heads
-MINE, SERVED = "mine = range(rank * heads // ranks, (rank + 1) * heads // ranks)", "return [head * kv_heads // heads for head in mine]"
-NOBODY, ZEROS = "return gradient  # nobody shares a head", "everyone = gradient.new_zeros(kv_heads, *gradient.shape[1:])"
+MINE, SERVED = (
+    "mine = range(rank * heads // ranks, (rank + 1) * heads // ranks)",
+    "return [head * kv_heads // heads for head in mine]",
+)
+NOBODY, ZEROS = (
+    "return gradient  # nobody shares a head",
+    "everyone = gradient.new_zeros(kv_heads, *gradient.shape[1:])",
+)
 TAKEN, IF_NONE = "return everyone[held[dist.get_rank()]]", "if sum(map(len, held)) == kv_heads:"
 SUM_HEADS = "    dist.all_reduce(everyone)\n"
 # the loss
-MAX, SHIFT = "    dist.all_reduce(largest, op=dist.ReduceOp.MAX)  # a constant: it cancels\n", "shifted = logits - largest[:, None]"
+MAX, SHIFT = (
+    "    dist.all_reduce(largest, op=dist.ReduceOp.MAX)  # a constant: it cancels\n",
+    "shifted = logits - largest[:, None]",
+)
 EXP = "exponentials = Leave.apply(shifted.exp().sum(dim=1))"
 PICK, COUNTS = "picked = Leave.apply(picked.where(here, torch.zeros_like(picked)))", "counts = targets != -100"
 MEAN, WORDS = "return ((exponentials.log() - picked) * counts).sum() / counts.sum()", "    words = logits.shape[1]\n"
