@@ -26,6 +26,7 @@ WIDTH = 8
 EACH = WIDTH * WIDTH * 8  # bytes of each parameter's gradient
 STEPS = 2
 PATIENCE = 6.0  # seconds that a rank waits for another one's sign
+BREAK = 0.5  # seconds in which the ranks' other buckets have long been exchanged
 
 
 class _Net(nn.Module):
@@ -144,10 +145,16 @@ def _rank(bucketed: Callable[..., Any], seed: int, run: _Run) -> Evidence:
 
 
 def _patient(bucketed: Callable[..., Any], seed: int, folder: str) -> Evidence:
-    """Rank 1 begins its backward pass only when rank 0 is through with its own, or its patience is at an end."""
+    """Rank 1 begins its backward pass only when rank 0 is through with its own, or its patience is at an end.
+
+    And it takes a break before the first layer, so that the last bucket comes back well after the others.
+    """
     rank, flag = dist.get_rank(), Path(folder, "through")
     right = _by_ddp(seed, ALL[0])[:1]
     model = _made(seed)
+    first = next(p for p in model.parameters() if p.requires_grad)
+    if rank == 1:
+        first.register_hook(lambda gradient: time.sleep(BREAK))
     buckets = bucketed(model, 2 * EACH)
     loss = model(_rows(seed, 0), ALL[0])
     deadline = time.monotonic() + PATIENCE
