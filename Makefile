@@ -67,7 +67,7 @@ install-triton: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[triton]'
 
 triton: install-triton
-	$(BIN)/python -m pytest tests/labs/test_triton.py
+	WHOLE_LABS=1 $(BIN)/python -m pytest tests/labs/test_triton.py tests/labs/test_practice.py -k "triton or compilation"
 
 # All of what `make test` samples by the date: every solved notebook, every cell of every untouched lab, every source as
 # a plain script, every attack, every mutant, every lab in the browser. SAMPLE_SEED=N repeats the sample of another run.

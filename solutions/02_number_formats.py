@@ -32,6 +32,7 @@ from helpers import (
     pick_device,
     python_source,
     show,
+    sign_of_life,
 )
 
 import numpy as np
@@ -110,12 +111,8 @@ for name, (largest, normal, smallest, in_one) in table.items():
     print(f"{name:6}{largest:>12.5g}{normal:>17.3g}{smallest:>12.3g}{in_one:>19,}{digits:>16.1f}")
 
 # %% name="range_claims"
-for said, measured, want in (
-    ("FP16 ends at 65504", table["FP16"][0], 65504),
-    ("FP16's smallest is 6e-8", table["FP16"][2], 6e-8),
-    ("BF16 reaches as far as FP32", table["BF16"][0] / table["FP32"][0], 1),
-):
-    claims.record("C6", said, "all patterns of the format", measured, "", 0.99 * want, 1.01 * want)
+reach = table["BF16"][0] / table["FP32"][0]
+claims.record("C6", "BF16 reaches as far as FP32", "the largest numbers of both", reach, "of FP32's", 0.99, 1.01)
 claims
 
 # %% [markdown] name="subnormal_explained"
@@ -278,11 +275,12 @@ def loss_of(model, ids, targets):
 torch.manual_seed(0)
 model = SmallGPT(layers=2).to(device)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-for step in range(61):
-    before = torch.cat([p.detach().flatten() for p in model.parameters()]).cpu()
-    optimizer.zero_grad()
-    loss_of(model, *batch(text, step)).backward()
-    optimizer.step()
+with sign_of_life("61 steps of training"):
+    for step in range(61):
+        before = torch.cat([p.detach().flatten() for p in model.parameters()]).cpu()
+        optimizer.zero_grad()
+        loss_of(model, *batch(text, step)).backward()
+        optimizer.step()
 after = torch.cat([p.detach().flatten() for p in model.parameters()]).cpu()
 weights, direction = before, (before - after) / 1e-3  # the update at learning rate 1
 print(f"weights: median size {weights.abs().median():.3g}")
@@ -487,8 +485,9 @@ unseen = [ids[: 32 * 128].view(32, 128) for ids in (python.test_x, python.test_y
 seen = {}  # (kind, learning rate, step) -> share of the weights that moved, fall of the loss by gradient x change
 
 # %% name="tune"
-falls = {(kind, lr): progress(kind, lr) for lr in (1e-5, 1e-4, 1e-3) for kind in ("FP32", "nearest")}
-falls |= {(kind, 1e-5): progress(kind, 1e-5) for kind in ("dice", "Kahan")}
+with sign_of_life("eight runs of 40 steps"):
+    falls = {(kind, lr): progress(kind, lr) for lr in (1e-5, 1e-4, 1e-3) for kind in ("FP32", "nearest")}
+    falls |= {(kind, 1e-5): progress(kind, 1e-5) for kind in ("dice", "Kahan")}
 made = {(kind, lr): 100 * fall / falls["FP32", lr] for (kind, lr), fall in falls.items()}
 low_guess.reveal(made["nearest", 1e-5])
 high_guess.reveal(made["nearest", 1e-3])
@@ -500,8 +499,18 @@ for (kind, lr), fall in sorted(falls.items(), key=lambda item: item[0][1]):
 # %% [markdown] name="tune_parts_text"
 # In section 4, nearly all weights stood still at this rate. How can the run get so far? Look at single steps: how many weights move, and how much of
 # the fall they bring. (Gradient times change, summed over all weights, is the fall of the loss as far as it is a straight line.)
+#
+# **Predict.** In the last step, how much of FP32's fall in the same step do the few weights bring that still move?
+
+# %% name="guess_parts"
+my_guess = None  # %
+### BEGIN GUESS
+my_guess = 10  # as much as their share of all weights
+### END GUESS
+parts_guess = Prediction("Fall in the last step, BF16 to the nearest", my_guess, "% of FP32's")
 
 # %% name="tune_parts"
+parts_guess.reveal(100 * seen["nearest", 1e-5, 39][1] / seen["FP32", 1e-5, 39][1])
 print(f"{'at 1e-5, step':>14}{'weights that move':>19}{'fall, of FP32 in the same step':>33}")
 for step in (0, 10, 20, 30, 39):
     moved, slope = seen["nearest", 1e-5, step]
@@ -606,6 +615,15 @@ for name, shares in lost.items():
 # Zeros are one kind of loss, lost digits are the other. Look at the relative error of the *median* element (1.0: at least half of the tensor is
 # gone), and at the zeros. A tensor may first be multiplied by a **scale** that brings its largest number to the top of the range, and divided by it
 # afterwards. That costs one number per tensor and is how eight-bit training works ([[fp8]]).
+#
+# **Predict.** As they are, E4M3 loses all of Adam's second moments. With such a scale, how many percent of them still become zero?
+
+# %% name="guess_scaled"
+my_guess = None  # %
+### BEGIN GUESS
+my_guess = 1  # the scale lifts the whole tensor into the range; only a few stragglers stay below
+### END GUESS
+moments_guess = Prediction("Scaled second moments that E4M3 makes zero", my_guess, "%")
 
 
 # %% name="which"
@@ -628,8 +646,9 @@ for scaled in (False, True):
         print(f"  {name:26}" + "".join(f"{median_error(t, form, scaled):>10.1e}" for form in rounding))
 print(f"{'zeros when scaled, %':28}" + "".join(f"{form:>10}" for form in rounding))
 for name, t in tensors.items():
-    zeros = [100 * (rounded(t, form, True) == 0).double().mean().item() for form in rounding]
-    print(f"  {name:26}" + "".join(f"{share:>10.1f}" for share in zeros))
+    zeros = {form: 100 * (rounded(t, form, True) == 0).double().mean().item() for form in rounding}
+    print(f"  {name:26}" + "".join(f"{share:>10.1f}" for share in zeros.values()))
+moments_guess.reveal(zeros["E4M3"])  # the last row is the second moment's
 
 # %% [markdown] name="which_explained"
 # First a column: TF32 has FP16's error with FP32's range, so it needs no scale. It makes products faster and saves no bytes. Then row by row:

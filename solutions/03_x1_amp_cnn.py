@@ -115,7 +115,8 @@ hint("x1.scaler")
 # - `images` (B, 1, H, H) in FP32 and `labels` (B,) of int64, on the model's device.
 # - `dtype` is `torch.float32`, `torch.bfloat16` or `torch.float16`: what convolutions and linear layers compute in. The
 #   weights stay FP32.
-# - The loss is cross-entropy in FP32. `backward()` runs outside autocast.
+# - The loss is cross-entropy in FP32, and it is this FP32 loss that `backward()` starts from. Whether `backward()` runs inside autocast or after it does
+#   not matter here: the gradients are the same ([[mixed_precision]]).
 # - The **true** gradient (not the scaled one) is clipped to the norm `max_norm` over all parameters.
 # - `scaler` is None, or an object with `scale`, `unscale_`, `step` and `update`; then the step goes through it.
 # - Gradients from earlier steps must not leak into this one.

@@ -26,6 +26,7 @@ from helpers import (
     Prediction,
     SmallCNN,
     SmallGPT,
+    accumulation_timeline,
     check,
     compare,
     device_name,
@@ -36,6 +37,7 @@ from helpers import (
     human_bytes,
     pick_device,
     show,
+    sign_of_life,
     tenant_table,
     text_table,
 )
@@ -61,7 +63,14 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 #
 # The gradient of a mean is the mean of the gradients. So: feed 64 rows, `backward()`, feed the next 64, `backward()` again. PyTorch **adds** to
 # `.grad` instead of overwriting it; after four *micro-batches* the gradients of all 256 rows are in there. Then step, once.
-#
+
+# %% name="idea_picture"
+show(
+    accumulation_timeline(4),
+    "Four forward and backward passes, each with a hill of activations; .grad collects sums and stays until the step, which moves the weights once.",
+)
+
+# %% [markdown] name="naive_text"
 # First the obvious way to write it, which is wrong. The model is a small network of GroupNorm and linear layers on digits.
 
 
@@ -244,7 +253,8 @@ my_guess = 63 / 4 + 1  # a quarter of the activations; parameters, gradients and
 memory_guess = Prediction("Peak with micro-batches of 64", my_guess, "MiB")
 
 # %% name="memory"
-cnn |= {m: measured(lambda: SmallCNN(32), images, labels, m) for m in (128, 64, 32, 16, 8)}
+with sign_of_life("five sizes of micro-batches"):
+    cnn |= {m: measured(lambda: SmallCNN(32), images, labels, m) for m in (128, 64, 32, 16, 8)}
 memory_guess.reveal(cnn[64].peak_bytes / MiB)
 print(tenant_table({"whole": cnn[256], "4 x 64": cnn[64], "32 x 8": cnn[8]}))
 
@@ -309,7 +319,8 @@ def gpt_meter(micro_batch, **how):
     return meter
 
 
-gpt = {m: gpt_meter(m, foreach=True) for m in (32, 4, 1)}
+with sign_of_life("a GPT in three sizes of micro-batches"):
+    gpt = {m: gpt_meter(m, foreach=True) for m in (32, 4, 1)}
 nothing_guess.reveal(gpt[1].peak_bytes / gpt[4].peak_bytes)
 for micro_batch, meter in gpt.items():
     print(f"micro-batch {micro_batch:2}: peak {human_bytes(meter.peak_bytes):>10} in {meter.peak_at}")
@@ -333,7 +344,10 @@ my_guess = 2  # the denominator of Adam's formula, and what it divides
 foreach_guess = Prediction("Temporaries of foreach=True, in sizes of the model", my_guess, "models")
 
 # %% name="foreach"
-ways = {"foreach=True": gpt[4], "foreach=False": gpt_meter(4, foreach=False), "fused=True": gpt_meter(4, fused=True)}
+with sign_of_life("other ways to step"):
+    ways = {"foreach=True": gpt[4]}
+    ways |= {"foreach=False": gpt_meter(4, foreach=False), "fused=True": gpt_meter(4, fused=True)}
+    smaller = gpt_meter(1, foreach=False)
 of_model = {}
 for name, meter in ways.items():
     during = next(stage for stage in meter.stages if stage.name == "optimizer step")
@@ -341,7 +355,7 @@ for name, meter in ways.items():
     of_model[name] = (during.peak_bytes - sum(during.held_after[t] for t in settled)) / meter.largest["parameters"]
     print(f"{name:14} peak {human_bytes(meter.peak_bytes)}, temporaries of the step {of_model[name]:.2f} models")
 foreach_guess.reveal(of_model["foreach=True"])
-looped = gpt_meter(1, foreach=False).peak_bytes / ways["foreach=False"].peak_bytes
+looped = smaller.peak_bytes / ways["foreach=False"].peak_bytes
 print(f"foreach=False: micro-batches of 1 need {looped:.2f} x the memory of micro-batches of 4")
 
 # %% [markdown] name="nothing_explained"
@@ -418,7 +432,8 @@ ways = {f"{256 // m} x {m}": lambda m=m: step(model, optimizer, images, labels, 
 ways["checkpointed"] = lambda: checkpointed_step(model, optimizer)
 paces = {}
 for name, way in ways.items():
-    paces[name] = 1 / compare(lambda: step(model, optimizer, images, labels, 256), way, runs=2, warmup=1).speedup
+    with sign_of_life(f"{name} beside the whole batch"):
+        paces[name] = 1 / compare(lambda: step(model, optimizer, images, labels, 256), way, runs=2, warmup=1).speedup
     with MemoryMeter(model, optimizer, by_tenant=False) as meter:
         way()
     print(f"{name:13} {paces[name]:.1f} x the time of the whole batch, peak {human_bytes(meter.peak_bytes)}")
@@ -478,13 +493,23 @@ print(text_table(table))
 # Adam's update does not change, and neither does its loss after 40 updates: nobody notices. SGD's update is four times as long, and its loss may even be
 # lower: four times the learning rate happened to be no worse.
 #
-# Both hold until gradient clipping is switched on, which looks at the gradient's length. Clip at the same norm, right and naive:
+# Both hold until gradient clipping is switched on, which looks at the gradient's length. Clip both at norm 1.
+#
+# **Predict.** With the right gradient, a small part of the 40 updates is clipped. What part with the naive one?
+
+# %% name="clip_guess"
+my_guess = None  # %
+### BEGIN GUESS
+my_guess = 75
+### END GUESS
+clip_guess = Prediction("Updates that are clipped, naive", my_guess, "%")
 
 # %% name="clip"
 table = [("clipped at norm 1", "updates that were clipped", "first update", "test loss")]
 for method in (accumulate, naive):
     move, loss, share = trained(method, makers["SGD"], clip=1.0)
     table.append((method.__name__, f"{share:.0%}", f"{move.norm().item():.3f}", f"{loss:.3f}"))
+clip_guess.reveal(100 * share)
 print(text_table(table))
 
 # %% [markdown] name="adam_explained"
@@ -561,6 +586,17 @@ accumulate_tokens = check("gradient_accumulation.tokens", accumulate_tokens)
 # %% name="tokens_hint"
 hint("gradient_accumulation.tokens")
 
+# %% [markdown] name="means_text"
+# **Predict.** A GPT reads 64 rows in four micro-batches. From 2 to 32 targets count in a row, and the rows are sorted by length. How far from the gradient of
+# the whole batch, relatively, is the one of the libraries of old?
+
+# %% name="means_guess"
+my_guess = None  # relative distance
+### BEGIN GUESS
+my_guess = 0.5  # the few targets of the short rows weigh several times too much
+### END GUESS
+means_guess = Prediction("Mean of means, distance from the whole batch", my_guess, "relative")
+
 
 # %% name="mean_of_means"
 def mean_of_means(model, ids, targets, micro_batch):
@@ -580,6 +616,7 @@ for method in (mean_of_means, accumulate_tokens):
     away = distance(gradient(method, model, ids, padded, 16), whole)
     print(f"{method.__name__:17} relative distance from the whole batch: {away:.2g}")
     if method is mean_of_means:
+        means_guess.reveal(away)
         claims.record("C8", SAME_GRADIENT, "GPT, rows of 2 to 32, mean of means", away, "relative", 0, 1e-5)
 
 # %% [markdown] name="tokens_explained"
@@ -634,7 +671,7 @@ print(f"running mean after one batch of 256: {seen[256]:.2f}; after 16 micro-bat
 #
 # ### The schedule
 #
-# A warm-up of 100 steps means optimizer steps. Step the scheduler after each of four micro-batches, and the warm-up ends after 25:
+# A warm-up of 100 steps means optimizer steps. Step the scheduler after each of four micro-batches, and the warm-up ends too early:
 
 # %% name="schedule"
 ends = {}
@@ -789,7 +826,8 @@ torch.set_num_threads(1)  # waking a second one for so little would take longer 
 for batch in batches:
     rates = [0.001 * batch**0.5 * 2**k for k in (0, 1, 2, 3)]  # noise suggests the square root; tuned around it
     tuned = 0.95 ** (batch / 512)  # remembers as many rows, whatever the batch
-    rows_needed[batch], _ = rows_until(2.6, batch, rates, [tuned] * 4)
+    with sign_of_life(f"training with {batch} rows a step"):
+        rows_needed[batch], _ = rows_until(2.6, batch, rates, [tuned] * 4)
     print(f"{batch:5} rows a step: {rows_needed[batch] // batch:5} steps, {rows_needed[batch]:7,} rows")
 torch.set_num_threads(threads)
 fewer = (rows_needed[512] / 512) / (rows_needed[2048] / 2048)
@@ -835,7 +873,8 @@ betas_guess = Prediction("Loss with beta_2 = 0.95, 4 rows a step", my_guess, "")
 threads = torch.get_num_threads()
 torch.set_num_threads(1)
 tuned = 0.95 ** (4 / 512)
-rows, losses = rows_until(2.6, 4, [0.001 * 4**0.5 * 2**k for k in (0, 1, 2, 3)] * 2, [tuned] * 4 + [0.95] * 4)
+with sign_of_life("training with 4 rows a step"):
+    rows, losses = rows_until(2.6, 4, [0.001 * 4**0.5 * 2**k for k in (0, 1, 2, 3)] * 2, [tuned] * 4 + [0.95] * 4)
 torch.set_num_threads(threads)
 betas_guess.reveal(min(losses[4:]))
 print(f"after {rows:,} rows, 4 at a time, best loss {min(losses[:4]):.3f} with beta_2 = {tuned:.4f}")
@@ -893,7 +932,8 @@ def cnn_peak(micro_batch):
     return calls[micro_batch]
 
 
-found = largest_micro_batch(cnn_peak, 20 * MiB, 256)
+with sign_of_life("a few measurements"):
+    found = largest_micro_batch(cnn_peak, 20 * MiB, 256)
 print(f"measured {sorted(calls)}: {', '.join(human_bytes(calls[m]) for m in sorted(calls))}; found {found} rows")
 if found:
     print(f"{found} rows take {human_bytes(cnn_peak(found))}, {found + 1} take {human_bytes(cnn_peak(found + 1))}")

@@ -34,7 +34,7 @@ print(f"{device_name(device)} ({device.type}), torch {torch.__version__}")
 # - `x` (N, ...) and `y` (N, ...) are the whole batch, on the model's device. The model must see at most `micro_batch` rows at a time, in their order;
 #   when N is not a multiple of `micro_batch`, the last micro-batch is smaller.
 # - `loss_fn(outputs, y)` returns the **mean** over the rows it is given (such as `F.cross_entropy`).
-# - The update equals that of the whole batch at once: each of the N rows has weight 1/N.
+# - The update equals that of the whole batch at once, whatever the optimizer: each of the N rows has weight 1/N in the gradient.
 # - Gradients from earlier steps must not leak into this one.
 # - Memory: activations of one micro-batch at a time.
 # - Returns the mean loss over all N rows: a number, or a detached tensor without dimensions.
@@ -130,18 +130,20 @@ check("x2.scaled", scaled_step)
 hint("x2.scaled")
 
 # %% [markdown] name="epoch_task"
-# ## Part 4 · An epoch (2 points)
+# ## Part 4 · An epoch (3 points)
 #
 # In a real loop micro-batches come from a loader, one after another, and an epoch need not end on a full group.
 #
 # **Contract.** `train_epoch` goes through `loader` once.
 #
 # - `loader` yields micro-batches `(x, y)`; it has no length and can be read only once. Their sizes may differ.
+# - Memory: never hold more micro-batches than two groups have. An epoch does not fit.
 # - Each group of `accumulate` micro-batches makes one update. What is left at the end makes a smaller group with an update of its own.
 # - Gradients from earlier steps must not leak in. Within a group each **row** has the same weight. The model sees each micro-batch as it came: whole,
 #   in one call.
-# - `scheduler.step()` is called once after each update: schedules count updates.
-# - `loss_fn` is as in part 1. Returns a list with one entry for each update: the mean loss of its group, as floats or detached tensors.
+# - `scheduler.step()` is called once, right after each update: schedules count updates.
+# - `loss_fn` is as in part 1. Returns a list with one entry for each update: the mean loss of its group, as floats or detached tensors without
+#   dimensions.
 
 
 # %% name="epoch" answer=true
@@ -173,22 +175,23 @@ def train_epoch(model, optimizer, scheduler, loss_fn, loader, accumulate):
     ### END SOLUTION
 
 
-# %% name="epoch_check" points=2
+# %% name="epoch_check" points=3
 check("x2.epoch", train_epoch)
 
 # %% name="epoch_hint"
 hint("x2.epoch")
 
 # %% [markdown] name="groupnorm_task"
-# ## Part 5 · BatchNorm (2 points)
+# ## Part 5 · BatchNorm (1 point)
 #
 # BatchNorm normalises with the mean and variance of the rows it is given. Those of 64 rows are not those of 256, so no weighting of gradients can
 # make accumulation equal to the whole batch. GroupNorm normalises each row by itself.
 #
 # **Contract.** `with_group_norm(model, groups)` replaces every `nn.BatchNorm2d` in `model`, however deep, in place, and returns the same model.
 #
-# - Each has a scale and a shift and becomes `nn.GroupNorm(groups, channels)` with the same scale (`weight`), shift (`bias`), `eps`, dtype and device.
-# - Nothing else changes. The model itself is never a BatchNorm2d.
+# - Each has a scale and a shift and becomes `nn.GroupNorm(groups, channels)` with the same scale (`weight`), shift (`bias`), `eps`, dtype and device, in
+#   the same mode (training or evaluation).
+# - Nothing else changes, not even an `nn.BatchNorm1d`. The model itself is never a BatchNorm2d.
 
 
 # %% name="groupnorm" answer=true
@@ -198,14 +201,14 @@ def with_group_norm(model, groups):
         for name, child in module.named_children():
             if isinstance(child, nn.BatchNorm2d):
                 norm = nn.GroupNorm(groups, child.num_features, eps=child.eps)
-                norm.to(child.weight.device, child.weight.dtype)
+                norm.to(child.weight.device, child.weight.dtype).train(child.training)
                 norm.load_state_dict({"weight": child.weight, "bias": child.bias})
                 setattr(module, name, norm)
     return model
     ### END SOLUTION
 
 
-# %% name="groupnorm_check" points=2
+# %% name="groupnorm_check" points=1
 check("x2.groupnorm", with_group_norm)
 
 # %% name="groupnorm_hint"

@@ -34,10 +34,12 @@ from helpers import (
     hfu,
     hint,
     human_bytes,
+    kept_over_time,
     mfu,
     pick_device,
     saved_tensor_bytes,
     show,
+    sign_of_life,
     text_table,
 )
 
@@ -60,11 +62,23 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 # A hiker who wants to find the way back can draw every step on a map. Or she can drop a stone at each crossing and, on the way back, walk each
 # stretch between two stones once more to see what lies there. Fewer notes, more walking.
 #
-# The forward pass draws the map: each block of a GPT keeps 16 tensors of the size of its input ([[where_memory_goes]]). With **activation
-# checkpointing** a block keeps only its *input*. When the backward pass reaches it, the block runs forward again from that input and now keeps the
-# rest, but only for as long as its own backward pass takes.
+# The forward pass draws the map. With **activation checkpointing**
 #
-# The model has 24 narrow blocks, so that activations are nearly everything. A *policy* says how to run block number i.
+# - a block keeps only its *input*;
+# - when the backward pass reaches it, the block runs forward again from that input;
+# - now it keeps the rest, but only for as long as its own backward pass takes.
+
+# %% name="idea"
+show(
+    kept_over_time(blocks=6, keeps=6),
+    "Tensors held over time by six blocks. Above, six more with each block, up to 36, and down again in the backward "
+    "pass. Below, one more with each block, up to 6; then each block runs forward again before its backward pass, and "
+    "12 is the most.",
+)
+
+# %% [markdown] name="model_text"
+# (A sketch: six blocks, each of which keeps six tensors as large as its input.) A block of a GPT keeps 16 such tensors ([[where_memory_goes]]), and the
+# model below has 24 narrow blocks, so that activations are nearly everything. A *policy* says how to run block number i.
 
 # %% name="model"
 text = english(device)
@@ -106,9 +120,12 @@ def measured(policy):
 # %% [markdown] name="recompute_task"
 # ### Your turn: keep the input, run once more
 #
-# PyTorch lets you write an operation with a backward pass of your own: a `torch.autograd.Function` has two static methods. Inside `forward` autograd
-# records nothing. `ctx` is for what `backward` will need: tensors go in with `ctx.save_for_backward(...)` and come out of `ctx.saved_tensors`; anything
-# else may be an attribute of it. `backward` is given the gradient of the result, and returns a gradient for each argument of `forward`, or None.
+# PyTorch lets you write an operation with a backward pass of your own: a `torch.autograd.Function` has two static methods.
+#
+# - Inside `forward` autograd records nothing.
+# - `ctx` is for what `backward` will need: tensors go in with `ctx.save_for_backward(...)` and come out of `ctx.saved_tensors`; anything else may be an
+#   attribute of it.
+# - `backward` is given the gradient of the result, and returns a gradient for each argument of `forward`, or None.
 #
 # **Contract.** `Recompute.apply(run, x)` is run(x), checkpointed. `run` maps one tensor to another and may use parameters; `x` requires a gradient.
 #
@@ -184,7 +201,8 @@ my_guess = 4 / 3  # forward 1, backward 2; and the forward pass once more
 flops_guess = Prediction("FLOPs, checkpointed / plain", my_guess, "times")
 
 # %% name="measure"
-runs = {"plain": measured(plain), "recomputed": measured(recomputed)}
+with sign_of_life("measuring both"):
+    runs = {"plain": measured(plain), "recomputed": measured(recomputed)}
 (before, flops), (after, more_flops) = runs.values()
 peak_guess.reveal(before.peak_bytes / after.peak_bytes)
 flops_guess.reveal(more_flops / flops)
@@ -236,9 +254,6 @@ def off(way):
 
 
 dropout_guess.reveal(off(Recompute.apply))
-claims.record(
-    "P5", "dropout is recomputed wrongly without the random state", "one layer", off(Recompute.apply), "% off", 1, 1e3
-)
 
 # %% [markdown] name="repeatable_task"
 # The second run dropped other elements. The gradient belongs to a network that never ran, and nothing complains.
@@ -369,8 +384,16 @@ claims.record("P5", words, "one layer", needs[True], "gradients", 0, 0)
 # A Function is asked for gradients of its *arguments*. The weights are not arguments: they are hidden inside `run`. If no argument wants a gradient, autograd leaves
 # the Function out, and the block never trains. All you get is a warning, if you get that.
 #
-# From here on we use `use_reentrant=False`. It also takes keyword arguments, works with `torch.autograd.grad`, and has one more trick. Look at the
-# arithmetic.
+# From here on we use `use_reentrant=False`. It also takes keyword arguments and works with `torch.autograd.grad`.
+#
+# **Predict.** Every block checkpointed with PyTorch's own: how much more arithmetic than plain, in percent?
+
+# %% name="beside_guess"
+my_guess = None  # %
+### BEGIN GUESS
+my_guess = 100 * (more_flops / flops - 1)  # what yours takes
+### END GUESS
+stop_guess = Prediction("PyTorch's own: more arithmetic", my_guess, "%")
 
 
 # %% name="beside"
@@ -380,6 +403,7 @@ def every(k):
 
 
 runs["every block"] = measured(every(1))
+stop_guess.reveal(100 * (runs["every block"][1] / flops - 1))
 del runs["recomputed"]  # the two differ in arithmetic only, as the next lines show
 for name, (meter, these_flops) in {"your own": (after, more_flops), "PyTorch's": runs["every block"]}.items():
     more = 100 * (these_flops / flops - 1)
@@ -395,8 +419,16 @@ after, more_flops = runs["every block"]
 #
 # ### What the articles say
 #
-# One says "2 to 3 times less memory", another "40 to 50 % of the activations saved", and both say "30 to 33 % slower". Here they are, measured, with
-# the time on this device:
+# One says "2 to 3 times less memory", another "40 to 50 % of the activations saved", and both say "30 to 33 % slower".
+#
+# **Predict.** On this device, how much longer does a forward and backward pass take with every block checkpointed?
+
+# %% name="time_guess"
+my_guess = None  # %
+### BEGIN GUESS
+my_guess = 100 * (more_flops / flops - 1)  # as much as there is more arithmetic
+### END GUESS
+time_guess = Prediction("Every block checkpointed: more time", my_guess, "%")
 
 # %% name="claims_whole"
 model = make_gpt()
@@ -407,26 +439,28 @@ def run(policy):
     loss_of(model, policy).backward()
 
 
-pace = compare(lambda: run(plain), lambda: run(every(1)), runs=3, warmup=1)
+with sign_of_life("plain and checkpointed in turns"):
+    pace = compare(lambda: run(plain), lambda: run(every(1)), runs=3, warmup=1)
 slower = 100 * (1 / pace.speedup - 1)
+time_guess.reveal(slower)
 kept = {name: sum(m.largest[t] for t in ("activations", "recomputed activations")) for name, (m, _) in runs.items()}
 saved = 100 * (1 - kept["every block"] / kept["plain"])
+print(f"of the activations {saved:.0f} % are saved; {100 * (more_flops / flops - 1):.0f} % more arithmetic")
 gpt24 = "GPT, 24 blocks of width 64"
 claims.record("C9", "2 to 3x less memory", gpt24, before.peak_bytes / after.peak_bytes, "times", 2, 3)
-claims.record("C9", "saves 40 to 50 % of the activations", gpt24, saved, "%", 40, 50)
-claims.record("C9", "30 to 33 % slower", f"{gpt24}, arithmetic", 100 * (more_flops / flops - 1), "%", 29, 34)
 claims.record("C9", "30 to 33 % slower", f"{gpt24}, time on this device", slower, "%", 29, 34)
 claims
 
 # %% [markdown] name="whole_explained"
 # - **Memory.** On a deep stack of equal blocks the saving is larger than any of the articles say. Their models had other tenants: with Adam and few
-#   activations the peak falls only a little, because it was never made of activations. "2 to 3x" is true for a mix; it is not a property of
-#   checkpointing.
+#   activations the peak falls only a little, because it was never made of activations.
 # - **Time** need not follow arithmetic. On a CPU, writing megabytes that are never in the cache can cost as much as computing them again. On a GPU
 #   expect something near the arithmetic.
 #
-# How well do the two runs use the machine? **MFU** counts the arithmetic that the model needs, **HFU** all that was done, each as a share of what the
-# machine could have done in the same time ([[where_the_time_goes]]). Recomputed blocks are in HFU only.
+# How well do the two runs use the machine?
+#
+# - **MFU** counts the arithmetic that the model needs, **HFU** all that was done: recomputed blocks are in HFU only.
+# - Each is a share of what the machine could have done in the same time ([[where_the_time_goes]]).
 #
 # **Predict.** Checkpointing every block changes MFU and HFU, each relative to that of the plain run. Which of them moves further from 1?
 
@@ -460,9 +494,11 @@ hfu_guess.reveal(shares["every block"][1] / shares["plain"][1])
 #
 # ## 3 · How many segments?
 #
-# Several blocks can be checkpointed as one **segment**: fewer inputs kept, more recomputed at a time. `checkpoint_sequential` cuts an `nn.Sequential`
-# into equal segments. The last segment runs without a checkpoint, since it would be recomputed immediately. So "1 segment" is no checkpointing at
-# all. The textbook says that with n layers, √n segments need O(√n) memory. For 24 layers that is about 5 segments.
+# Several blocks can be checkpointed as one **segment**: fewer inputs kept, more recomputed at a time.
+#
+# - `checkpoint_sequential` cuts an `nn.Sequential` into equal segments.
+# - The last segment runs without a checkpoint, since it would be recomputed immediately. So "1 segment" is no checkpointing at all.
+# - The textbook says that with n layers, √n segments need O(√n) memory. For 24 layers that is about 5 segments.
 #
 # **Predict.** What number of segments gives the lowest peak for the 24 GPT blocks? (1, 2, 4, 6, 8, 12 or 24)
 
@@ -500,7 +536,8 @@ stacks = {
     "GPT blocks, which keep 16": make_gpt().blocks,
     "thin layers, which keep 1": nn.Sequential(*(Thin() for _ in range(24))),
 }
-curves = {name: [segmented(blocks, x, s) / x.nbytes for s in counts] for name, blocks in stacks.items()}
+with sign_of_life("two stacks in 1 to 24 segments"):
+    curves = {name: [segmented(blocks, x, s) / x.nbytes for s in counts] for name, blocks in stacks.items()}
 best = {name: counts[int(np.argmin(curve))] for name, curve in curves.items()}
 segments_guess.reveal(best["GPT blocks, which keep 16"])
 
@@ -515,13 +552,14 @@ axes.legend(frameon=False)
 show(figure, "Thin layers have their minimum near 5 segments; GPT blocks fall all the way to one segment a block.")
 for name, curve in curves.items():
     print(f"{name}: {dict(zip(counts, [round(c) for c in curve], strict=True))}")
-for subject, name in (("24 thin layers", "thin layers, which keep 1"), ("24 GPT blocks", "GPT blocks, which keep 16")):
-    times_root = best[name] / math.sqrt(24)
-    claims.record("C9", "the square root of n segments is best", subject, times_root, "x root", 0.5, 1.7)
+times_root = best["GPT blocks, which keep 16"] / math.sqrt(24)
+claims.record("C9", "the square root of n segments is best", "24 GPT blocks", times_root, "x root", 0.5, 1.7)
 
 # %% [markdown] name="segments_explained"
-# The textbook's rule assumes that what a layer keeps is as large as its input. Then *s* segments of *n/s* layers hold about *s + n/s*, which is
-# smallest at √n. A transformer block keeps 16 times its input, and *s + 16·n/s* is smallest at √(16·n), about 20. Of the numbers tried, 24 is best.
+# - **Thin layers.** The textbook's rule assumes that what a layer keeps is as large as its input. Then *s* segments of *n/s* layers hold about
+#   *s + n/s*, which is smallest at √n.
+# - **Transformer blocks** keep 16 times their input, and *s + 16·n/s* is smallest at √(16·n), about 20. Of the numbers tried, 24 is best.
+#
 # So "checkpoint every block" is the right default for transformers, and √n for long chains of thin layers.
 #
 # Does the minimum itself grow like √n? Here are chains of thin layers, each with √n segments:
@@ -531,7 +569,6 @@ depths = (16, 64, 256)
 least = [segmented(nn.Sequential(*(Thin() for _ in range(n))), x, math.isqrt(n)) / x.nbytes for n in depths]
 power = np.polyfit(np.log(depths), np.log(least), 1)[0]
 print({n: round(m, 1) for n, m in zip(depths, least, strict=True)}, f"power of n: {power:.2f}")
-claims.record("C9", "O(sqrt n) activations", "chains of 16 to 256 thin layers", power, "power", 0.35, 0.6)
 
 # %% [markdown] name="every_text"
 # ## 4 · Every second, every third
@@ -553,8 +590,8 @@ my_guess = 50 * (more_flops / flops - 1)  # half of what all blocks cost
 price_guess = Prediction("Every second block: more arithmetic", my_guess, "%")
 
 # %% name="every"
-for k in (2, 3):
-    runs[f"every {k}"] = measured(every(k))
+with sign_of_life("every second, every third"):
+    runs |= {f"every {k}": measured(every(k)) for k in (2, 3)}
 whole_saving = before.peak_bytes - after.peak_bytes
 share, extra = {}, {}
 for k in (2, 3):
@@ -567,12 +604,12 @@ print(f"every block: peak in {after.peak_at}")
 every_guess.reveal(share[2])
 price_guess.reveal(extra[2])
 claims.record("C9", "every 2nd or 3rd: 60 to 70 % of the saving", f"{gpt24}, every 2", share[2], "%", 60, 70)
-claims.record("C9", "every 2nd or 3rd: for 10 to 15 %", f"{gpt24}, every 2, arithmetic", extra[2], "%", 10, 15)
 
 # %% [markdown] name="parts_text"
-# The saving is nearly in proportion to the price: half of the blocks give about half of both. (Of the saving it is a little more or less than half,
-# because the two peaks lie at different moments: at the loss for every second block, at the end for every block.) With equal blocks there is no free lunch in choosing *which*
-# ones. There is one in choosing **what inside a block**.
+# - The saving is nearly in proportion to the price: half of the blocks give about half of both.
+# - Of the saving it is a little more or less than half, because the two peaks lie at different moments: at the loss for every second block, at the end for every block.
+#
+# With equal blocks there is no free lunch in choosing *which* ones. There is one in choosing **what inside a block**.
 #
 # ## 5 · Inside a block
 #
@@ -616,10 +653,11 @@ def mlp_only(block, x, i):
 
 
 halves = {"attention only": attention_only, "MLP only": mlp_only}
-runs |= {name: measured(policy) for name, policy in halves.items()}
+with sign_of_life("halves of blocks, with two kernels"):
+    runs |= {name: measured(policy) for name, policy in halves.items()}
+    with sdpa_kernel(SDPBackend.MATH):
+        with_scores = {name: metered(policy) for name, policy in ({"plain": plain} | halves).items()}
 parts_guess.reveal(runs["attention only"][0].peak_bytes / runs["MLP only"][0].peak_bytes)
-with sdpa_kernel(SDPBackend.MATH):
-    with_scores = {name: metered(policy) for name, policy in ({"plain": plain} | halves).items()}
 fused = {name: runs[name][0] for name in with_scores}
 for kernel, meters in {"fused": fused, "score-keeping": with_scores}.items():
     for name in halves:
@@ -631,9 +669,12 @@ for kernel, meters in {"fused": fused, "score-keeping": with_scores}.items():
 #
 # ### Your turn: operation by operation
 #
-# A *selective* policy is asked about every operation in the block: keep the result, or recompute it? The usual rule says that products are expensive
-# and everything else is cheap. But products differ: an element that was summed over 256 terms cost four times as much as one summed over 64, and takes
-# the same room. So ask of each operation how many FLOPs **one element of its result** cost, and keep what costs enough.
+# A *selective* policy is asked about every operation in the block: keep the result, or recompute it?
+#
+# - The usual rule says that products are expensive and everything else is cheap.
+# - But products differ: an element that was summed over 256 terms cost four times as much as one summed over 64, and takes the same room.
+#
+# So ask of each operation how many FLOPs **one element of its result** cost, and keep what costs enough.
 #
 # **Contract.** `keep_costly(least)` returns a `context_fn` for `checkpoint(..., use_reentrant=False, context_fn=...)`: a function without arguments that
 # returns what `create_selective_checkpoint_contexts(policy)` returns.
@@ -676,9 +717,13 @@ keep_costly = check("activation_checkpointing.policy", keep_costly)
 hint("activation_checkpointing.policy")
 
 # %% [markdown] name="selective_text"
-# In our blocks, by this account, the products for q, k, v, for attention's output and for the MLP's first layer cost 2 × 64 = 128 FLOPs per element. The MLP's second layer
-# costs 2 × 256, and attention 4 × 128: both 512, since the text is just twice as long as the model is wide. So there are three levels to choose from. *Keep products* is the usual rule, which forgets that
-# attention consists of products, too.
+# What an element costs in our blocks, by this account:
+#
+# - 2 × 64 = 128 FLOPs in the products for q, k, v, for attention's output and for the MLP's first layer;
+# - 2 × 256 = 512 in the MLP's second layer;
+# - 4 × 128 = 512 in attention: as much, since the text is just twice as long as the model is wide.
+#
+# So there are three levels to choose from. *Keep products* is the usual rule: it looks for matrix products by name, and fused attention has another name.
 #
 # **Predict.** How much more arithmetic than plain, in percent, does *keep products* take?
 
@@ -710,7 +755,8 @@ policies = {
     "keep from 128 FLOPs": selective(keep_costly(128)),
     "keep from 512 FLOPs": selective(keep_costly(512)),
 }
-runs |= {name: measured(policy) for name, policy in policies.items() if name not in runs}
+with sign_of_life("three selective policies"):
+    runs |= {name: measured(policy) for name, policy in policies.items() if name not in runs}
 products_guess.reveal(100 * (runs["keep products"][1] / flops - 1))
 for name in list(policies)[-3:]:
     meter, these_flops = runs[name]
@@ -738,8 +784,8 @@ beaten_by = {
     for name, here in ways.items()
 }
 taken = {name: [] for name in policies}
-for _ in range(2):  # in turns, so that a slow moment of the machine meets all of them
-    for name, policy in policies.items():
+with sign_of_life("nine ways in turns, twice"):  # in turns, so that a slow moment of the machine meets all of them
+    for name, policy in 2 * list(policies.items()):
         taken[name].append(benchmark(lambda policy=policy: run(policy), runs=1, warmup=0).median)
 seconds = {name: min(these) for name, these in taken.items()}
 beaten_guess.reveal(sum(bool(by) for by in beaten_by.values()))
@@ -823,11 +869,13 @@ moved = check("activation_checkpointing.moved", moved)
 hint("activation_checkpointing.moved")
 
 # %% [markdown] name="offload_text"
-# Where to? On a GPU, into the memory of the host. On a CPU the host's memory is where they lie already, so they go one storey further down: into a file on
-# the disk. (The system keeps pages of the file in memory as long as nobody else wants it, and gives them up when somebody does. They are not the
-# program's.) Or nowhere: keep them in place, in **half the bytes**.
+# Where to?
 #
-# **Predict** the peak for each, relative to plain: moved away, and kept in BF16.
+# - **Away.** On a GPU, into the memory of the host. On a CPU they lie there already, so they go one storey further down: into a file on the disk. (The
+#   system keeps pages of the file in memory as long as nobody else wants it, and gives them up when somebody does. They are not the program's.)
+# - **Nowhere.** Keep them in place, in half the bytes: in BF16.
+#
+# **Predict** the peak for each, relative to plain. And how much more time than plain does it take to move them away and back?
 
 # %% name="offload_guess"
 my_guess = None  # moved away: peak / plain
@@ -840,6 +888,11 @@ my_guess = None  # kept in BF16: peak / plain
 my_guess = 0.55  # half of the activations, all of the rest
 ### END GUESS
 half_guess = Prediction("Peak, kept in BF16 / plain", my_guess, "times")
+my_guess = None  # moved away: % more time
+### BEGIN GUESS
+my_guess = 2 * slower  # twice as slow as computing them again
+### END GUESS
+moving_guess = Prediction("Moved away: more time than plain", my_guess, "%")
 
 
 # %% name="elsewhere"
@@ -889,12 +942,14 @@ def under(put, get, least=64 * 1024):
 
 
 elsewhere = Elsewhere()
-found = {
-    "moved away": under(elsewhere.put, elsewhere.get),
-    "kept in BF16": under(lambda t: t.bfloat16(), lambda t: t.float()),
-}
+with sign_of_life("moving tensors"):
+    found = {
+        "moved away": under(elsewhere.put, elsewhere.get),
+        "kept in BF16": under(lambda t: t.bfloat16(), lambda t: t.float()),
+    }
 away_guess.reveal(found["moved away"][0].peak_bytes / before.peak_bytes)
 half_guess.reveal(found["kept in BF16"][0].peak_bytes / before.peak_bytes)
+moving_guess.reveal(100 * (found["moved away"][1] / seconds["plain"] - 1))
 for name, (meter, took, far) in found.items():
     slower = 100 * (took / seconds["plain"] - 1)
     print(f"{name:13} peak {human_bytes(meter.peak_bytes)}, {slower:+.0f} % time, gradient off by {far:.1e}")
@@ -902,8 +957,9 @@ print(f"each step moved {human_bytes(elsewhere.nbytes / 2)} there, and as much b
 
 # %% [markdown] name="offload_explained"
 # - **Moved away**: no extra arithmetic and the same gradient, at the price of a round trip for every byte. Whether that is quicker than computing the bytes
-#   again depends on the link: compare its bytes a second with what recomputing a byte costs ([[where_the_time_goes]]). On a GPU, pinned memory and a stream of
-#   its own let the copies run beside the arithmetic; `torch.autograd.graph.save_on_cpu(pin_memory=True)` is the one-line version, but without a stream of its own.
+#   again depends on the link: compare its bytes a second with what recomputing a byte costs ([[where_the_time_goes]]).
+# - **On a GPU**, pinned memory and a stream of its own let the copies run beside the arithmetic. `torch.autograd.graph.save_on_cpu(pin_memory=True)` is
+#   the one-line version, but without a stream of its own.
 # - **In BF16** the forward pass is untouched. Only the backward pass works with rounded values, so the gradient is off by what rounding to 8 bits costs.
 #
 # Both can be combined with checkpointing: then only the blocks' inputs move.
@@ -911,9 +967,11 @@ print(f"each step moved {human_bytes(elsewhere.nbytes / 2)} there, and as much b
 # ## 7 · Let the compiler choose
 #
 # `torch.compile` sees a whole block, forward and backward, before it runs. It can decide for itself what to keep: minimise what is recomputed, under a
-# budget of memory. `activation_memory_budget` is 1 for "keep what the backward pass wants" and 0 for "keep the inputs alone". Here each block is compiled;
-# the code of all 24 is the same, so it is compiled once. (The backend only cuts the graph in two and needs no C++ compiler; with the default one the
-# kernels would be fused as well.)
+# budget of memory.
+#
+# - `activation_memory_budget` is 1 for "keep what the backward pass wants" and 0 for "keep the inputs alone".
+# - Here each block is compiled; the code of all 24 is the same, so it is compiled once.
+# - The backend used here only cuts the graph in two and needs no C++ compiler; with the default one the kernels would be fused as well.
 #
 # **Predict.** With a budget of 0.4, what share of the saved bytes is left?
 
@@ -928,20 +986,26 @@ budget_guess = Prediction("Saved with a budget of 0.4 / with 1", my_guess, "time
 from torch._functorch import config as partitioner
 
 model = make_gpt()
-compiled = {}
-for budget in (1.0, 0.4, 0.0):
+
+
+def compiled_with(budget):
+    """Return the bytes saved, and the peak."""
     torch._dynamo.reset()
     with partitioner.patch(activation_memory_budget=budget):
         one_block = torch.compile(lambda block, x: block(x), backend="aot_eager_decomp_partition")
 
-        def choose(block, x, i, one_block=one_block):
+        def choose(block, x, i):
             return one_block(block, x)
 
-        kept_bytes = saved_tensor_bytes(lambda choose=choose: loss_of(model, choose), model.parameters())
+        kept_bytes = saved_tensor_bytes(lambda: loss_of(model, choose), model.parameters())
         with MemoryMeter(model, by_tenant=False) as meter:
             loss_of(model, choose).backward()
-    compiled[budget] = kept_bytes, meter.peak_bytes
     model.zero_grad()
+    return kept_bytes, meter.peak_bytes
+
+
+with sign_of_life("compiling a block three times"):
+    compiled = {budget: compiled_with(budget) for budget in (1.0, 0.4, 0.0)}
 budget_guess.reveal(compiled[0.4][0] / compiled[1.0][0])
 table = [("budget", "saved", "peak")]
 for budget, (kept_bytes, peak) in compiled.items():
@@ -993,7 +1057,6 @@ for name, run_head in {
 
 left = head_peaks[1] / head_peaks[0]
 head_guess.reveal(left)
-claims.record("P5", "checkpointing the head lowers no peak", "vocabulary 8,000", left, "times", 0.99, 1.01)
 
 # %% [markdown] name="head_explained"
 # Less is held *after the forward pass*, but the peak is where it was: the head is the first thing that the backward pass reaches, so its logits are
@@ -1015,7 +1078,8 @@ my_guess = (8 + 16) / (8 * 16)  # inputs of 8 blocks and one block's 16; leaves 
 llama_guess = Prediction("Llama's peak, checkpointed / plain", my_guess, "times")
 
 # %% name="hugging_face"
-from transformers import LlamaConfig, LlamaForCausalLM
+with sign_of_life("importing transformers"):
+    from transformers import LlamaConfig, LlamaForCausalLM
 
 sizes = {"hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 8, "num_attention_heads": 4}
 llama = LlamaForCausalLM(LlamaConfig(vocab_size=256, use_cache=False, **sizes)).to(device).train()
@@ -1107,7 +1171,8 @@ print(f"recomputed: {again:.0%} of the forward pass")
 
 # %% name="play"
 strides = {k: runs[name][0] for k, name in ((1, "every block"), (2, "every 2"), (3, "every 3"))}
-strides |= {k: metered(every(k)) for k in (8, 24)}
+with sign_of_life("two more strides"):
+    strides |= {k: metered(every(k)) for k in (8, 24)}
 explore(
     lambda every_kth: strides[every_kth].plot(
         f"one block in {every_kth} checkpointed: peak {human_bytes(strides[every_kth].peak_bytes)}"

@@ -41,10 +41,13 @@ from helpers import (
     explore,
     hint,
     human_bytes,
+    loader_path,
+    padded_and_packed,
     pick_device,
     rotate,
     script_as_notebook,
     show,
+    sign_of_life,
 )
 
 import numpy as np
@@ -78,7 +81,8 @@ print(f"device: {device}, torch {torch.__version__}; {cores} cores; workers star
 # The data are handwritten digits, each in its own PNG file. Reading a sample means decoding the file and rotating the image by a random angle.
 
 # %% name="files"
-files = DigitFiles(1024)
+with sign_of_life("writing the files"):
+    files = DigitFiles(1024)
 figure = Figure(figsize=(8, 2.2), layout="constrained")
 for i, axes in enumerate(figure.subplots(2, 8).flat):
     axes.imshow(files[i % 8][0][0], cmap="gray")
@@ -112,14 +116,23 @@ sample_guess.reveal(1e6 * costs["whole sample"])
 print(f"decoding, then rotating, without the rest of a sample: {1e6 * both:.0f} µs")
 
 # %% [markdown] name="step_text"
-# A sample also draws an angle and writes the log. And the two often take longer together than apart: alone in a loop, each has the core's caches to itself; when they alternate, each finds them full of the other's data. The last line says how much that is here. So measure a cost in the company it will keep: here, that of the *whole sample*.
+# Two things are in a whole sample and in neither part.
 #
-# With a CUDA GPU, the training step below is a real one. A real step on a CPU would compete with the decoding for the same cores, which a separate chip doesn't. So on a CPU the step is a **stand-in** that takes 10 ms and leaves the cores alone: it sleeps.
+# - It also draws an angle and writes the log.
+# - The two often take longer together than apart: alone in a loop, each has the core's caches to itself; when they alternate, each finds them full of the other's data. The last line says how much that is here.
+#
+# So measure a cost in the company it will keep: here, that of the *whole sample*.
+#
+# ### The step
+#
+# - With a CUDA GPU, the training step below is a real one.
+# - A real step on a CPU would compete with the decoding for the same cores, which a separate chip doesn't. So on a CPU the step is a **stand-in** that takes 10 ms and leaves the cores alone: it sleeps.
 
 # %% name="step"
 BATCH = 64
-model = SmallCNN(128).to(device)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+if device.type == "cuda":
+    model = SmallCNN(128).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 
 
 def fast_lane(data, batch_size=BATCH, **options):
@@ -152,12 +165,15 @@ def train_step(batch):
 def seconds_a_batch(loader, step=lambda batch: None, epochs=2, through=iter):
     """Return seconds a batch in the best epoch; a first epoch that starts workers does not count."""
     times = []
-    for _ in range(epochs + (loader.num_workers > 0)):
+    if loader.num_workers:
+        for _ in loader:
+            pass
+    for _ in range(epochs):
         start = time.perf_counter()
         for batch in through(loader):
             step(batch)
         times.append((time.perf_counter() - start) / len(loader))
-    return min(times[loader.num_workers > 0 :])
+    return min(times)
 
 
 def diagnose(loader, step, epochs=3):
@@ -177,12 +193,13 @@ my_guess = 1e3 * 64 * costs["whole sample"] + 10  # one after the other
 loop_guess = Prediction("The loop, for one batch", my_guess, "ms")
 
 # %% name="without_workers"
-slow = diagnose(fast_lane(files, shuffle=True), train_step)
+with sign_of_life("three epochs of data, three of the loop"):
+    slow = diagnose(fast_lane(files, shuffle=True), train_step)
 loop_guess.reveal(1e3 * slow["loop"])
 print(*(f"{name} {1e3 * seconds:.1f} ms" for name, seconds in slow.items()), sep=", ")
 print(f"the device idles {1 - slow['compute'] / slow['loop']:.0%}")
 whole = slow["data"] + slow["compute"]
-claims.record("T11", "without workers: data + compute", "PNG digits", slow["loop"] / whole, "x the sum", 0.8, 1.4)
+print(f"data + compute: {1e3 * whole:.1f} ms; the loop takes {slow['loop'] / whole:.2f} times that")
 
 # %% [markdown] name="diagnose_explained"
 # The loop takes the sum of the other two. Without workers, `DataLoader` makes a batch when the loop asks for one, in the same process. While it decodes, the device has nothing to do; while the device works, nothing is decoded.
@@ -193,7 +210,11 @@ claims.record("T11", "without workers: data + compute", "PNG digits", slow["loop
 # - *loop ≈ data, and data > compute*: data-bound. Everything below is for you.
 # - *loop ≈ data + compute*: nothing overlaps. No other case is so cheap to fix.
 #
-# The **idle share** is 1 − compute / loop; the loop's MFU (the share of the device's peak FLOP/s in use) is the step's, times compute / loop. Do not read it off `nvidia-smi`: its "utilisation" is the share of time in which *any* kernel ran, and one small kernel counts in full. The profiler of [[where_the_time_goes]] shows it as its phase *data*.
+# The **idle share** is 1 − compute / loop.
+#
+# - The loop's MFU (the share of the device's peak FLOP/s in use) is the step's, times compute / loop.
+# - Do not read it off `nvidia-smi`: its "utilisation" is the share of time in which *any* kernel ran, and one small kernel counts in full.
+# - The profiler of [[where_the_time_goes]] shows it as its phase *data*.
 #
 # > **Note:** on a GPU, a loop that never waits for a result (no `loss.item()`, no logging) overlaps a little even without workers, because the GPU works through its queue while Python decodes.
 #
@@ -286,7 +307,6 @@ def ahead(loader):
     return prefetched(loader, 2, device)
 
 
-LAW = "with workers: the slower half, and the fill"
 plain_loader = DataLoader(files, BATCH, shuffle=True)  # not pinned: the thread pins
 rounds = [  # the data alone once more, in turns with the loop: both meet the same moments
     (seconds_a_batch(plain_loader, epochs=1), seconds_a_batch(plain_loader, train_step, 1, through=ahead))
@@ -296,7 +316,7 @@ data_alone, threaded = (min(times) for times in zip(*rounds, strict=True))
 thread_guess.reveal(1e3 * threaded)
 quicker, slower = sorted((data_alone, slow["compute"]))
 law = slower + quicker / len(plain_loader)  # once an epoch, one half has nothing to hide behind
-claims.record("T11", LAW, "PNG digits, your thread", threaded / law, "x the law", 0.8, 1.35)
+print(f"the slower half, and the fill: {1e3 * law:.1f} ms; the loop takes {threaded / law:.2f} times that")
 
 # %% [markdown] name="threads_text"
 # The two halves now run side by side, and the slower one sets the pace: with a 10 ms step, the data. So take more threads?
@@ -336,9 +356,19 @@ waiting_guess.reveal(compare(lambda: read_all(slow_digits, 1), lambda: read_all(
 #
 # ## 3 · Workers
 #
-# `num_workers=2` starts two processes, each with its own copy of the data set. The main process deals out lists of indices. Each worker makes *whole* batches and keeps `prefetch_factor` of them (2 by default) finished or in progress: your `depth`, for each worker.
-#
-# Each epoch begins empty-handed, and its first batch takes as long as ever, because one worker makes it alone. That is the *fill*.
+# `num_workers=2` starts two processes, each with its own copy of the data set.
+
+# %% name="path"
+show(
+    loader_path(),
+    "The way of a batch. The main process deals lists of indices to two workers, in turn. Each worker makes whole batches "
+    "and puts them into shared memory. The loop takes them in order, through a thread that pins them for a GPU.",
+)
+
+# %% [markdown] name="fill_text"
+# - The main process deals out lists of indices.
+# - Each worker makes *whole* batches and keeps `prefetch_factor` of them (2 by default) finished or in progress: your `depth`, for each worker.
+# - Each epoch begins empty-handed, and its first batch takes as long as ever, because one worker makes it alone. That is the *fill*.
 #
 # **Predict.** Take the loop in the picture, 12 batches, with two workers. How many ms a batch is it now, with the fill spread over the 12?
 
@@ -350,7 +380,8 @@ my_guess = 1e3 * max(slow["data"] / 12 + slow["compute"], slow["data"] / 2)  # t
 workers_guess = Prediction("The loop with two workers, for one batch", my_guess, "ms")
 
 # %% name="two_workers"
-two = min((LoaderTimeline.of(files, BATCH, 2, train_step) for _ in range(3)), key=lambda run: run.seconds)
+with sign_of_life("three epochs with two workers"):
+    two = min((LoaderTimeline.of(files, BATCH, 2, train_step) for _ in range(3)), key=lambda run: run.seconds)
 n = len(two.steps)
 workers_guess.reveal(1e3 * two.seconds / n)
 show(
@@ -367,7 +398,6 @@ torch.set_num_threads(1)  # as a worker computes
 print(f"it takes the main process {1e3 * seconds_a_batch(plain_loader, epochs=1):.1f} ms, alone, with one thread")
 torch.set_num_threads(threads)
 print(f"a free device gets it {1e3 * two.handover:.1f} ms after its last file was read")
-claims.record("T11", LAW, "PNG digits, 2 workers", two.seconds / n / law, "x the law", 0.8, 1.35)
 
 # %% [markdown] name="workers_explained"
 # Side by side, the slower half sets the pace:
@@ -376,10 +406,13 @@ claims.record("T11", LAW, "PNG digits, 2 workers", two.seconds / n / law, "x the
 #
 # Two things come on top, and the last lines say where they come from.
 #
-# - *Sharing*: if two workers and the main process have few cores between them, a batch takes each worker longer than it would take one process alone. So the claim puts the cost of a batch *in this run* into the law. (Sharing can also be negative: the main process spreads even small calls over several threads, which may slow them; a worker computes with one. Compare the lines for one thread and for all.)
+# - *Sharing*: if two workers and the main process have few cores between them, a batch takes each worker longer than it would take one process alone. (Sharing can also be negative: the main process spreads even small calls over several threads, which may slow them; a worker computes with one. Compare the lines for one thread and for all.)
 # - *Handing over* is the rest: the samples are stacked, the batch is put into shared memory, the main process is woken up and maps it. A device with a batch in hand does not notice these few milliseconds; one that is waiting does.
 #
-# Do workers deliver the same batches? The main process draws the order, so it does not depend on the workers, and batches are delivered in turn even if a later one is ready first (`in_order=False` lifts that). Section 13 checks it. The *augmentation* need not be the same; section 8 shows how it can even go wrong.
+# Do workers deliver the same batches?
+#
+# - *The order* does not depend on them: the main process draws it, and batches are delivered in turn even if a later one is ready first (`in_order=False` lifts that). Section 13 checks it.
+# - *The augmentation* need not be the same, as section 8 shows.
 #
 # ## 4 · How many workers?
 #
@@ -404,12 +437,13 @@ files_guess = Prediction("8 workers that compute", my_guess, "times as fast")
 far = DigitFiles(256, latency=0.004, augmented=False)
 stores = {"far": (far, 16), "files": (files, BATCH)}
 counts = (0, 2, 4, 8)
-alone = {"files": slow, "far": diagnose(fast_lane(far, 16), train_step, epochs=1)}
 data = {}
-for name, (store, size) in stores.items():
-    loaders = (DataLoader(store, size, num_workers=n, persistent_workers=True) for n in counts[1:])
-    times = [seconds_a_batch(loader, epochs=1) for loader in loaders]
-    data[name] = [alone[name]["data"], *times]
+with sign_of_life("two data sets with 0 to 8 workers"):
+    alone = {"files": slow, "far": diagnose(fast_lane(far, 16), train_step, epochs=1)}
+    for name, (store, size) in stores.items():
+        loaders = (DataLoader(store, size, num_workers=n, persistent_workers=True) for n in counts[1:])
+        times = [seconds_a_batch(loader, epochs=1) for loader in loaders]
+        data[name] = [alone[name]["data"], *times]
 speedup = {name: [times[0] / t for t in times] for name, times in data.items()}
 far_guess.reveal(speedup["far"][-1])
 files_guess.reveal(speedup["files"][-1])
@@ -427,7 +461,11 @@ axes.legend(frameon=False)
 show(figure, "Workers that wait speed up with their number; workers that compute stop at the number of cores.")
 
 # %% [markdown] name="scaling_explained"
-# Workers hide waiting without limit. Computing has to be divided among the cores, and the main process needs one too. Whatever else runs on this machine takes its share, so the blue line may lie below its rule; or a little above it, because the main process alone spreads small calls over several threads, which slows them, and a worker computes with one. Combine this with section 3:
+# - Workers hide **waiting** without limit.
+# - **Computing** has to be divided among the cores, and the main process needs one too.
+# - Whatever else runs on this machine takes its share, so the blue line may lie below its rule; or a little above it, because the main process alone spreads small calls over several threads, which slows them, and a worker computes with one.
+#
+# Combine this with section 3:
 #
 # > **workers ≥ (seconds one worker needs for a batch) / (seconds of a step)**, and if the workers compute, no more than there are cores.
 #
@@ -448,9 +486,9 @@ advice_guess.reveal(math.ceil(needed["far"]))
 for name, quotient in needed.items():
     took = f"{1e3 * data[name][0]:.0f} ms a batch / {1e3 * slow['compute']:.1f} ms a step"
     print(f"{name}: {took} = {quotient:.1f} -> {math.ceil(quotient)} workers")
-    claims.record("C10", "4 to 8 workers a GPU", f"{name}, one GPU", math.ceil(quotient), "workers", 4, 8)
-faster = math.ceil(3 * needed["far"])
-claims.record("C10", "4 to 8 workers a GPU", "far, a GPU three times as fast", faster, "workers", 4, 8)
+for gpu, speed in (("one GPU", 1), ("a GPU three times as fast", 3)):
+    count = math.ceil(speed * needed["far"])
+    claims.record("C10", "4 to 8 workers a GPU", f"far, {gpu}", count, "workers", 4, 8)
 with warnings.catch_warnings(record=True) as said:
     warnings.simplefilter("always")
     DataLoader(far, 16, num_workers=2 * cores)
@@ -471,20 +509,26 @@ fed_guess = Prediction("far with enough workers, a batch", my_guess, "ms")
 # %% name="fed"
 workers = min(math.ceil(needed["far"]), 16)
 loader = fast_lane(far, 16, num_workers=workers, persistent_workers=True)
-n, before, loop = len(loader), alone["far"], seconds_a_batch(loader, train_step, epochs=3)
+with sign_of_life(f"four epochs with {workers} workers"):
+    n, before, loop = len(loader), alone["far"], seconds_a_batch(loader, train_step, epochs=3)
 fed_guess.reveal(1e3 * loop)
 fill = before["data"] / n  # seconds a batch
 law = max(fill + before["compute"], before["data"] / workers)
 print(f"without workers {1e3 * before['loop']:.0f} ms a batch, with {workers} {1e3 * loop:.1f}")
 print(f"slower half {1e3 * (law - fill):.1f}, fill {1e3 * fill:.1f}, rest {1e3 * (loop - law):.1f} ms a batch")
-claims.record("T11", LAW, f"far, {workers} workers", loop / law, "x the law", 0.8, 1.35)
+law_in_words = "with workers: the slower half, and the fill"
+claims.record("T11", law_in_words, f"far, {workers} workers", loop / law, "x the law", 0.8, 1.35)
 
 # %% [markdown] name="prefetch_text"
 # ## 5 · `prefetch_factor` is for bad moments
 #
-# Having more batches in hand does not change the average: a worker makes them no faster. What changes is how long a bad moment (a slow read, a large file) may last before the device notices. Below, every eighth batch takes 120 ms and all others 10 ms, with two workers. The step takes 15 ms (simulated, on every device).
+# Having more batches in hand does not change the average: a worker makes them no faster. What changes is how long a bad moment (a slow read, a large file) may last before the device notices.
 #
-# A model of `DataLoader` with three rules says what to expect: deal in turn; at most `prefetch_factor` batches in hand for each worker; deliver in order. **Predict** first: with 1 batch in hand for each worker, what share of the time is the device idle? (On paper: batch *k* is requested when batch *k* − 2 is taken. Draw the lanes for batches 0 to 12; from 4 on they repeat.)
+# - Below, every eighth batch takes 120 ms and all others 10 ms, with two workers.
+# - The step takes 15 ms (simulated, on every device).
+# - A model of `DataLoader` with three rules says what to expect: deal in turn; at most `prefetch_factor` batches in hand for each worker; deliver in order.
+#
+# **Predict**: with 1 batch in hand for each worker, what share of the time is the device idle? (On paper: batch *k* is requested when batch *k* − 2 is taken. Draw the lanes for batches 0 to 12; from 4 on they repeat.)
 
 # %% name="guess_prefetch"
 my_guess = None  # %
@@ -518,22 +562,24 @@ def idle_shares(prefetch, every):
     return measured, LoaderTimeline.simulate(seconds, 0.015, 2, prefetch).idle
 
 
-shares = {(n, 8): idle_shares(n, 8) for n in (1, 4, 8)} | {(8, 7): idle_shares(8, 7)}
+with sign_of_life("four loaders with slow batches"):
+    shares = {(n, 8): idle_shares(n, 8) for n in (1, 4, 8)} | {(8, 7): idle_shares(8, 7)}
 prefetch_guess.reveal(100 * shares[1, 8][0])
 for (prefetch, every), (idle, model_idle) in shares.items():
     print(f"{prefetch} in hand, every {every}th slow: the device idles {idle:.0%}; the model says {model_idle:.0%}")
 
 # %% [markdown] name="prefetch_explained"
-# Here is the first line by hand. While a slow batch is made (120 ms), the device has two steps left: batch 2, just taken, and batch 3, waiting. Then it waits. The other six steps of the eight take 6 × 15 = 90 ms. That makes 8 × 15 = 120 ms of work in 120 + 90 = 210 ms: idle for 43 %, and a little more for the first fill.
+# Line by line:
 #
-# With 4 in hand the idle share falls, as the second line shows. Beyond that nothing is gained, and it is not the queue's fault. Batches are dealt **in turn**, so with two workers batches 4, 12 and 20 all fall to the same one. It is still at work long after the other has run out, however long the queue. The last line has the same work with every *seventh* batch slow: now the slow ones are shared, and the device idles less. Section 15 has a riddle about this.
+# - **1 in hand**, by hand. While a slow batch is made (120 ms), the device has two steps left: batch 2, just taken, and batch 3, waiting. Then it waits. The other six steps of the eight take 6 × 15 = 90 ms. That makes 8 × 15 = 120 ms of work in 120 + 90 = 210 ms: idle for 43 %, and a little more for the first fill.
+# - **4 in hand**: the idle share falls.
+# - **8 in hand**: nothing more is gained, and it is not the queue's fault. Batches are dealt **in turn**, so with two workers batches 4, 12 and 20 all fall to the same one. It is still at work long after the other has run out, however long the queue.
+# - **Every seventh slow**: the same work, but now the slow batches are shared, and the device idles less. Section 15 has a riddle about this.
 
 # %% [markdown] name="cost_text"
 # ## 6 · What workers cost
 #
-# ### Start, and too many
-#
-# Each worker has to be started, and each makes whole batches. With many workers on few cores, *all* of them work on *their* first batch, and all are late.
+# ### As many as there are batches
 #
 # **Predict.** The 16 batches of `files`, data alone, with the start: how many times as long do 16 workers take as 2?
 
@@ -554,9 +600,10 @@ slower = epoch[16] / epoch[2]
 many_guess.reveal(slower)
 for n in (2, 16):
     print(f"{n} workers: first batch after {1e3 * first[n]:.0f} ms, all after {1e3 * epoch[n]:.0f} ms")
-claims.record("P6", "too many workers are slower", "16 workers, first epoch", slower, "x that of 2", 1.1, math.inf)
 
 # %% [markdown] name="memory_text"
+# Each worker has to be started, one after the other, and each makes whole batches. With many workers on few cores, *all* of them work on *their* first batch at once, and all are late: look at the first batch.
+#
 # ### Memory
 #
 # Waiting batches take memory. **Predict** how many finished batches are waiting, with 2 workers and `prefetch_factor=4`, once the loop has taken one and stopped.
@@ -583,7 +630,10 @@ print(f"a batch takes {human_bytes(a_batch)}; in flight: {human_bytes(waiting * 
 del batches
 
 # %% [markdown] name="waiting_explained"
-# Workers × `prefetch_factor`: as one is taken, the next is requested. For real images, count before you choose. A batch of 64 × 3 × 224 × 224 × 4 bytes is 36.75 MiB, so 8 workers with 4 batches each hold 1.15 GiB. On Linux they live in `/dev/shm`, which in a Docker container is 64 MiB unless `--shm-size` says otherwise. A worker that dies of a *bus error* has hit that limit.
+# Workers × `prefetch_factor`: as one is taken, the next is requested.
+#
+# - For real images, count before you choose. A batch of 64 × 3 × 224 × 224 × 4 bytes is 36.75 MiB, so 8 workers with 4 batches each hold 1.15 GiB.
+# - On Linux they live in `/dev/shm`, which in a Docker container is 64 MiB unless `--shm-size` says otherwise. A worker that dies of a *bus error* has hit that limit.
 #
 # ### Copies of the data set
 #
@@ -632,9 +682,13 @@ else:
 del names, packed
 
 # %% [markdown] name="copies_explained"
-# Python counts references *inside* each object. So looking at an object means writing to it, and the page it lies on is copied. A name of 20 characters takes 69 bytes, which Python's allocator rounds up to 80; times 400,000, that is 30.5 MiB. The list itself, 3 MiB of pointers, is only read and stays shared.
+# Python counts references *inside* each object. So looking at an object means writing to it, and the page it lies on is copied.
 #
-# With 8 workers a GPU and 8 GPUs, each with its own main process, such a list exists 8 × 9 times. It looks like a leak: memory grows as the epoch goes on. Keep large data in one array or tensor. (A tensor is better still: it travels to workers in shared memory, however they were started.)
+# - A name of 20 characters takes 69 bytes, which Python's allocator rounds up to 80; times 400,000, that is 30.5 MiB.
+# - The list itself, 3 MiB of pointers, is only read and stays shared.
+# - With 8 workers a GPU and 8 GPUs, each with its own main process, such a list exists 8 × 9 times. It looks like a leak: memory grows as the epoch goes on.
+#
+# Keep large data in one array or tensor. (A tensor is better still: it travels to workers in shared memory, however they were started.)
 #
 # ## 7 · Spawned workers
 #
@@ -644,16 +698,11 @@ del names, packed
 #
 # So what follows concerns everybody; `multiprocessing_context="spawn"` makes it happen on any system.
 #
-# **Predict.** A worker imports PyTorch and the course before it can read a file. How many seconds does an epoch of 8 small batches take, including the start of one spawned worker?
+# ### What can be sent
+#
+# Pickle writes down a function's *name* and module. A lambda has no name:
 
-# %% name="guess_spawn"
-my_guess = None  # s
-### BEGIN GUESS
-my_guess = 3.0  # about what the set-up cell of this lab took
-### END GUESS
-spawn_guess = Prediction("Epoch with the start of a spawned worker", my_guess, "s")
-
-# %% name="spawn"
+# %% name="lambda"
 some = DigitFiles(256)
 
 
@@ -663,7 +712,36 @@ def two_epochs(**options):
     return [benchmark(lambda: list(loader), runs=1, warmup=0).median for _ in range(2)]
 
 
-starts = {"spawn": two_epochs(multiprocessing_context="spawn"), start_method: two_epochs()}
+try:
+    two_epochs(multiprocessing_context="spawn", collate_fn=lambda samples: default_collate(samples))
+except Exception as error:
+    print(f"{type(error).__name__}: {error}".partition(" at 0x")[0])
+
+# %% [markdown] name="cures_text"
+# - Put data sets and functions into a **module**, a `.py` file that both notebook and workers import. `DigitFiles` lives in `helpers/loading/digit_files.py` for that reason. A class of a *cell* has a name, but its module is the notebook, which a new process cannot import.
+# - In a notebook, send the code itself along: `cloudpickle` stores the code instead of the name. The course's `PickledByValue` does it for a data set or a function; section 5 used it for `Waits`.
+# - In a script, put everything that *does* something below `if __name__ == "__main__":`. A spawned process imports the script again, and stops there. Without that line it would start workers itself, which Python refuses.
+#
+# ### What the start takes
+#
+# The same lambda, with its code sent along. But a worker imports PyTorch and the course before it can read a file.
+#
+# **Predict.** How many seconds does an epoch of 8 small batches take, including the start of one spawned worker?
+
+# %% name="guess_spawn"
+my_guess = None  # s
+### BEGIN GUESS
+my_guess = 3.0  # about what the set-up cell of this lab took
+### END GUESS
+spawn_guess = Prediction("Epoch with the start of a spawned worker", my_guess, "s")
+
+# %% name="spawn"
+carried = PickledByValue(lambda samples: default_collate(samples))
+with sign_of_life("starting workers"):
+    starts = {
+        "spawn": two_epochs(multiprocessing_context="spawn", collate_fn=carried),
+        start_method: two_epochs(),
+    }
 spawn_guess.reveal(starts["spawn"][0])
 for name, (start, again) in starts.items():
     print(f"{name}: the epoch that starts the worker {start:.2f} s, the next, which finds it running, {again:.2f} s")
@@ -671,35 +749,18 @@ for name, (start, again) in starts.items():
 # %% [markdown] name="spawn_explained"
 # Without `persistent_workers` every epoch is like the first: it starts all workers again. A validation loader does the same after each epoch. With it they stay, and so does their memory.
 #
-# ### What can be sent
+# ## 8 · Random numbers in workers
 #
-# Pickle writes down a function's *name* and module. A lambda has no name:
-
-
-# %% name="lambda"
-def pickling_fails(collate):
-    """Try to send `collate` to a spawned worker; return the error message, "" if it works."""
-    try:
-        next(iter(DataLoader(some, 32, num_workers=1, multiprocessing_context="spawn", collate_fn=collate)))
-    except Exception as error:
-        return f"{type(error).__name__}: {error}".partition(" at 0x")[0]
-    return ""
-
-
-print("a lambda:", pickling_fails(lambda samples: default_collate(samples)) or "works")
-carried = PickledByValue(lambda samples: default_collate(samples))
-print("a lambda, its code sent along:", pickling_fails(carried) or "works")
-
-# %% [markdown] name="cures_text"
-# - Put data sets and functions into a **module**, a `.py` file that both notebook and workers import. `DigitFiles` lives in `helpers/loading/digit_files.py` for that reason. A class of a *cell* has a name, but its module is the notebook, which a new process cannot import.
-# - In a notebook, send the code itself along: `cloudpickle` stores the code instead of the name. The course's `PickledByValue` does it for a data set or a function; section 5 used it for `Waits`.
-# - In a script, put everything that *does* something below `if __name__ == "__main__":`. A spawned process imports the script again, and stops there. Without that line it would start workers itself, which Python refuses.
+# Augmentation is random, and each worker begins with a *copy* of everything. Many articles warn that NumPy's numbers repeat.
 #
-# ## 8 · The same random numbers twice
+# We draw from four sources, with two workers for two epochs, four numbers a worker and epoch:
 #
-# Augmentation is random. But each worker begins with a *copy* of the data set, and a copied generator draws the same numbers. Many articles warn that NumPy's numbers repeat.
+# - PyTorch's global generator,
+# - Python's `random`,
+# - NumPy's global generator,
+# - one that the data set made for itself (`np.random.default_rng(0)`).
 #
-# We draw from four sources, with two workers for two epochs, four numbers a worker and epoch: PyTorch's global generator, Python's `random`, NumPy's global one, and one that the data set made for itself (`np.random.default_rng(0)`). **Predict** how many of the four sources give the two workers the same numbers.
+# **Predict** how many of the four sources give the two workers the same numbers.
 
 # %% name="guess_random"
 my_guess = None  # of 4 sources
@@ -731,13 +792,12 @@ again = torch.stack([torch.isin(epochs[1, :, s], epochs[0, :, s]).sum() for s in
 random_guess.reveal((twins > 0).sum().item())
 for name, by_both, twice in zip(("torch", "random", "numpy", "the data set's own"), twins, again, strict=True):
     print(f"{name:20} drawn by both workers: {by_both} of 4, drawn again in the next epoch: {twice} of 8")
-for source, subject in ((2, "NumPy's global generator"), (3, "a generator of its own")):
-    claims.record("P6", "workers repeat NumPy's numbers", subject, twins[source].item(), "of 4", 1, 4)
+claims.record("P6", "workers repeat NumPy's numbers", "its global generator", twins[2].item(), "of 4", 1, 4)
 
 # %% [markdown] name="random_explained"
-# In every epoch `DataLoader` gives each worker its own new seed, for PyTorch, for Python's `random` and, since about PyTorch 1.9 (see what yours does), for NumPy's *global* generator. But nobody seeds a generator that a data set has **made for itself**, which is what NumPy's documentation recommends. All workers draw the same angles, and with new workers in each epoch they draw the same ones again. The loss still goes down; there is just less augmentation than you think.
-#
-# `DigitFiles` is such a data set. The fix is `worker_init_fn`, which runs in each worker before its first sample. There, `get_worker_info()` has the worker's copy of the data set (`.dataset`), and a seed that no other worker has and no other epoch (`.seed`).
+# - **Seeded for you**: in every epoch `DataLoader` gives each worker its own new seed, for PyTorch, for Python's `random` and, since about PyTorch 1.9 (see what yours does), for NumPy's *global* generator.
+# - **Not seeded**: a generator that a data set has *made for itself*, which is what NumPy's documentation recommends. A copied generator draws the same numbers. All workers draw the same angles, and with new workers in each epoch they draw the same ones again. The loss still goes down; there is just less augmentation than you think.
+# - **The fix** is `worker_init_fn`, which runs in each worker before its first sample. There, `get_worker_info()` has the worker's copy of the data set (`.dataset`), and a seed that no other worker has and no other epoch (`.seed`). `DigitFiles` is a data set that needs it.
 #
 # ## 9 · Your turn: fix a slow loader
 #
@@ -755,7 +815,7 @@ for source, subject in ((2, "NumPy's global generator"), (3, "a generator of its
 # - **The same samples.** Each file comes once an epoch, in batches of `batch_size` with one smaller batch at the end, in a new random order each epoch.
 # - **Fresh augmentation.** Images are rotated as before; no two workers and no two epochs draw the same angles (`DigitFiles` has a method `reseed(seed)`).
 #
-# Wrap the functions that workers run in `PickledByValue`, and your loader works on any system. (The check runs a dozen epochs: about twenty seconds, or more than a minute where workers are spawned.)
+# Wrap the functions that workers run in `PickledByValue`, and your loader works on any system. (The check runs a dozen epochs: about ten seconds, or more than a minute where workers are spawned.)
 
 
 # %% name="loader" answer=true reveal=true
@@ -837,7 +897,8 @@ ways = {
     "decoded once, turn each": DataLoader(Decoded(files), BATCH),
     "decoded once, turn in batches": DataLoader(InBatches(files), BATCH, collate_fn=lambda batch: batch),
 }
-pace = {name: seconds_a_batch(loader) for name, loader in ways.items()}
+with sign_of_life("two epochs of each"):
+    pace = {name: seconds_a_batch(loader) for name, loader in ways.items()}
 torch.set_num_threads(threads)
 cheaper_guess.reveal(pace["decode and turn each"] / pace["decoded once, turn in batches"])
 for name, now in pace.items():
@@ -847,7 +908,10 @@ cheap = diagnose(fast_lane(InBatches(files), shuffle=True, collate_fn=lambda bat
 print(f"and the loop: {1e3 * cheap['loop']:.1f} ms a batch without workers; it was {1e3 * slow['loop']:.1f}")
 
 # %% [markdown] name="cheaper_explained"
-# Two savings, and together they are nearly all of a batch. Reading decoded images saves the decoding and what it does to the caches (section 1). What is left is mostly one small call after another for each image, and one large call for all 64 saves those. (The three ways were each timed on one core, so compare them only with each other.)
+# Two savings, and together they are nearly all of a batch. (The three ways were each timed on one core, so compare them only with each other.)
+#
+# - Reading decoded images saves the decoding and what it does to the caches (section 1).
+# - What is left is mostly one small call after another for each image, and one large call for all 64 saves those.
 #
 # You cannot avoid decoding if the data do not fit in memory; batching is always possible. In between are formats that pack many samples into one large file (tar shards as WebDataset reads them, LMDB): sequential reads, one round trip for many samples. And you can store images at the size you train on.
 #
@@ -904,8 +968,10 @@ for name, (microseconds, grown) in {"sequential": in_a_row, "random": scattered}
     print(f"{name:10} {microseconds:6.1f} µs a read, {grown:5.1f} MiB more resident")
 
 # %% [markdown] name="resident_explained"
-# Mapping costs no memory, reading does, and more than was read. The system does not fetch single pages. It expects neighbours to be wanted next, and brings in (on Linux) the 16 pages, 64 KiB, around each place. So a random read of 1 KiB costs up to 64 times its size, in memory and on the disk; sequential reads use all of it.
+# Mapping costs no memory, reading does, and more than was read.
 #
+# - The system does not fetch single pages. It expects neighbours to be wanted next, and brings in (on Linux) the 16 pages, 64 KiB, around each place.
+# - So a random read of 1 KiB costs up to 64 times its size, in memory and on the disk; sequential reads use all of it.
 # - What is resident here is the system's **page cache**. It belongs to nobody: all workers that map the file share it, and the system drops it when memory is short. A monitor that adds up `RSS` counts it once for each process.
 # - Training wants a random order. So shuffle large pieces (shards, or blocks of a few MiB), read each piece in a row, and shuffle its documents in memory.
 # - A mapped array that is pickled goes in full. `TokenFile` sends workers its path instead, and maps the file there.
@@ -999,6 +1065,12 @@ print(
     f"{len(ids)} rows; filled up: {(document < 0).float().mean():.1%} of the tokens; with padding it was {padded:.0%}"
 )
 
+# %% name="rows_picture"
+show(
+    padded_and_packed(lengths[:400], document[:12]),
+    "Left, twelve rows with one document each, mostly padding. Right, twelve rows full of documents end to end.",
+)
+
 # %% name="mask_picture"
 figure = Figure(figsize=(7.5, 3.8), layout="constrained")
 pictures = {"Causal mask": causal, "Your document mask, first row": mask[0, 0]}
@@ -1042,14 +1114,26 @@ for name, where, may in (
 # - *FlexAttention* takes your comparison as a function, and skips whole blocks that it empties: `create_block_mask(lambda b, h, i, j: (document[b, i] == document[b, j]) & (i >= j), ...)`. It wants a GPU (or a compiler on the CPU) to be fast.
 # - *Variable-length attention* (`torch.nn.attention.varlen`, flash-attention's `varlen` functions) takes no mask at all, but the places where documents begin: the cumulative lengths of the documents.
 #
-# The blocks can be counted here. How many blocks of 64 × 64 are left to compute, of all, and of those that a causal mask leaves?
+# The blocks can be counted here: a block of 64 × 64 has to be computed if the mask is True anywhere in it.
+#
+# **Predict.** The document mask drops more than half of what a causal mask allows. Of the blocks that a causal mask leaves, what share has still to be computed?
+
+# %% name="guess_blocks"
+my_guess = None  # %
+### BEGIN GUESS
+my_guess = 100 * (mask.sum() / (causal.sum() * len(mask))).item()  # the share of looks
+### END GUESS
+blocks_guess = Prediction("Blocks left, of those of a causal mask", my_guess, "%")
 
 # %% name="blocks"
 of_blocks = mask[:, 0].unflatten(2, (-1, 64)).unflatten(1, (-1, 64)).any(4).any(2)  # (rows, 8, 8)
 under_causal = causal.unflatten(1, (-1, 64)).unflatten(0, (-1, 64)).any(3).any(1)
+blocks_guess.reveal(100 * (of_blocks.float().mean() / under_causal.float().mean()).item())
 print(f"{of_blocks.float().mean():.0%} of all blocks; a causal mask leaves {under_causal.float().mean():.0%}")
 
 # %% [markdown] name="resume_text"
+# Less is saved than the looks say: a block counts in full when a document only touches it, and most documents here are shorter than two blocks.
+#
 # ## 13 · Stop in the middle of an epoch, and go on
 #
 # A long run is cut off sooner or later, rarely between two epochs. Parameters and optimizer state are saved. The data need to go on, too: with the very next batch, none twice and none left out.
@@ -1159,7 +1243,11 @@ print(f"state {state}; {len(head)} batches and then {len(both) - len(head)}: all
 #
 # ## 14 · To the device
 #
-# The last leg is from the host's memory to the GPU's. The copy engine of a GPU reads host memory directly, but only pages that the system has promised not to move: **pinned** pages. Ordinary (*pageable*) memory is first copied, piece by piece, to a pinned buffer in the driver. That is why your thread pinned each batch, and why `fast_lane` did. Only from pinned memory can `tensor.to(device, non_blocking=True)` return at once, while the copy runs alongside the computing.
+# The last leg is from the host's memory to the GPU's.
+#
+# - The copy engine of a GPU reads host memory directly, but only pages that the system has promised not to move: **pinned** pages. That is why your thread pinned each batch, and why `fast_lane` did.
+# - Ordinary (*pageable*) memory is first copied, piece by piece, to a pinned buffer in the driver.
+# - Only from pinned memory can `tensor.to(device, non_blocking=True)` return at once, while the copy runs alongside the computing.
 #
 # The law: a pageable copy is two copies. One after the other, they run at the rate 1 / (1/host + 1/bus). If the driver overlaps them piece by piece, they run at best at the slower of the two rates. We can measure the host's rate here; the bus's rate comes from its standard.
 #
@@ -1184,7 +1272,6 @@ for name, bus in buses.items():
 
 # %% name="pinned"
 COPIES = ("C10", "pinned memory: copies 2 to 3x faster", "64 MiB to the GPU")
-CALLS = ("C10", "and asynchronous", "non_blocking call")
 
 
 def call_share(source, target, copy_seconds):
@@ -1203,12 +1290,13 @@ if device.type == "cuda":
     pinned, at = block.pin_memory(), torch.empty_like(block, device=device)
     copies = compare(lambda: at.copy_(block), lambda: at.copy_(pinned, non_blocking=True), runs=20)
     claims.record(*COPIES, copies.speedup, "x", 2, 3)
-    claims.record(*CALLS, call_share(pinned, at, copies.after.median), "% of the copy", 0, 20)
-    pageable = call_share(block, at, copies.before.median)
-    print(f"64 MiB, pageable -> pinned: {copies}; trap 1: a pageable call takes {pageable:.0f} % of its copy")
+    pageable, at_once = (call_share(block, at, copies.before.median), call_share(pinned, at, copies.after.median))
+    print(f"64 MiB, pageable -> pinned: {copies}")
+    print(
+        f"a non_blocking call returns after {at_once:.0f} % of its copy; trap 1: from pageable memory {pageable:.0f} %"
+    )
 else:
     claims.not_measured(*COPIES)
-    claims.not_measured(*CALLS)
     print("No copies to time here: they need a CUDA GPU.")
 
 # %% [markdown] name="pinned_explained"
@@ -1237,7 +1325,19 @@ if device.type == "cuda":
 # %% [markdown] name="play_text"
 # ## 15 · Play
 #
-# This is the model of section 5, with every knob. Every eighth batch takes three times as long; the title says how long each worker works. Try three workers, then four: **why are four worse than three?** Then make every *seventh* batch slow. How few workers keep the idle share below 30 %, and how long does the device wait for its first batch?
+# This is the model of section 5, with every knob. Every eighth batch takes three times as long; the title says how long each worker works.
+#
+# - Try three workers, then four: **why are four worse than three?**
+# - Then make every *seventh* batch slow. **Predict**: how few workers keep the idle share below 30 %?
+
+# %% name="guess_play"
+my_guess = None  # workers
+### BEGIN GUESS
+my_guess = (
+    7  # a batch takes 40 x (1 + 2 / 7) = 51 ms, a step 10; below 30 % means 3.6 workers' work, and slow ones queue
+)
+### END GUESS
+few_guess = Prediction("Workers for less than 30 % idle, every seventh slow", my_guess, "workers")
 
 
 # %% name="play"
@@ -1264,16 +1364,28 @@ idle = {}
 for workers in range(1, 9):  # every seventh batch slow, all else as the knobs stood
     times = [0.040 * (3 if k % 7 == 4 else 1) for k in range(24)]
     idle[workers] = LoaderTimeline.simulate(times, 0.010, workers, 2).idle
+few_guess.reveal(min(n for n, share in idle.items() if share < 0.3))
 print("idle with so many workers:", ", ".join(f"{n}: {share:.0%}" for n, share in idle.items()))
 
 # %% [markdown] name="play_explained"
 # Four divides eight, so batches 4, 12 and 20 are all dealt to the same worker, which then works longer than any of three would. With every seventh slow, they are spread out again, and four are better than three; seven now have the trouble that four had. The first batch takes one worker `batch_ms`, however many there are.
 #
 # ## 16 · Before and after
+#
+# **Predict.** `far` once more, whole epochs of 16 batches, with your loader and your thread. What share of the time is the device idle?
+
+# %% name="guess_summary"
+my_guess = None  # %
+### BEGIN GUESS
+my_guess = 10  # the check asked for steps that hardly wait
+### END GUESS
+idle_guess = Prediction("Idle with your loader and your thread", my_guess, "%")
 
 # %% name="summary"
 repaired = make_loader(far, 16, alone["far"]["compute"])
-yours = seconds_a_batch(repaired, train_step, epochs=2, through=ahead)
+with sign_of_life("three epochs with your loader"):
+    yours = seconds_a_batch(repaired, train_step, epochs=2, through=ahead)
+idle_guess.reveal(100 * (1 - alone["far"]["compute"] / yours))
 for name, seconds, compute in (
     ("PNG digits, no workers", slow["loop"], slow["compute"]),
     ("PNG digits, your thread", threaded, slow["compute"]),
@@ -1288,7 +1400,8 @@ print(f"far, your loader: {fill:.0%} of the time is the wait for an epoch's firs
 del repaired
 
 # %% [markdown] name="summary_explained"
-# If the device still idles with your loader although the check passed, remember that the two clocks start at different moments. The check starts its clock at the first batch; this table times whole epochs, and these are short. No number of workers shortens the wait for the first batch. And where *your thread* is no quicker than no workers: it computes in the same Python as the loop, and on a busy machine the difference is within the noise.
+# - If the device still idles with your loader although the check passed: the two clocks start at different moments. The check starts its clock at the first batch; this table times whole epochs, and these are short. No number of workers shortens the wait for the first batch.
+# - Where *your thread* is no quicker than no workers: it computes in the same Python as the loop, and on a busy machine the difference is within the noise.
 
 # %% name="verdicts"
 claims

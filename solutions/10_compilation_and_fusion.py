@@ -5,7 +5,7 @@
 #
 # | | |
 # |---|---|
-# | After this you can | count what a chain of operations reads and writes; compile it and say when that pays; find and fix graph breaks and recompilations; say what compiling does to the peak; read a Triton kernel; write attention that never holds its scores; compute a language model's loss without its logits |
+# | After this you can | count what a chain of operations reads and writes; compile it and say when that pays; find and fix graph breaks and recompilations; say what compiling does to the peak; read a Triton kernel, and write the core of one; write attention that never holds its scores; compute a language model's loss without its logits |
 # | Time | 135 minutes |
 # | Difficulty | ●●○ |
 # | Needs | a CPU, with a C++ compiler for some cells; the same cells use a GPU if there is one. Triton is optional |
@@ -43,6 +43,7 @@ from helpers import (
     planned,
     saved_tensor_bytes,
     show,
+    sign_of_life,
     traffic,
     why_no_compiler,
     written_kernels,
@@ -56,6 +57,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 device, claims, missing = pick_device(), Claims(), why_no_compiler()
+HAS_TRITON = importlib.util.find_spec("triton") is not None
 print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}, meter: {MemoryMeter().method}")
 print("torch.compile makes kernels here:", f"no, {missing}; cells that need them will say so" if missing else "yes")
 
@@ -148,9 +150,10 @@ cold_guess = Prediction("First call, nothing compiled before", my_guess, "s")
 
 # %% name="compile"
 def seconds(fn):
-    start = time.perf_counter()
-    fn()
-    return time.perf_counter() - start
+    with sign_of_life("compiling"):
+        start = time.perf_counter()
+        fn()
+        return time.perf_counter() - start
 
 
 def gelu_into(x, out):
@@ -174,7 +177,7 @@ print(f"first call with the kernel on disk {seconds(lambda: fused_gelu(x)):.2f} 
 another = seconds(lambda: torch.compile(silu, backend=backend)(x))
 print(f"first call of another function, SiLU: {another:.2f} s")
 fused_into = torch.compile(gelu_into, backend=backend)  # for later
-fused_into(x, target)
+seconds(lambda: fused_into(x, target))
 print(f"largest difference from eager: {(fused_gelu(x) - gelu(x)).abs().max().item():.1e}")
 if missing:
     print(f"These times are for the backend 'aot_eager', which records graphs and makes no kernels: {missing}.")
@@ -215,8 +218,7 @@ def one_there():  # fused by hand by PyTorch's authors
 print("the same numbers:", torch.equal(eight_there(), gelu(x)))
 there = compare(eight_there, one_there, runs=7)
 speed_guess.reveal(there.speedup)
-said, follows = "time follows the bytes moved", there.speedup / fewer_bytes
-claims.record("T17", said, "GELU, out=: speed / fewer bytes", follows, "x", 0.7, 1.4)
+print(f"{fewer_bytes:.0f} times fewer bytes, {there.speedup:.1f} times as fast")
 
 # %% name="three_costs"
 new = compare(lambda: gelu(x), lambda: F.gelu(x, approximate="tanh"), runs=5)
@@ -237,8 +239,8 @@ else:
     repaid = cold / (compiled.before.median - compiled.after.median)
     print(f"the cold start pays off after {repaid:,.0f} calls" if repaid > 0 else "the cold start never pays off")
     print("with out=: F.gelu -> torch.compile", compare(one_there, lambda: fused_into(x, target), runs=5))
-    said, speedup = "torch.compile fuses a chain and is faster", compiled.speedup
-    claims.record("T17", said, "GELU, 8 million numbers", speedup, "times", 1.2, math.inf)
+    subject = f"GELU, {x.numel() / 1e6:.0f} million numbers"
+    claims.record("T17", "torch.compile makes it faster", subject, compiled.speedup, "times", 1.05, math.inf)
 
 # %% [markdown] name="speed_explained"
 # So eager mode has three costs:
@@ -253,6 +255,15 @@ else:
 # ### What fusion buys in a whole step
 #
 # A chain of pointwise operations is one thing, a training step another: products, which fusion leaves alone, take most of it. The planner knows the roofline of a GPU and can run both steps on paper, GPT-2 with 8 sequences of 1,024 tokens, eager and compiled.
+#
+# **Predict.** How many times as fast is the compiled step on an H100?
+
+# %% name="guess_fusion"
+my_guess = None  # times
+### BEGIN GUESS
+my_guess = 1.3  # products take most of a step
+### END GUESS
+fusion_guess = Prediction("GPT-2 on an H100, eager / compiled, planned", my_guess, "times")
 
 # %% name="fusion"
 same_step = {"seq": 1024, "micro_batch_size": 8, "precision": "bf16-amp"}
@@ -262,6 +273,7 @@ for gpu in ("rtx-4090-24gb", "a100-80gb", "h100-80gb"):
     eager, after = (plan.forecasts[gpu] for plan in plans)
     shown = "".join(f"{1e3 * f.seconds:>8.0f} ({f.bounds['memory']:.0%})" for f in (eager, after))
     print(f"{gpu:29}{shown}{eager.seconds / after.seconds:>13.2f}")
+fusion_guess.reveal(eager.seconds / after.seconds)
 
 # %% [markdown] name="fusion_explained"
 # This is the roofline at work, not a run: each operation takes as long as its FLOPs or its bytes, and a compiled chain reads and writes once. What fusion can win is the part that memory bounds. The faster a GPU multiplies compared with its memory, the larger that part, and the more a compiler is worth.
@@ -368,8 +380,6 @@ for dynamic in (False, None, True):
     print(f"dynamic={dynamic!s:6} graphs after each of {len(lengths)} lengths: {history}")
     if dynamic is None:
         shapes_guess.reveal(len(made))
-    said, subject = "every new shape is compiled anew", f"GELU, {len(lengths)} lengths, dynamic={dynamic}"
-    claims.record("T17", said, subject, len(made), "graphs", len(lengths), len(lengths))
 print(f"PyTorch's limit: {torch._dynamo.config.recompile_limit} graphs a function; one took {another:.1f} s above")
 
 # %% [markdown] name="shapes_explained"
@@ -436,8 +446,8 @@ def peak_of(fn, model):
 
 seen = {}
 for name, model in {"eager": block, "compiled": compiled_block}.items():
-    for _ in range(2):
-        step(model)  # compiles; then warm
+    seconds(lambda model=model: step(model))  # compiles
+    step(model)
     kept = saved_tensor_bytes(lambda model=model: model(data), besides=at_hand)
     seen[name] = {"kept": kept, "peak": peak_of(lambda model=model: step(model), block)}
 kept_guess.reveal(seen["compiled"]["kept"] / MiB)
@@ -457,10 +467,11 @@ claims.record("T17", "compiling lowers the peak", f"norm and MLP, {backend}", le
 if missing:
     print(f"The compiled step is not timed: {missing}.")
 else:
-    pace = compare(lambda: step(block), lambda: step(compiled_block), runs=7)
+    with sign_of_life("timing a step"):
+        pace = compare(lambda: step(block), lambda: step(compiled_block), runs=7)
     print("a training step, eager -> compiled", pace)
-    said = "compiling makes a training step faster"
-    claims.record("T17", said, "norm and MLP, 4,096 rows", pace.speedup, "times", 1.05, math.inf)
+    subject = f"step of norm and MLP, {len(data):,} rows"
+    claims.record("T17", "torch.compile makes it faster", subject, pace.speedup, "times", 1.05, math.inf)
 
 # %% [markdown] name="rise_text"
 # ### The second micro-batch
@@ -575,8 +586,6 @@ made = {
 for name, count in made.items():
     print(f"{name:38}{count} graphs")
 modules_guess.reveal(sum(count > 0 for count in made.values()))
-said, three = ".compile() compiles the module", sum(list(made.values())[1:4])
-claims.record("T17", said, "three modules of torch.nn", three, "graphs", 3, math.inf)
 
 # %% [markdown] name="modules_explained"
 # Where there is no graph, nothing is compiled, and nothing is said. TorchDynamo does not begin a graph in a function that PyTorch itself defines, and after `.compile()` the first function it meets is the module's `forward`. A class of yours has a `forward` of yours. `torch.compile` puts a wrapper around the module, in which a graph can begin.
@@ -608,7 +617,7 @@ for checkpointed in (False, True):
         fresh_compiler()
         tower = Tower(checkpointed).to(device)
         call = torch.compile(tower, backend="aot_eager", fullgraph=True) if compiled else tower
-        call(data)  # compiles
+        seconds(lambda call=call: call(data))  # compiles
         kept = saved_tensor_bytes(lambda call=call: call(data), besides=[data, *tower.parameters()])
         how = f"{'checkpointed' if checkpointed else 'plain':13}{'compiled' if compiled else 'eager':9}"
         print(f"{how} kept {human_bytes(kept):>10}, {graphs_made()} graphs")
@@ -630,6 +639,15 @@ for on in (True, False, True):
 # ## 5 · TorchScript, and what took its place
 #
 # Articles from before 2023 recommend `torch.jit.script` for fusion. It compiles a subset of Python into its own language. What does PyTorch say today, and what does it do for GELU?
+#
+# **Predict.** How many times as fast as eager mode is `gelu` in TorchScript?
+
+# %% name="guess_script"
+my_guess = None  # times
+### BEGIN GUESS
+my_guess = 3  # it fuses, so the articles say; torch.compile did better than that
+### END GUESS
+script_guess = Prediction("GELU, eager / TorchScript", my_guess, "times")
 
 # %% name="torchscript"
 sample = torch.randn(2**21, device=device)
@@ -642,9 +660,8 @@ for warning in deprecations:
 print(scripted.code)
 pace = compare(lambda: gelu(sample), lambda: scripted(sample), runs=7, warmup=4)
 print("eager -> TorchScript", pace)
-said, count = "TorchScript is deprecated", len(deprecations)
-claims.record("T16", said, f"torch {torch.__version__}", count, "warnings", 1, math.inf)
-said, subject = "TorchScript fuses, and is faster", "GELU, 2 million numbers"
+script_guess.reveal(pace.speedup)
+said, subject = "TorchScript fuses, and is faster", f"GELU, {sample.numel() / 1e6:.0f} million numbers"
 claims.record("T16", said, subject, pace.speedup, "times", 1.2, math.inf)
 
 # %% [markdown] name="torchscript_explained"
@@ -748,12 +765,12 @@ else:
     for count in (4096, 2 * numbers_beyond_cache(device) // 512):
         given = [torch.randn(count, 512, device=device) for _ in range(4)]
         given.insert(2, weight)
-        pace = compare(lambda given=given: norm_steps(*given), lambda given=given: fused_norm(*given), runs=15)
+        with sign_of_life("compiling and timing the norm"):
+            pace = compare(lambda given=given: norm_steps(*given), lambda given=given: fused_norm(*given), runs=15)
         quickest = min(pace.before.runs), min(pace.after.runs)
         faster = quickest[0] / quickest[1]
         subject = f"residual and RMSNorm, {human_bytes(given[0].nbytes)} a tensor"
         print(f"{subject}: eager {quickest[0] * 1e3:.2f} ms -> compiled {quickest[1] * 1e3:.2f} ms: {faster:.2f}x")
-        claims.record("T17", "time follows the bytes moved", f"{subject}: speed / 2.5", faster / 2.5, "x", 0.7, 1.4)
     del given
 
 # %% [markdown] name="norm_speed_explained"
@@ -771,7 +788,6 @@ else:
 # The width is padded to a power of two, and the mask keeps the padding out of memory. Sums are FP32 whatever the type of the inputs. Without a GPU, Triton's *interpreter* runs the same kernel with NumPy: you can see whether it is right, but not whether it is fast.
 
 # %% name="triton_kernel"
-HAS_TRITON = importlib.util.find_spec("triton") is not None
 if HAS_TRITON:
     import triton
     import triton.language as tl
@@ -952,8 +968,8 @@ for name, way in WAYS.items():
     print(f"{name:14} holds {held:>10}, operations move {moved:>11}, {seconds_taken * 1e3:6.2f} ms, off by {off:.0e}")
 tiles_guess.reveal(costs["plain"][1] / costs["tiled, yours"][1])
 for name in ("tiled, yours", "PyTorch's own"):
-    for said, a, b in zip(("lowers the peak", "moves fewer bytes"), costs["plain"], costs[name], strict=True):
-        claims.record("T17", f"attention in tiles {said}", f"1,024 tokens, {name}", a / max(b, 1), "times", 4, math.inf)
+    fewer, subject = costs["plain"][1] / costs[name][1], f"{q.shape[-2]:,} tokens, {name}"
+    claims.record("T17", "attention in tiles moves fewer bytes", subject, fewer, "times", 4, math.inf)
 
 # %% [markdown] name="attention_explained"
 # - **The peak** falls to a few tiles.
@@ -963,12 +979,47 @@ for name in ("tiled, yours", "PyTorch's own"):
 #
 # The backward pass needs the weights again. FlashAttention does not keep them: it keeps one number a row, largest + log total, and makes each tile anew.
 #
-# Here is your loop as a Triton kernel. One program takes one row of tiles of one head; find in it the lines of `online_softmax`.
+# ### Your turn: the same in Triton
+#
+# One program of the kernel below takes one row of tiles of one head. It loads the tiles; you write what it does with each. (Without Triton nothing can be
+# checked: leave this one out, or `pip install triton`. On a CPU its interpreter runs the kernel.)
+#
+# **Contract.** `merge_tile(largest, total, weighted, scores, values)` merges one tile into the state and returns the new state, in this order.
+#
+# - `scores` (R, C) and `values` (C, d) are the tile; `largest` (R,), `total` (R,) and `weighted` (R, d) mean what they did above, and begin with -inf, 0 and 0.
+# - All are FP32. In each row of scores at least one is finite. Scores of thousands make no infinity and no NaN.
+# - Triton's functions only: `tl.maximum`, `tl.max(x, axis)`, `tl.sum(x, axis)`, `tl.exp`, and `tl.dot(a, b, input_precision="ieee")`, which does not round to TF32.
+
+
+# %% name="merge" answer=true reveal=true
+if HAS_TRITON:
+    import triton.language as tl
+
+
+def merge_tile(largest, total, weighted, scores, values):
+    ### BEGIN SOLUTION
+    new = tl.maximum(largest, tl.max(scores, 1))
+    weights, shrink = tl.exp(scores - new[:, None]), tl.exp(largest - new)
+    total = shrink * total + tl.sum(weights, 1)
+    weighted = shrink[:, None] * weighted + tl.dot(weights, values, input_precision="ieee")
+    return new, total, weighted
+    ### END SOLUTION
+
+
+# %% name="merge_check"
+merge_tile = check("compilation_and_fusion.merge", merge_tile)
+
+# %% name="merge_hint"
+hint("compilation_and_fusion.merge")
+
+# %% [markdown] name="guess_kernel_text"
+# And this is the kernel around it.
 #
 # **Predict.** Count `tl.load` and `tl.store`, and how often each runs. How many times fewer bytes than the plain way does this kernel read and write, with eight rows of tiles?
 
 # %% name="triton_attention"
 if HAS_TRITON:
+    merge = triton.jit(merge_tile)
 
     @triton.jit
     def attention_kernel(q, k, v, out, length, scale, WIDTH: tl.constexpr, TILE: tl.constexpr):
@@ -985,12 +1036,8 @@ if HAS_TRITON:
             keys = tl.load(k + there, mask=inside, other=0.0)
             scores = tl.dot(rows, tl.trans(keys), input_precision="ieee")
             scores = tl.where(row[:, None] >= column[None, :], scores, float("-inf"))
-            new = tl.maximum(largest, tl.max(scores, 1))
-            weights, rescale = tl.exp(scores - new[:, None]), tl.exp(largest - new)
             values = tl.load(v + there, mask=inside, other=0.0)
-            total = rescale * total + tl.sum(weights, 1)
-            weighted = rescale[:, None] * weighted + tl.dot(weights, values, input_precision="ieee")
-            largest = new
+            largest, total, weighted = merge(largest, total, weighted, scores, values)
             left += TILE
         tl.store(out + here, weighted / total[:, None], mask=row[:, None] < length)
 
@@ -1017,8 +1064,9 @@ if HAS_TRITON:
         print("plain -> Triton", compare(lambda: plain_attention(q, k, v), lambda: triton_attention(q, k, v, 64)))
 else:
     print("Triton is not installed, so this cell does nothing.")
-moved = q.nbytes * (1 + (1024 // 128 + 1) + 1)  # q; k and v for each row of tiles, to the diagonal; the result
-print(f"counted from its loads and stores, 1,024 tokens, tiles of 128: {human_bytes(moved)}")
+length, tile = q.shape[-2], 128
+moved = q.nbytes * (1 + (length // tile + 1) + 1)  # q; k and v for each row of tiles, to the diagonal; the result
+print(f"counted from its loads and stores, {length:,} tokens, tiles of {tile}: {human_bytes(moved)}")
 kernel_guess.reveal(costs["plain"][1] / moved)
 
 # %% [markdown] name="logits_text"
@@ -1163,9 +1211,6 @@ else:
 for name, (meter, loss, *gradients) in runs.items():
     off = max(((a - b).norm() / b.norm()).item() for a, b in zip(gradients, plain_run[2:], strict=True))
     print(f"{name:14} loss {loss:.6f}, gradients off by {off:.0e}, peak {human_bytes(meter.peak_bytes)}")
-    if name != "naive":
-        less, said = plain_run[0].peak_bytes / meter.peak_bytes, "the loss without its logits: a far lower peak"
-        claims.record("T17", said, f"{name}, V = {V:,}", less, "times", 5, math.inf)
 
 # %% [markdown] name="chunked_table_explained"
 # PyTorch's own is the same idea. Left to itself it may take far smaller chunks. With chunks of 128, what remains of its lead is that it works in place and holds one tensor of a chunk where the lab's answer holds two.
@@ -1180,10 +1225,11 @@ def forward_and_backward(loss_function):
 
 
 for fn in (chunked_cross_entropy, own) if len(runs) > 2 else (chunked_cross_entropy,):
-    pace = compare(lambda: forward_and_backward(naive), lambda fn=fn: forward_and_backward(fn), runs=3, warmup=1)
+    with sign_of_life("timing the loss"):
+        pace = compare(lambda: forward_and_backward(naive), lambda fn=fn: forward_and_backward(fn), runs=3, warmup=1)
     print(f"naive -> {'PyTorch' if fn is own else 'chunked'}, chunks of 128: {pace}")
     if fn is not own:
-        said, subject = "and it costs no time", f"chunks of 128, V = {V:,}"
+        said, subject = "the loss without its logits costs no time", f"chunks of 128, V = {V:,}"
         claims.record("T17", said, subject, pace.speedup, "times as fast", 0.9, math.inf)
 
 # %% [markdown] name="play_text"
@@ -1211,8 +1257,18 @@ print("chunks of 8,", by_chunk[8])
 # The vocabulary is 128,256. We train LoRA (small trained matrices beside a frozen model, [[lora]]) on the 8B model: one sequence of 8,192 tokens, every block checkpointed, everything else already small.
 #
 # The planner says what the step needs as it is, and what the same model needs with a vocabulary of 128 words. To that we add back the weights of embedding and head.
+#
+# **Predict.** What share of the peak are three copies of the logits? (The weights of 8 billion parameters take 2 bytes each.)
+
+# %% name="guess_llama"
+my_guess = None  # %
+### BEGIN GUESS
+my_guess = 40  # 3 x 4 x 8,192 x 128,256 bytes are 12.6 GB, the weights 16 GB, and a little for all else
+### END GUESS
+share_guess = Prediction("Three copies of the logits, of the peak", my_guess, "%")
 
 # %% name="llama"
+tokens = 8192
 shape = find_model("llama-3.1-8b").config.to_dict()
 small = shape | {"vocab_size": 128, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
 with tempfile.TemporaryDirectory() as folder:
@@ -1220,15 +1276,14 @@ with tempfile.TemporaryDirectory() as folder:
     with open(path, "w", encoding="utf-8") as config:
         json.dump(small, config)
     names = "llama-3.1-8b", path
-    recipes = [Recipe(name, seq=8192, lora_rank=16, checkpointing="every") for name in names]
+    recipes = [Recipe(name, seq=tokens, lora_rank=16, checkpointing="every") for name in names]
     full, bare = plan_deep(recipes, progress=True)
 whole, words = full.allocated_bytes, shape["vocab_size"]
 without = bare.allocated_bytes + 2 * 2 * shape["hidden_size"] * (words - 128)  # embedding and head, BF16
-three = 3 * 4 * 8192 * words
+three = 3 * 4 * tokens * words
 print(f"peak {human_bytes(whole)}; three copies of the logits {human_bytes(three)}, {three / whole:.0%} of it")
 print(f"without logits {human_bytes(without)}; two copies of a chunk of 512 rows: {human_bytes(2 * 4 * 512 * words)}")
-said, subject = "logits are the largest tenant after the weights", "8B, LoRA, 8,192 tokens, planned"
-claims.record("T17", said, subject, 100 * three / whole, "%", 25, 60)
+share_guess.reveal(100 * three / whole)
 
 # %% [markdown] name="llama_explained"
 # With the logits gone, something else sets the peak (a block's recomputation), and the step fits a smaller GPU. And the logits grow with the length of the sequences. That is why every fine-tuning library has such a kernel: `liger-kernel`, Unsloth's, `cut-cross-entropy` (which keeps not even a chunk of logits in memory), PyTorch's own from 2.13.

@@ -5,15 +5,14 @@
 #
 # | | |
 # |---|---|
-# | After this you can | write ZeRO 1, 2 and 3 in fifty lines; shard a model with `fully_shard` and choose the units; predict bytes a rank and bytes sent, and measure both; save on 4 ranks and resume on 2; plan 70B on 8 GPUs; start a job on several machines |
-# | Time | 110 minutes |
+# | After this you can | write ZeRO's partition, reduction and gathering; shard a model with `fully_shard` over an explicit mesh and choose the units; predict bytes a rank and bytes sent, and measure both; start a model that fits on no single rank; accumulate and clip across ranks; save on 4 ranks and resume on 2; plan 70B on 8 GPUs; start a job on several machines |
+# | Time | 150 minutes |
 # | Difficulty | ●●● |
 # | Needs | a CPU: ranks are processes; with a GPU for each rank the same cells use NCCL. DeepSpeed is optional |
-# | Before this | labs [[#start_here]], [[#where_memory_goes]], [[#mixed_precision]] (BF16, master weights), [[#activation_checkpointing]] and [[#data_parallel]] |
+# | Before this | labs [[#start_here]], [[#where_memory_goes]], [[#mixed_precision]] (BF16, master weights), [[#gradient_accumulation]], [[#activation_checkpointing]] and [[#data_parallel]] |
 # | Syllabus | T21, T22, T23, C14 |
 
 # %% name="setup" setup=true
-import contextlib
 import importlib.util
 import json
 import os
@@ -23,18 +22,16 @@ import tempfile
 from pathlib import Path
 
 from helpers import (
-    COLOURS,
     Claims,
-    Collectives,
     GiB,
     MemoryMeter,
+    MiB,
     Prediction,
     Recipe,
     check,
     deepspeed_config,
     device_name,
     explore,
-    find_gpu,
     hint,
     human_bytes,
     pick_device,
@@ -45,18 +42,37 @@ from helpers import (
     show,
     text_table,
 )
+from helpers.core.progress_line import progress_line
+from helpers.exercises.sharding.blocks import Blocks, MLPBlock, rank_rows
+from helpers.exercises.sharding.diary import Diary
+from helpers.exercises.sharding.drawings import (
+    flat_vector_figure,
+    flight_figure,
+    gpus_figure,
+    in_flight,
+    law_figure,
+    mesh_figure,
+    shards_figure,
+)
+from helpers.exercises.sharding.trained import joint, train, worst
 
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 import torch.nn.functional as F
-from matplotlib.figure import Figure
 from torch import nn
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_state_dict,
+    set_model_state_dict,
+    set_state_dict,
+)
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import clip_grad_norm_, get_total_norm
 
 device = pick_device()
 everywhere = ranks_device(4)  # the tables compare 1, 2 and 4 ranks, so all of them run where 4 can
@@ -64,26 +80,28 @@ claims = Claims(device=everywhere)
 print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}, GPUs: {torch.cuda.device_count()}")
 print(f"ranks: on {'GPUs, over NCCL' if everywhere.type == 'cuda' else 'the CPU, over gloo'}")
 
-
-def run(fn, ranks, *args):
-    """Run `fn` on so many ranks, on the device of all the others; it measures itself."""
-    return run_ranks(fn, ranks, *args, device=everywhere, measure=False)
-
-
 # %% [markdown] name="idea_text"
 # ## 1 · What exists N times
 #
 # Four people share an office and need an encyclopedia of four volumes. DDP buys four sets. ZeRO gives each person one volume; anyone who needs a page borrows it, reads it and gives it back.
 #
-# In FP32 with Adam a parameter costs 16 bytes ([[where_memory_goes]]): 4 for itself, 4 for its gradient, 8 for the optimizer. With DDP every rank pays all 16. The **stages** of ZeRO shard more and more of them. The paper counts in BF16 with FP32 master weights ([[mixed_precision]]): 2 + 2 for parameter and
-# gradient, 12 for master weight and moments in the optimizer. The sum is 16 as well, but it is divided differently:
-#
+# In FP32 with Adam a parameter costs 16 bytes ([[where_memory_goes]]): 4 for itself, 4 for its gradient, 8 for the optimizer. With DDP every rank pays all 16. The **stages** of ZeRO shard more and more of them:
+
+# %% name="stages_drawn"
+show(
+    shards_figure(),
+    "Four ranks, four panels. DDP: every rank has all. ZeRO-1: each has a quarter of the optimizer state. ZeRO-2: of the gradients, too. ZeRO-3: of the parameters, too.",
+)
+
+# %% [markdown] name="law_text"
 # | stage | sharded | bytes a parameter and rank, FP32 (this lab) | BF16 with master weights (the paper) |
 # |---|---|---|---|
 # | 0 (DDP) | nothing | 16 | 16 |
 # | 1 | optimizer state | 8 + 8/N | 4 + 12/N |
 # | 2 | and gradients | 4 + 12/N | 2 + 14/N |
 # | 3 (FSDP) | and parameters | 16/N | 16/N |
+#
+# The paper counts in BF16 with FP32 master weights ([[mixed_precision]]): 2 + 2 for parameter and gradient, 12 for master weight and moments in the optimizer. The sum is 16 as well, but it is divided differently.
 #
 # **Predict.** With 4 ranks, how many times as much does a rank hold with DDP as at stages 1 and 3?
 
@@ -99,87 +117,181 @@ my_guess = 4
 ### END GUESS
 stage3_guess = Prediction("DDP / stage 3, 4 ranks", my_guess, "times")
 
+# %% [markdown] name="partition_text"
+# ## 2 · ZeRO, by hand
+#
+# You will write ZeRO's three moves; the training loop around them is given.
+#
+# ### Partition
+#
+# Parameters come in all shapes, and hardly any of them can be divided by the number of ranks. So all parameters of a **unit** (here: a block) are laid end to end in one *flat* vector, which is cut into N slices of one size. Each rank looks after one slice, its **shard**.
+
+# %% name="flat_drawn"
+show(
+    flat_vector_figure({"up.weight (3, 4)": 12, "up.bias (4,)": 4, "down.weight (5,)": 5}, ranks=4),
+    "Parameters of 12, 4 and 5 numbers end to end, then 3 numbers of padding; below, four shards of 6 numbers each. The borders of shards do not care for those of parameters.",
+)
+
+# %% [markdown] name="partition_contract"
+# Parameters become *views* of the flat vector: whatever is written into the vector, they have it at once, without a copy.
+#
+# **Contract.** `partition(parameters, rank, world_size)` returns `flat` and `shard`.
+#
+# - `parameters` is a list of `nn.Parameter`s of one dtype, on one device.
+# - `flat` has one dimension, the parameters' dtype and device, and requires no gradient. It holds their numbers in the order of the list, then zeros: as few as make its length a multiple of `world_size`.
+# - Each parameter keeps its identity, shape and numbers, but its memory is now that of `flat` (assign to `p.data`).
+# - `shard` is the `rank`-th of `world_size` slices of one size, and a view of `flat`.
+
+
+# %% name="partition" answer=true reveal=true
+def partition(parameters, rank, world_size):
+    ### BEGIN SOLUTION
+    size = -(-sum(p.numel() for p in parameters) // world_size)  # of a shard, rounded up
+    flat = parameters[0].data.new_zeros(world_size * size)
+    start = 0
+    for p in parameters:
+        place = flat[start : start + p.numel()].view_as(p)
+        place.copy_(p.data)
+        p.data = place
+        start += p.numel()
+    return flat, flat[rank * size : (rank + 1) * size]
+    ### END SOLUTION
+
+
+# %% name="partition_check"
+partition = check("sharding.partition", partition)
+
+# %% name="partition_hint"
+hint("sharding.partition")
+
+# %% [markdown] name="reduce_contract"
+# ### Reduce
+#
+# The optimizer knows only shards, so a rank needs no more than its slice of the joint gradient. `dist.reduce_scatter(output, inputs)` takes a list of N tensors on every rank, adds up the first of all ranks, the second of all ranks and so on, and leaves the r-th sum in `output` on rank r.
+#
+# **Contract.** `reduce_gradients(parameters, shard)` is called on every rank after a backward pass.
+#
+# - `shard` is an `nn.Parameter`. Afterwards `shard.grad` has the **mean** over all ranks of the gradients of its slice (zeros for padding).
+# - A parameter whose `.grad` is None on this rank counts as zeros.
+# - If `shard.grad` is there already, the mean is added to it.
+# - Afterwards every `p.grad` is None, and `shard.grad` keeps no memory alive but its own.
+# - It sends one reduce-scatter of the padded vector, and nothing else.
+
+
+# %% name="reduce" answer=true reveal=true
+def reduce_gradients(parameters, shard):
+    ### BEGIN SOLUTION
+    n, start = dist.get_world_size(), 0
+    whole = shard.data.new_zeros(n * shard.numel())
+    for p in parameters:
+        if p.grad is not None:
+            whole[start : start + p.numel()] = p.grad.flatten()
+            p.grad = None
+        start += p.numel()
+    mine = torch.empty_like(shard.data)
+    dist.reduce_scatter(mine, list(whole.chunk(n)))
+    mine /= n  # reduce_scatter adds up; the gradient of the joint batch is the mean
+    shard.grad = mine if shard.grad is None else shard.grad + mine
+    ### END SOLUTION
+
+
+# %% name="reduce_check"
+reduce_gradients = check("sharding.reduce", reduce_gradients)
+
+# %% name="reduce_hint"
+hint("sharding.reduce")
+
+# %% [markdown] name="gather_contract"
+# ### Gather
+#
+# After the optimizer's step each rank has new numbers in its own slice only. `dist.all_gather(outputs, tensor)` writes what rank r sends into `outputs[r]`, on every rank.
+#
+# **Contract.** `gather_parameters(flat, shard)` is called on every rank.
+#
+# - Afterwards `flat` holds the shards of all ranks, in order, in the memory that it had before. It returns nothing.
+# - `shard` is either a view of `flat` or has memory of its own. Its numbers and its gradient stay as they are; `flat` requires no gradient.
+# - It sends one all-gather of the whole vector, and nothing else.
+
+
+# %% name="gather" answer=true reveal=true
+def gather_parameters(flat, shard):
+    ### BEGIN SOLUTION
+    dist.all_gather(list(flat.chunk(dist.get_world_size())), shard.detach())
+    ### END SOLUTION
+
+
+# %% name="gather_check"
+gather_parameters = check("sharding.gather", gather_parameters)
+
+# %% name="gather_hint"
+hint("sharding.gather")
+
 # %% [markdown] name="zero_text"
-# ## 2 · ZeRO in fifty lines
+# ### The loop around them
 #
-# Each parameter gets a **shard**: the part of it that this rank looks after. The optimizer knows only shards. Two collectives carry everything: `reduce_scatter` adds up gradients and gives each rank the
-# part that it looks after; `all_gather` puts the whole back together.
+# - **Stage 1**: after the backward pass, reduce; step on the shards; gather.
+# - **Stage 2**: the same, but each unit is reduced *as soon as its gradients are ready*, in a hook.
+# - **Stage 3**: parameters are freed, too. Before a block runs, forward or backward, they are gathered; afterwards they are freed again.
 #
-# - **Stage 1**: after the backward pass, reduce-scatter; step on the shard; all-gather the new parameters.
-# - **Stage 2**: the same, but each gradient is reduced and freed *as soon as it is ready*, in a hook.
-# - **Stage 3**: parameters are freed too. Before a block runs, forward or backward, its parameters are gathered; afterwards they are freed again.
-#
-# To free a parameter without autograd noticing, we resize its storage to 0 bytes. The tensor that autograd has saved stays; only its bytes go, and they are filled again before they are read.
+# To free parameters without autograd noticing, we resize the storage of `flat` to 0 bytes. The tensors that autograd has saved stay; only their bytes go, and they are filled again before they are read.
+
+
+# %% name="unit"
+class Unit:
+    """A block's parameters: one flat vector, of which this rank looks after a shard."""
+
+    def __init__(self, block, stage):
+        self.stage, self.parameters = stage, list(block.parameters())
+        self.flat, mine = partition(self.parameters, dist.get_rank(), dist.get_world_size())
+        self.shard = nn.Parameter(mine.clone() if stage == 3 else mine)  # before stage 3, a step is seen by all at once
+        if stage >= 2:
+            for p in self.parameters:
+                p.register_post_accumulate_grad_hook(self.reduce_if_ready)
+        if stage == 3:
+            self.free()
+            block.register_forward_pre_hook(self.gather)
+            block.register_forward_hook(self.free)
+            block.register_full_backward_pre_hook(self.gather)
+
+    def reduce_if_ready(self, _):
+        if all(p.grad is not None for p in self.parameters):
+            reduce_gradients(self.parameters, self.shard)
+            if self.stage == 3:
+                self.free()
+
+    def gather(self, *_):
+        self.flat.untyped_storage().resize_(self.flat.nbytes)
+        gather_parameters(self.flat, self.shard)
+
+    def free(self, *_):
+        self.flat.untyped_storage().resize_(0)
 
 
 # %% name="zero"
-WIDTH, BLOCKS, ROWS = 256, 8, 16
+def train_by_hand(stage):
+    """Train a fresh model at this stage, 0 for DDP; each rank has its rows of the joint batch."""
+    model, (x, y) = Blocks().to(rank_device()), rank_rows()
+    if stage == 0:
+        units, wrapped = [], DistributedDataParallel(model, gradient_as_bucket_view=True)
+        watch, owned = model, model.parameters()
+    else:
+        units, wrapped = [Unit(block, stage) for block in model.blocks], model
+        owned = [unit.shard for unit in units]
+        watch = nn.ModuleList([model, nn.ParameterList(owned)])  # whom the meter should recognise
+    optimizer = torch.optim.AdamW(owned, lr=1e-3)
 
+    def step():
+        loss = F.mse_loss(wrapped(x), y)
+        loss.backward()
+        for unit in units if stage == 1 else ():
+            reduce_gradients(unit.parameters, unit.shard)
+        optimizer.step()
+        optimizer.zero_grad()
+        for unit in units if stage < 3 else ():
+            gather_parameters(unit.flat, unit.shard)
+        return loss
 
-class Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.norm, self.up, self.down = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
-
-    def forward(self, x):
-        return x + self.down(F.gelu(self.up(self.norm(x))))
-
-
-def make_model():
-    torch.manual_seed(0)
-    return nn.Sequential(*(Block() for _ in range(BLOCKS))).to(rank_device())
-
-
-class Zero:
-    """ZeRO on a sequence of blocks whose parameter sizes are divisible by the number of ranks."""
-
-    def __init__(self, model, stage):
-        self.model, self.stage = model, stage
-        self.rank, self.n = dist.get_rank(), dist.get_world_size()
-        for p in model.parameters():
-            mine = self.parts(p)[self.rank]  # a view: stages 1 and 2 step on the parameter itself
-            p.shard = nn.Parameter(mine.clone() if stage == 3 else mine)
-            if stage >= 2:
-                p.register_post_accumulate_grad_hook(self.reduce)
-        self.optimizer = torch.optim.AdamW([p.shard for p in model.parameters()], lr=1e-3)
-        if stage == 3:
-            for block in model:
-                self.release(block)
-                block.register_forward_pre_hook(lambda block, _: self.gather(block))
-                block.register_forward_hook(lambda block, *_: self.release(block))
-                block.register_full_backward_pre_hook(lambda block, _: self.gather(block))
-
-    def parts(self, p):
-        return p.data.view(-1).chunk(self.n)
-
-    def reduce(self, p):
-        """Turn this rank's gradient of `p` into the averaged gradient of its shard (no accumulation: it overwrites)."""
-        p.shard.grad = torch.empty_like(p.shard)
-        dist.reduce_scatter(p.shard.grad, list(p.grad.view(-1).chunk(self.n)))
-        p.shard.grad /= self.n  # reduce_scatter adds up; DDP's gradient is the mean
-        p.grad = None
-        if self.stage == 3:  # its gradient is ready, so nobody reads the parameter again in this step
-            p.data.untyped_storage().resize_(0)
-
-    def gather(self, block):
-        for p in block.parameters():
-            p.data.untyped_storage().resize_(p.numel() * p.itemsize)
-            dist.all_gather(list(self.parts(p)), p.shard.data)
-
-    @staticmethod
-    def release(block):
-        for p in block.parameters():
-            p.data.untyped_storage().resize_(0)
-
-    def step(self):
-        if self.stage == 1:
-            for p in self.model.parameters():
-                self.reduce(p)
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        if self.stage < 3:
-            for p in self.model.parameters():
-                dist.all_gather(list(self.parts(p)), p.shard.data.clone())  # the shard is part of the output
+    return train(step, watch, optimizer)
 
 
 # %% [markdown] name="stages_text"
@@ -187,116 +299,54 @@ class Zero:
 
 
 # %% name="stages"
-def rows():
-    """This rank's part of the joint batch of 16 rows."""
-    torch.manual_seed(1)
-    x, y = torch.randn(ROWS, WIDTH), torch.randn(ROWS, WIDTH)
-    x, y = (t.chunk(dist.get_world_size())[dist.get_rank()].to(rank_device()) for t in (x, y))
-    return x.requires_grad_(), y  # so that the first block's hook is called in the backward pass too
+def run(fn, ranks, *args):
+    """Run `fn` on so many ranks, on the device of all the others; it measures itself."""
+    return run_ranks(fn, ranks, *args, device=everywhere, measure=False).results
 
 
-def train(step, watch, optimizer, steps=3):
-    """Take some steps; return joint losses and, for the last step, bytes by tenant, the peak and what was sent.
-
-    We meter where the rank computes. The model itself would lead us astray: offloaded parameters are on the host.
-    """
-    x, y = rows()
-    losses = []
-    for i in range(steps):
-        meter = MemoryMeter(watch, optimizer, rank_device()) if i == steps - 1 else contextlib.nullcontext()
-        with meter, Collectives() as said:
-            loss = step(x, y)
-        loss = loss.detach().clone()
-        dist.all_reduce(loss)
-        losses.append(loss.item() / dist.get_world_size())
-    return losses, dict(meter.profile.largest), meter.profile.peak_bytes, said
+def run_cases(fn, ranks, cases):
+    """Run `fn(case)` for each case, one after the other, on the same ranks; of each, return the worst rank's result."""
+    progress_line(f"{ranks} ranks: {', '.join(map(str, cases))}")
+    results = run(lambda: [fn(case) for case in cases], ranks)
+    progress_line("")
+    return dict(zip(cases, map(worst, zip(*results, strict=True)), strict=True))
 
 
-def by_hand(stage):
-    model = make_model()
-    if stage == 0:
-        wrapped = DistributedDataParallel(model, gradient_as_bucket_view=True)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-        watch = model
-    else:
-        wrapped, zero = model, Zero(model, stage)
-        optimizer = zero.optimizer
-        watch = nn.ModuleList([model, nn.ParameterList([p.shard for p in model.parameters()])])
-
-    def step(x, y):
-        loss = F.mse_loss(wrapped(x), y)
-        loss.backward()
-        if stage == 0:
-            optimizer.step()
-            optimizer.zero_grad()
-        else:
-            zero.step()
-        return loss
-
-    return train(step, watch, optimizer)
-
-
-def worst(ranks):
-    """The results of the rank with the highest peak: it runs out of memory first."""
-    return max(ranks.results, key=lambda result: result[2])
-
-
-def static(largest):
-    return sum(largest[tenant] for tenant in ("parameters", "gradients", "optimizer state"))
-
-
-phi = sum(p.numel() for p in make_model().parameters())
+phi = sum(p.numel() for p in Blocks().parameters())  # the papers' name for the number of parameters
 law = {0: lambda n: 16, 1: lambda n: 8 + 8 / n, 2: lambda n: 4 + 12 / n, 3: lambda n: 16 / n}
-runs = {(stage, n): worst(run(by_hand, n, stage)) for n in (1, 2, 4) for stage in ((0, 1, 2, 3) if n > 1 else (0,))}
-print(f"{phi:,} parameters; loss after 2 steps on one rank: {runs[0, 1][0][-1]:.6f}\n")
-print(f"{'':8}{'ranks':>6}{'loss':>10}{'bytes a parameter':>19}{'law':>7}{'peak':>12}")
-for (stage, n), (losses, largest, peak, _) in runs.items():
-    name = "DDP" if stage == 0 else f"ZeRO-{stage}"
-    print(
-        f"{name:8}{n:>6}{losses[-1]:>10.6f}{static(largest) / phi:>19.2f}{law[stage](n):>7.2f}{human_bytes(peak):>12}"
-    )
-stage1_guess.reveal(static(runs[0, 4][1]) / static(runs[1, 4][1]))
-stage3_guess.reveal(static(runs[0, 4][1]) / static(runs[3, 4][1]))
-for stage in (1, 2, 3):
-    measured = static(runs[stage, 4][1]) / phi
-    claims.record(
-        "C14",
-        f"ZeRO-{stage}: {law[stage](4):.2f} bytes a parameter",
-        "8 blocks, by hand, 4 ranks",
-        measured,
-        "bytes",
-        law[stage](4) * 0.98,
-        law[stage](4) * 1.03,
-    )
+runs = {n: run_cases(train_by_hand, n, [0, 1, 2, 3] if n > 1 else [0]) for n in (1, 2, 4)}
+print(f"{phi:,} parameters; loss after 2 steps on one rank: {runs[1][0].losses[-1]:.6f}\n")
+table = [("", "ranks", "loss", "bytes a parameter", "law", "peak")]
+for n, by_stage in runs.items():
+    for stage, got in by_stage.items():
+        name, held = f"ZeRO-{stage}" if stage else "DDP", got.static / phi
+        row = (f"{got.losses[-1]:.6f}", f"{held:.2f}", f"{law[stage](n):.2f}", f"{human_bytes(got.peak)}")
+        table.append((name, str(n), *row))
+        if n == 4 and stage:
+            right, unit = law[stage](n), 4 / 8  # bytes a parameter of one block's gradients, whole
+            said = f"ZeRO-{stage}: {right:.2f} bytes a parameter, or up to a block's gradients more"
+            claims.record("C14", said, "8 blocks, by hand, 4 ranks", held, "bytes", right * 0.99, right + unit)
+print(text_table(table))
+stage1_guess.reveal(runs[4][0].static / runs[4][1].static)
+stage3_guess.reveal(runs[4][0].static / runs[4][3].static)
 
 # %% name="stages_figure"
-figure = Figure(figsize=(7, 3.2), layout="constrained")
-axes = figure.add_subplot()
-for stage, colour in enumerate((COLOURS[7], COLOURS[1], COLOURS[2], COLOURS[0])):
-    ranks = [n for one, n in runs if one == stage]
-    axes.plot(
-        ranks,
-        [static(runs[stage, n][1]) / phi for n in ranks],
-        "o-",
-        color=colour,
-        label="DDP" if stage == 0 else f"ZeRO-{stage}",
-    )
-axes.set(
-    title="Parameters, gradients and optimizer state on one rank",
-    xlabel="ranks",
-    ylabel="bytes a parameter",
-    ylim=(0, 18),
-    xticks=(1, 2, 4),
+held = {stage: {n: got[stage].static / phi for n, got in runs.items() if stage in got} for stage in law}
+show(
+    law_figure(held),
+    "DDP stays at 16 bytes a parameter; on 4 ranks ZeRO-1, 2 and 3 are at about 10, 7 and 4.",
 )
-axes.legend(frameon=False)
-show(figure, "DDP stays at 16 bytes a parameter; on 4 ranks ZeRO-1, 2 and 3 are at 10, 7 and 4.")
 
 # %% [markdown] name="stages_explained"
-# The law holds to a percent or two. The excess is, at stage 1, the part of one gradient that has just arrived while all gradients are still there; with DDP, one gradient that is not yet copied into its bucket. At stages 2 and 3 a gradient is whole only for a moment, inside the backward pass, and counts as temporary.
+# The losses are the same everywhere. The law holds but for a block's gradients. With DDP one gradient is there that is not yet copied into its bucket. At stages 2 and 3 a unit's gradients are whole until the last of them is ready: up to 4 bytes of one parameter in 8, half a byte a parameter. The smaller the unit, the less.
 #
-# The peak falls by less than the static part. It also has the activations, that whole gradient, and at stage 3 the currently gathered block.
+# The peak falls by less than the static part. It also has the activations, the unit that is being reduced, whole and packed, and at stage 3 the gathered block.
 #
-# What does a rank pay for it? **Predict.** DDP's all-reduce sends 2 Φ numbers a rank and step (Φ is the number of parameters; with N ranks take (N − 1)/N of it). Half of that is a reduce-scatter, the other half an all-gather; each of the two alone sends Φ. What do the stages send?
+# ### What does a rank pay for it?
+#
+# DDP's all-reduce sends 2 Φ numbers a rank and step (Φ is the number of parameters; with N ranks take (N − 1)/N of it). Half of that is a reduce-scatter, the other half an all-gather; each of the two alone sends Φ.
+#
+# **Predict.** What do the stages send?
 
 # %% name="guess_volume"
 my_guess = None  # stage 2, in units of the parameters
@@ -312,112 +362,64 @@ volume3_guess = Prediction("ZeRO-3 sends", my_guess, "x parameters")
 
 # %% name="volume"
 FP32 = 4  # bytes
-sent = {stage: runs[stage, 4][3].volume / (FP32 * phi) for stage in (0, 1, 2, 3)}
+said = {stage: got.sent for stage, got in runs[4].items()}
+sent = {stage: calls.volume / (FP32 * phi) for stage, calls in said.items()}
 volume2_guess.reveal(sent[2])
 volume3_guess.reveal(sent[3])
 for stage, volume in sent.items():
-    said = runs[stage, 4][3]
-    print(
-        f"stage {stage}: {volume:.2f} x parameters in {len(said.calls)} calls ({', '.join(sorted({c.name for c in said.calls}))})"
-    )
-claims.record(
-    "C14",
-    "DDP, ZeRO-1 and ZeRO-2 send 2 Φ",
-    "8 blocks, 4 ranks, the largest of them",
-    max(sent[s] for s in (0, 1, 2)),
-    "x parameters",
-    1.99,
-    2.01,
-)
-claims.record("C14", "ZeRO-3 sends 3 Φ", "8 blocks, by hand, 4 ranks", sent[3], "x parameters", 2.99, 3.01)
-calls = {call.name for call in runs[3, 4][3].calls}
-claims.record(
-    "C14",
-    "all-gather and reduce-scatter in place of all-reduce",
-    "ZeRO-3 by hand",
-    float("all_reduce" in calls),
-    "all-reduces",
-    0,
-    0,
-)
+    names = ", ".join(sorted({call.name for call in said[stage].calls}))
+    print(f"stage {stage}: {volume:.2f} x parameters in {len(said[stage].calls)} calls ({names})")
+most, subject = max(sent[s] for s in (0, 1, 2)), "8 blocks, by hand, 4 ranks"
+claims.record("C14", "DDP, ZeRO-1 and ZeRO-2 send 2 Φ", f"{subject}, the most", most, "x parameters", 1.99, 2.01)
+claims.record("C14", "ZeRO-3 sends 3 Φ", subject, sent[3], "x parameters", 2.99, 3.01)
+swapped = "all-gather and reduce-scatter in place of all-reduce"
+claims.record("C14", swapped, f"ZeRO-3, {subject}", said[3].count("all_reduce"), "all-reduces", 0, 0)
 
 # %% [markdown] name="volume_explained"
-# Stages 1 and 2 send the same bytes as DDP and hold less. (They are not quite free: their all-gather comes after the step, when nothing is left to hide it behind. And with accumulation stage 2 must reduce every micro-batch, DDP and stage 1 only the last one: `no_sync` in [[data_parallel]].)
+# Stages 1 and 2 send the same bytes as DDP and hold less. (They are not quite free: their all-gather comes after the step, when nothing is left to hide it behind.)
 #
-# Stage 3 sends half as much again, for every micro-batch. It must also wait for a gather before each block, unless the next block is gathered while this one computes. That prefetching, and packing a
-# block's parameters into one message, is what PyTorch's implementation adds.
+# Stage 3 sends half as much again, for every micro-batch. It must also wait for a gather before each block, unless the next block is gathered while this one computes. That is what PyTorch's own implementation adds.
 #
 # ## 3 · `fully_shard`
 #
-# `fully_shard(module, mesh=mesh)` makes the module's parameters one unit: sharded along their first dimension, gathered together, released together. Apply it to each block, and then **always** to the whole model. That makes the *root*, which takes what is outside the blocks and coordinates the units. Without it each block is its own root, and a root keeps its parameters from the forward to the
-# backward pass. The **mesh** says which ranks share, and on what device. Always give it: without one, `fully_shard` takes the accelerator that PyTorch was built for, even where ranks are on the CPU.
-
-
-# %% name="fsdp"
-def shard(model, units="blocks", **options):
-    options["mesh"] = init_device_mesh(rank_device().type, (dist.get_world_size(),))
-    if units == "blocks":
-        for block in model:
-            fully_shard(block, **options)
-    elif units == "pairs":
-        for i in range(0, BLOCKS, 2):
-            fully_shard([model[i], model[i + 1]], **options)
-    fully_shard(model, **options)
-    return model
-
-
-def with_fsdp(make_sharded, *args, **options):
-    model = make_sharded(make_model(), *args, **options)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-
-    def step(x, y):
-        loss = F.mse_loss(model(x).float(), y)  # of the BF16 policy, the output is BF16
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        return loss
-
-    return train(step, model, optimizer)
-
-
-fsdp = {n: worst(run(with_fsdp, n, shard)) for n in (1, 2, 4)}
-print(f"{'ranks':>5}{'loss':>10}{'bytes a parameter':>19}{'peak':>12}   sent")
-for n, (losses, largest, peak, said) in fsdp.items():
-    print(f"{n:>5}{losses[-1]:>10.6f}{static(largest) / phi:>19.2f}{human_bytes(peak):>12}   {said}")
-claims.record(
-    "C14",
-    "FSDP: 1/N of parameters, gradients, state",
-    "8 blocks, fully_shard, 4 ranks",
-    static(fsdp[1][1]) / static(fsdp[4][1]),
-    "times less",
-    3.9,
-    4.1,
-)
-claims.record(
-    "C14",
-    "FSDP sends 3 Φ",
-    "8 blocks, fully_shard, 4 ranks",
-    fsdp[4][3].volume / (FP32 * phi),
-    "x parameters",
-    2.99,
-    3.01,
-)
-claims.record(
-    "C14",
-    "about N times less memory",
-    "8 blocks, the peak, 4 ranks",
-    runs[0, 4][2] / fsdp[4][2],
-    "times less",
-    3.5,
-    4.5,
-)
-
-# %% [markdown] name="fsdp_explained"
-# The losses, the law and the bytes sent are the same as by hand, with fewer messages: three a block. "About N times less" is true of the static part but not of the peak: gathered units and packed messages are not divided by N. (Messages travel alongside the computation, so the peak differs by up to a MiB from rank to rank and from run to run; the tables show the rank with the most.)
+# `fully_shard(module, mesh=mesh)` does to a module what your three functions did, in place: its parameters become one unit, gathered together and released together. Each is now a `DTensor`, of which this rank has a part (`p.to_local()`), cut along the first dimension.
 #
-# ### Units
+# - **Units.** Apply it to each block: only parameters of one unit need to be whole at a time.
+# - **The root.** Apply it to the whole model, too, and last: the *root* takes what is outside the blocks and coordinates the units. Without it each block is its own root, and a root keeps its parameters from the forward to the backward pass.
+# - **The mesh** says which ranks share, and on what device. Always give it: without one, `fully_shard` takes all ranks and the accelerator of the machine, even where the ranks are on the CPU.
 #
-# **Predict.** The whole model as one unit, every two blocks, or each block: which has the lowest peak? And how many MiB lower is the peak when each of the 8 blocks is a unit than when the whole model is one? A block's parameters take 2.0 MiB.
+# ### Your turn: shard it
+#
+# **Contract.** `make_sharded(model, mesh, **options)` is called on every rank, and returns the model to train with.
+#
+# - `mesh` is the `DeviceMesh` to shard over: all ranks in one dimension, or two dimensions as in section 8. `options` are for every call of `fully_shard`.
+# - `model` is the same on every rank: FP32, whole. `model.blocks` is an `nn.ModuleList` of equal blocks; the model may have parameters outside them, too.
+# - `F.mse_loss(result(x), y).backward()` followed by a step of `torch.optim.AdamW(result.parameters())` must train in FP32 as DDP would: each rank has its part of the rows, gradients are averaged.
+# - Each rank holds its 1/N of parameters, gradients and optimizer state, and no copy of anything.
+# - The **peak** of a training step on a rank is at most that static part plus six times the parameters of a block.
+#
+# The check takes about ten seconds.
+
+
+# %% name="sharded" answer=true reveal=true
+def make_sharded(model, mesh, **options):
+    ### BEGIN SOLUTION
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh, **options)
+    return fully_shard(model, mesh=mesh, **options)  # what is outside the blocks, and the root that coordinates them
+    ### END SOLUTION
+
+
+# %% name="sharded_check"
+make_sharded = check("sharding.sharded", make_sharded)
+
+# %% name="sharded_hint"
+hint("sharding.sharded")
+
+# %% [markdown] name="units_text"
+# Now the same training with your `make_sharded`, and with other units: the whole model as one, every two blocks as one, and each block.
+#
+# **Predict.** How many MiB lower is the peak on 4 ranks when each of the 8 blocks is a unit than when the whole model is one? A block's parameters take 2.0 MiB.
 
 # %% name="guess_units"
 my_guess = None  # MiB that the peak falls from "whole model" to "each block"
@@ -426,34 +428,68 @@ my_guess = 7 * 526_080 * 4 / 2**20  # seven blocks fewer are whole at a time
 ### END GUESS
 units_guess = Prediction("Whole model as a unit minus each block a unit, 4 ranks", my_guess, "MiB")
 
+
 # %% name="units"
-peaks = {}
-for units in ("whole", "pairs", "blocks"):
-    ranks = run(lambda: with_fsdp(shard, units, reshard_after_forward=True), 4)  # noqa: B023
-    losses, largest, peaks[units], said = worst(ranks)
-    print(f"{units:7} peak {human_bytes(peaks[units]):>10}, loss {losses[-1]:.6f}, sent {said}")
-losses, _, kept_peak, said = worst(run(lambda: with_fsdp(shard, reshard_after_forward=False), 4))
-print(f"{'keep':7} peak {human_bytes(kept_peak):>10}, loss {losses[-1]:.6f}, sent {said}")
-units_guess.reveal((peaks["whole"] - peaks["blocks"]) / 2**20)
-claims.record(
-    "T21",
-    "smaller units, lower peak",
-    "4 ranks, whole model / each block",
-    peaks["whole"] / peaks["blocks"],
-    "times",
-    1.2,
-    10,
-)
+def all_ranks():
+    return init_device_mesh(rank_device().type, (dist.get_world_size(),))
+
+
+def one_unit(model, mesh):
+    return fully_shard(model, mesh=mesh, reshard_after_forward=True)
+
+
+def pairs(model, mesh):
+    for i in range(0, len(model.blocks), 2):
+        fully_shard([model.blocks[i], model.blocks[i + 1]], mesh=mesh)
+    return fully_shard(model, mesh=mesh)
+
+
+def kept_whole(model, mesh):
+    return make_sharded(model, mesh, reshard_after_forward=False)
+
+
+def train_sharded(make):
+    model, (x, y) = make(Blocks().to(rank_device()), all_ranks()), rank_rows()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+
+    def step():
+        loss = F.mse_loss(model(x).float(), y)  # with a policy of BF16, so is the output
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    return train(step, model, optimizer)
+
+
+fsdp = run_cases(train_sharded, 4, [one_unit, pairs, make_sharded, kept_whole])
+for make, got in fsdp.items():
+    print(f"{make.__name__:12} loss {got.losses[-1]:.6f}, {got.static / phi:.2f} bytes a parameter, sent {got.sent}")
+    print(f"{'':12} peak {human_bytes(got.peak)}")
+units_guess.reveal((fsdp[one_unit].peak - fsdp[make_sharded].peak) / MiB)
+
+# %% name="fsdp_claims"
+got, subject = fsdp[make_sharded], "8 blocks, fully_shard, 4 ranks"
+fewer = runs[4][0].static / got.static
+claims.record("C14", "FSDP: 1/N of parameters, gradients, state", subject, fewer, "times less", 3.9, 4.1)
+claims.record("C14", "FSDP sends 3 Φ", subject, got.sent.volume / (FP32 * phi), "x parameters", 2.99, 3.01)
+lower = runs[4][0].peak / got.peak
+claims.record("C14", "about N times less memory", "8 blocks, the peak, 4 ranks", lower, "times less", 3.5, 4.5)
+lower = fsdp[one_unit].peak / got.peak
+claims.record("T21", "smaller units, lower peak", "4 ranks, whole model / each block", lower, "times", 1.2, 10)
 
 # %% [markdown] name="units_explained"
-# It is more than the seven blocks' parameters. At the end of a unit's backward pass its gradients are whole, and next to them is the buffer in which they are packed for the reduce-scatter. A unit costs its size two or three times over.
+# The losses, the law and the bytes sent are the same as by hand, with as many messages: three a block. "About N times less" is true of the static part but not of the peak: gathered units and packed messages are not divided by N. (Messages travel alongside the computation, so the peak differs by up to a MiB from rank to rank and from run to run; the tables show the rank with the most.)
 #
-# The last line is `reshard_after_forward=False`: parameters stay whole from the forward to the backward pass. That sends 2 Φ instead of 3 Φ, but all parameters are whole at the peak. It pays if the interconnect is slow and parameters are small compared with the rest.
-# (It sends what ZeRO-2 sends. Between steps, the parameters are still sharded.)
+# Smaller units save more than the seven blocks' parameters. At the end of a unit's backward pass its gradients are whole, and next to them is the buffer in which they are packed for the reduce-scatter. A unit costs its size two or three times over.
+#
+# The last line is `reshard_after_forward=False`: parameters stay whole from the forward to the backward pass. That sends 2 Φ instead of 3 Φ, but all parameters are whole at the peak. It pays if the interconnect is slow and parameters are small compared with the rest. (It sends what ZeRO-2 sends. Between steps, the parameters are still sharded.)
 #
 # ### Policies: mixed precision, offload
 #
-# `MixedPrecisionPolicy` gathers and computes in 16 bits; shards and optimizer stay FP32. `CPUOffloadPolicy` keeps shards in the host's memory and moves a unit to the GPU when its turn comes. (On a CPU it runs but moves nothing: host and device are the same.)
+# `MixedPrecisionPolicy` gathers and computes in 16 bits; shards and optimizer stay FP32. `CPUOffloadPolicy` keeps shards in the host's memory and moves a unit to the GPU when its turn comes; the table says what is left where the rank computes. (On a CPU it runs but moves nothing: host and device are the same.)
+#
+# You will also meet the older wrapper, `FullyShardedDataParallel`. It packs a unit into one flat parameter, as you did; `auto_wrap_policy` chooses the units. New code should use `fully_shard`.
 #
 # **Predict.** With the BF16 policy, and gradients still reduced in FP32, how much does a rank send, in units of the parameters in FP32? In FP32 it was 3.
 
@@ -464,52 +500,345 @@ my_guess = 2 * 0.5 + 1  # two gathers at half the bytes, one reduction at full s
 ### END GUESS
 bf16_guess = Prediction("Sent with the BF16 policy", my_guess, "x parameters in FP32")
 
-# %% name="policies"
-bf16 = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-policies = {"FP32": {}, "BF16": {"mp_policy": bf16}, "offload": {"offload_policy": CPUOffloadPolicy(pin_memory=False)}}
-table = {}
-for name, options in policies.items():
-    losses, largest, peak, said = worst(run(lambda: with_fsdp(shard, **options), 4))  # noqa: B023
-    table[name] = said.volume / (FP32 * phi)
-    print(
-        f"{name:8} loss {losses[-1]:.6f}, peak {human_bytes(peak):>10}, {static(largest) / phi:.2f} bytes a parameter, sent {table[name]:.2f} x parameters in FP32"
-    )
-bf16_guess.reveal(table["BF16"])
-claims.record(
-    "T21",
-    "BF16 policy: gathers halve, reduction stays FP32",
-    "4 ranks",
-    table["BF16"],
-    "x parameters in FP32",
-    1.99,
-    2.01,
-)
 
-# %% [markdown] name="old_text"
+# %% name="policies"
+def in_bf16(model, mesh):
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    return make_sharded(model, mesh, mp_policy=policy)
+
+
+def offloaded(model, mesh):
+    return make_sharded(model, mesh, offload_policy=CPUOffloadPolicy(pin_memory=False))
+
+
+def older(model, mesh):
+    units = ModuleWrapPolicy({MLPBlock})
+    return FullyShardedDataParallel(model, auto_wrap_policy=units, use_orig_params=True, device_id=rank_device())
+
+
+policies = run_cases(train_sharded, 4, [in_bf16, offloaded, older])
+table = [("", "loss", "bytes a parameter", "sent, x parameters", "peak")]
+for make, got in {make_sharded: fsdp[make_sharded], **policies}.items():
+    volume = got.sent.volume / (FP32 * phi)
+    row = (f"{got.losses[-1]:.6f}", f"{got.static / phi:.2f}", f"{volume:.2f}", human_bytes(got.peak))
+    table.append((make.__name__, *row))
+print(text_table(table))
+halved, old = policies[in_bf16].sent.volume / (FP32 * phi), policies[older].static / phi
+bf16_guess.reveal(halved)
+said = "BF16 policy: gathers halve, reduction stays FP32"
+claims.record("T21", said, "4 ranks", halved, "x parameters in FP32", 1.99, 2.01)
+claims.record("T21", "the older wrapper: same law", "8 blocks, 4 ranks", old, "bytes a parameter", 3.9, 4.2)
+
+# %% [markdown] name="policies_explained"
 # With BF16 the gathered block is half as large, so the peak is lower. The static 4 bytes stay, because shards and optimizer are FP32, which keeps small updates alive ([[number_formats]]). The loss differs in the fourth digit.
 #
-# ### The older wrapper
+# ## 4 · A model that no rank can build
 #
-# You will meet `FullyShardedDataParallel` in older code. It packs a unit into one flat parameter; `auto_wrap_policy` chooses the units. The idea and the bytes are the same; new code should use `fully_shard`.
+# So far each rank built the whole model and then cut it up. For 70B in FP32 that is four times 70 billion bytes, on every rank at once. On the *meta* device a parameter has a shape and no bytes, and `fully_shard` needs no more than that:
+#
+# 1. Build on `meta`.
+# 2. Shard.
+# 3. `to_empty(device=...)` gives each rank memory for its shards, with anything in it.
+# 4. Load: rank 0 alone has the numbers, in the host's memory. It broadcasts one parameter after the other, and each rank keeps its part.
+#
+# What a state dict does not hold, such as non-persistent buffers, nobody fills: do that yourself after `to_empty`.
+#
+# **Predict.** On 4 ranks, what share of the whole model is the peak on a rank other than 0?
+
+# %% name="guess_meta"
+my_guess = None  # of the whole model's parameters
+### BEGIN GUESS
+my_guess = 1 / 4 + 1 / 16  # its shards, and the largest parameter (1 MiB of 16 MiB) as it arrives
+### END GUESS
+meta_guess = Prediction("Peak while starting, ranks 1 to 3 / whole model", my_guess, "")
 
 
-# %% name="old"
-def older(model):
-    return FullyShardedDataParallel(
-        model, auto_wrap_policy=ModuleWrapPolicy({Block}), use_orig_params=True, device_id=rank_device()
-    )
+# %% name="meta"
+def start_whole():
+    return make_sharded(Blocks().to(rank_device()), all_ranks())
 
 
-losses, largest, peak, said = worst(run(lambda: with_fsdp(older), 4))
-print(
-    f"loss {losses[-1]:.6f}, peak {human_bytes(peak)}, {static(largest) / phi:.2f} bytes a parameter, sent {said.volume / (FP32 * phi):.2f} x parameters"
-)
+def start_empty():
+    with torch.device("meta"):
+        model = Blocks()
+    return make_sharded(model, all_ranks()).to_empty(device=rank_device())
+
+
+def load_by_hand():
+    model, full = start_empty(), Blocks().state_dict() if dist.get_rank() == 0 else {}
+    through = torch.empty(max(p.numel() for p in model.parameters()), device=rank_device())  # used again and again
+    for name, p in model.named_parameters():
+        whole = through[: p.numel()].view(p.shape)
+        if full:
+            whole.copy_(full[name])
+        dist.broadcast(whole, 0)
+        p.to_local().data.copy_(whole.chunk(dist.get_world_size())[dist.get_rank()])
+    return model
+
+
+def load_in_a_call():
+    model, full = start_empty(), Blocks().state_dict() if dist.get_rank() == 0 else {}
+    options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+    set_model_state_dict(model, full, options=options)
+    return model
+
+
+# %% name="meta_measured"
+def measured_start(start):
+    with MemoryMeter(device=rank_device(), by_tenant=False) as profile:
+        model = start()
+    return profile.peak_bytes, [p.to_local().double().sum().item() for p in model.parameters()]
+
+
+ways = {start: run(measured_start, 4, start) for start in (start_whole, load_by_hand, load_in_a_call)}
+numbers = {way: [got for _, got in ranks] for way, ranks in ways.items()}
+print("all ranks have the right numbers:", all(got == numbers[start_whole] for got in numbers.values()))
+whole, others = (min(peak for peak, _ in ways[start_whole]), max(peak for peak, _ in ways[load_by_hand][1:]))
+print(f"peak of a rank, whole first {human_bytes(whole)}; on meta {human_bytes(others)} on ranks 1 to 3", end="")
+print(f", {human_bytes(ways[load_by_hand][0][0])} on rank 0")
+meta_guess.reveal(others / (FP32 * phi))
 claims.record(
-    "T21", "the older wrapper: same law", "8 blocks, 4 ranks", static(largest) / phi, "bytes a parameter", 3.9, 4.2
+    "T21", "meta start: shards and a parameter", "4 ranks, 1 to 3", others / (FP32 * phi), "of the whole", 0.25, 0.4
 )
 
-# %% [markdown] name="planner_text"
-# ## 4 · Large ones, planned
+# %% [markdown] name="meta_explained"
+# The shards are a quarter; the rest is the largest parameter on its way. (On a CPU, rank 0 also shows the whole model, because the host's memory *is* what the meter reads.) `set_model_state_dict` with `broadcast_from_rank0` does step 4 in one call, and with whatever is sharded how.
+#
+# ## 5 · Accumulating
+#
+# With DDP, accumulation saves messages: only the last micro-batch is reduced (`no_sync`, [[gradient_accumulation]]). With `fully_shard` the switch is `model.set_requires_gradient_sync(False)`. With four micro-batches and a reduction for each, ZeRO-3 sends 4 × 3 Φ = 12 Φ.
+#
+# **Predict.** With gradient sync off for the first three micro-batches, how many Φ does it send?
+
+# %% name="guess_accumulate"
+my_guess = None
+### BEGIN GUESS
+my_guess = 4 * 2 + 1  # parameters are still gathered for each micro-batch, twice; reduced once
+### END GUESS
+accumulate_guess = Prediction("Sent with sync off for three of four micro-batches", my_guess, "x parameters")
+
+
+# %% name="accumulate"
+def accumulated(way):
+    model, (x, y) = start_whole(), rank_rows(64)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    if way == "kept whole, too":
+        model.set_reshard_after_forward(False)
+
+    def step():
+        total, pieces = 0, list(zip(x.chunk(4), y.chunk(4), strict=True))
+        for i, (xs, ys) in enumerate(pieces):
+            last = i == len(pieces) - 1
+            model.set_requires_gradient_sync(last or way == "every time")
+            model.set_reshard_after_backward(last or way != "kept whole, too")
+            loss = F.mse_loss(model(xs), ys) / len(pieces)
+            loss.backward()
+            total += loss.detach()
+        optimizer.step()
+        optimizer.zero_grad()
+        return total
+
+    return train(step, model, optimizer, steps=2)
+
+
+ways = run_cases(accumulated, 4, ["every time", "the last time", "kept whole, too"])
+sent = {way: got.sent.volume / (FP32 * phi) for way, got in ways.items()}
+for way, got in ways.items():
+    print(f"{way:15} loss {got.losses[-1]:.6f}, sent {sent[way]:5.2f} x parameters, peak {human_bytes(got.peak)}")
+accumulate_guess.reveal(sent["the last time"])
+grown = FP32 * phi * (1 - 1 / 4) / MiB
+print(f"Whole gradients take {grown:.1f} MiB more than a rank's quarter of them.")
+claims.record("T21", "sync off: 9 Φ, not 12 Φ", "4 micro-batches", sent["the last time"], "x parameters", 8.99, 9.01)
+
+# %% [markdown] name="accumulate_explained"
+# Sync off saves the reductions. The gathers remain: parameters are released after each pass, whether or not gradients are reduced. And it has a price. A gradient that is not reduced stays whole, so each rank holds the gradients of the whole model until the last micro-batch; what stage 2 had saved is lost. The peaks tell: most of those MiB are on top.
+#
+# If there is room for whole gradients, perhaps there is room for whole parameters, too. The last line keeps both from one micro-batch to the next (`set_reshard_after_backward(False)`): gathered once, reduced once, 2 Φ, however many micro-batches there are.
+#
+# ## 6 · Clipping across ranks
+#
+# Clipping divides the gradient by its norm, where that is above a limit ([[mixed_precision]]). But a rank knows only a part of the gradient. Suppose that each of 4 ranks takes the norm of its own part, and scales it to the limit.
+#
+# **Predict.** How long is the joint gradient then, in units of the limit?
+
+# %% name="guess_clip"
+my_guess = None  # norm after clipping / limit
+### BEGIN GUESS
+my_guess = 2  # four parts of length 1, at right angles: the square root of 4
+### END GUESS
+clip_guess = Prediction("Norm of the gradient, each rank clipped by its own norm / limit", my_guess, "times")
+
+
+# %% name="clip"
+def clipped(way):
+    model, (x, y) = start_whole(), rank_rows()
+    F.mse_loss(model(x), y).backward()
+    parameters, limit = list(model.parameters()), 0.01
+    if way == "each by its own norm":
+        local = [p.grad.to_local() for p in parameters]
+        norm = get_total_norm(local)
+        for gradient in local:
+            gradient *= limit / norm
+    else:
+        norm = clip_grad_norm_(parameters, limit).full_tensor()  # a DTensor, as the gradients are
+    after = torch.cat([p.grad.full_tensor().flatten() for p in parameters])
+    return norm.item(), (after.norm() / limit).item()
+
+
+ways = {way: run(clipped, 4, way) for way in ("each by its own norm", "by the joint norm")}
+for way, ranks in ways.items():
+    print(f"{way:21} norm as ranks see it {', '.join(f'{norm:.4f}' for norm, _ in ranks)}", end="")
+    print(f"; after clipping {ranks[0][1]:.3f} x the limit")
+clip_guess.reveal(ways["each by its own norm"][0][1])
+right = ways["by the joint norm"][0][1]
+claims.record("T21", "clip_grad_norm_ clips the joint gradient", "4 ranks", right, "x the limit", 0.999, 1.001)
+
+# %% [markdown] name="clip_explained"
+# Local norms lie: each is about half of the joint one, because the squares of 4 parts add up to its square. So the wrong way clips too late and too little, and it depends on the number of ranks: a limit tuned on 4 is another one on 64. Where parts differ in length, it also bends the direction.
+#
+# `torch.nn.utils.clip_grad_norm_` is right on `DTensor`s, because their norm includes the message that adds up the squares. It is wrong as soon as you hand it local tensors, such as the shards of section 2: there, all-reduce the sum of squares yourself.
+#
+# ## 7 · Prefetch, and the order of things
+#
+# While a block computes, the next one's parameters can travel. In the backward pass `fully_shard` asks for the next block by itself. In the forward pass a GPU usually gets there in time because Python runs ahead; where it does not, `block.set_modules_to_forward_prefetch([...])` names the blocks to ask for early.
+#
+# **Predict.** Each block asks for the next **two**. When the third of 8 blocks begins its forward pass, how many blocks are whole, or on their way, and not yet released? Without prefetch it is one.
+
+# %% name="guess_prefetch"
+my_guess = None
+### BEGIN GUESS
+my_guess = 3  # itself, and the two after it
+### END GUESS
+prefetch_guess = Prediction("Blocks in flight when the third begins, prefetching two", my_guess, "blocks")
+
+
+# %% name="prefetch"
+def forward_diary(ahead):
+    model, (x, _) = start_whole(), rank_rows()
+    blocks, diary = list(model.blocks), Diary()
+    for i, block in enumerate(blocks):
+        block.set_modules_to_forward_prefetch(blocks[i + 1 : i + 1 + ahead])
+        block.register_forward_pre_hook(lambda *_, i=i: diary.note(f"block {i}"))
+    with diary, torch.no_grad():
+        model(x)
+    return diary.events
+
+
+diaries = {f"{ahead} ahead": run(forward_diary, 4, ahead)[0] for ahead in (0, 1, 2)}
+flying = {name: in_flight(events, "block 2") for name, events in diaries.items()}
+prefetch_guess.reveal(flying["2 ahead"])
+block = FP32 * phi / 8 / MiB
+for name, blocks in flying.items():
+    print(f"{name}: {blocks} in flight when the third block begins, {blocks * block:.1f} MiB")
+show(
+    flight_figure(diaries),
+    "Three forward passes of 8 blocks. Without prefetch each block is asked for right before it runs; with one or two ahead, one or two blocks earlier.",
+)
+
+# %% [markdown] name="order_text"
+# Each block in flight takes a block's parameters more. Whether it saves a wait depends on the link and on how long a block computes: measure it where you train.
+#
+# ### What comes first
+#
+# Several things want to wrap a model. The usual order (torchtitan's, for example): tensor parallelism ([[tensor_parallel]]), checkpointing, `torch.compile` of each block, `fully_shard`, and the **optimizer last**. Does the order matter? Try three: checkpointing inside of sharding, sharding inside of checkpointing, and an optimizer that was built before sharding.
+#
+# **Predict.** If the optimizer was built before `fully_shard`, what is the loss at the third step, divided by the loss at the first? (In the right order it falls with each step.)
+
+# %% name="guess_order"
+my_guess = None  # loss at step 3 / loss at step 1
+### BEGIN GUESS
+my_guess = 1  # it steps on parameters that the model no longer has
+### END GUESS
+order_guess = Prediction("Optimizer first: loss at step 3 / at step 1", my_guess, "")
+
+
+# %% name="order"
+def ordered(order):
+    model, (x, y) = Blocks().to(rank_device()), rank_rows(512)
+    early = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for part in order:
+        if part == "shard":
+            make_sharded(model, all_ranks())
+        else:
+            for i, block in enumerate(model.blocks):
+                model.blocks[i] = checkpoint_wrapper(block)
+    optimizer = early if order == ("shard",) else torch.optim.AdamW(model.parameters(), lr=1e-3)
+    del early
+
+    def step():
+        loss = F.mse_loss(model(x), y)
+        loss.backward()
+        optimizer.step()
+        model.zero_grad()
+        return loss
+
+    return train(step, model, optimizer)
+
+
+orders = {"checkpoint, shard": ("checkpoint", "shard"), "shard, checkpoint": ("shard", "checkpoint")}
+orders |= {"optimizer, shard": ("shard",)}
+ordering = dict(zip(orders, run_cases(ordered, 4, list(orders.values())).values(), strict=True))
+for name, got in ordering.items():
+    falls, volume = " -> ".join(f"{loss:.4f}" for loss in got.losses), got.sent.volume / (FP32 * phi)
+    print(f"{name:18} loss {falls}, sent {volume:.2f} x parameters, peak {human_bytes(got.peak)}")
+losses = ordering["optimizer, shard"].losses
+order_guess.reveal(losses[-1] / losses[0])
+claims.record("T21", "optimizer before fully_shard: nothing trains", "3 steps", losses[-1] / losses[0], "", 1, 1)
+
+# %% [markdown] name="order_explained"
+# `fully_shard` replaces parameters by new ones. The optimizer that was built before it steps on the old ones, which no module has any more and which get no gradients: no error, no warning, no training.
+#
+# Checkpointing and sharding in either order gave the same losses and the same messages here. That is no accident: while a checkpointed block is recomputed in the backward pass, `fully_shard` notices, gathers it once and does not release it in between. Still keep the usual order: sharding goes outermost, so that what is gathered is the block as it runs, compiled or checkpointed.
+#
+# ## 8 · Hybrid: a mesh of two dimensions
+#
+# Inside a machine GPUs talk fast, between machines slowly. With *hybrid* sharding (HSDP) each machine shards the model over its own GPUs, and the machines are replicas. The mesh has two dimensions; `fully_shard` shards along the second and replicates along the first. Here with 2 "machines" of 2 ranks:
+
+# %% name="mesh_drawn"
+show(
+    mesh_figure(2, 2, ("replicate", "shard")),
+    "Four ranks in a square. Ranks 0 and 1, and ranks 2 and 3, hold the parts of one model; ranks 0 and 2, and ranks 1 and 3, hold the same part.",
+)
+
+# %% [markdown] name="mesh_text"
+# Within a row everything is as before: 3 Φ, of which a ring of N ranks sends (N − 1)/N, with N = 2. After its reduce-scatter, a rank has the gradient of its half, averaged over its row alone; an all-reduce along the column averages over the rows.
+#
+# **Predict.** In units of Φ, what does a rank really send along the column, (N − 1)/N included?
+
+# %% name="guess_mesh"
+my_guess = None
+### BEGIN GUESS
+my_guess = 2 * 0.5 * 1 / 2  # an all-reduce of half of the gradients, between two
+### END GUESS
+mesh_guess = Prediction("Sent along the replicate dimension, 2 x 2 mesh", my_guess, "x parameters")
+
+
+# %% name="mesh"
+def by_dimension(shape):
+    mesh = init_device_mesh(rank_device().type, shape, mesh_dim_names=("replicate", "shard"))
+    model, (x, y) = make_sharded(Blocks().to(rank_device()), mesh), rank_rows()
+    with Diary() as diary:
+        loss = F.mse_loss(model(x), y)
+        loss.backward()
+    here = sum(p.to_local().numel() for p in model.parameters()) / phi
+    groups = [dist.get_process_group_ranks(mesh.get_group(name)) for name in mesh.mesh_dim_names]
+    volumes = [diary.volume_among(ranks) * (len(ranks) - 1) / len(ranks) for ranks in groups]
+    return here, [volume / (FP32 * phi) for volume in volumes], joint(loss)
+
+
+table = [("mesh", "of the parameters", "sent along replicate", "along shard", "loss")]
+for shape in ((1, 4), (2, 2)):
+    here, along, loss = run(by_dimension, 4, shape)[0]
+    volumes = [f"{volume:.2f} Φ" for volume in along]
+    table.append((f"{shape[0]} x {shape[1]}", f"{here:.2f}", *volumes, f"{loss:.6f}"))
+print(text_table(table))
+mesh_guess.reveal(along[0])
+claims.record("T21", "HSDP: between machines, the gradients of a shard", "2 x 2", along[0], "x parameters", 0.49, 0.51)
+
+# %% [markdown] name="mesh_explained"
+# In a flat mesh of four, a ring goes through both machines, and all that it carries crosses the slow link. Here only the shard's gradient does, and nothing of the forward pass waits for it. The price is memory: the law is 16 bytes over the ranks of a *row*. With two machines of eight GPUs that is 16 / 8, not 16 / 16.
+#
+# ## 9 · Large ones, planned
 #
 # One rank of 1,024 runs the same program as one of 4. The planner ([[where_memory_goes]]) runs PyTorch's own `fully_shard` on a fake process group, so it can count for any number of ranks. All 80 layers of Llama-2-70B take it about half a minute (`python -m helpers plan --model llama-2-70b --ranks 8 --shard zero3 ...`). A plan is the same on every machine, so those in this lab were made beforehand: `planned` looks them up, and plans any that are missing.
 #
@@ -536,24 +865,10 @@ lines.append(["PEAK", *(f"{size / GiB:.2f}" for size in seventy.values())])
 lines.append(["reserved, up to", *(f"{plan.reserved_bytes[1] / GiB:.2f}" for plan in plans.values())])
 print(text_table(lines))
 seventy_guess.reveal(seventy[8] / GiB)
-claims.record(
-    "C14",
-    "70B trains on 8 x 80 GB (79.1 GiB)",
-    "BF16, AdamW, 2,048 tokens, planned",
-    seventy[8] / GiB,
-    "GiB allocated",
-    0,
-    79.1,
-)
-claims.record(
-    "C14",
-    "about N times less memory",
-    "70B, from 8 to 1,024 ranks, planned",
-    seventy[8] / seventy[1024],
-    "times less",
-    100,
-    140,
-)
+said, subject = "70B trains on 8 x 80 GB (79.1 GiB)", "BF16, AdamW, 2,048 tokens, planned"
+claims.record("C14", said, subject, seventy[8] / GiB, "GiB allocated", 0, 79.1)
+fewer, subject = seventy[8] / seventy[1024], "70B, from 8 to 1,024 ranks, planned"
+claims.record("C14", "about N times less memory", subject, fewer, "times less", 100, 140)
 
 # %% [markdown] name="seventy_explained"
 # With pure BF16 the allocated tensors fit (but remember [[number_formats]]: small updates are lost). The allocator reserves more ([[profiling_and_oom_clinic]]), and that decides: look at the upper end before you rent.
@@ -566,29 +881,8 @@ claims.record(
 # For each stage, what is the smallest number of ranks that fits 7B in FP32, with 4 GiB of activations, onto 24 GB GPUs? Which stage never gets there?
 
 # %% name="play"
-PARTS = {"parameters": (4, 3), "gradients": (4, 2), "optimizer state": (8, 1)}  # bytes each, sharded from stage
-
-
-def bars(stage, ranks, activations_in_GiB):
-    number = 0 if stage == "DDP" else int(stage[-1])
-    figure = Figure(figsize=(7, 1.9), layout="constrained")
-    axes = figure.add_subplot()
-    left = 0.0
-    for (tenant, (each, sharded_from)), colour in zip(PARTS.items(), COLOURS, strict=False):
-        size = 6.74e9 * each / GiB / (ranks if number >= sharded_from else 1)
-        axes.barh("one rank", size, left=left, color=colour, label=tenant)
-        left += size
-    axes.barh("one rank", activations_in_GiB, left=left, color=COLOURS[3], label="activations")
-    for name, line in (("rtx-4090-24gb", ":"), ("h100-80gb", "--")):
-        axes.axvline(find_gpu(name).total / GiB, color="black", ls=line, label=name)
-    total = left + activations_in_GiB
-    axes.set(title=f"7B, FP32, Adam; {stage}, {ranks} ranks: {total:.1f} GiB each", xlabel="GiB", xlim=(0, 150))
-    figure.legend(loc="outside right upper", frameon=False)
-    return figure
-
-
 explore(
-    bars,
+    gpus_figure,
     "Bytes of a 7B model on one rank, by tenant, compared with the size of common GPUs.",
     stage=("ZeRO-3", ("DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3")),
     ranks=(8, (1, 2, 4, 8, 16, 64, 256)),
@@ -596,58 +890,82 @@ explore(
 )
 
 # %% [markdown] name="checkpoint_text"
-# ## 5 · Saved on 4 ranks, resumed on 2
+# ## 10 · Saved on 4 ranks, resumed on 2
 #
 # No rank holds the whole model. To export it, gather it on one rank (`StateDictOptions(full_state_dict=True, cpu_offload=True)`), which takes host memory and time. To resume later, each rank writes its own part with `torch.distributed.checkpoint`. On loading, each reads what it needs, even if the number of ranks has changed.
 #
 # `dcp.load` fills existing tensors. So we first take the state, which also creates the optimizer's moments, and then fill it. The control loads the weights but not the moments. (A real run also saves scheduler, position in the data and random state.)
+#
+# While `dcp.save` writes, training waits. `dcp.async_save` copies the state to the host's memory (*staging*), returns, and writes in the background while training goes on. The ranks agree on who writes what, by messages of their own. So give it a process group of its own, over gloo: in the group of the training, its messages and yours would get mixed up.
 
 
 # %% name="checkpoint"
-def run_on(path, steps, save_after=None, load=()):
-    """Train; save after `save_after` steps, or `load` "model" and "optimizer" first. Return the joint losses."""
-    model = shard(make_model())
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+def state_of(model, optimizer):
+    weights, moments = get_state_dict(model, optimizer)
+    return {"model": weights, "optimizer": moments}
 
-    def state():
-        weights, moments = get_state_dict(model, optimizer)
-        return {"model": weights, "optimizer": moments}
 
+def run_on(folder, steps, save_after=None, load=()):
+    """Train; save after `save_after` steps, both ways, or `load` parts of a state first. Return the joint losses."""
+    model, (x, y), group = start_whole(), rank_rows(), dist.new_group(backend="gloo")
+    optimizer, losses, being_written = torch.optim.AdamW(model.parameters(), lr=1e-3), [], None
     if load:
-        saved = state()
-        dcp.load({part: saved[part] for part in load}, checkpoint_id=path)
+        saved = state_of(model, optimizer)
+        dcp.load({part: saved[part] for part in load}, checkpoint_id=folder)
         set_state_dict(model, optimizer, model_state_dict=saved["model"], optim_state_dict=saved["optimizer"])
-    x, y = rows()
-    losses = []
     for i in range(1, steps + 1):
         loss = F.mse_loss(model(x), y)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        loss = loss.detach().clone()
-        dist.all_reduce(loss)
-        losses.append(loss.item() / dist.get_world_size())
+        losses.append(joint(loss))
         if i == save_after:
-            dcp.save(state(), checkpoint_id=path)
+            state = state_of(model, optimizer)
+            dcp.save(state, checkpoint_id=f"{folder}/waited")
+            being_written = dcp.async_save(state, checkpoint_id=f"{folder}/async", process_group=group)
+            early = not being_written.done()
+    if being_written:
+        being_written.result()  # before the ranks leave, or save again
+        return losses, early
     return losses
 
 
-with tempfile.TemporaryDirectory() as folder:
-    through = run(run_on, 4, folder, 8, 3).results[0]
-    files = sorted(path.name for path in Path(folder).iterdir())
-    after = run(run_on, 2, folder, 5, None, ("model", "optimizer")).results[0]
-    forgetful = run(run_on, 2, folder, 5, None, ("model",)).results[0]
-print("files:", ", ".join(files))
-print("4 ranks, steps 4 to 8:", " ".join(f"{loss:.7f}" for loss in through[3:]))
-print("2 ranks, resumed:     ", " ".join(f"{loss:.7f}" for loss in after))
-print("without the moments:  ", " ".join(f"{loss:.7f}" for loss in forgetful))
-furthest = max(abs(a - b) / a for a, b in zip(through[3:], after, strict=True))
-claims.record(
-    "T23", "resumed on another number of ranks: same losses", "4 to 2 ranks, 5 steps", furthest, "relative", 0, 1e-5
-)
+# %% [markdown] name="guess_checkpoint_text"
+# After step 3 we save both ways and train on at once. Five more steps change the weights while the second checkpoint is being written.
+#
+# **Predict.** Resumed from that second checkpoint, how far in percent will the first loss be from the loss of step 4?
 
-# %% [markdown] name="deepspeed_text"
-# ## 6 · DeepSpeed
+# %% name="guess_checkpoint"
+my_guess = None  # percent
+### BEGIN GUESS
+my_guess = 0  # what is written is the copy that was staged before async_save returned
+### END GUESS
+checkpoint_guess = Prediction("Resumed from the asynchronous checkpoint", my_guess, "% away", difference=True)
+
+# %% name="resume"
+with tempfile.TemporaryDirectory() as folder:
+    through, early = run(run_on, 4, folder, 8, 3)[0]
+    files = sorted(path.name for path in Path(folder, "waited").iterdir())
+    both = ("model", "optimizer")
+    after = run(run_on, 2, f"{folder}/waited", 5, None, both)[0]
+    late = run(run_on, 2, f"{folder}/async", 5, None, both)[0]
+    forgetful = run(run_on, 2, f"{folder}/waited", 5, None, ("model",))[0]
+print("files:", ", ".join(files))
+print("async_save returned before its files were complete:", early)
+lines = {"4 ranks, steps 4 to 8": through[3:], "2 ranks, resumed": after}
+lines |= {"from the asynchronous one": late, "without the moments": forgetful}
+for name, losses in lines.items():
+    print(f"{name:26} {' '.join(f'{loss:.7f}' for loss in losses)}")
+checkpoint_guess.reveal(round(100 * abs(late[0] - through[3]) / through[3], 3))
+for way, losses in (("saved", after), ("saved asynchronously", late)):
+    furthest = max(abs(a - b) / a for a, b in zip(through[3:], losses, strict=True))
+    said = "resumed on another number of ranks: same losses"
+    claims.record("T23", said, f"{way}, 4 to 2 ranks, 5 steps", furthest, "relative", 0, 1e-5)
+
+# %% [markdown] name="checkpoint_explained"
+# Both checkpoints are those of step 3, for any number of ranks. The control starts at the same loss, because the weights are right, and then goes astray for lack of moments. What `async_save` costs is a copy of the state in the host's memory, and patience: wait for the last one before you start the next.
+#
+# ## 11 · DeepSpeed
 #
 # DeepSpeed brought ZeRO to the world. A JSON file (or a dictionary) says what to shard; `deepspeed.initialize` returns an *engine* that has `backward` and `step`. The helper `deepspeed_config` builds the configuration from this course's terms:
 
@@ -675,47 +993,36 @@ def with_deepspeed(stage, offload):
     import deepspeed
 
     logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
-    model = make_model()
-    config = deepspeed_config(stage, ROWS // dist.get_world_size(), offload=offload)
+    model, (x, y) = Blocks().to(rank_device()), rank_rows()
+    config = deepspeed_config(stage, len(x), offload=offload)
     engine, optimizer, _, _ = deepspeed.initialize(
         model=model, model_parameters=model.parameters(), config=config, dist_init_required=False
     )
-    x, y = rows()
     losses = []
     for _ in range(3):
         loss = F.mse_loss(engine(x), y)
         engine.backward(loss)
         engine.step()
-        loss = loss.detach().clone()
-        dist.all_reduce(loss)
-        losses.append(loss.item() / dist.get_world_size())
+        losses.append(joint(loss))
     inner = getattr(optimizer, "optimizer", optimizer)
     state = sum(t.nbytes for slots in inner.state.values() for t in slots.values() if isinstance(t, torch.Tensor))
-    return losses, state
+    return losses, state / (8 * phi)
 
 
 if importlib.util.find_spec("deepspeed"):
     for stage, offload in ((0, "none"), (1, "none"), (2, "none"), (3, "none"), (2, "optimizer")):
-        ranks = run_ranks(with_deepspeed, 2, stage, offload, device=everywhere, timeout=400, measure=False, show=False)
-        losses, state = ranks.results[0]
-        print(
-            f"stage {stage}, offload {offload:9} loss {losses[-1]:.6f} (ours {runs[0, 2][0][-1]:.6f}), optimizer state {state / (8 * phi):.2f} of DDP's"
-        )
+        options = {"device": everywhere, "timeout": 400, "measure": False, "show": False}
+        losses, share = run_ranks(with_deepspeed, 2, stage, offload, **options).results[0]
+        print(f"stage {stage}, offload {offload:9} loss {losses[-1]:.6f} (ours {runs[2][0].losses[-1]:.6f})", end="")
+        print(f", optimizer state {share:.2f} of DDP's")
+        said, subject = "stages 1 to 3 halve the state on 2 ranks", f"DeepSpeed stage {stage}, offload {offload}"
         if stage:
-            claims.record(
-                "T22",
-                "stages 1 to 3 halve the state on 2 ranks",
-                f"DeepSpeed stage {stage}, offload {offload}",
-                state / (8 * phi),
-                "of DDP's",
-                0.49,
-                0.52,
-            )
+            claims.record("T22", said, subject, share, "of DDP's", 0.49, 0.52)
 else:
     print("DeepSpeed is not installed, so this cell does nothing.")
 
 # %% [markdown] name="nodes_text"
-# ## 7 · More than one machine
+# ## 12 · More than one machine
 #
 # Nothing in the programs changes. You start one `torchrun` on every machine (*node*). They meet at one address and number their ranks consecutively: `RANK` counts across all nodes, `LOCAL_RANK` within one. Here are two "nodes" of two ranks each, on this one machine.
 
@@ -741,6 +1048,8 @@ dist.destroy_process_group()
 if device.type == "cpu":
     os._exit(0)  # over gloo an ordinary exit can hang (PyTorch 2.13)
 """
+
+# %% name="nodes_launched"
 store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # finds a free port
 port = store.port
 del store
@@ -763,15 +1072,8 @@ with tempfile.TemporaryDirectory() as folder:
             process.kill()
 lines = sorted(line for out, _ in said for line in out.splitlines())
 print("\n".join(lines) or said[0][1][-1500:])
-claims.record(
-    "T23",
-    "two nodes of two make one world of four",
-    "two torchruns on this machine",
-    sum("of 4, sum 1111" in line for line in lines),
-    "ranks agree",
-    4,
-    4,
-)
+agree = sum("of 4, sum 1111" in line for line in lines)
+claims.record("T23", "two nodes make one world", "two torchruns of two ranks, here", agree, "ranks agree", 4, 4)
 
 # %% [markdown] name="slurm_text"
 # On two real machines, replace `127.0.0.1` with the address of the first, and give each machine its own `--node-rank` and the same code. They must reach each other on **all** ports: 29500 is only where they meet; NCCL and gloo open others. If they pick the wrong network card, set
@@ -791,44 +1093,10 @@ claims.record(
 #      --rdzv-backend=c10d --rdzv-endpoint="$head:29500" --rdzv-id="$SLURM_JOB_ID" train.py
 # ```
 #
-# With several nodes, shard inside a node and replicate between nodes, if the GPUs of one node can hold the model (*hybrid* sharding). Then only gradients cross the slow links, and the law is 16 / 8, not 16 / 16. For two nodes of eight:
-#
-# ```python
-# mesh = init_device_mesh("cuda", (2, 8), mesh_dim_names=("replicate", "shard"))
-# fully_shard(block, mesh=mesh)
-# ```
-#
-# ## 8 · Your turn: shard it, for real
-#
-# **Contract.** `make_sharded(model, mesh)` is called on every rank, with 2 and with 4 ranks, and returns the model to train with.
-#
-# - `mesh` is the `DeviceMesh` of all ranks.
-# - `model` is the same on every rank: FP32, whole, on the rank's device. `model.blocks` is an `nn.ModuleList` of equal blocks; the model has some parameters outside them, too.
-# - `F.mse_loss(result(x), y).backward()` followed by a step of `torch.optim.AdamW(result.parameters())` must train in FP32 as DDP would: each rank has its part of the rows, gradients are averaged.
-# - Each rank holds its 1/N of parameters, gradients and optimizer state, and no copy of anything.
-# - The **peak** of a training step on a rank is at most that static part plus six times the parameters of a block.
-#
-# The check takes about ten seconds.
-
-
-# %% name="sharded" answer=true reveal=true
-def make_sharded(model, mesh):
-    ### BEGIN SOLUTION
-    for block in model.blocks:
-        fully_shard(block, mesh=mesh)
-    fully_shard(model, mesh=mesh)  # what is outside the blocks, and the root that coordinates them
-    return model
-    ### END SOLUTION
-
-
-# %% name="sharded_check"
-make_sharded = check("sharding.sharded", make_sharded)
-
-# %% name="sharded_hint"
-hint("sharding.sharded")
+# With several nodes, shard inside a node and replicate between nodes if the GPUs of one node can hold the model (section 8). For two nodes of eight the mesh is `init_device_mesh("cuda", (2, 8), mesh_dim_names=("replicate", "shard"))`.
 
 # %% [markdown] name="summary_text"
-# ## 9 · What this run measured
+# ## 13 · What this run measured
 
 # %% name="summary"
 claims
@@ -836,10 +1104,12 @@ claims
 # %% [markdown] name="recap"
 # ## Recap
 #
-# - DDP keeps 16 bytes a parameter on every rank. ZeRO-1: 8 + 8/N. ZeRO-2: 4 + 12/N. ZeRO-3 = FSDP: 16/N.
-# - Stages 1 and 2 send what DDP sends, 2 Φ; stage 3 sends 3 Φ.
+# - DDP keeps 16 bytes a parameter on every rank. ZeRO-1: 8 + 8/N. ZeRO-2: 4 + 12/N. ZeRO-3 = FSDP: 16/N. Three moves do it: partition, reduce-scatter, all-gather.
+# - Stages 1 and 2 send what DDP sends, 2 Φ; stage 3 sends 3 Φ, for every micro-batch. Sync off saves its reductions, at the price of whole gradients.
 # - The peak has a floor that N does not divide: the gathered unit, its gradients, activations, logits. Smaller units mean a lower floor and more messages.
-# - Sharded checkpoints do not care how many ranks wrote them.
+# - Give the mesh, always. With two dimensions, parameters and their messages stay inside a row.
+# - Build on meta, load from rank 0; build the optimizer after sharding; clip by the joint norm.
+# - Sharded checkpoints do not care how many ranks wrote them, nor whether training waited for them.
 #
 # **What to reach for when.** The model fits with room to spare: DDP. The optimizer state does not: ZeRO-1 (`ZeroRedundancyOptimizer` with DDP) or 2 (DeepSpeed; `fully_shard` with `reshard_after_forward=False` comes close). The parameters do not: `fully_shard`. The layer or the sequence does not: [[tensor_parallel]]. Not enough GPUs: offload, and patience.
 #

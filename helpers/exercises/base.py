@@ -9,6 +9,7 @@ In a notebook both halves run side by side. In grading the probe runs in the lea
 outside of it, where no hand-in can reach; that is why evidence must survive JSON.
 """
 
+import importlib.util
 import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -22,10 +23,12 @@ class Check(ABC):
 
     Attributes:
         hint: what helps when it does not hold, a line a hint: from where to look to nearly there.
+        compared: the judge looks at the reference's evidence. If not, the reference is not probed.
     """
 
     points: int = 0
     hint: str = ""
+    compared: bool = True
 
     @classmethod
     def name(cls) -> str:
@@ -55,11 +58,19 @@ class Part:
     Args:
         name: exercise and part, e.g. "x1.scaler".
         answers: the names that the answer cells define and the checks take, in order.
+        checks: in the order in which they are reported.
+        needs: an optional package; where it is not installed, nothing is checked. Not for graded parts.
     """
 
     name: str
     answers: tuple[str, ...]
     checks: tuple[type[Check], ...]
+    needs: str = ""
+
+    @property
+    def missing(self) -> bool:
+        """Whether what the checks need is not installed."""
+        return bool(self.needs) and importlib.util.find_spec(self.needs) is None
 
     @property
     def points(self) -> int:

@@ -5,6 +5,7 @@ import os
 import textwrap
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,9 @@ def find_part(name: str) -> Part:
 def probe(item: type[Check], answers: tuple[Any, ...], seed: int) -> Evidence:
     """Probe `answers` with one check: {"seen": its evidence}, or {"error": ..., "text": ...} if it raised."""
     try:
-        with torch.random.fork_rng():  # the notebook's own random numbers are not disturbed
+        with torch.random.fork_rng(
+            range(torch.cuda.device_count())
+        ):  # the notebook's own random numbers are not disturbed
             torch.manual_seed(seed)
             return {"seen": item.probe(seed, *answers)}
     except Exception as error:
@@ -70,8 +73,8 @@ def message_of(error: BaseException) -> str:
 
 def _describe(error: Exception) -> str:
     """Say what was raised, and by which line of the answer."""
-    if isinstance(error, RankError):  # its message has the lines of each rank
-        return f"an error on the ranks: {message_of(error)}"
+    if isinstance(error, RankError):
+        return "\n".join(["an error on the ranks:", *_lines_of_ranks(str(error))[:12]])
     message = message_of(error)[:300]
     text = f"{type(error).__name__}: {message}" if message else type(error).__name__
     ours = str(Path(__file__).parent)
@@ -80,6 +83,18 @@ def _describe(error: Exception) -> str:
     if theirs and theirs[-1].line:
         text += f" (at: {theirs[-1].line})"
     return text
+
+
+def _lines_of_ranks(message: str) -> list[str]:
+    """Return the lines of a `RankError`, a few for each rank, without frames that are not the learner's."""
+    lines, theirs = [], True
+    for line in filter(None, map(str.strip, message.splitlines())):
+        if line.startswith("File "):
+            theirs = "site-packages" not in line and "<frozen" not in line
+        theirs |= line.startswith("rank")
+        if theirs:
+            lines.append(line[:200])
+    return lines
 
 
 def judge(part: Part, evidence: Mapping[str, Evidence], expected: Mapping[str, Evidence]) -> list[Verdict]:
@@ -119,8 +134,10 @@ def reference_answers(part: Part) -> tuple[Any, ...]:
 
 
 def reference_evidence(part: Part, seed: int) -> dict[str, Evidence]:
-    """Probe the reference answers."""
-    return gather(part, reference_answers(part), seed)
+    """Probe the reference answers with the checks that compare with them."""
+    compared = replace(part, checks=tuple(item for item in part.checks if item.compared))
+    evidence = gather(compared, reference_answers(part), seed) if compared.checks else {}
+    return {item.name(): evidence.get(item.name(), {"seen": {}}) for item in part.checks}
 
 
 def check(name: str, *answers: Callable[..., Any], seed: int = 0) -> Any:
@@ -134,6 +151,10 @@ def check(name: str, *answers: Callable[..., Any], seed: int = 0) -> Any:
         answers, a tuple. None in a graded exercise, where nothing stands in for an answer.
     """
     part = find_part(name)
+    if part.missing:
+        tried = "not checked" if all(map(filled_in, answers)) else "not attempted yet, and cannot be checked"
+        print(f"{name}: {tried}. {part.needs} is not installed: pip install {part.needs}")
+        return answers[0] if len(answers) == 1 else answers
     evidence = gather(part, answers, seed)
     if all(entry.get("error") == "NotImplementedError" for entry in evidence.values()):
         expected = {name: {"seen": {}} for name in evidence}  # nothing to compare, so the reference is not run

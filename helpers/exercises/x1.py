@@ -24,6 +24,7 @@ from .probing.fingerprint import OTHER_DATA, fingerprint
 from .probing.plain import plain
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+ROUNDING = {"float32": 1e-4, "bfloat16": 2.0**-7, "float16": 2.0**-10}  # of a gradient of this dtype: twice its own
 CLIP_OFF = 1e6  # a max_norm that no gradient reaches
 
 
@@ -65,10 +66,14 @@ class GradientIsUnscaled(Check):
             model, optimizer, loss = _toy(torch.optim.SGD, lr=1.0)
             scaler = scaler_class(init_scale=512.0)
             before = _weights(model)
-            scaler.scale(loss).backward()
+            scaled = scaler.scale(loss)
+            seen[f"{how}_loss"] = [scaled.item(), loss.item()]
+            scaled.backward()
             seen[f"{how}_scaled"] = model.weight.grad.norm().item()
             if how == "explicit":
+                held = model.weight.grad
                 scaler.unscale_(optimizer)
+                seen["in_place"] = held.norm().item()
                 seen["unscaled"] = model.weight.grad.norm().item()
                 seen["unscaled_bias"] = model.bias.grad.norm().item()
             scaler.step(optimizer)
@@ -78,6 +83,9 @@ class GradientIsUnscaled(Check):
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
+        scaled, loss = seen["explicit_loss"]
+        if not _close(scaled, 512 * loss, 1e-3):
+            return f"scale(loss) is {scaled / loss:.4g} times the loss; the scale was 512."
         what = {
             "explicit_scaled": "After scale(loss).backward() the gradient",
             "unscaled": "After unscale_() the gradient",
@@ -89,6 +97,8 @@ class GradientIsUnscaled(Check):
             if not _close(seen[key], expected[key], 1e-3):
                 ratio = seen[key] / expected[key]
                 return f"{words} is {ratio:.4g} times what it should be (the scale was 512)."
+        if not _close(seen["in_place"], expected["in_place"], 1e-3):
+            return "unscale_() has put another tensor into .grad: divide the gradient in place, as others may hold it."
         return None
 
 
@@ -101,24 +111,27 @@ class OverflowSkipsAndBacksOff(Check):
     @staticmethod
     def probe(seed: int, scaler_class: Any) -> Evidence:
         drawn = random.Random(seed)
-        steps = [None, float("inf"), None, float("nan"), float("-inf"), None]
-        drawn.shuffle(steps)
+        bads = [None, float("inf"), None, float("nan"), float("-inf"), None]
+        drawn.shuffle(bads)
         model, optimizer, loss = _toy(torch.optim.Adam, lr=0.1)
         scaler = scaler_class(init_scale=2.0 ** drawn.randrange(8, 13), backoff_factor=0.5)
         gradient = torch.autograd.grad(loss, model.weight)[0]
         log, places = [], itertools.cycle((model.weight, model.bias))
-        for bad in steps:
+        for bad, explicit in zip(bads * 2, [True, False] * 3 + [False, True] * 3, strict=True):
             for parameter in model.parameters():
                 parameter.grad = torch.ones_like(parameter) * scaler.get_scale()
             model.weight.grad += gradient
             if bad is not None:  # the last element of one parameter or another: looking at the first is not enough
                 next(places).grad.view(-1)[-1] = bad
             before = _weights(model)
+            if explicit:
+                scaler.unscale_(optimizer)
             stepped = scaler.step(optimizer)
             scaler.update()
             steps = optimizer.state[model.weight].get("step", 0)
             moved = not torch.equal(before, _weights(model))
-            log.append([moved, int(steps), bool(stepped), float(scaler.get_scale())])
+            said = None if stepped is None else bool(stepped)
+            log.append([moved, int(steps), said, float(scaler.get_scale())])
         return {"log": log}
 
     @staticmethod
@@ -163,10 +176,13 @@ class ScaleGrows(Check):
             scaler.step(optimizer)
             scaler.update()
             scales.append(float(scaler.get_scale()))
-        return {"scales": scales, "steps": steps, "settings": settings}
+        kind = type(scaler.get_scale()).__name__
+        return {"scales": scales, "steps": steps, "settings": settings, "kind": kind}
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
+        if seen["kind"] != "float":
+            return f"get_scale() returns a {seen['kind']}; a float is wanted."
         if seen["scales"] == expected["scales"]:
             return None
         pairs = zip(seen["scales"], expected["scales"], strict=True)
@@ -237,63 +253,117 @@ class ForwardInLowPrecision(Check):
         return None
 
 
-class LossAndBackward(Check):
-    """The loss is computed in FP32, and backward() runs outside autocast."""
+class _Roots(TorchDispatchMode):
+    """Notes the dtype of what backward passes start from: autograd makes a one of its kind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dtypes: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.ones_like.default and args[0].dim() == 0 and args[0].is_floating_point():
+            self.dtypes.add(str(args[0].dtype).removeprefix("torch."))
+        return func(*args, **(kwargs or {}))
+
+
+def _one_loss(seed: int, train_step: Callable[..., Tensor], dtype: torch.dtype) -> Evidence:
+    """Return the model's outputs, the gradient that comes back to them, and the loss that `train_step` returns."""
+    model, optimizer, x, y = _setting(seed)
+    caught: dict[str, Any] = {}
+
+    def keep(_: nn.Module, __: Any, logits: Tensor) -> None:
+        if logits.requires_grad:
+            caught["dtype"] = str(logits.dtype).removeprefix("torch.")
+            caught["logits"] = logits.detach().cpu().double().tolist()
+            logits.register_hook(lambda gradient: caught.update(gradient=gradient.detach().cpu().double().tolist()))
+
+    model.register_forward_hook(keep)
+    with _Roots() as roots:
+        loss = train_step(model, optimizer, _scaler(dtype), x, y, dtype, CLIP_OFF)
+    return {
+        "dtype": caught.get("dtype"),
+        "logits": caught.get("logits"),
+        "gradient": caught.get("gradient"),
+        "labels": y.tolist(),
+        "roots": sorted(roots.dtypes),
+        "loss": torch.as_tensor(loss).detach().item(),
+        "kind": [
+            type(loss).__name__,
+            str(getattr(loss, "dtype", "")).removeprefix("torch."),
+            len(getattr(loss, "shape", ())),
+            bool(getattr(loss, "requires_grad", False)),
+        ],
+    }
+
+
+def _loss_error(one: Evidence) -> float:
+    """Return how far the returned loss is from cross-entropy in FP64 of the same outputs."""
+    true = F.cross_entropy(torch.tensor(one["logits"]).double(), torch.tensor(one["labels"])).item()
+    return abs(one["loss"] - true) / true
+
+
+def _gradient_error(one: Evidence) -> float:
+    """Return how far the gradient at the outputs is from that in FP64, up to the scale of the loss.
+
+    The largest relative error of an entry tells apart a right gradient that was rounded once and one that was computed
+    in the outputs' own format: softmax has rounded logarithms in its exponent there.
+    """
+    labels = F.one_hot(torch.tensor(one["labels"]), 10).bool()
+    shares = torch.tensor(one["logits"]).double().softmax(1)
+    right, seen = shares - labels.double(), torch.tensor(one["gradient"]).double()
+    scale = (seen * right).sum() / right.square().sum()
+    looked_at = ~labels & (shares > 0.01)
+    return ((seen / scale - right).abs() / shares)[looked_at].max().item()
+
+
+class LossInFp32(Check):
+    """The loss that goes back through the model is computed in FP32, and returned, detached."""
 
     points = 1
-    hint = "Leave the autocast block before backward(); cross_entropy(logits.float(), labels) keeps the loss in FP32."
+    hint = (
+        "cross_entropy(logits.float(), labels) computes the loss in FP32, inside the autocast block or after it; "
+        "call backward() on that loss, and return loss.detach()."
+    )
 
     @staticmethod
     def probe(seed: int, train_step: Callable[..., Tensor]) -> Evidence:
-        device, seen, inside = pick_device().type, {}, {}
-        for name, dtype in PRECISIONS.items():
-            batches = []
-            for batch in range(3):  # rounding may hide by chance in one batch
-                model, optimizer, x, y = _setting(seed + batch)
-                caught: dict[str, Tensor] = {}
-
-                def look(_: Tensor, name: str = name) -> None:
-                    inside[name] = torch.is_autocast_enabled(device)
-
-                def keep(
-                    _: nn.Module, __: Any, logits: Tensor, caught: dict[str, Tensor] = caught, look: Any = look
-                ) -> None:
-                    caught["logits"] = logits.detach().clone()
-                    logits.register_hook(look)  # called when the backward pass reaches the logits
-
-                model.register_forward_hook(keep)
-                loss = train_step(model, optimizer, _scaler(dtype), x, y, dtype, CLIP_OFF)
-                batches.append(
-                    {
-                        "logits": caught["logits"].cpu().double().tolist(),
-                        "labels": y.tolist(),
-                        "loss": torch.as_tensor(loss).detach().item(),
-                    }
-                )
-            kind = {"type": type(loss).__name__, "graph": bool(getattr(loss, "requires_grad", False))}
-            seen[name] = {"batches": batches, "kind": kind, "inside": inside.get(name)}
-        return seen
+        return {  # three batches: rounding may hide by chance in one
+            name: [_one_loss(seed + batch, train_step, dtype) for batch in range(3)]
+            for name, dtype in PRECISIONS.items()
+        }
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for name in PRECISIONS:
-            got = seen[name]
-            if got["inside"] is not False:
-                return (
-                    f"dtype={name}: backward() ran inside the autocast block. Autograd already knows each op's dtype."
-                )
-            error = 0.0
-            for batch in got["batches"]:
-                true = F.cross_entropy(torch.tensor(batch["logits"]).double(), torch.tensor(batch["labels"])).item()
-                error = max(error, abs(batch["loss"] - true) / true)
-            if not error <= 1e-5:
-                return (
-                    f"dtype={name}: the loss is off by {error:.1e} (relative) from cross-entropy in "
-                    "FP32 of the same logits. Was it computed in 16 bit, or returned multiplied by the scale?"
-                )
-            if got["kind"] != expected[name]["kind"]:
-                kind = got["kind"]["type"] + (" with a graph" if got["kind"]["graph"] else "")
-                return f"dtype={name}: train_step returned a {kind}; return loss.detach()."
+            wrong = LossInFp32._wrong(seen[name])
+            if wrong:
+                return f"dtype={name}: {wrong}"
+        return None
+
+    @staticmethod
+    def _wrong(batches: list[Evidence]) -> str | None:
+        if any(one["logits"] is None or one["gradient"] is None for one in batches):
+            return "no gradient came back to what model(images) returned. Is the model called, and backward() after it?"
+        roots = {root for one in batches for root in one["roots"]} - {"float32"}
+        if roots:
+            return f"backward() starts from a loss in {', '.join(sorted(roots))}; it should be float32."
+        error, rounding = max(map(_gradient_error, batches)), ROUNDING[batches[0]["dtype"]]
+        if not error <= rounding:
+            return (
+                f"the gradient of the outputs is off by {error:.1e} (relative), and rounding explains {rounding:.1e}. "
+                "Is the loss that you call backward() on cross-entropy, computed in FP32?"
+            )
+        error = max(map(_loss_error, batches))
+        if not error <= 1e-5:
+            return (
+                f"the loss returned is off by {error:.1e} (relative) from cross-entropy in FP32 of the same logits. "
+                "Was it computed in 16 bit, or returned multiplied by the scale?"
+            )
+        kind, dtype, dimensions, graph = batches[0]["kind"]
+        if [kind, dtype, dimensions, graph] != ["Tensor", "float32", 0, False]:
+            with_graph = ", with a graph" if graph else ""
+            of = f" of {dtype} with {dimensions} dimensions{with_graph}" if dtype else ""
+            return f"train_step returned a {kind}{of}; return loss.detach(), a float32 Tensor without dimensions."
         return None
 
 
@@ -310,19 +380,25 @@ class ClipsTrueGradient(Check):
             model, optimizer, x, y = _setting(seed)
             before = _weights(model)
             train_step(model, optimizer, _scaler(torch.float16), x, y, torch.float16, max_norm)
-            moved[str(max_norm)] = (_weights(model) - before).norm().item()
+            moved[str(max_norm)] = (_weights(model) - before).tolist()
         return {"moved": moved}
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        for max_norm, want in expected["moved"].items():
-            got = seen["moved"][max_norm]
+        for max_norm, right in expected["moved"].items():
+            got, want = (torch.tensor(moved).norm().item() for moved in (seen["moved"][max_norm], right))
             if not _close(got, want, 0.02):
                 return (
                     f"max_norm={max_norm}, learning rate 1, scale 1024: the weights moved by {got:.4g}; the reference "
                     f"moves them by {want:.4g} ({got / want:.3g}x). "
                     "Was the norm of the gradient clipped, and the gradient unscaled before that?"
                 )
+        unclipped, clipped = (F.normalize(torch.tensor(seen["moved"][str(m)]), dim=0) for m in (CLIP_OFF, 0.05))
+        if not (clipped - unclipped).norm() <= 0.05:
+            return (
+                "Clipped, the weights move as far as they should, and not in the direction that they take unclipped. "
+                "Clipping the norm over all parameters multiplies every gradient by the same number."
+            )
         return None
 
 
@@ -547,7 +623,7 @@ PARTS = (
     Part(
         "x1.step",
         ("train_step",),
-        (ForwardInLowPrecision, LossAndBackward, ClipsTrueGradient, StepsInARow, SixteenBitsWithoutScaler),
+        (ForwardInLowPrecision, LossInFp32, ClipsTrueGradient, StepsInARow, SixteenBitsWithoutScaler),
     ),
     Part("x1.compare", ("train", "train_step"), (MemoryFalls, AccuracyHolds)),
 )

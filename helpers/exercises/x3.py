@@ -97,7 +97,8 @@ def _epochs(train_epoch: Callable[..., Any], seed: int, training: _Training) -> 
     torch.manual_seed(seed)
     inner = _Net().to(rank_device())
     model = DistributedDataParallel(inner)
-    optimizer = torch.optim.SGD([p for p in inner.parameters() if p.requires_grad], lr=training.lr)
+    trained = [p for p in inner.parameters() if p.requires_grad]
+    optimizer = torch.optim.SGD(trained, lr=training.lr, weight_decay=0.1)  # decay tells a gradient from a rate
     updates = []
     optimizer.register_step_post_hook(lambda *_: updates.append(None))
     at_once: list[int] = []
@@ -244,22 +245,36 @@ class LossIsOfAllRanks(Check):
 
     @staticmethod
     def probe(seed: int, train_epoch: Callable[..., Any]) -> Evidence:
+        # a learning rate of 0: the mean is the same whatever was wrong with order or updates
+        cases = {
+            "even": _Training(32, 1, epochs=2, lr=0.0),
+            "ragged": _Training(42, 4, epochs=2, lr=0.0),
+            "while learning": _Training(48, 2, lr=0.5),
+        }
         return {
-            # a learning rate of 0: the mean is the same whatever was wrong with order or updates
             case: [
-                rank["losses"] for rank in on_ranks(_epochs, 2, train_epoch, seed, _Training(n, k, epochs=2, lr=0.0))
+                {"losses": rank["losses"], "moved": rank["moved"]}
+                for rank in on_ranks(_epochs, 2, train_epoch, seed, training)
             ]
-            for case, (n, k) in {"even": (32, 1), "ragged": (42, 4)}.items()
+            for case, training in cases.items()
         }
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for case, want in expected.items():
+            learning = any(want[0]["moved"])
             for rank, (got, right) in enumerate(zip(seen[case], want, strict=True)):
-                for epoch, (a, b) in enumerate(zip(got, right, strict=True)):
+                if learning and not relative_distance(got["moved"], right["moved"]) <= EXACT:
+                    break  # other updates have other losses: the first two checks say what is wrong
+                for epoch, (a, b) in enumerate(zip(got["losses"], right["losses"], strict=True)):
                     if not isinstance(a, float):
                         return f"{case}: rank {rank} returned {a}; a Python float is asked for."
                     if not _near(a, b):
+                        if learning:
+                            return (
+                                f"{case}: rank {rank} returned {a:.6g}; the mean over all ranks is {b:.6g}. "
+                                "Is each loss that of the moment at which its rows were seen?"
+                            )
                         return (
                             f"{case}, epoch {epoch}: rank {rank} returned {a:.6g}; the mean over all ranks is {b:.6g}."
                         )
@@ -285,6 +300,7 @@ def _evaluation(evaluate: Callable[..., Any], seed: int, n: int, training: bool)
         "train mode": any(mode for _, mode, _ in calls),
         "graph": any(graph for _, _, graph in calls),
         "mode after": inner.training,
+        "wrapper after": model.training,
     }
 
 
@@ -352,6 +368,8 @@ class EvaluationSharesTheWork(Check):
                     return f"{where} recorded a graph: torch.no_grad() is missing."
                 if got["mode after"] != training:
                     return f"{where} left the model in {'training' if got['mode after'] else 'evaluation'} mode."
+                if got["wrapper after"] != training:
+                    return f"{where} left the wrapper around the model in another mode; the model's is right."
             if sum(sum(got["rows"]) for got in seen[case]) < n:
                 return f"{case}: not all rows went through the model."
         return None
@@ -374,7 +392,15 @@ def _train_simply(log: list[Evidence]) -> Callable[..., float]:
         rows, loader.dataset.asked = loader.dataset.asked, []
         reduced = sum(call.nbytes for call in collectives.calls if call.name == "all_reduce")
         log.append(
-            {"epoch": epoch, "accumulate": accumulate, "rows": rows, "batch": loader.batch_size, "sent": reduced}
+            {
+                "epoch": epoch,
+                "accumulate": accumulate,
+                "rows": rows,
+                "batch": loader.batch_size,
+                "sent": reduced,
+                "wrapped": isinstance(model, DistributedDataParallel),
+                "evaluated": 0,
+            }
         )
         return 100.0 + epoch
 
@@ -397,9 +423,11 @@ def _worker(worker: Callable[..., Any], seed: int, epochs: int, n: int, folder: 
     def make_optimizer(parameters: Any) -> torch.optim.Optimizer:
         chosen = list(parameters)
         optimized.append(sum(not p.requires_grad for p in chosen))
-        return torch.optim.SGD(chosen, lr=0.1)
+        return torch.optim.SGD(chosen, lr=0.1, momentum=0.9)  # a second optimizer would begin without its memory
 
     def evaluate(model: Any, dataset: Any, batch_size: int) -> dict[str, float]:
+        if log:  # which epochs have been evaluated on this rank, and with the wrapped model?
+            log[-1]["evaluated"] += 1 if isinstance(model, DistributedDataParallel) else 100
         return {"loss": float(len(dataset)), "accuracy": 1.0 / batch_size}
 
     paths = [Path(folder) / f"{number}.pt" for number in range(int(os.environ["WORLD_SIZE"]))]
@@ -469,6 +497,8 @@ class ReplicasShareTheWorkAndAgree(Check):
                 calls = [(entry["epoch"], entry["accumulate"], entry["batch"]) for entry in mine["log"]]
                 if calls != [(entry["epoch"], entry["accumulate"], entry["batch"]) for entry in right["log"]]:
                     return f"{case}: rank {rank} called train_epoch with (epoch, accumulate, batch size) {calls}."
+                if not all(entry["wrapped"] for entry in mine["log"]):
+                    return f"{case}: rank {rank} called train_epoch with a model that DDP does not wrap."
                 if mine["wrapped"]:
                     return f"{case}: rank {rank} returned the wrapper; return the model inside."
                 if mine["frozen"]:
@@ -537,6 +567,14 @@ class ClosesAndReports(Check):
             for rank, (got, right) in enumerate(zip(seen[case], want, strict=True)):
                 if got["open"]:
                     return f"{case}: rank {rank} left the process group open."
+                for entry in got["log"]:
+                    if entry["evaluated"] >= 100:
+                        return f"{case}: rank {rank} called evaluate with the model inside; pass the wrapped one."
+                    if entry["evaluated"] != 1:
+                        return (
+                            f"{case}: rank {rank} called evaluate {entry['evaluated']} times after epoch "
+                            f"{entry['epoch']}. Every rank calls it once after each epoch: all ranks share the work."
+                        )
                 if got["history"] != right["history"]:
                     return f"{case}: the history of rank {rank} is {got['history']}; it should be {right['history']}."
         return None

@@ -40,15 +40,15 @@ def rotate(images: Tensor, degrees: Tensor) -> Tensor:
 @functools.cache
 def _files(size: int) -> tuple[list[bytes], Tensor]:
     """Return all training digits as PNG files, and their labels."""
-    from matplotlib.image import imsave
+    from PIL import Image
 
     data = digits(size=size)
     low, high = data.train_x.min(), data.train_x.max()
     grey = (255 * (data.train_x - low) / (high - low)).byte()
     files = []
-    for image in grey.permute(0, 2, 3, 1).expand(-1, -1, -1, 3).numpy():  # (N, size, size, 3)
+    for image in grey[:, 0].numpy():  # (size, size)
         file = io.BytesIO()
-        imsave(file, image, format="png")
+        Image.fromarray(image).convert("RGBA").save(file, "png")  # in colours, as cameras write them
         files.append(file.getvalue())
     return files, data.train_y
 

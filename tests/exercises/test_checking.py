@@ -1,11 +1,12 @@
 """The report that a check prints, and what it returns."""
 
 import sys
+from dataclasses import replace
 from types import ModuleType
 
 from helpers import check
 from helpers.exercises.base import Check, Part, Verdict
-from helpers.exercises.checking import report
+from helpers.exercises.checking import reference_evidence, report
 
 import pytest
 
@@ -78,6 +79,33 @@ def test_the_course_stands_in_for_what_is_not_filled_in_and_says_so(part, capsys
     printed = capsys.readouterr().out
     assert "not attempted yet" in printed
     assert printed.count("the course's own stands in below") == 2
+
+
+def test_the_reference_is_probed_only_to_compare_with(part, monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        sys.modules["helpers.exercises.reference.planted"], "double", lambda x: asked.append(x) or 2 * x
+    )
+    assert reference_evidence(part, 0) == {"doubles": {"seen": {"two": 2}}, "triples": {"seen": {"three": 3}}}
+    monkeypatch.setattr(Doubles, "compared", False)
+    assert reference_evidence(part, 0) == {"doubles": {"seen": {}}, "triples": {"seen": {"three": 3}}}
+    assert asked == [1]
+
+
+def test_where_an_optional_package_is_missing_nothing_is_checked_and_that_is_said(part, monkeypatch, capsys):
+    needy = replace(part, needs="no_such_package")
+    monkeypatch.setattr(sys.modules["helpers.exercises.planted"], "PARTS", (needy,))
+    assert check(part.name, double, untouched) == (double, untouched)
+    assert capsys.readouterr().out == (
+        "planted.both: not attempted yet, and cannot be checked. "
+        "no_such_package is not installed: pip install no_such_package\n"
+    )
+    check(part.name, double, triple)
+    assert capsys.readouterr().out.startswith("planted.both: not checked. no_such_package is not installed")
+    installed = replace(part, needs="torch")
+    monkeypatch.setattr(sys.modules["helpers.exercises.planted"], "PARTS", (installed,))
+    check(part.name, double, triple)
+    assert "2 of 2 checks passed" in capsys.readouterr().out
 
 
 def test_an_answer_is_gone_on_with_right_or_wrong(part, capsys):

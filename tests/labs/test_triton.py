@@ -15,6 +15,7 @@ pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reas
 
 HEAD = """
 import importlib.util
+HAS_TRITON = True
 from helpers import Prediction
 import torch
 import torch.nn.functional as F
@@ -45,7 +46,7 @@ def test_the_kernels_of_the_lab_give_the_right_numbers(tmp_path):
     (source,) = (source for source in sources() if source.exercise == "compilation_and_fusion")
     cells = {cell.metadata.get("name"): cell.source for cell in source.cells()}
     script = tmp_path / "kernels.py"  # a file: Triton reads the text of a kernel
-    kernels = [cells[name] for name in ("norm", "triton_kernel", "triton_attention")]
+    kernels = [cells[name] for name in ("norm", "triton_kernel", "merge", "triton_attention")]
     script.write_text("\n".join([HEAD, *kernels, TAIL]), encoding="utf-8")
     root = str(Path(__file__).parents[2])
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])}

@@ -2,7 +2,9 @@
 
 from . import Mutant
 
-PART, SOFTMAX, ATTENTION = (f"compilation_and_fusion.{part}" for part in ("chunked", "softmax", "attention"))
+PART, SOFTMAX, ATTENTION, MERGE = (
+    f"compilation_and_fusion.{part}" for part in ("chunked", "softmax", "attention", "merge")
+)
 SAME, IGNORED, SUMS, NEVER = (
     "matches_the_whole_logits",
     "ignored_rows_count_for_nothing",
@@ -51,6 +53,10 @@ def attention(rejected_by: str, name: str, *replace: tuple[str, str], raises: st
     return Mutant(name, ATTENTION, rejected_by, replace, raises)
 
 
+def merge(rejected_by: str, name: str, old: str, new: str) -> Mutant:
+    return Mutant(name, MERGE, f"kernel_{rejected_by}", ((old, new),))
+
+
 def one(name: str, rejected_by: str, old: str, new: str, raises: str = "") -> Mutant:
     return Mutant(name, PART, rejected_by, ((old, new),), raises)
 
@@ -73,6 +79,19 @@ def then(name: str, rejected_by: str, old: str, new: str) -> Mutant:
 
 
 MUTANTS = [
+    # the same in Triton, where it is installed
+    merge("matches_the_softmax", "the old total not rescaled", "total = shrink * total", "total = total"),
+    merge("matches_the_softmax", "the old weighted not rescaled", "shrink[:, None] * weighted", "weighted"),
+    merge("matches_the_softmax", "sums over rows", "tl.sum(weights, 1)", "tl.sum(weights, 0)"),
+    merge("matches_the_softmax", "only this tile", "total = shrink * total + tl", "total = tl"),
+    merge("state_means_what_it_says", "a maximum that drifts", "new = tl.maximum(largest, tl.max(scores, 1))",
+        "new = tl.maximum(largest, tl.max(scores, 1)) + 1"),
+    merge("state_means_what_it_says", "half of both sums", "return new, total, weighted",
+        "return new, total / 2, weighted / 2"),
+    merge("survives_large_scores", "no maximum", "new = tl.maximum(largest, tl.max(scores, 1))",
+        "new = tl.maximum(largest, tl.max(scores, 1)) * 0"),
+    merge("survives_large_scores", "a maximum of less than 90", "new = tl.maximum(largest, tl.max(scores, 1))",
+        "new = tl.minimum(tl.maximum(largest, tl.max(scores, 1)), 90.0)"),
     # one graph
     repair(NUMBERS, "always one branch", (CHOOSE, "y = y - 1")),
     repair(NUMBERS, "always the other", (CHOOSE, "pass")),
@@ -504,3 +523,36 @@ def chunked_cross_entropy(hidden, weight, labels, chunk):
     return Loss.apply(hidden, weight)
 """,
 }
+
+MERGES = (
+    """
+try:
+    import triton.language as tl
+except ImportError:
+    pass
+
+
+def merge_tile(largest, total, weighted, scores, values):
+    top = tl.maximum(tl.max(scores, axis=1), largest)
+    shares = tl.exp(scores - tl.expand_dims(top, 1))
+    old = tl.exp(largest - top)
+    weighted = tl.dot(shares, values, weighted * old[:, None], input_precision="ieee")
+    return top, tl.sum(shares, axis=1) + total * old, weighted
+""",
+    """
+try:
+    import triton.language as tl
+except ImportError:
+    pass
+
+
+def merge_tile(m, l, o, s, v):
+    here = tl.max(s, 1)  # the tile on its own, then both joined
+    w = tl.exp(s - here[:, None])
+    own_l, own_o = tl.sum(w, 1), tl.sum(w[:, :, None] * v[None, :, :], 1)
+    new = tl.where(here > m, here, m)
+    a, b = tl.exp(m - new), tl.exp(here - new)
+    return new, a * l + b * own_l, a[:, None] * o + b[:, None] * own_o
+""",
+)
+RIGHT = {name: text + MERGES[number % 2] for number, (name, text) in enumerate(RIGHT.items())}

@@ -3,8 +3,8 @@
 from . import Mutant, one
 
 SCALER, STEP, COMPARE = "x1.scaler", "x1.step", "x1.compare"
-BACKWARD = "        scaler.scale(loss).backward()\n"
-AUTOCAST = "with torch.autocast(images.device.type, dtype=dtype, enabled=dtype is not torch.float32):"
+LOSS = "    loss = F.cross_entropy(logits.float(), labels)\n"
+REPORT = "    return loss.detach()\n"
 
 
 MUTANTS = [
@@ -33,24 +33,56 @@ MUTANTS = [
         "self.backoff_factor\n            self.good_steps = 0\n", "self.backoff_factor\n"),
     one("count goes on after growing", SCALER, "scale_grows",
         "self.growth_factor\n                self.good_steps = 0\n", "self.growth_factor\n"),
+    one("scale is not a float", SCALER, "scale_grows", "return self.current_scale\n\n    def scale",
+        "return torch.tensor(self.current_scale)\n\n    def scale"),
+    Mutant("only the gradient is scaled", SCALER, "gradient_is_unscaled", ((
+        "return loss * self.current_scale", "return loss + (loss - loss.detach()) * (self.current_scale - 1)"),)),
+    one("another tensor put into .grad", SCALER, "gradient_is_unscaled", """        for gradient in gradients:
+            gradient.div_(self.current_scale)
+""", """        for p in parameters:
+            if p.grad is not None:
+                p.grad = p.grad / self.current_scale
+"""),
+    one("overflow forgotten where unscale_ was called", SCALER, "overflow_skips_and_backs_off",
+        "            self.unscale_(optimizer)\n",
+        "            self.unscale_(optimizer)\n        else:\n            self.overflowed = False\n"),
+    one("False left out", SCALER, "overflow_skips_and_backs_off",
+        "            optimizer.step()\n        return not self.overflowed\n",
+        "            optimizer.step()\n            return True\n"),
     # the training step
     one("autocast disabled", STEP, "forward_in_low_precision", "enabled=dtype != torch.float32", "enabled=False"),
     one("model cast wholesale", STEP, "forward_in_low_precision", "logits = model(images)",
         "logits = model.to(dtype)(images.to(dtype))"),
     one("always BF16", STEP, "forward_in_low_precision", "dtype=dtype, enabled", "dtype=torch.bfloat16, enabled"),
-    Mutant("backward inside autocast", STEP, "loss_and_backward", (
-        (BACKWARD, f"        {AUTOCAST}\n    {BACKWARD}"),
-        ("        loss.backward()\n", f"        {AUTOCAST}\n            loss.backward()\n"))),
-    one("loss in 16 bit", STEP, "loss_and_backward", "logits.float()", "logits"),
-    one("scaled loss returned", STEP, "loss_and_backward", "return loss.detach()",
+    one("loss in 16 bit", STEP, "loss_in_fp32", "logits.float()", "logits"),
+    Mutant("loss in 16 bit, an FP32 copy reported", STEP, "loss_in_fp32", (
+        (LOSS, LOSS + "    reported = loss.detach()\n    loss = F.cross_entropy(logits, labels)\n"),
+        (REPORT, "    return reported\n"))),
+    Mutant("loss in 16 bit cast to FP32, an FP32 copy reported", STEP, "loss_in_fp32", (
+        (LOSS, LOSS + "    reported = loss.detach()\n    loss = F.cross_entropy(logits, labels).float()\n"),
+        (REPORT, "    return reported\n"))),
+    Mutant("backward from a loss cast to 16 bit", STEP, "loss_in_fp32", (
+        (LOSS, LOSS + "    reported, loss = loss.detach(), loss.to(dtype)\n"), (REPORT, "    return reported\n"))),
+    one("only the loss returned is in 16 bit", STEP, "loss_in_fp32", REPORT,
+        "    return F.cross_entropy(logits.detach(), labels).float()\n"),
+    Mutant("another loss goes back than is returned", STEP, "loss_in_fp32", (
+            (LOSS, "    loss = F.multi_margin_loss(logits.float(), labels)\n"),
+            (REPORT, "    return F.cross_entropy(logits.float(), labels).detach()\n"))),
+    one("scaled loss returned", STEP, "loss_in_fp32", "return loss.detach()",
         "return (loss * (scaler.get_scale() if scaler else 1)).detach()"),
-    one("loss with its graph returned", STEP, "loss_and_backward", "return loss.detach()", "return loss"),
-    one("loss returned as a number", STEP, "loss_and_backward", "return loss.detach()", "return loss.item()"),
+    one("loss returned in FP64", STEP, "loss_in_fp32", "return loss.detach()", "return loss.detach().double()"),
+    one("loss returned with a dimension", STEP, "loss_in_fp32", "return loss.detach()", "return loss.detach()[None]"),
+    one("loss with its graph returned", STEP, "loss_in_fp32", "return loss.detach()", "return loss"),
+    one("loss returned as a number", STEP, "loss_in_fp32", "return loss.detach()", "return loss.item()"),
     one("scaler passed over in BF16", STEP, "steps_in_a_row", "    if scaler is None:", "    if dtype != torch.float16:"),
     one("no unscale before clipping", STEP, "clips_true_gradient",
         "        scaler.unscale_(optimizer)  # clip the true gradient, not the scaled one\n", ""),
     one("no clipping with the scaler", STEP, "clips_true_gradient",
         "        torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)\n        scaler.step", "        scaler.step"),
+    one("values clipped, too", STEP, "clips_true_gradient",
+        "        torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)\n        scaler.step",
+        "        torch.nn.utils.clip_grad_value_(model.parameters(), max_norm)\n"
+        "        torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)\n        scaler.step"),
     one("clipped after the step", STEP, "clips_true_gradient",
         "        torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)\n        scaler.step(optimizer)\n",
         "        scaler.step(optimizer)\n        torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)\n"),
@@ -128,12 +160,12 @@ class DynamicLossScaler:
 
 
 def train_step(model, optimizer, scaler, images, labels, dtype, max_norm):
-    """The loss inside autocast, where cross-entropy is promoted to FP32; gradients cleared by hand."""
+    """Loss and backward inside autocast, where cross-entropy is promoted to FP32; gradients cleared by hand."""
     for p in model.parameters():
         p.grad = None
     with torch.autocast(images.device.type, dtype=dtype, enabled=dtype is not torch.float32):
         loss = nn.CrossEntropyLoss()(model(images), labels)
-    (scaler.scale(loss) if scaler else loss).backward()
+        (scaler.scale(loss) if scaler else loss).backward()
     if scaler:
         scaler.unscale_(optimizer)
     grads = [p.grad for p in model.parameters() if p.grad is not None]

@@ -10,8 +10,8 @@ FULL, RAGGED, ONE, MEMORY = (
     "memory_falls_to_the_micro_batch",
 )
 WEIGH, CLIP = "tokens_weigh_the_same", "clips_the_whole_gradient_once"
-LAST, SCHEDULER = "last_group_counts", "scheduler_steps_with_the_optimizer"
-REPLACED, MATTER = "every_batch_norm_is_replaced", "micro_batches_no_longer_matter"
+EACH, LAST, SCHEDULER = "each_group_counts", "last_group_counts", "scheduler_steps_with_the_optimizer"
+REPLACED = "every_batch_norm_is_replaced"
 
 # Words of the reference that mutants replace.
 LOOP = "    for xs, ys in zip(x.split(micro_batch), y.split(micro_batch), strict=True):\n"
@@ -20,6 +20,16 @@ STEP_TAIL = (
     STEP_LOSS
     + "        loss.backward()\n        total = total + loss.detach()\n    optimizer.step()\n    return total\n"
 )
+TOKEN_TAIL = (
+    '        loss = F.cross_entropy(logits.flatten(0, 1), ys.flatten(), reduction="sum") / counted\n'
+    "        loss.backward()\n        total = total + loss.detach()\n    optimizer.step()\n"
+)
+SCALED_LOSS = (
+    "        loss = F.cross_entropy(model(xs), ys) * (len(xs) / len(x))\n        scaler.scale(loss).backward()\n"
+)
+EPOCH_LOSS = "        loss = loss_fn(model(x), y) * len(x)  # the sum over rows\n"
+NORM_HEAD = "def with_group_norm(model, groups):\n"
+NEW_NORM = "norm = nn.GroupNorm(groups, child.num_features, eps=child.eps)"
 STEP_HEAD = (
     "def accumulated_step(model, optimizer, loss_fn, x, y, micro_batch):\n    optimizer.zero_grad()\n"
     "    total = torch.zeros((), device=x.device)\n"
@@ -40,8 +50,33 @@ def step(name: str, rejected_by: str, body: str) -> Mutant:
     )
 
 
+def norm_class(name: str, forward: str) -> Mutant:
+    """A mutant whose new norms have another forward pass."""
+    kind = f"class GroupNorm(nn.GroupNorm):\n    def forward(self, x):\n        return {forward}\n\n\n"
+    return one(name, NORM, REPLACED, (NORM_HEAD, kind + NORM_HEAD), (NEW_NORM, NEW_NORM.replace("nn.", "")))
+
+
 MUTANTS = [
     # the step
+    step("learning rate divided", FULL, """
+    optimizer.zero_grad()
+    total = torch.zeros(())
+    for xs, ys in zip(x.split(micro_batch), y.split(micro_batch)):
+        loss = loss_fn(model(xs), ys) * len(xs)
+        loss.backward()
+        total = total + loss.detach()
+    for group in optimizer.param_groups:
+        group["lr"] /= len(x)
+    optimizer.step()
+    for group in optimizer.param_groups:
+        group["lr"] *= len(x)
+    return total / len(x)
+"""),
+    one("loss function hard-wired", STEP, FULL, (STEP_LOSS, STEP_LOSS.replace("loss_fn", "F.cross_entropy"))),
+    one("rows in another order", STEP, ONE, (
+        STEP_HEAD + LOOP, STEP_HEAD + LOOP.replace("x.split", "x.flip(0).split").replace("y.split", "y.flip(0).split"))),
+    one("returns a loss with a dimension", STEP, ONE, (STEP_TAIL, STEP_TAIL.replace("return total", "return total[None]"))),
+    one("returns nothing", STEP, ONE, (STEP_TAIL, STEP_TAIL.replace("    return total\n", ""))),
     step("one big batch", ONE, """
     optimizer.zero_grad()
     loss = loss_fn(model(x), y)
@@ -139,7 +174,15 @@ MUTANTS = [
         "    optimizer.zero_grad()\n    counted", "    counted")),
     one("old gradients under the scaler", SCALED, CLIP, (
         "max_norm):\n    optimizer.zero_grad()\n", "max_norm):\n")),
-    one("old gradients in the epoch", EPOCH, LAST, (
+    one("token losses summed, one backward", TOKENS, WEIGH, (TOKEN_TAIL, TOKEN_TAIL.replace(
+        "        loss.backward()\n", "").replace("loss.detach()", "loss").replace(
+        "    optimizer", "    total.backward()\n    total = total.detach()\n    optimizer"))),
+    one("a step for each micro-batch of tokens", TOKENS, WEIGH, (TOKEN_TAIL, TOKEN_TAIL.replace(
+        "    optimizer", "        optimizer"))),
+    one("returns the last token loss", TOKENS, WEIGH, (TOKEN_TAIL, TOKEN_TAIL.replace("total + ", ""))),
+    one("micro-batches of four rows whatever is asked", TOKENS, WEIGH, (
+        "ids.split(micro_batch), targets.split(micro_batch)", "ids.split(4), targets.split(4)")),
+    one("old gradients in the epoch", EPOCH, EACH, (
         "    optimizer.zero_grad()\n    micro_batches = 0\n", "    micro_batches = 0\n")),
     one("a copy of the model", NORM, REPLACED, ("    return model\n", "    import copy\n\n    return copy.deepcopy(model)\n")),
     # scaler and clipping
@@ -157,14 +200,74 @@ MUTANTS = [
     one("unscale for each micro-batch", SCALED, CLIP, (
         "        scaler.scale(loss).backward()\n    scaler.unscale_(optimizer)\n",
         "        scaler.scale(loss).backward()\n        scaler.unscale_(optimizer)\n        scaler.update(1024.0)\n")),
+    one("whole batch under the scaler", SCALED, CLIP, (SCALED_LOSS, SCALED_LOSS.replace("xs", "x").replace("ys", "y")
+        + "        break\n")),
+    one("rows in another order under the scaler", SCALED, CLIP, (
+        "max_norm):\n    optimizer.zero_grad()\n", "max_norm):\n    optimizer.zero_grad()\n    x, y = x.flip(0), y.flip(0)\n")),
+    one("scaled losses summed, one backward", SCALED, CLIP, (
+        "max_norm):\n    optimizer.zero_grad()\n", "max_norm):\n    optimizer.zero_grad()\n    total = 0.0\n"),
+        (SCALED_LOSS, SCALED_LOSS.replace("scaler.scale(loss).backward()", "total = total + loss")
+        + "    scaler.scale(total).backward()\n")),
+    one("scaled, and weighed like whole micro-batches", SCALED, CLIP, (SCALED_LOSS, SCALED_LOSS.replace(
+        "len(xs) / len(x)", "micro_batch / len(x)"))),
+    one("scale asked for and not used", SCALED, CLIP, (SCALED_LOSS, SCALED_LOSS.replace(
+        "scaler.scale(loss).backward()", "scaler.scale(loss)\n        loss.backward()"))),
+    one("step past the scaler", SCALED, CLIP, ("    scaler.step(optimizer)\n", "    optimizer.step()\n")),
+    one("scaler never updated", SCALED, CLIP, ("    scaler.update()\n", "")),
+    one("scaler updated before the step", SCALED, CLIP, (
+        "    scaler.step(optimizer)\n    scaler.update()\n",
+        "    step, states = scaler.step, dict(scaler._per_optimizer_states)\n    scaler.update()\n"
+        "    scaler._per_optimizer_states.update(states)\n    step(optimizer)\n")),
+    one("clips each parameter by itself", SCALED, CLIP, (
+        "    torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)\n    scaler.step",
+        "    for p in model.parameters():\n        torch.nn.utils.clip_grad_norm_([p], max_norm)\n    scaler.step")),
+    one("something comes back from the scaled step", SCALED, CLIP, (
+        "    scaler.update()\n", "    scaler.update()\n    return loss.detach()\n")),
     # the epoch
+    one("whole epoch in memory", EPOCH, EACH, ("for x, y in loader:", "for x, y in list(loader):")),
+    one("copies of the whole epoch in memory", EPOCH, EACH, (
+        "for x, y in loader:", "for x, y in [(x.clone(), y.clone()) for x, y in loader]:")),
+    one("a row of each micro-batch kept", EPOCH, EACH, (
+        "    micro_batches = 0\n    for", "    kept, micro_batches = [], 0\n    for"),
+        (EPOCH_LOSS, "        kept.append(x[:1])\n" + EPOCH_LOSS)),
+    one("full groups divided by twice their rows", EPOCH, EACH, (
+        "accumulate:\n            update()", "accumulate:\n            rows, total = rows * 2, total * 2\n            update()")),
+    one("loss function of the epoch hard-wired", EPOCH, EACH, (EPOCH_LOSS, EPOCH_LOSS.replace("loss_fn", "F.cross_entropy"))),
+    one("learning rate of the epoch divided", EPOCH, EACH, (
+        "        for parameter in model.parameters():\n"
+        "            parameter.grad /= rows  # the group's size is known only now\n        optimizer.step()\n",
+        "        for group in optimizer.param_groups:\n            group['lr'] /= rows\n        optimizer.step()\n"
+        "        for group in optimizer.param_groups:\n            group['lr'] *= rows\n")),
+    one("weights decay once more", EPOCH, EACH, (
+        "        optimizer.step()\n        optimizer.zero_grad()\n",
+        "        optimizer.step()\n        for p in model.parameters():\n            p.data.mul_(0.999)\n"
+        "        optimizer.zero_grad()\n")),
+    one("losses of the epoch with graphs", EPOCH, EACH, ("total + loss.item()", "total + loss")),
+    one("sums of losses instead of means", EPOCH, EACH, ("losses.append(total / rows)", "losses.append(total)")),
+    one("a loss for each micro-batch", EPOCH, EACH, (
+        "        losses.append(total / rows)\n", ""), ("        loss.backward()\n        rows,",
+        "        loss.backward()\n        losses.append(loss.item() / len(x))\n        rows,")),
+    one("epoch returns nothing", EPOCH, EACH, ("    return losses", "    return None")),
+    one("micro-batches cut in two", EPOCH, EACH, (EPOCH_LOSS,
+        "        loss = sum(loss_fn(model(a), b) * len(a) for a, b in zip(x.chunk(2), y.chunk(2)))\n")),
+    one("pairs of micro-batches swapped", EPOCH, EACH, ("for x, y in loader:",
+        "for x, y in (pair for one in loader for pair in [*[p for p in [next(loader, None)] if p], one]):")),
+    one("an update for no rest", EPOCH, LAST, ("    if micro_batches:\n        update()\n    return",
+        "    if not micro_batches:\n        optimizer.step()\n    if micro_batches:\n        update()\n    return")),
+    one("the rest joins the last full group's loss", EPOCH, LAST, ("    return losses",
+        "    if micro_batches and len(losses) > 1:\n        losses[-2:] = [sum(losses[-2:]) / 2]\n    return losses")),
+    one("loss of the rest over a full group's rows", EPOCH, LAST, ("    return losses",
+        "    if micro_batches:\n        losses[-1] *= micro_batches / accumulate\n    return losses")),
+    one("scheduler before the optimizer", EPOCH, SCHEDULER, ("        scheduler.step()\n", ""),
+        ("        optimizer.step()\n        optimizer.zero_grad()\n",
+         "        scheduler.step()\n        optimizer.step()\n        optimizer.zero_grad()\n")),
     one("last partial group dropped", EPOCH, LAST, ("    if micro_batches:\n        update()\n    return", "    return")),
     one("last group divided like a full one", EPOCH, LAST, ("    if micro_batches:\n        update()",
         "    if micro_batches:\n        rows = rows * accumulate / micro_batches\n        update()")),
-    one("update for each micro-batch of the epoch", EPOCH, LAST, ("if micro_batches == accumulate:", "if True:")),
-    one("gradients leak into the next group", EPOCH, LAST, (
+    one("update for each micro-batch of the epoch", EPOCH, EACH, ("if micro_batches == accumulate:", "if True:")),
+    one("gradients leak into the next group", EPOCH, EACH, (
         "        optimizer.step()\n        optimizer.zero_grad()\n        scheduler", "        optimizer.step()\n        scheduler")),
-    one("micro-batches weigh the same", EPOCH, LAST, ("* len(x)  # the sum over rows", "* 16")),
+    one("micro-batches weigh the same", EPOCH, EACH, ("* len(x)  # the sum over rows", "* 16")),
     one("scheduler for each micro-batch", EPOCH, SCHEDULER, ("        scheduler.step()\n", ""),
         ("        micro_batches += 1\n", "        micro_batches += 1\n        scheduler.step()\n")),
     one("scheduler forgotten", EPOCH, SCHEDULER, ("        scheduler.step()\n", "")),
@@ -177,11 +280,19 @@ MUTANTS = [
     one("eps forgotten", NORM, REPLACED, (", eps=child.eps", "")),
     one("one group", NORM, REPLACED, ("nn.GroupNorm(groups,", "nn.GroupNorm(1,")),
     one("FP32 only", NORM, REPLACED, ("norm.to(child.weight.device, child.weight.dtype)", "norm.to(child.weight.device)")),
-    one("no scale and no shift", NORM, MATTER, ('{"weight": child.weight, "bias": child.bias}',
-        '{"weight": child.weight, "bias": child.weight * 0}')),
-    one("BatchNorm without running statistics", NORM, MATTER, (
-        "norm = nn.GroupNorm(groups, child.num_features, eps=child.eps)",
+    one("left on the CPU", NORM, REPLACED, ("norm.to(child.weight.device, child.weight.dtype)", "norm.to(child.weight.dtype)")),
+    one("shift forgotten", NORM, REPLACED, ('{"weight": child.weight, "bias": child.bias}',
+        '{"weight": child.weight, "bias": child.bias * 0}')),
+    one("BatchNorm without running statistics", NORM, REPLACED, (NEW_NORM,
         "norm = nn.BatchNorm2d(child.num_features, eps=child.eps, track_running_stats=False)")),
+    one("every kind of BatchNorm", NORM, REPLACED, ("nn.BatchNorm2d", "nn.modules.batchnorm._BatchNorm")),
+    one("mode forgotten", NORM, REPLACED, (".train(child.training)", "")),
+    one("the model's mode", NORM, REPLACED, (".train(child.training)", ".train(model.training)")),
+    one("model set to training", NORM, REPLACED, ("    return model\n", "    return model.train()\n")),
+    one("other weights touched", NORM, REPLACED, ("    return model\n",
+        "    for m in model.modules():\n        if isinstance(m, nn.Conv2d):\n            m.weight.data.mul_(0.999)\n    return model\n")),
+    norm_class("statistics over the batch", "nn.functional.batch_norm(x, None, None, self.weight, self.bias, True)"),
+    norm_class("scale and shift not applied", "nn.functional.group_norm(x, self.num_groups) + 0 * (self.weight.sum() + self.bias.sum())"),
 ]  # fmt: skip
 
 RIGHT = {
@@ -222,10 +333,11 @@ def token_step(model, optimizer, ids, targets, micro_batch):
 
 def scaled_step(model, optimizer, scaler, x, y, micro_batch, max_norm):
     model.zero_grad()
+    factor = scaler.scale(torch.ones(()))
     for start in range(0, len(x), micro_batch):
         part = slice(start, start + micro_batch)
         loss = F.cross_entropy(model(x[part]), y[part], reduction="sum") / len(x)
-        scaler.scale(loss).backward()
+        loss.backward(gradient=factor)
     scaler.unscale_(optimizer)
     nn.utils.clip_grad_norm_([p for g in optimizer.param_groups for p in g["params"]], max_norm)
     scaler.step(optimizer)
@@ -256,6 +368,7 @@ def with_group_norm(model, groups):
             if type(child) is nn.BatchNorm2d:
                 new = nn.GroupNorm(groups, child.num_features, child.eps, dtype=child.weight.dtype)
                 new.weight, new.bias = child.weight, child.bias
+                new.training = child.training
                 parent.add_module(name, new)
             else:
                 replace(child)
@@ -345,7 +458,7 @@ def with_group_norm(model, groups):
         with torch.no_grad():
             new.weight.copy_(old.weight)
             new.bias.copy_(old.bias)
-        setattr(parent, name.rpartition(".")[2], new)
+        setattr(parent, name.rpartition(".")[2], new.train(old.training))
     return model
 """,
 }

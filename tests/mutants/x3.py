@@ -57,6 +57,11 @@ MUTANTS = [
     one("sum of losses", EPOCH, LOSS, "(seen[0] / seen[1])", "seen[0]"),
     one("mean of means of losses", EPOCH, LOSS, "[loss.item(), len(x)]", "[loss.item() / len(x), 1.0]"),
     one("a tensor comes back", EPOCH, LOSS, "(seen[0] / seen[1]).item()", "seen[0] / seen[1]"),
+    Mutant("the loss of a second look, after the update", EPOCH, LOSS, (
+        ("        seen += torch.tensor([loss.item(), len(x)], device=here)\n", "        group = [*(group if rows > len(x) else []), (x, y)]\n"),
+        ("            rows = 0\n", "            rows = 0\n            with torch.no_grad():\n                for a, b in group:\n                    again = F.cross_entropy(model.module(a.to(here)), b.to(here), reduction=\"sum\")\n                    seen += torch.tensor([again.item(), len(a)], device=here)\n"))),
+    one("the rate divided for the gradient", EPOCH, JOINT, "            for p in trained:\n                p.grad /= rows  # DDP has divided by the number of ranks\n            optimizer.step()\n",
+        "            rate = optimizer.param_groups[0]['lr']\n            optimizer.param_groups[0]['lr'] = rate / rows\n            optimizer.step()\n            optimizer.param_groups[0]['lr'] = rate\n"),
     # evaluation
     one("padded by a sampler", EVALUATE, ONCE, SHARE,
         "Subset(dataset, list(torch.utils.data.DistributedSampler(dataset, shuffle=False)))"),
@@ -76,7 +81,22 @@ MUTANTS = [
     one("training mode", EVALUATE, SHARES, "    inner.eval()\n", "", TRAINING),
     one("always back to training", EVALUATE, SHARES, "inner.train(was_training)", "inner.train()"),
     one("left in evaluation mode", EVALUATE, SHARES, "    inner.train(was_training)\n", ""),
+    one("the wrapper left in evaluation mode", EVALUATE, SHARES, "    inner.eval()\n", "    model.eval()\n"),
     # the worker
+    Mutant("evaluated on rank 0, then broadcast", WORKER, CLOSES, (
+        ("**job.evaluate(model, job.test, job.micro_batch)})", "**told[0]})"),
+        ("        history.append(", "        told = [job.evaluate(model, job.test, job.micro_batch) if dist.get_rank() == 0 else None]\n        dist.broadcast_object_list(told, src=0)\n        history.append("))),
+    Mutant("evaluated when all epochs are over", WORKER, CLOSES, (
+        ("**job.evaluate(model, job.test, job.micro_batch)})", "})"),
+        ("    if dist.get_rank() == 0:", "    for entry in history:\n        entry.update(job.evaluate(model, job.test, job.micro_batch))\n    if dist.get_rank() == 0:"))),
+    one("evaluated before the epoch, too", WORKER, CLOSES, "        history.append(", "        job.evaluate(model, job.test, job.micro_batch)\n        history.append("),
+    one("evaluate gets the model inside", WORKER, CLOSES, "job.evaluate(model, job.test", "job.evaluate(model.module, job.test"),
+    one("a new optimizer each epoch", WORKER, AGREE, "    for epoch in range(job.epochs):\n", "    for epoch in range(job.epochs):\n        optimizer = job.make_optimizer([p for p in model.parameters() if p.requires_grad])\n"),
+    one("biases are not trained", WORKER, AGREE, "make_optimizer([p for p in model.parameters() if p.requires_grad])", "make_optimizer([p for p in model.parameters() if p.requires_grad and p.dim() > 1])"),
+    one("the last micro-batch dropped", WORKER, AGREE, "sampler=sampler)", "sampler=sampler, drop_last=True)"),
+    Mutant("an inner model is trained, averaged by hooks", WORKER, AGREE, (
+        ("job.train_epoch(model, loader", "job.train_epoch(model.module, loader"),
+        ("    history = []\n", "    history = []\n    for p in model.module.parameters():\n        if p.requires_grad:\n            p.register_post_accumulate_grad_hook(lambda p: dist.all_reduce(p.grad.div_(dist.get_world_size())))\n"))),
     Mutant(
         "DDP left out", WORKER, AGREE, (
             (WRAP, "job.make_model().to(here)"), ("model.module.state_dict()", "model.state_dict()"),

@@ -14,7 +14,10 @@ from ..sampling import runs_whole
 LABS = ("11_x3_ddp", "11_data_parallel", "12_sharding")
 GPU = ["-m", "tests.pretence", "--gpu", "h100", "--gpus", "1"]
 # Lines that name the machine, or whose figures are seconds.
-OF_THE_MACHINE = re.compile(r"torch \d|rows a second|times as many as one|under way for")
+OF_THE_MACHINE = re.compile(
+    r"torch \d|rows a second|times as many as one|under way|this machine|[Ss]econds|times as long|Time in"
+    r"|You said|busy|recorded"
+)
 NUMBER = re.compile(r"\d[\d,]*\.?\d*(?:e[-+]\d+)?")
 PEAK = re.compile(r"peak| MiB")  # messages travel beside the computation, so peaks differ a little from run to run
 ROOM = 0.08  # relative, for peaks and what follows from them

@@ -197,7 +197,7 @@ class KeepsNothingThatMoved(Check):
         torch.manual_seed(seed + 4)
         x = torch.randn(4, 16, 512).requires_grad_()
         attic = _Attic()
-        with MemoryMeter() as meter, moved([], attic.put, attic.get, 1000):
+        with MemoryMeter(device=x.device) as meter, moved([], attic.put, attic.get, 1000):
             y = x.tanh().exp().sigmoid().sum()
         del y
         return {"held": sum(meter.timeline[-1].held.values()) / x.nbytes}

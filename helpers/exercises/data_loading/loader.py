@@ -20,11 +20,11 @@ TARGET = 1.5  # from its first batch on, an epoch may take so many times as long
 SPARE = 2  # workers beyond those that the rule asks for
 AHEAD = 3  # batches a worker that may wait
 MEASURED = 8  # files that may be read to measure, before the first epoch
-# name: files, batch size, seconds a read, seconds a step. A batch waits 225 ms against steps of 30 ms, and 136 ms
+# store: files, batch size, seconds a read, seconds a step. A batch waits 225 ms against steps of 30 ms, and 136 ms
 # against 80 ms: rounded down, one worker would do, even where reads are measured 5 ms too long. With the batch size
 # forgotten the slow store gets 3 workers, a number of cores that is rare, or 4 where reads are measured a third too
 # long; either is too slow.
-CASES = {"a slow store": (38, 3, 0.075, 0.030), "a quick store": (43, 4, 0.034, 0.080)}
+CASES = {"slow": (38, 3, 0.075, 0.030), "quick": (43, 4, 0.034, 0.080)}
 BATCH = 4
 
 
@@ -81,6 +81,7 @@ def _waiting(loader: Iterable[Any], files: DigitFiles, batch: int) -> float:
 class KeepsPace(Check):
     """An epoch takes at most 1.5 times its steps from its first batch on, with no more workers than that needs."""
 
+    compared = False
     hint = (
         "Time a few reads of the data set first: how long does one worker need for a batch?\n"
         "num_workers for the pace: seconds of a batch / seconds of a step, rounded up.\n"
@@ -90,7 +91,7 @@ class KeepsPace(Check):
     @staticmethod
     def probe(seed: int, make_loader: Callable[..., Any]) -> Evidence:
         seen = {}
-        for case, (count, batch, latency, step) in CASES.items():
+        for store, (count, batch, latency, step) in CASES.items():
             alone = benchmark(lambda step=step: time.sleep(step), runs=8, warmup=0).median * -(-count // batch)
             files = DigitFiles(count, latency)
             loader = _loader(make_loader, files, step, batch)
@@ -102,13 +103,13 @@ class KeepsPace(Check):
                 if len(epochs) >= 2 and not TARGET < epochs[-1]["seconds"] / alone < 3:
                     break  # another chance is not needed, or would not help
             best = min(epoch["seconds"] for epoch in epochs[1:])
-            seen[case] = {
+            seen[store] = {
                 "ratio": best / alone,
                 "early": early,
                 "took": took,
                 "reads": epochs[1]["reads"],
                 "quickest": epochs[1]["quickest"] / latency,
-                "ahead": _waiting(loader, files, batch) if case == "a quick store" else 0,
+                "ahead": _waiting(loader, files, batch) if store == "quick" else 0,
                 "steps": len(epochs[1]["batches"]),
                 "workers": max(len(epoch["processes"]) for epoch in epochs),
                 "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
@@ -120,8 +121,8 @@ class KeepsPace(Check):
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        for case, (count, batch, latency, step) in CASES.items():
-            got = seen[case]
+        for store, (count, batch, latency, step) in CASES.items():
+            got, case = seen[store], f"a {store} store"
             needed = int(-(-batch * latency // step))  # rounded up
             if got["early"] > MEASURED:
                 return (
@@ -197,6 +198,7 @@ class SameSamples(Check):
 class FreshNumbers(Check):
     """Each read draws an angle of its own: no two workers, and no two epochs, draw the same ones."""
 
+    compared = False
     hint = (
         "Each worker has a copy of the data set, and with it a copy of its generator.\n"
         "worker_init_fn runs in each worker before the first read; get_worker_info() knows a seed that no other "

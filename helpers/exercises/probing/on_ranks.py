@@ -6,10 +6,12 @@ from typing import Any
 from ...ranks.failure import RankError
 from ...ranks.run import run_ranks
 
-LIMIT = 24.0  # seconds for what takes one on a busy machine: ranks that take longer wait for each other
+LIMIT = 45.0  # seconds for what takes two on a busy machine: ranks that take longer wait for each other
 
 
-def on_ranks(work: Callable[..., Any], world_size: int, *args: Any, process_group: bool = True) -> list[Any]:
+def on_ranks(
+    work: Callable[..., Any], world_size: int, *args: Any, process_group: bool = True, timeout: float = LIMIT
+) -> list[Any]:
     """Return what `work(*args)` returns on each rank. Nothing is shown of what ranks print.
 
     The ranks use the CPU and gloo on every machine, so that no verdict depends on it: over gloo a missed collective is
@@ -25,7 +27,7 @@ def on_ranks(work: Callable[..., Any], world_size: int, *args: Any, process_grou
             world_size,
             *args,
             device="cpu",
-            timeout=LIMIT,
+            timeout=timeout,
             measure=False,
             process_group=process_group,
             show=False,

@@ -6,7 +6,7 @@ Written by `python -m helpers build`; change the source, not this file.
 import functools
 import itertools
 import math
-from helpers import COLOURS, Claims, MemoryMeter, Prediction, SmallGPT, benchmark, check, compare, count_flops, device_name, english, explore, hfu, hint, human_bytes, mfu, pick_device, saved_tensor_bytes, show, text_table
+from helpers import COLOURS, Claims, MemoryMeter, Prediction, SmallGPT, benchmark, check, compare, count_flops, device_name, english, explore, hfu, hint, human_bytes, kept_over_time, mfu, pick_device, saved_tensor_bytes, show, sign_of_life, text_table
 import numpy as np
 import torch
 import torch.nn.functional as F

@@ -12,7 +12,7 @@ import os
 import tempfile
 import time
 import warnings
-from helpers import COLOURS, Claims, MemoryMeter, MiB, Prediction, Recipe, benchmark, check, compare, device_name, explore, hint, human_bytes, numbers_beyond_cache, pick_device, plan_deep, planned, saved_tensor_bytes, show, traffic, why_no_compiler, written_kernels
+from helpers import COLOURS, Claims, MemoryMeter, MiB, Prediction, Recipe, benchmark, check, compare, device_name, explore, hint, human_bytes, numbers_beyond_cache, pick_device, plan_deep, planned, saved_tensor_bytes, show, sign_of_life, traffic, why_no_compiler, written_kernels
 from helpers.planner.catalog import find_model
 import torch
 import torch.nn.functional as F
@@ -21,6 +21,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 device, claims, missing = (pick_device(), Claims(), why_no_compiler())
+HAS_TRITON = importlib.util.find_spec('triton') is not None
 
 
 def repaired(x):
@@ -57,6 +58,18 @@ def tiled_attention(q, k, v, tile):
         _, total, weighted = state
         out[..., top : top + tile, :] = weighted / total[..., None]
     return out
+
+
+if HAS_TRITON:
+    import triton.language as tl
+
+
+def merge_tile(largest, total, weighted, scores, values):
+    new = tl.maximum(largest, tl.max(scores, 1))
+    weights, shrink = tl.exp(scores - new[:, None]), tl.exp(largest - new)
+    total = shrink * total + tl.sum(weights, 1)
+    weighted = shrink[:, None] * weighted + tl.dot(weights, values, input_precision="ieee")
+    return new, total, weighted
 
 
 class ChunkedLoss(torch.autograd.Function):

@@ -14,7 +14,7 @@ import time
 import warnings
 from pathlib import Path
 from pydoc_data.topics import topics
-from helpers import COLOURS, Claims, DigitFiles, LoaderTimeline, PickledByValue, Prediction, SmallCNN, TokenFile, benchmark, check, compare, decode, explore, hint, human_bytes, pick_device, rotate, script_as_notebook, show
+from helpers import COLOURS, Claims, DigitFiles, LoaderTimeline, PickledByValue, Prediction, SmallCNN, TokenFile, benchmark, check, compare, decode, explore, hint, human_bytes, loader_path, padded_and_packed, pick_device, rotate, script_as_notebook, show, sign_of_life
 import numpy as np
 import psutil
 import torch

@@ -4,23 +4,19 @@ Written by `python -m helpers build`; change the source, not this file.
 """
 
 import contextlib
-import copy
 import math
-import os
 import statistics
-import subprocess
-import sys
 import tempfile
-import threading
 import time
+from datetime import timedelta
 from pathlib import Path
-from helpers import COLOURS, TENANTS, Claims, Collectives, MemoryMeter, Prediction, RankError, SmallCNN, SmallGPT, check, device_name, digits, explore, hint, human_bytes, pick_device, rank_device, ranks_device, run_ranks, show, tenant_bars
+from helpers import TENANTS, Claims, Collectives, Diary, MemoryMeter, Messages, Prediction, RankError, SmallCNN, SmallGPT, bucket_timeline, calls_in, check, device_name, digits, explore, flight_report, hint, human_bytes, link_figure, losses_of_copies, pick_device, rank_device, ranks_device, ring_figure, run_ranks, scaling_figure, show, tenant_bars, text_table, torchrun, waiting_bars, write_flight_record
+from helpers.core.device import synchronize
+import numpy as np
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from matplotlib.figure import Figure
 from torch import nn
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DistributedSampler
@@ -29,7 +25,62 @@ device = pick_device()
 MiB = 2 ** 20
 pair = ranks_device(2)
 claims = Claims(device=pair)
-gpus = torch.cuda.device_count()
+
+
+def ring_all_reduce(vector):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    pieces = vector.tensor_split(n)
+    for step in range(2 * (n - 1)):
+        leaving, ours = pieces[(rank - step) % n], pieces[(rank - step - 1) % n]
+        arriving = torch.empty_like(ours)
+        send = dist.P2POp(dist.isend, leaving, (rank + 1) % n)
+        receive = dist.P2POp(dist.irecv, arriving, (rank - 1) % n)
+        for request in dist.batch_isend_irecv([send, receive]):
+            request.wait()
+        if step < n - 1:
+            ours += arriving
+        else:
+            ours.copy_(arriving)
+
+
+def fit_link(sweep):
+    nbytes, seconds = np.array(sweep).T
+    seconds_a_byte, alpha = np.polyfit(nbytes, seconds, 1, w=1 / seconds)  # every size counts by its relative error
+    return max(0.0, float(alpha)), float(1 / seconds_a_byte)
+
+
+class BucketedAverage:
+    def __init__(self, model, bucket_bytes):
+        self.buckets = [[]]
+        for p in reversed([p for p in model.parameters() if p.requires_grad]):
+            if sum(q.nbytes for q in self.buckets[-1]) >= bucket_bytes:
+                self.buckets.append([])
+            self.buckets[-1].append(p)
+            p.register_post_accumulate_grad_hook(self.arrived)
+        self.ready, self.sent = set(), []
+
+    def arrived(self, p):
+        """Called when the gradient of p is complete."""
+        self.ready.add(p)
+        while len(self.sent) < len(self.buckets) and self.ready.issuperset(self.buckets[len(self.sent)]):
+            self.send_next()
+
+    def send_next(self):
+        """Send the next bucket, full or not, and do not wait for it."""
+        bucket = self.buckets[len(self.sent)]
+        flat = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in bucket])
+        self.sent.append((flat, dist.all_reduce(flat, async_op=True)))
+
+    def finish(self):
+        """Send what has not left, wait for everything, and put the averages where they belong."""
+        while len(self.sent) < len(self.buckets):
+            self.send_next()
+        for bucket, (flat, request) in zip(self.buckets, self.sent, strict=True):
+            request.wait()
+            flat /= dist.get_world_size()
+            for p, gradient in zip(bucket, flat.split([p.numel() for p in bucket]), strict=True):
+                p.grad = gradient.view_as(p)
+        self.ready, self.sent = set(), []
 
 
 def average_gradients(model, rows):

@@ -5,7 +5,7 @@ Written by `python -m helpers build`; change the source, not this file.
 
 import contextlib
 import math
-from helpers import COLOURS, Claims, MemoryMeter, Prediction, SmallCNN, SmallGPT, check, compare, device_name, digits, english, explore, hint, human_bytes, pick_device, show, tenant_table, text_table
+from helpers import COLOURS, Claims, MemoryMeter, Prediction, SmallCNN, SmallGPT, accumulation_timeline, check, compare, device_name, digits, english, explore, hint, human_bytes, pick_device, show, sign_of_life, tenant_table, text_table
 import numpy as np
 import torch
 import torch.distributed as dist

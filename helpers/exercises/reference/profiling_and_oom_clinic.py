@@ -10,7 +10,7 @@ import os
 import pickle
 import tempfile
 from pathlib import Path
-from helpers import COLOURS, CachingAllocator, Claims, MemoryMeter, OutOfMemory, Prediction, SmallGPT, check, device_name, explore, explore_timelines, hint, human_bytes, peak_table, pick_device, show, stage_table
+from helpers import COLOURS, CachingAllocator, Claims, MemoryMeter, OutOfMemory, Prediction, SmallGPT, check, compare, device_name, explore, explore_timelines, hint, human_bytes, peak_table, pick_device, segments_figure, show, sign_of_life, stage_table
 import torch
 import torch.nn.functional as F
 from matplotlib.figure import Figure

@@ -3,7 +3,6 @@
 Written by `python -m helpers build`; change the source, not this file.
 """
 
-import contextlib
 import importlib.util
 import json
 import os
@@ -11,26 +10,61 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from helpers import COLOURS, Claims, Collectives, GiB, MemoryMeter, Prediction, Recipe, check, deepspeed_config, device_name, explore, find_gpu, hint, human_bytes, pick_device, planned, rank_device, ranks_device, run_ranks, show, text_table
+from helpers import Claims, GiB, MemoryMeter, MiB, Prediction, Recipe, check, deepspeed_config, device_name, explore, hint, human_bytes, pick_device, planned, rank_device, ranks_device, run_ranks, show, text_table
+from helpers.core.progress_line import progress_line
+from helpers.exercises.sharding.blocks import Blocks, MLPBlock, rank_rows
+from helpers.exercises.sharding.diary import Diary
+from helpers.exercises.sharding.drawings import flat_vector_figure, flight_figure, gpus_figure, in_flight, law_figure, mesh_figure, shards_figure
+from helpers.exercises.sharding.trained import joint, train, worst
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 import torch.nn.functional as F
-from matplotlib.figure import Figure
 from torch import nn
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_model_state_dict, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import clip_grad_norm_, get_total_norm
 
 device = pick_device()
 everywhere = ranks_device(4)
 claims = Claims(device=everywhere)
 
 
-def make_sharded(model, mesh):
+def partition(parameters, rank, world_size):
+    size = -(-sum(p.numel() for p in parameters) // world_size)  # of a shard, rounded up
+    flat = parameters[0].data.new_zeros(world_size * size)
+    start = 0
+    for p in parameters:
+        place = flat[start : start + p.numel()].view_as(p)
+        place.copy_(p.data)
+        p.data = place
+        start += p.numel()
+    return flat, flat[rank * size : (rank + 1) * size]
+
+
+def reduce_gradients(parameters, shard):
+    n, start = dist.get_world_size(), 0
+    whole = shard.data.new_zeros(n * shard.numel())
+    for p in parameters:
+        if p.grad is not None:
+            whole[start : start + p.numel()] = p.grad.flatten()
+            p.grad = None
+        start += p.numel()
+    mine = torch.empty_like(shard.data)
+    dist.reduce_scatter(mine, list(whole.chunk(n)))
+    mine /= n  # reduce_scatter adds up; the gradient of the joint batch is the mean
+    shard.grad = mine if shard.grad is None else shard.grad + mine
+
+
+def gather_parameters(flat, shard):
+    dist.all_gather(list(flat.chunk(dist.get_world_size())), shard.detach())
+
+
+def make_sharded(model, mesh, **options):
     for block in model.blocks:
-        fully_shard(block, mesh=mesh)
-    fully_shard(model, mesh=mesh)  # what is outside the blocks, and the root that coordinates them
-    return model
+        fully_shard(block, mesh=mesh, **options)
+    return fully_shard(model, mesh=mesh, **options)  # what is outside the blocks, and the root that coordinates them

@@ -4,30 +4,110 @@ Written by `python -m helpers build`; change the source, not this file.
 """
 
 import warnings
-from helpers import Claims, Collectives, MemoryMeter, Prediction, check, count_parameters, device_name, hint, human_bytes, pick_device, rank_device, ranks_device, run_ranks
+from helpers import Claims, Collectives, MemoryMeter, Prediction, check, device_name, explore, hint, human_bytes, pick_device, rank_device, ranks_device, run_ranks, saved_tensor_bytes, show, text_table
+from helpers.exercises.tensor_parallel.mesh_traffic import MeshTraffic
+from helpers.exercises.tensor_parallel.pictures import crossing_picture, heads_picture, mesh_picture, split_picture
+from helpers.exercises.tensor_parallel.product_table import ProductTable
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import Replicate
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, PrepareModuleInput, RowwiseParallel, parallelize_module
+from torch.utils.checkpoint import checkpoint
 
 device = pick_device()
-pair = ranks_device(2)
-claims = Claims(device=pair)
+RANKS = 4
+where = ranks_device(RANKS)
+claims = Claims(device=where)
 
 
-def row_parallel(x, weight, bias):
-    class SumOverRanks(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, partial):
-            total = partial.clone()
-            dist.all_reduce(total)
-            return total
+class Enter(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.view_as(x)
 
-        @staticmethod
-        def backward(ctx, gradient):
-            return gradient  # whole on every rank already
+    @staticmethod
+    def backward(ctx, gradient):
+        whole = gradient.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(whole)
+        return whole
 
-    return SumOverRanks.apply(F.linear(x, weight)) + bias  # the bias once, after the sum
+
+class Leave(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        total = x.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient  # whole on every rank already
+
+
+def column(x, weight):
+    return F.linear(Enter.apply(x), weight)
+
+
+def row(x, weight, bias):
+    y = Leave.apply(F.linear(x, weight))
+    return y if bias is None else y + bias  # the bias once, after the sum
+
+
+def kv_heads_of(rank, ranks, heads, kv_heads):
+    mine = range(rank * heads // ranks, (rank + 1) * heads // ranks)
+    return [head * kv_heads // heads for head in mine]
+
+
+def sum_shared(gradient, heads, kv_heads):
+    ranks = dist.get_world_size()
+    held = [sorted(set(kv_heads_of(r, ranks, heads, kv_heads))) for r in range(ranks)]
+    if sum(map(len, held)) == kv_heads:
+        return gradient  # nobody shares a head
+    everyone = gradient.new_zeros(kv_heads, *gradient.shape[1:])
+    everyone[held[dist.get_rank()]] = gradient
+    dist.all_reduce(everyone)
+    return everyone[held[dist.get_rank()]]
+
+
+def cross_entropy(logits, targets):
+    words = logits.shape[1]
+    largest = logits.detach().amax(dim=1)
+    dist.all_reduce(largest, op=dist.ReduceOp.MAX)  # a constant: it cancels
+    shifted = logits - largest[:, None]
+    exponentials = Leave.apply(shifted.exp().sum(dim=1))  # (n,)
+    local = targets - dist.get_rank() * words
+    here = (local >= 0) & (local < words)
+    picked = shifted.gather(1, local.clamp(0, words - 1)[:, None])[:, 0]
+    picked = Leave.apply(picked.where(here, torch.zeros_like(picked)))  # one rank has it, the others 0
+    counts = targets != -100
+    return ((exponentials.log() - picked) * counts).sum() / counts.sum()
+
+
+class Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        mine = x.contiguous()
+        tokens = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+        dist.all_gather(tokens, mine)
+        return torch.cat(tokens, dim=1)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        parts = [part.contiguous() for part in gradient.chunk(dist.get_world_size(), dim=1)]
+        added = torch.empty_like(parts[0])
+        dist.reduce_scatter(added, parts)
+        return added
+
+
+class Scatter(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return Gather.backward(ctx, x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return Gather.forward(ctx, gradient)

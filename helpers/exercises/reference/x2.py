@@ -77,7 +77,7 @@ def with_group_norm(model, groups):
         for name, child in module.named_children():
             if isinstance(child, nn.BatchNorm2d):
                 norm = nn.GroupNorm(groups, child.num_features, eps=child.eps)
-                norm.to(child.weight.device, child.weight.dtype)
+                norm.to(child.weight.device, child.weight.dtype).train(child.training)
                 norm.load_state_dict({"weight": child.weight, "bias": child.bias})
                 setattr(module, name, norm)
     return model

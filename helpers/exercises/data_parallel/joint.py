@@ -1,4 +1,4 @@
-"""Practice check of data parallel: the gradient of the joint batch, from ranks with unequal rows."""
+"""Check of averaged gradients: those of the joint batch, from ranks with unequal rows."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,9 +8,9 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
-from ..ranks.collectives import Collectives
-from .base import Check, Evidence, Part
-from .probing.on_ranks import on_ranks
+from ...ranks.collectives import Collectives
+from ..base import Check, Evidence
+from ..probing.on_ranks import on_ranks
 
 CASES = {"equal rows": (4, 4), "unequal rows": (6, 1, 3), "a rank without rows": (5, 0, 2), "one rank": (7,)}
 NAMES = ("weight 0", "frozen bias 0", "weight 2", "bias 2")
@@ -66,4 +66,4 @@ class GradientOfTheJointBatch(Check):
         return None
 
 
-PARTS = (Part("data_parallel.average", ("average_gradients",), (GradientOfTheJointBatch,)),)
+JOINT = (GradientOfTheJointBatch,)

@@ -1,0 +1,329 @@
+"""Check of buckets that travel while the backward pass is still at work.
+
+What counts is the process, not the clock: how many gradients had arrived when each all-reduce began, and whether a rank
+gets to the end of its backward pass while another one has not even begun.
+"""
+
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ..base import Check, Evidence
+from ..probing.distance import relative_distance
+from ..probing.on_ranks import on_ranks
+
+EXACT = 1e-9  # relative, in FP64
+WIDTH = 8
+EACH = WIDTH * WIDTH * 8  # bytes of each parameter's gradient
+STEPS = 2
+PATIENCE = 6.0  # seconds that a rank waits for another one's sign
+BREAK = 0.5  # seconds in which the ranks' other buckets have long been exchanged
+
+
+class _Net(nn.Module):
+    """Three layers and four heads, all of one size in FP64, and a frozen bias. A head may be left out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last, self.trunk = nn.Linear(WIDTH, WIDTH, bias=False), nn.ModuleList()
+        self.trunk.extend(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(3))
+        self.frozen = nn.Parameter(torch.ones(WIDTH), requires_grad=False)
+        self.heads = nn.ModuleList(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(3))
+        self.double()
+
+    def forward(self, x: torch.Tensor, heads: tuple[int, ...]) -> torch.Tensor:
+        for layer in self.trunk:
+            x = torch.tanh(layer(x) + self.frozen)
+        every = [*self.heads, self.last]
+        return sum(every[i](x).square().mean() for i in heads)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """So many ranks, buckets that close at so many bytes, and which heads each rank uses."""
+
+    ranks: int
+    bucket_bytes: int
+    heads: tuple[tuple[int, ...], ...]
+
+
+ALL = ((0, 1, 2, 3),) * 3
+RUNS = {
+    "2 ranks, 3 parameters a bucket": _Run(2, 2 * EACH + 1, ALL),
+    "3 ranks, 2 parameters a bucket": _Run(3, 2 * EACH, ALL),
+    "2 ranks, a bucket each": _Run(2, 1, ALL),
+    "2 ranks, one bucket": _Run(2, 100 * EACH, ALL),
+    "1 rank": _Run(1, 2 * EACH, ALL),
+}
+# Head 3 belongs to the parameter that is in the last bucket; here no rank uses it.
+BRANCHES = {
+    "2 ranks, a head each": _Run(2, 1, ((0, 2), (1, 2))),
+    "3 ranks, a head each": _Run(3, 2 * EACH, ((0, 2), (1, 2), (0, 2))),
+}
+
+
+class _Calls(TorchDispatchMode):
+    """Notes of each all-reduce its bytes, how many gradients had arrived, and whether the backward pass was over."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.arrived, self.over = 0, False
+        self.calls: list[tuple[int, int, bool]] = []
+        self.others: list[str] = []
+        for p in model.parameters():
+            if p.requires_grad:
+                p.register_post_accumulate_grad_hook(self._arrive)
+
+    def _arrive(self, _: torch.Tensor) -> None:
+        self.arrived += 1
+
+    def begin(self) -> None:
+        """Begin a step."""
+        self.arrived, self.over, self.calls = 0, False, []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace == "c10d":
+            name = func._schema.name.partition("::")[2]
+            if name.startswith("allreduce"):
+                self.calls.append((sum(t.nbytes for t in args[0]), self.arrived, self.over))
+            else:
+                self.others.append(name.rstrip("_"))
+        return func(*args, **(kwargs or {}))
+
+
+def _made(seed: int) -> _Net:
+    torch.manual_seed(seed)
+    return _Net()
+
+
+def _rows(seed: int, step: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(1000 * seed + 10 * step + dist.get_rank())
+    return torch.randn(5, WIDTH, dtype=torch.float64, generator=generator)
+
+
+def _gradients(model: nn.Module) -> list[list[float] | None]:
+    return [None if p.grad is None else p.grad.flatten().tolist() for p in model.parameters()]
+
+
+def _by_ddp(seed: int, heads: tuple[int, ...]) -> list[Any]:
+    """Return the gradients that DDP leaves on this rank, step by step."""
+    model, steps = _made(seed), []
+    ddp = DistributedDataParallel(model, find_unused_parameters=True)
+    for step in range(STEPS):
+        ddp.zero_grad()
+        ddp(_rows(seed, step), heads).backward()
+        steps.append(_gradients(model))
+    return steps
+
+
+def _rank(bucketed: Callable[..., Any], seed: int, run: _Run) -> Evidence:
+    """One rank: two steps with the learner's buckets, and the same two with DDP."""
+    heads = run.heads[dist.get_rank()]
+    right = _by_ddp(seed, heads)
+    model = _made(seed)
+    calls = _Calls(model)
+    buckets = bucketed(model, run.bucket_bytes)
+    steps = []
+    with calls:
+        for step in range(STEPS):
+            model.zero_grad()
+            calls.begin()
+            model(_rows(seed, step), heads).backward()
+            calls.over = True
+            buckets.finish()
+            steps.append({"calls": calls.calls, "gradients": _gradients(model)})
+    return {"steps": steps, "ddp": right, "others": calls.others, "names": [n for n, _ in model.named_parameters()]}
+
+
+def _patient(bucketed: Callable[..., Any], seed: int, folder: str) -> Evidence:
+    """Rank 1 begins its backward pass only when rank 0 is through with its own, or its patience is at an end.
+
+    And it takes a break before the first layer, so that the last bucket comes back well after the others.
+    """
+    rank, flag = dist.get_rank(), Path(folder, "through")
+    right = _by_ddp(seed, ALL[0])[:1]
+    model = _made(seed)
+    first = next(p for p in model.parameters() if p.requires_grad)
+    if rank == 1:
+        first.register_hook(lambda gradient: time.sleep(BREAK))
+    buckets = bucketed(model, 2 * EACH)
+    loss = model(_rows(seed, 0), ALL[0])
+    deadline = time.monotonic() + PATIENCE
+    while rank == 1 and not flag.exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    through = flag.exists()
+    loss.backward()
+    if rank == 0:
+        flag.touch()
+    buckets.finish()
+    return {"through": through, "ddp": right, "steps": [{"gradients": _gradients(model)}]}
+
+
+FEW = dict(list(RUNS.items())[:2])  # with a smaller bucket at the end
+
+
+def _runs(runs: dict[str, _Run], bucketed: Callable[..., Any], seed: int) -> Evidence:
+    return {case: on_ranks(_rank, run.ranks, bucketed, seed, run) for case, run in runs.items()}
+
+
+def _wrong_gradients(case: str, seen: list[Evidence], expected: list[Evidence]) -> str | None:
+    """Say which gradient of which rank is not DDP's. Where no rank has a gradient, None is as good as zeros."""
+    for rank, (got, want) in enumerate(zip(seen, expected, strict=True)):
+        for step, right in enumerate(want["ddp"]):
+            where = f"{case}, step {step}, rank {rank}"
+            mine = got["steps"][step]["gradients"]
+            for name, a, b in zip(expected[0].get("names") or map(str, range(len(right))), mine, right, strict=True):
+                if name == "frozen" and a is not None:
+                    return f"{where}: the frozen parameter has got a gradient."
+                if b is None and (a is None or not any(a)):
+                    continue
+                if a is None:
+                    return f"{where}: {name} has no gradient; averaged over the ranks it has one."
+                if not relative_distance(a, b or [0.0] * len(a)) <= EXACT:
+                    length = torch.tensor(a).norm() / max(torch.tensor(b or [0.0]).norm(), torch.tensor(1e-30))
+                    return f"{where}: the gradient of {name} is not DDP's; it is {length:.3g} times as long."
+    return None
+
+
+class GradientsEqualDdp(Check):
+    """After backward and `finish()` every rank has the averaged gradients that DDP gives, step after step."""
+
+    hint = (
+        "Did the second step begin as the first one did, with nothing ready and nothing sent?\n"
+        "An all-reduce adds up; who divides by the number of ranks? And each piece goes back in the shape of its "
+        "parameter.\n`work.wait()` first, then divide `flat`, `flat.split([p.numel() for p in bucket])`, `view_as(p)`."
+    )
+
+    @staticmethod
+    def probe(seed: int, bucketed: Callable[..., Any]) -> Evidence:
+        return _runs(RUNS, bucketed, seed)
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for case in expected:
+            wrong = _wrong_gradients(case, seen[case], expected[case])
+            if wrong:
+                return wrong
+        return None
+
+
+class OneMessageABucket(Check):
+    """There is one all-reduce a bucket, of the sizes that the contract gives, the last smaller bucket included."""
+
+    hint = (
+        "Start with the last parameter. A bucket is closed once it holds `bucket_bytes` or more; the next parameter "
+        "opens a new one.\nWhat is in the last bucket when the parameters run out? It travels as well.\n"
+        "`torch.cat` of the flattened gradients makes one message."
+    )
+
+    @staticmethod
+    def probe(seed: int, bucketed: Callable[..., Any]) -> Evidence:
+        return _runs(FEW, bucketed, seed + 1)
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for case, want in expected.items():
+            for rank, got in enumerate(seen[case]):
+                if got["others"]:
+                    return f"{case}, rank {rank}: called {got['others'][0]}; an all-reduce a bucket is enough."
+                for step, right in enumerate(want[rank]["steps"]):
+                    mine = [nbytes for nbytes, _, _ in got["steps"][step]["calls"]]
+                    sizes = [nbytes for nbytes, _, _ in right["calls"]]
+                    if mine != sizes:
+                        return (
+                            f"{case}, step {step}, rank {rank}: {len(mine)} all-reduces of {mine} bytes; "
+                            f"the {len(sizes)} buckets have {sizes}."
+                        )
+        return None
+
+
+class BucketsLeaveWhenFull(Check):
+    """A bucket leaves during the backward pass, as soon as its last gradient has arrived."""
+
+    hint = (
+        "Is anything sent before `finish()`? A hook on each parameter is called when its gradient is there.\n"
+        "`p.register_post_accumulate_grad_hook(self.arrived)`; in it, note p; send while the next bucket is full."
+    )
+
+    @staticmethod
+    def probe(seed: int, bucketed: Callable[..., Any]) -> Evidence:
+        return _runs(FEW, bucketed, seed + 2)
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for case, want in expected.items():
+            for rank, got in enumerate(seen[case]):
+                for step, right in enumerate(want[rank]["steps"]):
+                    mine = got["steps"][step]["calls"]
+                    where = f"{case}, step {step}, rank {rank}"
+                    if len(mine) < len(right["calls"]):
+                        return f"{where}: {len(mine)} buckets left; there are {len(right['calls'])}."
+                    for bucket, (_, arrived, over) in enumerate(right["calls"]):
+                        if mine[bucket][2] and not over:
+                            return f"{where}: bucket {bucket} left after the backward pass; it was full before."
+                        if mine[bucket][1] > arrived:
+                            return (
+                                f"{where}: bucket {bucket} left when {mine[bucket][1]} gradients were there; "
+                                f"it was full with {arrived}."
+                            )
+        return None
+
+
+class BackwardDoesNotWait(Check):
+    """The backward pass goes on while a bucket travels; `finish()` waits until all of them are back."""
+
+    hint = (
+        "What does `dist.all_reduce(flat)` do until the other ranks have sent theirs?\n"
+        "`work = dist.all_reduce(flat, async_op=True)` in the hook, `work.wait()` in `finish()`, and not before."
+    )
+
+    @staticmethod
+    def probe(seed: int, bucketed: Callable[..., Any]) -> Evidence:
+        with tempfile.TemporaryDirectory() as folder:
+            return {"ranks": on_ranks(_patient, 2, bucketed, seed + 3, folder)}
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        if not seen["ranks"][1]["through"]:
+            return (
+                "Rank 1 had not begun its backward pass, and rank 0 got stuck in its own: "
+                "a hook waits for the answer of the others."
+            )
+        wrong = _wrong_gradients("rank 1 late", seen["ranks"], expected["ranks"])
+        return f"{wrong} Does `finish()` wait for every bucket?" if wrong else None
+
+
+class BearsMissingGradients(Check):
+    """Where a parameter got no gradient on a rank it counts as zeros there, and all ranks send alike."""
+
+    hint = (
+        "One rank takes a branch that another does not. Which bucket does each of them send first?\n"
+        "A bucket that is full waits for those before it, so that the order is the same everywhere.\n"
+        "`finish()` sends what has not left: `torch.zeros_like(p)` where `p.grad is None`."
+    )
+
+    @staticmethod
+    def probe(seed: int, bucketed: Callable[..., Any]) -> Evidence:
+        return _runs(BRANCHES, bucketed, seed + 4)
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        return GradientsEqualDdp.judge(seen, expected)
+
+
+OVERLAP = (
+    GradientsEqualDdp,
+    OneMessageABucket,
+    BucketsLeaveWhenFull,
+    BackwardDoesNotWait,
+    BearsMissingGradients,
+)

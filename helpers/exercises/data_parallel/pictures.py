@@ -1,0 +1,96 @@
+"""The pictures of the lab on data parallel: a ring at work, buckets on a timeline, waiting beside working."""
+
+from collections.abc import Mapping, Sequence
+
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from ...core.colours import COLOURS
+from .diary import Diary
+
+
+def ring_figure(ranks: int = 4) -> Figure:
+    """Draw who holds which piece, summed over how many ranks, round after round, and what each rank sends next."""
+    rounds = 2 * (ranks - 1)
+    holds = [[1] * ranks for _ in range(ranks)]  # rank, piece -> how many ranks are in it
+    figure = Figure(figsize=(8.5, 0.62 * (rounds + 1) + 0.9), layout="constrained")
+    axes = figure.add_subplot()
+    for step in range(rounds + 1):
+        for rank in range(ranks):
+            for piece in range(ranks):
+                x, y, full = rank * (ranks + 1.6) + piece, step * 1.35, holds[rank][piece] == ranks
+                shade = holds[rank][piece] / ranks
+                leaves = step < rounds and piece == (rank - step) % ranks
+                box = {"facecolor": COLOURS[2] if full else COLOURS[0], "alpha": 0.9 if full else 0.15 + 0.45 * shade}
+                axes.add_patch(Rectangle((x, y), 0.92, 0.92, lw=0, **box))
+                axes.text(x + 0.46, y + 0.48, holds[rank][piece], ha="center", va="center", fontsize=9)
+                if leaves:
+                    axes.add_patch(Rectangle((x, y), 0.92, 0.92, fill=False, lw=2.2, edgecolor=COLOURS[4]))
+        before = [list(row) for row in holds]
+        for rank in range(ranks):
+            piece = (rank - step - 1) % ranks  # arrives from the left
+            got = before[(rank - 1) % ranks][piece]
+            holds[rank][piece] = before[rank][piece] + got if step < ranks - 1 else got
+    centres = [rank * (ranks + 1.6) + ranks / 2 for rank in range(ranks)]
+    axes.set_xticks(centres, [f"rank {rank}" for rank in range(ranks)])
+    names = ["at first"] + [f"round {n + 1}: {'add' if n < ranks - 1 else 'copy'}" for n in range(rounds)]
+    axes.set_yticks([1.35 * n + 0.46 for n in range(rounds + 1)], names)
+    axes.set(xlim=(-0.6, ranks * (ranks + 1.6)), ylim=(1.35 * (rounds + 1), -0.3))
+    axes.set_title("Ranks summed in each piece; framed: what goes to the right-hand neighbour next", fontsize=11)
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    return figure
+
+
+def bucket_timeline(diary: Diary) -> Figure:
+    """Draw the backward pass and, below it, each bucket from the moment it was sent to the moment it was back."""
+    figure = Figure(figsize=(7, 0.9 + 0.24 * (len(diary.entries) + 1)), layout="constrained")
+    axes = figure.add_subplot()
+    axes.barh("backward pass", 1e3 * diary.computed, color=COLOURS[0])
+    for index, entry in enumerate(diary.entries):
+        axes.barh(f"bucket {index}", 1e3 * (entry.answered - entry.asked), left=1e3 * entry.asked, color=COLOURS[4])
+    axes.axvline(1e3 * diary.computed, color="black", lw=1, ls=":")
+    axes.invert_yaxis()
+    axes.set(title="Buckets leave while the backward pass is at work (rank 0)", xlabel="milliseconds")
+    return figure
+
+
+def waiting_bars(working: Sequence[float], waiting: Sequence[float]) -> Figure:
+    """Draw for each rank how long a step it worked, and how long it stood in the all-reduce."""
+    figure = Figure(figsize=(7, 0.8 + 0.4 * len(working)), layout="constrained")
+    axes = figure.add_subplot()
+    names = [f"rank {rank}" for rank in range(len(working))]
+    axes.barh(names, [1e3 * s for s in working], color=COLOURS[0], label="works")
+    axes.barh(names, [1e3 * s for s in waiting], left=[1e3 * s for s in working], color=COLOURS[1], label="all-reduce")
+    axes.invert_yaxis()
+    axes.set(title="A step of each rank", xlabel="milliseconds (median of the steps)")
+    axes.legend(frameon=False, loc="lower right")
+    return figure
+
+
+def link_figure(sweep: Sequence[tuple[int, float]], alpha: float, beta: float) -> Figure:
+    """Draw measured messages and the line alpha + n / beta through them."""
+    figure = Figure(figsize=(7, 3.2), layout="constrained")
+    axes = figure.add_subplot()
+    sizes = [nbytes for nbytes, _ in sweep]
+    axes.loglog(sizes, [1e6 * s for _, s in sweep], "o", color=COLOURS[0], label="measured")
+    axes.loglog(sizes, [1e6 * (alpha + n / beta) for n in sizes], "-", color=COLOURS[4], label=r"$\alpha + n / \beta$")
+    axes.axhline(1e6 * alpha, color="grey", lw=1, ls=":", label=r"$\alpha$")
+    axes.set(title="What an all-reduce of two ranks costs", xlabel="bytes", ylabel="microseconds")
+    axes.legend(frameon=False)
+    return figure
+
+
+def scaling_figure(speeds: Mapping[str, Sequence[float]]) -> Figure:
+    """Draw speed-ups over one GPU; the n-th value of each series is that of 2**n GPUs."""
+    figure = Figure(figsize=(7, 3.4), layout="constrained")
+    axes = figure.add_subplot()
+    ranks: list[int] = []
+    for (name, speed), colour in zip(speeds.items(), (COLOURS[4], COLOURS[0]), strict=False):
+        ranks = [2**i for i in range(len(speed))]
+        axes.loglog(ranks, speed, "o-", base=2, color=colour, label=name)
+    axes.loglog(ranks, ranks, ":", base=2, color="grey", label="N times")
+    axes.set(title="Model of scaling: speed-up over one GPU", xlabel="GPUs", ylabel="times")
+    axes.set_xticks(ranks, [str(n) for n in ranks])
+    axes.legend(frameon=False)
+    return figure

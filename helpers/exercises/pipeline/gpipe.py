@@ -1,0 +1,68 @@
+"""Check of GPipe: all forward passes, then all backward passes."""
+
+from typing import ClassVar
+
+from .lists import Case, Lists, OnLists, any_number
+from .promises import not_each_once, stuck, too_slow
+from .trained import TrainsAsOneProcess
+
+
+class EachActionOnce(OnLists):
+    """Each rank runs the forward and the backward pass of each micro-batch once, and nothing else."""
+
+    hint = 'For m micro-batches: m entries ("F", i) and m entries ("B", i), on every rank. Micro-batches count from 0.'
+    cases = staticmethod(any_number)
+
+    @classmethod
+    def wrong(cls, case: Case, lists: Lists) -> str | None:
+        return not_each_once(case, lists, "FB")
+
+
+class ForwardFirst(OnLists):
+    """No backward pass before the last forward pass."""
+
+    hint = "Two lists, one after the other: first all F, then all B."
+    cases = staticmethod(any_number)
+
+    @classmethod
+    def wrong(cls, case: Case, lists: Lists) -> str | None:
+        for rank, actions in enumerate(lists):
+            kinds = [action.kind for action in actions]
+            if "B" in kinds and "F" in kinds[kinds.index("B") :]:
+                late = actions[kinds.index("B") :]
+                action = next(action for action in late if action.kind == "F")
+                return f"rank {rank} runs {action} after {actions[kinds.index('B')]}."
+        return None
+
+
+class NobodyWaitsForever(OnLists):
+    """The lists fit together: no rank waits for something that never comes."""
+
+    hint = "A backward pass needs its own forward pass, and the backward pass of the next rank."
+    cases = staticmethod(any_number)
+
+    @classmethod
+    def wrong(cls, case: Case, lists: Lists) -> str | None:
+        return stuck(case, lists)
+
+
+class NoLongerThanNeeded(OnLists):
+    """The step takes (m + ranks - 1) forward and backward passes: the ranks agree on the order of micro-batches."""
+
+    hint = (
+        "If a rank takes the micro-batches in another order than its neighbour, it waits for its first until the end."
+    )
+    cases = staticmethod(any_number)
+
+    @classmethod
+    def wrong(cls, case: Case, lists: Lists) -> str | None:
+        return too_slow(case, lists, 3 * (case.m + case.ranks - 1))
+
+
+class SameGradients(TrainsAsOneProcess):
+    """On real ranks, the lists give the loss and the gradients of one process."""
+
+    cases: ClassVar = [Case(3, 4)]
+
+
+GPIPE = (EachActionOnce, ForwardFirst, NobodyWaitsForever, NoLongerThanNeeded, SameGradients)

@@ -1,0 +1,70 @@
+"""Check of the interleaved schedule: several thin stages a rank."""
+
+from typing import ClassVar
+
+from .lists import Case, Lists, OnLists, in_chunks
+from .promises import not_each_once, stuck, too_much_held, too_slow
+from .trained import TrainsAsOneProcess
+
+
+class EachActionOnce(OnLists):
+    """Each rank runs the forward and the backward pass of each micro-batch once in each of its chunks."""
+
+    hint = (
+        "An action names its chunk: (\"F\", i, chunk). There are v x m forward passes on a rank.\n"
+        "As many backward passes are left at the end as forward passes came in the warm-up."
+    )  # fmt: skip
+    cases = staticmethod(in_chunks)
+
+    @classmethod
+    def wrong(cls, case: Case, lists: Lists) -> str | None:
+        return not_each_once(case, lists, "FB")
+
+
+class NobodyWaitsForever(OnLists):
+    """The lists fit together: no rank waits for something that never comes."""
+
+    hint = (
+        "Chunk 1 of a micro-batch can start on rank 0 when chunk 0 has left the last rank.\n"
+        "Backwards it is the other way round: the last chunk comes first."
+    )
+    cases = staticmethod(in_chunks)
+
+    @classmethod
+    def wrong(cls, case: Case, lists: Lists) -> str | None:
+        return stuck(case, lists)
+
+
+class ThinnerBubble(OnLists):
+    """The step takes (v x m + ranks - 1) forward and backward passes of a chunk."""
+
+    hint = (
+        "Take as many micro-batches through chunk 0 as there are ranks; then the first of them has come round.\n"
+        "So the order is: `ranks` micro-batches through chunk 0, the same through chunk 1, and so on; then the next.\n"
+        "Warm-up: v - 1 rounds of all ranks, and then as in 1F1B. That is v x ranks - rank - 1 forward passes."
+    )
+    cases = staticmethod(in_chunks)
+
+    @classmethod
+    def wrong(cls, case: Case, lists: Lists) -> str | None:
+        return too_slow(case, lists, 3 * (case.chunks * case.m + case.ranks - 1))
+
+
+class FewInFlight(OnLists):
+    """Rank r holds at most v x ranks - r micro-batches at once, each chunk's counted."""
+
+    hint = "No more warm-up than the contract allows; after it, each F is followed by a B."
+    cases = staticmethod(in_chunks)
+
+    @classmethod
+    def wrong(cls, case: Case, lists: Lists) -> str | None:
+        return too_much_held(lists, [case.chunks * case.ranks - rank for rank in range(case.ranks)])
+
+
+class SameGradients(TrainsAsOneProcess):
+    """On real ranks, the lists give the loss and the gradients of one process."""
+
+    cases: ClassVar = [Case(2, 4, 2)]
+
+
+INTERLEAVED = (EachActionOnce, NobodyWaitsForever, ThinnerBubble, FewInFlight, SameGradients)

@@ -1,0 +1,72 @@
+"""Check of 1F1B: the bubble of GPipe, with few micro-batches in flight."""
+
+from typing import ClassVar
+
+from .lists import Case, Lists, OnLists, any_number
+from .promises import not_each_once, stuck, too_much_held, too_slow
+from .trained import TrainsAsOneProcess
+
+
+class EachActionOnce(OnLists):
+    """Each rank runs the forward and the backward pass of each micro-batch once, also where there are few of them."""
+
+    hint = (
+        "Is the warm-up longer than the list of micro-batches somewhere? Then it must stop at m.\n"
+        "As many backward passes are left at the end as forward passes came in the warm-up."
+    )
+    cases = staticmethod(any_number)
+
+    @classmethod
+    def wrong(cls, case: Case, lists: Lists) -> str | None:
+        return not_each_once(case, lists, "FB")
+
+
+class NobodyWaitsForever(OnLists):
+    """The lists fit together: no rank waits for something that never comes."""
+
+    hint = (
+        "Follow micro-batch 0 down the ranks: rank r can run B0 only after it has come back from the last rank.\n"
+        "If a rank waits for a B too early, the ranks after it may wait for an F that this rank has not run yet."
+    )
+    cases = staticmethod(any_number)
+
+    @classmethod
+    def wrong(cls, case: Case, lists: Lists) -> str | None:
+        return stuck(case, lists)
+
+
+class SameBubble(OnLists):
+    """The step takes no longer than with GPipe: (m + ranks - 1) forward and backward passes."""
+
+    hint = (
+        "How many micro-batches must be under way so that rank r has something to do until its first gradient comes?\n"
+        "The last rank can alternate at once, and each rank before it needs one more forward pass: ranks - rank - 1."
+    )
+    cases = staticmethod(any_number)
+
+    @classmethod
+    def wrong(cls, case: Case, lists: Lists) -> str | None:
+        return too_slow(case, lists, 3 * (case.m + case.ranks - 1))
+
+
+class FewInFlight(OnLists):
+    """Rank r holds at most ranks - r micro-batches at once."""
+
+    hint = (
+        "A micro-batch is held from its F to its B. After the warm-up, each F must be followed by a B.\n"
+        "ranks - rank - 1 forward passes, then pairs: forward, backward."
+    )
+    cases = staticmethod(any_number)
+
+    @classmethod
+    def wrong(cls, case: Case, lists: Lists) -> str | None:
+        return too_much_held(lists, [case.ranks - rank for rank in range(case.ranks)])
+
+
+class SameGradients(TrainsAsOneProcess):
+    """On real ranks, the lists give the loss and the gradients of one process."""
+
+    cases: ClassVar = [Case(3, 5)]
+
+
+ONE_F_ONE_B = (EachActionOnce, NobodyWaitsForever, SameBubble, FewInFlight, SameGradients)

@@ -1,0 +1,66 @@
+"""Check of the schedule that fills the bubble with weight gradients (ZB-H1)."""
+
+from typing import ClassVar
+
+from .lists import Case, Lists, OnLists, enough
+from .promises import not_each_once, stuck, too_much_held, too_slow
+from .trained import TrainsAsOneProcess
+
+
+class EachActionOnce(OnLists):
+    """Each rank runs F, I and W of each micro-batch once, and no B."""
+
+    hint = "Each B becomes an I now and a W later. Are all W run by the end, also when m is small?"
+    cases = staticmethod(enough)
+
+    @classmethod
+    def wrong(cls, case: Case, lists: Lists) -> str | None:
+        return not_each_once(case, lists, "FIW")
+
+
+class NobodyWaitsForever(OnLists):
+    """The lists fit together: each W comes after its own I, and no rank waits for something that never comes."""
+
+    hint = "W of a micro-batch needs what its I has left: it comes later in the same list."
+    cases = staticmethod(enough)
+
+    @classmethod
+    def wrong(cls, case: Case, lists: Lists) -> str | None:
+        return stuck(case, lists)
+
+
+class FilledBubble(OnLists):
+    """The step takes 3 m + ranks - 1 ticks, where F, I and W take one each."""
+
+    hint = (
+        "On which rank does nobody wait for I, so that W may follow at once? How many W can the last rank put off?\n"
+        "Start from 1F1B. Rank r runs W of a micro-batch when it has run r more input gradients."
+    )
+    cases = staticmethod(enough)
+
+    @classmethod
+    def wrong(cls, case: Case, lists: Lists) -> str | None:
+        return too_slow(case, lists, 3 * case.m + case.ranks - 1)
+
+
+class FewInFlight(OnLists):
+    """No rank holds more micro-batches at once than rank 0 does with 1F1B: as many as there are ranks."""
+
+    hint = (
+        "A micro-batch is held from its F to its W. Weight gradients that wait until the end hold everything.\n"
+        "Rank r may let r of them wait, and no more."
+    )
+    cases = staticmethod(enough)
+
+    @classmethod
+    def wrong(cls, case: Case, lists: Lists) -> str | None:
+        return too_much_held(lists, [case.ranks] * case.ranks)
+
+
+class SameGradients(TrainsAsOneProcess):
+    """On real ranks, the lists give the loss and the gradients of one process."""
+
+    cases: ClassVar = [Case(3, 4)]
+
+
+ZERO_BUBBLE = (EachActionOnce, NobodyWaitsForever, FilledBubble, FewInFlight, SameGradients)

@@ -1,0 +1,52 @@
+"""The reference answers of solutions/14_pipeline.py, which `check` compares with.
+
+Written by `python -m helpers build`; change the source, not this file.
+"""
+
+import dataclasses
+import inspect
+from helpers import Claims, Collectives, Costs, Engine, LinearInTwoParts, MemoryMeter, Pipeline, Prediction, Stuck, activations_held, check, clock_pipelines, count_flops, device_name, distance_from_one_process, explore, hint, human_bytes, in_a_row, in_a_vee, pick_device, rank_device, run_ranks, show, text_table, torch_order, toy_batch, toy_stages, weights_later
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B, ScheduleZBVZeroBubble
+
+device = pick_device()
+claims = Claims(device=torch.device('cpu'))
+
+
+def gpipe(rank, ranks, m):
+    return [("F", i) for i in range(m)] + [("B", i) for i in range(m)]
+
+
+def one_f_one_b(rank, ranks, m):
+    warm_up = min(ranks - rank - 1, m)
+    schedule = [("F", i) for i in range(warm_up)]
+    for i in range(m - warm_up):
+        schedule += [("F", warm_up + i), ("B", i)]
+    return schedule + [("B", i) for i in range(m - warm_up, m)]
+
+
+def interleaved(rank, ranks, m, v):
+    forward = [("F", first + i, chunk) for first in range(0, m, ranks) for chunk in range(v) for i in range(ranks)]
+    backward = [("B", i, v - 1 - chunk) for _, i, chunk in forward]
+    warm_up = v * ranks - rank - 1
+    schedule = forward[:warm_up]
+    for pair in zip(forward[warm_up:], backward, strict=False):
+        schedule += pair
+    return schedule + backward[v * m - warm_up :]
+
+
+def zero_bubble(rank, ranks, m):
+    schedule = []
+    for kind, i in one_f_one_b(rank, ranks, m):
+        if kind == "F":
+            schedule.append(("F", i))
+        else:
+            schedule.append(("I", i))
+            if i >= rank:  # rank r lets r weight gradients wait
+                schedule.append(("W", i - rank))
+    return schedule + [("W", i) for i in range(m - rank, m)]

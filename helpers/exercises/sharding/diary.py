@@ -1,0 +1,64 @@
+"""What happens on a rank, in order: collectives, each with the ranks that took part, and what else is noted."""
+
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from ...ranks.collectives import Collective, Collectives
+
+
+class Event(NamedTuple):
+    """One line of a diary.
+
+    Attributes:
+        name: of the collective, or what was noted.
+        volume: bytes that a rank sends in a ring of many ranks: see `Collective.volume`.
+        ranks: who took part; none in a note.
+    """
+
+    name: str
+    volume: int = 0
+    ranks: tuple[int, ...] = ()
+
+
+class Diary(Collectives):
+    """Records the collectives in its `with` block, and among them what `note` is told.
+
+    >>> with Diary() as diary:  # doctest: +SKIP
+    ...     model(x).sum().backward()
+    >>> diary.volume_among([0, 2])  # doctest: +SKIP
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.events: list[Event] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run the operation; record it if it is a collective."""
+        before = len(self.calls)
+        result = super().__torch_dispatch__(func, types, args, kwargs)
+        for call in self.calls[before:]:
+            self.events.append(_event(call, args))
+        return result
+
+    def note(self, text: str) -> None:
+        """Write `text` down between the collectives."""
+        self.events.append(Event(text))
+
+    def volume_among(self, ranks: list[int]) -> int:
+        """Return the bytes of the collectives in which exactly these ranks took part."""
+        return sum(event.volume for event in self.events if list(event.ranks) == ranks)
+
+
+def _event(call: Collective, args: tuple[Any, ...]) -> Event:
+    for arg in args:
+        if isinstance(arg, torch.ScriptObject):  # the group, or how to reduce: only one of them can be opened
+            try:
+                group = dist.ProcessGroup.unbox(arg)
+            except RuntimeError:
+                continue
+            return Event(call.name, call.volume, tuple(dist.get_process_group_ranks(group)))
+    return Event(call.name, call.volume)

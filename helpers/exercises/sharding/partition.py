@@ -1,0 +1,171 @@
+"""Check of the partition: all parameters of a unit in one flat vector, of which each rank looks after a slice."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..base import Check, Evidence
+from .layout import SHAPES, WORLDS, end_to_end, make_parameters, shard_size
+
+Partition = Callable[[list[Any], int, int], Any]
+DTYPES = {"21 numbers": torch.float64, "24 numbers": torch.float32, "2 numbers": torch.bfloat16}
+
+
+def _cases() -> list[tuple[str, str, int, int]]:
+    """Return (case, shapes, rank, ranks) for each rank of each number of ranks."""
+    return [
+        (f"{shapes}, rank {rank} of {n}", shapes, rank, n)
+        for shapes in SHAPES
+        for n in (1, *WORLDS)
+        for rank in range(n)
+    ]
+
+
+def _cut(partition: Partition, seed: int, shapes: str, rank: int, n: int) -> tuple[list[Any], Tensor, Tensor]:
+    """Let the answer cut parameters up; return them, the vector and the shard."""
+    parameters = make_parameters(SHAPES[shapes], seed, DTYPES[shapes])
+    returned = partition(list(parameters), rank, n)
+    if not (isinstance(returned, tuple | list) and len(returned) == 2 and all(map(torch.is_tensor, returned))):
+        raise TypeError(f"partition returned {type(returned).__name__}; two tensors are wanted, flat and shard.")
+    return parameters, *returned
+
+
+def _numbers(tensor: Tensor) -> list[float]:
+    return tensor.detach().double().flatten().tolist()
+
+
+def _within(inner: Tensor, outer: Tensor) -> bool:
+    """Whether `inner` has no memory of its own, but lives in that of `outer`."""
+    return inner.untyped_storage().data_ptr() == outer.untyped_storage().data_ptr()
+
+
+class OneVectorForAll(Check):
+    """The vector holds all parameters end to end, then as few zeros as make it divisible by N."""
+
+    hint = (
+        "A shard has as many numbers as all parameters divided by N, rounded up: -(-a // b) rounds up.\n"
+        "Make a vector of N shards full of zeros (`new_zeros` keeps dtype and device), then copy one parameter after "
+        "the other into its place."
+    )
+
+    @staticmethod
+    def probe(seed: int, partition: Partition) -> Evidence:
+        seen: Evidence = {}
+        for case, shapes, rank, n in _cases():
+            _, flat, _ = _cut(partition, seed, shapes, rank, n)
+            right = end_to_end(make_parameters(SHAPES[shapes], seed, DTYPES[shapes]), n)
+            of = {"numbers": sum(p.numel() for p in make_parameters(SHAPES[shapes], seed)), "ranks": n}
+            seen[case] = of | {
+                "flat": _numbers(flat),
+                "right": _numbers(right),
+                "shape": list(flat.shape),
+                "dtype": str(flat.dtype),
+                "graph": flat.requires_grad,
+            }
+        return seen
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for case, want in expected.items():
+            got, right, numbers = seen[case], want["right"], want["numbers"]
+            if got["shape"] != want["shape"]:
+                return (
+                    f"{case}: flat has the shape {got['shape']}; {want['shape']} is right: the next multiple of "
+                    f"{want['ranks']} from {numbers} up, in one dimension."
+                )
+            if got["dtype"] != want["dtype"]:
+                return f"{case}: flat is {got['dtype']}; the parameters are {want['dtype']}."
+            if got["flat"][:numbers] != right[:numbers]:
+                return f"{case}: flat does not begin with the parameters' numbers, in their order."
+            if got["flat"] != right:
+                return f"{case}: the padding at the end is {got['flat'][numbers:]}; it must be zeros."
+            if got["graph"]:
+                return f"{case}: flat requires a gradient: it was made of the parameters inside autograd."
+        return None
+
+
+class ShardIsThisRanksSlice(Check):
+    """The shard is a view of this rank's slice of the vector; all ranks' shards have the same size."""
+
+    hint = (
+        "Rank r's shard is the r-th of N slices of equal size, also where it holds padding.\n"
+        "A slice of a tensor is a view: flat[a:b] shares its memory. clone() and torch.tensor do not."
+    )
+
+    @staticmethod
+    def probe(seed: int, partition: Partition) -> Evidence:
+        seen: Evidence = {}
+        for case, shapes, rank, n in _cases():
+            _, flat, shard = _cut(partition, seed + 1, shapes, rank, n)
+            right = end_to_end(make_parameters(SHAPES[shapes], seed + 1, DTYPES[shapes]), n).chunk(n)[rank]
+            seen[case] = {
+                "shard": _numbers(shard),
+                "right": _numbers(right),
+                "view": _within(shard, flat),
+                "size": shard_size(sum(p.numel() for p in make_parameters(SHAPES[shapes], seed)), n),
+            }
+        return seen
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for case, want in expected.items():
+            got = seen[case]
+            if len(got["shard"]) != want["size"]:
+                return (
+                    f"{case}: the shard has {len(got['shard'])} numbers; {want['size']} is right. The optimizer "
+                    "keeps state for every number of the shard, and messages need shards of one size."
+                )
+            if got["shard"] != want["right"]:
+                return f"{case}: the shard holds other numbers than this rank's slice of the vector."
+            if not got["view"]:
+                return f"{case}: the shard is a copy. A step on it would not reach the vector; a view would."
+        return None
+
+
+class ParametersAreViews(Check):
+    """Each parameter keeps shape, numbers and identity, and its memory is now the vector's."""
+
+    hint = (
+        "The parameter object stays, because its module holds it. Only its data is replaced.\n"
+        "p.data = flat[start : start + p.numel()].view_as(p), after its numbers were copied there."
+    )
+
+    @staticmethod
+    def probe(seed: int, partition: Partition) -> Evidence:
+        seen: Evidence = {}
+        for case, shapes, rank, n in _cases():
+            before = [_numbers(p) for p in make_parameters(SHAPES[shapes], seed + 2, DTYPES[shapes])]
+            parameters, flat, _ = _cut(partition, seed + 2, shapes, rank, n)
+            seen[case] = {
+                "shapes": [list(p.shape) for p in parameters],
+                "same": [_numbers(p) for p in parameters] == before,
+                "views": [_within(p, flat) for p in parameters],
+                "trained": all(p.requires_grad and p.is_leaf for p in parameters),
+            }
+            with torch.no_grad():
+                flat += 1
+            seen[case]["places"] = _numbers(torch.cat([p.detach().flatten() for p in parameters]))
+            seen[case]["right"] = _numbers(flat)
+        return seen
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for case, want in expected.items():
+            got = seen[case]
+            if not got["same"] or got["shapes"] != want["shapes"]:
+                return f"{case}: the parameters have other numbers or shapes than before: {got['shapes']}."
+            if not all(got["views"]):
+                return (
+                    f"{case}: parameter {got['views'].index(False)} has memory of its own. What is gathered into the "
+                    "vector would never reach it, and everything is there twice."
+                )
+            if got["places"] != got["right"][: len(got["places"])]:
+                return f"{case}: a parameter is a view of another place in the vector than that of its numbers."
+            if not got["trained"]:
+                return f"{case}: a parameter is no leaf that requires a gradient any more."
+        return None
+
+
+PARTITION = (OneVectorForAll, ShardIsThisRanksSlice, ParametersAreViews)

@@ -1,0 +1,206 @@
+"""Check of `make_sharded`: a model that is really sharded, not only in name, over the ranks that the mesh says."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy
+from torch.distributed.tensor import DTensor
+
+from ...core.device import rank_device
+from ...core.units import human_bytes
+from ...meter.recorder import MemoryMeter
+from ..base import Check, Evidence
+from ..probing.on_ranks import on_ranks
+from .blocks import Blocks
+
+MakeSharded = Callable[..., Any]
+WIDTH, BLOCKS = 96, 12
+PATIENCE = 120.0  # seconds: three steps of which every operation is counted, on a busy machine
+ROOM = 6  # blocks beside the static part: a unit costs its size up to five times (parameters, gradients, packing)
+
+
+def _model(seed: int) -> Blocks:
+    return Blocks(BLOCKS, WIDTH, ends=True, seed=seed).to(rank_device())
+
+
+def _made(make_sharded: MakeSharded, model: nn.Module, mesh: DeviceMesh, **options: Any) -> nn.Module:
+    result = make_sharded(model, mesh, **options)
+    if not isinstance(result, nn.Module):
+        raise TypeError(f"make_sharded returned {type(result).__name__}; it must return the model to train with.")
+    return result
+
+
+def _rows(n: int) -> tuple[Tensor, Tensor]:
+    x, y = (torch.randn(4 * n, WIDTH)[dist.get_rank() :: n].to(rank_device()) for _ in range(2))
+    return x, y
+
+
+def _work(make_sharded: MakeSharded, seed: int) -> Evidence:
+    """One rank: shard, train three steps and measure the last one; then count what is still allocated."""
+    with MemoryMeter(device=rank_device()) as whole:
+        evidence, *_kept = _train(make_sharded, seed)
+    left = sum(life.nbytes for life in whole.lifetimes if life.end is None)
+    return evidence | {"left": left}
+
+
+def _train(make_sharded: MakeSharded, seed: int) -> tuple[Evidence, nn.Module, torch.optim.Optimizer]:
+    device, n = rank_device(), dist.get_world_size()
+    model = _model(seed)
+    trained = sum(p.numel() for p in model.parameters())
+    block = sum(p.nbytes for p in model.blocks[0].parameters())
+    x, y = _rows(n)
+    result = _made(make_sharded, model, init_device_mesh(device.type, (n,)))
+    del model
+    optimizer = torch.optim.AdamW(result.parameters(), lr=1e-3)
+    losses = []
+    meter = MemoryMeter(result, optimizer, device)
+    for step in range(3):
+        if step == 2:
+            meter.__enter__()
+        loss = F.mse_loss(result(x), y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if step == 2:
+            meter.__exit__()
+        loss = loss.detach().clone()
+        dist.all_reduce(loss)
+        losses.append(loss.item() / n)
+    evidence = {
+        "losses": losses,
+        "static": sum(meter.profile.largest[tenant] for tenant in ("parameters", "gradients", "optimizer state")),
+        "trained": trained,
+        "block": block,
+        "peak": meter.profile.peak_bytes,
+    }
+    return evidence, result, optimizer
+
+
+class HoldsItsShareAndNoMore(Check):
+    """Trains as DDP would, with 1/N of the static bytes on each rank and a peak within the budget."""
+
+    hint = (
+        "Which modules are gathered together, from when to when is each whole, and who looks after the parameters that "
+        "are in no block?\n"
+        "Units first, the root last: fully_shard for each block, then for the whole model."
+    )
+
+    @staticmethod
+    def probe(seed: int, make_sharded: MakeSharded) -> Evidence:
+        return {f"{n} ranks": on_ranks(_work, n, make_sharded, seed, timeout=PATIENCE) for n in (2, 4)}
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for case, want in expected.items():
+            for rank, (got, right) in enumerate(zip(seen[case], want, strict=True)):
+                if wrong := _wrong_losses(got, right) or _too_much(got, right, len(want)):
+                    return f"{case}, rank {rank}: {wrong}"
+        return None
+
+
+def _wrong_losses(got: Evidence, right: Evidence) -> str | None:
+    for step, (a, b) in enumerate(zip(got["losses"], right["losses"], strict=True)):
+        if not abs(a - b) <= 1e-4 * b:
+            why = (
+                "Are the gradients of all parameters averaged, also of those outside the blocks?"
+                if step
+                else "No update has been made by then: the forward pass differs, in layers or precision."
+            )
+            return f"the joint loss of step {step} is {a:.6f}; {b:.6f} is right. {why}"
+    return None
+
+
+def _too_much(got: Evidence, right: Evidence, ranks: int) -> str | None:
+    """Say which bytes are more than a rank's share of 16 bytes a parameter: static, left over, or at the peak."""
+    share = 16 * right["trained"] / ranks
+    if got["static"] > 1.1 * share:
+        return (
+            f"holds {human_bytes(got['static'])} of parameters, gradients and optimizer state, "
+            f"{got['static'] / share:.2f} times its share of {human_bytes(share)}."
+        )
+    if got["left"] > share + 4 * right["block"]:
+        return (
+            f"after the step {human_bytes(got['left'])} are still held; the share is {human_bytes(share)}. "
+            "Is there a copy of the whole somewhere?"
+        )
+    beside = (got["peak"] - share) / right["block"]
+    if beside > ROOM:
+        return (
+            f"the peak is {human_bytes(got['peak'])}: the share of {human_bytes(share)} and {beside:.1f} times a "
+            f"block; at most {ROOM} are allowed."
+        )
+    return None
+
+
+def _local_shares(make_sharded: MakeSharded, seed: int) -> Evidence:
+    """One rank of a 2 x 2 mesh: which share of each parameter is here."""
+    mesh = init_device_mesh(rank_device().type, (2, 2), mesh_dim_names=("replicate", "shard"))
+    result = _made(make_sharded, _model(seed), mesh)
+    return {
+        name: p.to_local().numel() / p.numel() if isinstance(p, DTensor) else 1.0
+        for name, p in result.named_parameters()
+    }
+
+
+class ShardsOverTheGivenMesh(Check):
+    """Sharded is over the given mesh: with two dimensions, along the second one, and repeated along the first."""
+
+    hint = "fully_shard(module, mesh=mesh), everywhere: without a mesh it makes one of its own, of all ranks."
+
+    @staticmethod
+    def probe(seed: int, make_sharded: MakeSharded) -> Evidence:
+        return {"ranks": on_ranks(_local_shares, 4, make_sharded, seed)}
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for rank, (got, right) in enumerate(zip(seen["ranks"], expected["ranks"], strict=True)):
+            for name, share in right.items():
+                if got[name] != share:
+                    return (
+                        f"2 x 2 mesh, rank {rank}: {got[name]:.3g} of {name} is here; {share:.3g} is right. Which call "
+                        "of fully_shard looks after it, and over which mesh?"
+                    )
+        return None
+
+
+def _dtypes(make_sharded: MakeSharded, seed: int) -> Evidence:
+    """One rank: the dtype that each linear layer computes in, under a policy of BF16."""
+    device, n = rank_device(), dist.get_world_size()
+    model, seen = _model(seed), {}
+    layers = {f"blocks.{i}.{part}": getattr(b, part) for i, b in enumerate(model.blocks) for part in ("up", "down")}
+    for name, layer in (layers | {"enter": model.enter, "leave": model.leave}).items():
+        layer.register_forward_hook(lambda layer, args, out, name=name: seen.update({name: str(layer.weight.dtype)}))
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, cast_forward_inputs=True)
+    result = _made(make_sharded, model, init_device_mesh(device.type, (n,)), mp_policy=policy)
+    with torch.autocast(device.type, torch.bfloat16):  # layers left in FP32 compute all the same, and are seen
+        result(_rows(n)[0])
+    return seen
+
+
+class HandsOptionsOn(Check):
+    """Options such as `mp_policy` reach every unit and the root."""
+
+    hint = "make_sharded(model, mesh, **options): write **options into each call of fully_shard."
+
+    @staticmethod
+    def probe(seed: int, make_sharded: MakeSharded) -> Evidence:
+        return {"ranks": on_ranks(_dtypes, 2, make_sharded, seed)}
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for rank, (got, right) in enumerate(zip(seen["ranks"], expected["ranks"], strict=True)):
+            for layer, dtype in right.items():
+                if got[layer] != dtype:
+                    return (
+                        f"rank {rank}: with a policy of BF16 the weight of {layer} is {got[layer]} while it computes. "
+                        "Which call of fully_shard looks after it?"
+                    )
+        return None
+
+
+SHARDED = (HoldsItsShareAndNoMore, ShardsOverTheGivenMesh, HandsOptionsOn)

@@ -1,0 +1,206 @@
+"""Checks of how the functions and layers behave: what they send, what they change, and whether the ranks agree."""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ...ranks.collectives import Collectives
+from ..base import Check, Evidence
+from ..probing.on_ranks import on_ranks
+from .inputs import drawn, leaf
+from .said import by_rank, noted, wrong_calls
+
+IN, OUT = 6, 12  # features of x and of y: both divide by 2 and by 3
+
+
+def _sent(seed: int, Enter: Any, Leave: Any, column: Any, row: Any) -> Evidence:
+    """One rank: what each function sends, forward and backward, and the dtypes of what it returns."""
+    seen = {}
+    for dtype in (torch.float32, torch.bfloat16):
+        x, part, gap = (drawn(seed + i, *shape, dtype=dtype)[0] for i, shape in enumerate(((5, IN), (5, 3), (OUT,))))
+        weights = [t[0] for t in (drawn(seed + 5, 4, IN, dtype=dtype), drawn(seed + 6, OUT, 3, dtype=dtype))]
+        calls = {
+            "Enter": (Enter.apply, [x]),
+            "Leave": (Leave.apply, [x]),
+            "column": (column, [x, weights[0]]),
+            "row": (row, [part, weights[1], gap]),
+        }
+        for name, (function, inputs) in calls.items():
+            leaves = [leaf(t) for t in inputs]
+            with Collectives() as forward:
+                y = function(*(t * 1 for t in leaves))
+            with Collectives() as backward:
+                y.sum().backward()
+            got = [y.dtype, *(None if t.grad is None else t.grad.dtype for t in leaves)]
+            seen[f"{name}, {str(dtype).removeprefix('torch.')}"] = {
+                "forward": [list(call) for call in forward.calls],
+                "backward": [list(call) for call in backward.calls],
+                "dtypes": [str(d).removeprefix("torch.") for d in got],
+            }
+    return seen
+
+
+class SendsOneAllReduce(Check):
+    """Each sends one all-reduce of its tensor, in one direction, and keeps its dtype."""
+
+    hint = (
+        "Count: where is something sent that need not be, or twice, or in another dtype?\n"
+        "Enter and column send in the backward pass, Leave and row in the forward pass."
+    )
+
+    @staticmethod
+    def probe(seed: int, *answers: Any) -> Evidence:
+        return {"ranks": on_ranks(_sent, 2, seed, *answers)}
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for case, want in expected["ranks"][0].items():
+            for way in ("forward", "backward"):
+                texts = [wrong_calls(got[case][way], want[way]) for got in seen["ranks"]]
+                if said := by_rank(f"{case}, {way} pass", texts):
+                    return said
+            texts = [
+                None if got[case]["dtypes"] == want["dtypes"] else f"returns {got[case]['dtypes'][0]}"
+                for got in seen["ranks"]
+            ]
+            if said := by_rank(f"{case}, dtype of the result and of its gradients", texts):
+                return said
+        return None
+
+
+def _kept(seed: int, Enter: Any, Leave: Any, column: Any, row: Any) -> Evidence:
+    """One rank: whether inputs and gradients that come in stay as they are."""
+    rank, changed = dist.get_rank(), {}
+    for name, function in (("Enter", Enter), ("Leave", Leave)):
+        xs, back = drawn(seed, 3, 4), drawn(seed + 1, 3, 4)
+        before = leaf(xs[rank])
+        h = before * 1
+        y = h + function.apply(h)  # a residual path: one gradient for both
+        (y * back[rank]).sum().backward()
+        value = xs[rank] + (xs[rank] if name == "Enter" else sum(xs))
+        gradient = back[rank] + (sum(back) if name == "Enter" else back[rank])
+        changed[f"the tensor that {name} takes"] = not torch.allclose(y, value)
+        changed[f"the gradient that comes back to {name}"] = not torch.allclose(before.grad, gradient)
+    x, part = drawn(seed + 2, 5, IN)[0], drawn(seed + 3, 5, 3)[0]
+    weights, bias = (drawn(seed + 4, 4, IN)[0], drawn(seed + 5, OUT, 3)[0]), drawn(seed + 6, OUT)[0]
+    for name, function, inputs in (("column", column, (x, weights[0])), ("row", row, (part, weights[1], bias))):
+        mine = [t.clone().requires_grad_() for t in inputs]
+        back = torch.ones(5, OUT if name == "row" else 4, dtype=x.dtype, device=x.device)
+        function(*(t * 1 for t in mine)).backward(back)
+        function(*mine).backward(back)
+        for what, new, old in zip(("x", "weight", "bias"), mine, inputs, strict=False):
+            changed[f"{what} of {name}"] = not torch.equal(new.detach(), old)
+        changed[f"the gradient that comes back to {name}"] = not bool((back == 1).all())
+    return changed
+
+
+class KeepsWhatComesIn(Check):
+    """No tensor that comes in is changed: no input, and no gradient, which another path may be using too."""
+
+    hint = (
+        "`dist.all_reduce(t)` writes into t. Whose tensor is it?\n"
+        "A copy first: `t.clone()`, in the forward pass and in the backward pass."
+    )
+
+    @staticmethod
+    def probe(seed: int, *answers: Any) -> Evidence:
+        return {"ranks": on_ranks(_kept, 3, seed, *answers)}
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for what in expected["ranks"][0]:
+            texts = ["was changed in place" if got[what] else None for got in seen["ranks"]]
+            if said := by_rank(what, texts):
+                return said
+        return None
+
+
+def _again(seed: int, Enter: Any, Leave: Any, column: Any, row: Any) -> Evidence:
+    """One rank: two calls with inputs of one shape, then both backward passes, the first call's last."""
+    rank, wrong = dist.get_rank(), {}
+    weights = drawn(seed + 4, 4, IN)[rank], drawn(seed + 5, OUT, 3)[rank]
+    calls = {
+        "Enter": (Enter.apply, (5, 4)),
+        "Leave": (Leave.apply, (5, 4)),
+        "column": (lambda x: column(x, weights[0]), (5, IN)),
+        "row": (lambda x: row(x, weights[1], None), (5, 3)),
+    }
+    for name, (function, shape) in calls.items():
+        inputs = [leaf(drawn(seed + i, *shape)[rank]) for i in (0, 1)]
+        outputs = [function(inputs[0] * 1)]
+        first = outputs[0].detach().clone()
+        outputs.append(function(inputs[1] * 1))
+        wrong[f"{name}, the first result after a second call"] = changed = not torch.equal(outputs[0].detach(), first)
+        if changed:  # PyTorch refuses the backward pass, in its own words
+            wrong[f"{name}, the first gradient after a second call"] = True
+            continue
+        back = [drawn(seed + 2 + i, *outputs[0].shape)[rank] for i in (0, 1)]
+        for i in (1, 0):
+            (outputs[i] * back[i]).sum().backward()
+        alone = leaf(inputs[0])
+        (function(alone * 1) * back[0]).sum().backward()
+        same = inputs[0].grad is not None and torch.allclose(inputs[0].grad, alone.grad)
+        wrong[f"{name}, the first gradient after a second call"] = not same
+    return wrong
+
+
+class CallsDoNotMix(Check):
+    """What one call has returned, and the gradient that goes back through it, is not touched by the next."""
+
+    hint = "A tensor that is kept from call to call, on the class or outside of it, holds the latest call only."
+
+    @staticmethod
+    def probe(seed: int, *answers: Any) -> Evidence:
+        return {"ranks": on_ranks(_again, 2, seed, *answers)}
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for what in expected["ranks"][0]:
+            texts = ["is another one than before" if got[what] else None for got in seen["ranks"]]
+            if said := by_rank(what, texts):
+                return said
+        return None
+
+
+def _outputs(seed: int, _: Any, Leave: Any, __: Any, row: Any) -> Evidence:
+    """One rank: in BF16, sums of parts that nearly cancel, with a rounding error in each."""
+    rank, n, dtype = dist.get_rank(), dist.get_world_size(), torch.bfloat16
+    parts = drawn(seed, 64, dtype=dtype)
+    parts[-1] = -sum(parts[:-1], start=torch.zeros_like(parts[0])) + parts[-1] / 50
+    x, weight = drawn(seed + 1, 8, 2 * n)[0], drawn(seed + 2, OUT, 2 * n)[0]
+    x[:, -1] = -x[:, 0]
+    weight[:, -1] = weight[:, 0] * 1.01
+    mine = [t.chunk(n, dim=1)[rank].to(dtype) for t in (x, weight)]
+    return {
+        "Leave": noted(Leave.apply(parts[rank].requires_grad_())),
+        "row": noted(row(mine[0].requires_grad_(), mine[1], drawn(seed + 3, OUT, dtype=dtype)[0])),
+    }
+
+
+class RanksAgree(Check):
+    """After the paths have met, all ranks hold the same numbers to the last bit, in 16 bits too."""
+
+    hint = (
+        "Adding and subtracting this rank's own part gives a rounding error of its own on each rank.\n"
+        "Return the all-reduced tensor itself, from the forward of a Function."
+    )
+
+    @staticmethod
+    def probe(seed: int, *answers: Any) -> Evidence:
+        return {"ranks": on_ranks(_outputs, 3, seed, *answers)}
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for name in expected["ranks"][0]:
+            first, *others = (torch.tensor(got[name]["numbers"]) for got in seen["ranks"])
+            for rank, other in enumerate(others, 1):
+                if different := int((first != other).sum()):
+                    return (
+                        f"{name}, BF16: {different} of {len(first)} numbers on rank {rank} are not those of rank 0; "
+                        f"the largest difference is {(first - other).abs().max():.2g}. The ranks drift apart."
+                    )
+        return None
+
+
+CONDUCT = (SendsOneAllReduce, KeepsWhatComesIn, CallsDoNotMix, RanksAgree)

@@ -1,0 +1,151 @@
+"""Check of grouped query heads over ranks: who holds which K/V head, and what becomes of shared ones' gradients."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ...ranks.collectives import Collectives
+from ..base import Check, Evidence
+from ..probing.on_ranks import on_ranks
+from .inputs import drawn
+from .said import by_rank, in_words, noted, wrong_tensor
+
+HeadsOf = Callable[[int, int, int, int], list[int]]
+SumShared = Callable[[Tensor, int, int], Tensor]
+LAYOUTS = (
+    (4, 8, 2),
+    (2, 6, 3),
+    (4, 12, 6),
+    (3, 12, 4),
+    (2, 8, 8),
+    (4, 4, 1),
+    (1, 6, 2),
+    (8, 24, 3),
+)  # ranks, heads, K/V
+SHARED = {"8 query heads, 2 K/V heads": (8, 2), "12 and 6": (12, 6), "4 and 1": (4, 1), "8 and 4": (8, 4)}  # on 4 ranks
+
+
+class HoldsWhatItsQueriesUse(Check):
+    """A rank has consecutive query heads, and for each of them its K/V head, also where they do not divide."""
+
+    hint = (
+        "Which query heads does the rank have? Then, for each: how many query heads share one K/V head?\n"
+        "Query head i uses K/V head i // (heads // kv_heads), whichever rank it is on."
+    )
+
+    @staticmethod
+    def probe(seed: int, kv_heads_of: HeadsOf, _: Any) -> Evidence:
+        return {
+            f"{ranks} {heads} {kv}": [
+                [int(head) for head in kv_heads_of(rank, ranks, heads, kv)] for rank in range(ranks)
+            ]
+            for ranks, heads, kv in LAYOUTS
+        }
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for ranks, heads, kv in LAYOUTS:
+            case = f"{ranks} {heads} {kv}"
+            texts = [
+                None if got == want else f"you say {got}; {want} is right"
+                for got, want in zip(seen[case], expected[case], strict=True)
+            ]
+            if said := by_rank(f"{heads} query heads, {kv} K/V heads", texts):
+                return said
+        return None
+
+
+def _held(rank: int, ranks: int, heads: int, kv_heads: int) -> list[int]:
+    """Return the different K/V heads of a rank."""
+    group, each = heads // kv_heads, heads // ranks
+    return sorted({head // group for head in range(rank * each, (rank + 1) * each)})
+
+
+def _summed(seed: int, sum_shared: SumShared) -> Evidence:
+    """One rank: gradients of its K/V heads before and after, and those of one process; what was sent."""
+    rank, n, seen = dist.get_rank(), dist.get_world_size(), {}
+    for case, (heads, kv_heads) in SHARED.items():
+        parts = drawn(seed, kv_heads, 3, 2, dtype=torch.float32)  # of each rank, for all heads
+        held = [_held(r, n, heads, kv_heads) for r in range(n)]
+        whole, copies = torch.zeros_like(parts[0]), torch.zeros(kv_heads)
+        for part, own in zip(parts, held, strict=True):
+            whole[own] += part[own]
+            copies[own] += 1
+        mine = parts[rank][held[rank]].clone()
+        with Collectives() as calls:
+            got = sum_shared(mine, heads, kv_heads)
+        right = whole[held[rank]]
+        seen[case] = {
+            "got": noted(got),
+            "right": noted(right),
+            "own": noted(parts[rank][held[rank]]),
+            "mean": noted(right / copies[held[rank]][:, None, None]),
+            "changed": not torch.equal(mine, parts[rank][held[rank]]),
+            "calls": [list(call) for call in calls.calls],
+            "most": whole.nbytes if int(copies.max()) > 1 else 0,
+        }
+    return seen
+
+
+class SumsTheCopies(Check):
+    """The gradient of a shared K/V head is put together from those of all ranks that hold it."""
+
+    hint = (
+        "The copies are one parameter, used by several ranks' query heads. What does autograd do with a parameter that "
+        "is used several times?\n"
+        "Zeros for all K heads, this rank's gradients in their places, one all-reduce, and this rank's heads taken out."
+    )
+
+    @staticmethod
+    def probe(seed: int, _: Any, sum_shared: SumShared) -> Evidence:
+        return {"ranks": on_ranks(_summed, 4, seed, sum_shared)}
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for case in expected["ranks"][0]:
+            texts = []
+            for got, want in zip(seen["ranks"], expected["ranks"], strict=True):
+                mistakes = {
+                    "is that of this rank's copy alone": want[case]["own"],
+                    "is the mean of the copies'": want[case]["mean"],
+                }
+                texts.append(wrong_tensor(got[case]["got"], want[case]["right"], mistakes, tolerance=1e-5))
+            if said := by_rank(f"{case}, the gradient", texts):
+                return said
+            texts = ["was changed in place" if got[case]["changed"] else None for got in seen["ranks"]]
+            if said := by_rank(f"{case}, the gradient that came in", texts):
+                return said
+        return None
+
+
+class SendsSharedHeadsOnly(Check):
+    """One all-reduce of at most all K/V heads where some are shared; nothing where none is."""
+
+    hint = (
+        "Each rank can work out which heads the others hold: are there more of them, all together, than K/V heads?\n"
+        "Return the gradient as it is when nobody shares."
+    )
+
+    @staticmethod
+    def probe(seed: int, _: Any, sum_shared: SumShared) -> Evidence:
+        return {"ranks": on_ranks(_summed, 4, seed + 1, sum_shared)}
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for case, want in expected["ranks"][0].items():
+            most = want["most"]
+            allowed = f"one all_reduce of at most {most:,} B" if most else "nothing"
+            texts = []
+            for got in seen["ranks"]:
+                calls = got[case]["calls"]
+                fine = len(calls) == 1 and calls[0][0] == "all_reduce" and calls[0][1] <= most if most else not calls
+                texts.append(None if fine else f"sends {in_words(calls)}; it may send {allowed}")
+            if said := by_rank(case, texts):
+                return said
+        return None
+
+
+HEADS = (HoldsWhatItsQueriesUse, SumsTheCopies, SendsSharedHeadsOnly)

@@ -1,0 +1,273 @@
+"""Check of the cross-entropy whose logits are cut by vocabulary."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from ...ranks.collectives import Collectives
+from ..base import Check, Evidence
+from ..probing.on_ranks import on_ranks
+from .inputs import drawn, leaf
+from .said import EXACT, by_rank, in_words, noted, wrong_calls, wrong_tensor
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+WORDS = 7  # of each rank
+N = 10  # tokens
+SCALE = 4.0  # of the loss; a power of two, so that nothing is rounded
+
+
+def _targets(seed: int, low: int, high: int, ignored: int = 0) -> Tensor:
+    """Return N targets from low to high - 1; the first `ignored` do not count."""
+    generator = torch.Generator().manual_seed(seed)
+    targets = torch.randint(low, high, (N,), generator=generator)
+    targets[-1] = low  # 0 is a word like any other
+    targets[:ignored] = -100
+    return targets
+
+
+def _of(logits: Tensor, targets: Tensor, cross_entropy: Loss, tolerance: float = EXACT) -> Evidence:
+    """Compare the answer on this rank's part of whole `logits` with PyTorch's cross-entropy of all of them, in FP64."""
+    rank, n = dist.get_rank(), dist.get_world_size()
+    mine = leaf(logits.chunk(n, dim=1)[rank])
+    whole = logits.detach().double().requires_grad_()
+    counted = int((targets != -100).sum())
+    right = F.cross_entropy(whole, targets)
+    right.backward()
+    got = cross_entropy(mine * 1, targets.clone())
+    if got.requires_grad:
+        (SCALE * got.sum()).backward()  # as with loss scaling, or a part of a sum of losses
+        mine.grad /= SCALE
+    gradient = whole.grad.chunk(n, dim=1)[rank]
+    alone = mine.detach().double().requires_grad_()
+    local = targets - rank * WORDS
+    here = (local >= 0) & (local < WORDS)
+    (F.cross_entropy(alone, local.where(here, torch.full_like(local, -100)), reduction="sum") / counted).backward()
+    return {
+        "loss": noted(got),
+        "right": noted(right),
+        "gradient": noted(mine.grad),
+        "right gradient": noted(gradient),
+        "softmax alone": noted(alone.grad),
+        "counted": counted,
+        "tolerance": tolerance,
+        "dtypes": [str(t).removeprefix("torch.") for t in (got.dtype, logits.dtype)],
+    }
+
+
+def _wrong(seen: Evidence, expected: Evidence) -> str | None:
+    for case in expected["ranks"][0]:
+        pairs = [(got[case], want[case]) for got, want in zip(seen["ranks"], expected["ranks"], strict=True)]
+        texts = [wrong_tensor(got["loss"], want["right"], _mistakes(want), want["tolerance"]) for got, want in pairs]
+        if said := by_rank(f"{case}, the loss", texts):
+            return said
+        texts = []
+        for got, want in pairs:
+            mistakes = {"is that of a softmax over this rank's words alone": want["softmax alone"]}
+            texts.append(wrong_tensor(got["gradient"], want["right gradient"], mistakes, 10 * want["tolerance"]))
+        if said := by_rank(f"{case}, the gradient of the logits", texts):
+            return said
+        texts = [None if got["dtypes"][0] == want["dtypes"][1] else f"is {got['dtypes'][0]}" for got, want in pairs]
+        if said := by_rank(f"{case}, the loss of {pairs[0][1]['dtypes'][1]} logits", texts):
+            return said
+    return None
+
+
+def _mistakes(want: Evidence) -> dict[str, Evidence]:
+    """Return the losses that well-known mistakes give."""
+    (mean,), counted = want["right"]["numbers"], want["counted"]
+    losses = {"is a sum over tokens, not a mean": mean * counted}
+    if counted < N:
+        losses["is divided by all tokens, also those that do not count"] = mean * counted / N
+    return {text: {"shape": [], "numbers": [loss]} for text, loss in losses.items()}
+
+
+def _values(seed: int, cross_entropy: Loss) -> Evidence:
+    logits = drawn(seed, N, 3 * WORDS)[0] * 3
+    cases = {
+        "targets all over the vocabulary": _targets(seed, 0, 3 * WORDS),
+        "all targets on the last rank": _targets(seed, 2 * WORDS, 3 * WORDS),
+        "all targets on rank 0": _targets(seed, 0, WORDS),
+        "the first and the last word of each rank": torch.tensor([0, 6, 7, 13, 14, 20, 0, 7, 14, 20]),
+    }
+    return {case: _of(logits, targets.to(logits.device), cross_entropy) for case, targets in cases.items()}
+
+
+class LossOfTheWholeVocabulary(Check):
+    """Loss and gradient are those of the whole logits, whichever rank has a target, and the same on each rank."""
+
+    hint = (
+        "log(sum of exponentials) - target's logit: which of the two parts does each rank know, and for which words?\n"
+        "A rank's words begin at rank x (V/N): subtract that from the targets. Where the result is outside of its "
+        "words, it contributes 0.\n"
+        "The sum over ranks must hand the gradient back as it is: `Leave` does."
+    )
+
+    @staticmethod
+    def probe(seed: int, cross_entropy: Loss) -> Evidence:
+        return {"ranks": on_ranks(_values, 3, seed, cross_entropy)}
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        return _wrong(seen, expected)
+
+
+def _ignoring(seed: int, cross_entropy: Loss) -> Evidence:
+    logits = drawn(seed, N, 3 * WORDS)[0] * 3
+    return {
+        f"{ignored} of {N} targets are -100": _of(
+            logits, _targets(seed, 0, 3 * WORDS, ignored).to(logits.device), cross_entropy
+        )
+        for ignored in (3, N - 1)
+    }
+
+
+class LeavesOutWhatDoesNotCount(Check):
+    """A target of -100 adds nothing to loss and gradient, and the mean is over the others."""
+
+    hint = (
+        "What does a token with target -100 add to the sum, and to the number that you divide by?\n"
+        "counts = targets != -100; multiply each token's loss by it, and divide by its sum."
+    )
+
+    @staticmethod
+    def probe(seed: int, cross_entropy: Loss) -> Evidence:
+        return {"ranks": on_ranks(_ignoring, 3, seed, cross_entropy)}
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        return _wrong(seen, expected)
+
+
+def _large(seed: int, cross_entropy: Loss) -> Evidence:
+    logits = drawn(seed, N, 3 * WORDS, dtype=torch.float32)[0]
+    targets = _targets(seed, 0, 3 * WORDS).to(logits.device)
+    steps = torch.zeros_like(logits)
+    steps[:, WORDS : 2 * WORDS] = 20_000.0  # the largest are on rank 1; those of the others are nothing beside them
+    on_one = targets.where((targets >= WORDS) & (targets < 2 * WORDS), WORDS + targets % WORDS)
+    return {
+        "logits around 10,000": _of(logits + 10_000, targets, cross_entropy, 1e-3),
+        "logits around -10,000": _of(logits - 10_000, targets, cross_entropy, 1e-3),
+        "10,000 on rank 1, -10,000 on the others": _of(logits + steps - 10_000, on_one, cross_entropy, 1e-3),
+    }
+
+
+class BearsLargeLogits(Check):
+    """Logits of ±10,000 neither overflow nor lose the loss."""
+
+    hint = (
+        "exp(89) is too large for FP32. What may you subtract from all logits of a token without changing its loss?\n"
+        "The largest logit of the token over all ranks: an all-reduce with `op=dist.ReduceOp.MAX`, outside of autograd."
+    )
+
+    @staticmethod
+    def probe(seed: int, cross_entropy: Loss) -> Evidence:
+        return {"ranks": on_ranks(_large, 3, seed, cross_entropy)}
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        return _wrong(seen, expected)
+
+
+class _LargestTensor(TorchDispatchMode):
+    """Notes how many numbers the largest tensor has that an operation returns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.most = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self.most = max([self.most, *(t.numel() for t in tree_leaves(result) if isinstance(t, Tensor))])
+        return result
+
+
+def _sent(seed: int, cross_entropy: Loss) -> Evidence:
+    """One rank of two: what is sent, and how large tensors grow."""
+    tokens, words = 6, 50
+    logits = drawn(seed, tokens, words, dtype=torch.float32)[dist.get_rank()]
+    targets = torch.arange(tokens, device=logits.device) * 15
+    mine = leaf(logits)
+    with _LargestTensor() as largest:
+        with Collectives() as forward:
+            loss = cross_entropy(mine * 1, targets)
+        with Collectives() as backward:
+            loss.backward()
+    whole = leaf(logits)
+    cross_entropy(whole, targets).backward()
+    return {
+        "forward": [list(call) for call in forward.calls],
+        "backward": [list(call) for call in backward.calls],
+        "most": 3 * 4 * tokens,
+        "largest": largest.most,
+        "logits": tokens * words,
+        "changed": not torch.equal(whole.detach(), logits),
+    }
+
+
+class SendsThreeNumbersAToken(Check):
+    """The forward pass all-reduces three numbers a token, and the backward pass sends nothing."""
+
+    hint = (
+        "Which numbers of a token need all ranks? The largest logit, the sum of exponentials, the target's logit.\n"
+        "An all-reduce in the backward pass, as `Enter` has it, is not needed: the gradient is whole on each rank."
+    )
+
+    @staticmethod
+    def probe(seed: int, cross_entropy: Loss) -> Evidence:
+        return {"ranks": on_ranks(_sent, 2, seed, cross_entropy)}
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        want = expected["ranks"][0]
+        texts = []
+        for got in seen["ranks"]:
+            calls = got["forward"]
+            fine = all(name == "all_reduce" for name, _ in calls) and sum(n for _, n in calls) <= want["most"]
+            texts.append(
+                None if fine else f"sends {in_words(calls)}; all-reduces of {want['most']} B in all are enough"
+            )
+        if said := by_rank("6 tokens, forward pass", texts):
+            return said
+        texts = [wrong_calls(got["backward"], []) for got in seen["ranks"]]
+        return by_rank("6 tokens, backward pass", texts)
+
+
+class KeepsToItsWords(Check):
+    """No tensor is as large as the whole logits, and the logits that come in are not changed."""
+
+    hint = (
+        "Each rank works with its own words: no padding to the whole vocabulary, no one-hot vectors over all of it.\n"
+        "Operations whose names end in an underscore change the tensor that they are called on."
+    )
+
+    @staticmethod
+    def probe(seed: int, cross_entropy: Loss) -> Evidence:
+        return {"ranks": on_ranks(_sent, 2, seed + 1, cross_entropy)}
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        texts = []
+        for got, want in zip(seen["ranks"], expected["ranks"], strict=True):
+            times, changed = got["largest"] / want["logits"], got["changed"]
+            texts.append(
+                f"makes a tensor of {got['largest']:,} numbers, {times:.3g} times its logits" if times >= 2
+                else "changes its logits in place" if changed else None
+            )  # fmt: skip
+        return by_rank("forward and backward", texts)
+
+
+LOSS = (
+    LossOfTheWholeVocabulary,
+    LeavesOutWhatDoesNotCount,
+    BearsLargeLogits,
+    SendsThreeNumbersAToken,
+    KeepsToItsWords,
+)

@@ -1,0 +1,75 @@
+"""What a judge says about tensors and collectives that several ranks have reported: what was seen, rank by rank."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..base import Evidence
+from ..probing.distance import relative_distance
+
+EXACT = 1e-6  # relative; in FP64 with room for a count that somebody has rounded to FP32, and for no mistake
+Calls = Sequence[Sequence[Any]]  # [name, bytes] each
+
+
+def noted(tensor: Tensor | None) -> Evidence | None:
+    """Return what evidence keeps of a tensor: its shape and its numbers."""
+    if tensor is None:
+        return None
+    return {"shape": list(tensor.shape), "numbers": tensor.detach().double().flatten().tolist()}
+
+
+def wrong_tensor(
+    seen: Evidence | None, right: Evidence, mistakes: Mapping[str, Evidence], tolerance: float = EXACT
+) -> str | None:
+    """Say how a noted tensor differs from the right one: as one of the `mistakes` does, in length, or in direction.
+
+    Args:
+        mistakes: by what to say of it, the tensor that a well-known mistake leaves.
+    """
+    if seen is None:
+        return "there is none (None)"
+    if seen["shape"] != right["shape"]:
+        return f"has the shape {tuple(seen['shape'])}; {tuple(right['shape'])} is right"
+    if relative_distance(seen["numbers"], right["numbers"]) <= tolerance:
+        return None
+    for name, tensor in mistakes.items():
+        if relative_distance(seen["numbers"], tensor["numbers"]) <= tolerance:
+            return name
+    mine, want = torch.tensor(seen["numbers"]), torch.tensor(right["numbers"])
+    if len(mine) == 1:
+        return f"is {mine.item():.6g}; {want.item():.6g} is right"
+    if not mine.isfinite().all():
+        return "has entries that are no numbers (NaN or infinity)"
+    if not mine.any():
+        return "is all zeros"
+    times, cosine = (mine.norm() / want.norm()).item(), torch.cosine_similarity(mine, want, dim=0).item()
+    if cosine > 0.999999 and abs(times - 1) > 1e-6:
+        return f"points the right way and is {times:.3g} times as long as it should be"
+    off = relative_distance(seen["numbers"], right["numbers"])
+    return f"is another tensor: {off:.2g} of the right one's length away from it"
+
+
+def wrong_calls(seen: Calls, right: Calls) -> str | None:
+    """Say which collectives were called in place of the right ones."""
+    if [list(call) for call in seen] == [list(call) for call in right]:
+        return None
+    return f"sends {in_words(seen)}; it should send {in_words(right)}"
+
+
+def in_words(calls: Calls) -> str:
+    """Write collectives as "1 x all_reduce of 96 B"; "nothing" when there are none."""
+    times = Counter((name, n) for name, n in calls)  # in the order in which they were first called
+    return ", ".join(f"{k} x {name}" + (f" of {n:,} B" if n else "") for (name, n), k in times.items()) or "nothing"
+
+
+def by_rank(what: str, texts: Sequence[str | None]) -> str | None:
+    """Put what is wrong on each rank under one another; None where nothing is wrong on any."""
+    if not any(texts):
+        return None
+    if len(set(texts)) == 1:
+        return f"{what}, on {len(texts)} ranks:\nall ranks: {texts[0]}"
+    lines = (f"rank {i}: {text or 'as it should be'}" for i, text in enumerate(texts))
+    return "\n".join([f"{what}, on {len(texts)} ranks:", *lines])

@@ -1,0 +1,184 @@
+"""Check of the two functions of sequence parallelism: tokens gathered, and partial sums scattered."""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from ...ranks.collectives import Collectives
+from ..base import Check, Evidence
+from ..probing.on_ranks import on_ranks
+from .inputs import drawn, leaf
+from .said import by_rank, noted, wrong_calls, wrong_tensor
+
+SHAPES = {"2 dimensions": (), "3 dimensions": (5,), "4 dimensions": (2, 3)}  # what follows (B, tokens)
+ROWS, TOKENS = 3, 2  # rows, tokens of a rank
+NOT_CONTIGUOUS = "gets a tensor that is not contiguous; gloo copes, NCCL raises an error"
+
+
+def _gathered(parts: list[Tensor]) -> Tensor:
+    return torch.cat(parts, dim=1)
+
+
+def _scattered(parts: list[Tensor]) -> Tensor:
+    return sum(parts).chunk(dist.get_world_size(), dim=1)[dist.get_rank()]
+
+
+def _strided(tensor: Tensor) -> Tensor:
+    """Return the same numbers in another order in memory."""
+    return tensor.transpose(0, -1).contiguous().transpose(0, -1)
+
+
+class _Layouts(TorchDispatchMode):
+    """Notes whether a collective gets a tensor that is not contiguous: gloo takes it, NCCL does not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.strided = False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func.namespace in ("c10d", "_c10d_functional"):
+            self.strided |= any(isinstance(t, Tensor) and not t.is_contiguous() for t in tree_leaves(args))
+        return func(*args, **(kwargs or {}))
+
+
+def _passed(seed: int, Gather: Any, Scatter: Any, strided: bool) -> Evidence:
+    """One rank: results and gradients of both functions, and whether what came in was changed."""
+    rank, n, seen = dist.get_rank(), dist.get_world_size(), {}
+    for case, rest in SHAPES.items():
+        part, whole = (ROWS, TOKENS, *rest), (ROWS, n * TOKENS, *rest)
+        for name, function in (("Gather", Gather), ("Scatter", Scatter)):
+            gathers = name == "Gather"
+            xs, back = drawn(seed, *(part if gathers else whole)), drawn(seed + 1, *(whole if gathers else part))
+            x, gradient = xs[rank], back[rank].clone()
+            if strided:
+                x, gradient = _strided(x), _strided(gradient)
+            kept, before = x.clone(), x.detach().clone().requires_grad_()
+            mine = before * 1
+            with _Layouts() as forward:
+                y = function.apply(mine)
+            result = noted(y)  # before somebody writes into it
+            with _Layouts() as backward:
+                y.backward(gradient)
+            right = (_gathered(xs), _scattered(back)) if gathers else (_scattered(xs), _gathered(back))
+            own = back[rank].chunk(n, dim=1)[rank] if gathers else xs[rank].chunk(n, dim=1)[rank]
+            seen[f"{name}, {case}"] = {
+                "got": [result, noted(before.grad)],
+                "right": [noted(t) for t in right],
+                "own": noted(own),
+                "strided": [forward.strided, backward.strided],
+                "changed": [not torch.equal(mine, kept), not torch.equal(gradient, back[rank])],
+            }
+    return seen
+
+
+def _wrong(seen: Evidence, expected: Evidence) -> str | None:
+    for case in expected["ranks"][0]:
+        pairs = [(got[case], want[case]) for got, want in zip(seen["ranks"], expected["ranks"], strict=True)]
+        for i, what in enumerate(("the result", "the gradient of x")):
+            sums = case.startswith("Gather") == bool(i)  # Gather adds on the way back, Scatter forward
+            texts = []
+            for got, want in pairs:
+                mistakes = (
+                    {"is cut from this rank's tensor: the other ranks' was not added": want["own"]} if sums else {}
+                )
+                texts.append(wrong_tensor(got["got"][i], want["right"][i], mistakes))
+            if said := by_rank(f"{case}, {what}", texts):
+                return said
+    return None
+
+
+class GathersAndScatters(Check):
+    """Gather brings the tokens together and scatters the gradient's sum; Scatter is its mirror image."""
+
+    hint = (
+        "Gather: a token goes to all ranks. What comes back for it from each of them, and which rank needs the sum?\n"
+        "Scatter's forward is what Gather's backward does, and the other way round.\n"
+        "`torch.cat(parts, dim=1)` and `x.chunk(ranks, dim=1)`: dimension 1 is the sequence."
+    )
+
+    @staticmethod
+    def probe(seed: int, *answers: Any) -> Evidence:
+        return {"ranks": on_ranks(_passed, 3, seed, *answers, False)}
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        return _wrong(seen, expected)
+
+
+class TakesAnyLayout(Check):
+    """What comes in need not be contiguous, and is not changed: neither x nor the gradient."""
+
+    hint = "Collectives take memory as it lies: give them contiguous tensors, and buffers that are your own."
+
+    @staticmethod
+    def probe(seed: int, *answers: Any) -> Evidence:
+        return {"ranks": on_ranks(_passed, 2, seed + 2, *answers, True)}
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for case in expected["ranks"][0]:
+            for i, what in enumerate(("x", "the gradient that comes back")):
+                texts = ["was changed in place" if got[case]["changed"][i] else None for got in seen["ranks"]]
+                if said := by_rank(f"{case}, {what}", texts):
+                    return said
+                texts = [NOT_CONTIGUOUS if got[case]["strided"][i] else None for got in seen["ranks"]]
+                if said := by_rank(f"{case}, collective of {what}", texts):
+                    return said
+        return _wrong(seen, expected)
+
+
+def _sent(seed: int, Gather: Any, Scatter: Any) -> Evidence:
+    """One rank: what is sent, and in which dtype."""
+    seen, n = {}, dist.get_world_size()
+    for dtype in (torch.float32, torch.bfloat16):
+        for name, function in (("Gather", Gather), ("Scatter", Scatter)):
+            tokens = TOKENS if name == "Gather" else n * TOKENS
+            x = leaf(drawn(seed, ROWS, tokens, 5, dtype=dtype)[0])
+            with Collectives() as forward:
+                y = function.apply(x * 1)
+            with Collectives() as backward:
+                y.sum().backward()
+            seen[f"{name}, {str(dtype).removeprefix('torch.')}"] = {
+                "forward": [list(call) for call in forward.calls],
+                "backward": [list(call) for call in backward.calls],
+                "dtypes": [str(t).removeprefix("torch.") for t in (y.dtype, x.grad.dtype)],
+            }
+    return seen
+
+
+class SendsHalfAnAllReduce(Check):
+    """An all-gather in one direction, a reduce-scatter in the other, and nothing else."""
+
+    hint = (
+        "An all-reduce of which most is thrown away sends twice as much as it must. Which collective adds, and hands "
+        "each rank its part only?\n"
+        "dist.reduce_scatter(mine, parts): parts is a list with a contiguous tensor for each rank."
+    )
+
+    @staticmethod
+    def probe(seed: int, *answers: Any) -> Evidence:
+        return {"ranks": on_ranks(_sent, 2, seed, *answers)}
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for case, want in expected["ranks"][0].items():
+            for way in ("forward", "backward"):
+                texts = [wrong_calls(got[case][way], want[way]) for got in seen["ranks"]]
+                if said := by_rank(f"{case}, {way} pass", texts):
+                    return said
+            texts = [
+                None if got[case]["dtypes"] == want["dtypes"] else f"is {got[case]['dtypes'][0]}"
+                for got in seen["ranks"]
+            ]
+            if said := by_rank(f"{case}, dtype of the result", texts):
+                return said
+        return None
+
+
+SEQUENCE = (GathersAndScatters, TakesAnyLayout, SendsHalfAnAllReduce)

@@ -1,0 +1,112 @@
+"""A spy on an answer that trains a model, the small classifier it trains, and how its updates are compared."""
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..base import Evidence
+from ..gradient_accumulation.watched import EXACT, gradient_of, set_gradients
+from ..probing.distance import relative_distance
+
+FEATURES, HIDDEN, CLASSES = 12, 16, 5  # of the small classifier
+OLD_GRADIENTS = (
+    "Gradients of an earlier update are still there: yours are added to them. "
+    "Clear them with optimizer.zero_grad() before the first backward()."
+)
+ANOTHER_LOSS = (
+    "With another loss_fn (cross-entropy with smoothed labels) the update is wrong, and with F.cross_entropy it is "
+    "right. Is the loss computed by the loss_fn that you are given?"
+)
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+class Spy:
+    """Notes what each forward call of a model is fed, and what each step of its optimizer works with.
+
+    Attributes:
+        rows: the number of rows of each call.
+        first: a number of the first row of each call: which rows came when.
+        gradients: all gradients, as one list for each step.
+        rates: the learning rate of each step.
+    """
+
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        self.rows: list[int] = []
+        self.first: list[float] = []
+        self.gradients: list[list[float]] = []
+        self.rates: list[float] = []
+        self._model = model
+        model.register_forward_pre_hook(self._called)
+        optimizer.register_step_post_hook(self._stepped)  # a closure may compute the gradients in the step itself
+
+    def _called(self, _: nn.Module, args: tuple[Tensor, ...]) -> None:
+        self.rows.append(len(args[0]))
+        self.first.append(float(args[0].flatten()[0]))
+
+    def _stepped(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
+        self.gradients.append(gradient_of(self._model))
+        self.rates.append(optimizer.param_groups[0]["lr"])
+
+
+def weights(model: nn.Module) -> list[float]:
+    """Return all weights of `model` as one list."""
+    return torch.cat([p.detach().double().flatten() for p in model.parameters()]).cpu().tolist()
+
+
+def update_since(before: list[float], model: nn.Module) -> list[float]:
+    """Return by how much the weights of `model` have moved since they were `before`."""
+    return [after - was for was, after in zip(before, weights(model), strict=True)]
+
+
+def classifier(seed: int, lr: float = 1.0, weight_decay: float = 0.0) -> tuple[nn.Module, torch.optim.Optimizer]:
+    """Return a small classifier in FP64, and SGD, whose update is the gradient itself where nothing decays."""
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(FEATURES, HIDDEN), nn.Tanh(), nn.Linear(HIDDEN, CLASSES)).double()
+    return model, torch.optim.SGD(model.parameters(), lr=lr, weight_decay=weight_decay)
+
+
+def rows_of_classes(n: int) -> tuple[Tensor, Tensor]:
+    """Return `n` rows whose losses differ a great deal, so that weighting them wrongly shows."""
+    x = torch.randn(n, FEATURES, dtype=torch.float64) * torch.linspace(0.2, 3.0, n, dtype=torch.float64)[:, None]
+    return x, torch.randint(CLASSES, (n,))
+
+
+def smoothed(outputs: Tensor, y: Tensor) -> Tensor:
+    """Return a mean loss that is not F.cross_entropy's."""
+    return F.cross_entropy(outputs, y, label_smoothing=0.3)
+
+
+def leave_gradients(model: nn.Module) -> None:
+    """Leave gradients behind, as an earlier step would."""
+    set_gradients(model, 7.0)
+
+
+def compared(seen: list[float], right: list[float], whose: str = "the whole batch's") -> str:
+    """Say how a vector that is not the right one differs from it: in length alone, or in direction."""
+    a, b = torch.tensor(seen), torch.tensor(right)
+    if not a.isfinite().all():
+        return "has entries that are no numbers (NaN or infinity)"
+    length, cosine = (a.norm() / b.norm()).item(), F.cosine_similarity(a, b, dim=0).item()
+    if cosine > 0.9999:
+        return f"points the right way and is {length:.4g} times as long as {whose}"
+    return f"is not {whose}: cosine {cosine:.4f}, {length:.4g} times as long"
+
+
+def wrong_rows(seen: Evidence, expected: Evidence) -> str | None:
+    """Say how the rows that a spy saw differ from those that the model should see, and in their order."""
+    if seen["rows"] != expected["rows"]:
+        first, more = ", ".join(map(str, seen["rows"][:9])), ", ..." if len(seen["rows"]) > 9 else ""
+        return f"the model was called with [{first}{more}] rows; it should see {expected['rows']}."
+    if seen["first"] != expected["first"]:
+        return "the model sees the rows in another order than they come."
+    return None
+
+
+def wrong_update(seen: list[float], right: list[float], tolerance: float = EXACT) -> str | None:
+    """Say how an update differs from the whole batch's; None when it does not."""
+    if relative_distance(seen, right) <= tolerance:
+        return None
+    return f"The update {compared(seen, right)}."

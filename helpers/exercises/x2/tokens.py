@@ -1,0 +1,92 @@
+"""Check of part 2: a step in which every token weighs the same."""
+
+import random
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ...core.models import SmallGPT
+from ...meter.recorder import MemoryMeter
+from ..base import Check, Evidence
+from ..gradient_accumulation.watched import number, wrong_loss
+from .activations import too_many_activations
+from .spy import OLD_GRADIENTS, Spy, leave_gradients, update_since, weights, wrong_update
+
+IGNORED = -100  # target of a position that does not count, as in F.cross_entropy
+
+
+@dataclass(frozen=True)
+class _Case:
+    micro_batch: int
+    empty: bool = False  # whether one micro-batch has no targets
+    old_gradients: bool = False
+
+
+CASES = {"lengths differ": _Case(3), "a micro-batch without targets": _Case(4, empty=True)}
+
+
+def _one_step(token_step: Any, seed: int, case: _Case) -> Evidence:
+    rng = random.Random(seed)
+    torch.manual_seed(seed)
+    model = SmallGPT(vocabulary=11, context=12, layers=1, width=16, heads=2).double()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    ids = torch.randint(11, (10, 12))
+    targets = torch.randint(11, (10, 12))
+    for row in range(10):
+        targets[row, rng.randint(1, 12) :] = IGNORED
+    if case.empty:
+        targets[4:8] = IGNORED
+    spy = Spy(model, optimizer)
+    if case.old_gradients:
+        leave_gradients(model)
+    before = weights(model)
+    with MemoryMeter(model, optimizer) as meter:
+        loss = token_step(model, optimizer, ids, targets, case.micro_batch)
+    return {
+        "moved": update_since(before, model),
+        "loss": number(loss),
+        "most": max(spy.rows, default=0),
+        "steps": len(spy.gradients),
+        "activations": meter.largest["activations"],
+    }
+
+
+class TokensWeighTheSame(Check):
+    """Every target that counts weighs the same, whichever micro-batch it lies in."""
+
+    points = 1
+    hint = (
+        "Sum the losses of a micro-batch (reduction='sum') and divide by the number of targets that count in the whole "
+        "batch. A micro-batch may have none."
+    )
+
+    @staticmethod
+    def probe(seed: int, token_step: Any) -> Evidence:
+        seen: Evidence = {name: _one_step(token_step, seed, case) for name, case in CASES.items()}
+        return seen | {"old gradients": _one_step(token_step, seed, _Case(3, old_gradients=True))["moved"]}
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for case, setting in CASES.items():
+            got, want = seen[case], expected[case]
+            if got["most"] > setting.micro_batch:
+                return (
+                    f"{case}: the model was called with {got['most']} rows at once; "
+                    f"a micro-batch has {setting.micro_batch}."
+                )
+            if got["steps"] != 1:
+                return f"{case}: the optimizer stepped {got['steps']} times."
+            wrong = (
+                wrong_update(got["moved"], want["moved"])
+                or wrong_loss(got["loss"], want["loss"]["value"])
+                or too_many_activations(got["activations"], want["activations"])
+            )
+            if wrong:
+                return f"{case}: {wrong}"
+        if wrong_update(seen["old gradients"], expected["old gradients"]):
+            return OLD_GRADIENTS
+        return None
+
+
+TOKENS = (TokensWeighTheSame,)
