@@ -112,7 +112,7 @@ def test_x3_reference_equals_one_process_on_the_joint_batch(accumulate):
     ranks = run_ranks(x3._epochs, 2, train_epoch, 5, x3._Training(26, accumulate), measure=False).results
     torch.manual_seed(5)
     model, rows = x3._Net(), x3._Rows(5, 26)
-    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.2)
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.2, weight_decay=0.1)
     parts = [list(DistributedSampler(rows, 2, rank, shuffle=True, seed=5)) for rank in range(2)]
     step = 4 * accumulate
     for start in range(0, 13, step):
