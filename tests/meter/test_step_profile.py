@@ -116,8 +116,11 @@ def test_item_in_a_loop_is_found():
 
 def test_large_products_are_the_longest_part_and_small_ones_wait_for_python():
     large, small = torch.randn(512, 512), torch.randn(4, 4)
-    step = profiled(lambda: [large @ large for _ in range(5)])
-    tiny = profiled(lambda: [small @ small for _ in range(200)])
+    # A pause in the middle of a step lands in a gap or in a product, whichever was under way: of five
+    # profiles of each the two are compared that other work on the machine disturbed least.
+    steps = [profiled(lambda: [large @ large for _ in range(5)]) for _ in range(5)]
+    tinies = [profiled(lambda: [small @ small for _ in range(200)]) for _ in range(5)]
+    step, tiny = min(steps, key=lambda s: s.seconds), min(tinies, key=lambda s: s.seconds)
     assert step.largest(1)[0].name == "aten::mm"
     assert step.by_kind()["product"] > 0.8 * sum(step.by_kind().values())
     assert tiny.by_kind()["gap"] / tiny.by_kind()["product"] > 5 * step.by_kind()["gap"] / step.by_kind()["product"]
