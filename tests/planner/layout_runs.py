@@ -5,25 +5,26 @@ from collections.abc import Mapping
 from typing import Any
 
 ARCHS: dict[str, dict[str, Any]] = {
-    "llama-3-8b": dict(layers=32, hidden=4096, heads=32, kv_heads=8, ffn=14336, vocab=128256, gated=True),
-    "llama-2-7b": dict(layers=32, hidden=4096, heads=32, ffn=11008, vocab=32000, gated=True),
-    "llama-70b": dict(layers=80, hidden=8192, heads=64, kv_heads=8, ffn=28672, vocab=128256, gated=True),
-    "llama-2-70b": dict(layers=80, hidden=8192, heads=64, kv_heads=8, ffn=28672, vocab=32000, gated=True),
-    "llama-405b": dict(layers=126, hidden=16384, heads=128, kv_heads=8, ffn=53248, vocab=128256, gated=True),
-    "qwen3-14b": dict(layers=40, hidden=5120, heads=40, kv_heads=8, ffn=17408, vocab=151936, gated=True),
-    "internlm-7b": dict(layers=32, hidden=4096, heads=32, ffn=11008, vocab=103168, gated=True),
-    "internlm-20b": dict(layers=60, hidden=5120, heads=40, ffn=13824, vocab=103168, gated=True),
+    "llama-3-8b": {"layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 8, "ffn": 14336, "vocab": 128256, "gated": True},
+    "llama-2-7b": {"layers": 32, "hidden": 4096, "heads": 32, "ffn": 11008, "vocab": 32000, "gated": True},
+    "llama-70b": {"layers": 80, "hidden": 8192, "heads": 64, "kv_heads": 8, "ffn": 28672, "vocab": 128256, "gated": True},
+    "llama-2-70b": {"layers": 80, "hidden": 8192, "heads": 64, "kv_heads": 8, "ffn": 28672, "vocab": 32000, "gated": True},
+    "llama-405b": {"layers": 126, "hidden": 16384, "heads": 128, "kv_heads": 8, "ffn": 53248, "vocab": 128256, "gated": True},
+    "qwen3-14b": {"layers": 40, "hidden": 5120, "heads": 40, "kv_heads": 8, "ffn": 17408, "vocab": 151936, "gated": True},
+    "internlm-7b": {"layers": 32, "hidden": 4096, "heads": 32, "ffn": 11008, "vocab": 103168, "gated": True},
+    "internlm-20b": {"layers": 60, "hidden": 5120, "heads": 40, "ffn": 13824, "vocab": 103168, "gated": True},
 }
 
 
 def _moe(layers: int, hidden: int, heads: tuple[int, int, int], experts: tuple[int, ...], vocab: int) -> dict[str, Any]:
-    """Return an arch; heads: (queries, keys and values, size); experts: (how many, chosen, width, shared, dense, ffn)."""
+    """Return an arch; heads: queries, keys and values, size; experts: how many, chosen, width, shared, dense, ffn."""
     count, chosen, width, shared, dense, ffn = experts
     q, kv, head = heads
-    return dict(
-        layers=layers, hidden=hidden, heads=q, kv_heads=kv, head_dim=head, ffn=ffn, vocab=vocab, gated=True,
-        experts=count, experts_per_token=chosen, shared_experts=shared, moe_ffn=width, dense_layers=dense,
-    )  # fmt: skip
+    return {
+        "layers": layers, "hidden": hidden, "heads": q, "kv_heads": kv, "head_dim": head, "ffn": ffn, "vocab": vocab,
+        "gated": True, "experts": count, "experts_per_token": chosen, "shared_experts": shared, "moe_ffn": width,
+        "dense_layers": dense,
+    }  # fmt: skip
 
 
 ARCHS |= {

@@ -88,7 +88,12 @@ def test_a_changed_field_shows_or_is_refused(engine, field):
         if after is None:
             assert_one_clear_line(refusal)
         else:
-            assert after != before, f"{engine}: {field} {value!r} changes nothing"
+            assert told(after, engine) != told(before, engine), f"{engine}: {field} {value!r} changes nothing"
+
+
+def told(text: str, engine: str) -> str:
+    """Return what the engine is told: a program without its first line, which sums up the layout in words."""
+    return text.partition("\n")[2] if FILES[engine].endswith(".py") else text
 
 
 def assert_one_clear_line(message: str | None) -> None:
