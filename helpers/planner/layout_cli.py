@@ -43,15 +43,15 @@ def add_layout_arguments(parser: argparse.ArgumentParser) -> list[str]:
     number("--data-shard", "data ranks that split state (default: what the others leave of --gpus)")
     number("--replicate", "groups of such ranks (default 1, or what --data-shard leaves of --gpus)")
     option("--zero", "what is split (default zero3; with engine megatron zero1)", choices=ZEROS)
-    off = {"action": "store_const", "const": False}
+    on, off = ({"action": "store_const", "const": value} for value in (True, False))
     option("--no-sequence-parallel", "tensor ranks do not split norms by tokens", dest="sequence_parallel", **off)
+    option("--tensor-overlap", "tensor ranks send in chunks, beside products", dest="tensor_overlap", **on)
     option("--no-reshard-after-forward", "zero3 keeps gathered parameters", dest="reshard_after_forward", **off)
     number("--micro-batches", "in a step, of a data rank (default: as many as stages)")
     option("--recompute", "what the backward pass computes again", "recompute", choices=RECOMPUTATIONS)
     number("--recompute-every", "only every so many blocks", "recompute_every")
     option("--engine", "whose habits", "engine", choices=ENGINES)
     _add_cluster(option, number)
-    on = {"action": "store_const", "const": True}
     option("--roles", "print a table of all pipeline ranks", **on)
     option("--timeline", "draw the step into an SVG, PNG or PDF", metavar="FILE")
     option("--export", "write the layout as a configuration of this engine", metavar="ENGINE")

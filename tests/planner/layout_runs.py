@@ -1,8 +1,24 @@
-"""Published runs as lines that the planner reads: names, units and words of fifteen sources made alike."""
+"""Published runs as lines that the planner reads: names, units and words of fifteen sources made alike.
 
+`python -m tests.planner.layout_runs RUNS.json` writes published_layouts.jsonl: lines that `plan --rows` reads, and what
+was measured. Sources: Megatron Bridge, Megatron-LM, NeMo, NeMo Automodel (NVIDIA), llm-foundry (MosaicML),
+torchtitan, torchtune and torchao (PyTorch), vTrain (VIA), InternEvo (InternLM), KempnerForge (Kempner Institute),
+fms-fsdp (IBM), calculon, ColossalAI and EasyContext.
+"""
+
+import json
 import re
+import sys
+from collections import Counter
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
+
+from helpers.planner.layout.layout import Layout
+from helpers.planner.recipe import RecipeError
+from helpers.planner.rows.line import read_line
+
+RUNS = Path(__file__).with_name("published_layouts.jsonl")
 
 ARCHS: dict[str, dict[str, Any]] = {
     "llama-3-8b": {
@@ -187,7 +203,9 @@ def _sharding(row: Mapping[str, Any]) -> tuple[str | None, int | None, int | Non
 
 def _precision(said: str) -> str | None:
     low = said.lower()
-    if any(word in low for word in ("fp8", "float8", "mxfp8", "nvfp4")):
+    if "fp4" in low:
+        raise Unusable("trains in four bits")
+    if any(word in low for word in ("fp8", "float8", "mxfp8")):
         return "fp8"
     if "pure" in low:
         return "bf16"
@@ -209,13 +227,48 @@ def _recompute(row: Mapping[str, Any], said: str) -> str | None:
     return "full" if "full" in low else "selective" if "selective" in low else "none"
 
 
-def measured_seconds(row: Mapping[str, Any], tokens: int, ranks: int) -> float | None:
-    """Return the seconds of a step of `tokens` over all `ranks` GPUs; None where the row does not tell."""
-    if row.get("step_s"):
-        return float(row["step_s"])
+def measured(row: Mapping[str, Any], layout: Layout) -> dict[str, Any]:
+    """Return what was measured: seconds of a step, GiB at the peak and of which kind; None for what is not told."""
     rate = row.get("tok_s_gpu")
     if isinstance(rate, list):
         rate = sum(rate) / len(rate)
     if rate is None and row.get("tok_s_total"):
-        rate = row["tok_s_total"] / ranks
-    return tokens / ranks / rate if rate else None
+        rate = row["tok_s_total"] / layout.ranks
+    seconds = row.get("step_s") or (layout.tokens / layout.ranks / rate if rate else None)
+    if seconds is None and row.get("tflops_gpu"):
+        seconds = _flops(row, layout) * layout.tokens / layout.ranks / row["tflops_gpu"] / 1e12
+    said = f"{row.get('mem_kind')} {(row.get('hint') or {}).get('mem_kind')} {row.get('note')}"
+    kind = next((kind for kind in ("reserved", "allocated", "active") if kind in said), None)
+    gib = (row.get("derived") or {}).get("mem_gib")
+    return {"seconds": seconds, "gib": gib, "kind": kind if gib else None}
+
+
+def _flops(row: Mapping[str, Any], layout: Layout) -> float:
+    """Return the FLOPs that a source counts for a token; NeMo's formula takes attention whole, not its causal half."""
+    arch, seq = layout.arch, layout.seq
+    whole = str(row["id"]).startswith("nemo")
+    return arch.flops_per_token(seq) + (6 * arch.layers * arch.heads * arch.head_dim * seq if whole else 0)
+
+
+def main() -> None:
+    """Write the runs of a file (its path is the only argument) as `published_layouts.jsonl`."""
+    rows = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))["rows"]
+    written, left_out = [], Counter[str]()
+    for row in rows:
+        try:
+            line = line_of(row)
+            found = measured(row, read_line(line).layout)
+        except (Unusable, RecipeError) as reason:
+            left_out[str(reason)] += 1
+            continue
+        source = row["source"]
+        page = f"{source['repo']}/{source['path']}"
+        written.append(json.dumps(line | {"measured": found, "page": page, "commit": source.get("commit")}))
+    RUNS.write_text("\n".join(written) + "\n", encoding="utf-8")
+    print(f"{len(written)} of {len(rows)} runs are in {RUNS.name}.")
+    for reason, count in left_out.most_common():
+        print(f"{count:>4} left out: {reason}")
+
+
+if __name__ == "__main__":
+    main()

@@ -4,16 +4,9 @@
 """
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-from .gpus import GPUS, Gpu
-from .rooflines import fitted_rates, roofline_of
-
-if TYPE_CHECKING:
-    from ...meter.roofline import Roofline
 
 LAYOUT_RATES = Path(__file__).with_name("layout_rates.json")
 
@@ -26,10 +19,13 @@ class LayoutRates:
         inside, outside: share of a link's bandwidth, within a node and between nodes.
         start, hop: seconds before a collective's first byte, and for each doubling of the nodes.
         launch: seconds in which the host launches an operation.
-        kernel: seconds that even the smallest operation takes on the chip.
+        kernel: seconds that an operation takes on the chip besides its FLOPs and bytes, to begin and to end.
+        fused, eager: bandwidth of chains of operations that one kernel does, and of one kernel an operation, as a
+            multiple of what copies reach.
         interval: how far published steps lay from predictions, as (least, greatest) measured / predicted.
         products: speed of products in such steps, as a multiple of what `rates.json` says, by the first number of the
-            GPU's compute capability and dtype: "9 bfloat16".
+            GPU's compute capability and dtype, "9 bfloat16", and by the name of a GPU with less power than its kin.
+        attention: the same of fused attention, by the first number of the compute capability: "9".
     """
 
     inside: float
@@ -38,13 +34,15 @@ class LayoutRates:
     hop: float
     launch: float
     kernel: float
+    fused: float
+    eager: float
     interval: tuple[float, float]
     products: dict[str, float]
+    attention: dict[str, float]
 
     def __hash__(self) -> int:
-        return hash(
-            (self.inside, self.outside, self.start, self.hop, self.launch, self.kernel, *sorted(self.products.items()))
-        )
+        numbers = (self.inside, self.outside, self.start, self.hop, self.launch, self.kernel, self.fused, self.eager)
+        return hash((numbers, *sorted(self.products.items()), *sorted(self.attention.items())))
 
 
 @cache
@@ -52,19 +50,3 @@ def layout_rates() -> LayoutRates:
     """Return the rates that `layout_rates.json` holds."""
     values = json.loads(LAYOUT_RATES.read_text(encoding="utf-8"))
     return LayoutRates(**values | {"interval": tuple(values["interval"])})
-
-
-@cache
-def roofline_in_a_cluster(gpu: Gpu, rates: LayoutRates) -> "Roofline":
-    """Return the roofline of a GPU at work among others.
-
-    One that `rates.json` does not know takes the shares of its sheet that its next of kin reaches.
-    """
-    single = fitted_rates()
-    kin = GPUS.get(gpu.name) or next(known for known in GPUS.values() if known.capability == gpu.capability)
-    reached = {
-        dtype: rate * gpu.peaks[dtype] / kin.peaks[dtype] * rates.products.get(f"{gpu.capability[0]} {dtype}", 1.0)
-        for dtype, rate in single.products[kin.name].items()
-        if dtype in kin.peaks
-    }
-    return roofline_of(gpu, replace(single, products={gpu.name: reached}))

@@ -13,7 +13,11 @@ FILE = "planned.args"
 COMMAND = f"pretrain_gpt.py $(cat {FILE})"
 PRECISIONS = {"fp32": [], "bf16-amp": ["--bf16"], "fp16-amp": ["--fp16"], "fp8": ["--bf16", "--fp8-format hybrid"]}
 
-ATTENTIONS = {"fused": ["--attention-dropout 0"], "eager": ["--attention-backend unfused", "--attention-dropout 0.1"]}
+ATTENTIONS = {
+    "fused": ["--attention-dropout 0"],
+    "fused-2022": ["--attention-dropout 0"],
+    "eager": ["--attention-backend unfused", "--attention-dropout 0.1"],
+}
 
 
 def text(layout: Layout, model: str) -> str:
@@ -118,7 +122,7 @@ def _experts(arch: Arch) -> list[str]:
 
 def _layout(layout: Layout) -> list[str]:
     lines = [f"--tensor-model-parallel-size {layout.tensor}"]
-    lines += ["--sequence-parallel"] * layout.splits_tokens
+    lines += ["--sequence-parallel"] * layout.splits_tokens + ["--tp-comm-overlap"] * layout.tensor_overlap
     lines += [f"--pipeline-model-parallel-size {layout.pipeline}"]
     if uneven := uneven_stages(layout):
         lines += [f"--pipeline-model-parallel-layout {uneven}"]

@@ -31,7 +31,8 @@ def text(layout: Layout, model: str) -> str:
         layout.attention == "eager",
         "An override cannot choose Megatron's eager attention: take attention fused, or export megatron.",
     )
-    refuse([*refusals(layout, "Megatron Bridge"), latent, eager])
+    overlap = (layout.tensor_overlap, "The plain recipe has no overlap of tensor ranks: take export megatron.")
+    refuse([*refusals(layout, "Megatron Bridge"), latent, eager, overlap])
     fields = _model(layout.arch) | _layout(layout) | _memory(layout) | _batch(layout)
     return "".join(f"{name}={_plain(value)}\n" for name, value in fields.items())
 

@@ -92,6 +92,10 @@ def _refusals(layout: Layout) -> list[tuple[bool, str]]:
             inner % layout.expert > 0,
             f"torchtitan takes expert ranks from shard x tensor, which expert {layout.expert} does not divide.",
         ),
+        (
+            layout.tensor_overlap,
+            "torchtitan's asynchronous tensor ranks are an experiment that is not written: leave tensor_overlap False.",
+        ),
         (layout.attention == "eager", "torchtitan's attention is fused: take attention fused."),
         (layout.precision == "fp16-amp", "torchtitan trains in bf16, fp8 or fp32: take bf16-amp instead of fp16-amp."),
         (

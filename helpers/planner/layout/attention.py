@@ -143,17 +143,19 @@ class _Ring(torch.autograd.Function):
     """Ring attention: keys and values visit every rank, and each adds its part to the result.
 
     With the zigzag order (the first and the last part of a sequence on one rank, and so on) every rank has the same
-    work: one causal half block, then for each visitor half of a full block.
+    work: one causal half block, then for each visitor half of a full block. While a block is worked on, the next one
+    is on its way.
     """
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, wire: Wire) -> Tensor:
+        coming = wire.shift(torch.stack((k, v)))
         out, lse = _block(q, k, v, True)
-        total = out.float()
-        visiting = torch.stack((k, v))
-        for _ in range(wire.size - 1):
-            visiting = wire.shift(visiting)
-            half = q.shape[2] // 2
+        total, lse = out.float(), lse.clone()  # selective checkpointing may keep what the kernel returned
+        half = q.shape[2] // 2
+        for visitors in range(wire.size - 1, 0, -1):
+            visiting = wire.arrived(coming)
+            coming = wire.shift(visiting) if visitors > 1 else None
             part, part_lse = _block(q[:, :, half:], visiting[0], visiting[1], False)
             total[:, :, half:] += part  # rescaled by both log-sum-exps, in one pass
             lse[:, :, half:] += part_lse
@@ -165,17 +167,19 @@ class _Ring(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         q, k, v, out, lse = ctx.saved_tensors
+        coming = ctx.wire.shift(torch.stack((k, v)))
         dq, dk, dv = _block_backward(gradient, (q, k, v), out, lse, True)
         dq, dkv = dq.float(), torch.stack((dk, dv)).float()
-        visiting = torch.stack((k, v))
         half = q.shape[2] // 2
-        for _ in range(ctx.wire.size - 1):
-            visiting, dkv = ctx.wire.shift(visiting), ctx.wire.shift(dkv)
+        for visitors in range(ctx.wire.size - 1, 0, -1):
+            visiting, dkv = ctx.wire.arrived(coming), ctx.wire.shift(dkv)  # a block's gradient goes where it goes
+            coming = ctx.wire.shift(visiting) if visitors > 1 else None
             operands = (q[:, :, half:], visiting[0], visiting[1])
             parts = _block_backward(gradient[:, :, half:], operands, out[:, :, half:], lse[:, :, half:], False)
             dq[:, :, half:] += parts[0]
+            dkv = ctx.wire.arrived(dkv)
             dkv += torch.stack(parts[1:])
-        dkv = ctx.wire.shift(dkv)  # home again
+        dkv = ctx.wire.arrived(ctx.wire.shift(dkv))  # home again
         return dq.to(q.dtype), dkv[0].to(k.dtype), dkv[1].to(v.dtype), None
 
 

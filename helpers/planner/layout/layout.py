@@ -10,7 +10,7 @@ ZEROS = ("none", "zero1", "zero2", "zero3")
 CONTEXTS = ("ring", "all-to-all")
 PRECISIONS = ("fp32", "bf16", "bf16-amp", "fp16-amp", "fp8")
 RECOMPUTATIONS = ("none", "selective", "full")
-ATTENTIONS = ("fused", "eager")
+ATTENTIONS = ("fused", "fused-2022", "eager")
 ENGINES = ("torchtitan", "megatron", "pytorch")
 MOST_GPUS = 65536
 
@@ -41,7 +41,8 @@ class Layout:
             same with 8-bit products.
         recompute: what the backward pass computes again: nothing, "selective" (cheap parts), "full" blocks.
         recompute_every: only every so many blocks are recomputed.
-        attention: "fused", or "eager": scores in memory, with dropout, as before 2022.
+        attention: "fused"; "fused-2022", the first such kernels, half as fast (FlashAttention-2, arXiv 2307.08691,
+            compares both); or "eager": scores in memory, with dropout, as before them.
         compile: chains of operations are fused.
         engine: whose habits: "megatron" keeps 16-bit weights beside FP32 masters and FP32 gradients in one buffer;
             "torchtitan" FP32 weights, cast as they are gathered; "pytorch" autocast.
@@ -53,6 +54,7 @@ class Layout:
     arch: Arch
     tensor: int = 1
     sequence_parallel: bool = True
+    tensor_overlap: bool = False
     pipeline: int = 1
     schedule: str = "1f1b"
     virtual_stages: int = 1
@@ -100,6 +102,10 @@ class Layout:
         slices = self.context * tensor * (2 if self.context > 1 and self.context_method == "ring" else 1)
         local_heads = arch.heads // tensor
         return [
+            (
+                self.tensor_overlap and not self.splits_tokens,
+                "tensor_overlap cuts gatherings of tokens: it needs tensor ranks and sequence_parallel.",
+            ),
             (arch.heads % tensor > 0, f"tensor {tensor} does not divide the {arch.heads} heads."),
             (arch.vocab < tensor, f"tensor {tensor} is more than the vocabulary has words."),
             (

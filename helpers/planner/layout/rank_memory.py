@@ -2,19 +2,27 @@
 
 A stage was run alone. Here its actions are put in the order of the schedule: a forward pass leaves the activations of
 one more micro-batch, a backward pass frees them, and while an action runs it takes as much more as it took alone.
+
+Where the backward pass is split, nothing is freed by its first half, and the gradient of every product's result (and
+every norm's) is kept as well: the weights' gradients are made of them.
 """
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import torch
+
+from ...meter.work import Work
 from . import stage_run as runs
 from .layout import Layout
-from .schedule import FOR_INPUT, FORWARD, Action
+from .schedule import FOR_INPUT, FOR_WEIGHTS, FORWARD, Action
 from .stage_run import StageRun
 from .trace import Place
 
 Held = Counter[str]
+WAITING = "gradients that wait"
 
 
 @dataclass
@@ -46,8 +54,16 @@ def rank_memory(layout: Layout, order: Sequence[Action], stages: Mapping[int, St
     in_flight = 0
     for action in order:
         places = stages[action.stage].actions[action_key(layout, action)]
-        _see(result, held, places, f"{action.kind}{action.micro_batch} of stage {action.stage}")
-        if action.kind != FOR_INPUT:  # what the weights' gradients need stays until they are computed
+        name = f"{action.kind}{action.micro_batch} of stage {action.stage}"
+        if action.kind == FOR_INPUT:
+            for at, place in enumerate(places):
+                waiting = _moved(held, Counter(), _waiting(layout, places[: at + 1]))
+                _see(result, waiting, [_first_half(places[0], place)], name)
+            held = waiting
+        elif action.kind == FOR_WEIGHTS:
+            held = _after(_moved(held, _waiting(layout, places), Counter()), places)
+        else:
+            _see(result, held, places, name)
             held = _after(held, places)
         in_flight += (action.kind == FORWARD) - (action.kind not in (FORWARD, FOR_INPUT))
         result.in_flight = max(result.in_flight, in_flight)
@@ -71,6 +87,25 @@ def _see(result: RankMemory, held: Held, places: Sequence[Place], what: str) -> 
         peak = _moved(held, places[0].start, place.peak)
         if peak.total() > result.nbytes:
             result.peak, result.at = peak, f"{what}, {place.name}"
+
+
+def _waiting(layout: Layout, places: Sequence[Place]) -> Held:
+    """Return the bytes of the gradients that wait for the weights' half of a backward pass."""
+    tokens = layout.micro_batch_size * layout.local_seq // (layout.tensor if layout.splits_tokens else 1)
+    stream = layout.arch.hidden * tokens * (4 if layout.precision == "fp32" else 2)
+    nbytes = 0
+    for place in places:
+        products = [event for event in place.events if isinstance(event, Work) and event.layout == "tn"]
+        nbytes += sum(math.prod(p.shape) // p.shape[-2] * getattr(torch, p.dtype).itemsize for p in products)
+        norms = 2 if place.name.startswith("layer") else bool(place.events)  # in a block; before the head
+        nbytes += norms * stream
+    return Counter({WAITING: nbytes})
+
+
+def _first_half(first: Place, place: Place) -> Place:
+    """Return a place as it is while weights' gradients are not made, and what they need is not freed."""
+    kept = {tenant: first.start[tenant] for tenant in ("gradients", "activations")}
+    return replace(place, start=first.start, peak=place.peak and Counter({**place.peak, **kept}))
 
 
 def _after(held: Held, places: Sequence[Place]) -> Held:

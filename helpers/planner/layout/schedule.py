@@ -74,6 +74,8 @@ def interleaved(rank: int, ranks: int, pieces: int, count: int) -> list[Action]:
 def zero_bubble(rank: int, ranks: int, pieces: int, count: int) -> list[Action]:
     """Return 1F1B with backward passes split in two, by PyTorch's `ScheduleInterleavedZeroBubble` (Qi et al. 2023).
 
+    The first stage, whose input needs no gradient, does all of its backward pass where the weights' half has its place.
+
     Raises:
         RecipeError: it refuses so many micro-batches.
     """
@@ -93,8 +95,14 @@ def zero_bubble(rank: int, ranks: int, pieces: int, count: int) -> list[Action]:
         "BACKWARD_WEIGHT": FOR_WEIGHTS,
     }
     operations = [op for op in schedule._calculate_single_rank_operations(rank) if op is not None]
-    return [
+    actions = [
         Action(letters[op.computation_type.name], op.stage_index, op.microbatch_index)
         for op in operations
         if op.computation_type.name in letters
+    ]
+    whole = {FOR_WEIGHTS: BACKWARD}
+    return [
+        action._replace(kind=whole.get(action.kind, action.kind)) if action.stage == 0 else action
+        for action in actions
+        if action.stage or action.kind != FOR_INPUT
     ]

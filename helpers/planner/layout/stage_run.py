@@ -59,7 +59,7 @@ def run_stage(layout: Layout, kind: StageKind) -> StageRun:
     """Run a stage of `layout` and return what its actions do."""
     with warnings.catch_warnings(), default_modes(), _process_group(layout) as meshes:
         warnings.simplefilter("ignore")  # of libraries about fake weights
-        trace = Trace(layout.compile or layout.engine == "megatron", meshes.names)
+        trace = Trace(layout.compile, meshes.names)
         stage = _build(layout, kind, trace)
         with no_collector(), FakeTensorMode(allow_non_fake_inputs=True), trace, resizing_counted(trace):
             hooks = torch.autograd.graph.saved_tensors_hooks(trace.pack, trace.unpack)

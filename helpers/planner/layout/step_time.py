@@ -5,8 +5,9 @@ from functools import cache
 
 from ...meter.work import Work
 from ..catalog.clusters import Cluster
-from ..catalog.layout_rates import LayoutRates, roofline_in_a_cluster
+from ..catalog.layout_rates import LayoutRates
 from . import stage_run as runs
+from .chip import Chip
 from .layout import Layout
 from .links import Links
 from .pipeline import Span, play
@@ -14,7 +15,7 @@ from .rank_memory import action_key
 from .schedule import FOR_WEIGHTS, Action
 from .stage_run import StageRun
 from .stage_time import StageTime
-from .streams import Pace, Streams
+from .streams import Streams
 
 BUBBLE, UPDATE = "bubble", "update"
 
@@ -41,8 +42,7 @@ class StepTime:
         self._layout, self._order, self._stages = layout, order, stages
         links = Links(layout, cluster, rates)
         low = "float8_e4m3fn" if layout.precision == "fp8" else ""
-        pace = Pace(rates.launch, rates.kernel)
-        streams = Streams(roofline_in_a_cluster(cluster.gpu, rates), links, low, pace)
+        streams = Streams(Chip(cluster.gpu, rates, layout), links, low, rates.launch, layout.tensor_overlap)
         distinct = {id(run): run for run in stages}
         times = {key: StageTime(layout, run, streams) for key, run in distinct.items()}
         self._times = [times[id(run)] for run in stages]

@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from ...meter.roofline import Roofline
 from ...meter.work import Work
+from .chip import Chip
 from .links import Links
 from .trace import Arrival, Event, Message, Place
 
@@ -42,32 +42,34 @@ class _Stretch:
 
 
 @dataclass(frozen=True)
-class Pace:
-    """How fast operations follow each other.
+class _Chunked:
+    """A collective in as many chunks as there are ranks: all but one are sent while the product works on others."""
 
-    Attributes:
-        launch: seconds in which the host launches one.
-        kernel: seconds that even the smallest takes on the chip.
-    """
+    message: Message
+    beside: float  # the seconds of the product
 
-    launch: float
-    kernel: float
+    def exposed(self, links: Links) -> float:
+        ranks = links[self.message.wire].ranks
+        seconds = links.seconds(self.message)
+        return seconds - min(seconds, self.beside) * (ranks - 1) / ranks
 
 
 class Streams:
     """Replays events on one chip with its wires.
 
     Args:
-        roofline: of the chip.
+        chip: which computes.
         links: of the layout's wires.
         low: dtype in which products run, where it is not that of their operands: "float8_e4m3fn", or "".
-        pace: of operations.
+        launch: seconds in which the host launches an operation.
+        overlap: whether tensor ranks' collectives go on in chunks, beside the product that needs or makes their tensor.
     """
 
-    def __init__(self, roofline: Roofline, links: Links, low: str, pace: Pace) -> None:
-        self._chip, self._links, self._low, self._pace = replace(roofline, launch=0.0), links, low, pace
+    def __init__(self, chip: Chip, links: Links, low: str, launch: float, overlap: bool = False) -> None:
+        self._chip, self._links, self._low, self._launch, self._overlap = chip, links, low, launch, overlap
         self._known: dict[Work, tuple[float, str]] = {}
-        self._stretches: dict[int, list[_Stretch | Message | Arrival]] = {}  # by the id of a place's events
+        # By the id of a place's events, which are kept: else another list could get the id of one that is gone.
+        self._stretches: dict[int, tuple[list[Event], list[_Summed]]] = {}
 
     def run(self, places: Sequence[Place]) -> Timing:
         """Return how long the places of an action take, one after the other."""
@@ -77,15 +79,20 @@ class Streams:
         waiting: dict[str, list[tuple[str, float]]] = {}  # collective -> (wire, when it will be done)
         for place in places:
             for event in self._summed(place.events):
-                if isinstance(event, _Stretch):
-                    host += event.operations * self._pace.launch
+                if isinstance(event, _Chunked):
+                    host += self._launch
+                    exposed = event.exposed(self._links)
+                    timing.parts[event.message.wire] += exposed
+                    chip = max(host, chip) + exposed
+                elif isinstance(event, _Stretch):
+                    host += event.operations * self._launch
                     late = max(0.0, host - chip - event.seconds)
                     chip += event.seconds + late
                     timing.parts.update(event.parts)
                     timing.parts["launch"] += late
                     timing.weights += event.weights
                 elif isinstance(event, Message):
-                    host += self._pace.launch
+                    host += self._launch
                     # What is gathered needs a buffer, which is free once the last gathering was copied out.
                     ready = max(host, copied) if event.collective == "all-gather" and not event.waits else chip
                     begun = max(ready, free[event.wire])
@@ -105,20 +112,29 @@ class Streams:
         timing.seconds = chip
         return timing
 
-    def _summed(self, events: list[Event]) -> list[_Stretch | Message | Arrival]:
+    def _summed(self, events: list[Event]) -> list["_Summed"]:
         """Return the events with what is computed between messages summed up; repeated places share theirs."""
-        known = self._stretches.get(id(events))
-        if known is None:
-            known = self._stretches[id(events)] = []
-            works: list[Work] = []
-            for event in [*events, None]:
-                if isinstance(event, Work):
-                    works.append(event)
-                    continue
-                known += [self._stretch(works)] if works else []
-                known += [event] if event is not None else []
-                works = []
-        return known
+        if id(events) in self._stretches:
+            return self._stretches[id(events)][1]
+        summed: list[_Summed] = []
+        works: list[Work] = []
+        for at, event in enumerate([*events, None]):
+            if isinstance(event, Work):
+                works.append(event)
+                continue
+            summed += [self._stretch(works)] if works else []
+            summed += [self._chunked(event, events, at)] if event is not None else []
+            works = []
+        self._stretches[id(events)] = events, summed
+        return summed
+
+    def _chunked(self, event: Message | Arrival, events: list[Event], at: int) -> "_Summed":
+        """Return the event, or its chunks: what is gathered enters the next product, what is reduced left the last."""
+        if not (self._overlap and isinstance(event, Message) and event.wire == "tensor" and event.waits):
+            return event
+        near = events[at + 1 :] if event.collective == "all-gather" else reversed(events[:at])
+        product = next((work for work in near if isinstance(work, Work) and work.kind == "product"), None)
+        return _Chunked(event, self._seconds(product)[0] if product else 0.0)
 
     def _stretch(self, works: Sequence[Work]) -> _Stretch:
         parts: Counter[str] = Counter()
@@ -132,10 +148,12 @@ class Streams:
     def _seconds(self, work: Work) -> tuple[float, str]:
         known = self._known.get(work)
         if known is None:
-            seconds, bound = self._chip.seconds(self._lowered(work))
-            known = self._known[work] = max(seconds, self._pace.kernel), bound
+            known = self._known[work] = self._chip.seconds(self._lowered(work))
         return known
 
     def _lowered(self, work: Work) -> Work:
         """Return a product as it runs in fewer bits."""
         return replace(work, dtype=self._low) if self._low and work.kind == "product" and len(work.shape) == 3 else work
+
+
+_Summed = _Stretch | _Chunked | Message | Arrival

@@ -25,7 +25,7 @@ BUBBLE = "#e4e4e4"
 PASSES = {
     FORWARD: ("forward", COLOURS[0]),
     BACKWARD: ("backward", COLOURS[1]),
-    FOR_INPUT: ("backward: inputs' gradients", COLOURS[1]),
+    FOR_INPUT: ("backward: inputs' gradients", "#f5cd79"),
     FOR_WEIGHTS: ("backward: weights' gradients", COLOURS[2]),
 }
 UPDATE = ("update", COLOURS[7])

@@ -22,6 +22,7 @@ from ..simulate.work_count import WorkCount
 
 BUFFERS = "communication buffers"
 _GATHER, _REDUCE = "c10d::_allgather_base_", "c10d::_reduce_scatter_base_"
+_COPY_IN = "fsdp::all_gather_copy_in"  # passes over this rank's shard only, though it returns the whole buffer
 _ARRIVED = "fsdp::split_with_sizes_copy"  # what a gathering brought is copied out of its buffer: it must be there
 
 
@@ -99,8 +100,12 @@ class Trace(Count):
         self._write(_Bound(self._action, place, self._clock()))
 
     def tell(self, collective: str, wire: str, nbytes: int) -> None:
-        """Hear from a `Wire` that it sends; the program waits for these."""
-        self._write(Message(collective, wire, nbytes, True))
+        """Hear from a `Wire` that it sends; the program waits for these, but for shifts, which `arrived` ends."""
+        self._write(Message(collective, wire, nbytes, collective != "shift"))
+
+    def arrived(self, collective: str) -> None:
+        """Hear from a `Wire` that the program waits for the first of its shifts."""
+        self._write(Arrival(collective))
 
     def made(self, tensor: Tensor) -> None:
         """Hear from a `Wire` that `tensor` is a buffer of its own."""
@@ -121,7 +126,7 @@ class Trace(Count):
         """Count the work of an operation, its scratch memory, and the collectives of `fully_shard`."""
         if func.namespace in ("c10d", "fsdp"):
             self._listen(func._schema.name, args)
-        if func.namespace != "c10d":
+        if func.namespace != "c10d" and func._schema.name != _COPY_IN:
             self.work.see((func, args, kwargs, result), self._op, self._recomputing)
         nbytes = scratch_bytes(func, args)
         if nbytes:

@@ -16,6 +16,9 @@ class Listener(Protocol):
     def tell(self, collective: str, wire: str, nbytes: int) -> None:
         """Hear that a collective is called on a wire, with the bytes of the whole tensor."""
 
+    def arrived(self, collective: str) -> None:
+        """Hear that the program waits for what was sent."""
+
     def made(self, tensor: Tensor) -> None:
         """Hear that the wire has made a tensor for what arrives."""
 
@@ -58,9 +61,14 @@ class Wire:
         return self._made(x.new_empty(shape))
 
     def shift(self, x: Tensor) -> Tensor:
-        """Send `x` to the next rank of the ring, and return what the one before sent."""
+        """Begin to send `x` to the next rank of the ring; what the one before sends is there after `arrived`."""
         self._say("shift", x)
         return self._made(torch.empty_like(x))
+
+    def arrived(self, x: Tensor) -> Tensor:
+        """Wait for the first shift that nobody has waited for, and return `x`, into which it brings the tensor."""
+        self.listener.arrived("shift")
+        return x
 
     def _say(self, collective: str, x: Tensor) -> None:
         self.listener.tell(collective, self.name, x.numel() * x.element_size())

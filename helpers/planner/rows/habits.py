@@ -13,6 +13,8 @@ class Habits:
         attention: "eager" before 2022.
         layer_norm, gated, bias: of its own models, where only sizes are given.
         vocab: of its own models.
+        slow_h100: whether its H100 are the ones with 96 GB and a limit of 500 W, as those of torchtitan's authors.
+        network: GB/s between nodes that each of its GPUs has; 0.0 where it is as in the catalog.
     """
 
     engine: str
@@ -26,17 +28,21 @@ class Habits:
     gated: bool = True
     layer_norm: bool = False
     vocab: int = 51200
+    network: float = 0.0
+    tensor_overlap: bool = False
+    slow_h100: bool = False
 
 
-_MEGATRON = Habits("megatron", "bf16-amp", "zero1", schedule="interleaved", gated=False, layer_norm=True)
-_TITAN = Habits("torchtitan", "bf16-amp", "zero3", "selective", fused=False, vocab=128256)
-_LLAMA = Habits("megatron", "bf16-amp", "zero1", schedule="interleaved", vocab=128256)
+_MEGATRON = Habits(
+    "megatron", "bf16-amp", "zero1", schedule="interleaved", gated=False, layer_norm=True, tensor_overlap=True
+)
+_TITAN = Habits("torchtitan", "bf16-amp", "zero3", "selective", fused=False, vocab=128256, slow_h100=True)
+_LLAMA = Habits("megatron", "fp8", "zero1", vocab=128256, tensor_overlap=True)
 _OLD_MEGATRON = Habits(
     "megatron",
     "fp16-amp",
     "none",
     "full",
-    schedule="interleaved",
     sequence_parallel=False,
     gated=False,
     layer_norm=True,
@@ -49,16 +55,33 @@ HABITS = {
     "kempnerforge": Habits("torchtitan", "bf16-amp", "zero3", "full", fused=False, vocab=128256),
     "automodel": Habits("torchtitan", "bf16", "zero3", fused=False),
     "torchtune": Habits("pytorch", "bf16", "zero3", "full", fused=False, vocab=128256),
-    "llm-foundry": Habits("torchtitan", "bf16-amp", "zero3", fused=False, gated=False, layer_norm=True, vocab=50368),
-    "fms-fsdp": Habits("torchtitan", "bf16-amp", "zero3", fused=True, vocab=32000),
+    "llm-foundry": Habits(
+        "torchtitan",
+        "bf16-amp",
+        "zero3",
+        fused=False,
+        attention="fused-2022",
+        gated=False,
+        layer_norm=True,
+        vocab=50368,
+    ),
+    "fms-fsdp": Habits("torchtitan", "bf16-amp", "zero3", fused=True, vocab=32000, network=6.25),
     "megatron-lm": _MEGATRON,
     "megatron-bridge": _LLAMA,
     "nemo": _LLAMA,
     "calculon": _OLD_MEGATRON,
     "vtrain": Habits(
-        "megatron", "fp16-amp", "none", "full", sequence_parallel=False, attention="eager", gated=False, layer_norm=True
+        "megatron",
+        "fp16-amp",
+        "none",
+        "full",
+        sequence_parallel=False,
+        attention="eager",
+        gated=False,
+        layer_norm=True,
+        network=12.5,
     ),
-    "internevo": Habits("megatron", "bf16-amp", "zero1", fused=False, vocab=103168),
+    "internevo": Habits("megatron", "bf16-amp", "zero1", fused=False, vocab=103168, network=6.25),
     "colossalai": Habits("torchtitan", "bf16-amp", "zero1", fused=False, vocab=32000),
     "easycontext": Habits("torchtitan", "bf16", "zero3", "full", fused=False, vocab=32000),
 }

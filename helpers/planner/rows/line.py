@@ -1,10 +1,11 @@
 """A line of a file of runs, read as a layout on a cluster."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..catalog.clusters import CLUSTERS, Cluster, find_cluster
+from ..catalog.clusters import Cluster, find_cluster
+from ..catalog.gpus import GIGA
 from ..layout.arch import Arch
 from ..layout.layout import Layout
 from ..recipe import RecipeError
@@ -68,7 +69,7 @@ def read_line(line: Mapping[str, Any]) -> Question:
     if read("lora_rank", 0, note=False):
         raise RecipeError("LoRA is planned on one GPU, by a recipe; layouts train whole models.")
     arch = _arch(read, habits)
-    cluster = _cluster(read)
+    cluster = _cluster(read, habits)
     sizes = {name: int(read(name, 1, note=False)) for name in ("tensor", "pipeline", "context", "expert")}
     gpus = int(read("gpus", 1))
     data = gpus // (sizes["tensor"] * sizes["pipeline"] * sizes["context"])
@@ -77,14 +78,16 @@ def read_line(line: Mapping[str, Any]) -> Question:
     zero, shard, replicate = _sharding(read, habits, data)
     micro_batch = int(read("micro_batch_size", 1))
     micro_batches = _micro_batches(read, micro_batch, data, sizes["pipeline"])
-    virtual = int(read("virtual_stages", 1, note=False))
+    virtual = int(read("virtual_stages", _chunks(habits, arch.layers, sizes["pipeline"], micro_batches)))
     schedule = _schedule(read, habits, sizes["pipeline"], virtual)
     recompute, every = _recompute(read, habits, arch)
     precision = _precision(read, habits)
+    by_tokens = bool(read("sequence_parallel", habits.sequence_parallel))
     layout = Layout(
         arch,
         **sizes,
-        sequence_parallel=bool(read("sequence_parallel", habits.sequence_parallel)),
+        sequence_parallel=by_tokens,
+        tensor_overlap=habits.tensor_overlap and by_tokens and sizes["tensor"] > 1,
         schedule=schedule,
         virtual_stages=virtual,
         shard=shard,
@@ -147,18 +150,18 @@ def _round(value: float, multiple: int) -> int:
     return int(-(-value // multiple) * multiple)
 
 
-def _cluster(read: _Reader) -> Cluster:
+def _cluster(read: _Reader, habits: Habits) -> Cluster:
     name = str(read("gpu", "h100")).lower().replace(" ", "-").replace("_", "-")
     node = read("gpus_per_node", note=False)
     known = next((cluster for part, cluster in _GPUS if part in name), None)
+    if known == "dgx-h100" and habits.slow_h100:
+        known = read.assumed["gpu"] = "h100-96gb"
     cluster = find_cluster(known or name, int(node) if node else None)
     if node is None:
         read.assumed["gpus_per_node"] = cluster.node
-    return cluster if known is None else _named(cluster, known)
-
-
-def _named(cluster: Cluster, name: str) -> Cluster:
-    assert name in CLUSTERS
+    if habits.network:
+        read.assumed["network GB/s a GPU"] = habits.network
+        cluster = replace(cluster, outside=habits.network * GIGA)
     return cluster
 
 
@@ -195,6 +198,12 @@ def _schedule(read: _Reader, habits: Habits, stages: int, virtual: int) -> str:
         return "1f1b"
     said = str(read("schedule", "interleaved" if virtual > 1 else "1f1b")).lower()
     return "interleaved" if virtual > 1 and said == "1f1b" else said
+
+
+def _chunks(habits: Habits, layers: int, stages: int, micro_batches: int) -> int:
+    """Return how many stages a rank has where nobody says: one a block, for a framework that interleaves them."""
+    interleaves = habits.schedule == "interleaved" and stages > 1 and layers % stages == micro_batches % stages == 0
+    return layers // stages if interleaves else 1
 
 
 def _recompute(read: _Reader, habits: Habits, arch: Arch) -> tuple[str, int]:

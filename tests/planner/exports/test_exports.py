@@ -20,6 +20,7 @@ CHANGES = {
     "arch": ({}, [LLAMA_70B, LLAMA_2, GPT_2, MIXTURE, DEEPSEEK]),
     "tensor": ({}, [2]),
     "sequence_parallel": ({"tensor": 2}, [False]),
+    "tensor_overlap": ({"tensor": 2}, [True]),
     "pipeline": ({}, [2]),
     "schedule": (STAGES, ["gpipe", "zero-bubble"]),
     "virtual_stages": (STAGES | {"schedule": "interleaved"}, [2, 3]),

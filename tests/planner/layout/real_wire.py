@@ -44,6 +44,9 @@ class RealWire(Wire):
         dist.all_to_all_single(incoming.flatten(), outgoing.flatten(), group=self.group)
         return self._made(incoming.movedim(0, join).flatten(join, join + 1).contiguous())
 
+    def arrived(self, x):
+        return x
+
     def shift(self, x):
         came = torch.empty_like(x)
         sent = dist.isend(x, group=self.group, group_dst=(self.rank + 1) % self.size)

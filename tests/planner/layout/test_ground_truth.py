@@ -34,7 +34,9 @@ CASES = {
     "1f1b": layout(pipeline=4, schedule="1f1b", micro_batches=6, **FP32),
     "interleaved": layout(pipeline=4, schedule="interleaved", virtual_stages=2, micro_batches=4, **FP32),
     "zero-bubble": layout(pipeline=4, schedule="zero-bubble", micro_batches=4, **FP32),
+    "zero-bubble grouped": layout(GROUPED, pipeline=2, schedule="zero-bubble", micro_batches=6, tensor=2, **FP32),
     "ring": layout(context=4),
+    "ring selective": layout(context=2, recompute="selective"),
     "all-to-all": layout(context=4, context_method="all-to-all"),
     "experts": layout(MIXED, shard=4, expert=4),
     "experts in two groups": layout(MIXED, shard=4, expert=2),
@@ -76,11 +78,6 @@ def _sent(case, order, stages):
     return dict(sent)
 
 
-# PyTorch keeps the gradient of every product's result until the weights' half of the backward pass; the plan does not
-# yet know them, and is 13 to 24 % short on ranks other than the first.
-TOO_SHORT = {"zero-bubble": {1, 2, 3}}
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sample(list(CASES), one_in=7))
 def test_real_ranks_hold_and_send_what_was_planned(name):
@@ -91,7 +88,4 @@ def test_real_ranks_hold_and_send_what_was_planned(name):
         memory, expected = plans[number]
         assert unknown == {}
         assert sent == expected
-        if number in TOO_SHORT.get(name, ()):
-            assert peak > 1.02 * memory.nbytes, "the plan is right now: take it off the list"
-        else:
-            assert peak == pytest.approx(memory.nbytes, rel=0.02), (number, memory)
+        assert peak == pytest.approx(memory.nbytes, rel=0.02), (number, memory)

@@ -80,7 +80,10 @@ def test_zero_bubble_is_ordered_as_pytorch_orders_it(stages, pieces, count):
     case = piped("zero-bubble", stages, count, pieces)
     name = "ScheduleInterleavedZeroBubble"
     expected = of_pytorch(name, case, lambda s, rank: s._calculate_single_rank_operations(rank))
-    assert [[a for a in rank if a.kind in "FIW"] for rank in orders(case)] == expected
+    # Of the first stage PyTorch's engine skips the inputs' half, and does all of the pass in the weights' half.
+    expected[0] = [a for a in expected[0] if a.stage or a.kind != "I"]
+    expected[0] = [a if a.stage or a.kind == "F" else a._replace(kind="B") for a in expected[0]]
+    assert orders(case) == expected
 
 
 def every_case():
@@ -105,10 +108,10 @@ def test_no_schedule_deadlocks_or_forgets_a_pass():
         play(actions, lambda action: 1.0, lambda stage: 0.1, stages * pieces)  # raises on a deadlock
         passes = PASSES.get(schedule, "FB") if stages > 1 else "FB"
         for rank, order in enumerate(actions):
-            own = range(rank, stages * pieces, stages)
-            assert sorted(order) == sorted(Action(p, s, m) for p in passes for s in own for m in range(count))
+            own = {stage: passes if stage else "FB" for stage in range(rank, stages * pieces, stages)}
+            assert sorted(order) == sorted(Action(p, s, m) for s in own for p in own[s] for m in range(count))
             for stage in own:  # stages accumulate gradients in the order of the micro-batches
-                for kind in passes:
+                for kind in own[stage]:
                     numbers = [a.micro_batch for a in order if (a.kind, a.stage) == (kind, stage)]
                     assert numbers == sorted(numbers)
     assert min(played_ones.values()) >= 20

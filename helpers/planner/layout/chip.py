@@ -1,0 +1,95 @@
+"""How long one kernel takes on a GPU that trains among others.
+
+A product is cut into tiles, and each multiprocessor works on one tile at a time: 130 tiles on 108 multiprocessors take
+as long as 216 would (NVIDIA, Matrix Multiplication Background User's Guide, "wave quantization"). Everything else reads
+and writes. A kernel needs some microseconds besides, to begin and to end.
+"""
+
+import math
+from functools import cached_property
+
+from ...meter.work import Work
+from ..catalog.gpus import GPUS, Gpu
+from ..catalog.layout_rates import LayoutRates
+from ..catalog.rooflines import fitted_rates
+from .layout import Layout
+
+# Of the data centre's GPUs, by compute capability: NVIDIA's white papers on A100, H100 and Blackwell.
+MULTIPROCESSORS = {(8, 0): 108, (9, 0): 132, (10, 0): 148, (10, 3): 148}
+_TILES = ((256, 128), (128, 256), (128, 128))  # the usual ones of 16-bit products; the best fitting is taken
+_SIXTEEN = ("float16", "bfloat16")
+
+
+class Chip:
+    """A GPU at the rates that training reaches on it.
+
+    Args:
+        gpu: of the catalog, or kin to one.
+        rates: what clusters reach.
+        layout: which kernels run: see its `attention` and `compile`.
+    """
+
+    def __init__(self, gpu: Gpu, rates: LayoutRates, layout: Layout) -> None:
+        self._gpu, self._rates, self._slower = gpu, rates, 2.0 if layout.attention == "fused-2022" else 1.0
+        self._passing = (rates.fused if layout.compile else rates.eager) * fitted_rates().bandwidth * gpu.bandwidth
+        self._kin = GPUS.get(gpu.name) or next(k for k in GPUS.values() if k.capability == gpu.capability)
+        self._major = str((self._kin.capability or (8, 0))[0])
+        self._units = MULTIPROCESSORS.get(gpu.capability or (0, 0), 0)
+
+    def seconds(self, work: Work) -> tuple[float, str]:
+        """Return how long an operation takes, and what bounds it: "compute" or "memory"."""
+        passing = self.passing_seconds(work.bytes)
+        multiplying = 0.0
+        if work.kind == "attention":
+            multiplying = self.attention_seconds(work.flops, work.dtype)
+        elif work.flops:
+            multiplying = self.product_seconds(work.shape, work.dtype)
+        bound = "compute" if multiplying > passing else "memory"
+        return max(multiplying, passing) + self._rates.kernel, bound
+
+    def product_seconds(self, shape: tuple[int, ...], dtype: str) -> float:
+        """Return the seconds of a product by its FLOPs. shape: (m, n, k), or (b, m, n, k) for b of them."""
+        return 2.0 * math.prod(shape) / (self.product_rate(dtype) * self._filled(shape))
+
+    def product_rate(self, dtype: str) -> float:
+        """Return the FLOP/s of products that fill the chip. A dtype without units for it counts as "float32"."""
+        return self._products.get(dtype) or self._products["float32"]
+
+    def attention_seconds(self, flops: float, dtype: str) -> float:
+        """Return the seconds of fused attention."""
+        return flops * self._slower / (self._attention if dtype in _SIXTEEN else self.product_rate(dtype))
+
+    def passing_seconds(self, nbytes: float) -> float:
+        """Return the seconds of reading and writing so many bytes."""
+        return nbytes / self._passing
+
+    def _filled(self, shape: tuple[int, ...]) -> float:
+        """Return the share of the chip's time in which it works on tiles that are needed."""
+        if not self._units or len(shape) < 3:
+            return 1.0
+        m, n = shape[-3:-1]
+        best = 0.0
+        for high, wide in _TILES:
+            tiles = math.ceil(m / high) * math.ceil(n / wide) * math.prod(shape[:-3])
+            waves = math.ceil(tiles / self._units)
+            best = max(best, math.prod(shape[:-3]) * m * n / (high * wide) / (waves * self._units))
+        return best
+
+    @cached_property
+    def _products(self) -> dict[str, float]:
+        """FLOP/s of large products by dtype: those of the catalog's kin, by the ratio of the sheets' peaks."""
+        return {
+            dtype: rate
+            * self._gpu.peaks[dtype]
+            / self._kin.peaks[dtype]
+            * self._rates.products.get(f"{self._major} {dtype}", 1.0)
+            * self._rates.products.get(self._gpu.name, 1.0)
+            for dtype, rate in fitted_rates().products[self._kin.name].items()
+            if dtype in self._kin.peaks
+        }
+
+    @cached_property
+    def _attention(self) -> float:
+        known = fitted_rates().attention
+        major = max((m for m in known if int(m) <= int(self._major)), key=int, default=min(known, key=int))
+        return known[major] * self._gpu.flops16 * self._rates.attention.get(self._major, 1.0)

@@ -1,0 +1,264 @@
+"""Fit what clusters reach to published runs, and hold the planner's seconds against theirs, source by source.
+
+Run `python -m tests.planner.calibrate_layouts`: it writes helpers/planner/catalog/layout_rates.json and the tables of
+docs/planner.md; it takes about twenty minutes on two cores. Every forecast in the tables is made with rates that were
+fitted without the source of its own run. So is the baseline beside it: for a GPU's generation and precision one MFU,
+the median of the other sources.
+
+The logarithm of a forecast is nearly linear in the logarithms of the rates. So a pass takes every run's derivatives,
+and solves for the rates with which the forecasts are off least; sources count alike, however many runs they have.
+"""
+
+import json
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from helpers.planner.catalog.layout_rates import LAYOUT_RATES, LayoutRates, layout_rates
+from helpers.planner.layout.layout_plan import plan_layout, stage_kinds
+from helpers.planner.layout.long_stage import run_long_stage
+from helpers.planner.layout.schedule import orders
+from helpers.planner.layout.step_time import StepTime
+from helpers.planner.rows.line import Question, read_line
+
+import torch
+
+from tests.planner.calibrate import _digits
+from tests.planner.layout_runs import RUNS
+from tests.planner.published import TABLE_PAGE, write_between
+
+SECONDS = (
+    "<!-- layouts: python -m tests.planner.calibrate_layouts writes this -->",
+    "<!-- /layouts -->",
+)
+PASSES = 2
+STEP = 1.1  # by which a rate is multiplied for its derivative
+PRIOR = 0.5  # a change of a rate by this (in logarithms) weighs as much as a source that is off by a typical error
+TYPICAL = 0.15  # error of a forecast, in logarithms, beyond which a run counts less (Huber 1964)
+SIXTEEN = {"8": ("float16", "bfloat16"), "9": ("bfloat16",), "10": ("bfloat16",)}
+EIGHT = ("9", "10")
+
+
+def _scaled(group: str, *keys: str) -> Callable[[LayoutRates, float], LayoutRates]:
+    def change(rates: LayoutRates, factor: float) -> LayoutRates:
+        old = getattr(rates, group)
+        return replace(rates, **{group: old | {key: old.get(key, 1.0) * factor for key in keys}})
+
+    return change
+
+
+def _times(name: str) -> Callable[[LayoutRates, float], LayoutRates]:
+    return lambda rates, factor: replace(rates, **{name: getattr(rates, name) * factor})
+
+
+# What is fitted, and how it changes.
+KNOBS: dict[str, Callable[[LayoutRates, float], LayoutRates]] = {
+    **{f"products {m}": _scaled("products", *(f"{m} {d}" for d in dtypes)) for m, dtypes in SIXTEEN.items()},
+    **{f"8-bit products {m}": _scaled("products", f"{m} float8_e4m3fn") for m in EIGHT},
+    **{f"attention {m}": _scaled("attention", m) for m in SIXTEEN},
+    "H100 of 500 W": _scaled("products", "h100-96gb"),
+    **{name: _times(name) for name in ("inside", "outside", "launch", "kernel", "fused", "eager")},
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """A published run.
+
+    Attributes:
+        line: as `plan --rows` reads it, with what was measured.
+        question: what it asks.
+        seconds: measured.
+    """
+
+    line: dict[str, Any]
+    question: Question
+    seconds: float
+
+    @property
+    def source(self) -> str:
+        """Who published it."""
+        return str(self.line["id"]).rpartition("-")[0]
+
+    @property
+    def mixed(self) -> bool:
+        """Whether its model is a mixture of experts."""
+        return self.question.layout.arch.experts > 0
+
+    @property
+    def chip(self) -> str:
+        """Generation of the GPU, and bits of the products."""
+        capability = self.question.cluster.gpu.capability or (0, 0)
+        return f"{capability[0]} {self.question.layout.precision == 'fp8'}"
+
+
+@dataclass
+class Reply:
+    """What the planner says of a run: seconds, their derivatives by `KNOBS`, MFU, and bytes at the peak."""
+
+    seconds: float
+    slopes: list[float]
+    mfu: float
+    nbytes: int
+
+
+def runs() -> list[Run]:
+    """Return the published runs that say how long a step took."""
+    lines = [json.loads(line) for line in RUNS.read_text(encoding="utf-8").splitlines()]
+    return [Run(line, read_line(line), line["measured"]["seconds"]) for line in lines if line["measured"]["seconds"]]
+
+
+def reply(run: Run, rates: LayoutRates) -> Reply:
+    """Plan a run, and once more with each rate changed."""
+    layout, cluster = run.question.layout, run.question.cluster
+    plan = plan_layout(layout, cluster, rates)
+    kinds = stage_kinds(layout)
+    stages = [run_long_stage(layout, kind) for kind in kinds]
+    order = orders(layout)
+    slopes = []
+    for change in KNOBS.values():
+        changed = StepTime(layout, cluster, change(rates, STEP), order, stages).seconds
+        slopes.append(math.log(changed / plan.seconds) / math.log(STEP))
+    return Reply(plan.seconds, slopes, plan.mfu, plan.worst.nbytes)
+
+
+def replies(known: Sequence[Run], rates: LayoutRates) -> list[Reply]:
+    """Return the replies to runs, in order; equal models are planned in one process."""
+    from joblib import Parallel, delayed
+    from tqdm import tqdm
+
+    order = sorted(range(len(known)), key=lambda at: (str(known[at].question.layout.arch), known[at].line["id"]))
+    groups = [order[at : at + 8] for at in range(0, len(order), 8)]
+    jobs = Parallel(2, return_as="generator")(
+        delayed(lambda group: [reply(known[at], rates) for at in group])(group) for group in groups
+    )
+    found: dict[int, Reply] = {}
+    for group, answers in zip(groups, tqdm(jobs, total=len(groups)), strict=True):
+        found |= dict(zip(group, answers, strict=True))
+    return [found[at] for at in range(len(known))]
+
+
+def fitted(known: Sequence[tuple[Run, Reply]]) -> list[float]:
+    """Return by how much to change each of `KNOBS`, in logarithms."""
+    count = {source: sum(run.source == source for run, _ in known) for source in {run.source for run, _ in known}}
+    slopes = torch.tensor([answer.slopes for _, answer in known], dtype=torch.float64)
+    gaps = torch.tensor([math.log(run.seconds / answer.seconds) for run, answer in known], dtype=torch.float64)
+    shares = torch.tensor([1 / count[run.source] for run, _ in known], dtype=torch.float64)
+    prior = torch.eye(len(KNOBS), dtype=torch.float64) * (TYPICAL / PRIOR) ** 2
+    change = torch.zeros(len(KNOBS), dtype=torch.float64)
+    for _ in range(30):
+        off = (gaps - slopes @ change).abs()
+        weights = shares * (TYPICAL / off.clamp(min=TYPICAL))
+        left = slopes.T @ (weights[:, None] * slopes) + prior
+        change = torch.linalg.solve(left, slopes.T @ (weights * gaps))
+    return change.tolist()
+
+
+def changed(rates: LayoutRates, change: Iterable[float]) -> LayoutRates:
+    """Return rates changed by logarithms, in the order of `KNOBS`; a link passes on no more than its sheet says."""
+    for knob, by in zip(KNOBS.values(), change, strict=True):
+        rates = knob(rates, math.exp(by))
+    return replace(rates, inside=min(rates.inside, 1.0), outside=min(rates.outside, 1.0))
+
+
+@dataclass(frozen=True)
+class Score:
+    """Measured / forecast of a run, whose source the forecast does not know; and the same of one MFU."""
+
+    run: Run
+    ratio: float
+    baseline: float
+
+
+def scores(known: Sequence[tuple[Run, Reply]]) -> list[Score]:
+    """Forecast each run with what the other sources say; mixtures of experts with what all dense runs say of them."""
+    result = []
+    for source in sorted({run.source for run, _ in known}):
+        others = [pair for pair in known if pair[0].source != source and not pair[0].mixed]
+        change = fitted(others)
+        for run, answer in (pair for pair in known if pair[0].source == source):
+            by = sum(slope * step for slope, step in zip(answer.slopes, change, strict=True))
+            ratio = run.seconds / (answer.seconds * math.exp(by))
+            alike = [p for p in known if p[0].source != source and p[0].chip == run.chip and p[0].mixed == run.mixed]
+            alike = alike or [p for p in known if p[0].source != source and p[0].mixed == run.mixed]
+            mfu = statistics.median(a.mfu * a.seconds / r.seconds for r, a in alike) if alike else math.nan
+            result.append(Score(run, ratio, mfu / (answer.mfu * answer.seconds / run.seconds)))
+    return result
+
+
+def _errors(ratios: Iterable[float]) -> list[float]:
+    return sorted(abs(1 / ratio - 1) for ratio in ratios)
+
+
+def _at(errors: Sequence[float], share: float) -> float:
+    return errors[min(len(errors) - 1, math.ceil(share * len(errors)) - 1)] if errors else math.nan
+
+
+def table(held: Sequence[Score]) -> str:
+    """Write the errors by source and kind as Markdown."""
+    lines = [
+        "| source | kind | runs | median error | nine of ten within | measured / forecast | one MFU: median error |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    groups: dict[tuple[str, str], list[Score]] = defaultdict(list)
+    for score in held:
+        groups[score.run.source, kind_of(score.run)].append(score)
+    for (source, kind), mine in sorted(groups.items()):
+        errors = _errors(score.ratio for score in mine)
+        base = _errors(score.baseline for score in mine if not math.isnan(score.baseline))
+        lines.append(
+            f"| {source} | {kind} | {len(mine)} | {_at(errors, 0.5):.0%} | {_at(errors, 0.9):.0%} | "
+            f"{statistics.median(score.ratio for score in mine):.2f} | {_at(base, 0.5):.0%} |"
+        )
+    return "\n".join([*lines, "", summary(held)])
+
+
+def kind_of(run: Run) -> str:
+    """Return which dimensions a run has besides data parallelism."""
+    layout = run.question.layout
+    names = {"TP": layout.tensor, "PP": layout.pipeline, "CP": layout.context, "EP": layout.expert}
+    kinds = [name for name, size in names.items() if size > 1]
+    return ("experts: " if run.mixed else "") + (" x ".join(kinds) or layout.zero)
+
+
+def summary(held: Sequence[Score]) -> str:
+    """Sum up by the median of the sources' medians, dense runs and mixtures apart."""
+    sentences = []
+    for words, mixed in (("Dense runs", False), ("Mixtures of experts", True)):
+        sources: dict[str, list[Score]] = defaultdict(list)
+        for score in held:
+            if score.run.mixed == mixed:
+                sources[score.run.source].append(score)
+        ours = [_at(_errors(s.ratio for s in mine), 0.5) for mine in sources.values()]
+        ninth = [_at(_errors(s.ratio for s in mine), 0.9) for mine in sources.values()]
+        base = [_at(_errors(s.baseline for s in mine if s.baseline == s.baseline), 0.5) for mine in sources.values()]
+        base = [error for error in base if error == error]
+        sentences.append(
+            f"{words}: over the sources, the median of their median errors is {statistics.median(ours):.1%} and of "
+            f"what nine of ten of their runs keep within {statistics.median(ninth):.1%}; with one MFU the former is "
+            f"{statistics.median(base):.1%}."
+        )
+    return " ".join(sentences)
+
+
+def main() -> None:
+    """Write layout_rates.json and the tables of docs/planner.md."""
+    rates, known = layout_rates(), runs()
+    for _ in range(PASSES):
+        pairs = list(zip(known, replies(known, rates), strict=True))
+        held = scores(pairs)
+        print(summary(held))
+        rates = changed(rates, fitted([pair for pair in pairs if not pair[0].mixed]))
+    ratios = sorted(score.ratio for score in held if not score.run.mixed)
+    interval = (min(1.0, ratios[len(ratios) // 10]), max(1.0, ratios[-1 - len(ratios) // 10]))
+    rates = replace(rates, interval=interval)
+    LAYOUT_RATES.write_text(json.dumps(_digits(asdict(rates)), indent=1) + "\n", encoding="utf-8", newline="\n")
+    write_between(TABLE_PAGE, SECONDS, table(held))
+    print(table(held))
+
+
+if __name__ == "__main__":
+    main()

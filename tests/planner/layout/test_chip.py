@@ -1,0 +1,75 @@
+"""A chip's kernels: no product is faster than the rate, tiles fill waves, and whole steps keep to both."""
+
+from dataclasses import replace
+
+from helpers.meter.work import Work
+from helpers.planner.catalog.clusters import CLUSTERS, find_cluster
+from helpers.planner.catalog.layout_rates import layout_rates
+from helpers.planner.layout.arch import Arch
+from helpers.planner.layout.chip import MULTIPROCESSORS, Chip
+from helpers.planner.layout.layout import Layout
+from helpers.planner.layout.layout_plan import plan_layout
+
+import pytest
+
+RATES = replace(layout_rates(), products={}, attention={}, fused=1.0, eager=1.0)
+MODEL = Arch(layers=4, hidden=4096, heads=32, kv_heads=8, head_dim=128, ffn=14336, vocab=32000)
+CASE = Layout(MODEL)
+H100 = Chip(find_cluster("dgx-h100").gpu, RATES, CASE)
+
+
+def product(*shape, dtype="bfloat16", nbytes=0):
+    flops = 2
+    for side in shape:
+        flops *= side
+    return Work("aten.mm", "product", flops, nbytes, dtype, shape, "nn")
+
+
+def test_one_tile_more_than_the_chip_takes_at_once_takes_more_waves():
+    units = MULTIPROCESSORS[9, 0]
+    full, more = (H100.product_seconds((256 * tiles, 128, 4096), "bfloat16") for tiles in (units, units + 1))
+    assert H100.product_rate("bfloat16") * full == pytest.approx(2 * 256 * units * 128 * 4096)
+    assert more == pytest.approx(1.5 * full)  # three waves of smaller tiles
+
+
+def test_matrices_of_a_batch_fill_the_chip_together():
+    alone, together = (
+        H100.product_seconds((512, 512, 128), "bfloat16"),
+        H100.product_seconds((64, 512, 512, 128), "bfloat16"),
+    )
+    assert together < 10 * alone
+
+
+@pytest.mark.parametrize("cluster", CLUSTERS)
+def test_no_chip_is_faster_than_its_sheet(cluster):
+    gpu = find_cluster(cluster).gpu
+    chip = Chip(gpu, RATES, CASE)
+    for dtype, peak in gpu.peaks.items():
+        work = product(8192, 8192, 8192, dtype=dtype)
+        seconds, bound = chip.seconds(work)
+        assert bound == "compute"
+        assert 0.4 < work.flops / peak / seconds < 1.06, dtype
+    seconds, bound = chip.seconds(Work("aten.add", "pointwise", 0, 10**9, "bfloat16", ()))
+    assert bound == "memory"
+    assert 0.5 < 10**9 / gpu.bandwidth / seconds < 1
+
+
+def test_the_first_fused_attention_takes_twice_as_long():
+    slow = Chip(find_cluster("dgx-h100").gpu, RATES, replace(CASE, attention="fused-2022"))
+    assert slow.attention_seconds(1e12, "bfloat16") == 2 * H100.attention_seconds(1e12, "bfloat16")
+
+
+def test_an_operation_takes_some_time_however_small():
+    assert H100.seconds(product(1, 1, 1))[0] >= RATES.kernel
+
+
+@pytest.mark.parametrize("zero", ["none", "zero1", "zero2", "zero3"])
+@pytest.mark.parametrize("micro_batches", [1, 2, 5])
+def test_no_step_is_faster_than_its_products(zero, micro_batches):
+    """Among others: what a stage's last micro-batch does is not taken for what another did."""
+    cluster = find_cluster("dgx-a100")
+    case = Layout(MODEL, shard=8, zero=zero, micro_batches=micro_batches, seq=1024, recompute="full")
+    plan = plan_layout(case, cluster, RATES)
+    fastest = Chip(cluster.gpu, RATES, case).product_rate("bfloat16")
+    assert plan.flops / fastest < plan.seconds < 5 * plan.flops / fastest
+    assert sum(plan.parts.values()) == pytest.approx(1)
