@@ -44,15 +44,26 @@ def rank_memory(layout: Layout, order: Sequence[Action], stages: Mapping[int, St
         held += next(iter(stage.actions.values()))[-1].end  # what is there before the step: weights and state
     result = RankMemory(held.copy(), "between steps", 0)
     in_flight = 0
+    fullest: dict[tuple[int, runs.ActionKey], tuple[int, Place]] = {}
     for action in order:
-        places = stages[action.stage].actions[action_key(layout, action)]
-        _see(result, held, places, f"{action.kind}{action.micro_batch} of stage {action.stage}")
+        key = action_key(layout, action)
+        places = stages[action.stage].actions[key]
+        if (action.stage, key) not in fullest:
+            fullest[action.stage, key] = _fullest(places)
+        _see(
+            result,
+            held,
+            places,
+            fullest[action.stage, key],
+            f"{action.kind}{action.micro_batch} of stage {action.stage}",
+        )
         if action.kind != FOR_INPUT:  # what the weights' gradients need stays until they are computed
             held = _after(held, places)
         in_flight += (action.kind == FORWARD) - (action.kind not in (FORWARD, FOR_INPUT))
         result.in_flight = max(result.in_flight, in_flight)
     for number, stage in stages.items():
-        _see(result, held, stage.actions[runs.UPDATE, ""], f"update of stage {number}")
+        places = stage.actions[runs.UPDATE, ""]
+        _see(result, held, places, _fullest(places), f"update of stage {number}")
     return result
 
 
@@ -64,13 +75,17 @@ def action_key(layout: Layout, action: Action) -> runs.ActionKey:
     return kind, which
 
 
-def _see(result: RankMemory, held: Held, places: Sequence[Place], what: str) -> None:
-    for place in places:
-        if not place.peak:
-            continue  # a repeated block: its neighbours hold as much
-        peak = _moved(held, places[0].start, place.peak)
-        if peak.total() > result.nbytes:
-            result.peak, result.at = peak, f"{what}, {place.name}"
+def _fullest(places: Sequence[Place]) -> tuple[int, Place]:
+    """Return the fullest of an action's places, and how many bytes more than at its beginning it holds."""
+    start = places[0].start.total()
+    # A repeated block has no figures of its own: its neighbours hold as much.
+    return max(((place.peak.total() - start, place) for place in places if place.peak), key=lambda rise: rise[0])
+
+
+def _see(result: RankMemory, held: Held, places: Sequence[Place], fullest: tuple[int, Place], what: str) -> None:
+    more, place = fullest
+    if held.total() + more > result.nbytes:
+        result.peak, result.at = _moved(held, places[0].start, place.peak), f"{what}, {place.name}"
 
 
 def _after(held: Held, places: Sequence[Place]) -> Held:

@@ -27,6 +27,8 @@ class BlockCost:
         weights: of the backward pass, in the products that make gradients of weights.
         kept: bytes from forward to backward pass.
         dense, experts: parameters on this rank before sharding.
+        less: bytes by which the last block of a stage may keep less than the others.
+        working: bytes that its backward pass takes beyond what is kept.
     """
 
     forward: float = 0.0
@@ -35,6 +37,8 @@ class BlockCost:
     kept: float = 0.0
     dense: int = 0
     experts: int = 0
+    less: float = 0.0
+    working: float = 0.0
 
 
 class BlockCosts:
