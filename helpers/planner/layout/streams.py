@@ -67,7 +67,8 @@ class Streams:
     def __init__(self, roofline: Roofline, links: Links, low: str, pace: Pace) -> None:
         self._chip, self._links, self._low, self._pace = replace(roofline, launch=0.0), links, low, pace
         self._known: dict[Work, tuple[float, str]] = {}
-        self._stretches: dict[int, list[_Stretch | Message | Arrival]] = {}  # by the id of a place's events
+        # By the id of a place's events, which are kept beside: another list could get the id of one that is gone.
+        self._stretches: dict[int, tuple[list[Event], list[_Stretch | Message | Arrival]]] = {}
 
     def run(self, places: Sequence[Place]) -> Timing:
         """Return how long the places of an action take, one after the other."""
@@ -107,9 +108,10 @@ class Streams:
 
     def _summed(self, events: list[Event]) -> list[_Stretch | Message | Arrival]:
         """Return the events with what is computed between messages summed up; repeated places share theirs."""
-        known = self._stretches.get(id(events))
+        _, known = self._stretches.get(id(events), (events, None))
         if known is None:
-            known = self._stretches[id(events)] = []
+            known = []
+            self._stretches[id(events)] = events, known
             works: list[Work] = []
             for event in [*events, None]:
                 if isinstance(event, Work):
