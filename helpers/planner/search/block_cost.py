@@ -72,13 +72,15 @@ class BlockCosts:
         rings = self._rings()
         sent = self._exchanged(mixed)
         passes = self._passing(3 * inner + 2 * heads)
+        # Experts get the tokens that a rank has; what is split by columns begins with all of them.
+        split = 1 if mixed and not self.arch.shared_experts else 2
         forward = sum(products) + scores + passes + self._passing(6 * self.own_bytes)
-        forward += 2 * (self._gather() + self._scatter()) + rings + sent
+        forward += split * (self._gather() + self._scatter()) + rings + sent
         backward = 2 * sum(products) + _BACKWARD * scores + self._passing(4 * inner + 6 * self.own_bytes)
-        backward += 2 * (self._gather() + self._scatter()) + rings + sent
+        backward += split * (self._gather() + self._scatter()) + rings + sent
         if layout.engine == "megatron" and layout.splits_tokens:
-            backward += 2 * self._gather()  # it did not keep what it had gathered
-        again = 2 * self._gather() + self._scatter() + rings + passes + sent
+            backward += (split - bool(self.arch.kv_lora)) * self._gather()  # it did not keep what it had gathered
+        again = split * self._gather() + self._scatter() + rings + passes + sent
         if layout.recompute == "full":
             backward += sum(products) - products[-1] + scores + again
         elif layout.recompute == "selective" and layout.engine != "megatron":
