@@ -118,6 +118,8 @@ def line_of(row: Mapping[str, Any]) -> dict[str, Any]:
     hint = row.get("hint") or {}
     if row.get("suspect"):
         raise Unusable("marked as suspect: " + str(row["suspect"]))
+    if "power limited" in str(row.get("gpu")):
+        raise Unusable("its GPU had less power, and nobody says how much")
     if str(row.get("task", "")).lower().startswith("lora"):
         raise Unusable("trains adapters")
     get = lambda name: row.get(name) if row.get(name) is not None else hint.get(name)  # noqa: E731
@@ -128,7 +130,7 @@ def line_of(row: Mapping[str, Any]) -> dict[str, Any]:
     line = {
         "id": row["id"],
         **_model(row),
-        "gpu": row.get("gpu") or "H100",
+        "gpu": row.get("gpu") or ("B200" if "Blackwell" in str(hint.get("gpu")) else "H100"),
         "gpus": gpus,
         "gpus_per_node": 4 if "4 H200" in str(row.get("cluster")) else None,
         "tensor": row.get("tp"),

@@ -9,7 +9,7 @@ import json
 
 from ...ranks.deepspeed_config import deepspeed_config
 from ..layout.layout import Layout
-from .refusals import refuse
+from .refusals import graphs, refuse
 
 FILE = "ds_config.json"
 COMMAND = f"train.py --deepspeed {FILE}"
@@ -53,6 +53,11 @@ def _refusals(layout: Layout) -> list[tuple[bool, str]]:
     beside = {"tensor": layout.tensor, "pipeline": layout.pipeline, "context": layout.context, "expert": layout.expert}
     others = ", ".join(f"{name} {size}" for name, size in beside.items() if size > 1)
     return [
+        (
+            layout.accumulate_whole,
+            "This export reduces gradients after each micro-batch: leave accumulate_whole False.",
+        ),
+        graphs(layout),
         (bool(others), f"DeepSpeed's JSON knows data-parallel ranks only, not {others}: take torchtitan or megatron."),
         (
             layout.replicate > 1 and layout.shard > 1 and layout.zero != "none",

@@ -57,6 +57,10 @@ def refusals(layout: Layout, engine: str) -> list[tuple[bool, str]]:
             f"{engine} recomputes every block, or the first of a stage, not one in {layout.recompute_every}: "
             "take recompute_every 1.",
         ),
+        (
+            layout.accumulate_whole,
+            "This export reduces gradients after each micro-batch: leave accumulate_whole False.",
+        ),
         (not layout.compile, f"{engine} always fuses its chains of operations: leave compile at True."),
     ]
 
@@ -146,7 +150,8 @@ def _memory(layout: Layout) -> list[str]:
         "selective": ["--recompute-granularity selective"],
         "full": ["--recompute-granularity full", "--recompute-method uniform", "--recompute-num-layers 1"],
     }
-    return [*PRECISIONS[layout.precision], *recompute[layout.recompute], *ATTENTIONS[layout.attention]]
+    graphs = ["--enable-cuda-graph"] * layout.cuda_graphs
+    return [*graphs, *PRECISIONS[layout.precision], *recompute[layout.recompute], *ATTENTIONS[layout.attention]]
 
 
 def _run(layout: Layout) -> list[str]:

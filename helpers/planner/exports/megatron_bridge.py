@@ -7,7 +7,7 @@ of Megatron Bridge 0.6. They stand on the plain GPT recipe, which is made for th
 from ..layout.arch import Arch
 from ..layout.layout import Layout
 from .megatron import refusals, uneven_stages
-from .refusals import refuse
+from .refusals import graphs, refuse
 
 FILE = "planned.overrides"
 COMMAND = f"scripts/training/run_recipe.py --recipe vanilla_gpt_pretrain_config $(cat {FILE})"
@@ -32,7 +32,7 @@ def text(layout: Layout, model: str) -> str:
         "An override cannot choose Megatron's eager attention: take attention fused, or export megatron.",
     )
     overlap = (layout.tensor_overlap, "The plain recipe has no overlap of tensor ranks: take export megatron.")
-    refuse([*refusals(layout, "Megatron Bridge"), latent, eager, overlap])
+    refuse([*refusals(layout, "Megatron Bridge"), latent, eager, overlap, graphs(layout)])
     fields = _model(layout.arch) | _layout(layout) | _memory(layout) | _batch(layout)
     return "".join(f"{name}={_plain(value)}\n" for name, value in fields.items())
 

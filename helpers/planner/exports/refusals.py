@@ -27,3 +27,13 @@ def other_habits(layout: Layout, engine: str, known: tuple[str, ...]) -> tuple[b
         f"This layout was planned with the habits of {layout.engine}; plan it with engine {' or '.join(known)} "
         f"to hand it to {engine}.",
     )
+
+
+def whole_gradients(layout: Layout) -> tuple[bool, str]:
+    """Return whether gradients are added up whole, which no export switches on, and what to do."""
+    return layout.accumulate_whole, "Exports reduce gradients after each micro-batch: leave accumulate_whole False."
+
+
+def graphs(layout: Layout) -> tuple[bool, str]:
+    """Return whether the host launches recorded graphs, which this export does not switch on, and what to do."""
+    return layout.cuda_graphs, "This export records no CUDA graphs: leave cuda_graphs False, or take megatron."

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..layout.layout import Layout
-from .refusals import other_habits, refuse
+from .refusals import graphs, other_habits, refuse
 from .torchtitan_models import Flavor, flavor_of, is_llama
 
 FILE = "planned.py"
@@ -75,6 +75,11 @@ def _refusals(layout: Layout) -> list[tuple[bool, str]]:
     inner = _data(layout)[0] * layout.tensor  # the ranks from which torchtitan takes those of the experts
     return [
         other_habits(layout, "torchtitan", ("torchtitan", "pytorch")),
+        (
+            layout.accumulate_whole,
+            "This export reduces gradients after each micro-batch: leave accumulate_whole False.",
+        ),
+        graphs(layout),
         (
             layout.zero in ("zero1", "zero2"),
             f"torchtitan has no {layout.zero}: take zero3, with reshard_after_forward False to gather once a step.",

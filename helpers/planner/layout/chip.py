@@ -18,6 +18,10 @@ from .layout import Layout
 MULTIPROCESSORS = {(8, 0): 108, (9, 0): 132, (10, 0): 148, (10, 3): 148}
 _TILES = ((256, 128), (128, 256), (128, 128))  # the usual ones of 16-bit products; the best fitting is taken
 _SIXTEEN = ("float16", "bfloat16")
+EIGHT = "float8_e4m3fn"
+# Bytes read and written for each number of an 8-bit product's operands: from 16 bits into 8, and once more to look for
+# the largest, where the kernel before does not do that.
+_CAST, _SCALED = 3, 5
 
 
 class Chip:
@@ -31,6 +35,7 @@ class Chip:
 
     def __init__(self, gpu: Gpu, rates: LayoutRates, layout: Layout) -> None:
         self._gpu, self._rates, self._slower = gpu, rates, 2.0 if layout.attention == "fused-2022" else 1.0
+        self._casts = _CAST if layout.engine == "megatron" else _SCALED
         self._passing = (rates.fused if layout.compile else rates.eager) * fitted_rates().bandwidth * gpu.bandwidth
         self._kin = GPUS.get(gpu.name) or next(k for k in GPUS.values() if k.capability == gpu.capability)
         self._major = str((self._kin.capability or (8, 0))[0])
@@ -38,14 +43,15 @@ class Chip:
 
     def seconds(self, work: Work) -> tuple[float, str]:
         """Return how long an operation takes, and what bounds it: "compute" or "memory"."""
-        passing = self.passing_seconds(work.bytes)
-        multiplying = 0.0
+        passing, casting, multiplying = self.passing_seconds(work.bytes), 0.0, 0.0
+        if work.dtype == EIGHT and work.flops:
+            casting = self.passing_seconds(self._casts * (work.shape[-3] + work.shape[-2]) * work.shape[-1])
         if work.kind == "attention":
             multiplying = self.attention_seconds(work.flops, work.dtype)
         elif work.flops:
             multiplying = self.product_seconds(work.shape, work.dtype)
         bound = "compute" if multiplying > passing else "memory"
-        return max(multiplying, passing) + self._rates.kernel, bound
+        return max(multiplying, passing) + casting + self._rates.kernel, bound
 
     def product_seconds(self, shape: tuple[int, ...], dtype: str) -> float:
         """Return the seconds of a product by its FLOPs. shape: (m, n, k), or (b, m, n, k) for b of them."""

@@ -26,6 +26,7 @@ class Layout:
         arch: the model's sizes.
         tensor: ranks that split each product between them.
         sequence_parallel: whether they split norms and residuals by tokens as well.
+        tensor_overlap: whether they gather and reduce those tokens in chunks, beside products.
         pipeline: stages; each holds consecutive blocks.
         schedule, virtual_stages: the order of micro-batches, and how many pieces of the model a rank holds.
         context, context_method: ranks that split each sequence; keys and values travel round a "ring", or heads are
@@ -34,6 +35,7 @@ class Layout:
         shard, replicate: ranks of the data dimension that split state, and how many such groups there are.
         zero: what `shard` splits: "zero1" the optimizer's state, "zero2" gradients, too, "zero3" parameters, too.
         reshard_after_forward: whether zero3 frees gathered parameters between forward and backward.
+        accumulate_whole: whether zero3 adds up whole gradients, in the products' dtype, and reduces them once a step.
         micro_batch_size: sequences in a micro-batch of one data rank.
         micro_batches: in one optimizer step, of one data rank.
         seq: tokens in a sequence.
@@ -44,6 +46,7 @@ class Layout:
         attention: "fused"; "fused-2022", the first such kernels, half as fast (FlashAttention-2, arXiv 2307.08691,
             compares both); or "eager": scores in memory, with dropout, as before them.
         compile: chains of operations are fused.
+        cuda_graphs: the host launches recorded graphs, not operations, and holds nobody up.
         engine: whose habits: "megatron" keeps 16-bit weights beside FP32 masters and FP32 gradients in one buffer;
             "torchtitan" FP32 weights, cast as they are gathered; "pytorch" autocast.
 
@@ -65,6 +68,7 @@ class Layout:
     replicate: int = 1
     zero: str = "zero3"
     reshard_after_forward: bool = True
+    accumulate_whole: bool = False
     micro_batch_size: int = 1
     micro_batches: int = 1
     seq: int = 4096
@@ -73,6 +77,7 @@ class Layout:
     recompute_every: int = 1
     attention: str = "fused"
     compile: bool = True
+    cuda_graphs: bool = False
     engine: str = "torchtitan"
 
     def __post_init__(self) -> None:
@@ -106,6 +111,7 @@ class Layout:
                 self.tensor_overlap and not self.splits_tokens,
                 "tensor_overlap cuts gatherings of tokens: it needs tensor ranks and sequence_parallel.",
             ),
+            (self.accumulate_whole and self.zero != "zero3", "accumulate_whole is a way of zero3."),
             (arch.heads % tensor > 0, f"tensor {tensor} does not divide the {arch.heads} heads."),
             (arch.vocab < tensor, f"tensor {tensor} is more than the vocabulary has words."),
             (

@@ -52,23 +52,19 @@ def rank_memory(layout: Layout, order: Sequence[Action], stages: Mapping[int, St
         held += next(iter(stage.actions.values()))[-1].end  # what is there before the step: weights and state
     result = RankMemory(held.copy(), "between steps", 0)
     in_flight = 0
+    passes: dict[tuple[int, runs.ActionKey, str], _Passed] = {}
     for action in order:
-        places = stages[action.stage].actions[action_key(layout, action)]
-        name = f"{action.kind}{action.micro_batch} of stage {action.stage}"
-        if action.kind == FOR_INPUT:
-            for at, place in enumerate(places):
-                waiting = _moved(held, Counter(), _waiting(layout, places[: at + 1]))
-                _see(result, waiting, [_first_half(places[0], place)], name)
-            held = waiting
-        elif action.kind == FOR_WEIGHTS:
-            held = _after(_moved(held, _waiting(layout, places), Counter()), places)
-        else:
-            _see(result, held, places, name)
-            held = _after(held, places)
+        key = action_key(layout, action)
+        known = (action.stage, key, action.kind)
+        if known not in passes:
+            passes[known] = _passed(layout, action.kind, stages[action.stage].actions[key])
+        done = passes[known]
+        _see(result, held, done, f"{action.kind}{action.micro_batch} of stage {action.stage}")
+        held = _moved(held, done.before, done.after)
         in_flight += (action.kind == FORWARD) - (action.kind not in (FORWARD, FOR_INPUT))
         result.in_flight = max(result.in_flight, in_flight)
     for number, stage in stages.items():
-        _see(result, held, stage.actions[runs.UPDATE, ""], f"update of stage {number}")
+        _see(result, held, _passed(layout, "", stage.actions[runs.UPDATE, ""]), f"update of stage {number}")
     return result
 
 
@@ -80,13 +76,42 @@ def action_key(layout: Layout, action: Action) -> runs.ActionKey:
     return kind, which
 
 
-def _see(result: RankMemory, held: Held, places: Sequence[Place], what: str) -> None:
+@dataclass(frozen=True)
+class _Passed:
+    """What an action holds by itself: before, after, and in its fullest place, `more` bytes more than before."""
+
+    before: Held
+    after: Held
+    fullest: Place
+    more: int
+
+
+def _passed(layout: Layout, kind: str, places: Sequence[Place]) -> _Passed:
+    before, after = places[0].start, places[-1].end
+    if kind == FOR_WEIGHTS:
+        return _Passed(before + _waiting(layout, places), after, places[0], 0)
+    if kind == FOR_INPUT:
+        places, after = _first_half(layout, places), before + _waiting(layout, places)
+    # A repeated block has no figures of its own: its neighbours hold as much.
+    fullest = max((place for place in places if place.peak), key=lambda place: place.peak.total())
+    return _Passed(before, after, fullest, fullest.peak.total() - before.total())
+
+
+def _see(result: RankMemory, held: Held, done: _Passed, what: str) -> None:
+    if held.total() + done.more > result.nbytes:
+        result.peak = _moved(held, done.before, done.fullest.peak)
+        result.at = f"{what}, {done.fullest.name}"
+
+
+def _first_half(layout: Layout, places: Sequence[Place]) -> list[Place]:
+    """Return places as they are while weights' gradients are not made, and what they need is not freed."""
+    kept = {tenant: places[0].start[tenant] for tenant in ("gradients", "activations")}
+    waiting: Held = Counter()
+    halves = []
     for place in places:
-        if not place.peak:
-            continue  # a repeated block: its neighbours hold as much
-        peak = _moved(held, places[0].start, place.peak)
-        if peak.total() > result.nbytes:
-            result.peak, result.at = peak, f"{what}, {place.name}"
+        waiting = waiting + _waiting(layout, [place])
+        halves.append(replace(place, peak=place.peak and Counter({**place.peak, **kept}) + waiting))
+    return halves
 
 
 def _waiting(layout: Layout, places: Sequence[Place]) -> Held:
@@ -100,16 +125,6 @@ def _waiting(layout: Layout, places: Sequence[Place]) -> Held:
         norms = 2 if place.name.startswith("layer") else bool(place.events)  # in a block; before the head
         nbytes += norms * stream
     return Counter({WAITING: nbytes})
-
-
-def _first_half(first: Place, place: Place) -> Place:
-    """Return a place as it is while weights' gradients are not made, and what they need is not freed."""
-    kept = {tenant: first.start[tenant] for tenant in ("gradients", "activations")}
-    return replace(place, start=first.start, peak=place.peak and Counter({**place.peak, **kept}))
-
-
-def _after(held: Held, places: Sequence[Place]) -> Held:
-    return _moved(held, places[0].start, places[-1].end)
 
 
 def _moved(held: Held, start: Held, end: Held) -> Held:

@@ -151,9 +151,8 @@ class _Training:
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
         mixed = self.low != _weight_dtype(self.layout)
-        policy = (
-            MixedPrecisionPolicy(param_dtype=self.low, reduce_dtype=torch.float32) if mixed else MixedPrecisionPolicy()
-        )
+        reduced = None if self.layout.accumulate_whole else torch.float32
+        policy = MixedPrecisionPolicy(param_dtype=self.low, reduce_dtype=reduced) if mixed else MixedPrecisionPolicy()
         how = {"mp_policy": policy, "reshard_after_forward": self.layout.reshard_after_forward}
         for block in stage.blocks:
             if isinstance(block.mlp, Experts):
@@ -236,6 +235,7 @@ class _Training:
         if self.layout.pipeline > 1 and self.layout.zero == "zero3":  # as the pipeline schedules of PyTorch do
             self.stage.set_is_last_backward(last)
             self.stage.set_reshard_after_backward(last)
+        if self.layout.zero == "zero3" and (self.layout.pipeline > 1 or self.layout.accumulate_whole):
             self.stage.set_requires_gradient_sync(last)
         out = self.kept.pop(0)
         if self.kind.last:

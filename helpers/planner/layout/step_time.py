@@ -42,7 +42,8 @@ class StepTime:
         self._layout, self._order, self._stages = layout, order, stages
         links = Links(layout, cluster, rates)
         low = "float8_e4m3fn" if layout.precision == "fp8" else ""
-        streams = Streams(Chip(cluster.gpu, rates, layout), links, low, rates.launch, layout.tensor_overlap)
+        launch = 0.0 if layout.cuda_graphs else rates.launch
+        streams = Streams(Chip(cluster.gpu, rates, layout), links, low, launch, layout.tensor_overlap)
         distinct = {id(run): run for run in stages}
         times = {key: StageTime(layout, run, streams) for key, run in distinct.items()}
         self._times = [times[id(run)] for run in stages]

@@ -31,13 +31,15 @@ class Habits:
     network: float = 0.0
     tensor_overlap: bool = False
     slow_h100: bool = False
+    accumulate_whole: bool = False
+    cuda_graphs: bool = False
 
 
 _MEGATRON = Habits(
     "megatron", "bf16-amp", "zero1", schedule="interleaved", gated=False, layer_norm=True, tensor_overlap=True
 )
 _TITAN = Habits("torchtitan", "bf16-amp", "zero3", "selective", fused=False, vocab=128256, slow_h100=True)
-_LLAMA = Habits("megatron", "fp8", "zero1", vocab=128256, tensor_overlap=True)
+_LLAMA = Habits("megatron", "fp8", "zero1", vocab=128256, tensor_overlap=True, cuda_graphs=True)
 _OLD_MEGATRON = Habits(
     "megatron",
     "fp16-amp",
@@ -52,7 +54,7 @@ _OLD_MEGATRON = Habits(
 HABITS = {
     "torchtitan": _TITAN,
     "ao": _TITAN,
-    "kempnerforge": Habits("torchtitan", "bf16-amp", "zero3", "full", fused=False, vocab=128256),
+    "kempnerforge": Habits("torchtitan", "bf16-amp", "zero3", "full", fused=False, vocab=128256, accumulate_whole=True),
     "automodel": Habits("torchtitan", "bf16", "zero3", fused=False),
     "torchtune": Habits("pytorch", "bf16", "zero3", "full", fused=False, vocab=128256),
     "llm-foundry": Habits(

@@ -93,6 +93,7 @@ def read_line(line: Mapping[str, Any]) -> Question:
         shard=shard,
         replicate=replicate,
         zero=zero,
+        accumulate_whole=habits.accumulate_whole and zero == "zero3",
         reshard_after_forward=sizes["pipeline"] == 1,
         micro_batch_size=micro_batch,
         micro_batches=micro_batches,
@@ -102,6 +103,7 @@ def read_line(line: Mapping[str, Any]) -> Question:
         recompute_every=every,
         attention=habits.attention,
         compile=bool(read("compile", habits.fused)),
+        cuda_graphs=habits.cuda_graphs,
         engine=_engine(habits, zero, precision),
     )
     return Question(layout, cluster, read.assumed)

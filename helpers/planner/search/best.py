@@ -1,13 +1,14 @@
 """The search itself: best first, and nothing is planned that cannot be among the best any more.
 
 Every layout has a bound (`bounds.py`). Those whose bytes do not fit are out at once. The others wait in order of what
-the objective makes of their bounds; layouts whose stages run alike stand together, for a run is most of a plan's time.
-When the next bound is worse than the last of the best ten, all that still wait are worse, too.
+the objective makes of their bounds. Whose turn it is gets a closer bound, from a probe of its blocks, and waits again;
+when its turn comes a second time, it is planned. When the next bound is worse than the last of the best ten, all that
+still wait are worse, too.
 """
 
+import heapq
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ..catalog.clusters import Cluster
@@ -15,14 +16,17 @@ from ..layout.layout import Layout
 from ..layout.layout_plan import plan_layout
 from ..layout.long_stage import run_key
 from ..recipe import RecipeError
-from .bounds import Bound, Bounds
+from .bounds import Bounds, Probe
 from .found import Found, found_of
+from .probe import probe_of, run_probe
 from .question import Question
 from .space import layouts
+from .workers import Workers
 
 BEST = 10
-TOGETHER = 8  # layouts that a process plans before it asks for the threshold again
-_Waiting = list[tuple[float, int]]  # (value of the bound, number of the layout)
+Tell = Callable[[str, float, float], None]
+"""Hears what is going on, how much of it is done, and of how much."""
+_SOME = 2000  # layouts between two words about the progress
 
 
 @dataclass
@@ -31,15 +35,25 @@ class Search:
 
     Attributes:
         question: what is searched for.
-        space: all layouts, with their bounds.
+        space: all layouts.
+        nbytes: of each, what it holds at least.
+        seconds: by number in `space`, how long it takes at least; of those whose bytes may fit.
         planned: by number in `space`.
         refused: layouts that could not be simulated, with the reason.
     """
 
     question: Question
-    space: list[tuple[Layout, Bound]]
+    space: list[Layout]
+    nbytes: list[float] = field(default_factory=list)
+    seconds: dict[int, float] = field(default_factory=dict)
     planned: dict[int, Found] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.bounds = Bounds(self.question.cluster)
+        self.room = self.question.cluster.gpu.room
+        self._probes: dict[Layout, Probe | None] = {}
+        self._closer: set[int] = set()
 
     def best(self, count: int = 0) -> list[Found]:
         """Return the best layouts that fit, in order."""
@@ -58,112 +72,125 @@ class Search:
 
     def bound_value(self, number: int) -> float:
         """Return what the objective makes of a layout's bound."""
-        layout, bound = self.space[number]
-        return self.question.value(bound.seconds, bound.nbytes, layout.ranks)
+        return self.question.value(self.seconds[number], self.nbytes[number], self.space[number].ranks)
 
-    def plan(self, numbers: Iterable[int]) -> None:
-        """Plan some layouts here."""
-        for number in numbers:
-            if number not in self.planned and number not in self.refused:
-                self.enter(plan_some([(number, self.space[number][0])], self.question.cluster))
+    def bound(self, tell: Tell) -> list[int]:
+        """Bound all layouts; return those that may fit."""
+        for number, layout in enumerate(self.space):
+            if number % _SOME == 0:
+                tell("ruling out by bounds", number, len(self.space))
+            self.nbytes.append(self.bounds.nbytes(layout))
+            if self.nbytes[-1] <= self.room:
+                self.seconds[number] = self.bounds.seconds(layout)
+        return list(self.seconds)
 
-    def enter(self, answers: "list[tuple[int, Found | str]]") -> None:
-        """Write down what came of some layouts."""
-        for number, answer in answers:
-            if isinstance(answer, Found):
-                self.planned[number] = answer
-            else:
-                self.refused[number] = answer
+    def probe(self, number: int) -> Layout | None:
+        """Return the probe by which a layout's bound can still come closer; None if there is none."""
+        plain = None if number in self._closer else probe_of(self.space[number])
+        return None if plain in self._probes and self._probes[plain] is None else plain
+
+    def knows(self, plain: Layout) -> bool:
+        """Return whether a probe was run."""
+        return plain in self._probes
+
+    def come_closer(self, number: int, plain: Layout) -> bool:
+        """Bound a layout by a probe that was run; return whether it may still fit."""
+        layout, probe = self.space[number], self._probes[plain]
+        self._closer.add(number)
+        self.nbytes[number] = max(self.nbytes[number], self.bounds.nbytes(layout, probe))
+        self.seconds[number] = max(self.seconds[number], self.bounds.seconds(layout, probe))
+        return self.nbytes[number] <= self.room
+
+    def submit(self, number: int, workers: Workers) -> None:
+        """Have a layout planned."""
+        layout = self.space[number]
+        workers.submit(run_key(layout), plan_one, layout, self.question.cluster, tag=number)
+
+    def enter(self, tag: "int | Layout", answer: "Found | str | Probe | None") -> None:
+        """Write down what came of a layout, by its number, or of a probe; None: its blocks cannot be run."""
+        if isinstance(tag, Layout):
+            self._probes[tag] = answer
+        elif isinstance(answer, Found):
+            self.planned[tag] = answer
+        else:
+            self.refused[tag] = answer
 
 
-def search(question: Question, processes: int = 0, tell: Callable[[int, int], None] = lambda done, of: None) -> Search:
+def search(question: Question, workers: Workers | None = None, tell: Tell = lambda what, done, of: None) -> Search:
     """Search for the best layouts.
 
     Args:
         question: what is searched for.
-        processes: that plan; 0: this one.
-        tell: called with how many layouts are decided, and how many there are.
+        workers: that plan; by default this process.
+        tell: hears of the progress.
 
     Raises:
         RecipeError: no layout divides the GPUs and the tokens.
     """
-    bounds = Bounds(question.cluster)
-    state = Search(question, [(layout, bounds.of(layout)) for layout in layouts(question)])
+    state = Search(question, [])
+    for layout in layouts(question):
+        if len(state.space) % _SOME == 0:
+            tell("listing layouts", len(state.space), 0)
+        state.space.append(layout)
     if not state.space:
         raise RecipeError(
             f"No layout divides {question.sequences:,} sequences over {question.gpus:,} GPUs: "
             "change gpus, tokens-per-batch or seq."
         )
-    room = question.cluster.gpu.room
-    fitting = sorted(
-        (state.bound_value(number), number) for number, (_, bound) in enumerate(state.space) if bound.nbytes <= room
-    )
-    if processes:
-        _with_processes(state, fitting, processes, tell)
-    else:
-        for value, number in fitting:
-            if value > state.threshold:
-                break
-            state.plan([number])
-            tell(len(state.planned), len(state.space))
-    tell(len(state.space), len(state.space))
+    waiting = [(state.bound_value(number), number) for number in state.bound(tell)]
+    race(state, waiting, workers or Workers(0), tell)
     return state
 
 
-def plan_some(batch: list[tuple[int, Layout]], cluster: Cluster) -> "list[tuple[int, Found | str]]":
-    """Plan layouts; returns for each its figures, or why it cannot be simulated."""
-    answers: list[tuple[int, Found | str]] = []
-    for number, layout in batch:
-        try:
-            answers.append((number, found_of(plan_layout(layout, cluster))))
-        except (RecipeError, RuntimeError, ValueError) as error:  # of a library that cannot do what the layout wants
-            answers.append((number, str(error)))
-    return answers
+def race(state: Search, waiting: list[tuple[float, int]], workers: Workers, tell: Tell) -> None:
+    """Plan layouts in the order of their bounds until none that waits can be among the best."""
+    heapq.heapify(waiting)
+    parked: dict[Layout, list[int]] = defaultdict(list)  # by the probe for which they wait
+    first = waiting[0][0] if waiting else 0.0
+    while waiting or workers.busy:
+        while waiting and workers.free:
+            value, number = heapq.heappop(waiting)
+            if value > state.threshold:
+                waiting.clear()
+                break
+            if number in state.planned or number in state.refused:
+                continue
+            plain = state.probe(number)
+            if plain is None:
+                state.submit(number, workers)
+            elif state.knows(plain):
+                if state.come_closer(number, plain):
+                    heapq.heappush(waiting, (state.bound_value(number), number))
+            else:
+                if plain not in parked:  # a probe serves many layouts
+                    workers.submit(None, probe_one, plain, tag=plain)
+                parked[plain].append(number)
+        for tag, answer in workers.done():
+            state.enter(tag, answer)
+            for number in parked.pop(tag, ()):
+                heapq.heappush(waiting, (state.bound_value(number), number))
+        _tell_race(state, tell, (first, waiting[0][0] if waiting else state.threshold))
 
 
-def _with_processes(state: Search, fitting: _Waiting, processes: int, tell: Callable[[int, int], None]) -> None:
-    from joblib.externals.loky import get_reusable_executor
+def _tell_race(state: Search, tell: Tell, values: tuple[float, float]) -> None:
+    """Tell how far the bounds have come towards the last of the best, which they must reach."""
+    first, now = values
+    whole = state.threshold - first
+    done = (now - first) / whole if 0 < whole < float("inf") else 0.0
+    tell(f"{len(state.planned)} planned", max(0.0, min(1.0, done)), 1.0)
 
-    executor = get_reusable_executor(max_workers=processes)
-    waiting = _groups(state, fitting)
-    running: set[Future] = set()
+
+def plan_one(layout: Layout, cluster: Cluster) -> "Found | str":
+    """Plan a layout; return its figures, or why it cannot be simulated."""
     try:
-        while True:
-            threshold = state.threshold
-            while len(running) < processes and (batch := _next(waiting, threshold)):
-                jobs = [(number, state.space[number][0]) for number in batch]
-                running.add(executor.submit(plan_some, jobs, state.question.cluster))
-            if not running:
-                return
-            done, running = wait(running, return_when=FIRST_COMPLETED)
-            for future in done:
-                state.enter(future.result())
-            left = sum(value <= state.threshold for group in waiting for value, _ in group)
-            tell(len(state.space) - left, len(state.space))
-    finally:
-        for future in running:
-            future.cancel()
+        return found_of(plan_layout(layout, cluster))
+    except (RecipeError, RuntimeError, ValueError) as error:  # of a library that cannot do what the layout wants
+        return str(error)
 
 
-def _groups(state: Search, fitting: _Waiting) -> list[_Waiting]:
-    """Return the layouts in groups that share their runs, best first within each."""
-    groups: dict[Layout, _Waiting] = defaultdict(list)
-    for value, number in fitting:
-        groups[run_key(state.space[number][0])].append((value, number))
-    return list(groups.values())
-
-
-def _next(waiting: list[_Waiting], threshold: float) -> list[int]:
-    """Take the most promising layouts of the group with the best bound; none if no bound is below the threshold."""
-    waiting[:] = [group for group in waiting if group and group[0][0] <= threshold]
-    if not waiting:
-        return []
-    group = min(waiting, key=lambda group: group[0])
-    return list(_taken(group, threshold))
-
-
-def _taken(group: _Waiting, threshold: float) -> Iterator[int]:
-    for _ in range(TOGETHER):
-        if not group or group[0][0] > threshold:
-            return
-        yield group.pop(0)[1]
+def probe_one(plain: Layout) -> Probe | None:
+    """Run a probe; None if its blocks cannot be run."""
+    try:
+        return run_probe(plain)
+    except (RecipeError, RuntimeError, ValueError):
+        return None

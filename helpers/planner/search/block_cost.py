@@ -6,11 +6,10 @@ few per cent, and the bytes likewise; `tests/planner/search` holds both against 
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from ...meter.roofline import Roofline
 from ..layout.arch import Arch
+from ..layout.chip import Chip
 from ..layout.layout import Layout
 from ..layout.links import Links
 
@@ -27,6 +26,8 @@ class BlockCost:
         weights: of the backward pass, in the products that make gradients of weights.
         kept: bytes from forward to backward pass.
         dense, experts: parameters on this rank before sharding.
+        less: bytes by which the last block of a stage may keep less than the others.
+        working: bytes that its backward pass takes beyond what is kept.
     """
 
     forward: float = 0.0
@@ -35,6 +36,8 @@ class BlockCost:
     kept: float = 0.0
     dense: int = 0
     experts: int = 0
+    less: float = 0.0
+    working: float = 0.0
 
 
 class BlockCosts:
@@ -42,14 +45,12 @@ class BlockCosts:
 
     Args:
         layout: of which.
-        product: seconds of a product on the chip, by shape and dtype.
-        chip: its roofline.
+        chip: which computes.
         links: of the layout's wires.
     """
 
-    def __init__(self, layout: Layout, product: Callable[..., float], chip: Roofline, links: Links) -> None:
+    def __init__(self, layout: Layout, chip: Chip, links: Links) -> None:
         self.layout, self.arch, self._chip, self._links = layout, layout.arch, chip, links
-        self._seconds = product
         self._wide = 4 if layout.precision == "fp32" else 2
         low = {"fp32": "float32", "fp16-amp": "float16", "fp8": "float8_e4m3fn"}
         self._dtype = low.get(layout.precision, "bfloat16")
@@ -68,13 +69,15 @@ class BlockCosts:
         rings = self._rings()
         sent = self._exchanged(mixed)
         passes = self._passing(3 * inner + 2 * heads)
+        # Experts get the tokens that a rank has; what is split by columns begins with all of them.
+        split = 1 if mixed and not self.arch.shared_experts else 2
         forward = sum(products) + scores + passes + self._passing(6 * self.own_bytes)
-        forward += 2 * (self._gather() + self._scatter()) + rings + sent
+        forward += split * (self._gather() + self._scatter()) + rings + sent
         backward = 2 * sum(products) + _BACKWARD * scores + self._passing(4 * inner + 6 * self.own_bytes)
-        backward += 2 * (self._gather() + self._scatter()) + rings + sent
+        backward += split * (self._gather() + self._scatter()) + rings + sent
         if layout.engine == "megatron" and layout.splits_tokens:
-            backward += 2 * self._gather()  # it did not keep what it had gathered
-        again = 2 * self._gather() + self._scatter() + rings + passes + sent
+            backward += (split - bool(self.arch.kv_lora)) * self._gather()  # it did not keep what it had gathered
+        again = split * self._gather() + self._scatter() + rings + passes + sent
         if layout.recompute == "full":
             backward += sum(products) - products[-1] + scores + again
         elif layout.recompute == "selective" and layout.engine != "megatron":
@@ -101,7 +104,7 @@ class BlockCosts:
 
     def _product(self, shape: tuple[int, ...]) -> float:
         dtype = self._dtype if len(shape) == 3 or self._dtype != "float8_e4m3fn" else "bfloat16"
-        return self._seconds(shape, dtype)
+        return 2.0 * math.prod(shape) / self._chip.product_rate(dtype)  # tiles that fill the chip
 
     def _count(self, shapes: Shapes) -> int:
         return sum(math.prod(shape[:-3]) * shape[-2] * shape[-1] for shape in shapes)
@@ -145,14 +148,11 @@ class BlockCosts:
         layout, arch = self.layout, self.arch
         heads = layout.micro_batch_size * arch.heads // layout.tensor
         flops = 2.0 * heads * layout.seq * layout.seq * arch.head_dim / layout.context
-        name = "aten._scaled_dot_product_flash_attention"
-        rates = self._chip.kernels.get(name, {}).get(self._dtype if self._dtype == "float16" else "bfloat16")
-        if layout.precision == "fp32" or not rates:
-            return 0.0
-        return flops / max(rate for *_, rate in rates)
+        dtype = self._dtype if self._dtype in ("float16", "float32") else "bfloat16"
+        return 0.0 if dtype == "float32" else self._chip.attention_seconds(flops, dtype)
 
     def _passing(self, nbytes: float) -> float:
-        return nbytes / max(rate for _, rate in self._chip.bandwidth)
+        return self._chip.passing_seconds(nbytes)
 
     def _gather(self) -> float:
         """Return the seconds of all-gathering the stream over the tensor ranks; without, of half an all-reduce."""
@@ -167,13 +167,11 @@ class BlockCosts:
         return self._gather()
 
     def _rings(self) -> float:
-        """Return the seconds in which keys and values travel, or heads are exchanged for tokens."""
+        """Return the seconds in which heads are exchanged for tokens; a ring goes round beside the work."""
         layout, wire = self.layout, self._links["context"]
-        if layout.context == 1:
+        if layout.context == 1 or layout.context_method == "ring":
             return 0.0
         keys = self._keys()
-        if layout.context_method == "ring":
-            return (layout.context - 1) * wire.seconds("shift", 2 * keys)
         queries = self.tokens * self.arch.heads // layout.tensor * self.arch.head_dim * self._wide
         return 2 * wire.seconds("all-to-all", queries) + 2 * wire.seconds("all-to-all", keys)
 

@@ -3,17 +3,26 @@
 A rank of a pipeline waits until the first micro-batch has come to it, is busy with all of them, and then the last
 gradients must go back; that holds in any order of the schedule. What a rank holds at least are its weights, gradients
 and state, and what the micro-batches keep that the schedule starts before the first one ends.
+
+A bound is made twice: from a block's sizes, for every layout; and, where that leaves a layout in the race, from a block
+that was run (`probe.py`), which is closer.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import accumulate
 
 from ..catalog.clusters import Cluster
-from ..catalog.layout_rates import layout_rates, roofline_in_a_cluster
+from ..catalog.layout_rates import layout_rates
+from ..layout.chip import Chip
 from ..layout.layout import Layout
-from ..layout.links import Links
+from ..layout.links import Link, Links
+from ..layout.stage_run import StageRun
+from ..layout.streams import Streams
 from .block_cost import BlockCost, BlockCosts
+from .in_flight import in_flight
+from .probe import Probed, probed
 
 SAFE = 1 - 1e-6  # sums in another order round otherwise
 
@@ -26,15 +35,18 @@ class Bound:
     nbytes: float
 
 
+Probe = Mapping[bool, StageRun]
+
+
 @dataclass(frozen=True)
 class _Blocks:
     """Costs of a layout's parts, sums over the first blocks, and seconds of a message to the next stage."""
 
     first: BlockCost
     last: BlockCost
+    block: BlockCost
     forward: tuple[float, ...]
     backward: tuple[float, ...]
-    weights: tuple[float, ...]
     kept: tuple[float, ...]
     dense: tuple[int, ...]
     experts: tuple[int, ...]
@@ -46,20 +58,25 @@ class Bounds:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster, self._rates = cluster, layout_rates()
-        self._chip = roofline_in_a_cluster(cluster.gpu, self._rates)
         self._known: dict[tuple, _Blocks] = {}
-        self._product = cache(self._chip.product_seconds)
+        self._shards: dict[tuple, Link] = {}
+        self._chips: dict[tuple[bool, str], Chip] = {}
 
-    def of(self, layout: Layout) -> Bound:
-        """Return what `layout` needs at least."""
-        parts = self._parts(layout)
-        stages = layout.pipeline * layout.virtual_stages
-        least, more = divmod(layout.arch.layers, stages)
-        ends = [stage * least + min(stage, more) for stage in range(stages + 1)]
+    def of(self, layout: Layout, probe: Probe | None = None) -> Bound:
+        """Return what `layout` needs at least; closer with the probe that it asks for."""
+        return Bound(self.seconds(layout, probe), self.nbytes(layout, probe))
+
+    def seconds(self, layout: Layout, probe: Probe | None = None) -> float:
+        """Return the seconds that a step of `layout` takes at least."""
+        parts, ends = self._parts(layout, probe), _ends(layout)
         ranks = (0, layout.pipeline - 1) if layout.pipeline > 1 else (0,)
-        seconds = max(self._seconds(layout, parts, ends, rank) for rank in ranks)
-        nbytes = max(_nbytes(layout, parts, ends, rank) for rank in ranks)
-        return Bound(seconds * SAFE, nbytes * SAFE)
+        return max(self._seconds(layout, parts, ends, rank) for rank in ranks) * SAFE
+
+    def nbytes(self, layout: Layout, probe: Probe | None = None) -> float:
+        """Return the bytes that the fullest rank of `layout` holds at least."""
+        parts, ends = self._parts(layout, probe), _ends(layout)
+        ranks = (0, layout.pipeline - 1) if layout.pipeline > 1 else (0,)
+        return max(_nbytes(layout, parts, ends, rank) for rank in ranks) * SAFE
 
     def _seconds(self, layout: Layout, parts: _Blocks, ends: list[int], rank: int) -> float:
         stages = range(rank, len(ends) - 1, layout.pipeline)
@@ -70,56 +87,111 @@ class Bounds:
         busy_backward += parts.first.backward * first + parts.last.backward * last
         if layout.zero == "zero3":
             blocks = [(ends[s], ends[s + 1]) for s in stages]
-            busy_forward, busy_backward = self._sharded(layout, parts, blocks, (busy_forward, busy_backward))
+            ends_of = (parts.first.dense * first, parts.last.dense * last)
+            busy_forward, busy_backward = self._sharded(layout, parts, (blocks, ends_of), (busy_forward, busy_backward))
         busy = layout.micro_batches * (busy_forward + busy_backward)
         before = parts.forward[ends[rank]] + (parts.first.forward if rank else 0.0) + rank * parts.message
         after = parts.backward[ends[rank]] + (parts.first.backward if rank else 0.0) + rank * parts.message
         return before + busy + (after if layout.schedule != "zero-bubble" else 0.0)
 
     def _sharded(
-        self, layout: Layout, parts: _Blocks, blocks: list[tuple[int, int]], busy: tuple[float, float]
+        self,
+        layout: Layout,
+        parts: _Blocks,
+        held: tuple[list[tuple[int, int]], tuple[int, int]],
+        busy: tuple[float, float],
     ) -> tuple[float, float]:
         """Return the seconds of both passes if parameters are gathered, copied out, and their gradients reduced.
 
         In a pipeline, what was gathered backward stays until the last micro-batch, and gradients are added up.
         """
-        links = Links(layout, self._cluster, self._rates)
+        chip, link = self._chip(layout), self._shard_link(layout)
+        blocks, ends = held
         number = sum(end - begin for begin, end in blocks)
         parameters = sum(parts.dense[end] - parts.dense[begin] for begin, end in blocks)
         low, wide = (4, 4) if layout.precision == "fp32" else (2, 2 if layout.precision == "bf16" else 4)
-        gather = number * links["shard"].seconds("all-gather", low * parameters / number)
-        reduce = number * links["shard"].seconds("reduce-scatter", wide * parameters / number)
-        copy = low * parameters / max(rate for _, rate in self._chip.bandwidth)
+        gather = number * link.seconds("all-gather", low * parameters / number)
+        reduce = number * link.seconds("reduce-scatter", wide * parameters / number)
+        copy = chip.passing_seconds(low * parameters)
         forward, backward = busy
-        again = layout.reshard_after_forward
+        again, count = layout.reshard_after_forward, layout.micro_batches
+        if low == wide:
+            out, into, add = 2.0, 3.0, 4.0
+        else:  # cast, gathered, copied out; gradients cast as they are copied in, or added in FP32
+            out, into, add = 4.0 + 4.0 / layout.shards, 3.0, 5.0
+            copy_ends = chip.passing_seconds(low * sum(ends))
+            forward, backward = forward + (out * copy_ends if again else 0.0), backward + into * copy_ends
         if layout.pipeline == 1:
-            back = max(backward + (5 if again else 3) * copy, reduce + (gather if again else 0.0))
-            return max(forward + 2 * copy, gather), back
-        adding = 4 * copy * (layout.micro_batches - 1) / layout.micro_batches
-        return (max(forward + 2 * copy, gather) if again else forward), backward + adding
+            back = max(backward + (out * again + into) * copy, reduce + (gather if again else 0.0))
+            return max(forward + out * copy, gather), back
+        adding = add * copy * (count - 1) / count
+        return (max(forward + out * copy, gather) if again else forward), backward + adding
 
-    def _parts(self, layout: Layout) -> _Blocks:
+    def _chip(self, layout: Layout) -> Chip:
+        key = layout.compile, layout.attention
+        if key not in self._chips:
+            self._chips[key] = Chip(self._cluster.gpu, self._rates, layout)
+        return self._chips[key]
+
+    def _shard_link(self, layout: Layout) -> Link:
+        key = layout.tensor, layout.shards
+        if key not in self._shards:
+            self._shards[key] = Links(layout, self._cluster, self._rates)["shard"]
+        return self._shards[key]
+
+    def _parts(self, layout: Layout, probe: Probe | None) -> _Blocks:
         key = (
             *(layout.tensor, layout.pipeline, layout.context, layout.context_method, layout.expert),
-            *(layout.micro_batch_size, layout.recompute, layout.engine, layout.ranks),
+            *(layout.micro_batch_size, layout.recompute, layout.engine, layout.ranks, probe is None),
         )
         known = self._known.get(key)
         if known is None:
-            known = self._known[key] = self._count(layout)
+            known = self._known[key] = self._count(layout, probe)
         return known
 
-    def _count(self, layout: Layout) -> _Blocks:
+    def _count(self, layout: Layout, probe: Probe | None) -> _Blocks:
         links = Links(layout, self._cluster, self._rates)
-        costs = BlockCosts(layout, self._product, self._chip, links)
+        chip = self._chip(layout)
+        costs = BlockCosts(layout, chip, links)
         arch = layout.arch
-        kinds = {mixed: costs.block(mixed) for mixed in {arch.is_moe(layer) for layer in range(arch.layers)}}
+        kinds = {mixed: costs.block(mixed) for mixed in {arch.is_moe(layer) for layer in (0, arch.layers - 1)}}
+        if probe is not None:
+            low = "float8_e4m3fn" if layout.precision == "fp8" else ""
+            streams = Streams(chip, links, low, launch=0.0)
+            kinds = {mixed: _closer(cost, probed(probe[mixed], streams)) for mixed, cost in kinds.items()}
         blocks = [kinds[arch.is_moe(layer)] for layer in range(arch.layers)]
         sums = {
             name: tuple(accumulate((getattr(block, name) for block in blocks), initial=0))
-            for name in ("forward", "backward", "weights", "kept", "dense", "experts")
+            for name in ("forward", "backward", "kept", "dense", "experts")
         }
         message = links["pipeline"].seconds("send", costs.own_bytes) if layout.pipeline > 1 else 0.0
-        return _Blocks(costs.embedding(), costs.head(), **sums, message=message)
+        block = replace(
+            blocks[0], working=min(b.working for b in kinds.values()), less=max(b.less for b in kinds.values())
+        )
+        return _Blocks(costs.embedding(), costs.head(), block, **sums, message=message)
+
+
+def _closer(cost: BlockCost, probe: Probed) -> BlockCost:
+    """Return a block's cost as a probe has it."""
+    return replace(
+        cost,
+        forward=max(cost.forward, probe.forward),
+        backward=max(cost.backward, probe.backward),
+        kept=probe.kept,
+        less=probe.less,
+        working=probe.working,
+    )
+
+
+@cache
+def _ends_of(layers: int, stages: int) -> list[int]:
+    least, more = divmod(layers, stages)
+    return [stage * least + min(stage, more) for stage in range(stages + 1)]
+
+
+def _ends(layout: Layout) -> list[int]:
+    """Return where stages begin and end, in blocks."""
+    return _ends_of(layout.arch.layers, layout.pipeline * layout.virtual_stages)
 
 
 def _nbytes(layout: Layout, parts: _Blocks, ends: list[int], rank: int) -> float:
@@ -130,17 +202,21 @@ def _nbytes(layout: Layout, parts: _Blocks, ends: list[int], rank: int) -> float
     experts = sum(parts.experts[ends[s + 1]] - parts.experts[ends[s]] for s in stages)
     static, gradients = _state(layout, dense, experts)
     low = 4 if layout.precision == "fp32" else 2
-    least = min(parts.kept[ends[s + 1]] - parts.kept[ends[s]] for s in stages)
-    chunks = _in_flight(layout, rank)
-    held = chunks * least + parts.last.kept * (layout.pipeline == 1)
+    least = max(0.0, min(parts.kept[ends[s + 1]] - parts.kept[ends[s]] for s in stages) - parts.block.less)
+    flying = in_flight(layout, rank) if parts.block.working else None  # counted for those that are still in the race
+    chunks, later = flying or (_in_flight(layout, rank), 0)
+    working = parts.block.working
+    if layout.zero == "zero3" and layout.reshard_after_forward and working:
+        working += low * min(parts.dense[1], parts.dense[-1] - parts.dense[-2])  # the block's own, gathered
+    held = chunks * least + max(parts.last.kept * (layout.pipeline == 1), working)
     if layout.zero == "zero3" and not layout.reshard_after_forward and layout.virtual_stages == 1:
         held += low * (parts.dense[ends[rank + 1]] - parts.dense[ends[rank]])  # gathered, and not given back
     if layout.zero == "zero3" and layout.micro_batches >= (2 * layout.pipeline if layout.virtual_stages > 1 else 2):
         if layout.pipeline == 1:
             held += gradients
         else:  # gathered weights and whole gradients stay until the last micro-batch
-            grown = (low + (2 if layout.precision == "bf16" else 4)) * (dense + experts) + (chunks - 1) * least
-            held = max(held, grown)
+            grown = (low + (2 if layout.precision == "bf16" else 4)) * (dense + experts)
+            held = max(held, grown + max(chunks - 1 if flying is None else 0, later) * least + parts.block.working)
     return static + max(gradients, held)
 
 

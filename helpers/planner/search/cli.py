@@ -1,14 +1,20 @@
 """python -m helpers layout: the search on the command line."""
 
 import argparse
+import contextlib
 import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from ..catalog.archs import arch_of
-from ..catalog.clusters import find_cluster
+from ..catalog.clusters import CLUSTERS, Cluster, find_cluster
+from ..catalog.configs import CONFIGS
+from ..catalog.models import read_config
+from ..layout.layout import PRECISIONS
 from ..recipe import RecipeError
-from .kept import answer
-from .question import OBJECTIVES, Question, parse_count
-from .words import words
+from .question import OBJECTIVES, SEQ, Question, parse_count
+
+if TYPE_CHECKING:  # its room imports PyTorch, which takes seconds
+    from .best import Tell
 
 MOST_PROCESSES = 8
 
@@ -17,15 +23,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the options of the command."""
     parser.add_argument("--model", metavar="NAME|config.json", help="a model of the catalog, or a Hugging Face config")
     parser.add_argument("--gpus", type=int, metavar="N", help="how many GPUs")
-    parser.add_argument("--gpu", default="h100", metavar="NAME", help="which GPU or cluster (default h100)")
+    parser.add_argument(
+        "--gpu", default="h100", metavar="NAME", help=f"which GPU, or of {', '.join(CLUSTERS)} (default h100)"
+    )
     parser.add_argument("--gpus-per-node", type=int, metavar="N", help="GPUs in a node (default: the cluster's)")
     parser.add_argument(
         "--tokens-per-batch", metavar="N", help="tokens of a step over all GPUs; 4M is 4 x 2^20, as batches are"
     )
-    parser.add_argument("--seq", type=int, default=8192, metavar="N", help="tokens in a sequence (default 8192)")
+    parser.add_argument(
+        "--seq", type=int, metavar="N", help=f"tokens in a sequence (default {SEQ}, or the model's longest)"
+    )
     parser.add_argument(
         "--objective", default="time", choices=OBJECTIVES, help="what counts; cost may leave GPUs out (default time)"
     )
+    parser.add_argument("--precision", default="bf16-amp", choices=PRECISIONS, help="as in plan (default bf16-amp)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -34,23 +45,64 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         RecipeError: bad options; the message says what to change.
     """
-    from tqdm import tqdm
-
     for name in ("model", "gpus", "tokens_per_batch"):
         if getattr(args, name) is None:
             raise RecipeError(f"--{name.replace('_', '-')} is missing.")
-    if args.gpus_per_node is not None and args.gpus_per_node < 1:
-        raise RecipeError(f"gpus-per-node is {args.gpus_per_node}; it must be at least 1.")
-    cluster = find_cluster(args.gpu, args.gpus_per_node)
-    tokens = parse_count(args.tokens_per_batch)
-    question = Question(arch_of(args.model), cluster, args.gpus, tokens, args.seq, args.objective)
-    # The bar goes to stderr, and never into a pipe.
-    with tqdm(desc="layouts", disable=None, leave=False, unit="") as bar:
+    tokens, cluster = parse_count(args.tokens_per_batch), cluster_of(args.gpu, args.gpus_per_node)
+    seq = seq_of(args.model, args.seq)
+    with _bar() as tell:
+        tell("importing PyTorch", 0, 0)
+        from ..catalog.archs import arch_of
+        from .kept import answer
+        from .words import words
 
-        def tell(done: int, of: int) -> None:
-            bar.total = of
-            bar.update(done - bar.n)
-
+        question = Question(arch_of(args.model), cluster, args.gpus, tokens, seq, args.objective, args.precision)
         result = answer(question, min(MOST_PROCESSES, os.cpu_count() or 1), tell)
     print(words(question, result))
     return 0
+
+
+def cluster_of(gpu: str, node: int | None) -> Cluster:
+    """Return the cluster called `gpu`, or that of the GPU of this name; `node` changes the GPUs in a node.
+
+    Raises:
+        RecipeError: there is none, or there are several.
+    """
+    if node is not None and node < 1:
+        raise RecipeError(f"--gpus-per-node is {node}; it must be at least 1.")
+    try:
+        return find_cluster(gpu, node)
+    except RecipeError as error:
+        said = str(error).split(";")[0]
+        raise RecipeError(f"{said}; python -m helpers plan --list shows all GPUs and clusters.") from None
+
+
+def seq_of(model: str, seq: int | None) -> int:
+    """Return the tokens of a sequence: as asked for, or the usual number if the model reads so many.
+
+    Raises:
+        RecipeError: the model has not so many positions.
+    """
+    known = CONFIGS.get(model)
+    longest = known.context if known else read_config(model)[1].get("max_position_embeddings", 0)
+    if seq is None:
+        return min(SEQ, longest or SEQ)
+    if longest and seq > longest:
+        raise RecipeError(f"--seq is {seq:,}, and {model} reads at most {longest:,} tokens.")
+    return seq
+
+
+@contextlib.contextmanager
+def _bar() -> "Iterator[Tell]":
+    """Show a bar on the terminal, never in a pipe; yield a function that hears of the progress."""
+    from tqdm import tqdm
+
+    with tqdm(total=1.0, disable=None, leave=False, bar_format="{desc:<32}{bar}{elapsed}") as bar:
+
+        def tell(what: str, done: float, of: float) -> None:
+            bar.set_description_str(f"{what} {done:,.0f}" if not of and done else what, refresh=False)
+            bar.n = done / of if of else 0.0
+            bar.refresh()
+
+        tell("reading the catalog", 0, 0)
+        yield tell

@@ -4,16 +4,16 @@ They lie in the user's folder (`core/files.py`). The planner's sources are part 
 """
 
 import hashlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from ...core.files import PACKAGE, user_folder
-from .best import search
+from .best import Tell, search
 from .found import Found
 from .losers import Loser, losers
 from .question import Question
+from .workers import Workers
 
 MOST = 100  # answers that are kept
 
@@ -35,7 +35,7 @@ class Answer:
     refused: int
 
 
-def answer(question: Question, processes: int, tell: Callable[[int, int], None]) -> Answer:
+def answer(question: Question, processes: int, tell: Tell) -> Answer:
     """Return the answer to `question`, kept or found out now; `tell` as in `search`."""
     folder = user_folder()
     if folder is None:
@@ -60,7 +60,8 @@ def version() -> str:
     return digest.hexdigest()
 
 
-def _answer(question: Question, sources: str, processes: int, tell: Callable[[int, int], None]) -> Answer:
-    state = search(question, processes, tell)
-    others = losers(state)
+def _answer(question: Question, sources: str, processes: int, tell: Tell) -> Answer:
+    with Workers(processes) as workers:
+        state = search(question, workers, tell)
+        others = losers(state, workers, tell)
     return Answer(state.best(), others, len(state.space), len(state.planned), len(state.refused))

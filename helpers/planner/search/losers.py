@@ -5,10 +5,12 @@ from dataclasses import dataclass
 
 from ...core.units import human_bytes
 from ..layout.layout import Layout
-from .best import Search
+from .best import Search, Tell, probe_one
 from .found import Found
+from .names import name
+from .workers import Workers
 
-TRIED = 3  # layouts of a family that are planned, if the first ones turn out not to fit
+ROUNDS = 6  # in each, one layout of a family gets a closer bound, or is planned
 _Test = Callable[[Layout], bool]
 
 
@@ -20,16 +22,65 @@ class Loser:
     reason: str
 
 
-def losers(state: Search) -> list[Loser]:
+def losers(state: Search, workers: Workers | None = None, tell: Tell = lambda what, done, of: None) -> list[Loser]:
     """Return the families that are not among the best, each with its reason."""
     best = state.best()
     if not best:
         return []
     families = [
-        (name, test) for name, test in _families(state, best[0].layout) if not any(test(f.layout) for f in best)
+        _Family(name, state, test)
+        for name, test in _families(state, best[0].layout)
+        if not any(test(found.layout) for found in best)
     ]
-    found = [(name, _reason(state, test, best[0])) for name, test in families]
-    return [Loser(name, reason) for name, reason in found if reason]
+    _plan(state, families, workers or Workers(0), tell)
+    found = [(family.name, _reason(state, family, best[0])) for family in families if family.numbers]
+    return [Loser(name, reason) for name, reason in found]
+
+
+class _Family:
+    """Layouts that have something in common: their numbers, and of those that may fit, the most promising first."""
+
+    def __init__(self, name: str, state: Search, test: _Test) -> None:
+        self.name = name
+        self.numbers = [number for number, layout in enumerate(state.space) if test(layout)]
+
+    def possible(self, state: Search) -> list[int]:
+        """Return those that may fit, in the order of their bounds."""
+        possible = (n for n in self.numbers if n in state.seconds and state.nbytes[n] <= state.room)
+        return sorted(possible, key=state.bound_value)
+
+    def known(self, state: Search) -> list[Found]:
+        """Return those that were planned."""
+        return [state.planned[n] for n in self.numbers if n in state.planned]
+
+    def next(self, state: Search) -> int | None:
+        """Return the layout to be planned, or probed, next; None if it is known why the family loses."""
+        if any(found.fits for found in self.known(state)):
+            return None
+        while True:
+            waiting = (n for n in self.possible(state) if n not in state.planned and n not in state.refused)
+            number = next(waiting, None)
+            plain = None if number is None else state.probe(number)
+            if plain is None or not state.knows(plain):
+                return number
+            state.come_closer(number, plain)
+
+
+def _plan(state: Search, families: list[_Family], workers: Workers, tell: Tell) -> None:
+    """Plan layouts of each family, a round after the other, until one fits."""
+    for turn in range(ROUNDS):
+        tell("what else one would try", turn, ROUNDS)
+        asked = set()
+        for number in {n for family in families if (n := family.next(state)) is not None}:
+            plain = state.probe(number)
+            if plain is None:
+                state.submit(number, workers)
+            elif plain not in asked:  # by several families
+                asked.add(plain)
+                workers.submit(None, probe_one, plain, tag=plain)
+        while workers.busy:
+            for tag, answer in workers.done():
+                state.enter(tag, answer)
 
 
 def _families(state: Search, best: Layout) -> list[tuple[str, _Test]]:
@@ -60,36 +111,34 @@ def _grid(layout: Layout) -> tuple[int | str, ...]:
     return layout.tensor, layout.pipeline, layout.context, layout.expert, layout.zero
 
 
-def _reason(state: Search, test: _Test, best: Found) -> str:
-    """Return why the family is worse than `best`; empty if there is no such layout."""
-    numbers = sorted((n for n, (layout, _) in enumerate(state.space) if test(layout)), key=state.bound_value)
-    if not numbers:
-        return ""
-    room = state.question.cluster.gpu.room
-    possible = [n for n in numbers if state.space[n][1].nbytes <= room]
-    if not possible:
-        least = min(state.space[n][1].nbytes for n in numbers)
-        return f"does not fit: at least {human_bytes(least)} a GPU, {human_bytes(least - room)} too much"
-    known = [n for n in possible if n in state.planned]
-    if not any(state.planned[n].fits for n in known):
-        state.plan([n for n in possible if n not in state.planned][:TRIED])
-        known = [n for n in possible if n in state.planned]
-    fitting = [state.planned[n] for n in known if state.planned[n].fits]
+def _reason(state: Search, family: _Family, best: Found) -> str:
+    """Return why a family is worse than `best`."""
+    known = family.known(state)
+    fitting = [found for found in known if found.fits]
     if fitting:
-        return _slower(min(fitting, key=lambda f: state.value_of(f)), best, state)
-    if not known:
-        return "cannot be simulated: " + state.refused[possible[0]]
-    least = min(state.planned[n].nbytes for n in known)
-    return f"does not fit: {human_bytes(least)} a GPU where it is fastest, {human_bytes(least - room)} too much"
+        return _slower(min(fitting, key=state.value_of), best, state)
+    if not family.possible(state):
+        least = min(state.nbytes[n] for n in family.numbers)
+        return f"does not fit: at least {human_bytes(least)} a GPU, {human_bytes(least - state.room)} too much"
+    waiting = [n for n in family.possible(state) if n not in state.planned and n not in state.refused]
+    if waiting:
+        share = state.bound_value(waiting[0]) / state.value_of(best) - 1
+        return f"at least {share:.0%} worse where it fits: {name(state.space[waiting[0]])}"
+    if known:
+        least = min(found.nbytes for found in known)
+        return (
+            f"does not fit: {human_bytes(least)} a GPU where it is fastest, {human_bytes(least - state.room)} too much"
+        )
+    return "cannot be simulated: " + next(state.refused[n] for n in family.numbers if n in state.refused)
 
 
 def _slower(found: Found, best: Found, state: Search) -> str:
     if state.question.objective == "memory":
-        return f"{human_bytes(found.nbytes - best.nbytes)} more: {found.layout.summary}"
+        return f"{human_bytes(found.nbytes - best.nbytes)} more: {name(found.layout)}"
     more = {part: found.parts.get(part, 0.0) - best.parts.get(part, 0.0) for part in {*found.parts, *best.parts}}
     part = max(more, key=lambda part: more[part])
     names = {"compute": "recomputed or slower products", "memory": "passes over memory", "launch": "launches"}
     wires = part not in names and part not in ("bubble", "update")
     what = f"waiting for the {part} ranks" if wires else names.get(part, part)
     share = state.value_of(found) / state.value_of(best) - 1
-    return f"{share:.0%} worse, {what} takes {more[part]:.3g} s more: {found.layout.summary}"
+    return f"{share:.0%} worse, {what} takes {more[part]:.3g} s more: {name(found.layout)}"

@@ -8,6 +8,7 @@ from ..layout.arch import Arch
 from ..layout.layout import MOST_GPUS, PRECISIONS
 from ..recipe import RecipeError
 
+SEQ = 8192  # tokens in a sequence, unless one says otherwise
 OBJECTIVES = ("time", "memory", "cost")
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 
@@ -33,7 +34,7 @@ class Question:
     cluster: Cluster
     gpus: int
     tokens: int
-    seq: int = 8192
+    seq: int = SEQ
     objective: str = "time"
     precision: str = "bf16-amp"
 

@@ -3,6 +3,7 @@
 from ...core.table import text_table
 from ...core.units import GiB
 from .kept import Answer
+from .names import name
 from .question import Question
 
 
@@ -18,14 +19,13 @@ def words(question: Question, answer: Answer) -> str:
     ]
     if not answer.best:
         return "\n".join([*lines, "None of them fits. More GPUs, larger ones, or shorter sequences may help."])
-    rows: list[tuple[str, ...]] = [("", "layout", "GiB", "s a step", "from-to", "MFU", "GPU-h per 1e9 tokens")]
+    rows: list[tuple[str, ...]] = [("    layout", "GiB", "s a step", "from-to", "MFU", "GPU-h per 1e9 tokens")]
     for number, found in enumerate(answer.best, 1):
         rows.append(
             (
-                str(number),
-                found.layout.summary,
+                f"{number:>2}  {name(found.layout)}",
                 f"{found.nbytes / GiB:.1f}",
-                f"{found.seconds:.3g}",
+                f"{found.seconds:.4g}",
                 f"{found.low:.3g}-{found.high:.3g}",
                 f"{found.mfu:.1%}",
                 f"{found.gpu_hours:,.0f}",

@@ -31,6 +31,7 @@ CHANGES = {
     "replicate": ({}, [2]),
     "zero": ({}, list(ZEROS)),
     "reshard_after_forward": ({}, [False]),
+    "accumulate_whole": ({}, [True]),
     "micro_batch_size": ({}, [2]),
     "micro_batches": ({}, [8]),
     "seq": ({}, [8192]),
@@ -39,6 +40,7 @@ CHANGES = {
     "recompute_every": ({"recompute": "full"}, [2, 3, 4]),
     "attention": ({}, ["eager"]),
     "compile": ({}, [True, False]),
+    "cuda_graphs": ({}, [True]),
     "engine": ({}, list(ENGINES)),
 }
 SAME_HABITS = {"torchtitan", "pytorch"}  # planned alike

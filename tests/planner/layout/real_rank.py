@@ -94,7 +94,9 @@ class RealRank:
         layout, groups = self.layout, self.groups
         policy = MixedPrecisionPolicy()
         if layout.precision == "bf16-amp":
-            policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+            policy = MixedPrecisionPolicy(
+                param_dtype=torch.bfloat16, reduce_dtype=None if layout.accumulate_whole else torch.float32
+            )
         how = {"mp_policy": policy, "reshard_after_forward": layout.reshard_after_forward}
         for layer in stage.blocks:
             if isinstance(layer.mlp, Experts):
@@ -190,10 +192,11 @@ class RealRank:
         return out, gradient
 
     def _synchronize(self, stage, micro_batch):
+        last = micro_batch == self.layout.micro_batches - 1
         if self.layout.pipeline > 1 and self.layout.zero == "zero3":
-            last = micro_batch == self.layout.micro_batches - 1
             self.stages[stage].set_is_last_backward(last)
             self.stages[stage].set_reshard_after_backward(last)
+        if self.layout.accumulate_whole or (self.layout.pipeline > 1 and self.layout.zero == "zero3"):
             self.stages[stage].set_requires_gradient_sync(last)
 
     def update(self, stage, optimizer):

@@ -59,6 +59,14 @@ def test_the_first_fused_attention_takes_twice_as_long():
     assert slow.attention_seconds(1e12, "bfloat16") == 2 * H100.attention_seconds(1e12, "bfloat16")
 
 
+def test_numbers_are_cast_to_eight_bits_before_each_product():
+    eight, sixteen = (H100.seconds(product(256, 4096, 4096, dtype=d))[0] for d in ("float8_e4m3fn", "bfloat16"))
+    assert eight > sixteen
+    square = product(8192, 8192, 8192, dtype="float8_e4m3fn")
+    casts = H100.seconds(square)[0] - H100.product_seconds(square.shape, square.dtype) - RATES.kernel
+    assert casts == pytest.approx(H100.passing_seconds(5 * 2 * 8192**2))
+
+
 def test_an_operation_takes_some_time_however_small():
     assert H100.seconds(product(1, 1, 1))[0] >= RATES.kernel
 

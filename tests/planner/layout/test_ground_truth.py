@@ -27,6 +27,7 @@ CASES = {
     "tensor and tokens, megatron": layout(tensor=4, micro_batches=2, **MEGATRON),
     "fsdp": layout(shard=4, micro_batches=2),
     "fsdp kept": layout(shard=4, reshard_after_forward=False, precision="fp32"),
+    "fsdp accumulates whole": layout(shard=4, micro_batches=3, accumulate_whole=True),
     "fsdp recomputed": layout(shard=4, recompute="full"),
     "fsdp selective": layout(shard=4, recompute="selective"),
     "hsdp": layout(shard=2, replicate=2),

@@ -1,0 +1,129 @@
+"""`python -m helpers layout`: an answer, kept for the second time; or one line that says what to change."""
+
+import json
+
+from helpers.__main__ import main
+from helpers.core.units import GiB
+from helpers.planner.layout.layout import Layout
+from helpers.planner.search import cli, kept
+from helpers.planner.search.best import Search
+from helpers.planner.search.kept import Answer, answer
+from helpers.planner.search.losers import losers
+
+import pytest
+
+from .test_search import CLUSTER, DENSE, question
+
+TINY = {
+    "model_type": "llama",
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "vocab_size": 512,
+    "max_position_embeddings": 256,
+}
+
+
+@pytest.fixture
+def command(tmp_path, monkeypatch, capsys):
+    """Run the command, in this process; return its status, what it printed, and what it said on the side."""
+    monkeypatch.setenv("TAS_PROGRESS", str(tmp_path / "mine"))
+    monkeypatch.setattr(cli, "MOST_PROCESSES", 0)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(TINY))
+
+    def run(*options, model=str(path)):
+        try:
+            status = main(["layout", "--model", model, *options])
+        except SystemExit as stop:  # by the parser
+            status = stop.code
+        printed = capsys.readouterr()
+        return status, printed.out, printed.err
+
+    return run
+
+
+def test_the_best_are_printed_and_kept(command, monkeypatch):
+    asked = ("--gpus", "1", "--gpu", "h100", "--tokens-per-batch", "512")
+    status, out, err = command(*asked)
+    assert (status, err) == (0, "")
+    assert "512 tokens a step in sequences of 256" in out  # the model's longest
+    table = out[out.index("    layout") :].splitlines()
+    assert table[0].split()[:3] == ["layout", "GiB", "s"]
+    rows = [row for row in table[1:] if row[:2].strip().isdigit()]
+    assert 3 <= len(rows) <= 10
+    assert len({row.split("  ")[1] for row in rows}) == len(rows)  # no two are called alike
+    monkeypatch.setattr(kept, "search", None)  # is not called again
+    assert command(*asked) == (0, out, "")
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ("--gpus 8 --tokens-per-batch 4M --gpu a100", "could be a100-40gb, a100-80gb"),
+        ("--gpus 8 --tokens-per-batch 4M --gpu tpu", "not in the catalog"),
+        ("--gpus 8 --tokens-per-batch 4T", "no number of tokens"),
+        ("--gpus 8", "--tokens-per-batch is missing"),
+        ("--tokens-per-batch 4M", "--gpus is missing"),
+        ("--gpus 0 --tokens-per-batch 4M", "at least 1"),
+        ("--gpus eight --tokens-per-batch 4M", "invalid int"),
+        ("--gpus 37 --tokens-per-batch 4M", "No layout divides"),
+        ("--gpus 8 --tokens-per-batch 4M --gpus-per-node 0", "--gpus-per-node"),
+        ("--gpus 8 --tokens-per-batch 4M --seq 3000", "no whole number of sequences"),
+        ("--gpus 8 --tokens-per-batch 4M --seq 0", "at least 1"),
+        ("--gpus 8 --tokens-per-batch 4M --seq 262144", "reads at most 131,072 tokens"),
+        ("--gpus 8 --tokens-per-batch 4M --objective fun", "choose from"),
+    ],
+)
+def test_what_cannot_be_is_said_in_one_line(options, word, command):
+    status, out, err = command(*options.split(), model="llama-3.1-8b")
+    assert (status, out) == (2, "")
+    assert len(err.strip().splitlines()) == 1
+    assert word in err
+
+
+@pytest.mark.parametrize("model", ["gpt-5", "bert-base", "none.json"])
+def test_a_model_that_cannot_be_laid_out_is_one_line_too(model, command):
+    status, out, err = command("--gpus", "8", "--tokens-per-batch", "4M", model=model)
+    assert (status, out) == (2, "")
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_names_of_gpus_mean_what_they_mean_for_plan():
+    assert cli.cluster_of("h100", None).name == "dgx-h100"
+    assert cli.cluster_of("h100-96gb", None).name == "h100-96gb"
+    assert cli.cluster_of("dgx-h100", 4).node == 4
+
+
+def test_the_reasons_of_those_that_lose(monkeypatch):
+    """Where little fits, plain data parallelism is named, with the bytes by which it is too large."""
+    asked = question(gpus=4, tokens=4 * 1024, room=0.2)
+    few = [
+        Layout(DENSE, seq=1024, shard=4, recompute="full"),
+        Layout(DENSE, seq=1024, shard=4, zero="none", engine="megatron"),
+        Layout(DENSE, seq=1024, tensor=2, shard=2, micro_batches=2, recompute="full"),
+    ]
+    state = Search(asked, few)
+    state.bound(lambda what, done, of: None)
+    state.submit(0, workers := kept.Workers(0))
+    for tag, found in workers.done():
+        state.enter(tag, found)
+    assert state.planned[0].fits
+    said = {loser.name: loser.reason for loser in losers(state)}
+    assert "does not fit: at least" in said["pure DDP"]
+    assert "too much" in said["pure DDP"]
+    assert "worse" in said["FSDP with TP in the node"] or "does not fit" in said["FSDP with TP in the node"]
+    assert set(said) == {"pure DDP", "FSDP with TP in the node"}
+
+
+def test_an_answer_says_how_much_was_planned(tmp_path, monkeypatch):
+    monkeypatch.setenv("TAS_PROGRESS", "off")
+    heard = []
+    found = answer(question(tokens=1024, gpus=1), 0, lambda what, done, of: heard.append((what, done, of)))
+    assert isinstance(found, Answer)
+    assert 0 < found.planned <= found.layouts
+    assert heard[0][0] == "listing layouts"
+    assert all(0 <= done <= of or not of for _, done, of in heard)
+    assert found.best[0].nbytes < CLUSTER.gpu.room < 100 * GiB
