@@ -13,6 +13,7 @@ class Habits:
         attention: "eager" before 2022.
         layer_norm, gated, bias: of its own models, where only sizes are given.
         vocab: of its own models.
+        tensor_overlap, accumulate_whole, cuda_graphs: see `Layout`.
         slow_h100: whether its H100 are the ones with 96 GB and a limit of 500 W, as those of torchtitan's authors.
         network: GB/s between nodes that each of its GPUs has; 0.0 where it is as in the catalog.
     """
