@@ -23,7 +23,7 @@ from ..planner.layout.layout_plan import LayoutPlan, plan_layout
 from ..planner.layout.timeline import draw_timeline, timeline_alt
 from ..planner.search.found import Found, found_of
 from ..planner.search.names import name
-from .layout_pictures import ROW, memory_alt, memory_bars, row
+from .layout_pictures import ROW, figures_of, memory_alt, memory_bars
 from .layout_settings import CHOICES, Settings, read_query
 
 PAGE = "make planner"
@@ -55,7 +55,7 @@ def layout_explorer(**given: object) -> None:
 
 def _speak(settings: Settings) -> None:
     plan = _planned(settings)
-    print(text_table([("layout", *ROW), (name(plan.layout), *row(plan))]))
+    print(text_table([("layout", *ROW), (name(plan.layout), *figures_of(found_of(plan)))]))
     print(f"[figure] {memory_alt(plan)}\n[figure] {timeline_alt(plan)}")
 
 
@@ -145,14 +145,7 @@ class Explorer:
     def _line(self, settings: Settings, found: Found, now: bool) -> str:
         said = html.escape(name(found.layout))
         first = f'<a href="{html.escape(settings.query())}">{said}</a>' if self.on_page else said
-        figures = (
-            f"{found.nbytes / 2**30:.1f}",
-            "yes" if found.fits else "no",
-            f"{found.seconds:.4g}",
-            f"{found.mfu:.1%}",
-            f"{found.gpu_hours:,.0f}",
-        )
-        cells = "".join(f'<td style="text-align: right">{figure}</td>' for figure in figures)
+        cells = "".join(f'<td style="text-align: right">{figure}</td>' for figure in figures_of(found))
         weight = "bold" if now else "normal"
         return f'<tr style="font-weight: {weight}"><td style="text-align: left">{first}</td>{cells}</tr>'
 

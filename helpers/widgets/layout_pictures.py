@@ -1,4 +1,4 @@
-"""What a plan of a layout looks like: the memory of each pipeline rank by tenant, and a row of the table."""
+"""What a plan of a layout looks like: the memory of each pipeline rank by tenant, and its row of a table."""
 
 from collections import Counter
 
@@ -7,29 +7,41 @@ from matplotlib.figure import Figure
 from ..core.colours import COLOURS
 from ..core.units import GiB, human_bytes
 from ..planner.layout.layout_plan import LayoutPlan
+from ..planner.search.found import Found
 
+TENANTS = (  # each has its colour, whichever are there
+    "activations",
+    "optimizer state",
+    "gradients",
+    "parameters",
+    "temporaries",
+    "communication buffers",
+    "weight copies",
+    "kernel workspace",
+)
 ROW = ("GiB", "fits", "s a step", "MFU", "GPU-h per 1e9 tokens")
 
 
 def memory_bars(plan: LayoutPlan) -> Figure:
     """Draw a bar for each pipeline rank: what it holds at its fullest moment, and how much room there is."""
-    whole: Counter[str] = Counter()
-    for rank in plan.ranks:
-        whole += rank.peak
+    whole = sum((rank.peak for rank in plan.ranks), Counter())
+    tenants = [*TENANTS, *sorted(set(whole) - set(TENANTS))]
     figure = Figure(figsize=(10, 1.5 + 0.32 * len(plan.ranks)), layout="constrained")
     axes = figure.add_subplot()
     left = [0.0] * len(plan.ranks)
-    for number, (tenant, _) in enumerate(whole.most_common()):
+    for number, tenant in enumerate(tenants):
+        if not whole[tenant]:
+            continue
         widths = [rank.peak[tenant] / GiB for rank in plan.ranks]
         axes.barh(range(len(widths)), widths, left=left, color=COLOURS[number % len(COLOURS)], label=tenant, height=0.7)
         left = [before + width for before, width in zip(left, widths, strict=True)]
     room = plan.cluster.gpu.room / GiB
     axes.axvline(room, color="black", linestyle="--", linewidth=1)
-    axes.text(room, -0.55, f" room {room:.1f}", va="bottom", fontsize=8)
+    axes.text(room, len(left) - 0.52, f" {room:.1f} is room", va="bottom", fontsize=8)
     axes.set(
         title="Memory at each rank's fullest moment",
         xlabel="GiB",
-        xlim=(0, 1.1 * max(room, *left)),
+        xlim=(0, 1.12 * max(room, *left)),
         ylim=(len(left) - 0.5, -0.6),
         yticks=range(len(left)),
         yticklabels=[f"pipeline rank {n}" for n in range(len(left))] if len(left) > 1 else ["each rank"],
@@ -43,19 +55,11 @@ def memory_alt(plan: LayoutPlan) -> str:
     worst, room = plan.worst, plan.cluster.gpu.room
     parts = ", ".join(f"{tenant} {human_bytes(nbytes)}" for tenant, nbytes in worst.peak.most_common(4))
     fits = "fits into" if plan.fits else "does not fit into"
-    return (
-        f"Bars of memory: the fullest of {len(plan.ranks)} pipeline ranks holds {human_bytes(worst.nbytes)}, "
-        f"which {fits} {human_bytes(room)}: {parts}."
-    )
+    who = f"the fullest of {len(plan.ranks)} pipeline ranks" if len(plan.ranks) > 1 else "each rank"
+    return f"Bars of memory: {who} holds {human_bytes(worst.nbytes)}, which {fits} {human_bytes(room)}: {parts}."
 
 
-def row(plan: LayoutPlan) -> tuple[str, ...]:
-    """Return the figures of a plan, as `ROW` names them."""
-    hours = f"{plan.gpu_hours_per_billion_tokens:,.0f}"
-    return (
-        f"{plan.worst.nbytes / GiB:.1f}",
-        "yes" if plan.fits else "no",
-        f"{plan.seconds:.4g}",
-        f"{plan.mfu:.1%}",
-        hours,
-    )
+def figures_of(found: Found) -> tuple[str, ...]:
+    """Return the figures of a layout, as `ROW` names them."""
+    fits = "yes" if found.fits else "no"
+    return f"{found.nbytes / GiB:.1f}", fits, f"{found.seconds:.4g}", f"{found.mfu:.1%}", f"{found.gpu_hours:,.0f}"

@@ -78,9 +78,7 @@ class Settings:
         count, rest = divmod(sequences, data * self.micro_batch_size)
         if rest or not count:
             size = self.micro_batch_size
-            raise RecipeError(
-                f"A step has {sequences} sequences, which {data} data ranks cannot take {size} at a time."
-            )
+            raise RecipeError(f"{data} data ranks cannot take the {sequences} sequences of a step {size} at a time.")
         given = {name: getattr(self, name) for name in _SAME}
         shard = {"shard": data // self.replicate, "replicate": self.replicate, "micro_batches": count}
         return Layout(arch_of(self.model), **given, **shard, **SHARDINGS[self.sharding])

@@ -52,14 +52,8 @@ def command(page: Path, args: argparse.Namespace) -> list[str]:
 
 def notebook() -> dict:
     """Return the page as a notebook: a heading, and a cell with the explorer."""
-    code = {
-        "cell_type": "code",
-        "id": "explorer",
-        "metadata": {},
-        "source": _CELL,
-        "outputs": [],
-        "execution_count": None,
-    }
+    empty = {"metadata": {}, "outputs": [], "execution_count": None}
+    code = {"cell_type": "code", "id": "explorer", "source": _CELL, **empty}
     title = {"cell_type": "markdown", "id": "title", "metadata": {}, "source": _TITLE}
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
     return {"cells": [title, code], "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}
