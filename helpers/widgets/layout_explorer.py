@@ -152,8 +152,8 @@ class Explorer:
     def _share(self, settings: Settings) -> str:
         address = html.escape(settings.query())
         if self.on_page:
-            return f'<p>Share: <a class="layout-share" href="{address}">{address}</a></p>'
-        return f"<p>On the page of <code>{PAGE}</code>: <code>{address}</code></p>"
+            return f'<p><a class="layout-share" href="{address}">Link to these settings</a></p>'
+        return f'<p style="overflow-wrap: anywhere">On the page of {PAGE}: <code>{address}</code></p>'
 
     def _search(self) -> None:
         """Search all layouts of this model, these GPUs and this batch, and enter the best into the table."""

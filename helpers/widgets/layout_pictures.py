@@ -35,13 +35,15 @@ def memory_bars(plan: LayoutPlan) -> Figure:
         widths = [rank.peak[tenant] / GiB for rank in plan.ranks]
         axes.barh(range(len(widths)), widths, left=left, color=COLOURS[number % len(COLOURS)], label=tenant, height=0.7)
         left = [before + width for before, width in zip(left, widths, strict=True)]
-    room = plan.cluster.gpu.room / GiB
-    axes.axvline(room, color="black", linestyle="--", linewidth=1)
-    axes.text(room, len(left) - 0.52, f" {room:.1f} is room", va="bottom", fontsize=8)
+    room, most = plan.cluster.gpu.room / GiB, max(left)
+    if most > room / 4:  # else the bars would be too short to see
+        axes.axvline(room, color="black", linestyle="--", linewidth=1)
+        axes.text(room, len(left) - 0.52, f" {room:.1f} is room", va="bottom", fontsize=8)
+        most = max(most, room)
     axes.set(
-        title="Memory at each rank's fullest moment",
+        title=f"Memory at each rank's fullest moment (room: {room:.1f} GiB)",
         xlabel="GiB",
-        xlim=(0, 1.12 * max(room, *left)),
+        xlim=(0, 1.12 * most),
         ylim=(len(left) - 0.5, -0.6),
         yticks=range(len(left)),
         yticklabels=[f"pipeline rank {n}" for n in range(len(left))] if len(left) > 1 else ["each rank"],
