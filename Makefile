@@ -14,7 +14,7 @@ endif
 READY := .venv/.ready
 NBVAL = $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --nbval-lax --nbval-cell-timeout=600 solutions
 
-.PHONY: help lab lint test notebooks test-fast test-all test-oldest install-deepspeed deepspeed install-triton triton nbgrader attacks receipts gpu gpu-wheels site build format clean
+.PHONY: help lab lint test notebooks test-fast test-all test-oldest install-deepspeed deepspeed install-triton triton nbgrader attacks receipts gpu gpu-wheels planner site build format clean
 .DEFAULT_GOAL := help
 
 help:
@@ -114,6 +114,11 @@ gpu:
 # Here, with a network: wheels for a GPU machine without one. NAMES='peft pytest' takes these and what they need.
 gpu-wheels: $(READY)
 	$(BIN)/python -m helpers.course.gpu_lane.packages --to $(WHEELS) $(NAMES)
+
+# The layouts of a model as a page with controls, for this machine alone: http://127.0.0.1:8866, or PLANNER_PORT.
+PLANNER_PORT ?= 8866
+planner: $(READY)
+	$(BIN)/python -m helpers page --port $(PLANNER_PORT) $(ARGS)
 
 # The solved labs as static pages, for reading: build/site/index.html.
 site: $(READY)

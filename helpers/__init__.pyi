@@ -123,6 +123,7 @@ from .ranks.run import run_ranks as run_ranks
 from .widgets.bit_explorer import explain_bits as explain_bits
 from .widgets.bit_explorer import explore_bits as explore_bits
 from .widgets.explore import explore as explore
+from .widgets.layout_explorer import layout_explorer as layout_explorer
 from .widgets.loss_scale import explore_loss_scale as explore_loss_scale
 from .widgets.memory_calculator import explore_memory as explore_memory
 from .widgets.timelines import explore_timelines as explore_timelines

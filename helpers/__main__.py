@@ -31,6 +31,7 @@ COMMANDS = {
     "roofline": Command(".roofline_cli", "measure how fast this machine multiplies and moves bytes, and keep it"),
     "plan": Command(".planner.cli", "say how much memory a training recipe needs, and how long a step takes"),
     "layout": Command(".planner.search.cli", "search for the best layout of a model on many GPUs"),
+    "page": Command(".widgets.planner_page", "show the layouts of a model as a page in the browser, with controls"),
     "build": Command(".course.build.cli", "build the notebooks from their sources"),
     "plans": Command(".course.build.tables_cli", "make all plans anew that the labs keep (half an hour)"),
     "chooser": Command(".course.build.tables_cli", "plan what the capstone's recipe chooser answers from (minutes)"),

@@ -8,7 +8,7 @@ from helpers.core.units import GiB
 from helpers.planner import RecipeError
 from helpers.planner.catalog.clusters import find_cluster
 from helpers.planner.layout.arch import Arch
-from helpers.planner.layout.layout_plan import plan_layout, stage_kinds
+from helpers.planner.layout.layout_plan import stage_kinds
 from helpers.planner.layout.long_stage import run_key, run_long_stage
 from helpers.planner.layout.stage_run import run_stage
 from helpers.planner.search import best as best_module
@@ -46,7 +46,7 @@ def plans(few, cluster):
 @pytest.fixture(scope="module")
 def planned():
     """Plans of some layouts, dense and mixed, by layout."""
-    few = [*some(ASKED, 0, 9), *some(replace(ASKED, arch=MIXED), 0, 3)]
+    few = [*some(ASKED, 0, 7), *some(replace(ASKED, arch=MIXED), 0, 3)]
     known = plans(few, ASKED.cluster)
     assert len(known) > len(few) / 2
     return known
@@ -100,7 +100,7 @@ def test_no_bound_is_above_the_plan_of_others(arch, seed):
 
 @pytest.mark.slow
 def test_a_whole_space_is_searched_like_enumerated():
-    asked = question(gpus=4, tokens=4 * 1024, room=0.2)
+    asked = question(gpus=2, tokens=4 * 1024, room=0.2)
     every = list(layouts(asked))
     known = plans(every, asked.cluster)
     state = search(asked)
@@ -138,10 +138,3 @@ def test_what_is_no_count_is_refused(text):
 def test_questions_without_sense_are_refused(changes, word):
     with pytest.raises(RecipeError, match=word):
         question(**changes)
-
-
-def test_a_plan_of_the_best_says_the_same():
-    asked = question(tokens=1024, gpus=1)
-    best = search(asked).best(1)[0]
-    plan = plan_layout(best.layout, asked.cluster)
-    assert (plan.seconds, plan.worst.nbytes) == (best.seconds, best.nbytes)
