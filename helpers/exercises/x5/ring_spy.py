@@ -1,0 +1,104 @@
+"""A spy on a ring: bytes sent to each neighbour, other collectives, and the products of matrices."""
+
+from collections import Counter
+from types import TracebackType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from ...meter.flops import flops_of
+from ...ranks.collectives import NAMES
+from ..base import Evidence
+
+OUTSIDE = -1  # stands for the number of a rank that is not in the group
+QUIET = ("send", "recv", "barrier")
+# What answers call, and what this spy relies on.
+WATCHED = (dist, dist.distributed_c10d, torch, torch.nn.functional, torch.autograd, torch.Tensor)
+
+
+def _bytes(tensors: Any) -> int:
+    return sum(tensor.nbytes for tensor in tree_leaves(tensors) if isinstance(tensor, torch.Tensor))
+
+
+class RingSpy(TorchDispatchMode):
+    """Sees what the code in its `with` block sends and multiplies, as one rank of `group`.
+
+    Attributes:
+        sent: bytes by the number that the receiver has in the group, `OUTSIDE` if it is in none.
+        collectives: bytes by the name of the collective, those between two ranks left out.
+        flops: of all products.
+    """
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        super().__init__()
+        self._members = dist.get_process_group_ranks(group)
+        self._changed: list[str] = []
+        self._names: dict[int, dict[str, Any]] = {}
+        self.sent: Counter[int] = Counter()
+        self.collectives: Counter[str] = Counter()
+        self.flops = 0
+
+    def __enter__(self) -> "RingSpy":
+        self._names = {i: dict(vars(owner)) for i, owner in enumerate(WATCHED)}
+        return super().__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        super().__exit__(kind, error, trace)
+        for i, owner in enumerate(WATCHED):
+            was = self._names[i]
+            self._changed += [
+                name for name, value in vars(owner).items() if callable(value) and was.get(name, value) is not value
+            ]
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run the operation and note it."""
+        result = func(*args, **(kwargs or {}))
+        name = func._schema.name.partition("::")[2]
+        if func.namespace == "c10d":
+            self._note(name, args)
+        elif func.namespace == "_c10d_functional" and not name.startswith("wait"):
+            self.collectives[name] += max(_bytes(args), _bytes(result))
+        else:
+            self.flops += flops_of(func, args, kwargs or {}, result)
+        return result
+
+    def _note(self, name: str, args: tuple[Any, ...]) -> None:
+        """Note a call of `torch.distributed`."""
+        plain, at = NAMES.get(name, (name, 0))
+        nbytes = 0 if at is None else _bytes(args[at])
+        if plain == "send":
+            ranks = dist.get_process_group_ranks(dist.ProcessGroup.unbox(args[1]))
+            self._send(ranks[args[2]], nbytes)
+        elif name == "alltoall_base_":
+            self._note_all_to_all(*args)
+        elif plain not in QUIET:
+            self.collectives[plain] += nbytes
+
+    def _note_all_to_all(self, *args: Any) -> None:
+        """Note an all-to-all: the first `rows[0]` rows of `x` go to rank 0, and so on."""
+        _, x, group, _, rows = args[:5]
+        ranks = dist.get_process_group_ranks(dist.ProcessGroup.unbox(group))
+        for rank, n in zip(ranks, rows or [len(x) // len(ranks)] * len(ranks), strict=True):
+            if rank != dist.get_rank() and n:
+                self._send(rank, n * x[:1].nbytes)
+
+    def _send(self, rank: int, nbytes: int) -> None:
+        """Note a message to `rank` of the world."""
+        self.sent[self._members.index(rank) if rank in self._members else OUTSIDE] += nbytes
+
+    @property
+    def evidence(self) -> Evidence:
+        """What was seen, so that it can be written down."""
+        return {
+            "sent": {str(rank): nbytes for rank, nbytes in self.sent.items()},
+            "collectives": dict(self.collectives),
+            "flops": self.flops,
+            "changed": self._changed,
+        }
