@@ -117,8 +117,15 @@ class GradientsOfKeysComeHome(_OnGradients):
 
 # -- memory, messages, work ---------------------------------------------------------------------------------
 
-MEMORY = [Case(ranks, 32, 4, 2, 32) for ranks in (3, 4)]
-WORDS = {"forward": "at the peak of the forward pass", "held": "after it", "both": "at the peak of both passes"}
+# Where keys and values are large, and where scores are.
+WIDE, LONG = ([Case(ranks, *sizes) for ranks in (3, 4)] for sizes in ((8, 2, 2, 256), (32, 4, 1, 8)))
+MOMENTS = {
+    "forward": "At the peak of the forward pass",
+    "forward, late": "After the last message of the forward pass",
+    "between": "Between the passes",
+    "both": "At the peak of both passes",
+    "both, late": "After the last message of both passes",
+}
 
 
 class MemoryDoesNotGrowWithRanks(Check):
@@ -133,27 +140,35 @@ class MemoryDoesNotGrowWithRanks(Check):
 
     @staticmethod
     def probe(seed: int, ring_attention: Ring) -> Evidence:
-        return each_rank(ring_run.memory, ring_attention, seed, MEMORY)
+        return each_rank(ring_run.memory, ring_attention, seed, WIDE + LONG)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        few, many = (str(case) for case in MEMORY)
-        block = MEMORY[0].block_bytes
-        for key, words in WORDS.items():
-            a, b = (max(entry[key] for entry in seen[name]) for name in (few, many))
-            if not b - a <= block // 2:
-                return (
-                    f"{words} a rank has {human_bytes(b)} beyond its inputs where 4 share the sequence, and "
-                    f"{human_bytes(a)} where 3 do, with parts of one size: {human_bytes(b - a)} more. "
-                    f"(The keys and values of a rank are {human_bytes(block)}.)"
-                ).capitalize()
-            right = max(entry[key] for entry in expected[many])
-            if not b <= TOO_LARGE * right:
-                return f"{words} a rank has {human_bytes(b)} beyond its inputs; {human_bytes(right)} do.".capitalize()
-        a, b = (max(entry["python"] for entry in seen[name]) for name in (few, many))
-        if not b - a <= block // 2:
-            return f"Outside of tensors, Python holds {human_bytes(b - a)} more on 4 ranks than on 3."
-        return None
+        return _wrong_memory(WIDE, seen, expected) or _wrong_memory(LONG, seen, expected)
+
+
+def _wrong_memory(pair: list[Case], seen: Evidence, expected: Evidence) -> str | None:
+    """Say what grows from 3 ranks to 4, with parts of one size."""
+    few, many = map(str, pair)
+    room = max(pair[0].block_bytes // 2, pair[0].scores_bytes // 8)  # of scores, half is made where a block is skipped
+    sizes = (
+        f"(The keys and values of a rank take {human_bytes(pair[0].block_bytes)} here, and its scores with a block "
+        f"{human_bytes(pair[0].scores_bytes)}.)"
+    )
+    for key, words in MOMENTS.items():
+        a, b = (max(entry[key] for entry in seen[name]) for name in (few, many))
+        if not b - a <= room:
+            return (
+                f"{words} a rank has {human_bytes(b)} beyond its inputs where 4 share the sequence, and "
+                f"{human_bytes(a)} where 3 do, with parts of one size: {human_bytes(b - a)} more. {sizes}"
+            )
+        right = max(entry[key] for entry in expected[many])
+        if not b <= TOO_LARGE * right:
+            return f"{words} a rank has {human_bytes(b)} beyond its inputs; {human_bytes(right)} do. {sizes}"
+    a, b = (max(entry["python"] for entry in seen[name]) for name in (few, many))
+    if not b - a <= room:
+        return f"Outside of tensors, Python holds {human_bytes(b - a)} more on 4 ranks than on 3. {sizes}"
+    return None
 
 
 def _traffic_cases(seed: int) -> list[Case]:

@@ -14,6 +14,7 @@ from ..base import Evidence
 from ..probing.on_ranks import on_ranks
 from ..probing.plain import plain
 from .groups import LIMIT, open_groups
+from .last_message import LastMessage, most_since
 from .ring_spy import RingSpy
 from .sequences import Case, Shard, shard_of
 
@@ -79,24 +80,27 @@ def traffic(ring: Ring, seed: int, case: Case, group: dist.ProcessGroup) -> Evid
 def memory(ring: Ring, seed: int, case: Case, group: dist.ProcessGroup) -> Evidence:
     """One rank: bytes beyond the inputs, at the peak of each pass and after the forward pass; Python's own as well."""
     rank = dist.get_rank(group)
+    gc.freeze()  # what this process was born with need not be looked through again
     _both(ring, shard_of(seed, case, rank), group)  # the first call imports what it needs
     meter = MemoryMeter(device=torch.device("cpu"), by_tenant=False)
+    seen = {}
     q, k, v, grad = _fresh(seed, case, rank)
-    with meter:
+    with LastMessage() as last, meter as profile:
         out = ring(q, k, v, group)
-    forward = meter.profile
-    held = sum(life.nbytes for life in forward.lifetimes if life.end is None or life.end > forward.ended)
+    seen |= {"forward": profile.peak_bytes, "forward, late": most_since(last.when, profile)}
+    seen["between"] = most_since(profile.ended, profile)
     out.backward(grad)
     del out
     shard = _fresh(seed, case, rank)
-    with meter:
+    with LastMessage() as last, meter as profile:
         _both(ring, shard, group)
+    seen |= {"both": profile.peak_bytes, "both, late": most_since(last.when, profile)}
     shard = _fresh(seed, case, rank)
     tracemalloc.start()
     _both(ring, shard, group)
-    python = tracemalloc.get_traced_memory()[1]
+    seen["python"] = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    return {"forward": forward.peak_bytes, "both": meter.profile.peak_bytes, "held": held, "python": python}
+    return seen
 
 
 def _fresh(seed: int, case: Case, rank: int) -> Shard:

@@ -40,6 +40,11 @@ class Case:
         return 2 * 4 * self.batch * self.kv_heads * self.part * self.width
 
     @property
+    def scores_bytes(self) -> int:
+        """Bytes of the scores of all queries of a rank with all keys of a rank, in FP32."""
+        return 4 * self.batch * self.heads * self.part**2
+
+    @property
     def block_flops(self) -> int:
         """FLOPs with which all queries of a rank meet all keys and values of a rank: two products."""
         return 4 * self.batch * self.heads * self.part**2 * self.width
