@@ -108,7 +108,7 @@ hint("x5.pass_on")
 # 3. So are the gradients of `q`, `k` and `v`, when every rank has run its backward pass: those of the sum of all ranks' losses. There may be several calls before the first backward pass. Second derivatives are not needed.
 # 4. **Memory.** With parts of one size, more ranks take no more memory, neither at the peaks nor between the passes. So no rank holds the keys or the values of all, nor its scores with all of them, nor what it would take to
 #    keep either for the backward pass.
-# 5. **Messages.** A rank sends to the next rank of the group, and to no other; there are no collectives beyond some counts. Of N ranks each sends at most N - 1 blocks (the keys and values of one rank, with their `h` heads) forward, and
+# 5. **Messages** go from a rank to the next one of the group, and to no other, by `dist.isend` and `dist.irecv` or their kin; there are no collectives beyond some counts. Of N ranks each sends at most N - 1 blocks (the keys and values of one rank, with their `h` heads) forward, and
 #    N - 1 blocks and N times a block's gradients backward.
 # 6. **Work.** What causality hides is not multiplied: a rank does its own block, and half of each of the others. (A mask in your own block is fine. Multiply with `@`, `einsum` or PyTorch's attention: the check counts those.)
 #

@@ -13,10 +13,14 @@ POSITIONS = "torch.cat([chunks[rank], chunks[2 * ranks - 1 - rank]])"
 ALONE = "    if ranks == 1:\n        return lambda: x\n"
 COMING = "torch.empty_like(x, memory_format=torch.contiguous_format)"
 UNDER_WAY = "    under_way = dist.batch_isend_irecv([send, receive])\n"
-BEFORE = "        return slice(None), slice(half)  # their earlier chunk lies before both of mine, their later one behind\n"
+BEFORE = (
+    "        return slice(None), slice(half)  # their earlier chunk lies before both of mine, their later one behind\n"
+)
 BEHIND = "        return slice(half, None), slice(None)  # my later chunk lies behind both of theirs, my earlier one before\n"
-SCALE = ' / q.shape[-1] ** 0.5\n        later'
-START = "        block, out, lse = torch.stack([k, v]), torch.zeros_like(q), torch.full_like(q[..., 0], float(\"-inf\"))\n"
+SCALE = " / q.shape[-1] ** 0.5\n        later"
+START = (
+    '        block, out, lse = torch.stack([k, v]), torch.zeros_like(q), torch.full_like(q[..., 0], float("-inf"))\n'
+)
 SOURCE = "            source = (rank - step) % ranks\n            wait = pass_on(block, group)"
 FORWARD_PASS = "wait = pass_on(block, group) if step < ranks - 1 else None"
 NEW = "            new = torch.logaddexp(lse[..., mine], scores.logsumexp(-1))\n"
@@ -39,7 +43,7 @@ REDUCE = "            dist.all_reduce(p.grad, group=group)\n"
 JOIN = "    dist.all_reduce(loss, group=group)\n"
 
 # Bodies for `ring_attention` that hold too much, or send too much.
-GRAPH = '''
+GRAPH = """
     class Pass(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x):
@@ -69,8 +73,8 @@ GRAPH = '''
         block = Pass.apply(block) if step < ranks - 1 else block
     weights = torch.stack(lses).softmax(0)
     return (weights[..., None] * torch.stack(outs)).sum(0).flatten(1, 2)
-'''
-GATHERED = '''
+"""
+GATHERED = """
     class Gather(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x):
@@ -89,7 +93,7 @@ GATHERED = '''
     keys, values = (torch.cat(Gather.apply(x.contiguous()).unbind(), 2) for x in (k, v))
     mask = where[rank][:, None] >= torch.cat(where)
     return F.scaled_dot_product_attention(q, keys, values, mask, enable_gqa=True)
-'''
+"""
 STRAIGHT_HOME = """            other = torch.empty_like(d_block)
             if step:
                 home = dist.P2POp(dist.isend, d_block, group=ctx.group, group_peer=source)
@@ -224,12 +228,11 @@ MUTANTS = [
         (AGAIN, "            p = (ctx.scores[step] - lse[..., mine, None]).exp()\n"))),
     Mutant("blocks kept as numbers of Python", RING, MEMORY, ((START, START + "        seen = []\n"), (KEEP, "            seen.append(block.tolist())\n" + KEEP))),
     Mutant("blocks kept in NumPy", RING, MEMORY, ((START, START + "        seen = []\n"), (KEEP, "            seen.append(block.numpy().copy())\n" + KEEP))),
-    one("whole keys gathered", RING, MEMORY, START, START + "        whole = [torch.empty_like(block) for _ in range(ranks)]\n        dist.all_gather(whole, block, group=group)\n"),
+    Mutant("whole keys put together", RING, MEMORY, ((START, START + "        seen = []\n"), (KEEP, "            seen.append(block)\n            whole = torch.cat(seen, 3)\n" + KEEP))),
     one("room for the whole sequence", RING, MEMORY, START, START + "        whole = torch.empty(ranks, *block.shape)\n"),
     one("scores with the whole sequence", RING, MEMORY, START, START + "        whole = torch.empty(*q.shape[:-1], ranks * q.shape[-2])\n"),
     one("whole gradients in one tensor", RING, MEMORY, "        d_block = torch.zeros_like(block)\n", "        d_block = torch.zeros_like(block)\n        whole = torch.zeros(ranks, *block.shape)\n"),
     both("autograd keeps every block", MEMORY, GRAPH),
-    both("attention over whole keys", MEMORY, GATHERED),
     one("ten times the scores", RING, MEMORY, START, START + "        more = torch.empty(10, *q.shape[:-1], q.shape[-2])\n"),
     # messages
     one("one step too many forward", RING, BLOCKS, FORWARD_PASS, "wait = pass_on(block, group)"),
@@ -279,4 +282,752 @@ MUTANTS = [
     one("every rank's loss is backed by all", TRAIN, GRADIENTS, "    loss.backward()\n", "    (loss * dist.get_world_size(group)).backward()\n"),
 ]  # fmt: skip
 
-RIGHT = {}
+RIGHT = {
+    "isend and irecv, sums and maxima apart": """
+import math
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+
+
+def shard(tokens, rank, ranks):
+    length = tokens.size(1) - 1
+    if length % (2 * ranks) != 0:
+        raise ValueError(f"{length} is not a multiple of {2 * ranks}")
+    size = length // (2 * ranks)
+    late = 2 * ranks - 1 - rank
+    positions = torch.tensor([*range(rank * size, (rank + 1) * size), *range(late * size, (late + 1) * size)])
+    window = tokens.unfold(1, 2, 1)[:, positions]
+    return window[..., 0], window[..., 1], positions
+
+
+def pass_on(x, group):
+    n, me = group.size(), group.rank()
+    if n == 1:
+        return lambda: x
+    out, into = x.contiguous(), torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    sending = dist.isend(out, group=group, group_dst=(me + 1) % n)
+    receiving = dist.irecv(into, group=group, group_src=(me + n - 1) % n)
+
+    def finish():
+        receiving.wait()
+        sending.wait()
+        return into
+
+    return finish
+
+
+def chunks_seen(owner, me, q, k, v):
+    half = k.size(2) // 2
+    if owner < me:
+        return 0, q, k[:, :, :half], v[:, :, :half]
+    return (half, q[:, :, half:], k, v) if owner > me else (0, q, k, v)
+
+
+def masked_scores(q, k, owner, me):
+    s = q @ k.transpose(-1, -2) * (1 / math.sqrt(q.size(-1)))
+    if owner == me:
+        i = torch.arange(s.size(-1))
+        s = s.where(i[:, None] >= i, torch.tensor(-torch.inf))
+    return s
+
+
+class Ring(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, q, k, v, group):
+        n, me = group.size(), group.rank()
+        times = q.size(1) // k.size(1)
+        top = q.new_full((*q.shape[:-1], 1), -torch.inf)
+        total, weighted = torch.zeros_like(top), torch.zeros(q.shape)
+        keys, values = k, v
+        for step in range(n):
+            owner = (me - step) % n
+            more = step + 1 < n
+            coming = [pass_on(x, group) for x in (keys, values)] if more else []
+            start, queries, ks, vs = chunks_seen(owner, me, q, keys, values)
+            s = masked_scores(queries, ks.repeat_interleave(times, 1), owner, me)
+            old = top[:, :, start:]
+            new = torch.maximum(old, s.max(-1, keepdim=True).values)
+            shrink, p = torch.exp(old - new), torch.exp(s - new)
+            total[:, :, start:] = total[:, :, start:] * shrink + p.sum(-1, keepdim=True)
+            weighted[:, :, start:] = weighted[:, :, start:] * shrink + p @ vs.repeat_interleave(times, 1)
+            top[:, :, start:] = new
+            if more:
+                keys, values = (finish() for finish in coming)
+        out = weighted / total
+        ctx.group = group
+        ctx.save_for_backward(q, k, v, out, top + total.log())
+        return out
+
+    @staticmethod
+    def backward(ctx, dout):
+        group = ctx.group
+        n, me = group.size(), group.rank()
+        q, k, v, out, lse = ctx.saved_tensors
+        times = q.size(1) // k.size(1)
+        row = (dout * out).sum(-1, keepdim=True)
+        dq, dk, dv = torch.zeros(q.shape), torch.zeros(k.shape), torch.zeros(v.shape)
+        keys, values = k, v
+        for step in range(n):
+            owner = (me - step) % n
+            more = step + 1 < n
+            coming = [pass_on(x, group) for x in (keys, values)] if more else []
+            start, queries, ks, vs = chunks_seen(owner, me, q, keys, values)
+            wide_k, wide_v, g = ks.repeat_interleave(times, 1), vs.repeat_interleave(times, 1), dout[:, :, start:]
+            p = torch.exp(masked_scores(queries, wide_k, owner, me) - lse[:, :, start:])
+            ds = p * (g @ wide_v.transpose(-1, -2) - row[:, :, start:]) / math.sqrt(q.size(-1))
+            dq[:, :, start:] += ds @ wide_k
+            dk[:, :, : ks.size(2)] += (ds.transpose(-1, -2) @ queries).unflatten(1, (-1, times)).sum(2)
+            dv[:, :, : vs.size(2)] += (p.transpose(-1, -2) @ g).unflatten(1, (-1, times)).sum(2)
+            going = [pass_on(x, group) for x in (dk, dv)]
+            dk, dv = (finish() for finish in going)
+            if more:
+                keys, values = (finish() for finish in coming)
+        return dq, dk, dv, None
+
+
+def ring_attention(q, k, v, group):
+    return Ring.apply(q, k, v, group)
+
+
+def train_step(model, inputs, targets, positions, group):
+    params = [p for p in model.parameters() if p.requires_grad]
+    logits = model(inputs, positions)
+    total = F.cross_entropy(logits.transpose(1, 2), targets, reduction="sum", ignore_index=-100)
+    both = torch.stack([total.detach().double(), targets.ne(-100).sum().double()])
+    dist.all_reduce(both, group=group)
+    grads = torch.autograd.grad(total, params)
+    for p, g in zip(params, grads):
+        g = g / both[1].to(g.dtype)
+        dist.all_reduce(g, group=group)
+        p.grad = g
+    return float(both[0] / both[1])
+""",
+    "the fused operation with its log-sum-exp": """
+import torch
+import torch.distributed as dist
+from torch import nn
+
+def fused(*args):
+    return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(*args)
+
+
+def fused_backward(*args):
+    return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(*args)
+
+
+def shard(tokens, rank, ranks):
+    pieces = 2 * ranks
+    if (tokens.shape[-1] - 1) % pieces:
+        raise ValueError("the sequence does not divide into chunks of one size")
+    inputs, targets = tokens[:, :-1], tokens[:, 1:]
+    places = torch.arange(inputs.shape[1])
+    held = []
+    for everything in (inputs, targets, places):
+        cut = everything.chunk(pieces, -1)
+        held.append(torch.cat((cut[rank], cut[-1 - rank]), -1))
+    return tuple(held)
+
+
+class pass_on:
+    def __init__(self, x, group):
+        self.ranks = dist.get_process_group_ranks(group)
+        self.buffer = x
+        self.requests = []
+        if len(self.ranks) > 1:
+            at = self.ranks.index(dist.get_rank())
+            self.buffer = torch.zeros_like(x, memory_format=torch.contiguous_format)
+            self.sent = x.clone(memory_format=torch.contiguous_format)
+            before, behind = self.ranks[at - 1], self.ranks[(at + 1) % len(self.ranks)]
+            self.requests = [dist.irecv(self.buffer, src=before, group=group), dist.isend(self.sent, dst=behind, group=group)]
+
+    def __call__(self):
+        while self.requests:
+            self.requests.pop().wait()
+        return self.buffer
+
+
+def pair(mine, theirs, half):
+    if mine == theirs:
+        return slice(0, 2 * half), slice(0, 2 * half)
+    return (slice(half, 2 * half), slice(0, 2 * half)) if mine < theirs else (slice(0, 2 * half), slice(0, half))
+
+
+def wide(x, heads):
+    return x[:, :, None].expand(-1, -1, heads // x.shape[1], -1, -1).reshape(x.shape[0], heads, *x.shape[2:])
+
+
+class Fused(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, q, k, v, group):
+        N, r, H = dist.get_world_size(group), dist.get_rank(group), q.shape[1]
+        half = q.shape[2] // 2
+        q, held = q.contiguous(), torch.stack((k, v))
+        out = lse = None
+        for step in range(N):
+            s = (r - step) % N
+            arriving = pass_on(held, group) if step < N - 1 else None
+            rows, columns = pair(r, s, half)
+            part, part_lse = fused(q[:, :, rows], wide(held[0][:, :, columns], H), wide(held[1][:, :, columns], H), 0.0, s == r)
+            if out is None:
+                out, lse = part, part_lse
+            else:
+                share = torch.sigmoid(part_lse - lse[:, :, rows]).unsqueeze(-1)
+                out[:, :, rows] = torch.lerp(out[:, :, rows], part, share)
+                lse[:, :, rows] = torch.logaddexp(lse[:, :, rows], part_lse)
+            if arriving:
+                held = arriving()
+        ctx.group, ctx.half = group, half
+        ctx.save_for_backward(q, k, v, out.contiguous(), lse)
+        return out
+
+    @staticmethod
+    def backward(ctx, dout):
+        q, k, v, out, lse = ctx.saved_tensors
+        group, half, dout = ctx.group, ctx.half, dout.contiguous()
+        N, r, H, h = dist.get_world_size(group), dist.get_rank(group), q.shape[1], k.shape[1]
+        held, dq = torch.stack((k, v)), torch.zeros_like(q)
+        dheld = torch.zeros_like(held)
+        for step in range(N):
+            s = (r - step) % N
+            arriving = pass_on(held, group) if step < N - 1 else None
+            rows, columns = pair(r, s, half)
+            a, b, c = fused_backward(
+                dout[:, :, rows], q[:, :, rows], wide(held[0][:, :, columns], H), wide(held[1][:, :, columns], H),
+                out[:, :, rows], lse[:, :, rows], 0.0, s == r,
+            )
+            dq[:, :, rows] += a
+            dheld[0][:, :, columns] += b.unflatten(1, (h, -1)).sum(2)
+            dheld[1][:, :, columns] += c.unflatten(1, (h, -1)).sum(2)
+            dheld = pass_on(dheld, group)()
+            held = arriving() if arriving else held
+        return dq, *dheld.unbind(), None
+
+
+def ring_attention(q, k, v, group):
+    return Fused.apply(q, k, v, group)
+
+
+def train_step(model, inputs, targets, positions, group):
+    for p in model.parameters():
+        p.grad = None
+    criterion = nn.CrossEntropyLoss(reduction="none")
+    counts = torch.tensor([float((targets >= 0).sum())])
+    dist.all_reduce(counts, op=dist.ReduceOp.SUM, group=group)
+    losses = criterion(model(inputs, positions).flatten(0, 1), targets.flatten())
+    mine = losses.sum() / counts.item()
+    mine.backward()
+    learning = [p for p in model.parameters() if p.requires_grad]
+    flat = torch.cat([p.grad.flatten() for p in learning] + [mine.detach()[None]])
+    dist.all_reduce(flat, group=group)
+    *grads, loss = flat.split([p.numel() for p in learning] + [1])
+    for p, g in zip(learning, grads):
+        p.grad = g.view_as(p).clone()
+    return loss.item()
+""",
+    "made again by autograd, counts as objects": '''
+import torch
+import torch.distributed as dist
+from torch.nn.functional import cross_entropy, scaled_dot_product_attention
+
+
+def shard(tokens, rank, ranks):
+    B, T = tokens.shape[0], tokens.shape[1] - 1
+    assert_size = T // (2 * ranks)
+    if assert_size * 2 * ranks != T:
+        raise ValueError(T)
+    index = torch.arange(T).reshape(2, ranks, -1)
+    index[1] = index[1].flip(0)  # the second row of chunks, from behind
+    mine = index[:, rank].reshape(-1)
+    return tokens.gather(1, mine.expand(B, -1)), tokens.gather(1, mine.expand(B, -1) + 1), mine
+
+
+def pass_on(x, group):
+    r, n = dist.get_rank(group), dist.get_world_size(group)
+    if n < 2:
+        return lambda: x
+    flat = x.reshape(-1)
+    came = torch.empty_like(flat)
+    sent = dist.isend(flat, group=group, group_dst=(r + 1) % n, tag=5)
+    received = dist.irecv(came, group=group, group_src=(r - 1) % n, tag=5)
+
+    def wait():
+        received.wait()
+        sent.wait()
+        return came.view(x.shape)
+
+    return wait
+
+
+def attend(q, k, v, own):
+    """Output and log-sum-exp of a block."""
+    g = q.shape[1] // k.shape[1]
+    k, v = (x.repeat_interleave(g, dim=1) for x in (k, v))
+    scores = (q * q.shape[-1] ** -0.5) @ k.mT
+    if own:
+        scores = scores + torch.full(scores.shape[-2:], float("-inf")).triu(1)
+    lse = torch.logsumexp(scores, -1, keepdim=True)
+    return (scores - lse).exp() @ v, lse
+
+
+def cut(q, k, v, r, s):
+    half = q.shape[2] // 2
+    if s < r:
+        k, v = k.narrow(2, 0, half), v.narrow(2, 0, half)
+    if s > r:
+        q = q.narrow(2, half, half)
+    return q, k, v
+
+
+class RoundAndRound(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, q, k, v, group):
+        r, n = dist.get_rank(group), dist.get_world_size(group)
+        out, lse = attend(q, k, v, own=True)
+        block = torch.cat([k, v], -1)
+        for s in [(r - i) % n for i in range(1, n)]:
+            block = pass_on(block, group)()
+            rows, ks, vs = cut(q, *block.chunk(2, -1), r, s)
+            o, l = attend(rows, ks, vs, own=False)
+            view_o, view_l = out[:, :, -rows.shape[2] :], lse[:, :, -rows.shape[2] :]
+            both = torch.logaddexp(view_l, l)
+            view_o.copy_(view_o * (view_l - both).exp() + o * (l - both).exp())
+            view_l.copy_(both)
+        ctx.group = group
+        ctx.save_for_backward(q, k, v, out, lse)
+        return out
+
+    @staticmethod
+    def backward(ctx, grad):
+        q, k, v, out, lse = ctx.saved_tensors
+        group = ctx.group
+        r, n = dist.get_rank(group), dist.get_world_size(group)
+        dq, block = torch.zeros_like(q), torch.cat([k, v], -1)
+        dblock = torch.zeros(block.shape)
+        for i in range(n):
+            s = (r - i) % n
+            if i:
+                block, dblock = pass_on(block, group)(), pass_on(dblock, group)()
+            rows, ks, vs = (x.detach().clone().requires_grad_() for x in cut(q, *block.chunk(2, -1), r, s))
+            t = rows.shape[2]
+            with torch.enable_grad():
+                o, l = attend(rows, ks, vs, own=s == r)
+                # the whole output is sum of o * exp(l - lse), and lse moves with l
+                weight = (l - lse[:, :, -t:]).exp().detach()
+                g = grad[:, :, -t:]
+                target = (o * weight * g).sum() + (l * (weight * ((o.detach() - out[:, :, -t:]) * g).sum(-1, keepdim=True))).sum()
+            a, b, c = torch.autograd.grad(target, [rows, ks, vs])
+            dq[:, :, -t:] += a
+            dblock[:, :, : ks.shape[2]] += torch.cat([b, c], -1)
+        dblock = pass_on(dblock, group)()
+        return dq, *dblock.chunk(2, -1), None
+
+
+def ring_attention(q, k, v, group):
+    return RoundAndRound.apply(q, k, v, group)
+
+
+def train_step(model, inputs, targets, positions, group):
+    model.zero_grad(set_to_none=False)
+    n = dist.get_world_size(group)
+    keep = targets != -100
+    numbers = [None] * n
+    dist.all_gather_object(numbers, keep.sum().item(), group=group)
+    logits = model(inputs, positions)
+    losses = cross_entropy(logits[keep], targets[keep], reduction="sum") if keep.any() else 0.0 * logits.sum()
+    (losses / sum(numbers)).backward()
+    for p in model.parameters():
+        if p.requires_grad:
+            dist.all_reduce(p.grad, group=group)
+    sums = [None] * n
+    dist.all_gather_object(sums, losses.item(), group=group)
+    return sum(sums) / sum(numbers)
+''',
+    "gradients that set out one rank ahead, chunk by chunk": '''
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+
+
+def shard(tokens, rank, ranks):
+    rows, rest = divmod(tokens.size(1) - 1, ranks * 2)
+    if rest > 0:
+        raise ValueError(f"{rest} tokens too many")
+    starts = torch.tensor([[rank], [2 * ranks - rank - 1]]) * rows
+    positions = (starts + torch.arange(rows)).flatten()
+    return tokens.index_select(1, positions), tokens.index_select(1, positions.add(1)), positions
+
+
+def pass_on(x, group):
+    members = dist.get_process_group_ranks(group)
+    if len(members) == 1:
+        return lambda: x
+    place = members.index(dist.get_rank())
+    letter, envelope = x.contiguous(), torch.empty_like(x).contiguous()
+    works = dist.batch_isend_irecv(
+        [
+            dist.P2POp(dist.irecv, envelope, members[place - 1], group),
+            dist.P2POp(dist.isend, letter, members[(place + 1) % len(members)], group),
+        ]
+    )
+    return lambda: [[work.wait() for work in works], envelope][1]
+
+
+class Walk:
+    """The pairs of chunks that meet on one rank, block by block."""
+
+    def __init__(self, group):
+        self.n, self.r, self.group = dist.get_world_size(group), dist.get_rank(group), group
+
+    def places(self, owner):
+        return owner, 2 * self.n - 1 - owner
+
+    def pairs(self, owner):
+        for i, a in enumerate(self.places(self.r)):
+            for j, b in enumerate(self.places(owner)):
+                if b <= a:
+                    yield i, j, a == b
+
+
+def products(q, k, diagonal):  # q (B, h, g, c, D), k (B, h, c, D)
+    s = torch.matmul(q.flatten(2, 3), k.transpose(2, 3)).view(*q.shape[:-1], -1) / q.size(-1) ** 0.5
+    return s + torch.ones(s.shape[-2:]).triu(1).mul(-torch.inf).nan_to_num(0.0, 0.0, -torch.inf) if diagonal else s
+
+
+class ByChunks(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, q, k, v, group):
+        walk = Walk(group)
+        qs = q.reshape(q.size(0), k.size(1), -1, 2, q.size(2) // 2, q.size(3)).unbind(3)
+        tops = [torch.full(x.shape[:-1], -torch.inf) for x in qs]
+        sums = [torch.zeros(x.shape[:-1]) for x in qs]
+        outs = [torch.zeros(x.shape) for x in qs]
+        kv = torch.stack([k, v]).unflatten(3, (2, -1))
+        for step in range(walk.n):
+            wait = pass_on(kv, group) if step < walk.n - 1 else None
+            for i, j, diagonal in walk.pairs((walk.r - step) % walk.n):
+                s = products(qs[i], kv[0, :, :, j], diagonal)
+                top = torch.maximum(tops[i], s.amax(-1))
+                old, p = (tops[i] - top).exp(), (s - top[..., None]).exp()
+                sums[i] = sums[i] * old + p.sum(-1)
+                outs[i] = outs[i] * old[..., None] + torch.matmul(p.flatten(2, 3), kv[1, :, :, j]).view_as(outs[i])
+                tops[i] = top
+            kv = wait() if wait else kv
+        outs = [o / z[..., None] for o, z in zip(outs, sums)]
+        lses = [t + z.log() for t, z in zip(tops, sums)]
+        ctx.group = group
+        ctx.save_for_backward(q, k, v, *outs, *lses)
+        return torch.stack(outs, 3).reshape(q.shape)
+
+    @staticmethod
+    def backward(ctx, grad):
+        q, k, v, *rest = ctx.saved_tensors
+        outs, lses, walk, group = rest[:2], rest[2:], Walk(ctx.group), ctx.group
+        shape = (q.size(0), k.size(1), -1, 2, q.size(2) // 2, q.size(3))
+        qs, gs = q.reshape(shape).unbind(3), grad.reshape(shape).unbind(3)
+        deltas = [(g * o).sum(-1) for g, o in zip(gs, outs)]
+        dqs = [torch.zeros(x.shape) for x in qs]
+        kv = torch.stack([k, v]).unflatten(3, (2, -1))
+        scale = q.size(3) ** -0.5
+
+        def add(owner, kv, dkv):
+            for i, j, diagonal in walk.pairs(owner):
+                p = (products(qs[i], kv[0, :, :, j], diagonal) - lses[i][..., None]).exp()
+                dp = torch.matmul(gs[i].flatten(2, 3), kv[1, :, :, j].transpose(2, 3)).view_as(p)
+                ds = p * (dp - deltas[i][..., None]) * scale
+                dqs[i] += torch.matmul(ds.flatten(2, 3), kv[0, :, :, j]).view_as(dqs[i])
+                dkv[0, :, :, j] += torch.matmul(ds.flatten(2, 3).transpose(2, 3), qs[i].flatten(2, 3))
+                dkv[1, :, :, j] += torch.matmul(p.flatten(2, 3).transpose(2, 3), gs[i].flatten(2, 3))
+
+        mine, dkv = kv, torch.zeros_like(kv)
+        for step in range(1, walk.n):
+            wait = pass_on(kv, group)
+            if step > 1:
+                dkv = pass_on(dkv, group)()
+            kv = wait()
+            add((walk.r - step) % walk.n, kv, dkv)
+        if walk.n > 1:
+            dkv = pass_on(dkv, group)()  # home, where the last part is added
+        add(walk.r, mine, dkv)
+        dk, dv = dkv.flatten(3, 4).unbind()
+        return torch.stack(dqs, 3).reshape(q.shape), dk, dv, None
+
+
+def ring_attention(q, k, v, group):
+    return ByChunks.apply(q, k, v, group)
+
+
+def train_step(model, inputs, targets, positions, group):
+    found = []
+    count = targets.ne(-100).sum().float()
+    dist.all_reduce(count, group=group)
+    for p in filter(lambda p: p.requires_grad, model.parameters()):
+        p.grad = None
+        found.append(p)
+    log_p = model(inputs, positions).log_softmax(-1)
+    picked = log_p.gather(-1, targets.clamp(min=0)[..., None])[..., 0]
+    loss = -(picked * targets.ne(-100)).sum() / count
+    loss.backward()
+    works = [dist.all_reduce(p.grad, group=group, async_op=True) for p in found]
+    mean = loss.detach().clone()
+    works.append(dist.all_reduce(mean, group=group, async_op=True))
+    for work in works:
+        work.wait()
+    return float(mean)
+''',
+    "blocking messages, even ranks first": '''
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+
+
+def shard(tokens, rank, ranks):
+    T = tokens.shape[1] - 1
+    if T % ranks or (T // ranks) % 2:
+        raise ValueError("no even parts")
+    c = T // ranks // 2
+    first, second = range(rank * c, rank * c + c), range(T - (rank + 1) * c, T - rank * c)
+    where = torch.as_tensor(list(first) + list(second), dtype=torch.long)
+    return tokens[:, where], tokens[:, where + 1], where
+
+
+def pass_on(x, group):
+    size, number = dist.get_world_size(group), dist.get_rank(group)
+    if size == 1:
+        return lambda: x
+    sent, got = x.clone().contiguous(), x.new_empty(x.shape)
+    ops = [
+        dist.isend(sent, dist.get_global_rank(group, (number + 1) % size), group=group),
+        dist.irecv(got, dist.get_global_rank(group, (number - 1) % size), group=group),
+    ]
+
+    def wait():
+        nonlocal sent
+        for op in ops:
+            op.wait()
+        sent = None
+        return got
+
+    return wait
+
+
+def swap(x, group):
+    size, number = dist.get_world_size(group), dist.get_rank(group)
+    if size == 1:
+        return x
+    x, got = x.contiguous(), x.new_empty(x.shape)
+
+    def send():
+        dist.send(x, group=group, group_dst=(number + 1) % size)
+
+    def receive():
+        dist.recv(got, group=group, group_src=(number - 1) % size)
+
+    for act in (send, receive) if number % 2 == 0 else (receive, send):
+        act()
+    return got
+
+
+def attention_of(q, k, v, mask):
+    s = torch.baddbmm(mask.expand(q.shape[0], -1, -1), q, k.transpose(1, 2), alpha=q.shape[-1] ** -0.5)
+    m = s.logsumexp(2)
+    return torch.bmm((s - m.unsqueeze(2)).exp(), v), m
+
+
+class Spread(torch.autograd.Function):
+    """Heads are flattened into the batch; each of them has a row of its own in every product."""
+
+    @staticmethod
+    def forward(ctx, q, k, v, group):
+        B, H, t, D = q.shape
+        h, size, me = k.shape[1], dist.get_world_size(group), dist.get_rank(group)
+        flat = q.reshape(B * H, t, D)
+        ctx.geometry = (B, H, h, t, D, size, me, group)
+        ctx.causal = torch.full((t, t), float("-inf")).triu(1)
+        kv = torch.stack([k.reshape(B * h, t, D), v.reshape(B * h, t, D)])
+        O, L = None, None
+        for hop in range(size):
+            who = (me + size - hop) % size
+            K, V = kv.repeat_interleave(H // h, 1)
+            if hop == 0:
+                O, L = attention_of(flat, K, V, ctx.causal)
+            else:
+                part = slice(None) if who < me else slice(t // 2, None)
+                keep = slice(t // 2) if who < me else slice(None)
+                o, l = attention_of(flat[:, part], K[:, keep], V[:, keep], torch.zeros(1, 1))
+                weights = torch.softmax(torch.stack([L[:, part], l]), 0).unsqueeze(-1)
+                O[:, part] = weights[0] * O[:, part] + weights[1] * o
+                L[:, part] = torch.stack([L[:, part], l]).logsumexp(0)
+            if hop < size - 1:
+                kv = swap(kv, group)
+        ctx.save_for_backward(flat, k, v, O, L)
+        return O.view(B, H, t, D)
+
+    @staticmethod
+    def backward(ctx, dO):
+        flat, k, v, O, L = ctx.saved_tensors
+        B, H, h, t, D, size, me, group = ctx.geometry
+        dO = dO.reshape(B * H, t, D)
+        correction = torch.einsum("ntd,ntd->nt", dO, O).unsqueeze(2)
+        kv = torch.stack([k.reshape(B * h, t, D), v.reshape(B * h, t, D)])
+        dkv, dQ = torch.zeros_like(kv), torch.zeros_like(flat)
+        for hop in range(size):
+            who = (me + size - hop) % size
+            part = slice(None) if who <= me else slice(t // 2, None)
+            keep = slice(t // 2) if who < me else slice(None)
+            K, V = (x.repeat_interleave(H // h, 0) for x in (kv[0, :, keep], kv[1, :, keep]))
+            Q, G = flat[:, part], dO[:, part]
+            S = torch.bmm(Q, K.transpose(1, 2)) * D**-0.5
+            if hop == 0:
+                S = S + ctx.causal
+            P = (S - L[:, part].unsqueeze(2)).exp()
+            dS = P * (torch.bmm(G, V.transpose(1, 2)) - correction[:, part]) * D**-0.5
+            dQ[:, part] += torch.bmm(dS, K)
+            dK, dV = torch.bmm(dS.transpose(1, 2), Q), torch.bmm(P.transpose(1, 2), G)
+            dkv[0, :, keep] += dK.unflatten(0, (B * h, -1)).sum(1)
+            dkv[1, :, keep] += dV.unflatten(0, (B * h, -1)).sum(1)
+            dkv = swap(dkv, group)
+            if hop < size - 1:
+                kv = swap(kv, group)
+        return dQ.view(B, H, t, D), dkv[0].view(B, h, t, D), dkv[1].view(B, h, t, D), None
+
+
+def ring_attention(q, k, v, group):
+    return Spread.apply(q, k, v, group)
+
+
+def train_step(model, inputs, targets, positions, group):
+    learned = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    size = dist.get_world_size(group)
+    mine = (targets != -100).sum()
+    everyone = [torch.zeros_like(mine) for _ in range(size)]
+    dist.all_gather(everyone, mine, group=group)
+    total = torch.stack(everyone).sum().item()
+    out = model(inputs, positions)
+    mean = F.cross_entropy(out.view(-1, out.shape[-1]), targets.view(-1)) if mine else out.sum() * 0.0
+    share = mean * mine / total
+    model.zero_grad(set_to_none=True)
+    share.backward()
+    for p in learned.values():
+        dist.all_reduce(p.grad, dist.ReduceOp.SUM, group)
+    answer = share.detach().clone()
+    dist.all_reduce(answer, dist.ReduceOp.SUM, group)
+    return answer.tolist()
+''',
+    "saved by hooks, keys and values in one line": '''
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+
+
+def shard(tokens, rank, ranks):
+    pieces = torch.arange(tokens.shape[1] - 1).tensor_split(2 * ranks)
+    if len({len(piece) for piece in pieces}) > 1:
+        raise ValueError("chunks of several sizes")
+    order = torch.hstack([pieces[rank], pieces[~rank]])
+    return tokens[:, order], tokens[:, order + 1], order
+
+
+def pass_on(x, group):
+    me, all_of_them = dist.get_rank(group), dist.get_world_size(group)
+    if all_of_them == 1:
+        return x.clone
+    came = torch.empty(x.shape, dtype=x.dtype)
+    going = [
+        dist.P2POp(dist.isend, x.contiguous(), group=group, group_peer=(me + 1) % all_of_them),
+        dist.P2POp(dist.irecv, came, group=group, group_peer=(me or all_of_them) - 1),
+    ]
+    tickets = iter(dist.batch_isend_irecv(going))
+
+    def arrive():
+        for ticket in tickets:
+            ticket.wait()
+        return came
+
+    return arrive
+
+
+def rounds(line, group):
+    """Yield (number of the rank it is from, line) for each block that comes by."""
+    me, n = dist.get_rank(group), dist.get_world_size(group)
+    for hop in range(n - 1):
+        arrive = pass_on(line, group)
+        yield (me - hop) % n, line
+        line = arrive()
+    yield (me + 1) % n, line
+
+
+def softmax_part(q, k, own):
+    s = torch.einsum("bngqd,bnkd->bngqk", q, k) * q.shape[-1] ** -0.5
+    if own:
+        s = s.masked_fill(~torch.ones(s.shape[-2:], dtype=torch.bool).tril(), float("-inf"))
+    return s
+
+
+class Travelling(torch.autograd.Function):
+    @staticmethod
+    def forward(q, line, group):
+        me, half = dist.get_rank(group), q.shape[3] // 2
+        state = None
+        for owner, block in rounds(line, group):
+            k, v = block[..., : half * 2 if owner >= me else half, :].tensor_split(2, 0)
+            first = half if owner > me else 0
+            s = softmax_part(q[:, :, :, first:], k[0], owner == me)
+            lse = s.logsumexp(-1, keepdim=True)
+            o = torch.einsum("bngqk,bnkd->bngqd", (s - lse).exp(), v[0])
+            if state is None:
+                state = o, lse
+                continue
+            old_o, old_lse = state[0][:, :, :, first:], state[1][:, :, :, first:]
+            old_o.add_((o - old_o) * torch.sigmoid(lse - old_lse))
+            old_lse.copy_(torch.logaddexp(lse, old_lse))
+        return state
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.group = inputs[2]
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(*inputs[:2], *output)
+
+    @staticmethod
+    def backward(ctx, grad, _):
+        q, line, out, lse = ctx.saved_tensors
+        me, half, scale = dist.get_rank(ctx.group), q.shape[3] // 2, q.shape[-1] ** -0.5
+        grad_q, grad_line = torch.zeros_like(q), torch.zeros_like(line)
+        for owner, block in rounds(line, ctx.group):
+            length, first = half * 2 if owner >= me else half, half if owner > me else 0
+            k, v = block[0, ..., :length, :], block[1, ..., :length, :]
+            qs, gs, os, ls = (x[:, :, :, first:] for x in (q, grad, out, lse))
+            p = (softmax_part(qs, k, owner == me) - ls).exp()
+            inner = torch.einsum("bngqd,bnkd->bngqk", gs, v) - (gs * os).sum(-1, keepdim=True)
+            inner = inner * p * scale
+            grad_q[:, :, :, first:] += torch.einsum("bngqk,bnkd->bngqd", inner, k)
+            grad_line[0, ..., :length, :] += torch.einsum("bngqk,bngqd->bnkd", inner, qs)
+            grad_line[1, ..., :length, :] += torch.einsum("bngqk,bngqd->bnkd", p, gs)
+            grad_line = pass_on(grad_line, ctx.group)()
+        return grad_q, grad_line, None
+
+
+def ring_attention(q, k, v, group):
+    grouped = q.reshape(q.shape[0], k.shape[1], -1, *q.shape[2:])
+    out, _ = Travelling.apply(grouped, torch.stack((k, v)), group)
+    return out.reshape(q.shape)
+
+
+def train_step(model, inputs, targets, positions, group):
+    weights = [p for p in model.parameters() if p.requires_grad]
+    model.zero_grad()
+    sums = torch.zeros(2, dtype=torch.float64)
+    loss = F.cross_entropy(model(inputs, positions).movedim(-1, 1), targets, reduction="none").sum()
+    loss.backward()
+    sums[0], sums[1] = loss.item(), targets.numel() - (targets == -100).sum()
+    dist.all_reduce(sums, group=group)
+    vector = torch.nn.utils.parameters_to_vector([p.grad for p in weights])
+    dist.all_reduce(vector, group=group)
+    for p, piece in zip(weights, (vector / sums[1]).split([p.numel() for p in weights])):
+        p.grad.copy_(piece.view(p.shape))
+    total, count = sums.tolist()
+    return total / count
+''',
+}

@@ -129,7 +129,7 @@ MOMENTS = {
 
 
 class MemoryDoesNotGrowWithRanks(Check):
-    """With the same part of the sequence on each rank, more ranks take no more memory: no whole keys, no whole scores."""
+    """With parts of one size, more ranks take no more memory: nobody holds whole keys or whole scores."""
 
     points = 1
     hint = (

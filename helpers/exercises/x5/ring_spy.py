@@ -75,23 +75,10 @@ class RingSpy(TorchDispatchMode):
         nbytes = 0 if at is None else _bytes(args[at])
         if plain == "send":
             ranks = dist.get_process_group_ranks(dist.ProcessGroup.unbox(args[1]))
-            self._send(ranks[args[2]], nbytes)
-        elif name == "alltoall_base_":
-            self._note_all_to_all(*args)
+            to = ranks[args[2]]
+            self.sent[self._members.index(to) if to in self._members else OUTSIDE] += nbytes
         elif plain not in QUIET:
             self.collectives[plain] += nbytes
-
-    def _note_all_to_all(self, *args: Any) -> None:
-        """Note an all-to-all: the first `rows[0]` rows of `x` go to rank 0, and so on."""
-        _, x, group, _, rows = args[:5]
-        ranks = dist.get_process_group_ranks(dist.ProcessGroup.unbox(group))
-        for rank, n in zip(ranks, rows or [len(x) // len(ranks)] * len(ranks), strict=True):
-            if rank != dist.get_rank() and n:
-                self._send(rank, n * x[:1].nbytes)
-
-    def _send(self, rank: int, nbytes: int) -> None:
-        """Note a message to `rank` of the world."""
-        self.sent[self._members.index(rank) if rank in self._members else OUTSIDE] += nbytes
 
     @property
     def evidence(self) -> Evidence:

@@ -124,7 +124,9 @@ class LossIsOfTheWholeSequence(_OnSteps):
         if not isinstance(seen["loss"], float):
             return f"rank {right['rank']} returned a {seen['loss']}; a Python float is asked for."
         if not abs(seen["loss"] - right["loss"]) <= EXACT * right["loss"]:
-            return f"rank {right['rank']} returned {seen['loss']:.6g}; the mean over the sequence is {right['loss']:.6g}."
+            return (
+                f"rank {right['rank']} returned {seen['loss']:.6g}; over the whole sequence it is {right['loss']:.6g}."
+            )
         if seen["calls"] != 1:
             return f"rank {right['rank']} called the model {seen['calls']} times; once is right."
         return None
