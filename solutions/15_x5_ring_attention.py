@@ -246,6 +246,7 @@ class Reader(nn.Module):
         super().__init__()
         self.group, self.heads = group, heads
         self.letters, self.places = nn.Embedding(256, width), nn.Embedding(1024, width)
+        nn.init.normal_(self.letters.weight, std=0.02)
         self.qkv = nn.ModuleList([nn.Linear(width, 3 * width) for _ in range(layers)])
         self.mlp = nn.ModuleList([nn.Linear(width, width) for _ in range(layers)])
 
