@@ -253,6 +253,13 @@ MUTANTS = [
         ("def meets(", "def hidden(x, group):\n    from torch.utils._python_dispatch import _disable_current_modes\n\n    with _disable_current_modes():\n        return pass_on(x, group)\n\n\ndef meets("))),
     Mutant("puts its own words for PyTorch's", RING, BLOCKS, (
         (START, START + "        dist.batch_isend_irecv = lambda ops, real=dist.batch_isend_irecv: real(ops)\n"),)),
+    Mutant("puts out the meter", RING, MEMORY, (
+        (START, START + "        from helpers.meter.profile import MemoryProfile\n\n        MemoryProfile.fill = lambda *_: None\n"),)),
+    Mutant("puts out the spy", RING, WORK, (
+        (START, START + "        from helpers.exercises.x5.ring_spy import RingSpy\n\n        RingSpy.evidence = property(lambda self: {})\n"),)),
+    Mutant("puts out the watch on Python's memory", RING, MEMORY, (
+        (START, START + "        import tracemalloc\n\n        tracemalloc.get_traced_memory = lambda: (0, 0)\n"),)),
+    Mutant("another multiplication", RING, OUTPUT, ((START, START + "        torch.einsum = lambda *args, real=torch.einsum: real(*args)\n"),)),
     # work
     one("hidden blocks are masked", RING, WORK, FORWARD_MEETS, MASKED),
     one("both halves of my queries, one of them for nothing", RING, WORK, FORWARD_MEETS, FORWARD_MEETS + "            RingAttention.scores(q, block[0], False)\n"),

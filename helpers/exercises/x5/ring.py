@@ -52,6 +52,15 @@ def _difference(got: Any, want: list[Evidence], rank: int, exact: float) -> str 
     return f"is off by {relative_distance(a.tolist(), b.tolist()):.2g} (relative){which}"
 
 
+def _touched(seen: dict[str, list[Evidence]]) -> str | None:
+    """Say which names an answer has replaced that a check rests on."""
+    for case, ranks in seen.items():
+        for entry in ranks:
+            if entry["changed"]:
+                return f"{case}: rank {entry['rank']} put something else in the place of {entry['changed'][0]}."
+    return None
+
+
 class _OnNumbers(Check):
     """A check that compares tensors of all ranks with the reference's."""
 
@@ -60,6 +69,8 @@ class _OnNumbers(Check):
 
     @classmethod
     def judge(cls, seen: Evidence, expected: Evidence) -> str | None:
+        if touched := _touched(seen):
+            return touched
         for case, want in expected.items():
             exact = LARGE_SCORES if "large" in case else EXACT
             for got, right in zip(seen[case], want, strict=True):
@@ -144,7 +155,7 @@ class MemoryDoesNotGrowWithRanks(Check):
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        return _wrong_memory(WIDE, seen, expected) or _wrong_memory(LONG, seen, expected)
+        return _touched(seen) or _wrong_memory(WIDE, seen, expected) or _wrong_memory(LONG, seen, expected)
 
 
 def _wrong_memory(pair: list[Case], seen: Evidence, expected: Evidence) -> str | None:
@@ -187,6 +198,8 @@ class _OnTraffic(Check):
 
     @classmethod
     def judge(cls, seen: Evidence, expected: Evidence) -> str | None:
+        if touched := _touched({name: entry["ranks"] for name, entry in seen.items()}):
+            return touched
         for name, want in expected.items():
             ranks = int(name.split()[0])
             for got, right in zip(seen[name]["ranks"], want["ranks"], strict=True):
@@ -216,8 +229,6 @@ class BlocksGoRoundTheRing(_OnTraffic):
 
     @classmethod
     def wrong(cls, seen: Evidence, rank: int, ranks: int, direction: str) -> str | None:
-        if seen["changed"]:
-            return f"replaced {len(seen['changed'])} of PyTorch's own names, {seen['changed'][0]} among them."
         for name, nbytes in seen["collectives"].items():
             if nbytes > SLACK:
                 return f"took part in a collective ({name}) of {nbytes:,} bytes; blocks go from neighbour to neighbour."

@@ -17,6 +17,7 @@ from .groups import LIMIT, open_groups
 from .last_message import LastMessage, most_since
 from .ring_spy import RingSpy
 from .sequences import Case, Shard, shard_of
+from .untouched import Untouched
 
 Ring = Callable[..., Any]  # (q, k, v, group) -> output
 Look = Callable[..., Evidence]  # (ring, seed, case, group) -> what one rank saw
@@ -31,13 +32,15 @@ def each_rank(look: Look, ring: Ring, seed: int, cases: list[Case]) -> dict[str,
 
 def _every_case(look: Look, ring: Ring, seed: int, cases: list[Case]) -> dict[str, Evidence]:
     """One rank: go through the cases; in some of them this rank has no part."""
-    seen = {}
+    seen, untouched = {}, Untouched()
+    changed = untouched.changed  # this very method, whatever becomes of the class
     for number, case in enumerate(cases):
         group = open_groups(case.ranks)
         if group is not None:
             first = dist.get_process_group_ranks(group)[0]  # each group has a sequence of its own
             who = {"rank": dist.get_rank(group), "group": first}
             seen[str(case)] = who | look(ring, seed + 100 * number + 10 * first, case, group)
+            seen[str(case)] |= {"changed": changed()[:3]}
     return seen
 
 

@@ -1,7 +1,6 @@
 """A spy on a ring: bytes sent to each neighbour, other collectives, and the products of matrices."""
 
 from collections import Counter
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -15,8 +14,6 @@ from ..base import Evidence
 
 OUTSIDE = -1  # stands for the number of a rank that is not in the group
 QUIET = ("send", "recv", "barrier")
-# What answers call, and what this spy relies on.
-WATCHED = (dist, dist.distributed_c10d, torch, torch.nn.functional, torch.autograd, torch.Tensor)
 
 
 def _bytes(tensors: Any) -> int:
@@ -35,25 +32,9 @@ class RingSpy(TorchDispatchMode):
     def __init__(self, group: dist.ProcessGroup) -> None:
         super().__init__()
         self._members = dist.get_process_group_ranks(group)
-        self._changed: list[str] = []
-        self._names: dict[int, dict[str, Any]] = {}
         self.sent: Counter[int] = Counter()
         self.collectives: Counter[str] = Counter()
         self.flops = 0
-
-    def __enter__(self) -> "RingSpy":
-        self._names = {i: dict(vars(owner)) for i, owner in enumerate(WATCHED)}
-        return super().__enter__()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        super().__exit__(kind, error, trace)
-        for i, owner in enumerate(WATCHED):
-            was = self._names[i]
-            self._changed += [
-                name for name, value in vars(owner).items() if callable(value) and was.get(name, value) is not value
-            ]
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -87,5 +68,4 @@ class RingSpy(TorchDispatchMode):
             "sent": {str(rank): nbytes for rank, nbytes in self.sent.items()},
             "collectives": dict(self.collectives),
             "flops": self.flops,
-            "changed": self._changed,
         }
