@@ -104,7 +104,7 @@ hint("x5.pass_on")
 #
 # 1. `q` is `(B, H, t, D)`, `k` and `v` are `(B, h, t, D)`, in FP32: the rank's own part in zigzag order, `t / 2` tokens a chunk. They may be views that are not contiguous. `H` is a multiple of `h`: query head `i` uses key head
 #    `i // (H / h)`.
-# 2. The output, `(B, H, t, D)`, is what `F.scaled_dot_product_attention(..., is_causal=True, enable_gqa=True)` gives one process for these queries, to 1e-5. Scores may be some hundreds.
+# 2. The output, `(B, H, t, D)`, is what `F.scaled_dot_product_attention(..., is_causal=True, enable_gqa=True)` gives one process for these queries, to 1e-5. Scores may be larger than 100.
 # 3. So are the gradients of `q`, `k` and `v`, when every rank has run its backward pass: those of the sum of all ranks' losses. There may be several calls before the first backward pass. Second derivatives are not needed.
 # 4. **Memory.** With parts of one size, more ranks take no more memory, neither at the peaks nor between the passes. So no rank holds the keys or the values of all, nor its scores with all of them, nor what it would take to
 #    keep either for the backward pass.
