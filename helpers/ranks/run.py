@@ -11,6 +11,7 @@ collide on a port, and no name server is needed. On Linux ranks are forked from 
 done nothing else, which takes milliseconds; elsewhere they start afresh.
 """
 
+import copyreg
 import sys
 import tempfile
 import time
@@ -31,6 +32,9 @@ from .worker import Task
 
 START_LIMIT = 120.0  # seconds for processes to start and to find each other, on a slow machine
 LOOPBACK = {"linux": "lo", "darwin": "lo0"}
+
+# Cloudpickle takes along what a function names as a module of torch; `torch.ops` looks like one and cannot be pickled.
+copyreg.pickle(type(torch.ops), lambda _: (getattr, (torch, "ops")))
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,38 @@
+"""What a rank still holds when the last message is under way: whatever it should have let go of by then."""
+
+from typing import Any
+
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ...meter.profile import MemoryProfile
+from ...meter.session import clock
+
+
+class LastMessage(TorchDispatchMode):
+    """Notes when the code in its `with` block called `torch.distributed` for the last time.
+
+    Attributes:
+        when: in the meter's time; 0 where it did not.
+    """
+
+    when = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run the operation and note the time of a message."""
+        result = func(*args, **(kwargs or {}))
+        if func.namespace in ("c10d", "_c10d_functional"):
+            self.when = clock()
+        return result
+
+
+def most_since(when: int, profile: MemoryProfile) -> int:
+    """Return the most bytes that were held at once from `when` to the end of what `profile` tells of."""
+    changes = [(life.start, life.nbytes) for life in profile.lifetimes]
+    changes += [(life.end, -life.nbytes) for life in profile.lifetimes if life.end is not None]
+    held = most = sum(nbytes for moment, nbytes in changes if moment <= when)
+    for _, nbytes in sorted(change for change in changes if when < change[0] <= profile.ended):
+        held += nbytes
+        most = max(most, held)
+    return most

@@ -1,0 +1,284 @@
+"""Checks of part 3: ring attention."""
+
+import random
+from typing import Any
+
+import torch
+
+from ...core.units import human_bytes
+from ..base import Check, Evidence
+from ..probing.distance import relative_distance
+from . import ring_run
+from .ring_run import Ring, each_rank
+from .ring_spy import OUTSIDE
+from .sequences import Case, cases
+
+EXACT, LARGE_SCORES = 1e-5, 1e-3  # relative, in FP32; the exponential of a score of 200 has fewer digits
+SLACK = 512  # bytes beside the blocks: counts, barriers
+RECOMPUTED = 3.0  # products backward, by those forward: six for two where the output is made again; five will do
+TOO_LARGE = 3.0  # times the reference's peak
+CHUNKS = ("earlier", "later")
+
+
+def _off(got: Any, want: Evidence, exact: float) -> list[int] | None:
+    """Return which of the two chunks are off, [] if the tensor is right; None if it is of another kind or shape.
+
+    The tensor of a rank decides, not its chunk: the gradient of a few queries may be small and mostly rounding.
+    """
+    if (got["kind"], got.get("shape")) != (want["kind"], want["shape"]):
+        return None
+    if relative_distance(sum(got["chunks"], []), sum(want["chunks"], [])) <= exact:
+        return []
+    pairs = zip(got["chunks"], want["chunks"], strict=True)
+    return [i for i, (a, b) in enumerate(pairs) if not relative_distance(a, b) <= exact]
+
+
+def _difference(got: Any, want: list[Evidence], rank: int, exact: float) -> str | None:
+    """Say how the tensor `got` of a rank differs from that of the reference; None if it does not."""
+    right = want[rank]
+    off = _off(got, right, exact)
+    if off is None:
+        shape = f" of shape {tuple(got['shape'])}" if "shape" in got else ""
+        return f"is {got['kind']}{shape}; a tensor of {right['kind']} of shape {tuple(right['shape'])} is right"
+    if not off:
+        return None
+    others = [i for i, other in enumerate(want) if i != rank and _off(got, other, exact) == []]
+    if others:
+        return f"is that of rank {others[0]}"
+    a, b = (torch.tensor(seen["chunks"][off[0]]) for seen in (got, right))
+    which = "" if len(off) == 2 else f" in its {CHUNKS[off[0]]} chunk, and right in the {CHUNKS[1 - off[0]]} one"
+    if not a.isfinite().all():
+        return f"has entries that are no numbers (NaN or infinity){which}"
+    if not a.any():
+        return f"is zero{which}"
+    ratio, cosine = (a.norm() / b.norm()).item(), torch.cosine_similarity(a, b, dim=0).item()
+    if cosine > 0.9999:
+        return f"points the right way and is {ratio:.4g} times as long as it should be{which}"
+    return f"is off by {relative_distance(a.tolist(), b.tolist()):.2g} (relative){which}"
+
+
+def _touched(seen: dict[str, list[Evidence]]) -> str | None:
+    """Say which names an answer has replaced that a check rests on."""
+    for case, ranks in seen.items():
+        for entry in ranks:
+            if entry["changed"]:
+                return f"{case}: rank {entry['rank']} put something else in the place of {entry['changed'][0]}."
+    return None
+
+
+class _OnNumbers(Check):
+    """A check that compares tensors of all ranks with the reference's."""
+
+    points = 1
+    names: tuple[tuple[str, str], ...] = ()  # key in the evidence, words
+
+    @classmethod
+    def judge(cls, seen: Evidence, expected: Evidence) -> str | None:
+        if touched := _touched(seen):
+            return touched
+        for case, want in expected.items():
+            exact = LARGE_SCORES if "large" in case else EXACT
+            for got, right in zip(seen[case], want, strict=True):
+                for key, words in cls.names:
+                    group = [entry[key] for entry in want if entry["group"] == right["group"]]
+                    wrong = _difference(got[key], group, right["rank"], exact)
+                    if wrong:
+                        return f"{case}: {words} of rank {right['rank']} {wrong}."
+        return None
+
+
+class OutputOfOneProcess(_OnNumbers):
+    """Each rank's output is its part of causal attention over the whole sequence, whatever the size of the scores."""
+
+    hint = (
+        "Try one rank first, where there is only your own block. Then look at which chunk is off, and for which rank: "
+        "which blocks does it see?\n"
+        "A partial output and its log-sum-exp: new = logaddexp(lse, lse of the block); the old output is multiplied by"
+        " exp(lse - new), the block's by exp(its lse - new).\n"
+        "Is the block that you hold in step s that of rank (rank - s) % ranks? In zigzag order it lies before both of "
+        "your chunks in part, or behind your earlier one."
+    )
+    names = (("output", "the output"),)
+
+    @staticmethod
+    def probe(seed: int, ring_attention: Ring) -> Evidence:
+        return each_rank(ring_run.output, ring_attention, seed, cases(seed))
+
+
+class _OnGradients(_OnNumbers):
+    @staticmethod
+    def probe(seed: int, ring_attention: Ring) -> Evidence:
+        return each_rank(ring_run.gradients, ring_attention, seed, cases(seed))
+
+
+class GradientOfQueries(_OnGradients):
+    """The gradient of a rank's queries is that of one process, however many calls come before the backward pass."""
+
+    hint = (
+        "The rows of softmax are made again from the saved log-sum-exp: p = exp(scores - lse).\n"
+        "ds = p * (grad @ v^T - delta) with delta = (grad * output).sum(-1) of the whole output; dq = ds @ k / sqrt(D)."
+    )
+    names = (("q", "the gradient of q"),)
+
+
+class GradientsOfKeysComeHome(_OnGradients):
+    """The gradients of a rank's keys and values hold what all ranks' queries add, and are where the block began."""
+
+    hint = (
+        "A block's gradients travel with the block, and every rank adds its part.\n"
+        "After the last part has been added they are one step from home. Query heads that share a key head add up."
+    )
+    names = (("k", "the gradient of k"), ("v", "the gradient of v"))
+
+
+# -- memory, messages, work ---------------------------------------------------------------------------------
+
+# Where keys and values are large, and where scores are.
+WIDE, LONG = ([Case(ranks, *sizes) for ranks in (3, 4)] for sizes in ((8, 2, 2, 256), (32, 4, 1, 8)))
+MOMENTS = {
+    "forward": "At the peak of the forward pass",
+    "forward, late": "After the last message of the forward pass",
+    "between": "Between the passes",
+    "both": "At the peak of both passes",
+    "both, late": "After the last message of both passes",
+}
+
+
+class MemoryDoesNotGrowWithRanks(Check):
+    """With parts of one size, more ranks take no more memory: nobody holds whole keys or whole scores."""
+
+    points = 1
+    hint = (
+        "What is still alive of the block before the last one? A list, or autograd, may hold it.\n"
+        "A torch.autograd.Function saves what you tell it: your own q, k, v, the output and a number for each query. "
+        "The blocks come round again in the backward pass."
+    )
+
+    @staticmethod
+    def probe(seed: int, ring_attention: Ring) -> Evidence:
+        return each_rank(ring_run.memory, ring_attention, seed, WIDE + LONG)
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        return _touched(seen) or _wrong_memory(WIDE, seen, expected) or _wrong_memory(LONG, seen, expected)
+
+
+def _wrong_memory(pair: list[Case], seen: Evidence, expected: Evidence) -> str | None:
+    """Say what grows from 3 ranks to 4, with parts of one size."""
+    few, many = map(str, pair)
+    room = max(pair[0].block_bytes // 2, pair[0].scores_bytes // 8)  # of scores, half is made where a block is skipped
+    sizes = (
+        f"(The keys and values of a rank take {human_bytes(pair[0].block_bytes)} here, and its scores with a block "
+        f"{human_bytes(pair[0].scores_bytes)}.)"
+    )
+    for key, words in MOMENTS.items():
+        a, b = (max(entry[key] for entry in seen[name]) for name in (few, many))
+        if not b - a <= room:
+            return (
+                f"{words} a rank has {human_bytes(b)} beyond its inputs where 4 share the sequence, and "
+                f"{human_bytes(a)} where 3 do, with parts of one size: {human_bytes(b - a)} more. {sizes}"
+            )
+        right = max(entry[key] for entry in expected[many])
+        if not b <= TOO_LARGE * right:
+            return f"{words} a rank has {human_bytes(b)} beyond its inputs; {human_bytes(right)} do. {sizes}"
+    a, b = (max(entry["python"] for entry in seen[name]) for name in (few, many))
+    if not b - a <= room:
+        return f"Outside of tensors, Python holds {human_bytes(b - a)} more on 4 ranks than on 3. {sizes}"
+    return None
+
+
+def _traffic_cases(seed: int) -> list[Case]:
+    rng = random.Random(seed)
+    return [Case(ranks, rng.randint(6, 9), 4, 2, rng.choice((16, 24))) for ranks in (4, 2)]
+
+
+class _OnTraffic(Check):
+    points = 1
+
+    @staticmethod
+    def probe(seed: int, ring_attention: Ring) -> Evidence:
+        cases = _traffic_cases(seed)
+        seen = each_rank(ring_run.traffic, ring_attention, seed, cases)
+        return {str(case): {"block": _size(case), "ranks": seen[str(case)]} for case in cases}
+
+    @classmethod
+    def judge(cls, seen: Evidence, expected: Evidence) -> str | None:
+        if touched := _touched({name: entry["ranks"] for name, entry in seen.items()}):
+            return touched
+        for name, want in expected.items():
+            ranks = int(name.split()[0])
+            for got, right in zip(seen[name]["ranks"], want["ranks"], strict=True):
+                for direction in ("forward", "backward"):
+                    wrong = cls.wrong(got[direction] | want["block"], right["rank"], ranks, direction)
+                    if wrong:
+                        return f"{name}, {direction}: rank {right['rank']} {wrong}"
+        return None
+
+    @classmethod
+    def wrong(cls, seen: Evidence, rank: int, ranks: int, direction: str) -> str | None:
+        """Say what is wrong with one pass of one rank."""
+        raise NotImplementedError
+
+
+def _size(case: Case) -> Evidence:
+    return {"bytes": case.block_bytes, "block flops": case.block_flops}
+
+
+class BlocksGoRoundTheRing(_OnTraffic):
+    """A rank sends to the next one only: each block once a step forward; backward again, with its gradients."""
+
+    hint = (
+        "Which step's message does nobody use? N ranks make N - 1 steps forward.\n"
+        "Send k and v with the heads that they have, before any head is repeated. Nothing goes to all ranks at once."
+    )
+
+    @classmethod
+    def wrong(cls, seen: Evidence, rank: int, ranks: int, direction: str) -> str | None:
+        for name, nbytes in seen["collectives"].items():
+            if nbytes > SLACK:
+                return f"took part in a collective ({name}) of {nbytes:,} bytes; blocks go from neighbour to neighbour."
+        following = (rank + 1) % ranks
+        for other, nbytes in seen["sent"].items():
+            if int(other) != following and nbytes > SLACK:
+                who = "a rank outside of the group" if int(other) == OUTSIDE else f"rank {other} of the group"
+                return f"sent {nbytes:,} bytes to {who}; the next one is rank {following}."
+        blocks = seen["sent"].get(str(following), 0) / seen["bytes"]
+        most = ranks - 1 if direction == "forward" else 2 * ranks - 1
+        if not blocks <= most + SLACK / seen["bytes"]:
+            return f"sent {blocks:.2f} times its keys and values; {most} times are enough."
+        if not blocks >= (ranks - 1) / 2:
+            return f"sent only {blocks:.2f} times its keys and values to the next one: how do they get round?"
+        return None
+
+
+class HiddenBlocksAreSkipped(_OnTraffic):
+    """No rank multiplies what the causal order hides: its own block and half of every other are enough."""
+
+    hint = (
+        "Before a block meets your queries, ask which chunks of it lie before which of yours.\n"
+        "Of a block from a lower rank you need the earlier chunk only; of one from a higher rank your later chunk alone"
+        " sees something. Slice before you multiply."
+    )
+
+    @classmethod
+    def wrong(cls, seen: Evidence, rank: int, ranks: int, direction: str) -> str | None:
+        blocks = seen["flops"] / seen["block flops"] / (1 if direction == "forward" else RECOMPUTED)
+        enough = 1 + (ranks - 1) / 2
+        if not blocks <= 1.02 * enough:
+            return (
+                f"multiplied as much as {blocks:.2f} blocks of queries and keys take; {enough:g} are enough: its own, "
+                "and half of every other."
+            )
+        if not blocks >= 0.9 * ranks / 2 * (1 if direction == "forward" else 2 / RECOMPUTED):
+            return f"multiplied as much as {blocks:.2f} blocks take, as far as PyTorch knows: that is too little."
+        return None
+
+
+RING = (
+    OutputOfOneProcess,
+    GradientOfQueries,
+    GradientsOfKeysComeHome,
+    MemoryDoesNotGrowWithRanks,
+    BlocksGoRoundTheRing,
+    HiddenBlocksAreSkipped,
+)

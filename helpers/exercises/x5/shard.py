@@ -1,0 +1,98 @@
+"""Check of part 1: which tokens a rank holds."""
+
+import random
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..base import Check, Evidence
+from ..probing.plain import plain
+
+
+def _numbers(tensor: Any) -> Any:
+    """Return a tensor of whole numbers as nested lists, its dtype where it is another, and else the type's name."""
+    if not isinstance(tensor, Tensor):
+        return type(tensor).__name__
+    return plain(tensor).tolist() if tensor.dtype == torch.int64 else str(tensor.dtype).removeprefix("torch.")
+
+
+class EachRankHoldsTwoChunks(Check):
+    """Of 2N chunks, rank r holds chunks r and 2N - 1 - r with their positions, and each token's target is the next."""
+
+    points = 1
+    hint = (
+        "Make the positions first: two stretches of T / (2N) numbers each. Which one is the last rank's second?\n"
+        "The target of position p is tokens[:, p + 1], also where p is the last of its chunk."
+    )
+
+    @staticmethod
+    def probe(seed: int, shard: Any) -> Evidence:
+        rng = random.Random(seed)
+        seen: Evidence = {}
+        for ranks in (2, 4, 3, 1):
+            batch, length = rng.randint(2, 3), 2 * ranks * rng.randint(2, 5)
+            generator = torch.Generator().manual_seed(seed + ranks)
+            tokens = torch.randint(1000, (batch, length + 1), generator=generator)
+            parts = [tuple(shard(tokens.clone(), rank, ranks)) for rank in range(ranks)]
+            seen[str(ranks)] = [[_numbers(tensor) for tensor in part] for part in parts]
+        refused = []
+        for ranks, length in ((2, 6), (4, 20), (3, 8)):
+            try:
+                shard(torch.zeros(1, length + 1, dtype=torch.int64), 0, ranks)
+                refused.append("")
+            except NotImplementedError:
+                raise
+            except Exception as error:
+                refused.append(type(error).__name__)
+        return {"parts": seen, "refused": refused}
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for ranks, want in expected["parts"].items():
+            got = seen["parts"][ranks]
+            for rank, (mine, right) in enumerate(zip(got, want, strict=True)):
+                where = f"{ranks} rank{'s' if ranks != '1' else ''}, rank {rank}"
+                if len(mine) != 3:
+                    return f"{where}: {len(mine)} things came back; (inputs, targets, positions) are asked for."
+                if mine[2] != right[2]:
+                    return f"{where}: {_wrong_positions(mine[2], right[2], [part[2] for part in want])}"
+                for name, tensor, goal in zip(("inputs", "targets"), mine, right, strict=False):
+                    if tensor != goal:
+                        return f"{where}: {_wrong_tokens(name, tensor, goal)}"
+        for what, name in zip(("6 tokens on 2 ranks", "20 on 4", "8 on 3"), seen["refused"], strict=True):
+            if name != "ValueError":
+                return f"{what} make no chunks of one size, and no ValueError was raised."
+        return None
+
+
+def _wrong_positions(got: Any, want: list[int], all_ranks: list[list[int]]) -> str:
+    if not isinstance(got, list):
+        return f"the positions are {got}; a tensor of int64 is asked for."
+    if got in all_ranks:
+        return f"these are the positions of rank {all_ranks.index(got)}."
+    if len(got) != len(want):
+        return f"it has {len(got)} positions; {len(want)} are its part."
+    if isinstance(got[0], int) and sorted(got) == sorted(want):
+        return "the positions are the right ones in another order; the earlier chunk comes first."
+    return f"the positions are {_short(got)}; chunks r and 2N - 1 - r are {_short(want)}."
+
+
+def _wrong_tokens(name: str, got: Any, want: list[list[int]]) -> str:
+    if not isinstance(got, list):
+        return f"the {name} are {got}; a tensor of int64 is asked for."
+    a, b = torch.tensor(got), torch.tensor(want)
+    if a.shape != b.shape:
+        return f"the {name} have shape {tuple(a.shape)}; {tuple(b.shape)} is right."
+    wrong = (a != b).any(0).nonzero().flatten().tolist()
+    half = b.shape[1] // 2
+    if name == "targets" and set(wrong) <= {half - 1, b.shape[1] - 1}:
+        return "the target of the last token of a chunk is not the token that follows it in the text."
+    return f"the {name} are wrong at {len(wrong)} of {b.shape[1]} places, the first of them {wrong[0]}."
+
+
+def _short(numbers: list[int]) -> str:
+    return ", ".join(map(str, numbers[:10])) + (", ..." if len(numbers) > 10 else "")
+
+
+SHARD = (EachRankHoldsTwoChunks,)

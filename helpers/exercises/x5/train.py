@@ -1,0 +1,162 @@
+"""Checks of part 4: a training step of a model whose sequence is spread over a group."""
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from ..base import Check, Evidence
+from ..probing.distance import relative_distance
+from ..probing.on_ranks import on_ranks
+from .gathered import gathered_attention
+from .groups import LIMIT, open_groups
+
+EXACT = 1e-6  # relative, in FP64
+WORDS, WIDTH, LONGEST = 11, 8, 32
+IGNORED = -100
+# Group, tokens of a rank, and what becomes of the targets.
+CASES = {
+    "2 ranks": (2, 4, "all"),
+    "4 ranks": (4, 4, "all"),
+    "2 ranks, some targets ignored": (2, 6, "some"),
+    "4 ranks, one without targets": (4, 4, "none on rank 1"),
+}
+
+
+class _Model(nn.Module):
+    """A small causal model in FP64 with tied weights, a frozen scale, and attention over the sequence of a group."""
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(WORDS, WIDTH), nn.Embedding(LONGEST, WIDTH)
+        self.qkv = nn.ModuleList([nn.Linear(WIDTH, 3 * WIDTH) for _ in range(2)])
+        self.scale = nn.Parameter(torch.tensor(1.3), requires_grad=False)
+        self.group, self.calls = group, 0
+        self.double()
+
+    def forward(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        """Return logits (B, t, WORDS) for `tokens` (B, t) at `positions` (t,)."""
+        self.calls += 1
+        x = self.tokens(tokens) + self.places(positions)
+        for layer in self.qkv:
+            q, k, v = layer(x).unflatten(-1, (3, 2, -1)).permute(2, 0, 3, 1, 4)  # (B, 2 heads, t, WIDTH / 2)
+            x = x + gathered_attention(q, k, v, positions, self.group).transpose(1, 2).flatten(2) * self.scale
+        return x @ self.tokens.weight.T
+
+
+def _part(seed: int, case: str, rank: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return inputs, targets (B, t) and positions (t,) of a rank. (Any way to spread a sequence will do.)"""
+    ranks, length, kept = CASES[case]
+    rng = random.Random(seed)
+    order = list(range(ranks * length))
+    rng.shuffle(order)
+    positions = torch.tensor(sorted(order[rank * length : (rank + 1) * length]))
+    generator = torch.Generator().manual_seed(seed)
+    inputs, targets = torch.randint(WORDS, (2, 2, ranks * length), generator=generator).unbind()
+    if kept == "some":
+        targets[torch.rand(targets.shape, generator=generator) < torch.linspace(0, 0.8, ranks * length)] = IGNORED
+    inputs, targets = inputs[:, positions], targets[:, positions]
+    return inputs, targets.fill_(IGNORED) if kept == "none on rank 1" and rank == 1 else targets, positions
+
+
+def _steps(train_step: Callable[..., Any], seed: int) -> dict[str, Evidence]:
+    """One rank: a step for each case it takes part in."""
+    seen = {}
+    for number, (case, (ranks, _, _)) in enumerate(CASES.items()):
+        group = open_groups(ranks)
+        if group is None:
+            continue
+        here = seed + 100 * number + 10 * dist.get_process_group_ranks(group)[0]  # each group has its own
+        torch.manual_seed(here)
+        model = _Model(group)
+        for p in model.parameters():  # left behind by an earlier step
+            p.grad = torch.full_like(p, 7.0) if p.requires_grad else None
+        loss = train_step(model, *_part(here, case, dist.get_rank(group)), group)
+        seen[case] = {
+            "rank": dist.get_rank(group),
+            "loss": loss if isinstance(loss, float) else type(loss).__name__,
+            "calls": model.calls,
+            "gradients": {
+                name: None if p.grad is None else p.grad.double().flatten().tolist()
+                for name, p in model.named_parameters()
+                if p.requires_grad
+            },
+            "frozen": model.scale.grad is not None,
+        }
+    return seen
+
+
+class _OnSteps(Check):
+    points = 1
+
+    @staticmethod
+    def probe(seed: int, train_step: Callable[..., Any]) -> Evidence:
+        return {"ranks": on_ranks(_steps, 4, train_step, seed, timeout=LIMIT)}
+
+    @classmethod
+    def judge(cls, seen: Evidence, expected: Evidence) -> str | None:
+        for got, want in zip(seen["ranks"], expected["ranks"], strict=True):
+            for case, right in want.items():
+                wrong = cls.wrong(got[case], right)
+                if wrong:
+                    return f"{case}: {wrong}"
+        return None
+
+    @classmethod
+    def wrong(cls, seen: Evidence, right: Evidence) -> str | None:
+        """Say what is wrong with the step of one rank."""
+        raise NotImplementedError
+
+
+class LossIsOfTheWholeSequence(_OnSteps):
+    """The loss is the mean over the targets of all ranks that count, the same float on each rank."""
+
+    hint = (
+        'Sum the losses (reduction="sum" leaves out the -100s), count the targets, and all_reduce both in the group.\n'
+        "A mean of the ranks' means weighs a rank with few targets too much, and a rank without any has none."
+    )
+
+    @classmethod
+    def wrong(cls, seen: Evidence, right: Evidence) -> str | None:
+        if not isinstance(seen["loss"], float):
+            return f"rank {right['rank']} returned a {seen['loss']}; a Python float is asked for."
+        if not abs(seen["loss"] - right["loss"]) <= EXACT * right["loss"]:
+            return (
+                f"rank {right['rank']} returned {seen['loss']:.6g}; over the whole sequence it is {right['loss']:.6g}."
+            )
+        if seen["calls"] != 1:
+            return f"rank {right['rank']} called the model {seen['calls']} times; once is right."
+        return None
+
+
+class GradientsAreOfTheWholeSequence(_OnSteps):
+    """Each parameter's gradient is that of the loss in one process, the same on each rank; old ones do not leak in."""
+
+    hint = (
+        "A rank's loss is its sum divided by the number of targets of all ranks. Which operation joins the gradients "
+        "of parts of one sum?\n"
+        "Parts of a sum are summed: all_reduce adds up, and nothing is divided by the number of ranks."
+    )
+
+    @classmethod
+    def wrong(cls, seen: Evidence, right: Evidence) -> str | None:
+        if seen["frozen"]:
+            return f"rank {right['rank']} gave the frozen parameter a gradient."
+        for name, want in right["gradients"].items():
+            got, where = seen["gradients"][name], f"the gradient of {name} on rank {right['rank']}"
+            if got is None:
+                return f"{where} is None."
+            off = relative_distance(got, want)
+            if not off <= EXACT:
+                a, b = torch.tensor(got), torch.tensor(want)
+                ratio = (a.norm() / b.norm()).item()
+                if torch.cosine_similarity(a, b, dim=0) > 0.9999:
+                    return f"{where} is {ratio:.4g} times as long as that of one process."
+                return f"{where} is off by {off:.2g} (relative)."
+        return None
+
+
+TRAIN = (LossIsOfTheWholeSequence, GradientsAreOfTheWholeSequence)

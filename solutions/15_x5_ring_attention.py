@@ -1,0 +1,304 @@
+# %% [markdown] name="title"
+# # X5 · Ring attention
+#
+# **Graded exercise, 10 points.** A sequence too long for one rank is spread over several. Each keeps its queries, and keys and values travel in a ring, so that nobody ever holds all of them. You write
+# the whole of it: which tokens a rank holds, the message, attention forward and backward, and the training step around it.
+#
+# | | |
+# |---|---|
+# | After this you can | train on a sequence that no rank holds, with the loss and the gradients of one process; say what a rank keeps, sends and multiplies, and prove it |
+# | Time | 90 to 120 minutes |
+# | Difficulty | ●●● |
+# | Needs | a CPU (4 processes) |
+# | Before this | [[context_parallel]] |
+# | Syllabus | X5 |
+#
+# There are four answer cells, each followed by its check. Most checks start four real ranks (over gloo on the CPU, so that they say the same on every machine), which share sequences in groups of
+# 2, 3 and 4. Run them as often as you like. If ranks wait for each other, a check says so within 15 seconds, with the line that each of them has reached. Save the notebook when you are done: it is your
+# hand-in, and its name must stay as it is.
+
+# %% name="setup" setup=true
+from helpers import check, device_name, english, hint, human_bytes, pick_device, rank_device, ranks_device, run_ranks
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+
+device = pick_device()
+where = ranks_device(4)  # where 1, 2 and 4 ranks run, so that your table compares nothing but their number
+print(f"{device_name(device)} ({device.type}), torch {torch.__version__}; ranks run on {where.type}")
+
+# %% [markdown] name="shard_task"
+# ## Part 1 · Which tokens a rank holds (1 point)
+#
+# A causal query sees what lies before it, so the rank with the end of a sequence would have the most to do. In **zigzag order** every rank gets one early and one late chunk.
+#
+# **Contract.** `shard(tokens, rank, ranks)` returns `(inputs, targets, positions)` of one rank.
+#
+# 1. `tokens` is `(B, T + 1)`, int64: the inputs are its first `T` tokens, and the target of each is the token after it.
+# 2. The `T` positions are cut into `2 * ranks` chunks of one size. Rank `r` holds chunks `r` and `2 * ranks - 1 - r`, in this order.
+# 3. `inputs` and `targets` are `(B, T / ranks)`; `positions` is `(T / ranks,)`, int64, for all rows alike.
+# 4. Raises `ValueError` where `T` cannot be cut like that.
+
+
+# %% name="shard" answer=true
+def shard(tokens, rank, ranks):
+    ### BEGIN SOLUTION
+    chunk, left = divmod(tokens.shape[1] - 1, 2 * ranks)
+    if left:
+        raise ValueError(f"{tokens.shape[1] - 1} tokens make no {2 * ranks} chunks of one size")
+    chunks = torch.arange(2 * ranks * chunk, device=tokens.device).view(2 * ranks, chunk)
+    positions = torch.cat([chunks[rank], chunks[2 * ranks - 1 - rank]])
+    return tokens[:, positions], tokens[:, positions + 1], positions
+    ### END SOLUTION
+
+
+# %% name="shard_check" points=1
+check("x5.shard", shard)
+
+# %% name="shard_hint"
+hint("x5.shard")
+
+# %% [markdown] name="pass_on_task"
+# ## Part 2 · The message (1 point)
+#
+# **Contract.** `pass_on(x, group)` is called on every rank of a process group, sends `x` to the next rank of the group and receives what the one before it sends. (The last rank's next one is the first.)
+#
+# 1. It returns **at once**, before its neighbours need to have called it. What comes back is a function: called without arguments, it waits and returns the tensor that has come, of the shape and dtype of `x`.
+# 2. `x` may be a view that is not contiguous. It stays as it is.
+# 3. Two calls may be under way between the same ranks, and the second may be waited for first.
+# 4. `group` may be any ranks of the world, such as 1 and 3; the others have something else to do. In a group of one rank, what comes is `x`.
+
+
+# %% name="pass_on" answer=true
+def pass_on(x, group):
+    ### BEGIN SOLUTION
+    rank, ranks = dist.get_rank(group), dist.get_world_size(group)
+    if ranks == 1:
+        return lambda: x
+    coming = torch.empty_like(x, memory_format=torch.contiguous_format)
+    send = dist.P2POp(dist.isend, x.contiguous(), group=group, group_peer=(rank + 1) % ranks)
+    receive = dist.P2POp(dist.irecv, coming, group=group, group_peer=(rank - 1) % ranks)
+    under_way = dist.batch_isend_irecv([send, receive])
+
+    def wait():
+        for work in under_way:
+            work.wait()
+        return coming
+
+    return wait
+    ### END SOLUTION
+
+
+# %% name="pass_on_check" points=1
+check("x5.pass_on", pass_on)
+
+# %% name="pass_on_hint"
+hint("x5.pass_on")
+
+# %% [markdown] name="ring_task"
+# ## Part 3 · The ring (6 points)
+#
+# **Contract.** `ring_attention(q, k, v, group)` is called on every rank of `group` and returns the rank's part of causal attention over the whole sequence.
+#
+# 1. `q` is `(B, H, t, D)`, `k` and `v` are `(B, h, t, D)`, in FP32: the rank's own part in zigzag order, `t / 2` tokens a chunk. They may be views that are not contiguous. `H` is a multiple of `h`: query head `i` uses key head
+#    `i // (H / h)`.
+# 2. The output, `(B, H, t, D)`, is what `F.scaled_dot_product_attention(..., is_causal=True, enable_gqa=True)` gives one process for these queries, to 1e-5. Scores may be larger than 100.
+# 3. So are the gradients of `q`, `k` and `v`, when every rank has run its backward pass: those of the sum of all ranks' losses. There may be several calls before the first backward pass. Second derivatives are not needed.
+# 4. **Memory.** With parts of one size, more ranks take no more memory, neither at the peaks nor between the passes. So no rank holds the keys or the values of all, nor its scores with all of them, nor what it would take to
+#    keep either for the backward pass.
+# 5. **Messages** go from a rank to the next one of the group, and to no other, by `dist.isend` and `dist.irecv` or their kin; there are no collectives beyond some counts. Of N ranks each sends at most N - 1 blocks (the keys and values of one rank, with their `h` heads) forward, and
+#    N - 1 blocks and N times a block's gradients backward.
+# 6. **Work.** What causality hides is not multiplied: a rank does its own block, and half of each of the others. (A mask in your own block is fine. Multiply with `@`, `einsum` or PyTorch's attention: the check counts those.)
+#
+# The check calls `ring_attention` alone. `meets` and the class are there because most solutions need something like them; change or drop them as you like.
+
+
+# %% name="ring" answer=true
+def meets(source, rank, half):
+    """Return the slice of my t queries and the slice of the t keys from rank `source` that meet each other."""
+    ### BEGIN SOLUTION
+    if source < rank:
+        return slice(None), slice(half)  # their earlier chunk lies before both of mine, their later one behind
+    if source > rank:
+        return slice(half, None), slice(None)  # my later chunk lies behind both of theirs, my earlier one before
+    return slice(None), slice(None)
+    ### END SOLUTION
+
+
+class RingAttention(torch.autograd.Function):
+    @staticmethod
+    def scores(q, k, mine):  # (B, h, g, i, D) and (B, h, j, D) -> (B, h, g, i, j)
+        ### BEGIN SOLUTION
+        scores = torch.einsum("bhgid,bhjd->bhgij", q, k) / q.shape[-1] ** 0.5
+        later = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).triu(1)
+        return scores.masked_fill_(later, float("-inf")) if mine else scores
+        ### END SOLUTION
+
+    @staticmethod
+    def forward(ctx, q, k, v, group):
+        ### BEGIN SOLUTION
+        rank, ranks = dist.get_rank(group), dist.get_world_size(group)
+        q = q.unflatten(1, (k.shape[1], -1))  # (B, h, g, t, D): the heads that share a key head
+        block, out, lse = torch.stack([k, v]), torch.zeros_like(q), torch.full_like(q[..., 0], float("-inf"))
+        for step in range(ranks):
+            source = (rank - step) % ranks
+            wait = pass_on(block, group) if step < ranks - 1 else None
+            mine, theirs = meets(source, rank, q.shape[-2] // 2)
+            scores = RingAttention.scores(q[..., mine, :], block[0][..., theirs, :], source == rank)
+            new = torch.logaddexp(lse[..., mine], scores.logsumexp(-1))
+            out[..., mine, :] *= (lse[..., mine] - new).exp()[..., None]
+            p = (scores - new[..., None]).exp()
+            out[..., mine, :] += torch.einsum("bhgij,bhjd->bhgid", p, block[1][..., theirs, :])
+            lse[..., mine] = new
+            block = wait() if wait else block
+        ctx.group = group
+        ctx.save_for_backward(q, k, v, out, lse)
+        return out.flatten(1, 2)
+        ### END SOLUTION
+
+    @staticmethod
+    def backward(ctx, grad):
+        ### BEGIN SOLUTION
+        q, k, v, out, lse = ctx.saved_tensors
+        rank, ranks = dist.get_rank(ctx.group), dist.get_world_size(ctx.group)
+        grad = grad.unflatten(1, q.shape[1:3])
+        delta = (grad * out).sum(-1, keepdim=True)  # (B, h, g, t, 1)
+        block, dq = torch.stack([k, v]), torch.zeros_like(q)
+        d_block = torch.zeros_like(block)
+        for step in range(ranks):
+            source = (rank - step) % ranks
+            wait = pass_on(block, ctx.group) if step < ranks - 1 else None
+            mine, theirs = meets(source, rank, q.shape[-2] // 2)
+            q_, g_, k_, v_ = q[..., mine, :], grad[..., mine, :], block[0][..., theirs, :], block[1][..., theirs, :]
+            p = (RingAttention.scores(q_, k_, source == rank) - lse[..., mine, None]).exp()
+            d_block[1][..., theirs, :] += torch.einsum("bhgij,bhgid->bhjd", p, g_)
+            ds = torch.einsum("bhgid,bhjd->bhgij", g_, v_).sub_(delta[..., mine, :]).mul_(p).div_(q.shape[-1] ** 0.5)
+            d_block[0][..., theirs, :] += torch.einsum("bhgij,bhgid->bhjd", ds, q_)
+            dq[..., mine, :] += torch.einsum("bhgij,bhjd->bhgid", ds, k_)
+            d_block = pass_on(d_block, ctx.group)()  # travels with its block; the last step brings it home
+            block = wait() if wait else block
+        return dq.flatten(1, 2), d_block[0], d_block[1], None
+        ### END SOLUTION
+
+
+def ring_attention(q, k, v, group):
+    ### BEGIN SOLUTION
+    return RingAttention.apply(q, k, v, group)
+    ### END SOLUTION
+
+
+# %% name="ring_check" points=6
+check("x5.ring", ring_attention)
+
+# %% name="ring_hint"
+hint("x5.ring")
+
+# %% [markdown] name="train_task"
+# ## Part 4 · The training step (2 points)
+#
+# **Contract.** `train_step(model, inputs, targets, positions, group)` is called on every rank of `group` with the rank's part of a batch. It returns the loss, and leaves gradients to an optimizer.
+#
+# 1. `model(inputs, positions)` gives logits `(B, t, V)` for the rank's tokens, `(B, t)`. Its attention sees the whole sequence, forward and backward, as yours does; every rank calls the model once. The parameters are the same on all
+#    ranks. (The check brings its own attention, so that a mistake above costs nothing here.)
+# 2. The loss is the mean cross-entropy over the targets of **all** ranks of the group. A target of -100 does not count. Ranks may have different numbers of targets that count, and a rank may have none.
+# 3. Afterwards each parameter's `.grad`, on every rank, is the gradient of that loss in one process. Frozen parameters (`requires_grad=False`) get none.
+# 4. Gradients of earlier steps must not leak in.
+# 5. Returns the loss, a Python float, the same on every rank.
+
+
+# %% name="train" answer=true
+def train_step(model, inputs, targets, positions, group):
+    ### BEGIN SOLUTION
+    model.zero_grad()
+    count = (targets != -100).sum()
+    dist.all_reduce(count, group=group)
+    logits = model(inputs, positions)
+    loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum") / count
+    loss.backward()
+    for p in model.parameters():
+        if p.grad is not None:
+            dist.all_reduce(p.grad, group=group)
+    loss = loss.detach()
+    dist.all_reduce(loss, group=group)
+    return loss.item()
+    ### END SOLUTION
+
+
+# %% name="train_check" points=2
+check("x5.train", train_step)
+
+# %% name="train_hint"
+hint("x5.train")
+
+# %% [markdown] name="run_text"
+# ## Your ring at work
+#
+# A small model reads 1,024 letters at a time, on one rank, on two and on four. It is the same model with the same data, so the loss must be the same as well; and each rank's peak says what the ring is for.
+
+
+# %% name="model"
+class Reader(nn.Module):
+    """A causal model of letters whose attention is yours."""
+
+    def __init__(self, group, width=64, heads=4, layers=2):
+        super().__init__()
+        self.group, self.heads = group, heads
+        self.letters, self.places = nn.Embedding(256, width), nn.Embedding(1024, width)
+        nn.init.normal_(self.letters.weight, std=0.02)
+        self.qkv = nn.ModuleList([nn.Linear(width, 3 * width) for _ in range(layers)])
+        self.mlp = nn.ModuleList([nn.Linear(width, width) for _ in range(layers)])
+
+    def forward(self, inputs, positions):
+        x = self.letters(inputs) + self.places(positions)
+        for qkv, mlp in zip(self.qkv, self.mlp, strict=True):
+            parts = qkv(F.layer_norm(x, x.shape[-1:])).unflatten(-1, (3, self.heads, -1))
+            q, k, v = parts.permute(2, 0, 3, 1, 4)  # (B, heads, t, D)
+            x = x + ring_attention(q, k, v, self.group).transpose(1, 2).flatten(2)
+            x = x + mlp(F.gelu(F.layer_norm(x, x.shape[-1:])))
+        return F.layer_norm(x, x.shape[-1:]) @ self.letters.weight.T
+
+
+def read(text, steps):
+    here, group = rank_device(), dist.group.WORLD
+    torch.manual_seed(0)
+    model = Reader(group).to(here)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    losses = []
+    for step in range(steps):
+        tokens = text[1024 * step : 1024 * (step + 1) + 1].to(here)[None]
+        losses.append(train_step(model, *shard(tokens, dist.get_rank(), dist.get_world_size()), group))
+        optimizer.step()
+    return losses
+
+
+# %% name="run"
+text, steps = english().train_x, 4
+try:
+    runs = {ranks: run_ranks(read, ranks, text[: 1024 * steps + 1], steps, device=where) for ranks in (1, 2, 4)}
+    alone = runs[1].results[0]
+    print(f"{'ranks':>5}{'peak of a rank':>16}   loss of each step")
+    for ranks, run in runs.items():
+        losses = ", ".join(f"{loss:.6f}" for loss in run.results[0])
+        print(f"{ranks:>5}{human_bytes(max(run.peak_bytes)):>16}   {losses}")
+    worst = max(abs(a - b) for run in runs.values() for a, b in zip(run.results[0], alone, strict=True))
+    print(f"largest difference from one rank: {worst:.1e}")
+except RuntimeError as error:  # NotImplementedError is one, too
+    print("The table appears when all four parts are done." if "NotImplementedError" in repr(error) else error)
+
+# %% [markdown] name="run_reading"
+# The scores of a rank with one block are `(t, t)`, and `t` is `T / N`: so twice as many ranks take a quarter of the memory for scores, and half of it for everything that grows with `t`. What does not shrink is what every rank holds
+# whole: the parameters, their gradients, and the optimizer's state.
+
+# %% [markdown] name="hand_in"
+# ## Hand in
+#
+# Save this notebook under the name it has. Your instructor collects it as `YOUR_NAME/15_x5_ring_attention.ipynb` and grades it with
+#
+# ```
+# python -m helpers grade SUBMISSIONS --out GRADES
+# ```
+#
+# Grading takes only your four answer cells, runs them with different random numbers, and asks the same ten questions. Changes
+# elsewhere in the notebook neither help nor hurt.
