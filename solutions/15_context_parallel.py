@@ -815,3 +815,256 @@ for name, way in (("labels after cutting", labels_after_cutting), ("positions fr
 mean = run_ranks(mean_of_means, RANKS, device=where, measure=False).results[0]
 table.append(("a mean of means, in a row", f"{mean:.4f}", f"{abs(mean / right[0].item() - 1):.1e}", ""))
 print(text_table(table))
+
+# %% [markdown] name="wrong_explained"
+# None of the three raises an error, and no loss looks alarming: the model is new, and every answer is equally bad. The gradients tell. Two wrong or missing labels for each rank, but for the last: its two pieces are neighbours, so one seam fewer. Where a mean of means is concerned, rank 0 has the prompt and few labels, and each of these counts several times as much as it should.
+#
+# ### Documents
+#
+# Long sequences are often many documents in a row, and no token may look into another document ([[data_loading]]). That changes who has how much to do.
+#
+# **Predict.** 1,024 tokens, documents of 640, 128, 128 and 128, four ranks, and attention inside of documents only. What share of the step does a rank wait with the zigzag order? (In a row, it would be the first figure below.)
+
+# %% name="documents_guess"
+my_guess = None  # percent
+### BEGIN GUESS
+my_guess = 20  # the long document is most of the work, and it is spread in zigzag
+### END GUESS
+documents_guess = Prediction("Waiting, zigzag over four documents", my_guess, "%", difference=True)
+
+# %% name="documents"
+DOCUMENTS = (640, 128, 128, 128)
+
+
+def waiting(order):
+    """Return the share of the step in which a rank waits, from the scores that each rank's rows take."""
+    seen = torch.cat([torch.arange(1, length + 1) for length in DOCUMENTS])  # columns that each row may see
+    pieces = seen.chunk(sum(map(len, order)))
+    work = [sum(pieces[number].sum().item() for number in held) for held in order]
+    return 100 * (1 - sum(work) / len(work) / max(work)), work
+
+
+for name, order in (("in a row", in_a_row(RANKS)), ("zigzag", zigzag(RANKS))):
+    share, work = waiting(order)
+    print(f"{name}: waiting {share:.0f} %; scores of each rank: {', '.join(f'{scores:,}' for scores in work)}")
+documents_guess.reveal(waiting(zigzag(RANKS))[0])
+
+# %% [markdown] name="documents_explained"
+# Zigzag is fair for **one** causal triangle. The end of the long document stands in the middle of the row, and one rank has it all; here zigzag is worse than no order at all.
+#
+# So treat each document as a sequence of its own: cut **each** into 2 N pieces, and let it go round the ring alone. Then every document is shared out fairly, nothing is masked across borders, and nothing of it is computed. (That takes documents whose length is a multiple of 2 N: pad them. Short ones had better stay whole on one rank, and need no ring.)
+
+
+# %% name="documents_run"
+def by_document(tensor):
+    return tensor.split(DOCUMENTS, dim=2)
+
+
+def documents_on_ranks():
+    order = zigzag(dist.get_world_size())
+    tensors = drawn(sum(DOCUMENTS))
+    number = torch.arange(len(DOCUMENTS), device=rank_device()).repeat_interleave(
+        torch.tensor(DOCUMENTS, device=rank_device())
+    )
+    mask = (number[:, None] == number).tril()  # what one process may see
+
+    def masked(q, k, v):
+        k, v = (t.repeat_interleave(q.shape[1] // t.shape[1], 1) for t in (k, v))
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+    def each_alone(q, k, v):  # each holds this rank's pieces of all documents, one document after the other
+        lengths = [length // dist.get_world_size() for length in DOCUMENTS]
+        parts = zip(*(t.split(lengths, dim=2) for t in (q, k, v)), strict=True)
+        return torch.cat([Ring.apply(*document, order) for document in parts], dim=2)
+
+    *inputs, gradient = [torch.cat([mine(part, order) for part in by_document(t)], dim=2) for t in tensors]
+    alone = through(masked, tensors[:3], tensors[3])
+    ringed = through(each_alone, inputs, gradient)
+    wanted = [torch.cat([mine(part, order) for part in by_document(t)], dim=2) for t in alone]
+    return max(relative(a, b) for a, b in zip(ringed, wanted, strict=True))
+
+
+far = max(run_ranks(documents_on_ranks, RANKS, device=where, measure=False).results)
+print(f"each document in zigzag order, beside one process with a mask: off by {far:.1e}")
+claims.record("T38", "documents go round alone and equal a mask", "4 documents, 4 ranks, FP32", far, "relative", 0, 1e-5)
+
+# %% [markdown] name="ulysses_text"
+# ## 7 · The other way: all-to-all
+#
+# Attention treats each **head** on its own. So exchange: before attention every rank gives away all heads but its own, and gets all tokens for those it keeps. Attention then runs as in one process, with any kernel and any mask; afterwards the exchange is reversed. That is *Ulysses* (Jacobs et al. 2023). `dist.all_to_all_single` sends each rank its slice of a tensor, and its gradient goes the other way round.
+
+
+# %% name="ulysses"
+class Exchange(torch.autograd.Function):
+    """Cut `split` over the ranks and join `join`: heads (1) for tokens (2), or back."""
+
+    @staticmethod
+    def forward(ctx, x, split, join):
+        ctx.dims = split, join
+        leaving = torch.stack(x.chunk(dist.get_world_size(), dim=split))
+        arrived = torch.empty_like(leaving)
+        dist.all_to_all_single(arrived, leaving)
+        return torch.cat(arrived.unbind(), dim=join)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        split, join = ctx.dims
+        return Exchange.apply(gradient, join, split), None, None
+
+
+def ulysses(q, k, v):
+    """Causal attention of this rank's tokens, in a row; where there are fewer K/V heads than ranks, they are repeated."""
+    n = dist.get_world_size()
+    k, v = (t.repeat_interleave(max(1, n // t.shape[1]), dim=1) for t in (k, v))
+    return Exchange.apply(fused(*(Exchange.apply(t, 1, 2) for t in (q, k, v))), 2, 1)
+
+
+# %% [markdown] name="ulysses_guess_text"
+# What does it send? q, k, v and the result once each, forward and backward. Of each tensor a rank keeps 1/N and sends the rest.
+#
+# **Predict.** With as many heads for keys as for queries: how many times as much as Ulysses does the ring send, forward and backward, on four ranks? And on two ranks with grouped queries, four query heads for each head of keys?
+
+# %% name="ulysses_guess"
+my_guess = None  # bytes of the ring / bytes of Ulysses, 4 ranks, no groups
+### BEGIN GUESS
+my_guess = 20 / (8 * 3 / 4)  # 6 N - 4 blocks against 8 tensors, of which 3/4 travel
+### END GUESS
+four_guess = Prediction("Ring / Ulysses, 4 ranks, 8 heads and 8 K/V heads", my_guess, "times")
+my_guess = None  # the same, 2 ranks, 8 heads and 2 K/V heads
+### BEGIN GUESS
+my_guess = 8 / 5  # fewer keys travel in both
+### END GUESS
+grouped_guess = Prediction("Ring / Ulysses, 2 ranks, 8 heads and 2 K/V heads", my_guess, "times")
+
+
+# %% name="ulysses_run"
+def both_ways(kv_heads):
+    """Return, for both ways, the bytes that this rank sends, and how far they are from one process."""
+    n, order = dist.get_world_size(), in_a_row(dist.get_world_size())
+    *inputs, gradient = drawn(512, heads=8, kv_heads=kv_heads)
+    alone, found = through(fused, inputs, gradient), {}
+    for name, attention in (("ring", lambda *qkv: Ring.apply(*qkv, order)), ("ulysses", ulysses)):
+        with Collectives() as seen:
+            got = through(attention, [mine(t, order) for t in inputs], mine(gradient, order))
+        far = max(relative(a, mine(b, order)) for a, b in zip(got, alone, strict=True))
+        to_others = {"send": 1, "all_to_all": (n - 1) / n}
+        found[name] = sum(call.nbytes * to_others.get(call.name, 0) for call in seen.calls), far
+    return found
+
+
+def formula(n, kv_heads, heads=8):
+    """Return the bytes of ring and Ulysses; a block of queries is one rank's 512 / n tokens, in FP32."""
+    block = heads * 512 // n * 16 * 4
+    return {
+        "ring": (6 * n - 4) * block * kv_heads / heads,
+        "ulysses": 4 * (1 + max(kv_heads, n) / heads) * (n - 1) / n * block,
+    }
+
+
+table = [("ranks", "heads", "K/V heads", "ring", "Ulysses", "ring / Ulysses", "off by")]
+sent, ratios = {}, {}
+for n, kv_heads in ((2, 8), (4, 8), (2, 2), (4, 2)):
+    sent[n, kv_heads] = got = run_ranks(both_ways, n, kv_heads, device=where, measure=False).results[0]
+    ratios[n, kv_heads] = got["ring"][0] / got["ulysses"][0]
+    shown = (human_bytes(got[way][0]) for way in ("ring", "ulysses"))
+    far = max(distance for _, distance in got.values())
+    table.append((str(n), "8", str(kv_heads), *shown, f"{ratios[n, kv_heads]:.2f}", f"{far:.0e}"))
+four_guess.reveal(ratios[4, 8])
+grouped_guess.reveal(ratios[2, 2])
+print(text_table(table))
+
+# %% name="ulysses_claims"
+for way in ("ring", "ulysses"):
+    errors = [got[way][0] / formula(*case)[way] for case, got in sent.items()]
+    worst = max(errors, key=lambda error: abs(error - 1))
+    claims.record("T38", f"bytes of the {way} by its formula", "4 cases, the worst", worst, "times", 0.98, 1.02)
+for (n, kv_heads), ratio in ratios.items():
+    subject = f"{n} ranks, 8 heads, {kv_heads} K/V heads: ring / Ulysses"
+    claims.record("C18", "all-to-all sends less than the ring", subject, ratio, "times", 1.0, float("inf"))
+
+# %% [markdown] name="ulysses_explained"
+# "Ulysses sends less" is right for many ranks: its bytes fall with N, and the ring's do not. But grouped queries help the ring far more: only keys and values travel in it, while Ulysses has to send queries and results, too. On few ranks with few heads of keys, the ring sends less.
+#
+# Ulysses has a limit that no link can mend: a rank needs at least one head. Tensor parallelism ([[tensor_parallel]]) cuts the same heads, so both together cannot go beyond their number. Ask the planner for 8 × 8 ranks and 32 heads:
+
+# %% name="heads_limit"
+for method in ("ring", "all-to-all"):
+    try:
+        layout = Layout(llama, tensor=8, context=8, context_method=method, seq=131072)
+        print(f"{method}: {plan_layout(layout, h100s).worst.nbytes / 2**30:.1f} GiB on each of {layout.ranks} GPUs")
+    except RecipeError as error:
+        print(f"{method}: {error}")
+
+# %% [markdown] name="heads_limit_text"
+# And they can be combined: Ulysses inside a node, where links are fast and heads suffice, and a ring between nodes.
+#
+# ## 8 · PyTorch's own
+#
+# `context_parallel(mesh, buffers=..., buffer_seq_dims=...)` is a context in which the buffers are cut in place, and `F.scaled_dot_product_attention` becomes ring attention. It is a prototype (`torch.distributed.tensor.experimental`), and covers CUDA's fused kernels.
+#
+# **Predict.** Of eight pieces, 0 to 7, which ones does it leave on rank 0 of four? Write down the sum of their numbers.
+
+# %% name="torch_guess"
+my_guess = None  # the sum of the numbers of rank 0's pieces
+### BEGIN GUESS
+my_guess = 0 + 1  # the first two
+### END GUESS
+torch_guess = Prediction("Sum of the numbers of rank 0's pieces", my_guess, "")
+
+
+# %% name="torch_run"
+def torch_on_ranks():
+    mesh = init_device_mesh(rank_device().type, (dist.get_world_size(),))
+    positions = torch.arange(512, device=rank_device())
+    q, k, v, gradient = drawn(512, kv_heads=8)
+    order = zigzag(dist.get_world_size())
+    right = through(fused, (q, k, v), gradient)
+    with context_parallel(mesh, buffers=[positions, q, k, v], buffer_seq_dims=[0, 2, 2, 2]):
+        kept = (positions // 64).unique().tolist()
+        try:
+            got = through(lambda *qkv: F.scaled_dot_product_attention(*qkv, is_causal=True), (q, k, v), mine(gradient, order))
+            return kept, max(relative(a, mine(b, order)) for a, b in zip(got, right, strict=True))
+        except (NotImplementedError, RuntimeError) as error:
+            return kept, f"{type(error).__name__}: {str(error)[:120]}"
+
+
+results = run_ranks(torch_on_ranks, RANKS, device=where, measure=False).results
+torch_guess.reveal(sum(results[0][0]))
+for rank, (kept, _) in enumerate(results):
+    print(f"rank {rank}: pieces {kept}")
+said = results[0][1]
+print(f"its attention: off by {said:.1e}" if isinstance(said, float) else f"its attention here: {said}")
+
+# %% [markdown] name="torch_explained"
+# It cuts in zigzag, as you did: the first and the last piece on rank 0. So whatever else belongs to tokens, labels and positions above all, must be in its list of buffers, or it stays in the old order.
+#
+# On a CPU its attention raises an error: no rule has been written for the CPU's kernel. On GPUs it either gathers all keys and values at once (its default), or passes them round (`set_rotate_method("alltoall")`). The default is quicker to write and breaks the promise of section 4: whole keys and values on each rank.
+#
+# ## 9 · What this run measured
+
+# %% name="summary"
+table = [("4 ranks", "before", "after")]
+table += [
+    ("kept for the backward pass, ring", human_bytes(peaks[1][1]), human_bytes(peaks[4][1])),
+    ("peak of attention, ring", human_bytes(peaks[1][0]), human_bytes(peaks[4][0])),
+    ("waiting: in a row, zigzag", f"{in_row.share:.0f} %", f"{zigzagged.share:.0f} %"),
+    ("sent: ring, Ulysses (8 K/V heads)", *(human_bytes(sent[4, 8][way][0]) for way in ("ring", "ulysses"))),
+    ("sent: ring, Ulysses (2 K/V heads)", *(human_bytes(sent[4, 2][way][0]) for way in ("ring", "ulysses"))),
+]
+print(text_table(table))
+claims
+
+# %% [markdown] name="recap"
+# ## Recap
+#
+# - Everything but attention looks at one token at a time. So cut the sequence, and repair attention.
+# - A partial result is a mean and a log-sum-exp; two of them merge into one. In the backward pass the whole row's log-sum-exp makes each block independent.
+# - Keys and values go round; their gradients go round with them and end at home. 6 N − 4 blocks a layer, hidden behind arithmetic if the blocks are long enough.
+# - What is kept falls to 1/N. The peak is a fixed number of blocks, so it falls from a higher level.
+# - Under a causal mask, a row of pieces leaves nearly half of the time unused; zigzag is fair. Documents each need their own zigzag.
+# - Labels are made before cutting, positions travel with their tokens, and the loss is divided by the count of all ranks.
+# - Ulysses sends less on many ranks, until the heads run out; with grouped queries on few ranks, the ring sends less.
+#
+# **What to reach for when.** Activations too large: recompute ([[activation_checkpointing]]) first, then context parallel. Up to eight ranks in a node and enough heads: all-to-all. Beyond, or with few heads of keys: a ring in zigzag order. The planner knows both (`python -m helpers plan --context 8 --context-method ring`).
+#
+# **Sources.** Liu et al. 2023, *Ring Attention with Blockwise Transformers*; Dao et al. 2022, *FlashAttention*; Brandon et al. 2023, *Striped Attention*; Dubey et al. 2024, *The Llama 3 Herd of Models*, section 3.3.2 (pieces dealt out in pairs; it gathers keys and values); Jacobs et al. 2023, *DeepSpeed Ulysses*; PyTorch documentation, `torch.distributed.tensor.experimental.context_parallel`.
