@@ -129,7 +129,12 @@ plan_guess.reveal(plans["8 sequences, one on each GPU"].worst.peak["activations"
 table = [("8 x H100, 128k tokens", "activations", "all", "fits in 80 GB")]
 for name, plan in plans.items():
     table.append(
-        (name, human_bytes(plan.worst.peak["activations"]), human_bytes(plan.worst.nbytes), "yes" if plan.fits else "no")
+        (
+            name,
+            human_bytes(plan.worst.peak["activations"]),
+            human_bytes(plan.worst.nbytes),
+            "yes" if plan.fits else "no",
+        )
     )
 print(text_table(table))
 
@@ -457,7 +462,9 @@ def ring_traffic(order):
     with Collectives() as backward:
         out.backward(mine(gradient, order))
     unit = inputs[1].nbytes
-    return [sum(call.nbytes for call in calls if call.name == "send") / unit for calls in (forward.calls, backward.calls)]
+    return [
+        sum(call.nbytes for call in calls if call.name == "send") / unit for calls in (forward.calls, backward.calls)
+    ]
 
 
 ways = run_ranks(ring_traffic, RANKS, in_a_row(RANKS), device=where, measure=False).results[0]
@@ -465,7 +472,13 @@ forward_guess.reveal(ways[0])
 backward_guess.reveal(ways[1])
 formula = 2 * (RANKS - 1) + 2 * (RANKS - 1) + 2 * RANKS
 claims.record(
-    "T38", "a ring sends 6 N - 4 blocks of keys", "4 ranks, measured / formula", sum(ways) / formula, "times", 0.98, 1.02
+    "T38",
+    "a ring sends 6 N - 4 blocks of keys",
+    "4 ranks, measured / formula",
+    sum(ways) / formula,
+    "times",
+    0.98,
+    1.02,
 )
 
 # %% [markdown] name="memory_guess_text"
@@ -530,7 +543,9 @@ print(text_table(table))
 print(f"(scores of the whole sequence, if anybody kept them: {human_bytes(4 * 2048**2 * 4)})")
 for what, i in (("kept for the backward pass", 1), ("peak of both passes", 0)):
     share = peaks[4][i] / peaks[1][i]
-    claims.record("C17", "ring attention's memory a rank is 1/N", f"{what}, 4 ranks", share, "of one process", 0.2, 0.27)
+    claims.record(
+        "C17", "ring attention's memory a rank is 1/N", f"{what}, 4 ranks", share, "of one process", 0.2, 0.27
+    )
 claims.record(
     "C17", "from N to 2 N ranks it halves", "peak, 2 to 4 ranks", peaks[4][0] / peaks[2][0], "times", 0.45, 0.6
 )
@@ -664,7 +679,9 @@ zigzagged = clock_rings(one_step, RANKS, {"zigzag": zigzag(RANKS)})["zigzag"]
 zigzag_guess.reveal(zigzagged.share)
 shorter_guess.reveal(max(in_row.work) / max(zigzagged.work))
 print(zigzagged)
-show(timeline_picture(zigzagged, "Zigzag"), "Four full rows of bars: all ranks work all the time, forward and backward.")
+show(
+    timeline_picture(zigzagged, "Zigzag"), "Four full rows of bars: all ranks work all the time, forward and backward."
+)
 for name, run, ideal in (("in a row", in_row, 100 * (1 - 2 / 3.5)), ("zigzag", zigzagged, 0)):
     said = f"{name}: {ideal:.0f} % of the step is waiting"
     claims.record("T38", said, "4 ranks, counted", run.counted, "% idle", ideal - 0.5, ideal + 0.5)
@@ -756,7 +773,13 @@ for n in (2, 4):
         loss, gradient = off(run_ranks(train_on_ranks, n, order, device=where, measure=False).results, right)
         table.append((f"{n}, {name}", f"{loss:.1e}", f"{gradient:.1e}"))
         claims.record(
-            "T38", "a model over shards equals one process", f"{n} ranks, {name}", max(loss, gradient), "relative", 0, 1e-5
+            "T38",
+            "a model over shards equals one process",
+            f"{n} ranks, {name}",
+            max(loss, gradient),
+            "relative",
+            0,
+            1e-5,
         )
 print(text_table(table))
 
@@ -886,7 +909,9 @@ def documents_on_ranks():
 
 far = max(run_ranks(documents_on_ranks, RANKS, device=where, measure=False).results)
 print(f"each document in zigzag order, beside one process with a mask: off by {far:.1e}")
-claims.record("T38", "documents go round alone and equal a mask", "4 documents, 4 ranks, FP32", far, "relative", 0, 1e-5)
+claims.record(
+    "T38", "documents go round alone and equal a mask", "4 documents, 4 ranks, FP32", far, "relative", 0, 1e-5
+)
 
 # %% [markdown] name="ulysses_text"
 # ## 7 · The other way: all-to-all
@@ -1022,7 +1047,9 @@ def torch_on_ranks():
     with context_parallel(mesh, buffers=[positions, q, k, v], buffer_seq_dims=[0, 2, 2, 2]):
         kept = (positions // 64).unique().tolist()
         try:
-            got = through(lambda *qkv: F.scaled_dot_product_attention(*qkv, is_causal=True), (q, k, v), mine(gradient, order))
+            got = through(
+                lambda *qkv: F.scaled_dot_product_attention(*qkv, is_causal=True), (q, k, v), mine(gradient, order)
+            )
             return kept, max(relative(a, mine(b, order)) for a, b in zip(got, right, strict=True))
         except (NotImplementedError, RuntimeError) as error:
             return kept, f"{type(error).__name__}: {str(error)[:120]}"

@@ -24,7 +24,11 @@ def attend(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tenso
         causal: row i sees the columns 0 to i only; else it sees all of them.
     """
     with written_down("forward", q.shape[2], k.shape[2], causal):
-        rows, k, v = q.unflatten(1, (k.shape[1], -1)), k[:, :, None], v[:, :, None]  # (B, K, H/K, R, d), (B, K, 1, C, d)
+        rows, k, v = (
+            q.unflatten(1, (k.shape[1], -1)),
+            k[:, :, None],
+            v[:, :, None],
+        )  # (B, K, H/K, R, d), (B, K, 1, C, d)
         out, lse = torch.empty_like(rows), rows.new_empty(rows.shape[:-1])
         for top in range(0, q.shape[2], TILE):
             tile, scores, right = _scores(rows, k, top, causal)

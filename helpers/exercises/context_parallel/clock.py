@@ -68,7 +68,9 @@ class ClockedRing:
 
     def __str__(self) -> str:
         clock = "too busy a machine for the clock" if self.busy else f"idle {self.idle:.1f} % by the clock"
-        return f"{clock}, {self.counted:.1f} % as counted (the step took {self.stretch:.2f} times the fullest rank's work)"
+        return (
+            f"{clock}, {self.counted:.1f} % as counted (the step took {self.stretch:.2f} times the fullest rank's work)"
+        )
 
 
 def clock_rings(step: Callable[..., Any], ranks: int, orders: Mapping[str, Any]) -> dict[str, ClockedRing]:

@@ -40,7 +40,9 @@ class Diary:
         _open.append(self)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         _open.remove(self)
 
     def note(self, kind: str, work: float, start: float) -> None:

@@ -1,4 +1,4 @@
-"""A small language model whose attention, and whose positions, are given from outside: the only two that see other tokens."""
+"""A small language model. Attention and positions are given from outside: they alone know of other tokens."""
 
 from collections.abc import Callable
 

@@ -40,7 +40,9 @@ def ring_picture(ranks: int) -> "Figure":
             _box(axes, (step * 1.5, rank), COLOURS[block % len(COLOURS)], f"k{block} v{block}")
             if step < ranks - 1:
                 arrow = {"arrowstyle": "->", "color": "#666666", "lw": 0.9}
-                axes.annotate("", (1.5 * step + 1.45, (rank + 1) % ranks + 0.5), (1.5 * step + 1.05, rank + 0.5), arrowprops=arrow)
+                axes.annotate(
+                    "", (1.5 * step + 1.45, (rank + 1) % ranks + 0.5), (1.5 * step + 1.05, rank + 0.5), arrowprops=arrow
+                )
     axes.set_yticks([rank + 0.5 for rank in range(ranks)], [f"rank {rank}, q{rank}" for rank in range(ranks)])
     axes.set_xticks([1.5 * step + 0.5 for step in range(ranks)], [f"step {step}" for step in range(ranks)])
     axes.set(xlim=(-0.1, 1.5 * ranks - 0.4), ylim=(ranks + 0.1, -0.1))
@@ -67,7 +69,9 @@ def scores_picture(order: Sequence[Sequence[int]], title: str) -> "Figure":
                 axes.fill([column, column + 1, column + 1], [row, row, row + 1], color=_BLANK)
     idle = 1 - sum(work) / len(work) / max(work)
     axes.set_title(f"{title}: waiting {idle:.0%}", fontsize=11)
-    axes.set_xlabel("columns (keys), by piece\n" + ", ".join(f"rank {r}: {w:g}" for r, w in enumerate(work)), fontsize=8)
+    axes.set_xlabel(
+        "columns (keys), by piece\n" + ", ".join(f"rank {r}: {w:g}" for r, w in enumerate(work)), fontsize=8
+    )
     axes.set_yticks([row + 0.5 for row in owner], [f"{row}: rank {rank}" for row, rank in owner.items()], fontsize=8)
     axes.set_xticks([column + 0.5 for column in owner], [str(column) for column in owner], fontsize=8)
     axes.tick_params(length=0)
