@@ -32,6 +32,7 @@ from helpers import (
     show,
     text_table,
 )
+from helpers.core.progress_line import progress_line
 from helpers.exercises.context_parallel.attend import attend, attend_backward
 from helpers.exercises.context_parallel.clock import clock_rings
 from helpers.exercises.context_parallel.model import LongModel
@@ -124,7 +125,11 @@ layouts = {
     "1 sequence on 8 GPUs": {"context": 8},
     "1 on 8 GPUs, blocks recomputed": {"context": 8, "recompute": "full"},
 }
-plans = {name: plan_layout(Layout(llama, seq=131072, **how), h100s) for name, how in layouts.items()}
+plans = {}
+for name, how in layouts.items():
+    progress_line(f"planning: {name}")
+    plans[name] = plan_layout(Layout(llama, seq=131072, **how), h100s)
+progress_line("")
 plan_guess.reveal(plans["8 sequences, one on each GPU"].worst.peak["activations"] / 2**30)
 table = [("8 x H100, 128k tokens", "activations", "all", "fits in 80 GB")]
 for name, plan in plans.items():
@@ -660,14 +665,9 @@ zigzag, cut = check("context_parallel.cut", zigzag, cut)
 hint("context_parallel.cut")
 
 # %% [markdown] name="zigzag_guess_text"
-# **Predict.** With your order, what share of the step does a rank wait? And by what factor does the whole step become shorter?
+# **Predict.** By what factor does the whole step become shorter on four ranks?
 
 # %% name="zigzag_guess"
-my_guess = None  # percent
-### BEGIN GUESS
-my_guess = 0
-### END GUESS
-zigzag_guess = Prediction("Waiting, zigzag", my_guess, "%", difference=True)
 my_guess = None  # times
 ### BEGIN GUESS
 my_guess = 3.5 / 2
@@ -676,7 +676,6 @@ shorter_guess = Prediction("Step in a row / step with zigzag", my_guess, "times"
 
 # %% name="zigzag_clocked"
 zigzagged = clock_rings(one_step, RANKS, {"zigzag": zigzag(RANKS)})["zigzag"]
-zigzag_guess.reveal(zigzagged.share)
 shorter_guess.reveal(max(in_row.work) / max(zigzagged.work))
 print(zigzagged)
 show(

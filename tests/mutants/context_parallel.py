@@ -105,8 +105,8 @@ MUTANTS = [
         ("sent in FP64", (LEAVING, "leaving = [tensor.contiguous().double() for tensor in tensors]"), (WAIT, WAIT + "        arriving[:] = [t.to(own.dtype) for t, own in zip(arriving, tensors)]\n")),
     )),
     *(shift("waits_in_finish_only", *mutant) for mutant in (
-        ("waits at once", (BATCH, BATCH + "\n    for request in requests:\n        request.wait()")),
-        ("receives before it returns", (BATCH, "requests = dist.batch_isend_irecv(messages)\n    [request.wait() for request in requests[len(leaving):]]")),
+        ("waits at once", (BATCH, BATCH + "\n    for request in requests:\n        request.wait()"), (WAIT, "")),
+        ("receives before it returns", (BATCH, BATCH + "\n    while len(requests) > len(leaving):\n        requests.pop().wait()")),
         ("nobody waits", (WAIT, "")),
         ("waits for what it sends only", (WAIT, "        for request in requests[: len(leaving)]:\n            request.wait()\n")),
     )),

@@ -63,7 +63,7 @@ class RingCase:
 
 
 def on_orders(run: Callable[..., Evidence], seed: int, answer: Any, worlds: Sequence[int] = (2, 4)) -> Evidence:
-    """Return what `run(seed, answer, order, heads)` returns: by the number of ranks, for each of their orders, by rank."""
+    """Return what `run(seed, answer, order, heads)` returns: by number of ranks, a list for each order, by rank."""
     return {
         str(n): [list(case) for case in zip(*on_ranks(_orders, n, run, seed, answer, n), strict=True)] for n in worlds
     }

@@ -17,7 +17,7 @@ from ..tensor_parallel.inputs import drawn
 from ..tensor_parallel.said import by_rank, in_words, noted, wrong_tensor
 
 Shift = Callable[..., tuple[list[Tensor], Callable[[], Any]]]
-PATIENCE = 20.0  # seconds in which a rank that does not wait says so, on a very busy machine
+PATIENCE = 12.0  # seconds in which a rank that does not wait says so, on a very busy machine
 CASES = ("one tensor", "shapes and dtypes", "not contiguous")
 SHIFTS = ("the first", "the second", "what went on from there")
 HANGS = 30.0  # seconds after which ranks that wait for each other are given up
