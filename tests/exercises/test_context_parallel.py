@@ -1,4 +1,4 @@
-"""What lab and checks of context parallel stand on: blocks of attention, their diary, the clock, the model, pictures."""
+"""What lab and checks of context parallel stand on: blocks of attention, diary, clock, model, pictures."""
 
 import math
 import time
@@ -41,7 +41,7 @@ def test_a_block_is_attention_with_its_gradients(rows, columns, causal, heads, k
 def test_a_diary_counts_scores_and_keeps_the_pace():
     q, k = torch.randn(1, 1, 4, 2), torch.randn(1, 1, 6, 2)
     with Diary() as diary:
-        out, lse = attend(q, k, k, causal=False)
+        out, _ = attend(q, k, k, causal=False)
         attend_backward(out, (q, q, q), attend(q, q, q, causal=True), causal=True)
     attend(q, k, k, causal=False)  # after the block: in no diary
     assert [(entry.kind, entry.work) for entry in diary.entries] == [

@@ -32,14 +32,23 @@ LSE, BASE = "    lse = torch.logaddexp(lse_1, lse_2)\n", "base = torch.where(lse
 SHARES = "share_1, share_2 = (lse_1 - base).exp()[..., None], (lse_2 - base).exp()[..., None]"
 MERGED = "return share_1 * out_1 + share_2 * out_2, lse"
 # shift
-LEAVING, EMPTY = "leaving = [tensor.contiguous() for tensor in tensors]", "arriving = [torch.empty_like(tensor) for tensor in leaving]"
+LEAVING, EMPTY = (
+    "leaving = [tensor.contiguous() for tensor in tensors]",
+    "arriving = [torch.empty_like(tensor) for tensor in leaving]",
+)
 SEND = "messages = [dist.P2POp(dist.isend, tensor, (rank + 1) % n) for tensor in leaving]"
 RECV = "messages += [dist.P2POp(dist.irecv, tensor, (rank - 1) % n) for tensor in arriving]"
-BATCH, WAIT = "requests = dist.batch_isend_irecv(messages)", "        for request in requests:\n            request.wait()\n"
+BATCH, WAIT = (
+    "requests = dist.batch_isend_irecv(messages)",
+    "        for request in requests:\n            request.wait()\n",
+)
 BACK = "    return arriving, finish\n"
 # forward
 FOUND = 'found = [(torch.zeros_like(row), torch.full_like(row[..., 0], float("-inf"))) for row in rows]'
-VISIT, START = "    visiting = k, v\n", "            arriving, finish = shift(*visiting)  # on its way while this block is at work\n"
+VISIT, START = (
+    "    visiting = k, v\n",
+    "            arriving, finish = shift(*visiting)  # on its way while this block is at work\n",
+)
 HELD = "        held = order[(rank - step) % n]\n        for column, *block"
 CAUSAL = "found[i] = merge(found[i], attend(rows[i], *block, causal=column == row))"
 SEEN = "                if column <= row:\n                    found"
