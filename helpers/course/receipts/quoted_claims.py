@@ -66,6 +66,14 @@ QUOTED_CLAIMS = {
         "LoRA of rank 16 on q, k, v, o of a 7B model trains about 20M parameters, 0.1 to 1 %",
         "tutorials, after [LoRA](https://arxiv.org/abs/2106.09685)",
     ),
+    "C17": QuotedClaim(
+        "Ring attention: the memory of attention on a rank is 1/N, and its messages hide behind arithmetic",
+        "[Ring Attention](https://arxiv.org/abs/2310.01889)",
+    ),
+    "C18": QuotedClaim(
+        "All-to-all between heads and tokens sends less than a ring",
+        "[DeepSpeed Ulysses](https://arxiv.org/abs/2309.14509)",
+    ),
     "C24": QuotedClaim(
         "A training step takes 6 FLOPs for each parameter and token",
         "[Kaplan et al.](https://arxiv.org/abs/2001.08361), section 2.1; tutorials",

@@ -1,0 +1,133 @@
+"""Check of ring attention's backward pass: gradients, work, messages, memory."""
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from ..base import Check, Evidence
+from ..probing.on_ranks import on_ranks
+from .ring_case import (
+    Order,
+    RingCase,
+    changed_inputs,
+    on_orders,
+    peak_in_blocks,
+    run_case,
+    wrong_growth,
+    wrong_messages,
+    wrong_values,
+    wrong_work,
+)
+
+Backward = Callable[[Tensor, Any, Any, Order], tuple[Tensor, Tensor, Tensor]]
+LONG = 64  # rows of a piece where memory is measured
+GROWTH = 6.0  # blocks that the peak may grow from 2 to 6 ranks; kept visitors are 8 more, and their gradients as many
+
+
+def _run(seed: int, ring_backward: Backward, order: Order, heads: tuple[int, int]) -> Evidence:
+    case = RingCase(seed, order, heads)
+    (q, k, v, gradient), right = case.mine, case.right()
+    results = right["out"], right["lse"]
+    inputs = (gradient, q, k, v, *results)
+    return run_case(case, ("dq", "dk", "dv"), inputs, lambda: ring_backward(gradient, (q, k, v), results, order))
+
+
+class GradientsOfOneProcess(Check):
+    """dq, dk and dv are those of one process, each on the rank whose tokens they belong to."""
+
+    hint = (
+        "dq stays: it adds up over the visitors. dk and dv travel with their keys, and every rank adds its part.\n"
+        "After N - 1 steps a block's gradients are one rank short of home: one more shift.\n"
+        "`attend_backward` takes out and lse of your rows, over all columns, as `ring_forward` returned them."
+    )
+
+    compared = False
+
+    @staticmethod
+    def probe(seed: int, ring_backward: Backward) -> Evidence:
+        return on_orders(_run, seed, ring_backward)
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        return wrong_values(seen)
+
+
+class EachPairOnce(Check):
+    """Each pair of pieces takes one `attend_backward`; nothing of the forward pass is computed again."""
+
+    hint = (
+        "The same pairs as forward: j < i whole, j = i causal, j > i not at all.\n"
+        "out and lse are given; no `attend` is needed."
+    )
+
+    compared = False
+
+    @staticmethod
+    def probe(seed: int, ring_backward: Backward) -> Evidence:
+        return on_orders(_run, seed + 1, ring_backward, (4,))
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        return wrong_work(seen, {"backward": 5, "forward": 0})
+
+
+class SendsGradientsHome(Check):
+    """Sent are N - 1 blocks of keys and values and N of their gradients, point to point, and nothing else."""
+
+    hint = (
+        "The last shift brings gradients home. Do keys and values have to go along?\n"
+        "One block for each of dk and dv in each step: they are added up on the way."
+    )
+
+    compared = False
+
+    @staticmethod
+    def probe(seed: int, ring_backward: Backward) -> Evidence:
+        return on_orders(_run, seed + 2, ring_backward, (4,))
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        return wrong_messages(seen, lambda n: 2 * (n - 1) + 2 * n)
+
+
+def _peak(seed: int, ring_backward: Backward, order: Order) -> float:
+    case = RingCase(seed, order, (1, 1), LONG)
+    (q, k, v, gradient), right = case.mine, case.right()
+    results = right["out"], right["lse"]
+    return peak_in_blocks(case, lambda: ring_backward(gradient, (q, k, v), results, order))
+
+
+class HoldsFewGradients(Check):
+    """With as many tokens on each rank, the peak of a rank does not grow with the ranks."""
+
+    hint = "A tensor of gradients for all keys on each rank is the whole sequence again: let the gradients travel."
+
+    compared = False
+
+    @staticmethod
+    def probe(seed: int, ring_backward: Backward) -> Evidence:
+        return {str(n): max(on_ranks(_peak, n, seed, ring_backward, [[rank] for rank in range(n)])) for n in (2, 6)}
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        return wrong_growth(seen, GROWTH)
+
+
+class KeepsResults(Check):
+    """Nothing that comes in is changed."""
+
+    hint = "Whose memory do you write into? What is given is the caller's; what arrives is yours."
+
+    compared = False
+
+    @staticmethod
+    def probe(seed: int, ring_backward: Backward) -> Evidence:
+        return on_orders(_run, seed + 3, ring_backward, (4,))
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        return changed_inputs(seen, ("gradient", "q", "k", "v", "out", "lse"))
+
+
+BACKWARD: tuple[Any, ...] = (GradientsOfOneProcess, EachPairOnce, SendsGradientsHome, HoldsFewGradients, KeepsResults)

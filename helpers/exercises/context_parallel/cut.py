@@ -1,0 +1,136 @@
+"""Check of the fair order and of what follows the tokens into their pieces: labels and positions."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..base import Check, Evidence
+
+Order = list[list[int]]
+Zigzag = Callable[[int], Order]
+Cut = Callable[[torch.Tensor, Order, int], Any]
+WORLDS = (1, 2, 3, 4, 8)
+ORDERS: dict[str, Order] = {
+    "two ranks, a piece each": [[0], [1]],
+    "one rank, one piece": [[0]],
+    "three ranks, first and last pieces": [[0, 5], [1, 4], [2, 3]],
+    "two ranks, pieces at will": [[3, 0, 4], [1, 5, 2]],
+}
+PIECE = 4  # tokens
+
+
+class SharesOutFairly(Check):
+    """zigzag gives each rank two pieces, each piece once, and all ranks the same number of scores."""
+
+    hint = (
+        "Rows of piece i see i whole pieces and half of their own: which two add up to the same for each rank?\n"
+        "The cheapest piece and the dearest, the second cheapest and the second dearest, and so on."
+    )
+
+    @staticmethod
+    def probe(seed: int, zigzag: Zigzag, _: Cut) -> Evidence:
+        return {str(n): [[int(piece) for piece in held] for held in zigzag(n)] for n in WORLDS}
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for n in WORLDS:
+            order = seen[str(n)]
+            if len(order) != n or any(len(held) != 2 for held in order):
+                return f"{n} ranks: two pieces for each rank are wanted; you give {[len(held) for held in order]}."
+            if sorted(piece for held in order for piece in held) != list(range(2 * n)):
+                return f"{n} ranks: {order} does not have each of the pieces 0 to {2 * n - 1} once."
+            work = [sum(piece + 0.5 for piece in held) for held in order]
+            if len(set(work)) > 1:
+                return f"{n} ranks: {order} makes work of {', '.join(f'{w:g}' for w in work)} pieces' scores."
+            if any(held != sorted(held) for held in order):
+                return f"{n} ranks: {order} is fair, and not in ascending order on each rank."
+        return None
+
+
+def _cut(seed: int, cut: Cut) -> Evidence:
+    """What each rank gets of two sequences of random tokens."""
+    seen: Evidence = {}
+    for case, order in ORDERS.items():
+        length = PIECE * sum(map(len, order))
+        tokens = torch.randperm(1000, generator=torch.Generator().manual_seed(seed))[: 2 * (length + 1)].view(2, -1)
+        kept, ranks = tokens.clone(), []
+        for rank in range(len(order)):
+            ids, labels, positions = cut(tokens, order, rank)
+            ranks.append(
+                {
+                    "ids": ids.tolist(),
+                    "labels": labels.tolist(),
+                    "positions": positions.tolist(),
+                    "dtype": str(positions.dtype).removeprefix("torch."),
+                }
+            )
+        seen[case] = {"ranks": ranks, "changed": not torch.equal(tokens, kept)}
+    return seen
+
+
+def _differing(seen: Evidence, expected: Evidence, what: str) -> str | None:
+    for case, want in expected.items():
+        for rank, right in enumerate(want["ranks"]):
+            got = seen[case]["ranks"][rank][what]
+            if got != right[what]:
+                head = f"{case} of {PIECE} tokens, {what} of rank {rank}: "
+                return head + f"you return {_first(got)}; {_first(right[what])} is right."
+    return None
+
+
+def _first(rows: list[Any]) -> str:
+    """Return the first sequence's numbers."""
+    return str(rows[0] if rows and isinstance(rows[0], list) else rows)
+
+
+class CutsTheInputs(Check):
+    """ids are the inputs of this rank's pieces, in the order in which it has them."""
+
+    hint = "T is one less than there are tokens. How long is a piece, and where does piece number p begin?"
+
+    @staticmethod
+    def probe(seed: int, _: Zigzag, cut: Cut) -> Evidence:
+        return _cut(seed, cut)
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        changed = next((case for case in expected if seen[case]["changed"]), None)
+        return f"{changed}: the tokens were changed in place." if changed else _differing(seen, expected, "ids")
+
+
+class LabelsOfTheSequence(Check):
+    """A label is the token that follows in the sequence, also after the last token of a piece."""
+
+    hint = (
+        "What follows the last token of a piece? It is on another rank, or in the middle of this one.\n"
+        "Make the labels of the whole sequence first, tokens[:, 1:], and cut them like the inputs."
+    )
+
+    @staticmethod
+    def probe(seed: int, _: Zigzag, cut: Cut) -> Evidence:
+        return _cut(seed + 1, cut)
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        return _differing(seen, expected, "labels")
+
+
+class PositionsOfTheSequence(Check):
+    """positions say where a token stands in the sequence, as int64."""
+
+    hint = "Number the whole sequence, torch.arange(T), and cut the numbers like the inputs."
+
+    @staticmethod
+    def probe(seed: int, _: Zigzag, cut: Cut) -> Evidence:
+        return _cut(seed + 2, cut)
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        if said := _differing(seen, expected, "positions"):
+            return said
+        dtypes = [rank["dtype"] for case in seen.values() for rank in case["ranks"] if rank["dtype"] != "int64"]
+        return f"positions are {dtypes[0]}, not int64." if dtypes else None
+
+
+CUT = (SharesOutFairly, CutsTheInputs, LabelsOfTheSequence, PositionsOfTheSequence)

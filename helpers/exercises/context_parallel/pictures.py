@@ -1,0 +1,96 @@
+"""Drawings: blocks that go round a ring, who computes which scores, what the ranks did when."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ...core.colours import COLOURS
+
+if TYPE_CHECKING:  # matplotlib takes most of a second to import, and ranks draw nothing
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from .clock import ClockedRing
+
+_BLANK = "#EEEEEE"
+_KINDS = {"forward": COLOURS[0], "backward": COLOURS[1]}
+
+
+def _figure(width: float, height: float) -> "tuple[Figure, Axes]":
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, figure.add_subplot()
+
+
+def _box(axes: "Axes", at: tuple[float, float], colour: str, text: str = "") -> None:
+    """Draw a unit square at its upper left corner, with a word in it."""
+    from matplotlib.patches import Rectangle
+
+    axes.add_patch(Rectangle(at, 1, 1, facecolor=colour, edgecolor="white", linewidth=1.5))
+    if text:
+        axes.text(at[0] + 0.5, at[1] + 0.5, text, ha="center", va="center", color="white", fontsize=9)
+
+
+def ring_picture(ranks: int) -> "Figure":
+    """Draw which block of keys and values each rank has in each step: its own, then that of the rank before it."""
+    figure, axes = _figure(1.6 + 1.1 * ranks, 0.9 + 0.5 * ranks)
+    for rank in range(ranks):
+        for step in range(ranks):
+            block = (rank - step) % ranks
+            _box(axes, (step * 1.5, rank), COLOURS[block % len(COLOURS)], f"k{block} v{block}")
+            if step < ranks - 1:
+                arrow = {"arrowstyle": "->", "color": "#666666", "lw": 0.9}
+                axes.annotate(
+                    "", (1.5 * step + 1.45, (rank + 1) % ranks + 0.5), (1.5 * step + 1.05, rank + 0.5), arrowprops=arrow
+                )
+    axes.set_yticks([rank + 0.5 for rank in range(ranks)], [f"rank {rank}, q{rank}" for rank in range(ranks)])
+    axes.set_xticks([1.5 * step + 0.5 for step in range(ranks)], [f"step {step}" for step in range(ranks)])
+    axes.set(xlim=(-0.1, 1.5 * ranks - 0.4), ylim=(ranks + 0.1, -0.1))
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    return figure
+
+
+def scores_picture(order: Sequence[Sequence[int]], title: str) -> "Figure":
+    """Draw the scores, cut into pieces of rows and columns, coloured by the rank that computes them.
+
+    Args:
+        order: the pieces of each rank.
+        title: above the drawing; what each rank computes is written under it.
+    """
+    figure, axes = _figure(4.6, 4.2)
+    owner = {piece: rank for rank, pieces in enumerate(order) for piece in pieces}
+    work = [sum(piece + 0.5 for piece in pieces) for pieces in order]
+    for row in sorted(owner):
+        for column in range(len(owner)):
+            seen = column <= row
+            _box(axes, (column, row), COLOURS[owner[row] % len(COLOURS)] if seen else _BLANK)
+            if column == row:  # half of it is masked
+                axes.fill([column, column + 1, column + 1], [row, row, row + 1], color=_BLANK)
+    idle = 1 - sum(work) / len(work) / max(work)
+    axes.set_title(f"{title}: waiting {idle:.0%}", fontsize=11)
+    axes.set_xlabel(
+        "columns (keys), by piece\n" + ", ".join(f"rank {r}: {w:g}" for r, w in enumerate(work)), fontsize=8
+    )
+    axes.set_yticks([row + 0.5 for row in owner], [f"{row}: rank {rank}" for row, rank in owner.items()], fontsize=8)
+    axes.set_xticks([column + 0.5 for column in owner], [str(column) for column in owner], fontsize=8)
+    axes.tick_params(length=0)
+    axes.set(xlim=(0, len(owner)), ylim=(len(owner), 0), aspect="equal")
+    return figure
+
+
+def timeline_picture(run: "ClockedRing", title: str) -> "Figure":
+    """Draw a row for each rank, and a bar for each block that it has computed."""
+    figure, axes = _figure(7.5, 1.1 + 0.4 * len(run.diaries))
+    begin = min(entry.start for diary in run.diaries for entry in diary)
+    for rank, diary in enumerate(run.diaries):
+        for kind, colour in _KINDS.items():
+            spans = [(e.start - begin, e.end - e.start) for e in diary if e.kind == kind]
+            axes.broken_barh(spans, (rank - 0.4, 0.8), facecolor=colour, edgecolor="white", lw=0.6)
+    for kind, colour in _KINDS.items():
+        axes.plot([], [], "s", color=colour, label=kind)
+    figure.legend(loc="outside lower right", ncols=2, frameon=False, fontsize=8)
+    axes.set_yticks(range(len(run.diaries)), [f"rank {rank}" for rank in range(len(run.diaries))])
+    axes.invert_yaxis()
+    axes.set(title=f"{title}: idle {run.idle:.0f} %", xlabel="seconds")
+    return figure
