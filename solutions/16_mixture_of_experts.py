@@ -43,7 +43,7 @@ from helpers.exercises.mixture_of_experts.pictures import (
     mesh_picture,
 )
 from helpers.exercises.mixture_of_experts.trained import batch_at, loss_on_test_text, train
-from helpers.exercises.mixture_of_experts.window_model import SEES, WIDTH, WindowModel
+from helpers.exercises.mixture_of_experts.window_model import WIDTH, WindowModel
 
 import torch
 import torch.distributed as dist
@@ -676,8 +676,8 @@ NEVER, EVEN = -2.0, [0.0] * 8
 CASES = {
     "by a bias": ("by a bias", EVEN),
     "left alone": ("left alone", EVEN),
-    "no token for expert 5": ("left alone", EVEN[:5] + [NEVER] + EVEN[6:]),
-    "no token for the last rank": ("left alone", EVEN[:4] + [NEVER] * 4),
+    "no token for expert 5": ("left alone", [*EVEN[:5], NEVER, *EVEN[6:]]),
+    "no token for the last rank": ("left alone", [*EVEN[:4], *[NEVER] * 4]),
 }
 steps = {
     (n, case): run_ranks(step_on_ranks, n, *CASES[case], device=where, measure=False).results

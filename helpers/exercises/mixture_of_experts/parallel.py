@@ -50,7 +50,8 @@ def _compared(given: Drawn, sizes: list[int], expert_parallel: Any, group: dist.
         (y * given.goal[tokens]).sum().backward()
     right = one_loop(given)
     cut = {"y": tokens, "x": tokens, "weights": tokens, "up": experts, "down": experts}
-    kept = all(torch.equal(a, b) for a, b in zip((*used, chosen), (*(inputs[i] for i in (0, 2, 3, 4)), inputs[1])))
+    before = (inputs[0], *inputs[2:], inputs[1])
+    kept = all(torch.equal(now, then) for now, then in zip((*used, chosen), before, strict=True))
     return {
         "got": [noted(t) for t in (y, x.grad, weights.grad, up.grad, down.grad)],
         "right": [noted(right[name][cut[name]]) for name in WHAT],

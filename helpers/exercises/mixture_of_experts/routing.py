@@ -64,7 +64,8 @@ def _wrong_weights(got: Evidence, want: Evidence) -> str:
         return f"the weights are the probabilities as they are; those of a token sum to {sums[0]:.3f}, and should to 1."
     if not (sums - 1).abs().max() <= EXACT:
         return f"the weights of token 0 sum to {sums[0]:.3f}, and should to 1."
-    return f"the weights of token 0 are {got['weights'][: len(want['chosen'][0])]}; {want['weights'][: len(want['chosen'][0])]} is right."
+    first = slice(len(want["chosen"][0]))
+    return f"the weights of token 0 are {got['weights'][first]}; {want['weights'][first]} is right."
 
 
 class RoutesToTheMostLikely(Check):

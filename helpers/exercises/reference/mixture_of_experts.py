@@ -9,7 +9,7 @@ from helpers import Claims, Prediction, check, compare, count_flops, device_name
 from helpers.exercises.mixture_of_experts.parcels import Parcels
 from helpers.exercises.mixture_of_experts.pictures import capacity_picture, exchange_picture, layer_picture, loads_picture, mesh_picture
 from helpers.exercises.mixture_of_experts.trained import batch_at, loss_on_test_text, train
-from helpers.exercises.mixture_of_experts.window_model import SEES, WIDTH, WindowModel
+from helpers.exercises.mixture_of_experts.window_model import WIDTH, WindowModel
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
