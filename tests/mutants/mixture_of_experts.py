@@ -2,9 +2,7 @@
 
 from . import Mutant
 
-LAYER, BALANCE, PARALLEL, REDUCE = (
-    f"mixture_of_experts.{part}" for part in ("layer", "balance", "parallel", "reduce")
-)
+LAYER, BALANCE, PARALLEL, REDUCE = (f"mixture_of_experts.{part}" for part in ("layer", "balance", "parallel", "reduce"))
 
 
 def layer(check: str, name: str, *replace: tuple[str, str], raises: str = "") -> Mutant:
@@ -38,7 +36,9 @@ SUMMED = "return (placed.view(*weights.shape, rows.shape[1]) * weights[:, :, Non
 SHARES = "f = torch.bincount(chosen.flatten(), minlength=experts) / chosen.numel()"
 TERM = "return experts * (f * logits.softmax(dim=1).mean(dim=0)).sum()"
 NUDGE = "bias += rate * torch.sign(counts.float().mean() - counts)"
-PLACE = "place = F.one_hot(flat, experts).cumsum(dim=0).gather(1, flat[:, None])  # 1 for the first that names its expert"
+PLACE = (
+    "place = F.one_hot(flat, experts).cumsum(dim=0).gather(1, flat[:, None])  # 1 for the first that names its expert"
+)
 WITHIN = "return (place <= capacity).view_as(chosen)"
 # expert parallel
 PARTS, ARRIVED = "ctx.parts = send, receive, group", "arrived = rows.new_empty(sum(receive), *rows.shape[1:])"
@@ -268,7 +268,7 @@ def permute(x, chosen, experts):
 
 
 def grouped(rows, counts, up, down):
-    y, at = torch.zeros_like(rows) + 0 * (up.sum() + down.sum()), 0
+    y, at = 0 * rows + 0 * (up.sum() + down.sum()), 0
     for e, n in enumerate(counts.tolist()):
         if n:
             y[at : at + n] = F.linear(F.gelu(F.linear(rows[at : at + n], up[e])), down[e])

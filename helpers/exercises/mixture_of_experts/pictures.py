@@ -23,7 +23,7 @@ def _box(axes: "Axes", at: tuple[float, float], size: tuple[float, float], colou
     """Draw a filled rectangle at its lower left corner."""
     from matplotlib.patches import Rectangle
 
-    axes.add_patch(Rectangle(at, *size, facecolor=colour, edgecolor="white", linewidth=2))
+    axes.add_patch(Rectangle(at, *size, facecolor=colour, edgecolor="white", linewidth=2, zorder=2.5))
 
 
 def layer_picture() -> "Figure":
