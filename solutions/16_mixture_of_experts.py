@@ -34,9 +34,8 @@ from helpers import (
     show,
     text_table,
 )
+from helpers.exercises.mixture_of_experts import pictures
 from helpers.exercises.mixture_of_experts.parcels import Parcels
-from helpers.exercises.mixture_of_experts.pictures import capacity_picture, exchange_picture, layer_picture
-from helpers.exercises.mixture_of_experts.pictures import loads_picture, mesh_picture
 from helpers.exercises.mixture_of_experts.trained import batch_at, loss_on_test_text, train
 from helpers.exercises.mixture_of_experts.window_model import WIDTH, WindowModel
 
@@ -65,7 +64,7 @@ print(f"ranks: on {'GPUs, over NCCL' if where.type == 'cuda' else 'the CPU, over
 
 # %% name="layer_figure"
 show(
-    layer_picture(),
+    pictures.layer_picture(),
     "Four tokens on the left, four experts in the middle. Each token has lines to the two experts that the router "
     "has chosen for it, thicker for the larger weight, and from there to its sum on the right.",
 )
@@ -203,7 +202,7 @@ one_guess.reveal(router_gradient(1) / router_gradient(2))
 #
 # ## 2 · Left alone
 #
-# Now train. The model is the smallest in which experts matter: it sees the last 8 bytes of English text (Python's own manual) and predicts the next one, with two blocks and no attention. Three versions see the same batches: a dense MLP of 128 in each block, a dense one of 512, and 8 experts of 64 with k = 2. So the mixture computes about as much as the first and has about as many parameters as the second.
+# Now train. The model is the smallest in which experts matter: it sees the last 8 bytes of English text (Python's own manual) and predicts the next one, with two blocks and no attention. Three versions see the same batches: a dense MLP of 128 in each block, a dense one of 512, and 8 experts of 64 with k = 2. So the mixture computes about as much as the first, and is about as large as the second.
 #
 # **Predict.** Nobody tells the router to be fair. At the end of training, how many times its fair share does the busiest expert of a layer get? (1 is even. 4 is the most: every token has it among its two.)
 
@@ -221,7 +220,7 @@ models = {name: WindowModel(make).to(device) for name, make in MAKERS.items()}
 runs = {name: train(model, text) for name, model in models.items()}
 alone_guess.reveal(runs["left alone"].busiest())
 show(
-    loads_picture({"left alone": runs["left alone"].loads}),
+    pictures.loads_picture({"left alone": runs["left alone"].loads}),
     "Eight bands, one for each expert, over the training steps: their width is the expert's share of the choices. "
     "They soon become very unequal.",
 )
@@ -231,7 +230,7 @@ idle = (runs["left alone"].loads[-50:].mean(dim=0) * 8 < 0.25).sum().item()
 print(f"experts with less than a quarter of their fair share at the end: {idle} of 16")
 
 # %% [markdown] name="alone_explained"
-# Whoever is chosen gets gradients, becomes better and is chosen more: the rich get richer. The extreme is called *router collapse*. Here the model stays behind the dense one of its size because some of its experts hardly learn.
+# Whoever is chosen gets gradients, becomes better and is chosen more: the rich get richer, up to *router collapse*. The model stays behind the dense one of its size, because some of its experts hardly learn.
 #
 # ## 3 · Balance
 #
@@ -311,7 +310,7 @@ bias_guess.reveal(runs["by a bias"].busiest())
 better_guess.reveal(runs["by a bias"].test - runs["left alone"].test)
 MIXTURES = ("left alone", *WAYS)
 show(
-    loads_picture({name: runs[name].loads for name in MIXTURES}),
+    pictures.loads_picture({name: runs[name].loads for name in MIXTURES}),
     "Three panels with the experts' shares of the choices over the training steps: very unequal bands when left alone, "
     "nearly equal ones with the loss and with the bias.",
 )
@@ -322,7 +321,7 @@ claims.record("T39", "a bias alone keeps the experts in balance", "8 experts, bu
 claims.record("T39", "balanced experts give a lower loss", "left alone - by a bias", better, "nats", 0.01, math.inf)
 
 # %% [markdown] name="balance_explained"
-# Both ways work. The loss pulls the router in two directions at once, towards a good prediction and towards equal loads; how hard, α decides. The bias changes who is chosen and nothing else, so no gradient of the balance mixes with that of the task. It needs the loads of *all* tokens: on many ranks, an all-reduce of the counts before `nudge`.
+# Both ways work. The loss pulls the router towards a good prediction and towards equal loads at once; α decides how hard. The bias sends no gradient at all, so none mixes with that of the task. It needs the loads of *all* tokens: on many ranks, all-reduce the counts before `nudge`.
 #
 # ### What a capacity drops
 #
@@ -376,7 +375,9 @@ print(text_table(table))
 
 # %% name="capacity_play"
 explore(
-    lambda mixture, capacity_factor: capacity_picture(runs[mixture].loads[-50:, 0].mean(dim=0), capacity_factor),
+    lambda mixture, capacity_factor: pictures.capacity_picture(
+        runs[mixture].loads[-50:, 0].mean(dim=0), capacity_factor
+    ),
     "A bar for each of eight experts: its load, cut at the capacity; above it what is dropped, below it empty room.",
     mixture=("left alone", MIXTURES),
     capacity_factor=(1.25, (1.0, 1.25, 1.5, 2.0, 3.0)),
@@ -436,7 +437,7 @@ claims.record("C19", said, "distance closed, 8 experts, k = 2", gap, "%", 80, ma
 claims.record("C19", "cheaper by total / active", "FLOPs to the loss of dense 512", cheaper, "times", 3.6, math.inf)
 
 # %% [markdown] name="cheap_explained"
-# The loss is about that of the dense model four times as wide. The saving is real and smaller than a factor of 4, for two reasons that the table shows. Only the blocks become cheaper: embedding, input layer and output layer cost the same in all models, and in a small model they are a large part. And the mixture has a router.
+# The loss is about that of the dense model four times as wide. The saving is real, and smaller than a factor of 4: only the blocks become cheaper. The layers before and after them cost the same in all models, and in a small model they are a large part.
 #
 # (One seed, one small model, and a text on which more parameters help within 300 steps. On a task where dense 512 is no better than dense 128, there is nothing to be won.)
 #
@@ -481,11 +482,11 @@ claims.record(
 claims.figure("a step of dense 512 / of the mixture", "1,024 tokens, forward and backward", timing.speedup, "x")
 
 # %% [markdown] name="seconds_explained"
-# The FLOPs that are saved do not come back as seconds one for one. The experts' products are many and small, and sorting, copying and putting back are no FLOPs at all: bytes and launches ([[where_the_time_goes]]). So the MFU of a mixture is lower than that of a dense model even when it is counted with the active parameters, and counting with all of them hides that. When you read an MFU of a mixture, ask for which N. The reverse holds, too: an MFU that is honestly lower can be the faster way to a loss.
+# FLOPs that are saved do not come back as seconds one for one. The experts' products are many and small, and sorting, copying and putting back are no FLOPs at all: bytes and launches ([[where_the_time_goes]]). So the MFU of a mixture is lower than that of a dense model, even counted rightly; counting all parameters hides that. When you read an MFU of a mixture, ask for which N. And a lower MFU can still be the faster way to a loss.
 #
 # ### Shared and fine-grained experts
 #
-# DeepSeek's models change two things. **Fine-grained**: more and smaller experts (twice as many of half the size, with k doubled, cost the same), so there are more combinations. **Shared**: one expert sees every token and is not routed, so that the others need not all learn the same basics.
+# DeepSeek's models change two things. **Fine-grained**: twice as many experts of half the size, with k doubled, cost the same and can be combined in more ways. **Shared**: one expert sees every token, so that the others need not all learn the same basics.
 #
 # **Predict.** 16 experts of 32 with k = 4, or one shared and 15 routed experts with k = 3: by how much does the test loss of the second differ from that of the first (below zero if it is better)?
 
@@ -536,7 +537,7 @@ claims.record(
 
 # %% name="exchange_figure"
 show(
-    exchange_picture([[3, 1, 2, 2], [1, 4, 0, 3], [2, 2, 1, 3], [0, 5, 1, 2]]),
+    pictures.exchange_picture([[3, 1, 2, 2], [1, 4, 0, 3], [2, 2, 1, 3], [0, 5, 1, 2]]),
     "A table of four by four: how many rows each rank sends to each other, in one exchange. The rows of the table are "
     "all 8 long; its columns are not: rank 1 gets 12 rows, rank 2 gets 4.",
 )
@@ -777,7 +778,7 @@ print("the same rows and gradients:", run_ranks(beside_torch, RANKS, device=wher
 
 # %% name="mesh_figure"
 show(
-    mesh_picture(2, 2),
+    pictures.mesh_picture(2, 2),
     "Four ranks on a grid of two by two. The two ranks of a row hold different experts and exchange tokens; the two of "
     "a column hold the same experts.",
 )

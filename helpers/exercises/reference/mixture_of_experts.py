@@ -6,9 +6,8 @@ Written by `python -m helpers build`; change the source, not this file.
 import copy
 import math
 from helpers import Claims, Prediction, check, compare, count_flops, device_name, english, explore, hint, model_flops, pick_device, rank_device, ranks_device, run_ranks, show, text_table
+from helpers.exercises.mixture_of_experts import pictures
 from helpers.exercises.mixture_of_experts.parcels import Parcels
-from helpers.exercises.mixture_of_experts.pictures import capacity_picture, exchange_picture, layer_picture
-from helpers.exercises.mixture_of_experts.pictures import loads_picture, mesh_picture
 from helpers.exercises.mixture_of_experts.trained import batch_at, loss_on_test_text, train
 from helpers.exercises.mixture_of_experts.window_model import WIDTH, WindowModel
 import torch
