@@ -461,6 +461,8 @@ mfu_guess = Prediction("MFU by all parameters / by the FLOPs that are computed",
 timing = compare(step_of(models["dense 512"]), step_of(models["by a bias"]), runs=30)
 seconds_guess.reveal(timing.speedup)
 print(timing)
+utilization = timing.speedup * flops["by a bias"] / flops["dense 512"]
+print(f"MFU of the mixture, by the FLOPs that are computed: {utilization:.2f} x that of dense 512")
 
 
 def in_products(model, active=1.0):
@@ -482,7 +484,7 @@ claims.record(
 claims.figure("a step of dense 512 / of the mixture", "1,024 tokens, forward and backward", timing.speedup, "x")
 
 # %% [markdown] name="seconds_explained"
-# FLOPs that are saved do not come back as seconds one for one. The experts' products are many and small, and sorting, copying and putting back are no FLOPs at all: bytes and launches ([[where_the_time_goes]]). So the MFU of a mixture is lower than that of a dense model, even counted rightly; counting all parameters hides that. When you read an MFU of a mixture, ask for which N. And a lower MFU can still be the faster way to a loss.
+# FLOPs that are saved do not come back as seconds one for one. The experts' products are many and small, and sorting, copying and putting back are no FLOPs at all: bytes and launches ([[where_the_time_goes]]). So a mixture's MFU falls, as printed above, and counting all of its parameters hides that. When you read an MFU of a mixture, ask for which N. And a lower MFU can still be the faster way to a loss.
 #
 # ### Shared and fine-grained experts
 #
@@ -888,7 +890,7 @@ ways = {"over_all": over_all, "over_copies": over_copies, "yours": average_gradi
 tried = {
     name: run_ranks(on_a_mesh, RANKS, way, 2, 100, device=where, measure=False).results for name, way in ways.items()
 }
-alone = losses_of(WindowModel(MoE), 100)[0]
+alone = losses_of(WindowModel(MoE).to(rank_device()), 100)[0]
 copies_guess.reveal(tried["over_copies"][0][1])
 mixed_guess.reveal(tried["over_all"][0][2] - alone)
 table = [("2 x 2, worst of 4 ranks", "shared off by", "experts off by", "length", "loss after 100 steps")]
@@ -951,9 +953,8 @@ print(f"dense 64 after {STEPS} steps: test loss {first.test:.3f}")
 print(text_table(table))
 
 # %% [markdown] name="upcycling_explained"
-# All experts are equal and the weights sum to 1, so the mixture is the dense model, up to rounding. Equal experts part because they see different tokens. Play: more steps, noise on the copies, no balance. Does upcycling still win over experts from scratch when both train for long?
-
-# %% [markdown] name="summary_text"
+# All experts are equal and the weights sum to 1, so the mixture is the dense model, up to rounding. Equal experts part because they see different tokens. Play: more steps, noise on the copies, no balance. Do experts from scratch catch up when both train for long?
+#
 # ## 8 · What this run measured
 
 # %% name="summary"

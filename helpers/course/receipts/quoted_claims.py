@@ -66,6 +66,10 @@ QUOTED_CLAIMS = {
         "LoRA of rank 16 on q, k, v, o of a 7B model trains about 20M parameters, 0.1 to 1 %",
         "tutorials, after [LoRA](https://arxiv.org/abs/2106.09685)",
     ),
+    "C19": QuotedClaim(
+        "A mixture of experts gives the loss of a larger dense model at the FLOPs of its active part: k times cheaper",
+        "[Switch Transformers](https://arxiv.org/abs/2101.03961), [DeepSeekMoE](https://arxiv.org/abs/2401.06066)",
+    ),
     "C24": QuotedClaim(
         "A training step takes 6 FLOPs for each parameter and token",
         "[Kaplan et al.](https://arxiv.org/abs/2001.08361), section 2.1; tutorials",
