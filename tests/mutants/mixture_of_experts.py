@@ -197,10 +197,10 @@ MUTANTS = [
         ("k = 2", (RANKS, "assert chosen.shape[1] == 2\n    " + RANKS)),
     )),
     *(parallel("keeps_to_its_group", *mutant) for mutant in (
-        ("counts among all ranks", (COUNTS_SENT, "dist.all_to_all_single(coming, counts)")),
         ("the group of the world's neighbours", (RANKS, "group = group if dist.get_world_size() == dist.get_world_size(group) else dist.new_subgroups(2)[0]\n    " + RANKS)),
     )),
     *(parallel("keeps_to_its_group", *mutant, raises="Raised") for mutant in (
+        ("counts among all ranks", (COUNTS_SENT, "dist.all_to_all_single(coming, counts)")),
         ("the world's size", (RANKS, "ranks, own = dist.get_world_size(), len(up)")),
         ("rows among all ranks", (SENT, SENT.replace(", group=group", ""))),
     )),
@@ -507,7 +507,8 @@ class Exchange(torch.autograd.Function):
     @staticmethod
     def forward(rows, send, receive, group):
         y = torch.empty(sum(receive), rows.shape[1], dtype=rows.dtype, device=rows.device)
-        dist.all_to_all(list(y.split(receive)), [t.contiguous() for t in rows.split(send)], group=group)
+        work = dist.all_to_all_single(y, rows.clone().contiguous(), receive, send, group=group, async_op=True)
+        work.wait()
         return y
 
     @staticmethod

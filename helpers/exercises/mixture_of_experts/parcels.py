@@ -100,11 +100,11 @@ def _others(tensor: Tensor, parts: Sequence[int], mine: int, ranks: int) -> int:
 
 def _ranks(argument: Any) -> tuple[int, ...]:
     """Return the ranks of the process group that is an operation's argument; () for other arguments."""
-    if isinstance(argument, str):  # functional collectives give the name
-        argument = dist.distributed_c10d._resolve_process_group(argument)
-    elif isinstance(argument, torch.ScriptObject):
-        try:
+    try:
+        if isinstance(argument, str):  # functional collectives give the group's name
+            argument = dist.distributed_c10d._resolve_process_group(argument)
+        elif isinstance(argument, torch.ScriptObject):
             argument = dist.ProcessGroup.unbox(argument)
-        except RuntimeError:  # how to reduce
-            return ()
+    except RuntimeError:  # it says how to reduce
+        return ()
     return tuple(dist.get_process_group_ranks(argument)) if isinstance(argument, dist.ProcessGroup) else ()
