@@ -5,7 +5,7 @@
 #
 # | | |
 # |---|---|
-# | After this you can | write the layer: router, permutation, grouped products; keep experts in balance by a loss, and by a bias; say what a capacity drops; count active and total parameters, and tell which MFU is meant; put experts on ranks with an all-to-all of uneven parts, with right gradients, and predict its bytes; say which gradient is averaged over which ranks; turn a dense model into a mixture |
+# | After this you can | write the layer: router, permutation, grouped products; keep experts in balance by a loss, and by a bias; say what a capacity drops; count active and total parameters, and tell which MFU is meant; put experts on ranks with an all-to-all of uneven parts and right gradients, and predict its bytes; say which gradient is averaged over which ranks; turn a dense model into a mixture |
 # | Time | 120 minutes |
 # | Difficulty | ●●● |
 # | Needs | a CPU: ranks are processes; with a GPU for each rank the same cells use NCCL |
@@ -196,7 +196,7 @@ def router_gradient(k):
 one_guess.reveal(router_gradient(1) / router_gradient(2))
 
 # %% [markdown] name="one_explained"
-# Divided by its own sum, a single weight is 1, whatever the router says: it never learns. With k = 1, take the probability as it is, as the Switch Transformer does. Nothing fails and nothing warns; the tokens just stay where the first random numbers sent them.
+# Divided by its own sum, a single weight is 1, whatever the router says: it never learns. With k = 1, take the probability as it is, as the Switch Transformer does. Nothing fails and nothing warns.
 #
 # For the choice itself, a top-k, has no gradient. The router learns only through the weights of those it has chosen; an expert that was not chosen says nothing about how good it would have been.
 #
@@ -347,7 +347,7 @@ def dropping(model, factor):
     for block in model.blocks:
 
         def experts(x, weights, block=block):
-            room = math.inf if factor is None else math.ceil(factor * block.chosen.numel() / len(block.up))
+            room = math.ceil((factor or len(block.up)) * block.chosen.numel() / len(block.up))
             kept = within_capacity(block.chosen, len(block.up), room)
             shares.append(1 - kept.float().mean().item())
             return MoE.experts(block, x, weights * kept)
@@ -531,7 +531,7 @@ claims.record(
 #
 # ## 5 · Experts on ranks
 #
-# The experts are most of the parameters, and each is needed by a few tokens only. So do not bring the parameters to the tokens, as sharding does ([[sharding]]). Bring the tokens to the parameters: **expert parallel**. Each rank keeps E/N experts and its own part of the batch. Rows travel to the rank that has their expert, and the results travel back.
+# Most of the parameters are experts, and each is needed by a few tokens. So do not bring the parameters to the tokens, as sharding does ([[sharding]]); bring the tokens to the parameters: **expert parallel**. Each rank keeps E/N experts and its own part of the batch. Rows travel to the rank that has their expert, and the results travel back.
 #
 # The collective for that is the *all-to-all*: each rank has something for each other. Here the parts are uneven, and the router decides anew in each step how uneven. So ranks first tell each other how many rows will come.
 #
@@ -620,6 +620,7 @@ def spread(model, group):
     return model
 
 
+claims.device = where  # from here on, ranks measure
 trained = {name: {key: t.cpu() for key, t in models[name].state_dict().items()} for name in MIXTURES}
 joint = [t.cpu() for t in batch_at(text, 4096, torch.Generator().manual_seed(3))]
 
@@ -730,7 +731,7 @@ said = "4 n k C (N - 1) / N numbers leave a rank for a layer"
 claims.record("T39", said, "by a bias, mean of 4 ranks", ratios["by a bias"], "of the formula", 0.98, 1.02)
 claims.record(
     "T39",
-    "the busiest rank sets the pace",
+    "a router left alone overloads a rank",
     "left alone, 4 ranks, rows",
     busiest["left alone"],
     "x mean",
@@ -919,7 +920,7 @@ for replicas, ranks in SHAPES:
 # %% [markdown] name="upcycling_text"
 # ## 7 · Play: upcycling
 #
-# A dense model that exists already can become a mixture: copy its MLP into every expert, add a router with random weights, train on (*sparse upcycling*).
+# A dense model can become a mixture: copy its MLP into every expert, add a router with random weights, train on (*sparse upcycling*).
 #
 # **Predict.** By how much does the test loss change at the moment of the copy, before any training?
 
@@ -942,18 +943,19 @@ with torch.no_grad():
     for block, old in zip(upcycled.blocks, small.blocks, strict=True):
         block.up[:], block.down[:] = old[0].weight, old[2].weight
 copy_guess.reveal(loss_on_test_text(upcycled, text) - first.test)
-table = [("then trained on", "test loss")]
+table = [(f"after {2 * STEPS} steps in all", "test loss")]
 for name, model, way in (
     ("dense 64", small, {}),
     ("upcycled, 8 experts of 64", upcycled, WAYS["by a bias"]),
     ("8 experts from scratch", WindowModel(MoE).to(device), WAYS["by a bias"]),
 ):
-    table.append((name, f"{train(model, text, STEPS, **way).test:.3f}"))
+    steps = 2 * STEPS if name.endswith("scratch") else STEPS
+    table.append((name, f"{train(model, text, steps, **way).test:.3f}"))
 print(f"dense 64 after {STEPS} steps: test loss {first.test:.3f}")
 print(text_table(table))
 
 # %% [markdown] name="upcycling_explained"
-# All experts are equal and the weights sum to 1, so the mixture is the dense model, up to rounding. Equal experts part because they see different tokens. Play: more steps, noise on the copies, no balance. Do experts from scratch catch up when both train for long?
+# All experts are equal and the weights sum to 1, so the mixture is the dense model, up to rounding. Equal experts part because they see different tokens. The last line of the table has had as many steps as the others in all. Play: more steps, noise on the copies, no balance.
 #
 # ## 8 · What this run measured
 
@@ -963,10 +965,10 @@ claims
 # %% [markdown] name="recap"
 # ## Recap
 #
-# - A mixture has E/k times the parameters in its experts that a token uses. Memory follows the total, FLOPs the active part, seconds neither exactly.
+# - Memory follows the total parameters, FLOPs the active ones, seconds neither exactly.
 # - The router learns only through the weights of those it has chosen. Left alone, it makes a few experts rich. A loss pushes it back; a bias steers it without touching a gradient.
 # - A capacity drops tokens; sorted rows and grouped products drop none.
-# - Expert parallel: counts, rows there, results back; the gradients go the same way. 4 n k C (N − 1) / N numbers a layer, whatever the load; the busiest rank is what imbalance costs.
+# - Expert parallel: counts, rows there, results back, and gradients the same way: 4 n k C (N − 1) / N numbers a layer, whatever the load. What imbalance costs is waiting for the busiest rank.
 # - An expert's gradient is summed over its copies and divided by all ranks. Averaging it over all ranks mixes different experts, and nothing complains.
 #
 # **What to reach for when.** More quality for the same FLOPs, with memory to spare: a mixture. Experts do not fit: expert parallel inside a machine or over fast links, with data parallel or sharding across. An MFU is to be reported: say that it counts active parameters.

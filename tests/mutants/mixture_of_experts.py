@@ -90,6 +90,8 @@ MUTANTS = [
         ("where a choice goes, for where it comes from", (PERMUTED, PERMUTED.replace(", source\n", "").removesuffix(", source") + ", source.argsort()")),
         ("tokens, not choices, as the source", (PERMUTED, PERMUTED.removesuffix(", source") + ", source // chosen.shape[1]")),
         ("no expert twice", (SORTED, "source = torch.unique(flat, return_inverse=True)[1].argsort()[: len(x)]")),
+        ("no gradient for x", (PERMUTED, PERMUTED.replace("x[", "x.detach()["))),
+        ("the gradient of a token's mean row", (SORTED, SORTED + "\n    x = x.detach() + (x - x.detach()) / chosen.shape[1]")),
         ("counts tokens, not choices", (PERMUTED, PERMUTED.replace("torch.bincount(flat,", "torch.bincount(chosen[:, 0],"))),
     )),
     *(layer("each_expert_on_its_rows", *mutant) for mutant in (

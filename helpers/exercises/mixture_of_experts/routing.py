@@ -129,13 +129,18 @@ class SortsByExpert(Check):
         seen = {}
         for case, (tokens, k, favour) in CASES.items():
             given = drawn(seed, tokens, favour, k)
-            rows, counts, source = permute(given.x.clone(), given.chosen.clone(), EXPERTS)
+            goal = drawn(seed + 1, tokens * k, favour).x
+            before = leaf(given.x)
+            rows, counts, source = permute(before * 1, given.chosen.clone(), EXPERTS)
+            if rows.requires_grad and len(rows) == len(source) == len(goal):
+                (rows * goal[source]).sum().backward()  # the same sum in every order of the rows
             seen[case] = {
                 "rows": rows.detach().tolist(),
                 "counts": _plain(counts),
                 "source": _plain(source),
                 "x": given.x.tolist(),
                 "chosen": given.chosen.flatten().tolist(),
+                "gradient": None if before.grad is None else before.grad.flatten().tolist(),
             }
         return seen
 
@@ -152,6 +157,10 @@ class SortsByExpert(Check):
                 return f"{case}: by `source`, the rows belong to experts {experts[:12]} …, which is not sorted."
             if got["rows"] != [want["x"][place // k] for place in got["source"]]:
                 return f"{case}: `rows` are not the tokens that `source` says: row j is token source[j] // k."
+            if got["gradient"] is None:
+                return f"{case}: no gradient comes back from `rows` to x."
+            if not relative_distance(got["gradient"], want["gradient"]) <= EXACT:
+                return f"{case}: a token's gradient is not the sum of those of its rows."
         return None
 
 
