@@ -74,6 +74,10 @@ QUOTED_CLAIMS = {
         "All-to-all between heads and tokens sends less than a ring",
         "[DeepSpeed Ulysses](https://arxiv.org/abs/2309.14509)",
     ),
+    "C19": QuotedClaim(
+        "A mixture of experts gives the loss of a larger dense model at the FLOPs of its active part: k times cheaper",
+        "[Switch Transformers](https://arxiv.org/abs/2101.03961), [DeepSeekMoE](https://arxiv.org/abs/2401.06066)",
+    ),
     "C24": QuotedClaim(
         "A training step takes 6 FLOPs for each parameter and token",
         "[Kaplan et al.](https://arxiv.org/abs/2001.08361), section 2.1; tutorials",

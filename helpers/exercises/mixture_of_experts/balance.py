@@ -1,0 +1,161 @@
+"""Checks of balance: the loss that punishes an uneven router, the bias that steers it, and a capacity that drops."""
+
+from typing import Any
+
+import torch
+
+from ..base import Check, Evidence
+from ..tensor_parallel.said import noted, wrong_tensor
+from .inputs import leaf
+
+EXPERTS = 5
+
+
+def _choices(seed: int, tokens: int, k: int, favour: list[float]) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(tokens, EXPERTS, generator=generator, dtype=torch.float64)
+    logits = logits + torch.tensor(favour, dtype=torch.float64)
+    return logits, logits.topk(k, dim=1).indices
+
+
+ROUTERS = {  # tokens, k, how experts are favoured
+    "k = 1": (12, 1, [0.0] * EXPERTS),
+    "k = 2, uneven": (20, 2, [2.0, 0.0, 0.0, 1.0, 0.0]),
+    "k = 3, an expert without tokens": (12, 3, [0.0, 0.0, -60.0, 0.0, 0.0]),
+    "one token": (1, 2, [0.0] * EXPERTS),
+}
+
+
+def _losses(seed: int, balance_loss: Any) -> Evidence:
+    seen = {}
+    for case, (tokens, k, favour) in ROUTERS.items():
+        logits, chosen = _choices(seed, tokens, k, favour)
+        before = leaf(logits)
+        loss = balance_loss(before * 1, chosen.clone())
+        if isinstance(loss, torch.Tensor) and loss.requires_grad and loss.dim() == 0:
+            loss.backward()
+        loss = torch.as_tensor(loss, dtype=torch.float64)
+        seen[case] = {"loss": noted(loss), "gradient": noted(before.grad)}
+        seen[case]["lacks"], seen[case]["times"] = noted(loss / EXPERTS), noted(loss * k)
+    return seen
+
+
+class PunishesImbalance(Check):
+    """The balance loss is E times the sum over experts of f P; its gradient goes through P."""
+
+    hint = (
+        "f: `torch.bincount(chosen.flatten(), minlength=E) / chosen.numel()`, the share of the choices.\n"
+        "P: `logits.softmax(dim=1).mean(dim=0)`, all tokens, whether they have chosen the expert or not."
+    )
+
+    @staticmethod
+    def probe(seed: int, balance_loss: Any, *_: Any) -> Evidence:
+        return _losses(seed, balance_loss)
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for case, want in expected.items():
+            mistakes = {
+                "lacks the factor E": want["lacks"],
+                "is k times too large: f is a share of the choices, not of the tokens": want["times"],
+            }
+            if text := wrong_tensor(seen[case]["loss"], want["loss"], mistakes):
+                return f"{case}: the loss {text}."
+            if text := wrong_tensor(seen[case]["gradient"], want["gradient"], {}):
+                return f"{case}: the loss is right, and its gradient for the logits {text}."
+        return None
+
+
+LOADS = {
+    "uneven": [9, 1, 3, 2, 5],
+    "an expert without tokens": [0, 10, 4, 4, 2],
+    "one a little above": [5, 4, 4, 4, 4],
+    "even": [4, 4, 4, 4, 4],
+    "one at the mean": [4, 7, 1, 2, 6],
+}
+
+
+class NudgesByTheSign(Check):
+    """`nudge` changes the bias in place: up by `rate` below the mean load, down above it, not at all on it."""
+
+    hint = (
+        "How far an expert is from the mean does not matter; on which side of it does: `torch.sign`.\n"
+        "In place: `bias += ...` or `bias.add_(...)`; a new tensor is not what the router holds."
+    )
+
+    @staticmethod
+    def probe(seed: int, _: Any, nudge: Any, __: Any) -> Evidence:
+        seen, generator = {}, torch.Generator().manual_seed(seed)
+        for case, loads in LOADS.items():
+            before = torch.randn(EXPERTS, generator=generator, dtype=torch.float64)
+            bias, counts = before.clone(), torch.tensor(loads)
+            nudge(bias, counts, 0.25)
+            moved = [round(number, 9) for number in (bias - before).tolist()]
+            seen[case] = {"moved": moved, "counts": counts.tolist()}
+        return seen
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for case, want in expected.items():
+            got = seen[case]
+            if got["moved"] != want["moved"]:
+                still = " Is it changed in place?" if not any(got["moved"]) else ""
+                return (
+                    f"{case}, counts {want['counts']}, rate 0.25: the bias moved by {got['moved']}; "
+                    f"{want['moved']} is right.{still}"
+                )
+            if got["counts"] != want["counts"]:
+                return f"{case}: the counts were changed."
+        return None
+
+
+CAPACITIES = {
+    "capacity 3": (12, 2, 3),
+    "capacity 1": (10, 1, 1),
+    "enough for all": (6, 2, 12),
+    "capacity 2, k = 3": (8, 3, 2),
+}
+
+
+class FirstComeFirstServed(Check):
+    """Each expert keeps the first `capacity` choices, token after token, and no more."""
+
+    hint = (
+        "For each choice: how many before it, in the flat order, went to the same expert?\n"
+        "`F.one_hot(chosen.flatten(), experts).cumsum(dim=0)` counts for all experts at once."
+    )
+
+    @staticmethod
+    def probe(seed: int, _: Any, __: Any, within_capacity: Any) -> Evidence:
+        seen = {}
+        for case, (tokens, k, capacity) in CAPACITIES.items():
+            _, chosen = _choices(seed, tokens, k, [2.0, 0.0, 1.0, 0.0, -60.0])
+            kept = within_capacity(chosen.clone(), EXPERTS, capacity)
+            seen[case] = {"kept": kept.tolist(), "dtype": str(kept.dtype), "chosen": chosen.tolist()}
+        return seen
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for case, want in expected.items():
+            got, capacity, k = seen[case], CAPACITIES[case][2], CAPACITIES[case][1]
+            if got["dtype"] != want["dtype"]:
+                return f"{case}: returns {got['dtype']}; a tensor of booleans is right."
+            if got["kept"] == want["kept"]:
+                continue
+            if [len(row) for row in got["kept"]] != [k] * len(want["kept"]):
+                return f"{case}: one boolean for each choice is right, in the shape of `chosen`."
+            flat = [
+                (e, kept)
+                for row, ks in zip(want["chosen"], got["kept"], strict=True)
+                for e, kept in zip(row, ks, strict=True)
+            ]
+            served = [sum(kept for expert, kept in flat if expert == e) for e in range(EXPERTS)]
+            asked = [sum(expert == e for expert, _ in flat) for e in range(EXPERTS)]
+            right = [min(number, capacity) for number in asked]
+            if served != right:
+                return f"{case}: of {asked} choices an expert, {served} are kept; {right} is right."
+            return f"{case}: the numbers kept are right, but they are not the first that came, token after token."
+        return None
+
+
+BALANCE = (PunishesImbalance, NudgesByTheSign, FirstComeFirstServed)

@@ -1,0 +1,103 @@
+"""Check of the exchange of rows between ranks, forward and back."""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ..base import Check, Evidence
+from ..probing.on_ranks import on_ranks
+from ..tensor_parallel.said import by_rank, noted, wrong_tensor
+from .inputs import WIDTH, leaf
+
+TABLES = {  # row i, column j: how many rows rank i has for rank j
+    "uneven": [[1, 2, 0], [3, 0, 1], [2, 4, 2]],
+    "rank 1 gets nothing": [[2, 0, 1], [1, 0, 3], [0, 0, 2]],
+    "rank 0 has nothing": [[0, 0, 0], [1, 2, 1], [2, 1, 0]],
+}
+
+
+def _pieces(seed: int, table: list[list[int]]) -> list[list[Tensor]]:
+    """Return for each pair of ranks the rows that go from i to j, the same on every rank."""
+    generator = torch.Generator().manual_seed(seed)
+    return [[torch.randn(n, WIDTH, generator=generator, dtype=torch.float64) for n in row] for row in table]
+
+
+def _strided(tensor: Tensor) -> Tensor:
+    """Return the same numbers in another order in memory."""
+    return tensor.T.contiguous().T
+
+
+def _exchanged(seed: int, Exchange: Any, strided: bool) -> Evidence:
+    """One rank: result and gradient, and whether what came in is as it was."""
+    me, seen = dist.get_rank(), {}
+    for case, table in TABLES.items():
+        there, back = _pieces(seed, table), _pieces(seed + 1, list(zip(*table, strict=True)))
+        rows, gradient = torch.cat(there[me]), torch.cat(back[me])
+        given = [_strided(rows), _strided(gradient)] if strided else [rows.clone(), gradient.clone()]
+        send, receive = table[me], [row[me] for row in table]
+        before = leaf(rows)
+        mine = before * 1
+        mine = mine.T.contiguous().T if strided else mine
+        y = Exchange.apply(mine, list(send), list(receive), dist.group.WORLD)
+        result = noted(y)
+        if y.shape == gradient.shape:
+            y.backward(given[1])
+        seen[case] = {
+            "got": [result, noted(before.grad)],
+            "right": [
+                noted(torch.cat([row[me] for row in there])),
+                noted(torch.cat([row[me] for row in back])),
+            ],
+            "changed": [not torch.equal(mine, rows), not torch.equal(given[1], gradient)],
+        }
+    return seen
+
+
+def _wrong(seen: Evidence, expected: Evidence) -> str | None:
+    for case in TABLES:
+        for i, what in enumerate(("the rows that arrive", "the gradient of the rows")):
+            pairs = zip(seen["ranks"], expected["ranks"], strict=True)
+            texts = [wrong_tensor(got[case]["got"][i], want[case]["right"][i], {}) for got, want in pairs]
+            if said := by_rank(f"{case}, {what}", texts):
+                return said
+            texts = ["was changed in place" if got[case]["changed"][i] else None for got in seen["ranks"]]
+            if said := by_rank(f"{case}, what came in for {what}", texts):
+                return said
+    return None
+
+
+class ExchangesRows(Check):
+    """Rank j gets, in rank order, the rows that each rank has for it; gradients go the same way back."""
+
+    hint = (
+        "`dist.all_to_all_single(output, input, receive, send, group=group)`: the parts of the output come first.\n"
+        "The output has sum(receive) rows; `rows.new_empty(...)` makes it.\n"
+        "On the way back, who has sent receives: swap the two lists. `ctx` can keep them."
+    )
+
+    @staticmethod
+    def probe(seed: int, Exchange: Any, _: Any) -> Evidence:
+        return {"ranks": on_ranks(_exchanged, 3, seed, Exchange, False)}
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        return _wrong(seen, expected)
+
+
+class TakesAnyLayout(Check):
+    """The rows and the gradient that come in need not be contiguous, and are not changed."""
+
+    hint = "A collective takes memory as it lies: `.contiguous()` first, forward and backward."
+
+    @staticmethod
+    def probe(seed: int, Exchange: Any, _: Any) -> Evidence:
+        return {"ranks": on_ranks(_exchanged, 3, seed + 3, Exchange, True)}
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        return _wrong(seen, expected)
+
+
+EXCHANGE = (ExchangesRows, TakesAnyLayout)

@@ -1,0 +1,167 @@
+"""Checks of the way to the experts: who is chosen, with which weight, and how the rows are sorted."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..base import Check, Evidence
+from ..probing.distance import relative_distance
+from .inputs import drawn, leaf
+
+EXPERTS, TOKENS = 6, 14
+EXACT = 1e-9
+
+
+def _routed(seed: int, route: Any, biased: bool) -> Evidence:
+    """Route random tokens with k of 1, 2 and 3. What is returned is put in order of the experts."""
+    generator, seen = torch.Generator().manual_seed(seed), {}
+    for k in (1, 2, 3):
+        logits, goal = torch.randn(2, TOKENS, EXPERTS, generator=generator, dtype=torch.float64)
+        bias = torch.rand(EXPERTS, generator=generator, dtype=torch.float64) - 0.5
+        before, kept = leaf(logits), bias.clone()
+        chosen, weights = route(before * 1, k, bias) if biased else route(before * 1, k)
+        if list(chosen.shape) == list(weights.shape) == [TOKENS, k]:
+            if weights.requires_grad:
+                (weights * goal.gather(1, chosen)).sum().backward()
+            chosen, order = chosen.sort(dim=1)
+            weights = weights.gather(1, order)
+        p = logits.softmax(dim=1).gather(1, chosen) if chosen.shape == (TOKENS, k) else None
+        seen[f"k = {k}"] = {
+            "shapes": [list(chosen.shape), list(weights.shape)],
+            "chosen": chosen.tolist(),
+            "weights": weights.detach().flatten().tolist(),
+            "probabilities": [] if p is None else p.flatten().tolist(),
+            "gradient": None if before.grad is None else before.grad.flatten().tolist(),
+            "bias kept": torch.equal(bias, kept),
+        }
+    return seen
+
+
+def _wrong_route(seen: Evidence, expected: Evidence) -> str | None:
+    for case, want in expected.items():
+        got = seen[case]
+        if got["shapes"] != want["shapes"]:
+            return f"{case}: chosen and weights have the shapes {got['shapes']}; {want['shapes']} is right."
+        if got["chosen"] != want["chosen"]:
+            token = next(i for i, pair in enumerate(want["chosen"]) if pair != got["chosen"][i])
+            return f"{case}: token {token} goes to {got['chosen'][token]}; {want['chosen'][token]} is right."
+        if not relative_distance(got["weights"], want["weights"]) <= EXACT:
+            return f"{case}: {_wrong_weights(got, want)}"
+        if got["gradient"] is None:
+            return f"{case}: no gradient reaches the logits through the weights: the router learns nothing."
+        far = torch.tensor(got["gradient"]) - torch.tensor(want["gradient"])  # with k = 1 the right one is zero
+        if not far.abs().max() <= 1e-9:
+            return f"{case}: the weights are right, and their gradient for the logits is not."
+        if not got["bias kept"]:
+            return f"{case}: the bias was changed."
+    return None
+
+
+def _wrong_weights(got: Evidence, want: Evidence) -> str:
+    sums = torch.tensor(got["weights"]).view(TOKENS, -1).sum(dim=1)
+    if relative_distance(got["weights"], got["probabilities"]) <= EXACT:
+        return f"the weights are the probabilities as they are; those of a token sum to {sums[0]:.3f}, and should to 1."
+    if not (sums - 1).abs().max() <= EXACT:
+        return f"the weights of token 0 sum to {sums[0]:.3f}, and should to 1."
+    first = slice(len(want["chosen"][0]))
+    return f"the weights of token 0 are {got['weights'][first]}; {want['weights'][first]} is right."
+
+
+class RoutesToTheMostLikely(Check):
+    """A token goes to its k most likely experts; the weights are their probabilities, made to sum to 1."""
+
+    hint = (
+        "`logits.softmax(dim=1)` has the probabilities (n, E); `.topk(k, dim=1)` returns values and indices.\n"
+        "Divide by the sum of the k that were chosen, not of all."
+    )
+
+    @staticmethod
+    def probe(seed: int, route: Any, *_: Any) -> Evidence:
+        return _routed(seed, route, biased=False)
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        return _wrong_route(seen, expected)
+
+
+class BiasOnlyChooses(Check):
+    """The bias is added to the probabilities when experts are chosen, and to nothing else."""
+
+    hint = (
+        "Two different things are asked of the probabilities: who is largest, with the bias, and how large they are.\n"
+        "`topk(...).indices` of the sum, then `probabilities.gather(1, chosen)` without it."
+    )
+
+    @staticmethod
+    def probe(seed: int, route: Any, *_: Any) -> Evidence:
+        return _routed(seed + 1, route, biased=True)
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        return _wrong_route(seen, expected)
+
+
+CASES = {  # tokens, k, how the experts are favoured
+    "k = 2": (TOKENS, 2, [0.0] * EXPERTS),
+    "k = 1": (TOKENS, 1, [0.0] * EXPERTS),
+    "k = 3, uneven": (TOKENS, 3, [3.0, 0.0, 0.0, 2.0, 0.0, 0.0]),
+    "no token for experts 1 and 5": (TOKENS, 2, [0.0, -99.0, 0.0, 0.0, 0.0, -99.0]),
+    "no tokens at all": (0, 2, [0.0] * EXPERTS),
+}
+
+
+def _plain(tensor: Any) -> list[Any]:
+    return tensor.tolist() if isinstance(tensor, Tensor) else list(tensor)
+
+
+class SortsByExpert(Check):
+    """One row for each choice, sorted by expert; `counts` says how many each has, `source` where a row comes from."""
+
+    hint = (
+        "`chosen.flatten()` names the expert of each choice, token after token. Which order sorts it?\n"
+        "`.argsort()` of it is `source`; choice j belongs to token j // k.\n"
+        "`torch.bincount(..., minlength=experts)` also counts those that nobody has chosen."
+    )
+
+    @staticmethod
+    def probe(seed: int, _: Any, permute: Any, *__: Any) -> Evidence:
+        seen = {}
+        for case, (tokens, k, favour) in CASES.items():
+            given = drawn(seed, tokens, favour, k)
+            goal = drawn(seed + 1, tokens * k, favour).x
+            before = leaf(given.x)
+            rows, counts, source = permute(before * 1, given.chosen.clone(), EXPERTS)
+            if rows.requires_grad and len(rows) == len(source) == len(goal):
+                (rows * goal[source]).sum().backward()  # the same sum in every order of the rows
+            seen[case] = {
+                "rows": rows.detach().tolist(),
+                "counts": _plain(counts),
+                "source": _plain(source),
+                "x": given.x.tolist(),
+                "chosen": given.chosen.flatten().tolist(),
+                "gradient": None if before.grad is None else before.grad.flatten().tolist(),
+            }
+        return seen
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for case, want in expected.items():
+            got, k = seen[case], CASES[case][1]
+            if got["counts"] != want["counts"]:
+                return f"{case}: counts are {got['counts']}; {want['counts']} is right."
+            if sorted(got["source"]) != list(range(len(want["chosen"]))):
+                return f"{case}: `source` must have each of 0 to n·k - 1 once; it is {got['source'][:8]} …"
+            experts = [want["chosen"][place] for place in got["source"]]
+            if experts != sorted(experts):
+                return f"{case}: by `source`, the rows belong to experts {experts[:12]} …, which is not sorted."
+            if got["rows"] != [want["x"][place // k] for place in got["source"]]:
+                return f"{case}: `rows` are not the tokens that `source` says: row j is token source[j] // k."
+            if got["gradient"] is None:
+                return f"{case}: no gradient comes back from `rows` to x."
+            if not relative_distance(got["gradient"], want["gradient"]) <= EXACT:
+                return f"{case}: a token's gradient is not the sum of those of its rows."
+        return None
+
+
+ROUTING = (RoutesToTheMostLikely, BiasOnlyChooses, SortsByExpert)
