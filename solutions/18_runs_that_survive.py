@@ -33,7 +33,6 @@ from helpers import (
     Claims,
     Prediction,
     RankDiary,
-    RankLog,
     Training,
     check,
     checksum,
@@ -133,7 +132,7 @@ def wall_clock(work, interval, save, restart, failures):
     now, safe, ahead = 0, 0, [*failures, math.inf]  # seconds on the clock, seconds of work in a checkpoint
     while True:
         piece = min(interval, work - safe)
-        last = safe + piece >= work
+        last = interval >= work - safe
         end = now + piece + (0 if last else save)
         if end <= ahead[0]:
             now, safe = end, safe + piece
@@ -219,7 +218,7 @@ print(text_table(table))
 #
 # ### Real kills
 #
-# Is the bookkeeping right? Here is a real process: a step takes 10 ms, a checkpoint 30 ms, and from outside comes SIGKILL, at random, every 0.6 seconds on average. SIGKILL cannot be caught; the process has no time to say goodbye. Three of them, each with its own interval, must do 300 steps.
+# Is the bookkeeping right? Here is a real process: a step takes 10 ms, a checkpoint 30 ms, and from outside comes SIGKILL, at random, 0.6 seconds after a start on average. SIGKILL cannot be caught; the process has no time to say goodbye. Three of them, each with its own interval, must do 300 steps.
 #
 # **Predict.** Which goodput does the one with Young's interval reach, when a restart takes next to nothing?
 
@@ -237,7 +236,7 @@ killed_guess.reveal(100 * runs["Young"].goodput)
 show(parts_figure(runs), "Three bars of useful, repeated, saving and restarting seconds; Young's has the best balance.")
 table = [("interval", "steps", "kills", "seconds", "replayed", "goodput")]
 for name, run in runs.items():
-    replayed = wall_clock(3.0, 0.01 * steps_between[name], 0.03, run.restart, run.kills)
+    replayed = wall_clock(300 * run.step, steps_between[name] * run.step, run.save, run.restart, run.kills)
     row = name, str(steps_between[name]), str(len(run.kills)), f"{run.seconds:.1f}", f"{replayed:.1f}"
     table.append((*row, f"{run.goodput:.0%}"))
     if run.busy:
@@ -247,7 +246,7 @@ for name, run in runs.items():
 print(text_table(table))
 
 # %% [markdown] name="killed_explained"
-# *Replayed* is your `wall_clock`, given the moments at which this process was really killed. What differs: steps and saves that take a little longer than they should, and restarts that are not all alike. (With so few kills, luck decides which run is fastest; the curve above was an average.)
+# *Replayed* is your `wall_clock`, given the moments at which this process was really killed, and what its steps, saves and restarts took on average. What differs is that they are not all alike. (With so few kills, luck decides which run is fastest; the curve above was an average.)
 #
 # ## 3 · What must a checkpoint hold?
 #
@@ -535,8 +534,8 @@ class CountingStager(BlockingAsyncStager):
 def train_and_save(folder, ways):
     mesh, group = init_device_mesh("cpu", (2,)), dist.new_group(backend="gloo")
     torch.manual_seed(0)
-    model = fully_shard(nn.Sequential(*(nn.Linear(1024, 1024) for _ in range(8))), mesh=mesh)
-    optimizer, x, told = torch.optim.AdamW(model.parameters()), torch.randn(256, 1024), {}
+    model = fully_shard(nn.Sequential(*(nn.Linear(768, 768) for _ in range(6))), mesh=mesh)
+    optimizer, x, told = torch.optim.AdamW(model.parameters()), torch.randn(64, 768), {}
     stager = CountingStager(cache_staged_state_dict=False)
     for turn, way in enumerate(("warm up", *ways, *ways)):
         begin, waited, writing = time.perf_counter(), 0.0, None
@@ -565,7 +564,7 @@ def train_and_save(folder, ways):
 # %% name="async_measured"
 with tempfile.TemporaryDirectory() as folder:
     told, staged, own = run_ranks(
-        train_and_save, 2, folder, ("none", "save", "async_save"), device="cpu", measure=False
+        train_and_save, 2, folder, ("none", "save", "async_save"), device="cpu", measure=False, timeout=180
     ).results[0]
 staged_guess.reveal(staged / own)
 wait_guess.reveal(told["async_save"][0] / told["save"][0])

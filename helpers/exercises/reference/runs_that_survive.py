@@ -17,7 +17,7 @@ import time
 from collections import Counter
 from datetime import timedelta
 from pathlib import Path
-from helpers import PUBLISHED_RUNS, Claims, Prediction, RankDiary, RankLog, Training, check, checksum, device_name, digits, explore, goodput_figure, hint, human_bytes, killed_runs, losses_figure, parts_figure, pick_device, read_logs, run_ranks, show, spike_figure, text_table, torchrun_job, torn_files, waiting_bars
+from helpers import PUBLISHED_RUNS, Claims, Prediction, RankDiary, Training, check, checksum, device_name, digits, explore, goodput_figure, hint, human_bytes, killed_runs, losses_figure, parts_figure, pick_device, read_logs, run_ranks, show, spike_figure, text_table, torchrun_job, torn_files, waiting_bars
 import numpy as np
 import torch
 import torch.distributed as dist
@@ -37,7 +37,7 @@ def wall_clock(work, interval, save, restart, failures):
     now, safe, ahead = 0, 0, [*failures, math.inf]  # seconds on the clock, seconds of work in a checkpoint
     while True:
         piece = min(interval, work - safe)
-        last = safe + piece >= work
+        last = interval >= work - safe
         end = now + piece + (0 if last else save)
         if end <= ahead[0]:
             now, safe = end, safe + piece

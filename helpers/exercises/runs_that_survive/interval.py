@@ -120,7 +120,7 @@ class NearTheBest(Check):
         "A second of training costs save / interval seconds for checkpoints.\n"
         "A failure loses half an interval on average, and there is one every `mtbf` seconds: "
         "a second of training costs interval / (2 mtbf).\n"
-        "Which interval makes the sum of save / interval and interval / (2 mtbf) smallest? The derivative is zero there."
+        "Which interval makes save / interval + interval / (2 mtbf) smallest? The derivative is zero there."
     )
 
     @staticmethod

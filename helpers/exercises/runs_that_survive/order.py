@@ -95,11 +95,11 @@ class FairParts(Check):
     @staticmethod
     def probe(seed: int, DataOrder: Any) -> Evidence:
         order = DataOrder(40, 8, seed)
-        return {"sizes": {n: [len(part(order, 3, rank, n)) for rank in range(n)] for n in (1, 2, 3, 5, 8)}}
+        return {"sizes": [[len(part(order, 3, rank, n)) for rank in range(n)] for n in (1, 2, 3, 5, 8)]}
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        for ranks, sizes in seen["sizes"].items():
+        for ranks, sizes in zip((1, 2, 3, 5, 8), seen["sizes"], strict=True):
             if not max(sizes) - min(sizes) <= 1:
                 return f"8 samples on {ranks} ranks: the parts have {', '.join(map(str, sizes))} samples."
         return None
@@ -114,11 +114,11 @@ class SameOnAnyRanks(Check):
     @staticmethod
     def probe(seed: int, DataOrder: Any) -> Evidence:
         order = DataOrder(50, 12, seed)
-        return {"batches": {n: [joined(order, step, n) for step in (0, 5, 11)] for n in (1, 2, 3, 4, 5, 12)}}
+        return {"batches": [[joined(order, step, n) for step in (0, 5, 11)] for n in (1, 2, 3, 4, 5, 12)]}
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        batches = {int(ranks): found for ranks, found in seen["batches"].items()}
+        batches = dict(zip((1, 2, 3, 4, 5, 12), seen["batches"], strict=True))
         for ranks, found in batches.items():
             for step, batch, alone in zip((0, 5, 11), found, batches[1], strict=True):
                 if sorted(batch) != sorted(alone):
@@ -255,7 +255,7 @@ class StateTravels(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         if not seen["characters"] <= 2000:
             return f"the state of 4,000 samples takes {seen['characters']:,} characters; a seed and a few numbers do."
-        for step, (here, there) in zip((0, 3, 4, 8, 15, 100, 1000), zip(seen["here"], seen["there"], strict=True)):
+        for step, here, there in zip((0, 3, 4, 8, 15, 100, 1000), seen["here"], seen["there"], strict=True):
             if here != there:
                 return f"after load_state_dict, step {step} has another batch than in the order that was saved."
         return None

@@ -48,7 +48,7 @@ class RankDiary:
     """Writes down what a rank does, in `folder`."""
 
     def __init__(self, folder: str | Path, rank: int, attempt: int = 0) -> None:
-        self._file = Path(folder, f"attempt-{attempt}-rank-{rank}.jsonl").open("a", encoding="utf-8")
+        self._file = Path(folder, f"attempt-{attempt}-rank-{rank}.jsonl").open("a", encoding="utf-8")  # noqa: SIM115
 
     @contextlib.contextmanager
     def call(self, name: str) -> Iterator[None]:
