@@ -44,9 +44,7 @@ def wall_clock(work, interval, save, restart, failures):
             if last:
                 return now
         else:
-            now = ahead.pop(0) + restart
-            while ahead[0] < now:
-                now = ahead.pop(0) + restart
+            now = ahead.pop(0) + restart  # the next failure may lie before that; then it is the next to be popped
 
 
 def best_interval(save, mtbf):
@@ -128,12 +126,10 @@ def diagnose(logs):
         for rank, value in enumerate(step):
             if value != usual:
                 return "wrong", rank
-    working = [
-        statistics.median(
-            after.asked - before.answered for before, after in zip(log.calls, log.calls[1:], strict=False)
-        )
-        for log in logs
-    ]
+    working = []
+    for log in logs:
+        pairs = zip(log.calls, log.calls[1:], strict=False)
+        working.append(statistics.median(after.asked - before.answered for before, after in pairs))
     slowest = max(working)
     if slowest > 1.5 * statistics.median(working):
         return "slow", working.index(slowest)
