@@ -17,7 +17,7 @@ import time
 from collections import Counter
 from datetime import timedelta
 from pathlib import Path
-from helpers import PUBLISHED_RUNS, Claims, Prediction, RankDiary, Training, check, checksum, device_name, digits, explore, goodput_figure, hint, human_bytes, killed_runs, losses_figure, parts_figure, pick_device, read_logs, run_ranks, show, spike_figure, text_table, torchrun_job, torn_files, waiting_bars
+from helpers import PUBLISHED_RUNS, Claims, Prediction, RankDiary, Training, check, checksum, device_name, digits, explore, goodput_figure, hint, human_bytes, killed_runs, losses_figure, parts_figure, pick_device, read_logs, run_ranks, show, spike_figure, text_table, torchrun_job, torn_files
 import numpy as np
 import torch
 import torch.distributed as dist
@@ -109,7 +109,6 @@ class Checkpoints:
         return sorted(self.folder.glob("step-*"), reverse=True)
 
     def whole(self, path):
-        """Return the bytes of the state; None if they are not what was written."""
         content = path.read_bytes()
         proof, data = content[:32], content[32:]
         return data if hashlib.sha256(data).digest() == proof else None

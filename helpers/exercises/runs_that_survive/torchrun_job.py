@@ -45,9 +45,16 @@ class TorchrunJob:
     failures: list[tuple[int, int]]
     everything: str
 
+    def exit_codes(self, attempt: int, ranks: int) -> dict[int, int]:
+        """Return the exit code of each rank: the first to fail has its own, and the others were told to stop (-15)."""
+        if attempt >= len(self.failures):
+            return dict.fromkeys(range(ranks), 0)
+        code, first = self.failures[attempt]
+        return dict.fromkeys(range(ranks), -15) | {first: code}
+
 
 def torchrun_job(
-    work: Callable[..., None], ranks: int, *arguments: Any, restarts: int = 0, limit: float = 90.0
+    work: Callable[..., None], ranks: int, *arguments: Any, restarts: int = 0, limit: float = 180.0
 ) -> TorchrunJob:
     """Run `work(*arguments)` on each rank: `torchrun --standalone --nproc-per-node=RANKS --max-restarts=RESTARTS`.
 
