@@ -66,6 +66,11 @@ QUOTED_CLAIMS = {
         "LoRA of rank 16 on q, k, v, o of a 7B model trains about 20M parameters, 0.1 to 1 %",
         "tutorials, after [LoRA](https://arxiv.org/abs/2106.09685)",
     ),
+    "C22": QuotedClaim(
+        "Asynchronous checkpoints cost (almost) no time; Young's interval is close to the best",
+        "tutorials; [Young](https://doi.org/10.1145/361147.361115), "
+        "[Daly](https://doi.org/10.1016/j.future.2004.11.016)",
+    ),
     "C24": QuotedClaim(
         "A training step takes 6 FLOPs for each parameter and token",
         "[Kaplan et al.](https://arxiv.org/abs/2001.08361), section 2.1; tutorials",
