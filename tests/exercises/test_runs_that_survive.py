@@ -128,6 +128,7 @@ def running(name: str) -> list[psutil.Process]:
     return [p for p in psutil.Process().children(recursive=True) if name in " ".join(p.cmdline())]
 
 
+@pytest.mark.slow
 def test_killed_runs_do_their_work_and_leave_no_process():
     (run,) = killed_runs({"one": 5}, steps=40, tick=0.005, save=0.005, mtbf=0.15).values()
     assert run.busy or run.seconds >= run.work
@@ -138,6 +139,7 @@ def test_killed_runs_do_their_work_and_leave_no_process():
     parts_figure({"one": run})
 
 
+@pytest.mark.slow
 def test_kills_tear_files():
     assert torn_files(5) > 0
 
