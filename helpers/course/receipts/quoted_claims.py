@@ -78,6 +78,11 @@ QUOTED_CLAIMS = {
         "A mixture of experts gives the loss of a larger dense model at the FLOPs of its active part: k times cheaper",
         "[Switch Transformers](https://arxiv.org/abs/2101.03961), [DeepSeekMoE](https://arxiv.org/abs/2401.06066)",
     ),
+    "C22": QuotedClaim(
+        "Asynchronous checkpoints cost (almost) no time; Young's interval is close to the best",
+        "tutorials; [Young](https://doi.org/10.1145/361147.361115), "
+        "[Daly](https://doi.org/10.1016/j.future.2004.11.016)",
+    ),
     "C24": QuotedClaim(
         "A training step takes 6 FLOPs for each parameter and token",
         "[Kaplan et al.](https://arxiv.org/abs/2001.08361), section 2.1; tutorials",

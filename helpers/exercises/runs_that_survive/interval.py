@@ -1,0 +1,168 @@
+"""Checks of the run that is replayed with its failures, and of the interval between checkpoints."""
+
+import math
+import random
+from typing import Any, ClassVar
+
+from ..base import Check, Evidence
+
+Case = tuple[float, float, float, float, list[float]]  # work, interval, save, restart, failures
+SLACK = 1e-6  # relative
+
+
+class OnReplays(Check):
+    """Compares the seconds of some runs with the reference's."""
+
+    cases: ClassVar[list[Case]]
+    look: ClassVar[str]
+
+    @classmethod
+    def drawn(cls, seed: int) -> list[Case]:
+        """Return the runs to replay."""
+        return cls.cases
+
+    @classmethod
+    def probe(cls, seed: int, wall_clock: Any, best_interval: Any) -> Evidence:
+        cases = cls.drawn(seed)
+        return {"runs": cases, "seconds": [float(wall_clock(*case[:4], list(case[4]))) for case in cases]}
+
+    @classmethod
+    def judge(cls, seen: Evidence, expected: Evidence) -> str | None:
+        for case, got, right in zip(expected["runs"], seen["seconds"], expected["seconds"], strict=True):
+            if not abs(got - right) <= SLACK * max(1.0, right):
+                work, interval, save, restart, failures = case
+                times = ", ".join(f"{time:g}" for time in failures[:6]) + (", …" if len(failures) > 6 else "")
+                said = f"failures at {times}" if failures else "no failures"
+                return (
+                    f"work {work:g}, interval {interval:g}, save {save:g}, restart {restart:g}, {said}: "
+                    f"{got:g} s, and it takes {right:g} s. {cls.look}"
+                )
+        return None
+
+
+class CheckpointsBetweenPieces(OnReplays):
+    """Without failures, the run takes its work and a checkpoint between two pieces, none at the end."""
+
+    hint = (
+        "Go piece by piece: the next piece is `interval` seconds, or what is left of the work.\n"
+        "After the last piece the run is over: no checkpoint."
+    )
+    look = "How many checkpoints does this run write? None after the last piece."
+    cases: ClassVar = [(100, 25, 2, 7, []), (90, 40, 3, 5, []), (30, 50, 4, 1, []), (60, 20, 0, 0, [])]
+
+
+class LosesWorkSinceCheckpoint(OnReplays):
+    """A failure loses the work since the last checkpoint, and the restart takes its time."""
+
+    hint = (
+        "Two numbers are enough: the time on the clock, and the work that is safe in a checkpoint.\n"
+        "If the piece would not be finished before the next failure, the clock jumps to the failure and then over the "
+        "restart; the safe work stays as it is."
+    )
+    look = "What was safe in a checkpoint when the failure came, and what had to be done again?"
+    cases: ClassVar = [
+        (100, 25, 2, 7, [40]),
+        (90, 40, 3, 5, [10, 71]),
+        (30, 50, 4, 1, [29]),
+        (100, 20, 1, 0, [5, 33, 90]),
+    ]
+
+
+class CountsWhenFinished(OnReplays):
+    """A checkpoint counts once it is finished: a failure while saving loses the piece."""
+
+    hint = "A piece and its checkpoint succeed or fail together: compare the next failure with the end of both."
+    look = "The failure comes while a checkpoint is being written, so that checkpoint is worth nothing."
+    cases: ClassVar = [(100, 25, 4, 7, [27]), (90, 30, 10, 5, [35, 79]), (60, 20, 5, 2, [22, 48])]
+
+
+class FailsWhileRestarting(OnReplays):
+    """A failure during a restart starts the restart again."""
+
+    hint = "After a failure, as long as the next one comes before now + restart: the clock jumps to it, again."
+    look = "A failure comes while the job restarts, so the restart begins anew."
+    cases: ClassVar = [(100, 25, 2, 10, [40, 45]), (50, 25, 2, 20, [5, 20, 35]), (40, 10, 1, 6, [8, 12, 40, 45])]
+
+
+class EndsWithItsWork(OnReplays):
+    """The run is over as soon as its work is done; failures after that change nothing."""
+
+    hint = "Return the clock when the last piece is done, before you look at the next failure."
+    look = "The work is done before the last of these failures."
+    cases: ClassVar = [(50, 25, 2, 7, [53]), (50, 50, 9, 7, [55]), (60, 20, 3, 4, [30, 90, 200])]
+
+
+class ManyFailures(OnReplays):
+    """Long runs with many random failures take the right time."""
+
+    hint = "Each failure is used up once. Those that fall into work, saving and restarting are all on one clock."
+    look = "The short cases are easier to follow by hand: make those pass first."
+    cases: ClassVar = []
+
+    @classmethod
+    def drawn(cls, seed: int) -> list[Case]:
+        chance, cases = random.Random(seed), []
+        for _ in range(12):
+            time, failures, mtbf = 0.0, [], chance.uniform(40, 120)
+            while time < 40_000:
+                time += chance.expovariate(1 / mtbf)
+                failures.append(round(time, 3))
+            work = float(chance.randint(500, 1500))
+            cases.append((work, float(chance.randint(5, 40)), chance.uniform(0.5, 5), chance.uniform(1, 15), failures))
+        return cases
+
+
+class NearTheBest(Check):
+    """With `best_interval`, goodput is within 1 % of the best there is."""
+
+    compared = False
+    hint = (
+        "A second of training costs save / interval seconds for checkpoints.\n"
+        "A failure loses half an interval on average, and there is one every `mtbf` seconds: "
+        "a second of training costs interval / (2 mtbf).\n"
+        "Which interval makes save / interval + interval / (2 mtbf) smallest? The derivative is zero there."
+    )
+
+    @staticmethod
+    def probe(seed: int, wall_clock: Any, best_interval: Any) -> Evidence:
+        chance = random.Random(seed)
+        cases = [(1.0, 10.0 ** chance.uniform(1, 5)) for _ in range(6)]
+        cases += [(save * scale, mtbf * scale) for save, mtbf in cases for scale in (0.01, 60.0)]
+        return {"cases": cases, "intervals": [float(best_interval(*case)) for case in cases]}
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for (save, mtbf), interval in zip(seen["cases"], seen["intervals"], strict=True):
+            best = max(
+                exact_goodput(math.sqrt(2 * save * mtbf) * (0.5 + 0.01 * i), save, mtbf) for i in range(100)
+            )  # Young's interval is at most a few percent off, and above
+            if not interval > 0:
+                return f"save {save:.4g}, mtbf {mtbf:.4g}: the interval is {interval:.4g} seconds."
+            share = exact_goodput(interval, save, mtbf)
+            if not share >= 0.99 * best:
+                shorter = exact_goodput(interval * 0.9, save, mtbf) > share
+                return (
+                    f"save {save:.4g}, mtbf {mtbf:.4g}: with an interval of {interval:.4g} seconds, {share:.1%} of the "
+                    f"time is of use, and up to {best:.1%} could be. The best is {'shorter' if shorter else 'longer'}."
+                )
+        return None
+
+
+def exact_goodput(interval: float, save: float, mtbf: float) -> float:
+    """Return the useful share of the time, without restarts, if failures come at random (Daly 2006).
+
+    A piece with its checkpoint takes mtbf (exp((interval + save) / mtbf) - 1) seconds on average.
+    """
+    pieces = (interval + save) / mtbf
+    return interval / (mtbf * math.expm1(pieces)) if pieces < 500 else 0.0
+
+
+INTERVAL = (
+    CheckpointsBetweenPieces,
+    LosesWorkSinceCheckpoint,
+    CountsWhenFinished,
+    FailsWhileRestarting,
+    EndsWithItsWork,
+    ManyFailures,
+    NearTheBest,
+)

@@ -1,0 +1,272 @@
+"""Checks of the order of the data: the same global batches on any number of ranks, from any step on, with gaps."""
+
+import json
+import random
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..base import Check, Evidence
+
+SIZES = ((40, 8), (50, 12), (23, 5), (64, 16))  # samples, batch size
+
+
+def joined(order: Any, step: int, ranks: int = 1) -> list[int]:
+    """Return the global batch of `step`: the parts of all ranks, in their order."""
+    return [sample for rank in range(ranks) for sample in part(order, step, rank, ranks)]
+
+
+def part(order: Any, step: int, rank: int, ranks: int) -> list[int]:
+    """Return what one rank gets, as plain numbers."""
+    return [int(sample) for sample in order.rows(step, rank, ranks)]
+
+
+class EachSampleOnceAnEpoch(Check):
+    """An epoch has samples // batch_size steps, each with `batch_size` samples, and no sample comes twice in it."""
+
+    compared = False
+    hint = (
+        "A permutation of all samples for each epoch, cut into slices of batch_size.\n"
+        "epoch, index = divmod(position, samples // batch_size); what is left at the end of an epoch is left out."
+    )
+
+    @staticmethod
+    def probe(seed: int, DataOrder: Any) -> Evidence:
+        epochs = []
+        for samples, size in SIZES:
+            order = DataOrder(samples, size, seed)
+            steps = samples // size
+            epochs.append([[joined(order, e * steps + i) for i in range(steps)] for e in range(3)])
+        return {"epochs": epochs}
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for (samples, size), epochs in zip(SIZES, seen["epochs"], strict=True):
+            for number, epoch in enumerate(epochs):
+                where = f"{samples} samples in batches of {size}, epoch {number}"
+                wrong = [len(batch) for batch in epoch if len(batch) != size]
+                if wrong:
+                    return f"{where}: a global batch has {wrong[0]} samples."
+                had = [sample for batch in epoch for sample in batch]
+                if not set(had) <= set(range(samples)):
+                    return f"{where}: there is no sample {min(set(had) - set(range(samples)))}."
+                if len(set(had)) < len(had):
+                    twice = next(sample for sample in had if had.count(sample) > 1)
+                    return f"{where}: sample {twice} comes {had.count(twice)} times."
+        return None
+
+
+class NewOrderEachEpoch(Check):
+    """Each epoch has an order of its own, and so has each seed."""
+
+    compared = False
+    hint = "np.random.default_rng([seed, epoch]) is another generator for each epoch and each seed."
+
+    @staticmethod
+    def probe(seed: int, DataOrder: Any) -> Evidence:
+        orders = {}
+        for one in (seed, seed + 1, seed + 2):
+            order = DataOrder(60, 10, one)
+            for epoch in range(4):
+                orders[f"{one - seed}:{epoch}"] = [sample for i in range(6) for sample in joined(order, 6 * epoch + i)]
+        return {"orders": orders}
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        orders = {tuple(map(int, key.split(":"))): tuple(order) for key, order in seen["orders"].items()}
+        for (seed, epoch), order in orders.items():
+            if list(order) == sorted(order):
+                return "an epoch goes through the samples in their own order, 0, 1, 2, …"
+            for (other_seed, other_epoch), other in orders.items():
+                if (seed, epoch) < (other_seed, other_epoch) and order == other:
+                    if seed == other_seed:
+                        return f"epochs {epoch} and {other_epoch} go through the samples in the same order."
+                    return f"two seeds give the same order (epochs {epoch} and {other_epoch})."
+        return None
+
+
+class FairParts(Check):
+    """The ranks' parts of a batch differ by one sample at most."""
+
+    compared = False
+    hint = "np.array_split(batch, ranks)[rank] cuts as evenly as possible, and so does batch[rank::ranks]."
+
+    @staticmethod
+    def probe(seed: int, DataOrder: Any) -> Evidence:
+        order = DataOrder(40, 8, seed)
+        return {"sizes": [[len(part(order, 3, rank, n)) for rank in range(n)] for n in (1, 2, 3, 5, 8)]}
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for ranks, sizes in zip((1, 2, 3, 5, 8), seen["sizes"], strict=True):
+            if not max(sizes) - min(sizes) <= 1:
+                return f"8 samples on {ranks} ranks: the parts have {', '.join(map(str, sizes))} samples."
+        return None
+
+
+class SameOnAnyRanks(Check):
+    """The parts of all ranks, in the order of the ranks, are the same batch for any number of ranks."""
+
+    compared = False
+    hint = "First the global batch, which knows nothing of ranks; then this rank's slice of it, without gaps."
+
+    @staticmethod
+    def probe(seed: int, DataOrder: Any) -> Evidence:
+        order = DataOrder(50, 12, seed)
+        return {"batches": [[joined(order, step, n) for step in (0, 5, 11)] for n in (1, 2, 3, 4, 5, 12)]}
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        batches = dict(zip((1, 2, 3, 4, 5, 12), seen["batches"], strict=True))
+        for ranks, found in batches.items():
+            for step, batch, alone in zip((0, 5, 11), found, batches[1], strict=True):
+                if sorted(batch) != sorted(alone):
+                    extra, missing = sorted(set(batch) - set(alone)), sorted(set(alone) - set(batch))
+                    what = (
+                        f"sample {extra[0]} is only in theirs" if extra else f"they miss sample {(missing or [-1])[0]}"
+                    )
+                    return f"step {step}: {ranks} ranks together do not have the batch of one rank: {what}."
+                if batch != alone:
+                    return (
+                        f"step {step}: {ranks} ranks have the samples of one rank, but not in its order when their "
+                        "parts are put one after the other."
+                    )
+        return None
+
+
+class AnyStepFirst(Check):
+    """Any step can be asked for first, in any order and again; random numbers of the program are left alone."""
+
+    compared = False
+    hint = (
+        "`rows` computes its answer from the step; it must not count calls.\n"
+        "Use a generator of your own, made from seed and epoch, not the program's: torch.manual_seed is for dropout."
+    )
+
+    @staticmethod
+    def probe(seed: int, DataOrder: Any) -> Evidence:
+        steps = list(range(20))
+        torch.manual_seed(seed)
+        straight = [joined(order, step) for order in [DataOrder(40, 8, seed)] for step in steps]
+        mixed = steps[:]
+        random.Random(seed + 1).shuffle(mixed)
+        torch.manual_seed(seed + 1)
+        np.random.seed((seed + 1) % 2**32)
+        random.seed(seed + 1)
+        before = torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()
+        order = DataOrder(40, 8, seed)
+        jumped = dict(sorted((step, joined(order, step, 2)) for step in mixed))
+        again = joined(order, mixed[0], 2)
+        after = torch.get_rng_state(), np.random.get_state()[1], random.getstate()
+        same = torch.equal(before[0], after[0]), bool((before[1] == after[1]).all()), before[2] == after[2]
+        return {
+            "straight": straight,
+            "jumped": [jumped[step] for step in steps],
+            "again": again == jumped[mixed[0]],
+            "left_alone": list(same),
+        }
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for step, (one, other) in enumerate(zip(seen["straight"], seen["jumped"], strict=True)):
+            if one != other:
+                return (
+                    f"the batch of step {step} depends on which steps were asked for before, or on the program's "
+                    "random numbers."
+                )
+        if not seen["again"]:
+            return "the same step asked for twice gives two different batches."
+        for name, alone in zip(("torch", "numpy", "random"), seen["left_alone"], strict=True):
+            if not alone:
+                return f"the program's random numbers ({name}) are other ones afterwards."
+        return None
+
+
+SKIPS = (  # skips of one order, one after the other: (step, count)
+    [(10, 4)],
+    [(10, 5), (20, 1)],
+    [(10, 5), (4, 2)],
+    [(6, 3), (6, 2)],
+    [(3, 1), (1, 4), (0, 1)],
+)
+
+
+class SkipsBatches(Check):
+    """After `skip(step, count)`, `step` has the batch that came `count` later, and earlier steps have theirs."""
+
+    compared = False
+    hint = (
+        "The batches without gaps have positions 0, 1, 2, …; note the positions that are skipped.\n"
+        "A step's position: start at the step, and go one further for each skipped position that is not above it, "
+        "from the lowest skipped one up.\n"
+        "What a second skip leaves out are the batches that the steps have by then: look their positions up first."
+    )
+
+    @staticmethod
+    def probe(seed: int, DataOrder: Any) -> Evidence:
+        straight = [joined(order, step) for order in [DataOrder(40, 8, seed)] for step in range(50)]
+        runs = []
+        for skips in SKIPS:
+            order = DataOrder(40, 8, seed)
+            for step, count in skips:
+                order.skip(step, count)
+            runs.append([joined(order, step, 2) for step in range(30)])
+        return {"straight": straight, "runs": runs}
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for skips, run in zip(SKIPS, seen["runs"], strict=True):
+            wanted = list(range(50))
+            for step, count in skips:
+                del wanted[step : step + count]
+            called = ", then ".join(f"skip({step}, {count})" for step, count in skips)
+            for step, batch in enumerate(run):
+                right = seen["straight"][wanted[step]]
+                if batch != right:
+                    was = [n for n, other in enumerate(seen["straight"]) if other == batch]
+                    got = f"that of step {was[0]}" if was else "none of them"
+                    return (
+                        f"after {called}: step {step} should have the batch that step {wanted[step]} had at first, "
+                        f"and has {got}."
+                    )
+        return None
+
+
+class StateTravels(Check):
+    """The state is small and plain, and an order made with another seed goes on from it, with its skips."""
+
+    compared = False
+    hint = "What cannot be computed from the step? The seed, and which batches are skipped."
+
+    @staticmethod
+    def probe(seed: int, DataOrder: Any) -> Evidence:
+        order = DataOrder(4000, 8, seed)
+        order.skip(10, 5)
+        order.skip(4, 2)
+        text = json.dumps(order.state_dict())
+        later = DataOrder(4000, 8, seed + 77)
+        later.load_state_dict(json.loads(text))
+        steps = (0, 3, 4, 8, 15, 100, 1000)
+        here = [joined(order, step, 2) for step in steps]
+        return {"characters": len(text), "here": here, "there": [joined(later, step, 3) for step in steps]}
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        if not seen["characters"] <= 2000:
+            return f"the state of 4,000 samples takes {seen['characters']:,} characters; a seed and a few numbers do."
+        for step, here, there in zip((0, 3, 4, 8, 15, 100, 1000), seen["here"], seen["there"], strict=True):
+            if here != there:
+                return f"after load_state_dict, step {step} has another batch than in the order that was saved."
+        return None
+
+
+ORDER = (
+    EachSampleOnceAnEpoch,
+    NewOrderEachEpoch,
+    FairParts,
+    SameOnAnyRanks,
+    AnyStepFirst,
+    SkipsBatches,
+    StateTravels,
+)
