@@ -13,7 +13,7 @@ Answer = Callable[..., Any]
 
 
 class SurvivesWhereverItIsKilled(Check):
-    """Killed in a write, before a rename, at a start, twice in a row, on one rank: the same bits, and a bounded disk."""
+    """Killed in a write, before a rename, at a start, twice in a row, on one rank: the same bits, a bounded disk."""
 
     points = 1
     hint = "Here your four functions work together. When the other checks pass, look at what `train` gives to `save`."

@@ -18,7 +18,7 @@ class UninterruptedRunIsRight(Check):
 
     points = 1
     hint = (
-        "Each rank has a lane, with a stream and a random state of its own: the one after manual_seed(job.seed + lane).\n"
+        "Each rank has a lane, with its stream and its random state: at first the one after manual_seed(job.seed + lane).\n"
         "A step: job.gradient(model, streams, random, job.micro_batches), optimizer.step(), schedule.step()."
     )
 
@@ -73,7 +73,7 @@ def _judged(seen: Evidence, expected: Evidence) -> str | None:
 
 
 class GoesOnToTheLastBit(Check):
-    """Killed between steps, in a step or at its start, on one rank or two, it ends with the uninterrupted run's bits."""
+    """Killed between steps, in a step or at its start, on one rank or two, it ends with the bits of a whole run."""
 
     points = 1
     hint = (
