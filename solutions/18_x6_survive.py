@@ -41,7 +41,7 @@ print(f"{device_name(device)} ({device.type}), torch {torch.__version__}; ranks 
 # **Contract.** `save(folder, step, state, keep)` stores a checkpoint; `load(folder)` returns `(step, state)` of the newest whole one, or None. One process at a time uses the folder.
 #
 # 1. `folder` is a `Path`; it may not exist yet. `step` counts finished steps. `state` is a dictionary of dictionaries, lists, tensors, numbers and strings, all on the CPU. It comes back in another process, equal to the last bit, and `save` does not change it.
-# 2. A checkpoint is **one** entry of `folder`, a file or a directory, called `step-` and the number: `step-12`, `step-0012.pt`. Other programs copy such entries away at any time, so **whatever has a name that begins with `step-` is whole at every moment**, also when `save` is killed half-way. Everything else in the folder may have any other name.
+# 2. A checkpoint is **one** entry of `folder`, a file or a directory, called `step-`, the number, and then whatever you like: `step-12`, `step-0012.pt`. Other programs copy such entries away at any time, so **whatever has a name that begins with `step-` is whole at every moment**, also when `save` is killed half-way. Everything else in the folder may have any other name.
 # 3. The newest is the one with the most steps, whatever the names' order in the alphabet and the files' dates.
 # 4. A process killed in `save`, at any moment, costs at most the checkpoint that it was saving: the one before is deleted only after the new one has its name.
 # 5. Before a checkpoint has its name, its bytes are on the disk: `os.fsync`. Else a power cut may leave the name and not the bytes.

@@ -23,7 +23,10 @@ MOST_MOMENTS = 14  # of a save, at which it is killed: the first and the last on
 
 @dataclass(frozen=True)
 class Saving:
-    """What a process saves: these steps, one after the other. It dies before call `die_before`, or at a byte."""
+    """What a process saves: these steps, one after the other.
+
+    It dies before the call number `die_before`; with `die_at`, in a write after it, when a file has so many bytes.
+    """
 
     seed: int
     steps: tuple[int, ...]
@@ -40,9 +43,9 @@ def digest(state: Any) -> str:
 def _save(answers: bytes, folder: Path, saving: Saving) -> Evidence:
     """In a process of its own: save."""
     torch.set_num_threads(1)
-    watch = FolderWatch(folder, saving.die_before)
+    watch = FolderWatch(folder, saving.die_before, saving.die_at)
     save, _ = unpacked(answers)
-    if saving.die_at:
+    if saving.die_at and saving.die_before is None:
         die_at_byte(saving.die_at)
     left, changed = [], False
     for step in saving.steps:
@@ -189,6 +192,8 @@ def _moments(answers: bytes, scratch: Path, seed: int, keep: int) -> list[tuple[
     if CAN_STOP_WRITES and largest > 16:
         sizes = (largest // 4, largest * 3 // 4, largest - 8)
         kills += [("write", Saving(seed, (10,), keep, die_at=size)) for size in sizes]
+        opened = [i for i in chosen if calls[i] == "open"][1:]  # files after the first one
+        kills += [("write", Saving(seed, (10,), keep, i, largest // 2)) for i in opened]
     return kills
 
 
@@ -210,7 +215,7 @@ class SurvivesAKillWhileSaving(Check):
             before = scratch / "before"
             save_in(answers, before, Saving(seed, (9,), 1))
             kills = [(call, before, saving) for call, saving in _moments(answers, scratch, seed, keep=1)]
-            kills += [(call, scratch / "nothing", saving) for call, saving in (_[::2] for _ in kills[-1:])]
+            kills += [(call, scratch / "nothing", saving) for call, _, saving in kills[-1:]]
             folders: list[Path] = []
             for n, (call, begin, saving) in enumerate(kills):
                 folder = scratch / f"killed-{n}" / "all"
@@ -275,11 +280,18 @@ def _flip(file: Path, at: int, n: int) -> None:
 
 
 DAMAGES: dict[str, Callable[[Path, int], None]] = {
-    "cut to half": lambda file, size: _cut(file, size // 2),
-    "the last bytes missing": lambda file, size: _cut(file, size - 3),
-    "cut to nothing": lambda file, size: _cut(file, 0),
-    "200 bytes changed": lambda file, size: _flip(file, size // 2, 200),
-    "one byte changed": lambda file, size: _flip(file, size // 3, 1),
+    "half": lambda file, size: _cut(file, size // 2),
+    "end": lambda file, size: _cut(file, size - 3),
+    "nothing": lambda file, size: _cut(file, 0),
+    "bytes": lambda file, size: _flip(file, size // 2, 200),
+    "byte": lambda file, size: _flip(file, size // 3, 1),
+}
+WORDS = {
+    "half": "The second half is missing",
+    "end": "The last bytes are missing",
+    "nothing": "Everything is missing",
+    "bytes": "200 bytes have changed",
+    "byte": "One byte has changed",
 }
 
 
@@ -298,7 +310,7 @@ class DamagedOnesArePassedOver(Check):
         with tempfile.TemporaryDirectory() as name:
             whole, folders = Path(name) / "whole", []
             save_in(answers, whole, Saving(seed, (8, 9, 10), 3))
-            cases = [(damage, 1) for damage in DAMAGES] + [("cut to half", 2), ("200 bytes changed", 3)]
+            cases = [(damage, 1) for damage in DAMAGES] + [("half", 2), ("bytes", 3)]
             for n, (damage, newest) in enumerate(cases):
                 folder = Path(name) / str(n)
                 if whole.is_dir():
@@ -323,7 +335,7 @@ class DamagedOnesArePassedOver(Check):
             found, newest = case["found"], right["newest"]
             if any(_is(found, step, expected["right"]) for step in range(11 - newest, 11)):
                 continue  # what was changed was no part of the state
-            where = f"the newest: {right['damage']}" if newest == 1 else f"the {newest} newest: {right['damage']}"
+            where = f"{WORDS[right['damage']]} in the {'newest' if newest == 1 else f'{newest} newest'}"
             if newest == 3 and not found.get("none"):
                 return f"{where}: {_short(found)}; nothing whole is left, so None is right."
             if newest < 3 and not _is(found, 10 - newest, expected["right"]):
@@ -390,7 +402,7 @@ class DiskStaysBounded(Check):
             save_in(answers, back, Saving(seed, (8, 9, 10), 3))
             for entry in sorted(entries_of(back), key=steps_of)[1:]:
                 for file in files_in(entry):
-                    DAMAGES["cut to half"](file, file.stat().st_size)
+                    DAMAGES["half"](file, file.stat().st_size)
             again = save_in(answers, back, Saving(seed, (9,), 2))
             (found,) = load_from(answers, [back])
         return {

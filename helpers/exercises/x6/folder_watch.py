@@ -55,6 +55,8 @@ def bytes_in(path: Path) -> int:
 class FolderWatch:
     """Follows what this process does to `folder` inside `with`; the process is to end soon, since hooks stay.
 
+    It can end the process before the call number `die_before`, or in a write after it, at the byte `die_at` of a file.
+
     Attributes:
         moments: the calls that changed something, in order.
         most: the largest number of bytes that the folder held at a moment.
@@ -62,11 +64,11 @@ class FolderWatch:
             when it got this name.
     """
 
-    def __init__(self, folder: Path, die_before: int | None = None) -> None:
+    def __init__(self, folder: Path, die_before: int | None = None, die_at: int = 0) -> None:
         self.moments: list[str] = []
         self.most = 0
         self.published: dict[str, bool] = {}
-        self._folder, self._die_before = Path(os.path.abspath(folder)), die_before
+        self._folder, self._die_before, self._die_at = Path(os.path.abspath(folder)), die_before, die_at
         self._flushed: dict[tuple[int, int], tuple[int, int]] = {}  # (device, inode): (bytes, time of the last write)
         self._on = False
         for name in _FLUSHES:
@@ -132,7 +134,7 @@ class FolderWatch:
     def _moment(self, event: str) -> None:
         self.most = max(self.most, bytes_in(self._folder))
         if len(self.moments) == self._die_before:
-            die()
+            die_at_byte(self._die_at) if self._die_at else die()
         self.moments.append(event)
 
     def _ours(self, event: str, args: tuple[Any, ...]) -> bool:

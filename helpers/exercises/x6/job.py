@@ -154,7 +154,7 @@ class Job:
         return optimizer
 
     def make_schedule(self, optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
-        return torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.05, total_steps=self.run.steps + 1)
+        return torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.05, total_steps=self.run.steps + 4)
 
     def make_stream(self, lane: int) -> Stream:
         self.points.pass_by("stream")

@@ -18,7 +18,7 @@ class UninterruptedRunIsRight(Check):
 
     points = 1
     hint = (
-        "Each rank has a lane, with its stream and its random state: at first the one after manual_seed(job.seed + lane).\n"
+        "Each rank has a lane, with its stream and its random state, first that of manual_seed(job.seed + lane).\n"
         "A step: job.gradient(model, streams, random, job.micro_batches), optimizer.step(), schedule.step()."
     )
 
