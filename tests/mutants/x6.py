@@ -85,6 +85,7 @@ MUTANTS = [
     one("random state not set", GRADIENT, BITS, "        torch.set_rng_state(random[lane])\n", ""),
     one("random state not taken back", GRADIENT, BITS, "        random[lane] = torch.get_rng_state()\n", ""),
     one("old gradients leak in", GRADIENT, BITS, "            p.grad = None\n", "            pass\n"),
+    one("the first lane's sum is zeroed with p.grad", GRADIENT, BITS, "            p.grad = None\n", "            p.grad = torch.zeros_like(p) if p.grad is None or not sums else p.grad.zero_()\n"),
     one("sum for mean", GRADIENT, BITS, MEAN, "pass"),
     one("mean of each lane", GRADIENT, BITS, MEAN, "p.grad /= micro_batches"),
     one("divided by the ranks", GRADIENT, BITS, MEAN, "p.grad /= dist.get_world_size() * micro_batches"),
@@ -142,4 +143,730 @@ MUTANTS = [
     one("begins again when a save was killed", ALL, EVERYWHERE, NEWEST_FIRST, "    if (folder / 'unfinished').exists():\n        return None\n" + NEWEST_FIRST),
 ]  # fmt: skip
 
-RIGHT = {}
+RIGHT = {
+    "directories with a digest, DDP": """
+import hashlib
+import os
+import re
+import shutil
+from contextlib import nullcontext
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+def number(path):
+    return int(re.fullmatch(r"step-(\\d+)", path.name)[1])
+
+
+def save(folder, step, state, keep):
+    os.makedirs(folder, exist_ok=True)
+    for entry in os.listdir(folder):
+        if entry.startswith(".new"):
+            shutil.rmtree(folder / entry)
+    new = folder / f".new-{step}"
+    new.mkdir()
+    torch.save(state, new / "state.pt")
+    digest = hashlib.md5((new / "state.pt").read_bytes()).hexdigest()
+    (new / "digest").write_text(digest)
+    for name in ("state.pt", "digest"):
+        with open(new / name, "rb") as f:
+            os.fsync(f.fileno())
+    final = folder / f"step-{step:08d}"
+    if final.exists():
+        shutil.rmtree(final)
+    new.rename(final)
+    all_of_them = sorted(folder.glob("step-*"), key=number)
+    place = all_of_them.index(final)
+    for path in all_of_them[: max(0, place + 1 - keep)] + all_of_them[place + 1 :]:
+        path.rename(folder / f".new-{path.name}")
+        shutil.rmtree(folder / f".new-{path.name}")
+
+
+def load(folder):
+    for path in sorted(folder.glob("step-*"), key=number, reverse=True):
+        try:
+            digest = hashlib.md5((path / "state.pt").read_bytes()).hexdigest()
+            if digest == (path / "digest").read_text():
+                return number(path), torch.load(path / "state.pt", map_location="cpu", weights_only=True)
+        except (OSError, UnicodeDecodeError):
+            pass
+
+
+def gradient(model, streams, random, micro_batches):
+    alone = dist.get_world_size() == 1
+    net = model if alone else DDP(model)
+    halves = []
+    for lane in sorted(streams):
+        model.zero_grad(set_to_none=True)
+        torch.random.set_rng_state(random[lane])
+        for n in range(micro_batches):
+            waits = nullcontext() if alone or n == micro_batches - 1 else net.no_sync()
+            with waits:
+                inputs, labels = next(streams[lane])
+                nn.functional.cross_entropy(net(inputs), labels).backward()
+        random[lane] = torch.random.get_rng_state()
+        halves.append([weight.grad.clone() for weight in model.parameters()])
+    for i, weight in enumerate(model.parameters()):
+        if alone:
+            weight.grad = torch.add(halves[0][i], halves[1][i]) / 2
+        weight.grad.div_(micro_batches)
+
+
+def train(job):
+    me, n = dist.get_rank(), dist.get_world_size()
+    mine = [0, 1] if n == 1 else [me]
+    net = job.make_model()
+    opt = job.make_optimizer(net.parameters())
+    sched = job.make_schedule(opt)
+    streams, random = {}, {}
+    for lane in mine:
+        streams[lane] = job.make_stream(lane)
+        torch.manual_seed(job.seed + lane)
+        random[lane] = torch.get_rng_state()
+    box = [None]
+    if me == 0:
+        box = [job.load(job.folder)]
+    dist.broadcast_object_list(box)
+    first = 0
+    if box[0]:
+        first, kept = box[0]
+        net.load_state_dict(kept["net"])
+        opt.load_state_dict(kept["opt"])
+        sched.load_state_dict(kept["sched"])
+        for lane in mine:
+            streams[lane].load_state_dict(kept[f"stream {lane}"])
+            random[lane] = kept[f"random {lane}"]
+    for step in range(first + 1, job.steps + 1):
+        job.gradient(net, streams, random, job.micro_batches)
+        opt.step()
+        sched.step()
+        if step % job.every and step < job.steps:
+            continue
+        here = {f"stream {lane}": streams[lane].state_dict() for lane in mine}
+        here.update({f"random {lane}": random[lane] for lane in mine})
+        everywhere = [None] * n if me == 0 else None
+        dist.gather_object(here, everywhere, dst=0)
+        if me == 0:
+            kept = {"net": net.state_dict(), "opt": opt.state_dict(), "sched": sched.state_dict()}
+            for each in everywhere:
+                kept |= each
+            job.save(job.folder, step, kept, job.keep)
+        dist.barrier()
+    return net
+""",
+    "the digest in the name, flat gradients": """
+import hashlib
+import os
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+
+
+def listed(folder):
+    out = []
+    if folder.exists():
+        for path in folder.iterdir():
+            if path.name.startswith("step-"):
+                step, digest, _ = path.name[5:].split(".")
+                out.append((int(step), digest, path))
+    return sorted(out)
+
+
+def save(folder, step, state, keep):
+    folder.mkdir(exist_ok=True, parents=True)
+    for path in folder.iterdir():
+        if not path.name.startswith("step-"):
+            os.remove(path)
+    part = folder / "part.pt"
+    torch.save(state, part)
+    with open(part, "rb+") as file:
+        os.fsync(file)
+        digest = hashlib.file_digest(file, "sha1").hexdigest()
+    final = folder / f"step-{step}.{digest}.pt"
+    part.replace(final)
+    older = [path for n, _, path in listed(folder) if n < step]
+    wanted = {final, *(older[len(older) - keep + 1 :] if keep > 1 else [])}
+    for _, _, path in listed(folder):
+        if path not in wanted:
+            path.unlink()
+
+
+def load(folder):
+    found = None
+    for step, digest, path in listed(folder):
+        with path.open("rb") as file:
+            if hashlib.file_digest(file, "sha1").hexdigest() == digest:
+                found = step, path
+    return found and (found[0], torch.load(found[1]))
+
+
+def flat(model):
+    return torch.cat([p.grad.reshape(-1) for p in model.parameters()])
+
+
+def gradient(model, streams, random, micro_batches):
+    lane_sums = {}
+    for lane in streams:
+        total = 0
+        with torch.random.fork_rng(devices=[]):
+            torch.set_rng_state(random[lane])
+            for _ in range(micro_batches):
+                for p in model.parameters():
+                    p.grad = torch.zeros_like(p)
+                x, y = next(streams[lane])
+                F.cross_entropy(model(x), y, reduction="sum").div(len(y)).backward()
+                total = flat(model) + total
+            random[lane] = torch.get_rng_state()
+        lane_sums[lane] = total
+    parts = [None] * dist.get_world_size()
+    dist.all_gather_object(parts, lane_sums)
+    both = {lane: value for part in parts for lane, value in part.items()}
+    mean = (both[0] + both[1]) * (0.5 / micro_batches)
+    for p, piece in zip(model.parameters(), mean.split([p.numel() for p in model.parameters()])):
+        p.grad = piece.view_as(p).clone()
+
+
+class Everything:
+    def __init__(self, job, lanes):
+        self.model = job.make_model()
+        self.optimizer = job.make_optimizer(list(self.model.parameters()))
+        self.schedule = job.make_schedule(self.optimizer)
+        self.streams = {lane: job.make_stream(lane) for lane in lanes}
+        self.random = {}
+        for lane in lanes:
+            generator = torch.Generator()
+            generator.manual_seed(job.seed + lane)
+            self.random[lane] = generator.get_state()
+
+    def shared(self):
+        return [self.model.state_dict(), self.optimizer.state_dict(), self.schedule.state_dict()]
+
+    def own(self):
+        return {lane: [stream.state_dict(), self.random[lane]] for lane, stream in self.streams.items()}
+
+    def restore(self, shared, own):
+        for part, state in zip((self.model, self.optimizer, self.schedule), shared):
+            part.load_state_dict(state)
+        for lane, stream in self.streams.items():
+            place, self.random[lane] = own[lane]
+            stream.load_state_dict(place)
+
+
+def train(job):
+    alone = dist.get_world_size() == 1
+    run = Everything(job, (0, 1) if alone else (dist.get_rank(),))
+    step = 0
+    message = [None]
+    if dist.get_rank() == 0:
+        message[0] = job.load(job.folder)
+    if not alone:
+        dist.broadcast_object_list(message, src=0)
+    if message[0] is not None:
+        step, state = message[0]
+        run.restore(state["shared"], state["lanes"])
+    while step != job.steps:
+        job.gradient(run.model, run.streams, run.random, job.micro_batches)
+        run.optimizer.step()
+        run.schedule.step()
+        step += 1
+        if step in {*range(job.every, job.steps, job.every), job.steps}:
+            owns = [run.own()]
+            if not alone:
+                owns = [None, None]
+                dist.all_gather_object(owns, run.own())
+            if dist.get_rank() == 0:
+                lanes = dict(sorted(item for own in owns for item in own.items()))
+                job.save(job.folder, step, {"shared": run.shared(), "lanes": lanes}, job.keep)
+            if step == job.steps:
+                dist.barrier()
+    return run.model
+""",
+    "zip archives, autograd.grad": """
+import io
+import os
+import tempfile
+import zipfile
+
+import torch
+import torch.distributed as dist
+import torch.nn as nn
+
+
+def steps_in(folder):
+    names = os.listdir(folder) if os.path.isdir(folder) else []
+    return {int(name[5:-4]): os.path.join(folder, name) for name in names if name.startswith("step-")}
+
+
+def save(folder, step, state, keep):
+    os.makedirs(folder, exist_ok=True)
+    for name in os.listdir(folder):
+        if name.endswith(".part"):
+            os.unlink(os.path.join(folder, name))
+    content = io.BytesIO()
+    torch.save(state, content)
+    with tempfile.NamedTemporaryFile(dir=folder, suffix=".part", delete=False) as file:
+        with zipfile.ZipFile(file, "w") as archive:
+            archive.writestr("state", content.getvalue())
+        file.flush()
+        os.fdatasync(file.fileno())
+    os.rename(file.name, os.path.join(folder, f"step-{step}.zip"))
+    there = steps_in(folder)
+    for number in set(there) - set(sorted(set(there) & set(range(step + 1)))[-keep:]):
+        os.unlink(there[number])
+
+
+def load(folder):
+    there = steps_in(folder)
+    while there:
+        step = max(there)
+        try:
+            with zipfile.ZipFile(there.pop(step)) as archive:
+                return step, torch.load(io.BytesIO(archive.read("state")))
+        except Exception:
+            continue
+    return None
+
+
+def gradient(model, streams, random, micro_batches):
+    weights = list(model.parameters())
+    lanes = []
+    for lane, stream in sorted(streams.items()):
+        torch.set_rng_state(random[lane])
+        sums = None
+        for _ in range(micro_batches):
+            images, labels = next(stream)
+            grads = torch.autograd.grad(nn.CrossEntropyLoss()(model(images), labels), weights)
+            sums = grads if sums is None else tuple(map(torch.add, sums, grads))
+        random[lane] = torch.get_rng_state()
+        lanes.append(sums)
+    if len(lanes) == 2:
+        totals = [a + b for a, b in zip(*lanes)]
+    else:
+        totals = []
+        for mine in lanes[0]:
+            pair = [torch.empty_like(mine) for _ in range(2)]
+            dist.all_gather(pair, mine)
+            totals.append(torch.stack(pair).sum(0))
+    for weight, total in zip(weights, totals):
+        weight.grad = total / (micro_batches * 2.0)
+
+
+def train(job):
+    world = dist.get_world_size()
+    chief = dist.get_rank() == 0
+    lanes = list(range(2))[dist.get_rank() :: world]
+    objects = [job.make_model()]
+    objects += [job.make_optimizer(objects[0].parameters())]
+    objects += [job.make_schedule(objects[1])]
+    streams = dict(zip(lanes, map(job.make_stream, lanes)))
+    random = {lane: torch.manual_seed(job.seed + lane).get_state() for lane in lanes}
+
+    def keep_it(number):
+        mine = [(lane, streams[lane].state_dict(), random[lane]) for lane in lanes]
+        gathered = [None] * world
+        dist.all_gather_object(gathered, mine)
+        if chief:
+            state = {"objects": [each.state_dict() for each in objects], "lanes": [None, None]}
+            for lane, place, dice in sum(gathered, []):
+                state["lanes"][lane] = {"place": place, "dice": dice}
+            job.save(job.folder, number, state, job.keep)
+
+    beginning = [(0, None)]
+    if chief:
+        beginning = [job.load(job.folder) or (0, None)]
+    dist.broadcast_object_list(beginning, 0)
+    number, state = beginning[0]
+    if state:
+        for each, held in zip(objects, state["objects"]):
+            each.load_state_dict(held)
+        for lane in lanes:
+            streams[lane].load_state_dict(state["lanes"][lane]["place"])
+            random[lane] = state["lanes"][lane]["dice"]
+    for number in range(number, job.steps):
+        job.gradient(objects[0], streams, random, job.micro_batches)
+        objects[1].step()
+        objects[2].step()
+        if (number + 1) % job.every == 0 or number + 1 == job.steps:
+            keep_it(number + 1)
+    dist.barrier()
+    return objects[0]
+""",
+    "a checksum at the end, lane by lane": """
+import os
+import struct
+import zlib
+from io import BytesIO
+
+import torch
+import torch.distributed as dist
+from torch.nn.functional import cross_entropy
+
+
+def save(folder, step, state, keep):
+    if not folder.exists():
+        folder.mkdir(parents=True)
+    (folder / "next").unlink(missing_ok=True)
+    memory = BytesIO()
+    torch.save(state, memory)
+    memory.write(struct.pack("<II", zlib.crc32(memory.getvalue()), memory.tell()))
+    descriptor = os.open(folder / "next", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    try:
+        rest = memoryview(memory.getvalue())
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    (folder / "next").rename(folder / f"step-{step:07}.ckpt")
+    ordered = sorted(entry.name for entry in os.scandir(folder) if entry.name.startswith("step-"))
+    this = ordered.index(f"step-{step:07}.ckpt")
+    for place, name in enumerate(ordered):
+        if not this - keep < place <= this:
+            (folder / name).unlink()
+
+
+def load(folder):
+    for path in sorted(folder.glob("step-*.ckpt"))[::-1]:
+        raw = path.read_bytes()
+        if len(raw) < 8:
+            continue
+        checksum, length = struct.unpack("<II", raw[-8:])
+        if length == len(raw) - 8 and zlib.crc32(raw[:-8]) == checksum:
+            return int(path.stem[5:]), torch.load(BytesIO(raw[:-8]), map_location=torch.device("cpu"))
+
+
+def gradient(model, streams, random, micro_batches):
+    def one_lane(lane):
+        for p in model.parameters():
+            p.grad = None
+        torch.set_rng_state(random[lane])
+        loss = 0.0
+        for _ in range(micro_batches):
+            x, y = next(streams[lane])
+            loss = cross_entropy(model(x), y) / (2 * micro_batches)
+            loss.backward()
+        random[lane] = torch.get_rng_state()
+        return [p.grad.detach() for p in model.parameters()]
+
+    found = [one_lane(lane) for lane in streams]
+    for position, p in enumerate(model.parameters()):
+        total = found[0][position].clone()
+        for other in found[1:]:
+            total += other[position]
+        if dist.get_world_size() > 1:
+            dist.all_reduce(total, op=dist.ReduceOp.SUM)
+        p.grad = total
+
+
+def train(job):
+    rank = dist.get_rank()
+    both = dist.get_world_size() == 1
+    net = job.make_model().train()
+    adam = job.make_optimizer(net.parameters())
+    plan = job.make_schedule(adam)
+    lanes = {}
+    for number in (0, 1) if both else (rank,):
+        torch.manual_seed(job.seed + number)
+        lanes[number] = {"stream": job.make_stream(number), "random": torch.get_rng_state()}
+    saved = job.load(job.folder) if rank == 0 else None
+    if not both:
+        envelope = [saved]
+        dist.broadcast_object_list(envelope, src=0)
+        saved = envelope.pop()
+    at = 0
+    if saved is not None:
+        at = saved[0]
+        net.load_state_dict(saved[1]["weights"])
+        adam.load_state_dict(saved[1]["adam"])
+        plan.load_state_dict(saved[1]["plan"])
+        for number, lane in lanes.items():
+            lane["stream"].load_state_dict(saved[1][f"lane{number}"]["stream"])
+            lane["random"] = saved[1][f"lane{number}"]["random"]
+    streams = {number: lane["stream"] for number, lane in lanes.items()}
+    random = {number: lane["random"] for number, lane in lanes.items()}
+    while at < job.steps:
+        at += 1
+        job.gradient(net, streams, random, job.micro_batches)
+        adam.step()
+        plan.step()
+        if at == job.steps or not at % job.every:
+            content = {"weights": net.state_dict(), "adam": adam.state_dict(), "plan": plan.state_dict()}
+            for number in streams:
+                content[f"lane{number}"] = {"stream": streams[number].state_dict(), "random": random[number]}
+            if not both:
+                other = [None]
+                if rank == 1:
+                    other = [content["lane1"]]
+                dist.broadcast_object_list(other, src=1)
+                content["lane1"] = other[0]
+            if rank == 0:
+                job.save(job.folder, at, content, job.keep)
+    dist.barrier()
+    return net
+""",
+    "a hash tree of records, a link for the name": """
+import hashlib
+import io
+import os
+import pathlib
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+
+
+def save(folder, step, state, keep):
+    folder = pathlib.Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    for junk in set(folder.iterdir()) - set(folder.glob("step-*")):
+        junk.unlink()
+    scratch = folder / "scratch"
+    records = []
+    for name in state:
+        record = io.BytesIO()
+        torch.save({name: state[name]}, record)
+        records.append(record.getvalue())
+    with scratch.open("wb") as out:
+        for record in records:
+            header = f"{len(record):020d}".encode() + hashlib.blake2b(record, digest_size=32).digest()
+            out.write(header + record)
+        out.write(f"{len(records):020d}".encode())
+        out.flush()
+        os.fsync(out.fileno())
+    target = folder / f"step-{step}"
+    target.unlink(missing_ok=True)
+    os.link(scratch, target)
+    scratch.unlink()
+    steps = sorted(int(path.name[5:]) for path in folder.glob("step-*"))
+    below = [n for n in steps if n <= step]
+    for n in steps:
+        if n not in below[-keep:]:
+            (folder / f"step-{n}").unlink()
+
+
+def whole(path):
+    raw, at, state, count = path.read_bytes(), 0, {}, 0
+    while at + 20 < len(raw):
+        length = int(raw[at : at + 20])
+        digest, record = raw[at + 20 : at + 52], raw[at + 52 : at + 52 + length]
+        if hashlib.blake2b(record, digest_size=32).digest() != digest:
+            raise ValueError(path)
+        state.update(torch.load(io.BytesIO(record)))
+        at, count = at + 52 + length, count + 1
+    if int(raw[at:]) != count:
+        raise ValueError(path)
+    return state
+
+
+def load(folder):
+    candidates = {int(path.name[5:]): path for path in pathlib.Path(folder).glob("step-*")}
+    for step, path in sorted(candidates.items(), key=lambda item: -item[0]):
+        try:
+            return step, whole(path)
+        except ValueError:
+            pass
+    return None
+
+
+def gradient(model, streams, random, micro_batches):
+    parameters = tuple(model.parameters())
+    before = torch.get_rng_state()
+    totals = [torch.zeros_like(p) for p in parameters]
+    for number, lane in enumerate(streams):
+        for p in parameters:
+            p.grad = torch.zeros_like(p)
+        torch.set_rng_state(random[lane])
+        for _ in range(micro_batches):
+            x, y = next(streams[lane])
+            F.nll_loss(F.log_softmax(model(x), dim=-1), y).backward()
+        random[lane] = torch.get_rng_state()
+        totals = [t + p.grad if number else p.grad.clone() for t, p in zip(totals, parameters)]
+    torch.set_rng_state(before)
+    flat = torch.nn.utils.parameters_to_vector(totals)
+    dist.all_reduce(flat)
+    flat /= micro_batches + micro_batches
+    start = 0
+    for p in parameters:
+        p.grad = flat[start : start + p.numel()].reshape(p.shape)
+        start += p.numel()
+
+
+def train(job):
+    rank, size = dist.get_rank(), dist.get_world_size()
+    model = job.make_model()
+    optimizer = job.make_optimizer([p for p in model.parameters() if p.requires_grad])
+    schedule = job.make_schedule(optimizer)
+    my_lanes = [lane for lane in (0, 1) if lane % size == rank]
+    streams = {lane: job.make_stream(lane) for lane in my_lanes}
+    seeded = [torch.Generator().manual_seed(job.seed + lane).get_state() for lane in (0, 1)]
+    random = {lane: seeded[lane] for lane in my_lanes}
+    news = [None, None]
+    if rank == 0:
+        news = list(job.load(job.folder) or (0, None))
+    dist.broadcast_object_list(news, src=0)
+    done, old = news
+    if old is not None:
+        model.load_state_dict(old["model"], assign=False)
+        optimizer.load_state_dict(old["optimizer"])
+        schedule.load_state_dict(old["schedule"])
+        for lane in my_lanes:
+            random[lane] = old["random"][lane]
+            streams[lane].load_state_dict(old["streams"][lane])
+    for step in range(done, job.steps):
+        job.gradient(model, streams, random, job.micro_batches)
+        optimizer.step()
+        schedule.step()
+        finished = step + 1
+        due = finished % job.every == 0
+        if due or finished == job.steps:
+            pieces = [None] * size
+            dist.all_gather_object(pieces, [(lane, streams[lane].state_dict(), random[lane]) for lane in my_lanes])
+            flattened = sorted((entry for piece in pieces for entry in piece), key=lambda entry: entry[0])
+            if rank == 0:
+                new = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+                new["schedule"] = schedule.state_dict()
+                new["streams"] = [place for _, place, _ in flattened]
+                new["random"] = [dice for _, _, dice in flattened]
+                job.save(job.folder, finished, new, job.keep)
+            dist.barrier()
+    return model
+""",
+    "two files in a directory, tensors for the collectives": """
+import hashlib
+import json
+import os
+import shutil
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+
+
+def as_step(name):
+    return int(name.split("-")[1])
+
+
+def save(folder, step, state, keep):
+    folder.mkdir(parents=True, exist_ok=True)
+    held = sorted((p.name for p in folder.iterdir() if p.name.startswith("step-")), key=as_step)
+    for path in folder.iterdir():
+        if path.name not in held:
+            shutil.rmtree(path)
+    building = folder / "building"
+    building.mkdir()
+    with open(building / "data", "wb") as file:
+        torch.save(state, file)
+        file.flush()
+        os.fsync(file.fileno())
+    data = (building / "data").read_bytes()
+    with open(building / "manifest.json", "w") as file:
+        json.dump({"bytes": len(data), "sha": hashlib.sha256(data).hexdigest()}, file)
+        file.flush()
+        os.fsync(file.fileno())
+    name = f"step-{step}"
+    if name in held:
+        os.rename(folder / name, folder / "damaged")
+    os.rename(building, folder / name)
+    names = [n for n in held if as_step(n) < step][-(keep - 1) :] if keep > 1 else []
+    for path in folder.iterdir():
+        if path.name not in (name, *names):
+            target = folder / "leaving"
+            if path != target:
+                os.rename(path, target)
+            shutil.rmtree(target)
+
+
+def load(folder):
+    if not folder.is_dir():
+        return None
+    for name in sorted((p.name for p in folder.glob("step-*")), key=as_step, reverse=True):
+        try:
+            manifest = json.loads((folder / name / "manifest.json").read_text())
+            data = (folder / name / "data").read_bytes()
+            if [len(data), hashlib.sha256(data).hexdigest()] == [manifest["bytes"], manifest["sha"]]:
+                with open(folder / name / "data", "rb") as file:
+                    return as_step(name), torch.load(file)
+        except (OSError, KeyError, ValueError):
+            print(f"{name} is damaged")
+
+
+def gradient(model, streams, random, micro_batches):
+    names = [name for name, _ in model.named_parameters()]
+    by_lane = {}
+    for lane, stream in streams.items():
+        for p in model.parameters():
+            p.grad = None
+        torch.set_rng_state(random[lane])
+        count = 0
+        while count < micro_batches:
+            batch = next(stream)
+            F.cross_entropy(model(batch[0]), batch[1]).backward()
+            count += 1
+        random[lane] = torch.get_rng_state()
+        by_lane[lane] = {name: p.grad for name, p in model.named_parameters()}
+    for name in names:
+        parameter = model.get_parameter(name)
+        if dist.get_world_size() == 2:
+            own = by_lane[dist.get_rank()][name].contiguous()
+            theirs = [torch.zeros_like(own), torch.zeros_like(own)]
+            dist.all_gather(theirs, own)
+        else:
+            theirs = [by_lane[0][name], by_lane[1][name]]
+        parameter.grad = torch.true_divide(theirs[0] + theirs[1], 2 * micro_batches)
+
+
+def train(job):
+    rank = dist.get_rank()
+    lanes = {1: [0, 1], 2: [rank]}[dist.get_world_size()]
+    model = job.make_model()
+    optimizer = job.make_optimizer(model.parameters())
+    schedule = job.make_schedule(optimizer)
+    streams = {lane: job.make_stream(lane) for lane in lanes}
+    random = {}
+    for lane in lanes:
+        torch.manual_seed(job.seed + lane)
+        random[lane] = torch.get_rng_state()
+    step = torch.zeros(1, dtype=torch.int64)
+    found = None
+    if rank == 0:
+        found = job.load(job.folder)
+        step += found[0] if found else 0
+    dist.broadcast(step, 0)
+    step = step.item()
+    if step:
+        carried = [found and found[1]]
+        dist.broadcast_object_list(carried, 0)
+        state = carried[0]
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        schedule.load_state_dict(state["schedule"])
+        for lane in lanes:
+            streams[lane].load_state_dict(state["streams"][str(lane)])
+            random[lane] = state["random"][lane].clone()
+    while step < job.steps:
+        job.gradient(model, streams, random, job.micro_batches)
+        optimizer.step()
+        schedule.step()
+        step += 1
+        if step % job.every and step != job.steps:
+            continue
+        dice = torch.zeros(2, len(random[lanes[0]]), dtype=torch.uint8)
+        for lane in lanes:
+            dice[lane] = random[lane]
+        dist.all_reduce(dice)
+        places = [None] * dist.get_world_size()
+        dist.all_gather_object(places, {str(lane): streams[lane].state_dict() for lane in lanes})
+        if rank == 0:
+            state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+            state |= {"schedule": schedule.state_dict(), "random": dice, "streams": {}}
+            for place in places:
+                state["streams"] |= place
+            job.save(job.folder, step, state, job.keep)
+        dist.barrier()
+    return model
+""",
+}

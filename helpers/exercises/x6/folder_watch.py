@@ -48,8 +48,9 @@ def files_in(path: Path) -> Iterator[Path]:
 
 
 def bytes_in(path: Path) -> int:
-    """Return the bytes of all files in `path`."""
-    return sum(file.stat().st_size for file in files_in(path))
+    """Return the bytes of all files in `path`; a file with two names counts once."""
+    stats = (file.stat() for file in files_in(path))
+    return sum({(stat.st_dev, stat.st_ino): stat.st_size for stat in stats}.values())
 
 
 class FolderWatch:

@@ -8,9 +8,9 @@ from helpers.course.grade.intake.suspicious_code import flags_of
 
 import pytest
 
-from ...mutants import x1, x2, x3, x4
+from ...mutants import x1, x2, x3, x4, x6
 
-EXERCISES = (x1, x2, x3, x4)
+EXERCISES = (x1, x2, x3, x4, x6)
 
 
 def flags(text):
