@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import random
+import re
 import runpy
 import shutil
 import signal
@@ -226,7 +227,7 @@ def kill_at_random(target: Target, kills: int, seed: int, scratch: Path) -> Coun
             try:
                 target.start(folder, ranks, pids)
             except RankError as error:
-                if "died (exit code -9)" not in str(error):
+                if not re.search(r"died \(exit code -9\)|died as well", str(error)):
                     raise
                 ended = False
         everyone += [int(path.name) for path in pids.iterdir()]

@@ -9,7 +9,10 @@ import cloudpickle
 from ...ranks.failure import RankError
 from ..probing.on_ranks import on_ranks
 
-_KILLED = re.compile(r"rank \d+ died \(exit code (-9|-24|-25|15)\)")  # SIGKILL, a file too large, Windows
+_KILLED = re.compile(
+    r"rank \d+ died \(exit code (-9|-25|15)\)"  # SIGKILL; a file too large; Windows
+    r"|rank \d+ died(.|\n)*died as well"  # another rank may fall over the one that was killed
+)
 
 
 def packed(*answers: Callable[..., Any]) -> bytes:
