@@ -1092,7 +1092,7 @@ best = choose("rtx-4090-24gb", "llama-2-7b", 2048, 16)[0]
 print(f"on top: {best.name} ({best.recipe.summary})\nanswered in {time.perf_counter() - began:.3f} s")
 
 # %% [markdown] name="script_text"
-# You can take your choice away as a program: one file that runs as it is, alone or under `torchrun`. It contains what the recipe asks for and nothing else. `--tiny` tries it with a small random model on any machine; `--weights` and `--text` make it the real thing. `style="trainer"` writes it for Hugging Face's Trainer. (A 4-bit base is refused: it has to be loaded, as [[lora]] shows.)
+# You can take your choice away as a program: one file that runs as it is, alone or under `torchrun`. It contains what the recipe asks for and nothing else. `--tiny` tries it with a small random model on any machine; `--weights` and `--text` make it the real thing. It keeps a checkpoint every 100 steps (`--checkpoint-every` says otherwise); if it is killed, the same command with `--resume` goes on from the newest. `style="trainer"` writes it for Hugging Face's Trainer. (A 4-bit base is refused: it has to be loaded, as [[lora]] shows.)
 #
 # Read it from the bottom up: `main` is the training loop, and it calls everything above it. Which line is checkpointing, and which is accumulation? Where would a second GPU change anything?
 

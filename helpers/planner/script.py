@@ -39,6 +39,11 @@ def training_script(recipe: Recipe, style: str = "pytorch") -> str:
     The script starts from random weights, or with `--weights` from pretrained ones; it trains on Python's own manual,
     or with `--text` on a file. `--tiny` shrinks the model and takes a few steps: a test of the file, on any machine.
 
+    It keeps the two newest checkpoints, one every `--checkpoint-every` steps and one at the end. Killed at any moment,
+    it goes on with `--resume` from the newest one, on as many ranks as before. On CPUs, with one rank or two, it ends
+    with the bits of a run that nobody killed; where sums have no fixed order (some kernels of GPUs, all-reduce over
+    more ranks after DistributedDataParallel has sorted its buckets anew), with those of another such run.
+
     Args:
         recipe: precision, optimizer, checkpointing, accumulation, adapters, sharding.
         style: "pytorch": a training loop to read and change; "trainer": Hugging Face's Trainer.

@@ -11,6 +11,7 @@ collide on a port, and no name server is needed. On Linux ranks are forked from 
 done nothing else, which takes milliseconds; elsewhere they start afresh.
 """
 
+import contextlib
 import copyreg
 import sys
 import tempfile
@@ -105,7 +106,8 @@ def run_ranks(
                 ranks.append(Rank.start(number, Task(work, environment, threads, folder, process_group, measure)))
             _wait(ranks, timeout, Screen(ranks if show else []))
             for rank in ranks:
-                rank.pipe.send("leave")
+                with contextlib.suppress(OSError):  # it has died since it sent its result
+                    rank.pipe.send("leave")
             for rank in ranks:
                 rank.process.join(LEAVE)
         finally:  # also when the kernel is interrupted

@@ -10,7 +10,7 @@ import pytest
 from ..mutants import assert_rejected, reference, run_answers, topics, verdicts
 from ..sampling import sample
 
-EXERCISES = {name: topics()[name] for name in ("x1", "x2", "x3", "x4", "x5")}
+EXERCISES = {name: topics()[name] for name in ("x1", "x2", "x3", "x4", "x5", "x6")}
 MUTANTS = [mutant for answers in EXERCISES.values() for mutant in answers.MUTANTS]
 
 

@@ -1,13 +1,16 @@
-"""Exported training scripts: they compile, they say what the recipe says, and three of them run as they are."""
+"""Exported training scripts: they compile, they say what the recipe says, run as they are, and go on after a kill."""
 
 import ast
 import contextlib
 import itertools
 import os
+import random
 import re
 import subprocess
 import sys
+import time
 
+from helpers.core.descendants import end_process
 from helpers.planner import Recipe, RecipeError
 from helpers.planner.catalog.models import find_model
 from helpers.planner.script import training_script
@@ -15,6 +18,9 @@ from helpers.planner.simulate.model import build
 
 import pytest
 import torch
+
+from ..kills import SCRIPTS, Script
+from ..sampling import sample, sample_seed
 
 RUNS = {
     "adapters, one process": (
@@ -57,25 +63,60 @@ RUNS = {
 @pytest.mark.parametrize("name", RUNS)
 def test_script_runs_as_it_is(name, tmp_path):
     recipe, style, ranks = RUNS[name]
-    script = tmp_path / "train.py"
-    script.write_text(training_script(recipe, style))
-    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks > 1 else []
-    offline = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    if ranks > 1:
-        offline["CUDA_VISIBLE_DEVICES"] = ""  # one GPU is not enough for two ranks
-    done = subprocess.run(
-        [sys.executable, *launcher, str(script), "--tiny", "--lr", "1e-3"],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        cwd=tmp_path,
-        env=os.environ | offline,
-    )
+    line, settings = _command(tmp_path, recipe, style)
+    done = subprocess.run(line, capture_output=True, text=True, timeout=300, **settings)
     assert done.returncode == 0, done.stderr[-2000:]
     losses = [float(x) for x in re.findall(r"loss (?:of|over) [a-z0-9' -]*?(\d+\.\d+)", done.stdout)]
     assert losses, done.stdout
     assert all(0 < loss < 10 for loss in losses), done.stdout
     assert f"{ranks} ranks" in done.stdout or style == "trainer"
+    assert not (tmp_path / "checkpoints").exists() or style == "trainer"
+
+
+def _command(folder, recipe, style, *options):
+    """Write the script into `folder`; return how to call it there."""
+    (folder / "train.py").write_text(training_script(recipe, style))
+    alone = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={recipe.ranks}"]
+    settings = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    if recipe.ranks > 1 or options:
+        settings["CUDA_VISIBLE_DEVICES"] = ""  # one GPU is not enough for two ranks; bits are compared on the CPU
+    line = [sys.executable, *(alone if recipe.ranks > 1 else []), "train.py", "--tiny", "--lr", "1e-3", *options]
+    return line, {"cwd": folder, "env": os.environ | settings}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sample(list(SCRIPTS), one_in=4))
+def test_a_killed_script_goes_on_to_the_last_bit(name, tmp_path):
+    """With its launcher and all its ranks, as when a machine goes down; many kills at random: tests/test_kills.py."""
+    recipe, style = SCRIPTS[name]
+    target = Script(tmp_path, recipe, style)
+    line, settings = _command(tmp_path, recipe, style, "--steps", "8", "--checkpoint-every", "2")
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, **settings}
+    subprocess.run([*line, "--checkpoints", whole], check=True, timeout=300, **quiet)
+    run = subprocess.Popen([*line, "--checkpoints", killed], **quiet)
+    deadline = time.monotonic() + 300
+    while not target.published(killed) and run.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.002)
+    time.sleep(random.Random(sample_seed()).uniform(0, 0.1))
+    end_process(run.pid)
+    run.wait()
+    assert target.published(killed)
+    subprocess.run([*line, "--checkpoints", killed, "--resume"], check=True, timeout=300, **quiet)
+    assert target.read(target.published(killed)[8]) == target.read(target.published(whole)[8])
+    assert len(target.published(killed)) == 2
+
+
+def test_scripts_keep_checkpoints_and_refuse_to_begin_among_others():
+    for style in ("pytorch", "trainer"):
+        text = training_script(Recipe("gpt2", ranks=1), style)
+        assert all(option in text for option in ("--resume", "--checkpoint-every", "--checkpoints"))
+        assert "os.fsync" in text
+        assert "there are checkpoints in" in text
+    adapters = training_script(Recipe("gpt2", lora_rank=8))
+    assert "strict=False" in adapters  # the frozen base is not saved again and again
+    assert "scaler.load_state_dict" in training_script(Recipe("gpt2", precision="fp16-amp"))
+    assert "scaler" not in adapters
 
 
 def _grid():

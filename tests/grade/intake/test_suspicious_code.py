@@ -8,14 +8,14 @@ from helpers.course.grade.intake.suspicious_code import flags_of
 
 import pytest
 
-from ...mutants import x1, x2, x3, x4, x5
+from ...mutants import x1, x2, x3, x4, x5, x6
 
-EXERCISES = (x1, x2, x3, x4, x5)
+EXERCISES = (x1, x2, x3, x4, x5, x6)
 
 
-def flags(text):
-    lines = flags_of({"step": text})
-    assert all(flag.startswith("step") and len(flag) < 150 and len(flag.splitlines()) == 1 for flag in lines)
+def flags(text, cell="step"):
+    lines = flags_of({cell: text})
+    assert all(flag.startswith(cell) and len(flag) < 150 and len(flag.splitlines()) == 1 for flag in lines)
     return lines
 
 
@@ -26,15 +26,23 @@ def test_reference_answers_raise_no_flags(source):
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("cell", "text"),
     [
-        pytest.param(text, id=f"{exercise.__name__.rpartition('.')[2]}-{name}")
+        pytest.param("files" if exercise is x6 else "step", text, id=f"{exercise.__name__.rpartition('.')[2]}-{name}")
         for exercise in EXERCISES
         for name, text in exercise.RIGHT.items()
     ],
 )
-def test_right_answers_written_differently_raise_no_flags(text):
-    assert flags(text) == []
+def test_right_answers_written_differently_raise_no_flags(cell, text):
+    assert flags(text, cell) == []
+
+
+def test_files_are_flagged_where_none_are_asked_for():
+    text = "import os\n\nos.replace('a', 'b')\nopen('c')\ntorch.load('d')"
+    assert len(flags(text)) == 3
+    assert flags(text, "files") == []
+    for other in ("os.system('x')", "os.kill(1, 9)", "from os import _exit", "import subprocess", "import signal"):
+        assert flags("import os\n" + other, "files") != []
 
 
 @pytest.mark.parametrize(

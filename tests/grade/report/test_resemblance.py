@@ -9,7 +9,7 @@ from helpers.course.grade.report.resemblance import ALIKE, resembling_pairs, wor
 
 import pytest
 
-from ...mutants import x1, x2, x3, x4, x5
+from ...mutants import x1, x2, x3, x4, x5, x6
 from ..results import CONDITIONS, GRADED, X1, result, rows_of, stubs
 
 
@@ -35,7 +35,9 @@ def pairs_of(source, hand_ins):
 
 
 @pytest.mark.parametrize(
-    ("source", "answers"), list(zip(GRADED, (x1, x2, x3, x5, x4), strict=True)), ids=lambda v: getattr(v, "name", "")
+    ("source", "answers"),
+    list(zip(GRADED, (x1, x2, x3, x5, x6, x4), strict=True)),
+    ids=lambda v: getattr(v, "name", ""),
 )
 def test_right_answers_written_differently_are_no_pair_and_copies_are(source, answers):
     written = [(name, {"all": code}) for name, code in answers.RIGHT.items()]

@@ -1,0 +1,159 @@
+"""Chains of starts: a run is killed, started again, killed again, until the last start goes to the end."""
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ..base import Evidence
+from . import plain
+from .files import entries_of, steps_of
+from .folder_watch import bytes_in
+from .job import Job, Kill, Run, weights_of
+from .processes import packed, run_or_die, unpacked
+
+Answer = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Start:
+    """One start of a run: on how many ranks, and where it ends."""
+
+    ranks: int
+    kill: Kill | None = None
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What is started: the answer `train`, and what it calls; without answers to that, what `plain.py` has."""
+
+    train: Answer
+    save: Answer = plain.save
+    load: Answer = plain.load
+    gradient: Answer = plain.gradient
+
+    @property
+    def foreign(self) -> bool:
+        """Whether rank 1's machine has checkpoints of another run, which only `plain.py` can write."""
+        return self.save is plain.save
+
+
+def _train(answers: bytes, run: Run) -> Evidence:
+    """One rank: train as the answer does, and report what could be seen from outside."""
+    torch.set_num_threads(1)  # sums in the same order, whatever the number of ranks
+    train, *used = unpacked(answers)
+    job = Job(run, *used)
+    torch.manual_seed(999 + dist.get_rank())  # a process may begin in any random state
+    model = train(job.for_answer())
+    return {  # at the moment at which train returns
+        "weights": weights_of(model),
+        "own": model is job.model,
+        "updates": job.updates,
+        "saves": job.saves,
+        "loads": job.loads,
+        "last": newest_in(run.folders[0]) == run.steps,
+    }
+
+
+def run_chain(answers: Answers, seed: int, starts: tuple[Start, ...], slow: float = 0.0) -> Evidence:
+    """Start a run again and again, and return what the disk held after each start, and what the last one did."""
+    pack = packed(answers.train, answers.save, answers.load, answers.gradient)
+    after, last = [], None
+    with tempfile.TemporaryDirectory() as name:
+        folders = tuple(Path(name) / machine for machine in ("rank0", "rank1"))
+        for start in starts:
+            if answers.foreign:
+                _fill_with_another_run(*folders)
+            run = Run(seed, folders, start.kill, slow=slow)
+            others = _names(folders[1])
+            last = run_or_die(_train, start.ranks, pack, run)
+            after.append(
+                {
+                    "killed": last is None,
+                    "newest": newest_in(folders[0]),
+                    "entries": len(list(folders[0].iterdir())) if folders[0].is_dir() else 0,
+                    "bytes": bytes_in(folders[0]) if folders[0].is_dir() else 0,
+                    "elsewhere": _names(folders[1]) != others,
+                }
+            )
+    return {"starts": after, "last": last}
+
+
+def whole_run(answers: Answers, seed: int, ranks: int = 2, slow: float = 0.0) -> Evidence:
+    """Return what a run does that nobody kills."""
+    return run_chain(answers, seed, (Start(ranks),), slow)
+
+
+def newest_in(folder: Path) -> int:
+    """Return the newest step that is published in `folder`; 0 if there is none."""
+    return max((steps_of(entry) for entry in entries_of(folder)), default=0)
+
+
+def _names(folder: Path) -> list[str]:
+    return sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
+
+
+def _fill_with_another_run(folder: Path, other: Path) -> None:
+    """Put into `other` what `folder` holds, with other weights: another run's, with the same steps."""
+    for entry in entries_of(folder):
+        found = torch.load(entry, map_location="cpu")
+        other.mkdir(exist_ok=True)
+        torch.save(_shifted(found), other / entry.name)
+
+
+def _shifted(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _shifted(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_shifted(inner) for inner in value)
+    return value + 0.25 if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+
+
+# -- judging ------------------------------------------------------------------------------------------------
+
+
+def wrong_in_chain(seen: Evidence, expected: Evidence, whole: Evidence) -> str | None:
+    """Say how the last start of a chain differs from the uninterrupted run `whole` of the same answer."""
+    for number, (start, right) in enumerate(zip(seen["starts"], expected["starts"], strict=True), 1):
+        if right["killed"] and not start["killed"]:
+            return (
+                f"start {number} ended without passing the point at which it was to be killed: "
+                "job.load is called once at the start, job.save after every `every` steps."
+            )
+    *before, _ = [start["newest"] for start in seen["starts"]]
+    begin, steps = (before or [0])[-1], len(whole["last"][0]["updates"])
+    for rank, last in enumerate(seen["last"]):
+        if len(last["updates"]) != steps - begin:
+            return (
+                f"after the last start rank {rank} made {len(last['updates'])} updates; step {begin} of {steps} was "
+                f"saved, so {steps - begin} are left."
+            )
+        difference = _first_difference(seen["last"], whole["last"], begin) if not rank else None
+        if last["weights"] != whole["last"][0]["weights"]:
+            return difference or f"the final weights of rank {rank} are not those of the uninterrupted run."
+    return None
+
+
+def _first_difference(ranks: list[Evidence], whole: list[Evidence], begin: int) -> str | None:
+    """Say which part of the state an update after the last start had lost."""
+    for step in range(begin, begin + len(ranks[0]["updates"])):
+        mine = [rank["updates"][step - begin] for rank in ranks]
+        right = [rank["updates"][step] for rank in whole]
+        lanes = {lane: seen for update in mine for lane, seen in update["lanes"].items()}
+        for lane, want in sorted({k: v for update in right for k, v in update["lanes"].items()}.items()):
+            got = lanes.get(lane, [])
+            if [forward["x"] for forward in got] != [forward["x"] for forward in want]:
+                return f"in step {step + 1} lane {lane} sees other rows: where its stream is belongs to the state."
+            if mine[0]["weights"] == right[0]["weights"] and got[0]["random"] != want[0]["random"]:
+                return f"in step {step + 1} lane {lane} draws other random numbers than in the uninterrupted run."
+        if mine[0]["weights"] != right[0]["weights"]:
+            return f"step {step + 1} begins with other weights than in the uninterrupted run."
+        if mine[0]["memory"] != right[0]["memory"]:
+            return f"in step {step + 1} the optimizer remembers other averages than in the uninterrupted run."
+        if mine[0]["lr"] != right[0]["lr"]:
+            return f"in step {step + 1} the learning rate is {mine[0]['lr']:.4g}; it was {right[0]['lr']:.4g}."
+    return None

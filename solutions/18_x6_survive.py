@@ -1,0 +1,292 @@
+# %% [markdown] name="title"
+# # X6 · A run that survives
+#
+# **Graded exercise, 10 points.** You write a training loop on two ranks that may be killed at any moment. Started again, on two ranks or on one, it ends with the weights of the uninterrupted
+# run: not nearly, but to the last bit. And its disk does not fill up.
+#
+# | | |
+# |---|---|
+# | After this you can | publish a checkpoint so that no kill and no power cut leaves a torn one; find the newest whole one; say what a checkpoint must hold, and prove it; continue on fewer ranks with the same bits |
+# | Time | 90 to 120 minutes |
+# | Difficulty | ●●● |
+# | Needs | a CPU (2 processes) |
+# | Before this | [[data_parallel]], [[runs_that_survive]] |
+# | Syllabus | X6 |
+#
+# There are three answer cells, each followed by its check; a fourth check runs all of it together. The checks start real processes and kill them (over gloo on the CPU, so that they say the same on every machine); each takes
+# a few seconds. Run them as often as you like. Save the notebook when you are done: it is your hand-in, and its name must stay as it is.
+
+# %% name="setup" setup=true
+import hashlib
+import io
+import os
+import signal
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+
+from helpers import check, device_name, digits, hint, human_bytes, pick_device, run_ranks
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+
+device = pick_device()
+print(f"{device_name(device)} ({device.type}), torch {torch.__version__}; ranks run on the CPU")
+
+# %% [markdown] name="files_task"
+# ## Part 1 · Checkpoints on a disk (5 points)
+#
+# **Contract.** `save(folder, step, state, keep)` stores a checkpoint; `load(folder)` returns `(step, state)` of the newest whole one, or None. One process at a time uses the folder.
+#
+# 1. `folder` is a `Path`; it may not exist yet. `step` counts finished steps. `state` is a dictionary of dictionaries, lists, tensors, numbers and strings, all on the CPU. It comes back in another process, equal to the last bit, and `save` does not change it.
+# 2. A checkpoint is **one** entry of `folder`, a file or a directory, called `step-`, the number, and then whatever you like: `step-12`, `step-0012.pt`. Other programs copy such entries away at any time, so **whatever has a name that begins with `step-` is whole at every moment**, also when `save` is killed half-way. Everything else in the folder may have any other name.
+# 3. The newest is the one with the most steps, whatever the names' order in the alphabet and the files' dates.
+# 4. A process killed in `save`, at any moment, costs at most the checkpoint that it was saving: the one before is deleted only after the new one has its name.
+# 5. Before a checkpoint has its name, its bytes are on the disk: `os.fsync`. Else a power cut may leave the name and not the bytes.
+# 6. Disks fail, too. A checkpoint that was cut short, or in which bytes have changed, is passed over: the next older whole one comes back.
+# 7. The disk is bounded. After `save` the folder holds this checkpoint and the `keep - 1` newest **before** it, and nothing else: no older ones, none with more steps (they are damaged, or the run was set back), nothing that a killed `save` left. A damaged one of the same step is replaced.
+#    While `save` runs, the folder never holds more than the bytes of `keep + 1` checkpoints.
+
+
+# %% name="files" answer=true
+def save(folder, step, state, keep):
+    ### BEGIN SOLUTION
+    folder.mkdir(parents=True, exist_ok=True)
+    unfinished = folder / "unfinished"
+    unfinished.unlink(missing_ok=True)  # of a save that was killed
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    data = buffer.getvalue()
+    with unfinished.open("wb") as file:
+        file.write(hashlib.sha256(data).digest() + data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(unfinished, folder / f"step-{step}")
+    paths = {int(path.name.removeprefix("step-")): path for path in folder.glob("step-*")}
+    kept = sorted(n for n in paths if n <= step)[-keep:]
+    for n in paths.keys() - kept:
+        paths[n].unlink()
+    ### END SOLUTION
+
+
+def load(folder):
+    ### BEGIN SOLUTION
+    paths = {int(path.name.removeprefix("step-")): path for path in folder.glob("step-*")}
+    for step in sorted(paths, reverse=True):
+        data = paths[step].read_bytes()
+        if data[:32] == hashlib.sha256(data[32:]).digest():
+            return step, torch.load(io.BytesIO(data[32:]), map_location="cpu")
+    return None
+    ### END SOLUTION
+
+
+# %% name="files_check" points=5
+check("x6.files", save, load)
+
+# %% name="files_hint"
+hint("x6.files")
+
+# %% [markdown] name="gradient_task"
+# ## Part 2 · The same bits on one rank and on two (1 point)
+#
+# To continue on one rank with the same bits, a step must not depend on the number of ranks. So the run has two **lanes**, however many ranks there are. On two ranks, lane 0 is rank 0's work and lane 1 is rank 1's;
+# a rank that is alone does both. A lane has its own stream of micro-batches and its own random state, which dropout draws from.
+#
+# **Contract.** `gradient(model, streams, random, micro_batches)` is called on every rank and leaves the gradient of one update in `p.grad`.
+#
+# 1. `streams` and `random` have an entry for each lane of this rank: `{0: ...}` and `{1: ...}` on two ranks, `{0: ..., 1: ...}` on one. The default process group is open, with one rank or two.
+# 2. A lane draws `micro_batches` times `x, y = next(streams[lane])`. The model sees one micro-batch at a time; its loss is the cross-entropy of `model(x)` and `y`. The model and all rows are on the CPU, in FP64; all parameters are trained.
+# 3. A lane's forward passes begin in the random state `random[lane]` (as `torch.get_rng_state()` gives it). Afterwards `random[lane]` is the state that the lane left.
+# 4. `p.grad` is the mean over the micro-batches of **both** lanes, on every rank. Gradients of earlier steps do not leak in.
+# 5. **The bits are those of one fixed order of summation:** in each lane its micro-batches one after the other, beginning from zero; then the sum of lane 0 plus the sum of lane 1. (Over two ranks `all_reduce` does the last addition. `a + b` and `b + a` have the same bits; three numbers in another order need not.)
+
+
+# %% name="gradient" answer=true
+def gradient(model, streams, random, micro_batches):
+    ### BEGIN SOLUTION
+    parameters = list(model.parameters())
+    sums = []  # of each lane of this rank, a gradient for each parameter
+    for lane, stream in streams.items():
+        for p in parameters:
+            p.grad = None
+        torch.set_rng_state(random[lane])
+        for _ in range(micro_batches):
+            x, y = next(stream)
+            F.cross_entropy(model(x), y).backward()
+        random[lane] = torch.get_rng_state()
+        sums.append([p.grad for p in parameters])
+    for p, *lanes in zip(parameters, *sums, strict=True):
+        p.grad = lanes[0] + lanes[1] if len(lanes) == 2 else lanes[0]
+        dist.all_reduce(p.grad)
+        p.grad /= 2 * micro_batches
+    ### END SOLUTION
+
+
+# %% name="gradient_check" points=1
+check("x6.gradient", gradient)
+
+# %% name="gradient_hint"
+hint("x6.gradient")
+
+# %% [markdown] name="train_task"
+# ## Part 3 · The run (3 points)
+#
+# **Contract.** `train(job)` is the program of one rank, the same at every start. It finds out whether there is something to continue, and returns the trained model when step `job.steps` is done.
+#
+# 1. The default process group is open, with one rank or two. `job.make_model()` gives the same weights on every rank. `job.make_optimizer(parameters)` and `job.make_schedule(optimizer)` make the other two, and `job.make_stream(lane)` a lane's stream, at its beginning. All four have `state_dict()` and `load_state_dict(state)`.
+# 2. The random state of a lane is, at first, the one after `torch.manual_seed(job.seed + lane)`.
+# 3. A step is: `job.gradient(model, streams, random, job.micro_batches)`, one step of the optimizer, one of the schedule.
+# 4. After every `job.every` steps, and after the last, `job.save(job.folder, step, state, job.keep)` stores everything that is needed to continue, on two ranks or on one.
+# 5. Each rank has its own `job.folder`, on its own machine. **Only rank 0's counts:** rank 0 alone calls `job.save`, and at the start `job.load(job.folder)`, once. What lies in the folder of rank 1 may belong to another run. When `train` returns, on any rank, the last checkpoint is published.
+# 6. It may be killed at any moment, on any rank, several times, and started again on two ranks or on one, whatever it ran on before. It goes on from the newest checkpoint, does no step before that again, and **ends with the bits of the uninterrupted run**.
+#
+# (`job.gradient`, `job.save` and `job.load` are your functions in this notebook. The check brings its own simple ones, so that a mistake above costs nothing here.)
+
+
+# %% name="train" answer=true
+def train(job):
+    ### BEGIN SOLUTION
+    rank, world = dist.get_rank(), dist.get_world_size()
+    model = job.make_model()
+    optimizer = job.make_optimizer(model.parameters())
+    schedule = job.make_schedule(optimizer)
+    parts = {"model": model, "optimizer": optimizer, "schedule": schedule}
+    streams = {lane: job.make_stream(lane) for lane in range(rank, 2, world)}
+    random = {lane: torch.Generator().manual_seed(job.seed + lane).get_state() for lane in streams}
+    done, found = 0, [job.load(job.folder) if rank == 0 else None]
+    dist.broadcast_object_list(found, src=0)
+    if found[0] is not None:
+        done, state = found[0]
+        for name, part in parts.items():
+            part.load_state_dict(state[name])
+        for lane, stream in streams.items():
+            stream.load_state_dict(state["streams"][lane])
+            random[lane] = state["random"][lane]
+    while done < job.steps:
+        job.gradient(model, streams, random, job.micro_batches)
+        optimizer.step()
+        schedule.step()
+        done += 1
+        if done % job.every == 0 or done == job.steps:
+            lanes = [None] * world
+            dist.all_gather_object(lanes, ({lane: s.state_dict() for lane, s in streams.items()}, random))
+            if rank == 0:
+                state = {name: part.state_dict() for name, part in parts.items()}
+                state["streams"] = {lane: s for of_rank, _ in lanes for lane, s in of_rank.items()}
+                state["random"] = {lane: r for _, of_rank in lanes for lane, r in of_rank.items()}
+                job.save(job.folder, done, state, job.keep)
+    dist.barrier()
+    return model
+    ### END SOLUTION
+
+
+# %% name="train_check" points=3
+check("x6.train", train)
+
+# %% name="train_hint"
+hint("x6.train")
+
+# %% [markdown] name="survive_text"
+# ## Part 4 · All of it (1 point)
+#
+# Nothing more to write. This check runs your four functions together, and kills the ranks in the middle of a write, between the write and the new name, at a start, and twice in a row.
+
+# %% name="survive_check" points=1
+check("x6.survive", save, load, gradient, train)
+
+# %% name="survive_hint"
+hint("x6.survive")
+
+# %% [markdown] name="run_text"
+# ## Your run at work
+#
+# It trains a small classifier on the digits, 60 steps, a checkpoint every 10. The first start ends after 27 updates with SIGKILL, the second after 18; the third has lost a rank and runs on one.
+
+# %% name="run_job"
+data = digits()
+
+
+class DigitStream:
+    """Micro-batches of 16 digits. All that it must remember is how many it has given."""
+
+    def __init__(self, lane):
+        self.lane, self.given = lane, 0
+
+    def __next__(self):
+        place = torch.Generator().manual_seed(2 * self.given + self.lane)
+        rows = torch.randint(len(data.train_y), (16,), generator=place)
+        self.given += 1
+        return data.train_x[rows].flatten(1), data.train_y[rows]
+
+    def state_dict(self):
+        return {"given": self.given}
+
+    def load_state_dict(self, state):
+        self.given = state["given"]
+
+
+def one_rank(folder, killed_after):
+    torch.set_num_threads(1)  # sums in the same order on one rank and on two
+    torch.manual_seed(0)
+    size = data.train_x[0].numel()
+    model = nn.Sequential(nn.Linear(size, 32), nn.ReLU(), nn.Dropout(0.2), nn.Linear(32, 10))
+    updates = []
+
+    def after_update(*_):
+        updates.append(None)
+        if len(updates) == killed_after:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def make_optimizer(parameters):
+        optimizer = torch.optim.AdamW(parameters, lr=3e-3)
+        optimizer.register_step_post_hook(after_update)
+        return optimizer
+
+    job = SimpleNamespace(steps=60, every=10, keep=2, micro_batches=2, seed=0, folder=folder)
+    job.save, job.load, job.gradient = save, load, gradient
+    job.make_model, job.make_stream, job.make_optimizer = lambda: model, DigitStream, make_optimizer
+    job.make_schedule = lambda optimizer: torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 60)
+    trained = train(job)
+    right = trained.eval()(data.test_x.flatten(1)).argmax(1) == data.test_y
+    return nn.utils.parameters_to_vector(trained.parameters()).detach(), right.float().mean().item(), len(updates)
+
+
+# %% name="run"
+def start(ranks, folder, killed_after=0):
+    try:
+        run = run_ranks(one_rank, ranks, folder, killed_after, device="cpu", measure=False, show=False)
+        weights, accuracy, updates = run.results[0]
+        words = f"{updates} updates, {accuracy:.1%} of the test digits right"
+    except RuntimeError as error:  # killed, or not written yet
+        weights, words = None, "not written yet" if "NotImplementedError" in str(error) else str(error).splitlines()[0]
+    held = sorted((path.name for path in folder.glob("step-*")), key=lambda name: (len(name), name))
+    print(f"{ranks} rank{'s' if ranks > 1 else ''}: {words}; on the disk: {', '.join(held) or 'nothing'}", flush=True)
+    return weights
+
+
+with tempfile.TemporaryDirectory() as scratch:
+    folder = Path(scratch)
+    print("never killed:")
+    whole = start(2, folder / "whole")
+    print("killed twice:")
+    start(2, folder / "killed", killed_after=27)
+    start(2, folder / "killed", killed_after=18)
+    last = start(1, folder / "killed")
+    if whole is not None and last is not None:
+        differ = (whole != last).sum().item()
+        size = sum(path.stat().st_size for path in (folder / "killed").rglob("*") if path.is_file())
+        print(f"{differ} of {len(whole):,} weights differ; the folder holds {human_bytes(size)}")
+
+# %% [markdown] name="hand_in"
+# ## Hand in
+#
+# Save this notebook under the name it has. Your instructor collects it as `YOUR_NAME/18_x6_survive.ipynb` and grades it with
+#
+# ```
+# python -m helpers grade SUBMISSIONS --out GRADES
+# ```
+#
+# Grading takes only your three answer cells, runs them with different random numbers, kills at other moments, and asks the same ten questions.
+# Changes elsewhere in the notebook neither help nor hurt.
