@@ -27,7 +27,7 @@ def _off(got: Any, want: Evidence, exact: float) -> list[int] | None:
     """
     if (got["kind"], got.get("shape")) != (want["kind"], want["shape"]):
         return None
-    if relative_distance(sum(got["chunks"], []), sum(want["chunks"], [])) <= exact:
+    if relative_distance(*([n for chunk in values["chunks"] for n in chunk] for values in (got, want))) <= exact:
         return []
     pairs = zip(got["chunks"], want["chunks"], strict=True)
     return [i for i, (a, b) in enumerate(pairs) if not relative_distance(a, b) <= exact]
