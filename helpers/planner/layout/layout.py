@@ -97,21 +97,14 @@ class Layout:
                 raise RecipeError(f"{name} is {getattr(self, name)}; it must be at least 1 and at most {MOST:,}.")
         if self.ranks > MOST_GPUS:
             raise RecipeError(f"The dimensions multiply to {self.ranks:,} ranks; at most {MOST_GPUS:,} are planned.")
-        for broken, message in self._conflicts():
+        for broken, message in [*self._conflicts_of_tensor_ranks(), *self._conflicts()]:
             if broken:
                 raise RecipeError(message)
 
-    def _conflicts(self) -> list[tuple[bool, str]]:
-        """Return (whether it applies, what to change) for each combination that cannot work."""
-        arch, tensor, stages = self.arch, self.tensor, self.pipeline * self.virtual_stages
-        slices = self.context * tensor * (2 if self.context > 1 and self.context_method == "ring" else 1)
-        local_heads = arch.heads // tensor
+    def _conflicts_of_tensor_ranks(self) -> list[tuple[bool, str]]:
+        """Return (whether it applies, what to change) for what tensor ranks cannot split."""
+        arch, tensor = self.arch, self.tensor
         return [
-            (
-                self.tensor_overlap and not self.splits_tokens,
-                "tensor_overlap cuts gatherings of tokens: it needs tensor ranks and sequence_parallel.",
-            ),
-            (self.accumulate_whole and self.zero != "zero3", "accumulate_whole is a way of zero3."),
             (arch.heads % tensor > 0, f"tensor {tensor} does not divide the {arch.heads} heads."),
             (arch.vocab < tensor, f"tensor {tensor} is more than the vocabulary has words."),
             (
@@ -122,6 +115,19 @@ class Layout:
                 not arch.experts and arch.ffn % tensor > 0,
                 f"tensor {tensor} does not divide the inner width {arch.ffn}.",
             ),
+            (
+                self.tensor_overlap and not self.splits_tokens,
+                "tensor_overlap cuts gatherings of tokens: it needs tensor ranks and sequence_parallel.",
+            ),
+        ]
+
+    def _conflicts(self) -> list[tuple[bool, str]]:
+        """Return (whether it applies, what to change) for each combination that cannot work."""
+        arch, tensor, stages = self.arch, self.tensor, self.pipeline * self.virtual_stages
+        slices = self.context * tensor * (2 if self.context > 1 and self.context_method == "ring" else 1)
+        local_heads = arch.heads // tensor
+        return [
+            (self.accumulate_whole and self.zero != "zero3", "accumulate_whole is a way of zero3."),
             (stages > arch.layers, f"{stages} stages need at least as many layers; the model has {arch.layers}."),
             (
                 self.virtual_stages > 1 and self.schedule in ("gpipe", "1f1b"),
