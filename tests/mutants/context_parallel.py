@@ -78,7 +78,7 @@ MUTANTS = [
         ("logarithms of the first kept", (MERGED, "return share_1 * out_1 + share_2 * out_2, lse_1")),
     )),
     merge("merges_as_one_softmax", "the plain mean", (MERGED, "return (out_1 + out_2) / 2, lse"), raises="plain mean"),
-    merge("merges_as_one_softmax", "logarithms added up", (MERGED, "return share_1 * out_1 + share_2 * out_2, lse_1 + lse_2"), raises="lse "),
+    merge("merges_as_one_softmax", "logarithms added up", (MERGED, "return share_1 * out_1 + share_2 * out_2, lse_1 + lse_2"), raises="is the sum of both"),
     *(merge("takes_any_score", *mutant) for mutant in (
         ("exponentials as they are", (LSE, "    lse = (lse_1.exp() + lse_2.exp()).log()\n")),
         ("shares of whole exponentials", (SHARES, "total = lse_1.exp() + lse_2.exp() + 1e-38\n    share_1, share_2 = (lse_1.exp() / total)[..., None], (lse_2.exp() / total)[..., None]")),

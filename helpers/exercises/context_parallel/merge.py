@@ -35,7 +35,7 @@ def _three(seed: int, shape: tuple[int, ...], dtype: torch.dtype = torch.float64
 
 def _wrong(seen: Evidence, expected: Evidence, tolerance: float = 1e-6) -> str | None:
     for case, want in expected.items():
-        for what in ("out", "lse"):
+        for what in ("lse", "out"):
             mistakes = {MISTAKES[what]: want[f"wrong {what}"]} if f"wrong {what}" in want else {}
             if said := wrong_tensor(seen[case][what], want[f"right {what}"], mistakes, tolerance):
                 return f"{case}: {what} {said}"
