@@ -27,7 +27,8 @@ def _off(got: Any, want: Evidence, exact: float) -> list[int] | None:
     """
     if (got["kind"], got.get("shape")) != (want["kind"], want["shape"]):
         return None
-    if relative_distance(*([n for chunk in values["chunks"] for n in chunk] for values in (got, want))) <= exact:
+    a, b = ([*seen["chunks"][0], *seen["chunks"][1]] for seen in (got, want))
+    if relative_distance(a, b) <= exact:
         return []
     pairs = zip(got["chunks"], want["chunks"], strict=True)
     return [i for i, (a, b) in enumerate(pairs) if not relative_distance(a, b) <= exact]
