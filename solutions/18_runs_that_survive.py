@@ -829,7 +829,7 @@ for rank, log in enumerate(jobs["slow"]):
     print(f"slow, rank {rank}: waits {1000 * waits:.0f} ms a step in its all-reduce")
 
 # %% [markdown] name="diagnosed_explained"
-# These are the real jobs of this lab. The one with the wrong gradient passes for healthy, as it must: what you do not record, no diagnosis can find. The slow rank is the one that waits least ([[data_parallel]]).
+# These are the real jobs of this lab. The one with the wrong gradient is not called wrong, and cannot be: what nobody records, no diagnosis can find. (On a busy machine a rank of it may pass for slow, and it is slow then.) The slow rank is the one that waits least ([[data_parallel]]).
 #
 # ## 8 · Loss spikes
 #
