@@ -489,7 +489,7 @@ claims.record(
 #
 # ### What it holds
 #
-# The sequence stays as long as it is, and more and more ranks share it. Two figures for attention alone, besides its inputs: the bytes that a rank **keeps** for the backward pass, and its **peak** in both passes. One process does the same with one block.
+# The sequence stays as long as it is, and more and more ranks share it. Two figures for attention alone: the bytes that a rank **keeps** for the backward pass, and its **peak** in both passes, inputs included. One process does the same with one block.
 #
 # **Predict.** To what share of one process do they fall with four ranks? And the peak from two ranks to four?
 
@@ -528,7 +528,7 @@ def attention_peak(order):
     attention = fused if len(order) == 1 else lambda q, k, v: Ring.apply(q, k, v, order)
     leaves = [t.clone().requires_grad_() for t in parts[:3]]
     kept = saved_tensor_bytes(lambda: attention(*leaves))
-    with MemoryMeter(device=parts[0].device, by_tenant=False) as profile:
+    with MemoryMeter(device=parts[0].device) as profile:
         results = alone(*parts) if len(order) == 1 else ringed(*parts, order)
     del results
     return profile.peak_bytes, kept, parts[1].nbytes
@@ -556,7 +556,7 @@ claims.record(
 # %% [markdown] name="memory_explained"
 # What stays from the forward to the backward pass is 1/N, as promised: q, k, v, out and lse of this rank's tokens.
 #
-# The peak is another matter. Ring attention works with a fixed number of blocks: the visitors, their gradients, those that are arriving, and what a block's gradients take. One process has fewer tensors, but whole ones. So two ranks save nothing here, and only from there on does the peak halve with each doubling. "1/N" hides a constant: the last column. (Buffers that take turns would make it smaller.) Scores exist for 64 rows at a time.
+# The peak is another matter. Ring attention works with a fixed number of blocks: the visitors, their gradients, those that are arriving, and what a block's gradients take. One process has fewer tensors, but whole ones. So two ranks save little, and only from there on does the peak halve with each doubling, nearly. "1/N" hides a constant: the last column. (Buffers that take turns would make it smaller.) Scores exist for 64 rows at a time.
 #
 # ### From when does the traffic hide?
 #
