@@ -146,13 +146,11 @@ print(text_table(table))
 # %% [markdown] name="plan_explained"
 # Sharding does not help here: one sequence alone is too much, even if each block is recomputed ([[activation_checkpointing]]). So cut the **sequence**: of T tokens, each of N ranks keeps T/N. That is *context parallelism*.
 #
-# Embedding, norms, projections, MLP and loss look at one token at a time and need no change. Attention is the exception: a token's query needs the keys and values of all tokens before it, and these are on other ranks.
-#
-# Nobody may gather them: whole keys and values on each rank would grow with T again. So they come by in blocks, one at a time.
+# Embedding, norms, projections, MLP and loss look at one token at a time. Attention is the exception: a query needs the keys and values of all tokens before it, and these are on other ranks. Gathering them would grow with T again. So they come by in blocks, one at a time.
 #
 # ## 2 · Half an answer, and the other half
 #
-# In [[compilation_and_fusion]] you kept three numbers and more for a row of scores, and added tile after tile. Here is a tidier way to say the same. Attention of a row on **some** of the columns gives
+# In [[compilation_and_fusion]] you kept three things for each row of scores, and added tile after tile. Here is a tidier way to say it. Attention of a row on **some** of the columns gives
 #
 # - `out`, the mean of their values, weighted by the softmax of their scores;
 # - `lse`, the logarithm of the sum of the exponentials of their scores (*log-sum-exp*).
@@ -245,7 +243,7 @@ except RankError as error:
 # %% [markdown] name="shift_task"
 # `send` returns when the other side takes the message, and nobody is taking: all wait in a circle. So hand over both at once: `dist.batch_isend_irecv` takes a list of `dist.P2POp(dist.isend, tensor, to)` and `dist.P2POp(dist.irecv, tensor, from)`, starts all of them and returns a list of requests. `request.wait()` waits for one.
 #
-# It returns before anything has arrived. That is what we want: a rank computes with the block that it has while the next is on its way.
+# It returns before anything has arrived, and that is what we want: a rank computes with the block that it has while the next is on its way.
 #
 # ### Your turn: shift
 #
@@ -491,7 +489,7 @@ claims.record(
 #
 # ### What it holds
 #
-# The sequence stays as long as it is, and more and more ranks share it. Two figures for attention alone, besides its inputs: the bytes that a rank **keeps** for the backward pass, and its **peak** in both passes. One process does the same with one block.
+# The sequence stays as long as it is, and more and more ranks share it. Two figures for attention alone: the bytes that a rank **keeps** for the backward pass, and its **peak** in both passes, inputs included. One process does the same with one block.
 #
 # **Predict.** To what share of one process do they fall with four ranks? And the peak from two ranks to four?
 
@@ -530,7 +528,7 @@ def attention_peak(order):
     attention = fused if len(order) == 1 else lambda q, k, v: Ring.apply(q, k, v, order)
     leaves = [t.clone().requires_grad_() for t in parts[:3]]
     kept = saved_tensor_bytes(lambda: attention(*leaves))
-    with MemoryMeter(device=parts[0].device, by_tenant=False) as profile:
+    with MemoryMeter(device=parts[0].device) as profile:
         results = alone(*parts) if len(order) == 1 else ringed(*parts, order)
     del results
     return profile.peak_bytes, kept, parts[1].nbytes
@@ -558,9 +556,7 @@ claims.record(
 # %% [markdown] name="memory_explained"
 # What stays from the forward to the backward pass is 1/N, as promised: q, k, v, out and lse of this rank's tokens.
 #
-# The peak is another matter. Ring attention works with a fixed number of blocks: the visitors, their gradients, those that are arriving, and what a block's gradients take. One process has fewer tensors, but whole ones. So two ranks save nothing in this code, and only from there on does the peak halve with each doubling. "1/N" hides a constant: the last column. (Buffers that take turns would make it smaller.)
-#
-# And nobody has scores: a tile of 64 rows at a time, on each rank.
+# The peak is another matter. Ring attention works with a fixed number of blocks: the visitors, their gradients, those that are arriving, and what a block's gradients take. One process has fewer tensors, but whole ones. So two ranks save little, and only from there on does the peak halve with each doubling, nearly. "1/N" hides a constant: the last column. (Buffers that take turns would make it smaller.) Scores exist for 64 rows at a time.
 #
 # ### From when does the traffic hide?
 #
@@ -586,7 +582,7 @@ for link, tokens in hides.items():
     print(f"{link:23}: from {tokens:,.0f} tokens on each GPU; with 8 GPUs, sequences of {8 * tokens:,.0f}")
 
 # %% [markdown] name="hide_explained"
-# Real kernels reach half of the peak, perhaps, which halves these figures. For long sequences on few GPUs a ring costs next to nothing, and for short ones on many it is all you see. Grouped queries help: fewer heads of keys and values travel.
+# Kernels that reach half of the peak halve these figures. For long sequences on few GPUs a ring costs next to nothing; for short ones on many it is all you see. Grouped queries help: fewer heads of keys travel.
 #
 # ## 5 · Who works when
 #
@@ -626,7 +622,7 @@ show(
 )
 
 # %% [markdown] name="cut_task"
-# Rank 0 has next to nothing to look at, the last rank everything, and all wait for the last. More ranks make it worse: nearly half of the GPUs' time is lost.
+# Rank 0 has next to nothing to look at, the last rank everything, and all wait for it. With more ranks, nearly half of the time is lost.
 #
 # The cure costs nothing. Cut the sequence into 2 N pieces, and give each rank **two** of them, chosen so that all ranks compute equally many scores. Your ring can do that already: `order` takes any number of pieces.
 #
@@ -839,13 +835,13 @@ table.append(("a mean of means, in a row", f"{mean:.4f}", f"{abs(mean / right[0]
 print(text_table(table))
 
 # %% [markdown] name="wrong_explained"
-# None of the three raises an error, and no loss looks alarming: the model is new, and every answer is equally bad. The gradients tell. Two wrong or missing labels for each rank, but for the last: its two pieces are neighbours, so one seam fewer. Where a mean of means is concerned, rank 0 has the prompt and few labels, and each of these counts several times as much as it should.
+# None of the three raises an error, and no loss looks alarming: the model is new, and every answer is equally bad. The gradients tell. Each rank has two wrong or missing labels, but for the last: its two pieces are neighbours, so it has one seam fewer. In the mean of means, rank 0 has the prompt and few labels, and each of these counts several times as much as it should.
 #
 # ### Documents
 #
 # Long sequences are often many documents in a row, and no token may look into another document ([[data_loading]]). That changes who has how much to do.
 #
-# **Predict.** 1,024 tokens, documents of 640, 128, 128 and 128, four ranks, and attention inside of documents only. What share of the step does a rank wait with the zigzag order? (In a row, it would be the first figure below.)
+# **Predict.** 1,024 tokens, documents of 640, 128, 128 and 128, four ranks, and attention inside of documents only. What share of the step does a rank wait with the zigzag order?
 
 # %% name="documents_guess"
 my_guess = None  # percent
@@ -874,7 +870,7 @@ documents_guess.reveal(waiting(zigzag(RANKS))[0])
 # %% [markdown] name="documents_explained"
 # Zigzag is fair for **one** causal triangle. The end of the long document stands in the middle of the row, and one rank has it all; here zigzag is worse than no order at all.
 #
-# So treat each document as a sequence of its own: cut **each** into 2 N pieces, and let it go round the ring alone. Then every document is shared out fairly, nothing is masked across borders, and nothing of it is computed. (That takes documents whose length is a multiple of 2 N: pad them. Short ones had better stay whole on one rank, and need no ring.)
+# So treat each document as a sequence of its own: cut **each** into 2 N pieces, and let it go round the ring alone. Then every document is shared out fairly, and nothing across borders is computed. (Pad each to a multiple of 2 N. Short ones had better stay whole on one rank, and need no ring.)
 
 
 # %% name="documents_run"
@@ -998,10 +994,10 @@ grouped_guess.reveal(ratios[2, 2])
 print(text_table(table))
 
 # %% name="ulysses_claims"
-for way in ("ring", "ulysses"):
+for way, name in (("ring", "the ring"), ("ulysses", "Ulysses")):
     errors = [got[way][0] / formula(*case)[way] for case, got in sent.items()]
     worst = max(errors, key=lambda error: abs(error - 1))
-    claims.record("T38", f"bytes of the {way} by its formula", "4 cases, the worst", worst, "times", 0.98, 1.02)
+    claims.record("T38", f"bytes of {name} by the formula", "4 cases, the worst", worst, "times", 0.98, 1.02)
 for (n, kv_heads), ratio in ratios.items():
     subject = f"{n} ranks, 8 heads, {kv_heads} K/V heads: ring / Ulysses"
     claims.record("C18", "all-to-all sends less than the ring", subject, ratio, "times", 1.0, float("inf"))
@@ -1064,7 +1060,7 @@ print(f"its attention: off by {said:.1e}" if isinstance(said, float) else f"its 
 # %% [markdown] name="torch_explained"
 # It cuts in zigzag, as you did: the first and the last piece on rank 0. So whatever else belongs to tokens, labels and positions above all, must be in its list of buffers, or it stays in the old order.
 #
-# On a CPU its attention raises an error: no rule has been written for the CPU's kernel. On GPUs it either gathers all keys and values at once (its default), or passes them round (`set_rotate_method("alltoall")`). The default is quicker to write and breaks the promise of section 4: whole keys and values on each rank.
+# On a CPU its attention raises an error: no rule has been written for the CPU's kernel. On GPUs it either gathers all keys and values at once (its default), or passes them round (`set_rotate_method("alltoall")`). The default breaks the promise of section 4: whole keys and values on each rank.
 #
 # ## 9 · What this run measured
 
