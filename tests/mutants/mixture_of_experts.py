@@ -247,11 +247,10 @@ MUTANTS = [
 ]  # fmt: skip
 
 RIGHT = {
-    "one-hot matrices and autograd's own exchange": """
+    "places of each expert, and counts gathered": """
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from torch.distributed.nn.functional import all_to_all_single
 
 
 def route(logits, k, bias=None):
