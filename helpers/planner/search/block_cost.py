@@ -84,7 +84,9 @@ class BlockCosts:
             backward += again + sum(self._product(shape) for shape in self._every_second(mixed))
         dense = self._count(attention) + (self._count(mlp) if not mixed else self._mixture_parameters())
         kept = self._kept(heads, inner, mixed)
-        return BlockCost(forward, backward, sum(products), kept, dense, self._count(experts))
+        # While a block is recomputed, all is there that would have been kept.
+        working = self._all(heads, inner) - kept if layout.recompute == "full" else 0.0
+        return BlockCost(forward, backward, sum(products), kept, dense, self._count(experts), working=max(0.0, working))
 
     def embedding(self) -> BlockCost:
         """Return the cost of the embedding: its parameters."""
@@ -193,6 +195,10 @@ class BlockCosts:
             results = (2 * heads - self._keys()) if not self.arch.kv_lora else heads
             rest = 0 if mixed else self._stream + inner if self.arch.gated else inner
             return self.own_bytes + results + rest
+        return self._all(heads, inner)
+
+    def _all(self, heads: int, inner: int) -> float:
+        """Return the bytes that a block keeps of which nothing is recomputed."""
         return 2 * self.own_bytes + 2 * heads + (3 if self.arch.gated else 2) * inner
 
     def _keys(self) -> int:

@@ -51,6 +51,7 @@ class _Blocks:
     dense: tuple[int, ...]
     experts: tuple[int, ...]
     message: float
+    closer: bool
 
 
 class Bounds:
@@ -168,7 +169,7 @@ class Bounds:
         block = replace(
             blocks[0], working=min(b.working for b in kinds.values()), less=max(b.less for b in kinds.values())
         )
-        return _Blocks(costs.embedding(), costs.head(), block, **sums, message=message)
+        return _Blocks(costs.embedding(), costs.head(), block, **sums, message=message, closer=probe is not None)
 
 
 def _closer(cost: BlockCost, probe: Probed) -> BlockCost:
@@ -203,7 +204,7 @@ def _nbytes(layout: Layout, parts: _Blocks, ends: list[int], rank: int) -> float
     static, gradients = _state(layout, dense, experts)
     low = 4 if layout.precision == "fp32" else 2
     least = max(0.0, min(parts.kept[ends[s + 1]] - parts.kept[ends[s]] for s in stages) - parts.block.less)
-    flying = in_flight(layout, rank) if parts.block.working else None  # counted for those that are still in the race
+    flying = in_flight(layout, rank) if parts.closer else None  # counted for those that are still in the race
     chunks, later = flying or (_in_flight(layout, rank), 0)
     working = parts.block.working
     if layout.zero == "zero3" and layout.reshard_after_forward and working:
