@@ -63,7 +63,9 @@ class BlockCosts:
         layout = self.layout
         attention = _attention_shapes(self.arch, self.tokens, layout.tensor)
         mlp, experts = self._mlp(mixed)
-        products = [self._product(shape) for shape in attention + mlp + experts]
+        shapes = attention + mlp + experts
+        products = [self._product(shape) for shape in shapes]
+        of_inputs, of_weights = self._gradients(shapes)
         heads, inner = self._heads(), self._inner(mixed)
         scores = self._scores()
         rings = self._rings()
@@ -73,7 +75,7 @@ class BlockCosts:
         split = 1 if mixed and not self.arch.shared_experts else 2
         forward = sum(products) + scores + passes + self._passing(6 * self.own_bytes)
         forward += split * (self._gather() + self._scatter()) + rings + sent
-        backward = 2 * sum(products) + _BACKWARD * scores + self._passing(4 * inner + 6 * self.own_bytes)
+        backward = of_inputs + of_weights + _BACKWARD * scores + self._passing(4 * inner + 6 * self.own_bytes)
         backward += split * (self._gather() + self._scatter()) + rings + sent
         if layout.engine == "megatron" and layout.splits_tokens:
             backward += (split - bool(self.arch.kv_lora)) * self._gather()  # it did not keep what it had gathered
@@ -86,7 +88,7 @@ class BlockCosts:
         kept = self._kept(heads, inner, mixed)
         # While a block is recomputed, all is there that would have been kept.
         working = self._all(heads, inner) - kept if layout.recompute == "full" else 0.0
-        return BlockCost(forward, backward, sum(products), kept, dense, self._count(experts), working=max(0.0, working))
+        return BlockCost(forward, backward, of_weights, kept, dense, self._count(experts), working=max(0.0, working))
 
     def embedding(self) -> BlockCost:
         """Return the cost of the embedding: its parameters."""
@@ -97,16 +99,22 @@ class BlockCosts:
     def head(self) -> BlockCost:
         """Return the cost of the last norm, the logits and the loss."""
         words = -(-self.arch.vocab // self.layout.tensor)
-        product = self._product((self.tokens, words, self.arch.hidden))
+        shape = (self.tokens, words, self.arch.hidden)
+        of_inputs, of_weights = self._gradients([shape])
         whole = self.layout.tensor > 1 or self.layout.engine == "megatron"
         logits = self.tokens * words * (4 if whole else self._wide)
-        forward, backward = product + self._gather(), 2 * product + self._scatter()
+        forward, backward = self._product(shape) + self._gather(), of_inputs + of_weights + self._scatter()
         size = 0 if self.arch.tied and self.layout.pipeline == 1 else words * self.arch.hidden
-        return BlockCost(forward, backward, product, logits, size)
+        return BlockCost(forward, backward, of_weights, logits, size)
 
     def _product(self, shape: tuple[int, ...]) -> float:
         dtype = self._dtype if len(shape) == 3 or self._dtype != "float8_e4m3fn" else "bfloat16"
-        return 2.0 * math.prod(shape) / self._chip.product_rate(dtype)  # tiles that fill the chip
+        return self._chip.product_seconds(shape, dtype)
+
+    def _gradients(self, shapes: Shapes) -> tuple[float, float]:
+        """Return the seconds of the products that make gradients of inputs, and of those that make weights'."""
+        of_inputs = sum(self._product((*batch, m, k, n)) for *batch, m, n, k in shapes)
+        return of_inputs, sum(self._product((*batch, n, k, m)) for *batch, m, n, k in shapes)
 
     def _count(self, shapes: Shapes) -> int:
         return sum(math.prod(shape[:-3]) * shape[-2] * shape[-1] for shape in shapes)
