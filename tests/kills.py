@@ -216,12 +216,12 @@ def kill_at_random(target: Target, kills: int, seed: int, scratch: Path) -> Coun
     target.start(scratch / "again" / "kept", target.ranks[0], _new(scratch / "pids"))  # all is imported by now
     count.unlike += not _same(target, scratch / "again" / "kept", STEPS, whole)
     long, chain = time.monotonic() - begin, 0  # seconds of a run; kills since it began
-    while count.kills < kills:
+    while count.kills < kills or chain:  # the last run comes to its end
         folder = scratch / f"run-{count.runs}" / "kept"
         ranks = dice.choice(target.ranks)
         count.on_one_rank += ranks < target.ranks[0]
         pids = _new(scratch / "pids")
-        delay = 1e9 if chain == LONGEST_CHAIN else dice.uniform(0, long)
+        delay = 1e9 if chain == LONGEST_CHAIN or count.kills == kills else dice.uniform(0, long)
         ended, begin = True, time.monotonic()
         with _killer(pids, delay, dice):
             try:
