@@ -6,8 +6,8 @@ import sys
 from helpers.course.kernel.dispatcher import Dispatcher, leave_modes
 from helpers.exercises.probing.fingerprint import OTHER_DATA, fingerprint
 from helpers.exercises.probing.plain import plain
-from helpers.exercises.x1 import AccuracyHolds
-from helpers.exercises.x4 import LearnsTheNewText
+from helpers.exercises.x1.compare import AccuracyHolds
+from helpers.exercises.x4.finetune import LearnsTheNewText
 
 import pytest
 import torch

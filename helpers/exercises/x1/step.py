@@ -1,0 +1,292 @@
+"""Checks of part 2: the training step, which is handed PyTorch's own `GradScaler`."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ...core.data import digits
+from ...core.device import pick_device
+from ...core.models import SmallCNN
+from ..base import Check, Evidence
+from .shared import CLIP_OFF, PRECISIONS, close, scaler_for, weights
+
+ROUNDING = {"float32": 1e-4, "bfloat16": 2.0**-7, "float16": 2.0**-10}  # of a gradient of this dtype: twice its own
+
+
+def _setting(seed: int, lr: float = 1.0) -> tuple[nn.Module, torch.optim.Optimizer, Tensor, Tensor]:
+    """Return a small CNN, SGD, and 32 digits with their labels, the same for the same seed."""
+    torch.manual_seed(seed)
+    device = pick_device()
+    model = SmallCNN(width=8).to(device)
+    data = digits(device)
+    index = torch.randint(len(data.train_x), (32,))
+    return model, torch.optim.SGD(model.parameters(), lr=lr), data.train_x[index], data.train_y[index]
+
+
+class ForwardInLowPrecision(Check):
+    """Convolutions and linear layers run in the dtype asked for, and the weights stay FP32."""
+
+    points = 1
+    hint = "Open torch.autocast(device_type, dtype=dtype) around the forward pass; leave the model as it is."
+
+    @staticmethod
+    def probe(seed: int, train_step: Callable[..., Tensor]) -> Evidence:
+        seen = {}
+        for name, dtype in PRECISIONS.items():
+            model, optimizer, x, y = _setting(seed)
+            ran: dict[str, str] = {}
+
+            def record(layer: nn.Module, _: Any, output: Tensor, ran: dict[str, str] = ran) -> None:
+                ran[type(layer).__name__] = str(output.dtype).removeprefix("torch.")
+
+            for layer in model.modules():
+                if isinstance(layer, nn.Conv2d | nn.Linear):
+                    layer.register_forward_hook(record)
+            try:
+                train_step(model, optimizer, scaler_for(dtype), x, y, dtype, CLIP_OFF)
+            except ValueError:  # GradScaler refuses 16-bit gradients; that the weights are 16-bit says it better
+                if {p.dtype for p in model.parameters()} == {torch.float32}:
+                    raise
+            weights = sorted({str(p.dtype).removeprefix("torch.") for p in model.parameters()})
+            seen[name] = {"layers": ran, "weights": weights}
+        return seen
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for name in PRECISIONS:
+            got, want = seen[name], expected[name]
+            if got["weights"] != want["weights"]:
+                return f"dtype={name}: the model's weights became {', '.join(got['weights'])}; they must stay float32."
+            for layer, dtype in want["layers"].items():
+                if got["layers"].get(layer) != dtype:
+                    return f"dtype={name}: {layer} ran in {got['layers'].get(layer)}; it should run in {dtype}."
+        return None
+
+
+class _Roots(TorchDispatchMode):
+    """Notes the dtype of what backward passes start from: autograd makes a one of its kind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dtypes: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.ones_like.default and args[0].dim() == 0 and args[0].is_floating_point():
+            self.dtypes.add(str(args[0].dtype).removeprefix("torch."))
+        return func(*args, **(kwargs or {}))
+
+
+def _one_loss(seed: int, train_step: Callable[..., Tensor], dtype: torch.dtype) -> Evidence:
+    """Return the model's outputs, the gradient that comes back to them, and the loss that `train_step` returns."""
+    model, optimizer, x, y = _setting(seed)
+    caught: dict[str, Any] = {}
+
+    def keep(_: nn.Module, __: Any, logits: Tensor) -> None:
+        if logits.requires_grad:
+            caught["dtype"] = str(logits.dtype).removeprefix("torch.")
+            caught["logits"] = logits.detach().cpu().double().tolist()
+            logits.register_hook(lambda gradient: caught.update(gradient=gradient.detach().cpu().double().tolist()))
+
+    model.register_forward_hook(keep)
+    with _Roots() as roots:
+        loss = train_step(model, optimizer, scaler_for(dtype), x, y, dtype, CLIP_OFF)
+    return {
+        "dtype": caught.get("dtype"),
+        "logits": caught.get("logits"),
+        "gradient": caught.get("gradient"),
+        "labels": y.tolist(),
+        "roots": sorted(roots.dtypes),
+        "loss": torch.as_tensor(loss).detach().item(),
+        "kind": [
+            type(loss).__name__,
+            str(getattr(loss, "dtype", "")).removeprefix("torch."),
+            len(getattr(loss, "shape", ())),
+            bool(getattr(loss, "requires_grad", False)),
+        ],
+    }
+
+
+def _loss_error(one: Evidence) -> float:
+    """Return how far the returned loss is from cross-entropy in FP64 of the same outputs."""
+    true = F.cross_entropy(torch.tensor(one["logits"]).double(), torch.tensor(one["labels"])).item()
+    return abs(one["loss"] - true) / true
+
+
+def _gradient_error(one: Evidence) -> float:
+    """Return how far the gradient at the outputs is from that in FP64, up to the scale of the loss.
+
+    The largest relative error of an entry tells apart a right gradient that was rounded once and one that was computed
+    in the outputs' own format: softmax has rounded logarithms in its exponent there.
+    """
+    labels = F.one_hot(torch.tensor(one["labels"]), 10).bool()
+    shares = torch.tensor(one["logits"]).double().softmax(1)
+    right, seen = shares - labels.double(), torch.tensor(one["gradient"]).double()
+    scale = (seen * right).sum() / right.square().sum()
+    looked_at = ~labels & (shares > 0.01)
+    return ((seen / scale - right).abs() / shares)[looked_at].max().item()
+
+
+class LossInFp32(Check):
+    """The loss that goes back through the model is computed in FP32, and returned, detached."""
+
+    points = 1
+    hint = (
+        "cross_entropy(logits.float(), labels) computes the loss in FP32, inside the autocast block or after it; "
+        "call backward() on that loss, and return loss.detach()."
+    )
+
+    @staticmethod
+    def probe(seed: int, train_step: Callable[..., Tensor]) -> Evidence:
+        return {  # three batches: rounding may hide by chance in one
+            name: [_one_loss(seed + batch, train_step, dtype) for batch in range(3)]
+            for name, dtype in PRECISIONS.items()
+        }
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for name in PRECISIONS:
+            wrong = LossInFp32._wrong(seen[name])
+            if wrong:
+                return f"dtype={name}: {wrong}"
+        return None
+
+    @staticmethod
+    def _wrong(batches: list[Evidence]) -> str | None:
+        if any(one["logits"] is None or one["gradient"] is None for one in batches):
+            return "no gradient came back to what model(images) returned. Is the model called, and backward() after it?"
+        roots = {root for one in batches for root in one["roots"]} - {"float32"}
+        if roots:
+            return f"backward() starts from a loss in {', '.join(sorted(roots))}; it should be float32."
+        error, rounding = max(map(_gradient_error, batches)), ROUNDING[batches[0]["dtype"]]
+        if not error <= rounding:
+            return (
+                f"the gradient of the outputs is off by {error:.1e} (relative), and rounding explains {rounding:.1e}. "
+                "Is the loss that you call backward() on cross-entropy, computed in FP32?"
+            )
+        error = max(map(_loss_error, batches))
+        if not error <= 1e-5:
+            return (
+                f"the loss returned is off by {error:.1e} (relative) from cross-entropy in FP32 of the same logits. "
+                "Was it computed in 16 bit, or returned multiplied by the scale?"
+            )
+        kind, dtype, dimensions, graph = batches[0]["kind"]
+        if [kind, dtype, dimensions, graph] != ["Tensor", "float32", 0, False]:
+            with_graph = ", with a graph" if graph else ""
+            of = f" of {dtype} with {dimensions} dimensions{with_graph}" if dtype else ""
+            return f"train_step returned a {kind}{of}; return loss.detach(), a float32 Tensor without dimensions."
+        return None
+
+
+class ClipsTrueGradient(Check):
+    """With FP16 and a scaler the clipped gradient is the true one, not the scaled one."""
+
+    points = 1
+    hint = "scaler.unscale_(optimizer) first, then clip_grad_norm_, then scaler.step(optimizer)."
+
+    @staticmethod
+    def probe(seed: int, train_step: Callable[..., Tensor]) -> Evidence:
+        moved = {}
+        for max_norm in (CLIP_OFF, 0.05):
+            model, optimizer, x, y = _setting(seed)
+            before = weights(model)
+            train_step(model, optimizer, scaler_for(torch.float16), x, y, torch.float16, max_norm)
+            moved[str(max_norm)] = (weights(model) - before).tolist()
+        return {"moved": moved}
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for max_norm, right in expected["moved"].items():
+            got, want = (torch.tensor(moved).norm().item() for moved in (seen["moved"][max_norm], right))
+            if not close(got, want, 0.02):
+                return (
+                    f"max_norm={max_norm}, learning rate 1, scale 1024: the weights moved by {got:.4g}; the reference "
+                    f"moves them by {want:.4g} ({got / want:.3g}x). "
+                    "Was the norm of the gradient clipped, and the gradient unscaled before that?"
+                )
+        unclipped, clipped = (F.normalize(torch.tensor(seen["moved"][str(m)]), dim=0) for m in (CLIP_OFF, 0.05))
+        if not (clipped - unclipped).norm() <= 0.05:
+            return (
+                "Clipped, the weights move as far as they should, and not in the direction that they take unclipped. "
+                "Clipping the norm over all parameters multiplies every gradient by the same number."
+            )
+        return None
+
+
+class StepsInARow(Check):
+    """Three steps through a scaler, an overflow in the second, end where the reference ends."""
+
+    points = 1
+    hint = "Each step: zero_grad, forward, scaled backward, unscale_, clip, scaler.step, scaler.update."
+
+    @staticmethod
+    def probe(seed: int, train_step: Callable[..., Tensor]) -> Evidence:
+        return {name: StepsInARow._three_steps(seed, train_step, PRECISIONS[name]) for name in ("fp16", "bf16")}
+
+    @staticmethod
+    def _three_steps(seed: int, train_step: Callable[..., Tensor], dtype: torch.dtype) -> list[list[float]]:
+        """Return how far the weights moved in each step, and the scale after it."""
+        model, optimizer, x, y = _setting(seed, lr=0.05)
+        scaler = torch.amp.GradScaler(pick_device().type, init_scale=2.0**10)
+        log = []
+        for step in range(3):
+            before = weights(model)
+            images = x.clone()
+            if step == 1:
+                images[0, 0, 0, 0] = float("inf")
+            train_step(model, optimizer, scaler, images, y, dtype, 1.0)
+            for layer in model.modules():  # the bad image has spoilt BatchNorm's running statistics, not the weights
+                if isinstance(layer, nn.BatchNorm2d):
+                    layer.reset_running_stats()
+            log.append([(weights(model) - before).norm().item(), float(scaler.get_scale())])
+        return log
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        ways = (
+            "Compare the first step with the contract: forward, backward, unscale_, clip, step.",
+            "The gradient held inf or NaN: the step must go through scaler.step, which skips it.",
+            "Were the old gradients cleared (zero_grad) before the new ones came?",
+        )
+        for name, log in expected.items():
+            for i, (got, want) in enumerate(zip(seen[name], log, strict=True)):
+                where = f"dtype={name} with a scaler, step {i + 1}"
+                if not close(got[0], want[0], 0.02):
+                    return f"{where}: the weights moved by {got[0]:.4g}; the reference: {want[0]:.4g}. {ways[i]}"
+                if got[1] != want[1]:
+                    return f"{where}: the scale is then {got[1]:g}, not {want[1]:g}. Was scaler.update() called?"
+        return None
+
+
+class SixteenBitsWithoutScaler(Check):
+    """With scaler=None, BF16 and FP32 steps clip and move the weights as the reference does."""
+
+    points = 1
+    hint = "BF16 has FP32's range: no scaler. Then backward, clip_grad_norm_ and optimizer.step are called directly."
+
+    @staticmethod
+    def probe(seed: int, train_step: Callable[..., Tensor]) -> Evidence:
+        moved = {}
+        for name in ("fp32", "bf16"):
+            for max_norm in (CLIP_OFF, 0.05):
+                model, optimizer, x, y = _setting(seed)
+                before = weights(model)
+                for _ in range(2):
+                    train_step(model, optimizer, None, x, y, PRECISIONS[name], max_norm)
+                moved[f"{name}, max_norm={max_norm:g}"] = (weights(model) - before).norm().item()
+        return {"moved": moved}
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for setting, want in expected["moved"].items():
+            got = seen["moved"][setting]
+            if not close(got, want, 0.05):
+                why = "No step was taken." if got == 0 else "Look at clipping and at zero_grad without a scaler."
+                return f"{setting}: two steps moved the weights by {got:.4g}; the reference: {want:.4g}. {why}"
+        return None
+
+
+STEP = (ForwardInLowPrecision, LossInFp32, ClipsTrueGradient, StepsInARow, SixteenBitsWithoutScaler)
