@@ -15,6 +15,8 @@ from helpers.exercises.checking import find_part, gather, judge, reference_evide
 
 from .evidence import assert_measurements
 
+_TOOLS = {"edits", "equivalent", "evidence", "search", "styles", "table", "trial"}
+
 
 @dataclass(frozen=True)
 class Mutant:
@@ -34,8 +36,15 @@ class Mutant:
 
 def topics() -> dict[str, ModuleType]:
     """Return the modules of wrong and right answers, by the name of their exercise."""
-    names = [info.name for info in pkgutil.iter_modules(__path__) if info.name != "evidence"]
+    names = [info.name for info in pkgutil.iter_modules(__path__) if info.name not in _TOOLS]
     return {name: importlib.import_module(f"{__name__}.{name}") for name in names}
+
+
+def styles(exercise: str) -> dict[str, tuple[str, str]]:
+    """Return right answers to parts of an exercise, by name: the part, and the text of the whole answer module."""
+    module = importlib.import_module(f"{__name__}.styles.{exercise}")
+    text = inspect.getsource(reference(f"{exercise}.any"))
+    return {name: (part, f"{text}\n\n{own}") for name, (part, own) in module.STYLES.items()}
 
 
 def one(name: str, part: str, rejected_by: str, old: str, new: str, raises: str = "") -> Mutant:

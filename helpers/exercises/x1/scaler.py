@@ -40,6 +40,9 @@ class GradientIsUnscaled(Check):
             before = weights(model)
             scaled = scaler.scale(loss)
             seen[f"{how}_loss"] = [scaled.item(), loss.item()]
+            seen["attached"] = scaled.requires_grad
+            if not scaled.requires_grad:
+                return seen
             scaled.backward()
             seen[f"{how}_scaled"] = model.weight.grad.norm().item()
             if how == "explicit":
@@ -51,13 +54,43 @@ class GradientIsUnscaled(Check):
             scaler.step(optimizer)
             scaler.update()
             seen[f"{how}_moved"] = (weights(model) - before).norm().item()
-        return seen
+        return seen | {"in_a_row": GradientIsUnscaled._in_a_row(seed, scaler_class)}
+
+    @staticmethod
+    def _in_a_row(seed: int, scaler_class: Any) -> list[list[float]]:
+        """Return, of steps with and without unscale_() at a scale that moves, how far weights went, and that scale.
+
+        Each gradient is `scale` times ones, whatever the scale is by then: a right step moves each weight by 1.
+        """
+        drawn = random.Random(seed + 1)
+        explicit = [True, False] * 4
+        drawn.shuffle(explicit)
+        bad = drawn.sample(range(1, 7), 2)
+        model, optimizer, _ = _toy(torch.optim.SGD, lr=1.0)
+        scaler = scaler_class(init_scale=512.0, backoff_factor=0.25, growth_interval=2)
+        log = []
+        for i, first in enumerate(explicit):
+            scale = float(scaler.get_scale())
+            for parameter in model.parameters():
+                parameter.grad = torch.full_like(parameter, float("inf") if i in bad else scale)
+            before = weights(model)
+            if first:
+                scaler.unscale_(optimizer)
+            scaler.step(optimizer)
+            scaler.update()
+            log.append([(weights(model) - before).abs().mean().item(), scale, int(first)])
+            with torch.no_grad():  # inf would stay
+                for parameter in model.parameters():
+                    parameter.zero_()
+        return log
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         scaled, loss = seen["explicit_loss"]
         if not close(scaled, 512 * loss, 1e-3):
             return f"scale(loss) is {scaled / loss:.4g} times the loss; the scale was 512."
+        if not seen["attached"]:
+            return "scale(loss) is cut off from the graph: multiply the tensor itself, so that backward() can start."
         what = {
             "explicit_scaled": "After scale(loss).backward() the gradient",
             "unscaled": "After unscale_() the gradient",
@@ -71,6 +104,18 @@ class GradientIsUnscaled(Check):
                 return f"{words} is {ratio:.4g} times what it should be (the scale was 512)."
         if not close(seen["in_place"], expected["in_place"], 1e-3):
             return "unscale_() has put another tensor into .grad: divide the gradient in place, as others may hold it."
+        return GradientIsUnscaled._wrong_in_a_row(seen["in_a_row"], expected["in_a_row"])
+
+    @staticmethod
+    def _wrong_in_a_row(seen: list[list[float]], expected: list[list[float]]) -> str | None:
+        for i, (got, want) in enumerate(zip(seen, expected, strict=True)):
+            if not got[0] or not want[0] or close(got[0], want[0], 1e-3):  # the next check looks at what is skipped
+                continue
+            how = "unscale_() and step()" if want[2] else "step() alone"
+            return (
+                f"Step {i + 1} of several in a row, {how} at a scale of {got[1]:g}: each weight moved by {got[0]:.4g}; "
+                f"{want[0]:.4g} is right. Is the gradient divided by the present scale, once, whatever came before?"
+            )
         return None
 
 
@@ -149,14 +194,29 @@ class ScaleGrows(Check):
             scaler.update()
             scales.append(float(scaler.get_scale()))
         kind = type(scaler.get_scale()).__name__
-        return {"scales": scales, "steps": steps, "settings": settings, "kind": kind}
+        seen = {"scales": scales, "steps": steps, "settings": settings, "kind": kind}
+        return seen | {"by_default": ScaleGrows._by_default(scaler_class)}
+
+    @staticmethod
+    def _by_default(scaler_class: Any) -> list[float]:
+        """Return the scale of a scaler made without arguments: at first, and as it moves for the first times."""
+        parameter = nn.Parameter(torch.zeros(1))
+        optimizer, scaler = torch.optim.SGD([parameter], lr=0.0), scaler_class()
+        scales = [float(scaler.get_scale())]
+        for gradient, times in ((float("inf"), 1), (1.0, 1999), (1.0, 1)):
+            for _ in range(times):
+                parameter.grad = torch.full_like(parameter, gradient)
+                scaler.step(optimizer)
+                scaler.update()
+            scales.append(float(scaler.get_scale()))
+        return scales
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         if seen["kind"] != "float":
             return f"get_scale() returns a {seen['kind']}; a float is wanted."
         if seen["scales"] == expected["scales"]:
-            return None
+            return ScaleGrows._wrong_by_default(seen["by_default"], expected["by_default"])
         pairs = zip(seen["scales"], expected["scales"], strict=True)
         i, got, want = next((i, got, want) for i, (got, want) in enumerate(pairs) if got != want)
         settings = ", ".join(f"{name}={value:g}" for name, value in expected["settings"].items())
@@ -164,6 +224,14 @@ class ScaleGrows(Check):
             f"{settings}: after the steps {expected['steps'][: i + 1]} (g good, b bad) the scale is {got:g}; "
             f"it should be {want:g}."
         )
+
+    @staticmethod
+    def _wrong_by_default(seen: list[float], expected: list[float]) -> str | None:
+        moments = ("at first", "after a bad step", "after 1,999 good steps more", "after the 2,000th good step")
+        for moment, got, want in zip(moments, seen, expected, strict=True):
+            if got != want:
+                return f"A scaler made without arguments has a scale of {got:g} {moment}; {want:g} is right."
+        return None
 
 
 SCALER = (GradientIsUnscaled, OverflowSkipsAndBacksOff, ScaleGrows)

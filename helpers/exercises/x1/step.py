@@ -1,6 +1,7 @@
 """Checks of part 2: the training step, which is handed PyTorch's own `GradScaler`."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from ..base import Check, Evidence
 from .shared import CLIP_OFF, PRECISIONS, close, scaler_for, weights
 
 ROUNDING = {"float32": 1e-4, "bfloat16": 2.0**-7, "float16": 2.0**-10}  # of a gradient of this dtype: twice its own
+ASIDE = 0.1  # how far, of its length, a move may lie beside the reference\'s: what rounding in 16 bits explains
 
 
 def _setting(seed: int, lr: float = 1.0) -> tuple[nn.Module, torch.optim.Optimizer, Tensor, Tensor]:
@@ -25,6 +27,24 @@ def _setting(seed: int, lr: float = 1.0) -> tuple[nn.Module, torch.optim.Optimiz
     data = digits(device)
     index = torch.randint(len(data.train_x), (32,))
     return model, torch.optim.SGD(model.parameters(), lr=lr), data.train_x[index], data.train_y[index]
+
+
+def _leave_gradients(model: nn.Module, scale: float) -> None:
+    """Leave gradients behind, as an earlier step with this scale would."""
+    for parameter in model.parameters():
+        parameter.grad = torch.full_like(parameter, scale)
+
+
+def _wrong_move(seen: list[float], right: list[float], tolerance: float) -> str | None:
+    """Say how a move of the weights differs from the reference's: in length, or in direction."""
+    got, want = torch.tensor(seen), torch.tensor(right)
+    if not close(got.norm().item(), want.norm().item(), tolerance):
+        return f"the weights moved by {got.norm().item():.4g}; the reference: {want.norm().item():.4g}."
+    off = F.normalize(got, dim=0) - F.normalize(want, dim=0)
+    if not off.norm() <= ASIDE:
+        cosine = F.cosine_similarity(got, want, dim=0).item()
+        return f"the weights moved as far as the reference's, in another direction (cosine {cosine:.3f})."
+    return None
 
 
 class ForwardInLowPrecision(Check):
@@ -117,7 +137,7 @@ def _loss_error(one: Evidence) -> float:
 
 
 def _gradient_error(one: Evidence) -> float:
-    """Return how far the gradient at the outputs is from that in FP64, up to the scale of the loss.
+    """Return how far the gradient at the outputs is from that in FP64, up to the loss's scale; inf for its negative.
 
     The largest relative error of an entry tells apart a right gradient that was rounded once and one that was computed
     in the outputs' own format: softmax has rounded logarithms in its exponent there.
@@ -126,6 +146,8 @@ def _gradient_error(one: Evidence) -> float:
     shares = torch.tensor(one["logits"]).double().softmax(1)
     right, seen = shares - labels.double(), torch.tensor(one["gradient"]).double()
     scale = (seen * right).sum() / right.square().sum()
+    if scale < 0:
+        return float("inf")
     looked_at = ~labels & (shares > 0.01)
     return ((seen / scale - right).abs() / shares)[looked_at].max().item()
 
@@ -227,37 +249,41 @@ class StepsInARow(Check):
         return {name: StepsInARow._three_steps(seed, train_step, PRECISIONS[name]) for name in ("fp16", "bf16")}
 
     @staticmethod
-    def _three_steps(seed: int, train_step: Callable[..., Tensor], dtype: torch.dtype) -> list[list[float]]:
-        """Return how far the weights moved in each step, and the scale after it."""
+    def _three_steps(seed: int, train_step: Callable[..., Tensor], dtype: torch.dtype) -> list[Evidence]:
+        """Return by what the weights moved in each step, and the scale after it."""
         model, optimizer, x, y = _setting(seed, lr=0.05)
         scaler = torch.amp.GradScaler(pick_device().type, init_scale=2.0**10)
+        four = SimpleNamespace(scale=scaler.scale, unscale_=scaler.unscale_, step=scaler.step, update=scaler.update)
+        _leave_gradients(model, scale=scaler.get_scale())
         log = []
         for step in range(3):
             before = weights(model)
             images = x.clone()
             if step == 1:
                 images[0, 0, 0, 0] = float("inf")
-            train_step(model, optimizer, scaler, images, y, dtype, 1.0)
+            train_step(model, optimizer, four, images, y, dtype, 1.0)
             for layer in model.modules():  # the bad image has spoilt BatchNorm's running statistics, not the weights
                 if isinstance(layer, nn.BatchNorm2d):
                     layer.reset_running_stats()
-            log.append([(weights(model) - before).norm().item(), float(scaler.get_scale())])
+            log.append({"moved": (weights(model) - before).tolist(), "scale": float(scaler.get_scale())})
         return log
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         ways = (
-            "Compare the first step with the contract: forward, backward, unscale_, clip, step.",
+            "Were gradients that earlier steps left cleared? Then compare with the contract: unscale_, clip, step.",
             "The gradient held inf or NaN: the step must go through scaler.step, which skips it.",
             "Were the old gradients cleared (zero_grad) before the new ones came?",
         )
         for name, log in expected.items():
             for i, (got, want) in enumerate(zip(seen[name], log, strict=True)):
                 where = f"dtype={name} with a scaler, step {i + 1}"
-                if not close(got[0], want[0], 0.02):
-                    return f"{where}: the weights moved by {got[0]:.4g}; the reference: {want[0]:.4g}. {ways[i]}"
-                if got[1] != want[1]:
-                    return f"{where}: the scale is then {got[1]:g}, not {want[1]:g}. Was scaler.update() called?"
+                wrong = _wrong_move(got["moved"], want["moved"], 0.02)
+                if wrong:
+                    return f"{where}: {wrong} {ways[i]}"
+                if got["scale"] != want["scale"]:
+                    scale, right = got["scale"], want["scale"]
+                    return f"{where}: the scale is then {scale:g}, not {right:g}. Was scaler.update() called?"
         return None
 
 
@@ -274,18 +300,20 @@ class SixteenBitsWithoutScaler(Check):
             for max_norm in (CLIP_OFF, 0.05):
                 model, optimizer, x, y = _setting(seed)
                 before = weights(model)
+                _leave_gradients(model, scale=1.0)
                 for _ in range(2):
                     train_step(model, optimizer, None, x, y, PRECISIONS[name], max_norm)
-                moved[f"{name}, max_norm={max_norm:g}"] = (weights(model) - before).norm().item()
+                moved[f"{name}, max_norm={max_norm:g}"] = (weights(model) - before).tolist()
         return {"moved": moved}
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for setting, want in expected["moved"].items():
             got = seen["moved"][setting]
-            if not close(got, want, 0.05):
-                why = "No step was taken." if got == 0 else "Look at clipping and at zero_grad without a scaler."
-                return f"{setting}: two steps moved the weights by {got:.4g}; the reference: {want:.4g}. {why}"
+            wrong = _wrong_move(got, want, 0.05)
+            if wrong:
+                why = "Look at clipping and at zero_grad without a scaler." if any(got) else "No step was taken."
+                return f"{setting}, after two steps: {wrong} {why}"
         return None
 
 

@@ -15,6 +15,7 @@ from ..base import Check, Evidence
 from ..gradient_accumulation.watched import number, wrong_loss
 from .spy import (
     ANOTHER_LOSS,
+    DIVIDED_RATE,
     FEATURES,
     HIDDEN,
     OLD_GRADIENTS,
@@ -100,10 +101,7 @@ class UpdateEqualsFullBatch(Check):
         if wrong_update(seen["another loss"], expected["another loss"]):
             return ANOTHER_LOSS
         if wrong_update(seen["weight decay"], expected["weight decay"]):
-            return (
-                "With weight decay in the optimizer the update is wrong, and without it is right. Divide losses or "
-                "gradients, not the learning rate: that also shrinks the rest of the update."
-            )
+            return DIVIDED_RATE
         return None
 
 

@@ -18,10 +18,14 @@ class AdapterSitsWhereItShould(Check):
 
     @staticmethod
     def probe(seed: int, adapter_config: Any, trained_parameters: Any) -> Evidence:
+        first = 2 + seed % 5
+        return {str(rank): AdapterSitsWhereItShould._one(rank, adapter_config) for rank in (first, first + 3)}
+
+    @staticmethod
+    def _one(rank: int, adapter_config: Any) -> Evidence:
         from peft import get_peft_model
         from transformers import LlamaForCausalLM
 
-        rank = 3 + seed % 6
         model = get_peft_model(LlamaForCausalLM(llama_config()), adapter_config(rank))
         layers = {n: m for n, m in model.named_modules() if hasattr(m, "lora_A")}
         return {
@@ -38,23 +42,39 @@ class AdapterSitsWhereItShould(Check):
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for rank, want in expected.items():
+            wrong = AdapterSitsWhereItShould._wrong(seen[rank], want)
+            if wrong:
+                return f"adapter_config({rank}): {wrong}"
+        return None
+
+    @staticmethod
+    def _wrong(seen: Evidence, expected: Evidence) -> str | None:
         missing, extra = (
             sorted(set(a) - set(b)) for a, b in ((ALL_LINEAR, seen["where"]), (seen["where"], ALL_LINEAR))
         )
         if missing or extra:
-            return f"Layers without an adapter: {missing or 'none'}; layers that should have none: {extra or 'none'}."
+            return f"layers without an adapter: {missing or 'none'}; layers that should have none: {extra or 'none'}."
         if seen["layers"] != expected["layers"]:
             return f"{seen['layers']} layers have an adapter; {expected['layers']} is right for 2 blocks."
         if seen["ranks"] != expected["ranks"]:
-            return f"adapter_config({expected['ranks'][0]}) makes adapters of rank {seen['ranks']}."
+            return f"it makes adapters of rank {', '.join(map(str, seen['ranks']))}."
         if seen["scales"] != [2.0]:
             return f"alpha / r is {seen['scales']}; with alpha twice the rank it is 2."
         if seen["others"]:
-            return f"Besides the adapters this is trained: {', '.join(seen['others'])}."
+            return f"besides the adapters this is trained: {', '.join(seen['others'])}."
         if seen["dropouts"] != [0.05]:
-            return f"Dropout is {seen['dropouts']}; 0.05 was asked for."
-        if seen["starts at"] != 0 or seen["trained"] != expected["trained"]:
-            return f"No plain LoRA with B at zero: {seen['trained']:,} trained, {expected['trained']:,} in such a one."
+            return f"dropout is {seen['dropouts']}; 0.05 was asked for."
+        if seen["starts at"] != 0:
+            return (
+                f"B does not start at zero (its largest entry is {seen['starts at']:.2g}), so the adapted model is "
+                "not the base. Leave init_lora_weights as it is by default."
+            )
+        if seen["trained"] != expected["trained"]:
+            return (
+                f"{seen['trained']:,} parameters are trained; A and B of each layer have {expected['trained']:,}. "
+                "Does an option train something besides them, as DoRA its magnitudes?"
+            )
         if "CAUSAL_LM" not in seen["task"]:
             return f"task_type is {seen['task']}; that of a causal language model is CAUSAL_LM."
         return None

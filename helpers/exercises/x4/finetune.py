@@ -115,6 +115,11 @@ class LearnsTheNewText(Check):
             return "The model was in evaluation mode while it was trained: dropout slept."
         if seen["left training"]:
             return "The model is returned in training mode; whoever uses it next would drop out activations."
+        if seen["after"] > seen["before"]:
+            return (
+                f"The loss rose from {seen['before']:.3f} to {seen['after']:.3f}. Do the updates go down the gradient "
+                "of the loss of the next token, at a learning rate that is not too large?"
+            )
         fall, possible = (entry["before"] - entry["after"] for entry in (seen, expected))
         if not fall >= LearnsTheNewText.SHARE * possible:
             enough = seen["before"] - LearnsTheNewText.SHARE * possible
@@ -185,6 +190,7 @@ class MergedIsEqual(Check):
         return {
             "off": ((logits - unmerged).norm() / unmerged.norm()).item(),
             "moved": moved,
+            "kind": [type(merged).__name__, type(base).__name__],
             "same names": [n for n, _ in merged.named_parameters()] == [n for n, _ in base.named_parameters()],
         }
 
@@ -192,6 +198,8 @@ class MergedIsEqual(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         if not seen["same names"]:
             return "Its parameters are not those of the base, by name: adapters, or a wrapper, are still there."
+        if seen["kind"] != expected["kind"]:
+            return f"It is a {seen['kind'][0]}, and should be an ordinary {expected['kind'][0]}."
         if not seen["off"] <= 1e-4:
             return f"The merged model's output is {seen['off']:.2g} off, relative, from the unmerged one's."
         if not seen["moved"] > 1e-3:
