@@ -2,7 +2,6 @@
 
 import ast
 import copy
-import difflib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -46,20 +45,20 @@ class Edit:
 def edits(source: str, names: tuple[str, ...]) -> Iterator[Edit]:
     """Yield all edits of the functions and classes called `names`, and of the helpers they call, in `source`."""
     tree = ast.parse(source)
-    was = ast.unparse(tree)
     reached = _reached(tree, names)
-    seen = {was}
+    texts = [ast.unparse(node) for node in tree.body]
     for top, node in enumerate(tree.body):
         if getattr(node, "name", "") not in reached:
             continue
+        seen = {texts[top]}
         for place, part in enumerate(ast.walk(node)):
             for change in _changes(part):
-                edited = copy.deepcopy(tree)
-                change(list(ast.walk(edited.body[top]))[place])
+                edited = copy.deepcopy(node)
+                change(list(ast.walk(edited))[place])
                 text = ast.unparse(ast.fix_missing_locations(edited))
                 if text not in seen:
                     seen.add(text)
-                    yield Edit(_words(was, text), text)
+                    yield Edit(_words(texts[top], text), "\n\n\n".join([*texts[:top], text, *texts[top + 1 :]]))
 
 
 def _reached(tree: ast.Module, names: tuple[str, ...]) -> set[str]:
@@ -76,17 +75,14 @@ def _reached(tree: ast.Module, names: tuple[str, ...]) -> set[str]:
 
 
 def _words(was: str, now: str) -> str:
-    lines = [line for line in difflib.ndiff(was.splitlines(), now.splitlines()) if line[0] in "-+"]
-    gone, come = ([line[1:].strip() for line in lines if line[0] == sign] for sign in "-+")
-    if gone == come:
-        lines = [line.strip() for line in now.splitlines()]
-        return f"{come[0][:120]}  ->  moved above `{lines[_place(now, was)][:120]}`"
-    return f"{' / '.join(gone)[:120] or '(nothing)'}  ->  {' / '.join(come)[:120] or '(dropped)'}"
-
-
-def _place(now: str, was: str) -> int:
-    """Return the number of the line in `now` that stood, in `was`, above the line before it."""
-    return next(i for i, (a, b) in enumerate(zip(now.splitlines(), was.splitlines(), strict=True)) if a != b) + 1
+    """Say which lines are replaced by which: those between what both texts begin and end with."""
+    old, new = was.splitlines(), now.splitlines()
+    while old and new and old[0] == new[0]:
+        del old[0], new[0]
+    while old and new and old[-1] == new[-1]:
+        del old[-1], new[-1]
+    gone, come = (" / ".join(map(str.strip, lines))[:160] for lines in (old, new))
+    return f"{gone or '(nothing)'}  ->  {come or '(dropped)'}"
 
 
 def _changes(node: ast.AST) -> Iterator[Change]:

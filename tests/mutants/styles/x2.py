@@ -6,14 +6,15 @@ STYLES = {
     "torch.func.grad on each micro-batch": (STEP, """
 def accumulated_step(model, optimizer, loss_fn, x, y, micro_batch):
     named = {name: p.detach() for name, p in model.named_parameters()}
+    buffers = dict(model.named_buffers())
 
-    def share(parameters, xs, ys):
-        outputs = torch.func.functional_call(model, parameters, (xs,))
+    def share(parameters, buffers, xs, ys):
+        outputs = torch.func.functional_call(model, (parameters, buffers), (xs,))
         return loss_fn(outputs, ys) * len(xs) / len(x)
 
     sums, total = {name: torch.zeros_like(p) for name, p in named.items()}, 0.0
     for i in range(0, len(x), micro_batch):
-        grads, loss = torch.func.grad_and_value(share)(named, x[i : i + micro_batch], y[i : i + micro_batch])
+        grads, loss = torch.func.grad_and_value(share)(named, buffers, x[i : i + micro_batch], y[i : i + micro_batch])
         total = total + loss
         for name, g in grads.items():
             sums[name] += g

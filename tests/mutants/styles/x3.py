@@ -32,7 +32,7 @@ def train_epoch(model, loader, optimizer, accumulate, epoch):
     dist.all_reduce(both)
     return float(both[0] / both[1])
 """),
-    "a sum per rank, divided by a hook on the bucket": (EPOCH, """
+    "each loss weighed by the rows of its group": (EPOCH, """
 def train_epoch(model, loader, optimizer, accumulate, epoch):
     loader.sampler.set_epoch(epoch)
     device = next(model.parameters()).device

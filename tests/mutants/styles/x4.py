@@ -197,7 +197,7 @@ class LoRALinear(nn.Module):
     "targets by a pattern": (ADAPTER, """
 def adapter_config(rank):
     return LoraConfig("CAUSAL_LM", r=rank, lora_alpha=rank + rank, lora_dropout=0.05,
-                      target_modules=r".*\\\\.(self_attn|mlp)\\\\.[a-z]+_proj")
+                      target_modules=r".*\\.(self_attn|mlp)\\.[a-z]+_proj")
 """),
     "a set of targets, counted on the meta device": (ADAPTER, """
 def adapter_config(rank):
