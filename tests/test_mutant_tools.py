@@ -1,7 +1,6 @@
 """The tools behind the mutants: edits by machine, trials in a process of their own, the list of harmless edits."""
 
 import inspect
-import sys
 
 import pytest
 
@@ -70,7 +69,6 @@ def test_each_edit_that_is_called_harmless_is_still_one_that_the_search_makes(ex
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform == "win32", reason="forks")
 def test_a_trial_names_what_fails_and_ends_what_hangs():
     text = inspect.getsource(reference("x1.any"))
     assert try_answer("x1.scaler", text) == {}

@@ -63,19 +63,25 @@ def run_answers(source: str) -> dict:
     return names
 
 
-_EXPECTED: dict = {}
+EXPECTED: dict = {}  # by part and seed, what the reference's probes measured
+
+
+def expected_of(part: str, seed: int) -> dict:
+    """Return the reference's evidence; it is measured once."""
+    if (part, seed) not in EXPECTED:
+        EXPECTED[part, seed] = reference_evidence(find_part(part), seed)
+    return EXPECTED[part, seed]
 
 
 def verdicts(part_name: str, names: dict, seed: int = 0, only: str = "") -> list[Verdict]:
     """Judge the answers in `names` for one part, as grading does; by one of its checks if `only` names it."""
     part: Part = find_part(part_name)
-    if (part_name, seed) not in _EXPECTED:
-        _EXPECTED[part_name, seed] = reference_evidence(part, seed)
+    expected = expected_of(part_name, seed)
     if only:
         part = replace(part, checks=tuple(check for check in part.checks if check.name() == only))
     evidence = gather(part, tuple(names[answer] for answer in part.answers), seed)
-    assert_measurements(part, evidence, _EXPECTED[part_name, seed])
-    return judge(part, evidence, _EXPECTED[part_name, seed])
+    assert_measurements(part, evidence, expected)
+    return judge(part, evidence, expected)
 
 
 def assert_rejected(mutant: Mutant) -> None:

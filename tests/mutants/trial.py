@@ -4,6 +4,7 @@ import contextlib
 import io
 import multiprocessing as mp
 import os
+import sys
 import warnings
 from multiprocessing.connection import Connection
 
@@ -11,10 +12,13 @@ from helpers.core.descendants import end_process
 from helpers.exercises.base import Part
 from helpers.exercises.checking import find_part
 
-from . import run_answers, verdicts
+from . import EXPECTED, expected_of, run_answers, verdicts
 
 LIMIT = 120.0  # seconds a check, unless another limit is given
 HANGS = "hangs"
+_CONTEXT = mp.get_context("spawn" if sys.platform == "win32" else "forkserver")  # a fork of this process has no threads
+if sys.platform != "win32":
+    _CONTEXT.set_forkserver_preload([__name__])
 
 
 def judged(part: Part, source: str, seed: int, checks: list[str]) -> dict[str, str]:
@@ -30,8 +34,9 @@ def judged(part: Part, source: str, seed: int, checks: list[str]) -> dict[str, s
     return {}
 
 
-def _child(pipe: Connection, part: str, source: str, seed: int, groups: list[list[str]]) -> None:
-    os.setsid()
+def _child(pipe: Connection, answer: tuple[str, str, int], expected: dict, groups: list[list[str]]) -> None:
+    part, source, seed = answer
+    EXPECTED[part, seed] = expected
     found: dict[str, str] = {}
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         warnings.simplefilter("ignore")
@@ -58,8 +63,8 @@ def try_answer(
     names = [check.name() for check in find_part(part).checks]
     groups = [checks] if checks else [[name] for name in names]
     here, there = mp.Pipe(duplex=False)
-    context = mp.get_context("fork")  # the reference's evidence comes along
-    child = context.Process(target=_child, args=(there, part, source, seed, groups))
+    expected = expected_of(part, seed)
+    child = _CONTEXT.Process(target=_child, args=(there, (part, source, seed), expected, groups))
     child.start()
     there.close()
     try:

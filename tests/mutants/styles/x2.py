@@ -3,26 +3,6 @@
 STEP, TOKENS, SCALED, EPOCH, NORM = "x2.step", "x2.tokens", "x2.scaled", "x2.epoch", "x2.groupnorm"
 
 STYLES = {
-    "torch.func.grad on each micro-batch": (STEP, """
-def accumulated_step(model, optimizer, loss_fn, x, y, micro_batch):
-    named = {name: p.detach() for name, p in model.named_parameters()}
-    buffers = dict(model.named_buffers())
-
-    def share(parameters, buffers, xs, ys):
-        outputs = torch.func.functional_call(model, (parameters, buffers), (xs,))
-        return loss_fn(outputs, ys) * len(xs) / len(x)
-
-    sums, total = {name: torch.zeros_like(p) for name, p in named.items()}, 0.0
-    for i in range(0, len(x), micro_batch):
-        grads, loss = torch.func.grad_and_value(share)(named, buffers, x[i : i + micro_batch], y[i : i + micro_batch])
-        total = total + loss
-        for name, g in grads.items():
-            sums[name] += g
-    for name, p in model.named_parameters():
-        p.grad = sums[name]
-    optimizer.step()
-    return total.detach()
-"""),
     "torch.autograd.grad and a foreach sum": (STEP, """
 def accumulated_step(model, optimizer, loss_fn, x, y, micro_batch):
     parameters = [p for p in model.parameters() if p.requires_grad]
@@ -155,6 +135,34 @@ def scaled_step(model, optimizer, scaler, x, y, micro_batch, max_norm):
     scaler.update()
     return None
 """),
+    "torch.func.grad on each micro-batch": (
+        EPOCH,
+        """
+def train_epoch(model, optimizer, scheduler, loss_fn, loader, accumulate):
+    buffers = dict(model.named_buffers())
+
+    def summed(parameters, buffers, x, y):
+        return loss_fn(torch.func.functional_call(model, (parameters, buffers), (x,)), y) * len(x)
+
+    losses, stream = [], iter(loader)
+    while (pair := next(stream, None)) is not None:
+        named = {name: p.detach() for name, p in model.named_parameters()}
+        rows, total, sums = 0, 0.0, {name: torch.zeros_like(p) for name, p in named.items()}
+        for number in range(accumulate):
+            pair = pair if number == 0 else next(stream, None)
+            if pair is None:
+                break
+            grads, loss = torch.func.grad_and_value(summed)(named, buffers, *pair)
+            sums = {name: sums[name] + grads[name] for name in sums}
+            rows, total = rows + len(pair[0]), total + loss.item()
+        for name, p in model.named_parameters():
+            p.grad = sums[name] / rows
+        optimizer.step()
+        scheduler.step()
+        losses.append(total / rows)
+    return losses
+""",
+    ),
     "one micro-batch looked ahead": (EPOCH, """
 def train_epoch(model, optimizer, scheduler, loss_fn, loader, accumulate):
     losses, rows, total, n = [], 0, 0.0, 0
