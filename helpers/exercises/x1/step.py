@@ -16,6 +16,7 @@ from ..base import Check, Evidence
 from .shared import CLIP_OFF, PRECISIONS, close, scaler_for, weights
 
 ROUNDING = {"float32": 1e-4, "bfloat16": 2.0**-7, "float16": 2.0**-10}  # of a gradient of this dtype: twice its own
+EVERY = 13  # weights: one is sent as evidence
 ASIDE = 0.1  # how far, of its length, a move may lie beside the reference\'s: what rounding in 16 bits explains
 
 
@@ -35,13 +36,18 @@ def _leave_gradients(model: nn.Module, scale: float) -> None:
         parameter.grad = torch.full_like(parameter, scale)
 
 
-def _wrong_move(seen: list[float], right: list[float], tolerance: float) -> str | None:
+def _move(before: Tensor, model: nn.Module) -> Evidence:
+    """Describe by what the weights moved: how far, and a sample of them for the direction."""
+    moved = weights(model) - before
+    return {"length": moved.norm().item(), "some": moved[::EVERY].tolist()}
+
+
+def _wrong_move(seen: Evidence, right: Evidence, tolerance: float) -> str | None:
     """Say how a move of the weights differs from the reference's: in length, or in direction."""
-    got, want = torch.tensor(seen), torch.tensor(right)
-    if not close(got.norm().item(), want.norm().item(), tolerance):
-        return f"the weights moved by {got.norm().item():.4g}; the reference: {want.norm().item():.4g}."
-    off = F.normalize(got, dim=0) - F.normalize(want, dim=0)
-    if not off.norm() <= ASIDE:
+    if not close(seen["length"], right["length"], tolerance):
+        return f"the weights moved by {seen['length']:.4g}; the reference: {right['length']:.4g}."
+    got, want = torch.tensor(seen["some"]), torch.tensor(right["some"])
+    if not (F.normalize(got, dim=0) - F.normalize(want, dim=0)).norm() <= ASIDE:
         cosine = F.cosine_similarity(got, want, dim=0).item()
         return f"the weights moved as far as the reference's, in another direction (cosine {cosine:.3f})."
     return None
@@ -265,7 +271,7 @@ class StepsInARow(Check):
             for layer in model.modules():  # the bad image has spoilt BatchNorm's running statistics, not the weights
                 if isinstance(layer, nn.BatchNorm2d):
                     layer.reset_running_stats()
-            log.append({"moved": (weights(model) - before).tolist(), "scale": float(scaler.get_scale())})
+            log.append({"moved": _move(before, model), "scale": float(scaler.get_scale())})
         return log
 
     @staticmethod
@@ -303,7 +309,7 @@ class SixteenBitsWithoutScaler(Check):
                 _leave_gradients(model, scale=1.0)
                 for _ in range(2):
                     train_step(model, optimizer, None, x, y, PRECISIONS[name], max_norm)
-                moved[f"{name}, max_norm={max_norm:g}"] = (weights(model) - before).tolist()
+                moved[f"{name}, max_norm={max_norm:g}"] = _move(before, model)
         return {"moved": moved}
 
     @staticmethod
@@ -312,7 +318,7 @@ class SixteenBitsWithoutScaler(Check):
             got = seen["moved"][setting]
             wrong = _wrong_move(got, want, 0.05)
             if wrong:
-                why = "Look at clipping and at zero_grad without a scaler." if any(got) else "No step was taken."
+                why = "Look at clipping and at zero_grad without a scaler." if got["length"] else "No step was taken."
                 return f"{setting}, after two steps: {wrong} {why}"
         return None
 
