@@ -51,7 +51,10 @@ def edits(source: str, names: tuple[str, ...]) -> Iterator[Edit]:
         if getattr(node, "name", "") not in reached:
             continue
         seen = {texts[top]}
+        words = {id(n) for raised in ast.walk(node) if isinstance(raised, ast.Raise) for n in ast.walk(raised)}
         for place, part in enumerate(ast.walk(node)):
+            if id(part) in words:  # of an error's message
+                continue
             for change in _changes(part):
                 edited = copy.deepcopy(node)
                 change(list(ast.walk(edited))[place])

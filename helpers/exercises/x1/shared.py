@@ -1,9 +1,11 @@
-"""What the checks of several parts use: the three precisions, a scaler for FP16, weights as one vector."""
+"""What the checks of several parts use: the three precisions, a model and its data, a scaler, weights as a vector."""
 
 import torch
 from torch import Tensor, nn
 
+from ...core.data import digits
 from ...core.device import pick_device
+from ...core.models import SmallCNN
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 CLIP_OFF = 1e6  # a max_norm that no gradient reaches
@@ -24,3 +26,13 @@ def scaler_for(dtype: torch.dtype, init_scale: float = 2.0**10) -> torch.amp.Gra
     if dtype != torch.float16:
         return None
     return torch.amp.GradScaler(pick_device().type, init_scale=init_scale, growth_interval=10**6)
+
+
+def setting(seed: int, lr: float = 1.0) -> tuple[nn.Module, torch.optim.Optimizer, Tensor, Tensor]:
+    """Return a small CNN, SGD, and 32 digits with their labels, the same for the same seed."""
+    torch.manual_seed(seed)
+    device = pick_device()
+    model = SmallCNN(width=8).to(device)
+    data = digits(device)
+    index = torch.randint(len(data.train_x), (32,))
+    return model, torch.optim.SGD(model.parameters(), lr=lr), data.train_x[index], data.train_y[index]

@@ -7,27 +7,14 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from ...core.data import digits
 from ...core.device import pick_device
-from ...core.models import SmallCNN
 from ..base import Check, Evidence
-from .shared import CLIP_OFF, PRECISIONS, close, scaler_for, weights
+from .loss import LossInFp32
+from .shared import CLIP_OFF, PRECISIONS, close, scaler_for, setting, weights
 
-ROUNDING = {"float32": 1e-4, "bfloat16": 2.0**-7, "float16": 2.0**-10}  # of a gradient of this dtype: twice its own
 EVERY = 13  # weights: one is sent as evidence
-ASIDE = 0.1  # how far, of its length, a move may lie beside the reference\'s: what rounding in 16 bits explains
-
-
-def _setting(seed: int, lr: float = 1.0) -> tuple[nn.Module, torch.optim.Optimizer, Tensor, Tensor]:
-    """Return a small CNN, SGD, and 32 digits with their labels, the same for the same seed."""
-    torch.manual_seed(seed)
-    device = pick_device()
-    model = SmallCNN(width=8).to(device)
-    data = digits(device)
-    index = torch.randint(len(data.train_x), (32,))
-    return model, torch.optim.SGD(model.parameters(), lr=lr), data.train_x[index], data.train_y[index]
+ASIDE = 0.1  # how far, of its length, a move may lie beside the reference's: what rounding in 16 bits explains
 
 
 def _leave_gradients(model: nn.Module, scale: float) -> None:
@@ -63,7 +50,7 @@ class ForwardInLowPrecision(Check):
     def probe(seed: int, train_step: Callable[..., Tensor]) -> Evidence:
         seen = {}
         for name, dtype in PRECISIONS.items():
-            model, optimizer, x, y = _setting(seed)
+            model, optimizer, x, y = setting(seed)
             ran: dict[str, str] = {}
 
             def record(layer: nn.Module, _: Any, output: Tensor, ran: dict[str, str] = ran) -> None:
@@ -93,122 +80,6 @@ class ForwardInLowPrecision(Check):
         return None
 
 
-class _Roots(TorchDispatchMode):
-    """Notes the dtype of what backward passes start from: autograd makes a one of its kind."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.dtypes: set[str] = set()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.ops.aten.ones_like.default and args[0].dim() == 0 and args[0].is_floating_point():
-            self.dtypes.add(str(args[0].dtype).removeprefix("torch."))
-        return func(*args, **(kwargs or {}))
-
-
-def _one_loss(seed: int, train_step: Callable[..., Tensor], dtype: torch.dtype) -> Evidence:
-    """Return the model's outputs, the gradient that comes back to them, and the loss that `train_step` returns."""
-    model, optimizer, x, y = _setting(seed)
-    caught: dict[str, Any] = {}
-
-    def keep(_: nn.Module, __: Any, logits: Tensor) -> None:
-        if logits.requires_grad:
-            caught["dtype"] = str(logits.dtype).removeprefix("torch.")
-            caught["logits"] = logits.detach().cpu().double().tolist()
-            logits.register_hook(lambda gradient: caught.update(gradient=gradient.detach().cpu().double().tolist()))
-
-    model.register_forward_hook(keep)
-    with _Roots() as roots:
-        loss = train_step(model, optimizer, scaler_for(dtype), x, y, dtype, CLIP_OFF)
-    return {
-        "dtype": caught.get("dtype"),
-        "logits": caught.get("logits"),
-        "gradient": caught.get("gradient"),
-        "labels": y.tolist(),
-        "roots": sorted(roots.dtypes),
-        "loss": torch.as_tensor(loss).detach().item(),
-        "kind": [
-            type(loss).__name__,
-            str(getattr(loss, "dtype", "")).removeprefix("torch."),
-            len(getattr(loss, "shape", ())),
-            bool(getattr(loss, "requires_grad", False)),
-        ],
-    }
-
-
-def _loss_error(one: Evidence) -> float:
-    """Return how far the returned loss is from cross-entropy in FP64 of the same outputs."""
-    true = F.cross_entropy(torch.tensor(one["logits"]).double(), torch.tensor(one["labels"])).item()
-    return abs(one["loss"] - true) / true
-
-
-def _gradient_error(one: Evidence) -> float:
-    """Return how far the gradient at the outputs is from that in FP64, up to the loss's scale; inf for its negative.
-
-    The largest relative error of an entry tells apart a right gradient that was rounded once and one that was computed
-    in the outputs' own format: softmax has rounded logarithms in its exponent there.
-    """
-    labels = F.one_hot(torch.tensor(one["labels"]), 10).bool()
-    shares = torch.tensor(one["logits"]).double().softmax(1)
-    right, seen = shares - labels.double(), torch.tensor(one["gradient"]).double()
-    scale = (seen * right).sum() / right.square().sum()
-    if scale < 0:
-        return float("inf")
-    looked_at = ~labels & (shares > 0.01)
-    return ((seen / scale - right).abs() / shares)[looked_at].max().item()
-
-
-class LossInFp32(Check):
-    """The loss that goes back through the model is computed in FP32, and returned, detached."""
-
-    points = 1
-    hint = (
-        "cross_entropy(logits.float(), labels) computes the loss in FP32, inside the autocast block or after it; "
-        "call backward() on that loss, and return loss.detach()."
-    )
-
-    @staticmethod
-    def probe(seed: int, train_step: Callable[..., Tensor]) -> Evidence:
-        return {  # three batches: rounding may hide by chance in one
-            name: [_one_loss(seed + batch, train_step, dtype) for batch in range(3)]
-            for name, dtype in PRECISIONS.items()
-        }
-
-    @staticmethod
-    def judge(seen: Evidence, expected: Evidence) -> str | None:
-        for name in PRECISIONS:
-            wrong = LossInFp32._wrong(seen[name])
-            if wrong:
-                return f"dtype={name}: {wrong}"
-        return None
-
-    @staticmethod
-    def _wrong(batches: list[Evidence]) -> str | None:
-        if any(one["logits"] is None or one["gradient"] is None for one in batches):
-            return "no gradient came back to what model(images) returned. Is the model called, and backward() after it?"
-        roots = {root for one in batches for root in one["roots"]} - {"float32"}
-        if roots:
-            return f"backward() starts from a loss in {', '.join(sorted(roots))}; it should be float32."
-        error, rounding = max(map(_gradient_error, batches)), ROUNDING[batches[0]["dtype"]]
-        if not error <= rounding:
-            return (
-                f"the gradient of the outputs is off by {error:.1e} (relative), and rounding explains {rounding:.1e}. "
-                "Is the loss that you call backward() on cross-entropy, computed in FP32?"
-            )
-        error = max(map(_loss_error, batches))
-        if not error <= 1e-5:
-            return (
-                f"the loss returned is off by {error:.1e} (relative) from cross-entropy in FP32 of the same logits. "
-                "Was it computed in 16 bit, or returned multiplied by the scale?"
-            )
-        kind, dtype, dimensions, graph = batches[0]["kind"]
-        if [kind, dtype, dimensions, graph] != ["Tensor", "float32", 0, False]:
-            with_graph = ", with a graph" if graph else ""
-            of = f" of {dtype} with {dimensions} dimensions{with_graph}" if dtype else ""
-            return f"train_step returned a {kind}{of}; return loss.detach(), a float32 Tensor without dimensions."
-        return None
-
-
 class ClipsTrueGradient(Check):
     """With FP16 and a scaler the clipped gradient is the true one, not the scaled one."""
 
@@ -219,7 +90,7 @@ class ClipsTrueGradient(Check):
     def probe(seed: int, train_step: Callable[..., Tensor]) -> Evidence:
         moved = {}
         for max_norm in (CLIP_OFF, 0.05):
-            model, optimizer, x, y = _setting(seed)
+            model, optimizer, x, y = setting(seed)
             before = weights(model)
             train_step(model, optimizer, scaler_for(torch.float16), x, y, torch.float16, max_norm)
             moved[str(max_norm)] = (weights(model) - before).tolist()
@@ -257,7 +128,7 @@ class StepsInARow(Check):
     @staticmethod
     def _three_steps(seed: int, train_step: Callable[..., Tensor], dtype: torch.dtype) -> list[Evidence]:
         """Return by what the weights moved in each step, and the scale after it."""
-        model, optimizer, x, y = _setting(seed, lr=0.05)
+        model, optimizer, x, y = setting(seed, lr=0.05)
         scaler = torch.amp.GradScaler(pick_device().type, init_scale=2.0**10)
         four = SimpleNamespace(scale=scaler.scale, unscale_=scaler.unscale_, step=scaler.step, update=scaler.update)
         _leave_gradients(model, scale=scaler.get_scale())
@@ -304,7 +175,7 @@ class SixteenBitsWithoutScaler(Check):
         moved = {}
         for name in ("fp32", "bf16"):
             for max_norm in (CLIP_OFF, 0.05):
-                model, optimizer, x, y = _setting(seed)
+                model, optimizer, x, y = setting(seed)
                 before = weights(model)
                 _leave_gradients(model, scale=1.0)
                 for _ in range(2):
@@ -314,12 +185,12 @@ class SixteenBitsWithoutScaler(Check):
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        for setting, want in expected["moved"].items():
-            got = seen["moved"][setting]
+        for case, want in expected["moved"].items():
+            got = seen["moved"][case]
             wrong = _wrong_move(got, want, 0.05)
             if wrong:
                 why = "Look at clipping and at zero_grad without a scaler." if got["length"] else "No step was taken."
-                return f"{setting}, after two steps: {wrong} {why}"
+                return f"{case}, after two steps: {wrong} {why}"
         return None
 
 
