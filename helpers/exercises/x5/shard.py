@@ -64,7 +64,7 @@ class EachRankHoldsTwoChunks(Check):
                         return f"{where}: {_wrong_tokens(name, tensor, goal)}"
         for (ranks, length), name in zip(UNEVEN, seen["refused"], strict=True):
             if name != "ValueError":
-                return f"{length} tokens on {ranks} rank{'s' if ranks > 1 else ''} make no chunks of one size, and no ValueError was raised."
+                return f"{length} tokens for {ranks} rank(s) make no chunks of one size, and no ValueError was raised."
         return None
 
 
