@@ -17,6 +17,7 @@ from . import EXPECTED, expected_of, run_answers, verdicts
 LIMIT = 120.0  # seconds a check, unless another limit is given
 HANGS = "hangs"
 _CONTEXT = mp.get_context("spawn" if sys.platform == "win32" else "forkserver")  # a fork of this process has no threads
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the server: what it forks cannot use threads that it has started
 if sys.platform != "win32":
     _CONTEXT.set_forkserver_preload([__name__])
 
