@@ -4,10 +4,12 @@ import subprocess
 import sys
 
 from helpers.course.kernel.dispatcher import Dispatcher, leave_modes
+from helpers.course.kernel.guard import Guard
 from helpers.exercises.probing.fingerprint import OTHER_DATA, fingerprint
 from helpers.exercises.probing.plain import plain
-from helpers.exercises.x1 import AccuracyHolds
-from helpers.exercises.x4 import LearnsTheNewText
+from helpers.exercises.x1.compare import AccuracyHolds
+from helpers.exercises.x2 import tokens
+from helpers.exercises.x4.finetune import LearnsTheNewText
 
 import pytest
 import torch
@@ -18,6 +20,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 class Subclass(torch.Tensor):
     pass
+
+
+def test_a_builtin_that_a_module_did_not_have_is_taken_away():
+    guard = Guard()
+    assert guard.restore() == []
+    tokens.max = lambda *_, **__: 4
+    assert guard.restore() == ["helpers.exercises.x2.tokens.max"]
+    assert "max" not in vars(tokens)
+    assert guard.restore() == []
 
 
 @pytest.mark.parametrize(("key", "told"), [("CPU", True), ("AutogradCPU", True), ("Meta", False)])

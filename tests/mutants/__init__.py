@@ -15,6 +15,8 @@ from helpers.exercises.checking import find_part, gather, judge, reference_evide
 
 from .evidence import assert_measurements
 
+_TOOLS = {"edits", "equivalent", "evidence", "search", "styles", "table", "trial"}
+
 
 @dataclass(frozen=True)
 class Mutant:
@@ -34,8 +36,15 @@ class Mutant:
 
 def topics() -> dict[str, ModuleType]:
     """Return the modules of wrong and right answers, by the name of their exercise."""
-    names = [info.name for info in pkgutil.iter_modules(__path__) if info.name != "evidence"]
+    names = [info.name for info in pkgutil.iter_modules(__path__) if info.name not in _TOOLS]
     return {name: importlib.import_module(f"{__name__}.{name}") for name in names}
+
+
+def styles(exercise: str) -> dict[str, tuple[str, str]]:
+    """Return right answers to parts of an exercise, by name: the part, and the text of the whole answer module."""
+    module = importlib.import_module(f"{__name__}.styles.{exercise}")
+    text = inspect.getsource(reference(f"{exercise}.any"))
+    return {name: (part, f"{text}\n\n{own}") for name, (part, own) in module.STYLES.items()}
 
 
 def one(name: str, part: str, rejected_by: str, old: str, new: str, raises: str = "") -> Mutant:
@@ -54,19 +63,25 @@ def run_answers(source: str) -> dict:
     return names
 
 
-_EXPECTED: dict = {}
+EXPECTED: dict = {}  # by part and seed, what the reference's probes measured
+
+
+def expected_of(part: str, seed: int) -> dict:
+    """Return the reference's evidence; it is measured once."""
+    if (part, seed) not in EXPECTED:
+        EXPECTED[part, seed] = reference_evidence(find_part(part), seed)
+    return EXPECTED[part, seed]
 
 
 def verdicts(part_name: str, names: dict, seed: int = 0, only: str = "") -> list[Verdict]:
     """Judge the answers in `names` for one part, as grading does; by one of its checks if `only` names it."""
     part: Part = find_part(part_name)
-    if (part_name, seed) not in _EXPECTED:
-        _EXPECTED[part_name, seed] = reference_evidence(part, seed)
+    expected = expected_of(part_name, seed)
     if only:
         part = replace(part, checks=tuple(check for check in part.checks if check.name() == only))
     evidence = gather(part, tuple(names[answer] for answer in part.answers), seed)
-    assert_measurements(part, evidence, _EXPECTED[part_name, seed])
-    return judge(part, evidence, _EXPECTED[part_name, seed])
+    assert_measurements(part, evidence, expected)
+    return judge(part, evidence, expected)
 
 
 def assert_rejected(mutant: Mutant) -> None:

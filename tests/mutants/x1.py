@@ -49,6 +49,32 @@ MUTANTS = [
     one("False left out", SCALER, "overflow_skips_and_backs_off",
         "            optimizer.step()\n        return not self.overflowed\n",
         "            optimizer.step()\n            return True\n"),
+    Mutant("one unscale_ counts for all later steps", SCALER, "gradient_is_unscaled", (
+        ("        self.overflowed = None  # None: unscale_ has not run since the last update\n",
+         "        self.overflowed = None\n        self.unscaled = False\n"),
+        ("        for gradient in gradients:\n            gradient.div_(self.current_scale)\n",
+         "        if not self.unscaled:\n            for gradient in gradients:\n                gradient.div_(self.current_scale)\n"),
+        ("            self.unscale_(optimizer)\n", "            self.unscale_(optimizer)\n            self.unscaled = False\n"),
+        ("gradients)\n\n    def step", "gradients)\n        self.unscaled = True\n\n    def step"))),
+    Mutant("the inverse of the first scale is kept", SCALER, "gradient_is_unscaled", (
+        ("        self.current_scale = init_scale\n", "        self.current_scale = init_scale\n        self.inverse = 1 / init_scale\n"),
+        ("gradient.div_(self.current_scale)", "gradient.mul_(self.inverse)"))),
+    one("divided by the scale to come", SCALER, "gradient_is_unscaled", "gradient.div_(self.current_scale)",
+        "gradient.div_(self.current_scale * (2 if self.good_steps == self.growth_interval - 1 else 1))"),
+    Mutant("inf looked for where step() unscales, and nowhere else", SCALER, "overflow_skips_and_backs_off", (
+        ("        self.overflowed = not all(torch.isfinite(gradient).all() for gradient in gradients)\n",
+         "        self.overflowed = False\n        return gradients\n"),
+        ("            self.unscale_(optimizer)\n",
+         "            gradients = self.unscale_(optimizer)\n"
+         "            self.overflowed = not all(torch.isfinite(gradient).all() for gradient in gradients)\n"))),
+    one("another scale by default", SCALER, "scale_grows", "init_scale=2.0**16", "init_scale=2.0**15"),
+    one("backs off further by default", SCALER, "scale_grows", "backoff_factor=0.5", "backoff_factor=0.25"),
+    one("grows faster by default", SCALER, "scale_grows", "growth_factor=2.0", "growth_factor=4.0"),
+    one("grows after 1,000 steps by default", SCALER, "scale_grows", "growth_interval=2000", "growth_interval=1000"),
+    one("the scaled loss is cut off", SCALER, "gradient_is_unscaled", "return loss * self.current_scale",
+        "return loss.detach() * self.current_scale"),
+    one("the scale of the loss in whole numbers", SCALER, "gradient_is_unscaled", "return loss * self.current_scale",
+        "return (loss * self.current_scale).round()"),
     # the training step
     one("autocast disabled", STEP, "forward_in_low_precision", "enabled=dtype != torch.float32", "enabled=False"),
     one("model cast wholesale", STEP, "forward_in_low_precision", "logits = model(images)",
@@ -87,6 +113,15 @@ MUTANTS = [
         "        torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)\n        scaler.step(optimizer)\n",
         "        scaler.step(optimizer)\n        torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)\n"),
     one("no zero_grad", STEP, "sixteen_bits_without_scaler", "    optimizer.zero_grad()\n", ""),
+    Mutant("gradients cleared after the step only", STEP, "steps_in_a_row", (
+        ("    optimizer.zero_grad()\n", ""), (REPORT, "    optimizer.zero_grad()\n" + REPORT))),
+    Mutant("gradients cleared after the step only, without a scaler", STEP, "sixteen_bits_without_scaler", (
+        ("    optimizer.zero_grad()\n", ""), (REPORT, "    optimizer.zero_grad()\n" + REPORT))),
+    Mutant("up the gradient", STEP, "sixteen_bits_without_scaler", (("        loss.backward()\n", "        (-loss).backward()\n"),)),
+    Mutant("up the gradient with the scaler", STEP, "steps_in_a_row", (("scaler.scale(loss)", "scaler.scale(-loss)"),)),
+    one("up the gradient, by the loss", STEP, "loss_in_fp32", "scaler.scale(loss)", "scaler.scale(-loss)"),
+    one("asks the scaler for its scale", STEP, "steps_in_a_row", "scaler.scale(loss).backward()",
+        "(loss * scaler.get_scale()).backward()", raises="get_scale"),
     one("step past the scaler", STEP, "steps_in_a_row", "scaler.step(optimizer)", "optimizer.step()"),
     Mutant("scaler never updated", STEP, "steps_in_a_row", (("        scaler.update()\n", ""),),
            raises="unscale_() is being called after step()"),

@@ -189,6 +189,10 @@ MUTANTS = [
     one("clips scaled gradients", SCALED, CLIP, (
         "    scaler.unscale_(optimizer)\n    torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)\n",
         "    torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)\n    scaler.unscale_(optimizer)\n")),
+    one("learning rate of the token step divided", TOKENS, WEIGH, (TOKEN_TAIL,
+        TOKEN_TAIL.replace(" / counted", "").replace("total + loss.detach()", "total + loss.detach() / counted").replace(
+            "    optimizer.step()\n", "    for group in optimizer.param_groups:\n        group['lr'] /= counted.item()\n"
+            "    optimizer.step()\n    for group in optimizer.param_groups:\n        group['lr'] *= counted.item()\n"))),
     one("never clips", SCALED, CLIP, ("    torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)\n", "")),
     one("clips each micro-batch", SCALED, CLIP, ("        scaler.scale(loss).backward()\n",
         "        scaler.scale(loss).backward()\n"

@@ -1,6 +1,6 @@
 """Wrong and right answers for X4."""
 
-from . import one
+from . import Mutant, one
 
 LAYER, ADAPTER, PLAN, TUNE = "x4.layer", "x4.adapter", "x4.plan", "x4.finetune"
 STARTS, CORRECTS, MERGES = "starts_as_the_base", "corrects_by_alpha_over_rank", "merges_once"
@@ -42,12 +42,37 @@ MUTANTS = [
     one("unmerge does nothing", LAYER, MERGES, "            self.linear.weight -= self.scale * (self.B @ self.A)\n", ""),
     one("merge clears B", LAYER, MERGES, "            self.is_merged = True\n", "            self.is_merged = True\n            self.B.data.zero_()\n"),
     one("unmerge without a look", LAYER, MERGES, "        if self.is_merged:\n            self.linear.weight -=", "        if True:\n            self.linear.weight -="),
+    one("freezes a bias that need not be there", LAYER, STARTS, "self.linear = linear.requires_grad_(False)",
+        "self.linear = linear\n        linear.weight.requires_grad = False\n        linear.bias.requires_grad = False", raises="NoneType"),
+    one("a copy is wrapped", LAYER, STARTS, "linear.requires_grad_(False)", "copy.deepcopy(linear).requires_grad_(False)"),
+    one("A has a row too few", LAYER, STARTS, "torch.empty(rank, linear", "torch.empty(rank - 1, linear"),
+    one("B at a hundredth", LAYER, STARTS, ZERO, ZERO.replace("torch.zeros(linear.out_features, rank, **like)", "torch.full((linear.out_features, rank), 0.01, **like)")),
+    one("the whole correction cut off", LAYER, STARTS, OUT, "return y + self.scale * F.linear(F.linear(self.dropout(x), self.A), self.B).detach()"),
+    one("no gradient at all", LAYER, CORRECTS, "    def forward(self, x):\n", "    @torch.no_grad()\n    def forward(self, x):\n"),
+    one("no gradient for the input", LAYER, CORRECTS, "self.dropout(x)", "self.dropout(x.detach())"),
+    one("transposes all dimensions", LAYER, CORRECTS, OUT, "return y + self.scale * (self.B @ self.A @ self.dropout(x).flatten(0, -2).T).T", raises="size of tensor"),
+    one("rows in one long list", LAYER, CORRECTS, "y = self.linear(x)", "x = x.flatten(0, -2)\n        y = self.linear(x)"),
+    one("correction subtracted", LAYER, CORRECTS, OUT, OUT.replace("y +", "y -")),
+    one("the bias twice", LAYER, CORRECTS, OUT, OUT.replace("return y", "return y + (0 if self.linear.bias is None else self.linear.bias)")),
+    one("one mask for all rows", LAYER, CORRECTS, "self.dropout(x)", "(x * self.dropout(torch.ones_like(x[:1, :1])))"),
+    one("whole rows dropped", LAYER, CORRECTS, "self.dropout(x)", "(x * self.dropout(torch.ones_like(x[..., :1])))"),
+    one("kept with the probability to drop", LAYER, CORRECTS, "nn.Dropout(dropout)", "nn.Dropout(1 - dropout)"),
+    Mutant("another tensor for the weight", LAYER, MERGES, (
+        ("self.linear.weight += self.scale", "self.linear.weight = nn.Parameter(self.linear.weight + self.scale"),
+        ("(self.B @ self.A)\n            self.is_merged = True", "(self.B @ self.A), requires_grad=False)\n            self.is_merged = True"))),
+    one("A and B frozen by unmerge", LAYER, MERGES, "            self.is_merged = False\n\n\n", "            self.is_merged = False\n            self.A.requires_grad_(False)\n\n\n"),
     # the adapter
     one("wrong targets", ADAPTER, SITS, '["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]\n    return', '["q_proj", "v_proj"]\n    return'),
     one("the head, too", ADAPTER, SITS, '"down_proj"]\n    return', '"down_proj", "lm_head"]\n    return'),
     one("all-linear of one layer fewer", ADAPTER, SITS, '"up_proj", "down_proj"]\n    return', '"up_proj"]\n    return'),
     one("alpha is the rank", ADAPTER, SITS, CONFIG, CONFIG.replace("2 * rank", "rank")),
     one("a fixed rank", ADAPTER, SITS, CONFIG, CONFIG.replace("r=rank", "r=8")),
+    one("rank 8, whatever is asked", ADAPTER, SITS, CONFIG, CONFIG.replace("r=rank, lora_alpha=2 * rank", "r=8, lora_alpha=16")),
+    one("alpha of rank 8", ADAPTER, SITS, CONFIG, CONFIG.replace("2 * rank", "16")),
+    one("alpha over the root of the rank", ADAPTER, SITS, CONFIG, CONFIG + " use_rslora=True,"),
+    one("B from the weight's own directions", ADAPTER, SITS, CONFIG, CONFIG + ' init_lora_weights="pissa",', raises="B does not start at zero"),
+    one("another rank for one layer", ADAPTER, SITS, CONFIG, CONFIG + ' rank_pattern={"q_proj": 1},'),
+    one("the first block only", ADAPTER, SITS, CONFIG, CONFIG + " layers_to_transform=[0],"),
     one("embedding trained as well", ADAPTER, SITS, CONFIG, CONFIG + ' modules_to_save=["embed_tokens"],'),
     one("dropout forgotten", ADAPTER, SITS, CONFIG, CONFIG.replace(" lora_dropout=0.05,", "")),
     one("DoRA", ADAPTER, SITS, CONFIG, CONFIG + " use_dora=True,"),
@@ -57,6 +82,9 @@ MUTANTS = [
     one("head_dim assumed", ADAPTER, COUNTED, "queries = config.num_attention_heads * config.head_dim", "queries = config.hidden_size"),
     one("one block", ADAPTER, COUNTED, "config.num_hidden_layers * rank", "2 * rank"),
     one("whole matrices", ADAPTER, COUNTED, "3 * (width + inner)", "3 * width * inner"),
+    one("three layers of the MLP for two", ADAPTER, COUNTED, "3 * (width + inner)", "2 * (width + inner)"),
+    one("A without B", ADAPTER, COUNTED, "2 * (width + queries)", "2 * width"),
+    one("the rank left out", ADAPTER, COUNTED, "config.num_hidden_layers * rank", "config.num_hidden_layers * 8"),
     # the plan
     one("plan over budget", PLAN, FITS, "micro_batch_size=4,\n        seq=2048,\n        gradient_accumulation_steps=8", "micro_batch_size=8,\n        seq=2048,\n        gradient_accumulation_steps=4"),
     one("without checkpointing", PLAN, FITS, 'checkpointing="every"', 'checkpointing="none"'),
@@ -70,6 +98,8 @@ MUTANTS = [
     # the fine-tune
     one("not trained", TUNE, LEARNS, "lr=1e-2)", "lr=0.0)"),
     one("learning rate of full training", TUNE, LEARNS, "lr=1e-2)", "lr=3e-5)"),
+    one("up the gradient", TUNE, LEARNS, "lr=1e-2)", "lr=1e-2, maximize=True)", raises="The loss rose"),
+    one("labels shifted once more", TUNE, LEARNS, "labels=ids)", "labels=ids.roll(-1, 1))"),
     one("half of the batches", TUNE, LEARNS, "for ids in batches:", "for ids in batches[::2]:"),
     one("one update for two batches", TUNE, LEARNS, STEP, STEP.replace("        optimizer.step()\n        optimizer.zero_grad()\n", "        if ids is batches[-1] or len(model.__dict__.setdefault('n', [])) % 2:\n            optimizer.step()\n            optimizer.zero_grad()\n        model.__dict__['n'].append(0)\n")),
     one("adapter in evaluation mode only", TUNE, LEARNS, "get_peft_model(base, adapter).train()", "get_peft_model(base, adapter).eval()"),
@@ -86,6 +116,11 @@ MUTANTS = [
     one("gradients of the base", TUNE, FROZEN, "    return model.eval()\n", "    for p in model.parameters():\n        p.grad = torch.zeros_like(p)\n    return model.eval()\n"),
     one("merged into the base while training", TUNE, FROZEN, "    return model.eval()\n", "    model.merge_adapter()\n    return model.eval()\n"),
     one("adapter thrown away", TUNE, MERGED, "model.merge_and_unload()", "model.unload()"),
+    Mutant("a kind of its own comes back", TUNE, MERGED, ((
+        "    return model.merge_and_unload()",
+        "    merged = model.merge_and_unload()\n    merged.__class__ = type('Merged', (type(merged),), {})\n    return merged"),)),
+    one("merged twice over", TUNE, MERGED, "    return model.merge_and_unload()",
+        "    model.merge_adapter()\n    for m in model.modules():\n        if hasattr(m, 'merged_adapters'):\n            m.merged_adapters.clear()\n    return model.merge_and_unload()"),
     one("not merged", TUNE, MERGED, "model.merge_and_unload()", "model"),
     one("merged and still wrapped", TUNE, MERGED, "    return model.merge_and_unload()", "    model.merge_adapter()\n    return model"),
 ]  # fmt: skip

@@ -144,6 +144,7 @@ MUTANTS = [
     one("positions for each row", SHARD, CHUNKS, "positions + 1], positions", "positions + 1], positions.expand(len(tokens), -1)"),
     one("positions of another dtype", SHARD, CHUNKS, "positions + 1], positions", "positions + 1], positions.int()"),
     one("the rest is thrown away", SHARD, CHUNKS, "    if left:\n", "    if False:\n"),
+    one("one token left over is let pass", SHARD, CHUNKS, "    if left:\n", "    if left > 1:\n"),
     one("looks at ranks, not at chunks", SHARD, CHUNKS, "    if left:\n", "    if (tokens.shape[1] - 1) % ranks:\n"),
     one("another kind of error", SHARD, CHUNKS, "raise ValueError(", "raise RuntimeError("),
     # the message

@@ -102,16 +102,17 @@ def test_nothing_said():
 @pytest.mark.parametrize("accumulate", [1, 3])
 def test_x3_reference_equals_one_process_on_the_joint_batch(accumulate):
     """Independent of the checks: the same rows in one process, with no process group."""
-    from helpers.exercises import x3
     from helpers.exercises.probing.distance import relative_distance
     from helpers.exercises.reference.x3 import train_epoch
+    from helpers.exercises.x3 import epoch
+    from helpers.exercises.x3.material import Net, Rows, weights
 
     import torch.nn.functional as F
     from torch.utils.data import DistributedSampler
 
-    ranks = run_ranks(x3._epochs, 2, train_epoch, 5, x3._Training(26, accumulate), measure=False).results
+    ranks = run_ranks(epoch._epochs, 2, train_epoch, 5, epoch._Training(26, accumulate), measure=False).results
     torch.manual_seed(5)
-    model, rows = x3._Net(), x3._Rows(5, 26)
+    model, rows = Net(), Rows(5, 26)
     optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.2, weight_decay=0.1)
     parts = [list(DistributedSampler(rows, 2, rank, shuffle=True, seed=5)) for rank in range(2)]
     step = 4 * accumulate
@@ -121,4 +122,4 @@ def test_x3_reference_equals_one_process_on_the_joint_batch(accumulate):
         F.cross_entropy(model(rows.x[chosen]), rows.y[chosen]).backward()
         optimizer.step()
     for rank in ranks:
-        assert relative_distance(rank["weights"], x3._weights(model)) < 1e-12
+        assert relative_distance(rank["weights"], weights(model)) < 1e-12

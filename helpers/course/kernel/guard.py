@@ -5,6 +5,7 @@ them. So before any answer runs, the guard writes down which function, class and
 name; afterwards it puts back what was replaced and says what it was.
 """
 
+import builtins
 import sys
 import types
 import warnings
@@ -17,6 +18,7 @@ _WORDS = (
 GUARDED = frozenset(_WORDS.split())  # packages whose names are watched
 _METHODS = (classmethod, staticmethod, property)
 _GONE = object()
+_PLAIN = types.ModuleType  # other kinds of modules find names as they are asked for, torch.ops for one
 
 
 class Guard:
@@ -48,6 +50,8 @@ class Guard:
                         note(kind, name, value)
         self._bodies = [(f, (f.__code__, f.__defaults__, f.__kwdefaults__)) for f in functions.values()]
         self._modules = {name: m for name, m in sys.modules.items() if name.partition(".")[0] in GUARDED}
+        known = vars(builtins).keys()
+        self._shadows = {name: known & vars(m).keys() for name, m in self._modules.items() if type(m) is _PLAIN}
 
     def restore(self) -> list[str]:
         """Put everything back; return the names of what had been replaced, e.g. "torch.testing.assert_close"."""
@@ -63,12 +67,23 @@ class Guard:
                 except (AttributeError, TypeError):  # a name that cannot be set cannot have been replaced
                     continue
                 changed.append(f"{_called(owner)}.{name}")
+        changed += self._unshadow()
         for function, (code, defaults, kwdefaults) in self._bodies:
             if function.__code__ is not code or function.__defaults__ is not defaults:
                 function.__code__, function.__defaults__ = code, defaults
                 function.__kwdefaults__ = kwdefaults
                 changed.append(f"the body of {function.__module__}.{function.__qualname__}")
         return changed
+
+    def _unshadow(self) -> list[str]:
+        """Take away names of Python's own functions that a module did not have: there they stand for the real ones."""
+        taken = []
+        for name, known in self._shadows.items():
+            module = self._modules[name]
+            for shadow in sorted((vars(builtins).keys() & vars(module).keys()) - known):
+                delattr(module, shadow)
+                taken.append(f"{name}.{shadow}")
+        return taken
 
 
 def _called(owner: Any) -> str:

@@ -19,6 +19,10 @@ ANOTHER_LOSS = (
     "With another loss_fn (cross-entropy with smoothed labels) the update is wrong, and with F.cross_entropy it is "
     "right. Is the loss computed by the loss_fn that you are given?"
 )
+DIVIDED_RATE = (
+    "With weight decay in the optimizer the update is wrong, and without it is right. Divide losses or gradients, not "
+    "the learning rate: that also shrinks the rest of the update."
+)
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 

@@ -15,6 +15,7 @@ from ..base import Check, Evidence
 from ..gradient_accumulation.watched import number, wrong_loss
 from .spy import (
     ANOTHER_LOSS,
+    DIVIDED_RATE,
     FEATURES,
     HIDDEN,
     OLD_GRADIENTS,
@@ -100,10 +101,7 @@ class UpdateEqualsFullBatch(Check):
         if wrong_update(seen["another loss"], expected["another loss"]):
             return ANOTHER_LOSS
         if wrong_update(seen["weight decay"], expected["weight decay"]):
-            return (
-                "With weight decay in the optimizer the update is wrong, and without it is right. Divide losses or "
-                "gradients, not the learning rate: that also shrinks the rest of the update."
-            )
+            return DIVIDED_RATE
         return None
 
 
@@ -179,7 +177,7 @@ class MemoryFallsToTheMicroBatch(Check):
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         seen = {}
         for micro_batch in (16 * smallest, 4 * smallest, smallest):
-            with MemoryMeter(model, optimizer) as meter:
+            with MemoryMeter(model, optimizer, by_tenant=False) as meter:  # torch.func allows nothing else
                 accumulated_step(model, optimizer, F.cross_entropy, x, y, micro_batch)
             seen[str(micro_batch)] = meter.peak_bytes - x.nbytes - y.nbytes
         return seen

@@ -11,7 +11,7 @@ from ...meter.recorder import MemoryMeter
 from ..base import Check, Evidence
 from ..gradient_accumulation.watched import number, wrong_loss
 from .activations import too_many_activations
-from .spy import OLD_GRADIENTS, Spy, leave_gradients, update_since, weights, wrong_update
+from .spy import DIVIDED_RATE, OLD_GRADIENTS, Spy, leave_gradients, update_since, weights, wrong_update
 
 IGNORED = -100  # target of a position that does not count, as in F.cross_entropy
 
@@ -21,16 +21,18 @@ class _Case:
     micro_batch: int
     empty: bool = False  # whether one micro-batch has no targets
     old_gradients: bool = False
+    weight_decay: float = 0.0
 
 
 CASES = {"lengths differ": _Case(3), "a micro-batch without targets": _Case(4, empty=True)}
+ALONE = {"old gradients": _Case(3, old_gradients=True), "weight decay": _Case(3, weight_decay=0.5)}  # a clause each
 
 
 def _one_step(token_step: Any, seed: int, case: _Case) -> Evidence:
     rng = random.Random(seed)
     torch.manual_seed(seed)
     model = SmallGPT(vocabulary=11, context=12, layers=1, width=16, heads=2).double()
-    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0, weight_decay=case.weight_decay)
     ids = torch.randint(11, (10, 12))
     targets = torch.randint(11, (10, 12))
     for row in range(10):
@@ -64,7 +66,9 @@ class TokensWeighTheSame(Check):
     @staticmethod
     def probe(seed: int, token_step: Any) -> Evidence:
         seen: Evidence = {name: _one_step(token_step, seed, case) for name, case in CASES.items()}
-        return seen | {"old gradients": _one_step(token_step, seed, _Case(3, old_gradients=True))["moved"]}
+        for name, case in ALONE.items():
+            seen[name] = _one_step(token_step, seed, case)["moved"]
+        return seen
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
@@ -86,6 +90,8 @@ class TokensWeighTheSame(Check):
                 return f"{case}: {wrong}"
         if wrong_update(seen["old gradients"], expected["old gradients"]):
             return OLD_GRADIENTS
+        if wrong_update(seen["weight decay"], expected["weight decay"]):
+            return DIVIDED_RATE
         return None
 
 

@@ -9,6 +9,8 @@ from torch import Tensor
 from ..base import Check, Evidence
 from ..probing.plain import plain
 
+UNEVEN = ((2, 6), (4, 20), (3, 8), (2, 5), (1, 3))  # ranks, tokens: what is left over is 2, 4, 2, 1, 1
+
 
 def _numbers(tensor: Any) -> Any:
     """Return a tensor of whole numbers as nested lists, its dtype where it is another, and else the type's name."""
@@ -37,7 +39,7 @@ class EachRankHoldsTwoChunks(Check):
             parts = [tuple(shard(tokens.clone(), rank, ranks)) for rank in range(ranks)]
             seen[str(ranks)] = [[_numbers(tensor) for tensor in part] for part in parts]
         refused = []
-        for ranks, length in ((2, 6), (4, 20), (3, 8)):
+        for ranks, length in UNEVEN:
             try:
                 shard(torch.zeros(1, length + 1, dtype=torch.int64), 0, ranks)
                 refused.append("")
@@ -60,9 +62,9 @@ class EachRankHoldsTwoChunks(Check):
                 for name, tensor, goal in zip(("inputs", "targets"), mine, right, strict=False):
                     if tensor != goal:
                         return f"{where}: {_wrong_tokens(name, tensor, goal)}"
-        for what, name in zip(("6 tokens on 2 ranks", "20 on 4", "8 on 3"), seen["refused"], strict=True):
+        for (ranks, length), name in zip(UNEVEN, seen["refused"], strict=True):
             if name != "ValueError":
-                return f"{what} make no chunks of one size, and no ValueError was raised."
+                return f"{length} tokens for {ranks} rank(s) make no chunks of one size, and no ValueError was raised."
         return None
 
 

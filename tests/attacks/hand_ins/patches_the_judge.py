@@ -3,7 +3,7 @@
 # status: graded
 # flag: judge
 
-from helpers.exercises import x1
-for c in (x1.ScaleGrows, x1.GradientIsUnscaled):
+from helpers.exercises.x1 import scaler
+for c in (scaler.ScaleGrows, scaler.GradientIsUnscaled):
     c.judge = staticmethod(lambda *a: None)
 ### WRONG

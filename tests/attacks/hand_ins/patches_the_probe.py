@@ -3,6 +3,6 @@
 # status: graded
 # flag: ScaleGrows.probe
 
-from helpers.exercises import x1
-x1.ScaleGrows.probe = staticmethod(lambda seed, c: {'scales': []})
+from helpers.exercises.x1 import scaler
+scaler.ScaleGrows.probe = staticmethod(lambda seed, c: {'scales': []})
 ### WRONG

@@ -1,11 +1,11 @@
 # patches: patches while the check runs
 # total: 0
 # status: needs review
-# flag: _weights
+# flag: weights
 
 def meanwhile():
-    from helpers.exercises import x1
-    x1._weights = lambda model: __import__('torch').zeros(3)
+    from helpers.exercises.x1 import scaler
+    scaler.weights = lambda model: __import__('torch').zeros(3)
 
 
 ### WRONG

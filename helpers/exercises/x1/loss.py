@@ -1,0 +1,130 @@
+"""Check of part 2: which loss the training step sends back, and which it returns."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ..base import Check, Evidence
+from .shared import CLIP_OFF, PRECISIONS, scaler_for, setting
+
+ROUNDING = {"float32": 1e-4, "bfloat16": 2.0**-7, "float16": 2.0**-10}  # of a gradient of this dtype: twice its own
+
+
+class _Roots(TorchDispatchMode):
+    """Notes the dtype of what backward passes start from: autograd makes a one of its kind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dtypes: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.ones_like.default and args[0].dim() == 0 and args[0].is_floating_point():
+            self.dtypes.add(str(args[0].dtype).removeprefix("torch."))
+        return func(*args, **(kwargs or {}))
+
+
+def _one_loss(seed: int, train_step: Callable[..., Tensor], dtype: torch.dtype) -> Evidence:
+    """Return the model's outputs, the gradient that comes back to them, and the loss that `train_step` returns."""
+    model, optimizer, x, y = setting(seed)
+    caught: dict[str, Any] = {}
+
+    def keep(_: nn.Module, __: Any, logits: Tensor) -> None:
+        if logits.requires_grad:
+            caught["dtype"] = str(logits.dtype).removeprefix("torch.")
+            caught["logits"] = logits.detach().cpu().double().tolist()
+            logits.register_hook(lambda gradient: caught.update(gradient=gradient.detach().cpu().double().tolist()))
+
+    model.register_forward_hook(keep)
+    with _Roots() as roots:
+        loss = train_step(model, optimizer, scaler_for(dtype), x, y, dtype, CLIP_OFF)
+    return {
+        "dtype": caught.get("dtype"),
+        "logits": caught.get("logits"),
+        "gradient": caught.get("gradient"),
+        "labels": y.tolist(),
+        "roots": sorted(roots.dtypes),
+        "loss": torch.as_tensor(loss).detach().item(),
+        "kind": [
+            type(loss).__name__,
+            str(getattr(loss, "dtype", "")).removeprefix("torch."),
+            len(getattr(loss, "shape", ())),
+            bool(getattr(loss, "requires_grad", False)),
+        ],
+    }
+
+
+def _loss_error(one: Evidence) -> float:
+    """Return how far the returned loss is from cross-entropy in FP64 of the same outputs."""
+    true = F.cross_entropy(torch.tensor(one["logits"]).double(), torch.tensor(one["labels"])).item()
+    return abs(one["loss"] - true) / true
+
+
+def _gradient_error(one: Evidence) -> float:
+    """Return how far the gradient at the outputs is from that in FP64, up to the loss's scale; inf for its negative.
+
+    The largest relative error of an entry tells apart a right gradient that was rounded once and one that was computed
+    in the outputs' own format: softmax has rounded logarithms in its exponent there.
+    """
+    labels = F.one_hot(torch.tensor(one["labels"]), 10).bool()
+    shares = torch.tensor(one["logits"]).double().softmax(1)
+    right, seen = shares - labels.double(), torch.tensor(one["gradient"]).double()
+    scale = (seen * right).sum() / right.square().sum()
+    if scale < 0:
+        return float("inf")
+    looked_at = ~labels & (shares > 0.01)
+    return ((seen / scale - right).abs() / shares)[looked_at].max().item()
+
+
+class LossInFp32(Check):
+    """The loss that goes back through the model is computed in FP32, and returned, detached."""
+
+    points = 1
+    hint = (
+        "cross_entropy(logits.float(), labels) computes the loss in FP32, inside the autocast block or after it; "
+        "call backward() on that loss, and return loss.detach()."
+    )
+
+    @staticmethod
+    def probe(seed: int, train_step: Callable[..., Tensor]) -> Evidence:
+        return {  # three batches: rounding may hide by chance in one
+            name: [_one_loss(seed + batch, train_step, dtype) for batch in range(3)]
+            for name, dtype in PRECISIONS.items()
+        }
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for name in PRECISIONS:
+            wrong = LossInFp32._wrong(seen[name])
+            if wrong:
+                return f"dtype={name}: {wrong}"
+        return None
+
+    @staticmethod
+    def _wrong(batches: list[Evidence]) -> str | None:
+        if any(one["logits"] is None or one["gradient"] is None for one in batches):
+            return "no gradient came back to what model(images) returned. Is the model called, and backward() after it?"
+        roots = {root for one in batches for root in one["roots"]} - {"float32"}
+        if roots:
+            return f"backward() starts from a loss in {', '.join(sorted(roots))}; it should be float32."
+        error, rounding = max(map(_gradient_error, batches)), ROUNDING[batches[0]["dtype"]]
+        if not error <= rounding:
+            return (
+                f"the gradient of the outputs is off by {error:.1e} (relative), and rounding explains {rounding:.1e}. "
+                "Is the loss that you call backward() on cross-entropy, computed in FP32?"
+            )
+        error = max(map(_loss_error, batches))
+        if not error <= 1e-5:
+            return (
+                f"the loss returned is off by {error:.1e} (relative) from cross-entropy in FP32 of the same logits. "
+                "Was it computed in 16 bit, or returned multiplied by the scale?"
+            )
+        kind, dtype, dimensions, graph = batches[0]["kind"]
+        if [kind, dtype, dimensions, graph] != ["Tensor", "float32", 0, False]:
+            with_graph = ", with a graph" if graph else ""
+            of = f" of {dtype} with {dimensions} dimensions{with_graph}" if dtype else ""
+            return f"train_step returned a {kind}{of}; return loss.detach(), a float32 Tensor without dimensions."
+        return None

@@ -1,0 +1,38 @@
+"""What the checks of several parts use: the three precisions, a model and its data, a scaler, weights as a vector."""
+
+import torch
+from torch import Tensor, nn
+
+from ...core.data import digits
+from ...core.device import pick_device
+from ...core.models import SmallCNN
+
+PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+CLIP_OFF = 1e6  # a max_norm that no gradient reaches
+
+
+def close(seen: float, expected: float, tolerance: float) -> bool:
+    """Say whether two figures agree within a relative `tolerance`. NaN agrees with nothing."""
+    return abs(seen - expected) <= tolerance * abs(expected) + 1e-12
+
+
+def weights(model: nn.Module) -> Tensor:
+    """Return all parameters of `model` as one vector, FP32, on the CPU."""
+    return torch.cat([p.detach().float().flatten() for p in model.parameters()]).cpu()
+
+
+def scaler_for(dtype: torch.dtype, init_scale: float = 2.0**10) -> torch.amp.GradScaler | None:
+    """Return PyTorch's own scaler, which never grows here, for FP16; None for a dtype that needs none."""
+    if dtype != torch.float16:
+        return None
+    return torch.amp.GradScaler(pick_device().type, init_scale=init_scale, growth_interval=10**6)
+
+
+def setting(seed: int, lr: float = 1.0) -> tuple[nn.Module, torch.optim.Optimizer, Tensor, Tensor]:
+    """Return a small CNN, SGD, and 32 digits with their labels, the same for the same seed."""
+    torch.manual_seed(seed)
+    device = pick_device()
+    model = SmallCNN(width=8).to(device)
+    data = digits(device)
+    index = torch.randint(len(data.train_x), (32,))
+    return model, torch.optim.SGD(model.parameters(), lr=lr), data.train_x[index], data.train_y[index]

@@ -1,0 +1,197 @@
+"""Checks of part 2: the training step, which is handed PyTorch's own `GradScaler`."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ...core.device import pick_device
+from ..base import Check, Evidence
+from .loss import LossInFp32
+from .shared import CLIP_OFF, PRECISIONS, close, scaler_for, setting, weights
+
+EVERY = 13  # weights: one is sent as evidence
+ASIDE = 0.1  # how far, of its length, a move may lie beside the reference's: what rounding in 16 bits explains
+
+
+def _leave_gradients(model: nn.Module, scale: float) -> None:
+    """Leave gradients behind, as an earlier step with this scale would."""
+    for parameter in model.parameters():
+        parameter.grad = torch.full_like(parameter, scale)
+
+
+def _move(before: Tensor, model: nn.Module) -> Evidence:
+    """Describe by what the weights moved: how far, and a sample of them for the direction."""
+    moved = weights(model) - before
+    return {"length": moved.norm().item(), "some": moved[::EVERY].tolist()}
+
+
+def _wrong_move(seen: Evidence, right: Evidence, tolerance: float) -> str | None:
+    """Say how a move of the weights differs from the reference's: in length, or in direction."""
+    if not close(seen["length"], right["length"], tolerance):
+        return f"the weights moved by {seen['length']:.4g}; the reference: {right['length']:.4g}."
+    got, want = torch.tensor(seen["some"]), torch.tensor(right["some"])
+    if not (F.normalize(got, dim=0) - F.normalize(want, dim=0)).norm() <= ASIDE:
+        cosine = F.cosine_similarity(got, want, dim=0).item()
+        return f"the weights moved as far as the reference's, in another direction (cosine {cosine:.3f})."
+    return None
+
+
+class ForwardInLowPrecision(Check):
+    """Convolutions and linear layers run in the dtype asked for, and the weights stay FP32."""
+
+    points = 1
+    hint = "Open torch.autocast(device_type, dtype=dtype) around the forward pass; leave the model as it is."
+
+    @staticmethod
+    def probe(seed: int, train_step: Callable[..., Tensor]) -> Evidence:
+        seen = {}
+        for name, dtype in PRECISIONS.items():
+            model, optimizer, x, y = setting(seed)
+            ran: dict[str, str] = {}
+
+            def record(layer: nn.Module, _: Any, output: Tensor, ran: dict[str, str] = ran) -> None:
+                ran[type(layer).__name__] = str(output.dtype).removeprefix("torch.")
+
+            for layer in model.modules():
+                if isinstance(layer, nn.Conv2d | nn.Linear):
+                    layer.register_forward_hook(record)
+            try:
+                train_step(model, optimizer, scaler_for(dtype), x, y, dtype, CLIP_OFF)
+            except ValueError:  # GradScaler refuses 16-bit gradients; that the weights are 16-bit says it better
+                if {p.dtype for p in model.parameters()} == {torch.float32}:
+                    raise
+            weights = sorted({str(p.dtype).removeprefix("torch.") for p in model.parameters()})
+            seen[name] = {"layers": ran, "weights": weights}
+        return seen
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for name in PRECISIONS:
+            got, want = seen[name], expected[name]
+            if got["weights"] != want["weights"]:
+                return f"dtype={name}: the model's weights became {', '.join(got['weights'])}; they must stay float32."
+            for layer, dtype in want["layers"].items():
+                if got["layers"].get(layer) != dtype:
+                    return f"dtype={name}: {layer} ran in {got['layers'].get(layer)}; it should run in {dtype}."
+        return None
+
+
+class ClipsTrueGradient(Check):
+    """With FP16 and a scaler the clipped gradient is the true one, not the scaled one."""
+
+    points = 1
+    hint = "scaler.unscale_(optimizer) first, then clip_grad_norm_, then scaler.step(optimizer)."
+
+    @staticmethod
+    def probe(seed: int, train_step: Callable[..., Tensor]) -> Evidence:
+        moved = {}
+        for max_norm in (CLIP_OFF, 0.05):
+            model, optimizer, x, y = setting(seed)
+            before = weights(model)
+            train_step(model, optimizer, scaler_for(torch.float16), x, y, torch.float16, max_norm)
+            moved[str(max_norm)] = (weights(model) - before).tolist()
+        return {"moved": moved}
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for max_norm, right in expected["moved"].items():
+            got, want = (torch.tensor(moved).norm().item() for moved in (seen["moved"][max_norm], right))
+            if not close(got, want, 0.02):
+                return (
+                    f"max_norm={max_norm}, learning rate 1, scale 1024: the weights moved by {got:.4g}; the reference "
+                    f"moves them by {want:.4g} ({got / want:.3g}x). "
+                    "Was the norm of the gradient clipped, and the gradient unscaled before that?"
+                )
+        unclipped, clipped = (F.normalize(torch.tensor(seen["moved"][str(m)]), dim=0) for m in (CLIP_OFF, 0.05))
+        if not (clipped - unclipped).norm() <= 0.05:
+            return (
+                "Clipped, the weights move as far as they should, and not in the direction that they take unclipped. "
+                "Clipping the norm over all parameters multiplies every gradient by the same number."
+            )
+        return None
+
+
+class StepsInARow(Check):
+    """Three steps through a scaler, an overflow in the second, end where the reference ends."""
+
+    points = 1
+    hint = "Each step: zero_grad, forward, scaled backward, unscale_, clip, scaler.step, scaler.update."
+
+    @staticmethod
+    def probe(seed: int, train_step: Callable[..., Tensor]) -> Evidence:
+        return {name: StepsInARow._three_steps(seed, train_step, PRECISIONS[name]) for name in ("fp16", "bf16")}
+
+    @staticmethod
+    def _three_steps(seed: int, train_step: Callable[..., Tensor], dtype: torch.dtype) -> list[Evidence]:
+        """Return by what the weights moved in each step, and the scale after it."""
+        model, optimizer, x, y = setting(seed, lr=0.05)
+        scaler = torch.amp.GradScaler(pick_device().type, init_scale=2.0**10)
+        four = SimpleNamespace(scale=scaler.scale, unscale_=scaler.unscale_, step=scaler.step, update=scaler.update)
+        _leave_gradients(model, scale=scaler.get_scale())
+        log = []
+        for step in range(3):
+            before = weights(model)
+            images = x.clone()
+            if step == 1:
+                images[0, 0, 0, 0] = float("inf")
+            train_step(model, optimizer, four, images, y, dtype, 1.0)
+            for layer in model.modules():  # the bad image has spoilt BatchNorm's running statistics, not the weights
+                if isinstance(layer, nn.BatchNorm2d):
+                    layer.reset_running_stats()
+            log.append({"moved": _move(before, model), "scale": float(scaler.get_scale())})
+        return log
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        ways = (
+            "Were gradients that earlier steps left cleared? Then compare with the contract: unscale_, clip, step.",
+            "The gradient held inf or NaN: the step must go through scaler.step, which skips it.",
+            "Were the old gradients cleared (zero_grad) before the new ones came?",
+        )
+        for name, log in expected.items():
+            for i, (got, want) in enumerate(zip(seen[name], log, strict=True)):
+                where = f"dtype={name} with a scaler, step {i + 1}"
+                wrong = _wrong_move(got["moved"], want["moved"], 0.02)
+                if wrong:
+                    return f"{where}: {wrong} {ways[i]}"
+                if got["scale"] != want["scale"]:
+                    scale, right = got["scale"], want["scale"]
+                    return f"{where}: the scale is then {scale:g}, not {right:g}. Was scaler.update() called?"
+        return None
+
+
+class SixteenBitsWithoutScaler(Check):
+    """With scaler=None, BF16 and FP32 steps clip and move the weights as the reference does."""
+
+    points = 1
+    hint = "BF16 has FP32's range: no scaler. Then backward, clip_grad_norm_ and optimizer.step are called directly."
+
+    @staticmethod
+    def probe(seed: int, train_step: Callable[..., Tensor]) -> Evidence:
+        moved = {}
+        for name in ("fp32", "bf16"):
+            for max_norm in (CLIP_OFF, 0.05):
+                model, optimizer, x, y = setting(seed)
+                before = weights(model)
+                _leave_gradients(model, scale=1.0)
+                for _ in range(2):
+                    train_step(model, optimizer, None, x, y, PRECISIONS[name], max_norm)
+                moved[f"{name}, max_norm={max_norm:g}"] = _move(before, model)
+        return {"moved": moved}
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for case, want in expected["moved"].items():
+            got = seen["moved"][case]
+            wrong = _wrong_move(got, want, 0.05)
+            if wrong:
+                why = "Look at clipping and at zero_grad without a scaler." if got["length"] else "No step was taken."
+                return f"{case}, after two steps: {wrong} {why}"
+        return None
+
+
+STEP = (ForwardInLowPrecision, LossInFp32, ClipsTrueGradient, StepsInARow, SixteenBitsWithoutScaler)

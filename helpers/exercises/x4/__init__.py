@@ -1,0 +1,22 @@
+"""X4: LoRA, from the layer to a plan for 7B. Ten checks of a point each.
+
+Layers are compared in FP64 with the formula. The plan is judged by the planner, outside of the learner's code. The
+fine-tune runs on a small Llama that has learned some English, and is asked for Python source; what was trained, by
+which optimizer and in which mode, is recorded by hooks.
+"""
+
+from ..base import Part
+from .adapter import ADAPTER
+from .finetune import FINETUNE
+from .layer import LAYER
+from .plan import PLAN
+from .small_llama import small_llama
+
+__all__ = ["PARTS", "small_llama"]
+
+PARTS: tuple[Part, ...] = (
+    Part("x4.layer", ("LoRALinear",), LAYER),
+    Part("x4.adapter", ("adapter_config", "trained_parameters"), ADAPTER),
+    Part("x4.plan", ("fine_tune_plan",), PLAN),
+    Part("x4.finetune", ("fine_tune", "merged_model"), FINETUNE),
+)

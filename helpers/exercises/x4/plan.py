@@ -1,0 +1,107 @@
+"""Checks of part 3: the plan, which the planner judges outside of the learner's code."""
+
+import functools
+from typing import Any
+
+from ...core.units import GiB
+from ...planner import Recipe, RecipeError, find_gpu, plan
+from ..base import Check, Evidence
+from .small_llama import ALL_LINEAR
+
+GPU = "rtx-4090-24gb"
+EFFECTIVE = 32
+
+
+@functools.lru_cache(maxsize=16)
+def _planned(recipe: Recipe) -> tuple[bool, int, tuple[int, int]]:
+    """Return whether the planner lets `recipe` onto the GPU, its peak, and what the allocator may reserve for it."""
+    result = plan(recipe)
+    return result.fits[GPU], result.peak_allocated_bytes, result.reserved_bytes
+
+
+def _recipe(seen: Evidence) -> Recipe:
+    return Recipe(
+        **{name: tuple(value) if isinstance(value, list) else value for name, value in seen["recipe"].items()}
+    )
+
+
+def _plan_evidence(fine_tune_plan: Any) -> Evidence:
+    recipe = fine_tune_plan()
+    if not isinstance(recipe, Recipe):
+        raise TypeError(f"fine_tune_plan returned a {type(recipe).__name__}; it must return a Recipe")
+    return {"recipe": {name: getattr(recipe, name) for name in Recipe.__dataclass_fields__}}
+
+
+def _wrong_task(recipe: dict[str, Any]) -> str | None:
+    """Say what of the task the recipe has changed."""
+    asked = {
+        "model": "llama-2-7b", "precision": "bf16", "optimizer": "adamw", "lora_rank": 16, "quantize": "none",
+        "ranks": 1, "offload": "none",
+    }  # fmt: skip
+    for name, value in asked.items():
+        if recipe[name] != value:
+            return f"{name} is {recipe[name]!r}; the task says {value!r}."
+    if set(recipe["lora_targets"]) != set(ALL_LINEAR[:4]):
+        return f"lora_targets are {', '.join(recipe['lora_targets']) or 'none'}; the task says q, k, v and o."
+    if recipe["seq"] not in (512, 1024, 2048, 4096):
+        return f"seq is {recipe['seq']}; the task leaves 512, 1024, 2048 and 4096."
+    effective = recipe["micro_batch_size"] * recipe["gradient_accumulation_steps"]
+    if effective != EFFECTIVE:
+        sequences, steps = recipe["micro_batch_size"], recipe["gradient_accumulation_steps"]
+        return f"{sequences} sequences in {steps} micro-batches make {effective}, not {EFFECTIVE}."
+    return None
+
+
+class PlanFits(Check):
+    """The plan is of the task given, makes an effective batch of 32, and the planner lets it onto a GPU of 24 GB."""
+
+    points = 1
+    hint = (
+        "plan(recipe) shows what is allocated, what would be reserved for it and, under fits, each GPU. Which of "
+        "micro_batch_size, seq and checkpointing costs what?"
+    )
+
+    @staticmethod
+    def probe(seed: int, fine_tune_plan: Any) -> Evidence:
+        return _plan_evidence(fine_tune_plan)
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        wrong = _wrong_task(seen["recipe"])
+        if wrong:
+            return wrong
+        try:
+            fits, peak, reserved = _planned(_recipe(seen))
+        except RecipeError as error:
+            return f"The planner refuses it: {error}"
+        if fits:
+            return None
+        total, low, high = (n / GiB for n in (find_gpu(GPU).total, *reserved))
+        diagnosis = (
+            f"{peak / GiB:.1f} GiB are allocated at its peak, and the allocator would reserve {low:.1f} to {high:.1f}"
+        )
+        diagnosis += f"; {GPU} has {total:.1f}, some of it for the CUDA context."
+        return (
+            diagnosis if peak / GiB > total else f"{diagnosis} Even if it hands back what it cached, it does not fit."
+        )
+
+
+class PlanUsesTheRoom(Check):
+    """No plan of the task that fits has more tokens in a micro-batch."""
+
+    points = 1
+    hint = "Double the tokens until it no longer fits. Checkpointing costs time, and buys room for many more of them."
+
+    @staticmethod
+    def probe(seed: int, fine_tune_plan: Any) -> Evidence:
+        return _plan_evidence(fine_tune_plan)
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        got, best = (entry["recipe"]["micro_batch_size"] * entry["recipe"]["seq"] for entry in (seen, expected))
+        if got < best:
+            return f"{got:,} tokens are in a micro-batch; {best:,} would fit."
+        return PlanFits.judge(seen, expected)
+
+
+PLAN = (PlanFits, PlanUsesTheRoom)

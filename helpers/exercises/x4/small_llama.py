@@ -1,0 +1,73 @@
+"""The small Llama that is fine-tuned: it has read English, and is asked for Python source."""
+
+import copy
+import functools
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...core.data import Split, english, python_source
+from ...core.device import pick_device
+
+ALL_LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+LENGTH, ROWS, STEPS = 48, 16, 60
+
+
+def llama_config(**sizes: Any) -> Any:
+    """Return the `LlamaConfig` of a small Llama, of other `sizes` where they are given."""
+    from transformers import LlamaConfig
+
+    small = {"vocab_size": 256, "hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 2}
+    return LlamaConfig(**small | {"num_attention_heads": 4, "max_position_embeddings": 64} | sizes)
+
+
+def _windows(ids: Tensor, n: int, generator: torch.Generator) -> Tensor:
+    starts = torch.randint(len(ids) - LENGTH, (n,), generator=generator)
+    return torch.stack([ids[i : i + LENGTH] for i in starts.tolist()])
+
+
+@functools.lru_cache(maxsize=2)
+def pretrained(seed: int) -> nn.Module:
+    """Return a small Llama that has read some English."""
+    from transformers import LlamaForCausalLM
+
+    device, text = pick_device(), english()
+    torch.manual_seed(seed)
+    model = LlamaForCausalLM(llama_config()).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(80):
+        ids = _windows(text.train_x, ROWS, generator).to(device)
+        model(input_ids=ids, labels=ids).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return model.eval()
+
+
+def batches_of(text: Split, n: int, seed: int) -> list[Tensor]:
+    """Return `n` batches of stretches of `text`, token ids (16, 48)."""
+    generator = torch.Generator().manual_seed(seed)
+    return [_windows(text.train_x, ROWS, generator).to(pick_device()) for _ in range(n)]
+
+
+def fresh(seed: int) -> nn.Module:
+    """Return a copy of the small Llama; the random numbers that follow are the same whether it was trained just now."""
+    model = copy.deepcopy(pretrained(seed))
+    torch.manual_seed(seed)
+    return model
+
+
+def small_llama(seed: int = 0) -> tuple[nn.Module, list[Tensor], Tensor]:
+    """Return what part 4 is tried on.
+
+    Returns:
+        a small Llama that has read some English, in evaluation mode; 60 batches of Python source, token ids (16, 48);
+        64 stretches of held-out Python source, (64, 48).
+    """
+    return fresh(seed), batches_of(python_source(), STEPS, seed), held_out(seed)
+
+
+def held_out(seed: int, rows: int = 64) -> Tensor:
+    """Return stretches of Python source that no batch holds, token ids (rows, 48)."""
+    return _windows(python_source().test_x, rows, torch.Generator().manual_seed(seed)).to(pick_device())

@@ -1,0 +1,79 @@
+"""Try one answer in a process of its own, which ends with the time it is given: some wrong answers never end."""
+
+import contextlib
+import io
+import multiprocessing as mp
+import os
+import sys
+import warnings
+from multiprocessing.connection import Connection
+
+from helpers.core.descendants import end_process
+from helpers.exercises.base import Part
+from helpers.exercises.checking import find_part
+
+from . import EXPECTED, expected_of, run_answers, verdicts
+
+LIMIT = 120.0  # seconds a check, unless another limit is given
+HANGS = "hangs"
+_CONTEXT = mp.get_context("spawn" if sys.platform == "win32" else "forkserver")  # a fork of this process has no threads
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the server: what it forks cannot use threads that it has started
+if sys.platform != "win32":
+    _CONTEXT.set_forkserver_preload([__name__])
+
+
+def judged(part: Part, source: str, seed: int, checks: list[str]) -> dict[str, str]:
+    """Return, by check, what is said of an answer's text; stop at the first check of `checks` that fails."""
+    try:
+        names = run_answers(source)
+    except Exception as error:
+        return {checks[0]: f"does not run: {type(error).__name__}"}
+    for check in checks:
+        (verdict,) = verdicts(part.name, names, seed, only=check)
+        if not verdict.passed:
+            return {check: verdict.diagnosis or ""}
+    return {}
+
+
+def _child(pipe: Connection, answer: tuple[str, str, int], expected: dict, groups: list[list[str]]) -> None:
+    part, source, seed = answer
+    EXPECTED[part, seed] = expected
+    found: dict[str, str] = {}
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        warnings.simplefilter("ignore")
+        for group in groups:
+            found |= judged(find_part(part), source, seed, group)
+    pipe.send(found)
+    pipe.close()
+    os._exit(0)
+
+
+def try_answer(
+    part: str, source: str, seed: int = 0, checks: list[str] | None = None, limit: float = 0.0
+) -> dict[str, str]:
+    """Judge the text of an answer by the checks of `part`.
+
+    Args:
+        checks: names, in the order in which they are asked until one fails; all of them, whatever fails, without it.
+        limit: seconds.
+
+    Returns:
+        by the check that fails, its diagnosis; empty where the answer earns full points; {"hangs": ...} for one that
+        takes longer.
+    """
+    names = [check.name() for check in find_part(part).checks]
+    groups = [checks] if checks else [[name] for name in names]
+    here, there = mp.Pipe(duplex=False)
+    expected = expected_of(part, seed)
+    child = _CONTEXT.Process(target=_child, args=(there, (part, source, seed), expected, groups))
+    child.start()
+    there.close()
+    try:
+        if here.poll(limit or LIMIT * len(names)):
+            return here.recv()
+        return {HANGS: "no answer in time"}
+    except EOFError:
+        return {HANGS: "its process ended"}
+    finally:
+        end_process(child.pid)
+        child.join()
