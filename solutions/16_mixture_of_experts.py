@@ -5,7 +5,7 @@
 #
 # | | |
 # |---|---|
-# | After this you can | write the layer: router, permutation, grouped products; keep experts in balance by a loss, and by a bias; say what a capacity drops; count active and total parameters, and tell which MFU is meant; put experts on ranks with an all-to-all of uneven parts and right gradients, and predict its bytes; say which gradient is averaged over which ranks; turn a dense model into a mixture |
+# | After this you can | write the layer: router, permutation, grouped products; keep experts in balance by a loss, and by a bias; say what a capacity drops; count active and total parameters, and say which MFU is meant; put experts on ranks with an all-to-all of uneven parts and right gradients, and predict its bytes; say which gradient is averaged over which ranks; turn a dense model into a mixture |
 # | Time | 120 minutes |
 # | Difficulty | ●●● |
 # | Needs | a CPU: ranks are processes; with a GPU for each rank the same cells use NCCL |
@@ -58,7 +58,7 @@ print(f"ranks: on {'GPUs, over NCCL' if where.type == 'cuda' else 'the CPU, over
 #
 # The MLP of a transformer block treats each token on its own, and uses all of its parameters for it. A **mixture of experts** has several small MLPs, the *experts*, and a *router*: a linear layer with one output for each expert. A token goes to the k experts that the router likes best. Its result is the weighted sum of theirs.
 #
-# Take 8 experts with a hidden layer of 64 each, k = 2, and compare with one dense MLP with a hidden layer of 128: what a token meets is of the same size.
+# Take 8 experts with a hidden layer of 64 each, k = 2, and compare with one dense MLP with a hidden layer of 128: each token uses the same number of parameters.
 #
 # **Predict.** How many times the parameters of the dense MLP does the mixture have? And how many times the FLOPs, forward and backward?
 
@@ -88,9 +88,9 @@ flops_guess = Prediction("FLOPs, mixture / dense MLP", my_guess, "times")
 #
 # **Contract.** Four functions, for n tokens of width C, E experts and k choices a token. n may be 0.
 #
-# - `route(logits, k, bias=None)`: logits (n, E). Returns `chosen` (n, k), the experts with the k largest probabilities (a softmax over all experts), in any order, and `weights` (n, k): the probabilities of the chosen, divided by their sum. A `bias` (E,) is added to the probabilities for the choice, and not for the weights.
+# - `route(logits, k, bias=None)`: logits (n, E). Returns `chosen` (n, k), the experts with the k largest probabilities (a softmax over all experts), in any order, and `weights` (n, k), in the same order: the probabilities of the chosen, divided by their sum. A `bias` (E,) is added to the probabilities for the choice, and not for the weights.
 # - `permute(x, chosen, experts)`: x (n, C). Returns `rows` (n·k, C), a copy of a token for each of its choices, sorted by expert; `counts` (E,), how many rows each expert has; and `source` (n·k,): row j belongs to choice source[j] of `chosen.flatten()`.
-# - `grouped(rows, counts, up, down)`: up (E, H, C), down (E, C, H). The rows of expert e are its next counts[e]. Returns, for each row, down[e] · gelu(up[e] · row). An expert without rows gets a gradient of zeros; even with no rows at all, the result depends on `rows`, `up` and `down` (their gradients are empty or zero). No expert computes rows that are not its own.
+# - `grouped(rows, counts, up, down)`: up (E, H, C), down (E, C, H). The rows of expert e are its next counts[e]. Returns, for each row, down[e] · gelu(up[e] · row). An expert without rows gets a gradient of zeros; even with no rows at all, the result depends on `rows`, `up` and `down` (their gradients are empty or zero), because a rank without tokens must still take part in the exchange of gradients in section 5. No expert computes rows that are not its own.
 # - `unpermute(rows, source, weights)`: returns (n, C), for each token the sum of its k rows times their weights.
 
 
@@ -221,7 +221,8 @@ runs = {name: train(model, text) for name, model in models.items()}
 alone_guess.reveal(runs["left alone"].busiest())
 show(
     pictures.loads_picture({"left alone": runs["left alone"].loads}),
-    "Eight bands, one for each expert, over the training steps: their width is the expert's share of the choices. "
+    "Eight bands, one for each expert of the first block, over the training steps: their width is the expert's share "
+    "of the choices. "
     "They soon become very unequal.",
 )
 for name, run in runs.items():
@@ -230,7 +231,7 @@ idle = (runs["left alone"].loads[-50:].mean(dim=0) * 8 < 0.25).sum().item()
 print(f"experts with less than a quarter of their fair share at the end: {idle} of 16")
 
 # %% [markdown] name="alone_explained"
-# Whoever is chosen gets gradients, becomes better and is chosen more: the rich get richer, up to *router collapse*. The model stays behind the dense one of its size, because some of its experts hardly learn.
+# Whoever is chosen gets gradients, becomes better and is chosen more: the rich get richer. Early in the run the widest bands show it, and here the others catch up in part; where they do not, it is called *router collapse*. The steps in which an expert was hardly chosen are steps in which it hardly learned.
 #
 # ## 3 · Balance
 #
@@ -367,7 +368,7 @@ for name in MIXTURES:
 print(text_table(table))
 
 # %% [markdown] name="drop_explained"
-# A capacity costs twice: the busy experts' work is missing from tokens, and the room of quiet experts stays empty. Who is dropped depends on who else is in the batch.
+# A capacity costs twice: tokens go without the work of the busy experts, and the slots of underused experts stay empty. Who is dropped depends on who else is in the batch.
 #
 # Your `permute` and `grouped` drop nothing: they are **dropless**. On GPUs this takes kernels for products with groups of different sizes (MegaBlocks, PyTorch's `F.grouped_mm`).
 #
@@ -388,7 +389,7 @@ explore(
 #
 # Two things are said of mixtures: they reach **the loss of a dense model of their total size**, and **at a fraction of the cost**, total over active parameters. Here that fraction would be a quarter.
 #
-# **Predict.** How much of the distance in test loss between dense 128 and dense 512 does the mixture with the bias close? And dense 512 ends at a certain training loss: how many times the FLOPs does it take to get there, compared with the mixture?
+# **Predict.** How much of the distance in test loss between dense 128 and dense 512 does the mixture with the bias close? And dense 512 ends at a certain training loss: how many times the FLOPs does it take to get there (within 0.01), compared with the mixture?
 
 # %% name="cheap_guess"
 my_guess = None  # percent of the distance
@@ -527,7 +528,7 @@ claims.record(
 )
 
 # %% [markdown] name="ranks_text"
-# Before you read anything into such differences, look at that between two runs that should be equal: "by a loss" and "by a bias" in section 3. The table at the end has the verdicts of this run. Fine experts may need more tokens than we have; and a shared expert has a second use at scale: its tokens stay at home, so it computes while the others' tokens travel.
+# Each of these is one run with one seed. Before you read anything into such a difference, run it again with another seed; a claim in the table at the end that held here may not hold there. Fine experts may need more tokens than we have; and a shared expert has a second use at scale: its tokens stay at home, so it computes while the others' tokens travel.
 #
 # ## 5 · Experts on ranks
 #
@@ -541,7 +542,7 @@ claims.record(
 show(
     pictures.exchange_picture([[3, 1, 2, 2], [1, 4, 0, 3], [2, 2, 1, 3], [0, 5, 1, 2]]),
     "A table of four by four: how many rows each rank sends to each other, in one exchange. The rows of the table are "
-    "all 8 long; its columns are not: rank 1 gets 12 rows, rank 2 gets 4.",
+    "all 8 long; its columns are not: rank 1 gets 12 rows, rank 2 gets 4. On the grey diagonal rows stay at home.",
 )
 
 # %% name="bytes_guess"
@@ -901,8 +902,8 @@ for name, results in tried.items():
 print(text_table([*table, ("one process", "", "", "", f"{alone:.3f}")]))
 
 # %% [markdown] name="groups_explained"
-# - `over_all` mixes the gradients of *different* experts that happen to have the same shape and the same name on their ranks. No error, no warning, and the loss still falls, if less: all else learns, and what experts have in common they learn as well. Whoever has no right run beside it sees nothing. `DistributedDataParallel` does the same; tell it to leave experts out.
-# - `over_copies` has the right direction, and is as many times too long as there are ranks along `expert`. The exchange has already *summed* over those ranks, while the loss is the *mean* over all. AdamW divides the factor out and hides it ([[gradient_accumulation]]); clipping by the norm of all gradients, or SGD, do not.
+# - `over_all` mixes the gradients of *different* experts that happen to have the same shape and the same name on their ranks. No error, no warning, and the loss still falls, only less: all else learns, and what experts have in common they learn as well. Whoever has no right run beside it sees nothing. `DistributedDataParallel` does the same; tell it to leave experts out.
+# - `over_copies` has the right direction, and is as many times too long as there are ranks along `expert`. The exchange has already *summed* over those ranks, while the loss is the *mean* over all. AdamW divides a constant factor out, all but its ε, and so hides it ([[gradient_accumulation]]): the loss after 100 steps is close to the right one and may even be lower, which says nothing about the gradient. Clipping by the norm of all gradients, or SGD, would not hide it.
 # - The right way: sum over whoever holds a copy, divide by the number of ranks whose tokens count.
 #
 # Does yours agree with one process on every shape of mesh?

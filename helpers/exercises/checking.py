@@ -122,7 +122,8 @@ def _verdict(item: type[Check], entry: object, reference: Evidence) -> Verdict:
         untouched = entry.get("error") == "NotImplementedError"
         diagnosis = NOT_ATTEMPTED_YET if untouched else f"Raised {entry.get('text')}"
         if entry.get("error") == RankError.__name__:
-            hint = "Look at the ranks' own lines first: which one raised, or which two wait for different collectives?"
+            ranks = "Look at the ranks' own lines first: which one raised, or which two wait for different collectives?"
+            hint = f"{ranks}\n{hint}"
     points = item.points if diagnosis is None else 0
     return Verdict(item.name(), item.rule(), points, item.points, diagnosis, hint)
 

@@ -27,7 +27,13 @@ def hint(name: str) -> None:
     elif in_notebook():
         from IPython.display import display
 
-        display({"text/html": folded(hints), "text/plain": f"{name}: {len(hints)} hints, folded"}, raw=True)
+        display(
+            {
+                "text/html": folded(hints),
+                "text/plain": f"{name}: {len(hints)} {'hint' if len(hints) == 1 else 'hints'}, folded",
+            },
+            raw=True,
+        )
     else:
         before, given = _given.get(name, ([], 0))
         given = min(given + 1, len(hints)) if hints == before else 1

@@ -73,7 +73,7 @@ class EachPairOnce(Check):
 
 
 class SendsGradientsHome(Check):
-    """Sent are N - 1 blocks of keys and values and N of their gradients, point to point, and nothing else."""
+    """At most N - 1 blocks of keys and values and N of their gradients are sent, point to point, and nothing else."""
 
     hint = (
         "The last shift brings gradients home. Do keys and values have to go along?\n"

@@ -62,7 +62,7 @@ def loads_picture(runs: "Mapping[str, Tensor]", layer: int = 0) -> "Figure":
         colours = [COLOURS[i % len(COLOURS)] for i in range(len(shares))]
         axes.stackplot(range(shares.shape[1]), 100 * shares, colors=colours, edgecolor="white", linewidth=0.3)
         axes.set(title=name, xlabel="step", xlim=(0, shares.shape[1] - 1), ylim=(0, 100))
-    panels[0].set_ylabel("% of the choices, by expert")
+    panels[0].set_ylabel(f"% of the choices in block {layer}, by expert")
     return figure
 
 
