@@ -30,6 +30,7 @@ class LayoutPlan:
             "update".
         spans: what each pipeline rank does when.
         timings: of each stage, how long its actions take and on what they wait.
+        reduced: when the gradients of each pipeline rank are reduced, if not before its last pass ends.
         flops: that a rank computes in a step, on average, recomputation included.
         fits: whether the fullest rank has room on the cluster's GPU.
     """
@@ -45,6 +46,7 @@ class LayoutPlan:
     flops: float
     fits: bool
     timings: list[dict[ActionKey, Timing]]
+    reduced: list[float]
 
     @property
     def worst(self) -> RankMemory:
@@ -148,7 +150,18 @@ def plan_layout(
     low, high = (time.seconds * factor for factor in rates.interval)
     fits = max(rank.nbytes for rank in ranks) * RESERVED[0] <= cluster.gpu.room
     return LayoutPlan(
-        layout, cluster, ranks, time.seconds, low, high, time.parts, time.spans, time.flops, fits, time.timings
+        layout,
+        cluster,
+        ranks,
+        time.seconds,
+        low,
+        high,
+        time.parts,
+        time.spans,
+        time.flops,
+        fits,
+        time.timings,
+        time.reduced,
     )
 
 
