@@ -59,8 +59,7 @@ KNOBS: dict[str, Callable[[LayoutRates, float], LayoutRates]] = {
     **{f"products {m}": _scaled("products", *(f"{m} {d}" for d in dtypes)) for m, dtypes in SIXTEEN.items()},
     **{f"8-bit products {m}": _scaled("products", f"{m} float8_e4m3fn") for m in EIGHT},
     **{f"attention {m}": _scaled("attention", m) for m in SIXTEEN},
-    "H100 of 500 W": _scaled("products", "h100-96gb"),
-    **{name: _times(name) for name in ("inside", "outside", "launch", "kernel", "fused", "eager")},
+    **{name: _times(name) for name in ("inside", "outside", "launch", "kernel", "fused", "eager", "depth", "power")},
 }
 
 

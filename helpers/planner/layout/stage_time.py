@@ -60,23 +60,27 @@ def _first(run: StageRun) -> str:
     return next(which for kind, which in run.actions if kind == runs.FORWARD)
 
 
-def _messages(run: StageRun, collective: str, bytes_each: int, places: int) -> list[Message]:
-    """Return what one block sends: its share of the stage's dense and of its experts' parameters."""
-    numbers = {"data": run.parameters, "expert shard": run.expert_parameters}
-    return [
-        Message(collective, wire, number * bytes_each // places, False) for wire, number in numbers.items() if number
-    ]
+def _messages(run: StageRun, collective: str, wire: str, bytes_each: float) -> list[Message]:
+    """Return what a stage sends on the wire of its dense parameters, and on that of its experts'."""
+    numbers = {wire: run.parameters, "expert shard": run.expert_parameters}
+    return [Message(collective, wire, int(number * bytes_each), False) for wire, number in numbers.items() if number]
 
 
 def _reducing(layout: Layout, run: StageRun, places: list[Place]) -> list[Place]:
-    collective = "all-reduce" if layout.zero == "none" else "reduce-scatter"
-    each = 2 if layout.precision == "bf16" and layout.engine != "megatron" else 4
-    messages = _messages(run, collective, each, len(places))
+    each = (2 if layout.precision == "bf16" and layout.engine != "megatron" else 4) / len(places)
+    if layout.zero == "none":
+        messages = _messages(run, "all-reduce", "data", each)
+    elif layout.replicate == 1:
+        messages = _messages(run, "reduce-scatter", "data", each)
+    else:  # each rank's share is then added up over the groups that have it
+        messages = _messages(run, "reduce-scatter", "shard", each)
+        messages += [Message("all-reduce", "replicate", int(run.parameters * each / layout.shards), False)]
     return [replace(place, events=[*place.events, *messages]) for place in places]
 
 
 def _weights(layout: Layout, run: StageRun, places: int) -> list[Message]:
-    return _messages(run, "all-gather", 2 if layout.engine == "megatron" else 4, places)
+    each = (2 if layout.engine == "megatron" else 4) / places
+    return _messages(run, "all-gather", "data" if layout.replicate == 1 else "shard", each)
 
 
 def _gathering(layout: Layout, run: StageRun, places: list[Place]) -> list[Place]:

@@ -1,5 +1,6 @@
 """A line of a file of runs, read as a layout on a cluster."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -26,6 +27,9 @@ _GPUS = (  # a part of a GPU's name -> its cluster; the first that matches
     ("a100", "dgx-a100"),
     ("4090", "8x-4090"),
 )
+
+
+_MOST_EXPERT_RANKS = 64
 
 
 @dataclass
@@ -72,6 +76,9 @@ def read_line(line: Mapping[str, Any]) -> Question:
     cluster = _cluster(read, habits)
     sizes = {name: int(read(name, 1, note=False)) for name in ("tensor", "pipeline", "context", "expert")}
     gpus = int(read("gpus", 1))
+    if habits.spreads_experts and arch.experts and line.get("expert") is None:
+        ranks = max(1, gpus // max(1, sizes["pipeline"]))
+        sizes["expert"] = read("expert", math.gcd(arch.experts, ranks, _MOST_EXPERT_RANKS))
     data = gpus // (sizes["tensor"] * sizes["pipeline"] * sizes["context"])
     if data < 1 or data * sizes["tensor"] * sizes["pipeline"] * sizes["context"] != gpus:
         raise RecipeError(f"tensor x pipeline x context does not divide {gpus} GPUs.")
@@ -82,7 +89,9 @@ def read_line(line: Mapping[str, Any]) -> Question:
     schedule = _schedule(read, habits, sizes["pipeline"], virtual)
     recompute, every = _recompute(read, habits, arch)
     precision = _precision(read, habits)
-    by_tokens = bool(read("sequence_parallel", habits.sequence_parallel))
+    whole = {"in pipelines": sizes["pipeline"] > 1, "unless selective": recompute != "selective"}
+    splits = habits.sequence_parallel and not whole.get(habits.plain_tokens, False)
+    by_tokens = bool(read("sequence_parallel", splits))
     layout = Layout(
         arch,
         **sizes,
@@ -102,7 +111,7 @@ def read_line(line: Mapping[str, Any]) -> Question:
         recompute=recompute,
         recompute_every=every,
         attention=habits.attention,
-        compile=bool(read("compile", habits.fused)),
+        compile=bool(read("compile", habits.fused or (habits.compiles_fp8 and precision == "fp8"))),
         cuda_graphs=habits.cuda_graphs,
         engine=_engine(habits, zero, precision),
     )
