@@ -247,6 +247,7 @@ def measured(row: Mapping[str, Any], layout: Layout) -> dict[str, Any]:
     if seconds is None and row.get("tflops_gpu"):
         seconds = _flops(row, layout) * layout.tokens / layout.ranks / row["tflops_gpu"] / 1e12
     said = f"{row.get('mem_kind')} {(row.get('hint') or {}).get('mem_kind')} {row.get('note')}"
+    said = said.replace("Real Peak", "active")  # as torchtitan's graph trainer calls it
     kind = next((kind for kind in ("reserved", "allocated", "active") if kind in said), None)
     gib = (row.get("derived") or {}).get("mem_gib")
     return {"seconds": seconds, "gib": gib, "kind": kind if gib else None}
