@@ -48,11 +48,13 @@ class Chip:
     """
 
     def __init__(self, gpu: Gpu, rates: LayoutRates, layout: Layout) -> None:
-        self._gpu, self._rates, self._slower = gpu, rates, 2.0 if layout.attention == "fused-2022" else 1.0
+        self._gpu, self._rates = gpu, rates
         self._casts = _CAST if layout.engine == "megatron" else _SCALED
         self._passing = (rates.fused if layout.compile else rates.eager) * fitted_rates().bandwidth * gpu.bandwidth
         self._kin = GPUS.get(gpu.name) or next(k for k in GPUS.values() if k.capability == gpu.capability)
         self._major = str((self._kin.capability or (8, 0))[0])
+        # FlashAttention-2 does as well as any on Ampere, and half as well as its successor on Hopper (arXiv 2407.08608).
+        self._slower = 2.0 if layout.attention == "fused-2023" and int(self._major) > 8 else 1.0
         self._units = MULTIPROCESSORS.get(gpu.capability or (0, 0), 0)
         self._power = WATTS.get(gpu.name, 1.0) / WATTS.get(self._kin.name, 1.0) if gpu.name != self._kin.name else 1.0
 

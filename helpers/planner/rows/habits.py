@@ -10,7 +10,7 @@ class Habits:
     Attributes:
         precision, zero, recompute, schedule: see `Layout`.
         fused: whether it runs fused kernels, or compiles.
-        attention: "eager" before 2022.
+        attention: see `Layout`.
         layer_norm, gated, bias: of its own models, where only sizes are given.
         vocab: of its own models.
         plain_tokens: when tensor ranks do not split tokens though `sequence_parallel` says so: "in pipelines", or
@@ -83,7 +83,7 @@ HABITS = {
         "bf16-amp",
         "zero3",
         fused=False,
-        attention="fused-2022",
+        attention="fused-2023",
         gated=False,
         layer_norm=True,
         vocab=50368,

@@ -69,9 +69,11 @@ def test_no_chip_is_faster_than_its_sheet(cluster):
     assert 0.5 < 10**9 / gpu.bandwidth / seconds < 1
 
 
-def test_the_first_fused_attention_takes_twice_as_long():
-    slow = Chip(find_cluster("dgx-h100").gpu, RATES, replace(CASE, attention="fused-2022"))
-    assert slow.attention_seconds(1e12, "bfloat16") == 2 * H100.attention_seconds(1e12, "bfloat16")
+@pytest.mark.parametrize(("cluster", "slower"), [("dgx-a100", 1), ("dgx-h100", 2), ("dgx-b200", 2)])
+def test_older_fused_attention_is_slow_on_newer_chips(cluster, slower):
+    gpu = find_cluster(cluster).gpu
+    old, new = (Chip(gpu, RATES, replace(CASE, attention=name)) for name in ("fused-2023", "fused"))
+    assert old.attention_seconds(1e12, "bfloat16") == slower * new.attention_seconds(1e12, "bfloat16")
 
 
 def test_numbers_are_cast_to_eight_bits_before_each_product():
