@@ -53,7 +53,7 @@ class Chip:
         self._passing = (rates.fused if layout.compile else rates.eager) * fitted_rates().bandwidth * gpu.bandwidth
         self._kin = GPUS.get(gpu.name) or next(k for k in GPUS.values() if k.capability == gpu.capability)
         self._major = str((self._kin.capability or (8, 0))[0])
-        # FlashAttention-2 does as well as any on Ampere, and half as well as its successor on Hopper (arXiv 2407.08608).
+        # FlashAttention-2 does as well as any on Ampere, and half as well as the next one on Hopper (arXiv 2407.08608).
         self._slower = 2.0 if layout.attention == "fused-2023" and int(self._major) > 8 else 1.0
         self._units = MULTIPROCESSORS.get(gpu.capability or (0, 0), 0)
         self._power = WATTS.get(gpu.name, 1.0) / WATTS.get(self._kin.name, 1.0) if gpu.name != self._kin.name else 1.0
