@@ -127,7 +127,7 @@ def _handles(plan: LayoutPlan, drawn: list[Bar]) -> list[Patch]:
     """Return the legend: passes, the bubble, and those waits that can be seen."""
     seconds: Counter[tuple[bool, str, str]] = Counter()
     for bar in drawn:
-        seconds[bar.thin, bar.what, bar.colour] += bar.end - bar.begin
+        seconds[bar.thin or bar.what == _SHARDS[0], bar.what, bar.colour] += bar.end - bar.begin
     ranks = plan.layout.pipeline
     least = TOO_LITTLE * plan.seconds * ranks
     passes = [(what, colour) for thin, what, colour in seconds if not thin]

@@ -12,7 +12,7 @@ from helpers.planner.layout.layout_plan import plan_layout
 
 import pytest
 
-RATES = replace(layout_rates(), products={}, attention={}, fused=1.0, eager=1.0, depth=0.0)
+RATES = replace(layout_rates(), products={}, attention={}, fused=1.0, eager=1.0, depth=0.0, power=0.0)
 MODEL = Arch(layers=4, hidden=4096, heads=32, kv_heads=8, head_dim=128, ffn=14336, vocab=32000)
 CASE = Layout(MODEL)
 H100 = Chip(find_cluster("dgx-h100").gpu, RATES, CASE)
