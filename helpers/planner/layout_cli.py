@@ -12,11 +12,18 @@ from .catalog.clusters import CLUSTERS, Cluster
 from .layout.layout import CONTEXTS, ENGINES, RECOMPUTATIONS, SCHEDULES, ZEROS, Layout
 from .layout_options import cluster_of, layout_of
 from .recipe import RecipeError
+from .whole_run import FAILURES_PER_GPU_DAY, RESTART_SECONDS, WholeRun, read_tokens
 
 if TYPE_CHECKING:  # its room imports PyTorch, which takes seconds
     from .layout.layout_plan import LayoutPlan
 
 WRAPS = ("torchrun", "sbatch", "skypilot")
+WHOLE_RUN = {  # an option's name -> the attribute of a `WholeRun`
+    "failures_per_gpu_day": "failures_per_gpu_day",
+    "checkpoint_seconds": "save",
+    "restart_seconds": "restart",
+    "price_per_gpu_hour": "price",
+}
 
 
 def add_layout_arguments(parser: argparse.ArgumentParser) -> list[str]:
@@ -58,6 +65,7 @@ def add_layout_arguments(parser: argparse.ArgumentParser) -> list[str]:
     option("--timeline", "draw the step into an SVG, PNG or PDF", metavar="FILE")
     option("--export", "write the layout as a configuration of this engine", metavar="ENGINE")
     option("--wrap", "and as a job for a cluster", choices=WRAPS)
+    _add_whole_run(option)
     return [action.dest for action in added]
 
 
@@ -69,6 +77,18 @@ def _add_cluster(option: Any, number: Any) -> None:
     option("--link-outside", "of a GPU to other nodes, each way", type=float, metavar="GB/s")
 
 
+def _add_whole_run(option: Any) -> None:
+    """Describe the options of a run of many steps."""
+    option("--run-tokens", "of a whole run, like 15T: days, GPU-hours, goodput, how often to save", metavar="N")
+    rate = f"that stop the job (default {FAILURES_PER_GPU_DAY:.2g}, as Llama 3 had)"
+    option("--failures-per-gpu-day", rate, type=float, metavar="N")
+    written = "until the state is written, at the rate a GPU that Llama 3's storage took"
+    option("--checkpoint-seconds", f"that training stands still (default: {written})", type=float, metavar="S")
+    again = f"from a failure until the job trains again (default {RESTART_SECONDS:g})"
+    option("--restart-seconds", again, type=float, metavar="S")
+    option("--price-per-gpu-hour", "in any currency: what the run costs", type=float, metavar="P")
+
+
 def run_layout(args: argparse.Namespace) -> int:
     """Plan the layout in `args`, print the plan and write what is asked for; return the exit status.
 
@@ -77,6 +97,8 @@ def run_layout(args: argparse.Namespace) -> int:
     Raises:
         RecipeError: bad options; the message says what to change.
     """
+    if not args.run_tokens and any(getattr(args, name) is not None for name in WHOLE_RUN):
+        raise RecipeError("Failures, checkpoints and prices are about a whole run: of how many --run-tokens?")
     if (args.out or args.wrap) and not args.export:
         raise RecipeError("--out and --wrap are about an --export: to which engine?")
     if args.wrap and not args.out:
@@ -96,7 +118,10 @@ def run_layout(args: argparse.Namespace) -> int:
     if plan is None:
         print(exported, end="")
     else:
-        print(json.dumps({"model": args.model, **to_json(plan)}, indent=2) if args.json else _answer(plan, args))
+        whole = _whole_run(plan, args) if args.run_tokens else None
+        more = {"run": whole.to_json()} if whole else {}
+        answer = {"model": args.model, **to_json(plan), **more}
+        print(json.dumps(answer, indent=2) if args.json else _answer(plan, whole, args))
     return 0
 
 
@@ -111,6 +136,19 @@ def _plan(layout: Layout, cluster: Cluster, args: argparse.Namespace, tell: Call
 
         write_timeline(plan, args.timeline)
     return plan
+
+
+def _whole_run(plan: "LayoutPlan", args: argparse.Namespace) -> WholeRun:
+    """Return the run of `--run-tokens` tokens in steps as planned."""
+    tokens = plan.layout.tokens
+    given = {field: value for name, field in WHOLE_RUN.items() if (value := getattr(args, name)) is not None}
+    return WholeRun(
+        read_tokens(args.run_tokens),
+        plan.layout.ranks,
+        plan.layout.arch.count(),
+        (tokens / plan.seconds, tokens / plan.high, tokens / plan.low),
+        **given,
+    )
 
 
 def _export(layout: Layout, cluster: Cluster, args: argparse.Namespace) -> str:
@@ -149,12 +187,13 @@ def _bar(args: argparse.Namespace) -> Iterator[Callable[[str], None]]:
         yield tell
 
 
-def _answer(plan: "LayoutPlan", args: argparse.Namespace) -> str:
+def _answer(plan: "LayoutPlan", whole: WholeRun | None, args: argparse.Namespace) -> str:
     from ..core.table import text_table
 
     layout = plan.layout
     about = f"{args.model}, {layout.precision}, sequences of {layout.seq:,} tokens, as {layout.engine} trains"
     lines = [about, str(plan)]
+    lines += [str(whole)] if whole else []
     lines += ["", text_table(plan.role_table())] if args.roles else []
     lines += [f"  timeline in {args.timeline}"] if args.timeline else []
     lines += [f"  for {args.export} in {args.out}"] if args.out else []

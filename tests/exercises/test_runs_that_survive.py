@@ -6,7 +6,6 @@ import random
 from pathlib import Path
 
 from helpers.exercises.runs_that_survive.diagnosis import DIAGNOSIS
-from helpers.exercises.runs_that_survive.interval import exact_goodput
 from helpers.exercises.runs_that_survive.killed_run import killed_runs
 from helpers.exercises.runs_that_survive.made_jobs import KINDS, made_job
 from helpers.exercises.runs_that_survive.photographs import Photographs
@@ -16,6 +15,7 @@ from helpers.exercises.runs_that_survive.rank_log import Call, RankDiary, checks
 from helpers.exercises.runs_that_survive.torchrun_job import torchrun_job
 from helpers.exercises.runs_that_survive.torn import torn_files
 from helpers.exercises.runs_that_survive.training import Training
+from helpers.planner.goodput import goodput
 
 import psutil
 import pytest
@@ -113,9 +113,9 @@ def test_a_training_goes_on_bit_for_bit_and_not_without_a_part():
         assert (later.losses == run.losses[10:]) == (part == "")
 
 
-def test_youngs_interval_is_the_best_of_the_exact_goodput():
+def test_youngs_interval_is_the_best_of_the_goodput():
     young = math.sqrt(2 * 1.0 * 1e4)
-    assert all(exact_goodput(young, 1.0, 1e4) >= 0.999 * exact_goodput(young * f, 1.0, 1e4) for f in (0.5, 0.9, 1.1, 2))
+    assert all(goodput(young, 1.0, 1e4) >= 0.999 * goodput(young * f, 1.0, 1e4) for f in (0.5, 0.9, 1.1, 2))
 
 
 def test_published_rates_are_alike():

@@ -17,8 +17,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from helpers.core.units import GiB
 from helpers.planner.catalog.layout_rates import LAYOUT_RATES, LayoutRates, layout_rates
-from helpers.planner.layout.layout_plan import plan_layout, stage_kinds
+from helpers.planner.layout.layout_plan import plan_layout, reserved_bytes, stage_kinds
 from helpers.planner.layout.long_stage import run_long_stage
 from helpers.planner.layout.schedule import orders
 from helpers.planner.layout.step_time import StepTime
@@ -33,6 +34,10 @@ from tests.planner.published import TABLE_PAGE, write_between
 SECONDS = (
     "<!-- layouts: python -m tests.planner.calibrate_layouts writes this -->",
     "<!-- /layouts -->",
+)
+BYTES = (
+    "<!-- layouts' bytes: python -m tests.planner.calibrate_layouts writes this -->",
+    "<!-- /layouts' bytes -->",
 )
 PASSES = 2
 STEP = 1.1  # by which a rate is multiplied for its derivative
@@ -59,8 +64,7 @@ KNOBS: dict[str, Callable[[LayoutRates, float], LayoutRates]] = {
     **{f"products {m}": _scaled("products", *(f"{m} {d}" for d in dtypes)) for m, dtypes in SIXTEEN.items()},
     **{f"8-bit products {m}": _scaled("products", f"{m} float8_e4m3fn") for m in EIGHT},
     **{f"attention {m}": _scaled("attention", m) for m in SIXTEEN},
-    "H100 of 500 W": _scaled("products", "h100-96gb"),
-    **{name: _times(name) for name in ("inside", "outside", "launch", "kernel", "fused", "eager")},
+    **{name: _times(name) for name in ("inside", "outside", "launch", "kernel", "fused", "eager", "depth", "power")},
 }
 
 
@@ -205,7 +209,7 @@ def table(held: Sequence[Score]) -> str:
     ]
     groups: dict[tuple[str, str], list[Score]] = defaultdict(list)
     for score in held:
-        groups[score.run.source, kind_of(score.run)].append(score)
+        groups[group_of(score.run), kind_of(score.run)].append(score)
     for (source, kind), mine in sorted(groups.items()):
         errors = _errors(score.ratio for score in mine)
         base = _errors(score.baseline for score in mine if not math.isnan(score.baseline))
@@ -213,7 +217,62 @@ def table(held: Sequence[Score]) -> str:
             f"| {source} | {kind} | {len(mine)} | {_at(errors, 0.5):.0%} | {_at(errors, 0.9):.0%} | "
             f"{statistics.median(score.ratio for score in mine):.2f} | {_at(base, 0.5):.0%} |"
         )
-    return "\n".join([*lines, "", summary(held)])
+    return "\n".join([*lines, "", summary(held), "", against_others(held)])
+
+
+def memory_table(known: Iterable[tuple[Run, int]]) -> str:
+    """Write measured bytes beside planned ones as Markdown, by source and by what was measured.
+
+    Args:
+        known: runs, each with the bytes that are planned to be allocated at the peak.
+    """
+    groups: dict[tuple[str, str], list[tuple[float, bool]]] = defaultdict(list)
+    for run, nbytes in known:
+        measured = run.line["measured"]
+        if measured["gib"] and run.source in MEMORY:
+            low, high = reserved_bytes(run.question.layout, run.question.cluster, nbytes)
+            held = measured["gib"] * GiB
+            kind = measured["kind"] or MEMORY[run.source]
+            groups[run.source, kind].append((held / nbytes, low <= held <= high))
+    lines = [
+        "| source | measured | runs | measured / planned peak | median error | in the interval of reserved memory |",
+        "|---|---|---|---|---|---|",
+    ]
+    for (source, kind), mine in sorted(groups.items()):
+        ratios = sorted(ratio for ratio, _ in mine)
+        inside = f"{sum(within for _, within in mine)} of {len(mine)}" if kind == "reserved" else "-"
+        error = statistics.median(abs(1 / ratio - 1) for ratio in ratios)
+        between = f"{ratios[0]:.2f} to {ratios[-1]:.2f}"
+        lines.append(f"| {source} | {kind} | {len(mine)} | {between} | {error:.0%} | {inside} |")
+    return "\n".join(lines)
+
+
+def group_of(run: Run) -> str:
+    """Return the source of a run; of vTrain, which tells them apart, also whether one node did it."""
+    if run.source != "vtrain":
+        return run.source
+    return "vtrain, " + ("one node" if run.question.layout.ranks <= run.question.cluster.node else "many nodes")
+
+
+# What a source prints where the line does not say it: torchtitan's logs, also read by torchao, have the reserved peak
+# (max_reserved_gib); torchtune trains on one GPU, and is held against recipes.
+MEMORY = {"kempnerforge": "allocated", "torchtitan": "reserved", "ao": "reserved"}
+
+OTHERS = {  # what those who predict these runs publish as their mean error
+    "vtrain, one node": ("vTrain", 0.0837),
+    "vtrain, many nodes": ("vTrain", 0.1473),
+    "calculon": ("calculon", 0.0365),
+}
+
+
+def against_others(held: Sequence[Score]) -> str:
+    """Compare mean errors with those of tools that were made for these runs."""
+    sentences = []
+    for group, (tool, published) in OTHERS.items():
+        errors = _errors(score.ratio for score in held if group_of(score.run) == group)
+        if errors:
+            sentences.append(f"{group}: {statistics.mean(errors):.1%}, and {tool} publishes {published:.1%}.")
+    return "Mean errors beside those that other tools publish: " + " ".join(sentences)
 
 
 def kind_of(run: Run) -> str:
@@ -257,6 +316,7 @@ def main() -> None:
     rates = replace(rates, interval=interval)
     LAYOUT_RATES.write_text(json.dumps(_digits(asdict(rates)), indent=1) + "\n", encoding="utf-8", newline="\n")
     write_between(TABLE_PAGE, SECONDS, table(held))
+    write_between(TABLE_PAGE, BYTES, memory_table((run, answer.nbytes) for run, answer in pairs))
     print(table(held))
 
 

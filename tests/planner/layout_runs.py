@@ -147,6 +147,11 @@ def line_of(row: Mapping[str, Any]) -> dict[str, Any]:
         "checkpointing": _recompute(row, str(get("recompute") or "")),
         "compile": row.get("compile"),
     }
+    if str(row["id"]).startswith("easycontext"):  # says so in words
+        line["seq"] = 1024 * int(re.search(r"(\d+)K", row["note"])[1])
+        line["context"] = gpus if "ring attention" in row["note"] else 1
+    if "sequence parallel" in str(row.get("recompute")):
+        line["sequence_parallel"] = True
     schedule = str(get("pp_schedule") or "").lower()
     line["schedule"] = "interleaved" if "interleaved" in schedule else "1f1b" if schedule else None
     if row.get("global_batch"):
@@ -169,6 +174,8 @@ def _model(row: Mapping[str, Any]) -> dict[str, Any]:
             sizes |= {"gated": True}
             if not isinstance(arch.get("ffn"), int):
                 sizes["ffn"] = int(-(-(8 * arch["width"] / 3 * 1.3) // 256) * 256)
+        if arch.get("top_k"):
+            sizes["experts_per_token"] = arch["top_k"]
         if not isinstance(sizes.get("heads"), int | float):
             raise Unusable("does not say how many heads")
         return {"arch": sizes}
@@ -240,6 +247,7 @@ def measured(row: Mapping[str, Any], layout: Layout) -> dict[str, Any]:
     if seconds is None and row.get("tflops_gpu"):
         seconds = _flops(row, layout) * layout.tokens / layout.ranks / row["tflops_gpu"] / 1e12
     said = f"{row.get('mem_kind')} {(row.get('hint') or {}).get('mem_kind')} {row.get('note')}"
+    said = said.replace("Real Peak", "active")  # as torchtitan's graph trainer calls it
     kind = next((kind for kind in ("reserved", "allocated", "active") if kind in said), None)
     gib = (row.get("derived") or {}).get("mem_gib")
     return {"seconds": seconds, "gib": gib, "kind": kind if gib else None}

@@ -203,3 +203,26 @@ def test_many_rows_from_a_file_into_a_file(monkeypatch, tmp_path, capsys):
     assert main(["plan", "--rows", str(rows)]) == 0
     assert capsys.readouterr().out == out.read_text()
     assert main(["plan", "--rows", str(tmp_path / "none.jsonl")]) == 2
+
+
+def test_a_whole_run_is_planned(plan):
+    options = ("--gpus", "8", *QUICK, "--run-tokens", "1B", "--price-per-gpu-hour", "3")
+    answer = answer_of(plan(*options, "--json"))
+    whole = answer["run"]
+    assert whole["tokens"] == 1e9
+    step = answer["tokens_per_step"] / answer["step_seconds"]
+    assert whole["seconds"] == pytest.approx(1e9 / step / whole["goodput"])
+    assert whole["cost"] == pytest.approx(3 * whole["gpu_hours"])
+    status, out, _ = plan(*options, "--failures-per-gpu-day", "0.01")
+    assert status == 0
+    assert all(word in out for word in ("GPU-hours", "goodput", "a failure every", "3 a GPU-hour"))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [("--price-per-gpu-hour", "3"), ("--run-tokens", "many"), ("--run-tokens", "1T", "--restart-seconds", "-1")],
+)
+def test_a_whole_run_of_nonsense_gets_one_line(plan, options):
+    status, _, err = plan("--gpus", "8", *QUICK, *options)
+    assert status == 2
+    assert len(err.strip().splitlines()) == 1

@@ -4,6 +4,7 @@ import math
 import random
 from typing import Any, ClassVar
 
+from ...planner.goodput import goodput
 from ..base import Check, Evidence
 
 Case = tuple[float, float, float, float, list[float]]  # work, interval, save, restart, failures
@@ -134,27 +135,18 @@ class NearTheBest(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for (save, mtbf), interval in zip(seen["cases"], seen["intervals"], strict=True):
             best = max(
-                exact_goodput(math.sqrt(2 * save * mtbf) * (0.5 + 0.01 * i), save, mtbf) for i in range(100)
+                goodput(math.sqrt(2 * save * mtbf) * (0.5 + 0.01 * i), save, mtbf) for i in range(100)
             )  # Young's interval is at most a few percent off, and above
             if not interval > 0:
                 return f"save {save:.4g}, mtbf {mtbf:.4g}: the interval is {interval:.4g} seconds."
-            share = exact_goodput(interval, save, mtbf)
+            share = goodput(interval, save, mtbf)
             if not share >= 0.99 * best:
-                shorter = exact_goodput(interval * 0.9, save, mtbf) > share
+                shorter = goodput(interval * 0.9, save, mtbf) > share
                 return (
                     f"save {save:.4g}, mtbf {mtbf:.4g}: with an interval of {interval:.4g} seconds, {share:.1%} of the "
                     f"time is of use, and up to {best:.1%} could be. The best is {'shorter' if shorter else 'longer'}."
                 )
         return None
-
-
-def exact_goodput(interval: float, save: float, mtbf: float) -> float:
-    """Return the useful share of the time, without restarts, if failures come at random (Daly 2006).
-
-    A piece with its checkpoint takes mtbf (exp((interval + save) / mtbf) - 1) seconds on average.
-    """
-    pieces = (interval + save) / mtbf
-    return interval / (mtbf * math.expm1(pieces)) if pieces < 500 else 0.0
 
 
 INTERVAL = (

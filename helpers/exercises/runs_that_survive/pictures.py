@@ -1,12 +1,12 @@
 """The pictures of the lab on runs that survive."""
 
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 
 from ...core.colours import COLOURS
+from ...planner.goodput import goodput
 from .killed_run import KilledRun
 
 
@@ -20,8 +20,7 @@ def goodput_figure(
     Args:
         young: his interval, in seconds.
         measured: goodputs in percent of several runs, by interval as a multiple of `young`.
-        exact: save, restart and mtbf in seconds, for a curve that is computed: a piece with its checkpoint takes
-            mtbf exp(restart / mtbf) (exp((interval + save) / mtbf) - 1) seconds on average (Daly 2006).
+        exact: save, restart and mtbf in seconds, for a curve that is computed (`planner.goodput`).
     """
     figure = Figure(figsize=(7, 3.4), layout="constrained")
     axes = figure.add_subplot()
@@ -35,10 +34,8 @@ def goodput_figure(
         axes.plot(minutes, means, "o-", color=COLOURS[0], label="mean of the runs; shaded: from the worst to the best")
         best = max(means)
     if exact:
-        mtbf, factors = exact["mtbf"], [2 ** (i / 8) for i in range(-40, 41)]
-        pieces = [min(600.0, (factor * young + exact["save"]) / mtbf) for factor in factors]
-        lost = math.exp(min(600.0, exact["restart"] / mtbf))
-        shares = [100 * f * young / (mtbf * lost * math.expm1(p)) for f, p in zip(factors, pieces, strict=True)]
+        factors = [2 ** (i / 8) for i in range(-40, 41)]
+        shares = [100 * goodput(factor * young, **exact) for factor in factors]
         axes.plot([factor * young / 60 for factor in factors], shares, color=COLOURS[0], label="computed")
         best = max(shares)
         axes.set_ylim(0, 100)

@@ -22,9 +22,11 @@ class LayoutRates:
         kernel: seconds that an operation takes on the chip besides its FLOPs and bytes, to begin and to end.
         fused, eager: bandwidth of chains of operations that one kernel does, and of one kernel an operation, as a
             multiple of what copies reach.
+        depth: bytes of a row of its operands that a product could go through while it begins and ends.
+        power: how far a chip follows its power, and not its sheet, where both differ from those of its kin: 0 to 1.
         interval: how far published steps lay from predictions, as (least, greatest) measured / predicted.
         products: speed of products in such steps, as a multiple of what `rates.json` says, by the first number of the
-            GPU's compute capability and dtype, "9 bfloat16", and by the name of a GPU with less power than its kin.
+            GPU's compute capability and dtype, "9 bfloat16".
         attention: the same of fused attention, by the first number of the compute capability: "9".
     """
 
@@ -36,12 +38,15 @@ class LayoutRates:
     kernel: float
     fused: float
     eager: float
+    depth: float
+    power: float
     interval: tuple[float, float]
     products: dict[str, float]
     attention: dict[str, float]
 
     def __hash__(self) -> int:
-        numbers = (self.inside, self.outside, self.start, self.hop, self.launch, self.kernel, self.fused, self.eager)
+        links = (self.inside, self.outside, self.start, self.hop)
+        numbers = (*links, self.launch, self.kernel, self.fused, self.eager, self.depth, self.power)
         return hash((numbers, *sorted(self.products.items()), *sorted(self.attention.items())))
 
 

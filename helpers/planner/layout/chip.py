@@ -1,8 +1,11 @@
 """How long one kernel takes on a GPU that trains among others.
 
 A product is cut into tiles, and each multiprocessor works on one tile at a time: 130 tiles on 108 multiprocessors take
-as long as 216 would (NVIDIA, Matrix Multiplication Background User's Guide, "wave quantization"). Everything else reads
-and writes. A kernel needs some microseconds besides, to begin and to end.
+as long as 216 would (NVIDIA, Matrix Multiplication Background User's Guide, "wave quantization"). A tile's loop fills a
+pipeline before its first step and writes its result after the last one, so short loops are slow (the same guide, on K).
+Everything else reads and writes. A kernel needs some microseconds besides, to begin and to end.
+
+Busy chips run as fast as their power lets them: kin of a GPU with another limit have other clocks.
 """
 
 import math
@@ -16,6 +19,17 @@ from .layout import Layout
 
 # Of the data centre's GPUs, by compute capability: NVIDIA's white papers on A100, H100 and Blackwell.
 MULTIPROCESSORS = {(8, 0): 108, (9, 0): 132, (10, 0): 148, (10, 3): 148}
+# Of chips that differ from their kin: NVIDIA's data sheets of DGX H100 and B200, GB200 and GB300 NVL72 and HGX B300;
+# torchtitan's authors of their H100.
+WATTS = {
+    "h100-80gb": 700,
+    "h100-96gb": 500,
+    "b200-192gb": 1000,
+    "gb200-186gb": 1200,
+    "b300-288gb": 1100,
+    "gb300-288gb": 1400,
+}
+_WIDTHS = {"float32": 4, "float8_e4m3fn": 1}
 _TILES = ((256, 128), (128, 256), (128, 128))  # the usual ones of 16-bit products; the best fitting is taken
 _SIXTEEN = ("float16", "bfloat16")
 EIGHT = "float8_e4m3fn"
@@ -34,12 +48,15 @@ class Chip:
     """
 
     def __init__(self, gpu: Gpu, rates: LayoutRates, layout: Layout) -> None:
-        self._gpu, self._rates, self._slower = gpu, rates, 2.0 if layout.attention == "fused-2022" else 1.0
+        self._gpu, self._rates = gpu, rates
         self._casts = _CAST if layout.engine == "megatron" else _SCALED
         self._passing = (rates.fused if layout.compile else rates.eager) * fitted_rates().bandwidth * gpu.bandwidth
         self._kin = GPUS.get(gpu.name) or next(k for k in GPUS.values() if k.capability == gpu.capability)
         self._major = str((self._kin.capability or (8, 0))[0])
+        # FlashAttention-2 does as well as any on Ampere, and half as well as the next one on Hopper (arXiv 2407.08608).
+        self._slower = 2.0 if layout.attention == "fused-2023" and int(self._major) > 8 else 1.0
         self._units = MULTIPROCESSORS.get(gpu.capability or (0, 0), 0)
+        self._power = WATTS.get(gpu.name, 1.0) / WATTS.get(self._kin.name, 1.0) if gpu.name != self._kin.name else 1.0
 
     def seconds(self, work: Work) -> tuple[float, str]:
         """Return how long an operation takes, and what bounds it: "compute" or "memory"."""
@@ -55,7 +72,8 @@ class Chip:
 
     def product_seconds(self, shape: tuple[int, ...], dtype: str) -> float:
         """Return the seconds of a product by its FLOPs. shape: (m, n, k), or (b, m, n, k) for b of them."""
-        return 2.0 * math.prod(shape) / (self.product_rate(dtype) * self._filled(shape))
+        longer = 1.0 + self._rates.depth / (shape[-1] * _WIDTHS.get(dtype, 2))
+        return 2.0 * math.prod(shape) * longer / (self.product_rate(dtype) * self._filled(shape))
 
     def product_rate(self, dtype: str) -> float:
         """Return the FLOP/s of products that fill the chip. A dtype without units for it counts as "float32"."""
@@ -86,10 +104,8 @@ class Chip:
         """FLOP/s of large products by dtype: those of the catalog's kin, by the ratio of the sheets' peaks."""
         return {
             dtype: rate
-            * self._gpu.peaks[dtype]
-            / self._kin.peaks[dtype]
+            * _between(self._gpu.peaks[dtype] / self._kin.peaks[dtype], self._power, self._rates.power)
             * self._rates.products.get(f"{self._major} {dtype}", 1.0)
-            * self._rates.products.get(self._gpu.name, 1.0)
             for dtype, rate in fitted_rates().products[self._kin.name].items()
             if dtype in self._kin.peaks
         }
@@ -99,3 +115,8 @@ class Chip:
         known = fitted_rates().attention
         major = max((m for m in known if int(m) <= int(self._major)), key=int, default=min(known, key=int))
         return known[major] * self._gpu.flops16 * self._rates.attention.get(self._major, 1.0)
+
+
+def _between(sheet: float, power: float, share: float) -> float:
+    """Return how much faster a chip is than its kin, between what its sheet says (0) and what its power lets it (1)."""
+    return sheet ** (1 - share) * power**share

@@ -10,7 +10,7 @@ ZEROS = ("none", "zero1", "zero2", "zero3")
 CONTEXTS = ("ring", "all-to-all")
 PRECISIONS = ("fp32", "bf16", "bf16-amp", "fp16-amp", "fp8")
 RECOMPUTATIONS = ("none", "selective", "full")
-ATTENTIONS = ("fused", "fused-2022", "eager")
+ATTENTIONS = ("fused", "fused-2023", "eager")
 ENGINES = ("torchtitan", "megatron", "pytorch")
 MOST_GPUS = 65536
 
@@ -43,8 +43,8 @@ class Layout:
             same with 8-bit products.
         recompute: what the backward pass computes again: nothing, "selective" (cheap parts), "full" blocks.
         recompute_every: only every so many blocks are recomputed.
-        attention: "fused"; "fused-2022", the first such kernels, half as fast (FlashAttention-2, arXiv 2307.08691,
-            compares both); or "eager": scores in memory, with dropout, as before them.
+        attention: "fused"; "fused-2023", FlashAttention-2, which is half as fast on GPUs after Ampere as kernels
+            made for them (arXiv 2407.08608); or "eager": scores in memory, with dropout, as before 2022.
         compile: chains of operations are fused.
         cuda_graphs: the host launches recorded graphs, not operations, and holds nobody up.
         engine: whose habits: "megatron" keeps 16-bit weights beside FP32 masters and FP32 gradients in one buffer;

@@ -25,6 +25,7 @@ def play(
     seconds: Callable[[Action], float],
     message: Callable[[int], float],
     stages: int,
+    ready: Callable[[Action], float] = lambda action: 0.0,
 ) -> list[list[Span]]:
     """Return when each rank does what.
 
@@ -33,6 +34,7 @@ def play(
         seconds: how long an action takes.
         message: seconds from a stage to the next one.
         stages: of all ranks.
+        ready: before when an action cannot begin.
 
     Raises:
         ValueError: the ranks wait for each other for ever.
@@ -49,7 +51,7 @@ def play(
                 arrived = _arrival(action, ended, message, stages)
                 if arrived is None:
                     break
-                begin = max(arrived, spans[rank][-1].end if spans[rank] else 0.0)
+                begin = max(arrived, ready(action), spans[rank][-1].end if spans[rank] else 0.0)
                 end = begin + seconds(action)
                 spans[rank].append(Span(rank, action, begin, end))
                 ended[_result(action), action.stage, action.micro_batch] = end

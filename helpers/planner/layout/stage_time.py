@@ -2,6 +2,9 @@
 
 Without zero3 the gradients of a block are reduced as soon as its last backward pass is done, beside that of the block
 before; and where the state is sharded, updated weights are gathered a block ahead of the first forward pass.
+
+In a pipeline a rank goes on with other actions while its last gradients are reduced, and the weights of its later
+stages are gathered while its first one runs (Megatron-LM, `--overlap-grad-reduce` and `--overlap-param-gather`).
 """
 
 from dataclasses import replace
@@ -21,19 +24,29 @@ class StageTime:
         layout: of the step.
         run: what the stage does.
         streams: of the rank.
+        later: whether the rank has stages before this one.
+
+    Attributes:
+        timings: of each action.
+        gathering: seconds in which the weights of a later stage are gathered.
     """
 
-    def __init__(self, layout: Layout, run: StageRun, streams: Streams) -> None:
+    def __init__(self, layout: Layout, run: StageRun, streams: Streams, later: bool = False) -> None:
         self.timings: dict[runs.ActionKey, Timing] = {}
+        self.gathering = 0.0
         for key, places in run.actions.items():
             if key[0] == runs.BEFORE:
                 continue
             if layout.zero != "zero3" and layout.data * layout.context > 1:
                 if key == (runs.BACKWARD, runs.LAST):
                     places = _reducing(layout, run, places)
-                elif layout.zero != "none" and key[0] == runs.FORWARD and key[1] == _first(run):
-                    places = _gathering(layout, run, places)
-            self.timings[key] = streams.run(places)
+                elif layout.zero != "none" and key == (runs.FORWARD, _first(run)):
+                    if later:
+                        self.gathering = len(places) * streams.sending(_weights(layout, run, len(places)))
+                    else:
+                        places = _gathering(layout, run, places)
+            goes_on = layout.pipeline > 1 and key == (runs.BACKWARD, runs.LAST)
+            self.timings[key] = streams.run(places, waits=not goes_on)
 
     def seconds(self, key: runs.ActionKey, action: Action) -> float:
         """Return the seconds of an action; a backward pass may be split in two."""
@@ -47,23 +60,30 @@ def _first(run: StageRun) -> str:
     return next(which for kind, which in run.actions if kind == runs.FORWARD)
 
 
-def _messages(run: StageRun, collective: str, bytes_each: int, places: int) -> list[Event]:
-    """Return what one block sends: its share of the stage's dense and of its experts' parameters."""
-    numbers = {"data": run.parameters, "expert shard": run.expert_parameters}
-    return [
-        Message(collective, wire, number * bytes_each // places, False) for wire, number in numbers.items() if number
-    ]
+def _messages(run: StageRun, collective: str, wire: str, bytes_each: float) -> list[Message]:
+    """Return what a stage sends on the wire of its dense parameters, and on that of its experts'."""
+    numbers = {wire: run.parameters, "expert shard": run.expert_parameters}
+    return [Message(collective, wire, int(number * bytes_each), False) for wire, number in numbers.items() if number]
 
 
 def _reducing(layout: Layout, run: StageRun, places: list[Place]) -> list[Place]:
-    collective = "all-reduce" if layout.zero == "none" else "reduce-scatter"
-    each = 2 if layout.precision == "bf16" and layout.engine != "megatron" else 4
-    messages = _messages(run, collective, each, len(places))
+    each = (2 if layout.precision == "bf16" and layout.engine != "megatron" else 4) / len(places)
+    if layout.zero == "none":
+        messages = _messages(run, "all-reduce", "data", each)
+    elif layout.replicate == 1:
+        messages = _messages(run, "reduce-scatter", "data", each)
+    else:  # each rank's share is then added up over the groups that have it
+        messages = _messages(run, "reduce-scatter", "shard", each)
+        messages += [Message("all-reduce", "replicate", int(run.parameters * each / layout.shards), False)]
     return [replace(place, events=[*place.events, *messages]) for place in places]
 
 
+def _weights(layout: Layout, run: StageRun, places: int) -> list[Message]:
+    each = (2 if layout.engine == "megatron" else 4) / places
+    return _messages(run, "all-gather", "data" if layout.replicate == 1 else "shard", each)
+
+
 def _gathering(layout: Layout, run: StageRun, places: list[Place]) -> list[Place]:
-    each = 2 if layout.engine == "megatron" else 4
-    messages = _messages(run, "all-gather", each, len(places))
+    messages = _weights(layout, run, len(places))
     arrivals: list[Event] = [Arrival(message.collective) for message in messages]
     return [replace(place, events=[*messages, *arrivals, *place.events]) for place in places]

@@ -12,12 +12,15 @@ from .layout import Layout
 from .links import Links
 from .pipeline import Span, play
 from .rank_memory import action_key
-from .schedule import FOR_WEIGHTS, Action
+from .schedule import FOR_WEIGHTS, FORWARD, Action
 from .stage_run import StageRun
 from .stage_time import StageTime
-from .streams import Streams
+from .streams import Streams, Timing
 
 BUBBLE, UPDATE = "bubble", "update"
+# Tensor ranks of PyTorch hold DTensors. Without a compiler each of their operations works out its placement on the host
+# first: 0.34 s for 1,000 calls of addmm (pytorch/pytorch#107305, after it was made faster).
+DTENSOR_LAUNCH = 0.34e-3
 
 
 class StepTime:
@@ -33,6 +36,7 @@ class StepTime:
     Attributes:
         spans: what each pipeline rank does when.
         timings: of each stage, how long its actions take.
+        reduced: when each pipeline rank's gradients are reduced; 0 where its last pass waits for that.
         seconds: of the step.
     """
 
@@ -43,20 +47,42 @@ class StepTime:
         links = Links(layout, cluster, rates)
         low = "float8_e4m3fn" if layout.precision == "fp8" else ""
         launch = 0.0 if layout.cuda_graphs else rates.launch
+        if layout.engine == "torchtitan" and layout.tensor > 1 and not layout.compile:
+            launch = max(launch, DTENSOR_LAUNCH)
         streams = Streams(Chip(cluster.gpu, rates, layout), links, low, launch, layout.tensor_overlap)
-        distinct = {id(run): run for run in stages}
-        times = {key: StageTime(layout, run, streams) for key, run in distinct.items()}
-        self._times = [times[id(run)] for run in stages]
+        distinct = {(id(run), at >= layout.pipeline): run for at, run in enumerate(stages)}
+        times = {key: StageTime(layout, run, streams, key[1]) for key, run in distinct.items()}
+        self._times = [times[id(run), at >= layout.pipeline] for at, run in enumerate(stages)]
         self.timings = [time.timings for time in self._times]
-        tokens = layout.micro_batch_size * layout.local_seq // (layout.tensor if layout.splits_tokens else 1)
-        nbytes = tokens * layout.arch.hidden * (4 if layout.precision == "fp32" else 2)
-        message = links["pipeline"].seconds("send", nbytes)
-        self.spans: list[list[Span]] = play(order, self._action_seconds, lambda stage: message, len(stages))
+        message = links["pipeline"].seconds("send", _sent_bytes(layout))
+        self.spans: list[list[Span]] = play(
+            order, self._action_seconds, lambda stage: message, len(stages), self._gathered
+        )
+        self.reduced = [self._reduced_at(spans) for spans in self.spans]
         self._updates = [
             sum(self._times[stage].timings[runs.UPDATE, ""].seconds for stage in range(rank, len(stages), len(order)))
             for rank in range(len(order))
         ]
-        self.seconds = max(span.end for rank in self.spans for span in rank) + max(self._updates)
+        self.seconds = max([span.end for rank in self.spans for span in rank] + self.reduced) + max(self._updates)
+
+    def _gathered(self, action: Action) -> float:
+        """Return when the weights are there that an action needs: one stage of a rank after the other gathers them."""
+        if action.kind != FORWARD or action.micro_batch or action.stage < self._layout.pipeline:
+            return 0.0
+        before = range(action.stage, 0, -self._layout.pipeline)
+        return sum(self._times[stage].gathering for stage in before)
+
+    def _reduced_at(self, spans: list[Span]) -> float:
+        """Return when a rank's gradients are reduced, those of one stage after the other."""
+        done = 0.0
+        for span in spans:
+            timing = self._timing(span.action)
+            if timing.tail and span.action.kind != FOR_WEIGHTS:
+                done = max(done + timing.sent, span.end + timing.tail)
+        return done
+
+    def _timing(self, action: Action) -> Timing:
+        return self._times[action.stage].timings[action_key(self._layout, action)]
 
     def _action_seconds(self, action: Action) -> float:
         return self._times[action.stage].seconds(action_key(self._layout, action), action)
@@ -68,7 +94,9 @@ class StepTime:
         for rank in self._order:
             for action in rank:
                 if action.kind != FOR_WEIGHTS:  # counted with the other half
-                    parts += self._times[action.stage].timings[action_key(self._layout, action)].parts
+                    parts += self._timing(action).parts
+        for spans, reduced in zip(self.spans, self.reduced, strict=True):
+            parts["shard" if self._layout.zero == "zero3" else "data"] += max(0.0, reduced - spans[-1].end)
         parts[UPDATE] += sum(self._updates)
         whole = self.seconds * len(self._order)
         parts[BUBBLE] = max(0.0, whole - parts.total())
@@ -85,3 +113,19 @@ class StepTime:
 
         actions = (action for rank in self._order for action in rank if action.kind != FOR_WEIGHTS)
         return sum(of(a.stage, action_key(self._layout, a)) for a in actions) / len(self._order)
+
+
+def _sent_bytes(layout: Layout) -> float:
+    """Return what a rank sends to the next stage.
+
+    Tensor ranks that hold the same tokens send a part each, and gather it in the node (Narayanan et al. 2021, section
+    4.1: Megatron's scatter/gather optimization).
+    """
+    parts = layout.tensor if layout.splits_tokens or layout.engine == "megatron" else 1
+    return (
+        layout.micro_batch_size
+        * layout.local_seq
+        / parts
+        * layout.arch.hidden
+        * (4 if layout.precision == "fp32" else 2)
+    )

@@ -7,7 +7,7 @@ hidden comes out of the order.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from ...meter.work import Work
@@ -24,11 +24,15 @@ class Timing:
         seconds: from its beginning until the chip and all wires are done.
         parts: of them, by what the chip did: "compute", "memory", "launch", or waited for: the name of a wire.
         weights: seconds of the products that make weights' gradients, which a zero-bubble schedule puts off.
+        tail: seconds after its end until the wires are done, where other actions go on beside them.
+        sent: seconds for which its busiest wire sends what no operation waits for.
     """
 
     seconds: float = 0.0
     parts: Counter[str] = field(default_factory=Counter)
     weights: float = 0.0
+    tail: float = 0.0
+    sent: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -71,11 +75,16 @@ class Streams:
         # By the id of a place's events, which are kept: else another list could get the id of one that is gone.
         self._stretches: dict[int, tuple[list[Event], list[_Summed]]] = {}
 
-    def run(self, places: Sequence[Place]) -> Timing:
-        """Return how long the places of an action take, one after the other."""
+    def sending(self, messages: Iterable[Message]) -> float:
+        """Return how long messages take, one after the other."""
+        return sum(self._links.seconds(message) for message in messages)
+
+    def run(self, places: Sequence[Place], waits: bool = True) -> Timing:
+        """Return how long the places of an action take, one after the other; whether it `waits` for its wires."""
         timing = Timing()
         host = chip = copied = 0.0
         free: Counter[str] = Counter()  # wire -> when it is free again
+        left: Counter[str] = Counter()  # wire -> seconds of what is only started here
         waiting: dict[str, list[tuple[str, float]]] = {}  # collective -> (wire, when it will be done)
         for place in places:
             for event in self._summed(place.events):
@@ -95,21 +104,25 @@ class Streams:
                     host += self._launch
                     # What is gathered needs a buffer, which is free once the last gathering was copied out.
                     ready = max(host, copied) if event.collective == "all-gather" and not event.waits else chip
-                    begun = max(ready, free[event.wire])
-                    done = free[event.wire] = begun + self._links.seconds(event)
+                    begun, seconds = max(ready, free[event.wire]), self._links.seconds(event)
+                    done = free[event.wire] = begun + seconds
                     if event.waits:
                         timing.parts[event.wire] += done - chip
                         chip = done
                     else:
+                        left[event.wire] += seconds
                         waiting.setdefault(event.collective, []).append((event.wire, done))
                 elif waiting.get(event.collective):
                     wire, done = waiting[event.collective].pop(0)
                     timing.parts[wire] += max(0.0, done - chip)
                     chip = copied = max(chip, done)
         for wire, done in free.items():
-            timing.parts[wire] += max(0.0, done - chip)
-            chip = max(chip, done)
+            if waits:
+                timing.parts[wire] += max(0.0, done - chip)
+                chip = max(chip, done)
         timing.seconds = chip
+        timing.tail = max([0.0, *(done - chip for done in free.values())])
+        timing.sent = max([0.0, *left.values()])
         return timing
 
     def _summed(self, events: list[Event]) -> list["_Summed"]:

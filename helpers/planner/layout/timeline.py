@@ -59,7 +59,7 @@ class Bar:
 def bars(plan: LayoutPlan) -> Iterator[Bar]:
     """Yield all bars of the picture; what they leave free is the bubble."""
     ranks = plan.layout.pipeline
-    done = max(span.end for spans in plan.spans for span in spans)
+    done = max([span.end for spans in plan.spans for span in spans] + plan.reduced)
     for rank, spans in enumerate(plan.spans):
         for span in spans:
             what, colour = PASSES[span.action.kind]
@@ -67,6 +67,8 @@ def bars(plan: LayoutPlan) -> Iterator[Bar]:
             label = str(span.action.micro_batch)
             yield Bar(rank, False, what, colour, span.begin, span.end, label, 0.6 if later_piece else 1.0)
             yield from _waits(rank, waited(plan, span), span.begin)
+        if plan.reduced[rank] > spans[-1].end:
+            yield Bar(rank, False, *_SHARDS, spans[-1].end, plan.reduced[rank])
         update: Counter[str] = Counter()
         seconds = 0.0
         for stage in range(rank, len(plan.timings), ranks):
@@ -125,7 +127,7 @@ def _handles(plan: LayoutPlan, drawn: list[Bar]) -> list[Patch]:
     """Return the legend: passes, the bubble, and those waits that can be seen."""
     seconds: Counter[tuple[bool, str, str]] = Counter()
     for bar in drawn:
-        seconds[bar.thin, bar.what, bar.colour] += bar.end - bar.begin
+        seconds[bar.thin or bar.what == _SHARDS[0], bar.what, bar.colour] += bar.end - bar.begin
     ranks = plan.layout.pipeline
     least = TOO_LITTLE * plan.seconds * ranks
     passes = [(what, colour) for thin, what, colour in seconds if not thin]

@@ -45,8 +45,9 @@ def answer(line: Mapping[str, Any]) -> dict[str, Any]:
     try:
         question = read_line(line)
         return blank | {"id": line.get("id")} | _figures(question, plan_layout(question.layout, question.cluster))
-    except (RecipeError, KeyError, TypeError, ValueError) as error:
-        words = str(error) if isinstance(error, RecipeError) else f"{type(error).__name__}: {error}"
+    except Exception as error:  # one line that cannot be planned must not cost the others their answers
+        words = str(error) if isinstance(error, RecipeError) else f"this cannot be simulated: {error!r}"
+        words = " ".join(words.split())
         return blank | {"id": line.get("id"), "error": words}
 
 

@@ -1,6 +1,6 @@
 """What a framework does where a published run does not say: its defaults."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -10,9 +10,13 @@ class Habits:
     Attributes:
         precision, zero, recompute, schedule: see `Layout`.
         fused: whether it runs fused kernels, or compiles.
-        attention: "eager" before 2022.
+        attention: see `Layout`.
         layer_norm, gated, bias: of its own models, where only sizes are given.
         vocab: of its own models.
+        plain_tokens: when tensor ranks do not split tokens though `sequence_parallel` says so: "in pipelines", or
+            "unless selective".
+        compiles_fp8: whether it compiles 8-bit runs, of which nothing else is said.
+        spreads_experts: whether all ranks of a stage split the experts, up to 64.
         tensor_overlap, accumulate_whole, cuda_graphs: see `Layout`.
         slow_h100: whether its H100 are the ones with 96 GB and a limit of 500 W, as those of torchtitan's authors.
         network: GB/s between nodes that each of its GPUs has; 0.0 where it is as in the catalog.
@@ -34,12 +38,18 @@ class Habits:
     slow_h100: bool = False
     accumulate_whole: bool = False
     cuda_graphs: bool = False
+    plain_tokens: str = ""
+    compiles_fp8: bool = False
+    spreads_experts: bool = False
 
 
 _MEGATRON = Habits(
     "megatron", "bf16-amp", "zero1", schedule="interleaved", gated=False, layer_norm=True, tensor_overlap=True
 )
-_TITAN = Habits("torchtitan", "bf16-amp", "zero3", "selective", fused=False, vocab=128256, slow_h100=True)
+# torchtitan's docs/float8.md: 8-bit products are fast only if their casts are compiled into the kernels around them.
+_TITAN = Habits(
+    "torchtitan", "bf16-amp", "zero3", "selective", fused=False, vocab=128256, slow_h100=True, compiles_fp8=True
+)
 _LLAMA = Habits("megatron", "fp8", "zero1", vocab=128256, tensor_overlap=True, cuda_graphs=True)
 _OLD_MEGATRON = Habits(
     "megatron",
@@ -55,15 +65,25 @@ _OLD_MEGATRON = Habits(
 HABITS = {
     "torchtitan": _TITAN,
     "ao": _TITAN,
-    "kempnerforge": Habits("torchtitan", "bf16-amp", "zero3", "full", fused=False, vocab=128256, accumulate_whole=True),
-    "automodel": Habits("torchtitan", "bf16", "zero3", fused=False),
+    "kempnerforge": Habits(  # kempnerforge/distributed/tensor_parallel.py: stages of a pipeline hold whole tokens
+        "torchtitan",
+        "bf16-amp",
+        "zero3",
+        "full",
+        fused=False,
+        vocab=128256,
+        accumulate_whole=True,
+        plain_tokens="in pipelines",
+    ),
+    # examples/llm_benchmark: Transformer Engine's norms and rotations, and ep_size 64 or all ranks of a stage.
+    "automodel": Habits("torchtitan", "bf16", "zero3", fused=True, spreads_experts=True),
     "torchtune": Habits("pytorch", "bf16", "zero3", "full", fused=False, vocab=128256),
     "llm-foundry": Habits(
         "torchtitan",
         "bf16-amp",
         "zero3",
         fused=False,
-        attention="fused-2022",
+        attention="fused-2023",
         gated=False,
         layer_norm=True,
         vocab=50368,
@@ -72,7 +92,8 @@ HABITS = {
     "megatron-lm": _MEGATRON,
     "megatron-bridge": _LLAMA,
     "nemo": _LLAMA,
-    "calculon": _OLD_MEGATRON,
+    # Korthikanti et al. 2022, table 5: full recomputation without, selective with sequence parallelism.
+    "calculon": replace(_OLD_MEGATRON, sequence_parallel=True, plain_tokens="unless selective"),
     "vtrain": Habits(
         "megatron",
         "fp16-amp",

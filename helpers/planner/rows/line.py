@@ -1,5 +1,6 @@
 """A line of a file of runs, read as a layout on a cluster."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -28,6 +29,9 @@ _GPUS = (  # a part of a GPU's name -> its cluster; the first that matches
 )
 
 
+_MOST_EXPERT_RANKS = 64
+
+
 @dataclass
 class Question:
     """What a line asks.
@@ -48,6 +52,11 @@ class _Reader:
         self._line = line
         self.assumed: dict[str, Any] = {}
 
+    def whole(self, name: str, default: int | None = None, *, note: bool = True) -> int | None:
+        """Return a whole number of the line, or the default."""
+        value = self(name, default, note=note)
+        return value if value is None else _whole(value, name)
+
     def __call__(self, name: str, default: Any = None, *, note: bool = True) -> Any:
         value = self._line.get(name)
         if value is None:
@@ -55,6 +64,18 @@ class _Reader:
                 self.assumed[name] = default
             return default
         return value
+
+
+def _whole(value: Any, name: str, least: int = 1) -> int:
+    """Return a value as a whole number.
+
+    Raises:
+        RecipeError: it is none, or too small.
+    """
+    number = value if isinstance(value, int | float) and not isinstance(value, bool) else None
+    if number is None or not least <= number < 1e12 or number != int(number):
+        raise RecipeError(f"{name} is {value!r}; it must be a whole number of at least {least}.")
+    return int(number)
 
 
 def read_line(line: Mapping[str, Any]) -> Question:
@@ -70,19 +91,25 @@ def read_line(line: Mapping[str, Any]) -> Question:
         raise RecipeError("LoRA is planned on one GPU, by a recipe; layouts train whole models.")
     arch = _arch(read, habits)
     cluster = _cluster(read, habits)
-    sizes = {name: int(read(name, 1, note=False)) for name in ("tensor", "pipeline", "context", "expert")}
-    gpus = int(read("gpus", 1))
+    sizes = {name: read.whole(name, 1, note=False) for name in ("tensor", "pipeline", "context", "expert")}
+    gpus = read.whole("gpus", 1)
+    if habits.spreads_experts and arch.experts and line.get("expert") is None:
+        ranks = max(1, gpus // max(1, sizes["pipeline"]))
+        sizes["expert"] = read("expert", math.gcd(arch.experts, ranks, _MOST_EXPERT_RANKS))
     data = gpus // (sizes["tensor"] * sizes["pipeline"] * sizes["context"])
     if data < 1 or data * sizes["tensor"] * sizes["pipeline"] * sizes["context"] != gpus:
         raise RecipeError(f"tensor x pipeline x context does not divide {gpus} GPUs.")
     zero, shard, replicate = _sharding(read, habits, data)
-    micro_batch = int(read("micro_batch_size", 1))
+    micro_batch = read.whole("micro_batch_size", 1)
     micro_batches = _micro_batches(read, micro_batch, data, sizes["pipeline"])
-    virtual = int(read("virtual_stages", _chunks(habits, arch.layers, sizes["pipeline"], micro_batches)))
-    schedule = _schedule(read, habits, sizes["pipeline"], virtual)
+    chunks = _chunks(read, habits, arch.layers, (sizes["pipeline"], micro_batches))
+    virtual = read.whole("virtual_stages", chunks)
+    schedule = _schedule(read, sizes["pipeline"], virtual)
     recompute, every = _recompute(read, habits, arch)
     precision = _precision(read, habits)
-    by_tokens = bool(read("sequence_parallel", habits.sequence_parallel))
+    whole = {"in pipelines": sizes["pipeline"] > 1, "unless selective": recompute != "selective"}
+    splits = habits.sequence_parallel and not whole.get(habits.plain_tokens, False)
+    by_tokens = bool(read("sequence_parallel", splits))
     layout = Layout(
         arch,
         **sizes,
@@ -97,12 +124,12 @@ def read_line(line: Mapping[str, Any]) -> Question:
         reshard_after_forward=sizes["pipeline"] == 1,
         micro_batch_size=micro_batch,
         micro_batches=micro_batches,
-        seq=int(read("seq", 4096)),
+        seq=read.whole("seq", 4096),
         precision=precision,
         recompute=recompute,
         recompute_every=every,
         attention=habits.attention,
-        compile=bool(read("compile", habits.fused)),
+        compile=bool(read("compile", habits.fused or (habits.compiles_fp8 and precision == "fp8"))),
         cuda_graphs=habits.cuda_graphs,
         engine=_engine(habits, zero, precision),
     )
@@ -111,6 +138,8 @@ def read_line(line: Mapping[str, Any]) -> Question:
 
 def _arch(read: _Reader, habits: Habits) -> Arch:
     name, sizes = read("model", note=False), read("arch", note=False)
+    if sizes and not isinstance(sizes, Mapping):
+        raise RecipeError(f"arch is {sizes!r}; give its sizes by name: layers, hidden, heads.")
     if not sizes:
         if not name:
             raise RecipeError("A line names its model, or gives its arch.")
@@ -124,28 +153,42 @@ def _arch(read: _Reader, habits: Habits) -> Arch:
             read.assumed[f"arch.{key}"] = default
         return default if value is None else value
 
-    hidden, heads = int(sizes["hidden"]), int(sizes["heads"])
+    def number(key: str, default: int | None = None, least: int = 1) -> int:
+        value = size(key, default)
+        if value is None:
+            raise RecipeError(f"arch does not say {key}; it needs layers, hidden and heads at least.")
+        return _whole(value, f"arch.{key}", least)
+
+    hidden, heads = number("hidden"), number("heads")
     gated = bool(size("gated", habits.gated))
-    experts = int(sizes.get("experts") or 0)
+    experts = _whole(sizes.get("experts") or 0, "arch.experts", 0)
+    optional = {name: _whole(sizes.get(name) or 0, f"arch.{name}", 0) for name in _OF_EXPERTS} if experts else {}
+    ffn = number("ffn", _round(8 * hidden / 3, 256) if gated else 4 * hidden)
+    if experts:
+        optional["moe_ffn"] = optional["moe_ffn"] or ffn
+        if not optional["experts_per_token"]:  # Mixtral's; of many small ones, DeepSeek's and Qwen's
+            optional["experts_per_token"] = read.assumed["arch.experts_per_token"] = min(
+                experts, 2 if experts < 32 else 8
+            )
     return Arch(
-        layers=int(sizes["layers"]),
+        layers=number("layers"),
         hidden=hidden,
         heads=heads,
-        kv_heads=int(size("kv_heads", heads)),
-        head_dim=int(size("head_dim", hidden // heads)),
-        ffn=int(size("ffn", _round(8 * hidden / 3, 256) if gated else 4 * hidden)),
-        vocab=int(size("vocab", habits.vocab)),
+        kv_heads=number("kv_heads", heads),
+        head_dim=number("head_dim", max(1, hidden // heads)),
+        ffn=ffn,
+        vocab=number("vocab", habits.vocab),
         gated=gated,
         tied=bool(size("tied", False)),
         bias=habits.layer_norm,
         layer_norm=habits.layer_norm,
         positions=2048 if habits.layer_norm else 0,
         experts=experts,
-        experts_per_token=int(sizes.get("experts_per_token") or 0),
-        shared_experts=int(sizes.get("shared_experts") or 0),
-        moe_ffn=int(sizes.get("moe_ffn") or sizes.get("ffn") or 0) if experts else 0,
-        dense_layers=int(sizes.get("dense_layers") or 0),
+        **optional,
     )
+
+
+_OF_EXPERTS = ("experts_per_token", "shared_experts", "moe_ffn", "dense_layers")
 
 
 def _round(value: float, multiple: int) -> int:
@@ -158,7 +201,7 @@ def _cluster(read: _Reader, habits: Habits) -> Cluster:
     known = next((cluster for part, cluster in _GPUS if part in name), None)
     if known == "dgx-h100" and habits.slow_h100:
         known = read.assumed["gpu"] = "h100-96gb"
-    cluster = find_cluster(known or name, int(node) if node else None)
+    cluster = find_cluster(known or name, None if node is None else _whole(node, "gpus_per_node"))
     if node is None:
         read.assumed["gpus_per_node"] = cluster.node
     if habits.network:
@@ -171,41 +214,60 @@ def _sharding(read: _Reader, habits: Habits, data: int) -> tuple[str, int, int]:
     """Return what is sharded, over how many ranks, in how many copies."""
     shard, replicate = read("shard", note=False), read("replicate", note=False)
     zero = read("zero", habits.zero)
-    zero = {0: "none", 1: "zero1", 2: "zero2", 3: "zero3", "ddp": "none", "fsdp": "zero3"}.get(zero, zero)
+    zero = {"0": "none", "1": "zero1", "2": "zero2", "3": "zero3", "ddp": "none", "fsdp": "zero3"}.get(str(zero), zero)
     if isinstance(shard, str):  # some say what is sharded there
         zero, shard = {"none": "none", "hsdp": "zero3"}.get(shard, shard), None
-    if shard is None:
-        shard = data // int(replicate or 1)
-    replicate = int(replicate or data // int(shard))
-    if int(shard) * replicate != data:
+    replicate = None if replicate is None else _whole(replicate, "replicate")
+    shard = max(1, data // (replicate or 1)) if shard is None else _whole(shard, "shard")
+    replicate = replicate or max(1, data // shard)
+    if shard * replicate != data:
         raise RecipeError(f"shard {shard} x replicate {replicate} are not the {data} data ranks.")
-    return str(zero), int(shard), replicate
+    return str(zero), shard, replicate
 
 
 def _micro_batches(read: _Reader, size: int, data: int, stages: int) -> int:
-    steps, batch = read("gradient_accumulation_steps", note=False), read("global_batch_size", note=False)
+    steps = read.whole("gradient_accumulation_steps", note=False)
+    batch = read.whole("global_batch_size", note=False)
     if steps is not None:
-        return int(steps)
+        return steps
     if batch is None:
         read.assumed["gradient_accumulation_steps"] = 1 if stages == 1 else 4 * stages
         return 1 if stages == 1 else 4 * stages
-    count, rest = divmod(int(batch), size * data)
+    count, rest = divmod(batch, size * data)
     if rest or not count:
         raise RecipeError(f"global_batch_size {batch} is no multiple of micro_batch_size x data ranks = {size * data}.")
     return count
 
 
-def _schedule(read: _Reader, habits: Habits, stages: int, virtual: int) -> str:
+def _schedule(read: _Reader, stages: int, virtual: int) -> str:
     if stages == 1:
         return "1f1b"
-    said = str(read("schedule", "interleaved" if virtual > 1 else "1f1b")).lower()
-    return "interleaved" if virtual > 1 and said == "1f1b" else said
+    said = str(read("schedule", "interleaved" if virtual > 1 else "1f1b")).lower().replace("_", "-")
+    known = next((name for word, name in _SCHEDULES.items() if word in said), said)
+    return "interleaved" if virtual > 1 and known == "1f1b" else known
 
 
-def _chunks(habits: Habits, layers: int, stages: int, micro_batches: int) -> int:
-    """Return how many stages a rank has where nobody says: one a block, for a framework that interleaves them."""
-    interleaves = habits.schedule == "interleaved" and stages > 1 and layers % stages == micro_batches % stages == 0
-    return layers // stages if interleaves else 1
+_SCHEDULES = {
+    "interleaved": "interleaved",
+    "zero": "zero-bubble",
+    "zb": "zero-bubble",
+    "1f1b": "1f1b",
+    "gpipe": "gpipe",
+}
+
+
+def _chunks(read: _Reader, habits: Habits, layers: int, sizes: tuple[int, int]) -> int:
+    """Return how many stages a rank has where nobody says.
+
+    Of a framework that always interleaves them, one a block; else two where the line says that they are interleaved, as
+    torchtitan has it (torchtitan/distributed/pipeline_parallel.py).
+    """
+    stages, micro_batches = sizes
+    if stages == 1 or layers < 2 * stages:
+        return 1
+    if habits.schedule == "interleaved":
+        return layers // stages if layers % stages == micro_batches % stages == 0 else 1
+    return 2 if "interleaved" in str(read("schedule", note=False)).lower() else 1
 
 
 def _recompute(read: _Reader, habits: Habits, arch: Arch) -> tuple[str, int]:

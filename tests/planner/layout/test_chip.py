@@ -12,7 +12,7 @@ from helpers.planner.layout.layout_plan import plan_layout
 
 import pytest
 
-RATES = replace(layout_rates(), products={}, attention={}, fused=1.0, eager=1.0)
+RATES = replace(layout_rates(), products={}, attention={}, fused=1.0, eager=1.0, depth=0.0, power=0.0)
 MODEL = Arch(layers=4, hidden=4096, heads=32, kv_heads=8, head_dim=128, ffn=14336, vocab=32000)
 CASE = Layout(MODEL)
 H100 = Chip(find_cluster("dgx-h100").gpu, RATES, CASE)
@@ -30,6 +30,21 @@ def test_one_tile_more_than_the_chip_takes_at_once_takes_more_waves():
     full, more = (H100.product_seconds((256 * tiles, 128, 4096), "bfloat16") for tiles in (units, units + 1))
     assert H100.product_rate("bfloat16") * full == pytest.approx(2 * 256 * units * 128 * 4096)
     assert more == pytest.approx(1.5 * full)  # three waves of smaller tiles
+
+
+def test_short_loops_are_slow():
+    chip = Chip(find_cluster("dgx-h100").gpu, replace(RATES, depth=256.0), CASE)
+    for k, slower in ((128, 2.0), (1280, 1.1), (12800, 1.01)):
+        shape = (8192, 8192, k)
+        assert chip.product_seconds(shape, "bfloat16") == pytest.approx(
+            slower * H100.product_seconds(shape, "bfloat16")
+        )
+
+
+def test_a_chip_with_less_power_is_slower_though_its_sheet_is_the_same():
+    limited = find_cluster("h100-96gb").gpu
+    rates = [Chip(limited, replace(RATES, power=share), CASE).product_rate("bfloat16") for share in (0.0, 1.0)]
+    assert rates == pytest.approx([H100.product_rate("bfloat16"), H100.product_rate("bfloat16") * 500 / 700])
 
 
 def test_matrices_of_a_batch_fill_the_chip_together():
@@ -54,9 +69,11 @@ def test_no_chip_is_faster_than_its_sheet(cluster):
     assert 0.5 < 10**9 / gpu.bandwidth / seconds < 1
 
 
-def test_the_first_fused_attention_takes_twice_as_long():
-    slow = Chip(find_cluster("dgx-h100").gpu, RATES, replace(CASE, attention="fused-2022"))
-    assert slow.attention_seconds(1e12, "bfloat16") == 2 * H100.attention_seconds(1e12, "bfloat16")
+@pytest.mark.parametrize(("cluster", "slower"), [("dgx-a100", 1), ("dgx-h100", 2), ("dgx-b200", 2)])
+def test_older_fused_attention_is_slow_on_newer_chips(cluster, slower):
+    gpu = find_cluster(cluster).gpu
+    old, new = (Chip(gpu, RATES, replace(CASE, attention=name)) for name in ("fused-2023", "fused"))
+    assert old.attention_seconds(1e12, "bfloat16") == slower * new.attention_seconds(1e12, "bfloat16")
 
 
 def test_numbers_are_cast_to_eight_bits_before_each_product():

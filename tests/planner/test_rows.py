@@ -1,0 +1,108 @@
+"""Lines of `plan --rows`: whatever is in them, there is an answer, or one line that says what is wrong."""
+
+import json
+import random
+from types import SimpleNamespace
+
+from helpers.planner.rows import answers
+from helpers.planner.rows.answers import FIELDS, answer
+from helpers.planner.rows.habits import HABITS
+from helpers.planner.rows.line import read_line
+
+import pytest
+
+from tests.planner.layout_runs import RUNS
+
+ARCH = {"layers": 4, "hidden": 64, "heads": 4}
+LINE = {"id": "somebody-1", "arch": ARCH, "gpu": "h100", "gpus": 8}
+PUBLISHED = [json.loads(line) for line in RUNS.read_text(encoding="utf-8").splitlines()]
+ODD = (None, "", "many", -1, 0, 1.5, 3, True, [], {}, [8], {"a": 1}, float("nan"), float("inf"), 10**30)
+
+
+@pytest.fixture
+def read_only(monkeypatch):
+    """Nothing is planned: how a layout is simulated is asked elsewhere."""
+    figures = ("seconds", "low", "high", "tokens_per_second", "mfu", "hfu", "bound_by")
+    plan = SimpleNamespace(worst=SimpleNamespace(nbytes=1), reserved=(1, 1), **dict.fromkeys(figures, 1))
+    monkeypatch.setattr(answers, "plan_layout", lambda layout, cluster: plan)
+
+
+def checked(line):
+    said = answer(line)
+    assert tuple(said) == FIELDS
+    assert (said["error"] is None) == (said["step_seconds"] is not None)
+    if said["error"] is not None:
+        assert "\n" not in said["error"]
+        assert not said["error"].startswith("this cannot be simulated"), (line, said["error"])
+    json.dumps(said)
+    return said
+
+
+def test_every_published_line_is_read(read_only):
+    for line in PUBLISHED:
+        said = checked(line)
+        assert said["error"] is None
+        assert said["assumed"]["framework"] == line["id"].rpartition("-")[0]
+
+
+def test_odd_values_get_an_answer_or_a_clear_line(read_only):
+    chance = random.Random(0)
+    for line in chance.sample(PUBLISHED, 60):
+        for name in (*line, "schedule", "sequence_parallel", "shard", "replicate", "gpus_per_node", "lora_rank"):
+            checked({**line, name: chance.choice(ODD)})
+            checked({key: value for key, value in line.items() if key != name})
+        if isinstance(line.get("arch"), dict):
+            for name in (*line["arch"], "gated", "experts", "moe_ffn", "dense_layers"):
+                checked(line | {"arch": line["arch"] | {name: chance.choice(ODD)}})
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"arch": None}, "model"),
+        ({"arch": {"layers": 2}}, "arch does not say"),
+        ({"arch": ARCH | {"experts": 4, "experts_per_token": 5}}, "5 of 4"),
+        ({"gpu": "abacus"}, "abacus"),
+        ({"tensor": 3}, "divide"),
+        ({"tensor": 2, "shard": 3}, "shard 3"),
+        ({"global_batch_size": 7}, "global_batch_size"),
+        ({"precision": "fp2"}, "precision"),
+        ({"checkpointing": "sometimes"}, "recompute"),
+        ({"lora_rank": 8}, "LoRA"),
+    ],
+)
+def test_contradictions_are_named(changes, word, read_only):
+    assert word in checked(LINE | changes)["error"]
+
+
+def test_what_is_absent_or_null_is_assumed_and_named(read_only):
+    names = ("tensor", "pipeline", "seq", "precision", "checkpointing", "compile", "micro_batch_size", "schedule")
+    absent, null = checked(LINE), checked(LINE | dict.fromkeys(names))
+    assert absent == null
+    assert {"framework", "seq", "precision", "checkpointing", "arch.gated", "arch.vocab"} <= set(absent["assumed"])
+
+
+@pytest.mark.parametrize("source", HABITS)
+def test_a_framework_brings_its_habits(source):
+    question = read_line(LINE | {"id": f"{source}-1"})
+    assert question.assumed["framework"] == source
+    assert question.layout.precision == HABITS[source].precision
+
+
+def test_experts_spread_and_stages_interleave_as_frameworks_have_it():
+    mixed = ARCH | {"experts": 16, "moe_ffn": 32}
+    assert read_line(LINE | {"id": "automodel-1", "arch": mixed}).layout.expert == 8
+    assert read_line(LINE | {"id": "megatron-bridge-1", "arch": mixed}).layout.expert == 1
+    piped = LINE | {"id": "torchtitan-1", "pipeline": 2, "micro_batch_size": 1, "global_batch_size": 16}
+    assert read_line(piped | {"schedule": "Interleaved 1F1B"}).layout.virtual_stages == 2
+    assert read_line(piped | {"schedule": "zero_bubble"}).layout.schedule == "zero-bubble"
+    assert not read_line(piped | {"id": "kempnerforge-1", "pipeline": 1}).layout.compile
+    assert read_line(piped | {"precision": "fp8"}).layout.compile
+
+
+def test_one_line_that_fails_does_not_cost_the_others_theirs(monkeypatch):
+    def broken(layout, cluster):
+        raise RuntimeError("out of\nluck")
+
+    monkeypatch.setattr(answers, "plan_layout", broken)
+    assert answer(LINE)["error"] == "this cannot be simulated: RuntimeError('out of\\nluck')"
