@@ -67,6 +67,7 @@ from .formats.microscaling import E2M1 as E2M1
 from .formats.microscaling import floor_power_of_two as floor_power_of_two
 from .formats.microscaling import quantize_blockwise as quantize_blockwise
 from .formats.microscaling import to_e2m1 as to_e2m1
+from .formats.product_picture import float8_products_picture as float8_products_picture
 from .formats.range_ruler import range_ruler as range_ruler
 from .loading.digit_files import DigitFiles as DigitFiles
 from .loading.digit_files import decode as decode
