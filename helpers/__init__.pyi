@@ -33,6 +33,10 @@ from .core.units import human_bytes as human_bytes
 from .exercises import check as check
 from .exercises import hint as hint
 from .exercises.activation_checkpointing.kept_over_time import kept_over_time as kept_over_time
+from .exercises.capstone.ladder_task import LadderTask as LadderTask
+from .exercises.capstone.ladder_task import Rung as Rung
+from .exercises.capstone.open_rung import run_open_rung as run_open_rung
+from .exercises.capstone.signum import Signum as Signum
 from .exercises.data_parallel.copies import losses_of_copies as losses_of_copies
 from .exercises.data_parallel.diary import Diary as Diary
 from .exercises.data_parallel.flight import calls_in as calls_in
@@ -125,6 +129,7 @@ from .planner import find_gpu as find_gpu
 from .planner import plan as plan
 from .planner import plan_many as plan_many
 from .planner.chooser import choose as choose
+from .planner.chooser_figure import chooser_figure as chooser_figure
 from .planner.deep import plan_deep as plan_deep
 from .planner.measure import measure_recipe as measure_recipe
 from .planner.planned import planned as planned

@@ -288,31 +288,8 @@ claims.record(
 # (Weight, because each number enters a norm by its square. Real tensors come close; uniformly distributed numbers give a tenth less.) Neither the tensor nor the scale appears in it, as long as few numbers lie beyond the ends and few sit on a mark by design.
 #
 # By **error** E4M3 wins for every tensor. By numbers **lost** E5M2 wins for gradients, by a hair. Yet the usual recipe is *hybrid*, **E4M3 forward and E5M2 backward**. The longer range is forgiving: gradients spread most, and their scale may be out of date (next section). Recipes with finer scales use E4M3 throughout.
-#
-# **And loss scaling?** In [[mixed_precision]] a single factor on the loss saved FP16's small gradients. Would that be enough here? This is the worst of the three steps:
-
-
-# %% name="loss_scale"
-def with_one_factor(power, dtype):
-    """Error and share lost of g, in percent, with the loss multiplied by 2^power: the worst of the steps."""
-    measures = (lambda t, _: 100 * error(t, dtype, 2.0**-power), lambda t, _: lost(t, dtype, 2.0**-power))
-    return [max(over_layers(measure, step, "g") for step in KEEP) for measure in measures]
-
-
-print(f"{'loss times':>12}{'error E4M3':>12}{'error E5M2':>12}{'lost E4M3':>12}{'lost E5M2':>12}")
-factors = {power: [with_one_factor(power, dtype) for dtype in (E4M3, E5M2)] for power in range(8, 33, 2)}
-for power, rows in factors.items():
-    print(f"{f'2^{power}':>12}" + "".join(f"{row[i]:>10.1f} %" for i in (0, 1) for row in rows))
-best = min(factors, key=lambda power: factors[power][0][0])  # by the error in E4M3
-claims.record(
-    "T24", "one factor on the loss is enough", f"g in E5M2, 2^{best}, error by that with scales",
-    factors[best][1][0] / 100 / scaled[1], "x", 0.95, 1.05,
-)  # fmt: skip
-claims.record("T24", "one factor on the loss is enough", f"g in E4M3, 2^{best}, lost", factors[best][0][1], "%", 0, 1)
 
 # %% [markdown] name="play_text"
-# For E5M2 it would: over a wide range, any factor does as well as a scale for each tensor. E4M3 leaves room for only a few powers of two, and even there it loses many numbers: layers and steps differ too much for one short ruler.
-#
 # ### Play: where the ruler lies
 #
 # Move the scale by powers of two. The band is the range of the format. The pale part on its left holds the subnormal numbers, which have fewer digits. How far can you move in each format before the error grows?
@@ -387,19 +364,8 @@ print(f"{'steps that clip':20}{'no margin':>12}{'margin 2x':>12}")
 for kind, name in KINDS.items():
     print(f"{name:20}{clipped(kind):>10.1f} %{clipped(kind, 2):>10.1f} %")
 
-# %% name="history_figure"
-figure = Figure(figsize=(7.5, 3.2), layout="constrained")
-for axes, kind, colour in zip(figure.subplots(1, 2), "xg", COLOURS, strict=False):
-    series = amaxes["blocks.1.mlp.2", kind]
-    axes.semilogy(series, color=colour, label="amax")
-    expected = [delayed_amax(series, step) for step in range(1, STEPS)]
-    axes.semilogy(range(1, STEPS), expected, color="black", ls=":", label="history of 16 says")
-    axes.set(title=f"{KINDS[kind]} of blocks.1.mlp.2", xlabel="step", ylabel="largest magnitude")
-    axes.legend(frameon=False)
-show(figure, "Two jagged lines over 60 steps. A dotted staircase runs above each; the lines cross it now and then.")
-
 # %% [markdown] name="history_explained"
-# Any difference from one in 17 is due to the **trend**: a rising magnitude sets records more often, a falling one hardly ever. In the figure g falls at first, then rises.
+# Any difference from one in 17 is due to the **trend**: a rising magnitude sets records more often, a falling one hardly ever.
 #
 # Headroom is cheap in *floating point*: a margin of 2 gives up one power of two at the bottom, and no fraction bit. Now the error of each way:
 
@@ -1229,6 +1195,7 @@ print(f"the law for one fraction bit: {2.0**-1 / (32 * np.log(2)) ** 0.5:.1%}")
 #
 # Four bits are another matter: the size of the blocks and the precision of the scale show. Recipes for NVFP4 also round gradients stochastically ([[number_formats]]), spread outliers over a block by a random rotation, and leave some layers in higher precision.
 #
+
 # %% name="rceil"
 if HAS_TORCHAO:
     from torchao.prototype.mx_formats.config import ScaleCalculationMode
