@@ -135,6 +135,7 @@ from .planner.measure import measure_recipe as measure_recipe
 from .planner.planned import planned as planned
 from .planner.script import training_script as training_script
 from .planner.segments_figure import segments_figure as segments_figure
+from .planner.seven_rungs import seven_rungs as seven_rungs
 from .ranks.collectives import Collectives as Collectives
 from .ranks.deepspeed_config import deepspeed_config as deepspeed_config
 from .ranks.failure import RankError as RankError

@@ -26,8 +26,8 @@ from ..base import Check, Evidence
 from .ladder_task import LadderTask, Rung
 
 ROOM = 448 * KiB  # the peak of an update: weights, state, gradients, activations, scratch, batch
-LOSS = 0.35  # on the images held out
-UPDATES = 24
+LOSS = 0.9  # on the images held out
+UPDATES, A_FEW = 24, 4  # to reach the loss; to see how an update goes about it
 OUTSIDE, LARGE = 32 * KiB, 4 * KiB  # what Python and NumPy may keep beside tensors; smaller blocks are not counted
 
 
@@ -51,24 +51,29 @@ class RungResult:
     foreign: int
 
 
-@functools.lru_cache(maxsize=2)  # five checks ask for the same run
-def run_open_rung(prepare: Callable[..., Any], update: Callable[..., Any], seed: int = 0) -> RungResult:
+@functools.lru_cache(maxsize=2)  # several checks ask for the same run
+def run_open_rung(
+    prepare: Callable[..., Any], update: Callable[..., Any], seed: int = 0, updates: int = UPDATES
+) -> RungResult:
     """Train with a recipe and measure it.
 
     Args:
         prepare: takes the model (FP32), may change it in place; returns what `update` needs.
         update: takes the model, what `prepare` returned, x (512, 1, 8, 8) and y (512,) in NumPy, and the progress, from
             0 at the first update to 1 at the last.
+        seed: of the weights, the order of the images, the meaning of the labels, and the update that is metered.
+        updates: how many, an even number.
     """
     task, where = LadderTask(), pick_device()
     labels = np.random.default_rng(seed).permutation(10)[task.labels]
     tensors = {id(t) for t in _tensors_alive()}
-    model, metered = task.model(Rung(""), seed, where), int(np.random.default_rng(seed).integers(6, UPDATES - 6))
+    quarter = updates // 4
+    model, metered = task.model(Rung(""), seed, where), int(np.random.default_rng(seed).integers(quarter, 3 * quarter))
     shapes = {name: list(p.shape) for name, p in model.named_parameters()}
     state, seen, unseen, foreign, peak = prepare(model), [], 0, 0, 0
     hook = model.register_forward_pre_hook(lambda module, given: _note(given[0], seen))
-    for number, rows in enumerate(_batches(task, seed)):
-        given = model, state, task.images[rows], labels[rows], number / (UPDATES - 1)
+    for number, rows in enumerate(_batches(task, seed, updates)):
+        given = model, state, task.images[rows], labels[rows], number / (updates - 1)
         if number == metered:
             hook.remove()  # what it copies would be counted
             with MemoryMeter(model) as meter:
@@ -88,9 +93,9 @@ def run_open_rung(prepare: Callable[..., Any], update: Callable[..., Any], seed:
     return RungResult(peak, _kept_outside(task, labels, prepare, update), loss, changed, unseen, foreign)
 
 
-def _batches(task: LadderTask, seed: int) -> Iterator[np.ndarray]:
+def _batches(task: LadderTask, seed: int, updates: int) -> Iterator[np.ndarray]:
     order = np.random.default_rng(seed + 1)
-    for _ in range(UPDATES // 2):
+    for _ in range(updates // 2):
         yield from np.split(order.permutation(task.trained), task.trained // task.batch)
 
 
@@ -134,13 +139,13 @@ def _held_out_loss(task: LadderTask, model: nn.Module, labels: np.ndarray) -> fl
 def _kept_outside(task: LadderTask, labels: np.ndarray, prepare: Callable[..., Any], update: Callable[..., Any]) -> int:
     """Return the bytes of large blocks that Python and NumPy keep after two updates of another model."""
     model = task.model(Rung(""), 1, pick_device())
-    batches = list(_batches(task, 1))[:2]
+    batches = list(_batches(task, 1, 2))
     gc.collect()
     tracemalloc.start()
     try:
         state = prepare(model)
         for number, rows in enumerate(batches):
-            update(model, state, task.images[rows], labels[rows], number / (UPDATES - 1))
+            update(model, state, task.images[rows], labels[rows], float(number))
         gc.collect()
         return sum(trace.size for trace in tracemalloc.take_snapshot().traces if trace.size >= LARGE)
     finally:
@@ -148,13 +153,13 @@ def _kept_outside(task: LadderTask, labels: np.ndarray, prepare: Callable[..., A
 
 
 class _OpenRung(Check):
-    """What the checks of the open rung share: one run, from which each judges one figure."""
+    """What the checks of how an update goes about it share: one short run, from which each judges one figure."""
 
     compared = False
 
     @staticmethod
     def probe(seed: int, prepare: Callable[..., Any], update: Callable[..., Any]) -> Evidence:
-        return vars(run_open_rung(prepare, update, seed)).copy()
+        return vars(run_open_rung(prepare, update, seed, A_FEW)).copy()
 
 
 class KeepsTheModel(_OpenRung):
@@ -215,8 +220,8 @@ class KeepsNothingElsewhere(_OpenRung):
         return None
 
 
-class ReachesTheLoss(_OpenRung):
-    """After 24 updates the loss on images that you never see is at most 0.35."""
+class ReachesTheLoss(Check):
+    """After 24 updates the loss on images that you never see is at most 0.9."""
 
     hint = (
         "Try rates on a part of the training images, as section 2 does. Signs want smaller rates than AdamW.\n"
@@ -224,8 +229,18 @@ class ReachesTheLoss(_OpenRung):
         "In BF16 small steps are lost unless they are rounded stochastically."
     )
 
+    compared = False
+
+    @staticmethod
+    def probe(seed: int, prepare: Callable[..., Any], update: Callable[..., Any]) -> Evidence:
+        return vars(run_open_rung(prepare, update, seed)).copy()
+
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for check in (KeepsTheModel, SeesEachImage, StaysWithinTheRoom):  # as in the short run, so in the long one
+            broken = check.judge(seen, expected)
+            if broken:
+                return f"In a run of {UPDATES} updates: {broken}"
         if not seen["loss"] <= LOSS:
             return f"The loss on the images held out is {seen['loss']:.3f}; it should be at most {LOSS}."
         return None
