@@ -434,7 +434,7 @@ claims.record(
 # %% [markdown] name="scaling_explained"
 # "Blocks halve the error" was our guess. It is wrong, as the law says: the scale does not appear in it. What blocks of 32 do gain has another cause: each block's largest number is put on 448, which the format *has*, and comes back exactly. The next cell separates the largest numbers from the others.
 #
-# Three of the four layers of a block take 128 numbers in: there a block of 128 is a whole row of x or w. So read that line as *row-wise* scaling, torchao's word for it. Powers of two for scales (Transformer Engine's default for blocks) cost no accuracy: they move a number without touching its fraction.
+# Three of the four layers of a block take 128 numbers in: there a block of 128 is a whole row of x or w. So read that line as *row-wise* scaling, torchao's word for it. With powers of two for scales (Transformer Engine's default for blocks) that gain is gone, and nothing else: no number sits on 448 by design, and the law holds to the digit.
 #
 # *Delayed* is as good as *current* by error, but not by numbers lost: at step 20 the history still remembers larger days, and small gradients fall off E4M3's lower end. In E5M2 hardly any do.
 
@@ -711,7 +711,7 @@ for name, factors, found in (("gradient of x", (g, w), measured[0]), ("gradient 
 #
 # ## 7 · Does it train?
 #
-# Every step is a few percent off, but not always in the same direction. With the same seed and batches, we compare 60 steps of BF16 (from above), our FP8, and the control without scales.
+# With the same seed and batches, we compare 60 steps of BF16 (from above), our FP8, and the control without scales.
 #
 # **Predict.** How far is FP8's loss at the end (mean of the last ten steps) from BF16's, in percent?
 
@@ -754,7 +754,7 @@ for name, model in models.items():
 print(f"{'BF16':16}{last('BF16')[0]:>8.3f}")
 
 # %% [markdown] name="noise_text"
-# Does a difference of this size mean anything? We start from other weights, with two more seeds, in both formats:
+# Does a difference of this size mean anything? Two more seeds, in both formats:
 
 # %% name="noise"
 ends = {(0, name): last(name)[0] for name in ("BF16", "FP8 by hand")}
@@ -865,7 +865,7 @@ off = last("FP8, no scales")[1]
 claims.record("T24", "without scales it does not", f"GPT, {STEPS} steps, loss", off, "% off", 5, 1000)
 
 # %% [markdown] name="train_explained"
-# With scales, FP8 lies on BF16's line. Without them there is no exception and no NaN, and the loss goes *down*: biases, norms and the embedding still learn, while the weights of the linear layers get zeros. A falling loss proves nothing; a comparison does. (For long runs of large models, see the sources.)
+# With scales, FP8 lies on BF16's line. Without them there is no exception and no NaN, and the loss goes *down*: biases, norms and the embedding still learn, while the weights of the linear layers get zeros. A falling loss proves nothing; a comparison does.
 #
 # ## 8 · What it saves
 #
@@ -1193,7 +1193,7 @@ print(f"the law for one fraction bit: {2.0**-1 / (32 * np.log(2)) ** 0.5:.1%}")
 #
 # The rule that never clips has a name: **RCEIL** (Mishra et al. 2025), the rounding mode of torchao's training config. The next cell compares its bytes with yours.
 #
-# Four bits are another matter: the size of the blocks and the precision of the scale show. Recipes for NVFP4 also round gradients stochastically ([[number_formats]]), spread outliers over a block by a random rotation, and leave some layers in higher precision.
+# Four bits are another matter: the size of the blocks and the precision of the scale show.
 #
 
 # %% name="rceil"

@@ -23,7 +23,7 @@ def one(name: str, rejected_by: str, old: str, new: str, raises: str = "") -> Mu
     return Mutant(name, MX, rejected_by, ((old, new),), raises)
 
 
-ROUNDS, SATURATES = "rounds_to_the_format", "saturates_and_keeps_na_n"
+ROUNDS, SATURATES = "rounds_to_the_format", "saturates_and_keeps_nan"
 CAST = "return (x.float() / scale).clamp(-largest, largest).to(dtype)"
 
 
@@ -48,7 +48,7 @@ def product(name: str, rejected_by: str, old: str, new: str) -> Mutant:
     return Mutant(name, "fp8.products", rejected_by, ((old, new),))
 
 
-E5, EACH, BOTH = "takes_e5_m2_for_gradients", "scales_each_operand", "gives_each_its_gradient"
+E5, EACH, BOTH = "takes_the_right_formats", "scales_each_operand", "gives_each_its_gradient"
 SAVED, SKIPS = "takes_what_was_saved", "skips_what_nobody_needs"
 SCALE_G, G8 = "scale_g = ctx.scale_of(g, E5M2)", "g8 = quantise(g, E5M2, scale_g)"
 W8 = "w8 = w if w.dtype == E4M3 else quantise(w, E4M3, scale_w)"

@@ -68,7 +68,7 @@ def _pairs(seen: Evidence, expected: Evidence) -> Iterator[tuple[str, Evidence, 
             yield f"gradient of {name}", got, want
 
 
-class TakesE5M2ForGradients(Check):
+class TakesTheRightFormats(Check):
     """In both products g is in E5M2, and x and w are in E4M3."""
 
     hint = (
@@ -188,4 +188,4 @@ class SkipsWhatNobodyNeeds(Check):
         return None
 
 
-BACKWARD = (TakesE5M2ForGradients, ScalesEachOperand, GivesEachItsGradient, TakesWhatWasSaved, SkipsWhatNobodyNeeds)
+BACKWARD = (TakesTheRightFormats, ScalesEachOperand, GivesEachItsGradient, TakesWhatWasSaved, SkipsWhatNobodyNeeds)

@@ -75,7 +75,7 @@ def _ordinary(seed: int) -> Iterator[tuple[str, Tensor, str, Tensor | float]]:
         yield f"{name}, x in BF16, scale 0.0123", (0.01 * x).bfloat16(), name, torch.tensor(0.0123)
 
 
-class SaturatesAndKeepsNaN(Check):
+class SaturatesAndKeepsNan(Check):
     """What is too large becomes the format's last number, with its sign; NaN stays NaN."""
 
     hint = (
@@ -165,5 +165,5 @@ def _wrong_scale(seen: Evidence, expected: Evidence) -> str | None:
     return None
 
 
-QUANTISE = (RoundsToTheFormat, SaturatesAndKeepsNaN)
+QUANTISE = (RoundsToTheFormat, SaturatesAndKeepsNan)
 SCALE = (PutsTheAmaxOnTheLastNumber, HasACaseForZeros)
