@@ -139,9 +139,9 @@ def add(target, change):
 def update(model, state, x, y, progress):
     for mean in state.values():
         mean *= 0.9
-    for start in range(0, 512, 8):
-        pixels = torch.tensor(x[start : start + 8]).to(next(iter(state)))
-        target = torch.tensor(y[start : start + 8], device=pixels.device)
+    for start in range(0, 512, 6):
+        pixels = torch.tensor(x[start : start + 6]).to(next(iter(state)))
+        target = torch.tensor(y[start : start + 6], device=pixels.device)
         (F.cross_entropy(model(pixels).float(), target, reduction="sum") / 512).backward()
     for p, mean in state.items():
         add(p, -4e-3 * min(1.0, 0.3 + 3 * progress) * (1 - progress) * mean.sign().float())
@@ -205,12 +205,13 @@ def update(model, state, x, y, progress):
     for xs, ys in zip(torch.from_numpy(x).split(16), torch.from_numpy(y).split(16)):
         device = state.parameters[0].device
         loss = F.cross_entropy(model(xs.to(device).bfloat16()).float(), ys.to(device), reduction="none").sum() / 512
-        hooks = [
-            p.register_post_accumulate_grad_hook(
-                lambda p, m=m: (state.add(m, 0.1 * p.grad.float()), setattr(p, "grad", None))
-            )
-            for p, m in zip(state.parameters, state.means)
-        ]
+        means = dict(zip(state.parameters, state.means))
+
+        def fold(p):
+            state.add(means[p], 0.1 * p.grad.float())
+            p.grad = None
+
+        hooks = [p.register_post_accumulate_grad_hook(fold) for p in means]
         loss.backward()
         for hook in hooks:
             hook.remove()
