@@ -183,9 +183,9 @@ class Recipe:
 
     @torch.no_grad()
     def add(self, target, change):
-        low = target.float() + change
-        ulp = torch.ldexp(torch.ones_like(low), low.frexp().exponent - 8)
-        target.copy_(torch.floor(low / ulp + torch.rand_like(low)) * ulp)
+        bits = target.float().add_(change).view(torch.int32)
+        bits += torch.randint_like(bits, 65536)
+        target.copy_(bits.bitwise_and_(-65536).view(torch.float32))
 
     def step(self, rate):
         for p, mean in zip(self.parameters, self.means):
