@@ -33,6 +33,10 @@ from .core.units import human_bytes as human_bytes
 from .exercises import check as check
 from .exercises import hint as hint
 from .exercises.activation_checkpointing.kept_over_time import kept_over_time as kept_over_time
+from .exercises.capstone.ladder_task import LadderTask as LadderTask
+from .exercises.capstone.ladder_task import Rung as Rung
+from .exercises.capstone.open_rung import run_open_rung as run_open_rung
+from .exercises.capstone.signum import Signum as Signum
 from .exercises.data_parallel.copies import losses_of_copies as losses_of_copies
 from .exercises.data_parallel.diary import Diary as Diary
 from .exercises.data_parallel.flight import calls_in as calls_in
@@ -67,6 +71,7 @@ from .formats.microscaling import E2M1 as E2M1
 from .formats.microscaling import floor_power_of_two as floor_power_of_two
 from .formats.microscaling import quantize_blockwise as quantize_blockwise
 from .formats.microscaling import to_e2m1 as to_e2m1
+from .formats.product_picture import float8_products_picture as float8_products_picture
 from .formats.range_ruler import range_ruler as range_ruler
 from .loading.digit_files import DigitFiles as DigitFiles
 from .loading.digit_files import decode as decode
@@ -124,11 +129,13 @@ from .planner import find_gpu as find_gpu
 from .planner import plan as plan
 from .planner import plan_many as plan_many
 from .planner.chooser import choose as choose
+from .planner.chooser_figure import chooser_figure as chooser_figure
 from .planner.deep import plan_deep as plan_deep
 from .planner.measure import measure_recipe as measure_recipe
 from .planner.planned import planned as planned
 from .planner.script import training_script as training_script
 from .planner.segments_figure import segments_figure as segments_figure
+from .planner.seven_rungs import seven_rungs as seven_rungs
 from .ranks.collectives import Collectives as Collectives
 from .ranks.deepspeed_config import deepspeed_config as deepspeed_config
 from .ranks.failure import RankError as RankError

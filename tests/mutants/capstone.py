@@ -1,4 +1,4 @@
-"""Wrong and right answers for the practice task of capstone."""
+"""Wrong and right answers for the practice tasks of capstone."""
 
 from . import Mutant
 
@@ -9,9 +9,46 @@ def one(name: str, *edits: tuple[str, str], raises: str = "") -> Mutant:
     return Mutant(name, LEAN, SAME, edits, raises)
 
 
+RUNG = "capstone.rung"
+MODEL, SEES, ROOM = "keeps_the_model", "sees_each_image", "stays_within_the_room"
+ELSEWHERE, REACHES = "keeps_nothing_elsewhere", "reaches_the_loss"
+HOOKS = "    for p in model.parameters():\n        p.register_post_accumulate_grad_hook(optimizer.take)\n"
+PIECES = "for rows in np.split(np.arange(len(x)), len(x) // 16):"
+STEP, BF16 = "    state.step()\n", "model.to(torch.bfloat16)"
+SIGNUM = "optimizer = Signum(model.parameters(), lr=0.0)"
+RATE = "4e-3 * min(1"
+
+
+def rung(name: str, rejected_by: str, *edits: tuple[str, str]) -> Mutant:
+    return Mutant(name, RUNG, rejected_by, edits)
+
+
 LOSS = 'F.cross_entropy(model(xs), ys, reduction="sum") / count'
 FADE = "mean.mul_(0.9).add_(p, alpha=0.1 * 0.01)"
 MUTANTS = [
+    rung("a layer less", MODEL, (BF16, "del model.blocks[3]\n    " + BF16)),
+    rung("a wider head", MODEL, (BF16, "model.head = torch.nn.Linear(32, 16)\n    " + BF16)),
+    rung("adapters beside the head", MODEL, (BF16, "model.extra = torch.nn.Linear(32, 10)\n    " + BF16)),
+    rung("half of the batch", SEES, (PIECES, "for rows in np.split(np.arange(256), 16):")),
+    rung("the last piece forgotten", SEES, (PIECES, PIECES[:-1] + "[:-1]:")),
+    rung("less of it later on", SEES, (PIECES, "for rows in np.split(np.arange(len(x)), len(x) // 16)[: 32 if progress < 0.5 else 8]:")),
+    rung("most without gradients", SEES, ("        logits = model(", "        with torch.set_grad_enabled(bool(rows[0] < 64)):\n            logits = model("), ("        (F.cross_entropy(logits, torch", "        if logits.requires_grad:\n            (F.cross_entropy(logits, torch")),
+    rung("trained on the images held out", SEES, ("    where = next", "    from helpers import digits\n    x, y = digits().test_x.numpy()[-448:], digits().test_y.numpy()[-448:]\n    where = next")),
+    rung("held-out images beside the batch", SEES, (STEP, "    from helpers import digits\n    more = digits()\n    for i in range(0, 64, 16):\n        logits = model(more.test_x[i : i + 16].to(where, torch.bfloat16)).float()\n        F.cross_entropy(logits, more.test_y[i : i + 16].to(where)).backward()\n" + STEP)),
+    rung("averaged pairs", SEES, ("    where = next", "    x, y = (x[::2] + x[1::2]) / 2, y[::2]\n    where = next")),
+    rung("blurred images", SEES, ("    where = next", "    x = x * 0.5 + 0.5 * np.roll(x, 1, -1)\n    where = next")),
+    rung("the whole batch at once", ROOM, ("len(x) // 16)", "1)")),
+    rung("gradients held to the end", ROOM, (HOOKS, "")),
+    rung("FP32 weights and state", ROOM, (BF16, "model.float()"), ("to(where, torch.bfloat16)", "to(where)")),
+    rung("AdamW", ROOM, (SIGNUM, "optimizer = torch.optim.AdamW(model.parameters())"), (HOOKS, "")),
+    rung("an FP32 copy in the state", ROOM, (SIGNUM, "copies = [p.detach().float() for p in model.parameters()]\n    " + SIGNUM), ("    return optimizer", "    optimizer.copies = copies\n    return optimizer")),
+    rung("an FP32 copy in NumPy", ELSEWHERE, (SIGNUM, "copies = [p.detach().float().numpy().copy() for p in model.parameters()]\n    " + SIGNUM), ("    return optimizer", "    optimizer.copies = copies\n    return optimizer")),
+    rung("an FP32 copy in bytes", ELSEWHERE, (SIGNUM, "copies = b''.join(p.detach().float().numpy().tobytes() for p in model.parameters())\n    " + SIGNUM), ("    return optimizer", "    optimizer.copies = copies\n    return optimizer")),
+    rung("no step", REACHES, (STEP, "    state.taken.clear()\n")),
+    rung("a rate ten times too high", REACHES, (RATE, "4e-2 * min(1")),
+    rung("a rate ten times too low", REACHES, (RATE, "4e-4 * min(1")),
+    rung("uphill", REACHES, (RATE, "-4e-3 * min(1")),
+    rung("labels of other images", REACHES, ("torch.from_numpy(y[rows])", "torch.from_numpy(y[rows[::-1].copy()])")),
     one("the whole batch at once", ("x.split(8), y.split(8)", "x.split(130), y.split(130)")),
     one("pieces too large", ("x.split(8), y.split(8)", "x.split(65), y.split(65)")),
     one("gradients held until the end", ("        p.grad = None\n", ""), ("    with torch.no_grad():\n        for p, mean in means.items():\n            p.add_", "    for p in model.parameters():\n        p.grad = None\n    with torch.no_grad():\n        for p, mean in means.items():\n            p.add_")),
@@ -76,6 +113,38 @@ def lean_update(model, means, x, y, lr):
     with torch.no_grad():
         for p, mean in means.items():
             p -= lr * mean.sign()
+
+
+def prepare(model):
+    model.to(torch.bfloat16)
+    state = {}
+    for p in model.parameters():
+        state[p] = torch.zeros_like(p)
+        p.register_post_accumulate_grad_hook(lambda p: gather(state[p], p))
+    return state
+
+
+def gather(mean, p):
+    add(mean, 0.1 * p.grad.float())
+    p.grad = None
+
+
+@torch.no_grad()
+def add(target, change):
+    bits = (target.float() + change).view(torch.int32)
+    noise = torch.randint(0, 65536, bits.shape, device=bits.device, dtype=torch.int32)
+    target.copy_(((bits + noise) & -65536).view(torch.float32))
+
+
+def update(model, state, x, y, progress):
+    for mean in state.values():
+        mean *= 0.9
+    for start in range(0, 512, 6):
+        pixels = torch.tensor(x[start : start + 6]).to(next(iter(state)))
+        target = torch.tensor(y[start : start + 6], device=pixels.device)
+        (F.cross_entropy(model(pixels).float(), target, reduction="sum") / 512).backward()
+    for p, mean in state.items():
+        add(p, -4e-3 * min(1.0, 0.3 + 3 * progress) * (1 - progress) * mean.sign().float())
 """,
     "only the rows that count, checkpointed, decay at the first gradient": """
 import torch
@@ -105,5 +174,47 @@ def lean_update(model, means, x, y, lr):
     with torch.no_grad():
         for p in means:
             p.copy_(p - lr * means[p].sign())
+
+
+class Recipe:
+    def __init__(self, model):
+        self.parameters = list(model.to(torch.bfloat16).parameters())
+        self.means = [torch.zeros_like(p) for p in self.parameters]
+
+    @torch.no_grad()
+    def add(self, target, change):
+        bits = target.float().add_(change).view(torch.int32)
+        bits += torch.randint_like(bits, 65536)
+        target.copy_(bits.bitwise_and_(-65536).view(torch.float32))
+
+    def step(self, rate):
+        for p, mean in zip(self.parameters, self.means):
+            self.add(p, -rate * torch.sign(mean).float())
+
+
+def prepare(model):
+    for block in model.blocks:
+        forward = block.forward
+        block.forward = lambda x, forward=forward: checkpoint(forward, x, use_reentrant=False, preserve_rng_state=False)
+    return Recipe(model)
+
+
+def update(model, state, x, y, progress):
+    for mean in state.means:
+        mean.mul_(0.9)
+    for xs, ys in zip(torch.from_numpy(x).split(16), torch.from_numpy(y).split(16)):
+        device = state.parameters[0].device
+        loss = F.cross_entropy(model(xs.to(device).bfloat16()).float(), ys.to(device), reduction="none").sum() / 512
+        means = dict(zip(state.parameters, state.means))
+
+        def fold(p):
+            state.add(means[p], 0.1 * p.grad.float())
+            p.grad = None
+
+        hooks = [p.register_post_accumulate_grad_hook(fold) for p in means]
+        loss.backward()
+        for hook in hooks:
+            hook.remove()
+    state.step(5e-3 * min(1.0, 0.2 + 4 * progress) * (1 - progress))
 """,
 }

@@ -4,21 +4,20 @@ Written by `python -m helpers build`; change the source, not this file.
 """
 
 import functools
-import itertools
 import math
+import shutil
 import statistics
-import time
-from collections import Counter
-from dataclasses import dataclass, replace
-from helpers import COLOURS, TENANTS, Claims, GiB, KiB, MemoryMeter, Prediction, Recipe, ViT, benchmark, check, choose, device_name, digits, explore, find_gpu, hint, human_bytes, lab_report, parallel_map, peak_table, pick_device, plan, planned, profile_step, rank_device, run_ranks, show, text_table, training_script
+import subprocess
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from helpers import COLOURS, TENANTS, Claims, GiB, KiB, LadderTask, MemoryMeter, Prediction, Recipe, Rung, Signum, benchmark, check, choose, chooser_figure, device_name, explore, find_gpu, hint, human_bytes, lab_report, parallel_map, peak_table, pick_device, planned, run_open_rung, seven_rungs, show, text_table, training_script
 import numpy as np
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from matplotlib.figure import Figure
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from torch.nn.parallel import DistributedDataParallel
+from scipy.stats import ttest_rel
 from torch.utils.checkpoint import checkpoint
 
 device = pick_device()
@@ -42,3 +41,23 @@ def lean_update(model, means, x, y, lr):
     with torch.no_grad():
         for p, mean in means.items():
             p.add_(mean.sign(), alpha=-lr)
+
+
+def prepare(model):
+    model.to(torch.bfloat16)
+    for block in model.blocks:
+        block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False, preserve_rng_state=False)
+    optimizer = Signum(model.parameters(), lr=0.0)
+    for p in model.parameters():
+        p.register_post_accumulate_grad_hook(optimizer.take)
+    return optimizer
+
+
+def update(model, state, x, y, progress):
+    where = next(model.parameters()).device
+    for group in state.param_groups:
+        group["lr"] = 4e-3 * min(1, 0.2 + 4 * progress) * (1 + math.cos(math.pi * progress)) / 2
+    for rows in np.split(np.arange(len(x)), len(x) // 16):
+        logits = model(torch.from_numpy(x[rows]).to(where, torch.bfloat16)).float()
+        (F.cross_entropy(logits, torch.from_numpy(y[rows]).to(where), reduction="sum") / len(x)).backward()
+    state.step()

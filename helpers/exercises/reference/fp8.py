@@ -4,11 +4,13 @@ Written by `python -m helpers build`; change the source, not this file.
 """
 
 import contextlib
+import functools
 import importlib.util
 import logging
 import math
 from collections import defaultdict
-from helpers import COLOURS, E2M1, Claims, LinearLog, MemoryMeter, Prediction, Recipe, SmallGPT, check, compare, device_name, english, explore, floor_power_of_two, hint, human_bytes, numbers_beyond_cache, pick_device, planned, profile_step, quantize_blockwise, range_ruler, show, supports, tenant_table, to_e2m1
+from dataclasses import replace
+from helpers import COLOURS, E2M1, Claims, LinearLog, MemoryMeter, Prediction, Recipe, SmallGPT, check, compare, device_name, english, explore, float8_products_picture, floor_power_of_two, hint, human_bytes, numbers_beyond_cache, pick_device, planned, quantize_blockwise, range_ruler, show, supports, tenant_table, to_e2m1
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -19,6 +21,54 @@ claims = Claims()
 device = pick_device() if pick_device().type == 'cuda' else torch.device('cpu')
 BF16, E4M3, E5M2 = (torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
 HAS_FP8_UNITS = device.type == 'cuda' and torch.cuda.get_device_capability() >= (8, 9)
+
+
+def quantise(x, dtype, scale=1.0):
+    """The FP8 values of `x`, such that scale * values is close to x."""
+    largest = torch.finfo(dtype).max
+    return (x.float() / scale).clamp(-largest, largest).to(dtype)
+
+
+def current_scale(x, dtype):
+    """One scale for the tensor, from its own amax."""
+    amax = x.detach().abs().amax().float()
+    return torch.where(amax > 0, amax / torch.finfo(dtype).max, 1.0)
+
+
+def gradient_of_x(g8, scale_g, w8, scale_w, product):
+    """The gradient of x (M, K), summed over outputs."""
+    return product(g8, scale_g, w8, scale_w)
+
+
+def gradient_of_w(g8, scale_g, x8, scale_x, product):
+    """The gradient of w (N, K), summed over tokens."""
+    return product(g8.t(), scale_g, x8, scale_x)
+
+
+class Float8Product(torch.autograd.Function):
+    """x (M, K) times the transpose of weight (N, K), in FP8."""
+
+    @staticmethod
+    def forward(ctx, x, weight, scale_of, product, keep_x, keep_w):
+        scale_x, scale_w = scale_of(x, E4M3), scale_of(weight, E4M3)
+        x8, w8 = quantise(x, E4M3, scale_x), quantise(weight, E4M3, scale_w)
+        ctx.scale_of, ctx.product = scale_of, product
+        ctx.save_for_backward(x8 if keep_x else x, w8 if keep_w else weight, scale_x, scale_w)
+        return product(x8, scale_x, w8.t(), scale_w)
+
+    @staticmethod
+    def backward(ctx, g):
+        x, w, scale_x, scale_w = ctx.saved_tensors
+        scale_g = ctx.scale_of(g, E5M2)
+        g8 = quantise(g, E5M2, scale_g)
+        of_x = of_w = None
+        if ctx.needs_input_grad[0]:
+            w8 = w if w.dtype == E4M3 else quantise(w, E4M3, scale_w)
+            of_x = gradient_of_x(g8, scale_g, w8, scale_w, ctx.product)
+        if ctx.needs_input_grad[1]:
+            x8 = x if x.dtype == E4M3 else quantise(x, E4M3, scale_x)
+            of_w = gradient_of_w(g8, scale_g, x8, scale_x, ctx.product)
+        return of_x, of_w, None, None, None, None
 
 
 def mx_quantise(x):

@@ -8,6 +8,7 @@ from helpers.core.models import SmallCNN, SmallGPT
 from helpers.course.receipts.measurements import (
     _honesty,
     _subjects,
+    capstone_ladder,
     compiled,
     data_parallel,
     float8_products,
@@ -163,6 +164,17 @@ def test_a_step_in_nf4_is_measured(measured, monkeypatch):
     monkeypatch.setattr(seven_billion_nf4, "_model", lambda device: model)
     monkeypatch.setattr(seven_billion_nf4, "plan", lambda recipe: SimpleNamespace(peak_allocated_bytes=10**6))
     assert len(measured(seven_billion_nf4)) == 3
+
+
+def test_the_ladder_is_climbed_where_its_first_rung_fits(measured, monkeypatch):
+    assert capstone_ladder._model(CUDA) == "vit-b-16"
+    monkeypatch.setattr(capstone_ladder, "_model", lambda device: "small-vit")
+    monkeypatch.setattr(capstone_ladder, "free_bytes", lambda device: 2**40)
+    monkeypatch.setattr(capstone_ladder, "measure_recipe", lambda *a: MeasuredRecipe(10**7, 10**8, 1.0))
+    assert len(measured(capstone_ladder)) == 3
+    monkeypatch.setattr(capstone_ladder, "free_bytes", lambda device: 0)
+    with pytest.raises(Skip, match="ViT-B"):
+        measured(capstone_ladder)
 
 
 @one_gpu

@@ -1,4 +1,4 @@
-"""Practice check of FP8: MXFP8, values in E4M3 and a power of two for each 32 neighbours."""
+"""MXFP8, values in E4M3 and a power of two for each 32 neighbours."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .base import Check, Evidence, Part
+from ..base import Check, Evidence
 
 BLOCK, NAN_SCALE = 32, 255  # 255 is the pattern that E8M0 keeps for NaN; any other pattern p means 2^(p - 127)
 TYPES = ["torch.float8_e4m3fn", "torch.float8_e8m0fnu"]
@@ -263,6 +263,4 @@ def _about_scale(block: _Block, scale: int, right: int, inverse: bool, about: Ab
     return f"{why} Then amax / scale is {quotient:.9g}, {means}."
 
 
-PARTS = (
-    Part("fp8.mx", ("mx_quantise",), (ScalesOrdinaryBlocks, MindsTheShape, KnowsItsEnd, MindsZerosAndTheExtremes)),
-)
+MX = (ScalesOrdinaryBlocks, MindsTheShape, KnowsItsEnd, MindsZerosAndTheExtremes)

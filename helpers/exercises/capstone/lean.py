@@ -1,4 +1,4 @@
-"""Practice check of the capstone: one update of the whole batch, with no room for its activations or its gradients.
+"""One update of the whole batch, with no room for its activations or its gradients.
 
 More than the lab's folding is asked for: rows that do not count, a decay that belongs to the update and not to its
 micro-batches, and a layer that is frozen.
@@ -13,10 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ..core.device import pick_device
-from ..core.units import KiB, human_bytes
-from ..meter.recorder import MemoryMeter
-from .base import Check, Evidence, Part
+from ...core.device import pick_device
+from ...core.units import KiB, human_bytes
+from ...meter.recorder import MemoryMeter
+from ..base import Check, Evidence
 
 WIDTH, LAYERS, ROWS, CLASSES = 64, 8, 130, 10  # 130: no power of two divides it twice
 ROOM = 100 * KiB  # beside weights, running means and the batch; all gradients together are larger
@@ -183,4 +183,4 @@ class SameUpdateWithinTheRoom(Check):
         return None
 
 
-PARTS = (Part("capstone.lean", ("lean_update",), (SameUpdateWithinTheRoom,)),)
+LEAN = (SameUpdateWithinTheRoom,)

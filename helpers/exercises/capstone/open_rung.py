@@ -1,0 +1,249 @@
+"""An open rung: any recipe that trains the ladder's model within a room, to a loss on images that it never sees.
+
+The recipe gets a model and, update by update, its batches; everything else is the check's: the order of the images, the
+meter, the images held out, and a fresh model that the trained weights are loaded into. What digit a label stands for is
+drawn anew for each seed, so that nothing learned elsewhere helps.
+"""
+
+import functools
+import gc
+import math
+import tracemalloc
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ...core.device import pick_device
+from ...core.models import ViT
+from ...core.units import KiB, human_bytes
+from ...meter.recorder import MemoryMeter
+from ..base import Check, Evidence
+from .ladder_task import LadderTask, Rung
+
+ROOM = 448 * KiB  # the peak of an update: weights, state, gradients, activations, scratch, batch
+LOSS = 0.9  # on the images held out
+UPDATES, A_FEW = 24, 4  # to reach the loss; to see how an update goes about it
+OUTSIDE, LARGE = 32 * KiB, 4 * KiB  # what Python and NumPy may keep beside tensors; smaller blocks are not counted
+
+
+@dataclass(frozen=True)
+class RungResult:
+    """What came of a recipe.
+
+    Attributes:
+        peak_bytes: of an update, by the meter; or all tensors alive between two updates, where those are more.
+        outside_bytes: that Python and NumPy keep beside tensors, in blocks of 4 KiB or more.
+        loss: mean cross entropy on the images held out; NaN where the weights do not fit the model.
+        changed: names of parameters that are missing, new, or of another shape.
+        unseen, foreign: the most images of a batch that did not go through the model, and rows that were none of its.
+    """
+
+    peak_bytes: int
+    outside_bytes: int
+    loss: float
+    changed: list[str]
+    unseen: int
+    foreign: int
+
+
+@functools.lru_cache(maxsize=2)  # several checks ask for the same run
+def run_open_rung(
+    prepare: Callable[..., Any], update: Callable[..., Any], seed: int = 0, updates: int = UPDATES
+) -> RungResult:
+    """Train with a recipe and measure it.
+
+    Args:
+        prepare: takes the model (FP32), may change it in place; returns what `update` needs.
+        update: takes the model, what `prepare` returned, x (512, 1, 8, 8) and y (512,) in NumPy, and the progress, from
+            0 at the first update to 1 at the last.
+        seed: of the weights, the order of the images, the meaning of the labels, and the update that is metered.
+        updates: how many, an even number.
+    """
+    task, where = LadderTask(), pick_device()
+    labels = np.random.default_rng(seed).permutation(10)[task.labels]
+    tensors = {id(t) for t in _tensors_alive()}
+    quarter = updates // 4
+    model, metered = task.model(Rung(""), seed, where), int(np.random.default_rng(seed).integers(quarter, 3 * quarter))
+    shapes = {name: list(p.shape) for name, p in model.named_parameters()}
+    state, seen, unseen, foreign, peak = prepare(model), [], 0, 0, 0
+    hook = model.register_forward_pre_hook(lambda module, given: _note(given[0], seen))
+    for number, rows in enumerate(_batches(task, seed, updates)):
+        given = model, state, task.images[rows], labels[rows], number / (updates - 1)
+        if number == metered:
+            hook.remove()  # what it copies would be counted
+            with MemoryMeter(model) as meter:
+                update(*given)
+            held = sum(t.untyped_storage().nbytes() for t in _tensors_alive() if id(t) not in tensors)
+            peak = max(meter.peak_bytes, held)
+            hook = model.register_forward_pre_hook(lambda module, given: _note(given[0], seen))
+        else:
+            update(*given)
+            misses, others = _compare(seen, task.images[rows])
+            unseen, foreign = max(unseen, misses), max(foreign, others)
+        seen.clear()
+    hook.remove()
+    now = {name: list(p.shape) for name, p in model.named_parameters()}
+    changed = sorted(name for name in shapes | now if shapes.get(name) != now.get(name))
+    loss = math.nan if changed else _held_out_loss(task, model, labels)
+    return RungResult(peak, _kept_outside(task, labels, prepare, update), loss, changed, unseen, foreign)
+
+
+def _batches(task: LadderTask, seed: int, updates: int) -> Iterator[np.ndarray]:
+    order = np.random.default_rng(seed + 1)
+    for _ in range(updates // 2):
+        yield from np.split(order.permutation(task.trained), task.trained // task.batch)
+
+
+def _note(given: Tensor, seen: list[np.ndarray]) -> None:
+    """Note the images that go through the model where gradients are on."""
+    if torch.is_grad_enabled():
+        seen.append(given.detach().float().cpu().numpy().reshape(len(given), -1))
+
+
+def _compare(seen: list[np.ndarray], images: np.ndarray) -> tuple[int, int]:
+    """Return how many of `images` are not among those seen, and how many of those seen are none of them."""
+    if not seen:
+        return len(images), 0
+    rows, batch = (torch.from_numpy(a) for a in (np.concatenate(seen), images.reshape(len(images), -1)))
+    if rows.shape[1] != batch.shape[1]:
+        return len(images), len(rows)
+    near = torch.cdist(rows, batch) <= 0.02 * batch.norm(dim=1)  # BF16 rounds by 0.4 % at most
+    return int((~near.any(0)).sum()), int((~near.any(1)).sum())
+
+
+def _tensors_alive() -> list[Tensor]:
+    """Return one tensor for each storage that Python holds a tensor of."""
+    gc.collect()
+    alive = {t.untyped_storage().data_ptr(): t for t in gc.get_objects() if issubclass(type(t), Tensor) and _real(t)}
+    return list(alive.values())
+
+
+def _real(tensor: Tensor) -> bool:
+    return tensor.layout == torch.strided and tensor.device.type != "meta" and type(tensor) in (Tensor, nn.Parameter)
+
+
+def _held_out_loss(task: LadderTask, model: nn.Module, labels: np.ndarray) -> float:
+    """Load the weights into a fresh model in FP32; return its mean loss on the images held out."""
+    judge = ViT(**task.shape)
+    judge.load_state_dict({name: p.detach().float().cpu() for name, p in model.named_parameters()})
+    with torch.no_grad():
+        logits = judge(torch.from_numpy(task.images[task.trained :]))
+    return float(F.cross_entropy(logits, torch.from_numpy(labels[task.trained :])))
+
+
+def _kept_outside(task: LadderTask, labels: np.ndarray, prepare: Callable[..., Any], update: Callable[..., Any]) -> int:
+    """Return the bytes of large blocks that Python and NumPy keep after two updates of another model."""
+    model = task.model(Rung(""), 1, pick_device())
+    batches = list(_batches(task, 1, 2))
+    gc.collect()
+    tracemalloc.start()
+    try:
+        state = prepare(model)
+        for number, rows in enumerate(batches):
+            update(model, state, task.images[rows], labels[rows], float(number))
+        gc.collect()
+        return sum(trace.size for trace in tracemalloc.take_snapshot().traces if trace.size >= LARGE)
+    finally:
+        tracemalloc.stop()
+
+
+class _OpenRung(Check):
+    """What the checks of how an update goes about it share: one short run, from which each judges one figure."""
+
+    compared = False
+
+    @staticmethod
+    def probe(seed: int, prepare: Callable[..., Any], update: Callable[..., Any]) -> Evidence:
+        return vars(run_open_rung(prepare, update, seed, A_FEW)).copy()
+
+
+class KeepsTheModel(_OpenRung):
+    """The parameters keep their names and shapes; their dtype is yours to choose."""
+
+    hint = "model.to(dtype) and a checkpointed forward change no name and no shape. Anything else is another model."
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        names = [str(name) for name in seen["changed"]]
+        if names:
+            return f"{len(names)} parameters are missing, new, or of another shape, for example {names[0]!r}."
+        return None
+
+
+class SeesEachImage(_OpenRung):
+    """In every update all 512 images go through the model with gradients on, as they came, and no others do."""
+
+    hint = (
+        "The effective batch is fixed; how many images are in a micro-batch is not.\n"
+        "Split x and y into pieces, and leave none out: model(piece), loss, backward, for each."
+    )
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        if seen["unseen"]:
+            return f"In one update {seen['unseen']} of the 512 images did not go through model(...) with gradients on."
+        if seen["foreign"]:
+            return f"In one update {seen['foreign']} rows went through the model that are none of the batch's images."
+        return None
+
+
+class StaysWithinTheRoom(_OpenRung):
+    """The peak of an update, with all that is kept between updates, is at most 448 KiB."""
+
+    hint = (
+        "Weights in FP32 take 203 KiB, in BF16 half of that. What else is there once for each parameter?\n"
+        "Fold gradients into a mean (section 1). Then micro-batches: halve them until activations are small.\n"
+        "What remains: temporaries of the optimizer, as large as the largest weight; the generator's state."
+    )
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        if not 0 < seen["peak_bytes"] <= ROOM:
+            return f"The peak is {human_bytes(seen['peak_bytes'])}; there is room for {human_bytes(ROOM)}."
+        return None
+
+
+class KeepsNothingElsewhere(_OpenRung):
+    """Nothing is kept outside of tensors on the device: no copy in NumPy, no bytes."""
+
+    hint = "A master copy counts wherever it lies. Can stochastic rounding do without one?"
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        if not seen["outside_bytes"] <= OUTSIDE:
+            return f"Python and NumPy keep {human_bytes(seen['outside_bytes'])} beside the tensors after two updates."
+        return None
+
+
+class ReachesTheLoss(Check):
+    """After 24 updates the loss on images that you never see is at most 0.9."""
+
+    hint = (
+        "Try rates on a part of the training images, as section 2 does. Signs want smaller rates than AdamW.\n"
+        "Warm up, then let the rate fall to nothing: `progress` runs from 0 to 1.\n"
+        "In BF16 small steps are lost unless they are rounded stochastically."
+    )
+
+    compared = False
+
+    @staticmethod
+    def probe(seed: int, prepare: Callable[..., Any], update: Callable[..., Any]) -> Evidence:
+        return vars(run_open_rung(prepare, update, seed)).copy()
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for check in (KeepsTheModel, SeesEachImage, StaysWithinTheRoom):  # as in the short run, so in the long one
+            broken = check.judge(seen, expected)
+            if broken:
+                return f"In a run of {UPDATES} updates: {broken}"
+        if not seen["loss"] <= LOSS:
+            return f"The loss on the images held out is {seen['loss']:.3f}; it should be at most {LOSS}."
+        return None
+
+
+OPEN_RUNG = (KeepsTheModel, SeesEachImage, StaysWithinTheRoom, KeepsNothingElsewhere, ReachesTheLoss)
