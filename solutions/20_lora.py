@@ -220,7 +220,7 @@ def optimise(model, loss_at, steps, lr, optimizer=None):
     trained = [p for p in model.parameters() if p.requires_grad]
     optimizer = optimizer or torch.optim.AdamW(trained, lr=lr, weight_decay=0.0)
     lr = [group["lr"] for group in optimizer.param_groups]
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, lr, steps, pct_start=0.1)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, lr, steps, pct_start=max(0.1, 2 / steps))
     model.train()
     start = time.perf_counter()
     for step in range(steps):
@@ -856,10 +856,10 @@ def task_batch(seed):
 # %% name="ways"
 REAL_STEPS = 10
 four = {
-    "LoRA, r=8": (lambda: with_peft(copy.deepcopy(real_base), targets="all-linear"), 2e-3),
-    "LoRA, r=1": (lambda: with_peft(copy.deepcopy(real_base), 1, 2, "all-linear"), 2e-3),
-    "output layer": (lambda: head_only(copy.deepcopy(real_base)), 1e-3),
-    "everything": (lambda: copy.deepcopy(real_base).requires_grad_(True), 1e-4),
+    "LoRA, r=8": (lambda: with_peft(copy.deepcopy(real_base), targets="all-linear"), 4e-3),
+    "LoRA, r=1": (lambda: with_peft(copy.deepcopy(real_base), 1, 2, "all-linear"), 4e-3),
+    "output layer": (lambda: head_only(copy.deepcopy(real_base)), 2e-3),
+    "everything": (lambda: copy.deepcopy(real_base).requires_grad_(True), 2e-4),
 }
 results = {}
 print(f"{'':14}{'trained':>12}{'seconds':>9}{'loss':>8}{'right':>7}{'English':>9}")
@@ -948,7 +948,7 @@ if has_4_bits:
         print(f"base in {name}: English {on_english:.4f}, {on_english - unadapted[2]:+.4f}")
     error_guess.reveal(on_english - unadapted[2])  # the last one's
     qlora = with_peft(small_base, targets="all-linear")
-    optimise(qlora, lambda step: answer_loss(qlora, task_batch(step)), REAL_STEPS, 2e-3)
+    optimise(qlora, lambda step: answer_loss(qlora, task_batch(step)), REAL_STEPS, 4e-3)
     loss, right, _ = score(qlora)
     print(
         f"QLoRA: loss {loss:.3f}, {right:.0%} right; LoRA {results['LoRA, r=8'][0]:.3f}, {results['LoRA, r=8'][1]:.0%}"
