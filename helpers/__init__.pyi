@@ -3,6 +3,7 @@
 from .claims.claims import Claims as Claims
 from .claims.lab_report import lab_report as lab_report
 from .claims.prediction import Prediction as Prediction
+from .core.byte_tokenizer import byte_tokenizer as byte_tokenizer
 from .core.colours import COLOURS as COLOURS
 from .core.compiler import why_no_compiler as why_no_compiler
 from .core.compiler import written_kernels as written_kernels
@@ -24,6 +25,9 @@ from .core.parallel_map import parallel_map as parallel_map
 from .core.precision import fp32_computed_as as fp32_computed_as
 from .core.precision import fp32_precision as fp32_precision
 from .core.precision import has_tf32 as has_tf32
+from .core.real_model import RealModelError as RealModelError
+from .core.real_model import find_real_model as find_real_model
+from .core.real_model import real_model as real_model
 from .core.sign_of_life import sign_of_life as sign_of_life
 from .core.table import text_table as text_table
 from .core.units import GiB as GiB
@@ -50,6 +54,8 @@ from .exercises.data_parallel.pictures import ring_figure as ring_figure
 from .exercises.data_parallel.pictures import scaling_figure as scaling_figure
 from .exercises.data_parallel.pictures import waiting_bars as waiting_bars
 from .exercises.gradient_accumulation.timeline import accumulation_timeline as accumulation_timeline
+from .exercises.lora.kept_run import kept_run as kept_run
+from .exercises.lora.number_words import number_words as number_words
 from .exercises.runs_that_survive.killed_run import killed_runs as killed_runs
 from .exercises.runs_that_survive.pictures import goodput_figure as goodput_figure
 from .exercises.runs_that_survive.pictures import losses_figure as losses_figure

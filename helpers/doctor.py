@@ -15,6 +15,7 @@ from rich.table import Table
 from .claims.status import status
 from .core import environment
 from .core.device import device_name, pick_device, supports
+from .core.real_model import INSTALL, find_real_model
 from .core.units import human_bytes, human_flops
 from .meter.recorder import MemoryMeter
 from .meter.roofline.kept import kept_roofline
@@ -80,6 +81,7 @@ def _machine() -> Table:
     torch_seconds, ours = import_seconds()
     table.add_row("imports", f"PyTorch {torch_seconds:.1f} s, the helpers of a lab {ours:.1f} s more")
     table.add_row("roofline", _roofline(device))
+    table.add_row("pretrained model", find_real_model() or f"none; the lab on LoRA gains by one (93 MB): {INSTALL}")
     table.add_row("memory meter", "every byte of the allocator" if profile.method == "allocator" else "tensors counted")
     return table
 

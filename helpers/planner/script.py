@@ -6,6 +6,7 @@ template `train.py.jinja`; here are the values that go into it.
 """
 
 import json
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,11 @@ def training_script(recipe: Recipe, style: str = "pytorch") -> str:
     """Return the text of a script that trains a causal language model with `recipe`.
 
     The script starts from random weights, or with `--weights` from pretrained ones; it trains on Python's own manual,
-    or with `--text` on a file. `--tiny` shrinks the model and takes a few steps: a test of the file, on any machine.
+    or with `--text` on a file. Of chats, a line of JSON each, only the answers count in the loss; they are packed into
+    rows. (The mask for that takes seq² bytes a row, which no plan counts.) Rows are shuffled in each epoch, the rate
+    warms up and comes down, gradients are clipped where all are there before the step, and a part of the rows is held
+    out. What was trained is saved with tokenizer and recipe: an adapter, or the whole model. `--tiny` shrinks the model
+    and takes a few steps: a test of the file, on any machine.
 
     It keeps the two newest checkpoints, one every `--checkpoint-every` steps and one at the end. Killed at any moment,
     it goes on with `--resume` from the newest one, on as many ranks as before. On CPUs, with one rank or two, it ends
@@ -63,6 +68,8 @@ def training_script(recipe: Recipe, style: str = "pytorch") -> str:
         sharded=recipe.shard != "none",
         checkpointed=recipe.checkpointing != "none",
         block_stride={"every-2": "[::2]", "every-3": "[::3]"}.get(recipe.checkpointing, ""),
+        recipe_json=json.dumps(_chosen(recipe), indent=4),
+        quantization=_quantization(recipe),
         config=_config(spec),
         tiny_config=_tiny_config(spec),
         weight_dtype=str(recipe.weight_dtype),
@@ -95,10 +102,6 @@ def _refusals(recipe: Recipe, spec: ModelSpec, style: str) -> list[tuple[bool, s
     trainer = style == "trainer"
     return [
         (spec.config is None or spec.kind != "CausalLM", f"{recipe.model} is no causal language model."),
-        (
-            recipe.quantize != "none",
-            "A quantized base must be loaded, not made: take quantize none; the lab on LoRA loads one.",
-        ),
         (
             recipe.checkpointing == "sqrt",
             "Checkpoint every block, every second or third; segments are in the lab on checkpointing.",
@@ -145,6 +148,22 @@ def _tiny_config(spec: ModelSpec) -> str:
         if hasattr(spec.config, name):
             tiny[name] = size
     return json.dumps(tiny, indent=4)
+
+
+def _chosen(recipe: Recipe) -> dict[str, Any]:
+    """Return the recipe's fields that differ from their defaults."""
+    return {f.name: getattr(recipe, f.name) for f in fields(recipe) if getattr(recipe, f.name) != f.default}
+
+
+def _quantization(recipe: Recipe) -> str:
+    """Return the arguments of `BitsAndBytesConfig`; empty for a base that is not quantized."""
+    if recipe.quantize == "none":
+        return ""
+    if recipe.quantize == "int8":
+        return "load_in_8bit=True"
+    double = ", bnb_4bit_use_double_quant=True" if recipe.quantize == "nf4-dq" else ""
+    compute = recipe.amp_dtype or recipe.weight_dtype
+    return f'load_in_4bit=True, bnb_4bit_quant_type="nf4"{double}, bnb_4bit_compute_dtype={compute}'
 
 
 def _lora_settings(recipe: Recipe) -> str:

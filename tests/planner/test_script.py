@@ -3,6 +3,7 @@
 import ast
 import contextlib
 import itertools
+import json
 import os
 import random
 import re
@@ -10,7 +11,10 @@ import subprocess
 import sys
 import time
 
+from helpers.core.byte_tokenizer import byte_tokenizer
 from helpers.core.descendants import end_process
+from helpers.core.real_model import find_real_model
+from helpers.exercises.lora.number_words import number_words
 from helpers.planner import Recipe, RecipeError
 from helpers.planner.catalog.models import find_model
 from helpers.planner.script import training_script
@@ -18,6 +22,7 @@ from helpers.planner.simulate.model import build
 
 import pytest
 import torch
+import transformers
 
 from ..kills import SCRIPTS, Script
 from ..sampling import sample, sample_seed
@@ -132,6 +137,7 @@ def _grid():
             (2, False, 0, {"ranks": 2, "shard": "zero3"}),
             (1, False, 0, {"ranks": 2, "shard": "zero2"}),
             (2, False, 0, {"ranks": 2, "shard": "zero3", "offload": "all"}),
+            (2, False, 16, {"quantize": "nf4-dq"}),
         ):
             try:
                 yield Recipe(
@@ -168,12 +174,13 @@ def test_the_script_keeps_adapters_as_the_plan_does():
     assert "autocast_adapter_dtype" not in training_script(recipe)
 
 
-def test_no_rank_takes_the_whole_model_to_its_gpu():
+def test_one_rank_makes_the_whole_model_and_the_others_only_their_shards():
     text = training_script(Recipe("gpt2", ranks=2, shard="zero3"))
-    before, _, after = text.partition("fully_shard(block")
-    assert after
-    assert ".to(device)" not in before.partition("def prepare")[2].partition("return model.to(device)")[2]
-    assert "if world == 1:\n        return model.to(device)" in before
+    prepare = text.partition("def prepare")[2].partition("\ndef ")[0]
+    alone, _, shared = prepare.partition("whole = make_model(args) if rank == 0 else None\n")
+    assert "if world == 1:\n        return make_model(args).to(device)" in alone
+    assert "make_model(args, shapes_only=True)" in shared.partition('with torch.device("meta"):')[2]
+    assert shared.count("make_model(") == 1
 
 
 def test_script_says_what_the_recipe_says():
@@ -198,7 +205,6 @@ def test_script_says_what_the_recipe_says():
     ("recipe", "style"),
     [
         (Recipe("vit-l-16"), "pytorch"),
-        (Recipe("llama-2-7b", lora_rank=8, quantize="nf4"), "pytorch"),
         (Recipe("gpt2", checkpointing="sqrt"), "pytorch"),
         (Recipe("gpt2", step_in_backward=True), "trainer"),
         (Recipe("gpt2", ranks=2, shard="zero3"), "trainer"),
@@ -209,3 +215,84 @@ def test_script_says_what_the_recipe_says():
 def test_what_cannot_be_written_is_refused(recipe, style):
     with pytest.raises(RecipeError):
         training_script(recipe, style)
+
+
+KEPT = {
+    "adapter": (Recipe("llama-3.2-1b", lora_rank=4, seq=64, lora_targets=("q_proj", "down_proj")), "pytorch"),
+    "quantized": (Recipe("llama-3.2-1b", lora_rank=4, seq=64, quantize="nf4-dq", checkpointing="every"), "pytorch"),
+    "sharded": (Recipe("llama-3.2-1b", seq=64, precision="bf16-amp", ranks=2, shard="zero3"), "pytorch"),
+    "Trainer": (Recipe("llama-3.2-1b", lora_rank=4, seq=64, precision="fp32"), "trainer"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", KEPT)
+def test_what_a_script_has_trained_is_kept_and_plain_transformers_loads_it(name, tmp_path):
+    """From a pretrained folder and chats, of which answers count alone, to a model that writes."""
+    recipe, style = KEPT[name]
+    if recipe.quantize != "none":
+        pytest.importorskip("bitsandbytes")
+    line, settings = _command(tmp_path, recipe, style, "--weights", str(_pretrained(tmp_path / "base")))
+    chats = [{"prompt": f"{n} + 1?", "answer": f"{n + 1}"} for n in range(60)]
+    (tmp_path / "chats.jsonl").write_text("\n".join(map(json.dumps, chats)))
+    line = [word for word in line if word != "--tiny"]  # that would cut rows to 32 tokens
+    line += ["--text", "chats.jsonl", "--steps", "6", "--checkpoint-every", "0", "--out", "kept"]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=300, **settings)
+    assert done.returncode == 0, done.stderr[-3000:]
+    before, after = map(float, re.search(r"held out: ([\d.]+) before, ([\d.]+) after", done.stdout).groups())
+    assert after < before, done.stdout
+    kept = tmp_path / "kept"
+    assert json.loads((kept / "recipe.json").read_text())["recipe"]["model"] == "llama-3.2-1b"
+    _assert_it_writes(kept, before)
+
+
+def _pretrained(folder):
+    """Save a small model that has learned nothing, with the tokenizer of bytes; return the folder."""
+    config = transformers.LlamaConfig(
+        vocab_size=256, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4
+    )
+    torch.manual_seed(0)
+    transformers.LlamaForCausalLM(config).save_pretrained(folder)
+    byte_tokenizer().save_pretrained(folder)
+    return folder
+
+
+def _assert_it_writes(kept, before):
+    """Load what was kept without the course's code, and hold its loss against that of the base."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(kept)
+    model = transformers.AutoModelForCausalLM.from_pretrained(kept, dtype=torch.float32)
+    chat = [{"role": "user", "content": "58 + 1?"}]
+    prompt = tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
+    ids = torch.tensor([tokenizer(prompt + "59" + tokenizer.eos_token)["input_ids"]])
+    labels = ids.masked_fill(torch.arange(ids.shape[1]) < ids.shape[1] - 3, -100)
+    with torch.no_grad():
+        assert model(input_ids=ids, labels=labels).loss.item() < before
+    written = model.generate(input_ids=ids[:, :-3], max_new_tokens=4, do_sample=False, pad_token_id=2)
+    assert written.shape[1] > ids.shape[1] - 3
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_real_model() is None, reason="no pretrained model: make install-real")
+def test_a_script_trains_the_real_model(tmp_path):
+    recipe = Recipe("llama-3.2-1b", lora_rank=8, seq=64, precision="fp32", lora_targets=("q_proj", "v_proj"))
+    chats = [{"prompt": f"Write {n} in words.", "answer": number_words(n)} for n in range(100, 108)]
+    (tmp_path / "chats.jsonl").write_text("\n".join(map(json.dumps, chats)))
+    line, settings = _command(tmp_path, recipe, "pytorch", "--weights", find_real_model(), "--text", "chats.jsonl")
+    line = [word for word in line if word != "--tiny"]
+    line += ["--steps", "3", "--checkpoint-every", "0", "--out", "kept"]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=600, **settings)
+    assert done.returncode == 0, done.stderr[-3000:]
+    before, after = map(float, re.search(r"held out: ([\d.]+) before, ([\d.]+) after", done.stdout).groups())
+    assert after < before
+    assert (tmp_path / "kept" / "adapter_model.safetensors").is_file()
+    assert "{% for" in transformers.AutoTokenizer.from_pretrained(tmp_path / "kept").chat_template
+
+
+@pytest.mark.slow
+def test_chats_that_do_not_fit_get_one_line(tmp_path):
+    (tmp_path / "chats.jsonl").write_text(json.dumps({"prompt": "a" * 90, "answer": "b"}))
+    line, settings = _command(tmp_path, Recipe("gpt2", seq=64), "pytorch", "--text", "chats.jsonl")
+    done = subprocess.run(line, capture_output=True, text=True, timeout=300, **settings)
+    assert done.returncode == 1
+    assert "A chat has 92 tokens, a row 32" in done.stderr
+    assert "Traceback" not in done.stderr

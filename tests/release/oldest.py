@@ -8,7 +8,7 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-UNPINNED = ("deepspeed", "triton")  # extras that the course runs without
+UNPINNED = ("deepspeed", "triton", "real")  # extras that the course runs without
 
 
 def oldest(project: dict) -> list[str]:

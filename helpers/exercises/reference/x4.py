@@ -5,7 +5,10 @@ Written by `python -m helpers build`; change the source, not this file.
 
 import copy
 import math
-from helpers import GiB, Recipe, check, device_name, hint, measure_recipe, pick_device, plan
+import subprocess
+import sys
+from pathlib import Path
+from helpers import GiB, RealModelError, Recipe, check, device_name, hint, measure_recipe, pick_device, plan, real_model, training_script
 from helpers.exercises.x4 import small_llama
 import torch
 import torch.nn.functional as F

@@ -1,4 +1,4 @@
-"""Practice check of LoRA: many adapters on one base."""
+"""Many adapters on one base, in one batch."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..meter.recorder import MemoryMeter
-from .base import Check, Evidence, Part
-from .probing.distance import relative_distance
+from ...meter.recorder import MemoryMeter
+from ..base import Check, Evidence
+from ..probing.distance import relative_distance
 
 TOLERANCE = 1e-9  # relative, in FP64
 
@@ -172,4 +172,4 @@ class EachRowHasItsOwnAdapter(Check):
         return None
 
 
-PARTS = (Part("lora.serve", ("serve",), (EachRowHasItsOwnAdapter,)),)
+SERVE = (EachRowHasItsOwnAdapter,)

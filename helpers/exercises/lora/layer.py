@@ -1,0 +1,108 @@
+"""The layer: a frozen linear layer and beside it a correction of low rank."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...meter.recorder import MemoryMeter
+from ..base import Check, Evidence
+from ..probing.distance import relative_distance
+
+TOLERANCE = 1e-9  # relative, in FP64
+RANK, ALPHA = 3, 12.0
+
+
+def _filled(LoRA: Callable[..., Any], seed: int, bias: bool) -> tuple[Any, Tensor]:
+    """Return a layer (12 -> 7) whose A and B are random, and rows x (2, 5, 12), all in FP64."""
+    torch.manual_seed(seed)
+    layer = LoRA(nn.Linear(12, 7, bias=bias, dtype=torch.float64), RANK, ALPHA)
+    torch.manual_seed(seed + 1)  # however many numbers the layer has drawn
+    with torch.no_grad():
+        layer.A.copy_(torch.randn(RANK, 12))
+        layer.B.copy_(torch.randn(7, RANK))
+    return layer, torch.randn(2, 5, 12, dtype=torch.float64, requires_grad=True)
+
+
+class AddsTheCorrection(Check):
+    """The output is the frozen layer's, bias included, plus (alpha / rank) · (x Aᵀ) Bᵀ; A, B and x get gradients."""
+
+    hint = (
+        "x has shape (..., in), A (r, in), B (out, r): F.linear(x, A) is x Aᵀ, of shape (..., r). "
+        "self.linear knows the base, self.scale is alpha / rank."
+    )
+
+    @staticmethod
+    def probe(seed: int, LoRA: Callable[..., Any]) -> Evidence:
+        seen = {}
+        for name, bias in (("without a bias", False), ("with a bias", True)):
+            layer, x = _filled(LoRA, seed, bias)
+            y = layer(x)
+            base, low = layer.linear(x), x @ layer.A.T  # (2, 5, 7), (2, 5, 3): the judge looks for well-known slips
+            slips = {
+                "The correction is missing": base,
+                "The base is missing": y.new_zeros(base.shape) + ALPHA / RANK * (low @ layer.B.T),
+                "The correction is not multiplied by alpha / rank": base + low @ layer.B.T,
+                "The correction is multiplied by alpha, not by alpha / rank": base + ALPHA * (low @ layer.B.T),
+                "The bias is missing": base - (layer.linear.bias if bias else 0) + ALPHA / RANK * (low @ layer.B.T),
+            }
+            if y.requires_grad:
+                y.square().sum().backward()
+            gradients = {"A": layer.A.grad, "B": layer.B.grad, "x": x.grad}
+            seen[name] = {
+                "shape": list(y.shape),
+                "y": y.detach().flatten().tolist(),
+                "slips": {say: t.detach().flatten().tolist() for say, t in slips.items()},
+                "gradients": {n: [] if g is None else g.flatten().tolist() for n, g in gradients.items()},
+            }
+        return seen
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for name, want in expected.items():
+            got = seen[name]
+            if got["shape"] != want["shape"]:
+                return f"{name}: x of shape (2, 5, 12) gives {tuple(got['shape'])}; {tuple(want['shape'])} is right."
+            off = relative_distance(got["y"], want["y"])
+            if not off <= TOLERANCE:
+                slips = [say for say, y in want["slips"].items() if relative_distance(got["y"], y) <= TOLERANCE]
+                slip = [*slips, "Hold it against the formula, term by term"][0]
+                return f"{name}: the output is {off:.2g} off, relative. {slip}."
+            for which, gradient in want["gradients"].items():
+                off = relative_distance(got["gradients"][which], gradient)
+                if not off <= TOLERANCE:
+                    return f"{name}: the gradient of {which} is missing or {off:.2g} off. Was something detached?"
+        return None
+
+
+class StaysThin(Check):
+    """No matrix as large as the weight is made on the way, and the frozen weight gets no gradient."""
+
+    hint = "B A has the shape of the weight; (x Aᵀ) Bᵀ goes through r numbers a row. Which pair is multiplied first?"
+
+    @staticmethod
+    def probe(seed: int, LoRA: Callable[..., Any]) -> Evidence:
+        torch.manual_seed(seed)
+        layer, x = LoRA(nn.Linear(1024, 1024, bias=False), 2, 4.0), torch.randn(4, 1024)
+        with MemoryMeter() as meter:
+            y = layer(x)
+            if y.requires_grad:
+                y.sum().backward()
+        return {
+            "peak": meter.peak_bytes,
+            "weight": layer.linear.weight.nbytes,
+            "frozen": not layer.linear.weight.requires_grad and layer.linear.weight.grad is None,
+        }
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        if not seen["frozen"]:
+            return "The frozen weight requires a gradient, or got one."
+        more = seen["peak"] - expected["peak"]  # both count what was given
+        if not more < 0.5 * expected["weight"]:
+            return f"{more:,} bytes more than needed are made on the way; the weight has {expected['weight']:,}."
+        return None
+
+
+LAYER = (AddsTheCorrection, StaysThin)

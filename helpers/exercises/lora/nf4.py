@@ -1,0 +1,128 @@
+"""NF4 by hand: weights as indices of sixteen levels, blocks with a scale, and the scales in 8 bits."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..base import Check, Evidence
+from ..probing.distance import relative_distance
+
+# Quantiles of a bell curve, scaled to [-1, 1], with an exact zero: Dettmers et al. 2023, appendix E.
+LEVELS = (
+    -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
+    -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
+    0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
+)  # fmt: skip
+BLOCK, SCALES = 64, 256  # weights to a scale, scales to a scale of their own
+
+
+def _weights(seed: int, blocks: int) -> Tensor:
+    """Return weights (blocks x 64) whose blocks have very different sizes, one of them all zeros."""
+    draw = torch.Generator().manual_seed(seed)
+    sizes = torch.rand(blocks, 1, generator=draw) + 0.05
+    weights = torch.randn(blocks, BLOCK, generator=draw) * sizes
+    weights[blocks // 2] = 0
+    return weights.flatten()
+
+
+CASES = {"one group of scales": 8, "a last group that is not full": SCALES + 3}
+
+
+def _encoded(encode: Callable[..., Any], weights: Tensor) -> Evidence:
+    before = weights.clone()
+    packed, codes, tops, mean = encode(weights)
+    named = {"packed": packed, "codes": codes, "tops": tops, "mean": mean}
+    return {
+        "values": {name: t.flatten().tolist() for name, t in named.items()},
+        "dtypes": {name: str(t.dtype).removeprefix("torch.") for name, t in named.items()},
+        "changed": not torch.equal(before, weights),
+    }
+
+
+class EncodesToTheNearestLevel(Check):
+    """Two indices to a byte, each of the nearest level of w / largest |w| of its block; scales in 8 bits."""
+
+    hint = (
+        "view(-1, 64), abs().amax(1): the scales. Divide (a block of zeros by 1, not by 0). The index of the nearest "
+        "level: (x[..., None] - LEVELS).abs().argmin(-1). First index << 4 | second index is a byte. For the scales: "
+        "minus their mean, groups of 256, each divided by its largest magnitude / 127, round."
+    )
+
+    @staticmethod
+    def probe(seed: int, nf4_encode: Callable[..., Any], nf4_decode: Callable[..., Any]) -> Evidence:
+        return {name: _encoded(nf4_encode, _weights(seed, blocks)) for name, blocks in CASES.items()}
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for name, want in expected.items():
+            got = seen[name]
+            if got["dtypes"] != want["dtypes"]:
+                return f"{name}: dtypes are {got['dtypes']}; {want['dtypes']} is right."
+            for part, values in want["values"].items():
+                mine = got["values"][part]
+                if len(mine) != len(values):
+                    return f"{name}: {part} has {len(mine):,} entries; {len(values):,} are right."
+                if part in ("tops", "mean"):
+                    if not relative_distance(mine, values) <= 1e-4:
+                        return f"{name}: {part} is {mine[:2]} ...; {values[:2]} ... is right."
+                    continue
+                wrong = [i for i, (a, b) in enumerate(zip(mine, values, strict=True)) if a != b]
+                if len(wrong) > 0.002 * len(values) + (part == "codes"):  # a tie may fall either way
+                    i = wrong[0]
+                    share = f"{len(wrong)} of {len(values)} {part} differ"
+                    return f"{name}: {share}; number {i} is {mine[i]}, {values[i]} is right."
+            if got["changed"]:
+                return f"{name}: the weights that were given have been changed."
+        return None
+
+
+class DecodesWhatWasEncoded(Check):
+    """Decoding gives level · scale, from bytes that anybody has encoded, within half a gap of the weights."""
+
+    hint = (
+        "packed >> 4 and packed & 15 are the two indices: stack them so that they alternate. A scale is "
+        "codes · top / 127 + mean, with the top of its group of 256."
+    )
+
+    @staticmethod
+    def probe(seed: int, nf4_encode: Callable[..., Any], nf4_decode: Callable[..., Any]) -> Evidence:
+        seen = {}
+        for name, blocks in CASES.items():
+            draw = torch.Generator().manual_seed(seed)
+            packed = torch.randint(256, (blocks * BLOCK // 2,), generator=draw).to(torch.uint8)
+            codes = torch.randint(-127, 128, (blocks,), generator=draw).to(torch.int8)
+            tops = torch.rand(-(-blocks // SCALES), generator=draw) + 0.1
+            decoded = nf4_decode(packed, codes, tops, torch.tensor(0.7))
+            weights = _weights(seed, blocks)
+            again = nf4_decode(*nf4_encode(weights))
+            seen[name] = {
+                "decoded": decoded.flatten().tolist(),
+                "dtype": str(decoded.dtype).removeprefix("torch."),
+                "shape": list(decoded.shape),
+                "error": ((again - weights).norm() / weights.norm()).item() if again.shape == weights.shape else -1.0,
+            }
+        return seen
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for name, want in expected.items():
+            got = seen[name]
+            if (got["shape"], got["dtype"]) != (want["shape"], want["dtype"]):
+                return f"{name}: {got['dtype']} {got['shape']} comes back; {want['dtype']} {want['shape']} is right."
+            off = relative_distance(got["decoded"], want["decoded"])
+            if not off <= 1e-5:
+                swapped = torch.tensor(want["decoded"]).view(-1, 2).flip(1).flatten().tolist()
+                why = (
+                    " Are the two halves of a byte swapped?"
+                    if relative_distance(got["decoded"], swapped) <= 1e-5
+                    else ""
+                )
+                return f"{name}: the decoded weights are {off:.2g} off, relative.{why}"
+            if not 0 <= got["error"] <= 1.05 * want["error"]:
+                return f"{name}: encoded and decoded, weights are {got['error']:.3f} off; {want['error']:.3f} is right."
+        return None
+
+
+NF4 = (EncodesToTheNearestLevel, DecodesWhatWasEncoded)

@@ -1,0 +1,140 @@
+"""Packed chats: whole examples side by side in rows of equal length, with a loss on the answers only."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..base import Check, Evidence
+
+LENGTH, END = 16, 2  # the mark that ends a turn also fills rows up, as in SmolLM2's tokenizer
+IGNORED = -100
+
+
+def _examples(seed: int, sizes: list[tuple[int, int]]) -> list[tuple[list[int], list[int]]]:
+    """Return pairs of prompt and answer with so many tokens; prompts have an END inside, answers end with one."""
+    draw = torch.Generator().manual_seed(seed)
+
+    def some(n: int) -> list[int]:
+        return torch.randint(10, 99, (n,), generator=draw).tolist()
+
+    return [([*some(prompt - 2), END, *some(1)], [*some(answer - 1), END]) for prompt, answer in sizes]
+
+
+CASES = {  # (tokens of the prompt, tokens of the answer) of each example; the simple ones first
+    "one example that fills its row": [(10, 6)],
+    "one example and padding": [(6, 4)],
+    "two examples in one row": [(5, 3), (4, 2)],
+    "two examples that fill their row": [(5, 3), (4, 4)],
+    "three examples in two rows": [(5, 3), (5, 4), (4, 2)],
+    "a short one that must not overtake": [(6, 4), (7, 3), (3, 2), (8, 8)],
+    "no examples": [],
+}
+
+
+def _rows(tensor: Any) -> Any:
+    return tensor.tolist() if isinstance(tensor, Tensor) else tensor
+
+
+class _Packed(Check):
+    """What the checks of `pack` share: the probe."""
+
+    @staticmethod
+    def probe(seed: int, pack: Callable[..., Any]) -> Evidence:
+        seen: Evidence = {"cases": {}}
+        for name, sizes in CASES.items():
+            ids, labels, positions = pack(_examples(seed, sizes), LENGTH, END)
+            seen["cases"][name] = {"ids": _rows(ids), "labels": _rows(labels), "positions": _rows(positions)}
+            shapes = [list(t.shape) for t in (ids, labels, positions)]
+            seen["cases"][name] |= {
+                "shapes": shapes,
+                "dtypes": sorted({str(t.dtype) for t in (ids, labels, positions)}),
+            }
+        try:
+            pack(_examples(seed, [(12, 5)]), LENGTH, END)
+            seen["too long"] = ""
+        except Exception as error:
+            seen["too long"] = type(error).__name__
+        return seen
+
+
+class ExamplesStayWhole(_Packed):
+    """Rows of equal length hold whole examples, in order, each in the first row that has room from there on."""
+
+    hint = (
+        "Keep a list of rows. If the last row and the next example are longer than `length` together, begin a new row. "
+        "At the end fill each row up with `pad`. Look at an example longer than `length` first."
+    )
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for name, want in expected["cases"].items():
+            got = seen["cases"][name]
+            if got["shapes"] != want["shapes"]:
+                return f"{name}: the shapes are {got['shapes']}; {want['shapes']} is right."
+            if got["dtypes"] != want["dtypes"]:
+                return f"{name}: the tensors are of {', '.join(got['dtypes'])}; token ids are int64."
+            if got["ids"] != want["ids"]:
+                return f"{name}: the rows are {got['ids']}; {want['ids']} is right."
+        if seen["too long"] != "ValueError":
+            return "An example longer than a row must raise ValueError: cut off, it would teach half an answer."
+        return None
+
+
+class OnlyAnswersCount(_Packed):
+    """Labels are the answers' own tokens, the END of each included, and -100 at prompts and padding."""
+
+    hint = (
+        "The model shifts labels itself: the label of a token stands at the token's own place. Which tokens are an "
+        "answer is known when the row is put together, and cannot be read off their values: END is also the padding."
+    )
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for name, want in expected["cases"].items():
+            ids, labels, right = want["ids"], seen["cases"][name]["labels"], want["labels"]
+            if labels == right:
+                continue
+            if [len(row) for row in labels] != [len(row) for row in right]:
+                return f"{name}: labels have not the shape of the rows."
+            return f"{name}: {_why(ids, labels, right)}"
+        return None
+
+
+def _why(ids: list[list[int]], labels: list[list[int]], right: list[list[int]]) -> str:
+    """Say what is wrong with the first row whose labels are."""
+    row, got, want = next(it for it in zip(ids, labels, right, strict=True) if it[1] != it[2])
+    if got in ([*want[1:], IGNORED], [IGNORED, *want[:-1]]):
+        return "the labels are shifted by one. The model does that itself, so the loss would be two tokens off."
+    places = [i for i, (a, b) in enumerate(zip(got, want, strict=True)) if a != b]
+    last = max(i for i, label in enumerate(want) if label != IGNORED)
+    counted = [i for i in places if want[i] == IGNORED]
+    if counted and all(i > last for i in counted):
+        return f"padding counts in the loss (places {counted}): the model would learn to write padding."
+    if counted:
+        return f"tokens of prompts count in the loss (places {counted}): only what the model should say counts."
+    if all(row[i] == END for i in places):
+        return f"the END of an answer does not count (places {places}): the model would never learn to stop."
+    return f"tokens of answers do not count, or have another label (places {places})."
+
+
+class PositionsBeginAnew(_Packed):
+    """Positions count from 0 in each example, and from 0 in the padding: that is how attention tells them apart."""
+
+    hint = "list(range(n)) for each example of n tokens, and once more for the padding."
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for name, want in expected["cases"].items():
+            got = seen["cases"][name]["positions"]
+            if got == want["positions"]:
+                continue
+            n = len(want["positions"][0])
+            if got == [list(range(n))] * len(want["positions"]):
+                return f"{name}: positions run on through the row, so an example would attend to the one before it."
+            return f"{name}: the positions are {got}; {want['positions']} is right."
+        return None
+
+
+PACKED = (ExamplesStayWhole, OnlyAnswersCount, PositionsBeginAnew)
