@@ -93,16 +93,31 @@ def counted(count: Count) -> Iterator[Callable[..., Any]]:
         on_ranks.run_ranks = run_ranks
 
 
-def checks_on_ranks(topic: str, count: Count) -> list[Run]:
-    """Return a run for each check of the lab that starts ranks; to find out which do, each is probed once."""
+def checks_on_ranks(topic: str) -> list[Run]:
+    """Return a run for each check of the lab that starts ranks."""
     parts = importlib.import_module(f"helpers.exercises.{topic}").PARTS
-    runs = []
-    for one in (replace(part, checks=(check,)) for part in parts for check in part.checks):
-        before = count.starts
-        judged(one, seed=0)
-        if count.starts > before:
-            runs.append(functools.partial(judged, one))
-    return runs
+    alone = [replace(part, checks=(check,)) for part in parts for check in part.checks]
+    return [functools.partial(judged, part) for part in alone if starts_ranks(part)]
+
+
+class _Started(BaseException):
+    """Ranks would be started now."""
+
+
+def starts_ranks(part: Part) -> bool:
+    """Say whether the checks of `part` start ranks, without starting any."""
+
+    def stop(*_: Any, **__: Any) -> None:
+        raise _Started
+
+    start, on_ranks.run_ranks = on_ranks.run_ranks, stop
+    try:
+        gather(part, reference_answers(part), seed=0)
+    except _Started:
+        return True
+    finally:
+        on_ranks.run_ranks = start
+    return False
 
 
 def judged(part: Part, seed: int) -> None:
@@ -186,7 +201,8 @@ def soak(turns: Sequence[Run], count: Count, runs: int, seed: int, seconds: floa
     """Do so many runs, by turns, or as many as there is time for; note in `count` what came of them."""
     dice, begin = random.Random(seed), time.monotonic()
     for run in itertools.islice(itertools.cycle(turns), runs):
-        if time.monotonic() - begin > seconds:
+        count.seconds = round(time.monotonic() - begin, 1)
+        if count.seconds > seconds:
             break
         there, known = _family(), len(count.seen)
         try:
@@ -203,7 +219,6 @@ def soak(turns: Sequence[Run], count: Count, runs: int, seed: int, seconds: floa
         print(f"\r{count.runs} of {runs} runs, {count.starts} starts", end="", file=sys.stderr, flush=True)
         for line in count.seen[known:]:
             print(f"\n{line}", file=sys.stderr)
-    count.seconds = round(time.monotonic() - begin, 1)
 
 
 def processes_left(spared: Collection[psutil.Process]) -> list[str]:
@@ -241,9 +256,10 @@ def main() -> None:
     adopt_orphans()
     count, topic = Count(args.lab), LABS[args.lab]
     with counted(count) as start:
-        turns = Jobs(start).runs() if topic == SURVIVE else checks_on_ranks(topic, count)
+        turns = Jobs(start).runs() if topic == SURVIVE else checks_on_ranks(topic)
         count.starts = count.ranks = 0
-        soak(turns, count, args.runs, args.seed, args.seconds)
+        with contextlib.suppress(KeyboardInterrupt):  # the count so far is of use, too
+            soak(turns, count, args.runs, args.seed, args.seconds)
     print(json.dumps(asdict(count)))
     sys.exit(not count.right)
 

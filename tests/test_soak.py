@@ -8,10 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+from helpers.exercises.checking import find_part
+
 import pytest
 
 from .sampling import runs_whole, sample, sample_seed
-from .soak import LABS, Count, Falsity, soak
+from .soak import LABS, Count, Falsity, soak, starts_ranks
 
 ROOT = Path(__file__).parents[1]
 
@@ -59,3 +61,8 @@ def test_it_stops_when_its_time_is_over():
     soak([lambda seed: None], count, runs=10**9, seed=0, seconds=0.2)
     assert 0 < count.runs < 10**9
     assert count.right
+
+
+def test_it_knows_which_checks_start_ranks():
+    assert starts_ranks(find_part("data_parallel.average"))
+    assert not starts_ranks(find_part("data_parallel.law"))
