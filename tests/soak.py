@@ -201,7 +201,6 @@ def soak(turns: Sequence[Run], count: Count, runs: int, seed: int, seconds: floa
     """Do so many runs, by turns, or as many as there is time for; note in `count` what came of them."""
     dice, begin = random.Random(seed), time.monotonic()
     for run in itertools.islice(itertools.cycle(turns), runs):
-        count.seconds = round(time.monotonic() - begin, 1)
         if count.seconds > seconds:
             break
         there, known = _family(), len(count.seen)
@@ -215,6 +214,7 @@ def soak(turns: Sequence[Run], count: Count, runs: int, seed: int, seconds: floa
             count.seen.append(f"{type(error).__name__}: {error}")
         left = processes_left(there)
         count.left, count.runs = count.left + len(left), count.runs + 1
+        count.seconds = round(time.monotonic() - begin, 1)
         count.seen += left
         print(f"\r{count.runs} of {runs} runs, {count.starts} starts", end="", file=sys.stderr, flush=True)
         for line in count.seen[known:]:
