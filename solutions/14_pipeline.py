@@ -416,7 +416,7 @@ print(f"now the weights have theirs: {layer.weight.grad is not None}")
 print(f"it is dyᵀ x: {torch.equal(layer.weight.grad, torch.ones(4, 2).T @ x.detach())}")
 
 # %% [markdown] name="zero_text"
-# So there are two new actions: `("I", i)` is the input's half of a backward pass, `("W", i)` the weights' half, which can wait. (These are PyTorch's letters. The paper, Qi et al. 2023, calls them B and W.) Now the bubble can be filled: where a rank would wait, it works off weight gradients.
+# So there are two new actions: `("I", i)` is the input's half of a backward pass, `("W", i)` the weights' half, which can wait. (These are PyTorch's letters. The paper, Qi et al. 2023, calls them B and W.) Now the bubble can be filled: where a rank would wait, it catches up on weight gradients.
 #
 # But what waits is *held*: x and dy stay in memory until W. Run all W at the very end, and you are back at GPipe's memory.
 #

@@ -254,9 +254,9 @@ print(inspect.getsource(Training.step))
 print("parts:", ", ".join(Training.PARTS))
 
 # %% [markdown] name="parts_guess_text"
-# Without interruption it does 70 steps. Then six runs are taken up after step 35, each with one part left out, as if somebody had forgotten to save it: the part stays as it is at the start of a run.
+# Without interruption it does 70 steps. Then six runs are resumed after step 35, each with one part left out, as if somebody had forgotten to save it: the part stays as it is at the start of a run.
 #
-# **Predict.** In how many of the six is the *first* loss after resuming another one than without interruption, be it in the last digit? And how many of the six would you notice: mean loss of the next 35 steps more than 10 % above the right one?
+# **Predict.** In how many of the six does the *first* loss after resuming differ from that without interruption, even if only in the last digit? And how many of the six would you notice: mean loss of the next 35 steps more than 10 % above the right one?
 
 # %% name="parts_guess"
 my_guess = None  # of 6: first loss differs
@@ -300,7 +300,7 @@ same = float(resumed(()) == right)
 claims.record("T41", "all six parts: the same bits", "35 steps after resuming", same, "(1: yes)", 1, 1)
 
 # %% [markdown] name="parts_explained"
-# Only one mistake leaps to the eye. That is the danger: the others pass for noise, and the run is another one all the same.
+# Only one mistake leaps to the eye. That is the danger: the others pass for noise, and it is a different run all the same.
 #
 # - **Optimizer**: without moments, Adam's first steps are far too large: a hump, then it recovers.
 # - **Schedule**: the rate warms up again, and decays too late.
@@ -346,7 +346,7 @@ after_guess.reveal((after_0 == after_1).float().mean().item())
 #
 # The same goes for the order of the data. The loader of [[data_loading]] remembers its place, and counts on the same ranks coming back. At scale a broken machine is taken out, and the job goes on with fewer. The **global batch** should stay as it was, whoever computes it.
 #
-# ### Your turn: an order of the data that can be taken up
+# ### Your turn: a data order that can be resumed
 #
 # **Contract.** `DataOrder(samples, batch_size, seed)` says who trains on what.
 #
@@ -426,7 +426,7 @@ torn_guess.reveal(torn_files(kills=40))
 # %% [markdown] name="torn_explained"
 # And the old one is gone, too. (A program that saves for 1 % of its time is hit there once in a hundred kills: rarely enough that nobody tests it.)
 #
-# One operation of file systems helps: `os.replace(draft, name)` is **atomic**. Whoever looks sees the old file or the new one, never half of one. So write under another name, and *publish* with a rename.
+# One operation of file systems helps: `os.replace(draft, name)` is **atomic**. Anyone who looks sees the old file or the new one, never half of one. So write under another name, and *publish* with a rename.
 #
 # After a power failure the name may be on disk and the bytes not yet, unless `os.fsync` has waited for them. And disks lose bits: a reader needs a proof that a file is whole, a **checksum** in it.
 #
@@ -720,7 +720,7 @@ for ranks, after in losses.items():
 claims.record("T41", "resumed on other ranks: same losses", "2 to 1 and 3 ranks", furthest, "relative", 0, 1e-4)
 
 # %% [markdown] name="fewer_explained"
-# The global batch is the same because `DataOrder` knows nothing of ranks. Had each rank kept *its* 24 rows, one rank would have gone on with a batch of 24: another run. What is left is rounding. Whoever needs the last bit on fewer ranks, too, must sum in an order that does not depend on them.
+# The global batch is the same because `DataOrder` knows nothing of ranks. Had each rank kept *its* 24 rows, one rank would have gone on with a batch of 24, and that is a different run. What is left is rounding. If you need the last bit on fewer ranks, too, sum in an order that does not depend on them.
 #
 # ## 7 · Slow, and wrong
 #
@@ -780,7 +780,7 @@ print("the same rows on all ranks, gradients:", " ".join(f"{value:08x}" for valu
 # %% [markdown] name="diagnosis_task"
 # ### Your turn: who broke the job?
 #
-# On 16,384 GPUs nobody reads logs by hand. Each rank leaves a `RankLog`: `exit_code`; `calls`, its collectives, each with `asked` and `answered` (seconds; None if it never came back); `checksums`, of its weights after each step.
+# On 16,384 GPUs nobody reads logs by hand. Each rank leaves a `RankLog`: `exit_code`; `calls`, its collectives, each with `asked` and `answered` (seconds; None if it never came back); `checksums`, of its weights after each step. (The calls are those that a flight recorder keeps ([[data_parallel]]), with the times that it lacks over gloo.)
 #
 # **Contract.** `diagnose(logs)` takes the logs of all ranks, three or more of them in general, and returns a pair: what happened, and to which rank.
 #

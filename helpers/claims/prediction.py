@@ -25,7 +25,7 @@ class Prediction:
 
     def reveal(self, measured: float) -> None:
         """Print the guess beside the measured figure (same unit), and how far apart they are."""
-        print(f"{self.question}: measured {measured:.4g} {self.unit}".rstrip())
+        print(f"{self.question}: measured {_shown(measured)} {self.unit}".rstrip())
         if self.guess is None:
             print("  You have not guessed. Put a number into the cell above: being wrong costs nothing here.")
         elif not self.difference and measured and self.guess / measured > 0:
@@ -33,8 +33,15 @@ class Prediction:
             more, less = ("high", "low") if measured > 0 else ("far below zero", "near to zero")
             error = f"{ratio:.2f}x too {more}" if ratio >= 1 else f"{1 / ratio:.2f}x too {less}"
             within = abs(ratio - 1) <= 0.1
-            yours = f"You said {self.guess:.4g} {self.unit}".rstrip()
+            yours = f"You said {_shown(self.guess)} {self.unit}".rstrip()
             print(f"  {yours}: {'within 10 %' if within else error}.")
         else:
-            yours = f"You said {self.guess:.4g} {self.unit}".rstrip()
-            print(f"  {yours}: off by {abs(self.guess - measured):.4g}.")
+            yours = f"You said {_shown(self.guess)} {self.unit}".rstrip()
+            print(f"  {yours}: off by {_shown(abs(self.guess - measured))}.")
+
+
+def _shown(figure: float) -> str:
+    """Write four digits, or all of a whole number: 0.4381, 16,384, 65,150."""
+    if not 1e4 <= abs(figure) < 1e12:
+        return f"{figure:.4g}"
+    return f"{figure if figure == int(figure) else float(f'{figure:.4g}'):,.0f}"

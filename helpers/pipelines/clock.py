@@ -60,8 +60,8 @@ class Clocked:
 
     def __str__(self) -> str:
         return (
-            f"clocked: idle {self.idle:.1f} %; without messages and late awakenings {self.ideal.idle:.1f} % "
-            f"(the step took {self.stretch:.2f} times as long as then)"
+            f"clocked: idle {self.idle:.1f} %; if messages took no time and nobody overslept, {self.ideal.idle:.1f} % "
+            f"(the step took {self.stretch:.2f} times as long as that)"
         )
 
     @property

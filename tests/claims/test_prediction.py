@@ -32,3 +32,10 @@ def test_prediction_of_a_negative_number(capsys, guess, says):
 def test_prediction_of_a_difference_counts_how_far_off(capsys, guess, says):
     Prediction("Accuracy, BF16 minus FP32", guess, "points", difference=True).reveal(0.6)
     assert says in capsys.readouterr().out
+
+
+def test_large_numbers_are_written_out(capsys):
+    Prediction("Bytes", 16384, "bytes").reveal(65150.7)
+    out = capsys.readouterr().out
+    assert "measured 65,150 bytes" in out
+    assert "You said 16,384 bytes" in out

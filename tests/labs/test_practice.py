@@ -10,7 +10,7 @@ from helpers.exercises.checking import find_part
 import pytest
 
 from ..mutants import assert_rejected, reference, run_answers, topics, verdicts
-from ..sampling import sample
+from ..sampling import runs_whole, sample
 
 GRADED = ("x1", "x2", "x3", "x4", "x5", "x6")
 LABS = {topic: answers for topic, answers in topics().items() if topic not in GRADED}
@@ -28,11 +28,12 @@ def test_mutant_is_rejected(mutant):
     assert_rejected(mutant)
 
 
-@pytest.mark.parametrize(("topic", "name"), RIGHT)
+@pytest.mark.parametrize(("topic", "name"), sample(RIGHT, one_in=2))
 def test_differently_written_right_answers_pass(topic, name):
     names = run_answers(LABS[topic].RIGHT[name])
+    seed = 5 if runs_whole() else 0  # with 0 the reference has been probed for the mutants already
     for part in {mutant.part for mutant in LABS[topic].MUTANTS if mutant in RUNNABLE}:
-        assert [v.diagnosis for v in verdicts(part, names, seed=5) if not v.passed] == []
+        assert [v.diagnosis for v in verdicts(part, names, seed=seed) if not v.passed] == []
 
 
 @pytest.mark.parametrize("part", sorted({mutant.part for mutant in RUNNABLE}))

@@ -8,6 +8,9 @@ seconds, the ratio of busy to quiet, and whether the checks and claims said what
 same work.
 `--only NAME` runs one piece, `--repeats N` each of them several times; of several, the median counts.
 
+`--claims LAB ...` runs whole labs beside the busy loops (`--loops 0`: beside whatever runs already), and says which
+claims and checks fell: those whose verdict is another one than in the receipt of a CPU. "Too busy to tell" is no fall.
+
 This is no test: it takes long, and its figures are only worth something when nothing else runs on the machine.
 """
 
@@ -25,6 +28,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from helpers import text_table
+from helpers.claims.measurement import Measurement
+from helpers.claims.receipt import FOLDER, Receipt
 from helpers.core.files import ROOT
 
 COURSE: dict[str, str] = {}  # `import helpers` sets the rest
@@ -158,6 +163,34 @@ def compare_pieces(names: list[str], repeats: int) -> str:
     return text_table(rows)
 
 
+def usual_verdicts() -> dict[tuple[str, str, str], str]:
+    """Return what the newest CPU receipt says of each claim, by its number, words and subject."""
+    receipts = [receipt for receipt in map(Receipt.read, FOLDER.glob("*.json")) if receipt.kind == "cpu"]
+    receipts.sort(key=lambda receipt: max(step["date"] for step in receipt.steps.values()))
+    rows: list[Measurement] = [row for receipt in receipts for _, row in receipt.rows()]
+    return {(row.claim, row.said, row.subject): row.verdict for row in rows}
+
+
+def fallen(names: list[str], loops: int) -> str:
+    """Run each lab once beside so many busy loops; return the table of claims and checks, and what fell."""
+    usual, rows, lines = usual_verdicts(), [("lab", "s", "verdicts", "as usual", "too busy to tell", "fell")], []
+    for name in names:
+        with busy(loops):
+            began = time.perf_counter()
+            said = lab(name)(COURSE)
+            took = time.perf_counter() - began
+        claims = [one for one in said if len(one) == 4 and isinstance(one[3], str)]  # else a check and its result
+        checks = [one for one in said if one not in claims]
+        busy_now = [one for one in claims if one[3] == "not measured here"]
+        fell = [one for one in claims if one not in busy_now and usual.get(tuple(one[:3]), one[3]) != one[3]]
+        fell += [one for one in checks if not one[1]]
+        counts = (len(said), len(said) - len(busy_now) - len(fell), len(busy_now), len(fell))
+        rows.append((name, f"{took:.0f}", *map(str, counts)))
+        lines += [f"{name}: {one}" for one in fell]
+        print("\t".join(rows[-1]), *lines[-len(fell) :] if fell else (), sep="\n", file=sys.stderr, flush=True)
+    return "\n".join([text_table(rows), *lines])
+
+
 def compare_pairs(pairs: int) -> str:
     """Time the same work in processes whose idle threads differ, by turns; return the table of ratios to spinning."""
     seconds: dict[str, dict[str, list[float]]] = {}
@@ -182,8 +215,17 @@ def main() -> None:
     parser.add_argument(
         "--pairs", type=int, default=0, metavar="N", help="what idle threads cost on a quiet machine: so many pairs"
     )
+    parser.add_argument(
+        "--claims", nargs="+", metavar="LAB", default=[], help="run these labs whole: which claims fall?"
+    )
+    parser.add_argument(
+        "--loops", type=int, default=LOOPS, metavar="N", help="busy loops for --claims (default: cores)"
+    )
     args = parser.parse_args()
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} before the start")
+    if args.claims:
+        print(fallen(args.claims, args.loops))
+        return
     print(
         compare_pairs(args.pairs)
         if args.pairs

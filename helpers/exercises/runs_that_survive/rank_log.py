@@ -6,7 +6,6 @@ the diaries of all ranks. A flight recorder keeps the same about collectives, wi
 
 import contextlib
 import json
-import os
 import time
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -64,8 +63,6 @@ class RankDiary:
     def _write(self, what: str, value: str | int) -> None:
         self._file.write(json.dumps([what, value, time.time()]) + "\n")
         self._file.flush()
-        if what == "ended":
-            os.fsync(self._file.fileno())
 
 
 def checksum(tensors: Iterable[torch.Tensor]) -> int:
