@@ -133,7 +133,7 @@ for pair in (("llama-3.1-8b", "one node"), ("llama-3.1-8b", "4090s")):
         print(f"  {loser.name}: {loser.reason}")
 
 # %% [markdown] name="losers_explained"
-# Memory rules most layouts out before any clock runs: all those of the two larger models on eight GPUs, and whatever keeps parameters whole. Among those that fit, the first few lie within a few percent, less than the planner's own error, so read an answer as a group. On the H100 node tensor ranks lose; their messages cost more than they save. On the 4090s everything is recomputed, because 22 GiB are few.
+# Memory rules most layouts out before any clock runs: all those of the two larger models on eight GPUs, and whatever keeps parameters whole. Among those that fit, the first of the ten (`answers[pair].best`) lie closer together than the planner's own error, so read an answer as a group. On the H100 node tensor ranks lose; their messages cost more than they save. On the 4090s everything is recomputed, because 22 GiB are few.
 #
 # The rest of this lab builds what is behind such an answer: where ranks lie, what they send, what fits, how long it takes.
 #
@@ -607,7 +607,7 @@ claims.record(
 )
 
 # %% [markdown] name="pipeline_explained"
-# The picture shows what each pays: recomputation in one, waiting for tensor ranks in the other, and hardly any bubble, for there are 256 micro-batches. The rule was written for clusters whose batch was small, whose network was slow beside its chips, and before sharded ranks gathered ahead. With fewer tokens a step, the bubble grows, and so do the gathers of the sharded one: try 2**19 tokens (micro-batches / 4).
+# The picture shows what each pays: recomputation in one, waiting for tensor ranks in the other, and hardly any bubble, for there are 256 micro-batches. So here the rule loses. It has conditions: a small batch, a model that does not fit otherwise, a network without a port for each GPU. Try one of them: a quarter of the tokens (micro-batches / 4), or a cluster with a slower network.
 #
 # ## 7 · Decide
 #
