@@ -607,7 +607,7 @@ claims.record(
 )
 
 # %% [markdown] name="pipeline_explained"
-# The picture shows what each pays: recomputation in one, waiting for tensor ranks in the other, and hardly any bubble, for there are 256 micro-batches. So here the rule loses. It has conditions: a small batch, a model that does not fit otherwise, a network without a port for each GPU. Try one of them: a quarter of the tokens (micro-batches / 4), or a cluster with a slower network.
+# The picture shows what each pays: recomputation in one, waiting for tensor ranks and a bubble in the other. With 256 micro-batches the schedule's bubble is small; the rest of it is the head, which makes the last stage heavier ([[pipeline]]). So here the rule loses. It has conditions: a small batch, a model that does not fit otherwise, a network without a port for each GPU. Try one of them: a quarter of the tokens (micro-batches / 4), or a cluster with a slower network.
 #
 # ## 7 · Decide
 #

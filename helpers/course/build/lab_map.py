@@ -1,7 +1,7 @@
 """The map of the labs: what needs what, drawn from the line "Before this" of their cards, as an SVG in the page.
 
 A lab stands in the row after the last of those that it needs. Lines that follow from others are left out: whoever
-needs lab 12 has done what lab 12 needs.
+has done a lab has done what that lab needs.
 """
 
 import html
