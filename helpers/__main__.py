@@ -34,6 +34,7 @@ COMMANDS = {
     "page": Command(".widgets.planner_page", "show the layouts of a model as a page in the browser, with controls"),
     "build": Command(".course.build.cli", "build the notebooks from their sources"),
     "plans": Command(".course.build.tables_cli", "make all plans anew that the labs keep (half an hour)"),
+    "searches": Command(".course.build.tables_cli", "search anew for all layouts that the labs keep (an hour)"),
     "chooser": Command(".course.build.tables_cli", "plan what the capstone's recipe chooser answers from (minutes)"),
     "grade": Command(".course.grade.cli", "grade a folder of hand-ins, one folder a student"),
     "claims": Command(

@@ -977,6 +977,6 @@ claims
 # - Expert parallel: counts, rows there, results back, and gradients the same way: 4 n k C (N − 1) / N numbers a layer, whatever the load. What imbalance costs is waiting for the busiest rank.
 # - An expert's gradient is summed over its copies and divided by all ranks. Averaging it over all ranks mixes different experts, and nothing complains.
 #
-# **What to reach for when.** More quality for the same FLOPs, with memory to spare: a mixture. Experts do not fit: expert parallel inside a machine or over fast links, with data parallel or sharding across. An MFU is to be reported: say that it counts active parameters.
+# **What to reach for when.** More quality for the same FLOPs, with memory to spare: a mixture. Experts do not fit: expert parallel inside a machine or over fast links, with data parallel or sharding across. An MFU is to be reported: say that it counts active parameters. Expert ranks are one dimension more to choose: [[choosing_a_layout]] chooses among all of them.
 #
 # **Sources.** Shazeer et al. 2017, *Outrageously Large Neural Networks*; Lepikhin et al. 2020, *GShard*; Fedus et al. 2021, *Switch Transformers*; Gale et al. 2022, *MegaBlocks*; Komatsuzaki et al. 2022, *Sparse Upcycling*; Dai et al. 2024, *DeepSeekMoE* (shared and fine-grained experts); Wang et al. 2024, *Auxiliary-Loss-Free Load Balancing*, and DeepSeek-AI 2024, *DeepSeek-V3* (the bias).

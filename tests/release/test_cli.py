@@ -38,7 +38,7 @@ def test_wrong_words_are_refused(args, words, capsys):
     assert words in line
 
 
-COMMANDS = ["doctor", "roofline", "plan", "layout", "page", "build", "plans", "chooser", "grade", "claims"]
+COMMANDS = ["doctor", "roofline", "plan", "layout", "page", "build", "plans", "searches", "chooser", "grade", "claims"]
 COMMANDS += ["receipts", "gpu", "site"]
 
 

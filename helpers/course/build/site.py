@@ -18,7 +18,8 @@ from traitlets.config import Config
 from ...claims.receipt import receipts
 from ..receipts import cells, claim_results
 from .front_page import card
-from .source import sources
+from .lab_map import lab_map
+from .source import Source, sources
 
 # Without a kernel a control moves nothing, so a picture with controls is shown as the plain picture beside it.
 _SHOWN = ["text/html", "image/png", "text/markdown", "text/plain"]
@@ -47,9 +48,15 @@ def make_site(out: Path) -> Path:
     _write_claims(environment, out / "claims.html")
     index = out / "index.html"
     index.write_text(
-        environment.get_template("site_index.html").render(pages=pages, sections=sections), encoding="utf-8"
+        environment.get_template("site_index.html").render(pages=pages, sections=sections, map=_map(labs, pages)),
+        encoding="utf-8",
     )
     return index
+
+
+def _map(labs: list[Source], pages: list[dict[str, str]]) -> Markup:
+    """Return the map of the labs, safe to stand in a page."""
+    return Markup(lab_map(labs, {page["name"]: page["title"] for page in pages}))
 
 
 def _write_claims(environment: Environment, path: Path) -> None:

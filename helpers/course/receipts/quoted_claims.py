@@ -78,6 +78,12 @@ QUOTED_CLAIMS = {
         "A mixture of experts gives the loss of a larger dense model at the FLOPs of its active part: k times cheaper",
         "[Switch Transformers](https://arxiv.org/abs/2101.03961), [DeepSeekMoE](https://arxiv.org/abs/2401.06066)",
     ),
+    "C20": QuotedClaim(
+        "Tensor parallel beyond a node loses, so tensor ranks in the node and pipelines between nodes; shard until "
+        "communication shows, and give each GPU enough tokens to hide it",
+        "[Narayanan et al.](https://arxiv.org/abs/2104.04473), "
+        "[The Ultra-Scale Playbook](https://huggingface.co/spaces/nanotron/ultrascale-playbook); tutorials",
+    ),
     "C22": QuotedClaim(
         "Asynchronous checkpoints cost (almost) no time; Young's interval is close to the best",
         "tutorials; [Young](https://doi.org/10.1145/361147.361115), "

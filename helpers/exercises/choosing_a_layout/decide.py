@@ -1,0 +1,153 @@
+"""Checks of decisions: the planner is asked about the layout that was chosen, whichever it is."""
+
+from dataclasses import fields
+from functools import lru_cache
+from typing import Any
+
+from ...core.units import GiB, human_bytes
+from ...planner.catalog.clusters import Cluster
+from ...planner.layout.layout import Layout
+from ...planner.layout.layout_plan import plan_layout
+from ...planner.search.found import Found, found_of
+from ...planner.search.names import name as name_of
+from ..base import Check, Evidence
+from .decisions import WITHIN, best_known, decisions
+
+ASKED = {"ranks": "gpus", "seq": "seq", "tokens": "tokens", "precision": "precision"}  # of a layout: of a question
+_ASKED_WORDS = {"ranks": "GPUs", "seq": "tokens in a sequence", "tokens": "tokens a step", "precision": "for precision"}
+
+
+@lru_cache(maxsize=64)
+def _planned(layout: Layout, cluster: Cluster) -> Found:
+    return found_of(plan_layout(layout, cluster))
+
+
+def _proposed(decide: Any) -> Evidence:
+    """Return what each proposal is, and what the planner says of those that answer the question."""
+    seen = {}
+    for name, question in decisions().items():
+        layout = decide(question)
+        if not isinstance(layout, Layout):
+            seen[name] = {"type": type(layout).__name__}
+            continue
+        answers = [getattr(layout, field) for field in ASKED] == [getattr(question, field) for field in ASKED.values()]
+        answers = answers and layout.arch == question.arch
+        plain = {field.name: getattr(layout, field.name) for field in fields(Layout) if field.name != "arch"}
+        seen[name] = {"layout": plain, "parameters": layout.arch.count(), "answers": answers}
+        if answers:
+            found, best = _planned(layout, question.cluster), best_known(name)
+            more = {part: seconds - best.parts.get(part, 0.0) for part, seconds in found.parts.items()}
+            part = max(more, key=lambda key: more[key])
+            figures = {"nbytes": found.nbytes, "room": question.cluster.gpu.room, "fits": found.fits}
+            seen[name] |= {**figures, "seconds": found.seconds, "best": best.seconds, "part": part, "more": more[part]}
+    return seen
+
+
+def _name(question: str, one: Evidence) -> str:
+    """Return a proposal's layout in one line, behind the question that it answers."""
+    return f"{question}: {name_of(Layout(best_known(question).layout.arch, **one['layout']))}"
+
+
+class AnswersTheQuestion(Check):
+    """The layout is of this model, uses all its GPUs, and reads the tokens of the step."""
+
+    compared = False
+    hint = (
+        "tensor x pipeline x context x shard x replicate must be the GPUs.\n"
+        "shard x replicate x micro_batch_size x micro_batches must be the sequences of a step: `question.sequences`."
+    )
+
+    @staticmethod
+    def probe(seed: int, decide: Any) -> Evidence:
+        return _proposed(decide)
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        lines = []
+        for name, one in seen.items():
+            if "type" in one:
+                lines.append(f"{name}: the answer is a {one['type']}, and no Layout.")
+            elif not one["answers"]:
+                lines.append(f"{_name(name, one)} {_other_question(name, one)}.")
+        return "\n".join(lines) or None
+
+
+def _other_question(name: str, one: Evidence) -> str:
+    """Say in which point a layout answers another question."""
+    question = decisions()[name]
+    layout = Layout(question.arch, **one["layout"])
+    for field, asked in ASKED.items():
+        mine, right = getattr(layout, field), getattr(question, asked)
+        if mine != right:
+            return f"has {_figure(mine)} {_ASKED_WORDS[field]}; the question has {_figure(right)}"
+    return f"is of a model of {one['parameters']:,} parameters; the question's has {question.arch.count():,}"
+
+
+def _figure(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+class FitsByThePlanner(Check):
+    """The fullest rank has room, by the planner's simulation."""
+
+    compared = False
+    hint = (
+        "What makes a rank hold less: more shards, recomputation, smaller micro-batches, tensor or context ranks.\n"
+        "`layout_explorer` below shows what a rank holds at its fullest moment."
+    )
+
+    @staticmethod
+    def probe(seed: int, decide: Any) -> Evidence:
+        return _proposed(decide)
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        lines = []
+        for name, one in seen.items():
+            if one.get("answers") and not one["fits"]:
+                over = (one["nbytes"] - one["room"]) / GiB
+                lines.append(
+                    f"{_name(name, one)} does not fit by {over:.1f} GiB: it holds {human_bytes(one['nbytes'])}, "
+                    f"and there is room for {human_bytes(one['room'])}."
+                )
+        return "\n".join(lines) or None
+
+
+class NearTheBest(Check):
+    """A layout that fits takes at most 10 % longer than the best that the search has found."""
+
+    compared = False
+    hint = (
+        "Which part of the step takes longest? Cut what sends most along the slowest link.\n"
+        "Recompute only what memory demands, and try larger micro-batches: fewer gathers for the same tokens."
+    )
+
+    @staticmethod
+    def probe(seed: int, decide: Any) -> Evidence:
+        return _proposed(decide)
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        lines = []
+        for name, one in seen.items():
+            if one.get("answers") and one["fits"] and not one["seconds"] <= (1 + WITHIN) * one["best"]:
+                slower = one["seconds"] / one["best"] - 1
+                lines.append(
+                    f"{_name(name, one)} takes {one['seconds']:.3g} s, {slower:.0%} longer than the best known: "
+                    f"{one['more']:.3g} s more of it is {_WORDS.get(one['part'], 'waiting for ' + one['part'])}."
+                )
+        return "\n".join(lines) or None
+
+
+_WORDS = {
+    "compute": "products, computed again or slower",
+    "memory": "passes over memory",
+    "launch": "waiting for the host",
+    "bubble": "bubble",
+    "update": "the optimizer's update",
+    "tensor": "waiting for the tensor ranks",
+    "context": "waiting for the context ranks",
+    "shard": "waiting for the data ranks (gathers and reductions)",
+}
+
+DECIDE = (AnswersTheQuestion, FitsByThePlanner, NearTheBest)

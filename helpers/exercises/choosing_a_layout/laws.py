@@ -1,0 +1,296 @@
+"""Checks of three laws: what a layout holds, how long its step takes, and which of several is the best that fits.
+
+Each law has several terms. A check looks at one of them: it compares two layouts, or clusters, that differ in nothing
+else, so the other terms cancel.
+"""
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from ...core.units import GiB
+from ...planner.catalog.clusters import CLUSTERS, Cluster
+from ...planner.layout.arch import Arch
+from ...planner.layout.layout import Layout
+from ..base import Check, Evidence
+
+NEAR = 1e-6  # relative
+ARCH = Arch(layers=24, hidden=2048, heads=16, kv_heads=8, head_dim=128, ffn=5632, vocab=32_000)
+WORDY = replace(ARCH, vocab=128_000)
+NODE = CLUSTERS["dgx-h100"]
+ROOMS = (4, 6, 9, 12, 24, 60)  # GiB
+Case = tuple[str, Callable[[], float]]  # what it is, and its value
+
+
+class OnDifferences(Check):
+    """Compares differences, or ratios, of what the laws say with the reference's."""
+
+    unit: str
+    look: str
+
+    @classmethod
+    def cases(cls, memory: Any, seconds: Any) -> list[Case]:
+        """Return each case in words, and what to compute for it."""
+        raise NotImplementedError
+
+    @classmethod
+    def probe(cls, seed: int, memory: Any, seconds: Any, best: Any) -> Evidence:
+        return {"got": [float(value()) for _, value in cls.cases(memory, seconds)]}
+
+    @classmethod
+    def judge(cls, seen: Evidence, expected: Evidence) -> str | None:
+        cases = cls.cases(None, None)  # for their words: nothing is computed
+        for (words, _), got, want in zip(cases, seen["got"], expected["got"], strict=True):
+            if not abs(got - want) <= NEAR * max(abs(want), 1e-9):
+                return f"{words}: {got:,.6g} {cls.unit}; {want:,.6g} is right. {cls.look}"
+        return None
+
+
+def _less(of: Any, first: Layout, second: Layout, cluster: Cluster | None = None) -> Callable[[], float]:
+    """Return what computes how much more `of` says of the first layout than of the second."""
+    more = (cluster,) if cluster else ()
+    return lambda: of(first, *more) - of(second, *more)
+
+
+def _grid(tensor: int, pipeline: int, shard: int, **others: Any) -> Layout:
+    return Layout(ARCH, tensor=tensor, pipeline=pipeline, shard=shard, **{"micro_batches": 4, **others})
+
+
+class StateOfThisRank(OnDifferences):
+    """State: 16 bytes for each parameter of this rank, of which `shard` ranks keep a part each."""
+
+    unit, look = "bytes", "Which part of the parameters is on this rank, and which part of their state does it keep?"
+    hint = "A rank works with `layout.arch.count()` / (tensor x pipeline) parameters, and keeps 1 / shard of the state."
+
+    @classmethod
+    def cases(cls, memory: Any, seconds: Any) -> list[Case]:
+        found = []
+        for tensor, pipeline in ((1, 1), (4, 1), (1, 4), (2, 2)):
+            few, many = (_grid(tensor, pipeline, shard) for shard in (2, 8))
+            found.append((f"tensor {tensor}, pipeline {pipeline}: shard 2 less shard 8", _less(memory, few, many)))
+        return found
+
+
+class ActivationsInFlight(OnDifferences):
+    """Activations: 34 bytes a token and hidden number in each block, for each micro-batch in flight."""
+
+    unit, look = "bytes", "How many blocks has this rank, and how many micro-batches are under way at once?"
+    hint = (
+        "Tokens of a micro-batch: micro_batch_size x seq; tensor ranks keep 1 / tensor of them.\n"
+        "1F1B: the first rank has `pipeline` micro-batches under way, and never more than there are."
+    )
+
+    @classmethod
+    def cases(cls, memory: Any, seconds: Any) -> list[Case]:
+        found = []
+        for tensor, pipeline, count in ((1, 2, 8), (4, 2, 8), (1, 8, 16), (1, 8, 3)):
+            one = _grid(tensor, pipeline, 2, micro_batches=count)
+            two = replace(one, micro_batch_size=2)
+            words = f"tensor {tensor}, pipeline {pipeline}, {count} micro-batches: batch 2 less batch 1"
+            found.append((words, _less(memory, two, one)))
+        return found
+
+
+class FullRecomputeKeepsInputs(OnDifferences):
+    """Full recomputation keeps 2 bytes in place of 34, and one block whole while it is computed again."""
+
+    unit, look = "bytes", "Every block keeps its input; one block at a time has all of its 34 bytes beside them."
+    hint = "Kept: 2 bytes x blocks x in flight. Beside that, once: 34 bytes of one block of one micro-batch."
+
+    @classmethod
+    def cases(cls, memory: Any, seconds: Any) -> list[Case]:
+        found = []
+        for tensor, pipeline in ((1, 2), (4, 2), (1, 8)):
+            one = _grid(tensor, pipeline, 2, micro_batches=8, recompute="full")
+            words = f"recompute full, tensor {tensor}, pipeline {pipeline}: batch 2 less batch 1"
+            found.append((words, _less(memory, replace(one, micro_batch_size=2), one)))
+        return found
+
+
+class LogitsOfTheWholeModel(OnDifferences):
+    """Logits: 4 bytes for each word and token of a micro-batch, on the rank that has the whole model's length."""
+
+    unit, look = "bytes", "Logits: tokens x vocabulary x 4 bytes / tensor, if there is one stage; else nothing here."
+    hint = "With a pipeline the last rank has the logits, and has less in flight: count them where pipeline is 1."
+
+    @classmethod
+    def cases(cls, memory: Any, seconds: Any) -> list[Case]:
+        def more(of: Layout) -> float:
+            """What a larger vocabulary adds to a second sequence: its state cancels."""
+            two = replace(of, micro_batch_size=2)
+            wordy = memory(replace(two, arch=WORDY)) - memory(replace(of, arch=WORDY))
+            return wordy - (memory(two) - memory(of))
+
+        shapes = ((1, 1), (4, 1), (1, 4))
+        return [
+            (f"tensor {t}, pipeline {p}: 96,000 more words", lambda t=t, p=p: more(_grid(t, p, 2))) for t, p in shapes
+        ]
+
+
+class ComputesAtHalfThePeak(OnDifferences):
+    """Compute: the step's FLOPs over all ranks at half of `gpu.flops16`; a third more with full recomputation."""
+
+    unit, look = "seconds", "FLOPs of a token x tokens of the step / ranks, at half of the peak."
+    hint = "`layout.arch.flops_per_token(layout.seq)` has forward and backward: three forward passes. And a fourth?"
+
+    @classmethod
+    def cases(cls, memory: Any, seconds: Any) -> list[Case]:
+        found = []
+        for recompute in ("none", "full"):
+            one = _grid(1, 1, 1, recompute=recompute)
+            found.append((f"one GPU, recompute {recompute}", lambda one=one: seconds(one, NODE)))
+        fast = replace(NODE, inside=1e18, outside=1e18)
+        found.append(("8 data ranks, links without end", lambda: seconds(_grid(1, 1, 8), fast)))
+        return found
+
+
+def _by_link(seconds: Any, layout: Layout, link: str) -> Callable[[], float]:
+    """Return what computes how much longer a step takes if one kind of link is half as fast."""
+    slow = replace(NODE, **{link: getattr(NODE, link) / 2})
+    return lambda: seconds(layout, slow) - seconds(layout, NODE)
+
+
+class TensorWaitsOnItsLink(OnDifferences):
+    """Tensor: four all-reduces a block and micro-batch, six with full recomputation, on the ring of neighbours."""
+
+    unit, look = "seconds", "Which link do they use, how many all-reduces, of how many bytes, in how many blocks?"
+    hint = (
+        "A message has 2 bytes x micro_batch_size x seq x hidden; a ring sends 2 (n - 1) / n of it.\n"
+        "Blocks of this rank: layers / pipeline. Neighbours: `ring_bandwidth(cluster, layout.tensor)`."
+    )
+
+    @classmethod
+    def cases(cls, memory: Any, seconds: Any) -> list[Case]:
+        found = []
+        for tensor, recompute in ((4, "none"), (8, "full"), (16, "none")):
+            layout = _grid(tensor, 1, 1, recompute=recompute)
+            for link in ("inside", "outside"):
+                words = f"tensor {tensor}, recompute {recompute}, nodes of 8: links {link} at half speed, more by"
+                found.append((words, _by_link(seconds, layout, link)))
+        return found
+
+
+class DataHidesBehindCompute(OnDifferences):
+    """Data: 8 bytes a parameter and micro-batch, beside the computation: the longer of the two counts."""
+
+    unit, look = "seconds", "Two gathers of 2 bytes and a reduction of 4, (n - 1) / n of it leaves; max, not a sum."
+    hint = (
+        "Parameters of this rank: count / (tensor x pipeline). Bytes: 8 x (shard - 1) / shard x micro_batches.\n"
+        "They lie `tensor` ranks apart: `ring_bandwidth(cluster, layout.shard, layout.tensor)`.\n"
+        "`max(compute, data)`: the next block is gathered while this one computes."
+    )
+
+    @classmethod
+    def cases(cls, memory: Any, seconds: Any) -> list[Case]:
+        slow = replace(NODE, inside=NODE.inside / 1000, outside=NODE.outside / 1000)
+        found: list[Case] = []
+        for tensor, shard in ((1, 8), (1, 32), (4, 4), (8, 4)):
+            layout = _grid(tensor, 1, shard)
+            slower = replace(layout, micro_batches=5)
+            # The tensor ranks' wait is the same in both, but for the micro-batches.
+            words = f"tensor {tensor}, shard {shard}, links a thousand times slower: a fifth micro-batch"
+            found.append((words, lambda a=layout, b=slower: seconds(b, slow) - seconds(a, slow)))
+        many = _grid(1, 1, 8, micro_batch_size=8)
+        return [*found, ("shard 8, batch 8: links inside at half speed, more by", _by_link(seconds, many, "inside"))]
+
+
+class BubbleStretchesTheStep(OnDifferences):
+    """Bubble: a step takes (1 + (pipeline - 1) / micro_batches) times as long."""
+
+    unit, look = "times", "What a rank does in the step, and beside it pipeline - 1 turns of waiting."
+    hint = "The bubble is (p - 1) / m of the working time: the share of the whole step is another number."
+
+    @classmethod
+    def cases(cls, memory: Any, seconds: Any) -> list[Case]:
+        found: list[Case] = []
+        for pipeline, tensor in ((4, 1), (8, 2)):
+            few, many = (_grid(tensor, pipeline, 1, micro_batches=m) for m in (4, 16))
+            words = f"pipeline {pipeline}, tensor {tensor}: 4 micro-batches / 16"
+            found.append((words, lambda a=few, b=many: seconds(a, NODE) / seconds(b, NODE)))
+        return found
+
+
+class FastestThatFits(Check):
+    """`best` returns the layout with the least seconds of those whose memory fits, by your own laws."""
+
+    compared = False
+    hint = "First leave out what exceeds `cluster.gpu.room`, then take the least `seconds`: `min(..., key=...)`."
+
+    @staticmethod
+    def probe(seed: int, memory: Any, seconds: Any, best: Any) -> Evidence:
+        seen = []
+        for room in ROOMS:
+            cluster = replace(NODE, gpu=replace(NODE.gpu, total=room * GiB))
+            layouts = _some(seed + room)
+            chosen = best(list(layouts), cluster)
+            figures = [[float(memory(layout)), float(seconds(layout, cluster))] for layout in layouts]
+            number = None if chosen is None else layouts.index(chosen)
+            seen.append({"room": cluster.gpu.room, "seed": seed + room, "figures": figures, "chosen": number})
+        return {"cases": seen}
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for case in seen["cases"]:
+            room, names = case["room"], [layout.summary for layout in _some(case["seed"])]
+            fitting = [(took, nbytes, i) for i, (nbytes, took) in enumerate(case["figures"]) if nbytes <= room]
+            if not fitting:
+                continue
+            least, small, number = min(fitting)
+            other = f"{names[number]} fits with {small / GiB:.1f} GiB and takes {least:.4g} s"
+            if case["chosen"] is None:
+                return f"Room for {room / GiB:.1f} GiB: None; {other}."
+            nbytes, took = case["figures"][case["chosen"]]
+            mine = f"Room for {room / GiB:.1f} GiB: {names[case['chosen']]}"
+            if nbytes > room:
+                return f"{mine} holds {nbytes / GiB:.1f} GiB; {other}."
+            if not took <= least:
+                return f"{mine} takes {took:.4g} s; {other}."
+        return None
+
+
+class NoneWhereNothingFits(Check):
+    """`best` returns None where no layout fits."""
+
+    compared = False
+    hint = "`min` of nothing raises; it takes a `default`."
+
+    @staticmethod
+    def probe(seed: int, memory: Any, seconds: Any, best: Any) -> Evidence:
+        tiny = replace(NODE, gpu=replace(NODE.gpu, total=GiB))
+        return {"got": best(_some(seed), tiny) is not None, "empty": best([], NODE) is not None}
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        where = {"got": "where each layout needs more than there is", "empty": "of no layouts at all"}
+        for key, words in where.items():
+            if seen[key]:
+                return f"`best` returns something {words}."
+        return None
+
+
+def _some(seed: int) -> list[Layout]:
+    """Return layouts of 16 ranks for the same tokens, in no order."""
+    shapes = [(t, p, 16 // (t * p)) for t in (1, 2, 4, 8) for p in (1, 2, 4) if t * p <= 16]
+    layouts = [
+        _grid(t, p, shard, micro_batch_size=size, micro_batches=64 // (shard * size), recompute=kept)
+        for t, p, shard in shapes
+        for size in (1, 2, 4)
+        for kept in ("none", "full")
+    ]
+    random.Random(seed).shuffle(layouts)
+    return layouts
+
+
+LAWS = (
+    StateOfThisRank,
+    ActivationsInFlight,
+    FullRecomputeKeepsInputs,
+    LogitsOfTheWholeModel,
+    ComputesAtHalfThePeak,
+    TensorWaitsOnItsLink,
+    DataHidesBehindCompute,
+    BubbleStretchesTheStep,
+    FastestThatFits,
+    NoneWhereNothingFits,
+)

@@ -1,0 +1,89 @@
+"""Drawings: a grid of ranks on its nodes, steps of several layouts on one scale, and bytes that cross."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from ...core.colours import COLOURS
+from ...planner.layout.layout_plan import LayoutPlan
+
+if TYPE_CHECKING:  # matplotlib takes most of a second to import, and ranks draw nothing
+    from matplotlib.figure import Figure
+
+_PARTS = ("compute", "memory", "launch", "tensor", "context", "shard", "replicate", "data", "bubble", "update")
+
+
+def grid_picture(sizes: Mapping[str, int], node: int) -> "Figure":
+    """Draw the ranks of a grid: a row for each coordinate but the last, neighbours side by side, nodes framed.
+
+    Args:
+        sizes: ranks in each dimension, the last of which has neighbours.
+        node: ranks in a node.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Rectangle
+
+    *outer, (inner, width) = sizes.items()
+    total = width
+    for _, size in outer:
+        total *= size
+    rows = total // width
+    figure = Figure(figsize=(1.9 * width + 3.4, 0.62 * rows + 0.9), layout="constrained")
+    axes = figure.add_subplot()
+    for rank in range(total):
+        row, column = divmod(rank, width)
+        colour = COLOURS[(rank // node) % len(COLOURS)]
+        axes.add_patch(Rectangle((column, -row), 0.92, 0.8, facecolor=colour, edgecolor="white"))
+        axes.text(column + 0.46, 0.4 - row, f"rank {rank}", ha="center", va="center", color="white", fontsize=9)
+    for row in range(rows):
+        words, rest = [], row
+        for name, size in reversed(outer):
+            rest, at = divmod(rest, size)
+            words.append(f"{name} {at}")
+        axes.text(-0.12, 0.4 - row, ", ".join(reversed(words)), ha="right", va="center", fontsize=9)
+    for column in range(width):
+        axes.text(column + 0.46, 1.0, f"{inner} {column}", ha="center", fontsize=9)
+    axes.set(xlim=(-1.6, width + 0.1), ylim=(0.1 - rows, 1.4), title=f"one colour a node of {node}")
+    axes.set_axis_off()
+    axes.title.set_visible(True)
+    return figure
+
+
+def parts_picture(plans: Mapping[str, LayoutPlan]) -> "Figure":
+    """Draw the step of each layout as a bar of its parts, all on one scale of seconds."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 0.55 * len(plans) + 1.5), layout="constrained")
+    axes = figure.add_subplot()
+    left = [0.0] * len(plans)
+    for number, part in enumerate(_PARTS):
+        widths = [plan.parts.get(part, 0.0) * plan.seconds for plan in plans.values()]
+        if max(widths) > 0.003 * max(plan.seconds for plan in plans.values()):
+            colour = COLOURS[number % len(COLOURS)]
+            axes.barh(range(len(widths)), widths, left=left, color=colour, label=_WORDS.get(part, part), height=0.7)
+            left = [before + more for before, more in zip(left, widths, strict=True)]
+    axes.set(xlabel="seconds of one step, of an average rank", yticks=range(len(plans)), yticklabels=list(plans))
+    axes.invert_yaxis()
+    figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize=9)
+    return figure
+
+
+_WORDS = {
+    "memory": "passes over memory",
+    "launch": "waits for the host",
+    **{name: f"waits for {name} ranks" for name in ("tensor", "context", "shard", "replicate", "data")},
+}
+
+
+def crossing_picture(tokens: Sequence[int], sent: Mapping[str, Sequence[float]]) -> "Figure":
+    """Draw the bytes that a rank sends over the tokens of a micro-batch, a line for each way."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.4, 3.2), layout="constrained")
+    axes = figure.add_subplot()
+    for colour, (name, nbytes) in zip(COLOURS, sent.items(), strict=False):
+        axes.plot(tokens, [n / 1e6 for n in nbytes], "o-", color=colour, label=name)
+    axes.set(xscale="log", yscale="log", xlabel="tokens of a micro-batch", ylabel="MB sent by a rank")
+    axes.set_xticks(tokens, [str(n) for n in tokens])
+    axes.minorticks_off()
+    axes.legend(frameon=False)
+    return figure
