@@ -55,9 +55,8 @@ def run(command, folder, **environment):
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="Gradescope runs Linux")
 def test_gradescope_sets_up_grades_and_reads_the_results(tmp_path, platform, capsys):
-    assert (
-        main(["autograder", "gradescope", "--exercise", "x1", "--seed", "3", "--out", str(tmp_path / "package")]) == 0
-    )
+    package = tmp_path / "package"
+    assert main(["autograder", "gradescope", "--exercise", "x1", "--seed", "3", "--out", str(package)]) == 0
     assert "x1_gradescope.zip grades x1 with seed 3." in capsys.readouterr().out
     root = tmp_path / "autograder"
     (root / "submission").mkdir(parents=True)
