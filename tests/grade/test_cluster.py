@@ -49,13 +49,10 @@ def graded(hand_in, run, expected):
 bench.expected_evidence = lambda *args: {}
 bench.run_hand_in, bench.grade_run = run, graded
 cluster._servers = lambda: None
-kind = os.environ.get("KIND", "")
-about = cluster.about_worker
-if kind:
-    worse = {"old": {"course": "0.1+old"}, "open": {"sandbox": False}}[kind]
-    cluster.about_worker = lambda: about() | worse
-else:
-    cluster.about_worker = lambda: about() | {"sandbox": True}
+KINDS = {"old": {"course": "0.1+old"}, "open": {"sandbox": False}, "": {"sandbox": True}}
+if not hasattr(cluster, "really_about_worker"):  # Dask runs this file twice
+    cluster.really_about_worker = cluster.about_worker
+    cluster.about_worker = lambda: cluster.really_about_worker() | KINDS[os.environ.get("KIND", "")]
 """
 START = "import sys; from distributed.cli.dask_{0} import main; sys.argv[0] = 'dask'; main()"
 

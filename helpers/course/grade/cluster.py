@@ -17,7 +17,6 @@ from dataclasses import asdict
 from functools import cache, lru_cache
 from typing import Any
 
-from dask import config
 from distributed import Client, get_worker
 from distributed.client import FutureCancelledError
 from distributed.comm import CommClosedError
@@ -57,7 +56,6 @@ class Cluster:
         self._unfit: dict[str, str] = {}  # address of a worker: why
         self._fit: set[str] = set()
         self._said = ""
-        config.set({"distributed.comm.retry.count": 0})
         try:
             self._client = self._connected()
         except (OSError, ValueError) as error:
@@ -122,9 +120,13 @@ class Cluster:
 
     def _look_at(self, new: set[str]) -> None:
         """Sort workers that nobody has seen yet into those that can grade and those that get nothing."""
-        if not new:
-            return
-        for address, about in self._client.run(about_worker, workers=sorted(new), on_error="return").items():
+        for address in sorted(new):
+            try:
+                about = self._client.run(about_worker, workers=[address])[address]
+            except (OSError, *_LOST):  # it has just gone
+                continue
+            except Exception as error:  # whatever is installed there
+                about = error
             why = self._objection(about)
             if why:
                 self._refuse(address, why)
