@@ -121,7 +121,7 @@ def command(tmp_path, cluster, out, *more):
     return subprocess.Popen([sys.executable, "-c", code, *map(str, words)], **pipes)
 
 
-def wait_for(condition, seconds=120):
+def wait_for(condition, seconds=900):
     begin = time.perf_counter()
     while not condition():
         assert time.perf_counter() - begin < seconds
@@ -134,13 +134,13 @@ def gradebook(out):
 
 @pytest.mark.slow
 def test_a_worker_and_the_command_are_killed_and_the_gradebook_is_the_same(tmp_path, cluster):
-    a_class(tmp_path, 24)
+    a_class(tmp_path, 16)
     workers = [cluster.worker(LASTS="0.3") for _ in range(3)]
     whole = command(tmp_path, cluster, tmp_path / "whole")
-    said, _ = whole.communicate(timeout=300)
+    said, _ = whole.communicate(timeout=1500)
     assert whole.returncode == 0, said
     assert set(cluster.runs().values()) == {1}  # nothing was graded twice
-    assert len(cluster.runs()) == 24
+    assert len(cluster.runs()) == 16
     cluster.ran.write_text("")
     killed = command(tmp_path, cluster, tmp_path / "out")
     wait_for(lambda: len(cluster.runs()) > 3)
@@ -149,11 +149,11 @@ def test_a_worker_and_the_command_are_killed_and_the_gradebook_is_the_same(tmp_p
     killed.send_signal(signal.SIGKILL)
     killed.communicate()
     stored = len(list((tmp_path / "out" / "results").glob("x1-*.json")))
-    assert 0 < stored < 24
+    assert 0 < stored < 16
     again = command(tmp_path, cluster, tmp_path / "out")
-    said, _ = again.communicate(timeout=300)
+    said, _ = again.communicate(timeout=1500)
     assert again.returncode == 0, said
-    assert f"{stored} hand-ins have not changed and keep their results; {24 - stored} are to be run." in said
+    assert f"{stored} hand-ins have not changed and keep their results; {16 - stored} are to be run." in said
     assert gradebook(tmp_path / "out") == gradebook(tmp_path / "whole")
     # Only what was under way when something was killed may have run again: two a thread.
     assert sum(count - 1 for count in cluster.runs("began").values()) <= 2 * 3 + 1
@@ -165,7 +165,11 @@ def test_unfit_workers_get_nothing_and_a_restarted_scheduler_goes_on(tmp_path, c
     for kind in ("old", "open"):
         cluster.worker(KIND=kind)
     run = command(tmp_path, cluster, tmp_path / "out")
-    time.sleep(10)
+    heard = ""
+    while not all(words in heard for words in ("its course is 0.1+old", "it has no sandbox", "Waiting for a worker")):
+        line = run.stdout.readline()
+        assert line, heard
+        heard += line
     assert not cluster.runs("began")
     cluster.worker(LASTS="0.5")
     wait_for(lambda: len(cluster.runs()) > 2)
@@ -174,11 +178,11 @@ def test_unfit_workers_get_nothing_and_a_restarted_scheduler_goes_on(tmp_path, c
     cluster.scheduler.wait()
     cluster.start_scheduler(port)
     cluster.worker(LASTS="0.1")
-    said, _ = run.communicate(timeout=300)
+    said = heard + run.communicate(timeout=1500)[0]
     assert run.returncode == 0, said
     assert said.count("gets no hand-ins: its course is 0.1+old, here it is") == 1
     assert said.count("gets no hand-ins: it has no sandbox") == 1
-    assert said.count("Waiting for a worker that can grade; 10 hand-ins are left.") == 1
+    assert "Waiting for a worker that can grade; 10 hand-ins are left." in said
     assert "Waiting for the scheduler at" in said
     rows = rows_of(gradebook(tmp_path / "out"))
     assert [row["status"] for row in rows] == ["graded"] * 10
