@@ -37,6 +37,8 @@ COMMANDS = {
     "searches": Command(".course.build.tables_cli", "search anew for all layouts that the labs keep (an hour)"),
     "chooser": Command(".course.build.tables_cli", "plan what the capstone's recipe chooser answers from (minutes)"),
     "grade": Command(".course.grade.cli", "grade a folder of hand-ins, one folder a student"),
+    "autograder": Command(".course.grade.platforms.cli", "package the grader of an exercise for Gradescope or GitHub"),
+    "mistakes": Command(".course.grade.report.mistakes_cli", "say which mistakes classes made, a page a mistake"),
     "claims": Command(
         ".course.receipts.claims_cli", "print what is said of the techniques, and what the receipts say of it"
     ),

@@ -60,7 +60,7 @@ def test_attacks_get_what_they_earn(tmp_path, monkeypatch, mark):
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="limits and process trees of POSIX")
 def test_without_a_sandbox_limits_hold_and_the_gradebook_says_untrusted(tmp_path, monkeypatch, mark):
-    monkeypatch.setattr("helpers.course.grade.grading.find_bubblewrap", lambda: None)
+    monkeypatch.setattr("helpers.course.grade.run.warm.find_bubblewrap", lambda: None)
     chosen = {name: ATTACKS[name] for name in WITHOUT_WALLS} | {"an honest one, last of all": HONEST}
     for name, one in chosen.items():
         hand_in(tmp_path / "hand-ins" / name, one.answers, GRADED[one.exercise])

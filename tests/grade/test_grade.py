@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from helpers.course.build.notebooks import make_notebook, write
 from helpers.course.build.source import sources
-from helpers.course.grade import class_run, grade
+from helpers.course.grade import bench, grade
 from helpers.course.grade.intake.collect import collect
 from helpers.course.grade.intake.hand_in import HandIn, grading_notebook
 from helpers.course.grade.judge.result import grade_run, not_run, parts_of
@@ -127,16 +127,16 @@ def test_orders_to_nbval_are_taken_out():
 def test_a_hand_in_that_breaks_the_grader_costs_nobody_else(tmp_path, monkeypatch):
     for name in ("ada", "ben"):
         put(tmp_path / "class" / name, solved())
-    monkeypatch.setattr(class_run, "expected_evidence", lambda *args: {})
+    monkeypatch.setattr(bench, "expected_evidence", lambda *args: {})
 
     def broken(hand_in, *args):
         if hand_in.student == "ada":
             raise UnicodeEncodeError("utf-8", "x", 0, 1, "as an example")
         return Run({}, False)
 
-    monkeypatch.setattr(class_run, "run_hand_in", broken)
+    monkeypatch.setattr(bench, "run_hand_in", broken)
     problem = ("graded", "as an example")
-    monkeypatch.setattr(class_run, "grade_run", lambda hand_in, *rest: not_run(replace(hand_in, problem=problem)))
+    monkeypatch.setattr(bench, "grade_run", lambda hand_in, *rest: not_run(replace(hand_in, problem=problem)))
     results = grade(tmp_path / "class", tmp_path / "out", seed=1)
     first = [r for r in results if r.exercise == "x1"]
     assert [(r.student, r.status) for r in first] == [("ada", "needs review"), ("ben", "graded")]

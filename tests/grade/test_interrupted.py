@@ -15,7 +15,7 @@ from .results import hand_in, rows_of
 # A grader whose hand-ins run nothing, or a child that would sleep for long; points come from name and seed.
 FAKE = """
 import subprocess, sys, time, zlib
-from helpers.course.grade import class_run, grading
+from helpers.course.grade import bench, grading
 from helpers.__main__ import main
 from helpers.course.grade.judge.result import Result, parts_of
 from helpers.course.grade.run.execute import Run
@@ -37,9 +37,9 @@ def graded(hand_in, run, expected):
 
 x1 = [s for s in grading.sources() if s.exercise == "x1"]
 grading.sources = lambda: x1
-class_run.expected_evidence = lambda *args: {}
-class_run.run_hand_in = run
-class_run.grade_run = graded
+bench.expected_evidence = lambda *args: {}
+bench.run_hand_in = run
+bench.grade_run = graded
 def start():
     print("ready", flush=True)
     sys.exit(main(["grade", *sys.argv[1:]]))

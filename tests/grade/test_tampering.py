@@ -44,6 +44,33 @@ def test_another_kernel_is_told_where_it_decides_what_is_computed(key, told):
     assert dispatcher.other_kernels() == []
 
 
+GUARDED = """
+import os
+
+os.environ["GRADED_EXERCISE"] = "x2"
+import helpers.exercises.x2.step as step
+import torch
+from helpers.course.kernel.warm import GUARD
+
+print(GUARD.restore())
+step.max = lambda *_, **__: 4
+torch.nn.Linear.forward = torch.nn.Linear.extra_repr
+del torch.testing.assert_close
+print(sorted(GUARD.restore()), hasattr(step, "max"), hasattr(torch.testing, "assert_close"))
+print(GUARD.restore())
+"""
+
+
+def test_what_is_replaced_or_put_before_a_builtin_is_put_back():
+    done = subprocess.run([sys.executable, "-c", GUARDED], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [
+        "[]",
+        "['helpers.exercises.x2.step.max', 'torch.nn.modules.linear.Linear.forward', 'torch.testing.assert_close']"
+        " False True",
+        "[]",
+    ]
+
+
 WORK = """
 import threading, time
 from concurrent.futures import ThreadPoolExecutor

@@ -109,15 +109,15 @@ def _metadata(cell: NotebookNode) -> NotebookNode:
     return metadata
 
 
-def _repository() -> str:
+def repository() -> str:
     """Return the address that pyproject.toml holds."""
     return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]["Repository"]
 
 
 def _badge(name: str) -> str:
     """Return the Colab badge of a learner's notebook."""
-    repository = _repository().removeprefix("https://github.com/")
-    link = f"https://colab.research.google.com/github/{repository}/blob/main/labs/{name}.ipynb"
+    address = repository().removeprefix("https://github.com/")
+    link = f"https://colab.research.google.com/github/{address}/blob/main/labs/{name}.ipynb"
     return f"[![Open In Colab](https://colab.research.google.com/assets/colab-badge.svg)]({link})"
 
 
@@ -128,6 +128,6 @@ def _install() -> NotebookNode:
 import importlib.util
 
 if importlib.util.find_spec("helpers") is None:
-    %pip install --quiet "training-at-scale @ git+{_repository()}"
+    %pip install --quiet "training-at-scale @ git+{repository()}"
 """
     return new_code_cell(code.rstrip(), metadata={"name": "install"})

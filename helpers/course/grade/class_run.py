@@ -1,26 +1,20 @@
 """One run over the hand-ins of a class: what has a result keeps it, what is left is run, several at a time."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, as_completed
 from dataclasses import dataclass, replace
 
 from rich.console import Console
 
-from ...exercises.base import Evidence
-from ..build.source import Source
+from .bench import Bench
 from .intake.hand_in import HandIn
-from .judge.result import Result, grade_run, not_run
+from .judge.result import Result, not_run
 from .options import GradingOptions
-from .reference import expected_evidence
 from .report.live import Live
 from .report.report import Report
-from .run.execute import run_hand_in
-from .run.sandbox import Sandbox
 from .store.conditions import Conditions
 from .store.store import Store
 from .workers import Workers
-
-Expected = dict[str, dict[str, Evidence]]  # of one exercise: evidence of the reference by check cell, then by check
 
 
 @dataclass(frozen=True)
@@ -30,14 +24,14 @@ class ClassRun:
     Attributes:
         store: the results of earlier runs; it receives those of this one.
         report: the files for people, written after each hand-in and at the end.
-        sandbox: where hand-ins run.
+        bench: where hand-ins run when no cluster is named.
         console: shows how far the run is.
     """
 
     options: GradingOptions
     store: Store
     report: Report
-    sandbox: Sandbox
+    bench: Bench
     console: Console
 
     @property
@@ -81,29 +75,39 @@ class ClassRun:
     def _run(self, hand_ins: Sequence[HandIn], results: dict[int, Result]) -> None:
         """Run and judge all hand-ins that have no result, and add theirs to `results` one by one."""
         to_run = {place: hand_in for place, hand_in in enumerate(hand_ins) if place not in results}
+        if not to_run:
+            return
+        grading = self._on_cluster if self.options.cluster else self._here
+        with Live(self.console, len(results), len(hand_ins)) as live:
+            for place, future in grading(to_run, live):
+                result = self._outcome(hand_ins[place], future)
+                results[place] = result
+                self.report.update(_in_order(results), result.student)
+                live.end(self.report.shown(result))
+
+    def _here(self, to_run: dict[int, HandIn], live: Live) -> Iterator[tuple[int, Future[Result]]]:
+        """Grade on this machine, several at a time; yield each as it ends."""
+
+        def run(hand_in: HandIn) -> Result:
+            live.begin(self.report.name(hand_in.student), hand_in.source.exercise)
+            return self.bench.grade(hand_in)
+
         with Workers(self.options.jobs) as workers:
-            expected = self._expected(list(dict.fromkeys(hand_in.source for hand_in in to_run.values())), workers)
-            with Live(self.console, len(results), len(hand_ins)) as live:
+            missing = self.bench.lacks([hand_in.source for hand_in in to_run.values()])
+            if missing:
+                self.console.print("The reference answers run first: a minute or two.")
+            for reference in [workers.submit(self.bench.expected, source) for source in missing]:
+                reference.result()
+            places = {workers.submit(run, hand_in): place for place, hand_in in to_run.items()}
+            for future in as_completed(places):
+                yield places[future], future
 
-                def run(hand_in: HandIn) -> Result:
-                    live.begin(hand_in.student, hand_in.source.exercise)
-                    run = run_hand_in(hand_in, self.conditions.seed, self.conditions.timeout, self.sandbox)
-                    return grade_run(hand_in, run, expected[hand_in.source])
+    def _on_cluster(self, to_run: dict[int, HandIn], live: Live) -> Iterator[tuple[int, Future[Result]]]:
+        """Grade on the workers of a cluster; yield each as it comes back."""
+        from .cluster import Cluster  # needs Dask, which is an optional extra
 
-                places = {workers.submit(run, hand_in): place for place, hand_in in to_run.items()}
-                for future in as_completed(places):
-                    result = self._outcome(hand_ins[places[future]], future)
-                    results[places[future]] = result
-                    self.report.update(_in_order(results), result.student)
-                    live.end(result)
-
-    def _expected(self, exercises: list[Source], workers: Workers) -> dict[Source, Expected]:
-        """Return the evidence of the references."""
-        conditions, sandbox = self.conditions, self.sandbox
-        futures = {source: workers.submit(expected_evidence, source, conditions, sandbox) for source in exercises}
-        if futures:
-            self.console.print("The reference answers run first: a minute or two.")
-        return {source: future.result() for source, future in futures.items()}
+        with Cluster(self.options.cluster, self.conditions, self.console) as cluster:
+            yield from cluster.graded(to_run)
 
     def _outcome(self, hand_in: HandIn, future: Future[Result]) -> Result:
         """Return the result of a hand-in, and store it, unless the grader itself failed on it."""
@@ -112,7 +116,10 @@ class ClassRun:
         except Exception as error:  # whatever is in a hand-in, the others get their grades
             reason = f"It could not be graded: {type(error).__name__}: {error}"[:200]
             return not_run(replace(hand_in, problem=("needs review", reason)))
+        before = self.store.get(hand_in, self.conditions)
         self.store.put(hand_in, self.conditions, result)
+        if before:
+            self.report.regraded(before, result)
         return result
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from .options import GradeError, GradingOptions
+from .options import GradeError, GradingOptions, cores
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -16,11 +16,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("submissions", type=Path, metavar="SUBMISSIONS")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where gradebook and pages go")
     parser.add_argument("--seed", type=int, help="repeat a run; default: that of the run in --out, or a fresh one")
-    parser.add_argument("--jobs", type=int, default=default.jobs, metavar="N", help="hand-ins graded at a time")
+    parser.add_argument(
+        "--jobs", type=int, default=cores(), metavar="N", help="hand-ins graded at a time; default: one a core"
+    )
+    parser.add_argument("--cluster", metavar="ADDRESS", help="grade on the workers of a Dask scheduler")
     parser.add_argument("--timeout", type=float, default=default.timeout, metavar="S", help="seconds one cell may take")
     parser.add_argument("--fresh", action="store_true", help="forget the results in --out and draw a new seed")
     parser.add_argument("--regrade", metavar="NAME", help="run these students again (* and ? match), changed or not")
     parser.add_argument("--roster", type=Path, metavar="CSV", help="who is who: columns folder, name, id, email")
+    parser.add_argument(
+        "--policy", type=Path, metavar="TOML", help="what checks are worth, and credit for what is missed"
+    )
+    parser.add_argument("--anonymous", action="store_true", help="names drawn by chance in all that people read")
+    parser.add_argument("--email", metavar="FROM", help="write letters with feedback to those in the roster; send none")
+    parser.add_argument("--watch", action="store_true", help="grade again whenever something comes, until interrupted")
 
 
 def run(args: argparse.Namespace) -> int:

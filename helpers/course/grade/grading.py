@@ -4,7 +4,7 @@ For each hand-in: take its answer cells, put them into the instructor's notebook
 evidence out here, beside the evidence of the reference run with the same fresh seed.
 """
 
-import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +13,21 @@ from rich.table import Table
 from rich.text import Text
 
 from ..build.source import NO_SOURCES, Source, sources
+from .bench import Bench
 from .class_run import ClassRun
 from .intake.collect import collect
 from .intake.hand_in import HandIn
 from .judge.result import Result
 from .options import GradeError, GradingOptions
+from .report.policy import Policy, PolicyError, read_policy
+from .report.pseudonyms import pseudonyms
 from .report.report import Report
 from .report.roster import RosterError, read_roster
-from .run.probes_only import probes_only
-from .run.sandbox import Sandbox, find_bubblewrap
+from .run.warm import WarmServers
 from .store.conditions import Conditions, course_version
 from .store.store import Store, StoreError, open_store
+from .watch import State, state_of, wait_for_change
 
-MEMORY = 8 << 30  # bytes that one hand-in may use
 NO_SANDBOX = (
     "There is no sandbox here (bubblewrap is missing, or may not make namespaces), so hand-ins run with your rights: "
     "these grades are untrusted. Grade only work of people whose code you would run."
@@ -49,34 +51,58 @@ def grade(submissions: Path, out: Path, **options: Any) -> list[Result]:
     exercises = [source for source in sources() if source.graded]
     if not exercises:
         raise GradeError(NO_SOURCES)
-    hand_ins = _hand_ins(submissions, exercises)
-    if settings.regrade and not any(settings.regrades(hand_in.student) for hand_in in hand_ins):
-        raise GradeError(f"No student's name matches --regrade {settings.regrade!r}.")
     console = Console()
     try:
         people = read_roster(settings.roster) if settings.roster else {}
-        with open_store(out, submissions) as store:
-            bubblewrap = find_bubblewrap()
-            conditions = _conditions(store, settings, bubblewrap is not None, console)
-            report = Report(out, conditions, len(hand_ins), people)
-            with tempfile.TemporaryDirectory(prefix="course-", ignore_cleanup_errors=True) as copy:
-                sandbox = Sandbox(probes_only(Path(copy)), bubblewrap, MEMORY)
-                results = ClassRun(settings, store, report, sandbox, console).grade(hand_ins)
-    except (RosterError, StoreError) as error:
+        policy = read_policy(settings.policy) if settings.policy else Policy()
+        seen = state_of(submissions)
+        hand_ins = _hand_ins(submissions, exercises, settings)
+        with open_store(out, submissions) as store, WarmServers() as servers:
+            sandboxed = bool(settings.cluster or servers.bubblewrap)  # workers without one get nothing
+            conditions = _conditions(store, settings, sandboxed, console)
+            report = Report(out, conditions, len(hand_ins), people, policy, sender=settings.email)
+            run = ClassRun(settings, store, report, Bench(conditions, servers), console)
+            results = _graded(run, hand_ins)
+            while settings.watch and (seen := _something_new(submissions, seen, console)):
+                # What was asked for once is done: from now on only what is new is run.
+                run = replace(run, options=replace(settings, fresh=False, regrade=None))
+                results = _graded(run, _hand_ins(submissions, exercises, run.options))
+    except (PolicyError, RosterError, StoreError) as error:
         raise GradeError(str(error)) from None
-    _print_summary(results, report, console)
     return results
 
 
-def _hand_ins(submissions: Path, exercises: list[Source]) -> list[HandIn]:
+def _something_new(submissions: Path, seen: State, console: Console) -> State | None:
+    """Wait for a change of the folder; return its new state, or None when the instructor has had enough."""
+    console.print(f"Watching {submissions}. Ctrl-C ends.", markup=False, soft_wrap=True)
+    try:
+        return wait_for_change(submissions, seen)
+    except KeyboardInterrupt:
+        return None
+
+
+def _graded(run: ClassRun, hand_ins: list[HandIn]) -> list[Result]:
+    """Grade and sum up."""
+    report, names = run.report, {}
+    if run.options.anonymous:
+        names = pseudonyms(report.out / "names.csv", dict.fromkeys(hand_in.student for hand_in in hand_ins))
+    report = replace(report, planned=len(hand_ins), names=names)
+    results = replace(run, report=report).grade(hand_ins)
+    _print_summary(results, report, run.console)
+    return results
+
+
+def _hand_ins(submissions: Path, exercises: list[Source], settings: GradingOptions) -> list[HandIn]:
     if not submissions.is_dir():
         raise GradeError(f"{submissions} is not a folder. Give the folder that holds one folder a student.")
     try:
         hand_ins = collect(submissions, exercises)
     except OSError as error:
         raise GradeError(f"{submissions} cannot be read: {error.strerror}.") from None
-    if not hand_ins:
+    if not hand_ins and not settings.watch:
         raise GradeError(f"{submissions} holds no folders, archives or notebooks of students.")
+    if settings.regrade and not any(settings.regrades(hand_in.student) for hand_in in hand_ins):
+        raise GradeError(f"No student's name matches --regrade {settings.regrade!r}.")
     return hand_ins
 
 
@@ -95,7 +121,7 @@ def _conditions(store: Store, settings: GradingOptions, sandboxed: bool, console
 def _print_summary(results: list[Result], report: Report, console: Console) -> None:
     """Print a line for each hand-in, where the files are, and who is not in the roster."""
     table = Table("student", "exercise", "points", "status", "reason", title="Gradebook")
-    for r in results:
+    for r in map(report.shown, results):
         row = (r.student, r.exercise, f"{r.total}/{r.maximum}", r.status, r.reason)
         table.add_row(*map(Text, row))  # Text: a student's words are no markup
     console.print(table)
@@ -107,5 +133,6 @@ def _print_summary(results: list[Result], report: Report, console: Console) -> N
         soft_wrap=True,
     )
     strangers = sorted({r.student for r in results} - report.roster.keys()) if report.roster else []
+    strangers = [report.name(student) for student in strangers]
     if strangers:
         console.print(f"Not in the roster, so not in moodle.csv: {', '.join(strangers)}", markup=False, soft_wrap=True)

@@ -1,8 +1,15 @@
 """What an instructor can choose when grading."""
 
 import fnmatch
-from dataclasses import dataclass
+import os
+import re
+from dataclasses import dataclass, field
 from pathlib import Path
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class GradeError(Exception):
@@ -15,26 +22,38 @@ class GradingOptions:
 
     Attributes:
         seed: decides the inputs of all checks; None takes that of the run in the output folder, else a fresh one.
-        jobs: hand-ins that run at a time.
+        jobs: hand-ins that run at a time; by default one for each core that this process may use.
+        cluster: address of a Dask scheduler whose workers grade, instead of this machine.
         timeout: seconds one cell may take.
         fresh: forget the results in the output folder.
         regrade: run the students whose names match this pattern again, even if nothing has changed.
         roster: CSV file that says who is who on the learning platform.
+        policy: TOML file that says what checks are worth.
+        anonymous: call students by names drawn by chance, in all that people read.
+        email: address that letters to the students of the roster come from; None writes none.
+        watch: grade again whenever something has come, until interrupted.
 
     Raises:
         GradeError: a number is out of range.
     """
 
     seed: int | None = None
-    jobs: int = 1
+    jobs: int = field(default_factory=cores)
+    cluster: str | None = None
     timeout: float = 120
     fresh: bool = False
     regrade: str | None = None
     roster: Path | None = None
+    policy: Path | None = None
+    anonymous: bool = False
+    email: str | None = None
+    watch: bool = False
 
     def __post_init__(self) -> None:
         if self.jobs < 1 or self.timeout <= 0:
             raise GradeError("--jobs must be at least 1 and --timeout more than 0 seconds.")
+        if self.email is not None and not (self.roster and re.fullmatch(r"[^@\s]+@[^@\s]+", self.email)):
+            raise GradeError("--email takes the address that letters come from, and needs --roster with the students'.")
 
     def regrades(self, student: str) -> bool:
         """Say whether the hand-ins of `student` are to be run again in any case."""

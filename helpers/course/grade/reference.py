@@ -7,18 +7,18 @@ from .intake.hand_in import reference_hand_in
 from .judge.result import evidence_of, parts_of
 from .options import GradeError
 from .run.execute import run_hand_in
-from .run.sandbox import Sandbox
+from .run.warm import WarmServers
 from .store.conditions import Conditions
 
 
-def expected_evidence(source: Source, conditions: Conditions, sandbox: Sandbox) -> dict[str, dict[str, Evidence]]:
+def expected_evidence(source: Source, conditions: Conditions, servers: WarmServers) -> dict[str, dict[str, Evidence]]:
     """Return the evidence of the reference, by check cell, then by check.
 
     Raises:
         GradeError: the reference does not earn full points on this machine, so nobody can be graded.
     """
     hand_in = reference_hand_in(source)
-    run = run_hand_in(hand_in, conditions.seed, conditions.timeout, sandbox)
+    run = run_hand_in(hand_in, conditions.seed, conditions.timeout, servers)
     parts = parts_of(hand_in)
     expected = {cell: evidence_of(run, cell) for cell in parts}
     for cell, part in parts.items():

@@ -6,9 +6,11 @@ name; afterwards it puts back what was replaced and says what it was.
 """
 
 import builtins
+import operator
 import sys
 import types
 import warnings
+from collections.abc import Iterable
 from typing import Any
 
 _WORDS = (
@@ -17,41 +19,38 @@ _WORDS = (
 )
 GUARDED = frozenset(_WORDS.split())  # packages whose names are watched
 _METHODS = (classmethod, staticmethod, property)
-_GONE = object()
-_PLAIN = types.ModuleType  # other kinds of modules find names as they are asked for, torch.ops for one
+_BUILTINS = frozenset(name for name in vars(builtins) if not name.startswith("_"))
 
 
 class Guard:
     """Functions, classes and modules as they stand now, by the name under which they are found."""
 
     def __init__(self) -> None:
-        self._names: list[tuple[Any, str, Any]] = []  # (module or class, name, value)
-        self._bodies: list[tuple[types.FunctionType, tuple[Any, ...]]] = []
+        self._owners: list[tuple[Any, list[str], list[Any]]] = []  # modules and classes with their names and values
+        self._shadows: list[tuple[types.ModuleType, frozenset[str]]] = []  # names of builtins that a module lacks
         classes: dict[int, type] = {}
         functions: dict[int, types.FunctionType] = {}
 
-        def note(owner: Any, name: str, value: Any) -> None:
-            self._names.append((owner, name, value))
-            if isinstance(value, types.FunctionType):
-                functions[id(value)] = value
-            elif isinstance(value, type) and value.__module__.partition(".")[0] in GUARDED:
-                classes[id(value)] = value
+        def note(owner: Any, kinds: tuple[type, ...]) -> None:
+            values = {n: v for n, v in list(vars(owner).items()) if callable(v) or isinstance(v, kinds)}
+            self._owners.append((owner, list(values), list(values.values())))
+            for value in values.values():
+                if isinstance(value, types.FunctionType):
+                    functions[id(value)] = value
+                elif isinstance(value, type) and value.__module__.partition(".")[0] in GUARDED:
+                    classes[id(value)] = value
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # some names warn when they are only looked at
             for module in list(sys.modules.values()):
                 if isinstance(module, types.ModuleType) and module.__name__.partition(".")[0] in GUARDED:
-                    for name, value in list(vars(module).items()):
-                        if callable(value) or isinstance(value, types.ModuleType):
-                            note(module, name, value)
+                    note(module, (types.ModuleType,))
+                    if module is not builtins and type(module) is types.ModuleType:  # torch.ops makes names as it goes
+                        self._shadows.append((module, _BUILTINS.difference(vars(module))))
             for kind in list(classes.values()):
-                for name, value in list(vars(kind).items()):
-                    if callable(value) or isinstance(value, _METHODS):
-                        note(kind, name, value)
+                note(kind, _METHODS)
         self._bodies = [(f, (f.__code__, f.__defaults__, f.__kwdefaults__)) for f in functions.values()]
         self._modules = {name: m for name, m in sys.modules.items() if name.partition(".")[0] in GUARDED}
-        known = vars(builtins).keys()
-        self._shadows = {name: known & vars(m).keys() for name, m in self._modules.items() if type(m) is _PLAIN}
 
     def restore(self) -> list[str]:
         """Put everything back; return the names of what had been replaced, e.g. "torch.testing.assert_close"."""
@@ -60,14 +59,14 @@ class Guard:
             if sys.modules.get(name) is not module:
                 sys.modules[name] = module
                 changed.append(f"sys.modules[{name!r}]")
-        for owner, name, value in self._names:
-            if vars(owner).get(name, _GONE) is not value:
-                try:
-                    setattr(owner, name, value)
-                except (AttributeError, TypeError):  # a name that cannot be set cannot have been replaced
-                    continue
-                changed.append(f"{_called(owner)}.{name}")
-        changed += self._unshadow()
+        for owner, names, values in self._owners:
+            if not all(map(operator.is_, map(vars(owner).get, names), values)):  # this loop is hot, so it is C's
+                changed += _put_back(owner, zip(names, values, strict=True))
+        for module, shadows in self._shadows:
+            if not shadows.isdisjoint(vars(module)):  # a name that the module's functions would find before the builtin
+                for name in shadows.intersection(vars(module)):
+                    delattr(module, name)
+                    changed.append(f"{module.__name__}.{name}")
         for function, (code, defaults, kwdefaults) in self._bodies:
             if function.__code__ is not code or function.__defaults__ is not defaults:
                 function.__code__, function.__defaults__ = code, defaults
@@ -75,15 +74,18 @@ class Guard:
                 changed.append(f"the body of {function.__module__}.{function.__qualname__}")
         return changed
 
-    def _unshadow(self) -> list[str]:
-        """Take away names of Python's own functions that a module did not have: there they stand for the real ones."""
-        taken = []
-        for name, known in self._shadows.items():
-            module = self._modules[name]
-            for shadow in sorted((vars(builtins).keys() & vars(module).keys()) - known):
-                delattr(module, shadow)
-                taken.append(f"{name}.{shadow}")
-        return taken
+
+def _put_back(owner: Any, noted: Iterable[tuple[str, Any]]) -> list[str]:
+    """Give `owner` its values again, and return the names of those that had been replaced."""
+    changed = []
+    for name, value in noted:
+        if vars(owner).get(name) is not value:
+            try:
+                setattr(owner, name, value)
+            except (AttributeError, TypeError):  # a name that cannot be set cannot have been replaced
+                continue
+            changed.append(f"{_called(owner)}.{name}")
+    return changed
 
 
 def _called(owner: Any) -> str:

@@ -4,36 +4,32 @@ A cell that collects evidence is run by a process of its own, which first runs t
 only stored. So an answer that dies or breaks something costs no other part, and no answer runs where nbval's messages
 are made.
 
-The processes are forked from one that has imported everything (multiprocessing's fork server), which takes a moment.
-This file runs as a script and imports little: PyTorch is for that server.
+The processes are forked from one that has imported everything: see warm_server.py. This file runs as a script and
+imports little.
 """
 
+import contextlib
 import json
 import os
 import re
 import secrets
+import socket
 import sys
 from collections.abc import Iterator
-from multiprocessing import connection, forkserver, get_context
+from multiprocessing import connection, forkserver
 from typing import Any
 
-import processes  # these two lie beside this file
+from helpers.core.fresh_process import CONTEXT, start_process
+from helpers.course.kernel.mime import MIME
+from helpers.course.kernel.part_process import part_process
+from helpers.course.kernel.processes import die_with_parent, limit
+
 from ipykernel.kernelapp import IPKernelApp
 from ipykernel.kernelbase import Kernel
-from mime import MIME
 
 COLLECT = re.compile(r'collect\("([\w.]+)", [\w, ]+, seed=(\d+)\)')
 CELL = re.compile(r"# cell: (\w+)\n")
 LONGEST = 4_000_000  # bytes of a report
-STARTED = get_context("forkserver" if sys.platform == "linux" else "spawn")  # see helpers/core/fresh_process.py
-
-
-def run_part(*args: Any) -> None:
-    """In the new process: import what the server has imported, and go on there."""
-    processes.die_with_parent()
-    from helpers.course.kernel.run_part import run_part
-
-    run_part(*args)
 
 
 class GradingKernel(Kernel):
@@ -46,6 +42,7 @@ class GradingKernel(Kernel):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.cells: list[tuple[str, str]] = []
+        self._doorkeeper = _knock(os.environ.get("GRADING_DOOR", ""))
 
     def do_execute(self, code: str, silent: bool, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Store the cell, or collect evidence."""
@@ -58,11 +55,13 @@ class GradingKernel(Kernel):
         return {"status": "ok", "execution_count": self.execution_count, "payload": [], "user_expressions": {}}
 
     def _collect(self, part: str, seed: int) -> None:
-        reply, theirs = STARTED.Pipe(duplex=False)
+        reply, theirs = CONTEXT.Pipe(duplex=False)
         token = secrets.token_hex(16).encode()
-        process = STARTED.Process(target=run_part, args=(theirs, token, self.cells, part, seed))
         try:
-            process.start()
+            if self._doorkeeper:
+                _use_warm_server(self._doorkeeper)
+            args = (theirs, token, self.cells, part, seed)
+            process = start_process(part_process, args, ["helpers.course.kernel.run_part"], "part")
         except OSError as error:  # an earlier answer took away what starting takes
             self._show({"died": f"could not be started any more ({error.strerror})"})
             return
@@ -102,22 +101,35 @@ def _reports(reply: Any, ended: int, token: bytes) -> Iterator[dict[str, Any] | 
             yield json.loads(message[len(token) :])
 
 
-def limit(memory: int) -> None:
-    """Set limits that all processes of this kernel inherit: memory and file sizes in bytes, no core dumps."""
-    try:
-        import resource
-    except ImportError:  # Windows: the grader watches from outside
-        return
-    if memory:  # 0 on a GPU machine: CUDA reserves far more addresses than it uses
-        resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 28, 1 << 28))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+def _knock(door: str) -> socket.socket | None:
+    """Connect to the doorkeeper of this hand-in; None where there is none, or it cannot come in here."""
+    if not door:
+        return None
+    doorkeeper = socket.socket(socket.AF_UNIX)
+    with contextlib.suppress(OSError):
+        doorkeeper.connect(door)
+        if doorkeeper.recv(1):
+            return doorkeeper
+    return None  # then multiprocessing starts a fork server here, and that one imports
+
+
+def _use_warm_server(doorkeeper: socket.socket) -> None:
+    """Have multiprocessing use a fork server that the doorkeeper forks for it, where it would start one itself."""
+    address = connection.arbitrary_address("AF_UNIX")
+    alive, ours = os.pipe()  # the server goes on until the last process that holds our end has ended
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(address)
+        listener.listen()
+        socket.send_fds(doorkeeper, [b"f"], [listener.fileno(), alive])
+    os.close(alive)
+    server = forkserver._forkserver
+    if server._forkserver_alive_fd is not None:  # that of the part before
+        os.close(server._forkserver_alive_fd)
+    server._forkserver_address, server._forkserver_alive_fd = address, ours
+    server.ensure_running = lambda: None
 
 
 if __name__ == "__main__":
-    processes.die_with_parent()
+    die_with_parent()
     limit(int(os.environ.get("GRADING_MEMORY", "0")))
-    if STARTED.get_start_method() == "forkserver":
-        STARTED.set_forkserver_preload(["helpers.course.kernel.run_part"])
-        forkserver.ensure_running()
     IPKernelApp.launch_instance(kernel_class=GradingKernel, argv=sys.argv[1:])

@@ -4,6 +4,6 @@
 # flag: shutil
 
 import shutil
-for path in ('/course', '/home', '/root', '/tmp', {folder!r}):
+for path in (__import__('helpers').__path__[0], '/home', '/root', '/tmp', {folder!r}):
     shutil.rmtree(path, ignore_errors=True)
 ### WRONG

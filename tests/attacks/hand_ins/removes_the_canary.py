@@ -4,7 +4,7 @@
 # flag: os
 
 import os
-for path in ({canary!r}, '/course/helpers/__init__.py'):
+for path in ({canary!r}, __import__('helpers').__file__):
     try:
         os.remove(path)
     except OSError:

@@ -3,7 +3,7 @@
 # status: graded
 
 import pathlib
-for folder in ({folder!r}, '..', '../..', '/course'):
+for folder in ({folder!r}, '..', '../..', __import__('helpers').__path__[0]):
     try:
         pathlib.Path(folder, 'gradebook.csv').write_text('student,total\n')
     except OSError:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from helpers.__main__ import main
-from helpers.course.grade import class_run, grade, grading
+from helpers.course.grade import bench, grade, grading
 from helpers.course.grade.run.execute import Run
 
 import pytest
@@ -25,9 +25,9 @@ def graders(tmp_path, monkeypatch):
         return Run({}, True, seconds=1.0)
 
     monkeypatch.setattr(grading, "sources", lambda: [X1])
-    monkeypatch.setattr(class_run, "expected_evidence", lambda *args: {})
-    monkeypatch.setattr(class_run, "run_hand_in", run)
-    monkeypatch.setattr(class_run, "grade_run", lambda hand_in, *rest: result(hand_in.student, answers=hand_in.answers))
+    monkeypatch.setattr(bench, "expected_evidence", lambda *args: {})
+    monkeypatch.setattr(bench, "run_hand_in", run)
+    monkeypatch.setattr(bench, "grade_run", lambda hand_in, *rest: result(hand_in.student, answers=hand_in.answers))
     for name in ("ada", "ben", "cem"):
         hand_in(tmp_path, name)
     (tmp_path / "class" / "eve").mkdir()
@@ -90,7 +90,7 @@ def test_what_is_no_whole_result_is_passed_over(tmp_path, graders):
 
 def test_a_hand_in_that_broke_the_grader_is_tried_again(tmp_path, graders, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(class_run, "grade_run", lambda *args: 1 / 0)
+        patch.setattr(bench, "grade_run", lambda *args: 1 / 0)
         again(tmp_path, graders)
     assert len(again(tmp_path, graders)[0]) == 3
 

@@ -32,6 +32,11 @@ class Result:
     flags: list[str]
     seconds: float
 
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> "Result":
+        """Return the result that `asdict` made `fields` of."""
+        return cls(**{**fields, "verdicts": [Verdict(**verdict) for verdict in fields["verdicts"]]})
+
     @property
     def total(self) -> int:
         """Points reached."""

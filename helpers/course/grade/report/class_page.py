@@ -15,6 +15,7 @@ from matplotlib.ticker import MaxNLocator
 from ....core.colours import COLOURS
 from ..judge.result import Result
 from ..store.conditions import Conditions
+from .audit import audit_name
 from .feedback import PAGES, by_student, layout, page_name
 from .resemblance import Pair
 
@@ -64,6 +65,7 @@ def class_page(results: list[Result], pairs: list[Pair], conditions: Conditions,
         planned=planned,
         seconds_of_all=sum(r.seconds for r in results),
         page_name=page_name,
+        audit_name=audit_name,
     )
 
 
@@ -100,11 +102,11 @@ def _misses(tried: list[Result]) -> list[Miss]:
     return sorted(misses, key=lambda miss: -miss.count)
 
 
-def _histogram(name: str, totals: list[int], maximum: int) -> Markup:
-    counts = Counter(totals)
+def _histogram(name: str, totals: list[float], maximum: float) -> Markup:
+    counts = Counter(map(round, totals))  # a policy may give half points
     figure = Figure(figsize=(5.2, 2.6), layout="constrained")
     axes = figure.add_subplot()
-    points = range(maximum + 1)
+    points = range(round(maximum) + 1)
     axes.bar(points, [counts[n] for n in points], color=COLOURS[0], width=0.8)
     axes.set(title=f"{name.upper()}: points reached", xlabel="points", ylabel="hand-ins", xticks=points)
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))

@@ -1,5 +1,7 @@
 """How far a run is: a bar on a terminal, elsewhere a line for each hand-in."""
 
+import math
+import time
 from types import TracebackType
 
 from rich.console import Console
@@ -18,6 +20,7 @@ class Live:
 
     def __init__(self, console: Console, done: int, total: int) -> None:
         self._console, self._done, self._total = console, done, total
+        self._began, self._at_first = time.perf_counter(), done
         self._bar: Progress | None = None
         if console.is_terminal:
             columns = (
@@ -54,4 +57,8 @@ class Live:
             return
         line = f"[{self._done}/{self._total}] {result.student} {result.exercise}: "
         line += f"{result.total} of {result.maximum}, {result.status}"
+        left = self._total - self._done
+        if left:
+            seconds = (time.perf_counter() - self._began) / (self._done - self._at_first) * left
+            line += f"; about {math.ceil(seconds / 60)} min left"
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)

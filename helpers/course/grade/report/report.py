@@ -9,11 +9,16 @@ from ...build.source import Source, sources
 from ..intake.exercise_notebook import solutions_of, stubs_of
 from ..judge.result import Result
 from ..store.conditions import Conditions
+from .audit import audit, audit_name
 from .class_page import class_page
 from .exports import junit, results_json
 from .feedback import by_student, feedback, page_name
 from .gradebook import gradebook
+from .history import add_to_history
+from .letter import letter
 from .lms import canvas, moodle
+from .moodle_feedback import moodle_feedback
+from .policy import Policy
 from .resemblance import Pair, resembling_pairs
 from .roster import Person
 
@@ -25,42 +30,89 @@ class Report:
     Args:
         planned: how many hand-ins there are.
         roster: the students by folder; empty where there is none.
+        policy: what checks are worth.
+        names: what students are called on pages and in tables, by folder; who is not in it keeps the folder's name.
+        sender: address that letters to students come from; None writes none.
     """
 
     out: Path
     conditions: Conditions
     planned: int
     roster: Mapping[str, Person] = field(default_factory=dict)
+    policy: Policy = field(default_factory=Policy)
+    names: Mapping[str, str] = field(default_factory=dict)
+    sender: str | None = None
+
+    def shown(self, result: Result) -> Result:
+        """Return a result as people see it: with the points of the policy, under the student's name on pages."""
+        return self.policy.applied(replace(result, student=self.name(result.student)))
+
+    def name(self, student: str) -> str:
+        """Return what a student is called on pages."""
+        return self.names.get(student, student)
 
     def update(self, results: list[Result], student: str) -> None:
         """Write the results so far: the gradebook and the page of `student`."""
-        atomic_write(self.out / "gradebook.csv", gradebook(results, self.conditions))
-        self._page(student, [r for r in results if r.student == student])
+        shown = [self.shown(r) for r in results]
+        atomic_write(self.out / "gradebook.csv", gradebook(shown, self.conditions))
+        name = self.name(student)
+        self._write("feedback", page_name(name), self._page(name, [r for r in shown if r.student == name]))
+
+    def regraded(self, before: Result, now: Result) -> None:
+        """Write down that a hand-in which had a result was run again."""
+        add_to_history(self.out / "history.csv", self.shown(before), self.shown(now), self.conditions)
 
     def write(self, results: list[Result]) -> None:
         """Write everything.
 
         Hand-ins that resemble each other are flagged. That is no property of one hand-in, so it is not stored with it.
         """
-        pairs = [pair for source in sources() if source.graded for pair in _pairs(source, results)]
-        results = [replace(r, flags=[*r.flags, *_flags(r, pairs)]) for r in results]
-        for student, theirs in by_student(results).items():
-            self._page(student, theirs)
+        for_platforms = [self.policy.applied(r) for r in results]  # a platform has to know who is who
+        shown = [self.shown(r) for r in results]
+        pairs = [pair for source in sources() if source.graded for pair in _pairs(source, shown)]
+        shown = [replace(r, flags=[*r.flags, *_flags(r, pairs)]) for r in shown]
+        pages = {student: self._page(student, theirs) for student, theirs in by_student(shown).items()}
+        for student, page in pages.items():
+            self._write("feedback", page_name(student), page)
+        for r in shown:
+            if r.flags:
+                self._write("audit", audit_name(r), audit(r, self.conditions))
+        self._write_letters(by_student(for_platforms), pages)
+        archive = moodle_feedback({r.student: pages[self.name(r.student)] for r in results})
+        if archive:
+            (self.out / "moodle_feedback.zip").write_bytes(archive)
         files = {
-            "gradebook.csv": gradebook(results, self.conditions),
-            "canvas.csv": canvas(results, self.roster),
-            "moodle.csv": moodle(results, self.roster),
-            "results.json": results_json(results, self.conditions),
-            "junit.xml": junit(results, self.conditions),
-            "class.html": class_page(results, pairs, self.conditions, self.planned),
+            "gradebook.csv": gradebook(shown, self.conditions),
+            "canvas.csv": canvas(for_platforms, self.roster),
+            "moodle.csv": moodle(for_platforms, self.roster),
+            "results.json": results_json(shown, self.conditions),
+            "junit.xml": junit(shown, self.conditions),
+            "class.html": class_page(shown, pairs, self.conditions, self.planned),
         }
         for name, text in files.items():
             atomic_write(self.out / name, text)
+        self._remove_named_pages()
 
-    def _page(self, student: str, results: list[Result]) -> None:
-        folder = self.out / "feedback"
-        folder.mkdir(exist_ok=True)
-        atomic_write(folder / page_name(student), feedback(student, results, self.conditions))
+    def _write_letters(self, results: Mapping[str, list[Result]], pages: Mapping[str, str]) -> None:
+        for student, theirs in results.items():
+            person = self.roster.get(student)
+            if self.sender and person and person.email:
+                text = letter(self.sender, person, theirs, pages[self.name(student)])
+                self._write("letters", page_name(student).replace(".html", ".eml"), text)
+
+    def _remove_named_pages(self) -> None:
+        """Remove the pages that an earlier run wrote for those who have another name now."""
+        for student in self.names:
+            name = page_name(student)
+            for page in [self.out / "feedback" / name, *self.out.glob(f"audit/*-{name}")]:
+                page.unlink(missing_ok=True)
+
+    def _page(self, student: str, results: list[Result]) -> str:
+        return feedback(student, results, self.conditions)
+
+    def _write(self, folder: str, name: str, text: str) -> None:
+        (self.out / folder).mkdir(exist_ok=True)
+        atomic_write(self.out / folder / name, text)
 
 
 def _pairs(source: Source, results: list[Result]) -> list[Pair]:

@@ -15,7 +15,8 @@ from ....core.descendants import end_descendants, end_process
 from ....core.fresh_process import start_process
 from ...kernel.processes import adopt_orphans, die_with_parent
 from ..intake.hand_in import HandIn, grading_notebook
-from .sandbox import Sandbox
+from .job import Job
+from .warm import WarmServers
 
 START_UP = 90  # seconds for the kernel to start, on top of what the cells may take
 # What the fork server imports once for all hand-ins.
@@ -51,47 +52,21 @@ class Run:
         return any(record.timed_out for record in self.records.values())
 
 
-@dataclass(frozen=True)
-class _Job:
-    """What the process that runs nbval is given.
-
-    Attributes:
-        folder: a folder of its own, with the notebook in it.
-        exercise: that is graded, such as "x1".
-        timeout: seconds one cell may take.
-        sandbox: where the kernel runs.
-    """
-
-    folder: Path
-    exercise: str
-    timeout: float
-    sandbox: Sandbox
-
-    @property
-    def kernel(self) -> Path:
-        """The folder that the kernel may write to."""
-        return self.folder / "k"
-
-    @property
-    def records(self) -> Path:
-        """The file with what the cells did, which the kernel does not see."""
-        return self.folder / "records.jsonl"
-
-
-def run_hand_in(hand_in: HandIn, seed: int, timeout: float, sandbox: Sandbox) -> Run:
+def run_hand_in(hand_in: HandIn, seed: int, timeout: float, servers: WarmServers) -> Run:
     """Run `hand_in` with the inputs of `seed`.
 
     A cell may take `timeout` seconds; after the first that takes longer the rest are not run.
     """
     began = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="grade-", ignore_cleanup_errors=True) as scratch:
-        job = _Job(Path(scratch).resolve(), hand_in.source.exercise, timeout, sandbox)
+        job = Job(Path(scratch).resolve(), hand_in.source.exercise, timeout, servers.sandbox)
         job.kernel.mkdir()
         notebook = grading_notebook(hand_in, seed)
         (job.folder / "hand_in.ipynb").write_text(
             nbformat.writes(notebook), encoding="utf-8", errors="backslashreplace"
         )
-        finished = _run_in_process(job, START_UP + timeout * len(notebook.cells))
+        with servers.doorkeeper(job.exercise, job.door) as doorkeeper:
+            finished = _run_in_process(job, doorkeeper, START_UP + timeout * len(notebook.cells))
         records = _read_records(job.records)
     return Run(records, finished and len(records) == len(notebook.cells), time.perf_counter() - began)
 
@@ -106,9 +81,9 @@ def _read_records(path: Path) -> dict[str, CellRecord]:
     return records
 
 
-def _run_in_process(job: _Job, wall: float) -> bool:
+def _run_in_process(job: Job, doorkeeper: int | None, wall: float) -> bool:
     """Run nbval for at most `wall` seconds; say whether it came to its end. Nothing that it started goes on."""
-    process = start_process(_run_nbval, (job,), PRELOADED, "hand-in")
+    process = start_process(_run_nbval, (job, doorkeeper), PRELOADED, "hand-in")
     try:
         process.join(wall)
         return process.exitcode in (0, 1)  # 1: some cells failed, which is for the judge to say
@@ -117,7 +92,7 @@ def _run_in_process(job: _Job, wall: float) -> bool:
         process.join(10)
 
 
-def _run_nbval(job: _Job) -> None:
+def _run_nbval(job: Job, doorkeeper: int | None) -> None:
     """Run the notebook in the job's folder. This is all the process does: it ends with pytest's exit code."""
     if hasattr(os, "setsid"):
         os.setsid()  # an interrupt in the terminal is for the grader, which then ends this process
@@ -135,6 +110,6 @@ def _run_nbval(job: _Job) -> None:
         *("hand_in.ipynb", f"--rootdir={job.folder}", "-p", "no:cacheprovider", "-p", "no:xdist", "-q", "--tb=line"),
         *("--nbval-lax", f"--nbval-cell-timeout={job.timeout:g}", f"--nbval-kernel-startup-timeout={START_UP}"),
     ]
-    code = pytest.main(arguments, plugins=[GradingPlugin(job.sandbox, job.exercise, job.kernel, job.records)])
+    code = pytest.main(arguments, plugins=[GradingPlugin(job, doorkeeper)])
     end_descendants(psutil.Process())  # without a sandbox they outlive the kernel; adopted, they can still be found
     os._exit(code)

@@ -12,7 +12,6 @@ import json
 import os
 import threading
 from collections.abc import Generator
-from pathlib import Path
 from queue import Empty
 from typing import Any
 
@@ -24,7 +23,7 @@ from jupyter_client.kernelspec import KernelSpec
 
 from ....core.descendants import end_descendants
 from ...kernel.mime import MIME
-from .sandbox import Sandbox
+from .job import Job
 
 MOST_PROCESSES = 100  # of one hand-in; the two-rank exercise takes ten
 EVERY = 0.2  # seconds between two looks
@@ -34,14 +33,12 @@ class GradingPlugin:
     """Runs one hand-in.
 
     Args:
-        sandbox: where the kernel runs.
-        exercise: that is graded.
-        folder: what the kernel may write to.
-        records: the file to write to, which the kernel does not see.
+        doorkeeper: the process that forks what runs the answers; None where the kernel does that itself.
     """
 
-    def __init__(self, sandbox: Sandbox, exercise: str, folder: Path, records: Path) -> None:
-        self._sandbox, self._exercise, self._folder, self._records = sandbox, exercise, folder, records
+    def __init__(self, job: Job, doorkeeper: int | None) -> None:
+        self._job = job
+        self._families = [psutil.Process(), *([psutil.Process(doorkeeper)] if doorkeeper is not None else [])]
         self._cell: pytest.Item | None = None
         self._kernel: psutil.Process | None = None
         self._over = threading.Event()
@@ -51,7 +48,7 @@ class GradingPlugin:
         nbval.kernel.KernelManager = self._manager
 
     def _manager(self, **kwargs: Any) -> KernelManager:
-        plugin, sandbox, folder = self, self._sandbox, self._folder
+        plugin, sandbox, folder = self, self._job.sandbox, self._job.kernel
 
         class SandboxedKernelManager(KernelManager):
             kernel_spec = KernelSpec(
@@ -59,7 +56,10 @@ class GradingPlugin:
             )
 
             def start_kernel(self, **options: Any) -> None:
-                super().start_kernel(**options, env=sandbox.environment(plugin._exercise))
+                environment = sandbox.environment(plugin._job.exercise)
+                if len(plugin._families) == 2:
+                    environment["GRADING_DOOR"] = str(plugin._job.door)
+                super().start_kernel(**options, env=environment)
                 plugin._kernel = psutil.Process(self.provisioner.pid)
                 threading.Thread(target=plugin._watch, daemon=True).start()
 
@@ -92,7 +92,8 @@ class GradingPlugin:
         try:
             if self._kernel.status() == psutil.STATUS_ZOMBIE:
                 return "the kernel died"
-            family = psutil.Process().children(recursive=True)  # the kernel, its own, and adopted orphans
+            # The kernel and its own, adopted orphans, and what the doorkeeper has forked.
+            family = [process for first in self._families for process in first.children(recursive=True)]
             if len(family) > MOST_PROCESSES:
                 return f"more than {MOST_PROCESSES} processes were started"
             used = 0
@@ -102,8 +103,8 @@ class GradingPlugin:
                     used += memory.rss - getattr(memory, "shared", 0)
                 except psutil.Error:
                     continue
-            if used > self._sandbox.memory:
-                return f"more than {self._sandbox.memory / 2**30:.3g} GiB of memory were used"
+            if used > self._job.sandbox.memory:
+                return f"more than {self._job.sandbox.memory / 2**30:.3g} GiB of memory were used"
         except psutil.NoSuchProcess:
             return "the kernel died"
         return None
@@ -121,7 +122,7 @@ class GradingPlugin:
                 reports.append(data[MIME])
 
     def _write(self, item: pytest.Item, record: dict[str, Any]) -> None:
-        with self._records.open("a", encoding="utf-8") as file:
+        with self._job.records.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"cell": item.cell.id, **record}) + "\n")
 
     @pytest.hookimpl(wrapper=True)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from ....core.files import PACKAGE, ROOT
 
+MEMORY = 8 << 30  # bytes that one hand-in may use
 SCRATCH = 1 << 28  # bytes that fit into a sandbox's /tmp
-INSIDE = "/course"  # where the copy of the course lies in the sandbox
 _PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "SYSTEMROOT")
 
 
@@ -19,7 +19,8 @@ class Sandbox:
     """How kernels for grading are started.
 
     Attributes:
-        course: a copy of the course, see `probes_only`.
+        course: a copy of the course, see `probes_only`. It has the same path in the sandbox, so that a process which
+            has imported it outside can go in.
         bubblewrap: the program `bwrap`; None where it is missing or may not make namespaces.
         memory: bytes that a hand-in may use.
     """
@@ -30,15 +31,14 @@ class Sandbox:
 
     def kernel(self, folder: Path) -> list[str]:
         """Return the command that starts a kernel which can write to `folder` (and, in a sandbox, nowhere else)."""
-        course = INSIDE if self.bubblewrap else str(self.course)
-        script = f"{course}/helpers/course/kernel/kernel.py"
-        command = [sys.executable, "-s", script, "-f", "{connection_file}"]
+        script = self.course / "helpers" / "course" / "kernel" / "kernel.py"
+        command = [sys.executable, "-s", str(script), "-f", "{connection_file}"]
         return [*self._walls(folder), *command] if self.bubblewrap else command
 
     def environment(self, exercise: str) -> dict[str, str]:
         """Return the kernel's environment: nothing of the instructor's but what Python needs to run."""
         env = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-        env |= {"PYTHONPATH": INSIDE if self.bubblewrap else str(self.course), "PYTHONDONTWRITEBYTECODE": "1"}
+        env |= {"PYTHONPATH": str(self.course), "PYTHONDONTWRITEBYTECODE": "1"}
         env["OMP_NUM_THREADS"] = "1"  # these models are too small for more, and sums come out alike on every machine
         env["OMP_WAIT_POLICY"] = "PASSIVE"  # see core/environment.py: an answer may ask for threads
         env |= {"HF_HUB_OFFLINE": "1", "USER": "learner", "LOGNAME": "learner", "LANG": "C.UTF-8"}
@@ -54,7 +54,7 @@ class Sandbox:
             *(self.bubblewrap, "--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL"),
             *_system(),
             *("--bind", str(folder), str(folder)),
-            *("--ro-bind", str(self.course), INSIDE, "--chdir", "/tmp", "--hostname", "grading"),
+            *("--ro-bind", str(self.course), str(self.course), "--chdir", "/tmp", "--hostname", "grading"),
             *("--unsetenv", "JPY_PARENT_PID"),  # a process of ours: its number means nothing inside
             "--",
         ]

@@ -17,7 +17,6 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from ....core.files import atomic_write
-from ....exercises.base import Verdict
 from ..intake.hand_in import HandIn
 from ..judge.result import Result
 from .conditions import Conditions
@@ -86,8 +85,7 @@ class Store:
         entry = _read(self._path(hand_in, conditions))
         if entry.get("digest") != _digest(entry.get("result")):
             return None
-        verdicts = [Verdict(**verdict) for verdict in entry["result"]["verdicts"]]
-        return Result(**{**entry["result"], "verdicts": verdicts})
+        return Result.from_json(entry["result"])
 
     def put(self, hand_in: HandIn, conditions: Conditions, result: Result) -> None:
         """Store a result."""

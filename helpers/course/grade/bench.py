@@ -1,0 +1,53 @@
+"""What one machine needs to grade hand-ins: warm servers to fork them from, and what the references showed here."""
+
+import threading
+from collections.abc import Sequence
+
+from ...exercises.base import Evidence
+from ..build.source import Source
+from .intake.hand_in import HandIn
+from .judge.result import Result, grade_run
+from .reference import expected_evidence
+from .run.execute import run_hand_in
+from .run.warm import WarmServers
+from .store.conditions import Conditions
+
+Expected = dict[str, dict[str, Evidence]]  # of one exercise: evidence of the reference by check cell, then by check
+
+
+class Bench:
+    """Runs and judges one hand-in after another, or several at a time from several threads.
+
+    The reference of an exercise runs once, before its first hand-in. It runs on this machine, because figures differ
+    from one kind of processor to the next.
+    """
+
+    def __init__(self, conditions: Conditions, servers: WarmServers) -> None:
+        self._conditions, self._servers = conditions, servers
+        self._expected: dict[Source, Expected] = {}
+        self._locks: dict[Source, threading.Lock] = {}
+
+    def grade(self, hand_in: HandIn) -> Result:
+        """Return the result of a hand-in.
+
+        Raises:
+            GradeError: the reference fails on this machine.
+        """
+        expected = self.expected(hand_in.source)
+        run = run_hand_in(hand_in, self._conditions.seed, self._conditions.timeout, self._servers)
+        return grade_run(hand_in, run, expected)
+
+    def lacks(self, exercises: Sequence[Source]) -> list[Source]:
+        """Return those of `exercises` whose reference has not run."""
+        return [source for source in dict.fromkeys(exercises) if source not in self._expected]
+
+    def expected(self, source: Source) -> Expected:
+        """Return what the reference showed.
+
+        Raises:
+            GradeError: it fails on this machine.
+        """
+        with self._locks.setdefault(source, threading.Lock()):
+            if source not in self._expected:
+                self._expected[source] = expected_evidence(source, self._conditions, self._servers)
+            return self._expected[source]

@@ -1,0 +1,28 @@
+"""Feedback as e-mail: a file a student, which a mail program opens and sends. Nothing is sent here."""
+
+from email import policy
+from email.message import EmailMessage
+
+from ..judge.result import Result
+from .roster import Person
+
+
+def letter(sender: str, person: Person, results: list[Result], page: str) -> str:
+    """Return an .eml file to `person`: the points in words, and their page as an attachment.
+
+    `X-Unsent` has mail programs open it as a draft.
+    """
+    message = EmailMessage(policy=policy.SMTP)
+    message["From"], message["To"] = sender, _one_line(person.email)
+    message["Subject"] = "Feedback: " + ", ".join(r.exercise.upper() for r in results)
+    message["X-Unsent"] = "1"
+    lines = [f"{r.exercise.upper()}: {r.total} of {r.maximum} points ({r.status}). {r.reason}" for r in results]
+    text = "\n".join([f"Dear {_one_line(person.name)},", "", *lines, "", "The attached page says more."])
+    message.set_content(text.encode(errors="replace").decode() + "\n")
+    attached = page.encode(errors="backslashreplace")
+    message.add_attachment(attached, maintype="text", subtype="html", filename="feedback.html")
+    return message.as_bytes().decode()  # ASCII: other characters are encoded as mail does
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

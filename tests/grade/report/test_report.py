@@ -1,0 +1,84 @@
+"""What a run writes for those who teach: pages without names, letters, pages on flags, what regrading changed."""
+
+import email
+import email.policy
+import zipfile
+from dataclasses import replace
+
+from helpers.course.grade.report.audit import flag
+from helpers.course.grade.report.pseudonyms import pseudonyms
+from helpers.course.grade.report.report import Report
+from helpers.course.grade.report.roster import Person
+
+from ..results import CONDITIONS, TOO_LARGE, X1, missing, result, rows_of, stubs
+
+ADA = "Ada Lovelace_12345_assignsubmission_file_"
+PEOPLE = {ADA: Person(ADA, "Ada\nLovelace", "1815", "ada@example.org")}
+
+
+def everything(out):
+    return {p.relative_to(out).as_posix(): p for p in out.rglob("*") if p.is_file()}
+
+
+def test_anonymous_pages_name_nobody_and_platforms_know_who_is_who(tmp_path):
+    results = [result(ADA, flags=["scaler, line 2: uses `eval`."]), missing("ben")]
+    Report(tmp_path, CONDITIONS, 2, PEOPLE).write(results)
+    names = pseudonyms(tmp_path / "names.csv", [ADA, "ben"])
+    assert pseudonyms(tmp_path / "names.csv", ["ben", ADA]) == names  # kept from run to run
+    report = Report(tmp_path, CONDITIONS, 2, PEOPLE, names=names)
+    report.write(results)
+    files = everything(tmp_path)
+    told = ("canvas.csv", "moodle.csv", "names.csv", "moodle_feedback.zip")
+    for name, path in files.items():
+        if name not in told:
+            assert "lovelace" not in name.lower() + path.read_text(encoding="utf-8").lower(), name
+    assert f"feedback/{names['ben']}.html" in files
+    assert "1815" in files["canvas.csv"].read_text(encoding="utf-8")
+
+
+def test_letters_are_written_to_those_with_an_address(tmp_path):
+    Report(tmp_path, CONDITIONS, 2, PEOPLE, sender="course@example.org").write(
+        [result(ADA, missed={"scale_grows": TOO_LARGE}), missing("ben")]
+    )
+    (path,) = (tmp_path / "letters").iterdir()
+    message = email.message_from_bytes(path.read_bytes(), policy=email.policy.default)
+    assert (message["From"], message["To"], message["X-Unsent"]) == ("course@example.org", "ada@example.org", "1")
+    text, page = message.iter_parts()
+    assert "Dear Ada Lovelace,\n\nX1: 9 of 10 points" in text.get_content().replace("\r\n", "\n")
+    assert TOO_LARGE in page.get_content()
+
+
+def test_feedback_goes_back_to_moodle_under_the_name_of_the_folder(tmp_path):
+    Report(tmp_path, CONDITIONS, 2).write([result(ADA), result("ben")])
+    with zipfile.ZipFile(tmp_path / "moodle_feedback.zip") as archive:
+        assert archive.namelist() == [f"{ADA}/feedback.html"]
+        assert "10 of 10" in archive.read(f"{ADA}/feedback.html").decode()
+
+
+def test_each_flag_leads_to_a_page_with_its_line_marked(tmp_path):
+    code = {**stubs(X1), "scaler": "import math\nx = eval('<b>1</b>')\n"}
+    flags = ["scaler, line 2: uses `eval`.", "replaced torch.norm while scale_grows ran", "step: opens a file (open)"]
+    Report(tmp_path, CONDITIONS, 1).write([result(flags=flags, answers=code)])
+    overview = (tmp_path / "class.html").read_text(encoding="utf-8")
+    for n in (1, 2, 3):
+        assert f'href="audit/x1-ada.html#flag-{n}"' in overview
+    page = (tmp_path / "audit" / "x1-ada.html").read_text(encoding="utf-8")
+    assert "<mark>   2  x = eval(&#39;&lt;b&gt;1&lt;/b&gt;&#39;)</mark>" in page
+    assert page.count('<section id="flag-') == 3
+    meanings = [flag(text).meaning for text in [*flags, "resembles ben (80%)", "something else"]]
+    assert len(set(meanings)) == 5
+
+
+def test_regrading_is_written_down(tmp_path):
+    report = Report(tmp_path, CONDITIONS, 1)
+    before = result(missed={"scale_grows": TOO_LARGE})
+    report.regraded(before, result())
+    report.regraded(result(), replace(before, status="crashed"))
+    first, second = rows_of((tmp_path / "history.csv").read_text(encoding="utf-8"))
+    assert (first["student"], first["points before"], first["points now"]) == ("ada", "9", "10")
+    assert (first["checks"], first["seed"]) == ("scale_grows passed", "11")
+    assert (second["status before"], second["status now"], second["checks"]) == (
+        "graded",
+        "crashed",
+        "scale_grows missed",
+    )
