@@ -146,7 +146,8 @@ def relative(a, b):
 
 
 def mlp_on_ranks(enter, leave):
-    """Return, of output and gradients, distances from one process and relative lengths; and PyTorch's warnings."""
+    """Return, of output and gradients, distances from one process and relative lengths; PyTorch's warnings; and the
+    gradient of what comes before, this rank's and the right one."""
     rank, n, here = dist.get_rank(), dist.get_world_size(), rank_device()
     torch.manual_seed(0)
     shapes = ((2, T, C), (4 * C, C), (C, 4 * C), (C,))
@@ -167,7 +168,8 @@ def mlp_on_ranks(enter, leave):
     right[2], right[3] = right[2].chunk(n)[rank], right[3].chunk(n, dim=1)[rank]
     pairs = list(zip(mine, right, strict=True))
     lengths = [0.0 if a is None else (a.norm() / b.norm()).item() for a, b in pairs]
-    return [relative(a, b) for a, b in pairs], lengths, [str(one.message) for one in warned]
+    of_before = [None if t is None else t.cpu() for t in pairs[1]]
+    return [relative(a, b) for a, b in pairs], lengths, [str(one.message) for one in warned], of_before
 
 
 # %% name="naive"
@@ -224,13 +226,16 @@ tried = {
 plain_guess.reveal(right_gradients(tried["dist.all_reduce and nothing else"]))
 gathered_guess.reveal(right_gradients(tried["sum gathered by all_gather"]))
 print(text_table([COLUMNS, *(table_row(name, results) for name, results in tried.items())]))
-for warning in {text.partition(". ")[0] for results in tried.values() for *_, texts in results for text in texts}:
-    print("a warning:", warning[:150])
+(mine, right), (other, _) = (of_before for *_, of_before in tried["dist.all_reduce and nothing else"])
+print(f"dist.all_reduce, `before`: the ranks' gradients are {relative(other, mine):.2g} apart", end="")
+print(f"; their sum is off by {relative(mine + other, right):.1g}")
+for warning in {text.partition(". ")[0] for results in tried.values() for _, _, texts, _ in results for text in texts}:
+    print("a warning:", warning)
 
 # %% [markdown] name="naive_explained"
 # (0 is right; the figures are relative distances from the gradient of one process.)
 #
-# - `dist.all_reduce` changes its tensor behind autograd's back: the gradient passes through as if nothing had happened. For the weights inside the MLP that is right, by luck. What comes *before* gets the gradient of this rank's half of the MLP only, and the two ranks get different ones. PyTorch warns.
+# - `dist.all_reduce` changes its tensor behind autograd's back: the gradient passes through as if nothing had happened. For the weights inside the MLP that is right, by luck. What comes *before* gets the gradient of this rank's half of the MLP only. The two ranks get different halves, and nobody adds them up. PyTorch warns.
 # - `dist.all_gather` fills buffers that do not know where their contents came from: **no gradient at all**. Here `backward()` would raise an error. With a residual path around the MLP nothing raises, and the MLP never learns.
 #
 # So a collective needs a backward pass of its own, and you have to say which. Ask of each place: what does autograd hold there, on each rank, and what does one process hold?

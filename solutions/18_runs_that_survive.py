@@ -295,7 +295,10 @@ for part, losses in left_out.items():
     table.append((part, f"{apart[0]:.2g}", f"{worse[part]:+.0%}", f"{max(apart):.2g}"))
 print(text_table(table))
 print("with all six, the losses are the same to the last bit:", resumed(()) == right)
-show(losses_figure(through.losses, left_out, 35), "Six panels: only without weights is the curve clearly another one.")
+show(
+    losses_figure(through.losses, left_out, 35),
+    "Six panels: only without weights is the curve clearly a different one.",
+)
 same = float(resumed(()) == right)
 claims.record("T41", "all six parts: the same bits", "35 steps after resuming", same, "(1: yes)", 1, 1)
 
@@ -616,7 +619,8 @@ def survive(folder, faults, steps):
     """Train on this rank from the newest checkpoint on; `faults` says what breaks: (attempt, rank, step) -> how."""
     attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
     dist.init_process_group("gloo")
-    group = dist.new_group(timeout=timedelta(seconds=5))  # once all are there
+    patience = 5 if "hang" in faults.values() else 60  # seconds; on a busy machine a healthy rank may take long
+    group = dist.new_group(timeout=timedelta(seconds=patience))  # once all are there
     rank, ranks = dist.get_rank(), dist.get_world_size()
     diary, manager = RankDiary(folder, rank, attempt), Checkpoints(f"{folder}/checkpoints")
     order, begin, losses = DataOrder(len(images), 48, seed=1), 0, []
@@ -654,7 +658,7 @@ def survive(folder, faults, steps):
 
 
 # %% [markdown] name="restart_text"
-# In the first attempt rank 1 is killed at step 20. In the second it hangs at step 27: it never comes to its all-reduce. The group of the all-reduces has a timeout of 5 seconds ([[data_parallel]]): without one there would be no failure, and so no restart.
+# In the first attempt rank 1 is killed at step 20. In the second it hangs at step 27: it never comes to its all-reduce. The group of the all-reduces has a timeout of 5 seconds where a hang is staged ([[data_parallel]]): without one there would be no failure, and so no restart.
 #
 # **Predict.** It saves every 8 steps and has 32 to do. How many steps does rank 0 do in all three attempts together?
 
@@ -672,12 +676,13 @@ with tempfile.TemporaryDirectory() as folder:
     attempts = [read_logs(folder, job.exit_codes(attempt, 2), attempt) for attempt in range(3)]
 with tempfile.TemporaryDirectory() as folder:
     untouched = torchrun_job(survive, 2, folder, {}, 32)
-restart_guess.reveal(sum(len(logs[0].checksums) for logs in attempts))
 print(f"killed and hung: {job.printed}\nuninterrupted:   {untouched.printed}")
 for exit_code, rank in job.failures:
     print(f"torchrun blames rank {rank}, exit code {exit_code}")
 said, subject = "killed and hung: the same bits", "2 ranks, torchrun, 32 steps"
-if job.code == untouched.code == 0:
+as_staged = [code for code, _ in job.failures] == [-9, 1]  # not for a rank that a busy machine held up for too long
+if job.code == untouched.code == 0 and as_staged:
+    restart_guess.reveal(sum(len(logs[0].checksums) for logs in attempts))
     claims.record("T41", said, subject, float(job.printed[-8:] == untouched.printed[-8:]), "(1: yes)", 1, 1)
 else:
     print("This machine is too busy at the moment: a job took longer than it may.")
@@ -749,7 +754,7 @@ def broken(rank, first, fault):
 
 jobs = {"slow": broken(2, 0, "slow"), "wrong weight": broken(1, 6, "wrong weight")}
 jobs["wrong gradient"] = broken(1, 6, "wrong gradient")
-jobs["killed"], jobs["hung"] = attempts[0], attempts[1]
+jobs |= {"killed": attempts[0], "hung": attempts[1]} if as_staged else {}
 differ = {
     name: sum(len(set(step)) > 1 for step in zip(*(log.checksums for log in logs), strict=False))
     for name, logs in jobs.items()
