@@ -202,7 +202,8 @@ def prepare(model):
 def update(model, state, x, y, progress):
     for mean in state.means:
         mean.mul_(0.9)
-    for xs, ys in zip(torch.from_numpy(x).split(16), torch.from_numpy(y).split(16)):
+    for i in range(0, len(x), 16):
+        xs, ys = torch.from_numpy(x[i : i + 16]), torch.from_numpy(y[i : i + 16])
         device = state.parameters[0].device
         loss = F.cross_entropy(model(xs.to(device).bfloat16()).float(), ys.to(device), reduction="none").sum() / 512
         means = dict(zip(state.parameters, state.means))
