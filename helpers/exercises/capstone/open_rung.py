@@ -36,7 +36,7 @@ class RungResult:
     """What came of a recipe.
 
     Attributes:
-        peak_bytes: of an update, by the meter; or all tensors alive between two updates, where those are more.
+        peak_bytes: of an update, by the meter, and what tensors hold beside it that the update did not touch.
         outside_bytes: that Python and NumPy keep beside tensors, in blocks of 4 KiB or more.
         loss: mean cross entropy on the images held out; NaN where the weights do not fit the model.
         changed: names of parameters that are missing, new, or of another shape.
@@ -79,7 +79,8 @@ def run_open_rung(
             with MemoryMeter(model) as meter:
                 update(*given)
             held = sum(t.untyped_storage().nbytes() for t in _tensors_alive() if id(t) not in tensors)
-            peak = max(meter.peak_bytes, held)
+            counted = sum(meter.stages[-1].held_after.values())  # of these, what the update touched
+            peak = meter.peak_bytes + max(0, held - counted)
             hook = model.register_forward_pre_hook(lambda module, given: _note(given[0], seen))
         else:
             update(*given)
