@@ -44,7 +44,7 @@ MUTANTS = [
     rung("an FP32 copy in NumPy", ELSEWHERE, (SIGNUM, "copies = [p.detach().float().numpy().copy() for p in model.parameters()]\n    " + SIGNUM), ("    return optimizer", "    optimizer.copies = copies\n    return optimizer")),
     rung("an FP32 copy in bytes", ELSEWHERE, (SIGNUM, "copies = b''.join(p.detach().float().numpy().tobytes() for p in model.parameters())\n    " + SIGNUM), ("    return optimizer", "    optimizer.copies = copies\n    return optimizer")),
     rung("no step", REACHES, (STEP, "    state.taken.clear()\n")),
-    rung("a rate ten times too high", REACHES, (RATE, "4e-2 * min(1")),
+    rung("a rate a hundred times too high", REACHES, (RATE, "4e-1 * min(1")),
     rung("a rate ten times too low", REACHES, (RATE, "4e-4 * min(1")),
     rung("uphill", REACHES, (RATE, "-4e-3 * min(1")),
     rung("labels of other images", REACHES, ("torch.from_numpy(y[rows])", "torch.from_numpy(y[rows[::-1].copy()])")),
