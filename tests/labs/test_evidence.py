@@ -82,7 +82,7 @@ def test_an_error_of_the_answer_may_be_quoted_and_is_not_judged():
 
 def test_the_tests_of_mutants_hold_to_the_rule(monkeypatch):
     (check,) = find_part("start_here.bytes").checks
-    monkeypatch.setattr("tests.mutants._EXPECTED", {})
+    monkeypatch.setattr("tests.mutants.EXPECTED", {})
     monkeypatch.setattr(check, "probe", staticmethod(lambda seed, answer: {"wrong": "twice as many bytes"}))
     monkeypatch.setattr(check, "judge", staticmethod(Echoes.judge))
     with pytest.raises(AssertionError, match="its probe writes what its judge should"):
