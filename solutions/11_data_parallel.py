@@ -7,7 +7,7 @@
 # | | |
 # |---|---|
 # | After this you can | build an all-reduce from sends and receives and say what it costs; write gradient buckets that travel during the backward pass; say what `DistributedDataParallel` sends, when and in which buckets; recognise each way to get it wrong by its symptoms; find the rank that is slow and the rank that is stuck |
-# | Time | 150 minutes |
+# | Time | 150 to 230 minutes; good places to stop are after sections 5 and 8 |
 # | Difficulty | ●●● |
 # | Needs | a CPU: ranks are processes; with a GPU for each rank the same cells use NCCL |
 # | Before this | labs [[#start_here]], [[#where_memory_goes]] and [[#gradient_accumulation]] |
@@ -1154,9 +1154,9 @@ for base, factor in nearest.items():
     claims.record("", "N times the batch wants N times the rate", f"SGD from {base}, N = 8", factor, "times", 7, 9)
 
 # %% [markdown] name="rate_explained"
-# With the rate left alone, the large batch has simply done too little: an eighth of the updates, of the same length. From 0.1 a factor of 8 brings it close to where the small batch was. From 0.3 the same rule asks for 2.4, and training breaks down: eight steps are one long step only as long as the gradient changes little on the way. There a smaller factor is the best there is, and nothing brings back what the small batch reached.
+# With the rate left alone, the large batch has simply done too little: an eighth of the updates, of the same length. From 0.1 a factor of 8 brings it nearer than the others to where the small batch was. From 0.3 the same rule asks for 2.4, and training breaks down: eight steps are one long step only as long as the gradient changes little on the way. There a smaller factor is the best there is, and nothing brings back what the small batch reached.
 #
-# A warm-up is meant to help over the first steps, where the gradient changes fastest. Look at its rows: at a rate that is too high for good it does not save the run, and in a run this short it costs updates.
+# A warm-up is meant to help over the first steps, where the gradient changes fastest. Look at its rows: at a rate that stays too high it does not save the run, and in a run this short it costs updates.
 #
 # So linear scaling is a first guess with an end, not a law. Adam's steps have a length that does not depend on the gradient's, and the square root is the usual first guess there. How far a batch can grow at all is the critical batch size of [[gradient_accumulation]].
 #
@@ -1200,11 +1200,11 @@ for name, (gradient, said) in runs.items():
 claims.record("P7", "no_sync sends once in place of k times", "MLP, 4 micro-batches", fewer, "times", 3.9, 4.1)
 
 # %% [markdown] name="nosync_explained"
-# All are right; one is silent for longer. (Averages add up: the average of four sums is the sum of four averages.) The last line is the trap: the **forward** pass must be inside `no_sync()` too, because that is where DDP decides whether the coming backward pass will communicate.
+# All are right; one communicates less often. (Averages add up: the average of four sums is the sum of four averages.) The last line is the trap: the **forward** pass must be inside `no_sync()` too, because that is where DDP decides whether the coming backward pass will communicate.
 #
 # ### Mixed precision under DDP
 #
-# Autocast ([[mixed_precision]]) works as ever, inside each rank: weights and gradients stay FP32, and so does what is sent. To send half as much, a **communication hook** can compress the buckets to BF16 on the way. DDP calls it with each full bucket, and it returns a promise of the averaged one.
+# Autocast ([[mixed_precision]]) works as ever, inside each rank: weights and gradients stay FP32, and so does what is sent. To send half as much, a **communication hook** can compress the buckets to BF16 on the way. DDP calls it with each full bucket, and it returns a future that yields the averaged bucket.
 #
 # **Predict.** The gradient under autocast is some distance from that of FP32. By what factor does that distance grow when it also travels in BF16?
 

@@ -6,7 +6,7 @@
 # | | |
 # |---|---|
 # | After this you can | write ZeRO's partition, reduction and gathering; shard a model with `fully_shard` over an explicit mesh and choose the units; predict bytes a rank and bytes sent, and measure both; start a model that fits on no single rank; accumulate and clip across ranks; save on 4 ranks and resume on 2; plan 70B on 8 GPUs; start a job on several machines |
-# | Time | 150 minutes |
+# | Time | 150 to 220 minutes; good places to stop are after sections 3 and 8 |
 # | Difficulty | ●●● |
 # | Needs | a CPU: ranks are processes; with a GPU for each rank the same cells use NCCL. DeepSpeed is optional |
 # | Before this | labs [[#start_here]], [[#where_memory_goes]], [[#mixed_precision]] (BF16, master weights), [[#gradient_accumulation]], [[#activation_checkpointing]] and [[#data_parallel]] |
@@ -602,7 +602,7 @@ claims.record(
 )
 
 # %% [markdown] name="meta_explained"
-# The shards are a quarter; the rest is the largest parameter on its way. (On a CPU, rank 0 also shows the whole model, because the host's memory *is* what the meter reads.) `set_model_state_dict` with `broadcast_from_rank0` does step 4 in one call, and with whatever is sharded how.
+# The shards are a quarter; the rest is the largest parameter in transit. (On a CPU, rank 0 also shows the whole model, because the host's memory *is* what the meter reads.) `set_model_state_dict` with `broadcast_from_rank0` does step 4 in one call, however each parameter is sharded.
 #
 # ## 5 · Accumulating
 #
@@ -873,7 +873,7 @@ claims.record("C14", "about N times less memory", subject, fewer, "times less", 
 # %% [markdown] name="seventy_explained"
 # With pure BF16 the allocated tensors fit (but remember [[number_formats]]: small updates are lost). The allocator reserves more ([[profiling_and_oom_clinic]]), and that decides: look at the upper end before you rent.
 #
-# Then the 1/N law ends. On 1,024 ranks the static part is half a GiB. The rest is not sharded: the checkpointed inputs of 80 layers (32 MiB each), the currently gathered layer, embedding and head, and the gradients of that layer, whole and packed for their message. From there
+# Then the 1/N law ends. On 1,024 ranks the static part is less than half a GiB. The rest is not sharded: the checkpointed inputs of 80 layers (32 MiB each, counted as activations where they are alive at the peak), the currently gathered layer, embedding and head, and the gradients of that layer, whole and packed for their message. From there
 # on more ranks save nothing; tensor or sequence parallelism ([[tensor_parallel]]) does.
 #
 # ### Play

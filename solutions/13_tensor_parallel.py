@@ -6,7 +6,7 @@
 # | | |
 # |---|---|
 # | After this you can | say what a sharded product has to send; write column-parallel and row-parallel layers whose gradients are right; split attention whose K/V heads do not divide; compute a loss whose logits are never whole; split the sequence and predict what that saves; lay tensor parallelism and sharding over one mesh |
-# | Time | 120 minutes |
+# | Time | 120 to 165 minutes |
 # | Difficulty | ●●● |
 # | Needs | a CPU: ranks are processes; with a GPU for each rank the same cells use NCCL |
 # | Before this | labs [[#start_here]], [[#where_memory_goes]], [[#data_parallel]] and [[#sharding]] |
@@ -128,7 +128,7 @@ print("Y is X W in all cases:", all(right for _, right in found.values()))
 # %% [markdown] name="products_explained"
 # The rule behind the table: **if the dimension that is summed over is cut in both, each rank has a partial sum, and somebody must add**. If it is cut in one only, gather that one. If it is cut in neither, nothing is sent.
 #
-# Cases c and d start alike. An all-reduce is a reduce-scatter followed by an all-gather: d takes both, and sends twice as many bytes as c. Section 5 makes use of that.
+# Cases c and d start alike. An all-reduce is a reduce-scatter followed by an all-gather: d takes both, so a rank sends twice as many bytes as in c (the table has the size of the message, which is the same). Section 5 makes use of that.
 #
 # ## 2 · Two layers, back and forth
 #
@@ -341,7 +341,7 @@ show(
 )
 
 # %% [markdown] name="ways_explained"
-# Five programs, five right outputs, one right set of gradients.
+# Five programs, five right outputs, one right set of gradients. (The table says how far off a gradient is: twice the right length is off by 1.)
 #
 # - **Both ways**: the gradient of the output is whole on each rank already. Summing it again makes it N times too large. AdamW divides such a factor out ([[gradient_accumulation]]), so in this MLP alone nobody would notice. In a deep model right and wrong paths mix, and no optimizer can fix that.
 # - **Nothing on the way back** is what the naive all-reduce did: layers below, which should be equal on both ranks, drift apart.
@@ -353,7 +353,7 @@ show(
 #
 # Take 8 query heads, 2 K/V heads and 4 ranks: each K/V head is on two ranks. Each of them computes a gradient for its own copy, and the copies must stay equal.
 #
-# **Predict.** How long is the gradient of one process, as a multiple of the **mean** of the copies' gradients?
+# **Predict.** Take the **mean** of the two copies' gradients. How many times as long is the gradient of one process?
 
 # %% name="heads_guess"
 my_guess = None  # times the mean of the copies' gradients
@@ -555,7 +555,7 @@ claims.record("T20", "four all-reduces a block", "by hand", len(forward) + len(b
 # %% [markdown] name="vocabulary_text"
 # ## 4 · A loss whose logits are never whole
 #
-# The largest activation of a language model is often its last: the logits, one number for each token and each word of the vocabulary. The output layer is cut by columns, so each rank has the logits of V/N words. The embedding table is cut by words, too. Looking up is easy: a rank returns zeros for words that it does not hold, and the paths meet.
+# The largest activation of a language model is often its last: the logits, one number for each token and each word of the vocabulary. The output layer is cut by columns, so each rank has the logits of V/N words. The embedding table is cut by words, too. Looking up is easy: a rank returns zeros for words that it does not hold, and where the paths meet, `Leave` sums.
 
 
 # %% name="embed"
@@ -586,7 +586,7 @@ loss_peak_guess = Prediction("Peak of output layer and loss on each of 4 ranks",
 # %% [markdown] name="vocabulary_contract"
 # ### Your turn: the loss
 #
-# The cross-entropy of a token is the logarithm of a sum of exponentials, less the target's logit: log Σ exp(zᵢ) − z_target. Subtract the same number from all logits and nothing changes; subtract the largest, and no exponential overflows.
+# The cross-entropy of a token is the logarithm of a sum of exponentials, minus the target's logit: log Σ exp(zᵢ) − z_target. Subtract the same number from all logits and nothing changes; subtract the largest, and no exponential overflows.
 #
 # **Contract.** `cross_entropy(logits, targets)` is called on every rank and returns the mean loss, the same on each, as a tensor without dimensions.
 #

@@ -6,7 +6,7 @@
 # | | |
 # |---|---|
 # | After this you can | write GPipe, 1F1B, an interleaved and a zero-bubble schedule as lists of actions; predict their bubble and their memory, and measure both; run PyTorch's own; cut a model whose head is heavy; say what sharded stages send |
-# | Time | 100 minutes |
+# | Time | 100 to 140 minutes |
 # | Difficulty | ●●● |
 # | Needs | a CPU: ranks are processes |
 # | Before this | labs [[#start_here]], [[#where_memory_goes]], [[#data_parallel]] and [[#sharding]] |

@@ -6,7 +6,7 @@
 # | | |
 # |---|---|
 # | After this you can | say what grows with the sequence, and plan 128k tokens for 8B; merge partial attention by log-sum-exp; write ring attention with right gradients; predict its traffic and its memory; see and cure the imbalance of causal masks; get positions, labels and documents right over shards; choose between the ring and all-to-all |
-# | Time | 120 minutes |
+# | Time | 120 to 190 minutes; a good place to stop is after section 4 |
 # | Difficulty | ●●● |
 # | Needs | a CPU: ranks are processes; with a GPU for each rank the same cells use NCCL |
 # | Before this | labs [[#where_memory_goes]], [[#compilation_and_fusion]] (the online softmax), [[#data_parallel]] and [[#tensor_parallel]] |

@@ -6,7 +6,7 @@
 # | | |
 # |---|---|
 # | After this you can | write the layer: router, permutation, grouped products; keep experts in balance by a loss, and by a bias; say what a capacity drops; count active and total parameters, and say which MFU is meant; put experts on ranks with an all-to-all of uneven parts and right gradients, and predict its bytes; say which gradient is averaged over which ranks; turn a dense model into a mixture |
-# | Time | 120 minutes |
+# | Time | 120 to 165 minutes |
 # | Difficulty | ●●● |
 # | Needs | a CPU: ranks are processes; with a GPU for each rank the same cells use NCCL |
 # | Before this | labs [[#start_here]], [[#where_the_time_goes]], [[#data_parallel]] and [[#tensor_parallel]] |
