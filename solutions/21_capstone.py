@@ -15,6 +15,7 @@
 # %% name="setup" setup=true
 import functools
 import math
+import re
 import shutil
 import statistics
 import subprocess
@@ -911,14 +912,14 @@ print(training_script(best.recipe))
 # %% [markdown] name="resume_text"
 # Does it survive? The next cell runs it with `--tiny` for six steps. Then the last checkpoint is lost, as after a crash in step 6, and the same command goes on with `--resume` from step 4.
 #
-# **Predict.** How far apart are the two last losses?
+# **Predict.** How far apart are the two losses on the rows held out?
 
 # %% name="guess_resumed"
 my_guess = None  # difference of the losses
 ### BEGIN GUESS
 my_guess = 0.0  # model, optimizer, random numbers and the order of the data are all in the checkpoint
 ### END GUESS
-resumed_guess = Prediction("Last loss, resumed against in one go", my_guess, "")
+resumed_guess = Prediction("Loss of the rows held out, resumed against in one go", my_guess, "")
 
 # %% name="resumed"
 with tempfile.TemporaryDirectory() as folder:
@@ -928,7 +929,7 @@ with tempfile.TemporaryDirectory() as folder:
     for option in ("--checkpoint-every=2", "--resume"):
         command = [sys.executable, script.name, "--tiny", "--steps=6", option]
         said = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=500, check=True).stdout
-        ends.append(float(said.split()[-1]))
+        ends.append(float(re.findall(r"\d+\.\d{4}", said)[-1]))  # of the rows held out, after the last step
         kept = sorted(Path(folder, "checkpoints").iterdir())
         print(option, "->", said.strip().splitlines()[-1], "| kept:", *(each.name for each in kept))
         if len(ends) == 1:

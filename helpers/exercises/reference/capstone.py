@@ -5,6 +5,7 @@ Written by `python -m helpers build`; change the source, not this file.
 
 import functools
 import math
+import re
 import shutil
 import statistics
 import subprocess
