@@ -6,7 +6,7 @@
 # | | |
 # |---|---|
 # | After this you can | lay ranks out on a grid and name the groups of each dimension; predict what a rank sends along each, and measure it on a 2 × 2 × 2 grid; write a search by three laws and say where it errs; test the rules of thumb; choose a layout that a planner accepts; write the bill of a whole run with its uncertainty; hand the layout to torchtitan |
-# | Time | 110 minutes |
+# | Time | 110 to 170 minutes; a good place to stop is after section 4 |
 # | Difficulty | ●●● |
 # | Needs | a CPU: ranks are processes |
 # | Before this | labs [[#start_here]], [[#sharding]], [[#tensor_parallel]], [[#pipeline]], [[#context_parallel]] and [[#mixture_of_experts]] |
@@ -124,7 +124,7 @@ for (model, place), answer in answers.items():
 print(text_table(table))
 
 # %% [markdown] name="losers_text"
-# An answer without its reasons is an oracle. What would people have tried instead, and why does it lose? Change the pair and look at others.
+# An answer without its reasons is an oracle. What would people have tried instead, and why does it lose? (Only the pairs with a layout that fits have losers.)
 
 # %% name="losers"
 for pair in (("llama-3.1-8b", "one node"), ("llama-3.1-8b", "4090s")):
@@ -309,7 +309,7 @@ worst = max(loss_off, gradient_off)
 claims.record("T40", "a 2 x 2 x 2 grid equals one process", "loss and all gradients", worst, "relative", 0, 1e-5)
 
 # %% [markdown] name="grid_explained"
-# Loss and gradients are those of one process. Bytes are those of the formula; what exceeds it along `data` are the norms and the biases after the second matrix. These are on every tensor rank whole, and the formula halved them.
+# Loss and gradients are those of one process. Bytes are those of the formula; what exceeds it along `data` are the norms and the biases after the second matrix. Each tensor rank holds these in full, but the formula halves them.
 #
 # Averaged over all ranks, stage 0 got gradients of stage 1 mixed in, and the loss looks perfect: it was computed before. Only a comparison with one process, or many steps, shows it.
 #
@@ -701,7 +701,7 @@ layout_explorer(
 #
 # - A run takes whole steps. Each takes its seconds over the goodput.
 # - Likely: `seconds`, at the mean of the two goodputs. Low: the quickest step at the best goodput. High: the slowest at the worst.
-# - All GPUs are paid for all of the time.
+# - You pay for every GPU the whole time.
 
 
 # %% name="bill" answer=true reveal=true

@@ -6,7 +6,7 @@
 # | | |
 # |---|---|
 # | After this you can | compute how often to save, and what share of the time is of use; say what a checkpoint must hold, and what happens without each part; write checkpoints that no kill can tear; restart under `torchrun`, also on fewer ranks; tell from logs which rank was killed, hangs, is slow or is wrong; roll back a loss spike |
-# | Time | 150 minutes |
+# | Time | 150 to 215 minutes; a good place to stop is after section 4 |
 # | Difficulty | ●●● |
 # | Needs | a CPU: ranks are processes, and get killed |
 # | Before this | labs [[#start_here]], [[#data_loading]], [[#data_parallel]] and [[#sharding]] |
@@ -217,7 +217,9 @@ print(text_table(table))
 #
 # Is the bookkeeping right? Here is a real process: a step takes 10 ms, a checkpoint 30 ms, and from outside comes SIGKILL, at random, 0.6 seconds after a start on average. SIGKILL cannot be caught; the process has no time to say goodbye. Three of them, each with its own interval, must do 300 steps.
 #
-# **Predict.** Which goodput does the one with Young's interval reach, when a restart takes next to nothing?
+# A restart costs about as much as importing PyTorch does on your machine, and the picture below shows what it came to.
+#
+# **Predict.** Which goodput does the one with Young's interval reach? (The formulas above leave the restart out. What does it take off?)
 
 # %% name="killed_guess"
 my_guess = None  # percent

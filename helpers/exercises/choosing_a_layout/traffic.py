@@ -28,7 +28,8 @@ class OnTraffic(Check):
             cases.append((sizes, chance.randrange(pipeline), model, chance.randint(2, 9)))
         sizes, _, model, m = cases[0]
         ends = [(sizes, stage, model._replace(all_reduces=4), m) for stage in (0, sizes["pipeline"] - 1)]
-        return [*cases, *ends, ({"pipeline": 4, "data": 2, "tensor": 2}, 2, model, m)]
+        inner = {"pipeline": 4, "data": 2, "tensor": 2}, 2, model._replace(blocks=4 * model.blocks), m
+        return [*cases, *ends, inner]
 
     @classmethod
     def probe(cls, seed: int, _: Any, sent: Any) -> Evidence:
