@@ -20,6 +20,10 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+
+from ..core import compiler as compiler  # says how Triton runs its kernels, before the next import imports Triton
+
+# isort: split
 from torch.utils.flop_counter import flop_registry
 
 from .operations_seen import each_operation

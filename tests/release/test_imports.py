@@ -88,6 +88,18 @@ def test_the_simulation_asks_for_no_sharded_tensors():
     assert "torch.distributed.tensor" not in imported_by("import helpers.planner.simulate")
 
 
+@pytest.mark.parametrize("module", ["helpers.meter.flops", "helpers.planner.layout.layout_plan"])
+def test_triton_is_told_of_its_interpreter_before_anything_imports_it(module, tmp_path):
+    """Its own functions, such as `tl.max`, are made for the GPU or for the interpreter when it is imported."""
+    (tmp_path / "triton.py").write_text("import os\nprint(os.environ.get('TRITON_INTERPRET'))\n")
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    environment = {**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""}
+    environment.pop("TRITON_INTERPRET", None)
+    code = f"import {module}, torch.utils.flop_counter"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
+    assert set(done.stdout.split()) == {"1"}
+
+
 @pytest.mark.parametrize(
     ("before", "environment", "policy", "spin"),
     [
