@@ -5,7 +5,7 @@
 #
 # | | |
 # |---|---|
-# | After this you can | compute how often to save, and what share of the time is of use; say what a checkpoint must hold, and what happens without each part; write checkpoints that no kill can tear; restart under `torchrun`, also on fewer ranks; tell from logs which rank was killed, hangs, is slow or is wrong; roll back a loss spike |
+# | After this you can | compute how often to save, and what share of the time is of use; say what a checkpoint must hold, and what happens without each part; write checkpoints that survive a kill at any moment; restart under `torchrun`, also on fewer ranks; tell from logs which rank was killed, hangs, is slow or is wrong; roll back a loss spike |
 # | Time | 150 to 215 minutes; a good place to stop is after section 4 |
 # | Difficulty | ●●● |
 # | Needs | a CPU: ranks are processes, and get killed |
@@ -119,7 +119,7 @@ for run in PUBLISHED_RUNS:
 #
 # - The run has `work` seconds of training to do. After each `interval` seconds of training it writes a checkpoint, which takes `save` seconds. After its last piece, which may be shorter, it is over: no checkpoint.
 # - `failures` are moments on the clock, ascending. At a failure the run loses all that is not in a finished checkpoint, restarts for `restart` seconds, and goes on from that checkpoint (or from the start).
-# - A failure may come while it saves: then that checkpoint is worth nothing. It may come while it restarts: then the restart begins anew.
+# - A failure may come while it saves: then that checkpoint is worth nothing. (At the very moment at which a save ends, it comes too late: the checkpoint counts.) It may come while it restarts: then the restart begins anew.
 # - Failures after the end change nothing.
 #
 # `best_interval(save, mtbf)` returns the seconds of training between two checkpoints that give a goodput within 1 % of the best, where failures come at random, one every `mtbf` seconds on average, and `save` is at most a tenth of `mtbf`. (Restarts cost the same whatever the interval is.)
@@ -193,11 +193,12 @@ best = max(means.values())
 young_guess.reveal(best)
 rare_guess.reveal(best - means[4])
 print(f"Young's interval is {young / 60:.0f} minutes: {means[1]:.1f} %; the best of all is {best:.1f} %")
+print(f"√(save · M), without the 2, is 0.7 of Young's: {means[0.7]:.1f} %")
 show(goodput_figure(young, goodputs), "Goodput by interval: a flat top around Young's interval, steep on both sides.")
 claims.record("C22", "Young's interval is close to the best", "simulated week", best - means[1], "points lost", 0, 1)
 
 # %% [markdown] name="young_explained"
-# The top is flat, so nobody needs to know M exactly. And if saving is four times faster, you save twice as often and lose half as much: hence section 5.
+# The top is flat, so nobody needs to know M exactly, and whoever forgets the 2 under the root hardly loses: the check takes that answer, too. And if saving is four times faster, you save twice as often and lose half as much: hence section 5.
 #
 # Larger jobs, with the same save, restart and rate of failures:
 
@@ -359,7 +360,7 @@ after_guess.reveal((after_0 == after_1).float().mean().item())
 # - The parts of all ranks, one after the other, are the global batch of the step: `batch_size` samples, **the same list for any number of ranks**. Parts differ by one sample at most.
 # - An epoch has `samples // batch_size` steps. In it no sample comes twice. Each epoch has a new order, and so has each seed. The program's own random numbers (`torch`, `numpy`, `random`) are neither used nor changed.
 # - `skip(step, count)`: from now on `step` has the batch that came `count` steps later, and so on for all later steps. Earlier steps keep theirs. It may be called again, also with an earlier step. (Section 8 needs it.)
-# - `state_dict()` is small and plain (`json.dumps` can write it). `load_state_dict(state)` makes any order with the same samples and batch size that one. The step itself is not part of it: the checkpoint has it anyway.
+# - `state_dict()` is small and plain (`json.dumps` can write it). `load_state_dict(state)` makes any order with the same samples and batch size that one, whatever seed it began with. The step itself is not part of it: the checkpoint has it anyway.
 
 
 # %% name="order" answer=true reveal=true
@@ -412,7 +413,7 @@ for ranks in (1, 2, 3):
     print(f"step 1 on {ranks} rank(s):", *(order.rows(1, rank, ranks) for rank in range(ranks)))
 
 # %% [markdown] name="torn_text"
-# ## 4 · Written so that no kill can tear it
+# ## 4 · A checkpoint that survives a kill at any moment
 #
 # `torch.save(state, "checkpoint.pt")` empties the old file and then writes the new one. Here is a process that does so over and over, and is killed forty times at a random moment.
 #
@@ -427,20 +428,27 @@ torn_guess = Prediction("Files torn by a kill", my_guess, "of 40", difference=Tr
 
 # %% name="torn"
 torn_guess.reveal(torn_files(kills=40))
+buffer = io.BytesIO()
+torch.save({"weights": torch.ones(4096)}, buffer)
+content = bytearray(buffer.getvalue())
+content[len(content) // 2] ^= 64  # one bit
+print("a bit changed, and torch.load reads:", torch.load(io.BytesIO(content))["weights"].unique().tolist())
 
 # %% [markdown] name="torn_explained"
 # And the old one is gone, too. (A program that saves for 1 % of its time is hit there once in a hundred kills: rarely enough that nobody tests it.)
 #
 # One operation of file systems helps: `os.replace(draft, name)` is **atomic**. Anyone who looks sees the old file or the new one, never half of one. So write under another name, and *publish* with a rename.
 #
-# After a power failure the name may be on disk and the bytes not yet, unless `os.fsync` has waited for them. And disks lose bits: a reader needs a proof that a file is whole, a **checksum** in it.
+# After a power failure the name may be on disk and the bytes not yet, unless `os.fsync` has waited for them.
+#
+# And disks lose bits. The last line above shows one of them: the weights should all be 1, and `torch.load` says nothing. A reader needs a proof that a file is whole, a **checksum** in it. (`torch.save` writes a ZIP archive, which has one for each of its entries. `torch.load` does not look at them; `zipfile.ZipFile(path).testzip()` does.)
 #
 # ### Your turn: a checkpoint manager
 #
 # **Contract.** `Checkpoints(folder, keep=2)` makes the folder if there is none.
 #
-# - `save(step, state)` writes a dictionary of tensors and numbers. When it returns, a new `Checkpoints(folder)`, in another process, finds it. A step may be saved again: then the new state counts.
-# - Killed at **any** moment of `save`, what is found is the newest from before, whole, or the new one, whole.
+# - `save(step, state)` writes a dictionary of tensors, numbers and such dictionaries. When it returns, a new `Checkpoints(folder)`, in another process, finds it. A step may be saved again: then the new state counts.
+# - Killed at **any** moment of `save`, what is found is the newest from before (the highest step), whole, or the new one, whole.
 # - The bytes are on the disk (`os.fsync`) before the checkpoint is published.
 # - `latest()` returns `(step, state)` of the whole checkpoint with the highest step, None if there is none. A damaged one (cut short, empty, a single bit changed, gone) is passed over; no error.
 # - After `save` at most `keep` checkpoints are left, the newest ones, and nothing that killed saves have left behind. `keep` counts **whole** ones: the last whole one is never deleted in favour of a damaged one.
@@ -580,7 +588,7 @@ else:
     claims.not_measured("C22", "async checkpoints cost (almost) no time", f"{subject}; too busy to tell")
 
 # %% [markdown] name="async_explained"
-# The loop waits for the copy alone. But the thread that writes needs a processor, and here training needs it, too: compare the last column. Beside a GPU the host's cores are mostly free. The copy is as large as the whole state.
+# The loop waits for the copy alone. But the thread that writes needs a processor, and here training needs it, too: compare the last column. So claim C22, that asynchronous checkpoints cost almost no time, may well fall on a CPU; the table at the end says what it came to on yours. Beside a GPU the host's cores are mostly free. The copy is as large as the whole state.
 #
 # In the formula of section 2, `save` becomes the time that the loop waits. But what is being written is not yet safe; and if it takes longer than an interval, the next save waits for it.
 #
@@ -691,7 +699,7 @@ else:
     claims.not_measured("T41", said, f"{subject}; this machine was too busy")
 
 # %% [markdown] name="restart_explained"
-# The weights are those of the run that nobody disturbed, to the last bit. Now look at whom `torchrun` blames: whoever failed *first*. For the kill it is right. In the second attempt rank 1 hung, and rank 0 was the first to lose patience: the one who reports the accident is not the one who caused it.
+# The weights are those of the run that nobody disturbed, to the last bit. Now look at which rank `torchrun` blames: the one that failed *first*. For the kill it is right. In the second attempt rank 1 hung, and rank 0 was the first to lose patience: the one that reports the accident is not the one that caused it.
 #
 # > **Note:** By default the ranks of a new attempt meet in the *same* store as the last ones, and may read addresses of processes that are dead ("connection refused", now and then; PyTorch issues 135712 and 167288, and still so over gloo in 2.13). The helper sets `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`: a new store for each attempt.
 #
@@ -860,16 +868,14 @@ spike_guess = Prediction("Test loss at the end: carry on / roll back", my_guess,
 
 
 # %% name="spike"
-poisoned = [DataOrder(len(images), 48, seed=1).rows(step, 0, 1) for step in range(65, 69)]
-
-
 def unusual(values, times):
     return len(values) > 20 and values[-1] > times * statistics.median(values[-21:-1])
 
 
-def with_spike(way, steps=180):
-    """Train through the poisoned batches; return the test loss after each step, and how many steps were done."""
+def with_spike(way, bad, steps=180):
+    """Train through `bad` poisoned batches; return the test loss after each step, and how many steps were done."""
     (model, optimizer), order = small_model(), DataOrder(len(images), 48, seed=1)
+    poisoned = [order.rows(step, 0, 1) for step in range(65, 65 + bad)]
     step, done, losses, norms, tests = 0, 0, [], [], []
     while step < steps:
         if step % 10 == 0:
@@ -897,23 +903,42 @@ def with_spike(way, steps=180):
 
 
 # %% name="spiked"
-curves = {way: with_spike(way) for way in ("carry on", "clip", "leave out", "roll back")}
-spike_guess.reveal(curves["carry on"][0][-1] / curves["roll back"][0][-1])
-table = [("", "test loss before", "worst after", "at the end", "steps done")]
-for way, (tests, done) in curves.items():
-    table.append((way, f"{tests[64]:.2f}", f"{max(tests[65:]):.2f}", f"{tests[-1]:.3f}", str(done)))
-print(text_table(table))
-show(
-    spike_figure({way: tests for way, (tests, _) in curves.items()}, 65),
-    "Four curves of the test loss; carrying on, it jumps and comes back slowly.",
-)
-worse = curves["carry on"][0][-1] / curves["roll back"][0][-1]
-claims.record(
-    "T41", "a spike costs more than its steps", "4 bad batches, carry on / roll back", worse, "x", 1.2, math.inf
-)
+WAYS = ("carry on", "clip", "leave out", "roll back")
+
+
+def spiked(bad):
+    """Deal with `bad` poisoned batches in each way; print a table, return the test losses."""
+    table, curves = [(f"{bad} bad batches", "test loss before", "worst after", "at the end", "steps done")], {}
+    for way in WAYS:
+        curves[way], done = with_spike(way, bad)
+        before, worst, end = curves[way][64], max(curves[way][65:]), curves[way][-1]
+        table.append((way, f"{before:.2f}", f"{worst:.2f}", f"{end:.3f}", str(done)))
+    print(text_table(table))
+    return curves
+
+
+curves = spiked(bad=4)
+spike_guess.reveal(curves["carry on"][-1] / curves["roll back"][-1])
+show(spike_figure(curves, 65), "Four curves of the test loss; carrying on, it jumps and comes back slowly.")
+worse = curves["carry on"][-1] / curves["roll back"][-1]
+said = "a spike costs more than its steps"
+claims.record("T41", said, "4 bad batches, carry on / roll back", worse, "x", 1.2, math.inf)
+
+# %% [markdown] name="spike_short"
+# Four batches cost the rest of the run: the weights are thrown off, and Adam's second moment remembers huge gradients for about 1,000 steps, so the way back goes in small ones. Each of the three remedies is good enough here.
+#
+# Then why does anybody go to the trouble of rolling back? Here is a spike of 24 batches.
+#
+# **Predict.** Which of the three remedies fails now? (One of them compares with the last 20 steps.)
+
+# %% name="long_spike"
+long = spiked(bad=24)
+show(spike_figure(long, 65), "Four curves of the test loss; only rolled back does it show no hump.")
 
 # %% [markdown] name="spike_explained"
-# Four batches cost the rest of the run: the weights are thrown off, and Adam's second moment remembers huge gradients for about 1,000 steps, so the way back goes in small ones. Clipping bounds what a batch can do, in healthy steps, too. Leaving out updates catches what shows in the gradient before the update. Rolling back undoes everything; it needs all that you have built: whole checkpoints, and an order of the data whose gap survives the next restart.
+# - *Leaving out* catches what stands out from the last 20 steps. After ten bad batches, half of those 20 are bad ones: the median has become theirs, and the rest goes through.
+# - *Clipping* bounds what one batch can do, in healthy steps, too. Twenty-four bounded steps in a wrong direction are still 24 of them.
+# - *Rolling back* undoes everything, as often as the loss stands out again. It needs all that you have built: whole checkpoints, and an order of the data whose gap survives the next restart.
 #
 # ### Play: goodput
 #
@@ -951,7 +976,7 @@ claims
 # - A checkpoint holds weights, optimizer, schedule, scaler, data position, and the random state of every rank. Most of what you forget does not show in the loss. Test it: the resumed run must have the same bits.
 # - Write a draft, `fsync`, rename; store a checksum; keep two; delete last.
 # - `async_save` waits only for the staging copy, as large as the state.
-# - `torchrun` restarts everything after a failure, and only a timeout makes a hang a failure. Whom it blames is who failed first.
+# - `torchrun` restarts everything after a failure, and only a timeout makes a hang a failure. It blames the rank that failed first, which need not be the one at fault.
 # - Checksums of replicas find what goes wrong after the all-reduce, not before.
 # - Roll back, and skip.
 #

@@ -17,7 +17,9 @@ NUMBERS = 4096  # of the tensor in each state: 16 KiB
 def state_of(step: int, version: int = 0) -> dict[str, Any]:
     """Return a state that can be told from that of other steps; `version` tells two of one step."""
     generator = torch.Generator().manual_seed(1000 * version + step)
-    return {"weights": torch.randn(NUMBERS, generator=generator), "step": step, "version": version, "rate": 0.1 * step}
+    weights = torch.randn(NUMBERS, generator=generator)
+    optimizer = {"state": {0: {"exp_avg": weights[:16].clone()}}, "lr": 0.1 * step}  # nested, as state dicts are
+    return {"weights": weights, "step": step, "version": version, "optimizer": optimizer}
 
 
 def found(DataClass: Any, folder: Path, keep: int = 2) -> list[int] | str:
@@ -34,7 +36,8 @@ def found(DataClass: Any, folder: Path, keep: int = 2) -> list[int] | str:
     try:
         version = int(state["version"])
         right = state_of(int(step), version)
-        same = torch.equal(state["weights"], right["weights"]) and state["rate"] == right["rate"]
+        same = all(torch.equal(mine, its) for mine, its in zip(_tensors(state), _tensors(right), strict=True))
+        same = same and state["optimizer"]["lr"] == right["optimizer"]["lr"]
         return [int(step), version] if same and state["step"] == step else "mixed"
     except Exception:
         return "unreadable"
@@ -328,6 +331,10 @@ def said(got: Any) -> str:
     if isinstance(got, str):
         return f"`latest()` raises {got}" if got.isidentifier() else "`latest()` raises an error"
     return f"a new manager finds step {got[0]}" + (" as it was saved the second time" if got[1:] == [1] else "")
+
+
+def _tensors(state: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+    return state["weights"], state["optimizer"]["state"][0]["exp_avg"]
 
 
 def _damage(path: Path, damage: str, needle: bytes) -> bool:
