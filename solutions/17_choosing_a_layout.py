@@ -15,6 +15,7 @@
 # %% name="setup" setup=true
 import itertools
 import math
+from dataclasses import replace
 
 from helpers import (
     Claims,
@@ -65,7 +66,9 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 # %% [markdown] name="nine_text"
 # ## 1 · Nine questions
 #
-# Three models, three clusters. The planner's search has tried every layout for each pair: all divisors of the GPUs in each dimension, sizes of micro-batches, schedules, what is recomputed. It simulates a step of the promising ones and keeps the fastest that fits. A search takes minutes, so its answers are kept with the course; a pair without a row below has not been searched yet. (`python -m helpers layout` answers any question of this kind, also yours.)
+# Three models, three clusters. The planner's search has tried every layout for each pair: all divisors of the GPUs in each dimension, sizes of micro-batches, schedules, what is recomputed. It simulates a step of the promising ones and keeps the fastest that fits. A search takes minutes, so its answers are kept with the course. (`python -m helpers layout` answers any question of this kind, also yours.)
+#
+# In the table, *GB/s inside* is what a GPU sends to another one of its node, *outside* what all GPUs of a node together send to other nodes, and *tokens a step* are those of one optimizer step, over all GPUs.
 
 # %% name="nine_questions"
 MODELS = ("llama-3.1-8b", "llama-3.1-70b", "llama-3.1-405b")
@@ -127,13 +130,19 @@ print(text_table(table))
 # An answer without its reasons is an oracle. What would people have tried instead, and why does it lose? (Only the pairs with a layout that fits have losers.)
 
 # %% name="losers"
-for pair in (("llama-3.1-8b", "one node"), ("llama-3.1-8b", "4090s")):
+for pair in (("llama-3.1-8b", "one node"), ("llama-3.1-8b", "4090s"), ("llama-3.1-70b", "eight nodes")):
     print(f"\n{' on '.join(pair)}: {name_of(answers[pair].best[0].layout)}")
     for loser in answers[pair].losers:
         print(f"  {loser.name}: {loser.reason}")
 
+# %% name="ten_best"
+table = [("8B on one node: the ten best", "s a step", "from", "to")]
+for found in answers["llama-3.1-8b", "one node"].best:
+    table.append((name_of(found.layout), *(f"{value:.2f}" for value in (found.seconds, found.low, found.high))))
+print(text_table(table))
+
 # %% [markdown] name="losers_explained"
-# Memory rules most layouts out before any clock runs: all those of the two larger models on eight GPUs, and whatever keeps parameters whole. Among those that fit, the first of the ten (`answers[pair].best`) lie closer together than the planner's own error, so read an answer as a group. On the H100 node tensor ranks lose; their messages cost more than they save. On the 4090s everything is recomputed, because 22 GiB are few.
+# Memory rules most layouts out before any clock runs: all those of the two larger models on eight GPUs, and whatever keeps parameters whole. Among those that fit, the ten best differ by less than the planner's own error (*from* and *to*), so read an answer as a group. On the H100 node tensor ranks lose; their messages cost more than they save. On the 4090s everything is recomputed, because 22 GiB are few.
 #
 # The rest of this lab builds what is behind such an answer: where ranks lie, what they send, what fits, how long it takes.
 #
@@ -461,7 +470,7 @@ def candidates(arch, gpus, tokens, seq=8192):
     for tensor, pipeline, size in itertools.product(powers, powers, (1, 2, 4, 8)):
         shard, rest = divmod(gpus, tensor * pipeline)
         count, more = divmod(tokens // seq, max(shard, 1) * size)
-        if rest or more or not count or not shard or arch.kv_heads % tensor:
+        if rest or more or not count or not shard or arch.kv_heads % tensor or arch.layers % pipeline:
             continue
         for recompute in ("none", "full"):
             sizes = {"tensor": tensor, "pipeline": pipeline, "shard": shard}
@@ -498,7 +507,7 @@ claims.record(
 #
 # Four rules are quoted everywhere. *Tensor parallel stays inside a node.* *Pipelines go between nodes.* *Shard everything until communication shows.* *Give each GPU enough tokens to hide the gathers.* The planner can try them on 16 and 64 H100.
 #
-# **Predict.** Take the 8B model on 16 H100, two nodes. How many times as long does the step take with 16 tensor ranks, over both nodes, as with 8 inside a node? And with 8, compared with 1 (all sharded)?
+# **Predict.** Take the 8B model on 16 H100, two nodes; 64 sequences of 8,192 tokens a step, one in a micro-batch. How many times as long does the step take with 16 tensor ranks, over both nodes, as with 8 inside a node? And with 8, compared with 1 (all sharded)?
 
 # %% name="tensor_rule_guess"
 my_guess = None  # seconds with 16 tensor ranks / with 8
@@ -595,7 +604,11 @@ show(
     "Two bars of seconds. The sharded one computes more, for it recomputes; the other waits for tensor ranks.",
 )
 for name, plan in plans.items():
-    print(f"{name}: {human_bytes(plan.worst.nbytes)}, {'fits' if plan.fits else 'does not fit'}, MFU {plan.mfu:.0%}")
+    law = seconds(plan.layout, h100)
+    print(f"{name}: {plan.seconds:.1f} s by the planner, {law:.1f} s by your laws; MFU {plan.mfu:.0%}", end=", ")
+    print(f"{human_bytes(plan.worst.nbytes)}, {'fits' if plan.fits else 'does not fit'}")
+by_law = seconds(line.layout, h100) / seconds(sharded.layout, h100)
+claims.record("T40", "the laws rank this pair as the planner does", "70B, 64 H100, / sharded", by_law, "x", 1, math.inf)
 claims.record(
     "C20",
     "tensor in the node, pipeline between: the best",
@@ -607,11 +620,15 @@ claims.record(
 )
 
 # %% [markdown] name="pipeline_explained"
-# The picture shows what each pays: recomputation in one, waiting for tensor ranks and a bubble in the other. With 256 micro-batches the schedule's bubble is small; the rest of it is the head, which makes the last stage heavier ([[pipeline]]). So here the rule loses. It has conditions: a small batch, a model that does not fit otherwise, a network without a port for each GPU. Try one of them: a quarter of the tokens (micro-batches / 4), or a cluster with a slower network.
+# The picture shows what each pays: recomputation in one, waiting for tensor ranks and a bubble in the other. With 256 micro-batches the schedule's bubble is small; the rest of it is the head, which makes the last stage heavier ([[pipeline]]). So here the rule loses.
+#
+# By your laws it wins. They know of no head, and give a rank with an eighth of each product the same half of the peak as a rank with whole ones. So they are a little too slow for the one and too fast for the other, and that turns the pair round: laws find the region, and a simulation or a measurement has to decide within it.
+#
+# The rule has conditions: a small batch, a model that does not fit otherwise, a network without a port for each GPU. Try one of them: a quarter of the tokens (micro-batches / 4), or a cluster with a slower network.
 #
 # ## 7 · Decide
 #
-# A question that nobody has answered for you. There is no one right answer: the planner is asked about whatever you propose.
+# Two questions that nobody has answered for you. There is no one right answer: the planner is asked about whatever you propose.
 
 # %% name="decide_questions"
 for name, question in decisions().items():
@@ -622,27 +639,23 @@ for name, question in decisions().items():
 # %% [markdown] name="decide_contract"
 # ### Your turn: a layout
 #
-# **Contract.** `decide(question)` gets the question above. Returns a `Layout` that
+# **Contract.** `decide(question)` gets one of the questions above. Returns a `Layout` that
 #
 # - answers the question: its `arch`, all its `gpus`, its `seq`, and `sequences` in a step (`shard` × `replicate` × `micro_batch_size` × `micro_batches`);
 # - fits;
 # - takes at most 10 % longer than the best that the search knows.
 #
-# Besides what your laws know, a layout has `context` ranks with `context_method` "ring" or "all-to-all", `replicate`, `zero`, `reshard_after_forward`, recompute "selective"; `help(Layout)` lists all. A proposal takes seconds to be judged: try several.
+# Besides what your laws know, a layout has `context` ranks with `context_method` "ring" or "all-to-all", `replicate`, `zero`, `engine` ("torch" or "megatron"), `reshard_after_forward`, recompute "selective"; `help(Layout)` lists all. A proposal takes seconds to be judged: try several.
 
 
 # %% name="decide" answer=true reveal=true
 def decide(question):
     ### BEGIN SOLUTION
-    return Layout(  # four sequences: each of them has to be split
-        question.arch,
-        shard=1,
-        context=8,
-        context_method="all-to-all",
-        micro_batches=4,
-        seq=question.seq,
-        recompute="selective",
-    )
+    if question.seq > 2**15:  # four sequences on eight GPUs: split each, and recompute what is cheap, for room
+        split = {"context": 8, "context_method": "all-to-all", "micro_batches": 4, "recompute": "selective"}
+        return Layout(question.arch, shard=1, **split, seq=question.seq)
+    split = {"context": 2, "context_method": "all-to-all", "reshard_after_forward": False}  # there is room: gather once
+    return Layout(question.arch, shard=32, **split, seq=question.seq)
     ### END SOLUTION
 
 
@@ -653,7 +666,7 @@ decide = check("choosing_a_layout.decide", decide)
 hint("choosing_a_layout.decide")
 
 # %% [markdown] name="decide_guess_text"
-# **Predict.** How much longer does your layout for the long sequences take than the best known?
+# **Predict.** How much longer than the best known does your layout take, for the long sequences? And for the small step, how much longer than *your* layout does one take that also recomputes "full", though it need not?
 
 # %% name="decide_guess"
 my_guess = None  # percent
@@ -661,17 +674,26 @@ my_guess = None  # percent
 my_guess = 0
 ### END GUESS
 decide_guess = Prediction("Long sequences, longer than the best by", my_guess, "%", difference=True)
+my_guess = None  # percent
+### BEGIN GUESS
+my_guess = 33
+### END GUESS
+again_guess = Prediction("Small step, recomputed: longer by", my_guess, "%", difference=True)
 
 # %% name="decide_run"
 mine = {name: plan_layout(decide(question), question.cluster) for name, question in decisions().items()}
 decide_guess.reveal(100 * (mine["long"].seconds / best_known("long").seconds - 1))
+again = plan_layout(replace(mine["small"].layout, recompute="full"), h100)
+again_guess.reveal(100 * (again.seconds / mine["small"].seconds - 1))
 for name, plan in mine.items():
     found = best_known(name)
     print(f"{name}: {name_of(plan.layout)}, {plan.seconds:.3g} s, {human_bytes(plan.worst.nbytes)}")
     print(f"    best known: {name_of(found.layout)}, {found.seconds:.3g} s, {human_bytes(found.nbytes)}")
 
 # %% [markdown] name="play_text"
-# Four sequences and eight GPUs: data ranks alone cannot use them all, so each sequence has to be split. Context ranks do it with the fewest messages ([[context_parallel]]). Then memory decides how much is recomputed.
+# Four sequences and eight GPUs, or 32 and 64: data ranks alone cannot use them all, so each sequence has to be split. Context ranks do it with the fewest messages ([[context_parallel]]), and two tensor ranks are hardly worse. A pipeline would have as many micro-batches as it has sequences, too few to hide its bubble.
+#
+# Then memory decides. Long sequences need recomputation; the small step has room for everything, so whatever saves memory there is time given away: recomputation, and also parameters gathered twice. The best known does not even split them (ZeRO-1).
 #
 # ### Play
 #

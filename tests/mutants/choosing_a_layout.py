@@ -178,15 +178,20 @@ MUTANTS = [
     laws("none_where_nothing_fits", "no default", (QUICKEST, QUICKEST.replace(", default=None", "")), raises="Raised"),
     # the decision
     *(decide("answers_the_question", *mutant) for mutant in (
-        ("four GPUs", ("context=8", "context=4")),
-        ("a step too long", ("micro_batches=4", "micro_batches=8")),
-        ("shorter sequences", ("seq=question.seq", "seq=question.seq // 2")),
-        ("another precision", ("micro_batches=4", "micro_batches=4, precision=\"bf16\"")),
-        ("another model", ("        question.arch,", "        __import__(\"dataclasses\").replace(question.arch, layers=16),")),
-        ("no layout at all", ("return Layout(", "return dict(arch=")),
+        ("four GPUs", ("\"context\": 8", "\"context\": 4")),
+        ("half the GPUs", ("\"context\": 2, ", "")),
+        ("a step too long", ("\"micro_batches\": 4", "\"micro_batches\": 8")),
+        ("shorter sequences", ("shard=1, **split, seq=question.seq", "shard=1, **split, seq=question.seq // 2")),
+        ("another precision", ("shard=1, **split,", "shard=1, **split, precision=\"bf16\",")),
+        ("another model", ("Layout(question.arch, shard=1", "Layout(__import__(\"dataclasses\").replace(question.arch, layers=16), shard=1")),
+        ("no layout at all", ("return Layout(question.arch, shard=1", "return dict(arch=question.arch, shard=1")),
     )),
-    decide("fits_by_the_planner", "nothing is recomputed", ("recompute=\"selective\"", "recompute=\"none\""), raises="does not fit by"),
-    decide("near_the_best", "everything is recomputed", ("recompute=\"selective\"", "recompute=\"full\""), raises="computed again"),
+    decide("fits_by_the_planner", "nothing is recomputed", ("\"selective\"", "\"none\""), raises="does not fit by"),
+    *(decide("near_the_best", *mutant) for mutant in (
+        ("everything is recomputed", ("\"selective\"", "\"full\"")),
+        ("recomputed without need", ("shard=32,", "shard=32, recompute=\"full\",")),
+        ("a pipeline of as many micro-batches", ("shard=32, **split", "shard=8, pipeline=8, micro_batches=4")),
+    )),
     # the bill
     bill("whole_steps", "a part of a step", (STEPS, "steps = tokens / found.layout.tokens")),
     bill("whole_steps", "the last one is left out", (STEPS, "steps = tokens // found.layout.tokens")),
@@ -290,8 +295,11 @@ def best(layouts, cluster):
 
 
 def decide(question):
-    layout = {"context": question.gpus, "micro_batches": question.sequences, "recompute": "selective"}
-    return Layout(question.arch, seq=question.seq, context_method="all-to-all", **layout)
+    if question.sequences < 8:
+        layout = {"context": question.gpus, "micro_batches": question.sequences, "recompute": "selective"}
+        return Layout(question.arch, seq=question.seq, context_method="all-to-all", **layout)
+    split = question.gpus // question.sequences
+    return Layout(question.arch, seq=question.seq, tensor=split, shard=question.sequences, zero="zero1", engine="megatron")
 
 
 def bill(found, tokens, price, goodput):
@@ -354,6 +362,7 @@ def best(layouts, cluster):
 
 LAYOUTS = {
     131_072: dict(shard=1, context=8, context_method="ring", micro_batches=4, recompute="selective"),
+    8_192: dict(shard=16, context=4, micro_batch_size=2, zero="zero1", engine="megatron"),
 }
 
 
@@ -412,8 +421,10 @@ def best(layouts, cluster):
 
 
 def decide(question):
-    cut = {"tensor": 2, "context": 4, "context_method": "all-to-all"}
-    return Layout(question.arch, **cut, micro_batches=4, seq=question.seq, recompute="selective")
+    cut = {"context": 2, "shard": 32, "reshard_after_forward": False}
+    if question.gpus == 8:
+        cut = {"tensor": 2, "context": 4, "context_method": "all-to-all", "micro_batches": 4, "recompute": "selective"}
+    return Layout(question.arch, **cut, seq=question.seq)
 
 
 def bill(found, tokens, price, goodput):

@@ -1,5 +1,6 @@
 """Checks of decisions: the planner is asked about the layout that was chosen, whichever it is."""
 
+from collections.abc import Callable
 from dataclasses import fields
 from functools import lru_cache
 from typing import Any
@@ -14,6 +15,7 @@ from ..base import Check, Evidence
 from .decisions import WITHIN, best_known, decisions
 
 ASKED = {"ranks": "gpus", "seq": "seq", "tokens": "tokens", "precision": "precision"}  # of a layout: of a question
+_NOT_ASKED = "the planner was not asked, for the layout answers another question."
 _ASKED_WORDS = {"ranks": "GPUs", "seq": "tokens in a sequence", "tokens": "tokens a step", "precision": "for precision"}
 
 
@@ -48,6 +50,11 @@ def _name(question: str, one: Evidence) -> str:
     return f"{question}: {name_of(Layout(best_known(question).layout.arch, **one['layout']))}"
 
 
+def _lines(seen: Evidence, line: Callable[[str, Evidence], str | None]) -> str | None:
+    """Return what `line` says of each proposal, a line each; None if it has nothing to say of any."""
+    return "\n".join(filter(None, (line(name, one) for name, one in seen.items()))) or None
+
+
 class AnswersTheQuestion(Check):
     """The layout is of this model, uses all its GPUs, and reads the tokens of the step."""
 
@@ -63,13 +70,12 @@ class AnswersTheQuestion(Check):
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        lines = []
-        for name, one in seen.items():
+        def line(name: str, one: Evidence) -> str | None:
             if "type" in one:
-                lines.append(f"{name}: the answer is a {one['type']}, and no Layout.")
-            elif not one["answers"]:
-                lines.append(f"{_name(name, one)} {_other_question(name, one)}.")
-        return "\n".join(lines) or None
+                return f"{name}: the answer is a {one['type']}, and no Layout."
+            return None if one["answers"] else f"{_name(name, one)} {_other_question(name, one)}."
+
+        return _lines(seen, line)
 
 
 def _other_question(name: str, one: Evidence) -> str:
@@ -102,15 +108,18 @@ class FitsByThePlanner(Check):
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        lines = []
-        for name, one in seen.items():
-            if one.get("answers") and not one["fits"]:
-                over = (one["nbytes"] - one["room"]) / GiB
-                lines.append(
-                    f"{_name(name, one)} does not fit by {over:.1f} GiB: it holds {human_bytes(one['nbytes'])}, "
-                    f"and there is room for {human_bytes(one['room'])}."
-                )
-        return "\n".join(lines) or None
+        def line(name: str, one: Evidence) -> str | None:
+            if not one.get("answers"):
+                return f"{name}: {_NOT_ASKED}"
+            if one["fits"]:
+                return None
+            over = (one["nbytes"] - one["room"]) / GiB
+            return (
+                f"{_name(name, one)} does not fit by {over:.1f} GiB: it holds {human_bytes(one['nbytes'])}, "
+                f"and there is room for {human_bytes(one['room'])}."
+            )
+
+        return _lines(seen, line)
 
 
 class NearTheBest(Check):
@@ -128,15 +137,18 @@ class NearTheBest(Check):
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        lines = []
-        for name, one in seen.items():
-            if one.get("answers") and one["fits"] and not one["seconds"] <= (1 + WITHIN) * one["best"]:
-                slower = one["seconds"] / one["best"] - 1
-                lines.append(
-                    f"{_name(name, one)} takes {one['seconds']:.3g} s, {slower:.0%} longer than the best known: "
-                    f"{one['more']:.3g} s more of it is {_WORDS.get(one['part'], 'waiting for ' + one['part'])}."
-                )
-        return "\n".join(lines) or None
+        def line(name: str, one: Evidence) -> str | None:
+            if not one.get("answers"):
+                return f"{name}: {_NOT_ASKED}"
+            if not one["fits"] or one["seconds"] <= (1 + WITHIN) * one["best"]:
+                return None
+            slower = one["seconds"] / one["best"] - 1
+            return (
+                f"{_name(name, one)} takes {one['seconds']:.3g} s, {slower:.0%} longer than the best known: "
+                f"{one['more']:.3g} s more of it is {_WORDS.get(one['part'], 'waiting for ' + one['part'])}."
+            )
+
+        return _lines(seen, line)
 
 
 _WORDS = {

@@ -7,7 +7,8 @@ from ...planner.search.searched import Asked, searched
 WITHIN = 0.10  # a proposal may be so much slower than the best that the search has found
 
 DECISIONS = {
-    "long": Asked("llama-3.1-8b", "dgx-h100", 8, 2**19, 131_072),
+    "long": Asked("llama-3.1-8b", "dgx-h100", 8, 2**19, 131_072),  # sequences, fewer than GPUs
+    "small": Asked("llama-3.1-8b", "dgx-h100", 64, 2**18),  # a step, with fewer sequences than GPUs
 }
 
 
