@@ -48,6 +48,7 @@ from helpers import (
     weights_later,
 )
 
+# %% name="setup_torch" setup=true
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -162,7 +163,10 @@ sweep = dict(zip(lines, runs.values(), strict=True))
 gpipe_guess.reveal(sweep[8].bubble)
 print(sweep[8])
 picture = sweep[8].timeline.figure("GPipe, 8 micro-batches")
-show(picture, "Blue bars fill each row after a short wait; then orange bars, from the last rank up.")
+show(
+    picture,
+    "Blue bars fill each row after a short wait; then orange bars, which begin on the last rank and reach rank 0 last.",
+)
 table = [("micro-batches", "(R - 1) / (m + R - 1)", "idle, measured")]
 table += [(str(m), f"{3 / (m + 3):.1%}", "too busy" if run.busy else f"{run.idle:.1f}%") for m, run in sweep.items()]
 print(text_table(table))
@@ -250,7 +254,9 @@ hint("pipeline.one_f_one_b")
 # %% name="stuck"
 impatient = Pipeline.of(lambda rank, ranks, m: [(kind, i) for i in range(m) for kind in "FB"], 4, 8)
 print(f"impatient: idle {impatient.simulated().idle:.0f} %, in flight {impatient.in_flight}")
-mixed = Pipeline([impatient.schedules[0][:4], gpipe(1, 2, 2)], in_a_row(2), 2)  # two ranks of two minds
+mixed = Pipeline(
+    [impatient.schedules[0][:4], gpipe(1, 2, 2)], in_a_row(2), 2
+)  # rank 0 follows one plan, rank 1 another
 try:
     mixed.simulated()
 except Stuck as error:
