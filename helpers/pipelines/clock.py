@@ -58,6 +58,11 @@ class Clocked:
         return Timeline(diaries, "ticks").figure(title)
 
     @property
+    def how(self) -> str:
+        """Where `bubble` comes from."""
+        return "simulated" if self.busy else "measured"
+
+    @property
     def stretch(self) -> float:
         """How many times as long as the ideal the run took."""
         return self.timeline.duration / (self.ideal.duration * self.tick)
