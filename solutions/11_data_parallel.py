@@ -17,8 +17,6 @@
 
 # %% name="setup" setup=true
 import contextlib
-import math
-import statistics
 import tempfile
 import time
 from datetime import timedelta
@@ -35,7 +33,6 @@ from helpers import (
     RankError,
     SmallCNN,
     SmallGPT,
-    bucket_timeline,
     calls_in,
     check,
     device_name,
@@ -44,23 +41,21 @@ from helpers import (
     flight_report,
     hint,
     human_bytes,
-    link_figure,
     losses_of_copies,
     pick_device,
     rank_device,
     ranks_device,
-    ring_figure,
     run_ranks,
-    scaling_figure,
     show,
     tenant_bars,
     text_table,
     torchrun,
-    waiting_bars,
     write_flight_record,
 )
 from helpers.core.device import synchronize
+from helpers.exercises.data_parallel import pictures
 
+# %% name="setup_torch" setup=true
 import numpy as np
 import torch
 import torch.distributed as dist
@@ -112,7 +107,7 @@ run_ranks(hello, 4).results
 
 # %% name="ring_picture"
 show(
-    ring_figure(4),
+    pictures.ring_figure(4),
     "A table of four ranks and seven rows. Each rank has four pieces, at first with 1 in each. After three rounds of adding, each rank has one piece with a 4; after three more of copying, all pieces are 4.",
 )
 
@@ -191,14 +186,7 @@ for n, vectors in traffic.items():
 #
 # seconds. The **latency** α is what an empty message would take. The **bandwidth** β is how many bytes pass in a second once they flow. Both depend on machine, network and library; the law hardly does.
 #
-# **Predict.** How many times as long does an all-reduce of 64 KiB take as one of 1 KiB?
-
-# %% name="guess_cost"
-my_guess = None  # seconds of 64 KiB / seconds of 1 KiB
-### BEGIN GUESS
-my_guess = 2  # both are mostly latency
-### END GUESS
-cost_guess = Prediction("Seconds of 64 KiB / of 1 KiB", my_guess, "times")
+# Here are messages of all sizes from 1 KiB to 4 MiB on this machine. You see the shortest and the longest first.
 
 
 # %% name="cost"
@@ -222,6 +210,24 @@ def seconds_of(sizes, rounds=20):
 
 both_ranks = run_ranks(seconds_of, 2, SIZES + HELD_OUT, device=pair, measure=False).results
 measured = dict(zip(SIZES + HELD_OUT, map(max, *both_ranks), strict=True))  # the slower rank decides
+for nbytes in (SIZES[0], SIZES[-1]):
+    print(f"{human_bytes(nbytes):>10}: {1e6 * measured[nbytes]:>9,.0f} µs of this machine")
+
+# %% [markdown] name="guess_cost_text"
+# In the short one nearly all is latency, so it tells you α; what the long one takes longer is due to its bytes, so it tells you β.
+#
+# **Predict.** How many times as long does an all-reduce of 64 KiB take as one of 1 KiB? Work it out from the two figures.
+
+# %% name="guess_cost"
+my_guess = None  # seconds of 64 KiB / seconds of 1 KiB
+### BEGIN GUESS
+latency = measured[1024]
+seconds_a_byte = (measured[4 * MiB] - latency) / (4 * MiB)
+my_guess = (latency + 64 * 1024 * seconds_a_byte) / latency
+### END GUESS
+cost_guess = Prediction("Seconds of 64 KiB / of 1 KiB", my_guess, "times")
+
+# %% name="cost_shown"
 cost_guess.reveal(measured[64 * 1024] / measured[1024])
 for nbytes in SIZES:
     print(f"{human_bytes(nbytes):>10}: {1e6 * measured[nbytes]:>9,.0f} µs of this machine")
@@ -257,7 +263,8 @@ hint("data_parallel.law")
 # %% name="law_fit"
 alpha, beta = fit_link([(nbytes, measured[nbytes]) for nbytes in SIZES])
 show(
-    link_figure([(n, measured[n]) for n in SIZES], alpha, beta), "Seconds by bytes: flat at first, then a rising line."
+    pictures.link_figure([(n, measured[n]) for n in SIZES], alpha, beta),
+    "Seconds by bytes: flat at first, then a rising line.",
 )
 print(f"this machine: alpha {1e6 * alpha:,.0f} µs, beta {beta / 1e9:.2f} GB/s")
 for nbytes in HELD_OUT:
@@ -500,7 +507,7 @@ def step_with_diary():
 diary, own = run_ranks(step_with_diary, 2, device="cpu", measure=False).results[0]
 overlap_guess.reveal(sum(entry.asked < diary.computed for entry in diary.entries))
 show(
-    bucket_timeline(diary),
+    pictures.bucket_timeline(diary),
     "A bar for the backward pass and one for each of ten buckets, each later than the one before.",
 )
 print(f"messages were under way while the pass computed: {diary.hidden:.0%} of their time, on this machine")
@@ -673,7 +680,7 @@ if silent / one < 1.2:
     print("This machine has no second core to give at the moment: too busy to tell what DDP keeps.")
     claims.not_measured("C13", said, "CNN, 2 ranks: the machine is too busy")
 else:
-    claims.record("C13", said, "CNN, 2 ranks of one thread", ddp / silent, "of two silent ranks", 0.6, math.inf)
+    claims.record("C13", said, "CNN, 2 ranks of one thread", ddp / silent, "of two silent ranks", 0.6, torch.inf)
 
 # %% [markdown] name="speed_explained"
 # Two figures, two causes. What two silent ranks lose against twice the speed, they lose to the machine: caches and memory are shared, and so are the cores if other programs run. What DDP loses against them is the price of talking: the last bucket
@@ -784,7 +791,7 @@ print(
     f"largest difference of a weight between the ranks: by hand {(a - b).abs().max():.2g}, DDP {(c - d).abs().max():.2g}"
 )
 said = "different seeds: replicas never meet"
-claims.record("P7", said, "MLP, 20 steps by hand", distance(a, b), "relative", 0.1, math.inf)
+claims.record("P7", said, "MLP, 20 steps by hand", distance(a, b), "relative", 0.1, torch.inf)
 claims.record("P7", "DDP starts all from rank 0", "MLP, 20 steps", distance(c, d), "relative", 0, 0)
 
 # %% [markdown] name="seeds_explained"
@@ -827,7 +834,7 @@ print(
     f"distance from the joint batch: mean of means {distance(plain, whole):.1e}, by rows {distance(weighed, whole):.1e}"
 )
 said = "unequal batches: the mean of means is wrong"
-claims.record("P7", said, "60 and 4 rows", distance(plain, whole), "relative", 0.01, math.inf)
+claims.record("P7", said, "60 and 4 rows", distance(plain, whole), "relative", 0.01, torch.inf)
 claims.record("P7", "weighing by rows repairs it", "60 and 4 rows", distance(weighed, whole), "relative", 0, 1e-5)
 
 # %% [markdown] name="average_text"
@@ -926,7 +933,7 @@ whole = run_ranks(cnn_gradient, 1, False, device=pair).results[0]
 apart = distance(run_ranks(cnn_gradient, 2, False, device=pair).results[0], whole)
 print(f"CNN with BatchNorm, 2 ranks of 32 rows: distance from the joint batch {apart:.2g}")
 said = "BatchNorm: two ranks are not the joint batch"
-claims.record("P7", said, "CNN, 2 x 32 rows", apart, "relative", 0.01, math.inf)
+claims.record("P7", said, "CNN, 2 x 32 rows", apart, "relative", 0.01, torch.inf)
 if pair.type == "cuda":
     together = distance(run_ranks(cnn_gradient, 2, True, device=pair).results[0], whole)
     print(f"with SyncBatchNorm: {together:.2g}")
@@ -1022,13 +1029,13 @@ def naps():
         dist.all_reduce(gradient)
         working.append(asked - start)
         waiting.append(time.perf_counter() - asked)
-    return statistics.median(working), statistics.median(waiting)
+    return np.median(working), np.median(waiting)
 
 
 working, waiting = zip(*run_ranks(naps, 4, device="cpu", measure=False).results, strict=True)
-straggler_guess.reveal(waiting[2] / statistics.median(waiting[rank] for rank in (0, 1, 3)))
+straggler_guess.reveal(waiting[2] / np.median([waiting[rank] for rank in (0, 1, 3)]))
 show(
-    waiting_bars(working, waiting),
+    pictures.waiting_bars(working, waiting),
     "Four bars of nearly one length; ranks 0, 1 and 3 spend most of it in the all-reduce.",
 )
 
@@ -1311,7 +1318,7 @@ def scaling(parameters_in_millions, milliseconds_of_compute, link_in_GB_per_seco
             piece = nbytes * parameters_in_millions * 1e6 / n
             talk = 2 * (n - 1) * (alpha_in_microseconds / 1e6 + piece / (link_in_GB_per_second * 1e9))
             speed.append(n * compute / (compute + max(0.0, talk - 2 / 3 * compute)))
-    return scaling_figure(speeds)
+    return pictures.scaling_figure(speeds)
 
 
 explore(

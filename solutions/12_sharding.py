@@ -43,19 +43,13 @@ from helpers import (
     text_table,
 )
 from helpers.core.progress_line import progress_line
+from helpers.exercises.sharding import drawings
 from helpers.exercises.sharding.blocks import Blocks, MLPBlock, rank_rows
 from helpers.exercises.sharding.diary import Diary
-from helpers.exercises.sharding.drawings import (
-    flat_vector_figure,
-    flight_figure,
-    gpus_figure,
-    in_flight,
-    law_figure,
-    mesh_figure,
-    shards_figure,
-)
+from helpers.exercises.sharding.noted_graphs import NotedGraphs
 from helpers.exercises.sharding.trained import joint, train, worst
 
+# %% name="setup_torch" setup=true
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
@@ -89,7 +83,7 @@ print(f"ranks: on {'GPUs, over NCCL' if everywhere.type == 'cuda' else 'the CPU,
 
 # %% name="stages_drawn"
 show(
-    shards_figure(),
+    drawings.shards_figure(),
     "Four ranks, four panels. DDP: every rank has all. ZeRO-1: each has a quarter of the optimizer state. ZeRO-2: of the gradients, too. ZeRO-3: of the parameters, too.",
 )
 
@@ -128,8 +122,8 @@ stage3_guess = Prediction("DDP / stage 3, 4 ranks", my_guess, "times")
 
 # %% name="flat_drawn"
 show(
-    flat_vector_figure({"up.weight (3, 4)": 12, "up.bias (4,)": 4, "down.weight (5,)": 5}, ranks=4),
-    "Parameters of 12, 4 and 5 numbers end to end, then 3 numbers of padding; below, four shards of 6 numbers each. The borders of shards do not care for those of parameters.",
+    drawings.flat_vector_figure({"up.weight (3, 4)": 12, "up.bias (4,)": 4, "down.weight (5,)": 5}, ranks=4),
+    "Parameters of 12, 4 and 5 numbers end to end, then 3 numbers of padding; below, four shards of 6 numbers each. A shard may end in the middle of a parameter.",
 )
 
 # %% [markdown] name="partition_contract"
@@ -333,7 +327,7 @@ stage3_guess.reveal(runs[4][0].static / runs[4][3].static)
 # %% name="stages_figure"
 held = {stage: {n: got[stage].static / phi for n, got in runs.items() if stage in got} for stage in law}
 show(
-    law_figure(held),
+    drawings.law_figure(held),
     "DDP stays at 16 bytes a parameter; on 4 ranks ZeRO-1, 2 and 3 are at about 10, 7 and 4.",
 )
 
@@ -725,13 +719,13 @@ def forward_diary(ahead):
 
 
 diaries = {f"{ahead} ahead": run(forward_diary, 4, ahead)[0] for ahead in (0, 1, 2)}
-flying = {name: in_flight(events, "block 2") for name, events in diaries.items()}
+flying = {name: drawings.in_flight(events, "block 2") for name, events in diaries.items()}
 prefetch_guess.reveal(flying["2 ahead"])
 block = FP32 * phi / 8 / MiB
 for name, blocks in flying.items():
     print(f"{name}: {blocks} in flight when the third block begins, {blocks * block:.1f} MiB")
 show(
-    flight_figure(diaries),
+    drawings.flight_figure(diaries),
     "Three forward passes of 8 blocks. Without prefetch each block is asked for right before it runs; with one or two ahead, one or two blocks earlier.",
 )
 
@@ -740,7 +734,7 @@ show(
 #
 # ### What comes first
 #
-# Several things want to wrap a model. The usual order (torchtitan's, for example): tensor parallelism ([[tensor_parallel]]), checkpointing, `torch.compile` of each block, `fully_shard`, and the **optimizer last**. Does the order matter? Try three: checkpointing inside of sharding, sharding inside of checkpointing, and an optimizer that was built before sharding.
+# Several things want to wrap a model. The usual order (torchtitan's, for example): tensor parallelism ([[tensor_parallel]]), checkpointing, `torch.compile` of each block, `fully_shard`, and the **optimizer last**. Does the order matter? First try three, without the compiler: checkpointing inside of sharding, sharding inside of checkpointing, and an optimizer that was built before sharding.
 #
 # **Predict.** If the optimizer was built before `fully_shard`, what is the loss at the third step, divided by the loss at the first? (In the right order it falls with each step.)
 
@@ -788,7 +782,69 @@ claims.record("T21", "optimizer before fully_shard: nothing trains", "3 steps", 
 # %% [markdown] name="order_explained"
 # `fully_shard` replaces parameters by new ones. The optimizer that was built before it steps on the old ones, which no module has any more and which get no gradients: no error, no warning, no training.
 #
-# Checkpointing and sharding in either order gave the same losses and the same messages here. That is no accident: while a checkpointed block is recomputed in the backward pass, `fully_shard` notices, gathers it once and does not release it in between. Still keep the usual order: sharding goes outermost, so that what is gathered is the block as it runs, compiled or checkpointed.
+# Checkpointing and sharding in either order gave the same losses and the same messages here. That is no accident: while a checkpointed block is recomputed in the backward pass, `fully_shard` notices, gathers it once and does not release it in between.
+#
+# ### And the compiler?
+#
+# `torch.compile` collects a module's operations in a *graph* and hands it to a *backend*, which makes kernels of it ([[compilation_and_fusion]]). What is not in one graph cannot be fused. `NotedGraphs` is a backend that compiles nothing and needs no C++ compiler: it notes which operations it is given, and runs them as they are.
+#
+# A block has five operations: norm, up, gelu, down and the sum. Two blocks that are compiled together, and not sharded, make one graph of ten.
+#
+# **Predict.** How many operations has the largest graph if the two blocks are sharded first, and then the *whole model* is compiled?
+
+# %% name="guess_compiled"
+my_guess = None  # operations
+### BEGIN GUESS
+my_guess = 5  # between two blocks something is gathered, and that is no part of a graph
+### END GUESS
+compiled_guess = Prediction("Largest graph: sharded, then compiled as a whole", my_guess, "operations")
+
+
+# %% name="compiled"
+def compiled(order):
+    """Train in this order; return what the backend noted, how often a step ran a graph, the last loss, and a name."""
+    torch.compiler.reset()  # forget what the order before has compiled
+    model, (x, y), backend = Blocks(2).to(rank_device()), rank_rows(), NotedGraphs()
+    for part in order.split(", "):
+        if part == "compile all":
+            model.compile(backend=backend)
+        elif part == "shard":
+            make_sharded(model, all_ranks())
+        for i, block in enumerate(model.blocks):
+            if part == "compile":
+                block.compile(backend=backend)
+            elif part == "torch.compile(block)":
+                model.blocks[i] = torch.compile(block, backend=backend)
+            elif part == "checkpoint":
+                model.blocks[i] = checkpoint_wrapper(block)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for _ in range(3):
+        before = backend.runs
+        loss = F.mse_loss(model(x), y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return backend.largest, backend.runs - before, joint(loss), next(iter(model.state_dict()))
+
+
+orders = ["compile all", "shard, compile all", "shard, compile", "compile, shard", "torch.compile(block), shard"]
+orders += ["checkpoint, compile, shard", "compile, checkpoint, shard"]
+noted = dict(zip(orders, run(lambda: [compiled(order) for order in orders], 2)[0], strict=True))
+compiled_guess.reveal(len(noted["shard, compile all"][0]))
+
+# %% name="compiled_table"
+table = [("order", "largest graph", "graphs run in a step", "loss", "a name in the state dict")]
+for order, (graph, runs_of_graphs, loss, name) in noted.items():
+    seen = "a checkpoint" if any("checkpoint" in operation for operation in graph) else f"{len(graph)} operations"
+    table.append((order, seen, str(runs_of_graphs), f"{loss:.6f}", name))
+print(text_table(table))
+
+# %% [markdown] name="compiled_explained"
+# - **Compiled before or after sharding**: the same graphs and the same losses. (The first line is not sharded: its two ranks train apart, so its loss is another one.) `fully_shard` gathers in hooks, which stay outside of every graph. They also end it: compiled as a whole, a sharded model gives the compiler one block at a time. So compile the blocks and say what you mean.
+# - **Checkpoint inside or outside of the compiled block** is not the same. Inside, the graph contains the checkpoint: the compiler sees what is kept and what is computed again, and each block's graph is run once a step. Outside, the checkpoint runs the finished graph a second time in the backward pass, and the compiler has no say in it.
+# - `torch.compile(block)` wraps the block, and its parameters get new **names**: what was saved this way does not load into a model that is not compiled. `block.compile()` compiles in place and leaves names alone.
+#
+# So keep the usual order. Of its parts, the optimizer must come last or nothing trains, and checkpointing must come before the compiler to be seen by it. Compiling before sharding is a habit: here either order gave the same.
 #
 # ## 8 · Hybrid: a mesh of two dimensions
 #
@@ -796,7 +852,7 @@ claims.record("T21", "optimizer before fully_shard: nothing trains", "3 steps", 
 
 # %% name="mesh_drawn"
 show(
-    mesh_figure(2, 2, ("replicate", "shard")),
+    drawings.mesh_figure(2, 2, ("replicate", "shard")),
     "Four ranks in a square. Ranks 0 and 1, and ranks 2 and 3, hold the parts of one model; ranks 0 and 2, and ranks 1 and 3, hold the same part.",
 )
 
@@ -882,7 +938,7 @@ claims.record("C14", "about N times less memory", subject, fewer, "times less", 
 
 # %% name="play"
 explore(
-    gpus_figure,
+    drawings.gpus_figure,
     "Bytes of a 7B model on one rank, by tenant, compared with the size of common GPUs.",
     stage=("ZeRO-3", ("DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3")),
     ranks=(8, (1, 2, 4, 8, 16, 64, 256)),

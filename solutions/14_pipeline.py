@@ -48,6 +48,7 @@ from helpers import (
     weights_later,
 )
 
+# %% name="setup_torch" setup=true
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -109,15 +110,15 @@ one_guess = Prediction("Idle with 4 ranks and one batch", my_guess, "%", differe
 
 # %% name="one_clocked"
 run = clock_pipelines({"one batch": one_batch})["one batch"]
-one_guess.reveal(run.bubble)
+one_guess.reveal(run.bubble, run.how)
 print(run)
 show(
-    run.timeline.figure("One batch"),
+    run.figure("One batch"),
     "Four ranks; one bar after another, down the stairs forward and up again backward.",
 )
 
 # %% [markdown] name="gpipe_text"
-# The picture is drawn from the engine's diary. With many small trays instead of one large, all rooms of the bakery can be at work.
+# The picture is drawn from the engine's diary, in ticks. With many small trays instead of one large, all rooms of the bakery can be at work.
 #
 # ## 2 · GPipe: many micro-batches
 #
@@ -139,7 +140,7 @@ gpipe_guess = Prediction("Idle with GPipe, 4 ranks, 8 micro-batches", my_guess, 
 #
 # - Each rank runs `("F", i)` and `("B", i)` of each micro-batch i, 0 ≤ i < m, once, and nothing else.
 # - No backward pass before the last forward pass.
-# - All ranks take the micro-batches in an order in which none waits longer than it must: the step takes m + `ranks` − 1 forward and backward passes.
+# - All ranks take the micro-batches in one order, and none waits longer than it must: the step takes m + `ranks` − 1 forward and backward passes. (Between GPUs a message bears no name. A rank that needs micro-batch 1 takes whatever its neighbour sends next.)
 
 
 # %% name="gpipe" answer=true reveal=true
@@ -159,10 +160,13 @@ hint("pipeline.gpipe")
 lines = {m: Pipeline.of(gpipe, 4, m) for m in (1, 2, 4, 8, 16)}
 runs = clock_pipelines({f"GPipe, {m} micro-batch(es)": line for m, line in lines.items()})
 sweep = dict(zip(lines, runs.values(), strict=True))
-gpipe_guess.reveal(sweep[8].bubble)
+gpipe_guess.reveal(sweep[8].bubble, sweep[8].how)
 print(sweep[8])
-picture = sweep[8].timeline.figure("GPipe, 8 micro-batches")
-show(picture, "Blue bars fill each row after a short wait; then orange bars, from the last rank up.")
+picture = sweep[8].figure("GPipe, 8 micro-batches")
+show(
+    picture,
+    "Blue bars fill each row after a short wait; then orange bars, which begin on the last rank and reach rank 0 last.",
+)
 table = [("micro-batches", "(R - 1) / (m + R - 1)", "idle, measured")]
 table += [(str(m), f"{3 / (m + 3):.1%}", "too busy" if run.busy else f"{run.idle:.1f}%") for m, run in sweep.items()]
 print(text_table(table))
@@ -222,7 +226,7 @@ onefoneb_held = Prediction("1F1B, rank 0: 16 micro-batches / 4", my_1f1b_guess, 
 # **Contract.** `one_f_one_b(rank, ranks, m)` returns this rank's list of actions, for any number of ranks and micro-batches: m may be smaller than `ranks`.
 #
 # - Each rank runs F and B of each micro-batch once, and nothing else.
-# - The lists fit together: no rank waits for something that never comes.
+# - The lists fit together: no rank waits for something that never comes, and each takes messages in the order in which its neighbour sends them.
 # - The step takes no longer than with GPipe.
 # - Rank r holds at most `ranks` − r micro-batches at once (from F to B). So the last rank holds one.
 
@@ -250,7 +254,9 @@ hint("pipeline.one_f_one_b")
 # %% name="stuck"
 impatient = Pipeline.of(lambda rank, ranks, m: [(kind, i) for i in range(m) for kind in "FB"], 4, 8)
 print(f"impatient: idle {impatient.simulated().idle:.0f} %, in flight {impatient.in_flight}")
-mixed = Pipeline([impatient.schedules[0][:4], gpipe(1, 2, 2)], in_a_row(2), 2)  # two ranks of two minds
+mixed = Pipeline(
+    [impatient.schedules[0][:4], gpipe(1, 2, 2)], in_a_row(2), 2
+)  # rank 0 follows one plan, rank 1 another
 try:
     mixed.simulated()
 except Stuck as error:
@@ -264,10 +270,13 @@ except Stuck as error:
 # %% name="same_clocked"
 pair = {"GPipe": lines[8], "1F1B": Pipeline.of(one_f_one_b, 4, 8)}
 runs = clock_pipelines(pair)
-same_guess.reveal(runs["GPipe"].bubble - runs["1F1B"].bubble)
+if any(run.busy for run in runs.values()):  # a simulation is compared with a simulation
+    same_guess.reveal(runs["GPipe"].ideal.idle - runs["1F1B"].ideal.idle, "simulated")
+else:
+    same_guess.reveal(runs["GPipe"].bubble - runs["1F1B"].bubble)
 for rank, actions in enumerate(pair["1F1B"].schedules):
     print(f"rank {rank}:", " ".join(f"{kind}{i}" for kind, i in actions))
-picture = runs["1F1B"].timeline.figure("1F1B, 8 micro-batches")
+picture = runs["1F1B"].figure("1F1B, 8 micro-batches")
 show(picture, "After a short warm-up blue and orange bars alternate in each row.")
 note("1F1B has the bubble of GPipe", "4 ranks, 8 micro-batches", runs["1F1B"], 300 / 11)
 
@@ -318,7 +327,7 @@ interleaved_guess = Prediction("Idle with 2 chunks a rank", my_guess, "%", diffe
 # **Contract.** `interleaved(rank, ranks, m, v)` returns this rank's list for v chunks a rank. m is a multiple of `ranks`, as in Megatron-LM.
 #
 # - Each rank runs `("F", i, chunk)` and `("B", i, chunk)` once for each micro-batch and chunk, and nothing else.
-# - The lists fit together.
+# - The lists fit together, as before.
 # - The step takes v · m + `ranks` − 1 forward and backward passes of a chunk.
 # - Rank r holds at most v · `ranks` − r micro-batches at once, each chunk's counted. (With one chunk, that is 1F1B.)
 #
@@ -345,11 +354,11 @@ interleaved = check("pipeline.interleaved", interleaved)
 hint("pipeline.interleaved")
 
 # %% name="interleaved_clocked"
-thin = Pipeline.of(interleaved, 4, 8, chunks=2)
-run = clock_pipelines({"interleaved": thin})["interleaved"]
-interleaved_guess.reveal(run.bubble)
+thin = Pipeline.of(interleaved, 4, 8, chunks=2)  # each forward pass is half a tick, each backward pass a tick
+run = clock_pipelines({"interleaved": thin}, tick=0.05)["interleaved"]  # a slow clock: thin actions are long enough
+interleaved_guess.reveal(run.bubble, run.how)
 print(run)
-show(run.timeline.figure("Interleaved, 2 chunks a rank"), "Dark and pale bars take turns: the two chunks of each rank.")
+show(run.figure("Interleaved, 2 chunks a rank"), "Dark and pale bars take turns: the two chunks of each rank.")
 note("v chunks: bubble of (R - 1) / (v m + R - 1)", "4 ranks, 8 micro-batches, v = 2", run, 300 / 19)
 print(f"messages: {run.messages} against {runs['1F1B'].messages} with 1F1B")
 bytes_held = {"1F1B": held["1F1B, m = 8"], **activations_held({"interleaved": thin})}
@@ -373,19 +382,18 @@ message_guess = Prediction("1F1B, a message of a quarter of a tick: step longer 
 
 
 # %% name="message"
-def slow_link(line, thickness=1):
+def slow_link(line):
     """Return the ticks of a step without and with messages of a quarter of a stage's forward pass."""
-    each = 1 / thickness
-    costs = [Costs(each, each, each, message=ticks) for ticks in (0.0, 0.25)]
-    return [dataclasses.replace(line, costs=one).simulated().duration for one in costs]
+    costs = dataclasses.replace(line.costs, message=0.25)
+    return line.simulated().duration, dataclasses.replace(line, costs=costs).simulated().duration
 
 
 many = {
-    "GPipe": (Pipeline.of(gpipe, 4, 16), 1),
-    "1F1B": (Pipeline.of(one_f_one_b, 4, 16), 1),
-    "interleaved": (Pipeline.of(interleaved, 4, 16, chunks=2), 2),
+    "GPipe": Pipeline.of(gpipe, 4, 16),
+    "1F1B": Pipeline.of(one_f_one_b, 4, 16),
+    "interleaved": Pipeline.of(interleaved, 4, 16, chunks=2),
 }
-slow = {name: slow_link(*how) for name, how in many.items()}
+slow = {name: slow_link(line) for name, line in many.items()}
 message_guess.reveal(slow["1F1B"][1] - slow["1F1B"][0])
 table = [("16 micro-batches", "ticks", "ticks with messages", "longer")]
 table += [(name, f"{a:g}", f"{b:g}", f"{b / a - 1:.0%}") for name, (a, b) in slow.items()]
@@ -435,7 +443,7 @@ zero_guess = Prediction("Idle with the backward pass in two parts", my_guess, "%
 # **Contract.** `zero_bubble(rank, ranks, m)` returns this rank's list, with m ≥ `ranks`. An F, an I and a W take a tick each.
 #
 # - Each rank runs F, I and W of each micro-batch once, and nothing else. W of a micro-batch comes after its I.
-# - The lists fit together.
+# - The lists fit together, as before.
 # - The step takes 3 · m + `ranks` − 1 ticks.
 # - No rank holds more than `ranks` micro-batches at once (from F to W): no more than rank 0 holds with 1F1B.
 #
@@ -466,9 +474,9 @@ hint("pipeline.zero_bubble")
 # %% name="zero_clocked"
 line = Pipeline.of(zero_bubble, 4, 8)
 run = clock_pipelines({"zero bubble": line})["zero bubble"]
-zero_guess.reveal(run.bubble)
+zero_guess.reveal(run.bubble, run.how)
 print(run)
-picture = run.timeline.figure("Backward pass in two parts")
+picture = run.figure("Backward pass in two parts")
 show(picture, "Rows of forward, input and weight gradients; green weight gradients fill what was empty at the end.")
 note("split backward: bubble of (R - 1) / (3 m + R - 1)", "4 ranks, 8 micro-batches", run, 300 / 27)
 bytes_held |= activations_held({"zero bubble": line})
@@ -487,8 +495,13 @@ print(text_table(table))
 
 
 # %% name="pipelining"
+def on_cpu(work, *args):
+    """Run `work` on four ranks where our engine ran, even if there are four GPUs: else two devices are compared."""
+    return run_ranks(work, 4, *args, device="cpu", measure=False).results
+
+
 def torch_stage(module, number, stages, group=None):
-    stage = PipelineStage(module, number, stages, rank_device(), group=group)
+    stage = PipelineStage(module, number, stages, rank_device(), group=group)  # the rank's own, not the machine's
     if torch.__version__ < "2.10":  # its stages greet each other with messages of two sizes, which gloo refuses
         stage._get_init_p2p_neighbors_ops = list
     return stage
@@ -520,7 +533,7 @@ def off(results):
 
 # %% name="pipelining_run"
 for kind, ours in ((ScheduleGPipe, "GPipe"), (Schedule1F1B, "1F1B")):
-    results = run_ranks(with_torch, 4, kind, 8, in_a_row(4), measure=False).results
+    results = on_cpu(with_torch, kind, 8, in_a_row(4))
     bytes_0 = f"rank 0 holds {human_bytes(results[0][1])}, with your list {human_bytes(held[f'{ours}, m = 8'][0])}"
     print(f"{kind.__name__:13} gradients differ by {off(results):.1e}, {bytes_0}")
 
@@ -528,17 +541,19 @@ for kind, ours in ((ScheduleGPipe, "GPipe"), (Schedule1F1B, "1F1B")):
 # For schedules with several stages a rank, PyTorch makes lists of actions, as you did. So its lists can run on *our* engine, and in our simulator. First its interleaved schedule beside yours, with 16 micro-batches, and the slow link of section 4:
 
 # %% name="torch_list"
-results = run_ranks(with_torch, 4, ScheduleInterleaved1F1B, 16, in_a_row(4, 2), measure=False).results
-many["PyTorch's interleaved"] = Pipeline(results[0][2], in_a_row(4, 2), 16), 2
+results = on_cpu(with_torch, ScheduleInterleaved1F1B, 16, in_a_row(4, 2))
+many["PyTorch's interleaved"] = Pipeline(results[0][2], in_a_row(4, 2), 16, Costs.thin(2))
 table = [("16 micro-batches", "in flight", "ticks", "ticks with messages")]
-for name, (line, thickness) in list(many.items())[2:]:
-    table.append((name, str(line.in_flight), *(f"{ticks:g}" for ticks in slow_link(line, thickness))))
+for name, line in list(many.items())[2:]:
+    table.append((name, str(line.in_flight), *(f"{ticks:g}" for ticks in slow_link(line))))
 print(text_table(table))
 
 # %% [markdown] name="zbv_text"
 # The longer warm-up changes nothing while messages are quick, and shields the step where they are slow.
 #
 # Now `ScheduleZBVZeroBubble`: two thin stages a rank, a split backward pass, and stages placed in a V: with 4 ranks, rank 0 keeps stages 0 and **7**, rank 3 stages 3 and 4. So a micro-batch turns round on the last rank without a message, and rank 0 computes the loss.
+#
+# PyTorch's engine is not timed here: on a few cores its ranks would fight for them. It gives us its list, and computes gradients. The clock is that of our engine once more, in which an action waits until its time is up. So what you see is how good PyTorch's *list* is if all actions take their ticks: a simulation with real messages, and no measurement of PyTorch's speed.
 #
 # **Predict.** The same 4 ranks and 8 micro-batches. What share of the step is a rank idle?
 
@@ -547,20 +562,20 @@ my_guess = None  # percent
 ### BEGIN GUESS
 my_guess = 100 * 3 / (2 * 3 * 8 + 3)  # your zero bubble, with chunks half as thick
 ### END GUESS
-zbv_guess = Prediction("Idle with PyTorch's ZBV", my_guess, "%", difference=True)
+zbv_guess = Prediction("Idle with PyTorch's ZBV list, on our clock", my_guess, "%", difference=True)
 
 # %% name="zbv"
-results = run_ranks(with_torch, 4, ScheduleZBVZeroBubble, 8, in_a_vee(4), measure=False).results
+results = on_cpu(with_torch, ScheduleZBVZeroBubble, 8, in_a_vee(4))
 print(f"on PyTorch's engine, gradients differ by {off(results):.1e}")
-zbv = Pipeline(results[0][2], in_a_vee(4), 8)
+zbv = Pipeline(results[0][2], in_a_vee(4), 8, Costs.thin(2))
 print(
     f"on ours, gradients differ by {distance_from_one_process(zbv):.1e}; in flight {zbv.in_flight} thin micro-batches"
 )
-run = clock_pipelines({"ZBV": zbv})["ZBV"]
-zbv_guess.reveal(run.bubble)
+run = clock_pipelines({"ZBV": zbv}, tick=0.05)["ZBV"]
+zbv_guess.reveal(run.bubble, run.how)
 print(run)
 show(
-    run.timeline.figure("PyTorch's ZBV"),
+    run.figure("PyTorch's ZBV list"),
     "The rows are nearly full: forward, input and weight gradients of two chunks each.",
 )
 note("PyTorch's ZBV: bubble of (R - 1) / (6 m + R - 1)", "4 ranks, 8 micro-batches", run, 300 / 51)
@@ -593,7 +608,7 @@ heavy = count_flops(lambda: head(tokens)) / count_flops(block)
 print(f"the head does the work of {heavy:.1f} blocks")
 
 # %% [markdown] name="unequal_guess_text"
-# So 16 blocks on 4 ranks, cut 4 | 4 | 4 | 4 + head, as many a script would. The clock runs in these proportions.
+# So 16 blocks on 4 ranks, cut 4 | 4 | 4 | 4 + head, as many a script would. The clock runs in these proportions: a tick is now the forward pass of one block.
 #
 # **Predict.** 1F1B, 8 micro-batches. What share of the step is a rank idle now?
 
@@ -610,12 +625,10 @@ cuts = {"4 | 4 | 4 | 4 + head": (4, 4, 4, 4 + heavy), "5 | 5 | 5 | 1 + head": (5
 cut_lines = {name: dataclasses.replace(balanced, costs=Costs(stages=work)) for name, work in cuts.items()}
 runs = clock_pipelines(cut_lines, tick=0.005)  # a block, forward
 first, mended = runs.values()
-unequal_guess.reveal(first.bubble)
+unequal_guess.reveal(first.bubble, first.how)
 print(first)
-show(first.timeline.figure("4 | 4 | 4 | 4 + head"), "Long bars without gaps in the last row; gaps in all other rows.")
-show(
-    mended.timeline.figure("5 | 5 | 5 | 1 + head"), "Bars of nearly the same length in all rows, as with equal stages."
-)
+show(first.figure("4 | 4 | 4 | 4 + head"), "Long bars without gaps in the last row; gaps in all other rows.")
+show(mended.figure("5 | 5 | 5 | 1 + head"), "Bars of nearly the same length in all rows, as with equal stages.")
 for name, run in runs.items():
     print(f"{name}: idle {run.bubble:.0f} %, a step of {run.ideal.duration:.0f} blocks' forward passes at best")
 note("the slowest stage sets the pace", "4 | 4 | 4 | 4 + head", first, first.ideal.idle)
@@ -671,7 +684,7 @@ ways = {
     "PyTorch's": False,
     "PyTorch's, kept after forward": True,
 }
-counts = run_ranks(sharded, 4, ways, 8, device="cpu", measure=False).results[3]
+counts = on_cpu(sharded, ways, 8)[3]
 gathers_guess.reveal(counts["our engine"][0])
 rows = [(name, *map(str, both)) for name, both in counts.items()]
 print(text_table([("1F1B, 8 micro-batches", "all-gathers", "reduce-scatters"), *rows]))
@@ -691,7 +704,7 @@ print(text_table([("1F1B, 8 micro-batches", "all-gathers", "reduce-scatters"), *
 def play(schedule, ranks, micro_batches):
     if schedule == "interleaved":
         m = -(-micro_batches // ranks) * ranks  # a multiple
-        line = dataclasses.replace(Pipeline.of(interleaved, ranks, m, chunks=2), costs=Costs(0.5, 0.5, 0.5))
+        line = Pipeline.of(interleaved, ranks, m, chunks=2)
     else:
         make = {"GPipe": gpipe, "1F1B": one_f_one_b, "zero bubble": zero_bubble}[schedule]
         m = max(ranks, micro_batches) if schedule == "zero bubble" else micro_batches
@@ -711,6 +724,7 @@ explore(
 # ## 9 · What this run measured
 
 # %% name="summary"
+print("Simulated, with messages that take no time:")
 table = [("4 ranks, 8 micro-batches", "idle", "step, ticks", "micro-batches on rank 0")]
 for name, line, thickness in (
     ("one batch", one_batch, 1),
@@ -718,12 +732,10 @@ for name, line, thickness in (
     ("1F1B", balanced, 1),
     ("interleaved, 2 chunks", thin, 2),
     ("zero bubble", Pipeline.of(zero_bubble, 4, 8), 1),
-    ("PyTorch's ZBV, 2 chunks", zbv, 2),
+    ("PyTorch's ZBV list, 2 chunks", zbv, 2),
 ):
     ran = line.simulated()
-    ticks = (
-        ran.duration / thickness * (8 if line.micro_batches == 1 else 1)
-    )  # the same work: thick or thin, in one or eight
+    ticks = ran.duration * (8 if line.micro_batches == 1 else 1)  # the same work, in one piece or in eight
     table.append(
         (name, f"{ran.idle:.1f}%", f"{ticks:g}", f"{line.in_flight[0] / thickness * 8 / line.micro_batches:g}")
     )

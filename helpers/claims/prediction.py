@@ -23,9 +23,14 @@ class Prediction:
     unit: str
     difference: bool = False
 
-    def reveal(self, measured: float) -> None:
-        """Print the guess beside the measured figure (same unit), and how far apart they are."""
-        print(f"{self.question}: measured {_shown(measured)} {self.unit}".rstrip())
+    def reveal(self, measured: float, how: str = "measured") -> None:
+        """Print the guess beside the measured figure (same unit), and how far apart they are.
+
+        Args:
+            measured: the figure.
+            how: what to call it where it comes from somewhere else: "simulated".
+        """
+        print(f"{self.question}: {how} {_shown(measured)} {self.unit}".rstrip())
         if self.guess is None:
             print("  You have not guessed. Put a number into the cell above: being wrong costs nothing here.")
         elif not self.difference and measured and self.guess / measured > 0:

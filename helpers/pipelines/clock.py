@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch.distributed as dist
+from matplotlib.figure import Figure
 
 from ..core.progress_line import progress_line
 from ..ranks.run import run_ranks
@@ -47,6 +48,19 @@ class Clocked:
     def bubble(self) -> float:
         """What can be said of `idle`: where the machine was too busy for the clock, that of the simulation."""
         return round(self.ideal.idle if self.busy else self.idle, 1)
+
+    def figure(self, title: str) -> Figure:
+        """Draw the run in ticks, so that pictures of clocks that go faster or slower have one axis."""
+        diaries = [
+            [line._replace(start=line.start / self.tick, end=line.end / self.tick) for line in diary]
+            for diary in self.timeline.diaries
+        ]
+        return Timeline(diaries, "ticks").figure(title)
+
+    @property
+    def how(self) -> str:
+        """Where `bubble` comes from."""
+        return "simulated" if self.busy else "measured"
 
     @property
     def stretch(self) -> float:

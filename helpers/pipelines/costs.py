@@ -22,6 +22,11 @@ class Costs:
     stages: tuple[float, ...] = ()
     message: float = 0.0
 
+    @classmethod
+    def thin(cls, chunks: int, message: float = 0.0) -> "Costs":
+        """Return the costs where a stage has been cut in `chunks`; a tick is still a whole stage's forward pass."""
+        return cls(1 / chunks, 1 / chunks, 1 / chunks, message=message)
+
     def of(self, kind: str, stage: int) -> float:
         """Return the ticks of an action of this kind in this stage."""
         backward = self.inputs + self.weights

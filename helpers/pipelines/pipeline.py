@@ -29,10 +29,13 @@ class Pipeline:
 
     @classmethod
     def of(cls, make: Callable[..., Iterable[Any]], ranks: int, micro_batches: int, chunks: int = 1) -> "Pipeline":
-        """Call `make(rank, ranks, micro_batches)` for each rank; with `chunks` as well, if there are several."""
+        """Call `make(rank, ranks, micro_batches)` for each rank; with `chunks` as well, if there are several.
+
+        The more chunks, the thinner each: all pipelines have the same work to do.
+        """
         more = (chunks,) if chunks > 1 else ()
         schedules = [list(make(rank, ranks, micro_batches, *more)) for rank in range(ranks)]
-        return cls(schedules, in_a_row(ranks, chunks), micro_batches)
+        return cls(schedules, in_a_row(ranks, chunks), micro_batches, Costs.thin(chunks))
 
     def simulated(self) -> Timeline:
         """Return its timeline in ticks: the ideal, with messages that take no time."""

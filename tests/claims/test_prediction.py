@@ -39,3 +39,8 @@ def test_large_numbers_are_written_out(capsys):
     out = capsys.readouterr().out
     assert "measured 65,150 bytes" in out
     assert "You said 16,384 bytes" in out
+
+
+def test_a_figure_that_was_not_measured_is_called_something_else(capsys):
+    Prediction("Idle", 27.0, "%", difference=True).reveal(27.3, "simulated")
+    assert "Idle: simulated 27.3 %" in capsys.readouterr().out

@@ -17,6 +17,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
+from ..mutants import run_answers, topics, verdicts
+
 
 @pytest.mark.parametrize(
     ("guess", "remark"),
@@ -83,3 +85,11 @@ def test_pictures_can_be_drawn(owners, tmp_path):
     for i, figure in enumerate(drawn):
         figure.savefig(tmp_path / f"{i}.png")
         assert (tmp_path / f"{i}.png").stat().st_size > 1000
+
+
+def test_a_gradient_summed_in_place_is_refused_for_that_alone_and_ends_no_rank():
+    (mutant,) = (m for m in topics()["tensor_parallel"].MUTANTS if m.name == "sums the gradient in place")
+    said = {v.check: v.diagnosis for v in verdicts(mutant.part, run_answers(mutant.source())) if not v.passed}
+    assert list(said) == ["keeps_what_comes_in"]
+    assert "the gradient that comes back to Enter" in said["keeps_what_comes_in"]
+    assert "was changed in place" in said["keeps_what_comes_in"]

@@ -6,8 +6,8 @@ RING, LAW, OVERLAP, AVERAGE = (f"data_parallel.{part}" for part in ("ring", "law
 JOINT = "gradient_of_the_joint_batch"
 
 
-def ring(check: str, name: str, *replace: tuple[str, str]) -> Mutant:
-    return Mutant(name, RING, check, replace)
+def ring(check: str, name: str, *replace: tuple[str, str], raises: str = "") -> Mutant:
+    return Mutant(name, RING, check, replace, raises)
 
 
 def law(check: str, name: str, *replace: tuple[str, str]) -> Mutant:
@@ -73,7 +73,8 @@ MUTANTS = [
         ("in FP32", (SPLIT, "given, vector = vector, vector.float()\n    pieces = vector.tensor_split(n)\n"), (COPY, COPY + "    given.copy_(vector)\n")),
         ("the surroundings are summed", (COPY, COPY + "    if len(vector) > 4:\n        vector.as_strided((1,), (1,), vector.storage_offset() - 1).add_(1)\n")),
     )),
-    Mutant("all send before they receive", RING, "sums_on_every_rank", (("        for request in dist.batch_isend_irecv([send, receive]):\n            request.wait()\n", "        dist.send(leaving.contiguous().repeat(1), (rank + 1) % n)\n        dist.recv(arriving, (rank - 1) % n)\n"),), "not come back"),
+    ring("sums_on_every_rank", "only lengths that divide", (SPLIT, "pieces = vector.view(n, -1)\n"), raises="with 2 ranks, 7 elements:"),
+    ring("sums_on_every_rank", "all send before they receive", ("        for request in dist.batch_isend_irecv([send, receive]):\n            request.wait()\n", "        dist.send(leaving.contiguous().repeat(1), (rank + 1) % n)\n        dist.recv(arriving, (rank - 1) % n)\n"), raises="with 2 ranks, 8 elements:"),
     # the law
     *(law("recovers_the_law", *mutant) for mutant in (
         ("seconds a byte for bytes a second", (RETURN_LAW, "return max(0.0, float(alpha)), float(seconds_a_byte)")),

@@ -7,20 +7,20 @@ GPIPE, ONE_F_ONE_B, INTERLEAVED, ZERO_BUBBLE = (
 )
 
 
-def gpipe(check: str, name: str, *replace: tuple[str, str]) -> Mutant:
-    return Mutant(name, GPIPE, check, replace)
+def gpipe(check: str, name: str, *replace: tuple[str, str], raises: str = "") -> Mutant:
+    return Mutant(name, GPIPE, check, replace, raises)
 
 
 def one_f_one_b(check: str, name: str, *replace: tuple[str, str]) -> Mutant:
     return Mutant(name, ONE_F_ONE_B, check, replace)
 
 
-def interleaved(check: str, name: str, *replace: tuple[str, str]) -> Mutant:
-    return Mutant(name, INTERLEAVED, check, replace)
+def interleaved(check: str, name: str, *replace: tuple[str, str], raises: str = "") -> Mutant:
+    return Mutant(name, INTERLEAVED, check, replace, raises)
 
 
-def zero_bubble(check: str, name: str, *replace: tuple[str, str]) -> Mutant:
-    return Mutant(name, ZERO_BUBBLE, check, replace)
+def zero_bubble(check: str, name: str, *replace: tuple[str, str], raises: str = "") -> Mutant:
+    return Mutant(name, ZERO_BUBBLE, check, replace, raises)
 
 
 ALL_F, ALL_B = '[("F", i) for i in range(m)]', '[("B", i) for i in range(m)]'
@@ -67,9 +67,12 @@ MUTANTS = [
     )),
     *(gpipe("no_longer_than_needed", *mutant) for mutant in (
         ("backward passes the other way round on odd ranks", (ALL_B, f"{ALL_B}[:: -1 if rank % 2 else 1]")),
-        ("forward passes the other way round on rank 0", (ALL_F, f"{ALL_F}[:: 1 if rank else -1]")),
         ("the last rank begins with the second", (ALL_F, f"sorted({ALL_F}, key=lambda a: rank == ranks - 1 and a[1] == 0)")),
     )),
+    gpipe("no_longer_than_needed", "forward passes the other way round on rank 0", (ALL_F, f"{ALL_F}[:: 1 if rank else -1]"), raises="rank 1's before its first action, F0: 8 ticks where 1 is needed"),
+    gpipe("no_longer_than_needed", "the last rank begins at the end", (ALL_F, f"{ALL_F}[:: -1 if rank == ranks - 1 else 1]"), raises="rank 3's before its first action, F7: 10 ticks where 3 are needed"),
+    gpipe("same_gradients", "another order on odd ranks, backward", (ALL_B, f"{ALL_B}[:: -1 if rank % 2 else 1]"), raises="rank 1 sends B3 when rank 0 needs B0"),
+    gpipe("same_gradients", "another order on rank 0, forward", (ALL_F, f"{ALL_F}[:: 1 if rank else -1]"), raises="rank 0 sends F3 when rank 1 needs F0"),
     *(gpipe("same_gradients", *mutant) for mutant in (
         ("input gradients only", (ALL_B, ALL_B.replace("B", "I"))),
         ("nobody takes the last", (LIST, LIST.replace("range(m)", "range(m - 1)"))),
@@ -144,6 +147,7 @@ MUTANTS = [
         ("input gradients only", (BACKWARD, BACKWARD.replace("B", "I"))),
         ("no weight gradients in the last chunk", (BACKWARD, '("I" if chunk == 0 else "B", i, v - 1 - chunk)')),
     )),
+    interleaved("same_gradients", "the last chunk first, in the end, on rank 0", (REST_V, "return schedule + sorted(backward[v * m - warm_up :], key=lambda a: (0,) if rank else (a[1], -a[2]))"), raises="one is taken for the other"),
     # zero bubble
     *(zero_bubble("each_action_once", *mutant) for mutant in (
         ("whole backward passes", (NOW, 'schedule.append(("B", i))')),
@@ -157,8 +161,8 @@ MUTANTS = [
         ("weights of the next one", (LATER, 'schedule.append(("W", i - rank + 1))')),
         ("weights at the beginning", (f"schedule + {REST}", f"{REST} + schedule")),
     )),
+    zero_bubble("filled_bubble", "weights at once", (WHEN, "if True:"), (LATER, 'schedule.append(("W", i))'), (f"schedule + {REST}", "schedule"), raises="between W4 and I5: 1 tick where none is needed"),
     *(zero_bubble("filled_bubble", *mutant) for mutant in (
-        ("weights at once", (WHEN, "if True:"), (LATER, 'schedule.append(("W", i))'), (f"schedule + {REST}", "schedule")),
         ("ranks counted from the other end", (NOW, f"{NOW}\n            wait = ranks - 1 - rank"), (WHEN, "if i >= wait:"), (LATER, 'schedule.append(("W", i - wait))'), (REST, REST.replace("m - rank", "m - ranks + 1 + rank"))),
         ("one fewer waits", (NOW, f"{NOW}\n            wait = max(0, rank - 1)"), (WHEN, "if i >= wait:"), (LATER, 'schedule.append(("W", i - wait))'), (REST, REST.replace("m - rank", "m - max(0, rank - 1)"))),
         ("one waits, on every rank", (WHEN, "if i >= 1:"), (LATER, 'schedule.append(("W", i - 1))'), (REST, REST.replace("m - rank", "m - 1"))),

@@ -112,12 +112,12 @@ MUTANTS = [
     )),
     *(layers("keeps_what_comes_in", *mutant) for mutant in (
         ("sums in place", (LEAVE_CLONE, "total = x")),
-        ("sums the gradient in place", (ENTER_CLONE, "whole = gradient")),
         ("changes x", (ROW, ROW + "\n    x.data.zero_()")),
         ("changes the weight", (COLUMN, "y = F.linear(Enter.apply(x), weight)\n    weight.data.mul_(0.5)\n    return y")),
         ("changes the bias", (BIAS, "y = y if bias is None else y + bias\n    None if bias is None else bias.data.mul_(0.5)\n    return y")),
         ("halves the gradient that comes back", (LEAVE_BACK, "half = gradient / 1\n        gradient.mul_(0.5)\n        return half")),
     )),
+    layers("keeps_what_comes_in", "sums the gradient in place", (ENTER_CLONE, "whole = gradient"), raises="the gradient that comes back to Enter"),
     *(layers("calls_do_not_mix", *mutant) for mutant in (
         ("a cached output buffer", (LEAVE_CLONE, "if getattr(Leave, 'buffer', torch.empty(0)).shape != x.shape:\n            Leave.buffer = torch.empty_like(x)\n        total = Leave.buffer.copy_(x)")),
         ("the row layer's output in a buffer", (BIAS, "y = y if bias is None else y + bias\n    if getattr(row, 'kept', y[:0]).shape != y.shape:\n        row.kept = torch.empty_like(y)\n    row.kept.copy_(y.detach())\n    return y + (row.kept - y.detach()) if False else _Kept.apply(y)"), ("def column(x, weight):", "class _Kept(torch.autograd.Function):\n    @staticmethod\n    def forward(ctx, y):\n        return row.kept.view_as(y)\n\n    @staticmethod\n    def backward(ctx, g):\n        return g\n\n\ndef column(x, weight):")),

@@ -78,11 +78,22 @@ def test_a_linear_layer_in_two_parts_is_one_in_one():
     assert torch.allclose(layer.bias.grad, plain.bias.grad)
 
 
+def test_runs_are_drawn_in_ticks_however_fast_their_clock_goes():
+    ideal = Timeline([[Entry("F", 0, 0, 0.0, 3.0)]], "ticks")
+    axes = [
+        Clocked(Timeline([[Entry("F", 0, 0, 5.0, 5.0 + 3 * tick)]]), ideal, tick, 0).figure("").axes[0]
+        for tick in (0.1, 0.2)
+    ]
+    assert [one.get_xlabel() for one in axes] == ["ticks", "ticks"]
+    assert axes[0].get_xlim() == pytest.approx(axes[1].get_xlim())
+
+
 def test_the_clock_tells_a_busy_machine(capsys, monkeypatch):
     ideal = Timeline([[Entry("F", 0, 0, 0.0, 1.0)]], "ticks")
     quiet, busy = (Clocked(Timeline([[Entry("F", 0, 0, 5.0, 5.0 + s)]]), ideal, 0.1, 0) for s in (0.101, 0.2))
     assert not quiet.busy
     assert busy.busy
+    assert (quiet.how, busy.how) == ("measured", "simulated")
     assert busy.overslept == pytest.approx(0.1)
     monkeypatch.setattr(Clocked, "busy", True)
     clock_pipelines({"a": Pipeline([[("F", 0), ("B", 0)]], in_a_row(1), 1)})

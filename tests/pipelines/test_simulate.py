@@ -18,7 +18,7 @@ def test_the_formulas_of_the_lab_hold(ranks, m):
     assert Pipeline.of(zero_bubble, ranks, m).simulated().duration == 3 * m + ranks - 1
     for v in (2, 3):
         line = Pipeline.of(interleaved, ranks, ranks * m, chunks=v)
-        assert line.simulated().duration == 3 * (v * ranks * m + ranks - 1)
+        assert line.simulated().duration == pytest.approx(3 * (v * ranks * m + ranks - 1) / v)  # thinner ones
         assert line.in_flight == [v * ranks - rank for rank in range(ranks)]
 
 

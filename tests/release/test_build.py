@@ -104,6 +104,14 @@ def test_notebooks_are_valid_and_have_a_kernel(source):
         assert all(re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", cell.id) for cell in notebook.cells)
 
 
+def test_packages_are_installed_before_the_first_set_up_cell_alone(source):
+    text = EXAMPLE.replace('# %% name="guess"', '# %% name="setup_more" setup=true\nimport cmath\n\n# %% name="guess"')
+    source.path.write_text(text, encoding="utf-8")
+    ids = [cell.id for cell in make_notebook(source, solved=False).cells]
+    assert ids[1:4] == ["install", "setup", "setup_more"]
+    assert ids.count("install") == 1
+
+
 def test_nbgrader_metadata_is_schema_three_and_complete(source):
     made = cells(source, solved=False)
     answer, check = made["double"].metadata.nbgrader, made["double_check"].metadata.nbgrader

@@ -56,7 +56,7 @@ def _in_order(source: Source, solved: bool) -> list[NotebookNode]:
     solutions: list[NotebookNode] = []
     for cell in source.cells():
         _check(cell, source.name)
-        if cell.metadata.get("setup"):
+        if cell.metadata.get("setup") and not any(before.metadata.get("setup") for before in cells):
             cells.append(_install())
         tried = bool(cells) and (checked_part(cells[-1].source) or _is_hint(cells[-1]))
         if tried and not _is_hint(cell):

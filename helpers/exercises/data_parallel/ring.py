@@ -8,6 +8,7 @@ import torch.distributed as dist
 
 from ..base import Check, Evidence
 from ..probing.distance import relative_distance
+from ..probing.named_case import case_named, note_case
 from ..probing.on_ranks import on_ranks
 from .messages import Messages
 
@@ -26,10 +27,11 @@ def _vector(seed: int, rank: int, length: int, dtype: torch.dtype) -> torch.Tens
     return whole
 
 
-def _rank(ring_all_reduce: Ring, seed: int, lengths: tuple[int, ...], dtype: str) -> list[Evidence]:
+def _rank(ring_all_reduce: Ring, seed: int, dtype: str, folder: str) -> list[Evidence]:
     """One rank: the learner's ring on vectors of each length, and PyTorch's all-reduce on copies of them."""
     rank, seen = dist.get_rank(), []
-    for length in lengths:
+    for length in LENGTHS[dist.get_world_size()]:
+        note_case(folder, _elements(length))
         whole = _vector(seed, rank, length, getattr(torch, dtype))
         inside = whole[AROUND:-AROUND]
         own = inside.clone()
@@ -53,9 +55,13 @@ def _rank(ring_all_reduce: Ring, seed: int, lengths: tuple[int, ...], dtype: str
     return seen
 
 
-def _runs(seed: int, ring_all_reduce: Ring, *numbers: int) -> Evidence:
+def _runs(seed: int, ring_all_reduce: Ring, *numbers: int, dtype: str = "float32") -> Evidence:
     """Return, by number of ranks, what each rank saw at each length."""
-    return {str(n): on_ranks(_rank, n, ring_all_reduce, seed, LENGTHS[n], "float32") for n in numbers}
+    seen = {}
+    for n in numbers:
+        with case_named(n) as folder:
+            seen[str(n)] = on_ranks(_rank, n, ring_all_reduce, seed, dtype, folder)
+    return seen
 
 
 def _cases(seen: Evidence, expected: Evidence) -> Any:
@@ -67,7 +73,11 @@ def _cases(seen: Evidence, expected: Evidence) -> Any:
 
 
 def _where(ranks: int, rank: int, length: int) -> str:
-    return f"{ranks} rank{'s' * (ranks > 1)}, {length} element{'s' * (length > 1)}, rank {rank}"
+    return f"{ranks} rank{'s' * (ranks > 1)}, {_elements(length)}, rank {rank}"
+
+
+def _elements(length: int) -> str:
+    return f"{length} element{'s' * (length > 1)}"
 
 
 class SumsOnEveryRank(Check):
@@ -192,7 +202,7 @@ class WorksInPlace(Check):
 
     @staticmethod
     def probe(seed: int, ring_all_reduce: Ring) -> Evidence:
-        return {"4": on_ranks(_rank, 4, ring_all_reduce, seed + 4, LENGTHS[4], "float64")}
+        return _runs(seed + 4, ring_all_reduce, 4, dtype="float64")
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:

@@ -2,8 +2,9 @@
 
 from typing import ClassVar
 
+from .in_time import InTime
 from .lists import Case, Lists, OnLists, any_number
-from .promises import not_each_once, stuck, too_slow
+from .promises import not_each_once, stuck
 from .trained import TrainsAsOneProcess
 
 
@@ -46,7 +47,7 @@ class NobodyWaitsForever(OnLists):
         return stuck(case, lists)
 
 
-class NoLongerThanNeeded(OnLists):
+class NoLongerThanNeeded(InTime):
     """The step takes (m + ranks - 1) forward and backward passes: the ranks agree on the order of micro-batches."""
 
     hint = (
@@ -54,13 +55,13 @@ class NoLongerThanNeeded(OnLists):
     )
     cases = staticmethod(any_number)
 
-    @classmethod
-    def wrong(cls, case: Case, lists: Lists) -> str | None:
-        return too_slow(case, lists, 3 * (case.m + case.ranks - 1))
+    @staticmethod
+    def ideal(case: Case) -> float:
+        return 3 * (case.m + case.ranks - 1)
 
 
 class SameGradients(TrainsAsOneProcess):
-    """On real ranks, the lists give the loss and the gradients of one process."""
+    """On real ranks, the lists give the loss and the gradients of one process, also where messages have no names."""
 
     cases: ClassVar = [Case(3, 4)]
 

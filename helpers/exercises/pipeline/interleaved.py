@@ -2,8 +2,9 @@
 
 from typing import ClassVar
 
+from .in_time import InTime
 from .lists import Case, Lists, OnLists, in_chunks
-from .promises import not_each_once, stuck, too_much_held, too_slow
+from .promises import not_each_once, stuck, too_much_held
 from .trained import TrainsAsOneProcess
 
 
@@ -35,7 +36,7 @@ class NobodyWaitsForever(OnLists):
         return stuck(case, lists)
 
 
-class ThinnerBubble(OnLists):
+class ThinnerBubble(InTime):
     """The step takes (v x m + ranks - 1) forward and backward passes of a chunk."""
 
     hint = (
@@ -45,9 +46,9 @@ class ThinnerBubble(OnLists):
     )
     cases = staticmethod(in_chunks)
 
-    @classmethod
-    def wrong(cls, case: Case, lists: Lists) -> str | None:
-        return too_slow(case, lists, 3 * (case.chunks * case.m + case.ranks - 1))
+    @staticmethod
+    def ideal(case: Case) -> float:
+        return 3 * (case.chunks * case.m + case.ranks - 1)
 
 
 class FewInFlight(OnLists):
@@ -62,7 +63,7 @@ class FewInFlight(OnLists):
 
 
 class SameGradients(TrainsAsOneProcess):
-    """On real ranks, the lists give the loss and the gradients of one process."""
+    """On real ranks, the lists give the loss and the gradients of one process, also where messages have no names."""
 
     cases: ClassVar = [Case(2, 4, 2)]
 

@@ -25,6 +25,11 @@ class Case:
         """Chunks on each rank."""
         return max(1, self.v)
 
+    @property
+    def numbers(self) -> list[int]:
+        """What `Case` takes, as evidence keeps it."""
+        return [self.ranks, self.m, self.v]
+
     def __str__(self) -> str:
         chunks = f", {self.v} chunk{'s' * (self.v > 1)} a rank" if self.v else ""
         return f"{self.ranks} rank{'s' * (self.ranks > 1)}, {self.m} micro-batch{'es' * (self.m > 1)}{chunks}"
@@ -58,6 +63,11 @@ def lists_of(make: Make, case: Case) -> list[list[list[Any]]]:
     return [[_plain(action) for action in make(rank, case.ranks, case.m, *more)] for rank in range(case.ranks)]
 
 
+def actions_of(entry: Evidence) -> Lists:
+    """Return the lists that evidence has of one pipeline."""
+    return [[Action(*action) for action in actions] for actions in entry["lists"]]
+
+
 def _plain(action: Any) -> list[Any]:
     try:
         kind, micro_batch, chunk = Action.of(action)
@@ -73,13 +83,12 @@ class OnLists(Check):
 
     @classmethod
     def probe(cls, seed: int, make: Make) -> Evidence:
-        return {str(case): {"of": _numbers(case), "lists": lists_of(make, case)} for case in cls.cases(seed)}
+        return {str(case): {"of": case.numbers, "lists": lists_of(make, case)} for case in cls.cases(seed)}
 
     @classmethod
     def judge(cls, seen: Evidence, expected: Evidence) -> str | None:
         for name, want in expected.items():
-            lists = [[Action(*entry) for entry in entries] for entries in seen[name]["lists"]]
-            if wrong := cls.wrong(Case(*want["of"]), lists):
+            if wrong := cls.wrong(Case(*want["of"]), actions_of(seen[name])):
                 return f"{name}: {wrong}"
         return None
 
@@ -87,7 +96,3 @@ class OnLists(Check):
     def wrong(cls, case: Case, lists: Lists) -> str | None:
         """Return what is wrong with the lists of one pipeline, None if nothing is."""
         raise NotImplementedError
-
-
-def _numbers(case: Case) -> list[int]:
-    return [case.ranks, case.m, case.v]

@@ -1,7 +1,6 @@
 """What a schedule promises: each function says how a pipeline's lists break one promise, or None."""
 
 from collections import Counter
-from itertools import pairwise
 
 from ...pipelines.action import KINDS, Action, in_flight
 from ...pipelines.costs import Costs
@@ -9,6 +8,7 @@ from ...pipelines.placement import in_a_row
 from ...pipelines.simulate import Stuck, simulate
 from ...pipelines.timeline import Timeline
 from .lists import Case, Lists
+from .waits import longest_avoidable_wait
 
 NAMES = {"F": "forward pass", "B": "backward pass", "I": "input gradient", "W": "weight gradients"}
 
@@ -43,16 +43,17 @@ def stuck(case: Case, lists: Lists) -> str | None:
     return ran if isinstance(ran, str) else None
 
 
-def too_slow(case: Case, lists: Lists, ideal: float) -> str | None:
-    """The step takes no more than `ideal` ticks, where an F, an I and a W take one each."""
+def too_slow(case: Case, lists: Lists, ideal: float, best: Lists) -> str | None:
+    """The step takes no more than `ideal` ticks, where an F, an I and a W take one each; the lists `best` do so."""
     ran = _simulated(case, lists, Costs())
     if isinstance(ran, str):
         return ran
     if not ran.duration <= ideal + 1e-6:
         idle = max(0.0, 100 * (1 - (1 - ran.idle / 100) * ran.duration / ideal))
+        least = simulate(best, in_a_row(case.ranks, case.chunks))
         return (
             f"the step takes {ran.duration:g} ticks (idle {ran.idle:.0f} %), and {ideal:g} are enough "
-            f"(idle {idle:.0f} %). {_longest_wait(ran, case.ranks)}"
+            f"(idle {idle:.0f} %). {longest_avoidable_wait(ran, least, case.ranks)}"
         )
     return None
 
@@ -83,17 +84,3 @@ def _simulated(case: Case, lists: Lists, costs: Costs) -> Timeline | str:
         return simulate(lists, in_a_row(case.ranks, case.chunks), costs)
     except Stuck as error:
         return f"nobody can go on: {error}."
-
-
-def _longest_wait(ran: Timeline, ranks: int) -> str:
-    """Say where a rank waits longest between two of its actions."""
-    gaps = [
-        (after.start - before.end, rank, before, after)
-        for rank, diary in enumerate(ran.diaries)
-        for before, after in pairwise(diary)
-    ]
-    if not gaps:
-        return ""
-    wait, rank, before, after = max(gaps)
-    first, second = (Action(line.kind, line.micro_batch, line.stage // ranks) for line in (before, after))
-    return f"The longest wait between two actions is rank {rank}'s: {wait:g} ticks between {first} and {second}."

@@ -13,7 +13,8 @@ from ...pipelines.simulate import Stuck
 from ..base import Check, Evidence
 from ..probing.distance import relative_distance
 from ..probing.on_ranks import on_ranks
-from .lists import Case, Make, lists_of
+from .lists import Case, Make, actions_of, lists_of
+from .order import taken_for_another
 
 
 def _work(line: Pipeline) -> tuple[float, list[int], list[list[float]]]:
@@ -34,17 +35,25 @@ def _short(gradient: torch.Tensor) -> list[float]:
 
 def _seen(make: Make, case: Case) -> dict[str, Any]:
     """Run the answer's lists for one pipeline, if they can be run."""
-    line = Pipeline(lists_of(make, case), in_a_row(case.ranks, case.chunks), case.m)
+    lists = lists_of(make, case)
+    line = Pipeline(lists, in_a_row(case.ranks, case.chunks), case.m)
     try:
         line.simulated()
     except (Stuck, ValueError, IndexError):  # the ranks would wait for each other, or stumble
         return {"ran": False}
     losses, missing, numbers = zip(*on_ranks(_work, case.ranks, line), strict=True)
-    return {"ran": True, "loss": sum(losses), "missing": list(missing), "ranks": list(numbers)}
+    return {
+        "ran": True,
+        "of": case.numbers,
+        "lists": lists,
+        "loss": sum(losses),
+        "missing": list(missing),
+        "ranks": list(numbers),
+    }
 
 
 class TrainsAsOneProcess(Check):
-    """On real ranks, the lists give the loss and the gradients of one process."""
+    """On real ranks, the lists give the loss and the gradients of one process, also where messages have no names."""
 
     hint = "The engine adds up what your actions compute. A gradient that is off means an action too few or too many."
     cases: ClassVar[list[Case]]
@@ -69,4 +78,6 @@ class TrainsAsOneProcess(Check):
                     off = relative_distance(numbers, goal)
                     if not off <= 1e-3:
                         return f"{case}: the gradient of rank {rank}, chunk {chunk}, is off by {off:.1e} of its length."
+            if mistaken := taken_for_another(Case(*want["of"]), actions_of(got)):
+                return f"{case}: {mistaken}"
         return None

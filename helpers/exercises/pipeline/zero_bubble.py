@@ -2,8 +2,9 @@
 
 from typing import ClassVar
 
+from .in_time import InTime
 from .lists import Case, Lists, OnLists, enough
-from .promises import not_each_once, stuck, too_much_held, too_slow
+from .promises import not_each_once, stuck, too_much_held
 from .trained import TrainsAsOneProcess
 
 
@@ -29,7 +30,7 @@ class NobodyWaitsForever(OnLists):
         return stuck(case, lists)
 
 
-class FilledBubble(OnLists):
+class FilledBubble(InTime):
     """The step takes 3 m + ranks - 1 ticks, where F, I and W take one each."""
 
     hint = (
@@ -38,9 +39,9 @@ class FilledBubble(OnLists):
     )
     cases = staticmethod(enough)
 
-    @classmethod
-    def wrong(cls, case: Case, lists: Lists) -> str | None:
-        return too_slow(case, lists, 3 * case.m + case.ranks - 1)
+    @staticmethod
+    def ideal(case: Case) -> float:
+        return 3 * case.m + case.ranks - 1
 
 
 class FewInFlight(OnLists):
@@ -58,7 +59,7 @@ class FewInFlight(OnLists):
 
 
 class SameGradients(TrainsAsOneProcess):
-    """On real ranks, the lists give the loss and the gradients of one process."""
+    """On real ranks, the lists give the loss and the gradients of one process, also where messages have no names."""
 
     cases: ClassVar = [Case(3, 4)]
 

@@ -12,9 +12,10 @@ import tempfile
 from pathlib import Path
 from helpers import Claims, GiB, MemoryMeter, MiB, Prediction, Recipe, check, deepspeed_config, device_name, explore, hint, human_bytes, pick_device, planned, rank_device, ranks_device, run_ranks, show, text_table
 from helpers.core.progress_line import progress_line
+from helpers.exercises.sharding import drawings
 from helpers.exercises.sharding.blocks import Blocks, MLPBlock, rank_rows
 from helpers.exercises.sharding.diary import Diary
-from helpers.exercises.sharding.drawings import flat_vector_figure, flight_figure, gpus_figure, in_flight, law_figure, mesh_figure, shards_figure
+from helpers.exercises.sharding.noted_graphs import NotedGraphs
 from helpers.exercises.sharding.trained import joint, train, worst
 import torch
 import torch.distributed as dist

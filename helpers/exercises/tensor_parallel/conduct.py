@@ -31,7 +31,7 @@ def _sent(seed: int, Enter: Any, Leave: Any, column: Any, row: Any) -> Evidence:
             with Collectives() as forward:
                 y = function(*(t * 1 for t in leaves))
             with Collectives() as backward:
-                y.sum().backward()
+                y.backward(torch.ones_like(y))  # with memory of its own: `y.sum()` hands back one number, expanded
             got = [y.dtype, *(None if t.grad is None else t.grad.dtype for t in leaves)]
             seen[f"{name}, {str(dtype).removeprefix('torch.')}"] = {
                 "forward": [list(call) for call in forward.calls],

@@ -143,7 +143,7 @@ def _sent(seed: int, Gather: Any, Scatter: Any) -> Evidence:
             with Collectives() as forward:
                 y = function.apply(x * 1)
             with Collectives() as backward:
-                y.sum().backward()
+                y.backward(torch.ones_like(y))  # with memory of its own, which a collective may read
             seen[f"{name}, {str(dtype).removeprefix('torch.')}"] = {
                 "forward": [list(call) for call in forward.calls],
                 "backward": [list(call) for call in backward.calls],
