@@ -114,8 +114,9 @@ def _load(path: Path, found: str, dtype: torch.dtype) -> Pretrained:
 def _read_once() -> Iterator[None]:
     """Within, Transformers reads a GGUF file in a few seconds, and shows no bar.
 
-    It parses the file for config, weights and tokenizer each, and makes the table of the tensors' names anew for each of
-    the model's modules: kept here. And a slice of a `numpy.memmap` is a `memmap` again, which is slow to make.
+    By itself it parses the file three times, for config, weights and tokenizer, and makes the table of all tensors'
+    names anew for each module of the model. And it reads word by word from a `numpy.memmap`, each slice of which is
+    another one and slow to make.
     """
     import gguf
     from transformers import modeling_gguf_pytorch_utils as unpacking
