@@ -37,6 +37,8 @@ from .core.units import human_bytes as human_bytes
 from .exercises import check as check
 from .exercises import hint as hint
 from .exercises.activation_checkpointing.kept_over_time import kept_over_time as kept_over_time
+from .exercises.capstone.ladder_figure import ladder_figure as ladder_figure
+from .exercises.capstone.ladder_run import LadderRun as LadderRun
 from .exercises.capstone.ladder_task import LadderTask as LadderTask
 from .exercises.capstone.ladder_task import Rung as Rung
 from .exercises.capstone.open_rung import run_open_rung as run_open_rung
