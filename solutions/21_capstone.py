@@ -837,7 +837,7 @@ claims.record("T27", "mixed precision: memory 2x", f"our ViT on this {device.typ
 #
 # Now the other way round: GPU, model and data in, recipes out. Recipes that fit come first, starting with the one that has the *least to do*; then those that do not fit, the smallest first. "Times the least" compares roofline seconds, from arithmetic and memory traffic at the data sheet's rates. That is a lower bound: it can rank recipes, but not forecast a step. A micro-batch is one sequence, so more sequences in an update cost time but no memory; the optimizer runs once an update.
 #
-# The plans were made in advance, by `python -m helpers chooser`, so that the figure can answer at once. Three questions:
+# The plans were made in advance, by `python -m helpers chooser`, so that the figure can answer at once. LoRA rows put adapters on q and v alone, which is PEFT's default for these models. [[Lora]] shows that adapters on all linear layers learn more; they add little memory, so leave a little more room, and name the layers (`lora_targets`) in the recipe that you export. Three questions:
 #
 # 1. Which is the smallest of these cards that can train all of 7B, and how?
 # 2. Which recipe does the longer sequence push off a card of 24 GB (7B)?
@@ -864,7 +864,7 @@ best = choose("rtx-4090-24gb", "llama-2-7b", 2048, 16)[0]
 print(f"on top: {best.name} ({best.recipe.summary})")
 
 # %% [markdown] name="script_text"
-# You can take your choice away as a program: one file that runs as it is, alone or under `torchrun`. It contains what the recipe asks for and nothing else. `--tiny` tries it with a small random model on any machine; `--weights` and `--text` make it the real thing. It keeps a checkpoint every 100 steps (`--checkpoint-every` says otherwise); if it is killed, the same command with `--resume` goes on from the newest. `style="trainer"` writes it for Hugging Face's Trainer. (A 4-bit base is refused: it has to be loaded, as [[lora]] shows.)
+# You can take your choice away as a program: one file that runs as it is, alone or under `torchrun`. It contains what the recipe asks for and nothing else. `--tiny` tries it with a small random model on any machine; `--weights` and `--text` make it the real thing. It keeps a checkpoint every 100 steps (`--checkpoint-every` says otherwise); if it is killed, the same command with `--resume` goes on from the newest. `style="trainer"` writes it for Hugging Face's Trainer. (A 4-bit base is loaded, not made, so the script of a QLoRA recipe wants `--weights` or `--tiny`.)
 #
 # Read it from the bottom up: `main` is the training loop, and it calls everything above it. Which line is checkpointing, and which is accumulation? Where would a second GPU change anything?
 

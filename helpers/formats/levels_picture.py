@@ -25,8 +25,7 @@ def levels_picture(scaled: Tensor, levels: dict[str, Sequence[float]]) -> "Figur
     figure = Figure(figsize=(8, 3), layout="constrained")
     axes = figure.add_subplot()
     counts, edges = torch.histogram(scaled.float().cpu(), bins=80, range=(-1, 1))
-    heights = counts / counts.max()
-    axes.fill_between(edges[:-1], heights, step="post", color=COLOURS[7], alpha=0.4)
+    axes.stairs(counts / counts.max(), edges, fill=True, color=COLOURS[7], alpha=0.4)
     for row, (name, places) in enumerate(levels.items()):
         nearest = (scaled[:, None] - torch.tensor(places, device=scaled.device)).abs().argmin(1)
         most = nearest.bincount(minlength=len(places)).max().item() / len(scaled)
