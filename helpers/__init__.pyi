@@ -37,6 +37,8 @@ from .core.units import human_bytes as human_bytes
 from .exercises import check as check
 from .exercises import hint as hint
 from .exercises.activation_checkpointing.kept_over_time import kept_over_time as kept_over_time
+from .exercises.capstone.ladder_figure import ladder_figure as ladder_figure
+from .exercises.capstone.ladder_run import LadderRun as LadderRun
 from .exercises.capstone.ladder_task import LadderTask as LadderTask
 from .exercises.capstone.ladder_task import Rung as Rung
 from .exercises.capstone.open_rung import run_open_rung as run_open_rung
@@ -54,8 +56,9 @@ from .exercises.data_parallel.pictures import ring_figure as ring_figure
 from .exercises.data_parallel.pictures import scaling_figure as scaling_figure
 from .exercises.data_parallel.pictures import waiting_bars as waiting_bars
 from .exercises.gradient_accumulation.timeline import accumulation_timeline as accumulation_timeline
+from .exercises.lora.fine_tune import fine_tune as fine_tune
 from .exercises.lora.kept_run import kept_run as kept_run
-from .exercises.lora.number_words import number_words as number_words
+from .exercises.lora.number_task import NumberTask as NumberTask
 from .exercises.runs_that_survive.killed_run import killed_runs as killed_runs
 from .exercises.runs_that_survive.pictures import goodput_figure as goodput_figure
 from .exercises.runs_that_survive.pictures import losses_figure as losses_figure
@@ -72,7 +75,9 @@ from .exercises.runs_that_survive.training import Training as Training
 from .formats.autocast_rules import autocast_rule as autocast_rule
 from .formats.cast_path import cast_path as cast_path
 from .formats.float_format import FORMATS as FORMATS
+from .formats.levels_picture import levels_picture as levels_picture
 from .formats.linear_log import LinearLog as LinearLog
+from .formats.lora_picture import lora_picture as lora_picture
 from .formats.microscaling import E2M1 as E2M1
 from .formats.microscaling import floor_power_of_two as floor_power_of_two
 from .formats.microscaling import quantize_blockwise as quantize_blockwise
@@ -142,6 +147,7 @@ from .planner.planned import planned as planned
 from .planner.script import training_script as training_script
 from .planner.segments_figure import segments_figure as segments_figure
 from .planner.seven_rungs import seven_rungs as seven_rungs
+from .planner.tokens_line import TokensLine as TokensLine
 from .ranks.collectives import Collectives as Collectives
 from .ranks.deepspeed_config import deepspeed_config as deepspeed_config
 from .ranks.failure import RankError as RankError

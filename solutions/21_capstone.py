@@ -25,11 +25,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from helpers import (
-    COLOURS,
     TENANTS,
     Claims,
     GiB,
     KiB,
+    LadderRun,
     LadderTask,
     MemoryMeter,
     Prediction,
@@ -46,6 +46,7 @@ from helpers import (
     hint,
     human_bytes,
     lab_report,
+    ladder_figure,
     parallel_map,
     peak_table,
     pick_device,
@@ -60,7 +61,6 @@ from helpers import (
 import numpy as np
 import torch
 import torch.nn.functional as F
-from matplotlib.figure import Figure
 from scipy.stats import ttest_rel
 from torch.utils.checkpoint import checkpoint
 
@@ -295,48 +295,23 @@ for name, rung, seen in (
 #
 # AdamW and Signum need different learning rates, and if you try rates on the test images, you have trained on them. So a fifth of the *training* images is held out for this.
 
-# %% name="train"
-STEPS, PAIRS = 48, range(6)
+# %% name="runs"
+PAIRS = range(6)
 KEPT = TRAINED - TRAINED // 5  # the rest of the training images is held out to choose rates
 
 
-def train(rung, rate, seed, pool, add=None):
-    """Train on batches of the first `pool` images; return the model."""
-    where = pick_device()
-    model = task.model(rung, seed, where)
-    optimizer = task.optimizer(rung, model, rate)
-    if add:
-        optimizer.add = add
-    order, waiting = np.random.default_rng(seed), []
-    for i in range(STEPS):
-        waiting = waiting or np.split(order.permutation(pool)[: pool // BATCH * BATCH], pool // BATCH)
-        for group in optimizer.param_groups:  # a short warm-up, then half a cosine
-            group["lr"] = rate * min(1, (i + 1) / 6) * (1 + math.cos(math.pi * i / STEPS)) / 2
-        task.step(rung, model, optimizer, waiting.pop())
-    return model
-
-
-def scored(rung, rate, seed, pool, begin, end, add=None):
-    """Train on the first `pool` images; return the loss and the accuracy (%) on images `begin` to `end`."""
-    model = train(rung, rate, seed, pool, add)
-    where = next(model.parameters()).device
-    with torch.no_grad(), torch.autocast(where.type, torch.bfloat16, enabled=rung.autocast):
-        logits = model(torch.from_numpy(images[begin:end]).to(where, rung.dtype)).float().cpu()
-    right = torch.from_numpy(labels[begin:end])
-    return F.cross_entropy(logits, right).item(), 100 * (logits.argmax(1) == right).float().mean().item()
+def all_of(runs):
+    """Return run -> (loss, accuracy). Two processes work side by side, as they did for the meters."""
+    return dict(zip(runs, parallel_map(lambda run: run.scored(task), runs), strict=True))
 
 
 # %% name="rates_taken"
-def all_of(jobs):
-    """Return job -> (loss, accuracy). Two processes work side by side, as they did for the meters."""
-    return dict(zip(jobs, parallel_map(lambda job: scored(*job), jobs), strict=True))
-
-
 tried, RATES = {"adamw": (4e-3, 8e-3, 16e-3), "signum": (2e-3, 4e-3, 8e-3)}, {}
-jobs = [(replace(base, optimizer=o), rate, 0, KEPT, KEPT, TRAINED) for o in tried for rate in tried[o]]
-for (rung, rate, *_), (loss, right) in all_of(jobs).items():
-    print(f"{rung.optimizer:7} {rate:g}: loss {loss:.3f} on {TRAINED - KEPT} held-out images, {right:.1f} % right")
-    RATES.setdefault(rung.optimizer, []).append((loss, rate))
+runs = [LadderRun(replace(base, optimizer=o), rate, 0, KEPT, (KEPT, TRAINED)) for o in tried for rate in tried[o]]
+for run, (loss, right) in all_of(runs).items():
+    name = run.rung.optimizer
+    print(f"{name:7} {run.rate:g}: loss {loss:.3f} on {TRAINED - KEPT} held-out images, {right:.1f} % right")
+    RATES.setdefault(name, []).append((loss, run.rate))
 RATES = {optimizer: min(found)[1] for optimizer, found in RATES.items()}
 print("chosen:", RATES)
 
@@ -384,23 +359,25 @@ ways = {
     "last rung": (LADDER[-1], PAIRS),
     "last rung, rounded to nearest": (LADDER[-1], PAIRS[:2]),
 }
-jobs = {
-    (way, seed): (plainer[rung.name], RATES[rung.optimizer], seed, TRAINED, TRAINED, len(images))
-    + ((nearest,) if "nearest" in way else ())
+everything = TRAINED, (TRAINED, len(images))  # trained on, tested on
+runs = {
+    (way, seed): LadderRun(
+        plainer[rung.name], RATES[rung.optimizer], seed, *everything, nearest if "nearest" in way else None
+    )
     for way, (rung, seeds) in ways.items()
     for seed in seeds
 }
-found = all_of(list(jobs.values()))
-losses = {way: [found[jobs[way, seed]][0] for seed in seeds] for way, (_, seeds) in ways.items()}
+found = all_of(list(runs.values()))
+losses = {way: [found[runs[way, seed]][0] for seed in seeds] for way, (_, seeds) in ways.items()}
 for way, (_, seeds) in ways.items():
-    right = statistics.mean(found[jobs[way, seed]][1] for seed in seeds)
+    right = statistics.mean(found[runs[way, seed]][1] for seed in seeds)
     print(f"{way:30} {right:.2f} % right, loss " + " ".join(f"{loss:.3f}" for loss in losses[way]))
 more = statistics.mean(losses["last rung"]) - statistics.mean(losses["rung 0"])
 least_more, most_more = ttest_rel(losses["last rung"], losses["rung 0"]).confidence_interval(0.95)
 pairs_guess.reveal(more)
 print(f"{len(PAIRS)} pairs: {more:+.3f} of loss, 95 % interval {least_more:+.3f} to {most_more:+.3f}")
 swamped = [b - a for a, b in zip(losses["last rung"], losses["last rung, rounded to nearest"], strict=False)]
-points = [found[jobs["last rung", seed]][1] - found[jobs["rung 0", seed]][1] for seed in PAIRS]
+points = [found[runs["last rung", seed]][1] - found[runs["rung 0", seed]][1] for seed in PAIRS]
 low_points, high_points = ttest_rel(points, [0.0] * len(points)).confidence_interval(0.95)
 print(f"accuracy: {statistics.mean(points):+.2f} points, 95 % interval {low_points:+.2f} to {high_points:+.2f}")
 print("rounded to nearest, against the last rung: " + ", ".join(f"{d:+.3f}" for d in swamped))
@@ -409,7 +386,7 @@ print("rounded to nearest, against the last rung: " + ", ".join(f"{d:+.3f}" for 
 TWENTY = 18, math.inf  # "up to 20x" is tested three times in this lab by one rule: 20x is reached, within 10 %
 claims.record("C12", "20x less peak memory", subject, first / peaks[last], "times", *TWENTY)
 claims.record("C12", "this lab's target: 40x less", subject, first / peaks[last], "times", 40, math.inf)
-paired = f"{subject}, {len(PAIRS)} pairs of {STEPS} updates"
+paired = f"{subject}, {len(PAIRS)} pairs of {LadderRun.updates} updates"
 claims.record(
     "C12", "micro-batches are the smaller part of it", subject, by_micro, "times", 1, math.sqrt(first / peaks[last])
 )
@@ -429,23 +406,8 @@ claims.record(
 )
 
 # %% name="ladder_figure"
-figure = Figure(figsize=(8.5, 4.2), layout="constrained")
-left, right = figure.subplots(1, 2, width_ratios=(2, 3), sharey=True)
-names = list(meters)
-left.barh(names, [first / peaks[name] for name in names], color=COLOURS[0])
-left.axvline(40, color="black", ls="--", lw=1)
-left.set(title="Times less than rung 0", xlabel="peak of rung 0 / peak (dashed: the target)", xlim=(0, 55))
-left.invert_yaxis()
-start = np.zeros(len(names))
-for tenant, colour in zip(TENANTS, COLOURS, strict=True):
-    width = np.array([100 * meters[name].at_peak[tenant] / peaks[name] for name in names])
-    if width.max() >= 1:
-        right.barh(names, width, left=start, color=colour, label=tenant)
-        start += width
-right.set(title="Whose bytes make up the peak", xlabel="% of that rung's peak", xlim=(0, 100))
-figure.legend(loc="outside lower center", ncols=4, frameon=False)
 show(
-    figure,
+    ladder_figure(meters),
     "The factor grows from rung to rung, past the target of 40. The first peak is nearly all activations; the last is mostly weights, state and one recomputed block.",
 )
 
@@ -875,7 +837,7 @@ claims.record("T27", "mixed precision: memory 2x", f"our ViT on this {device.typ
 #
 # Now the other way round: GPU, model and data in, recipes out. Recipes that fit come first, starting with the one that has the *least to do*; then those that do not fit, the smallest first. "Times the least" compares roofline seconds, from arithmetic and memory traffic at the data sheet's rates. That is a lower bound: it can rank recipes, but not forecast a step. A micro-batch is one sequence, so more sequences in an update cost time but no memory; the optimizer runs once an update.
 #
-# The plans were made in advance, by `python -m helpers chooser`, so that the figure can answer at once. Three questions:
+# The plans were made in advance, by `python -m helpers chooser`, so that the figure can answer at once. LoRA rows put adapters on q and v alone, which is PEFT's default for these models. [[Lora]] shows that adapters on all linear layers learn more; they add little memory, so leave a little more room, and name the layers (`lora_targets`) in the recipe that you export. Three questions:
 #
 # 1. Which is the smallest of these cards that can train all of 7B, and how?
 # 2. Which recipe does the longer sequence push off a card of 24 GB (7B)?
@@ -902,7 +864,7 @@ best = choose("rtx-4090-24gb", "llama-2-7b", 2048, 16)[0]
 print(f"on top: {best.name} ({best.recipe.summary})")
 
 # %% [markdown] name="script_text"
-# You can take your choice away as a program: one file that runs as it is, alone or under `torchrun`. It contains what the recipe asks for and nothing else. `--tiny` tries it with a small random model on any machine; `--weights` and `--text` make it the real thing. It keeps a checkpoint every 100 steps (`--checkpoint-every` says otherwise); if it is killed, the same command with `--resume` goes on from the newest. `style="trainer"` writes it for Hugging Face's Trainer. (A 4-bit base is refused: it has to be loaded, as [[lora]] shows.)
+# You can take your choice away as a program: one file that runs as it is, alone or under `torchrun`. It contains what the recipe asks for and nothing else. `--tiny` tries it with a small random model on any machine; `--weights` and `--text` make it the real thing. It keeps a checkpoint every 100 steps (`--checkpoint-every` says otherwise); if it is killed, the same command with `--resume` goes on from the newest. `style="trainer"` writes it for Hugging Face's Trainer. (A 4-bit base is loaded, not made, so the script of a QLoRA recipe wants `--weights` or `--tiny`.)
 #
 # Read it from the bottom up: `main` is the training loop, and it calls everything above it. Which line is checkpointing, and which is accumulation? Where would a second GPU change anything?
 
@@ -989,7 +951,7 @@ hint("capstone.lean")
 # %% [markdown] name="rung_text"
 # ### An open rung: any recipe, by the rules
 #
-# Now the ladder is yours. Build a recipe that takes **at most 448 KiB** (the last rung above takes more) and reaches a loss of **at most 0.9** on images that it never sees, in 24 updates. How low can you go?
+# Now the ladder is yours. Build a recipe that takes **at most 448 KiB** (the last rung above takes more) and reaches a loss of **at most 0.7** on images that it never sees, in 24 updates. How low can you go?
 #
 # **Contract.** Two functions:
 #
@@ -997,7 +959,7 @@ hint("capstone.lean")
 # - `update(model, state, x, y, progress)` makes one update. `x` (512, 1, 8, 8) and `y` (512,) are in NumPy. `progress` goes from 0 (first update) to 1 (last).
 # - In every update, all 512 images go through `model(...)` with gradients on, as they came, in pieces of any size; no other images do. What a label means is drawn anew, so other data does not help.
 # - The parameters keep their names and shapes. In the end the weights are loaded into a fresh FP32 model, whose loss counts.
-# - All that is kept is kept in tensors on the device. The peak counts everything: weights, state, gradients, activations, scratch, and copies that only wait.
+# - All that is kept is kept in tensors on the device. The peak counts everything: weights, state, gradients, activations, scratch, and copies that only wait. Files are no way out: an update writes to none.
 
 
 # %% name="rung" answer=true reveal=true

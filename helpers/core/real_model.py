@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 REPOSITORY = "HuggingFaceTB/SmolLM2-135M-Instruct"  # its name on the Hub; Apache-2.0
@@ -111,13 +112,23 @@ def _load(path: Path, found: str, dtype: torch.dtype) -> Pretrained:
 
 @contextlib.contextmanager
 def _read_once() -> Iterator[None]:
-    """Within, Transformers parses a GGUF file once, not for config, weights and tokenizer each, and shows no bar."""
+    """Within, Transformers reads a GGUF file in a few seconds, and shows no bar.
+
+    By itself it parses the file three times, for config, weights and tokenizer, and makes the table of all tensors'
+    names anew for each module of the model. And it reads word by word from a `numpy.memmap`, each slice of which is
+    another one and slow to make.
+    """
     import gguf
     from transformers import modeling_gguf_pytorch_utils as unpacking
 
-    bar, reader = unpacking.tqdm, gguf.GGUFReader
-    unpacking.tqdm, gguf.GGUFReader = lambda items, **_: items, functools.cache(reader)
+    class Reader(gguf.GGUFReader):
+        def __setattr__(self, name: str, value: Any) -> None:
+            super().__setattr__(name, value.view(np.ndarray) if name == "data" else value)
+
+    bar, reader, names = unpacking.tqdm, gguf.GGUFReader, gguf.get_tensor_name_map
+    unpacking.tqdm, gguf.GGUFReader = lambda items, **_: items, functools.cache(Reader)
+    gguf.get_tensor_name_map = functools.cache(names)
     try:
         yield
     finally:
-        unpacking.tqdm, gguf.GGUFReader = bar, reader
+        unpacking.tqdm, gguf.GGUFReader, gguf.get_tensor_name_map = bar, reader, names

@@ -112,6 +112,39 @@ PACKED = (
     ("padding stays at 0", POSITIONS, PADDED, PADDED.replace("-100, i)", "-100, 0)")),
     ("positions from 1", POSITIONS, INTO, INTO.replace("range(n)", "range(1, n + 1)")),
 )
+LAST_TOKEN = "right_to_the_last_token"
+WANTED, RIGHT_PLACES = "wanted = labels[:, 1:]", "right = logits[:, :-1].argmax(-1) == wanted"
+ALL = "return (right | (wanted == -100)).all(1)"
+EXACT = (
+    (
+        "not shifted",
+        LAST_TOKEN,
+        WANTED + "\n    " + RIGHT_PLACES,
+        "wanted = labels\n    right = logits.argmax(-1) == wanted",
+    ),
+    (
+        "shifted the other way",
+        LAST_TOKEN,
+        WANTED + "\n    " + RIGHT_PLACES,
+        "wanted = labels[:, :-1]\n    right = logits[:, 1:].argmax(-1) == wanted",
+    ),
+    ("prompts and padding count", LAST_TOKEN, ALL, "return right.all(1)"),
+    ("one right token is enough", LAST_TOKEN, ALL, "return (right & (wanted != -100)).any(1)"),
+    ("the share of right tokens", LAST_TOKEN, ALL, "return (right | (wanted == -100)).float().mean(1)"),
+    ("nearly all", LAST_TOKEN, ALL, "return (right | (wanted == -100)).float().mean(1) > 0.9"),
+    ("most of the answer", LAST_TOKEN, ALL, "return (right & (wanted != -100)).sum(1) > 0.9 * (wanted != -100).sum(1)"),
+    ("one verdict for all", LAST_TOKEN, ALL, ALL.replace(".all(1)", ".all()")),
+    ("the end does not count", LAST_TOKEN, ALL, ALL.replace("(wanted == -100)", "(wanted == -100) | (wanted == 2)")),
+    (
+        "the first token does not count",
+        LAST_TOKEN,
+        ALL,
+        "first = (wanted != -100).cumsum(1) == 1\n    return (right | (wanted == -100) | first).all(1)",
+    ),
+    ("the first token alone", LAST_TOKEN, ALL, "return (right | ((wanted != -100).cumsum(1) != 1)).all(1)"),
+    ("integers", LAST_TOKEN, ALL, ALL + ".long()"),
+    ("the least likely", LAST_TOKEN, RIGHT_PLACES, RIGHT_PLACES.replace("argmax", "argmin")),
+)
 NEAREST, DECODED = "encodes_to_the_nearest_level", "decodes_what_was_encoded"
 INDEX = "index = (x[..., None] - torch.tensor(LEVELS)).abs().argmin(-1).flatten().to(torch.uint8)"
 TORN = "return index[::2] << 4 | index[1::2], codes, tops, mean"
@@ -205,6 +238,7 @@ MUTANTS = [
     one("matrices for all rows", BASE, BASE + "    delta = B[which] @ A[which]\n    return y + scale * ((delta @ x[:, :, None]).squeeze(2) * (which >= 0)[:, None])\n"),
     *(elsewhere(name, "lora.layer", by, old, new) for name, by, old, new in LAYER),
     *(elsewhere(name, "lora.pack", by, old, new) for name, by, old, new in PACKED),
+    *(elsewhere(name, "lora.exact", by, old, new) for name, by, old, new in EXACT),
     *(elsewhere(name, "lora.nf4", by, old, new) for name, by, old, new in NF4),
 ]  # fmt: skip
 
@@ -301,6 +335,15 @@ def pack(examples, length, pad):
     return ids, labels, positions
 
 
+def exactly_right(logits, labels):
+    right = torch.ones(len(labels), dtype=torch.bool)
+    for row in range(len(labels)):
+        for place in range(1, labels.shape[1]):
+            if labels[row, place] >= 0 and logits[row, place - 1].argmax() != labels[row, place]:
+                right[row] = False
+    return right
+
+
 def nf4_encode(weights):
     levels = torch.tensor(LEVELS)
     blocks = weights.reshape(-1, 64)
@@ -362,6 +405,13 @@ def pack(examples, length, pad):
         n = length - len(ids)
         full.append((ids + n * [pad], labels + n * [-100], positions + list(range(n))))
     return tuple(torch.tensor([row[i] for row in full], dtype=torch.int64).reshape(-1, length) for i in range(3))
+
+
+def exactly_right(logits, labels):
+    written = logits.topk(1, dim=-1).indices.squeeze(-1).roll(1, 1)
+    written[:, :1] = labels[:, :1]
+    written[labels < 0] = labels[labels < 0]
+    return torch.eq(written, labels).sum(1) == labels.shape[1]
 
 
 def nf4_encode(weights):

@@ -23,10 +23,11 @@ from ...core.models import ViT
 from ...core.units import KiB, human_bytes
 from ...meter.recorder import MemoryMeter
 from ..base import Check, Evidence
+from ..probing.files_opened import files_opened
 from .ladder_task import LadderTask, Rung
 
 ROOM = 448 * KiB  # the peak of an update: weights, state, gradients, activations, scratch, batch
-LOSS = 0.9  # on the images held out
+LOSS = 0.7  # on the images held out; a rate ten times too high ends above, the reference's own at about 0.6
 UPDATES, A_FEW = 24, 4  # to reach the loss; to see how an update goes about it
 OUTSIDE, LARGE = 32 * KiB, 4 * KiB  # what Python and NumPy may keep beside tensors; smaller blocks are not counted
 
@@ -38,6 +39,7 @@ class RungResult:
     Attributes:
         peak_bytes: of an update, by the meter, and what tensors hold beside it that the update did not touch.
         outside_bytes: that Python and NumPy keep beside tensors, in blocks of 4 KiB or more.
+        files: names of files that two updates opened to write to.
         loss: mean cross entropy on the images held out; NaN where the weights do not fit the model.
         changed: names of parameters that are missing, new, or of another shape.
         unseen, foreign: the most images of a batch that did not go through the model, and rows that were none of its.
@@ -45,6 +47,7 @@ class RungResult:
 
     peak_bytes: int
     outside_bytes: int
+    files: list[str]
     loss: float
     changed: list[str]
     unseen: int
@@ -91,7 +94,8 @@ def run_open_rung(
     now = {name: list(p.shape) for name, p in model.named_parameters()}
     changed = sorted(name for name in shapes | now if shapes.get(name) != now.get(name))
     loss = math.nan if changed else _held_out_loss(task, model, labels)
-    return RungResult(peak, _kept_outside(task, labels, prepare, update), loss, changed, unseen, foreign)
+    outside, files = _kept_outside(task, labels, prepare, update)
+    return RungResult(peak, outside, files, loss, changed, unseen, foreign)
 
 
 def _batches(task: LadderTask, seed: int, updates: int) -> Iterator[np.ndarray]:
@@ -137,18 +141,22 @@ def _held_out_loss(task: LadderTask, model: nn.Module, labels: np.ndarray) -> fl
     return float(F.cross_entropy(logits, torch.from_numpy(labels[task.trained :])))
 
 
-def _kept_outside(task: LadderTask, labels: np.ndarray, prepare: Callable[..., Any], update: Callable[..., Any]) -> int:
-    """Return the bytes of large blocks that Python and NumPy keep after two updates of another model."""
+def _kept_outside(
+    task: LadderTask, labels: np.ndarray, prepare: Callable[..., Any], update: Callable[..., Any]
+) -> tuple[int, list[str]]:
+    """Return what two updates of another model keep: bytes of large blocks in Python and NumPy, and files."""
     model = task.model(Rung(""), 1, pick_device())
     batches = list(_batches(task, 1, 2))
     gc.collect()
     tracemalloc.start()
     try:
-        state = prepare(model)
-        for number, rows in enumerate(batches):
-            update(model, state, task.images[rows], labels[rows], float(number))
+        with files_opened() as files:
+            state = prepare(model)
+            for number, rows in enumerate(batches):
+                update(model, state, task.images[rows], labels[rows], float(number))
         gc.collect()
-        return sum(trace.size for trace in tracemalloc.take_snapshot().traces if trace.size >= LARGE)
+        large = sum(trace.size for trace in tracemalloc.take_snapshot().traces if trace.size >= LARGE)
+        return large, sorted(set(files))
     finally:
         tracemalloc.stop()
 
@@ -210,7 +218,7 @@ class StaysWithinTheRoom(_OpenRung):
 
 
 class KeepsNothingElsewhere(_OpenRung):
-    """Nothing is kept outside of tensors on the device: no copy in NumPy, no bytes."""
+    """Nothing is kept outside of tensors on the device: no copy in NumPy, no bytes, no file."""
 
     hint = "A master copy counts wherever it lies. Can stochastic rounding do without one?"
 
@@ -218,11 +226,14 @@ class KeepsNothingElsewhere(_OpenRung):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         if not seen["outside_bytes"] <= OUTSIDE:
             return f"Python and NumPy keep {human_bytes(seen['outside_bytes'])} beside the tensors after two updates."
+        files = [str(name) for name in seen["files"]]
+        if files:
+            return f"Updates write to {len(files)} file(s), for example {files[0]!r}: what they keep counts, too."
         return None
 
 
 class ReachesTheLoss(Check):
-    """After 24 updates the loss on images that you never see is at most 0.9."""
+    """After 24 updates the loss on images that you never see is at most 0.7."""
 
     hint = (
         "Try rates on a part of the training images, as section 2 does. Signs want smaller rates than AdamW.\n"

@@ -7,16 +7,14 @@ import contextlib
 import copy
 import importlib.util
 import math
-import random
 import tempfile
 import time
 import warnings
 from pathlib import Path
-from helpers import COLOURS, TENANTS, Claims, GiB, MemoryMeter, Prediction, RealModelError, Recipe, ViT, byte_tokenizer, check, compare, count_flops, count_parameters, device_name, digits, english, explore, find_gpu, hint, human_bytes, kept_run, measure_recipe, number_words, pick_device, planned, profile_step, python_source, real_model, show, supports, tenant_bars, tenant_table, text_table
+from helpers import TENANTS, Claims, GiB, MemoryMeter, NumberTask, Prediction, RealModelError, Recipe, TokensLine, ViT, byte_tokenizer, check, compare, count_flops, count_parameters, device_name, digits, english, explore, find_gpu, fine_tune, hint, human_bytes, kept_run, levels_picture, lora_picture, measure_recipe, pick_device, planned, profile_step, python_source, real_model, show, supports, tenant_bars, tenant_table, text_table
 from helpers.exercises.lora.nf4 import LEVELS
 import torch
 import torch.nn.functional as F
-from matplotlib.figure import Figure
 from peft import LoraConfig, PeftModel, get_peft_model, prepare_model_for_kbit_training
 from peft.optimizers import create_loraplus_optimizer
 from torch import nn
@@ -81,6 +79,12 @@ def pack(examples, length, pad):
     for row in rows:
         row += [(pad, -100, i) for i in range(length - len(row))]
     return torch.tensor(rows, dtype=torch.long).view(len(rows), length, 3).unbind(2)
+
+
+def exactly_right(logits, labels):
+    wanted = labels[:, 1:]
+    right = logits[:, :-1].argmax(-1) == wanted
+    return (right | (wanted == -100)).all(1)
 
 
 def serve(x, weight, A, B, scale, which):
