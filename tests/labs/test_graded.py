@@ -1,13 +1,12 @@
 """Graded exercises: the reference and other right answers pass, each mutant fails the check meant for it."""
 
 import importlib
-import inspect
 
 from helpers.exercises.checking import NOT_ATTEMPTED_YET, find_part, judge, reference_evidence
 
 import pytest
 
-from ..mutants import assert_rejected, reference, run_answers, styles, topics, verdicts
+from ..mutants import assert_rejected, reference_text, run_answers, styles, topics, verdicts
 from ..sampling import sample
 
 EXERCISES = {name: topics()[name] for name in ("x1", "x2", "x3", "x4", "x5", "x6")}
@@ -39,7 +38,7 @@ def test_ten_points_over_at_least_eight_checks(exercise):
 @pytest.mark.parametrize("seed", [0, 12345])
 @pytest.mark.parametrize("exercise", EXERCISES)
 def test_reference_earns_full_points(exercise, seed):
-    names = run_answers(inspect.getsource(reference(f"{exercise}.any")))
+    names = run_answers(reference_text(exercise))
     assert missed(exercise, names, seed) == []
 
 
