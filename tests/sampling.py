@@ -44,5 +44,6 @@ def sample_with_quick(items: Sequence[Item], one_in: int, quick_one_in: int) -> 
     So `make test-fast` runs a part of what `make test` runs of a large family, and each item has its day in both.
     """
     quick = {i for i in range(len(items)) if (i + sample_seed()) % (one_in * quick_one_in) == 0}
+    values = [item if isinstance(item, tuple) else (item,) for item in items]
     chosen = sample(range(len(items)), one_in)
-    return [pytest.param(items[i], marks=[] if i in quick else [pytest.mark.slow]) for i in chosen]
+    return [pytest.param(*values[i], marks=[] if i in quick else [pytest.mark.slow]) for i in chosen]

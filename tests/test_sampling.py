@@ -41,6 +41,10 @@ def test_each_item_has_its_day_among_the_quick_ones(monkeypatch, one_in, quick_o
     assert sorted(quick) == sorted(ITEMS)
 
 
+def test_an_item_may_hold_several_arguments():
+    assert [values for values, _, _ in sample_with_quick([(1, "a"), (2, "b")], 1, 2)] == [(1, "a"), (2, "b")]
+
+
 def test_the_sample_keeps_the_order_and_can_be_repeated(monkeypatch):
     monkeypatch.setenv("SAMPLE_SEED", "5")
     assert sample(ITEMS, 6) == ["item 1", "item 7", "item 13"]
