@@ -47,7 +47,7 @@ test: lint
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 	$(NBVAL)
 
-# Every solved notebook; `make test` runs the graded exercises and one in three labs, others each day.
+# Every solved notebook; `make test` runs the graded exercises and one in four labs, others each day.
 notebooks: $(READY)
 	WHOLE_LABS=1 $(NBVAL)
 
@@ -101,7 +101,7 @@ nbgrader: $(READY)
 	  --disable-pip-version-check nbgrader; }
 	NBGRADER_PYTHON="$(CURDIR)/.venv/nbgrader/bin/python" $(BIN)/python -m pytest tests/grade/test_nbgrader.py
 
-# Every hostile hand-in; `make test` runs one in six, others each day.
+# Every hostile hand-in; `make test` runs one in ten, others each day.
 attacks: $(READY)
 	WHOLE_LABS=1 $(BIN)/python -m pytest tests/grade/test_attacks.py
 

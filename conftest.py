@@ -21,6 +21,12 @@ LONG = (
     "test_attacks.py",
     "test_interrupted.py",
     "test_labs.py",
+    "test_cuda_lines.py",
+    "test_practice.py",
+    "test_graded.py",
+    "test_kills.py",
+    "test_script.py",
+    "test_search.py",
     "test_published.py",
     "test_arithmetic.py",
     "test_fit.py",
@@ -53,8 +59,8 @@ def own_server() -> Iterator[None]:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Let nbval run the graded exercises and one in three labs; all of them under WHOLE_LABS."""
+    """Let nbval run the graded exercises and one in four labs; all of them under WHOLE_LABS."""
     if collection_path.suffix != ".ipynb":
         return None
     labs = [path for path in sorted(collection_path.parent.glob("*.ipynb")) if "_x" not in path.name]
-    return True if collection_path in set(labs) - set(sample(labs, one_in=3)) else None
+    return True if collection_path in set(labs) - set(sample(labs, one_in=4)) else None

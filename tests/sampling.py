@@ -9,6 +9,8 @@ import time
 from collections.abc import Sequence
 from typing import TypeVar
 
+import pytest
+
 Item = TypeVar("Item")
 _DAY = 24 * 60 * 60  # seconds
 
@@ -34,3 +36,14 @@ def sample(items: Sequence[Item], one_in: int) -> list[Item]:
     if runs_whole():
         return list(items)
     return [item for i, item in enumerate(items) if (i + sample_seed()) % one_in == 0]
+
+
+def sample_with_quick(items: Sequence[Item], one_in: int, quick_one_in: int) -> list:
+    """Return `sample(items, one_in)` as parameters, of which all but one in `quick_one_in` are marked slow.
+
+    So `make test-fast` runs a part of what `make test` runs of a large family, and each item has its day in both.
+    """
+    quick = {i for i in range(len(items)) if (i + sample_seed()) % (one_in * quick_one_in) == 0}
+    values = [item if isinstance(item, tuple) else (item,) for item in items]
+    chosen = sample(range(len(items)), one_in)
+    return [pytest.param(*values[i], marks=[] if i in quick else [pytest.mark.slow]) for i in chosen]

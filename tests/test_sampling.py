@@ -8,7 +8,7 @@ from helpers.core.files import ROOT
 
 import pytest
 
-from .sampling import sample, sample_seed, share_seed
+from .sampling import sample, sample_seed, sample_with_quick, share_seed
 
 ITEMS = [f"item {i}" for i in range(17)]
 
@@ -29,6 +29,22 @@ def test_over_as_many_days_each_item_runs_exactly_once(monkeypatch, one_in, firs
     assert sorted(run) == sorted(ITEMS)
 
 
+@pytest.mark.parametrize(("one_in", "quick_one_in"), [(1, 4), (3, 2), (6, 4)])
+def test_each_item_has_its_day_among_the_quick_ones(monkeypatch, one_in, quick_one_in):
+    quick = []
+    for day in range(one_in * quick_one_in):
+        monkeypatch.setenv("SAMPLE_SEED", str(day))
+        parameters = sample_with_quick(ITEMS, one_in, quick_one_in)
+        assert [values[0] for values, _, _ in parameters] == sample(ITEMS, one_in)
+        assert all([mark.name for mark in marks] in ([], ["slow"]) for _, marks, _ in parameters)
+        quick += [values[0] for values, marks, _ in parameters if not marks]
+    assert sorted(quick) == sorted(ITEMS)
+
+
+def test_an_item_may_hold_several_arguments():
+    assert [values for values, _, _ in sample_with_quick([(1, "a"), (2, "b")], 1, 2)] == [(1, "a"), (2, "b")]
+
+
 def test_the_sample_keeps_the_order_and_can_be_repeated(monkeypatch):
     monkeypatch.setenv("SAMPLE_SEED", "5")
     assert sample(ITEMS, 6) == ["item 1", "item 7", "item 13"]
@@ -38,6 +54,7 @@ def test_the_sample_keeps_the_order_and_can_be_repeated(monkeypatch):
 def test_everything_runs_when_asked_for(monkeypatch):
     monkeypatch.setenv("WHOLE_LABS", "1")
     assert sample(ITEMS, 6) == ITEMS
+    assert [values[0] for values, _, _ in sample_with_quick(ITEMS, 6, 4)] == ITEMS
 
 
 def test_a_run_that_goes_past_midnight_keeps_its_seed(monkeypatch):

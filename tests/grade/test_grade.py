@@ -45,7 +45,7 @@ def graded(tmp_path_factory):
     put(hand_ins / "wrong [one]", solved((unscale, "")))
     (hand_ins / "empty").mkdir()
     put(hand_ins / "unreadable", '{"cells": [')
-    put(hand_ins / "hanging", solved(("    optimizer.zero_grad()", "    while True:\n        pass")))
+    put(hand_ins / "hanging", solved(("    optimizer.zero_grad()", "    __import__('time').sleep(10_000)")))
     put(hand_ins / "untouched", write(make_notebook(X1, solved=False)))
     put(hand_ins / "dies", solved(("    optimizer.zero_grad()", "    __import__('os')._exit(1)")))
     put(hand_ins / "syntax", solved(("def train(precision", "def train(precision precision")))

@@ -1,13 +1,13 @@
 """Graded exercises: the reference and other right answers pass, each mutant fails the check meant for it."""
 
 import importlib
-import inspect
+import itertools
 
 from helpers.exercises.checking import NOT_ATTEMPTED_YET, find_part, judge, reference_evidence
 
 import pytest
 
-from ..mutants import assert_rejected, reference, run_answers, styles, topics, verdicts
+from ..mutants import assert_rejected, reference_text, run_answers, styles, topics, verdicts
 from ..sampling import sample
 
 EXERCISES = {name: topics()[name] for name in ("x1", "x2", "x3", "x4", "x5", "x6")}
@@ -36,30 +36,30 @@ def test_ten_points_over_at_least_eight_checks(exercise):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 12345])
-@pytest.mark.parametrize("exercise", EXERCISES)
+@pytest.mark.parametrize(("exercise", "seed"), sample(list(itertools.product(EXERCISES, [0, 12345])), one_in=3))
 def test_reference_earns_full_points(exercise, seed):
-    names = run_answers(inspect.getsource(reference(f"{exercise}.any")))
+    names = run_answers(reference_text(exercise))
     assert missed(exercise, names, seed) == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("exercise", "name"), [(exercise, name) for exercise, answers in EXERCISES.items() for name in answers.RIGHT]
+    ("exercise", "name"),
+    sample([(exercise, name) for exercise, answers in EXERCISES.items() for name in answers.RIGHT], one_in=3),
 )
 def test_differently_written_right_answers_earn_full_points(exercise, name):
     assert missed(exercise, run_answers(EXERCISES[exercise].RIGHT[name]), seed=3) == []
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("exercise", "name"), sample(STYLES, one_in=6))
+@pytest.mark.parametrize(("exercise", "name"), sample(STYLES, one_in=10))
 def test_right_answers_in_other_styles_earn_full_points(exercise, name):
     part, text = styles(exercise)[name]
     assert [(v.check, v.diagnosis) for v in verdicts(part, run_answers(text), seed=3) if not v.passed] == []
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mutant", sample(MUTANTS, one_in=6), ids=lambda m: f"{m.part}-{m.name}".replace(" ", "-"))
+@pytest.mark.parametrize("mutant", sample(MUTANTS, one_in=10), ids=lambda m: f"{m.part}-{m.name}".replace(" ", "-"))
 def test_mutant_is_rejected_by_the_check_meant_for_it(mutant):
     assert_rejected(mutant)
 

@@ -5,11 +5,12 @@ replacement that no longer fits fails the tests.
 """
 
 import importlib
-import inspect
 import pkgutil
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import ModuleType
 
+from helpers.exercises import reference as answers
 from helpers.exercises.base import Part, Verdict
 from helpers.exercises.checking import find_part, gather, judge, reference_evidence
 
@@ -27,7 +28,7 @@ class Mutant:
     raises: str = ""  # words that the diagnosis must have: PyTorch's, where it refuses the mutant, or a mistake's name
 
     def source(self) -> str:
-        text = inspect.getsource(reference(self.part))
+        text = reference_text(self.part)
         for old, new in self.replace:
             assert text.count(old) == 1, f"{self.name}: {old!r} stands {text.count(old)} times in the reference"
             text = text.replace(old, new)
@@ -43,7 +44,7 @@ def topics() -> dict[str, ModuleType]:
 def styles(exercise: str) -> dict[str, tuple[str, str]]:
     """Return right answers to parts of an exercise, by name: the part, and the text of the whole answer module."""
     module = importlib.import_module(f"{__name__}.styles.{exercise}")
-    text = inspect.getsource(reference(f"{exercise}.any"))
+    text = reference_text(exercise)
     return {name: (part, f"{text}\n\n{own}") for name, (part, own) in module.STYLES.items()}
 
 
@@ -56,6 +57,11 @@ def reference(part: str) -> ModuleType:
     return importlib.import_module(f"helpers.exercises.reference.{part.partition('.')[0]}")
 
 
+def reference_text(part: str) -> str:
+    """Return the source of the reference answers; no test is collected by importing what they import."""
+    return (Path(answers.__path__[0]) / f"{part.partition('.')[0]}.py").read_text(encoding="utf-8")
+
+
 def run_answers(source: str) -> dict:
     """Run the text of an answer module and return its names."""
     names: dict = {"__name__": "answers"}
@@ -63,22 +69,24 @@ def run_answers(source: str) -> dict:
     return names
 
 
-EXPECTED: dict = {}  # by part and seed, what the reference's probes measured
+EXPECTED: dict = {}  # by part, seed and check, what the reference's probes measured
 
 
-def expected_of(part: str, seed: int) -> dict:
-    """Return the reference's evidence; it is measured once."""
-    if (part, seed) not in EXPECTED:
-        EXPECTED[part, seed] = reference_evidence(find_part(part), seed)
-    return EXPECTED[part, seed]
+def expected_of(part: Part, seed: int) -> dict:
+    """Return the reference's evidence for the checks of `part`; each is measured once."""
+    missing = tuple(check for check in part.checks if (part.name, seed, check.name()) not in EXPECTED)
+    if missing:
+        for name, evidence in reference_evidence(replace(part, checks=missing), seed).items():
+            EXPECTED[part.name, seed, name] = evidence
+    return {check.name(): EXPECTED[part.name, seed, check.name()] for check in part.checks}
 
 
 def verdicts(part_name: str, names: dict, seed: int = 0, only: str = "") -> list[Verdict]:
     """Judge the answers in `names` for one part, as grading does; by one of its checks if `only` names it."""
-    part: Part = find_part(part_name)
-    expected = expected_of(part_name, seed)
+    part = find_part(part_name)
     if only:
         part = replace(part, checks=tuple(check for check in part.checks if check.name() == only))
+    expected = expected_of(part, seed)
     evidence = gather(part, tuple(names[answer] for answer in part.answers), seed)
     assert_measurements(part, evidence, expected)
     return judge(part, evidence, expected)

@@ -5,7 +5,6 @@ gets full points is listed: it is either no mistake, then `equivalent.py` says w
 """
 
 import argparse
-import inspect
 import random
 import sys
 import time
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 
 from helpers.exercises.checking import find_part
 
-from . import reference, topics, verdicts
+from . import reference, reference_text, topics, verdicts
 from .edits import Edit, edits
 from .equivalent import EQUIVALENT
 from .trial import try_answer
@@ -30,7 +29,7 @@ class _Candidate:
 def _candidates(exercise: str, wanted: str) -> list[_Candidate]:
     """Return all edits of the answers to `exercise`, of the part called `wanted` if there is one."""
     answers = topics()[exercise]
-    texts = {"reference": inspect.getsource(reference(f"{exercise}.any"))} | answers.RIGHT
+    texts = {"reference": reference_text(exercise)} | answers.RIGHT
     found = []
     for part in _parts(exercise):
         if wanted in ("", part.name):

@@ -6,6 +6,7 @@ Run `python -m tests.planner.published` to write the table into docs/planner.md 
 
 import statistics
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -137,22 +138,23 @@ def verdict(figure: Figure, plan: Plan) -> str:
     return f"missed: {figure.miss}" if figure.miss else ""
 
 
+def row(figure: Figure, plan: Plan) -> str:
+    """Write a prediction beside a published figure, in GB, as a row of the table."""
+    if figure.metric == "allocated":
+        predicted, off = f"{plan.peak_allocated_bytes / 1e9:.2f}", f"{error(figure, plan):+.1%}"
+    else:
+        low, high = (n / 1e9 for n in plan.reserved_bytes)
+        predicted, off = f"{low:.2f} to {high:.2f}", f"{error(figure, plan):+.1%}" if error(figure, plan) else "inside"
+    note = f"; {verdict(figure, plan)}" if verdict(figure, plan) else ""
+    words = figure.recipe.summary + ("" if plan.recipe.model.startswith("vit") else f", {figure.recipe.seq} tokens")
+    source = f"[{figure.where}]({figure.source}){note}"
+    return f"| {words} | {figure.metric} | {predicted} | {figure.said / 1e9:.2f} | {off} | {source} |"
+
+
 def table(plans: list[Plan]) -> str:
-    """Write predictions beside published figures, in GB, as Markdown."""
+    """Write predictions beside published figures as Markdown, with a summary."""
     lines = ["| recipe | metric | predicted | published | error | source |", "|---|---|---|---|---|---|"]
-    for figure, plan in zip(FIGURES, plans, strict=True):
-        if figure.metric == "allocated":
-            predicted, off = f"{plan.peak_allocated_bytes / 1e9:.2f}", f"{error(figure, plan):+.1%}"
-        else:
-            low, high = (n / 1e9 for n in plan.reserved_bytes)
-            predicted, off = (
-                f"{low:.2f} to {high:.2f}",
-                f"{error(figure, plan):+.1%}" if error(figure, plan) else "inside",
-            )
-        note = f"; {verdict(figure, plan)}" if verdict(figure, plan) else ""
-        words = figure.recipe.summary + ("" if plan.recipe.model.startswith("vit") else f", {figure.recipe.seq} tokens")
-        source = f"[{figure.where}]({figure.source}){note}"
-        lines.append(f"| {words} | {figure.metric} | {predicted} | {figure.said / 1e9:.2f} | {off} | {source} |")
+    lines += [row(figure, plan) for figure, plan in zip(FIGURES, plans, strict=True)]
     median, largest = errors(plans)
     return "\n".join([*lines, "", f"Allocated: median error {median:.1%}, largest {largest:.1%}. All figures in GB."])
 
@@ -176,9 +178,9 @@ def headline(plans: list[Plan]) -> str:
     )
 
 
-def predict() -> list[Plan]:
-    """Plan the recipe of every figure."""
-    return plan_many([figure.recipe for figure in FIGURES], progress=sys.stderr.isatty())
+def predict(figures: Sequence[Figure] = FIGURES) -> list[Plan]:
+    """Plan the recipe of each figure."""
+    return plan_many([figure.recipe for figure in figures], progress=sys.stderr.isatty())
 
 
 def shown(page: Path, marks: tuple[str, str]) -> str:

@@ -68,8 +68,8 @@ def peak(recipe, **changes):
     return plan(replace(recipe, **changes)).peak_allocated_bytes
 
 
-def command(*arguments):
-    """Run `python -m helpers plan`, without what this machine's user keeps."""
+def command_alone(*arguments):
+    """Run `python -m helpers plan` in a process of its own, without what this machine's user keeps."""
     kept_nothing = os.environ | {"TAS_PROGRESS": "off"}
     order = [sys.executable, "-m", "helpers", "plan", *arguments]
     return subprocess.run(order, capture_output=True, text=True, check=False, env=kept_nothing)

@@ -15,23 +15,26 @@ import transformers
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tests.planner.support import SMALL
+from tests.sampling import sample_with_quick
+
+METER = (
+    {},
+    {"optimizer": "sgd", "optimizer_impl": "for-loop"},
+    {"checkpointing": "every"},
+    {"checkpointing": "sqrt", "optimizer_impl": "fused"},
+    {"gradient_accumulation_steps": 2},
+    {"set_to_none": False},
+    {"step_in_backward": True, "optimizer_impl": "for-loop"},
+    {"step_in_backward": True, "optimizer": "adafactor"},
+    {"lora_rank": 4, "lora_targets": ("qkv", "out")},
+    {"precision": "bf16"},
+    {"precision": "bf16-amp", "optimizer": "adafactor"},
+)
 
 
 @pytest.mark.parametrize(
     "changes",
-    [
-        {},
-        {"optimizer": "sgd", "optimizer_impl": "for-loop"},
-        {"checkpointing": "every"},
-        {"checkpointing": "sqrt", "optimizer_impl": "fused"},
-        {"gradient_accumulation_steps": 2},
-        {"set_to_none": False},
-        {"step_in_backward": True, "optimizer_impl": "for-loop"},
-        {"step_in_backward": True, "optimizer": "adafactor"},
-        {"lora_rank": 4, "lora_targets": ("qkv", "out")},
-        {"precision": "bf16"},
-        {"precision": "bf16-amp", "optimizer": "adafactor"},
-    ],
+    sample_with_quick(METER, one_in=1, quick_one_in=4),
     ids=lambda changes: ",".join(changes) or "plain",
 )
 def test_predictions_agree_with_the_meter(changes):
@@ -42,19 +45,22 @@ def test_predictions_agree_with_the_meter(changes):
     assert plan(recipe).peak_allocated_bytes == pytest.approx(measured, rel=0.03)
 
 
+STEPS = (
+    {},
+    {"precision": "bf16-amp", "checkpointing": "every"},
+    {"gradient_accumulation_steps": 3, "optimizer": "sgd-momentum"},
+    {"optimizer": "adafactor"},
+    {"optimizer": "adamw-8bit"},
+    {"step_in_backward": True},
+    {"model": "bert-base", "micro_batch_size": 1, "attention": "eager"},
+    {"ranks": 4, "shard": "zero2"},
+    {"offload": "optimizer"},
+)
+
+
 @pytest.mark.parametrize(
     "changes",
-    [
-        {},
-        {"precision": "bf16-amp", "checkpointing": "every"},
-        {"gradient_accumulation_steps": 3, "optimizer": "sgd-momentum"},
-        {"optimizer": "adafactor"},
-        {"optimizer": "adamw-8bit"},
-        {"step_in_backward": True},
-        {"model": "bert-base", "micro_batch_size": 1, "attention": "eager"},
-        {"ranks": 4, "shard": "zero2"},
-        {"offload": "optimizer"},
-    ],
+    sample_with_quick(STEPS, one_in=1, quick_one_in=4),
     ids=lambda changes: ",".join(changes) or "plain",
 )
 def test_a_copied_second_step_is_the_second_step(changes):

@@ -1,8 +1,10 @@
 """`python -m helpers plan`, and models that come as config files."""
 
 import json
+from types import SimpleNamespace
 
 from helpers import GiB
+from helpers.__main__ import main
 from helpers.planner import Recipe, RecipeError, plan
 from helpers.planner.catalog import GPUS, find_model, limits, model_names
 from helpers.planner.catalog.clusters import CLUSTERS
@@ -10,7 +12,23 @@ from helpers.planner.catalog.clusters import CLUSTERS
 import pytest
 import torch
 
-from tests.planner.support import MIXTURES, QKVO, command, peak
+from tests.planner.support import MIXTURES, QKVO, command_alone, peak
+
+
+@pytest.fixture
+def command(monkeypatch, capsys):
+    """Run `python -m helpers plan` in this process, without what this machine's user keeps."""
+    monkeypatch.setenv("TAS_PROGRESS", "off")
+
+    def run(*arguments):
+        try:
+            status = main(["plan", *arguments])
+        except SystemExit as stop:  # by the parser
+            status = stop.code
+        printed = capsys.readouterr()
+        return SimpleNamespace(returncode=status, stdout=printed.out, stderr=printed.err)
+
+    return run
 
 
 def test_7b_lora_with_checkpointing():
@@ -26,7 +44,7 @@ def test_7b_lora_with_checkpointing():
         "--seq",
         "512",
     ]
-    run = command(*arguments, "--lora-targets", ",".join(QKVO), "--checkpointing", "every", "--json")
+    run = command_alone(*arguments, "--lora-targets", ",".join(QKVO), "--checkpointing", "every", "--json")
     assert run.returncode == 0, run.stderr
     answer = json.loads(run.stdout)
     assert 13.0 * GiB <= answer["peak_allocated_bytes"] <= 13.3 * GiB
@@ -82,7 +100,7 @@ def test_7b_lora_with_checkpointing():
         (["--model", "gpt2", "--ranks", "1000000", "--shard", "zero3"], "at most"),
     ],
 )
-def test_what_cannot_be_is_said_in_one_line(arguments, word):
+def test_what_cannot_be_is_said_in_one_line(command, arguments, word):
     run = command(*arguments)
     assert run.returncode == 2
     assert run.stdout == ""
@@ -90,7 +108,7 @@ def test_what_cannot_be_is_said_in_one_line(arguments, word):
     assert word in run.stderr
 
 
-def test_old_spellings_of_options_still_work():
+def test_old_spellings_of_options_still_work(command):
     new = ["--micro-batch-size", "2", "--gradient-accumulation-steps", "3", "--no-set-to-none"]
     old = ["--batch", "2", "--accumulate", "3", "--keep-grads"]
     answers = []
@@ -104,13 +122,13 @@ def test_old_spellings_of_options_still_work():
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU to measure on")
-def test_measuring_needs_a_gpu():
+def test_measuring_needs_a_gpu(command):
     run = command("--model", "small-gpt", "--measure")
     assert run.returncode == 2
     assert "PyTorch sees none" in run.stderr
 
 
-def test_the_list_names_everything():
+def test_the_list_names_everything(command):
     run = command("--list")
     assert all(name in run.stdout for name in [*model_names(), *MIXTURES, *GPUS, *CLUSTERS])
 
@@ -145,7 +163,7 @@ def test_a_config_file_is_a_model(tmp_path):
     ],
     ids=lambda value: value if isinstance(value, str) else value["model_type"],
 )
-def test_odd_configs_are_planned_or_refused_in_one_line(config, word, tmp_path):
+def test_odd_configs_are_planned_or_refused_in_one_line(command, config, word, tmp_path):
     sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
     path = tmp_path / "config.json"
     path.write_text(json.dumps(sizes | config))

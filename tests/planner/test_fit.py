@@ -13,9 +13,10 @@ from helpers.planner.catalog import GPUS, find_gpu
 
 import pytest
 
-from tests.planner.support import PARAMETERS, SMALL, command
+from tests.planner.support import PARAMETERS, SMALL, command_alone
 
 
+@pytest.mark.slow
 def test_remedies_lower_the_peak_and_the_sufficing_come_first():
     recipe = Recipe("gpt2", precision="fp32", micro_batch_size=8, seq=512, attention="eager")
     answer = plan(recipe, budget=6)
@@ -60,7 +61,7 @@ def test_equal_recipes_are_planned_once_and_kept_in_order():
 @pytest.mark.slow
 def test_a_sweep_beats_single_runs():
     start = time.perf_counter()
-    assert command("--model", "llama-3.2-1b", "--checkpointing", "every", "--json").returncode == 0
+    assert command_alone("--model", "llama-3.2-1b", "--checkpointing", "every", "--json").returncode == 0
     one = time.perf_counter() - start
     recipes = [
         Recipe("llama-3.2-1b", micro_batch_size=batch, seq=seq, checkpointing="every", optimizer=optimizer)

@@ -1,20 +1,21 @@
-"""The source of every lab runs on every pretended machine; `make test` takes two short ones a day."""
+"""The source of every lab runs on every pretended machine; `make test` takes a short one a day.
 
-from helpers.core.files import ROOT
+Those with lines that depend on CUDA run in `test_cuda_lines.py`, on the same machines.
+"""
 
 import pytest
 
 from ..sampling import runs_whole, sample
-from .coverage import run_on
+from .coverage import depends_on_cuda, labs, run_on
 from .settings import QUICK, settings_of
 
-SOURCES = sorted((ROOT / "solutions").glob("[0-9]*.py"))
-RUNS = [(path, setting) for path in SOURCES for setting in settings_of(path) if runs_whole() or path.stem in QUICK]
+OTHERS = [path for path in labs() if (runs_whole() or path.stem in QUICK) and not depends_on_cuda(path)]
+RUNS = [(path, setting) for path in OTHERS for setting in settings_of(path)]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("path", "setting"), sample(RUNS, one_in=len(RUNS) // 2), ids=lambda value: getattr(value, "stem", value)
+    ("path", "setting"), sample(RUNS, one_in=len(RUNS)), ids=lambda value: getattr(value, "stem", value)
 )
 def test_source_runs(path, setting):
     run = run_on(setting, path)
@@ -22,5 +23,5 @@ def test_source_runs(path, setting):
 
 
 def test_every_source_has_settings():
-    assert len(SOURCES) > 20
-    assert all(settings_of(path) for path in SOURCES)
+    assert len(labs()) > 20
+    assert all(settings_of(path) for path in labs())

@@ -69,7 +69,9 @@ def test_notebooks_in_the_repository_match_their_sources():
 
 @pytest.mark.parametrize("source", SOURCES, ids=IDS)
 def test_building_twice_gives_the_same_bytes(source):
-    assert write(make_notebook(source, solved=False)) == write(make_notebook(source, solved=False))
+    first = write(make_notebook(source, solved=False))
+    source_files._cells_of.cache_clear()  # so that it is read anew: jupytext gives cells other ids each time
+    assert write(make_notebook(source, solved=False)) == first
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=IDS)

@@ -116,6 +116,7 @@ def test_without_a_checkout_build_and_grade_say_so(tmp_path, monkeypatch, capsys
         assert "in a checkout of the course" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_doctor_names_this_machine():
     out = run("doctor")
     assert out.returncode == 0, out.stdout
@@ -133,13 +134,14 @@ def test_doctor_says_what_is_missing_and_how_to_get_it(monkeypatch, capsys):
     assert "python -m pip install no-such-package" in out
 
 
+@pytest.mark.slow  # `make lint` says it before, and test_build.py without a process of its own
 def test_build_check_passes_on_this_tree():
     out = run("build", "--check")
     assert (out.returncode, out.stdout.strip()) == (0, "All notebooks match their sources.")
 
 
 # nbval runs every cell of every solution anyway; some of the sources show that they need no Jupyter.
-SCRIPTS = sample(sorted((ROOT / "solutions").glob("*.py")), one_in=5)
+SCRIPTS = sample(sorted((ROOT / "solutions").glob("*.py")), one_in=10)
 
 
 @pytest.mark.slow

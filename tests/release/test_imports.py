@@ -13,6 +13,8 @@ from helpers.core.files import ROOT
 
 import pytest
 
+from ..sampling import sample_with_quick
+
 WATCHED = ("torch", "matplotlib", "transformers", "peft", "bitsandbytes", "torchao", "torch.distributed.tensor")
 
 
@@ -100,22 +102,19 @@ def test_triton_is_told_of_its_interpreter_before_anything_imports_it(module, tm
     assert set(done.stdout.split()) == {"1"}
 
 
+POLICIES = [  # torch imported first or not, the environment; what is said, and how long threads spin
+    ("", {}, "spin briefly, then sleep (OMP_WAIT_POLICY=PASSIVE)", "2000"),
+    ("", {"GOMP_SPINCOUNT": "7"}, "spin briefly, then sleep (OMP_WAIT_POLICY=PASSIVE)", "7"),
+    ("", {"OMP_WAIT_POLICY": "ACTIVE"}, "spin (OMP_WAIT_POLICY=ACTIVE)", "None"),
+    ("import torch", {}, "not as the course wants them: torch was imported first", "2000"),
+    ("import torch", {"OMP_WAIT_POLICY": "passive"}, "not as the course wants them: torch was imported first", "2000"),
+    ("import torch", {"OMP_WAIT_POLICY": "ACTIVE"}, "spin (OMP_WAIT_POLICY=ACTIVE)", "None"),
+    ("import torch", {"OMP_WAIT_POLICY": "PASSIVE"} | SPIN, "spin briefly, then sleep", "2000"),
+]
+
+
 @pytest.mark.parametrize(
-    ("before", "environment", "policy", "spin"),
-    [
-        ("", {}, "spin briefly, then sleep (OMP_WAIT_POLICY=PASSIVE)", "2000"),
-        ("", {"GOMP_SPINCOUNT": "7"}, "spin briefly, then sleep (OMP_WAIT_POLICY=PASSIVE)", "7"),
-        ("", {"OMP_WAIT_POLICY": "ACTIVE"}, "spin (OMP_WAIT_POLICY=ACTIVE)", "None"),
-        ("import torch", {}, "not as the course wants them: torch was imported first", "2000"),
-        (
-            "import torch",
-            {"OMP_WAIT_POLICY": "passive"},
-            "not as the course wants them: torch was imported first",
-            "2000",
-        ),
-        ("import torch", {"OMP_WAIT_POLICY": "ACTIVE"}, "spin (OMP_WAIT_POLICY=ACTIVE)", "None"),
-        ("import torch", {"OMP_WAIT_POLICY": "PASSIVE"} | SPIN, "spin briefly, then sleep", "2000"),
-    ],
+    ("before", "environment", "policy", "spin"), sample_with_quick(POLICIES, one_in=1, quick_one_in=3)
 )
 def test_idle_threads_spin_briefly_unless_told_otherwise(before, environment, policy, spin):
     code = f"{before}\nimport os, helpers\nfrom helpers.core.environment import idle_threads\nprint(idle_threads())"

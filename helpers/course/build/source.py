@@ -6,7 +6,9 @@ Roles are written on the cell marker: `setup=true` (imports and what every later
 
 import ast
 import re
+from copy import deepcopy
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import jupytext
@@ -20,6 +22,13 @@ NO_SOURCES = "The labs' sources are not here. Run this in a checkout of the cour
 
 class BuildError(Exception):
     """A source that cannot be built. The message says which cell and why."""
+
+
+@lru_cache(maxsize=64)
+def _cells_of(text: str) -> list[NotebookNode]:
+    """Return the cells of a source's text. A build asks for them many times, and to copy them is much faster."""
+    plain = {"extension": ".py", "format_name": "percent", "comment_magics": False}  # or "#!" would lose its "#"
+    return jupytext.reads(text, fmt=plain).cells
 
 
 @dataclass(frozen=True)
@@ -55,8 +64,7 @@ class Source:
 
     def cells(self) -> list[NotebookNode]:
         """Return its cells, solved."""
-        plain = {"extension": ".py", "format_name": "percent", "comment_magics": False}  # or "#!" would lose its "#"
-        return jupytext.read(self.path, fmt=plain).cells
+        return deepcopy(_cells_of(self.path.read_text(encoding="utf-8")))
 
     def reference(self) -> str | None:
         """Return the module that checks compare with: imports of the set-up cell and all answer cells.

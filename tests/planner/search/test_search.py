@@ -1,6 +1,7 @@
 """The search finds what full enumeration finds, because no bound is above what a plan says."""
 
 import functools
+import itertools
 import random
 from dataclasses import replace
 
@@ -20,6 +21,8 @@ from helpers.planner.search.question import OBJECTIVES, Question, parse_count
 from helpers.planner.search.space import layouts
 
 import pytest
+
+from tests.sampling import sample
 
 DENSE = Arch(layers=4, hidden=512, heads=8, kv_heads=4, head_dim=64, ffn=1024, vocab=4096)
 MIXED = replace(DENSE, ffn=0, experts=4, experts_per_token=2, moe_ffn=512)
@@ -71,10 +74,12 @@ def assert_bounded(known, cluster):
         assert closer.nbytes <= found.nbytes, layout.summary
 
 
+@pytest.mark.slow
 def test_no_bound_is_above_the_plan(planned):
     assert_bounded(planned, ASKED.cluster)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", OBJECTIVES)
 @pytest.mark.parametrize("room", [0.15, 0.5, 50.0])
 def test_the_search_finds_what_enumeration_finds(monkeypatch, planned, objective, room):
@@ -91,16 +96,16 @@ def test_the_search_finds_what_enumeration_finds(monkeypatch, planned, objective
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(1, 5))
-@pytest.mark.parametrize("arch", [DENSE, MIXED], ids=["dense", "mixed"])
+@pytest.mark.parametrize(("arch", "seed"), sample(list(itertools.product([DENSE, MIXED], range(1, 5))), one_in=4))
 def test_no_bound_is_above_the_plan_of_others(arch, seed):
     asked = replace(ASKED, arch=arch)
     assert_bounded(plans(some(asked, seed, 20), asked.cluster), asked.cluster)
 
 
 @pytest.mark.slow
-def test_a_whole_space_is_searched_like_enumerated():
-    asked = question(gpus=2, tokens=4 * 1024, room=0.2)
+@pytest.mark.parametrize(("gpus", "thousands"), sample([(1, 4), (2, 1), (2, 2), (2, 4)], one_in=4))  # 15 to 120 layouts
+def test_a_whole_space_is_searched_like_enumerated(gpus, thousands):
+    asked = question(gpus=gpus, tokens=thousands * 1024, room=0.2)
     every = list(layouts(asked))
     known = plans(every, asked.cluster)
     state = search(asked)
