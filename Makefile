@@ -14,7 +14,7 @@ endif
 READY := .venv/.ready
 NBVAL = $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --nbval-lax --nbval-cell-timeout=600 solutions
 
-.PHONY: help lab lint test notebooks test-fast test-all test-oldest install-deepspeed deepspeed install-triton triton install-real real nbgrader attacks receipts gpu gpu-wheels planner site build format clean
+.PHONY: help lab lint test notebooks test-fast test-all test-oldest install-deepspeed deepspeed install-triton triton install-real real nbgrader attacks thousand receipts gpu gpu-wheels planner site build format clean
 .DEFAULT_GOAL := help
 
 help:
@@ -104,6 +104,10 @@ nbgrader: $(READY)
 # Every hostile hand-in; `make test` runs one in six, others each day.
 attacks: $(READY)
 	WHOLE_LABS=1 $(BIN)/python -m pytest tests/grade/test_attacks.py
+
+# A class of a thousand on three workers, on one machine, and with kills in mid-run. Ten of the hand-ins run in the sandbox.
+thousand: $(READY)
+	$(BIN)/python -m tests.grade.thousand $(ARGS)
 
 # Every lab and measurement on this machine, into receipts/DEVICE.json. What has not changed is not run again.
 receipts: $(READY)
