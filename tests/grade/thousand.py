@@ -28,6 +28,7 @@ from .local_cluster import LocalCluster, gradebook, wait_for
 from .results import X1
 
 LIMIT = 4 * 60 * 60  # seconds, after which a run counts as hanging
+PATIENT = ("--timeout", "1800")  # seconds a cell: a machine busy with other work is no reason for another grade
 
 
 @dataclass
@@ -86,19 +87,19 @@ def grade_thrice(folder: Path, hand_ins: int, real: int = 0, lasts: float = 0.02
     cluster = LocalCluster(folder, real > 0)
     try:
         workers = [cluster.worker(LASTS=str(lasts)) for _ in range(3)]
-        on_workers = _whole(cluster.command(students, folder / "whole"))
+        on_workers = _whole(cluster.command(students, folder / "whole", *PATIENT))
         assert set(cluster.runs().values()) == {1}  # nothing was graded twice
         assert len(cluster.runs()) == hand_ins
         began = time.perf_counter()
         cluster.ran.write_text("")
-        killed = cluster.command(students, folder / "out")
+        killed = cluster.command(students, folder / "out", *PATIENT)
         wait_for(lambda: len(cluster.runs()) > hand_ins / 5, LIMIT)
         workers[0].kill()
         wait_for(lambda: len(cluster.runs()) > hand_ins / 2, LIMIT)
         killed.send_signal(signal.SIGKILL)
         killed.communicate()
         stored = len(list((folder / "out" / "results").glob("x1-*.json")))
-        again = cluster.command(students, folder / "out")
+        again = cluster.command(students, folder / "out", *PATIENT)
         said, _ = again.communicate(timeout=LIMIT)
         assert again.returncode == 0, said
         assert f"{stored} hand-ins have not changed and keep their results; {hand_ins - stored} are to be run." in said
@@ -106,7 +107,7 @@ def grade_thrice(folder: Path, hand_ins: int, real: int = 0, lasts: float = 0.02
         twice = sum(count - 1 for count in cluster.runs("began").values())
     finally:
         cluster.end()
-    on_one = _whole(cluster.command(students, folder / "one", "--jobs", "2", here=True))
+    on_one = _whole(cluster.command(students, folder / "one", "--jobs", "2", *PATIENT, here=True))
     books = [_rows(gradebook(folder / name)) for name in ("one", "whole", "out")]
     points = Counter(row["total"] for row in books[0])
     equal = books[0] == books[1] == books[2] and len(books[0]) == hand_ins
