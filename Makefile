@@ -95,11 +95,12 @@ test-oldest: $(OLDEST)/.ready
 	$(OLDEST)/bin/python -m pytest -n $(JOBS) --dist loadfile -m "not slow"
 	WHOLE_LABS=1 $(OLDEST)/bin/python -m pytest -n $(JOBS) tests/release/test_cli.py -k plain_scripts
 
-# nbgrader brings a JupyterLab of its own, so it gets an environment of its own.
+# nbgrader brings a JupyterLab of its own, so it gets an environment of its own. Then both graders grade the same hand-ins.
 nbgrader: $(READY)
 	test -x .venv/nbgrader/bin/nbgrader || { $(PYTHON) -m venv .venv/nbgrader && .venv/nbgrader/bin/pip install --quiet \
 	  --disable-pip-version-check nbgrader; }
 	NBGRADER_PYTHON="$(CURDIR)/.venv/nbgrader/bin/python" $(BIN)/python -m pytest tests/grade/test_nbgrader.py
+	NBGRADER_PYTHON="$(CURDIR)/.venv/nbgrader/bin/python" $(BIN)/python -m tests.grade.versus
 
 # Every hostile hand-in; `make test` runs one in six, others each day.
 attacks: $(READY)
