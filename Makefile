@@ -14,7 +14,7 @@ endif
 READY := .venv/.ready
 NBVAL = $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --nbval-lax --nbval-cell-timeout=600 solutions
 
-.PHONY: help lab lint test notebooks test-fast test-all test-oldest install-deepspeed deepspeed install-triton triton install-real real nbgrader attacks receipts gpu gpu-wheels planner site build format clean
+.PHONY: help lab lint test notebooks test-fast test-all test-oldest install-deepspeed deepspeed install-triton triton install-real real nbgrader attacks thousand receipts gpu gpu-wheels planner site build format clean
 .DEFAULT_GOAL := help
 
 help:
@@ -95,15 +95,20 @@ test-oldest: $(OLDEST)/.ready
 	$(OLDEST)/bin/python -m pytest -n $(JOBS) --dist loadfile -m "not slow"
 	WHOLE_LABS=1 $(OLDEST)/bin/python -m pytest -n $(JOBS) tests/release/test_cli.py -k plain_scripts
 
-# nbgrader brings a JupyterLab of its own, so it gets an environment of its own.
+# nbgrader brings a JupyterLab of its own, so it gets an environment of its own. Then both graders grade the same hand-ins.
 nbgrader: $(READY)
 	test -x .venv/nbgrader/bin/nbgrader || { $(PYTHON) -m venv .venv/nbgrader && .venv/nbgrader/bin/pip install --quiet \
 	  --disable-pip-version-check nbgrader; }
 	NBGRADER_PYTHON="$(CURDIR)/.venv/nbgrader/bin/python" $(BIN)/python -m pytest tests/grade/test_nbgrader.py
+	NBGRADER_PYTHON="$(CURDIR)/.venv/nbgrader/bin/python" $(BIN)/python -m tests.grade.versus
 
 # Every hostile hand-in; `make test` runs one in ten, others each day.
 attacks: $(READY)
 	WHOLE_LABS=1 $(BIN)/python -m pytest tests/grade/test_attacks.py
+
+# A class of a thousand on three workers, on one machine, and with kills in mid-run. Ten of the hand-ins run in the sandbox.
+thousand: $(READY)
+	$(BIN)/python -m tests.grade.thousand $(ARGS)
 
 # Every lab and measurement on this machine, into receipts/DEVICE.json. What has not changed is not run again.
 receipts: $(READY)

@@ -29,16 +29,17 @@ def card(source: Source) -> dict[str, str]:
 def pages() -> dict[Path, str]:
     """Return README.md and the pages of docs/ that hold such tables, up to date."""
     return {
-        README: _filled(README, labs=_short_list(), attacks=_attacks()),
-        DOCS / "labs.md": _filled(DOCS / "labs.md", labs=_long_list()),
-        DOCS / "claims.md": _filled(DOCS / "claims.md", claims=claims_table(receipts())),
-        DOCS / "architecture.md": _filled(
+        README: filled(README, labs=_short_list(), attacks=_attacks()),
+        DOCS / "labs.md": filled(DOCS / "labs.md", labs=_long_list()),
+        DOCS / "claims.md": filled(DOCS / "claims.md", claims=claims_table(receipts())),
+        DOCS / "architecture.md": filled(
             DOCS / "architecture.md", picture=room_picture(PACKAGE), rooms=room_table(PACKAGE)
         ),
     }
 
 
-def _filled(path: Path, **tables: str) -> str:
+def filled(path: Path, **tables: str) -> str:
+    """Return the text of the page `path` with each of `tables` in its place."""
     text = path.read_text(encoding="utf-8")
     for name, table in tables.items():
         place = re.compile(_PLACE.format(name, name), re.DOTALL)

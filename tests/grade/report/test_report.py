@@ -10,7 +10,9 @@ from helpers.course.grade.report.pseudonyms import pseudonyms
 from helpers.course.grade.report.report import Report
 from helpers.course.grade.report.roster import Person
 
-from ..results import CONDITIONS, TOO_LARGE, X1, missing, result, rows_of, stubs
+import nbformat
+
+from ..results import CONDITIONS, GRADED, TOO_LARGE, X1, missing, result, rows_of, stubs
 
 ADA = "Ada Lovelace_12345_assignsubmission_file_"
 PEOPLE = {ADA: Person(ADA, "Ada\nLovelace", "1815", "ada@example.org")}
@@ -53,6 +55,24 @@ def test_feedback_goes_back_to_moodle_under_the_name_of_the_folder(tmp_path):
     with zipfile.ZipFile(tmp_path / "moodle_feedback.zip") as archive:
         assert archive.namelist() == [f"{ADA}/feedback.html"]
         assert "10 of 10" in archive.read(f"{ADA}/feedback.html").decode()
+
+
+def test_feedback_goes_back_to_canvas_as_a_notebook_under_the_name_it_came_with(tmp_path):
+    late = "lovelaceada_LATE_12_345"
+    missed = {"scale_grows": TOO_LARGE}
+    results = [result(late, missed=missed), result("ben"), result("cem_1_2", source=GRADED[1]), missing("dan_3_4")]
+    Report(tmp_path, CONDITIONS, 4).write(results)
+    assert sorted(path.name for path in tmp_path.glob("*.zip")) == ["canvas_feedback_x1.zip", "canvas_feedback_x2.zip"]
+    with zipfile.ZipFile(tmp_path / "canvas_feedback_x1.zip") as archive:
+        (name,) = archive.namelist()
+        notebook = nbformat.reads(archive.read(name).decode(), 4)
+    assert name == f"{late}_{X1.name}.ipynb"
+    assert [piece for piece in name.split("_") if piece.isdigit()][:2] == ["12", "345"]  # as Canvas reads it
+    nbformat.validate(notebook)
+    text = "\n".join(cell.source for cell in notebook.cells)
+    assert "9 of 10 points" in text
+    assert TOO_LARGE in text
+    assert {cell.cell_type for cell in notebook.cells} == {"raw"}
 
 
 def test_each_flag_leads_to_a_page_with_its_line_marked(tmp_path):

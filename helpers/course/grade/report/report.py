@@ -10,6 +10,7 @@ from ..intake.exercise_notebook import solutions_of, stubs_of
 from ..judge.result import Result
 from ..store.conditions import Conditions
 from .audit import audit, audit_name
+from .canvas_feedback import canvas_feedback
 from .class_page import class_page
 from .exports import junit, results_json
 from .feedback import by_student, feedback, page_name
@@ -78,9 +79,7 @@ class Report:
             if r.flags:
                 self._write("audit", audit_name(r), audit(r, self.conditions))
         self._write_letters(by_student(for_platforms), pages)
-        archive = moodle_feedback({r.student: pages[self.name(r.student)] for r in results})
-        if archive:
-            (self.out / "moodle_feedback.zip").write_bytes(archive)
+        self._write_archives(for_platforms, pages)
         files = {
             "gradebook.csv": gradebook(shown, self.conditions),
             "canvas.csv": canvas(for_platforms, self.roster),
@@ -92,6 +91,16 @@ class Report:
         for name, text in files.items():
             atomic_write(self.out / name, text)
         self._remove_named_pages()
+
+    def _write_archives(self, results: list[Result], pages: Mapping[str, str]) -> None:
+        """Write the feedback as learning platforms take it back, for those whose hand-ins came from there."""
+        archives = {"moodle_feedback.zip": moodle_feedback({r.student: pages[self.name(r.student)] for r in results})}
+        for exercise in dict.fromkeys(r.exercise for r in results):
+            theirs = [r for r in results if r.exercise == exercise]
+            archives[f"canvas_feedback_{exercise}.zip"] = canvas_feedback(theirs)
+        for name, archive in archives.items():
+            if archive:
+                (self.out / name).write_bytes(archive)
 
     def _write_letters(self, results: Mapping[str, list[Result]], pages: Mapping[str, str]) -> None:
         for student, theirs in results.items():

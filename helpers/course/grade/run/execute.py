@@ -102,12 +102,14 @@ def _run_nbval(job: Job, doorkeeper: int | None) -> None:
     with open(os.devnull, "r+") as nowhere:
         for stream in (0, 1, 2):
             os.dup2(nowhere.fileno(), stream)
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # plugins that happen to be installed cost as much as the rest
     import pytest
 
     from .plugin import GradingPlugin
 
     arguments = [
-        *("hand_in.ipynb", f"--rootdir={job.folder}", "-p", "no:cacheprovider", "-p", "no:xdist", "-q", "--tb=line"),
+        *("hand_in.ipynb", f"--rootdir={job.folder}", "-q", "--tb=line"),
+        *("-p", "no:cacheprovider", "-p", "nbval.plugin"),
         *("--nbval-lax", f"--nbval-cell-timeout={job.timeout:g}", f"--nbval-kernel-startup-timeout={START_UP}"),
     ]
     code = pytest.main(arguments, plugins=[GradingPlugin(job, doorkeeper)])
