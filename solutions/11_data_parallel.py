@@ -194,17 +194,17 @@ SIZES = [1024 * 4**k for k in range(7)]  # bytes, up to 4 MiB
 HELD_OUT = [96 * 1024, 3 * MiB]  # these are for later
 
 
-def seconds_of(sizes, rounds=20):
+def seconds_of(sizes, rounds=60):
     here = rank_device()
     tensors = [torch.zeros(nbytes // 4, device=here) for nbytes in sizes]
-    seconds = [[] for _ in sizes]
+    seconds, dice = [[] for _ in sizes], np.random.default_rng(0)  # all ranks throw alike
     for _ in range(rounds):  # all sizes in each round: a busy moment of the machine meets each of them
-        for tensor, times in zip(tensors, seconds, strict=True):
+        for i in dice.permutation(len(sizes)):  # else one of them would always follow the longest
             dist.barrier()
             start = time.perf_counter()
-            dist.all_reduce(tensor)
+            dist.all_reduce(tensors[i])
             synchronize(here)
-            times.append(time.perf_counter() - start)
+            seconds[i].append(time.perf_counter() - start)
     return [min(times[1:]) for times in seconds]  # the first makes connections; the least is what it costs undisturbed
 
 

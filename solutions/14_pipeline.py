@@ -394,7 +394,7 @@ many = {
     "interleaved": Pipeline.of(interleaved, 4, 16, chunks=2),
 }
 slow = {name: slow_link(line) for name, line in many.items()}
-message_guess.reveal(slow["1F1B"][1] - slow["1F1B"][0])
+message_guess.reveal(slow["1F1B"][1] - slow["1F1B"][0], "simulated")
 table = [("16 micro-batches", "ticks", "ticks with messages", "longer")]
 table += [(name, f"{a:g}", f"{b:g}", f"{b / a - 1:.0%}") for name, (a, b) in slow.items()]
 print(text_table(table))

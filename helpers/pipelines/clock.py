@@ -18,7 +18,7 @@ from .pipeline import Pipeline
 from .timeline import Entry, Timeline
 
 TICK = 0.025  # seconds
-TRIES = 3
+TRIES = 5
 GOOD = 1.05  # a run that took up to so many times its ideal is not repeated
 QUIET = 1.1  # and one that took more than this does not count
 
@@ -87,7 +87,7 @@ class Clocked:
 
 
 def clock_pipelines(pipelines: Mapping[str, Pipeline], tick: float = TICK) -> dict[str, Clocked]:
-    """Run each pipeline once with the clock, and up to twice again where the machine was busy; keep the best run.
+    """Run each pipeline once with the clock, and again where the machine was busy, up to `TRIES` times; keep the best.
 
     Args:
         pipelines: by name; all have the same number of ranks.

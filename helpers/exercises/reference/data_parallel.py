@@ -4,14 +4,13 @@ Written by `python -m helpers build`; change the source, not this file.
 """
 
 import contextlib
-import math
-import statistics
 import tempfile
 import time
 from datetime import timedelta
 from pathlib import Path
-from helpers import TENANTS, Claims, Collectives, Diary, MemoryMeter, Messages, Prediction, RankError, SmallCNN, SmallGPT, bucket_timeline, calls_in, check, device_name, digits, explore, flight_report, hint, human_bytes, link_figure, losses_of_copies, pick_device, rank_device, ranks_device, ring_figure, run_ranks, scaling_figure, show, tenant_bars, text_table, torchrun, waiting_bars, write_flight_record
+from helpers import TENANTS, Claims, Collectives, Diary, MemoryMeter, Messages, Prediction, RankError, SmallCNN, SmallGPT, calls_in, check, device_name, digits, explore, flight_report, hint, human_bytes, losses_of_copies, pick_device, rank_device, ranks_device, run_ranks, show, tenant_bars, text_table, torchrun, write_flight_record
 from helpers.core.device import synchronize
+from helpers.exercises.data_parallel import pictures
 import numpy as np
 import torch
 import torch.distributed as dist
