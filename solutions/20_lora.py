@@ -887,7 +887,7 @@ if is_real:
 # %% [markdown] name="ways_explained"
 # The loss on unseen answers and the score say the same in two units, and the score is the one to report. Where the score rises within ten steps, the model could count before: what it learned is the form, and how to spell what it knew. A rank of 1 already goes most of the way. The output layer alone has far more parameters to train than LoRA and cannot change what the body works out.
 #
-# The last column is what it cost: how much worse the model now is at English that has nothing to do with numbers. With the score alone you would not have seen it. Here rank 8 pays the most, more than training everything at its much smaller rate, and rank 1 the least, for about the same score. The score is over 24 numbers, so one answer is four points, and each row is one run at one rate.
+# The last column is what it cost: how much worse the model now is at English that has nothing to do with numbers. With the score alone you would not have seen it. Here rank 8 pays the most, more than training everything at its much smaller rate, and rank 1 the least, for about the same score. The score is over 24 numbers, so one answer is four points, and each row is one run at one rate. (Three more seeds of the first row: `python -m helpers receipts exact_match` runs them and keeps their scores in `receipts/`.)
 #
 # ### Save, merge, load
 #
