@@ -31,6 +31,7 @@ def command(monkeypatch, capsys):
     return run
 
 
+@pytest.mark.slow  # a process of its own, as a user starts it
 def test_7b_lora_with_checkpointing():
     arguments = [
         "--model",
