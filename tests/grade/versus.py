@@ -192,9 +192,9 @@ def table(students: dict[str, Case], mine: Outcome, theirs: Outcome) -> str:
     rows = [(f"wrong grades, of {count}", len(wrong(students, mine)), len(wrong(students, theirs)))]
     rows += [("processor seconds a hand-in", f"{mine.processor / count:.1f}", f"{theirs.processor / count:.1f}")]
     lines += [f"| {what} | {a} | {b} |" for what, a, b in rows]
-    lines += [f"| time, as a share of nbgrader's | {mine.seconds / theirs.seconds:.2f} | 1 |", ""]
+    lines += [f"| as a share of nbgrader's | {mine.processor / theirs.processor:.2f} | 1 |", ""]
     for name, outcome in (("ours", mine), ("nbgrader", theirs)):
-        names = ", ".join(student.replace("_", " ") for student in wrong(students, outcome)) or "none"
+        names = ", ".join(f"`{student}`" for student in wrong(students, outcome)) or "none"
         lines.append(f"Wrong in {name}: {names}.")
     return "\n".join(lines)
 
