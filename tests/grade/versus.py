@@ -204,6 +204,8 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", metavar="STUDENT", help="these hand-ins alone; nothing is written")
     args = parser.parse_args()
     students = {name: case for name, case in cases().items() if not args.only or name in args.only}
+    if not os.environ.get("NBGRADER_PYTHON"):
+        parser.error("NBGRADER_PYTHON names no Python with nbgrader: make nbgrader sets it up.")
     python = Path(os.environ["NBGRADER_PYTHON"])
     with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as two:
         mine = ours(students, Path(one))
