@@ -1,17 +1,16 @@
 """The built notebooks in nbgrader, which lives in an environment of its own: `make nbgrader`."""
 
-import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
-from helpers.core.files import ROOT
 from helpers.course.build.notebooks import make_notebook, write
 from helpers.course.build.source import sources
 
 import nbformat
 import pytest
+
+from .versus import HOSTILE, PARTS, Outcome, cases, kernel_for, wrong
 
 PYTHON = os.environ.get("NBGRADER_PYTHON")
 GRADED = [source for source in sources() if source.graded]
@@ -23,9 +22,21 @@ for preprocessor in (LockCells(), ClearSolutions(), CheckCellMetadata()):
     notebook, _ = preprocessor.preprocess(notebook, {})
 nbformat.write(notebook, sys.argv[1])
 """
-pytestmark = pytest.mark.skipif(not PYTHON, reason="needs nbgrader: make nbgrader")
+needs_nbgrader = pytest.mark.skipif(not PYTHON, reason="needs nbgrader: make nbgrader")
 
 
+def test_the_hand_ins_that_both_graders_get_are_right_wrong_and_hostile():
+    students = cases()
+    assert {name for name, case in students.items() if case.earned == PARTS.keys()} == {"right"}
+    assert {name for name in HOSTILE if students[name].earned} == {"swaps_a_function_s_body"}
+    outcome = Outcome({name: set(case.earned) for name, case in students.items()}, 1.0, 1.0)
+    assert not wrong(students, outcome)
+    outcome.given["untouched"] = {"step"}
+    del outcome.given["dies"]
+    assert wrong(students, outcome) == ["untouched", "dies"]
+
+
+@needs_nbgrader
 @pytest.mark.parametrize("source", GRADED, ids=lambda source: source.name)
 def test_our_build_leaves_learners_what_nbgrader_would(source, tmp_path):
     """Learners' answer cells define the same stubs, and every cell keeps the metadata that nbgrader gives it."""
@@ -46,20 +57,17 @@ def test_our_build_leaves_learners_what_nbgrader_would(source, tmp_path):
 @pytest.fixture
 def validate(tmp_path):
     """Run `nbgrader validate` with this environment's Python as the kernel."""
-    kernel = tmp_path / "kernels" / "python3" / "kernel.json"
-    kernel.parent.mkdir(parents=True)
-    argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
-    kernel.write_text(json.dumps({"argv": argv, "display_name": "Python 3", "language": "python"}))
+    environment = kernel_for(tmp_path)
 
     def run(path):
         command = [str(Path(PYTHON).with_name("nbgrader")), "validate", "--ExecutePreprocessor.timeout=600", str(path)]
-        env = {**os.environ, "JUPYTER_PATH": str(tmp_path), "PYTHONPATH": str(ROOT)}
-        done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
         return done.stdout + done.stderr
 
     return run
 
 
+@needs_nbgrader
 @pytest.mark.slow
 @pytest.mark.parametrize("source", GRADED, ids=lambda source: source.name)
 def test_validate_fails_on_the_untouched_and_passes_on_the_solved(validate, tmp_path, source):

@@ -192,9 +192,9 @@ def table(students: dict[str, Case], mine: Outcome, theirs: Outcome) -> str:
     rows = [(f"wrong grades, of {count}", len(wrong(students, mine)), len(wrong(students, theirs)))]
     rows += [("processor seconds a hand-in", f"{mine.processor / count:.1f}", f"{theirs.processor / count:.1f}")]
     lines += [f"| {what} | {a} | {b} |" for what, a, b in rows]
-    lines += [f"| time, as a share of nbgrader's | {mine.seconds / theirs.seconds:.2f} | 1 |", ""]
+    lines += [f"| as a share of nbgrader's | {mine.processor / theirs.processor:.2f} | 1 |", ""]
     for name, outcome in (("ours", mine), ("nbgrader", theirs)):
-        names = ", ".join(student.replace("_", " ") for student in wrong(students, outcome)) or "none"
+        names = ", ".join(f"`{student}`" for student in wrong(students, outcome)) or "none"
         lines.append(f"Wrong in {name}: {names}.")
     return "\n".join(lines)
 
@@ -204,6 +204,8 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", metavar="STUDENT", help="these hand-ins alone; nothing is written")
     args = parser.parse_args()
     students = {name: case for name, case in cases().items() if not args.only or name in args.only}
+    if not os.environ.get("NBGRADER_PYTHON"):
+        parser.error("NBGRADER_PYTHON names no Python with nbgrader: make nbgrader sets it up.")
     python = Path(os.environ["NBGRADER_PYTHON"])
     with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as two:
         mine = ours(students, Path(one))

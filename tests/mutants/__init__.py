@@ -16,7 +16,7 @@ from helpers.exercises.checking import find_part, gather, judge, reference_evide
 
 from .evidence import assert_measurements
 
-_TOOLS = {"edits", "equivalent", "evidence", "search", "styles", "table", "trial"}
+_TOOLS = {"clauses", "contracts", "edits", "equivalent", "evidence", "search", "styles", "table", "trial"}
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,8 @@ Cells = list[tuple[str, str]]  # name, source
 def run_part(reply: Connection, token: bytes, cells: Cells, name: str, seed: int) -> None:
     """Run `cells`, probe their answers with each check of the part `name`, and send a report (token, then JSON) each.
 
+    Where an answer is not defined, that is the evidence of all checks, and nothing is probed.
+
     A report has `check` and its `evidence`; `changed`, what the answers had replaced before the probe (it was put
     back); `changed_meanwhile`, what was replaced while the probe ran; `elsewhere`, whether other threads worked
     meanwhile; and `heard`, see `Watch`.
@@ -40,13 +42,14 @@ def run_part(reply: Connection, token: bytes, cells: Cells, name: str, seed: int
     stopped = f"{', '.join(missing)} is not defined{': ' if why else '.'}{why}"
     changed = [*leave_modes(), *GUARD.restore()]
     for check in part.checks:
-        report: dict[str, Any] = {"check": check.name(), "changed": changed}
-        answers = tuple(names.get(answer) for answer in part.answers)
-        elsewhere = Elsewhere(watch, pick_device().type)
-        report["evidence"] = {"stopped": stopped} if missing else probe(check, answers, seed)
-        report["elsewhere"] = elsewhere.worked()
-        meanwhile = [*leave_modes(), *GUARD.restore(), *DISPATCHER.other_kernels()]
-        report |= {"changed_meanwhile": meanwhile, "heard": watch.heard}
+        report: dict[str, Any] = {"check": check.name(), "changed": changed, "heard": watch.heard}
+        if missing:
+            report["evidence"] = {"stopped": stopped}
+        else:
+            elsewhere = Elsewhere(watch, pick_device().type)
+            report["evidence"] = probe(check, tuple(names.get(answer) for answer in part.answers), seed)
+            report["elsewhere"] = elsewhere.worked()
+            report["changed_meanwhile"] = [*leave_modes(), *GUARD.restore(), *DISPATCHER.other_kernels()]
         reply.send_bytes(token + json.dumps(report).encode())
     reply.send_bytes(token)  # these were all
     os._exit(0)  # no exit handlers: they might be the answer's

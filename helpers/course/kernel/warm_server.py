@@ -4,13 +4,15 @@
                   +- doorkeeper (one a hand-in: goes into the hand-in's sandbox)
                         +- fork server (one a part: gives up its rights) - the part's process, its ranks
 
-Importing PyTorch, and noting for the guard what stands where, takes seconds; a fork takes milliseconds. Each hand-in
-has a doorkeeper of its own, which is outside its process namespace: an answer cannot reach it, and it ends with the
-hand-in. Whatever an answer changes, it changes in its own copy of the memory.
+Importing PyTorch, and noting for the guard what stands where, takes seconds; a fork takes milliseconds. So does what
+probes make of a seed before they meet an answer, such as a base that is to be fine-tuned: see `prepare` of exercises.
+Each hand-in has a doorkeeper of its own, which is outside its process namespace: an answer cannot reach it, and it
+ends with the hand-in. Whatever an answer changes, it changes in its own copy of the memory.
 """
 
 import contextlib
 import gc
+import importlib
 import os
 import signal
 import socket
@@ -19,6 +21,7 @@ import sys
 from collections.abc import Iterator
 from multiprocessing import forkserver
 
+from helpers.core.device import pick_device
 from helpers.course.kernel import run_part  # noqa: F401 - this is what the server is warm for
 from helpers.course.kernel.processes import adopt_orphans, die_with_parent, limit
 from helpers.course.kernel.walls import enter_walls_of, give_up_rights
@@ -27,14 +30,24 @@ MOST = 40  # fork servers of one hand-in: it needs one a part
 
 
 def main(walls: bool) -> None:
-    """Read paths of sockets, a line each; for each fork a doorkeeper, which answers with its process id."""
+    """Read seeds with paths of sockets, a line each; for each fork a doorkeeper, which answers with its process id."""
     gc.freeze()  # what is imported stays: collections in forked processes need not look at it, which would copy it
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is for the grader; with it this input ends
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for doorkeepers
     for line in sys.stdin:
+        seed, _, path = line.rstrip("\n").partition(" ")
+        _prepare(int(seed))
         if os.fork() == 0:
             with _end_of_process():
-                _keep_door(line.rstrip("\n"), walls)
+                _keep_door(path, walls)
+
+
+def _prepare(seed: int) -> None:
+    """Make what the exercise's probes make of a seed, whoever answers, so that hand-ins find it made."""
+    exercise = importlib.import_module(f"helpers.exercises.{os.environ['GRADED_EXERCISE']}")
+    if hasattr(exercise, "prepare") and pick_device().type == "cpu":  # what has used a GPU cannot be forked
+        exercise.prepare(seed)
+        gc.freeze()
 
 
 @contextlib.contextmanager

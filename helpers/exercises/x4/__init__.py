@@ -10,9 +10,9 @@ from .adapter import ADAPTER
 from .finetune import FINETUNE
 from .layer import LAYER
 from .plan import PLAN
-from .small_llama import small_llama
+from .small_llama import pretrained, small_llama
 
-__all__ = ["PARTS", "small_llama"]
+__all__ = ["PARTS", "prepare", "small_llama"]
 
 PARTS: tuple[Part, ...] = (
     Part("x4.layer", ("LoRALinear",), LAYER),
@@ -20,3 +20,8 @@ PARTS: tuple[Part, ...] = (
     Part("x4.plan", ("fine_tune_plan",), PLAN),
     Part("x4.finetune", ("fine_tune", "merged_model"), FINETUNE),
 )
+
+
+def prepare(seed: int) -> None:
+    """Train the base that all answers are given. Probes copy it, and measure the copy before an answer gets it."""
+    pretrained(seed)

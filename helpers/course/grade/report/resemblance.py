@@ -108,7 +108,9 @@ def resembling_pairs(
     pairs = [pair for pair in pairs if pair.share >= ALIKE]
     learnt = {pair.first for pair in pairs}
     for (a, first), (b, second) in combinations(own, 2):
+        if a in learnt and b in learnt:
+            continue
         share = resemblance(first, second)
-        if share >= ALIKE and not {a, b} <= learnt:
+        if share >= ALIKE:
             pairs.append(Pair(exercise, a, b, share))
     return sorted(pairs, key=lambda pair: -pair.share)

@@ -65,7 +65,7 @@ def run_hand_in(hand_in: HandIn, seed: int, timeout: float, servers: WarmServers
         (job.folder / "hand_in.ipynb").write_text(
             nbformat.writes(notebook), encoding="utf-8", errors="backslashreplace"
         )
-        with servers.doorkeeper(job.exercise, job.door) as doorkeeper:
+        with servers.doorkeeper(job.exercise, seed, job.door) as doorkeeper:
             finished = _run_in_process(job, doorkeeper, START_UP + timeout * len(notebook.cells))
         records = _read_records(job.records)
     return Run(records, finished and len(records) == len(notebook.cells), time.perf_counter() - began)

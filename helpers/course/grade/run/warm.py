@@ -41,25 +41,26 @@ class WarmServers:
         return Sandbox(probes_only(Path(self._copy.name).resolve()), self.bubblewrap, MEMORY)
 
     @contextlib.contextmanager
-    def doorkeeper(self, exercise: str, door: Path) -> Iterator[int | None]:
+    def doorkeeper(self, exercise: str, seed: int, door: Path) -> Iterator[int | None]:
         """Have a doorkeeper wait at the socket `door`; yield its process id, or None where it cannot be had.
 
+        What probes make of `seed`, whoever answers, is made before.
         After the block it has ended, with all that it has forked.
         """
-        doorkeeper = self._ask(exercise, door) if _WORKS else None
+        doorkeeper = self._ask(exercise, seed, door) if _WORKS else None
         try:
             yield doorkeeper
         finally:
             if doorkeeper is not None:
                 end_process(doorkeeper)
 
-    def _ask(self, exercise: str, door: Path) -> int | None:
+    def _ask(self, exercise: str, seed: int, door: Path) -> int | None:
         with self._lock:
             server = self._servers.get(exercise)
             if server is None or server.poll() is not None:
                 server = self._servers[exercise] = self._start(exercise)
             try:
-                server.stdin.write(f"{door}\n")
+                server.stdin.write(f"{seed} {door}\n")
                 server.stdin.flush()
                 return int(server.stdout.readline())
             except (OSError, ValueError):  # it has ended; without it a hand-in runs, only later

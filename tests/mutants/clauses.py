@@ -1,0 +1,216 @@
+"""Every clause of every graded contract, and who judges it: `python -m tests.mutants.clauses` writes docs/checks.md.
+
+`--measure x2.step ...` first lets the other checks of these parts try the mutants that are meant for one of them, and
+keeps in alone.json which mutants none of the others rejects. That takes minutes a part, on a quiet machine.
+"""
+
+import argparse
+import json
+from collections import Counter
+from pathlib import Path
+
+from helpers.core.files import ROOT, atomic_write
+from helpers.course.build.source import sources
+from helpers.exercises.checking import find_part
+
+from . import Mutant, topics
+from .contracts import contracts
+from .trial import try_answer
+
+PAGE = ROOT / "docs" / "checks.md"
+KEPT = Path(__file__).with_name("alone.json")
+GIVEN = "given"  # it says what the answer gets, and promises nothing
+NOBODY = "nobody"  # it asks for something that no check looks at
+
+# By part, for each clause in order: the checks that judge it.
+JUDGED: dict[str, tuple[str, ...]] = {
+    "x1.scaler": (
+        "gradient_is_unscaled overflow_skips_and_backs_off scale_grows",
+        "scale_grows",
+        "gradient_is_unscaled",
+        "gradient_is_unscaled overflow_skips_and_backs_off",
+        "overflow_skips_and_backs_off gradient_is_unscaled",
+        "scale_grows overflow_skips_and_backs_off",
+    ),
+    "x1.step": (
+        "steps_in_a_row sixteen_bits_without_scaler",
+        GIVEN,
+        "forward_in_low_precision",
+        "loss_in_fp32",
+        "clips_true_gradient sixteen_bits_without_scaler",
+        "steps_in_a_row sixteen_bits_without_scaler",
+        "steps_in_a_row sixteen_bits_without_scaler",
+        "loss_in_fp32",
+    ),
+    "x1.compare": ("accuracy_holds memory_falls", NOBODY, "accuracy_holds memory_falls", "accuracy_holds memory_falls"),
+    "x2.step": (
+        "one_step_of_micro_batches",
+        "one_step_of_micro_batches ragged_last_micro_batch",
+        GIVEN,
+        "update_equals_full_batch ragged_last_micro_batch",
+        "update_equals_full_batch",
+        "memory_falls_to_the_micro_batch",
+        "one_step_of_micro_batches",
+    ),
+    "x2.tokens": ("tokens_weigh_the_same", GIVEN, "tokens_weigh_the_same", "tokens_weigh_the_same"),
+    "x2.scaled": (
+        "clips_the_whole_gradient_once",
+        GIVEN,
+        "clips_the_whole_gradient_once",
+        "clips_the_whole_gradient_once",
+        "clips_the_whole_gradient_once",
+    ),
+    "x2.epoch": (
+        "each_group_counts",
+        GIVEN,
+        "each_group_counts",
+        "each_group_counts last_group_counts",
+        "each_group_counts",
+        "scheduler_steps_with_the_optimizer",
+        "each_group_counts last_group_counts",
+    ),
+    "x2.groupnorm": ("every_batch_norm_is_replaced",) * 3,
+    "x3.epoch": (
+        "every_epoch_in_a_new_order",
+        "update_equals_joint_batch",
+        "every_epoch_in_a_new_order",
+        "update_equals_joint_batch ragged_groups_weigh_by_rows",
+        "update_equals_joint_batch ragged_groups_weigh_by_rows",
+        "one_synchronisation_an_update",
+        "update_equals_joint_batch",
+        "loss_is_of_all_ranks",
+    ),
+    "x3.evaluate": (
+        "every_test_row_counts_once",
+        GIVEN,
+        "every_test_row_counts_once",
+        "evaluation_shares_the_work",
+        "evaluation_shares_the_work",
+        "every_test_row_counts_once",
+    ),
+    "x3.worker": (
+        "closes_and_reports",
+        "closes_and_reports",
+        "replicas_share_the_work_and_agree",
+        "replicas_share_the_work_and_agree",
+        "replicas_share_the_work_and_agree",
+        "closes_and_reports",
+        "rank0_saves_for_all",
+        "closes_and_reports replicas_share_the_work_and_agree",
+    ),
+    "x4.layer": ("corrects_by_alpha_over_rank", "starts_as_the_base", "corrects_by_alpha_over_rank", "merges_once"),
+    "x4.adapter": ("adapter_sits_where_it_should", "count_is_predicted"),
+    "x4.plan": ("plan_fits plan_uses_the_room",),
+    "x4.finetune": ("learns_the_new_text base_is_frozen", "base_is_frozen", "merged_is_equal"),
+    "x5.shard": ("each_rank_holds_two_chunks",) * 5,
+    "x5.pass_on": ("passes_on_without_waiting",) * 5,
+    "x5.ring": (
+        "output_of_one_process",
+        "output_of_one_process gradients_of_keys_come_home",
+        "output_of_one_process",
+        "gradient_of_queries gradients_of_keys_come_home",
+        "memory_does_not_grow_with_ranks",
+        "blocks_go_round_the_ring",
+        "hidden_blocks_are_skipped",
+    ),
+    "x5.train": (
+        "loss_is_of_the_whole_sequence gradients_are_of_the_whole_sequence",
+        "loss_is_of_the_whole_sequence",
+        "loss_is_of_the_whole_sequence",
+        "gradients_are_of_the_whole_sequence",
+        "gradients_are_of_the_whole_sequence",
+        "loss_is_of_the_whole_sequence",
+    ),
+    "x6.files": (
+        "newest_comes_back",
+        "newest_comes_back",
+        "survives_a_kill_while_saving",
+        "newest_comes_back",
+        "survives_a_kill_while_saving",
+        "flushed_before_published",
+        "damaged_ones_are_passed_over",
+        "disk_stays_bounded",
+    ),
+    "x6.gradient": ("same_bits_on_one_rank_and_two", GIVEN, *("same_bits_on_one_rank_and_two",) * 4),
+    "x6.train": (
+        "uninterrupted_run_is_right goes_on_to_the_last_bit",
+        GIVEN,
+        "uninterrupted_run_is_right",
+        "uninterrupted_run_is_right",
+        "rank0_keeps_the_state_of_all goes_on_to_the_last_bit",
+        "rank0_keeps_the_state_of_all",
+        "goes_on_to_the_last_bit",
+    ),
+}
+HEAD = """# What the checks judge
+
+Every clause of the contracts of the graded exercises, and the checks that judge it. "given" stands where a clause says what an answer gets and asks for nothing; "nobody" where it asks for something that no check looks at.
+`python -m tests.mutants.clauses` writes this page.
+
+A mutant is the reference with one mistake. Each is meant for one check, which must reject it. "Alone" counts those that no other check of its part rejects: without this check they would get full points. Where a part has
+one check, that is all of them. "not run" stands where nobody has tried: `python -m tests.mutants.clauses --measure PART` does.
+"""
+
+
+def others_reject(mutant: Mutant) -> bool:
+    """Say whether another check of its part rejects the mutant as well."""
+    others = [check.name() for check in find_part(mutant.part).checks if check.name() != mutant.rejected_by]
+    return bool(others and try_answer(mutant.part, mutant.source(), checks=others))
+
+
+def measure(part: str) -> list[str]:
+    """Return the names of those mutants of a part that only the check meant for them rejects."""
+    mutants = [mutant for mutant in topics()[part.partition(".")[0]].MUTANTS if mutant.part == part]
+    return [mutant.name for mutant in mutants if not others_reject(mutant)]
+
+
+def page() -> str:
+    """Return the page as it should be."""
+    lines = [HEAD]
+    kept = read_kept()
+    for source in sources():
+        if not source.graded:
+            continue
+        lines += [f"## {source.cells()[0].source.partition(chr(10))[0].removeprefix('# ')}", ""]
+        mutants = topics()[source.exercise].MUTANTS
+        clauses = contracts(source.exercise)
+        for part in dict.fromkeys(mutant.part for mutant in mutants):
+            lines += [f"### {part}", ""]
+            if part in clauses:
+                lines += ["| Clause | Judged by |", "|---|---|"]
+                pairs = zip(clauses[part], JUDGED[part], strict=True)
+                lines += [f"| {_cell(clause)} | {judged.replace(' ', ', ')} |" for clause, judged in pairs]
+                lines.append("")
+            lines += [*_counts(part, [mutant for mutant in mutants if mutant.part == part], kept), ""]
+    return "\n".join(lines)
+
+
+def read_kept() -> dict[str, list[str]]:
+    """Return, by part, the mutants that one check alone rejects, as they were measured."""
+    return json.loads(KEPT.read_text(encoding="utf-8"))
+
+
+def _counts(part: str, mutants: list[Mutant], kept: dict[str, list[str]]) -> list[str]:
+    checks = [check.name() for check in find_part(part).checks]
+    meant = Counter(mutant.rejected_by for mutant in mutants)
+    alone = Counter(mutant.rejected_by for mutant in mutants if len(checks) == 1 or mutant.name in kept.get(part, ()))
+    known = len(checks) == 1 or part in kept
+    rows = [f"| {check} | {meant[check]} | {alone[check] if known else 'not run'} |" for check in checks]
+    return ["| Check | Mutants | Alone |", "|---|--:|--:|", *rows]
+
+
+def _cell(clause: str) -> str:
+    return clause.replace("|", "\\|").replace("[[", "").replace("]]", "")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.mutants.clauses", description=__doc__)
+    parser.add_argument("--measure", nargs="+", metavar="PART", default=[])
+    for part in parser.parse_args().measure:
+        kept = read_kept() | {part: measure(part)}
+        atomic_write(KEPT, json.dumps(dict(sorted(kept.items())), indent=1) + "\n")
+    atomic_write(PAGE, page())
+
+
+if __name__ == "__main__":
+    main()
