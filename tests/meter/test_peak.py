@@ -1,5 +1,6 @@
 """The peak against known allocations, and against the peak rebuilt from PyTorch's own profiler."""
 
+import itertools
 import warnings
 
 from helpers import TENANTS, MemoryMeter, MiB
@@ -11,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from ..sampling import sample_with_quick
 from .training import (
     ARCHITECTURES,
     CPU,
@@ -24,9 +26,12 @@ from .training import (
     training_step,
 )
 
+TRAININGS = list(itertools.product(ARCHITECTURES, RECIPES))
 
-@pytest.mark.parametrize("recipe", RECIPES, ids=lambda f: f.__name__)
-@pytest.mark.parametrize("make", ARCHITECTURES, ids=lambda f: f.__name__)
+
+@pytest.mark.parametrize(
+    ("make", "recipe"), sample_with_quick(TRAININGS, one_in=1, quick_one_in=4), ids=lambda f: f.__name__
+)
 def test_peak_is_the_allocators_to_a_tenth_of_a_percent(make, recipe):
     torch.manual_seed(0)
     model, x, y = make()
