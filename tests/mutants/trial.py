@@ -18,8 +18,6 @@ LIMIT = 120.0  # seconds a check, unless another limit is given
 HANGS = "hangs"
 _CONTEXT = mp.get_context("spawn" if sys.platform == "win32" else "forkserver")  # a fork of this process has no threads
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the server: what it forks cannot use threads that it has started
-if sys.platform != "win32":
-    _CONTEXT.set_forkserver_preload([__name__])
 
 
 def judged(part: Part, source: str, seed: int, checks: list[str]) -> dict[str, str]:
@@ -65,6 +63,9 @@ def try_answer(
     groups = [checks] if checks else [[name] for name in names]
     here, there = mp.Pipe(duplex=False)
     expected = expected_of(find_part(part), seed)
+    if sys.platform != "win32":  # imported once, before the first trial; the last is what the first optimizer imports
+        exercise = part.partition(".")[0]
+        _CONTEXT.set_forkserver_preload([__name__, f"helpers.exercises.{exercise}", "torch._dynamo"])
     child = _CONTEXT.Process(target=_child, args=(there, (part, source, seed), expected, groups))
     child.start()
     there.close()
