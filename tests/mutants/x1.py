@@ -146,6 +146,14 @@ MUTANTS = [
     one("all seconds for one step", COMPARE, "accuracy_holds", " / len(batches[2:])\n", "\n"),
     one("looks at the first parameter", SCALER, "overflow_skips_and_backs_off", "for gradient in gradients)",
         "for gradient in gradients[:1])"),
+    one("another seed each time", COMPARE, "accuracy_holds", "torch.manual_seed(seed)", "torch.seed()"),
+    one("one seed for all", COMPARE, "accuracy_holds", "torch.manual_seed(seed)", "torch.manual_seed(0)"),
+    one("one order for all seeds", COMPARE, "accuracy_holds", "torch.randperm(len(data.train_x))",
+        "torch.randperm(len(data.train_x), generator=torch.Generator().manual_seed(0))"),
+    one("weights drawn before the seed", COMPARE, "accuracy_holds",
+        "torch.manual_seed(seed)\n    data = digits(device)\n    model = SmallCNN(width=16).to(device)",
+        "data = digits(device)\n    torch.seed()\n    model = SmallCNN(width=16).to(device)\n    torch.manual_seed(seed)"),
+    one("not shuffled", COMPARE, "accuracy_holds", "torch.randperm(len(data.train_x))", "torch.arange(len(data.train_x))"),
     one("seconds made up", COMPARE, "accuracy_holds", '"step_seconds": step_seconds', '"step_seconds": 0.0'),
 ]  # fmt: skip
 
@@ -328,8 +336,10 @@ def train(precision, seed=0, epochs=3):
     scaler = DynamicLossScaler(init_scale=1024.0) if precision == "fp16" else None
     peak, seconds, steps = 0, 0.0, 0
     for epoch in range(epochs):
+        order = torch.randperm(len(x))
         for start in range(0, len(x), 64):
-            args = (model, optimizer, scaler, x[start : start + 64], y[start : start + 64], dtype, 1.0)
+            rows = order[start : start + 64].to(device)
+            args = (model, optimizer, scaler, x[rows], y[rows], dtype, 1.0)
             if epoch == 0 and start == 128:
                 with MemoryMeter(model, optimizer) as meter:
                     train_step(*args)

@@ -37,6 +37,31 @@ class _Convolutions(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+class _Seeded(TorchDispatchMode):
+    """Notes the weight that the first convolution of training meets, and a sum of the images of each step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight: float | None = None
+        self.images: list[float] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.convolution.default and args[0].shape[1] == 1:  # the layer that sees the images
+            images, weight = (tensor.detach().cpu().double() for tensor in args[:2])
+            if self.weight is None:
+                self.weight = weight.abs().sum().item()
+            # Weighted by place, so that the same images in another order have another sum.
+            self.images.append(images.flatten(1).sum(1).mul(torch.arange(1, 1 + len(images))).sum().item())
+        return func(*args, **(kwargs or {}))
+
+
+def _seeded(train: Callable[..., dict], seed: int) -> list:
+    """Return the first weights and the order of the images in an epoch that `train` makes of a seed."""
+    with _Seeded() as noted:
+        _result(train, "fp32", seed=seed, epochs=1)
+    return [noted.weight, noted.images]
+
+
 def _result(train: Callable[..., dict], *args: Any, **kwargs: Any) -> dict:
     """Call `train` and see that it returns what the contract names."""
     result = train(*args, **kwargs)
@@ -100,12 +125,13 @@ class MemoryFalls(Check):
 
 
 class AccuracyHolds(Check):
-    """All three precisions learn the digits as FP32 does, each really trained in its own precision."""
+    """All three precisions learn the digits as FP32 does, each really trained in its own, as the seed says."""
 
     points = 1
     hint = (
         "digits(device), batches of 64, AdamW with lr 3e-3, three epochs; a loss scaler for FP16 only; "
-        "model.eval() and torch.no_grad() for the accuracy."
+        "model.eval() and torch.no_grad() for the accuracy.\n"
+        "`torch.manual_seed(seed)` before anything random is drawn: the model, and the order of the images."
     )
 
     @staticmethod
@@ -129,6 +155,7 @@ class AccuracyHolds(Check):
                 "step_seconds": float(result["step_seconds"]),
                 "average_seconds": wall / max(1, convolutions.calls // layers),
             }
+        seen["seeds"] = [_seeded(train, of) for of in (seed, seed, seed + 1)]
         return seen
 
     @staticmethod
@@ -154,6 +181,11 @@ class AccuracyHolds(Check):
                 return f"train('{name}') reports step_seconds of {seconds:.3g}, {clock}."
         if seen["fp16"]["largest_gradient"] < 8 * seen["fp32"]["largest_gradient"]:
             return "train('fp16') trained without loss scaling: its gradients are no larger than those of FP32."
+        for what, first, again, other in zip(("initial weights", "order of the images"), *seen["seeds"], strict=True):
+            if first != again:
+                return f"train('fp32') twice with one seed: not the same {what}."
+            if first == other:
+                return f"train('fp32') with two seeds: the same {what} in both."
         return None
 
 
