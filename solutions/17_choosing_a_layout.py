@@ -690,8 +690,23 @@ for name, plan in mine.items():
     print(f"{name}: {name_of(plan.layout)}, {plan.seconds:.3g} s, {human_bytes(plan.worst.nbytes)}")
     print(f"    best known: {name_of(found.layout)}, {found.seconds:.3g} s, {human_bytes(found.nbytes)}")
 
+# %% [markdown] name="decide_others_text"
+# The small step has half as many sequences as there are GPUs: 32 data ranks, and two of something else. Here are all three candidates, otherwise alike.
+
+# %% name="decide_others"
+small = decisions()["small"]
+pairs = {
+    "context": {"context": 2, "context_method": "all-to-all"},
+    "tensor": {"tensor": 2},
+    "pipeline": {"pipeline": 2},
+}
+for name, pair in pairs.items():
+    grid = Layout(small.arch, shard=32, reshard_after_forward=False, seq=small.seq, **pair)
+    plan = plan_layout(grid, small.cluster)
+    print(f"2 {name} ranks: {plan.seconds:.3f} s, {plan.parts.get('bubble', 0):.0%} of it bubble")
+
 # %% [markdown] name="play_text"
-# Four sequences and eight GPUs, or 32 and 64: data ranks alone cannot use them all, so each sequence has to be split. Context ranks do it with the fewest messages ([[context_parallel]]), and two tensor ranks are hardly worse. A pipeline would have as many micro-batches as it has sequences, too few to hide its bubble.
+# Context ranks send the least ([[context_parallel]]), and two tensor ranks in a node come close. A pipeline has one micro-batch in each data rank here, so one of its two stages always waits.
 #
 # Then memory decides. Long sequences need recomputation; the small step has room for everything, so whatever saves memory there is time given away: recomputation, and also parameters gathered twice. The best known does not even split them (ZeRO-1).
 #

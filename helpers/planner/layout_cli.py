@@ -55,6 +55,7 @@ def add_layout_arguments(parser: argparse.ArgumentParser) -> list[str]:
     option("--tensor-overlap", "tensor ranks send in chunks, beside products", dest="tensor_overlap", **on)
     option("--no-reshard-after-forward", "zero3 keeps gathered parameters", dest="reshard_after_forward", **off)
     option("--accumulate-whole", "zero3 reduces gradients once a step", dest="accumulate_whole", **on)
+    option("--plain-ends", "tensor ranks hold the embedding and whole rows of logits", dest="plain_ends", **on)
     number("--micro-batches", "in a step, of a data rank (default: as many as stages)")
     option("--recompute", "what the backward pass computes again", "recompute", choices=RECOMPUTATIONS)
     number("--recompute-every", "only every so many blocks", "recompute_every")

@@ -126,7 +126,7 @@ def reply(run: Run, rates: LayoutRates) -> Reply:
     for change in KNOBS.values():
         changed = StepTime(layout, cluster, change(rates, STEP), order, stages).seconds
         slopes.append(math.log(changed / plan.seconds) / math.log(STEP))
-    return Reply(plan.seconds, slopes, plan.mfu, plan.worst.nbytes)
+    return Reply(plan.seconds, slopes, plan.mfu, run.question.logged(plan).nbytes)
 
 
 def replies(known: Sequence[Run], rates: LayoutRates) -> list[Reply]:

@@ -4,6 +4,7 @@ import json
 import random
 from types import SimpleNamespace
 
+from helpers.planner.layout.layout_plan import reserved_bytes
 from helpers.planner.rows import answers
 from helpers.planner.rows.answers import FIELDS, answer
 from helpers.planner.rows.habits import HABITS
@@ -23,8 +24,14 @@ ODD = (None, "", "many", -1, 0, 1.5, 3, True, [], {}, [8], {"a": 1}, float("nan"
 def read_only(monkeypatch):
     """Nothing is planned: how a layout is simulated is asked elsewhere."""
     figures = ("seconds", "low", "high", "tokens_per_second", "mfu", "hfu", "bound_by")
-    plan = SimpleNamespace(worst=SimpleNamespace(nbytes=1), reserved=(1, 1), **dict.fromkeys(figures, 1))
-    monkeypatch.setattr(answers, "plan_layout", lambda layout, cluster: plan)
+    worst, first = SimpleNamespace(nbytes=2), SimpleNamespace(nbytes=1)
+    plan = SimpleNamespace(worst=worst, ranks=[first, worst], **dict.fromkeys(figures, 1))
+
+    def plan_of(layout, cluster):
+        plan.layout, plan.cluster = layout, cluster
+        return plan
+
+    monkeypatch.setattr(answers, "plan_layout", plan_of)
 
 
 def checked(line):
@@ -86,7 +93,26 @@ def test_what_is_absent_or_null_is_assumed_and_named(read_only):
 def test_a_framework_brings_its_habits(source):
     question = read_line(LINE | {"id": f"{source}-1"})
     assert question.assumed["framework"] == source
-    assert question.layout.precision == HABITS[source].precision
+    said, casts = HABITS[source].precision, HABITS[source].casts_weights
+    assert question.layout.precision == ("bf16" if casts and said == "bf16-amp" else said)
+
+
+def test_memory_is_that_of_the_rank_whose_memory_a_source_logs(read_only):
+    piped = LINE | {"pipeline": 2, "micro_batch_size": 1, "global_batch_size": 16}
+    assert checked(piped | {"id": "torchtitan-1"})["peak_allocated_bytes"] == 2
+    logged = checked(piped | {"id": "kempnerforge-1"})
+    assert logged["peak_allocated_bytes"] == 1
+    assert "rank 0" in logged["assumed"]["memory"]
+
+
+def test_reserved_memory_is_no_more_than_there_is_and_less_where_the_plan_says_more():
+    question = read_line(LINE | {"id": "torchtitan-1"})
+    room = question.cluster.gpu.room
+    for held in (room // 4, room - 1):
+        low, high = reserved_bytes(question.layout, question.cluster, held)
+        assert held <= low <= high <= room
+    low, high = reserved_bytes(question.layout, question.cluster, room + 1)
+    assert low < room < high == room + 1
 
 
 def test_experts_spread_and_stages_interleave_as_frameworks_have_it():

@@ -9,7 +9,7 @@ import json
 
 from ...ranks.deepspeed_config import deepspeed_config
 from ..layout.layout import Layout
-from .refusals import graphs, refuse
+from .refusals import graphs, plain_loops, refuse
 
 FILE = "ds_config.json"
 COMMAND = f"train.py --deepspeed {FILE}"
@@ -53,10 +53,7 @@ def _refusals(layout: Layout) -> list[tuple[bool, str]]:
     beside = {"tensor": layout.tensor, "pipeline": layout.pipeline, "context": layout.context, "expert": layout.expert}
     others = ", ".join(f"{name} {size}" for name, size in beside.items() if size > 1)
     return [
-        (
-            layout.accumulate_whole,
-            "This export reduces gradients after each micro-batch: leave accumulate_whole False.",
-        ),
+        plain_loops(layout),
         graphs(layout),
         (bool(others), f"DeepSpeed's JSON knows data-parallel ranks only, not {others}: take torchtitan or megatron."),
         (

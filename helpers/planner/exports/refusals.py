@@ -29,9 +29,13 @@ def other_habits(layout: Layout, engine: str, known: tuple[str, ...]) -> tuple[b
     )
 
 
-def whole_gradients(layout: Layout) -> tuple[bool, str]:
-    """Return whether gradients are added up whole, which no export switches on, and what to do."""
-    return layout.accumulate_whole, "Exports reduce gradients after each micro-batch: leave accumulate_whole False."
+def plain_loops(layout: Layout) -> tuple[bool, str]:
+    """Return whether gradients, embedding and loss are those of a plain loop, which no export writes; what to do."""
+    return (
+        layout.accumulate_whole or layout.plain_ends,
+        "Exports reduce gradients after each micro-batch, and tensor ranks split embedding and loss: leave "
+        "accumulate_whole and plain_ends False.",
+    )
 
 
 def graphs(layout: Layout) -> tuple[bool, str]:

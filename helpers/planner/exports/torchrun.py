@@ -9,7 +9,7 @@ from ..layout.arch import Arch, arch_of_config
 from ..layout.layout import Layout
 from ..recipe import Recipe, RecipeError
 from ..script import training_script
-from .refusals import graphs, other_habits, refuse
+from .refusals import graphs, other_habits, plain_loops, refuse
 
 FILE = "train.py"
 COMMAND = FILE
@@ -53,10 +53,7 @@ def _refusals(layout: Layout) -> list[tuple[bool, str]]:
     beside = {"tensor": layout.tensor, "pipeline": layout.pipeline, "context": layout.context, "expert": layout.expert}
     others = ", ".join(f"{name} {size}" for name, size in beside.items() if size > 1)
     return [
-        (
-            layout.accumulate_whole,
-            "This export reduces gradients after each micro-batch: leave accumulate_whole False.",
-        ),
+        plain_loops(layout),
         graphs(layout),
         other_habits(layout, "torchrun", ("pytorch", "torchtitan")),
         (bool(others), f"Our script has data-parallel ranks only, not {others}: take torchtitan or megatron."),

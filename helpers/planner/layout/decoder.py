@@ -12,7 +12,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 from .attention import Wires, attention_of, column
 from .kernels import activate, fused_loss, layer_norm, rms_norm
 from .layout import Layout
-from .wire import Wire, exchange, leave
+from .wire import Wire, exchange, join, leave
 
 Marker = Callable[[str], None]
 """Hears where in the stage the program is: "layer 3 forward", and the like."""
@@ -110,37 +110,55 @@ class Embedding(nn.Module):
     def __init__(self, layout: Layout, wire: Wire) -> None:
         super().__init__()
         arch = layout.arch
-        self.wire, self.by_tokens = wire, layout.splits_tokens
-        self.table = nn.Embedding(-(-arch.vocab // wire.size), arch.hidden)
+        self.wire, self.by_tokens, self.whole = wire, layout.splits_tokens, layout.plain_ends
+        self.table = nn.Embedding(arch.vocab if self.whole else -(-arch.vocab // wire.size), arch.hidden)
         self.positions = nn.Embedding(max(arch.positions, layout.seq), arch.hidden) if arch.positions else None
 
     def forward(self, ids: Tensor) -> Tensor:
         """ids: (B, S). Returns (B, S, D), or (B, S / tensor, D) where tokens are split."""
         x = self.table(ids)
-        x = leave(x, self.wire, self.by_tokens)
+        if not self.whole:
+            x = leave(x, self.wire, self.by_tokens)
+        elif self.by_tokens:
+            x = x[:, : x.shape[1] // self.wire.size]
         return x if self.positions is None else x + self.positions(ids[:, : x.shape[1]])
 
 
 class Head(nn.Module):
-    """The last norm, the logits of this tensor rank's words, and the loss; whole rows of logits are nowhere."""
+    """The last norm, the logits of this tensor rank's words, and the loss.
+
+    Whole rows of logits are nowhere but in a layout with `plain_ends`.
+    """
 
     def __init__(self, layout: Layout, wire: Wire, table: nn.Parameter | None = None) -> None:
         super().__init__()
         arch = layout.arch
         self.wire, self.layout = wire, layout
         self.norm = Norm(arch.hidden, arch.layer_norm)
-        self.logits = nn.Linear(arch.hidden, -(-arch.vocab // wire.size), bias=False)
+        self.whole = layout.plain_ends and layout.pipeline > 1
+        self.logits = nn.Linear(arch.hidden, arch.vocab if self.whole else -(-arch.vocab // wire.size), bias=False)
         if table is not None:
             self.logits.weight = table
 
     def forward(self, x: Tensor, labels: Tensor) -> Tensor:
         """x: (B, S, D), or (B, S / tensor, D) where tokens are split; labels: (B, S). Returns the mean loss."""
+        if self.layout.plain_ends:
+            return self._plain_loss(self.norm(x), labels)
         (logits,) = column(self.norm(x), [self.logits], self.wire, self.layout)  # (B, S, V / tensor)
         if self.wire.size > 1 or self.layout.engine == "megatron":
             return VocabularyLoss.apply(logits, labels, self.wire)
         if self.layout.compile:
             return fused_loss(logits.flatten(0, 1), labels.flatten())
         return F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
+
+    def _plain_loss(self, x: Tensor, labels: Tensor) -> Tensor:
+        """Return the loss of whole rows of logits, which the loop's variable holds until the next micro-batch's."""
+        if self.whole:
+            self.rows = self.logits(x)
+        else:
+            (own,) = column(x, [self.logits], self.wire, self.layout)  # (B, S, V / tensor)
+            self.rows = join(own, self.wire)  # (B, S, V)
+        return F.cross_entropy(self.rows.flatten(0, 1), labels.flatten())
 
 
 class VocabularyLoss(torch.autograd.Function):

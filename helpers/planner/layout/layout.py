@@ -35,7 +35,10 @@ class Layout:
         shard, replicate: ranks of the data dimension that split state, and how many such groups there are.
         zero: what `shard` splits: "zero1" the optimizer's state, "zero2" gradients, too, "zero3" parameters, too.
         reshard_after_forward: whether zero3 frees gathered parameters between forward and backward.
-        accumulate_whole: whether zero3 adds up whole gradients, in the products' dtype, and reduces them once a step.
+        accumulate_whole: whether zero3 adds up whole gradients, in FP32, and reduces them once a step.
+        plain_ends: whether embedding and loss are those of a plain loop around blocks that tensor ranks split: each
+            rank holds the whole embedding and whole rows of logits, in the products' dtype; in pipelines all of the
+            head, too.
         micro_batch_size: sequences in a micro-batch of one data rank.
         micro_batches: in one optimizer step, of one data rank.
         seq: tokens in a sequence.
@@ -69,6 +72,7 @@ class Layout:
     zero: str = "zero3"
     reshard_after_forward: bool = True
     accumulate_whole: bool = False
+    plain_ends: bool = False
     micro_batch_size: int = 1
     micro_batches: int = 1
     seq: int = 4096
@@ -128,6 +132,7 @@ class Layout:
         local_heads = arch.heads // tensor
         return [
             (self.accumulate_whole and self.zero != "zero3", "accumulate_whole is a way of zero3."),
+            (self.plain_ends and self.engine == "megatron", "plain_ends are those of PyTorch's loops, not megatron's."),
             (stages > arch.layers, f"{stages} stages need at least as many layers; the model has {arch.layers}."),
             (
                 self.virtual_stages > 1 and self.schedule in ("gpipe", "1f1b"),

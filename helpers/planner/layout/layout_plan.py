@@ -122,10 +122,14 @@ class LayoutPlan:
 
 
 def reserved_bytes(layout: Layout, cluster: Cluster, held: int) -> tuple[int, int]:
-    """Return between which bytes the reserved memory of a rank lies that allocates `held`; no more than there is."""
+    """Return between which bytes the reserved memory of a rank lies that allocates `held`; no more than there is.
+
+    Where `held` itself is more than there is, it is too much, or the layout does not run: a run that did held less.
+    """
     least, most = RESERVED[layout.engine]
     high = max(held, min(held * most, cluster.gpu.room))
-    return int(max(held, min(held * least, high * least / most))), int(high)
+    low = min(held * least, high * least / most)
+    return int(low if held > cluster.gpu.room else max(held, low)), int(high)
 
 
 def plan_layout(

@@ -27,6 +27,10 @@ from .wire import Wire
 FIRST, NEXT, LAST = "first", "next", "last"  # of a step's micro-batches; a single one is the last
 BEFORE, FORWARD, BACKWARD, UPDATE = "before", "forward", "backward", "update"
 ActionKey = tuple[str, str]
+_LOSS = (  # of a loop around a compiled model
+    *("aten._log_softmax", "aten.nll_loss_forward"),
+    *("aten._log_softmax_backward_data", "aten.nll_loss_backward"),
+)
 _LOW = {"bf16": torch.bfloat16, "bf16-amp": torch.bfloat16, "fp8": torch.bfloat16, "fp16-amp": torch.float16}
 
 
@@ -59,7 +63,7 @@ def run_stage(layout: Layout, kind: StageKind) -> StageRun:
     """Run a stage of `layout` and return what its actions do."""
     with warnings.catch_warnings(), default_modes(), _process_group(layout) as meshes:
         warnings.simplefilter("ignore")  # of libraries about fake weights
-        trace = Trace(layout.compile, meshes.names)
+        trace = Trace(layout.compile, meshes.names, _LOSS if layout.plain_ends else ())
         stage = _build(layout, kind, trace)
         with no_collector(), FakeTensorMode(allow_non_fake_inputs=True), trace, resizing_counted(trace):
             hooks = torch.autograd.graph.saved_tensors_hooks(trace.pack, trace.unpack)
@@ -150,16 +154,16 @@ class _Training:
             return stage
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-        mixed = self.low != _weight_dtype(self.layout)
-        reduced = None if self.layout.accumulate_whole else torch.float32
-        policy = MixedPrecisionPolicy(param_dtype=self.low, reduce_dtype=reduced) if mixed else MixedPrecisionPolicy()
+        mixed = self.low != _weight_dtype(self.layout) or self.layout.accumulate_whole
+        wide = MixedPrecisionPolicy(param_dtype=self.low, reduce_dtype=torch.float32)
+        policy = wide if mixed else MixedPrecisionPolicy()
         how = {"mp_policy": policy, "reshard_after_forward": self.layout.reshard_after_forward}
         for block in stage.blocks:
             if isinstance(block.mlp, Experts):
                 fully_shard(block.mlp, mesh=meshes.expert, **how)
             fully_shard(block, mesh=meshes.dense, **how)
         for end in (stage.embedding, stage.head):
-            if end is not None and not self.layout.arch.tied:
+            if end is not None and not (self.layout.arch.tied or self.layout.plain_ends):  # else with the whole stage
                 fully_shard(end, mesh=meshes.dense, **how | {"reshard_after_forward": end is stage.embedding})
         fully_shard(stage, mesh=meshes.dense, **how)
         stage.to_empty(device="cpu")

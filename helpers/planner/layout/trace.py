@@ -7,7 +7,7 @@ trace, so a long stage follows from two short ones (`profile.py`).
 import bisect
 import itertools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -80,12 +80,13 @@ class Trace(Count):
     Args:
         compiled: whether a compiler fuses chains of operations.
         names: the wire of a process group, by the group's name (of `fully_shard`'s collectives).
+        apart: names of operations that the compiler does not see.
     """
 
-    def __init__(self, compiled: bool, names: dict[str, str]) -> None:
+    def __init__(self, compiled: bool, names: dict[str, str], apart: Collection[str] = ()) -> None:
         ticks = itertools.count(1)
         super().__init__("cpu", lambda: next(ticks), lambda storage: storage._cdata)
-        self.work = WorkCount(compiled, self.track)
+        self.work = WorkCount(compiled, self.track, apart)
         self._names = names
         self._action = ("", "")
         self._log: list[tuple[int, _Bound | Message | Arrival]] = []  # each with how much work had been seen

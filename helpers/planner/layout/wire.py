@@ -162,6 +162,24 @@ def leave(x: Tensor, wire: Wire, by_tokens: bool) -> Tensor:
     return _Scatter.apply(x, wire, 1) if by_tokens else _Leave.apply(x, wire)
 
 
+class _Join(torch.autograd.Function):
+    """Joins the ranks' parts in the last dimension; backward, every rank has the whole gradient and keeps its part."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, wire: Wire) -> Tensor:
+        ctx.wire = wire
+        return torch.cat(wire.all_gather(x, 0).chunk(wire.size), -1)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient.chunk(ctx.wire.size, -1)[ctx.wire.rank].contiguous(), None
+
+
+def join(x: Tensor, wire: Wire) -> Tensor:
+    """Return the parts of the last dimension that the ranks hold, joined; all ranks then do the same with the whole."""
+    return x if wire.size == 1 else _Join.apply(x, wire)
+
+
 def exchange(x: Tensor, wire: Wire, split: int, join: int) -> Tensor:
     """Send each rank its part of dimension `split`, and join what arrives in dimension `join`."""
     return x if wire.size == 1 else _Exchange.apply(x.contiguous(), wire, split, join)

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ..layout.layout_plan import LayoutPlan, plan_layout
+from ..layout.layout_plan import LayoutPlan, plan_layout, reserved_bytes
 from ..recipe import RecipeError
 from .line import Question, read_line
 
@@ -67,9 +67,10 @@ FIELDS = (
 
 
 def _figures(question: Question, plan: LayoutPlan) -> dict[str, Any]:
+    held = question.logged(plan).nbytes
     return {
-        "peak_allocated_bytes": plan.worst.nbytes,
-        "reserved_bytes": list(plan.reserved),
+        "peak_allocated_bytes": held,
+        "reserved_bytes": list(reserved_bytes(plan.layout, plan.cluster, held)),
         "step_seconds": plan.seconds,
         "step_seconds_interval": [plan.low, plan.high],
         "tokens_per_second_per_gpu": plan.tokens_per_second,

@@ -17,7 +17,9 @@ class Habits:
             "unless selective".
         compiles_fp8: whether it compiles 8-bit runs, of which nothing else is said.
         spreads_experts: whether all ranks of a stage split the experts, up to 64.
-        tensor_overlap, accumulate_whole, cuda_graphs: see `Layout`.
+        tensor_overlap, accumulate_whole, plain_ends, cuda_graphs: see `Layout`.
+        casts_weights: whether its mixed precision casts weights and optimizer's state, too.
+        logs_first: whether its log has the memory of rank 0 alone, which is in the pipeline's first stage.
         slow_h100: whether its H100 are the ones with 96 GB and a limit of 500 W, as those of torchtitan's authors.
         network: GB/s between nodes that each of its GPUs has; 0.0 where it is as in the catalog.
     """
@@ -37,6 +39,9 @@ class Habits:
     tensor_overlap: bool = False
     slow_h100: bool = False
     accumulate_whole: bool = False
+    plain_ends: bool = False
+    casts_weights: bool = False
+    logs_first: bool = False
     cuda_graphs: bool = False
     plain_tokens: str = ""
     compiles_fp8: bool = False
@@ -65,7 +70,9 @@ _OLD_MEGATRON = Habits(
 HABITS = {
     "torchtitan": _TITAN,
     "ao": _TITAN,
-    "kempnerforge": Habits(  # kempnerforge/distributed/tensor_parallel.py: stages of a pipeline hold whole tokens
+    # kempnerforge/distributed/tensor_parallel.py: stages of a pipeline hold whole tokens, and the whole head; every
+    # rank the embedding. scripts/train.py: F.cross_entropy of whole rows, model.to(param_dtype), a log of rank 0.
+    "kempnerforge": Habits(
         "torchtitan",
         "bf16-amp",
         "zero3",
@@ -73,6 +80,9 @@ HABITS = {
         fused=False,
         vocab=128256,
         accumulate_whole=True,
+        plain_ends=True,
+        casts_weights=True,
+        logs_first=True,
         plain_tokens="in pipelines",
     ),
     # examples/llm_benchmark: Transformer Engine's norms and rotations, and ep_size 64 or all ranks of a stage.

@@ -9,6 +9,8 @@ from ..catalog.clusters import Cluster, find_cluster
 from ..catalog.gpus import GIGA
 from ..layout.arch import Arch
 from ..layout.layout import Layout
+from ..layout.layout_plan import LayoutPlan
+from ..layout.rank_memory import RankMemory
 from ..recipe import RecipeError
 from .habits import Habits, habits_of
 
@@ -38,11 +40,17 @@ class Question:
 
     Attributes:
         assumed: what the line does not say, with the value taken for it.
+        logs_first: whether the memory that its source prints is rank 0's, and not the fullest rank's.
     """
 
     layout: Layout
     cluster: Cluster
     assumed: dict[str, Any] = field(default_factory=dict)
+    logs_first: bool = False
+
+    def logged(self, plan: LayoutPlan) -> RankMemory:
+        """Return the rank whose memory the source prints."""
+        return plan.ranks[0] if self.logs_first else plan.worst
 
 
 class _Reader:
@@ -121,6 +129,7 @@ def read_line(line: Mapping[str, Any]) -> Question:
         replicate=replicate,
         zero=zero,
         accumulate_whole=habits.accumulate_whole and zero == "zero3",
+        plain_ends=habits.plain_ends,
         reshard_after_forward=sizes["pipeline"] == 1,
         micro_batch_size=micro_batch,
         micro_batches=micro_batches,
@@ -133,7 +142,9 @@ def read_line(line: Mapping[str, Any]) -> Question:
         cuda_graphs=habits.cuda_graphs,
         engine=_engine(habits, zero, precision),
     )
-    return Question(layout, cluster, read.assumed)
+    if habits.logs_first and layout.pipeline > 1:
+        read.assumed["memory"] = "of rank 0, whose memory its log has"
+    return Question(layout, cluster, read.assumed, habits.logs_first)
 
 
 def _arch(read: _Reader, habits: Habits) -> Arch:
@@ -282,6 +293,9 @@ def _precision(read: _Reader, habits: Habits) -> str:
     said = str(read("precision", habits.precision))
     if said not in _PRECISIONS:
         raise RecipeError(f"precision is {said!r}; choose one of {', '.join(_PRECISIONS)}.")
+    if habits.casts_weights and _PRECISIONS[said] == "bf16-amp":
+        read.assumed["precision"] = "bf16: weights and optimizer's state are cast, too"
+        return "bf16"
     return _PRECISIONS[said]
 
 

@@ -7,7 +7,7 @@ it again.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -65,10 +65,11 @@ class WorkCount:
     Args:
         compiled: fuse chains, but for the optimizer's step, which is not part of the model.
         block_of: finds the memory behind a tensor; None for a tensor without.
+        apart: names of operations that the compiler does not see.
     """
 
-    def __init__(self, compiled: bool, block_of: Callable[[Tensor], Block | None]) -> None:
-        self._compiled, self._block_of = compiled, block_of
+    def __init__(self, compiled: bool, block_of: Callable[[Tensor], Block | None], apart: Collection[str] = ()) -> None:
+        self._compiled, self._block_of, self._apart = compiled, block_of, apart
         self._seen: list[tuple[Work | _Chain, Phase, bool]] = []  # in order
         self._chains: list[_Chain] = []
         self._open: _Chain | None = None  # the last of them, while it grows
@@ -87,7 +88,8 @@ class WorkCount:
         _, args, kwargs, result = operation
         operands = list(self._regions((args[work.name in _OVERWRITES :], *kwargs.values())))
         looks_up = sum(nbytes for *_, nbytes in operands) > work.bytes  # reads a part of a table
-        if phase != "optimizer step" and work.kind in FUSED_KINDS and not looks_up:
+        fused = work.kind in FUSED_KINDS and work.name not in self._apart
+        if phase != "optimizer step" and fused and not looks_up:
             self._join((phase, recomputed, work.dtype), operands, list(self._regions((result,))))
             return
         if phase != "optimizer step":  # an update within the backward pass is no part of its chains

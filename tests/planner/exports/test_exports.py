@@ -32,6 +32,7 @@ CHANGES = {
     "zero": ({}, list(ZEROS)),
     "reshard_after_forward": ({}, [False]),
     "accumulate_whole": ({}, [True]),
+    "plain_ends": ({"tensor": 2}, [True]),
     "micro_batch_size": ({}, [2]),
     "micro_batches": ({}, [8]),
     "seq": ({}, [8192]),

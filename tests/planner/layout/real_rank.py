@@ -93,18 +93,16 @@ class RealRank:
     def _shard(self, stage):
         layout, groups = self.layout, self.groups
         policy = MixedPrecisionPolicy()
-        if layout.precision == "bf16-amp":
-            policy = MixedPrecisionPolicy(
-                param_dtype=torch.bfloat16, reduce_dtype=None if layout.accumulate_whole else torch.float32
-            )
+        if layout.precision == "bf16-amp" or layout.accumulate_whole:
+            policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
         how = {"mp_policy": policy, "reshard_after_forward": layout.reshard_after_forward}
         for layer in stage.blocks:
             if isinstance(layer.mlp, Experts):
                 fully_shard(layer.mlp, mesh=groups.expert, **how)
             fully_shard(layer, mesh=groups.dense, **how)
-        if stage.embedding is not None:
+        if stage.embedding is not None and not layout.plain_ends:
             fully_shard(stage.embedding, mesh=groups.dense, **how | {"reshard_after_forward": True})
-        if stage.head is not None:  # its weights are needed again at once
+        if stage.head is not None and not layout.plain_ends:  # its weights are needed again at once
             fully_shard(stage.head, mesh=groups.dense, **how | {"reshard_after_forward": False})
         fully_shard(stage, mesh=groups.dense, **how)
 
