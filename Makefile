@@ -14,7 +14,7 @@ endif
 READY := .venv/.ready
 NBVAL = $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --nbval-lax --nbval-cell-timeout=600 solutions
 
-.PHONY: help lab lint test notebooks test-fast test-all test-oldest install-deepspeed deepspeed install-triton triton install-real real nbgrader attacks thousand receipts gpu gpu-wheels planner site build format clean
+.PHONY: help lab lint test notebooks test-fast test-all test-oldest install-deepspeed deepspeed install-triton triton install-real real graders attacks thousand receipts gpu gpu-wheels planner site build format clean
 .DEFAULT_GOAL := help
 
 help:
@@ -95,12 +95,14 @@ test-oldest: $(OLDEST)/.ready
 	$(OLDEST)/bin/python -m pytest -n $(JOBS) --dist loadfile -m "not slow"
 	WHOLE_LABS=1 $(OLDEST)/bin/python -m pytest -n $(JOBS) tests/release/test_cli.py -k plain_scripts
 
-# nbgrader brings a JupyterLab of its own, so it gets an environment of its own. Then both graders grade the same hand-ins.
-nbgrader: $(READY)
-	test -x .venv/nbgrader/bin/nbgrader || { $(PYTHON) -m venv .venv/nbgrader && .venv/nbgrader/bin/pip install --quiet \
-	  --disable-pip-version-check nbgrader; }
+# nbgrader brings a JupyterLab of its own, and otter a pandas, so each gets an environment. Then all three graders grade
+# the same hand-ins.
+graders: $(READY)
+	@for each in nbgrader otter; do test -x .venv/$$each/bin/$$each || { $(PYTHON) -m venv .venv/$$each && \
+	  .venv/$$each/bin/pip install --quiet --disable-pip-version-check $$(echo $$each | sed 's/^otter$$/otter-grader/'); }; done
 	NBGRADER_PYTHON="$(CURDIR)/.venv/nbgrader/bin/python" $(BIN)/python -m pytest tests/grade/test_nbgrader.py
-	NBGRADER_PYTHON="$(CURDIR)/.venv/nbgrader/bin/python" $(BIN)/python -m tests.grade.versus
+	NBGRADER_PYTHON="$(CURDIR)/.venv/nbgrader/bin/python" OTTER_PYTHON="$(CURDIR)/.venv/otter/bin/python" \
+	  $(BIN)/python -m tests.grade.versus
 
 # Every hostile hand-in; `make test` runs one in ten, others each day.
 attacks: $(READY)

@@ -1,4 +1,4 @@
-"""The built notebooks in nbgrader, which lives in an environment of its own: `make nbgrader`."""
+"""The built notebooks in nbgrader, which lives in an environment of its own: `make graders`."""
 
 import os
 import subprocess
@@ -10,7 +10,8 @@ from helpers.course.build.source import sources
 import nbformat
 import pytest
 
-from .versus import HOSTILE, PARTS, Outcome, cases, kernel_for, wrong
+from .graders import PARTS, Outcome, kernel_for
+from .versus import HOSTILE, cases, wrong
 
 PYTHON = os.environ.get("NBGRADER_PYTHON")
 GRADED = [source for source in sources() if source.graded]
@@ -22,7 +23,7 @@ for preprocessor in (LockCells(), ClearSolutions(), CheckCellMetadata()):
     notebook, _ = preprocessor.preprocess(notebook, {})
 nbformat.write(notebook, sys.argv[1])
 """
-needs_nbgrader = pytest.mark.skipif(not PYTHON, reason="needs nbgrader: make nbgrader")
+needs_nbgrader = pytest.mark.skipif(not PYTHON, reason="needs nbgrader: make graders")
 
 
 def test_the_hand_ins_that_both_graders_get_are_right_wrong_and_hostile():
