@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 
@@ -50,21 +51,43 @@ def rank_memory(layout: Layout, order: Sequence[Action], stages: Mapping[int, St
     held: Held = Counter()
     for stage in stages.values():
         held += next(iter(stage.actions.values()))[-1].end  # what is there before the step: weights and state
-    result = RankMemory(held.copy(), "between steps", 0)
-    in_flight = 0
     passes: dict[tuple[int, runs.ActionKey, str], _Passed] = {}
+    done = []
     for action in order:
         key = action_key(layout, action)
         known = (action.stage, key, action.kind)
         if known not in passes:
             passes[known] = _passed(layout, action.kind, stages[action.stage].actions[key])
-        done = passes[known]
-        _see(result, held, done, f"{action.kind}{action.micro_batch} of stage {action.stage}")
-        held = _moved(held, done.before, done.after)
+        done.append(passes[known])
+    # Totals find the fullest moment; only there it is asked who holds them.
+    now = most = held.total()
+    fullest, in_flight, most_in_flight = -1, 0, 0
+    for at, (action, each) in enumerate(zip(order, done, strict=True)):
+        if now + each.more > most:
+            fullest, most = at, now + each.more
+        now += each.grows
         in_flight += (action.kind == FORWARD) - (action.kind not in (FORWARD, FOR_INPUT))
-        result.in_flight = max(result.in_flight, in_flight)
+        most_in_flight = max(most_in_flight, in_flight)
+    result = RankMemory(held, "between steps", most_in_flight)
+    if fullest >= 0:
+        action, each = order[fullest], done[fullest]
+        result.peak = _moved(_after(held, done[:fullest]), each.before, each.fullest.peak)
+        result.at = f"{action.kind}{action.micro_batch} of stage {action.stage}, {each.fullest.name}"
+    held = _after(held, done)
     for number, stage in stages.items():
-        _see(result, held, _passed(layout, "", stage.actions[runs.UPDATE, ""]), f"update of stage {number}")
+        update = _passed(layout, "", stage.actions[runs.UPDATE, ""])
+        if held.total() + update.more > result.nbytes:
+            result.peak = _moved(held, update.before, update.fullest.peak)
+            result.at = f"update of stage {number}, {update.fullest.name}"
+    return result
+
+
+def _after(held: Held, done: "Sequence[_Passed]") -> Held:
+    """Return what is held when all of `done` is; actions that are alike change it alike."""
+    result = held.copy()
+    for each, times in Counter(done).items():
+        for tenant in {*each.before, *each.after}:
+            result[tenant] += times * (each.after[tenant] - each.before[tenant])
     return result
 
 
@@ -76,7 +99,7 @@ def action_key(layout: Layout, action: Action) -> runs.ActionKey:
     return kind, which
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Passed:
     """What an action holds by itself: before, after, and in its fullest place, `more` bytes more than before."""
 
@@ -85,22 +108,21 @@ class _Passed:
     fullest: Place
     more: int
 
+    @cached_property
+    def grows(self) -> int:
+        """Bytes by which it leaves more than it found."""
+        return self.after.total() - self.before.total()
+
 
 def _passed(layout: Layout, kind: str, places: Sequence[Place]) -> _Passed:
     before, after = places[0].start, places[-1].end
     if kind == FOR_WEIGHTS:
-        return _Passed(before + _waiting(layout, places), after, places[0], 0)
+        return _Passed(before + waiting_gradients(layout, places), after, places[0], 0)
     if kind == FOR_INPUT:
-        places, after = _first_half(layout, places), before + _waiting(layout, places)
+        places, after = _first_half(layout, places), before + waiting_gradients(layout, places)
     # A repeated block has no figures of its own: its neighbours hold as much.
     fullest = max((place for place in places if place.peak), key=lambda place: place.peak.total())
     return _Passed(before, after, fullest, fullest.peak.total() - before.total())
-
-
-def _see(result: RankMemory, held: Held, done: _Passed, what: str) -> None:
-    if held.total() + done.more > result.nbytes:
-        result.peak = _moved(held, done.before, done.fullest.peak)
-        result.at = f"{what}, {done.fullest.name}"
 
 
 def _first_half(layout: Layout, places: Sequence[Place]) -> list[Place]:
@@ -109,12 +131,12 @@ def _first_half(layout: Layout, places: Sequence[Place]) -> list[Place]:
     waiting: Held = Counter()
     halves = []
     for place in places:
-        waiting = waiting + _waiting(layout, [place])
+        waiting = waiting + waiting_gradients(layout, [place])
         halves.append(replace(place, peak=place.peak and Counter({**place.peak, **kept}) + waiting))
     return halves
 
 
-def _waiting(layout: Layout, places: Sequence[Place]) -> Held:
+def waiting_gradients(layout: Layout, places: Sequence[Place]) -> Held:
     """Return the bytes of the gradients that wait for the weights' half of a backward pass."""
     tokens = layout.micro_batch_size * layout.local_seq // (layout.tensor if layout.splits_tokens else 1)
     stream = layout.arch.hidden * tokens * (4 if layout.precision == "fp32" else 2)

@@ -4,6 +4,7 @@ Each schedule is a list of actions for a rank: which pass, of which of its stage
 zero-bubble schedule is computed by PyTorch; the others are a few lines, and tests hold them against PyTorch's.
 """
 
+from functools import lru_cache
 from typing import NamedTuple
 
 from ..recipe import RecipeError
@@ -27,14 +28,25 @@ def orders(layout: Layout) -> list[list[Action]]:
     Raises:
         RecipeError: the schedule cannot deal with so many micro-batches.
     """
-    stages, count = layout.pipeline, layout.micro_batches
-    if layout.schedule == "gpipe":
-        return [gpipe(rank, count) for rank in range(stages)]
-    if layout.schedule == "1f1b" or stages == 1:
-        return [one_forward_one_backward(rank, stages, count) for rank in range(stages)]
-    if layout.schedule == "interleaved":
-        return [interleaved(rank, stages, layout.virtual_stages, count) for rank in range(stages)]
-    return [zero_bubble(rank, stages, layout.virtual_stages, count) for rank in range(stages)]
+    return [
+        order_of(layout.schedule, rank, layout.pipeline, layout.virtual_stages, layout.micro_batches)
+        for rank in range(layout.pipeline)
+    ]
+
+
+@lru_cache(maxsize=64)  # layouts that a search plans one after the other differ in other things
+def order_of(schedule: str, rank: int, ranks: int, pieces: int, count: int) -> list[Action]:
+    """Return the actions of one rank of `ranks`, with `pieces` stages each, for `count` micro-batches.
+
+    Raises:
+        RecipeError: the schedule cannot deal with so many micro-batches.
+    """
+    if schedule == "gpipe":
+        return gpipe(rank, count)
+    if schedule == "1f1b" or ranks == 1:
+        return one_forward_one_backward(rank, ranks, count)
+    make = interleaved if schedule == "interleaved" else zero_bubble
+    return make(rank, ranks, pieces, count)
 
 
 def gpipe(rank: int, count: int) -> list[Action]:

@@ -15,6 +15,9 @@ from ..layout.links import Links
 
 Shapes = list[tuple[int, int, int]]  # (tokens, numbers out, numbers in), or with the experts before
 _BACKWARD = 2.5  # attention's, as a multiple of its forward pass
+# Bytes that the loss at least reads and writes, forward and backward, for each logit in 16 bits. Words of several ranks
+# are passed over once more after each message.
+_LOSS_FUSED, _LOSS_WHOLE, _LOSS_SPLIT = (2, 4), (18, 6), (30, 6)
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,7 @@ class BlockCost:
         dense, experts: parameters on this rank before sharding.
         less: bytes by which the last block of a stage may keep less than the others.
         working: bytes that its backward pass takes beyond what is kept.
+        waiting: bytes of gradients that wait where the weights' half of the backward pass is put off.
     """
 
     forward: float = 0.0
@@ -38,6 +42,7 @@ class BlockCost:
     experts: int = 0
     less: float = 0.0
     working: float = 0.0
+    waiting: float = 0.0
 
 
 class BlockCosts:
@@ -104,6 +109,11 @@ class BlockCosts:
         whole = self.layout.tensor > 1 or self.layout.engine == "megatron"
         logits = self.tokens * words * (4 if whole else self._wide)
         forward, backward = self._product(shape) + self._gather(), of_inputs + of_weights + self._scatter()
+        read, written = _LOSS_FUSED
+        if whole:
+            read, written = _LOSS_SPLIT if self.layout.tensor > 1 else _LOSS_WHOLE
+        forward += self._passing(read * self.tokens * words)
+        backward += self._passing(written * self.tokens * words)
         size = 0 if self.arch.tied and self.layout.pipeline == 1 else words * self.arch.hidden
         return BlockCost(forward, backward, of_weights, logits, size)
 

@@ -116,10 +116,9 @@ class Bounds:
         copy = chip.passing_seconds(low * parameters)
         forward, backward = busy
         again, count = layout.reshard_after_forward, layout.micro_batches
-        if low == wide:
-            out, into, add = 2.0, 3.0, 4.0
-        else:  # cast, gathered, copied out; gradients cast as they are copied in, or added in FP32
-            out, into, add = 4.0 + 4.0 / layout.shards, 3.0, 5.0
+        out, into, add = 2.0, 3.0, 4.0
+        if low != wide:  # shards are cast before they are gathered; gradients as they are copied in, or added in FP32
+            out, add = 2.0 + 3.0 / layout.shards, 5.0
             copy_ends = chip.passing_seconds(low * sum(ends))
             forward, backward = forward + (out * copy_ends if again else 0.0), backward + into * copy_ends
         if layout.pipeline == 1:
@@ -159,7 +158,7 @@ class Bounds:
         if probe is not None:
             low = "float8_e4m3fn" if layout.precision == "fp8" else ""
             streams = Streams(chip, links, low, launch=0.0)
-            kinds = {mixed: _closer(cost, probed(probe[mixed], streams)) for mixed, cost in kinds.items()}
+            kinds = {mixed: _closer(cost, probed(probe[mixed], streams, layout)) for mixed, cost in kinds.items()}
         blocks = [kinds[arch.is_moe(layer)] for layer in range(arch.layers)]
         sums = {
             name: tuple(accumulate((getattr(block, name) for block in blocks), initial=0))
@@ -167,7 +166,10 @@ class Bounds:
         }
         message = links["pipeline"].seconds("send", costs.own_bytes) if layout.pipeline > 1 else 0.0
         block = replace(
-            blocks[0], working=min(b.working for b in kinds.values()), less=max(b.less for b in kinds.values())
+            blocks[0],
+            working=min(b.working for b in kinds.values()),
+            waiting=min(b.waiting for b in kinds.values()),
+            less=max(b.less for b in kinds.values()),
         )
         return _Blocks(costs.embedding(), costs.head(), block, **sums, message=message, closer=probe is not None)
 
@@ -181,6 +183,7 @@ def _closer(cost: BlockCost, probe: Probed) -> BlockCost:
         kept=probe.kept,
         less=probe.less,
         working=probe.working,
+        waiting=probe.waiting,
     )
 
 
@@ -205,11 +208,13 @@ def _nbytes(layout: Layout, parts: _Blocks, ends: list[int], rank: int) -> float
     low = 4 if layout.precision == "fp32" else 2
     least = max(0.0, min(parts.kept[ends[s + 1]] - parts.kept[ends[s]] for s in stages) - parts.block.less)
     flying = in_flight(layout, rank) if parts.closer else None  # counted for those that are still in the race
-    chunks, later = flying or (_in_flight(layout, rank), 0)
+    chunks, waiting, later = flying or (_in_flight(layout, rank), (), 0)
     working = parts.block.working
     if layout.zero == "zero3" and layout.reshard_after_forward and working:
         working += low * min(parts.dense[1], parts.dense[-1] - parts.dense[-2])  # the block's own, gathered
-    held = chunks * least + max(parts.last.kept * (layout.pipeline == 1), working)
+    blocks = min(ends[s + 1] - ends[s] for s in stages)
+    passes = max([chunks * least, *(now * least + wait * blocks * parts.block.waiting for now, wait in waiting)])
+    held = passes + max(parts.last.kept * (layout.pipeline == 1), working)
     if layout.zero == "zero3" and not layout.reshard_after_forward and layout.virtual_stages == 1:
         held += low * (parts.dense[ends[rank + 1]] - parts.dense[ends[rank]])  # gathered, and not given back
     if layout.zero == "zero3" and layout.micro_batches >= (2 * layout.pipeline if layout.virtual_stages > 1 else 2):

@@ -3,21 +3,24 @@
 from functools import lru_cache
 from typing import NamedTuple
 
-from ..layout import schedule as orders
 from ..layout.layout import Layout
-from ..layout.schedule import FOR_INPUT, FORWARD, Action
+from ..layout.schedule import FOR_INPUT, FOR_WEIGHTS, FORWARD, order_of
 from ..recipe import RecipeError
 
 
 class InFlight(NamedTuple):
-    """The most passes at once, whose backward pass is not done.
+    """Passes at once, whose backward pass is not done.
 
     Attributes:
         most: ever.
-        grown: when a backward pass begins and each stage of the rank has done one before; 0 if that never happens.
+        waiting: pairs, for moments at which a backward pass begins: passes in flight, and how many of them only wait
+            for their weights' half. Of all moments those that no other exceeds in both.
+        grown: the most when a backward pass begins and each stage of the rank has done one before; 0 if that never
+            happens.
     """
 
     most: int
+    waiting: tuple[tuple[int, int], ...]
     grown: int
 
 
@@ -29,11 +32,12 @@ def in_flight(layout: Layout, rank: int) -> InFlight | None:
 @lru_cache(maxsize=4096)
 def _count(schedule: str, rank: int, ranks: int, pieces: int, count: int) -> InFlight | None:
     try:
-        order = _order(schedule, rank, (ranks, pieces, count))
+        order = order_of(schedule, rank, ranks, pieces, count)
     except RecipeError:
         return None
-    now = most = grown = 0
+    now = most = grown = waiting = 0
     done: set[int] = set()
+    moments: set[tuple[int, int]] = set()
     for kind, stage, _ in order:
         if kind == FORWARD:
             now += 1
@@ -41,17 +45,22 @@ def _count(schedule: str, rank: int, ranks: int, pieces: int, count: int) -> InF
             continue
         if len(done) == pieces:
             grown = max(grown, now)
-        if kind != FOR_INPUT:
+        if kind == FOR_WEIGHTS:
+            waiting -= 1
+        else:
+            moments.add((now, waiting))
+        if kind == FOR_INPUT:
+            waiting += 1
+        else:
             now -= 1
             done.add(stage)
-    return InFlight(most, grown)
+    return InFlight(most, _front(moments), grown)
 
 
-def _order(schedule: str, rank: int, sizes: tuple[int, int, int]) -> list[Action]:
-    ranks, pieces, count = sizes
-    if schedule == "gpipe":
-        return orders.gpipe(rank, count)
-    if schedule == "1f1b" or ranks == 1:
-        return orders.one_forward_one_backward(rank, ranks, count)
-    make = orders.interleaved if schedule == "interleaved" else orders.zero_bubble
-    return make(rank, ranks, pieces, count)
+def _front(moments: set[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Return the pairs that no other pair exceeds in both numbers."""
+    front: list[tuple[int, int]] = []
+    for now, waiting in sorted(moments, reverse=True):
+        if not front or waiting > front[-1][1]:
+            front.append((now, waiting))
+    return tuple(front)

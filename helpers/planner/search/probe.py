@@ -8,6 +8,7 @@ the three blocks the middle one counts: it begins and ends as the others of a lo
 from dataclasses import dataclass, replace
 
 from ..layout.layout import Layout
+from ..layout.rank_memory import waiting_gradients
 from ..layout.stage_run import BACKWARD, FORWARD, LAST, StageKind, StageRun, run_stage
 from ..layout.streams import Streams
 from ..layout.trace import Place
@@ -25,6 +26,7 @@ class Probed:
         kept: bytes from forward to backward pass.
         less: bytes by which the last block keeps less.
         working: bytes that the backward pass takes beyond what it found.
+        waiting: bytes of gradients that wait where the weights' half of the backward pass is put off.
     """
 
     forward: float
@@ -32,6 +34,7 @@ class Probed:
     kept: int
     less: int
     working: int
+    waiting: int
 
 
 def probe_of(layout: Layout) -> Layout | None:
@@ -63,8 +66,8 @@ def run_probe(plain: Layout) -> dict[bool, StageRun]:
     }
 
 
-def probed(run: StageRun, streams: Streams) -> Probed:
-    """Return what a block of a probe costs on a chip with its wires."""
+def probed(run: StageRun, streams: Streams, layout: Layout) -> Probed:
+    """Return what a block of a probe for `layout` costs on a chip with its wires."""
     forward, backward = (_blocks(run.actions[kind, LAST]) for kind in (FORWARD, BACKWARD))
     kept = [place.end.total() - place.start.total() for place in forward]
     return Probed(
@@ -73,6 +76,7 @@ def probed(run: StageRun, streams: Streams) -> Probed:
         kept[1],
         max(0, kept[1] - min(kept)),
         min(place.peak.total() - place.start.total() for place in backward),
+        min(waiting_gradients(layout, [place]).total() for place in backward),
     )
 
 
