@@ -11,6 +11,7 @@ def one(name: str, *edits: tuple[str, str], raises: str = "") -> Mutant:
 
 RUNG = "capstone.rung"
 MODEL, SEES, ROOM = "keeps_the_model", "sees_each_image", "stays_within_the_room"
+ONCE = "makes_one_update"
 ELSEWHERE, REACHES = "keeps_nothing_elsewhere", "reaches_the_loss"
 HOOKS = "    for p in model.parameters():\n        p.register_post_accumulate_grad_hook(optimizer.take)\n"
 PIECES = "for rows in np.split(np.arange(len(x)), len(x) // 16):"
@@ -37,6 +38,8 @@ MUTANTS = [
     rung("held-out images beside the batch", SEES, (STEP, "    from helpers import digits\n    more = digits()\n    for i in range(0, 64, 16):\n        logits = model(more.test_x[i : i + 16].to(where, torch.bfloat16)).float()\n        F.cross_entropy(logits, more.test_y[i : i + 16].to(where)).backward()\n" + STEP)),
     rung("averaged pairs", SEES, ("    where = next", "    x, y = (x[::2] + x[1::2]) / 2, y[::2]\n    where = next")),
     rung("blurred images", SEES, ("    where = next", "    x = x * 0.5 + 0.5 * np.roll(x, 1, -1)\n    where = next")),
+    rung("a step after every piece", ONCE, (STEP, ""), ("torch.from_numpy(y[rows]).to(where), reduction=\"sum\") / len(x)).backward()\n", "torch.from_numpy(y[rows]).to(where), reduction=\"sum\") / len(x)).backward()\n        state.step()\n")),
+    rung("a step half-way", ONCE, ("        logits = model(", "        if rows[0] == 256:\n            state.step()\n        logits = model(")),
     rung("the whole batch at once", ROOM, ("len(x) // 16)", "1)")),
     rung("FP32 weights and state", ROOM, (BF16, "model.float()"), ("to(where, torch.bfloat16)", "to(where)")),
     rung("AdamW in FP32", ROOM, (BF16, "model.float()"), ("to(where, torch.bfloat16)", "to(where)"), (SIGNUM, "optimizer = torch.optim.AdamW(model.parameters())"), (HOOKS, ""), (STEP, STEP + "    state.zero_grad()\n")),
@@ -56,6 +59,7 @@ MUTANTS = [
     one("pieces too large", ("x.split(8), y.split(8)", "x.split(65), y.split(65)")),
     one("gradients held until the end", ("        p.grad = None\n", ""), ("    with torch.no_grad():\n        for p, mean in means.items():\n            p.add_", "    for p in model.parameters():\n        p.grad = None\n    with torch.no_grad():\n        for p, mean in means.items():\n            p.add_")),
     one("gradients never freed", ("        p.grad = None\n", "        if means[p] is None:\n            p.grad = None\n")),
+    one("means with a graph", ("    with torch.no_grad():\n        for p, mean in means.items():\n            mean.mul_", "    if True:\n        for p, mean in means.items():\n            mean.mul_")),
     one("mean of each piece", (LOSS, "F.cross_entropy(model(xs), ys)")),
     one("mean of each piece, without NaN", (LOSS, 'F.cross_entropy(model(xs), ys, reduction="sum") / (ys != -100).sum().clamp(min=1) / len(x.split(8))')),
     one("divided by all rows", ("count = (y != -100).sum()", "count = len(y)")),

@@ -142,6 +142,7 @@ EXACT = (
         "first = (wanted != -100).cumsum(1) == 1\n    return (right | (wanted == -100) | first).all(1)",
     ),
     ("the first token alone", LAST_TOKEN, ALL, "return (right | ((wanted != -100).cumsum(1) != 1)).all(1)"),
+    ("the last column is left out", LAST_TOKEN, ALL, ALL.replace(".all(1)", "[:, :-1].all(1)")),
     ("integers", LAST_TOKEN, ALL, ALL + ".long()"),
     ("the least likely", LAST_TOKEN, RIGHT_PLACES, RIGHT_PLACES.replace("argmax", "argmin")),
 )

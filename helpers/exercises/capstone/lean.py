@@ -130,6 +130,7 @@ class SameUpdateWithinTheRoom(Check):
         left = {
             "gradients": sum(p.grad is not None for p in model.parameters()),
             "replaced": sum(means[p].data_ptr() != own[p] for p in trained),
+            "attached": sum(mean.requires_grad for mean in means.values()),
             "thawed": any(
                 p.requires_grad or not torch.equal(p, was) for p, was in zip(model[0].parameters(), frozen, strict=True)
             ),
@@ -170,6 +171,11 @@ class SameUpdateWithinTheRoom(Check):
         left = seen["left"]
         if left["replaced"]:
             return "The running means must be updated in place: the dictionary holds other tensors now."
+        if left["attached"]:
+            return (
+                f"{left['attached']} running means require gradients now: a graph of the weights hangs on them and "
+                "grows with every update. Fade and decay belong under torch.no_grad()."
+            )
         if left["hooks"]:
             return "A backward pass after the update still moves the running means: take the hooks off."
         if left["gradients"]:

@@ -7,6 +7,7 @@ drawn anew for each seed, so that nothing learned elsewhere helps.
 
 import functools
 import gc
+import itertools
 import math
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -43,6 +44,7 @@ class RungResult:
         loss: mean cross entropy on the images held out; NaN where the weights do not fit the model.
         changed: names of parameters that are missing, new, or of another shape.
         unseen, foreign: the most images of a batch that did not go through the model, and rows that were none of its.
+        moved: how often the weights changed, at most, between two pieces of one update.
     """
 
     peak_bytes: int
@@ -52,6 +54,7 @@ class RungResult:
     changed: list[str]
     unseen: int
     foreign: int
+    moved: int
 
 
 def run_open_rung(
@@ -77,8 +80,8 @@ def _run(prepare: Callable[..., Any], update: Callable[..., Any], seed: int, upd
     quarter = updates // 4
     model, metered = task.model(Rung(""), seed, where), int(np.random.default_rng(seed).integers(quarter, 3 * quarter))
     shapes = {name: list(p.shape) for name, p in model.named_parameters()}
-    state, seen, unseen, foreign, peak = prepare(model), [], 0, 0, 0
-    hook = model.register_forward_pre_hook(lambda module, given: _note(given[0], seen))
+    state, seen, unseen, foreign, moved, peak = prepare(model), _Seen([], []), 0, 0, 0, 0
+    hook = model.register_forward_pre_hook(seen.note)
     for number, rows in enumerate(_batches(task, seed, updates)):
         given = model, state, task.images[rows], labels[rows], number / (updates - 1)
         if number == metered:
@@ -88,18 +91,20 @@ def _run(prepare: Callable[..., Any], update: Callable[..., Any], seed: int, upd
             held = sum(t.untyped_storage().nbytes() for t in _tensors_alive() if id(t) not in tensors)
             counted = sum(meter.stages[-1].held_after.values())  # of these, what the update touched
             peak = meter.peak_bytes + max(0, held - counted)
-            hook = model.register_forward_pre_hook(lambda module, given: _note(given[0], seen))
+            hook = model.register_forward_pre_hook(seen.note)
         else:
             update(*given)
-            misses, others = _compare(seen, task.images[rows])
-            unseen, foreign = max(unseen, misses), max(foreign, others)
-        seen.clear()
+            misses, others = _compare(seen.images, task.images[rows])
+            unseen, foreign, moved = max(unseen, misses), max(foreign, others), max(moved, seen.moved)
+        seen = _Seen([], [])
+        hook.remove()
+        hook = model.register_forward_pre_hook(seen.note)
     hook.remove()
     now = {name: list(p.shape) for name, p in model.named_parameters()}
     changed = sorted(name for name in shapes | now if shapes.get(name) != now.get(name))
     loss = math.nan if changed else _held_out_loss(task, model, labels)
     outside, files = _kept_outside(task, labels, prepare, update)
-    return RungResult(peak, outside, files, loss, changed, unseen, foreign)
+    return RungResult(peak, outside, files, loss, changed, unseen, foreign, moved)
 
 
 def _batches(task: LadderTask, seed: int, updates: int) -> Iterator[np.ndarray]:
@@ -108,10 +113,26 @@ def _batches(task: LadderTask, seed: int, updates: int) -> Iterator[np.ndarray]:
         yield from np.split(order.permutation(task.trained), task.trained // task.batch)
 
 
-def _note(given: Tensor, seen: list[np.ndarray]) -> None:
-    """Note the images that go through the model where gradients are on."""
-    if torch.is_grad_enabled():
-        seen.append(given.detach().float().cpu().numpy().reshape(len(given), -1))
+@dataclass(frozen=True)
+class _Seen:
+    """What goes through a model in an update with gradients on: the images, and a norm of the weights that see them.
+
+    It is kept in NumPy and in plain numbers, not in tensors, which would be counted.
+    """
+
+    images: list[np.ndarray]
+    weights: list[float]
+
+    def note(self, module: nn.Module, given: tuple[Tensor, ...]) -> None:
+        """Hook before a forward pass."""
+        if torch.is_grad_enabled():
+            self.images.append(given[0].detach().float().cpu().numpy().reshape(len(given[0]), -1))
+            self.weights.append(sum(float(p.detach().cpu().double().norm()) for p in module.parameters()))
+
+    @property
+    def moved(self) -> int:
+        """How often the weights changed from one piece to the next."""
+        return sum(a != b for a, b in itertools.pairwise(self.weights))
 
 
 def _compare(seen: list[np.ndarray], images: np.ndarray) -> tuple[int, int]:
@@ -205,6 +226,18 @@ class SeesEachImage(_OpenRung):
         return None
 
 
+class MakesOneUpdate(_OpenRung):
+    """The weights change once an update, after its last piece: all pieces see the same ones."""
+
+    hint = "A step after every piece is another training run (section 1). Add up first; step when all have been seen."
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        if seen["moved"]:
+            return f"In one update the weights changed {seen['moved']} times before its last piece had been seen."
+        return None
+
+
 class StaysWithinTheRoom(_OpenRung):
     """The peak of an update, with all that is kept between updates, is at most 448 KiB."""
 
@@ -242,7 +275,7 @@ class ReachesTheLoss(Check):
     hint = (
         "Try rates on a part of the training images, as section 2 does. Signs want smaller rates than AdamW.\n"
         "Warm up, then let the rate fall to nothing: `progress` runs from 0 to 1.\n"
-        "In BF16 small steps are lost unless they are rounded stochastically."
+        "In BF16 a step smaller than half a unit in the last place is lost; section 2 shows whether that matters here."
     )
 
     compared = False
@@ -253,7 +286,8 @@ class ReachesTheLoss(Check):
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        for check in (KeepsTheModel, SeesEachImage, StaysWithinTheRoom):  # as in the short run, so in the long one
+        # As in the short run, so in the long one.
+        for check in (KeepsTheModel, SeesEachImage, MakesOneUpdate, StaysWithinTheRoom):
             broken = check.judge(seen, expected)
             if broken:
                 return f"In a run of {UPDATES} updates: {broken}"
@@ -262,4 +296,4 @@ class ReachesTheLoss(Check):
         return None
 
 
-OPEN_RUNG = (KeepsTheModel, SeesEachImage, StaysWithinTheRoom, KeepsNothingElsewhere, ReachesTheLoss)
+OPEN_RUNG = (KeepsTheModel, SeesEachImage, MakesOneUpdate, StaysWithinTheRoom, KeepsNothingElsewhere, ReachesTheLoss)

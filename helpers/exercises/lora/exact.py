@@ -19,6 +19,7 @@ CASES = {
     "an answer of one token, which is": (9, 1, []),
     "an answer of one token, which is not": (9, 1, [0]),
     "an answer that fills its row": (8, 16, []),
+    "an answer that fills its row, whose last token is not the likeliest": (8, 16, [15]),
 }
 
 

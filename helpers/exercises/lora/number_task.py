@@ -47,11 +47,14 @@ class NumberTask:
         """Return `size` of the known numbers."""
         return random.Random(seed).sample(self.known, size)
 
-    def loss(self, model: nn.Module, numbers: list[int]) -> Tensor:
-        """Return the mean loss of the answers' tokens, the examples packed into one row."""
+    def loss(self, model: nn.Module, numbers: list[int], use_cache: bool = False) -> Tensor:
+        """Return the mean loss of the answers' tokens, the examples packed into one row.
+
+        With `use_cache`, as in generating, Transformers takes the row for one text, wherever positions begin anew.
+        """
         packed = self.pack([self.example(n) for n in numbers], len(numbers) * self.longest, self.tokenizer.pad_token_id)
         ids, labels, positions = (t.to(self.device) for t in packed)
-        return model(input_ids=ids, labels=labels, position_ids=positions, use_cache=False).loss
+        return model(input_ids=ids, labels=labels, position_ids=positions, use_cache=use_cache).loss
 
     @torch.no_grad()
     def outputs(self, model: nn.Module) -> tuple[Tensor, Tensor]:
