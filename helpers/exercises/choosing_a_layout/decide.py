@@ -144,7 +144,7 @@ class NearTheBest(Check):
                 return None
             slower = one["seconds"] / one["best"] - 1
             return (
-                f"{_name(name, one)} takes {one['seconds']:.3g} s, {slower:.0%} longer than the best known: "
+                f"{_name(name, one)} takes {one['seconds']:.3g} s, {slower:.1%} longer than the best known: "
                 f"{one['more']:.3g} s more of it is {_WORDS.get(one['part'], 'waiting for ' + one['part'])}."
             )
 
