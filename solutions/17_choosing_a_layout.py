@@ -573,7 +573,7 @@ claims.record(
 )
 
 # %% [markdown] name="enough_explained"
-# Below the law's figure the chips wait for parameters, above it they do not; there is no cliff. The model's size is not in it: parameters cancel. What counts is FLOP/s over bytes/s, a property of the cluster. So a faster chip on the same network needs **more** tokens.
+# Around the law's figure the chips stop waiting for parameters, and little by little: there is no cliff. The model's size is not in it: parameters cancel. What counts is FLOP/s over bytes/s, a property of the cluster. So a faster chip on the same network needs **more** tokens.
 #
 # Micro-batches do not add up here: two of 1,024 tokens gather twice. "Until communication shows" has thus a number: with a fixed batch and more and more GPUs, the tokens of each fall until they reach it. Then it is time for another dimension.
 #

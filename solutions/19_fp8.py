@@ -436,7 +436,7 @@ claims.record(
 #
 # Three of the four layers of a block take 128 numbers in: there a block of 128 is a whole row of x or w. So read that line as *row-wise* scaling, torchao's word for it. With powers of two for scales (Transformer Engine's default for blocks) that gain is gone, and nothing else: no number sits on 448 by design, and the law holds to the digit.
 #
-# *Delayed* is as good as *current* by error, but not by numbers lost: at step 20 the history still remembers larger days, and small gradients fall off E4M3's lower end. In E5M2 hardly any do.
+# *Delayed* is as good as *current* by error, but not by numbers lost: at step 20 the history still holds larger values from earlier steps, and small gradients fall off E4M3's lower end. In E5M2 hardly any do.
 
 # %% name="largest"
 g = kept[59, "blocks.0.qkv", "g"]
@@ -509,7 +509,7 @@ claims.record(
 # | gradient of x = g w | g in E5M2 | w in E4M3 |
 # | gradient of w = gᵀ x | g in E5M2 | x in E4M3 |
 #
-# White lines cut the blocks that would share a scale, if scales were finer than one for a tensor: they lie along what is summed.
+# In the next picture, white lines cut the blocks that would share a scale, if scales were finer than one for a tensor: they lie along what is summed.
 
 # %% name="products_picture"
 show(
@@ -865,7 +865,7 @@ off = last("FP8, no scales")[1]
 claims.record("T24", "without scales it does not", f"GPT, {STEPS} steps, loss", off, "% off", 5, 1000)
 
 # %% [markdown] name="train_explained"
-# With scales, FP8 lies on BF16's line. Without them there is no exception and no NaN, and the loss goes *down*: biases, norms and the embedding still learn, while the weights of the linear layers get zeros. A falling loss proves nothing; a comparison does.
+# With scales, FP8 stays within a percent of BF16's loss. Without them there is no exception and no NaN, and the loss goes *down*: biases, norms and the embedding still learn, while the weights of the linear layers get zeros. A falling loss proves nothing; a comparison does.
 #
 # ## 8 · What it saves
 #
@@ -1089,7 +1089,7 @@ hint("fp8.mx")
 # %% [markdown] name="directions_text"
 # ### Which neighbours?
 #
-# A scale can be factored out of a sum only if all terms share it. So the 32 neighbours have to lie **along the dimension that is summed**, which differs from product to product:
+# A scale can be factored out of a sum only if all terms share it. So the 32 neighbours have to lie **along the dimension that is summed**, which differs from product to product.
 #
 # The picture of section 6 shows it: w is cut along `in` for y, and along `out` for the gradient of x. Each tensor is needed with blocks along *both* of its dimensions. With a single scale you could transpose the values. Here each tensor is **quantised twice**.
 

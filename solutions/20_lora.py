@@ -591,7 +591,7 @@ show(
 #
 # **Contract.** `LEVELS` holds the sixteen levels, in rising order.
 #
-# - `nf4_encode(weights)` takes FP32 weights (n,), n a multiple of 64, and returns `packed`, uint8 (n / 2,): the indices of the nearest levels to w / scale, two to a byte, the first one in the upper four bits. The scale of a block of 64 is its largest magnitude; a block of zeros gets level 0. Then the scales, in 8 bits: `mean`, FP32, of them all; `tops`, FP32 (⌈n / 64 / 256⌉,), the largest
+# - `nf4_encode(weights)` takes FP32 weights (n,), n a multiple of 64, and returns `packed`, uint8 (n / 2,): the indices of the nearest levels to w / scale, two to a byte, the first one in the upper four bits. The scale of a block of 64 is its largest magnitude; a block of zeros gets the level whose *value* is 0. Then the scales, in 8 bits: `mean`, FP32, of them all; `tops`, FP32 (⌈n / 64 / 256⌉,), the largest
 #   magnitude of scale - mean in each group of 256; `codes`, int8 (n / 64,), the rounded (scale - mean) / top · 127. The order is `packed, codes, tops, mean`. (bitsandbytes rounds these scales to an 8-bit code book, not to integers.)
 # - `nf4_decode(packed, codes, tops, mean)` returns the weights (n,) in FP32: level · scale, with the scale from the 8 bits.
 
@@ -1173,7 +1173,7 @@ explore(
 )
 
 # %% [markdown] name="fits_text"
-# How many tokens fit the 4090 with a BF16 base, and how many with NF4? There are two answers. **To be sure**, leave room for all that the allocator may reserve ([[profiling_and_oom_clinic]]), as `ladder_verdicts` did above. **At most**, let allocated bytes leave a tenth of the GPU free, a rule of thumb. Find both with the sliders; the next cell computes them.
+# How many tokens fit the 4090 with a BF16 base, and how many with NF4? There are two answers. **To be sure**, leave room for all that the allocator may reserve ([[profiling_and_oom_clinic]]), as the table of claims above did. **At most**, let allocated bytes leave a tenth of the GPU free, a rule of thumb. Find both with the sliders; the next cell computes them.
 
 # %% name="fits"
 print(f"{'tokens: sure .. at most':16}" + "".join(f"{gpu:>18}" for gpu in GPUS))
