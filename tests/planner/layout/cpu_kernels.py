@@ -54,7 +54,7 @@ def block_backward(gradient, operands, out, lse, causal):
 class EagerTrace(trace.Trace):
     """No compiler fuses anything in these ranks."""
 
-    def __init__(self, compiled, names):
+    def __init__(self, compiled, names, apart=()):
         super().__init__(False, names)
 
 
