@@ -26,7 +26,7 @@ WIDTH = 8
 EACH = WIDTH * WIDTH * 8  # bytes of each parameter's gradient
 STEPS = 2
 PATIENCE = 6.0  # seconds that a rank waits for another one's sign
-BREAK = 0.5  # seconds in which the ranks' other buckets have long been exchanged
+BREAK = 1.5  # seconds in which the ranks' other buckets have long been exchanged
 
 
 class _Net(nn.Module):
