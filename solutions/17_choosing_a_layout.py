@@ -706,7 +706,7 @@ for name, pair in pairs.items():
     print(f"2 {name} ranks: {plan.seconds:.3f} s, {plan.parts.get('bubble', 0):.0%} of it bubble")
 
 # %% [markdown] name="play_text"
-# Context ranks send the least ([[context_parallel]]), and two tensor ranks in a node come close. A pipeline has one micro-batch in each data rank here, so one of its two stages always waits.
+# Context ranks are the fastest ([[context_parallel]]), and two tensor ranks in a node come close. A pipeline has one micro-batch in each data rank here, so one of its two stages always waits.
 #
 # Then memory decides. Long sequences need recomputation; the small step has room for everything, so whatever saves memory there is time given away: recomputation, and also parameters gathered twice. The best known does not even split them (ZeRO-1).
 #

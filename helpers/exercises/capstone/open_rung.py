@@ -96,9 +96,8 @@ def _run(prepare: Callable[..., Any], update: Callable[..., Any], seed: int, upd
             update(*given)
             misses, others = _compare(seen.images, task.images[rows])
             unseen, foreign, moved = max(unseen, misses), max(foreign, others), max(moved, seen.moved)
-        seen = _Seen([], [])
-        hook.remove()
-        hook = model.register_forward_pre_hook(seen.note)
+        seen.images.clear()
+        seen.weights.clear()
     hook.remove()
     now = {name: list(p.shape) for name, p in model.named_parameters()}
     changed = sorted(name for name in shapes | now if shapes.get(name) != now.get(name))
