@@ -71,9 +71,8 @@ def script(tmp_path: Path, body: str) -> subprocess.Popen:
     path = tmp_path / "script.py"
     path.write_text(textwrap.dedent(body))
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_WAIT_POLICY": "ACTIVE"}
-    return subprocess.Popen(
-        [sys.executable, str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-    )
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen([sys.executable, str(path)], text=True, env=environment, **pipes)
 
 
 def test_a_plain_script_needs_no_guard_and_its_names_travel(tmp_path):
@@ -141,7 +140,7 @@ def test_an_interrupt_ends_the_processes(tmp_path):
             parallel_map(work, range(2))
         except KeyboardInterrupt:
             print("interrupted", flush=True)
-            time.sleep(600)
+            input()  # it ends only after the test has seen its processes gone
         """,
     )
 
@@ -163,6 +162,7 @@ def test_an_interrupt_ends_the_processes(tmp_path):
             os.kill(pid, signal.SIGINT)
         assert process.stdout.readline() == "interrupted\n"
         wait_for(lambda: not any(alive(pid) for pid in workers()))
+        assert process.communicate("\n", timeout=120) == ("", "")
     finally:
         process.kill()
-    assert process.communicate() == ("", "")
+        process.wait()
