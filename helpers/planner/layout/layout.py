@@ -147,6 +147,11 @@ class Layout:
                 f"The interleaved schedule takes micro-batches in groups of {self.pipeline}; "
                 f"{self.micro_batches} is no multiple.",
             ),
+            (
+                self.schedule == "zero-bubble" and self.zero == "zero3" and self.reshard_after_forward,
+                "A zero-bubble schedule finds no gradients of weights that were freed after the forward pass: "
+                "set reshard_after_forward to False.",
+            ),
             (self.seq % slices > 0, f"seq {self.seq} is no multiple of {slices}, as context and tensor want it."),
             (
                 self.context > 1 and self.context_method == "all-to-all" and local_heads % self.context > 0,

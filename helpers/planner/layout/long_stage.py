@@ -24,13 +24,15 @@ _known = lru_cache(maxsize=256)(run_stage)
 def run_key(layout: Layout) -> Layout:
     """Return the plainest layout whose stages run like those of `layout`.
 
-    Neither the schedule (but for GPipe's), nor micro-batches beyond three, nor stages beyond two change what a stage
-    does; nor does the number of replicas beyond two where none of them holds experts of its own.
+    Neither the schedule (but for GPipe's, and one that splits the backward passes of sharded parameters), nor
+    micro-batches beyond three, nor stages beyond two change what a stage does; nor does the number of replicas beyond
+    two where none of them holds experts of its own.
     """
+    own = layout.schedule == "gpipe" or (layout.schedule == "zero-bubble" and layout.zero == "zero3")
     plain = replace(
         layout,
         pipeline=min(2, layout.pipeline),
-        schedule="gpipe" if layout.schedule == "gpipe" else "1f1b",
+        schedule=layout.schedule if own else "1f1b",
         virtual_stages=1,
         micro_batches=min(3, layout.micro_batches),
     )

@@ -24,6 +24,7 @@ from .trace import Place
 
 Held = Counter[str]
 WAITING = "gradients that wait"
+OF_WEIGHTS = ("gradients", "activations")  # which the weights' half of a backward pass makes, and frees
 
 
 @dataclass
@@ -55,6 +56,8 @@ def rank_memory(layout: Layout, order: Sequence[Action], stages: Mapping[int, St
     done = []
     for action in order:
         key = action_key(layout, action)
+        if action.kind == FOR_INPUT and layout.zero == "zero3" and layout.micro_batches > 2:
+            key = runs.BACKWARD, runs.NEXT  # gradients are reduced in the other half of the last
         known = (action.stage, key, action.kind)
         if known not in passes:
             passes[known] = _passed(layout, action.kind, stages[action.stage].actions[key])
@@ -116,18 +119,19 @@ class _Passed:
 
 def _passed(layout: Layout, kind: str, places: Sequence[Place]) -> _Passed:
     before, after = places[0].start, places[-1].end
-    if kind == FOR_WEIGHTS:
-        return _Passed(before + waiting_gradients(layout, places), after, places[0], 0)
-    if kind == FOR_INPUT:
-        places, after = _first_half(layout, places), before + waiting_gradients(layout, places)
+    if kind in (FOR_INPUT, FOR_WEIGHTS):
+        between = before + waiting_gradients(layout, places)
+        if kind == FOR_WEIGHTS:
+            return _Passed(between, after, places[0], 0)
+        places, after = first_half(layout, places), between
     # A repeated block has no figures of its own: its neighbours hold as much.
     fullest = max((place for place in places if place.peak), key=lambda place: place.peak.total())
     return _Passed(before, after, fullest, fullest.peak.total() - before.total())
 
 
-def _first_half(layout: Layout, places: Sequence[Place]) -> list[Place]:
+def first_half(layout: Layout, places: Sequence[Place]) -> list[Place]:
     """Return places as they are while weights' gradients are not made, and what they need is not freed."""
-    kept = {tenant: places[0].start[tenant] for tenant in ("gradients", "activations")}
+    kept = {tenant: places[0].start[tenant] for tenant in OF_WEIGHTS}
     waiting: Held = Counter()
     halves = []
     for place in places:

@@ -237,17 +237,23 @@ class _Training:
 
     def _backward(self, last: bool) -> None:
         if self.layout.pipeline > 1 and self.layout.zero == "zero3":  # as the pipeline schedules of PyTorch do
-            self.stage.set_is_last_backward(last)
-            self.stage.set_reshard_after_backward(last)
+            whole = self.layout.schedule != "zero-bubble"  # a split pass reduces and frees after its second half
+            self.stage.set_is_last_backward(last and whole)
+            self.stage.set_reshard_after_backward(last and whole)
         if self.layout.zero == "zero3" and (self.layout.pipeline > 1 or self.layout.accumulate_whole):
             self.stage.set_requires_gradient_sync(last)
         out = self.kept.pop(0)
         if self.kind.last:
             (out / self.layout.micro_batches).backward()
-            return
-        gradient = torch.empty_like(out)
-        self.trace.made(gradient)
-        out.backward(gradient)
+        else:
+            gradient = torch.empty_like(out)
+            self.trace.made(gradient)
+            out.backward(gradient)
+            del gradient
+        if last and self.layout.schedule == "zero-bubble" and self.layout.zero == "zero3":
+            for module in self.stage.modules():
+                if hasattr(module, "reshard"):  # sharded by `fully_shard`
+                    module.reshard()
 
     def _update_once(self) -> None:
         """Let the optimizer make its state, which it does in its first step."""

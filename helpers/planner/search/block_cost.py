@@ -115,7 +115,8 @@ class BlockCosts:
         forward += self._passing(read * self.tokens * words)
         backward += self._passing(written * self.tokens * words)
         size = 0 if self.arch.tied and self.layout.pipeline == 1 else words * self.arch.hidden
-        return BlockCost(forward, backward, of_weights, logits, size)
+        waiting = self.tokens * words * (1 if self._dtype == "float8_e4m3fn" else self._wide)
+        return BlockCost(forward, backward, of_weights, logits, size, waiting=waiting)
 
     def _product(self, shape: tuple[int, ...]) -> float:
         dtype = self._dtype if len(shape) == 3 or self._dtype != "float8_e4m3fn" else "bfloat16"

@@ -143,6 +143,7 @@ class Bounds:
         key = (
             *(layout.tensor, layout.pipeline, layout.context, layout.context_method, layout.expert),
             *(layout.micro_batch_size, layout.recompute, layout.engine, layout.ranks, probe is None),
+            layout.schedule == "zero-bubble",
         )
         known = self._known.get(key)
         if known is None:
@@ -206,15 +207,13 @@ def _nbytes(layout: Layout, parts: _Blocks, ends: list[int], rank: int) -> float
     experts = sum(parts.experts[ends[s + 1]] - parts.experts[ends[s]] for s in stages)
     static, gradients = _state(layout, dense, experts)
     low = 4 if layout.precision == "fp32" else 2
-    least = max(0.0, min(parts.kept[ends[s + 1]] - parts.kept[ends[s]] for s in stages) - parts.block.less)
-    flying = in_flight(layout, rank) if parts.closer else None  # counted for those that are still in the race
-    chunks, waiting, later = flying or (_in_flight(layout, rank), (), 0)
+    passes, later = _in_flight(layout, parts, ends, rank)
+    # The logits are freed before the backward pass comes to a block, if it is not split.
+    logits = parts.last.kept if last and layout.schedule != "zero-bubble" else 0.0
     working = parts.block.working
     if layout.zero == "zero3" and layout.reshard_after_forward and working:
         working += low * min(parts.dense[1], parts.dense[-1] - parts.dense[-2])  # the block's own, gathered
-    blocks = min(ends[s + 1] - ends[s] for s in stages)
-    passes = max([chunks * least, *(now * least + wait * blocks * parts.block.waiting for now, wait in waiting)])
-    held = passes + max(parts.last.kept * (layout.pipeline == 1), working)
+    held = passes + max(0.0, working - logits)
     if layout.zero == "zero3" and not layout.reshard_after_forward and layout.virtual_stages == 1:
         held += low * (parts.dense[ends[rank + 1]] - parts.dense[ends[rank]])  # gathered, and not given back
     if layout.zero == "zero3" and layout.micro_batches >= (2 * layout.pipeline if layout.virtual_stages > 1 else 2):
@@ -222,8 +221,29 @@ def _nbytes(layout: Layout, parts: _Blocks, ends: list[int], rank: int) -> float
             held += gradients
         else:  # gathered weights and whole gradients stay until the last micro-batch
             grown = (low + (2 if layout.precision == "bf16" else 4)) * (dense + experts)
-            held = max(held, grown + max(chunks - 1 if flying is None else 0, later) * least + parts.block.working)
+            held = max(held, grown + max(later, later - logits + parts.block.working))
     return static + max(gradients, held)
+
+
+def _in_flight(layout: Layout, parts: _Blocks, ends: list[int], rank: int) -> tuple[float, float]:
+    """Return the bytes of the passes in flight, and of those when each stage has done one before; at least.
+
+    They are counted in the schedule for those layouts that are still in the race.
+    """
+    stages = range(rank, len(ends) - 1, layout.pipeline)
+    of_head = [s == len(ends) - 2 for s in stages]
+    blocks = [(ends[s], ends[s + 1]) for s in stages]
+    kept = tuple(
+        max(0.0, parts.kept[end] - parts.kept[begin] - parts.block.less) + parts.last.kept * head
+        for (begin, end), head in zip(blocks, of_head, strict=True)
+    )
+    waiting = tuple(
+        (end - begin) * parts.block.waiting + parts.last.waiting * head
+        for (begin, end), head in zip(blocks, of_head, strict=True)
+    )
+    flying = in_flight(layout, rank, kept, waiting) if parts.closer else None
+    passes = _passes(layout, rank)
+    return flying or (passes * min(kept), max(0, passes - 1) * min(kept))
 
 
 def _state(layout: Layout, dense: int, experts: int) -> tuple[float, float]:
@@ -241,7 +261,7 @@ def _state(layout: Layout, dense: int, experts: int) -> tuple[float, float]:
     return (weights + states) * (dense + experts), weights * (dense + experts)
 
 
-def _in_flight(layout: Layout, rank: int) -> int:
+def _passes(layout: Layout, rank: int) -> int:
     """Return how many passes of a stage a rank starts at least before the first of their backward passes ends."""
     count, stages, pieces = layout.micro_batches, layout.pipeline, layout.virtual_stages
     after = stages - 1 - rank

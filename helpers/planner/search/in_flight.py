@@ -1,4 +1,4 @@
-"""How many passes of its stages a rank has begun at once, counted in the order of its schedule."""
+"""What the passes of a rank keep that have begun and are not done, counted in the order of its schedule."""
 
 from functools import lru_cache
 from typing import NamedTuple
@@ -9,58 +9,52 @@ from ..recipe import RecipeError
 
 
 class InFlight(NamedTuple):
-    """Passes at once, whose backward pass is not done.
+    """Bytes of the passes in flight at the fullest moment at which a backward pass begins.
 
     Attributes:
-        most: ever.
-        waiting: pairs, for moments at which a backward pass begins: passes in flight, and how many of them only wait
-            for their weights' half. Of all moments those that no other exceeds in both.
-        grown: the most when a backward pass begins and each stage of the rank has done one before; 0 if that never
-            happens.
+        most: of all such moments.
+        grown: of those by which each stage of the rank has done a backward pass before; 0 if there is none.
     """
 
-    most: int
-    waiting: tuple[tuple[int, int], ...]
-    grown: int
+    most: float
+    grown: float
 
 
-def in_flight(layout: Layout, rank: int) -> InFlight | None:
-    """Return how many passes a rank has in flight; None where the schedule refuses so many micro-batches."""
-    return _count(layout.schedule, rank, layout.pipeline, layout.virtual_stages, layout.micro_batches)
+def in_flight(layout: Layout, rank: int, kept: tuple[float, ...], waiting: tuple[float, ...]) -> InFlight | None:
+    """Return what a rank has in flight; None where the schedule refuses so many micro-batches.
+
+    Args:
+        layout: with which schedule.
+        rank: of the pipeline.
+        kept: bytes of a pass until its backward pass is done, for each stage of the rank.
+        waiting: bytes of gradients more, for each stage, while only the weights' half is to be done.
+    """
+    return _count(layout.schedule, (rank, layout.pipeline, layout.virtual_stages, layout.micro_batches), kept, waiting)
 
 
 @lru_cache(maxsize=4096)
-def _count(schedule: str, rank: int, ranks: int, pieces: int, count: int) -> InFlight | None:
+def _count(
+    schedule: str, sizes: tuple[int, int, int, int], kept: tuple[float, ...], waiting: tuple[float, ...]
+) -> InFlight | None:
     try:
-        order = order_of(schedule, rank, ranks, pieces, count)
+        order = order_of(schedule, *sizes)
     except RecipeError:
         return None
-    now = most = grown = waiting = 0
+    ranks = sizes[1]
+    now = most = grown = 0.0
     done: set[int] = set()
-    moments: set[tuple[int, int]] = set()
     for kind, stage, _ in order:
+        piece = stage // ranks
         if kind == FORWARD:
-            now += 1
-            most = max(most, now)
+            now += kept[piece]
             continue
-        if len(done) == pieces:
-            grown = max(grown, now)
-        if kind == FOR_WEIGHTS:
-            waiting -= 1
-        else:
-            moments.add((now, waiting))
+        if kind != FOR_WEIGHTS:
+            most = max(most, now)
+            if len(done) == len(kept):
+                grown = max(grown, now)
         if kind == FOR_INPUT:
-            waiting += 1
+            now += waiting[piece]
         else:
-            now -= 1
+            now -= kept[piece] + (waiting[piece] if kind == FOR_WEIGHTS else 0.0)
             done.add(stage)
-    return InFlight(most, _front(moments), grown)
-
-
-def _front(moments: set[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """Return the pairs that no other pair exceeds in both numbers."""
-    front: list[tuple[int, int]] = []
-    for now, waiting in sorted(moments, reverse=True):
-        if not front or waiting > front[-1][1]:
-            front.append((now, waiting))
-    return tuple(front)
+    return InFlight(most, grown)

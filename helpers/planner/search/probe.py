@@ -8,7 +8,7 @@ the three blocks the middle one counts: it begins and ends as the others of a lo
 from dataclasses import dataclass, replace
 
 from ..layout.layout import Layout
-from ..layout.rank_memory import waiting_gradients
+from ..layout.rank_memory import first_half, waiting_gradients
 from ..layout.stage_run import BACKWARD, FORWARD, LAST, StageKind, StageRun, run_stage
 from ..layout.streams import Streams
 from ..layout.trace import Place
@@ -25,7 +25,7 @@ class Probed:
         forward, backward: seconds of one micro-batch, without starts of operations that the host may be late with.
         kept: bytes from forward to backward pass.
         less: bytes by which the last block keeps less.
-        working: bytes that the backward pass takes beyond what it found.
+        working: bytes that the backward pass takes beyond what it found, or its inputs' half where that is less.
         waiting: bytes of gradients that wait where the weights' half of the backward pass is put off.
     """
 
@@ -70,12 +70,15 @@ def probed(run: StageRun, streams: Streams, layout: Layout) -> Probed:
     """Return what a block of a probe for `layout` costs on a chip with its wires."""
     forward, backward = (_blocks(run.actions[kind, LAST]) for kind in (FORWARD, BACKWARD))
     kept = [place.end.total() - place.start.total() for place in forward]
+    fullest = list(backward)
+    if layout.schedule == "zero-bubble":  # only its first stage does a backward pass at once
+        fullest += [first_half(layout, [place])[0] for place in backward]
     return Probed(
         min(streams.run([place]).seconds for place in forward),
         min(streams.run([place]).seconds for place in backward),
         kept[1],
         max(0, kept[1] - min(kept)),
-        min(place.peak.total() - place.start.total() for place in backward),
+        min(place.peak.total() - place.start.total() for place in fullest),
         min(waiting_gradients(layout, [place]).total() for place in backward),
     )
 

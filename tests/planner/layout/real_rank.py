@@ -162,6 +162,7 @@ class RealRank:
 
     def backward_input(self, stage, micro_batch):
         """The half that the stage before waits for; the first stage leaves all to the other half, as PyTorch does."""
+        self._synchronize(stage, None)
         out, gradient = self._out_and_gradient(stage, micro_batch)
         if stage == 0:
             self.halves[stage, micro_batch] = out, gradient
@@ -177,9 +178,23 @@ class RealRank:
         if stage == 0:
             out, gradient = self.halves.pop((stage, micro_batch))
             out.backward(gradient)
-            return
-        groups = self.halves.pop((stage, micro_batch))
-        stage_backward_weight(self.stages[stage].parameters(), groups)
+        else:
+            groups = self.halves.pop((stage, micro_batch))
+            stage_backward_weight(self.stages[stage].parameters(), groups)
+        if micro_batch == self.layout.micro_batches - 1 and self.layout.zero == "zero3":
+            self._reduce(self.stages[stage])
+
+    @staticmethod
+    def _reduce(stage):
+        """Reduce the gradients that were added up, as PyTorch's schedules do after the last backward pass."""
+        stage.set_is_last_backward(True)
+        stage.set_reshard_after_backward(True)
+        stage.set_requires_gradient_sync(True)
+        root = stage._get_fsdp_state()
+        for state in root._state_ctx.all_states:
+            for group in state._fsdp_param_groups:
+                group.post_backward()
+        root._root_post_backward_final_callback()
 
     def _out_and_gradient(self, stage, micro_batch):
         out = self.outputs.pop((stage, micro_batch))

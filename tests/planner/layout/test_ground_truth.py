@@ -12,6 +12,9 @@ from helpers.planner.layout.schedule import orders
 from helpers.planner.layout.trace import Message
 
 import pytest
+import torch
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.pipelining._backward import stage_backward_input, stage_backward_weight
 
 from tests.planner.layout.cpu_kernels import cpu_kernels
 from tests.planner.layout.real_rank import train
@@ -55,6 +58,12 @@ CASES = {
     "experts in two groups": layout(MIXED, shard=4, expert=2),
     "tensor x fsdp": layout(tensor=2, shard=2),
     "pipeline x fsdp": layout(pipeline=2, shard=2, micro_batches=4, reshard_after_forward=False),
+    "zero-bubble x fsdp": layout(
+        pipeline=2, schedule="zero-bubble", shard=2, micro_batches=4, reshard_after_forward=False, precision="fp32"
+    ),
+    "zero-bubble x fsdp in 16 bits": layout(
+        pipeline=4, schedule="zero-bubble", shard=2, micro_batches=8, reshard_after_forward=False
+    ),
     "tensor x pipeline": layout(tensor=2, pipeline=2, micro_batches=4, **MEGATRON),
     "tensor x pipeline x fsdp": layout(tensor=2, pipeline=2, shard=2, micro_batches=4, reshard_after_forward=False),
 }
@@ -89,6 +98,27 @@ def _sent(case, order, stages):
     if calls:
         sent["pipeline", "send"], sent["pipeline", "send", "bytes"] = calls, calls * message
     return dict(sent)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_split_backward_pass_finds_no_weights_that_were_freed(kept):
+    run = run_ranks(split_pass, 1, not kept, device="cpu", measure=False, show=False)
+    assert run.results == [kept]
+
+
+def split_pass(reshard):
+    """Do both halves of a backward pass; return whether the weights have gradients then."""
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
+    for layer in model:
+        fully_shard(layer, reshard_after_forward=reshard)
+    x = torch.ones(2, 4, requires_grad=True)
+    out = model(x)
+    _, groups = stage_backward_input([out], [torch.ones_like(out)], [x], model.parameters())
+    try:
+        stage_backward_weight(model.parameters(), groups)
+    except KeyError:  # it looks for the weights that there were before they were gathered again
+        return False
+    return all(p.grad is not None for p in model.parameters())
 
 
 @pytest.mark.slow

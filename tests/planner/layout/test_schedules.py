@@ -21,7 +21,8 @@ SECONDS = {"F": 1.0, "B": 2.0, "I": 1.0, "W": 1.0}  # all halves equal, as the z
 
 def piped(schedule, stages, count, pieces=1):
     arch = DENSE if stages * pieces <= DENSE.layers else type(DENSE)(**vars(DENSE) | {"layers": stages * pieces})
-    return layout(arch, pipeline=stages, schedule=schedule, micro_batches=count, virtual_stages=pieces)
+    kind = {"schedule": schedule, "virtual_stages": pieces, "reshard_after_forward": False}
+    return layout(arch, pipeline=stages, micro_batches=count, **kind)
 
 
 def played(case):

@@ -15,7 +15,14 @@ KINDS = {
     "gpipe": {"pipeline": 4, "schedule": "gpipe", "micro_batches": 4, "tensor": 2},
     "1f1b": {"pipeline": 4, "micro_batches": 6, "shard": 2, "zero": "zero1"},
     "interleaved": {"pipeline": 2, "schedule": "interleaved", "virtual_stages": 2, "micro_batches": 4},
-    "zero-bubble": {"pipeline": 2, "schedule": "zero-bubble", "virtual_stages": 2, "micro_batches": 4, "tensor": 2},
+    "zero-bubble": {
+        "pipeline": 2,
+        "schedule": "zero-bubble",
+        "virtual_stages": 2,
+        "micro_batches": 4,
+        "tensor": 2,
+        "reshard_after_forward": False,
+    },
     "alone": {"shard": 4, "micro_batches": 2},
 }
 
