@@ -43,6 +43,7 @@ from helpers import (
     text_table,
 )
 
+# %% name="setup_torch" setup=true
 import numpy as np
 import torch
 import torch.nn.functional as F

@@ -45,6 +45,7 @@ from helpers import (
     stage_table,
 )
 
+# %% name="setup_torch" setup=true
 import torch
 import torch.nn.functional as F
 from matplotlib.figure import Figure

@@ -50,6 +50,7 @@ from helpers import (
 )
 from helpers.core.device import synchronize
 
+# %% name="setup_torch" setup=true
 import torch
 import torch.nn.functional as F
 from matplotlib.figure import Figure

@@ -50,6 +50,7 @@ from helpers import (
     sign_of_life,
 )
 
+# %% name="setup_torch" setup=true
 import numpy as np
 import psutil
 import torch

@@ -47,6 +47,7 @@ from helpers import (
     tenant_bars,
 )
 
+# %% name="setup_torch" setup=true
 import torch
 import torch.nn.functional as F
 from matplotlib.figure import Figure

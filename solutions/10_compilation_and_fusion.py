@@ -50,6 +50,7 @@ from helpers import (
 )
 from helpers.planner.catalog import find_model
 
+# %% name="setup_torch" setup=true
 import torch
 import torch.nn.functional as F
 from matplotlib.figure import Figure

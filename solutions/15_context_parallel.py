@@ -43,6 +43,7 @@ from helpers.planner.layout.layout import Layout
 from helpers.planner.layout.layout_plan import plan_layout
 from helpers.planner.recipe import RecipeError
 
+# %% name="setup_torch" setup=true
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F

@@ -50,6 +50,7 @@ from helpers.planner.search.found import found_of
 from helpers.planner.search.names import name as name_of
 from helpers.planner.search.searched import Asked, kept_answers
 
+# %% name="setup_torch" setup=true
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F

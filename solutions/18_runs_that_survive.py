@@ -28,6 +28,7 @@ from collections import Counter
 from datetime import timedelta
 from pathlib import Path
 
+# %% name="setup_helpers" setup=true
 from helpers import (
     PUBLISHED_RUNS,
     Claims,
@@ -55,6 +56,7 @@ from helpers import (
     torn_files,
 )
 
+# %% name="setup_torch" setup=true
 import numpy as np
 import torch
 import torch.distributed as dist

@@ -227,6 +227,7 @@ class DigitStream:
         self.given = state["given"]
 
 
+# %% name="one_rank"
 def one_rank(folder, killed_after):
     torch.set_num_threads(1)  # sums in the same order on one rank and on two
     torch.manual_seed(0)

@@ -50,6 +50,7 @@ from helpers import (
     to_e2m1,
 )
 
+# %% name="setup_torch" setup=true
 import numpy as np
 import torch
 import torch.nn.functional as F

@@ -22,6 +22,7 @@ import time
 import warnings
 from pathlib import Path
 
+# %% name="setup_helpers" setup=true
 from helpers import (
     TENANTS,
     Claims,
@@ -63,6 +64,7 @@ from helpers import (
 )
 from helpers.exercises.lora.nf4 import LEVELS
 
+# %% name="setup_torch" setup=true
 import torch
 import torch.nn.functional as F
 from peft import (

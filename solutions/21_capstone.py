@@ -24,6 +24,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+# %% name="setup_helpers" setup=true
 from helpers import (
     TENANTS,
     Claims,
@@ -58,6 +59,7 @@ from helpers import (
     training_script,
 )
 
+# %% name="setup_torch" setup=true
 import numpy as np
 import torch
 import torch.nn.functional as F

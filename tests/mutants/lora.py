@@ -144,6 +144,12 @@ EXACT = (
     ("the first token alone", LAST_TOKEN, ALL, "return (right | ((wanted != -100).cumsum(1) != 1)).all(1)"),
     ("the last column is left out", LAST_TOKEN, ALL, ALL.replace(".all(1)", "[:, :-1].all(1)")),
     ("integers", LAST_TOKEN, ALL, ALL + ".long()"),
+    (
+        "no rows give floats",
+        LAST_TOKEN,
+        ALL,
+        "return torch.tensor([all(row) for row in (right | (wanted == -100)).tolist()])",
+    ),
     ("the least likely", LAST_TOKEN, RIGHT_PLACES, RIGHT_PLACES.replace("argmax", "argmin")),
 )
 NEAREST, DECODED = "encodes_to_the_nearest_level", "decodes_what_was_encoded"

@@ -54,7 +54,7 @@ class RightToTheLastToken(Check):
         none = exactly_right(logits[:0], labels[:0])
         return {
             "right": right.tolist(),
-            "dtype": str(right.dtype).removeprefix("torch."),
+            "dtypes": [str(verdicts.dtype).removeprefix("torch.") for verdicts in (right, none)],
             "shapes": [list(right.shape), list(none.shape)],
         }
 
@@ -62,8 +62,11 @@ class RightToTheLastToken(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         if seen["shapes"] != expected["shapes"]:
             return f"{len(CASES)} rows and no rows give the shapes {seen['shapes']}; {expected['shapes']} is right."
-        if seen["dtype"] != expected["dtype"]:
-            return f"The result is of {seen['dtype']}; it should be of bool: right or not, for each row."
+        if seen["dtypes"] != expected["dtypes"]:
+            rows, none = seen["dtypes"]
+            return (
+                f"The result is of {rows}, and for no rows of {none}; it should be of bool: right or not, for each row."
+            )
         wrong = [name for name, a, b in zip(CASES, seen["right"], expected["right"], strict=True) if a != b]
         if not wrong:
             return None
