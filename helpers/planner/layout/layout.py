@@ -148,7 +148,7 @@ class Layout:
                 f"{self.micro_batches} is no multiple.",
             ),
             (
-                self.schedule == "zero-bubble" and self.zero == "zero3" and self.reshard_after_forward,
+                self.splits_backward and self.zero == "zero3" and self.reshard_after_forward,
                 "A zero-bubble schedule finds no gradients of weights that were freed after the forward pass: "
                 "set reshard_after_forward to False.",
             ),
@@ -215,6 +215,11 @@ class Layout:
     def splits_tokens(self) -> bool:
         """Whether the tensor ranks split norms and residuals."""
         return self.sequence_parallel and self.tensor > 1
+
+    @property
+    def splits_backward(self) -> bool:
+        """Whether the stages make gradients of inputs and of weights at different times."""
+        return self.schedule == "zero-bubble" and self.pipeline > 1
 
     def stage_layers(self) -> list[list[int]]:
         """Return the blocks of each stage in order; early stages take one more where they do not divide evenly."""

@@ -28,7 +28,7 @@ def run_key(layout: Layout) -> Layout:
     micro-batches beyond three, nor stages beyond two change what a stage does; nor does the number of replicas beyond
     two where none of them holds experts of its own.
     """
-    own = layout.schedule == "gpipe" or (layout.schedule == "zero-bubble" and layout.zero == "zero3")
+    own = layout.schedule == "gpipe" or (layout.splits_backward and layout.zero == "zero3")
     plain = replace(
         layout,
         pipeline=min(2, layout.pipeline),

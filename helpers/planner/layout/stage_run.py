@@ -237,9 +237,9 @@ class _Training:
 
     def _backward(self, last: bool) -> None:
         if self.layout.pipeline > 1 and self.layout.zero == "zero3":  # as the pipeline schedules of PyTorch do
-            whole = self.layout.schedule != "zero-bubble"  # a split pass reduces and frees after its second half
-            self.stage.set_is_last_backward(last and whole)
-            self.stage.set_reshard_after_backward(last and whole)
+            ends = last and not self.layout.splits_backward  # a split pass reduces and frees after its second half
+            self.stage.set_is_last_backward(ends)
+            self.stage.set_reshard_after_backward(ends)
         if self.layout.zero == "zero3" and (self.layout.pipeline > 1 or self.layout.accumulate_whole):
             self.stage.set_requires_gradient_sync(last)
         out = self.kept.pop(0)
@@ -250,7 +250,7 @@ class _Training:
             self.trace.made(gradient)
             out.backward(gradient)
             del gradient
-        if last and self.layout.schedule == "zero-bubble" and self.layout.zero == "zero3":
+        if last and self.layout.splits_backward and self.layout.zero == "zero3":
             for module in self.stage.modules():
                 if hasattr(module, "reshard"):  # sharded by `fully_shard`
                     module.reshard()

@@ -93,7 +93,7 @@ class Bounds:
         busy = layout.micro_batches * (busy_forward + busy_backward)
         before = parts.forward[ends[rank]] + (parts.first.forward if rank else 0.0) + rank * parts.message
         after = parts.backward[ends[rank]] + (parts.first.backward if rank else 0.0) + rank * parts.message
-        return before + busy + (after if layout.schedule != "zero-bubble" else 0.0)
+        return before + busy + (0.0 if layout.splits_backward else after)
 
     def _sharded(
         self,
@@ -143,7 +143,7 @@ class Bounds:
         key = (
             *(layout.tensor, layout.pipeline, layout.context, layout.context_method, layout.expert),
             *(layout.micro_batch_size, layout.recompute, layout.engine, layout.ranks, probe is None),
-            layout.schedule == "zero-bubble",
+            layout.splits_backward,
         )
         known = self._known.get(key)
         if known is None:
@@ -209,7 +209,7 @@ def _nbytes(layout: Layout, parts: _Blocks, ends: list[int], rank: int) -> float
     low = 4 if layout.precision == "fp32" else 2
     passes, later = _in_flight(layout, parts, ends, rank)
     # The logits are freed before the backward pass comes to a block, if it is not split.
-    logits = parts.last.kept if last and layout.schedule != "zero-bubble" else 0.0
+    logits = parts.last.kept if last and not layout.splits_backward else 0.0
     working = parts.block.working
     if layout.zero == "zero3" and layout.reshard_after_forward and working:
         working += low * min(parts.dense[1], parts.dense[-1] - parts.dense[-2])  # the block's own, gathered
@@ -230,20 +230,14 @@ def _in_flight(layout: Layout, parts: _Blocks, ends: list[int], rank: int) -> tu
 
     They are counted in the schedule for those layouts that are still in the race.
     """
-    stages = range(rank, len(ends) - 1, layout.pipeline)
-    of_head = [s == len(ends) - 2 for s in stages]
-    blocks = [(ends[s], ends[s + 1]) for s in stages]
-    kept = tuple(
-        max(0.0, parts.kept[end] - parts.kept[begin] - parts.block.less) + parts.last.kept * head
-        for (begin, end), head in zip(blocks, of_head, strict=True)
-    )
-    waiting = tuple(
-        (end - begin) * parts.block.waiting + parts.last.waiting * head
-        for (begin, end), head in zip(blocks, of_head, strict=True)
-    )
-    flying = in_flight(layout, rank, kept, waiting) if parts.closer else None
+    kept, waiting = [], []  # of one pass, for each stage
+    for stage in range(rank, len(ends) - 1, layout.pipeline):
+        begin, end, last = ends[stage], ends[stage + 1], stage == len(ends) - 2
+        kept.append(max(0.0, parts.kept[end] - parts.kept[begin] - parts.block.less) + parts.last.kept * last)
+        waiting.append((end - begin) * parts.block.waiting + parts.last.waiting * last)
+    flying = in_flight(layout, rank, tuple(kept), tuple(waiting)) if parts.closer else None
     passes = _passes(layout, rank)
-    return flying or (passes * min(kept), max(0, passes - 1) * min(kept))
+    return flying or (passes * min(kept), (passes - 1) * min(kept))
 
 
 def _state(layout: Layout, dense: int, experts: int) -> tuple[float, float]:

@@ -71,7 +71,7 @@ def probed(run: StageRun, streams: Streams, layout: Layout) -> Probed:
     forward, backward = (_blocks(run.actions[kind, LAST]) for kind in (FORWARD, BACKWARD))
     kept = [place.end.total() - place.start.total() for place in forward]
     fullest = list(backward)
-    if layout.schedule == "zero-bubble":  # only its first stage does a backward pass at once
+    if layout.splits_backward:  # only its first stage does a backward pass at once
         fullest += [first_half(layout, [place])[0] for place in backward]
     return Probed(
         min(streams.run([place]).seconds for place in forward),

@@ -151,3 +151,9 @@ def test_ranks_that_wait_for_each_other_are_found():
     backward_first = [[Action("F", 0, 0), Action("B", 0, 0)], [Action("B", 1, 0), Action("F", 1, 0)]]
     with pytest.raises(ValueError, match="deadlocks"):
         play(backward_first, lambda action: 1.0, lambda stage: 0.0, 2)
+
+
+def test_without_a_pipeline_no_backward_pass_is_split():
+    alone = layout(DENSE, shard=2, schedule="zero-bubble")  # and so freed weights are no matter
+    assert not alone.splits_backward
+    assert piped("zero-bubble", 2, 4).splits_backward
