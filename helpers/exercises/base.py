@@ -5,6 +5,9 @@ measures what happens: the evidence, plain numbers and names. The **judge** comp
 of the reference answer, probed with the same seed, and says what is wrong or says nothing. What is right, and every
 sentence of a diagnosis, is the judge's alone.
 
+Checks of one part that ask different things of the same run share their probe: one observation, a judge for each
+clause. They inherit it, or name the same function, and it runs once for all of them.
+
 In a notebook both halves run side by side. In grading the probe runs in the learner's kernel and the judge
 outside of it, where no hand-in can reach; that is why evidence must survive JSON.
 """
@@ -13,6 +16,7 @@ import importlib.util
 import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 Evidence = dict[str, Any]
@@ -78,18 +82,34 @@ class Part:
         return sum(check.points for check in self.checks)
 
 
+class Outcome(StrEnum):
+    """How a check ended."""
+
+    PASSED = "passed"
+    MISSED = "missed"  # the answer ran to its end, and the judge found something wrong
+    RAISED = "raised"
+    NOT_ATTEMPTED = "not attempted"
+    TIMED_OUT = "timed out"
+    NOT_RUN = "not run"  # something before the check failed, or its evidence is not what a probe writes
+
+
 @dataclass(frozen=True)
 class Verdict:
-    """What became of one check."""
+    """What a check concluded about an answer.
+
+    Attributes:
+        diagnosis: what was seen and what to look at; None where the check passed.
+    """
 
     check: str
     rule: str
-    points: int
-    max_points: int
+    points: float
+    max_points: float
+    outcome: Outcome
     diagnosis: str | None
     hint: str
 
     @property
     def passed(self) -> bool:
         """Whether the check found nothing wrong."""
-        return self.diagnosis is None
+        return self.outcome is Outcome.PASSED

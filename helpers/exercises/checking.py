@@ -9,12 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import torch
 
 from ..claims.progress import remember_checks
 from ..core.progress_line import progress_line
 from ..ranks.failure import RankError
-from .base import Check, Evidence, Part, Verdict
+from .base import Check, Evidence, Outcome, Part, Verdict
 from .filled_in import filled_in
 
 _WIDTH = 108  # characters of a line in a report
@@ -48,19 +49,38 @@ def probe(item: type[Check], answers: tuple[Any, ...], seed: int) -> Evidence:
             torch.manual_seed(seed)
             return {"seen": item.probe(seed, *answers)}
     except Exception as error:
-        return {"error": type(error).__name__, "text": _describe(error)}
+        overdue = isinstance(error, RankError) and error.overdue
+        return {"error": type(error).__name__, "text": _describe(error), **({"overdue": True} if overdue else {})}
+
+
+def sharing_a_probe(checks: Sequence[type[Check]]) -> list[list[type[Check]]]:
+    """Group `checks` by their probe: one run of the answer is enough for each group."""
+    groups: dict[Callable[..., Evidence], list[type[Check]]] = {}
+    for item in checks:
+        groups.setdefault(item.probe, []).append(item)
+    return list(groups.values())
 
 
 def gather(part: Part, answers: tuple[Any, ...], seed: int) -> dict[str, Evidence]:
-    """Probe `answers` with each check of `part`."""
-    evidence = {}
+    """Probe `answers` with each check of `part`.
+
+    In practice, nobody waits a second time for ranks that have not come back: what comes after them is not run.
+    """
+    evidence: dict[str, Evidence] = {}
+    groups = sharing_a_probe(part.checks)
     try:
-        for number, item in enumerate(part.checks, 1):
-            progress_line(f"{part.name}: check {number} of {len(part.checks)}, {item.name()}")
-            evidence[item.name()] = probe(item, answers, seed)
+        for number, group in enumerate(groups, 1):
+            name = group[0].name()
+            progress_line(f"{part.name}: run {number} of {len(groups)}, {name}")
+            late = next((check for check, entry in evidence.items() if entry.get("overdue")), None)
+            if late and not part.points:
+                entry = {"stopped": f"the ranks of {late} did not come back. Fix that first."}
+            else:
+                entry = probe(group[0], answers, seed)
+            evidence |= {item.name(): entry for item in group}
     finally:
         progress_line("")
-    return evidence
+    return {item.name(): evidence[item.name()] for item in part.checks}
 
 
 def message_of(error: BaseException) -> str:
@@ -108,29 +128,38 @@ def judge(part: Part, evidence: Mapping[str, Evidence], expected: Mapping[str, E
 def _verdict(item: type[Check], entry: object, reference: Evidence) -> Verdict:
     if "seen" not in reference:
         raise RuntimeError(f"{item.name()}: the reference answer failed: {reference['text']}")
+    outcome, diagnosis = _outcome(item, entry, reference)
     hint = item.hint
+    if isinstance(entry, dict) and entry.get("error") == RankError.__name__:
+        ranks = "Look at the ranks' own lines first: which one raised, or which two wait for different collectives?"
+        hint = f"{ranks}\n{hint}"
+    points = item.points if outcome is Outcome.PASSED else 0
+    return Verdict(item.name(), item.rule(), points, item.points, outcome, diagnosis, hint)
+
+
+def _outcome(item: type[Check], entry: object, reference: Evidence) -> tuple[Outcome, str | None]:
+    """Return how a check ended, and the diagnosis."""
     if not isinstance(entry, dict):
-        diagnosis = "The check did not run."
-    elif "seen" in entry:
+        return Outcome.NOT_RUN, "The check did not run."
+    if "seen" in entry:
         try:
             diagnosis = item.judge(entry["seen"], reference["seen"])
         except Exception:  # the evidence is not of the shape that a probe writes
-            diagnosis = "The evidence of this check cannot be read."
-    elif "stopped" in entry:
-        diagnosis = f"Did not run: {entry['stopped']}"
-    else:
-        untouched = entry.get("error") == "NotImplementedError"
-        diagnosis = NOT_ATTEMPTED_YET if untouched else f"Raised {entry.get('text')}"
-        if entry.get("error") == RankError.__name__:
-            ranks = "Look at the ranks' own lines first: which one raised, or which two wait for different collectives?"
-            hint = f"{ranks}\n{hint}"
-    points = item.points if diagnosis is None else 0
-    return Verdict(item.name(), item.rule(), points, item.points, diagnosis, hint)
+            return Outcome.NOT_RUN, "The evidence of this check cannot be read."
+        return (Outcome.PASSED if diagnosis is None else Outcome.MISSED), diagnosis
+    if "stopped" in entry:
+        return Outcome.NOT_RUN, f"Did not run: {entry['stopped']}"
+    if entry.get("error") == NotImplementedError.__name__:
+        return Outcome.NOT_ATTEMPTED, NOT_ATTEMPTED_YET
+    return Outcome.RAISED, f"Raised {entry.get('text')}"
 
 
 def reference_answers(part: Part) -> tuple[Any, ...]:
     """Return the answers of the solution, which the build keeps as a module."""
     module = importlib.import_module(f"{__package__}.reference.{part.name.partition('.')[0]}")
+    # Ranks get its functions by value: by name, each rank would import what the module imports, for seconds.
+    if module.__name__ not in cloudpickle.list_registry_pickle_by_value():
+        cloudpickle.register_pickle_by_value(module)
     return tuple(getattr(module, name) for name in part.answers)
 
 
@@ -174,7 +203,7 @@ def check(name: str, *answers: Callable[..., Any], seed: int = 0) -> Any:
 
 def _go_on_with(part: Part, answers: tuple[Any, ...], verdicts: Sequence[Verdict]) -> Any:
     """Return `answers`, those that are not filled in replaced by the reference's; if there is one, without a tuple."""
-    untouched = all(v.diagnosis == NOT_ATTEMPTED_YET for v in verdicts)
+    untouched = all(v.outcome is Outcome.NOT_ATTEMPTED for v in verdicts)
     finished = all(v.passed for v in verdicts)  # whatever else the code may raise
     chosen = []
     for name, answer, own in zip(part.answers, answers, reference_answers(part), strict=True):
@@ -187,7 +216,7 @@ def _go_on_with(part: Part, answers: tuple[Any, ...], verdicts: Sequence[Verdict
 
 def report(part: Part, verdicts: list[Verdict]) -> str:
     """Write verdicts for people: a mark, the rule, and under a failed one what to look at."""
-    if all(v.diagnosis == NOT_ATTEMPTED_YET for v in verdicts):
+    if all(v.outcome is Outcome.NOT_ATTEMPTED for v in verdicts):
         return f"{part.name}: not attempted yet. Fill in the answer cell, run it, then run this cell again."
     passed = sum(v.passed for v in verdicts)
     score = f"{sum(v.points for v in verdicts)} of {part.points} points" if part.points else "practice"

@@ -23,11 +23,12 @@ class RankError(RuntimeError):
 
     Attributes:
         raised: the name of the exception that a rank raised, "" if none did.
+        overdue: whether ranks were ended because their time was over.
     """
 
-    def __init__(self, message: str, raised: str = "") -> None:
+    def __init__(self, message: str, raised: str = "", overdue: bool = False) -> None:
         super().__init__(message)
-        self.raised = raised
+        self.raised, self.overdue = raised, overdue
 
 
 def failure(ranks: Sequence[Rank]) -> RankError | None:
@@ -50,7 +51,7 @@ def overdue(ranks: Sequence[Rank], limit: float) -> RankError:
     """Say which ranks have not come back within `limit` seconds, and what each rank is doing."""
     late = [str(rank.number) for rank in ranks if not rank.outcome]
     subject = f"rank {late[0]} has" if len(late) == 1 else f"ranks {', '.join(late)} have"
-    return RankError("\n".join([f"{subject} not come back within {limit:g} s", *_others(ranks, None)]))
+    return RankError("\n".join([f"{subject} not come back within {limit:g} s", *_others(ranks, None)]), overdue=True)
 
 
 def _others(ranks: Sequence[Rank], cause: Rank | None) -> list[str]:

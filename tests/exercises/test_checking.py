@@ -5,15 +5,16 @@ from dataclasses import replace
 from types import ModuleType
 
 from helpers import check
-from helpers.exercises.base import Check, Part, Verdict
-from helpers.exercises.checking import reference_evidence, report
+from helpers.exercises.base import Check, Outcome, Part, Verdict
+from helpers.exercises.checking import gather, judge, reference_evidence, report
+from helpers.ranks.failure import RankError
 
 import pytest
 
 
 def test_a_report_breaks_lines_between_words():
     words = "Micro-batches of a rule that goes on and on. " * 6
-    verdict = Verdict("long_rule", words, 0, 1, f"{words}\n  second line", words)
+    verdict = Verdict("long_rule", words, 0, 1, Outcome.MISSED, f"{words}\n  second line", words)
     part = Part("x.y", (), ())
     lines = report(part, [verdict]).splitlines()
     assert max(map(len, lines)) <= 108
@@ -67,7 +68,7 @@ def triple(x):
 def part(monkeypatch):
     """A part of two answers, as if an exercise module held it."""
     part = Part("planted.both", ("double", "triple"), (Doubles, Triples))
-    exercise, reference = ModuleType("planted"), ModuleType("reference")
+    exercise, reference = ModuleType("planted"), ModuleType("helpers.exercises.reference.planted")
     exercise.PARTS, reference.double, reference.triple = (part,), double, triple
     monkeypatch.setitem(sys.modules, "helpers.exercises.planted", exercise)
     monkeypatch.setitem(sys.modules, "helpers.exercises.reference.planted", reference)
@@ -138,3 +139,49 @@ def test_nothing_stands_in_for_an_answer_that_is_graded(part, monkeypatch, capsy
     monkeypatch.setattr(Doubles, "points", 1)
     assert check(part.name, untouched, untouched) is None
     assert "stands in" not in capsys.readouterr().out
+
+
+# -- one observation for several checks
+
+
+class Observed(Check):
+    """Counts how often the answer runs."""
+
+    runs = 0
+
+    @staticmethod
+    def probe(seed, double, triple):
+        Observed.runs += 1
+        if double(1) == "late":
+            raise RankError("ranks 0, 1 have not come back within 45 s", overdue=True)
+        return {"two": double(1)}
+
+
+class IsTwo(Observed):
+    """Two."""
+
+    judge = staticmethod(lambda seen, expected: None if seen["two"] == 2 else "Not 2.")
+
+
+class IsEven(Observed):
+    """Even."""
+
+    judge = staticmethod(lambda seen, expected: None if seen["two"] % 2 == 0 else "Odd.")
+
+
+def test_checks_that_share_a_probe_run_the_answer_once(part, monkeypatch):
+    monkeypatch.setattr(Observed, "runs", 0)
+    sharing = replace(part, checks=(IsTwo, Triples, IsEven))
+    evidence = gather(sharing, (lambda x: 4, triple), 0)
+    assert list(evidence) == ["is_two", "triples", "is_even"]
+    assert Observed.runs == 1
+    verdicts = judge(sharing, evidence, {check: {"seen": {"three": 3}} for check in evidence})
+    assert [v.outcome for v in verdicts] == [Outcome.MISSED, Outcome.PASSED, Outcome.PASSED]
+
+
+def test_nobody_waits_twice_for_ranks_that_do_not_come_back_unless_it_is_graded(part, monkeypatch):
+    waits = replace(part, checks=(IsTwo, Triples))
+    late = (lambda x: "late", triple)
+    assert gather(waits, late, 0)["triples"] == {"stopped": "the ranks of is_two did not come back. Fix that first."}
+    monkeypatch.setattr(Triples, "points", 1)
+    assert gather(waits, late, 0)["triples"] == {"seen": {"three": 3}}

@@ -4,7 +4,7 @@ import re
 
 from helpers import check, hint
 from helpers.exercises import checking, hints
-from helpers.exercises.base import Verdict
+from helpers.exercises.base import Outcome, Verdict
 from helpers.exercises.checking import find_part
 
 import pytest
@@ -24,7 +24,8 @@ def found(**diagnoses):
     """What the last check found: a diagnosis, or None, of each check."""
     texts = {"first": "Look here.\nNearly there.", "second": "Look there."}
     hints.last_verdicts[NAME] = [
-        Verdict(name, "rule", 0, 0, diagnosis, texts[name]) for name, diagnosis in diagnoses.items()
+        Verdict(name, "rule", 0, 0, Outcome.PASSED if diagnosis is None else Outcome.MISSED, diagnosis, texts[name])
+        for name, diagnosis in diagnoses.items()
     ]
 
 

@@ -8,7 +8,7 @@ from helpers.course.build.source import sources
 from helpers.course.grade.intake.hand_in import HandIn
 from helpers.course.grade.judge.result import Result, not_run, parts_of
 from helpers.course.grade.store.conditions import Conditions
-from helpers.exercises.base import Verdict
+from helpers.exercises.base import Outcome, Verdict
 
 GRADED = [source for source in sources() if source.graded]
 X1 = GRADED[0]
@@ -21,14 +21,18 @@ def stubs(source):
     return {c.id: c.source for c in cells if c.metadata.get("nbgrader", {}).get("solution")}
 
 
+def verdict(check, missed=None):
+    """A verdict: passed, or `missed` for a diagnosis, or for (outcome, diagnosis)."""
+    outcome, diagnosis = missed if isinstance(missed, tuple) else (Outcome.MISSED, missed)
+    if missed is None:
+        return Verdict(check.name(), check.rule(), check.points, check.points, Outcome.PASSED, None, check.hint)
+    return Verdict(check.name(), check.rule(), 0, check.points, outcome, diagnosis, check.hint)
+
+
 def result(student="ada", source=X1, missed=(), status="graded", reason="As an example.", flags=(), answers=None):
-    """A result with all points but those of `missed`, a map from check to diagnosis."""
-    missed = dict(missed)
+    """A result with all points but those of `missed`, a map from check to diagnosis, or to (outcome, diagnosis)."""
     checks = [check for part in parts_of(HandIn(student, source)).values() for check in part.checks]
-    verdicts = [
-        Verdict(c.name(), c.rule(), 0 if c.name() in missed else c.points, c.points, missed.get(c.name()), c.hint)
-        for c in checks
-    ]
+    verdicts = [verdict(check, dict(missed).get(check.name())) for check in checks]
     answers = stubs(source) if answers is None else answers
     return Result(student, source.exercise, status, reason, verdicts, answers, list(flags), 12.3)
 

@@ -19,7 +19,7 @@ from helpers.course.grade import bench, grading
 from helpers.__main__ import main
 from helpers.course.grade.judge.result import Result, parts_of
 from helpers.course.grade.run.execute import Run
-from helpers.exercises.base import Verdict
+from helpers.exercises.base import Outcome, Verdict
 
 def run(hand_in, seed, *rest):
     if "SLEEP" in hand_in.answers["scaler"]:
@@ -32,7 +32,8 @@ def graded(hand_in, run, expected):
     for part in parts_of(hand_in).values():
         for check in part.checks:
             points = zlib.crc32(f"{hand_in.student} {check.name()} {run.records['seed']}".encode()) % 2
-            verdicts.append(Verdict(check.name(), check.rule(), points, 1, None if points else "Missed.", check.hint))
+            outcome, why = (Outcome.PASSED, None) if points else (Outcome.MISSED, "Missed.")
+            verdicts.append(Verdict(check.name(), check.rule(), points, 1, outcome, why, check.hint))
     return Result(hand_in.student, "x1", "graded", "", verdicts, hand_in.answers, hand_in.flags, run.seconds)
 
 x1 = [s for s in grading.sources() if s.exercise == "x1"]

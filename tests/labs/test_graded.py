@@ -3,7 +3,8 @@
 import importlib
 import itertools
 
-from helpers.exercises.checking import NOT_ATTEMPTED_YET, find_part, gather, judge, reference_evidence
+from helpers.exercises.base import Outcome
+from helpers.exercises.checking import find_part, gather, judge, reference_evidence
 
 import pytest
 
@@ -90,7 +91,7 @@ def test_untouched_answers_are_not_attempted(exercise):
         names = dict.fromkeys(part.answers, untouched) | {"DynamicLossScaler": DynamicLossScaler}
         unmeasured = {check.name(): {"seen": {}} for check in part.checks}  # nothing is compared with the reference
         judged = judge(part, gather(part, tuple(names[answer] for answer in part.answers), 0), unmeasured)
-        assert {v.diagnosis for v in judged} == {NOT_ATTEMPTED_YET}
+        assert {v.outcome for v in judged} == {Outcome.NOT_ATTEMPTED}
         assert sum(v.points for v in judged) == 0
 
 

@@ -10,7 +10,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from helpers.core.device import pick_device
-from helpers.exercises.checking import find_part, message_of, probe
+from helpers.exercises.checking import find_part, message_of, probe, sharing_a_probe
 
 from IPython.core.inputtransformer2 import TransformerManager
 
@@ -23,7 +23,7 @@ Cells = list[tuple[str, str]]  # name, source
 
 
 def run_part(reply: Connection, token: bytes, cells: Cells, name: str, seed: int) -> None:
-    """Run `cells`, probe their answers with each check of the part `name`, and send a report (token, then JSON) each.
+    """Run `cells`, probe their answers for the part `name`, and send a report (token, then JSON) for each check.
 
     Where an answer is not defined, that is the evidence of all checks, and nothing is probed.
 
@@ -41,16 +41,17 @@ def run_part(reply: Connection, token: bytes, cells: Cells, name: str, seed: int
     why = "; ".join(f"the cell {cell} failed with {error}" for cell, error in failed.items())
     stopped = f"{', '.join(missing)} is not defined{': ' if why else '.'}{why}"
     changed = [*leave_modes(), *GUARD.restore()]
-    for check in part.checks:
-        report: dict[str, Any] = {"check": check.name(), "changed": changed, "heard": watch.heard}
+    for group in sharing_a_probe(part.checks):
+        report: dict[str, Any] = {"changed": changed, "heard": watch.heard}
         if missing:
             report["evidence"] = {"stopped": stopped}
         else:
             elsewhere = Elsewhere(watch, pick_device().type)
-            report["evidence"] = probe(check, tuple(names.get(answer) for answer in part.answers), seed)
+            report["evidence"] = probe(group[0], tuple(names.get(answer) for answer in part.answers), seed)
             report["elsewhere"] = elsewhere.worked()
             report["changed_meanwhile"] = [*leave_modes(), *GUARD.restore(), *DISPATCHER.other_kernels()]
-        reply.send_bytes(token + json.dumps(report).encode())
+        for check in group:
+            reply.send_bytes(token + json.dumps(report | {"check": check.name()}).encode())
     reply.send_bytes(token)  # these were all
     os._exit(0)  # no exit handlers: they might be the answer's
 

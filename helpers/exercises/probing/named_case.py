@@ -21,7 +21,7 @@ def case_named(world_size: int) -> Iterator[str]:
         try:
             yield folder
         except RankError as error:
-            raise RankError(f"{_cases(Path(folder), world_size)}\n{error}", error.raised) from None
+            raise RankError(f"{_cases(Path(folder), world_size)}\n{error}", error.raised, error.overdue) from None
 
 
 def note_case(folder: str, case: str) -> None:

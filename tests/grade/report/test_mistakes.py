@@ -7,6 +7,7 @@ from helpers.core.files import ROOT
 from helpers.course.build.source import sources
 from helpers.course.grade.report.exports import results_json
 from helpers.course.grade.report.mistakes import Mistake, places
+from helpers.exercises.base import Outcome
 from helpers.exercises.checking import NOT_ATTEMPTED_YET
 
 from ..results import CONDITIONS, GRADED, TOO_LARGE, missing, result
@@ -22,13 +23,15 @@ def test_a_mistake_is_counted_over_classes_and_has_a_page(tmp_path, capsys):
     other = TOO_LARGE.replace("4.0x", "8.0x")
     first = a_class(
         tmp_path / "spring",
-        result("ada", missed={"scale_grows": TOO_LARGE, "loss_in_fp32": "Did not run: as an example"}),
+        result(
+            "ada", missed={"scale_grows": TOO_LARGE, "loss_in_fp32": (Outcome.NOT_RUN, "Did not run: as an example")}
+        ),
         result("ben", missed={"scale_grows": other}),
         missing("cem"),
     )
     second = a_class(
         tmp_path / "autumn",
-        result("eve", missed={"scale_grows": other, "memory_falls": NOT_ATTEMPTED_YET}),
+        result("eve", missed={"scale_grows": other, "memory_falls": (Outcome.NOT_ATTEMPTED, NOT_ATTEMPTED_YET)}),
         result("fay", missed={"scale_grows": "Another <b>one</b>."}),
     )
     out = tmp_path / "out"

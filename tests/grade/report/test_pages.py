@@ -7,7 +7,7 @@ from helpers.course.grade.report.class_page import class_page
 from helpers.course.grade.report.feedback import feedback, page_name
 from helpers.course.grade.report.report import Report
 from helpers.course.grade.report.resemblance import Pair
-from helpers.exercises.base import Verdict
+from helpers.exercises.base import Outcome, Verdict
 from helpers.exercises.checking import NOT_ATTEMPTED_YET
 
 from ..results import CONDITIONS, TOO_LARGE, X1, missing, result, stubs
@@ -35,7 +35,7 @@ def test_one_reason_for_many_checks_is_said_once():
     died = page(result(missed=dict.fromkeys(checks, "Did not run: the kernel died"), status="crashed"))
     assert died.count("Did not run: the kernel died") == 3  # once a part
     assert died.count("Must hold") == 10
-    untouched = page(result(missed=dict.fromkeys(checks, NOT_ATTEMPTED_YET)))
+    untouched = page(result(missed=dict.fromkeys(checks, (Outcome.NOT_ATTEMPTED, NOT_ATTEMPTED_YET))))
     assert untouched.count(NOT_ATTEMPTED_YET) == 3
     assert "Hint" not in untouched
 
@@ -93,7 +93,7 @@ def test_the_class_page_sums_up(tmp_path):
         result(f"s{n}", missed={"scale_grows": f"The gradient is {n}.5x too large", "memory_falls": "Too much."})
         for n in range(3)
     ]
-    wrong[0].verdicts[2] = Verdict("scale_grows", "rule", 0, 1, "Something else.", "hint")
+    wrong[0].verdicts[2] = Verdict("scale_grows", "rule", 0, 1, Outcome.MISSED, "Something else.", "hint")
     results = [*wrong, result("zoe", flags=["touches sys.modules"]), missing("eve")]
     Report(tmp_path, CONDITIONS, planned=9).write(results)
     text = (tmp_path / "class.html").read_text(encoding="utf-8")

@@ -1,6 +1,7 @@
 """What checks are worth is one file's to say; a bad one is refused in one line."""
 
 from helpers.course.grade.report.policy import Policy, PolicyError, read_policy
+from helpers.exercises.base import Outcome
 from helpers.exercises.checking import NOT_ATTEMPTED_YET
 
 import pytest
@@ -9,9 +10,9 @@ from ..results import TOO_LARGE, missing, result
 
 MISSED = {
     "scale_grows": TOO_LARGE,
-    "loss_in_fp32": "Raised ValueError: as an example",
-    "steps_in_a_row": "Did not run: the kernel died.",
-    "memory_falls": NOT_ATTEMPTED_YET,
+    "loss_in_fp32": (Outcome.RAISED, "Raised ValueError: as an example"),
+    "steps_in_a_row": (Outcome.NOT_RUN, "Did not run: the kernel died."),
+    "memory_falls": (Outcome.NOT_ATTEMPTED, NOT_ATTEMPTED_YET),
 }
 
 

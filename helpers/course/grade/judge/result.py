@@ -5,8 +5,8 @@ import json
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ....exercises.base import Evidence, Part, Verdict
-from ....exercises.checking import NOT_ATTEMPTED_YET, find_part, judge
+from ....exercises.base import Evidence, Outcome, Part, Verdict
+from ....exercises.checking import find_part, judge
 from ..intake.exercise_notebook import checks_of
 from ..intake.hand_in import HandIn
 from ..run.execute import Run
@@ -35,7 +35,8 @@ class Result:
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> "Result":
         """Return the result that `asdict` made `fields` of."""
-        return cls(**{**fields, "verdicts": [Verdict(**verdict) for verdict in fields["verdicts"]]})
+        verdicts = [Verdict(**{**verdict, "outcome": Outcome(verdict["outcome"])}) for verdict in fields["verdicts"]]
+        return cls(**{**fields, "verdicts": verdicts})
 
     @property
     def total(self) -> int:
@@ -107,7 +108,7 @@ def not_run(hand_in: HandIn) -> Result:
     """Return the result of a hand-in that could not be run: no points, and the reason."""
     status, reason = hand_in.problem
     verdicts = [
-        Verdict(check.name(), check.rule(), 0, check.points, reason, check.hint)
+        Verdict(check.name(), check.rule(), 0, check.points, Outcome.NOT_RUN, reason, check.hint)
         for part in parts_of(hand_in).values()
         for check in part.checks
     ]
@@ -120,10 +121,10 @@ def grade_run(hand_in: HandIn, run: Run, expected: dict[str, dict[str, Evidence]
     verdicts: list[Verdict] = []
     for cell, part in parts_of(hand_in).items():
         evidence = evidence_of(run, cell)
-        why_none = _why_no_evidence(run, cell)
+        outcome, why_none = _why_no_evidence(run, cell)
         for verdict in judge(part, evidence, expected[cell]):
-            diagnosis = verdict.diagnosis if verdict.check in evidence else why_none
-            verdicts.append(replace(verdict, diagnosis=diagnosis))
+            without = replace(verdict, outcome=outcome, diagnosis=why_none)
+            verdicts.append(verdict if verdict.check in evidence else without)
     flags, tampered = _flags(run)
     status, reason = _status(run, verdicts, tampered)
     flags = [*hand_in.flags, *flags]
@@ -131,21 +132,23 @@ def grade_run(hand_in: HandIn, run: Run, expected: dict[str, dict[str, Evidence]
     return Result(hand_in.student, exercise, status, reason, verdicts, hand_in.answers, flags, run.seconds)
 
 
-def _why_no_evidence(run: Run, cell: str) -> str:
+def _why_no_evidence(run: Run, cell: str) -> tuple[Outcome, str]:
+    """Return how the checks of a cell ended that left no evidence, and why."""
     record = run.records.get(cell)
     culprit = next((r for r in run.records.values() if r.timed_out), None)
     if culprit and culprit.cell == cell:
-        return "Took too long: this check, or one before it in the same cell, did not end in time."
+        why = "Took too long: this check, or one before it in the same cell, did not end in time."
+        return Outcome.TIMED_OUT, why
     if culprit:
-        return f"Did not run: the cell {culprit.cell} before it did not end in time."
+        return Outcome.NOT_RUN, f"Did not run: the cell {culprit.cell} before it did not end in time."
     died = _death(run, cell)
     if died:
-        return f"Did not run: {died}."
+        return Outcome.NOT_RUN, f"Did not run: {died}."
     broken = next((r for r in run.records.values() if r.error and not r.reports), None)
     error = record.error if record and record.error else None
     if broken and broken.cell != cell:
-        return f"Did not run: the cell {broken.cell} failed with {broken.error}"
-    return f"Did not run: {error}" if error else "Did not run: the kernel ended before it."
+        return Outcome.NOT_RUN, f"Did not run: the cell {broken.cell} failed with {broken.error}"
+    return Outcome.NOT_RUN, f"Did not run: {error}" if error else "Did not run: the kernel ended before it."
 
 
 def _status(run: Run, verdicts: list[Verdict], tampered: bool) -> tuple[str, str]:
@@ -161,7 +164,7 @@ def _status(run: Run, verdicts: list[Verdict], tampered: bool) -> tuple[str, str
         return "crashed", f"In a part {died}; what ran before it, and the other parts, count."
     if tampered:
         return "needs review", "A check did not run as it was written: see the flags."
-    if all(verdict.diagnosis == NOT_ATTEMPTED_YET for verdict in verdicts):
+    if all(verdict.outcome is Outcome.NOT_ATTEMPTED for verdict in verdicts):
         return "graded", "No answer was attempted."
     failed = [verdict.check for verdict in verdicts if not verdict.passed]
     return "graded", f"Missed: {', '.join(failed)}." if failed else "All checks passed."

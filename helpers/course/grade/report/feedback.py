@@ -9,14 +9,13 @@ from itertools import groupby
 import jinja2
 
 from ....exercises.base import Verdict
-from ....exercises.checking import NOT_ATTEMPTED_YET, find_part
+from ....exercises.checking import find_part
 from ...build.source import Source, sources
 from ..intake.exercise_notebook import checks_of, is_answer_cell, learner_notebook
 from ..judge.result import Result
 from ..store.conditions import Conditions
 
 PAGES = jinja2.Environment(loader=jinja2.PackageLoader(__package__, "."), autoescape=True, trim_blocks=True)
-PAGES.globals["not_attempted"] = NOT_ATTEMPTED_YET
 MOST = 20_000  # characters of an answer that are shown
 
 _RESERVED = {"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(10))}

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from ....core.files import atomic_write
-from ....exercises.checking import NOT_ATTEMPTED_YET
+from ....exercises.base import Outcome
 from ...build.notebooks import repository
 from ...build.source import Source, sources
 from .feedback import PAGES, layout
 
 _FIGURE = re.compile(r"\d[\d.,e+-]*")
-_NO_MISTAKE = (NOT_ATTEMPTED_YET, "Did not run", "Took too long")
+_MISTAKE = (Outcome.MISSED, Outcome.RAISED)
 
 
 class MistakesError(Exception):
@@ -86,7 +86,7 @@ def mistakes(results: dict[str, list[dict[str, Any]]]) -> list[Mistake]:
         for r in theirs:
             for v in r["verdicts"]:
                 words = v["diagnosis"]
-                if words and r["seconds"] and not words.startswith(_NO_MISTAKE):
+                if v["outcome"] in _MISTAKE and r["seconds"]:
                     key = r["exercise"], v["check"], alike(words)
                     new = Mistake(r["exercise"], v["check"], v["rule"], v["hint"], words)
                     found.setdefault(key, new).by_class[name] += 1

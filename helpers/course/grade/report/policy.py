@@ -16,14 +16,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ....exercises.base import Verdict
-from ....exercises.checking import NOT_ATTEMPTED_YET, find_part
+from ....exercises.base import Outcome, Verdict
+from ....exercises.checking import find_part
 from ...build.source import Source, sources
 from ..intake.exercise_notebook import checks_of
 from ..judge.result import Result
 
-_CREDIT = ("missed", "raised")
-_NOT_TRIED = (NOT_ATTEMPTED_YET, "Did not run", "Took too long", "The check did not run", "The evidence of this check")
+_CREDIT = (Outcome.MISSED, Outcome.RAISED)  # of an answer that was tried
 
 
 class PolicyError(Exception):
@@ -36,7 +35,7 @@ class Policy:
 
     Attributes:
         worth: points by exercise and check, such as "x1.scale_grows".
-        credit: share of the points by what became of the check: "missed" or "raised".
+        credit: share of the points by the outcome of the check: "missed" or "raised".
     """
 
     worth: Mapping[str, float] = field(default_factory=dict)
@@ -51,16 +50,8 @@ class Policy:
 
     def _verdict(self, exercise: str, verdict: Verdict, ran: bool) -> Verdict:
         worth = self.worth.get(f"{exercise}.{verdict.check}", verdict.max_points)
-        share = 1.0 if verdict.passed else self.credit.get(_fate(verdict), 0.0) if ran else 0.0
+        share = 1.0 if verdict.passed else self.credit.get(verdict.outcome, 0.0) if ran else 0.0
         return replace(verdict, points=_whole(worth * share), max_points=_whole(worth))
-
-
-def _fate(verdict: Verdict) -> str:
-    """Say what became of a check that was not passed: "missed", "raised", or "" if it never ran."""
-    diagnosis = verdict.diagnosis or ""
-    if diagnosis.startswith(_NOT_TRIED):
-        return ""
-    return "raised" if diagnosis.startswith("Raised ") else "missed"
 
 
 def _whole(points: float) -> float:
