@@ -1,17 +1,18 @@
 """What `make test` runs of the tests that take too long to run every time: another part each day, so all run in turn.
 
 The sample depends on a seed, which is the day unless the environment variable SAMPLE_SEED sets it. WHOLE_LABS=1 runs
-everything.
+everything, and CHANGED_TOPICS="x1 lora" all answers of these topics beside the sample (`tests/changed.py` sets it).
 """
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import pytest
 
 Item = TypeVar("Item")
+CHANGED_TOPICS = "CHANGED_TOPICS"
 _DAY = 24 * 60 * 60  # seconds
 
 
@@ -31,19 +32,25 @@ def share_seed() -> None:
     os.environ["SAMPLE_SEED"] = str(sample_seed())
 
 
-def sample(items: Sequence[Item], one_in: int) -> list[Item]:
-    """Return one in `one_in` of `items`, others each day; all of them when everything runs."""
-    if runs_whole():
-        return list(items)
-    return [item for i, item in enumerate(items) if (i + sample_seed()) % one_in == 0]
+def sample(items: Sequence[Item], one_in: int, topic: Callable[[Item], str] | None = None) -> list[Item]:
+    """Return one in `one_in` of `items`, others each day; all of them when everything runs, or their topic changed."""
+    changed = os.environ.get(CHANGED_TOPICS, "").split()
+
+    def runs(number: int, item: Item) -> bool:
+        due = (number + sample_seed()) % one_in == 0
+        return due or runs_whole() or (topic is not None and topic(item) in changed)
+
+    return [item for number, item in enumerate(items) if runs(number, item)]
 
 
-def sample_with_quick(items: Sequence[Item], one_in: int, quick_one_in: int) -> list:
-    """Return `sample(items, one_in)` as parameters, of which all but one in `quick_one_in` are marked slow.
+def sample_with_quick(
+    items: Sequence[Item], one_in: int, quick_one_in: int, topic: Callable[[Item], str] | None = None
+) -> list:
+    """Return `sample(items, one_in, topic)` as parameters, of which all but one in `quick_one_in` are marked slow.
 
     So `make test-fast` runs a part of what `make test` runs of a large family, and each item has its day in both.
     """
     quick = {i for i in range(len(items)) if (i + sample_seed()) % (one_in * quick_one_in) == 0}
     values = [item if isinstance(item, tuple) else (item,) for item in items]
-    chosen = sample(range(len(items)), one_in)
+    chosen = sample(range(len(items)), one_in, topic and (lambda i: topic(items[i])))
     return [pytest.param(*values[i], marks=[] if i in quick else [pytest.mark.slow]) for i in chosen]

@@ -51,6 +51,14 @@ def test_the_sample_keeps_the_order_and_can_be_repeated(monkeypatch):
     assert sample(ITEMS, 6) == sample(ITEMS, 6)
 
 
+def test_of_a_changed_topic_all_runs(monkeypatch):
+    monkeypatch.setenv("SAMPLE_SEED", "5")
+    monkeypatch.setenv("CHANGED_TOPICS", "2 6")
+    assert sample(ITEMS, 6, topic=lambda item: item[-1]) == [f"item {i}" for i in (1, 2, 6, 7, 12, 13, 16)]
+    quick = [not marks for _, marks, _ in sample_with_quick(ITEMS, 6, 2, topic=lambda item: item[-1])]
+    assert sum(quick) == 1
+
+
 def test_everything_runs_when_asked_for(monkeypatch):
     monkeypatch.setenv("WHOLE_LABS", "1")
     assert sample(ITEMS, 6) == ITEMS

@@ -27,6 +27,10 @@ class Mutant:
     replace: tuple[tuple[str, str], ...]
     raises: str = ""  # words that the diagnosis must have: PyTorch's, where it refuses the mutant, or a mistake's name
 
+    @property
+    def topic(self) -> str:
+        return self.part.partition(".")[0]
+
     def source(self) -> str:
         text = reference_text(self.part)
         for old, new in self.replace:
