@@ -14,7 +14,7 @@ endif
 READY := .venv/.ready
 NBVAL = $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --nbval-lax --nbval-cell-timeout=600 solutions
 
-.PHONY: help lab lint test notebooks test-fast test-all test-oldest install-deepspeed deepspeed install-triton triton install-real real graders attacks thousand receipts gpu gpu-wheels planner site build format clean
+.PHONY: help lab lint test notebooks test-fast test-changed test-all test-oldest lines install-deepspeed deepspeed install-triton triton install-real real graders attacks receipts gpu gpu-wheels planner site build format clean
 .DEFAULT_GOAL := help
 
 help:
@@ -46,6 +46,16 @@ lint: $(READY)
 test: lint
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 	$(NBVAL)
+
+# The tests that a change can break, all mutants of its topics among them: make test-changed BASE=main. Without BASE, of
+# what is not committed yet.
+BASE ?= HEAD
+test-changed: lint
+	$(BIN)/python -m tests.changed --base "$(BASE)" -n $(JOBS)
+
+# Lines of code by folder, and how many more than at the last release.
+lines: $(READY)
+	@$(BIN)/python -m tests.release.lines
 
 # Every solved notebook; `make test` runs the graded exercises and one in four labs, others each day.
 notebooks: $(READY)
@@ -107,10 +117,6 @@ graders: $(READY)
 # Every hostile hand-in; `make test` runs one in ten, others each day.
 attacks: $(READY)
 	WHOLE_LABS=1 $(BIN)/python -m pytest tests/grade/test_attacks.py
-
-# A class of a thousand on three workers, on one machine, and with kills in mid-run. Ten of the hand-ins run in the sandbox.
-thousand: $(READY)
-	$(BIN)/python -m tests.grade.thousand $(ARGS)
 
 # Every lab and measurement on this machine, into receipts/DEVICE.json. What has not changed is not run again.
 receipts: $(READY)

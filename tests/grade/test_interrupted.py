@@ -3,10 +3,13 @@
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import time
+
+from helpers.course.grade.options import GradeError, GradingOptions
 
 import pytest
 
@@ -104,6 +107,41 @@ def test_killed_at_any_moment_the_files_are_whole_and_a_rerun_finishes_them(tmp_
     for name in ("gradebook.csv", "canvas.csv", "junit.xml"):
         text = [(folder / name).read_text(encoding="utf-8") for folder in (out, whole)]
         assert text[0] == text[1], (name, rows)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_slices_put_together_give_the_gradebook_of_one_machine(tmp_path):
+    for n in range(7):
+        hand_in(tmp_path, f"student {n}")
+    with subprocess.Popen(
+        [sys.executable, "-c", FORKS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as forks:
+
+        def run(where, *options):
+            words = [str(tmp_path / "class"), "--out", str(tmp_path / where), "--seed", "99", *options]
+            forks.stdin.write(json.dumps([0, words]) + "\n")
+            forks.stdin.flush()
+            assert json.loads(forks.stdout.readline())[0] == 0
+            return rows_of((tmp_path / where / "gradebook.csv").read_text(encoding="utf-8"))
+
+        whole = run("whole")
+        parts = [run(f"part{n}", "--slice", f"{n}/3") for n in (1, 2, 3)]
+        assert sorted(row["student"] for part in parts for row in part) == [row["student"] for row in whole]
+        for n in (1, 2, 3):
+            shutil.copytree(tmp_path / f"part{n}" / "results", tmp_path / "all" / "results", dirs_exist_ok=True)
+        stored = set((tmp_path / "all" / "results").iterdir())
+        assert run("all") == whole
+        assert set((tmp_path / "all" / "results").iterdir()) == stored
+        forks.stdin.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"), [({"slice": (5, 4), "seed": 1}, "5/4"), ({"slice": (1, 4)}, "needs --seed")]
+)
+def test_a_slice_that_is_none_is_refused_in_one_line(options, words):
+    with pytest.raises(GradeError, match=words):
+        GradingOptions(**options)
 
 
 def _all_whole(out):

@@ -24,7 +24,7 @@ class ClassRun:
     Attributes:
         store: the results of earlier runs; it receives those of this one.
         report: the files for people, written after each hand-in and at the end.
-        bench: where hand-ins run when no cluster is named.
+        bench: where hand-ins run.
         console: shows how far the run is.
     """
 
@@ -77,16 +77,15 @@ class ClassRun:
         to_run = {place: hand_in for place, hand_in in enumerate(hand_ins) if place not in results}
         if not to_run:
             return
-        grading = self._on_cluster if self.options.cluster else self._here
         with Live(self.console, len(results), len(hand_ins)) as live:
-            for place, future in grading(to_run, live):
+            for place, future in self._ended(to_run, live):
                 result = self._outcome(hand_ins[place], future)
                 results[place] = result
                 self.report.update(_in_order(results), result.student)
                 live.end(self.report.shown(result))
 
-    def _here(self, to_run: dict[int, HandIn], live: Live) -> Iterator[tuple[int, Future[Result]]]:
-        """Grade on this machine, several at a time; yield each as it ends."""
+    def _ended(self, to_run: dict[int, HandIn], live: Live) -> Iterator[tuple[int, Future[Result]]]:
+        """Grade several at a time; yield the place and the result of each as it ends."""
 
         def run(hand_in: HandIn) -> Result:
             live.begin(self.report.name(hand_in.student), hand_in.source.exercise)
@@ -101,13 +100,6 @@ class ClassRun:
             places = {workers.submit(run, hand_in): place for place, hand_in in to_run.items()}
             for future in as_completed(places):
                 yield places[future], future
-
-    def _on_cluster(self, to_run: dict[int, HandIn], live: Live) -> Iterator[tuple[int, Future[Result]]]:
-        """Grade on the workers of a cluster; yield each as it comes back."""
-        from .cluster import Cluster  # needs Dask, which is an optional extra
-
-        with Cluster(self.options.cluster, self.conditions, self.console) as cluster:
-            yield from cluster.graded(to_run)
 
     def _outcome(self, hand_in: HandIn, future: Future[Result]) -> Result:
         """Return the result of a hand-in, and store it, unless the grader itself failed on it."""

@@ -19,7 +19,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--jobs", type=int, default=cores(), metavar="N", help="hand-ins graded at a time; default: one a core"
     )
-    parser.add_argument("--cluster", metavar="ADDRESS", help="grade on the workers of a Dask scheduler")
+    parser.add_argument(
+        "--slice", type=_slice, default=default.slice, metavar="I/N", help="grade one of N parts of a large class"
+    )
     parser.add_argument("--timeout", type=float, default=default.timeout, metavar="S", help="seconds one cell may take")
     parser.add_argument("--fresh", action="store_true", help="forget the results in --out and draw a new seed")
     parser.add_argument("--regrade", metavar="NAME", help="run these students again (* and ? match), changed or not")
@@ -30,6 +32,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--anonymous", action="store_true", help="names drawn by chance in all that people read")
     parser.add_argument("--email", metavar="FROM", help="write letters with feedback to those in the roster; send none")
     parser.add_argument("--watch", action="store_true", help="grade again whenever something comes, until interrupted")
+
+
+def _slice(text: str) -> tuple[int, int]:
+    number, _, parts = text.partition("/")
+    if not (number.isdecimal() and parts.isdecimal()):
+        raise argparse.ArgumentTypeError(f"I/N is wanted, such as 2/4; got {text!r}")
+    return int(number), int(parts)
 
 
 def run(args: argparse.Namespace) -> int:

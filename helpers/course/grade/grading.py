@@ -58,8 +58,7 @@ def grade(submissions: Path, out: Path, **options: Any) -> list[Result]:
         seen = state_of(submissions)
         hand_ins = _hand_ins(submissions, exercises, settings)
         with open_store(out, submissions) as store, WarmServers() as servers:
-            sandboxed = bool(settings.cluster or servers.bubblewrap)  # workers without one get nothing
-            conditions = _conditions(store, settings, sandboxed, console)
+            conditions = _conditions(store, settings, bool(servers.bubblewrap), console)
             report = Report(out, conditions, len(hand_ins), people, policy, sender=settings.email)
             run = ClassRun(settings, store, report, Bench(conditions, servers), console)
             results = _graded(run, hand_ins)
@@ -103,7 +102,7 @@ def _hand_ins(submissions: Path, exercises: list[Source], settings: GradingOptio
         raise GradeError(f"{submissions} holds no folders, archives or notebooks of students.")
     if settings.regrade and not any(settings.regrades(hand_in.student) for hand_in in hand_ins):
         raise GradeError(f"No student's name matches --regrade {settings.regrade!r}.")
-    return hand_ins
+    return settings.mine(hand_ins)
 
 
 def _conditions(store: Store, settings: GradingOptions, sandboxed: bool, console: Console) -> Conditions:

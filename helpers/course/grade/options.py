@@ -3,8 +3,11 @@
 import fnmatch
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from .intake.hand_in import HandIn
 
 
 def cores() -> int:
@@ -23,7 +26,8 @@ class GradingOptions:
     Attributes:
         seed: decides the inputs of all checks; None takes that of the run in the output folder, else a fresh one.
         jobs: hand-ins that run at a time; by default one for each core that this process may use.
-        cluster: address of a Dask scheduler whose workers grade, instead of this machine.
+        slice: (i, n): grade the i-th of n parts of the class, as each of n machines does with its own folder. With all
+            results copied into one folder, a run without it writes the gradebook of the whole class.
         timeout: seconds one cell may take.
         fresh: forget the results in the output folder.
         regrade: run the students whose names match this pattern again, even if nothing has changed.
@@ -39,7 +43,7 @@ class GradingOptions:
 
     seed: int | None = None
     jobs: int = field(default_factory=cores)
-    cluster: str | None = None
+    slice: tuple[int, int] = (1, 1)
     timeout: float = 120
     fresh: bool = False
     regrade: str | None = None
@@ -52,8 +56,18 @@ class GradingOptions:
     def __post_init__(self) -> None:
         if self.jobs < 1 or self.timeout <= 0:
             raise GradeError("--jobs must be at least 1 and --timeout more than 0 seconds.")
+        number, parts = self.slice
+        if not 1 <= number <= parts:
+            raise GradeError(f"--slice takes I/N with I from 1 to N, such as 2/4; got {number}/{parts}.")
+        if parts > 1 and self.seed is None:
+            raise GradeError("--slice needs --seed, the same for all slices: results count only for one seed.")
         if self.email is not None and not (self.roster and re.fullmatch(r"[^@\s]+@[^@\s]+", self.email)):
             raise GradeError("--email takes the address that letters come from, and needs --roster with the students'.")
+
+    def mine(self, hand_ins: Sequence[HandIn]) -> list[HandIn]:
+        """Return those of the class that belong to this slice."""
+        number, parts = self.slice
+        return list(hand_ins[number - 1 :: parts])
 
     def regrades(self, student: str) -> bool:
         """Say whether the hand-ins of `student` are to be run again in any case."""
