@@ -57,11 +57,11 @@ test-changed: lint
 lines: $(READY)
 	@$(BIN)/python -m tests.release.lines
 
-# Every solved notebook; `make test` runs the graded exercises and one in four labs, others each day.
+# Every solved notebook; `make test` runs the graded exercises and one in eight labs, others each day.
 notebooks: $(READY)
 	WHOLE_LABS=1 $(NBVAL)
 
-# Under three minutes: no notebook runs, no grading runs.
+# Two minutes: no notebook runs, no grading runs.
 test-fast: lint
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not slow"
 

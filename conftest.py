@@ -59,8 +59,8 @@ def own_server() -> Iterator[None]:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Let nbval run the graded exercises and one in four labs; all of them under WHOLE_LABS."""
+    """Let nbval run the graded exercises and one in eight labs; all of them under WHOLE_LABS."""
     if collection_path.suffix != ".ipynb":
         return None
     labs = [path for path in sorted(collection_path.parent.glob("*.ipynb")) if "_x" not in path.name]
-    return True if collection_path in set(labs) - set(sample(labs, one_in=4)) else None
+    return True if collection_path in set(labs) - set(sample(labs, one_in=8)) else None

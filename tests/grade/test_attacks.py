@@ -15,7 +15,7 @@ from ..attacks import ATTACKS, GRADED, RIGHT, Attack
 from ..sampling import sample
 
 TIMEOUT = 60.0  # of one cell; a right scaler takes two seconds on a quiet machine
-ONE_IN = 10  # runs in `make test`, others each day; all of them in `make attacks` and `make test-all`
+ONE_IN = 24  # runs in `make test`, others each day; all of them in `make attacks` and `make test-all`
 HONEST = Attack({"scaler": RIGHT}, 3, ("graded",), "")
 
 

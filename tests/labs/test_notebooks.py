@@ -1,7 +1,7 @@
 """Learners' notebooks run from top to bottom: only answer cells that nobody filled in may stop.
 
-All cells of every lab take long. One in eight labs runs whole, others each day, and all under `make test-all`. Of one
-in three, set-up, answers and checks run, which need nothing of the cells between them. The graded exercises, which are
+All cells of every lab take long. One in sixteen labs runs whole, others each day, and all under `make test-all`. Of one
+in six, set-up, answers and checks run, which need nothing of the cells between them. The graded exercises, which are
 short, always run whole.
 """
 
@@ -15,8 +15,8 @@ import pytest
 from ..sampling import sample
 
 LABS = [source for source in sources() if not source.graded]
-WHOLE = [source for source in sources() if source.graded] + sample(LABS, one_in=8)
-CHOSEN = [source for source in sources() if source in WHOLE or source in sample(LABS, one_in=3)]
+WHOLE = [source for source in sources() if source.graded] + sample(LABS, one_in=16)
+CHOSEN = [source for source in sources() if source in WHOLE or source in sample(LABS, one_in=6)]
 pytestmark = pytest.mark.slow
 
 

@@ -4,10 +4,17 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 from helpers.planner import Recipe, plan
 
 QKVO = ("q_proj", "k_proj", "v_proj", "o_proj")
+# Models of few blocks, and of few tokens where logits would weigh most: what holds for each parameter or block holds
+# here, too, in a fraction of the time.
+GPT2 = str(Path(__file__).with_name("gpt2_short.json"))
+GPT2_PARAMETERS = 35_430_912
+LLAMA = str(Path(__file__).with_name("llama_short.json"))
+LLAMA_PARAMETERS = 666_914_816
 SMALL = Recipe("small-gpt", precision="fp32", micro_batch_size=8, seq=256)
 PARAMETERS = {
     "llama-2-7b": 6_738_415_616,

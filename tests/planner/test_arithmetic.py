@@ -11,13 +11,13 @@ from helpers.planner.simulate import simulate
 import pytest
 import torch
 
-from tests.planner.support import PARAMETERS, SMALL, peak
+from tests.planner.support import GPT2, GPT2_PARAMETERS, LLAMA, LLAMA_PARAMETERS, PARAMETERS, SMALL, peak
 from tests.sampling import sample
 
 
 @pytest.mark.slow
 def test_every_model_of_the_catalog_is_the_real_one_and_can_be_planned():
-    recipes = [Recipe(name, seq=64) for name in sample(model_names(), one_in=4)]
+    recipes = [Recipe(name, seq=64) for name in sample(model_names(), one_in=12)]
     for recipe, answer in zip(recipes, plan_many(recipes), strict=True):
         assert answer.peak_allocated_bytes > 2 * answer.parameters
         assert answer.parameters == PARAMETERS.get(recipe.model, answer.parameters)
@@ -30,7 +30,7 @@ def buffer_bytes(recipe: Recipe) -> int:
 
 
 def test_tenants_of_full_training_in_bf16():
-    recipe = Recipe("gpt2", micro_batch_size=1, seq=32)
+    recipe = Recipe(GPT2, micro_batch_size=1, seq=32)
     answer = plan(recipe)
     weights = 2 * answer.parameters + buffer_bytes(recipe)
     assert answer.at_peak["parameters"] == pytest.approx(weights, rel=0.04)  # and rests of the allocator
@@ -42,8 +42,8 @@ def test_tenants_of_full_training_in_bf16():
 
 @pytest.mark.slow
 def test_optimizers_keep_what_they_keep():
-    base = Recipe("gpt2", precision="fp32", seq=32)
-    n = 124_439_808
+    base = Recipe(GPT2, precision="fp32", seq=32)
+    n = GPT2_PARAMETERS
 
     def state(**changes):
         return simulate(replace(base, **changes)).state_bytes / n
@@ -59,18 +59,18 @@ def test_optimizers_keep_what_they_keep():
 
 def test_fused_needs_no_second_copy_of_the_parameters():
     def temporaries(how):
-        blocks = simulate(Recipe("gpt2", seq=32, optimizer_impl=how), repeat=False).blocks
+        blocks = simulate(Recipe(GPT2, seq=32, optimizer_impl=how), repeat=False).blocks
         made = [b for b in blocks if b.tenant == "temporaries" and b.op.phase == "optimizer step"]
         return sum(b.nbytes for b in made) / 2  # two steps
 
-    assert temporaries("foreach") == pytest.approx(2 * 124_439_808, rel=0.01)
-    assert temporaries("fused") < 0.01 * 124_439_808
+    assert temporaries("foreach") == pytest.approx(2 * GPT2_PARAMETERS, rel=0.01)
+    assert temporaries("fused") < 0.01 * GPT2_PARAMETERS
 
 
 def test_flops_are_six_a_parameter_and_token():
-    answer = plan(Recipe("llama-2-7b", seq=512, lora_rank=0))
+    answer = plan(Recipe(LLAMA, seq=512))
     matrices = answer.parameters - 32000 * 4096  # the input embedding is looked up, not multiplied
-    attention = 12 * 32 * 4096 * 512  # scores and weighted sums, forward and backward, a token
+    attention = 12 * 2 * 4096 * 512  # scores and weighted sums, forward and backward, a token
     assert answer.flops == pytest.approx(512 * (6 * matrices + attention), rel=0.05)
     assert answer.recomputed_share == 0
     assert answer.roofline_seconds["a100-80gb"] >= answer.flops / 312e12
@@ -78,7 +78,7 @@ def test_flops_are_six_a_parameter_and_token():
 
 @pytest.mark.slow
 def test_checkpointing_trades_memory_for_flops():
-    base = Recipe("gpt2-medium", micro_batch_size=4, seq=512, precision="bf16-amp")
+    base = Recipe(GPT2, micro_batch_size=16, seq=512, precision="bf16-amp")
     plans = {
         which: plan(replace(base, checkpointing=which)) for which in ("none", "every-3", "every-2", "every", "sqrt")
     }
@@ -93,7 +93,7 @@ def test_checkpointing_trades_memory_for_flops():
 
 @pytest.mark.slow
 def test_eager_attention_grows_with_the_square_of_the_sequence():
-    base = Recipe("gpt2", precision="bf16-amp", optimizer="sgd", attention="eager")
+    base = Recipe(GPT2, precision="bf16-amp", optimizer="sgd", attention="eager")
 
     def scores(seq):
         return peak(base, seq=seq) - peak(base, seq=seq, attention="sdpa")
@@ -126,8 +126,8 @@ def test_kept_gradients_live_through_the_forward_pass():
 
 @pytest.mark.slow
 def test_quantized_bases():
-    base = Recipe("llama-2-7b", lora_rank=8, lora_targets=("q_proj",), seq=64, checkpointing="every")
-    linear = 6_738_415_616 - 2 * 32000 * 4096 - 65 * 4096
+    base = Recipe(LLAMA, lora_rank=8, lora_targets=("q_proj",), seq=64, checkpointing="every")
+    linear = LLAMA_PARAMETERS - 2 * 32000 * 4096 - 5 * 4096  # without both embeddings and five norms
     whole = plan(base).at_peak["parameters"]
     for kind, bytes_each in (("nf4", 0.5 + 4 / 64), ("nf4-dq", 0.5 + 1 / 64 + 4 / 64 / 256), ("int8", 1.0)):
         saved = whole - plan(replace(base, quantize=kind)).at_peak["parameters"]
@@ -135,7 +135,7 @@ def test_quantized_bases():
 
 
 def test_gpt2s_turned_layers_are_quantized_too():
-    base = Recipe("gpt2", lora_rank=8, seq=64)
+    base = Recipe(GPT2, lora_rank=8, seq=64)
     assert plan(replace(base, quantize="nf4")).at_peak["parameters"] < 0.75 * plan(base).at_peak["parameters"]
 
 
@@ -165,8 +165,8 @@ def test_a_failed_plan_leaves_nothing_behind(tmp_path):
 
 
 def test_zero_stages_share_out_one_tenant_more_each():
-    base = Recipe("gpt2", precision="fp32", seq=32, ranks=4)
-    n = 4 * 124_439_808
+    base = Recipe(GPT2, precision="fp32", seq=32, ranks=4)
+    n = 4 * GPT2_PARAMETERS
     ddp, one, two, three = (plan(replace(base, shard=shard)) for shard in ("none", "zero1", "zero2", "zero3"))
     assert ddp.at_peak["gradients"] == pytest.approx(2 * n, rel=0.02)  # and once more in the buckets
     assert simulate(ddp.recipe).state_bytes == pytest.approx(2 * n, rel=0.02)
@@ -184,16 +184,16 @@ def test_zero_stages_share_out_one_tenant_more_each():
 
 
 def test_zero3_holds_a_part_of_everything_and_a_gathered_layer():
-    recipe = Recipe("gpt2-medium", precision="fp32", seq=32, ranks=8, shard="zero3")
+    recipe = Recipe(GPT2, precision="fp32", seq=32, ranks=8, shard="zero3")
     answer = simulate(recipe)
     parameters = sum(b.nbytes for b in answer.blocks if b.tenant == "parameters")
-    assert parameters == pytest.approx(4 * 354_823_168 / 8 + buffer_bytes(recipe), rel=0.05)  # buffers are not sharded
+    assert parameters == pytest.approx(4 * GPT2_PARAMETERS / 8 + buffer_bytes(recipe), rel=0.05)  # buffers are not sharded
     assert any(b.tenant == "weight copies" for b in answer.blocks)
 
 
 def test_offloading_moves_bytes_to_the_host():
-    base = Recipe("gpt2", precision="fp32", seq=32, optimizer_impl="fused")
-    n = 4 * 124_439_808
+    base = Recipe(GPT2, precision="fp32", seq=32, optimizer_impl="fused")
+    n = 4 * GPT2_PARAMETERS
     plain, optimizer, everything = (plan(replace(base, offload=what)) for what in ("none", "optimizer", "all"))
     assert optimizer.at_peak["optimizer state"] == 0
     assert optimizer.host_bytes == pytest.approx(2 * n, rel=0.02)

@@ -13,7 +13,7 @@ import pytest
 from tests.planner import published
 from tests.sampling import runs_whole, sample
 
-CHOSEN = sample(published.FIGURES, one_in=4)
+CHOSEN = sample(published.FIGURES, one_in=8)
 
 
 @pytest.fixture(scope="module")

@@ -90,7 +90,7 @@ def _command(folder, recipe, style, *options):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sample(list(SCRIPTS), one_in=4))
+@pytest.mark.parametrize("name", sample(list(SCRIPTS), one_in=8))
 def test_a_killed_script_goes_on_to_the_last_bit(name, tmp_path):
     """With its launcher and all its ranks, as when a machine goes down; many kills at random: tests/test_kills.py."""
     recipe, style = SCRIPTS[name]

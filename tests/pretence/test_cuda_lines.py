@@ -1,6 +1,6 @@
 """Every line of helpers and labs that depends on CUDA is executed on a pretended GPU, or there is a reason.
 
-`make test` takes the helpers or one short lab, another each day; `make test-all` takes all.
+`make test` takes the helpers or one short lab every other day, another each time; `make test-all` takes all.
 """
 
 from helpers.core.files import ROOT
@@ -17,7 +17,7 @@ CHOSEN = [HELPERS, *(path for path in labs() if (runs_whole() or path.stem in QU
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", sample(CHOSEN, one_in=len(CHOSEN)), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sample(CHOSEN, one_in=2 * len(CHOSEN)), ids=lambda path: path.stem)
 def test_cuda_lines_are_executed_in_one_of_the_settings(path):
     runs = run_helper_tests() if path == HELPERS else [run_on(setting, path) for setting in settings_of(path)]
     for run in runs:

@@ -1,4 +1,4 @@
-"""The source of every lab runs on every pretended machine; `make test` takes a short one a day.
+"""The source of every lab runs on every pretended machine; `make test` takes a short one every third day.
 
 Those with lines that depend on CUDA run in `test_cuda_lines.py`, on the same machines.
 """
@@ -15,7 +15,7 @@ RUNS = [(path, setting) for path in OTHERS for setting in settings_of(path)]
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("path", "setting"), sample(RUNS, one_in=len(RUNS)), ids=lambda value: getattr(value, "stem", value)
+    ("path", "setting"), sample(RUNS, one_in=3 * len(RUNS)), ids=lambda value: getattr(value, "stem", value)
 )
 def test_source_runs(path, setting):
     run = run_on(setting, path)

@@ -1,6 +1,6 @@
 """Practice checks of choosing a layout: the grid of ranks and its traffic, laws that search, a decision, its bill.
 
-`step_on_a_grid.py` trains on a grid of pipeline x data x tensor ranks, `decisions.py` has the questions whose answers
+`grid.py` trains on a grid of pipeline x data x tensor ranks, `decisions.py` has the questions whose answers
 the planner judges, `pictures.py` draws.
 """
 

@@ -1,7 +1,7 @@
 """The trace of one stage: which memory was alive, what was computed and what was sent, place by place.
 
 A place is a block's pass, or what comes before the first and after the last. Blocks that are alike leave the same
-trace, so a long stage follows from two short ones (`profile.py`).
+trace, so a long stage follows from two short ones (`long_stage.py`).
 """
 
 import bisect

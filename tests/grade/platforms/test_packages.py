@@ -64,6 +64,8 @@ def test_gradescope_sets_up_grades_and_reads_the_results(tmp_path, platform, cap
         archive.extractall(root / "source")
     (root / "source" / "run_autograder").chmod(0o755)  # as Gradescope does; Python's unpacking forgets it
     where = {"AUTOGRADER_ROOT": str(root), "AUTOGRADER_PYTHON": "python"}
+    assert run("source/run_autograder", root, **where)[0] == 0  # the build of the image has failed
+    assert "was not built" in json.loads((root / "results" / "results.json").read_text(encoding="utf-8"))["output"]
     code, said = run("bash setup.sh", root / "source", **where)
     assert code == 0, said
     asked = (tmp_path / "log").read_text()

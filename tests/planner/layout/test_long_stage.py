@@ -64,7 +64,7 @@ def _unrounded(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sample(list(CASES), one_in=6))
+@pytest.mark.parametrize("name", sample(list(CASES), one_in=12))
 def test_a_long_stage_is_the_one_that_runs_whole(name):
     ends, case = CASES[name]
     kind = kind_of(case, ends)
@@ -99,7 +99,7 @@ ALIKE = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sample(list(ALIKE), one_in=3))
+@pytest.mark.parametrize("name", sample(list(ALIKE), one_in=6))
 def test_the_plainest_of_alike_layouts_runs_the_same(name, monkeypatch):
     monkeypatch.setattr(trace, "ROUNDING", ROUNDING)  # a mesh's table has four bytes a rank
     case = ALIKE[name]
