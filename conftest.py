@@ -51,9 +51,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU"))
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(scope="package", autouse=True)
 def own_server() -> Iterator[None]:
-    """Stop the fork server of the file before this one: it has imported what that file needed."""
+    """Give each folder of tests one fork server: it has imported what this folder's ranks or graders need."""
     yield
     forkserver._forkserver._stop()
 

@@ -18,7 +18,9 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("what", [*sample(["x6", "fsdp"], one_in=2), *sample([name for name in SCRIPTS if name != "fsdp"], one_in=10)])
+@pytest.mark.parametrize(
+    "what", [*sample(["x6", "fsdp"], one_in=2), *sample([name for name in SCRIPTS if name != "fsdp"], one_in=10)]
+)
 def test_random_kills_change_nothing(what):
     kills = {"x6": 8, "fsdp": 4}.get(what, 3)
     if runs_whole():

@@ -36,7 +36,9 @@ def test_every_lab_opens_with_all_its_cells_and_pictures(lab, name):
     assert not lab.broken_pictures()
 
 
-@pytest.mark.parametrize("name", sample(sorted(SOLUTIONS, key=lambda name: name not in QUICK), one_in=len(SOLUTIONS) // 2))
+@pytest.mark.parametrize(
+    "name", sample(sorted(SOLUTIONS, key=lambda name: name not in QUICK), one_in=len(SOLUTIONS) // 2)
+)
 def test_every_solution_runs_and_every_control_changes_its_picture(lab, name):
     lab.open(f"solutions/{name}.ipynb")
     lab.run_all(seconds=600)

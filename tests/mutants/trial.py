@@ -11,6 +11,7 @@ from multiprocessing.connection import Connection
 from helpers.core.descendants import end_process
 from helpers.exercises.base import Part
 from helpers.exercises.checking import find_part
+from helpers.ranks.rank import PRELOAD
 
 from . import EXPECTED, expected_of, run_answers, verdicts
 
@@ -63,9 +64,8 @@ def try_answer(
     groups = [checks] if checks else [[name] for name in names]
     here, there = mp.Pipe(duplex=False)
     expected = expected_of(find_part(part), seed)
-    if sys.platform != "win32":  # imported once, before the first trial; the last is what the first optimizer imports
-        exercise = part.partition(".")[0]
-        _CONTEXT.set_forkserver_preload([__name__, f"helpers.exercises.{exercise}", "torch._dynamo"])
+    if sys.platform != "win32":  # imported once, before the first trial, with what ranks of other tests want there
+        _CONTEXT.set_forkserver_preload([__name__, f"helpers.exercises.{part.partition('.')[0]}", *PRELOAD])
     child = _CONTEXT.Process(target=_child, args=(there, (part, source, seed), expected, groups))
     child.start()
     there.close()

@@ -187,7 +187,9 @@ def test_zero3_holds_a_part_of_everything_and_a_gathered_layer():
     recipe = Recipe(GPT2, precision="fp32", seq=32, ranks=8, shard="zero3")
     answer = simulate(recipe)
     parameters = sum(b.nbytes for b in answer.blocks if b.tenant == "parameters")
-    assert parameters == pytest.approx(4 * GPT2_PARAMETERS / 8 + buffer_bytes(recipe), rel=0.05)  # buffers are not sharded
+    assert parameters == pytest.approx(
+        4 * GPT2_PARAMETERS / 8 + buffer_bytes(recipe), rel=0.05
+    )  # buffers are not sharded
     assert any(b.tenant == "weight copies" for b in answer.blocks)
 
 
