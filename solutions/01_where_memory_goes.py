@@ -1,8 +1,8 @@
 # %% [markdown] name="title"
 # # Where memory goes
 #
-# **A training step has a handful of tenants, and the program decides who they are: you can say how much memory the step needs before you run it, to
-# within a few per cent.**
+# **A handful of things fill the memory of a training step, and your code determines them: you can predict how much memory
+# the step needs before you run it, to within a few percent.**
 #
 # | | |
 # |---|---|
@@ -71,8 +71,8 @@ claims.record("C1", "7B weights: 28 GB in FP32", "Llama-2-7B", 4 * parameters["L
 claims.record("C1", "70B weights: 280 GB in FP32", "Llama-2-70B", 4 * parameters["Llama-2-70B"] / 1e9, "GB", 266, 294)
 
 # %% [markdown] name="scale_explained"
-# "7B" is rounded up: Llama-2-7B has 6.74 billion. And these are the weights *at rest*. Training adds others that need room; we call all of them
-# **tenants**. To meet them, take a model that is small enough for this machine and built like the large ones.
+# "7B" is rounded up: Llama-2-7B has 6.74 billion. And these are the weights *at rest*. Training also stores
+# gradients, optimizer state and activations; we call all of these **tenants**. To meet them, take a model that is small enough for this machine and built like the large ones.
 #
 # ## 2 · The tenants of a real step
 #
@@ -129,12 +129,13 @@ print(step)
 # - **parameters**: the weights themselves;
 # - **gradients**: one number for each trained weight, from the backward pass until `zero_grad`;
 # - **optimizer state**: what Adam remembers, two numbers for each trained weight;
-# - **activations**: what the forward pass keeps so that the backward pass can compute gradients. The only large tenant that depends on how much data
+# - **activations**: what the forward pass keeps so that the backward pass can compute gradients. The largest tenant that depends on how much data
 #   you feed in;
 # - **temporaries**: tensors that are not kept for the backward pass, most of them gone after a moment; **kernel workspace**: scratch memory of a
 #   single operation; **inputs and other**: the batch.
 #
-# There are no gradients at the peak. They are not missing: the peak came before there were any. *When* is half the answer.
+# There are no gradients at the peak. They are not missing: the peak came before there were any.
+# The moment of the peak matters as much as its size.
 
 # %% name="timeline"
 show(
@@ -192,8 +193,8 @@ show(
 # ([[Start_here]] saw two such copies. Without `foreach`, Adam goes parameter by parameter and holds two copies of the current one, and that model had
 # only one parameter. [[Lean_optimizers]] gets rid of these copies.)
 #
-# Large models with small batches are like batch 1, convolutional networks with large images like batch 32. That is why advice that helped somebody
-# else may do nothing for you: first find out who your tenants are.
+# Large models with small batches are like batch 1, convolutional networks with large images like batch 32. That is why advice that helped
+# one model may do nothing for yours: first measure what fills your memory.
 #
 # ## 4 · Sixteen bytes a parameter
 #
@@ -275,8 +276,8 @@ print(
 #
 # Both peaks are slightly above 16 because of Adam's temporaries, one layer at a time, since `foreach` is off here.
 #
-# The same arithmetic for 7B: two moments of 4 bytes for each parameter, with or without 4 more for the master weights. Checking this takes no run,
-# only the number of parameters.
+# The same arithmetic for 7B: two moments of 4 bytes for each parameter, with or without 4 more for the master weights. This needs no run;
+# the parameter count is enough.
 
 # %% name="claim_16"
 for name, meter in schemes.items():
@@ -357,7 +358,7 @@ for size, held in grown.items():
 
 # %% [markdown] name="growth_explained"
 # *Power* is the p in "activations grow like size^p", fitted to the figures. It is 1 for batch and sequence, and a little less for layers and width.
-# The shortfall has a name: whatever does not grow with that size is a constant, and it flattens the line. Here it is the logits: batch × sequence ×
+# The exponent is below 1 because some memory does not depend on that size: it is a constant, and it flattens the line. Here it is the logits: batch × sequence ×
 # vocabulary does not grow with layers or width.
 #
 # The power for the sequence surprises people who have read that attention is quadratic. It is quadratic in *arithmetic*. In memory it depends on
@@ -471,7 +472,7 @@ print(f"alive at once: {together}")
 #
 # - the number of parameters. Token embedding (shared with the output layer), position embedding, final norm; a block has four matrices (`qkv`: 3 × width², `out`: width²,
 #   the MLP: 8 × width²), their biases and two norms. Print `SmallGPT()` if in doubt;
-# - who is there at the summit of the mountain, and who in the optimizer step. The larger of the two is the peak. (For models whose embedding dwarfs
+# - which tensors are alive when the backward pass starts, and which during `optimizer.step()`. The larger sum is the peak. (For models whose embedding dwarfs
 #   all the rest there is a third candidate: the moment at which the two gradients of the shared embedding are added. The check has no such models.)
 
 

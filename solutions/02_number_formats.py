@@ -1,8 +1,8 @@
 # %% [markdown] name="title"
 # # Number formats
 #
-# **You can spend sixteen bits, or eight, on range or on precision: each tensor of a training step needs one of them more than the other, and two failures
-# show when it got the wrong one, swamping and underflow.**
+# **You can spend sixteen bits, or eight, on range or on precision: each tensor of a training step needs one of
+# them more than the other, and the wrong choice fails in one of two ways, swamping or underflow.**
 #
 # | | |
 # |---|---|
@@ -162,8 +162,8 @@ axes.legend(frameon=False, ncols=2)
 show(figure, "Flat saw-teeth at each format's epsilon, rising steeply where the subnormal numbers begin.")
 
 # %% [markdown] name="gap_task"
-# Most of this lab can be read off this picture. A curve is flat where the format is at home, at a height set by its fraction bits, and rises to the left
-# where the range ends.
+# Most of this lab can be read off this picture. A curve is flat over the format's normal range, at a height set
+# by its fraction bits, and rises to the left where that range ends.
 #
 # ### Your turn: the gap
 #
@@ -332,7 +332,7 @@ stall_guess.reveal(float(np.exp(np.interp(0.5, moving["BF16"], np.log(rates)))))
 #
 # **Contract.** `stochastic_round(x)` takes an FP32 tensor of finite numbers and returns a BF16 tensor of the same shape.
 #
-# - Each number becomes one of its two BF16 neighbours; a number that BF16 has stays as it is.
+# - Each number becomes one of its two BF16 neighbours; values already representable in BF16 are unchanged.
 # - The probabilities are such that the mean is the number itself.
 # - Each element is drawn independently, and afresh in each call.
 # - `x` is not changed. Both neighbours of each of its numbers are finite.
@@ -358,7 +358,7 @@ hint("number_formats.stochastic")
 # %% [markdown] name="kahan_task"
 # ### Your turn: keep what was lost
 #
-# Dice need no memory. With two more bytes for each weight nothing has to be left to chance: keep what rounding took away, and add it next time. This is
+# Stochastic rounding needs no extra memory. With two more bytes for each weight nothing has to be left to chance: keep what rounding took away, and add it next time. This is
 # **Kahan summation**, or compensated summation: like a shop that has no small coins and writes down what it still owes you.
 #
 # **Contract.** `kahan_add(weight, lost, update)` returns the new `(weight, lost)`, both BF16.
@@ -420,8 +420,8 @@ print(f"to the nearest {nearest[0].item():.5f}; with dice {dice.float().mean():.
 print(f"Kahan: weight {kept[0].item():.5f}, lost {owed[0].item():.5f}")
 
 # %% [markdown] name="tune_text"
-# A single walk strays by some ten gaps of BF16, the mean of a thousand walks hardly at all. Kahan strays by less than one gap: what it is off by is what
-# was lost in rounding `lost` itself, which is BF16 too.
+# A single walk ends about ten BF16 steps off, the mean of a thousand walks almost exactly right. Kahan's sum ends less than one step off: that error
+# comes from rounding `lost` itself, which is BF16, too.
 #
 # ### What pure BF16 fine-tuning loses
 #
@@ -500,7 +500,7 @@ for (kind, lr), fall in sorted(falls.items(), key=lambda item: item[0][1]):
 # In section 4, nearly all weights stood still at this rate. How can the run get so far? Look at single steps: how many weights move, and how much of
 # the fall they bring. (Gradient times change, summed over all weights, is the fall of the loss as far as it is a straight line.)
 #
-# **Predict.** In the last step, how much of FP32's fall in the same step do the few weights bring that still move?
+# **Predict.** In the last step, what share of FP32's loss reduction comes from the few weights that still move?
 
 # %% name="guess_parts"
 my_guess = None  # %
@@ -520,14 +520,15 @@ for step in (0, 10, 20, 30, 39):
 # - A new AdamW divides each gradient by its own size, so at first every weight moves by about the learning rate. The update of section 4 came after 60
 #   steps, when its second moment remembered larger gradients.
 # - Small weights have small gaps and go on moving; it is the large ones that stand still. One that moves goes a whole gap, more than it was asked to.
-# - FP32 makes its easy progress first, then each step brings less. BF16, further behind, still has it before it.
+# - FP32 makes its easy progress first, then each step brings less. BF16 is behind, so its easy progress is still to come.
 #
 # So rounding to the nearest does not ruin the run. At the smallest rate a good part of the progress is lost, at the largest next to nothing. Both cures bring back what was lost, one at no cost in bytes, the other for two bytes per weight.
 #
 # So why do people fine-tune in pure BF16 all the same?
 #
 # - **Bytes.** Weight, gradient and Adam's two moments take 4 × 2 bytes per parameter in BF16, and 4 × 4 in FP32. That may decide whether a model fits.
-# - **Rates.** With a learning rate of 1e-4 or more, little is lost. Adapters, for example, are trained at such rates ([[lora]]).
+# - **Rates.** The larger the learning rate, the less is lost: compare the rows of the table. Adapters, for example, are trained at 1e-4 and more ([[lora]]).
+#   The loss also grows with the length of the run: 40 steps of a fresh Adam, whose first updates are large, are the kindest case.
 # - **Dice.** Several optimizers have a switch for stochastic rounding, which costs no memory.
 #
 # What to watch for: a small learning rate, and the end of a schedule that lets it decay. Your own loss at your own rate decides: run both for a few
@@ -616,7 +617,7 @@ for name, shares in lost.items():
 # gone), and at the zeros. A tensor may first be multiplied by a **scale** that brings its largest number to the top of the range, and divided by it
 # afterwards. That costs one number per tensor and is how eight-bit training works ([[fp8]]).
 #
-# **Predict.** As they are, E4M3 loses all of Adam's second moments. With such a scale, how many percent of them still become zero?
+# **Predict.** As they are, E4M3 loses all of Adam's second moments. With such a scale, what percentage still becomes zero?
 
 # %% name="guess_scaled"
 my_guess = None  # %

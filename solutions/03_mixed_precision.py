@@ -141,7 +141,7 @@ show(
 # - **FP16** ends at 65504 and has nothing below 6e-8. Large activations overflow, and small gradients become zero.
 # - **BF16** reaches as far as FP32, but has no number between 1 and 1.0078. Small updates of weights are rounded away.
 #
-# The second point is settled once and for all: keep the weights in FP32, and compute with a 16-bit image of them. Kept beside 16-bit weights, these are
+# The second point is settled once and for all: keep the weights in FP32, and compute with a 16-bit copy of them. Kept beside 16-bit weights, these are
 # called **master weights**. The first mixed-precision programs did that by hand, and optimizers of large runs still do.
 #
 # ### Your turn: SGD with master weights
@@ -203,7 +203,7 @@ show(
 # - A function in `PRODUCTS` gets its floating-point tensors in `dtype`, which is BF16 or FP16.
 # - A function in `LOSSES` gets its floating-point tensors in FP32.
 # - Every other function runs with what it was given.
-# - Tensors are cast in `args` and in `kwargs`. Integer tensors, masks and what is no tensor stay as they are.
+# - Tensors are cast in `args` and in `kwargs`. Integer tensors, masks and non-tensor arguments are left alone.
 # - Weights keep their dtype and their values, and their gradients arrive in FP32.
 
 # %% name="autocast" answer=true reveal=true
@@ -325,7 +325,7 @@ for name, rule in rules.items():
     print(f"{name:18}" + "".join(f"{kind:>10}" for kind in rule))
 
 # %% [markdown] name="autocast_explained"
-# On a CPU only the losses are in FP32: a chain of 16-bit products keeps its ReLUs **and norms** in 16 bits. On CUDA norms, softmax, `exp`, powers and
+# Of these 17 functions, only the losses run in FP32 on a CPU: a chain of 16-bit products keeps its ReLUs **and norms** in 16 bits. On CUDA norms, softmax, `exp`, powers and
 # sums are on the FP32 list too (RMS norm was not yet in PyTorch 2.9). Write `.float()` before a loss of your own; then neither list matters.
 #
 # Should a 16-bit product not suffer from swamping? It adds up thousands of numbers.
@@ -370,7 +370,7 @@ print("a CUDA GPU may add up parts of a BF16 product in BF16:", shortcut)
 # - `found` is a list that is empty at first. A new mode has a new list.
 # - It gets `func.__name__` of every function that was given a floating-point tensor of 16 bits (BF16 or FP16, in `args` or in `kwargs`; lists
 #   of tensors need not be searched) and returned an FP32 tensor: in order, and as often as it happens.
-# - Nothing else is noted: no integers of 16 bits, no results of other dtypes, no results that are no tensors.
+# - Nothing else is noted: no 16-bit integers, no results of other dtypes, no non-tensor results.
 # - Every function returns what it would return without the mode.
 
 
@@ -426,8 +426,7 @@ for name, dtype in seen.items():
 
 # %% [markdown] name="widened_explained"
 # An embedding is no matrix product, so it comes out in FP32. Each block adds its 16-bit result to it, twice, and FP32 + 16 bits is FP32. So what flows from
-# block to block, the **residual stream**, stays FP32 to the end, and so does what the norms keep of it. Autocast has not overlooked a tensor: nobody
-# rounded it.
+# block to block, the **residual stream**, stays FP32 to the end, and so does what the norms keep of it. Autocast has not overlooked a tensor: no listed operation touched it.
 #
 # And the weights?
 
@@ -634,8 +633,9 @@ if not has_tf32(device):
 print("FP32 on a GPU that has it, by default:", ", ".join(f"{what} in {how}" for what, how in fp32_precision().items()))
 
 # %% [markdown] name="speed_explained"
-# A line above 1x says that your device has hardware for the format and that this model is large enough to feed it. A line far below 1x says that it
-# has none: every 16-bit number is converted before and after each operation. TF32 saves no bytes, and its gradient should be as near as FP16's: both have
+# A line above 1x says that your device has hardware for the format and that this model is large enough to feed it. On a CPU, a line far below 1x
+# means that it does not: every 16-bit number is converted before and after each operation. On a GPU it can also mean that the model is too small, and that
+# the step waits for kernel launches. TF32 saves no bytes, and its gradient should be as near as FP16's: both have
 # 10 fraction bits.
 #
 # To train in TF32 with nothing else changed, write `torch.set_float32_matmul_precision("high")`. Newer names for the same are
@@ -819,8 +819,8 @@ for exponent, error in errors.items():
     print(f"FP16, loss scale 2^{exponent:<3} relative error of the gradient: {error:.4f}")
 
 # %% [markdown] name="dynamic_text"
-# Too small a scale loses gradients, too large a scale turns them into inf, and in between is a wide plain where any scale is as good as another. So nobody
-# searches for the best. Start high. Whenever an inf or NaN turns up, skip that step and halve the scale. After many good steps in a row, double it. That is
+# Too small a scale loses gradients, too large a scale turns them into inf, and in between is a wide plateau where any scale is as good as another. So there is no need
+# to search for the best. Start high. Whenever an inf or NaN turns up, skip that step and halve the scale. After many good steps in a row, double it. That is
 # **dynamic loss scaling**, and `torch.amp.GradScaler` does it. Here are its defaults, read from the object:
 
 # %% name="scaler_defaults"
@@ -1025,7 +1025,8 @@ class Gram(torch.autograd.Function):
 # - Without autocast it does what `function` does. `function` itself stays as it was.
 #
 # `torch.amp.custom_fwd` and `torch.amp.custom_bwd` are made for it. They are usually written as decorators above `forward` and `backward`; here the two exist
-# already, so call them. It is the custom to put what they return into `staticmethod(...)`.
+# already, so call them. Wrap their results in
+# `staticmethod(...)`.
 
 
 # %% name="safe" answer=true reveal=true

@@ -397,12 +397,12 @@ claims.record(
 
 # %% [markdown] name="time_text"
 # That is the price of accumulating: gradients stay alive through the forward and backward passes of the later micro-batches, where a plain step starts
-# without any. It shows where parameters are large and activations small.
+# without any. This matters when parameters are large and activations small.
 #
 # ### What it costs in time
 #
-# The same rows go through the same layers. Time is lost only where a micro-batch is too small to keep the device busy. And there is another way to
-# less memory: run the whole batch and recompute ([[activation_checkpointing]]).
+# The same rows go through the same layers. Time is lost only where a micro-batch is too small to keep the device busy. There is another way to
+# save memory: run the whole batch and recompute ([[activation_checkpointing]]).
 #
 # **Predict** the time of 64 micro-batches of 4 rows, relative to one batch of 256.
 
@@ -440,8 +440,8 @@ for name, way in ways.items():
 time_guess.reveal(paces["64 x 4"])
 
 # %% [markdown] name="time_explained"
-# On a CPU smaller pieces may even be faster for a while, because they fit its cache. On a GPU the whole batch is rarely slower. Below a certain size
-# the time always rises. Recomputing always costs its arithmetic, so while the batch can still be cut, cut it.
+# On a CPU smaller pieces may even be faster for a while, because they fit its cache. Below a certain size the time rises, and the
+# table shows how steeply. Recomputing costs its arithmetic at every size. So cut the batch until the device is no longer busy, then recompute.
 
 # %% [markdown] name="pitfalls_text"
 # ## 3 · Six ways to get it wrong
@@ -588,7 +588,7 @@ hint("gradient_accumulation.tokens")
 
 # %% [markdown] name="means_text"
 # **Predict.** A GPT reads 64 rows in four micro-batches. From 2 to 32 targets count in a row, and the rows are sorted by length. How far from the gradient of
-# the whole batch, relatively, is the one of the libraries of old?
+# the whole batch, relatively, is the gradient that older libraries computed?
 
 # %% name="means_guess"
 my_guess = None  # relative distance
@@ -742,8 +742,7 @@ sync_guess.reveal(traffic["no_sync around backward() alone"] / traffic["no_sync 
 #
 # ## 4 · How large a batch is worth it?
 #
-# Accumulation gives you any batch you like. But do you want it? Its micro-batches run one after the other, so a step on twice the rows takes twice the time. It
-# pays only if it saves half of the steps.
+# Accumulation gives you any batch you like. But do you want it? Its micro-batches run one after the other, so a step on twice the rows takes twice the time. Doubling the batch pays only if it halves the steps.
 #
 # A larger batch gives a gradient with less noise. Once there is little noise left, more rows change nothing. McCandlish et al. (2018) found a simple law for
 # the number of rows that have to be seen until a given loss is reached, with a learning rate tuned for each batch B:
@@ -853,7 +852,8 @@ show(figure, "Steps fall in proportion at first and then level out; rows are lev
 # - **To the right**, accumulation makes you look at many more rows for the same loss, one after the other. It still buys fewer steps, which counts only where
 #   rows are computed side by side.
 #
-# (The critical batch grows as training goes on and the loss falls. For language models it is millions of tokens.)
+# (The critical batch is not constant. It grows early in training and then levels off, which is why large runs warm up their batch size:
+# [Merrill et al. 2025](https://arxiv.org/abs/2505.23971). For language models it is millions of tokens. One seed gives a rough figure only.)
 #
 # Why accumulate at all *below* the line? Often the reason is that "small batches are unstable". Part of that is Adam: its $\beta_2$ says how many **steps** the
 # mean of the squares remembers. With 64 times fewer rows a step, it remembers 64 times fewer rows. The runs above took that into account: β₂ was

@@ -257,7 +257,7 @@ def off(way):
 dropout_guess.reveal(off(Recompute.apply))
 
 # %% [markdown] name="repeatable_task"
-# The second run dropped other elements. The gradient belongs to a network that never ran, and nothing complains.
+# The second run dropped different elements. The gradient belongs to a network that never ran, and nothing complains.
 #
 # ### Your turn: the same again
 #
@@ -353,7 +353,7 @@ for name, way in {"Recompute": Recompute.apply, "with repeatable": own_checkpoin
 #
 # Both note random numbers and autocast, as yours does (`preserve_rng_state=False` switches the former off).
 #
-# **Predict.** A linear layer gets data that need no gradient. (So do blocks behind frozen layers, as in LoRA.) Its weights want theirs. Does the
+# **Predict.** A linear layer gets data that need no gradient. (So do blocks behind frozen layers, as in LoRA.) Its weights still require gradients. Does the
 # checkpointed result require a gradient? 1 for yes, 0 for no, for your function and for PyTorch's newer one.
 
 # %% name="reentrant_guess"
@@ -455,8 +455,8 @@ claims
 # %% [markdown] name="whole_explained"
 # - **Memory.** On a deep stack of equal blocks the saving is larger than any of the articles say. Their models had other tenants: with Adam and few
 #   activations the peak falls only a little, because it was never made of activations.
-# - **Time** need not follow arithmetic. On a CPU, writing megabytes that are never in the cache can cost as much as computing them again. On a GPU
-#   expect something near the arithmetic.
+# - **Time** need not follow arithmetic. Recomputed norms, activations and additions count few FLOPs but move as many bytes as before, and each
+#   segment adds Python's own work. The ratio also varies from run to run on a busy machine.
 #
 # How well do the two runs use the machine?
 #
@@ -491,7 +491,7 @@ hfu_guess.reveal(shares["every block"][1] / shares["plain"][1])
 
 # %% [markdown] name="segments_text"
 # The MFU that you see is the HFU divided by the growth in arithmetic, so it is MFU that falls further. HFU falls only as far as recomputing runs
-# slower than the rest of the step. A report that quotes HFU for a run with checkpointing counts the walking back as progress.
+# slower than the rest of the step. A report that quotes HFU for a run with checkpointing counts recomputation as useful work.
 #
 # ## 3 · How many segments?
 #
@@ -608,7 +608,7 @@ claims.record("C9", "every 2nd or 3rd: 60 to 70 % of the saving", f"{gpt24}, eve
 
 # %% [markdown] name="parts_text"
 # - The saving is nearly in proportion to the price: half of the blocks give about half of both.
-# - Of the saving it is a little more or less than half, because the two peaks lie at different moments: at the loss for every second block, at the end for every block.
+# - The saving is not exactly half, because the two peaks come at different moments: at the loss for every second block, at the end for every block.
 #
 # With equal blocks there is no free lunch in choosing *which* ones. There is one in choosing **what inside a block**.
 #
@@ -666,7 +666,7 @@ for kernel, meters in {"fused": fused, "score-keeping": with_scores}.items():
         print(f"{kernel} attention, {name:15} checkpointed: peak {share:.0%} of no checkpoint")
 
 # %% [markdown] name="policy_task"
-# With fused attention the MLP holds more. With score-keeping attention the scores are held as well, and the order turns round.
+# With fused attention the MLP holds more. With score-keeping attention the scores are held as well, and the order is reversed.
 #
 # ### Your turn: operation by operation
 #
@@ -872,7 +872,8 @@ hint("activation_checkpointing.moved")
 # %% [markdown] name="offload_text"
 # Where to?
 #
-# - **Away.** On a GPU, into the memory of the host. On a CPU they lie there already, so they go one storey further down: into a file on the disk. (The
+# - **Away.** On a GPU, into the memory of the host. On a CPU they are already there, so they move one level down, to a file
+# on the disk. (The
 #   system keeps pages of the file in memory as long as nobody else wants it, and gives them up when somebody does. They are not the program's.)
 # - **Nowhere.** Keep them in place, in half the bytes: in BF16.
 #
@@ -1202,7 +1203,7 @@ claims
 #
 # - A checkpointed block keeps its input and runs forward once more in the backward pass: the same numbers for at most a third more arithmetic.
 # - The second run must see what the first saw: random numbers and autocast. A Function sees only its arguments, so use `use_reentrant=False`.
-# - Transformer blocks keep 16 times their input, so one block per segment is right; √n segments are for thin layers.
+# - The blocks of this lab's GPT keep 16 times their input, a Llama's more, so one block per segment is right; √n segments are for thin layers.
 # - Choosing *what* to keep inside a block beats choosing *which* blocks: keep what costs the most FLOPs for each byte, and count attention.
 # - Saved tensors can also be moved or rounded, with two hooks.
 #

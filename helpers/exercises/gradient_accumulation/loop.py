@@ -97,7 +97,7 @@ class WeighsEachRowTheSame(Check):
     """When the last micro-batch is smaller, every row still weighs the same, and none is left out."""
 
     hint = (
-        "How many rows has the last micro-batch?\n"
+        "How many rows does the last micro-batch have?\n"
         "A micro-batch's weight is its share of the rows: len(xs) / len(x), not 1 / number of micro-batches."
     )
 

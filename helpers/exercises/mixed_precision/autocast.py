@@ -180,7 +180,7 @@ class CastsOnlyFloatingPoint(Check):
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         if seen["loss"] is None:
-            return "Cross entropy refuses its class numbers: were these integers cast?"
+            return "Cross entropy refuses its class indices: were these integers cast?"
         if not abs(seen["loss"] - expected["loss"]) <= 1e-4:
             return (
                 f"A cross entropy with `label_smoothing=0.1` is {seen['loss']:.4f}, not {expected['loss']:.4f}: do all "

@@ -24,7 +24,7 @@ class NotesWhatWidens(Check):
 
     hint = (
         "Call the operation first: you need its result and its arguments.\n"
-        "A dtype has 16 bits if it is `torch.bfloat16` or `torch.float16`. Tensors may also stand in `kwargs`.\n"
+        "A dtype has 16 bits if it is `torch.bfloat16` or `torch.float16`. Tensors may also be in `kwargs`.\n"
         "`any(...)` over `[*args, *kwargs.values()]`, and `func.__name__` is the name."
     )
 
