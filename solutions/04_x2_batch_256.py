@@ -251,5 +251,5 @@ except NotImplementedError:
 # python -m helpers grade SUBMISSIONS --out GRADES
 # ```
 #
-# Grading takes only your five answer cells, runs them with other random numbers, and asks the same ten questions. Changes
+# Grading takes only your five answer cells, runs them with other random numbers, and runs the same ten checks. Changes
 # elsewhere in the notebook neither help nor hurt.

@@ -439,7 +439,7 @@ subject = "three steps of a GPT, model of the allocator"
 claims.record("T14", "empty_cache lowers the peak", subject, peak_cleared / peak, "times", 0, 0.95)
 
 # %% [markdown] name="cache_explained"
-# The peak is the same: the next step needs what the last one needed. But the shopping is done again each time, and buying from the GPU is slow.
+# The peak is the same: the next step needs what the last one needed. But every segment must be requested from CUDA again, and that is slow.
 # `empty_cache` is useful when *another* program needs the memory, or when another phase of your own program needs it in blocks of another size.
 #
 # ## 5 · Reserved, but not allocated
@@ -847,8 +847,7 @@ hint("profiling_and_oom_clinic.evaluation")
 # %% [markdown] name="inference_text"
 # ### `no_grad` or `inference_mode`?
 #
-# The documentation calls `torch.inference_mode()` the "extreme" of the two. Tensors made under it are *never* part of a graph, so PyTorch drops two
-# more accounts: the **version counter**, which notices changes in place, and the list of **views**.
+# The documentation calls `torch.inference_mode()` the "extreme" of the two. Tensors made under it are *never* part of a graph, so PyTorch skips two more kinds of bookkeeping: the **version counter**, which notices changes in place, and the list of **views**.
 #
 # **Predict.** The sick evaluation above, under each of them: which share of `no_grad`'s peak does `inference_mode` have? And how many times as fast is it
 # at a thousand sums of *four numbers*, with two views each?
@@ -904,13 +903,13 @@ for use in (lambda: features._version, lambda: nn.Linear(64, 1).to(device)(featu
         print(f"{type(error).__name__}: {error}")
 
 # %% [markdown] name="inference_explained"
-# - **Memory**: the same. The accounts are no tensors; the activations are what counts, and `no_grad` has dropped them.
+# - **Memory**: the same. This bookkeeping holds no tensor data. Activations dominate, and `no_grad` has dropped them.
 # - **Time**: it saves a moment for each operation and each view. That is a good part of operations as small as these, and next to nothing of
 #   the evaluation.
 # - **The price** is in the two messages. Without a version counter autograd cannot vouch for a tensor, so it refuses to save one, and features that were
 #   computed under `inference_mode` cannot be fed to a layer that trains.
 #
-# So in a training loop's evaluation take either; where the results go on into training, `no_grad`.
+# In a training loop's evaluation, use either. If the results feed training, use `no_grad`.
 
 # %% [markdown] name="patient_d_text"
 # ### Patient D: dead on the first optimizer step

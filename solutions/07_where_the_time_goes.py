@@ -116,7 +116,7 @@ print(f"by its FLOPs alone the addition would take {1e3 * flops_alone:.3f} ms")
 print("spread of the runs:", f"product {product.spread:.0%}, addition {addition.spread:.0%}")
 
 # %% [markdown] name="clocks_explained"
-# Two figures of a machine, and both come out about right. Ask the wrong clock and you are off by orders of magnitude, as the last line but one shows: the cooks were never busy.
+# Two figures describe the machine, and both predictions come out about right. With the wrong limit you are off by orders of magnitude, as the second-to-last line shows: there was almost nothing to compute.
 #
 # (If the spread is large, something else is running on this machine. All figures of this lab move with it; the laws do not.)
 #
@@ -244,9 +244,9 @@ show(
 # %% [markdown] name="turn_explained"
 # A row alone pays for reading all the weights; many rows share the bill. That is why servers collect requests, and why training with one row at a time wastes a machine. (The figures are the least of four runs: a law is about the machine at its quietest.)
 #
-# The law has a sharp corner, the machine has not. A product of a few rows is *skinny*. Libraries first copy the weights into an order that suits their kernels; they *pack* them (Goto and van de Geijn 2008), which pays off over many rows only, and which a single row does without. So on a CPU two rows may take several times as long as one. The measured roofline has skinny products in it and knows.
+# The model has a sharp corner; the machine does not. A product of a few rows is *skinny*. Libraries first copy the weights into an order that suits their kernels; they *pack* them (Goto and van de Geijn 2008), which pays off over many rows only, and which a single row does without. So on a CPU two rows may take several times as long as one. The measured roofline has skinny products in it and knows.
 #
-# A GPU has its corner further right: it has gained more FLOP/s over the years than bytes/s. The play at the end of this lab has some.
+# A GPU has its corner further right: it has gained more FLOP/s over the years than bytes/s. The explorer at the end includes several GPUs.
 #
 # ## 3 · Small layers
 #
@@ -585,7 +585,7 @@ show(
 # %% [markdown] name="predict_text"
 # ## 6 · Predict a whole step
 #
-# Everything is there now. A step is a list of operations; each has its FLOPs, bytes and shape; the roofline gives seconds for each. Sum them, and hold the sum beside the simplest law, which you have used in section 4.
+# Everything is there now. A step is a list of operations; each has its FLOPs, bytes and shape; the roofline gives seconds for each. Sum them, and compare the sum with the simplest model, which you used in section 4.
 
 
 # %% name="predict"
@@ -625,7 +625,7 @@ worst = max(table[1:], key=lambda row: abs(float(row[3])))
 print(f"\nmost of the rest: {worst[0]}")
 
 # %% [markdown] name="residue_explained"
-# So the rest has an address. Usual suspects: the dispatcher's part of a small operation is a *gap* in the profile, and belongs to the operation in the roofline; products of shapes between those that the roofline has measured; data that was still in the cache, because the operation before had just written it; and other programs on this machine, which no law knows about.
+# So the residual can be located. Usual suspects: the dispatcher's part of a small operation is a *gap* in the profile, and belongs to the operation in the roofline; products of shapes between those that the roofline has measured; data that was still in the cache, because the operation before had just written it; and other programs on this machine, which no law knows about.
 #
 # ## 7 · MFU and HFU
 #
@@ -840,13 +840,13 @@ for name, patient in patients.items():
 #
 # Three signs tell their illnesses apart:
 #
-# - **items**: how often Python asks for the value of a tensor. `if`, `float()`, `print` and `.item()` all end in `aten::item`. On a GPU each one waits until everything queued before it is done, and while Python waits nothing new is queued. On a CPU there is nothing to wait for; there each costs a round through Python, no more.
+# - **items**: how often Python asks for the value of a tensor. `if`, `float()`, `print` and `.item()` all end in `aten::item`. On a GPU each one waits until everything queued before it is done, and while Python waits nothing new is queued. On a CPU there is nothing to wait for: each read costs only Python's overhead.
 # - **copying**: the share of the step spent in `aten::copy_`, where data is moved or converted.
 # - **idle**: the share in which nothing works. On a GPU: no kernel runs. On a CPU: no operation runs, only Python does.
 #
 # **Contract.** `signs(events)` returns a dictionary with these three, for the step in the trace.
 #
-# - The step is the event named `step` of the category (`event["cat"]`) `user_annotation`; a GPU's trace has another of that name. Shares are of its `dur`. What lies outside of it does not count; nothing lies across its ends. As before, only complete events (`ph` is `X`) are spans.
+# - The step is the event named `step` of the category (`event["cat"]`) `user_annotation`; a GPU's trace has another of that name. Shares are of its `dur`. Events outside it do not count, and no event straddles its boundaries. As before, only complete events (`ph` is `X`) are spans.
 # - `items`: the number of events named `aten::item` on the step's thread. `copying`: the time of those named `aten::copy_` on that thread; they do not lie inside each other.
 # - `idle`: if there are events of the category `kernel` inside the step, the share in which none of them runs, on whatever stream. Otherwise, the share in which no event runs on the step's thread whose name begins with `aten::`. Where several run at once, or inside each other, the moment counts once.
 #
@@ -1026,7 +1026,7 @@ claims
 # %% [markdown] name="recap"
 # ## Recap
 #
-# - Seconds = max(FLOPs / peak, bytes / bandwidth) + launch. Measure the three figures, and the law predicts operations, layers and whole steps; the rest can be looked up in a profile.
+# - Seconds = max(FLOPs / peak, bytes / bandwidth) + launch. With the three figures measured, the roofline model predicts operations, layers and whole steps, with errors that the tables above state; a profile shows where they come from.
 # - A layer turns from memory-bound to compute-bound at a batch that depends on the machine, not on the model. Below it, the rows of a batch share the bill for the weights.
 # - A training step costs three forward passes, 6·N·D FLOPs and attention. State the convention.
 # - MFU counts what the model needs, HFU what was executed. Recomputing keeps HFU up and lets MFU fall.

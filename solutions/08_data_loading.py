@@ -6,7 +6,7 @@
 # | | |
 # |---|---|
 # | After this you can | tell a data-bound loop from a compute-bound one and give its idle share; write a prefetcher; work out how many workers you need before trying, and what they cost; recognise repeated random numbers and what cannot be sent to a worker; read tokens from a mapped file; pack documents and keep them apart; stop in the middle of an epoch and go on with the very next batch |
-# | Time | 200 minutes (165 for the quick; a good place to stop is after section 9, and sections 14 to 16 can wait) |
+# | Time | 200 minutes (165 if you work fast; a good place to stop is after section 9, and sections 14 to 16 can wait) |
 # | Difficulty | ●●○ |
 # | Needs | a CPU (for worker processes); copies from pinned memory are timed if there is a CUDA GPU |
 # | Before this | [[start_here]] |
@@ -122,7 +122,7 @@ print(f"decoding, then rotating, without the rest of a sample: {1e6 * both:.0f} 
 # - It also draws an angle and writes the log.
 # - The two often take longer together than apart: alone in a loop, each has the core's caches to itself; when they alternate, each finds them full of the other's data. The last line says how much that is here.
 #
-# So measure a cost in the company it will keep: here, that of the *whole sample*.
+# So measure each cost in context: here, the context is the *whole sample*.
 #
 # ### The step
 #
@@ -369,7 +369,7 @@ show(
 # %% [markdown] name="fill_text"
 # - The main process deals out lists of indices.
 # - Each worker makes *whole* batches and keeps `prefetch_factor` of them (2 by default) finished or in progress: your `depth`, for each worker.
-# - Each epoch begins empty-handed, and its first batch takes as long as ever, because one worker makes it alone. That is the *fill*.
+# - Each epoch starts with an empty queue, and its first batch takes as long as ever, because one worker makes it alone. That is the *fill*.
 #
 # **Predict.** Take the loop in the picture, 12 batches, with two workers. How many ms a batch is it now, with the fill spread over the 12?
 
@@ -971,8 +971,8 @@ for name, (microseconds, grown) in {"sequential": in_a_row, "random": scattered}
 # %% [markdown] name="resident_explained"
 # Mapping costs no memory, reading does, and more than was read.
 #
-# - The system does not fetch single pages. It expects neighbours to be wanted next, and brings in (on Linux) the 16 pages, 64 KiB, around each place.
-# - So a random read of 1 KiB costs up to 64 times its size, in memory and on the disk; sequential reads use all of it.
+# - The system does not map single pages. It expects neighbors to be wanted next, and maps (on Linux) the up to 16 cached pages, 64 KiB, around each place.
+# - So a random read of 1 KiB costs up to 64 times its size in memory. From the disk it costs more where pages are not cached: the system reads ahead, usually 128 KiB. `madvise` with `MADV_RANDOM` turns both off. Sequential reads use all of it.
 # - What is resident here is the system's **page cache**. It belongs to nobody: all workers that map the file share it, and the system drops it when memory is short. A monitor that adds up `RSS` counts it once for each process.
 # - Training wants a random order. So shuffle large pieces (shards, or blocks of a few MiB), read each piece in a row, and shuffle its documents in memory.
 # - A mapped array that is pickled goes in full. `TokenFile` sends workers its path instead, and maps the file there.
@@ -1048,7 +1048,7 @@ hint("data_loading.pack")
 # %% [markdown] name="crossing_text"
 # Many trainings pack and keep the plain causal mask: a token may look at everything before it in its row.
 #
-# **Predict.** In rows of 512 packed with these documents, what share of such looks goes to a *stranger's* text?
+# **Predict.** In rows of 512 packed with these documents, what fraction of attended pairs crosses documents?
 
 # %% name="guess_crossing"
 my_guess = None  # %
@@ -1108,7 +1108,7 @@ for name, where, may in (
     print(f"{name:40} off by {max((packed[r, p] - o).abs().max() for (r, p), o in zip(pieces, lone, strict=True)):.1e}")
 
 # %% [markdown] name="pack_explained"
-# Only mask and positions together give each document what it would have alone. The mask also saves work, if the kernel knows: most of it is empty.
+# The mask gives each document what it would have alone. Learned position embeddings must also restart with each document. Rotary positions need no restart: they depend on distances only, so the mask is enough. The mask also saves work, if the kernel knows: most of it is empty.
 #
 # **PyTorch's own way.** A dense mask of `length`² entries is itself a cost, and fused attention kernels do not skip what it forbids.
 #
@@ -1248,7 +1248,7 @@ print(f"state {state}; {len(head)} batches and then {len(both) - len(head)}: all
 #
 # - The copy engine of a GPU reads host memory directly, but only pages that the system has promised not to move: **pinned** pages. That is why your thread pinned each batch, and why `fast_lane` did.
 # - Ordinary (*pageable*) memory is first copied, piece by piece, to a pinned buffer in the driver.
-# - Only from pinned memory can `tensor.to(device, non_blocking=True)` return at once, while the copy runs alongside the computing.
+# - Only from pinned memory can `tensor.to(device, non_blocking=True)` return at once, so that the host goes on. The copy still waits for the kernels that were queued before it in the same CUDA stream. To run beside them it needs a side stream, `wait_stream` and `record_stream`.
 #
 # The law: a pageable copy is two copies. One after the other, they run at the rate 1 / (1/host + 1/bus). If the driver overlaps them piece by piece, they run at best at the slower of the two rates. We can measure the host's rate here; the bus's rate comes from its standard.
 #
@@ -1411,7 +1411,7 @@ claims
 # ## Recap
 #
 # - Time the data, the step and the loop. Run in sequence, they add up; overlapped, you pay the larger one plus the fill of each epoch.
-# - A prefetcher needs a limit, a way for errors, and an end. A thread is enough for what waits and copies.
+# - A prefetcher needs a limit, error propagation and a clean shutdown. A thread is enough for what waits and copies.
 # - Workers ≥ seconds of a batch / seconds of a step. Waiting is hidden without limit; computing only up to the number of cores.
 # - `persistent_workers` saves the start-up; `prefetch_factor` covers bad moments and costs memory: workers × factor × batch.
 # - What goes to workers has to be picklable: use modules, not lambdas or cells. Scripts need their guard.

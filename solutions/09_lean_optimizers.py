@@ -1,7 +1,7 @@
 # %% [markdown] name="title"
 # # Lean optimizers and in-place operations
 #
-# **What an optimizer remembers, what its step holds for a moment and how long gradients live are three separate bills, and you can lower each on its own.**
+# **What an optimizer remembers, what its step holds for a moment and how long gradients live are three separate memory costs, and you can lower each on its own.**
 #
 # | | |
 # |---|---|
@@ -351,7 +351,7 @@ show(
 #
 # ### Your turn: Adam with it
 #
-# Adam keeps two means of the gradient *g* that forget slowly, and its step divides one by the root of the other. *t* counts the steps of this parameter:
+# Adam keeps exponential moving averages of *g* and *g*², and its step divides the first by the root of the second. *t* counts the steps of this parameter:
 #
 # $$m \leftarrow \beta_1 m + (1 - \beta_1)\,g \qquad v \leftarrow \beta_2 v + (1 - \beta_2)\,g^2 \qquad p \leftarrow p - \text{lr} \cdot \frac{m / (1 - \beta_1^t)}{\sqrt{v / (1 - \beta_2^t)} + \varepsilon}$$
 #
@@ -519,13 +519,13 @@ for lr in (best, RATES[0]):
 # *Apart* is how far a loss curve lies from the FP32 one, measured in distances between two FP32 seeds.
 #
 # - Your 8 bits are as good as FP32 at either rate: a change of seed matters more.
-# - 4 bits are, too, at the best rate. At a rate that is too small they leave a mark, and not by chance: look at the test losses of both seeds. So a verdict on a format holds only for a learning rate.
+# - So are 4 bits, at the best rate. At a rate that is too small they leave a mark, and not by chance: look at the test losses of both seeds. So a verdict on a format holds only for a learning rate.
 #
 # This is a small network on an easy task. 8 bits hold up on large models too (Dettmers et al. 2022), with one habit: keep the embedding's state in 32 bits.
 #
 # ### The control that must fail
 #
-# The same optimizer, the same bytes, the other code book. Whoever guesses blindly at one of ten digits has a loss of ln 10, which is 2.3.
+# The same optimizer, the same bytes, the other code book. A uniform guess over ten digits has a loss of ln 10, which is 2.3.
 #
 # **Predict** the highest loss of the first six steps.
 
@@ -1007,7 +1007,7 @@ ahead_guess.reveal(behind["ViT", "Muon"])
 #
 # So in the same few steps AdamW gets further than SGD on the transformer, and Muon further still at half the state. One explanation for the first: the parts of a transformer differ in curvature far more than the layers of a convolutional network, so one learning rate cannot serve them all; Adam's second moment gives each weight its own.
 #
-# "SGD instead of Adam" comes from vision models with convolutions. For a language model, where steps are what you pay for, look at Muon, 8 bits or Adafactor first. Muon's price: its products take arithmetic, and it needs whole matrices, which a sharded model has to gather first ([[sharding]]).
+# "SGD instead of Adam" comes from vision models with convolutions. For a language model, where steps are what you pay for, look at Muon and 8 bits first. This lab trains neither a language model nor Adafactor, so it says nothing about their quality there. Muon's price: its products take arithmetic, and it needs whole matrices, which a sharded model has to gather first ([[sharding]]).
 #
 # (A run of this size cannot say who ends up better. And the rates come from one seed; where it says *at the edge*, a rate further out might do better.)
 #

@@ -94,7 +94,7 @@ print(eager_traffic.table(x.nbytes))
 fewer_bytes = eager_traffic.nbytes / (2 * x.nbytes)
 
 # %% [markdown] name="machine_text"
-# `traffic` asks PyTorch's dispatcher, the switchboard that every operation goes through, for the sizes of the tensors. It knows nothing about caches. (Our tensors have 32 MiB on a CPU; on a GPU they are at least eight times as large as its L2 cache, which then can keep next to nothing from one operation to the next.)
+# `traffic` asks PyTorch's dispatcher, the switchboard that every operation goes through, for the sizes of the tensors. It knows nothing about caches. (Our tensors are 32 MiB on a CPU; on a GPU they are at least eight times as large as its L2 cache, which then can keep next to nothing from one operation to the next.)
 #
 # How long should that take? A machine has two limits: how many bytes it moves in a second, and how many floating-point operations it does. Measure the first with a copy, the second with a matrix product.
 
@@ -122,7 +122,7 @@ print(f"a copy of as many bytes takes {2 * x.nbytes / bandwidth * 1e3:.2f} ms")
 # - On a CPU, a new tensor of this size is new memory from the system each time: its pages are mapped and cleared before the addition writes a number. (Small tensors get memory that was used before.)
 # - PyTorch's GPU allocator keeps the memory it has ([[where_memory_goes]]), so there the two lines are alike.
 #
-# A timing on a CPU may thus really be one of new memory. When bytes are the question, we give results a place.
+# A CPU timing may mostly measure fresh pages. To measure traffic, we preallocate outputs.
 #
 # **Predict.** By what factor will a fused GELU be faster than the eight operations, if all have a place for their results?
 
@@ -635,7 +635,7 @@ for on in (True, False, True):
 
 # %% [markdown] name="together_explained"
 # - **Checkpointing** goes into the same graph: nothing breaks, and as little is kept as in eager mode.
-# - **Autocast** around a compiled module is one of the things that the graph was made for. Called without it, the module gets a second graph; both stay valid. So evaluate under the same autocast as you train, or pay for two compilations.
+# - The graph is specialized on the state of **autocast**. Called without it, the module gets a second graph; both stay valid. So evaluate under the same autocast as you train, or pay for two compilations.
 #
 # ## 5 · TorchScript, and what took its place
 #

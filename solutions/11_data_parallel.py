@@ -75,7 +75,7 @@ print(f"one or two ranks: on {'GPUs, over NCCL' if pair.type == 'cuda' else 'the
 # %% [markdown] name="ranks_text"
 # ## 1 · Ranks
 #
-# Four friends translate a book. Each takes a chapter. Every evening they compare notes, so that they all use the same words for the same things. Nobody waits for a boss: they sit in a circle and
+# Four friends translate a book. Each takes a chapter. Every evening they compare notes, so that they all use the same words for the same things. There is no coordinator: they sit in a circle and
 # pass the notes around.
 #
 # In PyTorch a worker is a **process**, its number is its **rank**, and the number of workers is the **world size**. Comparing notes is a **collective**: a call that every
@@ -214,7 +214,7 @@ for nbytes in (SIZES[0], SIZES[-1]):
     print(f"{human_bytes(nbytes):>10}: {1e6 * measured[nbytes]:>9,.0f} µs of this machine")
 
 # %% [markdown] name="guess_cost_text"
-# In the short one nearly all is latency, so it tells you α; what the long one takes longer is due to its bytes, so it tells you β.
+# In the short one nearly all is latency, so it tells you α; the extra time of the long one comes from its bytes, so it tells you β.
 #
 # **Predict.** How many times as long does an all-reduce of 64 KiB take as one of 1 KiB? Work it out from the two figures.
 
@@ -239,7 +239,7 @@ for nbytes in SIZES:
 #
 # - `sweep` is a list of pairs (bytes, seconds) of two or more sizes, in any order. It is not changed.
 # - Where the seconds follow the law, it finds the law.
-# - Where every measurement is off by up to 5 %, alpha and beta are off by no more than a quarter: an error of the largest message must not decide about alpha.
+# - Where every measurement is off by up to 5 %, alpha and beta are off by no more than a quarter: an error in the largest message must not determine alpha.
 # - alpha is never below 0, whatever the noise.
 #
 # Two well-chosen sizes will do. Least squares will do as well, if you weigh the sizes.
@@ -278,7 +278,7 @@ for nbytes in HELD_OUT:
 # How good is it? Within a factor of two a law of two numbers is doing well: on one machine "the link" is memory, a cache that some sizes fit and others do not, and two processes that need a core at the same moment. If the
 # ratios are far from 1, see whether something else is running, and measure again.
 #
-# The size at which both terms are equal is n = αβ. Below it a message costs the same however short it is. So it is worth sending few messages.
+# The size at which both terms are equal is n = αβ. Below that size, shorter messages are no cheaper. So it is worth sending few messages.
 #
 # **Predict.** The model that we train below has 3.5 million parameters in 76 tensors, 13.8 MB of gradients. How many times as long do 76 all-reduces take as a single one with all of it? Use your alpha and beta.
 
@@ -847,7 +847,7 @@ claims.record("P7", "weighing by rows repairs it", "60 and 4 rows", distance(wei
 # - Before the call each `.grad` is that of the **mean** loss over this rank's own `rows` rows. Ranks may have different numbers of rows.
 # - A rank with 0 rows has run no backward pass: its `.grad`s are `None`. It still takes part, and has gradients afterwards.
 # - Parameters with `requires_grad=False` keep `.grad` None on all ranks. No other parameter is unused.
-# - Use only collectives from `torch.distributed`, and send each gradient about once (all to all is too much). Return nothing.
+# - Use only collectives from `torch.distributed`, and send each gradient about once (do not send everything to every rank). Return nothing.
 
 
 # %% name="average" answer=true reveal=true
@@ -873,7 +873,7 @@ hint("data_parallel.average")
 # %% [markdown] name="rank0_text"
 # ### A collective that not all reach
 #
-# Evaluating the *wrapped* model on rank 0 only, if it has BatchNorm, is a deadlock: DDP's forward pass broadcasts the buffers. `run_ranks` ends it after its time limit and asks every rank where it is. We use gloo here on every machine (`device="cpu"`), because over gloo a rank stands where it waits:
+# Evaluating the *wrapped* model on rank 0 only deadlocks if the model has BatchNorm: DDP's forward pass broadcasts the buffers. `run_ranks` ends it after its time limit and asks every rank where it is. We use gloo here on every machine (`device="cpu"`), because over gloo a rank stands where it waits:
 
 
 # %% name="rank0"
@@ -1002,11 +1002,11 @@ for everybody in (True, False):
     claims.record("P7", said, "2 ranks, 1 file", writers, "writers", *((2, 2) if everybody else (1, 1)))
 
 # %% [markdown] name="straggler_text"
-# (The barriers inside stage the race; on a cluster nobody has to.) The rule has three parts: rank 0 saves, **then** comes a barrier, then anybody may read or leave.
+# (Here barriers force the race; on a cluster it happens by itself.) The rule has three parts: rank 0 saves, **then** comes a barrier, then anybody may read or leave.
 #
 # ## 9 · The slow rank and the stuck rank
 #
-# One GPU in a thousand runs hot and slows down. Every step then takes as long as the slowest rank, and all the others wait. Which one is it? Each rank can time its own all-reduces. Here computing is a nap: 20 ms on three ranks, 80 ms on rank 2.
+# Suppose that one GPU runs hot and slows down. Every step then takes as long as the slowest rank, and all the others wait. Which one is it? Each rank can time its own all-reduces. (Over NCCL a call only queues: there, time with CUDA events, or take the shortest NCCL kernel from a trace.) Here computing is a nap: 20 ms on three ranks, 80 ms on rank 2.
 #
 # **Predict.** How does the time that rank 2 spends in the all-reduce compare with that of the others?
 
@@ -1097,7 +1097,7 @@ else:
 #
 # The recorder works over gloo in PyTorch 2.13, but the group has no name in the dump, and `torchfrtrace` stops with a `KeyError`; the helper fills the name in. Over gloo no call ever leaves the state *scheduled*. Over NCCL it goes on to *started* and *completed*, so you also see who came to the call and did not finish it.
 #
-# **Over NCCL** a call only queues its collective on the GPU, and Python goes on. A rank that hangs stands further down, where it first needs a result: at `loss.item()`, or in `torch.cuda.synchronize()`. So "where does it stand?" says little there, and the recorder is the tool. Set
+# **Over NCCL** a call only queues its collective on the GPU, and Python goes on. A hung rank's stack shows a later line, where it first needs a result: at `loss.item()`, or in `torch.cuda.synchronize()`. So "where does it stand?" says little there, and the recorder is the tool. Set
 #
 # ```
 # TORCH_FR_BUFFER_SIZE=2000  TORCH_NCCL_DUMP_ON_TIMEOUT=1  TORCH_FR_DUMP_TEMP_FILE=/shared/run7/rank_
@@ -1119,7 +1119,7 @@ else:
 # | line | says |
 # |---|---|
 # | `NCCL INFO Bootstrap : Using eth0:...` | by which network interface the ranks met; the wrong one, and they never meet: `NCCL_SOCKET_IFNAME` |
-# | `NCCL INFO Using network Socket` (or `IB`) | what carries messages between machines; `Socket` where you have paid for InfiniBand is the commonest reason for slow training |
+# | `NCCL INFO Using network Socket` (or `IB`) | what carries messages between machines; `Socket` where you have paid for InfiniBand explains slow training |
 # | `NCCL INFO Channel 01 : 0[...] -> 1[...] via P2P` (or `SHM`, `NET`) | an edge of a ring: rank 0 sends to rank 1 directly, through the host's memory, or over the network |
 # | `NCCL INFO comm 0x... rank 0 nranks 2 ... Init COMPLETE` | this rank is ready; a rank without this line is the one the others wait for |
 # | `NCCL WARN Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 1000` | two ranks on one GPU: somebody forgot `torch.cuda.set_device(local_rank)` |
@@ -1165,7 +1165,7 @@ for base, factor in nearest.items():
 #
 # A warm-up is meant to help over the first steps, where the gradient changes fastest. Look at its rows: at a rate that stays too high it does not save the run, and in a run this short it costs updates.
 #
-# So linear scaling is a first guess with an end, not a law. Adam's steps have a length that does not depend on the gradient's, and the square root is the usual first guess there. How far a batch can grow at all is the critical batch size of [[gradient_accumulation]].
+# So linear scaling is a first guess that fails beyond some batch size. Adam's steps have a length that does not depend on the gradient's, and the square root is the usual first guess there. How far a batch can grow at all is the critical batch size of [[gradient_accumulation]].
 #
 # ## 11 · Accumulation: `no_sync`
 #
@@ -1254,7 +1254,7 @@ claims.record("C13", "autocast leaves FP32 to be sent", "MLP", whole, "x FP32 tr
 claims.record("C13", "a BF16 hook halves it", "MLP", half, "x FP32 traffic", 0.49, 0.51)
 
 # %% [markdown] name="torchrun_text"
-# Autocast's own rounding is larger than what the hook adds. With an FP16 scaler there is nothing to do either. Gradients are averaged while they are still scaled, so an overflow on one rank is an overflow on all: inf plus anything is inf.
+# Autocast's own rounding is larger than what the hook adds. With an FP16 scaler there is nothing to do either. Gradients are averaged while they are still scaled, so an overflow on one rank is an overflow on all: a sum with an inf is inf or NaN, and the scaler skips the step for either.
 #
 # ## 12 · On a server: `torchrun`
 #

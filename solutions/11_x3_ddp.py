@@ -253,5 +253,5 @@ except RuntimeError as error:  # NotImplementedError is one, too
 # python -m helpers grade SUBMISSIONS --out GRADES
 # ```
 #
-# Grading takes only your three answer cells, runs them with different random numbers, and asks the same ten questions. Changes
+# Grading takes only your three answer cells, runs them with different random numbers, and runs the same ten checks. Changes
 # elsewhere in the notebook neither help nor hurt.

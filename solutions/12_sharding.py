@@ -332,7 +332,7 @@ show(
 )
 
 # %% [markdown] name="stages_explained"
-# The losses are the same everywhere. The law holds but for a block's gradients. With DDP one gradient is there that is not yet copied into its bucket. At stages 2 and 3 a unit's gradients are whole until the last of them is ready: up to 4 bytes of one parameter in 8, half a byte a parameter. The smaller the unit, the less.
+# The losses are the same everywhere. The formula holds, apart from one block's gradients. Under DDP one gradient has not yet been copied into its bucket. At stages 2 and 3 a unit's gradients are whole until the last of them is ready: up to 4 bytes of one parameter in 8, half a byte per parameter. The smaller the unit, the less.
 #
 # The peak falls by less than the static part. It also has the activations, the unit that is being reduced, whole and packed, and at stage 3 the gathered block.
 #
@@ -535,7 +535,7 @@ claims.record("T21", "the older wrapper: same law", "8 blocks, 4 ranks", old, "b
 # 3. `to_empty(device=...)` gives each rank memory for its shards, with anything in it.
 # 4. Load: rank 0 alone has the numbers, in the host's memory. It broadcasts one parameter after the other, and each rank keeps its part.
 #
-# What a state dict does not hold, such as non-persistent buffers, nobody fills: do that yourself after `to_empty`.
+# Nothing fills what the state dict lacks, such as non-persistent buffers: do that yourself after `to_empty`.
 #
 # **Predict.** On 4 ranks, what share of the whole model is the peak on a rank other than 0?
 
@@ -645,7 +645,7 @@ print(f"Whole gradients take {grown:.1f} MiB more than a rank's quarter of them.
 claims.record("T21", "sync off: 9 Φ, not 12 Φ", "4 micro-batches", sent["the last time"], "x parameters", 8.99, 9.01)
 
 # %% [markdown] name="accumulate_explained"
-# Sync off saves the reductions. The gathers remain: parameters are released after each pass, whether or not gradients are reduced. And it has a price. A gradient that is not reduced stays whole, so each rank holds the gradients of the whole model until the last micro-batch; what stage 2 had saved is lost. The peaks tell: most of those MiB are on top.
+# Sync off saves the reductions. The gathers remain: parameters are released after each pass, whether or not gradients are reduced. And it has a price. A gradient that is not reduced stays whole, so each rank holds the gradients of the whole model until the last micro-batch; what stage 2 had saved is lost. The peaks show it: they are higher by most of those MiB.
 #
 # If there is room for whole gradients, perhaps there is room for whole parameters, too. The last line keeps both from one micro-batch to the next (`set_reshard_after_backward(False)`): gathered once, reduced once, 2 Φ, however many micro-batches there are.
 #
@@ -688,7 +688,7 @@ right = ways["by the joint norm"][0][1]
 claims.record("T21", "clip_grad_norm_ clips the joint gradient", "4 ranks", right, "x the limit", 0.999, 1.001)
 
 # %% [markdown] name="clip_explained"
-# Local norms lie: each is about half of the joint one, because the squares of 4 parts add up to its square. So the wrong way clips too late and too little, and it depends on the number of ranks: a limit tuned on 4 is another one on 64. Where parts differ in length, it also bends the direction.
+# Local norms lie: each is about half of the joint one, because the squares of 4 parts add up to its square. So the wrong way clips too late and too little, and it depends on the number of ranks: a limit tuned on 4 ranks means something else on 64. Where parts differ in length, it also bends the direction.
 #
 # `torch.nn.utils.clip_grad_norm_` is right on `DTensor`s, because their norm includes the message that adds up the squares. It is wrong as soon as you hand it local tensors, such as the shards of section 2: there, all-reduce the sum of squares yourself.
 #
@@ -1023,7 +1023,7 @@ for way, losses in (("saved", after), ("saved asynchronously", late)):
 #
 # ## 11 · DeepSpeed
 #
-# DeepSpeed brought ZeRO to the world. A JSON file (or a dictionary) says what to shard; `deepspeed.initialize` returns an *engine* that has `backward` and `step`. The helper `deepspeed_config` builds the configuration from this course's terms:
+# DeepSpeed introduced ZeRO. A JSON file (or a dictionary) says what to shard; `deepspeed.initialize` returns an *engine* that has `backward` and `step`. The helper `deepspeed_config` builds the configuration from this course's terms:
 
 # %% name="config"
 print(

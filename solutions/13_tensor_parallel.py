@@ -411,7 +411,7 @@ explore(
 )
 
 # %% [markdown] name="block_text"
-# Now the block. Its four groups of matrices stand in the order in which the paths part, meet, part and meet. `cut_block` keeps this rank's share of each, and puts a function of your choice before and after each half.
+# Now the block. Its four groups of matrices come in the order split, merge, split, merge. `cut_block` keeps this rank's share of each, and puts a function of your choice before and after each half.
 
 
 # %% name="block"
@@ -567,7 +567,7 @@ def embed(ids, table):
 
 
 # %% [markdown] name="vocabulary_guess_text"
-# The loss is harder: the softmax of a token runs over all words. One could gather the logits, and would send and hold all of them on every rank.
+# The loss is harder: the softmax of a token runs over all words. Gathering the logits would mean sending and holding all of them on every rank.
 #
 # **Predict.** What is the least that the ranks must all-reduce for the cross-entropy, forward and backward together, in bytes for each token (FP32)? Whole logits of 4,096 words would be 16,384. And with four ranks, to what share does the peak memory of output layer and loss fall?
 

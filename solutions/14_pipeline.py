@@ -118,7 +118,7 @@ show(
 )
 
 # %% [markdown] name="gpipe_text"
-# The picture is drawn from the engine's diary, in ticks. With many small trays instead of one large, all rooms of the bakery can be at work.
+# The picture is drawn from the engine's diary, in ticks. With many small trays instead of one large one, all rooms of the bakery can be at work.
 #
 # ## 2 · GPipe: many micro-batches
 #
@@ -140,7 +140,7 @@ gpipe_guess = Prediction("Idle with GPipe, 4 ranks, 8 micro-batches", my_guess, 
 #
 # - Each rank runs `("F", i)` and `("B", i)` of each micro-batch i, 0 ≤ i < m, once, and nothing else.
 # - No backward pass before the last forward pass.
-# - All ranks take the micro-batches in one order, and none waits longer than it must: the step takes m + `ranks` − 1 forward and backward passes. (Between GPUs a message bears no name. A rank that needs micro-batch 1 takes whatever its neighbour sends next.)
+# - All ranks take the micro-batches in one order, and none waits longer than it must: the step takes m + `ranks` − 1 forward and backward passes. (NCCL messages carry no tag. A rank that needs micro-batch 1 takes whatever its neighbor sends next.)
 
 
 # %% name="gpipe" answer=true reveal=true
@@ -367,7 +367,7 @@ table += [(name, *map(human_bytes, nbytes)) for name, nbytes in bytes_held.items
 print(text_table(table))
 
 # %% [markdown] name="interleaved_explained"
-# The price stands below the picture: more messages, and more activations on the later ranks. (Rank 0 holds twice as many micro-batches, each of them half as large.)
+# The cost is shown below the figure: more messages, and more activations on the later ranks. (Rank 0 holds twice as many micro-batches, each of them half as large.)
 #
 # So far messages took next to no time. On a slow link they do not. The simulator can tell what that costs: let each message take a quarter of a forward pass (of a whole stage), while everybody goes on working.
 #
@@ -485,7 +485,7 @@ table += [(name, *map(human_bytes, nbytes)) for name, nbytes in bytes_held.items
 print(text_table(table))
 
 # %% [markdown] name="zero_explained"
-# "Zero bubble" is its name, and there is one left: each rank waits R − 1 ticks before its first input gradient, when there is nothing yet to fill the time with. It costs rank 0 no memory; the later ranks, which held less, now hold more.
+# Despite the name, one bubble remains: each rank waits R − 1 ticks before its first input gradient, when there is nothing yet to fill the time with. It costs rank 0 no memory; the later ranks, which held less, now hold more.
 #
 # In a real model F, I and W do not take the same time, and attention has no W at all. Then the lists are made for the times that were measured.
 #
@@ -585,7 +585,7 @@ for rank, actions in enumerate(zbv.schedules):
 # %% [markdown] name="unequal_text"
 # ## 7 · Stages that are not alike
 #
-# So far all stages took the same time. A language model has an embedding at one end, which costs nearly nothing, and a head at the other: a product with the whole vocabulary. How heavy is that? Count the FLOPs of one block and of the head, in the sizes of Llama 3.2 1B (16 blocks; tensors on `meta` have no data, so this takes no
+# So far all stages took the same time. A language model has an embedding at one end, which costs almost no time (but holds as many parameters as several blocks), and a head at the other: a matmul with the whole vocabulary. How heavy is that? Count the FLOPs of one block and of the head, in the sizes of Llama 3.2 1B (16 blocks; the real model ties embedding and head, so that a pipeline would also have to add up the two gradients of that matrix in every step; tensors on `meta` have no data, so this takes no
 # time and no memory).
 
 # %% name="head"
@@ -608,7 +608,7 @@ heavy = count_flops(lambda: head(tokens)) / count_flops(block)
 print(f"the head does the work of {heavy:.1f} blocks")
 
 # %% [markdown] name="unequal_guess_text"
-# So 16 blocks on 4 ranks, cut 4 | 4 | 4 | 4 + head, as many a script would. The clock runs in these proportions: a tick is now the forward pass of one block.
+# So 16 blocks on 4 ranks, cut 4 | 4 | 4 | 4 + head, as many scripts do. The clock runs in these proportions: a tick is now the forward pass of one block.
 #
 # **Predict.** 1F1B, 8 micro-batches. What share of the step is a rank idle now?
 
@@ -634,13 +634,13 @@ for name, run in runs.items():
 note("the slowest stage sets the pace", "4 | 4 | 4 | 4 + head", first, first.ideal.idle)
 
 # %% [markdown] name="unequal_explained"
-# Every turn takes as long as the slowest stage. No schedule can mend that: the cut has to. Here the last rank gives three of its blocks away. Real jobs do that, or put embedding and head in stages of their own, or cut the head across ranks ([[tensor_parallel]]).
+# Every turn takes as long as the slowest stage. No schedule can fix this; the model must be cut differently. Here the last rank gives three of its blocks away. Real jobs do that, or put embedding and head in stages of their own, or cut the head across ranks ([[tensor_parallel]]).
 #
 # Mind the memory when you move blocks: rank 0 already holds most micro-batches.
 #
 # ## 8 · Sharded stages: who gathers how often?
 #
-# Large jobs combine methods: stages across machines, and each stage sharded with `fully_shard` over the ranks that share it ([[sharding]]). A sharded stage must gather its parameters before it can compute. In plain data parallelism that is twice a step, once forward and once backward. And now?
+# Large jobs combine methods: stages across machines, and each stage sharded with `fully_shard` over the ranks that share it ([[sharding]]). A sharded stage must gather its parameters before it can compute. In plain data parallelism that is twice a step, once forward and once backward. How often here?
 #
 # A mesh of 2 × 2 ranks: two stages, and two copies of the pipeline which share out the batch and the shards. Each stage is one unit. `Collectives` counts.
 #

@@ -289,5 +289,5 @@ with tempfile.TemporaryDirectory() as scratch:
 # python -m helpers grade SUBMISSIONS --out GRADES
 # ```
 #
-# Grading takes only your three answer cells, runs them with different random numbers, kills at other moments, and asks the same ten questions.
+# Grading takes only your three answer cells, runs them with different random numbers, kills at other moments, and runs the same ten checks.
 # Changes elsewhere in the notebook neither help nor hurt.

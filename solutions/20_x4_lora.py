@@ -293,5 +293,5 @@ else:
 # python -m helpers grade SUBMISSIONS --out GRADES
 # ```
 #
-# Grading takes only your four answer cells, runs them with other random numbers, and asks the same ten questions. Changes
+# Grading takes only your four answer cells, runs them with other random numbers, and runs the same ten checks. Changes
 # elsewhere in the notebook neither help nor hurt.

@@ -29,7 +29,7 @@ class Clocked:
 
     Attributes:
         timeline: what happened.
-        ideal: what would have happened if messages took no time and nobody overslept.
+        ideal: what would have happened if messages took no time and timers were exact.
         tick: seconds.
         messages: sent by all ranks together.
     """
@@ -74,7 +74,7 @@ class Clocked:
 
     def __str__(self) -> str:
         return (
-            f"clocked: idle {self.idle:.1f} %; if messages took no time and nobody overslept, {self.ideal.idle:.1f} % "
+            f"clocked: idle {self.idle:.1f} %; if messages took no time and timers were exact, {self.ideal.idle:.1f} % "
             f"(the step took {self.stretch:.2f} times as long as that)"
         )
 

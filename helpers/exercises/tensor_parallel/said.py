@@ -49,7 +49,7 @@ def wrong_tensor(
     if cosine > 0.999999 and abs(times - 1) > 1e-6:
         return f"points the right way and is {times:.3g} times as long as it should be"
     off = relative_distance(seen["numbers"], right["numbers"])
-    return f"is another tensor: {off:.2g} of the right one's length away from it"
+    return f"is another tensor: it differs by {off:.2g} of the right one's norm"
 
 
 def wrong_calls(seen: Calls, right: Calls) -> str | None:
