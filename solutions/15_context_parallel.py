@@ -60,9 +60,9 @@ print(f"ranks: on {'GPUs, over NCCL' if where.type == 'cuda' else 'the CPU, over
 # %% [markdown] name="grows_text"
 # ## 1 · What grows with the sequence
 #
-# Parameters, gradients and optimizer state do not care how long a sequence is. Activations do. Here is a small decoder, and two kinds of attention in it: `plain` keeps its scores, one number for each pair of tokens and each head; `fused` is PyTorch's own, which makes them again in the backward pass ([[compilation_and_fusion]]).
+# Parameters, gradients and optimizer state do not care how long a sequence is. Activations do. Here is a small decoder, and two kinds of attention in it: `plain` keeps its scores, one number for each pair of tokens and each head; `fused` is PyTorch's own, which recomputes them in the backward pass ([[compilation_and_fusion]]).
 #
-# **Predict.** From 256 to 1,024 tokens, by what factor do the bytes grow that are saved for the backward pass? First with plain attention, then with fused.
+# **Predict.** From 256 to 1,024 tokens, by what factor do the bytes saved for the backward pass grow? First with plain attention, then with fused.
 
 # %% name="grows_guess"
 my_guess = None  # plain attention, times
@@ -244,7 +244,7 @@ except RankError as error:
     print("\n".join(line for line in str(error).splitlines() if line.startswith("rank ")))
 
 # %% [markdown] name="shift_task"
-# `send` returns when the other side takes the message, and nobody is taking: all wait in a circle. So hand over both at once: `dist.batch_isend_irecv` takes a list of `dist.P2POp(dist.isend, tensor, to)` and `dist.P2POp(dist.irecv, tensor, from)`, starts all of them and returns a list of requests. `request.wait()` waits for one.
+# Over gloo, `send` returns when the other side receives the message, and no rank receives: all wait in a circle. (Over NCCL the host returns at once and the stream waits, in the same circle.) So hand over both at once: `dist.batch_isend_irecv` takes a list of `dist.P2POp(dist.isend, tensor, to)` and `dist.P2POp(dist.irecv, tensor, from)`, starts all of them and returns a list of requests before any data arrive. `request.wait()` waits for one request.
 #
 # It returns before anything has arrived, and that is what we want: a rank computes with the block that it has while the next is on its way.
 #
@@ -286,7 +286,7 @@ hint("context_parallel.shift")
 # %% [markdown] name="forward_task"
 # ## 4 · Ring attention
 #
-# Say for each rank which part of the sequence it has. Cut the sequence into **pieces** of equal length, numbered from 0; `order[r]` lists the pieces of rank r as they lie in its tensors. For now that is one piece each: `[[0], [1], [2], [3]]`. Section 5 will want two.
+# Specify which part of the sequence each rank holds. Cut the sequence into **pieces** of equal length, numbered from 0; `order[r]` lists the pieces of rank r as they lie in its tensors. For now that is one piece each: `[[0], [1], [2], [3]]`. Section 5 will want two.
 #
 # A causal mask then says of each pair of pieces: rows of piece i see columns of piece j entirely if j < i, up to the diagonal if j = i, and not at all if j > i.
 #
@@ -331,9 +331,9 @@ ring_forward = check("context_parallel.forward", ring_forward)
 hint("context_parallel.forward")
 
 # %% [markdown] name="backward_task"
-# On the way back, no merging is needed. Once `lse` of the whole row is known, each score's share of the softmax is exp(score − lse), whoever computes it. So each pair of pieces adds its part to three gradients, and needs none of the other pairs. `attend_backward(gradient, (q, k, v), (out, lse), causal)` returns these parts: dq, dk and dv.
+# On the way back, no merging is needed. Once `lse` and `out` of the whole row are known, each score's share of the softmax is exp(score − lse) on any rank, and the gradient of a score is that share times (g · v − δ), where δ is the sum over the row of g · `out`. So each pair of pieces adds its part to three gradients without the other pairs, as long as it gets the `lse` *and* the `out` of whole rows. `attend_backward(gradient, (q, k, v), (out, lse), causal)` returns these parts: dq, dk and dv.
 #
-# dq belongs to the rows, and stays. dk and dv belong to the visitors: whoever computes a part of them must see to it that it reaches their owner.
+# dq belongs to the rows, and stays. dk and dv belong to the visitors: the rank that computes a part must send it to the owner.
 #
 # ### Your turn: backward
 #
@@ -625,7 +625,7 @@ show(
 )
 
 # %% [markdown] name="cut_task"
-# Rank 0 has next to nothing to look at, the last rank everything, and all wait for it. With more ranks, nearly half of the time is lost.
+# Rank 0 has almost no work, the last rank the most, and all ranks wait for the last. With more ranks, nearly half of the time is lost.
 #
 # The cure costs nothing. Cut the sequence into 2 N pieces, and give each rank **two** of them, chosen so that all ranks compute equally many scores. Your ring can do that already: `order` takes any number of pieces.
 #

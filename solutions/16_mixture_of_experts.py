@@ -231,13 +231,13 @@ idle = (runs["left alone"].loads[-50:].mean(dim=0) * 8 < 0.25).sum().item()
 print(f"experts with less than a quarter of their fair share at the end: {idle} of 16")
 
 # %% [markdown] name="alone_explained"
-# Whoever is chosen gets gradients, becomes better and is chosen more: the rich get richer. Early in the run the widest bands show it, and here the others catch up in part; where they do not, it is called *router collapse*. The steps in which an expert was hardly chosen are steps in which it hardly learned.
+# An expert that is chosen gets gradients, improves, and is chosen more often: the rich get richer. Early in the run the widest bands show it, and here the others catch up in part; where they do not, it is called *router collapse*. The steps in which an expert was hardly chosen are steps in which it hardly learned.
 #
 # ## 3 · Balance
 #
 # **By a loss** (GShard, Switch Transformer). Let f be the share of the choices that an expert gets, and P its mean probability over all tokens. Add α E Σ f·P to the loss, the sum over the E experts. Where both are even, Σ f·P is 1/E, so the term is α. The choices f have no gradient, the probabilities P have: an expert with a large f gets its P pushed down.
 #
-# **By a bias** (DeepSeek-V3). Leave the loss alone. After each step, look at the loads, and move the bias of `route` a little: down for experts above the mean, up for those below. It changes who is chosen, and no weight.
+# **By a bias** (DeepSeek-V3, which keeps a very small sequence-wise loss beside it). The loss that the model is trained for stays untouched. After each step, look at the loads, and move the bias of `route` a little: down for experts above the mean, up for those below. It changes who is chosen, and no weight.
 #
 # **By force.** Give each expert room for a fixed number of rows, its *capacity*; what exceeds it is dropped: the token goes on without that expert. All experts then work on tensors of one size.
 #
@@ -368,7 +368,7 @@ for name in MIXTURES:
 print(text_table(table))
 
 # %% [markdown] name="drop_explained"
-# A capacity costs twice: tokens go without the work of the busy experts, and the slots of underused experts stay empty. Who is dropped depends on who else is in the batch.
+# A capacity costs twice: tokens go without the work of the busy experts, and the slots of underused experts stay empty. Which tokens are dropped depends on the rest of the batch.
 #
 # Your `permute` and `grouped` drop nothing: they are **dropless**. On GPUs this takes kernels for products with groups of different sizes (MegaBlocks, PyTorch's `F.grouped_mm`).
 #
@@ -387,7 +387,7 @@ explore(
 # %% [markdown] name="cheap_text"
 # ## 4 · What is cheaper, and what is not
 #
-# Two things are said of mixtures: they reach **the loss of a dense model of their total size**, and **at a fraction of the cost**, total over active parameters. Here that fraction would be a quarter.
+# Two things are said of mixtures: they reach **the loss of a dense model of their total size**, and **at a fraction of the cost**, total over active parameters. For the experts alone that ratio is 4; for the whole model, with its attention and head, it is what the next cells print.
 #
 # **Predict.** How much of the distance in test loss between dense 128 and dense 512 does the mixture with the bias close? And dense 512 ends at a certain training loss: how many times the FLOPs does it take to get there (within 0.01), compared with the mixture?
 
@@ -440,7 +440,7 @@ claims.record("C19", "cheaper by total / active", "FLOPs to the loss of dense 51
 # %% [markdown] name="cheap_explained"
 # The loss is about that of the dense model four times as wide. The saving is real, and smaller than a factor of 4: only the blocks become cheaper. The layers before and after them cost the same in all models, and in a small model they are a large part.
 #
-# (One seed, one small model, and a text on which more parameters help within 300 steps. On a task where dense 512 is no better than dense 128, there is nothing to be won.)
+# (One seed, one small model, and a text on which more parameters help within 300 steps. On a task where dense 512 is no better than dense 128, there is no gain.)
 #
 # ### Seconds, and MFU
 #
@@ -902,9 +902,9 @@ for name, results in tried.items():
 print(text_table([*table, ("one process", "", "", "", f"{alone:.3f}")]))
 
 # %% [markdown] name="groups_explained"
-# - `over_all` mixes the gradients of *different* experts that happen to have the same shape and the same name on their ranks. No error, no warning, and the loss still falls, only less: all else learns, and what experts have in common they learn as well. Whoever has no right run beside it sees nothing. `DistributedDataParallel` does the same; tell it to leave experts out.
-# - `over_copies` has the right direction, and is as many times too long as there are ranks along `expert`. The exchange has already *summed* over those ranks, while the loss is the *mean* over all. AdamW divides a constant factor out, all but its ε, and so hides it ([[gradient_accumulation]]): the loss after 100 steps is close to the right one and may even be lower, which says nothing about the gradient. Clipping by the norm of all gradients, or SGD, would not hide it.
-# - The right way: sum over whoever holds a copy, divide by the number of ranks whose tokens count.
+# - `over_all` mixes the gradients of *different* experts that happen to have the same shape and the same name on their ranks. No error, no warning, and the loss still falls, only less: all else learns, and what experts have in common they learn as well. Without a correct run to compare with, you will not notice. `DistributedDataParallel` does the same; tell it to leave experts out.
+# - `over_copies` has the right direction, and is too large by a factor equal to the number of ranks along `expert`. The exchange has already *summed* over those ranks, while the loss is the *mean* over all. AdamW divides a constant factor out, all but its ε, and so hides it ([[gradient_accumulation]]): the loss after 100 steps is close to the right one and may even be lower, which says nothing about the gradient. Clipping by the norm of all gradients, or SGD, would not hide it.
+# - The right way: sum over the ranks that hold a copy, divide by the number of ranks whose tokens count.
 #
 # Does yours agree with one process on every shape of mesh?
 
@@ -971,12 +971,12 @@ claims
 # %% [markdown] name="recap"
 # ## Recap
 #
-# - Memory follows the total parameters, FLOPs the active ones, seconds neither exactly.
+# - Parameters, gradients and optimizer state follow the total parameters, FLOPs the active ones, seconds neither exactly.
 # - The router learns only through the weights of those it has chosen. Left alone, it makes a few experts rich. A loss pushes it back; a bias steers it without touching a gradient.
 # - A capacity drops tokens; sorted rows and grouped products drop none.
 # - Expert parallel: counts, rows there, results back, and gradients the same way: 4 n k C (N − 1) / N numbers a layer, whatever the load. What imbalance costs is waiting for the busiest rank.
 # - An expert's gradient is summed over its copies and divided by all ranks. Averaging it over all ranks mixes different experts, and nothing complains.
 #
-# **What to reach for when.** More quality for the same FLOPs, with memory to spare: a mixture. Experts do not fit: expert parallel inside a machine or over fast links, with data parallel or sharding across. An MFU is to be reported: say that it counts active parameters. Expert ranks are one dimension more to choose: [[choosing_a_layout]] chooses among all of them.
+# **What to reach for when.** More quality for the same FLOPs, with memory to spare: a mixture. Experts do not fit: expert parallel inside a machine or over fast links, with data parallel or sharding across. An MFU is to be reported: say that it counts active parameters. Expert ranks are one dimension more to choose, with the methods of [[choosing_a_layout]]; that lab's own layouts have none.
 #
 # **Sources.** Shazeer et al. 2017, *Outrageously Large Neural Networks*; Lepikhin et al. 2020, *GShard*; Fedus et al. 2021, *Switch Transformers*; Gale et al. 2022, *MegaBlocks*; Komatsuzaki et al. 2022, *Sparse Upcycling*; Dai et al. 2024, *DeepSeekMoE* (shared and fine-grained experts); Wang et al. 2024, *Auxiliary-Loss-Free Load Balancing*, and DeepSeek-AI 2024, *DeepSeek-V3* (the bias).

@@ -67,9 +67,9 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 # %% [markdown] name="nine_text"
 # ## 1 · Nine questions
 #
-# Three models, three clusters. The planner's search has tried every layout for each pair: all divisors of the GPUs in each dimension, sizes of micro-batches, schedules, what is recomputed. It simulates a step of the promising ones and keeps the fastest that fits. A search takes minutes, so its answers are kept with the course. (`python -m helpers layout` answers any question of this kind, also yours.)
+# Three models, three clusters. The planner's search has tried layouts for each pair: all divisors of the GPUs in each dimension, sizes of micro-batches, schedules, what is recomputed. It has not tried everything that the planner can simulate: tensor parallelism whose messages overlap with matmuls (`tensor_overlap`), for one, which can beat the printed best. It simulates a step of the promising ones and keeps the fastest that fits. A search takes minutes, so its answers are kept with the course. (`python -m helpers layout` answers any question of this kind, also yours.)
 #
-# In the table, *GB/s inside* is what a GPU sends to another one of its node, *outside* what all GPUs of a node together send to other nodes, and *tokens a step* are those of one optimizer step, over all GPUs.
+# In the table, *GB/s inside* is what a GPU sends to another one of its node, *outside* what each GPU sends to other nodes, and *tokens a step* are those of one optimizer step, over all GPUs.
 
 # %% name="nine_questions"
 MODELS = ("llama-3.1-8b", "llama-3.1-70b", "llama-3.1-405b")
@@ -143,7 +143,7 @@ for found in answers["llama-3.1-8b", "one node"].best:
 print(text_table(table))
 
 # %% [markdown] name="losers_explained"
-# Memory rules most layouts out before any clock runs: all those of the two larger models on eight GPUs, and whatever keeps parameters whole. Among those that fit, the ten best differ by less than the planner's own error (*from* and *to*), so read an answer as a group. On the H100 node tensor ranks lose; their messages cost more than they save. On the 4090s everything is recomputed, because 22 GiB are few.
+# Memory rules most layouts out before any clock runs: all those of the two larger models on eight GPUs, and whatever keeps parameters whole. Among those that fit, the ten best differ by less than the planner's own error (*from* and *to*), so read an answer as a group. On the H100 node tensor ranks lose; their messages cost more than they save. On the 4090s everything is recomputed, because 22 GiB is not much.
 #
 # The rest of this lab builds what is behind such an answer: where ranks lie, what they send, what fits, how long it takes.
 #
@@ -319,7 +319,7 @@ worst = max(loss_off, gradient_off)
 claims.record("T40", "a 2 x 2 x 2 grid equals one process", "loss and all gradients", worst, "relative", 0, 1e-5)
 
 # %% [markdown] name="grid_explained"
-# Loss and gradients are those of one process. Bytes are those of the formula; what exceeds it along `data` are the norms and the biases after the second matrix. Each tensor rank holds these in full, but the formula halves them.
+# Loss and gradients are those of one process. Bytes are those of the formula; the excess along `data` comes from the norms and the biases after the second matrix. Each tensor rank holds these in full, but the formula halves them.
 #
 # Averaged over all ranks, stage 0 got gradients of stage 1 mixed in, and the loss looks perfect: it was computed before. Only a comparison with one process, or many steps, shows it.
 #
@@ -372,7 +372,7 @@ claims.record(
 claims.record("C20", "tensor ranks send in step with tokens", "4 ranks, 16 x tokens", growth["tensor"], "x", 15, 17)
 
 # %% [markdown] name="tokens_explained"
-# The flat line is why sharding is cheap for long micro-batches: its messages hide behind computation that grows with the tokens. The rising line never hides, whatever the batch: messages and computation grow together, and tensor ranks have to wait for each message.
+# The flat line is why sharding is cheap for long micro-batches: its messages hide behind computation that grows with the tokens. The rising line does not hide behind a larger batch: messages and computation grow together, and plain tensor ranks wait for each message. (Splitting each matmul so that its messages overlap with it, `tensor_overlap`, hides a part.)
 #
 # ## 5 · Laws that search
 #
@@ -623,7 +623,7 @@ claims.record(
 # %% [markdown] name="pipeline_explained"
 # The picture shows what each pays: recomputation in one, waiting for tensor ranks and a bubble in the other. With 256 micro-batches the schedule's bubble is small; the rest of it is the head, which makes the last stage heavier ([[pipeline]]). So here the rule loses.
 #
-# By your laws it wins. They know of no head, and give a rank with an eighth of each product the same half of the peak as a rank with whole ones. So they are a little too slow for the one and too fast for the other, and that turns the pair round: laws find the region, and a simulation or a measurement has to decide within it.
+# By your laws it wins. They know of no head, and give a rank with an eighth of each product the same half of the peak as a rank with whole ones. So they are a little too slow for the one and too fast for the other, and that reverses their order: laws find the region, and a simulation or a measurement has to decide within it.
 #
 # The rule has conditions: a small batch, a model that does not fit otherwise, a network without a port for each GPU. Try one of them: a quarter of the tokens (micro-batches / 4), or a cluster with a slower network.
 #
@@ -646,7 +646,7 @@ for name, question in decisions().items():
 # - fits;
 # - takes at most 10 % longer than the best that the search knows.
 #
-# Besides what your laws know, a layout has `context` ranks with `context_method` "ring" or "all-to-all", `replicate`, `zero`, `engine` ("torch" or "megatron"), `reshard_after_forward`, recompute "selective"; `help(Layout)` lists all. A proposal takes seconds to be judged: try several.
+# Besides what your laws know, a layout has `context` ranks with `context_method` "ring" or "all-to-all", `replicate`, `zero`, `engine` ("torchtitan", "megatron" or "pytorch"), `reshard_after_forward`, recompute "selective"; `help(Layout)` lists all. A proposal takes seconds to be judged: try several.
 
 
 # %% name="decide" answer=true reveal=true
@@ -809,7 +809,7 @@ claims
 # ## Recap
 #
 # - Ranks lie on a grid; the last dimension has neighbours. Each dimension's groups carry one kind of traffic: activations along tensor, pipeline and context, parameters and gradients along data.
-# - Activations grow with tokens, gradients do not. So sharding hides behind enough tokens, and tensor ranks always wait.
+# - Activations grow with tokens, gradients do not. So sharding hides behind enough tokens, and plain tensor ranks wait.
 # - Three laws choose: what fits; computation or gathers, whichever is longer; messages nobody can hide, stretched by the bubble.
 # - Enough tokens: 8 bytes over the ring against 6 FLOPs. A cluster has this number, not a model.
 # - A rule of thumb is a law with its conditions left out. Ask the planner, or measure, before you quote it.

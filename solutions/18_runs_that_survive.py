@@ -308,7 +308,7 @@ same = float(resumed(()) == right)
 claims.record("T41", "all six parts: the same bits", "35 steps after resuming", same, "(1: yes)", 1, 1)
 
 # %% [markdown] name="parts_explained"
-# Only one mistake leaps to the eye. That is the danger: the others pass for noise, and it is a different run all the same.
+# Only one mistake is obvious. That is the danger: the others pass for noise, and it is a different run all the same.
 #
 # - **Optimizer**: without moments, Adam's first steps are far too large: a hump, then it recovers.
 # - **Schedule**: the rate warms up again, and decays too late.
@@ -512,11 +512,11 @@ hint("runs_that_survive.manager")
 #
 # ## 5 · Sharded, and without waiting
 #
-# A state of 175 billion parameters does not go through one process. With `torch.distributed.checkpoint` (DCP) each rank writes its own part ([[sharding]]). Its proof of being whole is the file `.metadata`, written last and renamed. So give each step a folder of its own, and publish that: a save *over* an old checkpoint destroys it first.
+# A state of 175 billion parameters does not go through one process. With `torch.distributed.checkpoint` (DCP) each rank writes its own part ([[sharding]]). A complete one has the file `.metadata`, written last and renamed; it proves that all parts were written, not that their bytes are still right. So give each step a folder of its own, and publish that: a save *over* an old checkpoint destroys it first.
 #
 # And training need not wait for the disk. `dcp.async_save` copies the state into the host's memory (**staging**) and returns; a thread writes while training goes on. On a GPU the copy must cross PCIe and is then apart from the GPU's memory. On a CPU it is a plain copy. Two ranks, a sharded model, AdamW; a save with every fourth of twelve steps.
 #
-# **Predict.** How many bytes does the staging copy have, in bytes of the rank's own parameters? And what share of the seconds of a `save` does the loop wait in `async_save`?
+# **Predict.** How large is the staging copy, in units of the bytes of the rank's own parameters? And what share of the seconds of a `save` does the loop wait in `async_save`?
 
 # %% name="async_guess"
 my_bytes_guess = None  # bytes staged / bytes of the rank's parameters
@@ -850,7 +850,7 @@ for rank, log in enumerate(jobs["slow"]):
 #
 # ## 8 · Loss spikes
 #
-# Sometimes it is not the machine. The loss jumps, for a batch or for good. PaLM's authors met about twenty spikes. They went back some hundred steps before each, left out a few hundred batches, and the spike did not return. It was not that the data were bad: the same batches did no harm with other weights.
+# Sometimes it is not the machine. The loss jumps, for a batch or for good. PaLM's authors met about twenty spikes. They went back about 100 steps before each, left out a few hundred batches, and the spike did not return. Their data were not bad: the same batches did no harm with other weights. (We stage a spike with bad batches below, because that can be repeated.)
 #
 # We stage one: four batches from step 65 on have wrong labels and inputs that are ten times too large. Four ways to deal with it:
 #
@@ -927,7 +927,7 @@ said = "a spike costs more than its steps"
 claims.record("T41", said, "4 bad batches, carry on / roll back", worse, "x", 1.2, math.inf)
 
 # %% [markdown] name="spike_short"
-# Four batches cost the rest of the run: the weights are thrown off, and Adam's second moment remembers huge gradients for about 1,000 steps, so the way back goes in small ones. Each of the three remedies is good enough here.
+# Four batches cost the rest of the run: the weights are thrown off, and Adam's second moment (β₂ = 0.999) remembers huge gradients for about 1,000 steps; with the 0.95 of most language models it is about 20, so the way back goes in small ones. Each of the three remedies is good enough here.
 #
 # Then why does anybody go to the trouble of rolling back? Here is a spike of 24 batches.
 #
@@ -982,6 +982,6 @@ claims
 # - Checksums of replicas find what goes wrong after the all-reduce, not before.
 # - Roll back, and skip.
 #
-# **What to reach for when.** One GPU and a few hours: save weights, optimizer, position and random state every half an hour, and test the resume once. Many GPUs: DCP with `async_save`, a folder for each step, `torchrun` with restarts, timeouts of minutes rather than the default. Thousands: spare machines, and a diagnosis that runs by itself.
+# **What to reach for when.** One GPU and a few hours: save weights, optimizer, position and random state every half an hour, and test the resume once. Many GPUs: DCP with `async_save`, a folder for each step, `torchrun` with restarts, and timeouts that fit the job (NCCL's default is ten minutes, gloo's thirty). Thousands: spare machines, and a diagnosis that runs by itself.
 #
 # **Sources.** Young 1974, *A First Order Approximation to the Optimum Checkpoint Interval*; Daly 2006, *A Higher Order Estimate of the Optimum Checkpoint Interval for Restart Dumps*; Llama team 2024, *The Llama 3 Herd of Models*, section 3.3.4; Zhang et al. 2022, *OPT: Open Pre-trained Transformer Language Models*, and its logbook (facebookresearch/metaseq, `projects/OPT/chronicles`); Lablup 2026, *From Detection to Recovery* (arXiv 2605.09370); Chowdhery et al. 2022, *PaLM*, section 5.1 (loss spikes); PyTorch documentation, `torchrun`, `torch.distributed.checkpoint`, *Flight Recorder*.

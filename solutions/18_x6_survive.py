@@ -44,7 +44,7 @@ print(f"{device_name(device)} ({device.type}), torch {torch.__version__}; ranks 
 # 2. A checkpoint is **one** entry of `folder`, a file or a directory, called `step-`, the number, and then whatever you like: `step-12`, `step-0012.pt`. Other programs copy such entries away at any time, so **whatever has a name that begins with `step-` is whole at every moment**, also when `save` is killed half-way. Everything else in the folder may have any other name.
 # 3. The newest is the one with the most steps, whatever the names' order in the alphabet and the files' dates.
 # 4. A process killed in `save`, at any moment, costs at most the checkpoint that it was saving: the one before is deleted only after the new one has its name.
-# 5. Before a checkpoint has its name, its bytes are on the disk: `os.fsync`. Else a power cut may leave the name and not the bytes.
+# 5. Before a checkpoint has its name, its bytes are on the disk: `os.fsync`. Otherwise a power cut may leave the name without the data.
 # 6. Disks fail, too. A checkpoint that was cut short, or in which bytes have changed, is passed over: the next older whole one comes back.
 # 7. The disk is bounded. After `save` the folder holds this checkpoint and the `keep - 1` newest **before** it, and nothing else: no older ones, none with more steps (they are damaged, or the run was set back), nothing that a killed `save` left. A damaged one of the same step is replaced.
 #    While `save` runs, the folder never holds more than the bytes of `keep + 1` checkpoints.

@@ -87,7 +87,7 @@ for x in numbers:
     print(f"{x.item():>8g}{x.to(E4M3).item():>12.5g}{x.to(E5M2).item():>12.5g}")
 
 # %% [markdown] name="casts_explained"
-# The marks around 300 are 288 and 320; 288 is nearer. Both ends are traps. Just above zero the numbers are subnormal and the steps coarse: 0.001 comes back from E4M3 as almost twice that, and smaller ones **underflow to zero**. What happens past the other end depends on the version of PyTorch: you get the last number, infinity or NaN. So a cast clamps first, and such a number **saturates**: it becomes the last one. NaN stays NaN, so that a broken step shows.
+# The marks around 300 are 288 and 320; 288 is nearer. Both ends are traps. Just above zero the numbers are subnormal and the steps coarse: 0.001 comes back from E4M3 as almost twice that, and smaller ones **underflow to zero**. What happens past the other end depends on the version of PyTorch: you get the last number, infinity or NaN. So a cast clamps first, and such a number **saturates** to the largest finite value. NaN stays NaN, so that a broken step shows.
 #
 # A tensor in FP8 is a pair: eight-bit values and a **scale** in FP32, with
 #
@@ -322,9 +322,9 @@ explore(
 # %% [markdown] name="history_text"
 # A scale need not be exact: in E5M2 the ruler can move about twice as far as in E4M3 before the error grows.
 #
-# ## 5 · Whose amax?
+# ## 5 · Which amax?
 #
-# Before any of a tensor can be cast, all of it must be read to find the amax: one more trip through memory. There are three answers:
+# You must read the whole tensor for its amax before you cast any of it: one more trip through memory. There are three answers:
 #
 # - **Current scaling** pays for the trip.
 # - **Delayed scaling** uses the largest amax of some *earlier* steps.
@@ -368,7 +368,7 @@ for kind, name in KINDS.items():
 # %% [markdown] name="history_explained"
 # Any difference from one in 17 is due to the **trend**: a rising magnitude sets records more often, a falling one hardly ever.
 #
-# Headroom is cheap in *floating point*: a margin of 2 gives up one power of two at the bottom, and no fraction bit. Now the error of each way:
+# Headroom is cheap in *floating point*: a margin of 2 gives up one power of two at the bottom, and no fraction bit. Errors by method:
 
 
 # %% name="scaling_table"
@@ -435,7 +435,7 @@ claims.record(
 # %% [markdown] name="scaling_explained"
 # "Blocks halve the error" was our guess. It is wrong, as the law says: the scale does not appear in it. What blocks of 32 do gain has another cause: each block's largest number is put on 448, which the format *has*, and comes back exactly. The next cell separates the largest numbers from the others.
 #
-# Three of the four layers of a block take 128 numbers in: there a block of 128 is a whole row of x or w. So read that line as *row-wise* scaling, torchao's word for it. With powers of two for scales (Transformer Engine's default for blocks) that gain is gone, and nothing else: no number sits on 448 by design, and the law holds to the digit.
+# Three of the four layers of a block take 128 numbers in: there a block of 128 is a whole row of x or w. So read that line as *row-wise* scaling, torchao's word for it. With powers of two for scales (Transformer Engine's default for blocks) only that gain is lost: no number sits on 448 by design, and the formula holds to the digit.
 #
 # *Delayed* is as good as *current* by error, but not by numbers lost: at step 20 the history still holds larger values from earlier steps, and small gradients fall off E4M3's lower end. In E5M2 hardly any do.
 
@@ -779,7 +779,7 @@ claims.record(
 # %% [markdown] name="torchao_text"
 # Fresh rounding errors in every step change the final loss less than the choice of initial weights does, and not always for the worse.
 #
-# ### torchao: the plain-PyTorch road
+# ### torchao: the PyTorch-native option
 #
 # `convert_to_float8_training` swaps a model's linear layers for FP8 ones with current scaling. There are three recipes: *tensorwise*; *rowwise*, with a scale for each row or column along the summed dimension; and *rowwise_with_gw_hp*, which leaves one product in BF16 because it is the most sensitive. For Blackwell there is MXFP8, whose `RCEIL` you will write in section 10. All of them can be emulated. On a GPU add `torch.compile`, which fuses amax, scaling and cast with the operations around them.
 #
@@ -930,7 +930,7 @@ claims.record(
 # %% [markdown] name="memory_explained"
 # (FP8's peaks are higher because of temporaries from casts and emulation; *weight copies* are FP32 on its way to FP8. Hopper's units add transposed copies.)
 #
-# After the forward pass FP8 holds what BF16 holds. Weights, gradients and optimizer state are BF16 as before: updates are far too small for FP8 (swamping, [[number_formats]]). A layer that saves its **input as it came** saves BF16, and FP8 lives only as long as a product takes. torchao's does. Transformer Engine's `Linear` keeps the *quantised* input, as our `keep_x` does: the saving comes from that choice, not from the product.
+# After the forward pass FP8 holds what BF16 holds. Weights, gradients and optimizer state are BF16 as before: updates are far too small for FP8 (swamping, [[number_formats]]). A layer that saves its **input as it came** saves BF16, and the FP8 copy exists only during the matmul. torchao's does. Transformer Engine's `Linear` keeps the *quantised* input, as our `keep_x` does: the saving comes from that choice, not from the product.
 #
 # *keeps FP8 x* halves the saved inputs, but not the activations: norms, GELU, attention and loss save BF16. *keeps both* adds FP8 weights to the BF16 ones. In a layer of `in` by `out`, x saves tokens × `in` bytes and w costs `in` × `out`. So keeping both pays off once there are about as many tokens as outputs. Here there are 512 tokens and up to 1,024 outputs.
 #
@@ -992,7 +992,7 @@ even = casts / n**2 / bytes_a_second / saved  # casts take 10 n^2 bytes: where 1
 print(f"by an H100's data sheet, two casts cost as much as a product of n x n saves at n = {even:,.0f}")
 
 # %% [markdown] name="bytes_explained"
-# The factors take half the bytes, but a cast reads BF16 first, so a product *with* its casts moves more than before. The cost of casts grows with n², the saving on products with n³. So FP8 pays off from some layer size on, and sooner if a compiler hides the cast in the operation before it.
+# The factors take half the bytes, but a cast reads BF16 first, so a product *with* its casts moves more than before. The cost of casts grows with n², the saving on products with n³. So FP8 pays off only above a certain layer size, and sooner if a compiler hides the cast in the operation before it.
 #
 # And a whole step? **Predict** for a 7B model, 512 tokens a step, on the GPU that FP8 was made for: if all products took half the time, how many times as fast would the step be? The planner knows what bounds each part.
 
@@ -1015,7 +1015,7 @@ amdahl_guess.reveal(bound)
 claims.record("C15", "2x the product is 1.8x the step or less", "7B, 512 tokens, H100, planned", bound, "x", 1, 1.8)
 
 # %% [markdown] name="speed_explained"
-# This is **Amdahl's law**: if a share p of the time is sped up s times, the whole is 1 / (1 − p + p/s) times as fast. "Up to 2x" is for the product. A step gets what p leaves of it, less the casts. Half the time for the arithmetic is not half the time: norms, activations and the optimizer wait for memory, and FP8 products do not help them. With few tokens a step, as here, the optimizer goes over all weights for little arithmetic, and p is smaller still.
+# This is **Amdahl's law**: if a share p of the time is sped up s times, the whole is 1 / (1 − p + p/s) times as fast. "Up to 2x" is for the product. The step gains what Amdahl's law allows, minus the casts. Half the time for the arithmetic is not half the time: norms, activations and the optimizer wait for memory, and FP8 products do not help them. With few tokens a step, as here, the optimizer goes over all weights for little arithmetic, and p is smaller still.
 #
 # ### Transformer Engine
 #
@@ -1224,7 +1224,7 @@ claims
 # ## Recap
 #
 # - FP8 is a pair: values and a scale. Without the scale, gradients vanish silently, and the loss still falls.
-# - E4M3 forward, for half the error; E5M2 backward, for its range. The error is 0.212 × 2⁻ᵐ, whatever the scale.
+# - E4M3 forward, for half the error. E5M2 backward, for its range, is the usual choice with one scale per tensor; recipes with finer scales use E4M3 throughout. The error is 0.212 × 2⁻ᵐ, whatever the scale.
 # - In the backward pass only g is new: E5M2, one scale, two products; x and w come from the forward pass, in the format in which you chose to keep them.
 # - Delayed, current and block scaling differ in cost and in what they lose at the ends.
 # - FP8 buys speed on units that support it. It saves memory only where FP8 is *kept*.

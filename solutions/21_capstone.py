@@ -79,7 +79,7 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 # - **One model**: a vision transformer of four blocks on handwritten digits, started from the same weights.
 # - **One effective batch**: every update sees the same 512 images in the same order, and every rung sees the same number of images.
 # - **One figure**: the peak of a whole training step, in bytes, from the meter of [[where_memory_goes]], including parameters and optimizer state.
-# - **One loss to hold**, on images that are used neither to train nor to choose anything. A single pair of runs says little, so rungs are compared over pairs of runs: same seed, same start, same order of images.
+# - **One loss to preserve**, on images that are used neither to train nor to choose anything. A single pair of runs says little, so rungs are compared over pairs of runs: same seed, same start, same order of images.
 
 # %% name="task"
 task = (
@@ -231,7 +231,7 @@ print(f"\n{headline}")
 # Read the table by columns, and ask of every rung what it took, what it *added*, and what it moved.
 #
 # - **Autocast** halves most activations and leaves weights and state alone. It adds tenants: the 16-bit copies of weights, and what its products use as workspace. So the factor stays below 2.
-# - **Micro-batches** take the most by far: from activations, temporaries, workspace and inputs at once. They bring gradients back. In rung 0 the peak comes early in the backward pass, before most gradients exist; now gradients live through the whole step.
+# - **Micro-batches** take the most by far: from activations, temporaries, workspace and inputs at once. Accumulation keeps gradients alive. In rung 0 the peak comes early in the backward pass, before most gradients exist; now gradients live through the whole step.
 # - **Checkpointing** takes activations and adds recomputed ones. The copies of weights fall as well: those of a recomputed block are made for that block and freed with it. It looks modest because it had little left to take. *The order of the rungs decides what each of them seems to be worth.* Only the product counts.
 # - From rung 3 on, the static part dominates. **Signum** takes a state tensor and **folding** takes the gradients: each affects one tenant and leaves the others alone. **BF16** halves weights and state, takes the copies, and takes some of the activations that autocast keeps in FP32.
 #
@@ -291,7 +291,7 @@ for name, rung, seen in (
     print(f"{name:36} checkpointing takes {slower:.2f}x the time ({least:.2f} to {most:.2f})")
 
 # %% [markdown] name="cost_text"
-# Small micro-batches keep a processor less busy. Checkpointed blocks run their forward pass twice, a third more arithmetic (a backward pass costs two forward passes). That is about what it takes with all images at once; in micro-batches of 32 it takes more. The four lines rule things out, as far as their spread allows: FP32 need not cast weights again for every recomputed block, so if it pays as much, casts are not the reason; if leaving out the random states gains nothing, they are not the reason either. That leaves the size of the pieces: a small operation mostly costs its call.
+# Small micro-batches keep a processor less busy. Checkpointed blocks run their forward pass twice, a third more arithmetic (a backward pass costs two forward passes). That is about what it takes with all images at once; in micro-batches of 32 it takes more. The four lines rule things out, within the noise: FP32 need not cast weights again for every recomputed block, so if it pays as much, casts are not the reason; if leaving out the random states gains nothing, they are not the reason either. That leaves the size of the pieces: a small operation mostly costs its call.
 #
 # ### And the loss?
 #
@@ -963,7 +963,7 @@ hint("capstone.lean")
 # - `update(model, state, x, y, progress)` makes one update: all pieces see the same weights, which change after the last one. `x` (512, 1, 8, 8) and `y` (512,) are in NumPy. `progress` goes from 0 (first update) to 1 (last).
 # - In every update, all 512 images go through `model(...)` with gradients on, as they came, in pieces of any size; no other images do. What a label means is drawn anew, so other data does not help.
 # - The parameters keep their names and shapes. In the end the weights are loaded into a fresh FP32 model, whose loss counts.
-# - All that is kept is kept in tensors on the device. The peak counts everything: weights, state, gradients, activations, scratch, and copies that only wait. Files are no way out: an update writes to none.
+# - All that is kept is kept in tensors on the device. The peak counts everything: weights, state, gradients, activations, scratch, and copies that only wait. An update must not write files.
 
 
 # %% name="rung" answer=true reveal=true
