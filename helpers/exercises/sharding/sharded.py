@@ -148,7 +148,7 @@ def _local_shares(make_sharded: MakeSharded, seed: int) -> Evidence:
 
 
 class ShardsOverTheGivenMesh(Check):
-    """The model is sharded over the given mesh: with two dimensions, along the second, and replicated along the first."""
+    """The model is sharded over the given mesh: of two dimensions, along the second, replicated along the first."""
 
     hint = "fully_shard(module, mesh=mesh), everywhere: without a mesh it makes one of its own, of all ranks."
 
