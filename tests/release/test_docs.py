@@ -88,9 +88,23 @@ def test_an_arrow_is_an_import_and_what_follows_is_left_out(tmp_path):
 
 def test_each_room_is_described():
     rows = dict(re.findall(r"^\| `([\w/]+)` \| (.*) \|$", room_table(PACKAGE), flags=re.MULTILINE))
-    packages = {path.parent.relative_to(ROOT).as_posix() for path in PACKAGE.rglob("__init__.py")}
-    assert set(rows) == packages - {PACKAGE.name}
+    topics = {path.stem for path in (PACKAGE / "exercises" / "reference").glob("*.py")}
+    folders = [path.parent.relative_to(ROOT) for path in PACKAGE.rglob("__init__.py")]
+    assert set(rows) == {folder.as_posix() for folder in folders if not topics & set(folder.parts)} - {PACKAGE.name}
     assert all(rows.values())
+
+
+def test_what_the_page_says_is_found_somewhere_is_there():
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    table = text[text.index("## Where do I find") : text.index("## How a byte")]
+    named = re.findall(r"`([\w./]+/[\w./]*)`(?:: `(\w+)`)?", table)
+    assert len(named) > 10
+    for path, name in named:
+        assert (ROOT / path).exists(), path
+        assert not name or re.search(rf"\b(def|class) {name}\b", (ROOT / path).read_text(encoding="utf-8")), (
+            path,
+            name,
+        )
 
 
 # -- the small print

@@ -54,11 +54,15 @@ def _reached(room: str, rooms: dict[str, set[str]]) -> set[str]:
 
 
 def room_table(package: Path) -> str:
-    """Return a row for each room and each room within one: what belongs there, as its docstring says."""
+    """Return a row for each room and each room within one: what belongs there, as its docstring says.
+
+    The topics of `exercises` have none: they are all built alike, and named like their labs.
+    """
     lines = ["| Room | What belongs there, and what does not |", "|---|---|"]
+    topics = {path.stem for path in (package / "exercises" / "reference").glob("*.py")} - {"__init__"}
     for path in sorted(package.rglob("__init__.py")):
-        room = path.parent.relative_to(package).as_posix()
+        room = path.parent.relative_to(package)
         text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-        if room != ".":
-            lines.append(f"| `{package.name}/{room}` | {' '.join(text.split())} |")
+        if room.parts and not topics & set(room.parts):
+            lines.append(f"| `{package.name}/{room.as_posix()}` | {' '.join(text.split())} |")
     return "\n".join(lines)
