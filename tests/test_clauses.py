@@ -37,7 +37,7 @@ def test_clauses_end_where_the_contract_does():
 def test_what_one_check_alone_rejects_was_measured_on_mutants_that_there_are():
     for part, names in clauses.read_kept().items():
         assert len(find_part(part).checks) > 1
-        assert set(names) <= {m.name for m in topics()[part.partition(".")[0]].MUTANTS if m.part == part}
+        assert set(names) <= {m.name for m in topics()[part.partition(".")[0]].mutants if m.part == part}
 
 
 def test_the_page_is_up_to_date():

@@ -60,7 +60,7 @@ def test_only_statements_that_depend_on_each_other_are_swapped():
 @pytest.mark.parametrize("exercise", sorted({exercise for exercise, _ in EQUIVALENT}))
 def test_each_edit_that_is_called_harmless_is_still_one_that_the_search_makes(exercise):
     parts = __import__(f"helpers.exercises.{exercise}", fromlist=["PARTS"]).PARTS
-    texts = [reference_text(exercise), *topics()[exercise].RIGHT.values()]
+    texts = [reference_text(exercise), *topics()[exercise].right.values()]
     made = {edit.words for part in parts for text in texts for edit in edits(text, part.answers)}
     assert {words for of, words in EQUIVALENT if of == exercise} <= made
     assert all(reason for reason in EQUIVALENT.values())

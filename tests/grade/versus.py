@@ -31,13 +31,9 @@ def cases() -> dict[str, Case]:
         "untouched": Case({}, frozenset()),
     }
     for part, check in (("x1.scaler", "scale_grows"), ("x1.step", "clips_true_gradient")):
-        mutant = next(m for m in topics()["x1"].MUTANTS if (m.part, m.rejected_by) == (part, check))
+        mutant = next(m for m in topics()["x1"].mutants if (m.part, m.rejected_by) == (part, check))
         cell = part.partition(".")[2]
-        text = right[cell]
-        for old, new in mutant.replace:
-            assert text.count(old) == 1
-            text = text.replace(old, new)
-        found[f"wrong_{check}"] = Case({cell: text}, frozenset())
+        found[f"wrong_{check}"] = Case({cell: mutant.applied_to(right[cell])}, frozenset())
     for name in HOSTILE:
         attack = ATTACKS[name]
         found[name] = Case(attack.answers, frozenset({"scaler"} if attack.total == PARTS["scaler"] else ()))

@@ -86,4 +86,4 @@ def test_the_tests_of_mutants_hold_to_the_rule(monkeypatch):
     monkeypatch.setattr(check, "probe", staticmethod(lambda seed, answer: {"wrong": "twice as many bytes"}))
     monkeypatch.setattr(check, "judge", staticmethod(Echoes.judge))
     with pytest.raises(AssertionError, match="its probe writes what its judge should"):
-        assert_rejected(topics()["start_here"].MUTANTS[0])
+        assert_rejected(topics()["start_here"].mutants[0])

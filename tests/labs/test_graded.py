@@ -12,9 +12,9 @@ from ..mutants import assert_rejected, reference_text, run_answers, styles, topi
 from ..sampling import sample
 
 EXERCISES = {name: topics()[name] for name in ("x1", "x2", "x3", "x4", "x5", "x6")}
-RIGHT = [(exercise, name) for exercise, answers in EXERCISES.items() for name in answers.RIGHT]
+RIGHT = [(exercise, name) for exercise, answers in EXERCISES.items() for name in answers.right]
 STYLES = [(exercise, name) for exercise in EXERCISES for name in styles(exercise)]
-MUTANTS = [mutant for answers in EXERCISES.values() for mutant in answers.MUTANTS]
+MUTANTS = [mutant for answers in EXERCISES.values() for mutant in answers.mutants]
 
 
 def parts_of(exercise):
@@ -50,7 +50,7 @@ def test_reference_earns_full_points(exercise, seed):
     sample(RIGHT, one_in=8, topic=lambda pair: pair[0]),
 )
 def test_differently_written_right_answers_earn_full_points(exercise, name):
-    assert missed(exercise, run_answers(EXERCISES[exercise].RIGHT[name]), seed=3) == []
+    assert missed(exercise, run_answers(EXERCISES[exercise].right[name]), seed=3) == []
 
 
 @pytest.mark.slow
@@ -73,12 +73,12 @@ def test_mutant_is_rejected_by_the_check_meant_for_it(mutant):
 @pytest.mark.parametrize("exercise", EXERCISES)
 def test_every_check_has_a_mutant(exercise):
     answers = EXERCISES[exercise]
-    meant = {(m.part, m.rejected_by) for m in answers.MUTANTS}
+    meant = {(m.part, m.rejected_by) for m in answers.mutants}
     assert meant == {(part.name, check.name()) for part in parts_of(exercise) for check in part.checks}
-    assert len(answers.MUTANTS) >= 40
-    assert len({mutant.name for mutant in answers.MUTANTS if mutant.part}) >= 40
-    assert len(answers.RIGHT) >= 2
-    assert len(answers.RIGHT) + len(styles(exercise)) >= 15
+    assert len(answers.mutants) >= 40
+    assert len({mutant.name for mutant in answers.mutants if mutant.part}) >= 40
+    assert len(answers.right) >= 2
+    assert len(answers.right) + len(styles(exercise)) >= 15
 
 
 @pytest.mark.parametrize("exercise", EXERCISES)

@@ -1,69 +1,24 @@
-"""Wrong answers, each with the check that must reject it, and right answers that must pass.
+"""Judge the wrong and the right answers that `tests/answers` holds, as grading does, and tell how good the checks are.
 
-A mutant is the reference with a few words replaced, so that it stays in step with the reference: a
-replacement that no longer fits fails the tests.
+The modules beside this one are tools: which check rejects which mutant (`table`), what edits by machine get through
+(`search`), which clause of a contract each check judges (`clauses`).
 """
 
 import importlib
-import pkgutil
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from types import ModuleType
 
-from helpers.exercises import reference as answers
 from helpers.exercises.base import Outcome, Part, Verdict
 from helpers.exercises.checking import find_part, gather, judge, reference_evidence
 
+from ..answers import Answers, Mutant, reference_text, styles, topics
 from .evidence import assert_measurements
 
-_TOOLS = {"clauses", "contracts", "edits", "equivalent", "evidence", "search", "styles", "table", "trial"}
-
-
-@dataclass(frozen=True)
-class Mutant:
-    name: str
-    part: str
-    rejected_by: str
-    replace: tuple[tuple[str, str], ...]
-    raises: str = ""  # words that the diagnosis must have: PyTorch's, where it refuses the mutant, or a mistake's name
-
-    @property
-    def topic(self) -> str:
-        return self.part.partition(".")[0]
-
-    def source(self) -> str:
-        text = reference_text(self.part)
-        for old, new in self.replace:
-            assert text.count(old) == 1, f"{self.name}: {old!r} stands {text.count(old)} times in the reference"
-            text = text.replace(old, new)
-        return text
-
-
-def topics() -> dict[str, ModuleType]:
-    """Return the modules of wrong and right answers, by the name of their exercise."""
-    names = [info.name for info in pkgutil.iter_modules(__path__) if info.name not in _TOOLS]
-    return {name: importlib.import_module(f"{__name__}.{name}") for name in names}
-
-
-def styles(exercise: str) -> dict[str, tuple[str, str]]:
-    """Return right answers to parts of an exercise, by name: the part, and the text of the whole answer module."""
-    module = importlib.import_module(f"{__name__}.styles.{exercise}")
-    text = reference_text(exercise)
-    return {name: (part, f"{text}\n\n{own}") for name, (part, own) in module.STYLES.items()}
-
-
-def one(name: str, part: str, rejected_by: str, old: str, new: str, raises: str = "") -> Mutant:
-    """A mutant with one replacement."""
-    return Mutant(name, part, rejected_by, ((old, new),), raises)
+__all__ = ["Answers", "Mutant", "reference_text", "styles", "topics"]  # so that tests import all from here
 
 
 def reference(part: str) -> ModuleType:
     return importlib.import_module(f"helpers.exercises.reference.{part.partition('.')[0]}")
-
-
-def reference_text(part: str) -> str:
-    """Return the source of the reference answers; no test is collected by importing what they import."""
-    return (Path(answers.__path__[0]) / f"{part.partition('.')[0]}.py").read_text(encoding="utf-8")
 
 
 def run_answers(source: str) -> dict:
@@ -101,7 +56,7 @@ def assert_rejected(mutant: Mutant) -> None:
     (verdict,) = verdicts(mutant.part, run_answers(mutant.source()), only=mutant.rejected_by)
     assert not verdict.passed
     assert verdict.points == 0
-    if mutant.raises:
-        assert mutant.raises in verdict.diagnosis
+    if mutant.says:
+        assert mutant.says in verdict.diagnosis
     else:
         assert verdict.outcome is Outcome.MISSED, verdict.diagnosis

@@ -5,6 +5,7 @@ keeps in alone.json which mutants none of the others rejects. That takes minutes
 """
 
 import argparse
+import importlib
 import json
 from collections import Counter
 from pathlib import Path
@@ -165,7 +166,7 @@ def others_reject(mutant: Mutant) -> bool:
 
 def measure(part: str) -> list[str]:
     """Return the names of those mutants of a part that only the check meant for them rejects."""
-    mutants = [mutant for mutant in topics()[part.partition(".")[0]].MUTANTS if mutant.part == part]
+    mutants = [mutant for mutant in topics()[part.partition(".")[0]].mutants if mutant.part == part]
     return [mutant.name for mutant in mutants if not others_reject(mutant)]
 
 
@@ -177,9 +178,9 @@ def page() -> str:
         if not source.graded:
             continue
         lines += [f"## {source.cells()[0].source.partition(chr(10))[0].removeprefix('# ')}", ""]
-        mutants = topics()[source.exercise].MUTANTS
+        mutants = topics()[source.exercise].mutants
         clauses = contracts(source.exercise)
-        for part in dict.fromkeys(mutant.part for mutant in mutants):
+        for part in parts_of(source.exercise):
             lines += [f"### {part}", ""]
             if part in clauses:
                 lines += ["| Clause | Judged by |", "|---|---|"]
@@ -188,6 +189,11 @@ def page() -> str:
                 lines.append("")
             lines += [*_counts(part, [mutant for mutant in mutants if mutant.part == part], kept), ""]
     return "\n".join(lines)
+
+
+def parts_of(exercise: str) -> list[str]:
+    """Return the names of the parts of an exercise, in its order."""
+    return [part.name for part in importlib.import_module(f"helpers.exercises.{exercise}").PARTS]
 
 
 def read_kept() -> dict[str, list[str]]:

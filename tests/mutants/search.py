@@ -29,7 +29,7 @@ class _Candidate:
 def _candidates(exercise: str, wanted: str) -> list[_Candidate]:
     """Return all edits of the answers to `exercise`, of the part called `wanted` if there is one."""
     answers = topics()[exercise]
-    texts = {"reference": reference_text(exercise)} | answers.RIGHT
+    texts = {"reference": reference_text(exercise)} | answers.right
     found = []
     for part in _parts(exercise):
         if wanted in ("", part.name):

@@ -14,24 +14,21 @@ from . import Mutant, topics
 from .trial import try_answer
 
 
-def killers(mutants: list[Mutant], seed: int = 0) -> dict[str, list[str]]:
-    """Return, by the name of each mutant, the checks that reject it."""
-    found = {}
-    for mutant in mutants:
-        found[mutant.name] = sorted(try_answer(mutant.part, mutant.source(), seed))
-    return found
+def killers(mutants: list[Mutant], seed: int = 0) -> dict[Mutant, list[str]]:
+    """Return, by mutant, the checks that reject it."""
+    return {mutant: sorted(try_answer(mutant.part, mutant.source(), seed)) for mutant in mutants}
 
 
-def table(part: Part, mutants: list[Mutant], found: dict[str, list[str]]) -> str:
-    """Return the rows of one part: how many mutants each check is meant for, kills, and kills alone; then each mutant."""
-    kills = Counter(check for mutant in mutants for check in found[mutant.name])
-    alone = Counter(found[mutant.name][0] for mutant in mutants if len(found[mutant.name]) == 1)
+def table(part: Part, mutants: list[Mutant], found: dict[Mutant, list[str]]) -> str:
+    """Return the rows of one part: how many mutants each check is meant for and kills, also alone; then each mutant."""
+    kills = Counter(check for mutant in mutants for check in found[mutant])
+    alone = Counter(found[mutant][0] for mutant in mutants if len(found[mutant]) == 1)
     meant = Counter(mutant.rejected_by for mutant in mutants)
     lines = [f"## {part.name}", "", "| check | meant for it | killed | by it alone |", "|---|--:|--:|--:|"]
     for check in [check.name() for check in part.checks]:
         lines.append(f"| {check} | {meant[check]} | {kills[check]} | {alone[check]} |")
     lines += ["", "| mutant | killed by |", "|---|---|"]
-    lines += [f"| {mutant.name} | {', '.join(found[mutant.name]) or 'nothing'} |" for mutant in mutants]
+    lines += [f"| {mutant.name} | {', '.join(found[mutant]) or 'nothing'} |" for mutant in mutants]
     return "\n".join(lines)
 
 
@@ -42,7 +39,7 @@ def main() -> None:
     name = parser.parse_args().name
     exercise = name.partition(".")[0]
     of_part: dict[str, list[Mutant]] = {}
-    for mutant in topics()[exercise].MUTANTS:
+    for mutant in topics()[exercise].mutants:
         if name in (exercise, mutant.part):
             of_part.setdefault(mutant.part, []).append(mutant)
     for part, mutants in of_part.items():

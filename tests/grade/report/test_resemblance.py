@@ -9,7 +9,7 @@ from helpers.course.grade.report.resemblance import ALIKE, resembling_pairs, wor
 
 import pytest
 
-from ...mutants import x1, x2, x3, x4, x5, x6
+from ...answers import topics
 from ..results import CONDITIONS, GRADED, X1, result, rows_of, stubs
 
 
@@ -34,15 +34,12 @@ def pairs_of(source, hand_ins):
     return resembling_pairs(source.exercise, hand_ins, stubs(source).values(), solved(source).values())
 
 
-@pytest.mark.parametrize(
-    ("source", "answers"),
-    list(zip(GRADED, (x1, x2, x3, x5, x6, x4), strict=True)),
-    ids=lambda v: getattr(v, "name", ""),
-)
-def test_right_answers_written_differently_are_no_pair_and_copies_are(source, answers):
-    written = [(name, {"all": code}) for name, code in answers.RIGHT.items()]
+@pytest.mark.parametrize("source", GRADED, ids=lambda source: source.name)
+def test_right_answers_written_differently_are_no_pair_and_copies_are(source):
+    right = topics()[source.exercise].right
+    written = [(name, {"all": code}) for name, code in right.items()]
     assert pairs_of(source, written) == []
-    for name, code in answers.RIGHT.items():
+    for name, code in right.items():
         copy = disguised(code)
         assert words(copy)[:40] != []
         (pair,) = pairs_of(source, [*written, ("copy", {"all": copy})])
@@ -67,7 +64,8 @@ def test_stubs_and_short_answers_are_not_compared():
 
 def test_thirty_students_are_compared_within_seconds_whatever_they_wrote():
     nasty = ['"\\' * 40_000, "'''" + 'a\\"' * 40_000, '"""' * 40_000, "(" * 90_000, "rb'" * 30_000, "1." * 50_000]
-    hand_ins = [(f"s{n}", {"all": list(x2.RIGHT.values())[n % 2]}) for n in range(24)]
+    right = list(topics()["x2"].right.values())
+    hand_ins = [(f"s{n}", {"all": right[n % 2]}) for n in range(24)]
     hand_ins += [(f"n{n}", {"all": text}) for n, text in enumerate(nasty)]
     begin = time.perf_counter()
     assert len(pairs_of(GRADED[1], hand_ins)) == 2 * 12 * 11 // 2
@@ -75,7 +73,7 @@ def test_thirty_students_are_compared_within_seconds_whatever_they_wrote():
 
 
 def test_pairs_become_flags_in_the_final_gradebook(tmp_path):
-    code = next(iter(x1.RIGHT.values()))
+    code = next(iter(topics()["x1"].right.values()))
     results = [result(name, answers={"scaler": code}) for name in ("ada", "ben", "cem", "dan", "eve")]
     results.append(result("zoe", answers=solved(X1), flags=["f"]))
     Report(tmp_path, CONDITIONS, planned=6).write(results)

@@ -1,0 +1,101 @@
+# other roads
+
+import contextlib
+import itertools
+
+import torch
+from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
+
+
+class Recompute(torch.autograd.Function):
+    @staticmethod
+    def forward(run, x):
+        return run(x)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.run, x = inputs
+        ctx.save_for_backward(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        leaf = torch.empty_like(ctx.saved_tensors[0]).copy_(ctx.saved_tensors[0]).requires_grad_()
+        with torch.enable_grad():
+            y = ctx.run(leaf)
+        y.backward(gradient.clone())
+        return None, leaf.grad
+
+
+def repeatable(run):
+    @contextlib.contextmanager
+    def as_it_was():
+        now = torch.random.get_rng_state()
+        with torch.amp.autocast_mode.autocast(again.kind, again.dtype, again.on):
+            torch.random.set_rng_state(again.state)
+            yield
+        torch.random.set_rng_state(now)
+
+    def again(x):
+        if hasattr(again, "state"):
+            with as_it_was():
+                return run(x)
+        again.kind = x.device.type
+        again.on, again.dtype = torch.is_autocast_enabled(again.kind), torch.get_autocast_dtype(again.kind)
+        again.state = torch.random.get_rng_state()
+        return run(x)
+
+    return again
+
+
+def keep_costly(least):
+    aten = torch.ops.aten
+    costs = {
+        aten.mm.default: lambda a, b: 2 * b.shape[0],
+        aten.bmm.default: lambda a, b: 2 * b.shape[1],
+        aten.addmm.default: lambda bias, a, b: 2 * a.shape[1],
+        aten.linear.default: lambda x, weight, *bias: 2 * weight.shape[1],
+    }
+
+    def policy(context, op, *args, **kwargs):
+        cost = costs.get(op, lambda *args: 0)(*args)
+        if str(op).startswith("aten._scaled_dot_product"):
+            cost = 4 * args[2].shape[-2]
+        return (CheckpointPolicy.PREFER_RECOMPUTE, CheckpointPolicy.MUST_SAVE)[cost >= least]
+
+    def contexts():
+        return create_selective_checkpoint_contexts(policy)
+
+    return contexts
+
+
+@contextlib.contextmanager
+def moved(parameters, put, get, least):
+    weights = list(parameters)
+
+    def stays(tensor):
+        if not torch.is_floating_point(tensor) or tensor.nbytes < least:
+            return True
+        return any(tensor.untyped_storage()._cdata == w.untyped_storage()._cdata for w in weights)
+
+    def pack(tensor):
+        return ("here", tensor.detach()) if stays(tensor) else ("there", put(tensor))
+
+    def unpack(packed):
+        where, what = packed
+        return what if where == "here" else get(what)
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+        yield
+
+
+def choose_blocks(kept, inputs, flops, budget):
+    def cost(choice):
+        return sum(itertools.compress(flops, choice))
+
+    for choice in sorted(itertools.product((False, True), repeat=len(kept)), key=cost):
+        peak = max(itertools.compress(kept, choice), default=0)
+        for block, (k, i) in enumerate(zip(kept, inputs)):
+            peak += i if choice[block] else k
+        if peak <= budget:
+            return {block for block, chosen in enumerate(choice) if chosen}
+    return None

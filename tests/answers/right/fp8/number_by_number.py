@@ -1,0 +1,72 @@
+# number by number
+
+import math
+
+import torch
+
+
+def quantise(x, dtype, scale=1.0):
+    end = 448.0 if dtype == torch.float8_e4m3fn else 57344.0
+    divided = torch.div(x.to(torch.float32), scale)
+    return torch.minimum(torch.maximum(divided, torch.tensor(-end)), torch.tensor(end)).type(dtype)
+
+
+def current_scale(x, dtype):
+    with torch.no_grad():
+        amax = torch.maximum(x.max(), -x.min()).to(torch.float32)
+        return torch.where(amax == 0, torch.ones_like(amax), amax / torch.finfo(dtype).max)
+
+
+def gradient_of_x(g8, scale_g, w8, scale_w, product):
+    return product(a=g8, scale_a=scale_g, b=w8, scale_b=scale_w)
+
+
+def gradient_of_w(g8, scale_g, x8, scale_x, product):
+    return product(g8.transpose(0, 1), scale_g, x8, scale_x)
+
+
+class Float8Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight, scale_of, product, keep_x, keep_w):
+        scales = [scale_of(t, torch.float8_e4m3fn) for t in (x, weight)]
+        x8, w8 = (quantise(t, torch.float8_e4m3fn, s) for t, s in zip((x, weight), scales))
+        ctx.scale_of, ctx.product = scale_of, product
+        ctx.save_for_backward(x8 if keep_x else x, w8 if keep_w else weight, *scales)
+        return product(x8, scales[0], w8.t(), scales[1])
+
+    @staticmethod
+    def backward(ctx, g):
+        saved, scales = ctx.saved_tensors[:2], ctx.saved_tensors[2:]
+        scale = ctx.scale_of(g, torch.float8_e5m2)
+        small = quantise(g, torch.float8_e5m2, scale)
+        grads = [None] * 6
+        for which, other in ((0, 1), (1, 0)):
+            if not ctx.needs_input_grad[which]:
+                continue
+            right = saved[other]
+            if right.element_size() == 2:
+                right = quantise(right, torch.float8_e4m3fn, scales[other])
+            left = small if which == 0 else small.t()
+            grads[which] = ctx.product(left, scale, right, scales[other])
+        return tuple(grads)
+
+
+def mx_quantise(x):
+    rows = x.detach().to(torch.float64).reshape(-1, x.shape[-1]).tolist()
+    values, scales = [], []
+    for row in rows:
+        for start in range(0, len(row), 32):
+            block = row[start : start + 32]
+            if not all(math.isfinite(number) for number in block):
+                scale = math.nan
+            elif not any(block):
+                scale = 1.0
+            else:
+                scale = 2.0**-127
+                while max(abs(number) for number in block) / scale > 448:
+                    scale *= 2
+            scales.append(scale)
+            values += [number / scale for number in block]
+    shape = (*x.shape[:-1], -(-x.shape[-1] // 32))
+    values = torch.tensor(values, dtype=torch.float64).float().reshape(x.shape)
+    return values.to(torch.float8_e4m3fn), torch.tensor(scales).float().reshape(shape).to(torch.float8_e8m0fnu)

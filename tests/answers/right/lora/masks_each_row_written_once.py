@@ -1,0 +1,89 @@
+# masks, each row written once
+
+import math
+
+from helpers.exercises.lora.nf4 import LEVELS
+
+import torch
+from torch import nn
+
+
+class LoRA(nn.Module):
+    def __init__(self, linear, rank, alpha):
+        super().__init__()
+        self.linear = linear.requires_grad_(False)
+        like = {"device": linear.weight.device, "dtype": linear.weight.dtype}
+        self.A = nn.Parameter(torch.randn(rank, linear.in_features, **like) / math.sqrt(linear.in_features))
+        self.B = nn.Parameter(torch.zeros(linear.out_features, rank, **like))
+        self.scale = alpha / rank
+
+    def forward(self, x):
+        return self.linear(x) + (self.scale * x @ self.A.mT) @ self.B.mT
+
+
+def pack(examples, length, pad):
+    if any(len(prompt) + len(answer) > length for prompt, answer in examples):
+        raise ValueError("too long")
+    groups, room = [], 0
+    for one in examples:
+        n = sum(map(len, one))
+        if n > room:
+            groups.append([])
+            room = length
+        groups[-1].append(one)
+        room -= n
+    ids = torch.full((len(groups), length), pad)
+    labels = torch.full_like(ids, -100)
+    positions = torch.zeros_like(ids)
+    for row, group in enumerate(groups):
+        at = 0
+        for prompt, answer in group:
+            end = at + len(prompt) + len(answer)
+            ids[row, at:end] = torch.tensor(list(prompt) + list(answer))
+            labels[row, at + len(prompt) : end] = torch.tensor(answer)
+            positions[row, at:end] = torch.arange(end - at)
+            at = end
+        positions[row, at:] = torch.arange(length - at)
+    return ids, labels, positions
+
+
+def exactly_right(logits, labels):
+    right = torch.ones(len(labels), dtype=torch.bool)
+    for row in range(len(labels)):
+        for place in range(1, labels.shape[1]):
+            if labels[row, place] >= 0 and logits[row, place - 1].argmax() != labels[row, place]:
+                right[row] = False
+    return right
+
+
+def nf4_encode(weights):
+    levels = torch.tensor(LEVELS)
+    blocks = weights.reshape(-1, 64)
+    scales = blocks.abs().max(dim=1).values
+    middles = (levels[1:] + levels[:-1]) / 2
+    index = torch.bucketize(blocks / scales.clamp(min=1e-20)[:, None], middles).reshape(-1, 2)
+    packed = (16 * index[:, 0] + index[:, 1]).to(torch.uint8)
+    mean = scales.mean()
+    codes, tops = [], []
+    for group in (scales - mean).split(256):
+        tops.append(group.abs().max())
+        codes.append(torch.round(127 * group / tops[-1]).to(torch.int8))
+    return packed, torch.cat(codes), torch.stack(tops), mean
+
+
+def nf4_decode(packed, codes, tops, mean):
+    levels = torch.tensor(LEVELS)
+    weights = torch.empty(2 * len(packed))
+    weights[::2] = levels[(packed // 16).int()]
+    weights[1::2] = levels[(packed % 16).int()]
+    group = torch.arange(len(codes)) // 256
+    scales = codes * (tops / 127)[group] + mean
+    return weights * scales.repeat_interleave(64)
+
+
+def serve(x, weight, A, B, scale, which):
+    y = x @ weight.T
+    for k in range(len(A)):
+        rows = which == k
+        y[rows] = y[rows] + scale * (x[rows] @ A[k].T) @ B[k].T
+    return y

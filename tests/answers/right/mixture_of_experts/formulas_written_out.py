@@ -1,0 +1,99 @@
+# formulas written out
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch.distributed import _functional_collectives as funcol
+
+
+def route(logits, k, bias=None):
+    bias = torch.zeros(logits.shape[1], dtype=logits.dtype, device=logits.device) if bias is None else bias
+    e = logits.exp()
+    p = e / e.sum(1, keepdim=True)
+    chosen = torch.argsort(-(p + bias).detach(), dim=1)[:, :k]
+    at = torch.arange(len(logits), device=logits.device)[:, None]
+    w = e[at, chosen]
+    return chosen, w / w.sum(1, keepdim=True)
+
+
+def permute(x, chosen, experts):
+    n, k = chosen.shape
+    source = torch.sort(chosen.flatten()).indices
+    counts = (chosen.flatten()[:, None] == torch.arange(experts, device=x.device)).sum(0)
+    return x.repeat_interleave(k, dim=0)[source], counts, source
+
+
+def grouped(rows, counts, up, down):
+    out, start = [], 0
+    for e in range(len(up)):
+        end = start + int(counts[e])
+        h = torch.einsum("rc,hc->rh", rows[start:end], up[e])
+        h = 0.5 * h * (1 + torch.erf(h / 2**0.5))
+        out.append(torch.einsum("rh,ch->rc", h, down[e]))
+        start = end
+    return torch.vstack(out)
+
+
+def unpermute(rows, source, weights):
+    n, k = weights.shape
+    back = rows[source.argsort()]
+    return torch.einsum("nkc,nk->nc", back.reshape(n, k, rows.shape[1]), weights)
+
+
+def balance_loss(logits, chosen):
+    p = logits.softmax(1)
+    total = 0
+    for e in range(logits.shape[1]):
+        total = total + (chosen == e).sum() / (chosen.shape[0] * chosen.shape[1]) * p[:, e].mean()
+    return total * logits.shape[1]
+
+
+def nudge(bias, counts, rate):
+    off = counts * len(counts) - counts.sum()
+    bias.add_((off < 0).to(bias.dtype), alpha=rate).sub_((off > 0).to(bias.dtype), alpha=rate)
+
+
+def within_capacity(chosen, experts, capacity):
+    kept = torch.zeros(chosen.numel(), dtype=torch.bool, device=chosen.device)
+    for e in range(experts):
+        kept[torch.nonzero(chosen.flatten() == e)[:capacity, 0]] = True
+    return kept.reshape(chosen.shape)
+
+
+class Exchange(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, rows, send, receive, group):
+        ctx.arguments = (send, receive, group)
+        return funcol.all_to_all_single(rows.contiguous(), receive, send, group) + 0
+
+    @staticmethod
+    def backward(ctx, gradient):
+        send, receive, group = ctx.arguments
+        return funcol.all_to_all_single(gradient.contiguous(), send, receive, group) + 0, None, None, None
+
+
+def expert_parallel(x, chosen, weights, up, down, group):
+    n, own = group.size(), len(up)
+    rows, counts, source = permute(x, chosen, n * own)
+    sizes = counts.int()
+    mine = torch.empty_like(sizes)
+    dist.all_to_all_single(mine, sizes, group=group)
+    send = [int(s) for s in sizes.view(n, own).sum(1)]
+    receive = [int(s) for s in mine.view(n, own).sum(1)]
+    arrived = Exchange.apply(rows, send, receive, group)
+    expert = torch.cat([torch.full((int(c),), i % own) for i, c in enumerate(mine)])
+    out = 0 * arrived + 0 * (up.sum() + down.sum())
+    for e in range(own):
+        at = torch.nonzero(expert == e)[:, 0]
+        out = out.index_add(0, at, F.gelu(arrived[at] @ up[e].mT) @ down[e].mT)
+    return unpermute(Exchange.apply(out, receive, send, group), source, weights)
+
+
+def average_gradients(shared, experts, mesh):
+    n = dist.get_world_size()
+    for p in shared:
+        p.grad = funcol.all_reduce(p.grad / n, "sum", dist.group.WORLD) + 0
+    for p in experts:
+        if mesh.get_group("replica").size() > 1:
+            p.grad = funcol.all_reduce(p.grad, "sum", mesh.get_group("replica")) + 0
+        p.grad = p.grad / n

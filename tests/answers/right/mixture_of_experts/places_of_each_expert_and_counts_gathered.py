@@ -1,0 +1,101 @@
+# places of each expert, and counts gathered
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+
+
+def route(logits, k, bias=None):
+    scores = logits.softmax(-1)
+    _, chosen = torch.sort(scores.detach() + (0 if bias is None else bias), dim=1, descending=True)
+    chosen = chosen[:, :k]
+    return chosen, logits.gather(1, chosen).softmax(-1)
+
+
+def permute(x, chosen, experts):
+    flat = chosen.reshape(-1)
+    places = [torch.nonzero(flat == e)[:, 0] for e in range(experts)]
+    source = torch.cat(places)
+    tokens = torch.div(source, chosen.shape[1], rounding_mode="floor")
+    return x.index_select(0, tokens), torch.tensor([len(p) for p in places]), source
+
+
+def grouped(rows, counts, up, down):
+    y, at = 0 * rows + 0 * (up.sum() + down.sum()), 0
+    for e, n in enumerate(counts.tolist()):
+        if n:
+            y[at : at + n] = F.linear(F.gelu(F.linear(rows[at : at + n], up[e])), down[e])
+        at += n
+    return y
+
+
+def unpermute(rows, source, weights):
+    n, k = weights.shape
+    weighed = rows * weights.reshape(-1)[source][:, None]
+    return torch.zeros(n, rows.shape[1], dtype=rows.dtype, device=rows.device).index_add(0, source // k, weighed)
+
+
+def balance_loss(logits, chosen):
+    n, experts = logits.shape
+    f = F.one_hot(chosen, experts).to(logits.dtype).mean(dim=(0, 1))
+    return experts * torch.dot(f, logits.softmax(-1).mean(0))
+
+
+def nudge(bias, counts, rate):
+    mean = counts.sum() / len(counts)
+    bias[counts > mean] -= rate
+    bias[counts < mean] += rate
+
+
+def within_capacity(chosen, experts, capacity):
+    room, kept = [capacity] * experts, torch.zeros_like(chosen, dtype=torch.bool)
+    for i, row in enumerate(chosen.tolist()):
+        for j, e in enumerate(row):
+            kept[i, j] = room[e] > 0
+            room[e] -= 1
+    return kept
+
+
+class Exchange(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, rows, send, receive, group):
+        ctx.send, ctx.receive, ctx.group = send, receive, group
+        return moved(rows, send, receive, group)
+
+    @staticmethod
+    def backward(ctx, g):
+        return moved(g, ctx.receive, ctx.send, ctx.group), None, None, None
+
+
+def moved(t, send, receive, group):
+    parts = [part.contiguous() for part in t.split(send)]
+    got = [t.new_empty(n, t.shape[1]) for n in receive]
+    flat = torch.cat(got)
+    dist.all_to_all_single(flat, torch.cat(parts), receive, send, group=group)
+    return flat
+
+
+def expert_parallel(x, chosen, weights, up, down, group):
+    n, own = dist.get_world_size(group), len(up)
+    rows, counts, source = permute(x, chosen, n * own)
+    everybody = torch.empty(n * n * own, dtype=counts.dtype)
+    dist.all_gather_into_tensor(everybody, counts, group=group)
+    me = dist.get_rank(group)
+    table = everybody.view(n, n, own)  # from, to, expert
+    send, receive = table[me].sum(1).tolist(), table[:, me].sum(1).tolist()
+    arrived = Exchange.apply(rows, send, receive, group)
+    blocks = arrived.split(table[:, me].flatten().tolist())  # by rank, then by expert
+    sorted_rows = torch.cat([blocks[r * own + e] for e in range(own) for r in range(n)])
+    y = grouped(sorted_rows, table[:, me].sum(0), up, down)
+    pieces = y.split(table[:, me].T.flatten().tolist())  # by expert, then by rank
+    y = torch.cat([pieces[e * n + r] for r in range(n) for e in range(own)])
+    return unpermute(Exchange.apply(y, receive, send, group), source, weights)
+
+
+def average_gradients(shared, experts, mesh):
+    for parameters, group in ((shared, dist.group.WORLD), (experts, mesh["replica"].get_group())):
+        flat = torch.cat([p.grad.flatten() for p in parameters])
+        dist.all_reduce(flat, group=group)
+        flat /= dist.get_world_size()
+        for p, g in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
+            p.grad = g.view_as(p)

@@ -1,0 +1,45 @@
+# each rank as a small simulation
+
+import collections
+
+
+def gpipe(rank, ranks, m):
+    return sorted(((kind, i) for i in range(m) for kind in "FB"), key=lambda action: -ord(action[0]))
+
+
+def planned(rank, ranks, kinds, count, room):
+    # a queue for each kind of action; go forward while there is room, else backward
+    queues = {kind: collections.deque(range(count)) for kind in kinds}
+    held = 0
+    while any(queues.values()):
+        if queues["F"] and held < room:
+            held += 1
+            yield "F", queues["F"].popleft()
+        else:
+            held -= 1
+            yield "B", queues["B"].popleft()
+
+
+def one_f_one_b(rank, ranks, m):
+    return list(planned(rank, ranks, "FB", m, ranks - rank))
+
+
+def interleaved(rank, ranks, m, v):
+    order = [(g * ranks + i, c) for g in range(m // ranks) for c in range(v) for i in range(ranks)]
+    actions = []
+    for kind, k in planned(rank, ranks, "FB", m * v, v * ranks - rank):
+        i, chunk = order[k]
+        actions.append((kind, i, chunk if kind == "F" else v - chunk - 1))
+    return actions
+
+
+def zero_bubble(rank, ranks, m):
+    actions, waiting = [], collections.deque()
+    for kind, i in planned(rank, ranks, "FB", m, ranks - rank):
+        actions.append(("F", i) if kind == "F" else ("I", i))
+        if kind == "B":
+            waiting.append(i)
+        if len(waiting) > rank:
+            actions.append(("W", waiting.popleft()))
+    actions.extend(("W", i) for i in waiting)
+    return actions

@@ -1,0 +1,55 @@
+# with counters
+
+
+def gpipe(rank, ranks, m):
+    actions = []
+    for kind in ("F", "B"):
+        for i in range(m):
+            actions.append((kind, i))
+    return actions
+
+
+def one_f_one_b(rank, ranks, m):
+    actions, forward, backward = [], 0, 0
+    while backward < m:
+        if forward < m and forward - backward < ranks - rank:
+            actions.append(("F", forward))
+            forward += 1
+        else:
+            actions.append(("B", backward))
+            backward += 1
+    return actions
+
+
+def interleaved(rank, ranks, m, v):
+    def at(k, kind):
+        round_, rest = divmod(k, ranks * v)
+        chunk, i = divmod(rest, ranks)
+        return kind, round_ * ranks + i, chunk if kind == "F" else v - 1 - chunk
+
+    total = m * v
+    most = v * ranks - rank
+    actions, forward, backward = [], 0, 0
+    while backward < total:
+        if forward < total and forward - backward < most:
+            actions.append(at(forward, "F"))
+            forward += 1
+        else:
+            actions.append(at(backward, "B"))
+            backward += 1
+    return actions
+
+
+def zero_bubble(rank, ranks, m):
+    actions, forward, inputs, weights = [], 0, 0, 0
+    while weights < m:
+        if forward < m and forward - inputs < ranks - rank:
+            actions.append(("F", forward))
+            forward += 1
+        elif inputs < m:
+            actions.append(("I", inputs))
+            inputs += 1
+        if inputs - weights > rank or inputs == m:
+            actions.append(("W", weights))
+            weights += 1
+    return actions

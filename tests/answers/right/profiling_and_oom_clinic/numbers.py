@@ -1,0 +1,75 @@
+# numbers
+
+import torch
+import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
+
+
+def replay(lifetimes, allocator):
+    times = sorted({t for life in lifetimes for t in (life.start, life.end) if t is not None})
+    held, log = [], []
+    for now in times:
+        for life in lifetimes:
+            if life.start == now:
+                held.append((life, allocator.allocate(life.nbytes)))
+                log.append((now, allocator.allocated, allocator.reserved))
+        for life, block in list(held):
+            if life.end == now:
+                allocator.release(block)
+                held.remove((life, block))
+                log.append((now, allocator.allocated, allocator.reserved))
+    return log
+
+
+def still_there(trace, since):
+    ends = {}
+    left = {}
+    for event in reversed(trace):  # from the end: a free belongs to the alloc before it
+        if event["action"] == "free_completed":
+            ends[event["addr"]] = ends.get(event["addr"], 0) + 1
+        elif event["action"] == "alloc":
+            if ends.get(event["addr"], 0):
+                ends[event["addr"]] -= 1
+            elif event["time_us"] >= since:
+                left.setdefault(event["frames"][0]["name"], []).append(event["size"])
+    return {name: sum(sizes) for name, sizes in left.items()}
+
+
+def train_and_log(model, optimizer, batches):
+    losses = []
+    for batch in batches:
+        inputs, targets = batch[:, :-1], batch[:, 1:]
+        loss = F.cross_entropy(model(inputs).transpose(1, 2), targets)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def head_loss(head, hidden, targets):
+    def part(start):
+        end = start + 64
+        return F.cross_entropy(head(hidden[start:end]), targets[start:end], reduction="sum")
+
+    sums = [checkpoint(part, start, use_reentrant=False) for start in range(0, len(hidden), 64)]
+    return torch.stack(sums).sum() / len(hidden)
+
+
+@torch.no_grad()
+def evaluate(model, batches):
+    losses = [F.cross_entropy(model(b[:, :-1]).flatten(0, 1), b[:, 1:].flatten()) for b in batches]
+    return torch.stack(losses).mean()
+
+
+def make_optimizer(parameters):
+    return torch.optim.Adam(parameters, fused=True)
+
+
+def log_means(model, means):
+    def remember(module, inputs, output):
+        means[names[module]] = output.detach().mean()
+
+    names = {m: n for n, m in model.named_modules() if next(m.children(), None) is None}
+    for module in names:
+        module.register_forward_hook(remember)

@@ -1,0 +1,82 @@
+# other roads
+
+import statistics
+
+import torch
+import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
+
+
+def replay(lifetimes, allocator):
+    begins = sorted(lifetimes, key=lambda life: -life.start)
+    ends = sorted((life for life in lifetimes if life.end is not None), key=lambda life: -life.end)
+    held, log = {}, []
+    while begins or ends:
+        if begins and (not ends or begins[-1].start <= ends[-1].end):
+            life = begins.pop()
+            held[id(life)], now = allocator.allocate(life.nbytes), life.start
+        else:
+            life = ends.pop()
+            now = life.end
+            allocator.release(held.pop(id(life)))
+        log += [(now, allocator.allocated, allocator.reserved)]
+    return log
+
+
+def still_there(trace, since):
+    last = {event["addr"]: event for event in trace if event["action"] in ("alloc", "free_completed")}
+    left = [e for e in last.values() if e["action"] == "alloc" and e["time_us"] >= since]
+    lines = {e["frames"][0]["name"] for e in left}
+    return {line: sum(e["size"] for e in left if e["frames"][0]["name"] == line) for line in lines}
+
+
+def train_and_log(model, optimizer, batches):
+    def steps():
+        for ids in batches:
+            model.zero_grad()
+            logits = model(ids[:, :-1])
+            loss = F.cross_entropy(logits.reshape(-1, logits.shape[-1]), ids[:, 1:].reshape(-1))
+            del logits
+            loss.backward()
+            optimizer.step()
+            yield loss.detach().clone()
+            del loss
+
+    return list(steps())
+
+
+def head_loss(head, hidden, targets):
+    def summed(rows, labels):
+        if len(rows) > 128:
+            half = len(rows) // 2
+            return summed(rows[:half], labels[:half]) + summed(rows[half:], labels[half:])
+        return checkpoint(
+            lambda r: -head(r).float().log_softmax(-1).gather(1, labels[:, None]).sum(), rows, use_reentrant=False
+        )
+
+    return summed(hidden, targets).div(targets.numel())
+
+
+def evaluate(model, batches):
+    with torch.set_grad_enabled(False):
+        return statistics.fmean(float(F.cross_entropy(model(b[:, :-1]).mT, b[:, 1:])) for b in batches)
+
+
+def make_optimizer(parameters):
+    optimizer = torch.optim.Adam(parameters)
+    for group in optimizer.param_groups:
+        group["foreach"] = False
+    return optimizer
+
+
+def log_means(model, means):
+    names = {id(module): name for name, module in model.named_modules()}
+
+    def watch(module):
+        if not module._modules:
+            module.register_forward_hook(
+                lambda module, args, kwargs, output: means.update({names[id(module)]: output.mean().tolist()}),
+                with_kwargs=True,
+            )
+
+    model.apply(watch)

@@ -1,0 +1,5 @@
+# nbytes
+
+
+def parameter_bytes(model):
+    return sum(p.nbytes for p in model.parameters())

@@ -1,0 +1,20 @@
+# by building it
+
+from helpers import SmallGPT
+
+
+def resident_bytes(model, scheme):
+    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    frozen = sum(p.numel() for p in model.parameters() if not p.requires_grad)
+    return {
+        "fp32": 16 * trained + 4 * frozen,
+        "autocast": 16 * trained + 4 * frozen,
+        "classic": 16 * trained + 2 * frozen,
+        "bf16": 8 * trained + 2 * frozen,
+    }[scheme]
+
+
+def gpt_peak(vocabulary, context, layers, width, batch):
+    n = sum(p.numel() for p in SmallGPT(vocabulary, context, layers, width).parameters())
+    numbers = batch * context * (16.06 * layers * width + 2 * width + 4 * vocabulary)
+    return 4 * max(3 * n + numbers, 5 * n)

@@ -1,0 +1,96 @@
+# step by step
+
+import torch
+
+
+def operation_seconds(flops, nbytes, peak, bandwidth, launch):
+    arithmetic, traffic = flops / peak, nbytes / bandwidth
+    slower = arithmetic if arithmetic > traffic else traffic
+    if launch > slower:
+        bound = "launch"
+    elif arithmetic > traffic:
+        bound = "compute"
+    else:
+        bound = "memory"
+    return [slower + launch, bound]
+
+
+def block_flops(batch, length, width, inner, kv_width, gated, convention):
+    def product(m, k, n):
+        return 2 * m * k * n
+
+    rows = batch * length
+    answer = {name: product(rows, width, columns) for name, columns in (("q", width), ("k", kv_width), ("v", kv_width))}
+    answer["out"] = product(rows, width, width)
+    share = 1 if convention == "full square" else 2
+    answer["scores"] = batch * product(length, width, length) // share
+    answer["values"] = batch * product(length, length, width) // share
+    answer["mlp"] = product(rows, width, inner) + product(rows, inner, width)
+    if gated:
+        answer["mlp"] += product(rows, width, inner)
+    return answer
+
+
+def self_times(events):
+    spans = [dict(event) for event in events if event["ph"] == "X"]
+    for span in spans:
+        span["start"] = round(span["ts"] * 1000)
+        span["end"] = span["start"] + round(span["dur"] * 1000)
+        span["own"] = span["end"] - span["start"]
+    for span in spans:
+        outer = [
+            other
+            for other in spans
+            if other is not span
+            and (other["pid"], other["tid"]) == (span["pid"], span["tid"])
+            and other["start"] <= span["start"]
+            and span["end"] <= other["end"]
+        ]
+        if outer:
+            parent = min(outer, key=lambda other: other["end"] - other["start"])
+            parent["own"] -= span["end"] - span["start"]
+    totals = {}
+    for span in spans:
+        totals[span["name"]] = totals.get(span["name"], 0) + span["own"] / 1000
+    return totals
+
+
+def signs(events):
+    step = [e for e in events if e["ph"] == "X" and e["cat"] == "user_annotation" and e["name"] == "step"][0]
+    first, last = step["ts"], step["ts"] + step["dur"]
+    items, copying, host, kernels = 0, 0.0, [], []
+    for event in events:
+        if event["ph"] != "X" or event["ts"] < first or event["ts"] + event["dur"] > last + 0.01:
+            continue
+        span = (event["ts"], event["ts"] + event["dur"])
+        if event["cat"] == "kernel":
+            kernels.append(span)
+        if event["pid"] != step["pid"] or event["tid"] != step["tid"]:
+            continue
+        if event["name"] == "aten::item":
+            items += 1
+        if event["name"] == "aten::copy_":
+            copying += event["dur"]
+        if event["name"].split("::")[0] == "aten":
+            host.append(span)
+    merged = []
+    for start, end in sorted(kernels if kernels else host):
+        if merged and start <= merged[-1][1]:
+            merged[-1][1] = max(merged[-1][1], end)
+        else:
+            merged.append([start, end])
+    idle = step["dur"] - sum(end - start for start, end in merged)
+    return {"idle": idle / step["dur"], "copying": copying / step["dur"], "items": items}
+
+
+def diagnose(signs):
+    words = {"synchronises": signs["items"] > 10, "copies": signs["copying"] > 0.3, "tiny": signs["idle"] > 0.3}
+    return next((word for word, true in words.items() if true), "healthy")
+
+
+def accuracy(model, batches):
+    hits = []
+    with torch.inference_mode():
+        for x, y in batches:
+            hits.append(model(x).max(dim=-1).indices.eq(y))
+    return torch.cat(hits).float().mean().item()

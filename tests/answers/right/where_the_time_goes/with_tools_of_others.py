@@ -1,0 +1,79 @@
+# with tools of others
+
+from fractions import Fraction
+
+import numpy as np
+import torch
+
+
+def operation_seconds(flops, nbytes, peak, bandwidth, launch):
+    seconds = np.array([flops / peak, nbytes / bandwidth, launch])
+    return seconds[:2].max() + seconds[2], ("compute", "memory", "launch")[int(seconds.argmax())]
+
+
+def block_flops(batch, length, width, inner, kv_width, gated, convention):
+    half = Fraction(1, 2) if convention == "causal half" else 1
+    tokens = 2 * batch * length
+    attention = int(half * tokens * length * width)
+    narrow, square = tokens * width * kv_width, tokens * width**2
+    mlp = tokens * width * inner * (2 + bool(gated))
+    keys = ("q", "k", "v", "scores", "values", "out", "mlp")
+    return dict(zip(keys, (square, narrow, narrow, attention, attention, square, mlp)))
+
+
+def self_times(events):
+    own, stacks = {}, {}
+
+    def close(stack, until):
+        while stack and stack[-1][1] <= until + 0.005:
+            stack.pop()
+
+    for event in sorted((e for e in events if e["ph"] == "X"), key=lambda e: (round(e["ts"], 3), -e["dur"])):
+        stack = stacks.setdefault((event["pid"], event["tid"]), [])
+        close(stack, event["ts"])
+        if stack:
+            own[stack[-1][0]] -= event["dur"]
+        own[event["name"]] = own.get(event["name"], 0.0) + event["dur"]
+        stack.append((event["name"], event["ts"] + event["dur"]))
+    return own
+
+
+def signs(events):
+    complete = [e for e in events if e["ph"] == "X"]
+    (step,) = [e for e in complete if (e["name"], e["cat"]) == ("step", "user_annotation")]
+    at = np.array([e["ts"] - step["ts"] for e in complete])
+    within = (at >= 0) & (at < step["dur"])
+    thread = np.array([e["pid"] == step["pid"] and e["tid"] == step["tid"] for e in complete])
+    name, category = (np.array([str(e[key]) for e in complete]) for key in ("name", "cat"))
+    length = np.array([e["dur"] for e in complete])
+    works = within & (category == "kernel")
+    if not works.any():
+        works = within & thread & np.char.startswith(name, "aten::")
+    marks = sorted([(start, 1) for start in at[works]] + [(end, -1) for end in (at + length)[works]])
+    running, idle, last = 0, 0.0, 0.0
+    for moment, change in [*marks, (step["dur"], 0)]:
+        idle += (moment - last) * (running == 0)
+        running, last = running + change, moment
+    return {
+        "items": int((within & thread & (name == "aten::item")).sum()),
+        "copying": float(length[within & thread & (name == "aten::copy_")].sum() / step["dur"]),
+        "idle": idle / step["dur"],
+    }
+
+
+def diagnose(signs):
+    if signs["items"] >= 11:
+        return "synchronises"
+    elif signs["copying"] > 0.3:
+        return "copies"
+    elif signs["idle"] > 0.3:
+        return "tiny"
+    else:
+        return "healthy"
+
+
+@torch.no_grad()
+def accuracy(model, batches):
+    labels = torch.cat([y for _, y in batches])
+    guesses = torch.cat([torch.topk(model(x), 1).indices.squeeze(1) for x, _ in batches])
+    return 1 - (guesses - labels).count_nonzero().item() / labels.numel()

@@ -1,0 +1,113 @@
+# directories with a digest, DDP
+
+import hashlib
+import os
+import re
+import shutil
+from contextlib import nullcontext
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+def number(path):
+    return int(re.fullmatch(r"step-(\d+)", path.name)[1])
+
+
+def save(folder, step, state, keep):
+    os.makedirs(folder, exist_ok=True)
+    for entry in os.listdir(folder):
+        if entry.startswith(".new"):
+            shutil.rmtree(folder / entry)
+    new = folder / f".new-{step}"
+    new.mkdir()
+    torch.save(state, new / "state.pt")
+    digest = hashlib.md5((new / "state.pt").read_bytes()).hexdigest()
+    (new / "digest").write_text(digest)
+    for name in ("state.pt", "digest"):
+        with open(new / name, "rb") as f:
+            os.fsync(f.fileno())
+    final = folder / f"step-{step:08d}"
+    if final.exists():
+        shutil.rmtree(final)
+    new.rename(final)
+    all_of_them = sorted(folder.glob("step-*"), key=number)
+    place = all_of_them.index(final)
+    for path in all_of_them[: max(0, place + 1 - keep)] + all_of_them[place + 1 :]:
+        path.rename(folder / f".new-{path.name}")
+        shutil.rmtree(folder / f".new-{path.name}")
+
+
+def load(folder):
+    for path in sorted(folder.glob("step-*"), key=number, reverse=True):
+        try:
+            digest = hashlib.md5((path / "state.pt").read_bytes()).hexdigest()
+            if digest == (path / "digest").read_text():
+                return number(path), torch.load(path / "state.pt", map_location="cpu", weights_only=True)
+        except (OSError, UnicodeDecodeError):
+            pass
+
+
+def gradient(model, streams, random, micro_batches):
+    alone = dist.get_world_size() == 1
+    net = model if alone else DDP(model)
+    halves = []
+    for lane in sorted(streams):
+        model.zero_grad(set_to_none=True)
+        torch.random.set_rng_state(random[lane])
+        for n in range(micro_batches):
+            waits = nullcontext() if alone or n == micro_batches - 1 else net.no_sync()
+            with waits:
+                inputs, labels = next(streams[lane])
+                nn.functional.cross_entropy(net(inputs), labels).backward()
+        random[lane] = torch.random.get_rng_state()
+        halves.append([weight.grad.clone() for weight in model.parameters()])
+    for i, weight in enumerate(model.parameters()):
+        if alone:
+            weight.grad = torch.add(halves[0][i], halves[1][i]) / 2
+        weight.grad.div_(micro_batches)
+
+
+def train(job):
+    me, n = dist.get_rank(), dist.get_world_size()
+    mine = [0, 1] if n == 1 else [me]
+    net = job.make_model()
+    opt = job.make_optimizer(net.parameters())
+    sched = job.make_schedule(opt)
+    streams, random = {}, {}
+    for lane in mine:
+        streams[lane] = job.make_stream(lane)
+        torch.manual_seed(job.seed + lane)
+        random[lane] = torch.get_rng_state()
+    box = [None]
+    if me == 0:
+        box = [job.load(job.folder)]
+    dist.broadcast_object_list(box)
+    first = 0
+    if box[0]:
+        first, kept = box[0]
+        net.load_state_dict(kept["net"])
+        opt.load_state_dict(kept["opt"])
+        sched.load_state_dict(kept["sched"])
+        for lane in mine:
+            streams[lane].load_state_dict(kept[f"stream {lane}"])
+            random[lane] = kept[f"random {lane}"]
+    for step in range(first + 1, job.steps + 1):
+        job.gradient(net, streams, random, job.micro_batches)
+        opt.step()
+        sched.step()
+        if step % job.every and step < job.steps:
+            continue
+        here = {f"stream {lane}": streams[lane].state_dict() for lane in mine}
+        here.update({f"random {lane}": random[lane] for lane in mine})
+        everywhere = [None] * n if me == 0 else None
+        dist.gather_object(here, everywhere, dst=0)
+        if me == 0:
+            kept = {"net": net.state_dict(), "opt": opt.state_dict(), "sched": sched.state_dict()}
+            for each in everywhere:
+                kept |= each
+            job.save(job.folder, step, kept, job.keep)
+        dist.barrier()
+    return net

@@ -1,0 +1,110 @@
+# zip archives, autograd.grad
+
+import io
+import os
+import tempfile
+import zipfile
+
+import torch
+import torch.distributed as dist
+import torch.nn as nn
+
+
+def steps_in(folder):
+    names = os.listdir(folder) if os.path.isdir(folder) else []
+    return {int(name[5:-4]): os.path.join(folder, name) for name in names if name.startswith("step-")}
+
+
+def save(folder, step, state, keep):
+    os.makedirs(folder, exist_ok=True)
+    for name in os.listdir(folder):
+        if name.endswith(".part"):
+            os.unlink(os.path.join(folder, name))
+    content = io.BytesIO()
+    torch.save(state, content)
+    with tempfile.NamedTemporaryFile(dir=folder, suffix=".part", delete=False) as file:
+        with zipfile.ZipFile(file, "w") as archive:
+            archive.writestr("state", content.getvalue())
+        file.flush()
+        os.fdatasync(file.fileno())
+    os.rename(file.name, os.path.join(folder, f"step-{step}.zip"))
+    there = steps_in(folder)
+    for number in set(there) - set(sorted(set(there) & set(range(step + 1)))[-keep:]):
+        os.unlink(there[number])
+
+
+def load(folder):
+    there = steps_in(folder)
+    while there:
+        step = max(there)
+        try:
+            with zipfile.ZipFile(there.pop(step)) as archive:
+                return step, torch.load(io.BytesIO(archive.read("state")))
+        except Exception:
+            continue
+    return None
+
+
+def gradient(model, streams, random, micro_batches):
+    weights = list(model.parameters())
+    lanes = []
+    for lane, stream in sorted(streams.items()):
+        torch.set_rng_state(random[lane])
+        sums = None
+        for _ in range(micro_batches):
+            images, labels = next(stream)
+            grads = torch.autograd.grad(nn.CrossEntropyLoss()(model(images), labels), weights)
+            sums = grads if sums is None else tuple(map(torch.add, sums, grads))
+        random[lane] = torch.get_rng_state()
+        lanes.append(sums)
+    if len(lanes) == 2:
+        totals = [a + b for a, b in zip(*lanes)]
+    else:
+        totals = []
+        for mine in lanes[0]:
+            pair = [torch.empty_like(mine) for _ in range(2)]
+            dist.all_gather(pair, mine)
+            totals.append(torch.stack(pair).sum(0))
+    for weight, total in zip(weights, totals):
+        weight.grad = total / (micro_batches * 2.0)
+
+
+def train(job):
+    world = dist.get_world_size()
+    chief = dist.get_rank() == 0
+    lanes = list(range(2))[dist.get_rank() :: world]
+    objects = [job.make_model()]
+    objects += [job.make_optimizer(objects[0].parameters())]
+    objects += [job.make_schedule(objects[1])]
+    streams = dict(zip(lanes, map(job.make_stream, lanes)))
+    random = {lane: torch.manual_seed(job.seed + lane).get_state() for lane in lanes}
+
+    def keep_it(number):
+        mine = [(lane, streams[lane].state_dict(), random[lane]) for lane in lanes]
+        gathered = [None] * world
+        dist.all_gather_object(gathered, mine)
+        if chief:
+            state = {"objects": [each.state_dict() for each in objects], "lanes": [None, None]}
+            for lane, place, dice in sum(gathered, []):
+                state["lanes"][lane] = {"place": place, "dice": dice}
+            job.save(job.folder, number, state, job.keep)
+
+    beginning = [(0, None)]
+    if chief:
+        beginning = [job.load(job.folder) or (0, None)]
+    dist.broadcast_object_list(beginning, 0)
+    number, state = beginning[0]
+    if state:
+        for each, held in zip(objects, state["objects"]):
+            each.load_state_dict(held)
+        for lane in lanes:
+            streams[lane].load_state_dict(state["lanes"][lane]["place"])
+            random[lane] = state["lanes"][lane]["dice"]
+    for number in range(number, job.steps):
+        job.gradient(objects[0], streams, random, job.micro_batches)
+        objects[1].step()
+        objects[2].step()
+        if (number + 1) % job.every == 0 or number + 1 == job.steps:
+            keep_it(number + 1)
+    dist.barrier()
+    return objects[0]
