@@ -97,7 +97,7 @@ def changed_topics(paths: Iterable[str]) -> list[str]:
     topics = {path.stem for path in (ROOT / "helpers" / "exercises" / "reference").glob("*.py")} - {"__init__"}
     found = set()
     for path in map(PurePosixPath, paths):
-        if path.parts[:2] in (("helpers", "exercises"), ("tests", "mutants"), ("tests", "answers")):
+        if path.parts[:2] in (("helpers", "exercises"), ("tests", "answers")):
             found |= {path.with_suffix("").name, *path.parts[2:-1]} & topics
     return sorted(found)
 
