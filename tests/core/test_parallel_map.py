@@ -75,6 +75,7 @@ def script(tmp_path: Path, body: str) -> subprocess.Popen:
     return subprocess.Popen([sys.executable, str(path)], text=True, env=environment, **pipes)
 
 
+@pytest.mark.slow
 def test_a_plain_script_needs_no_guard_and_its_names_travel(tmp_path):
     process = script(
         tmp_path,
@@ -121,6 +122,7 @@ def test_in_a_notebook_functions_of_cells_use_its_names_and_nothing_else_is_show
     assert output["data"]["text/plain"] == "True"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 def test_an_interrupt_ends_the_processes(tmp_path):
     process = script(

@@ -73,6 +73,7 @@ def _step(order):
         attend(q, q, q, causal=False)
 
 
+@pytest.mark.slow
 def test_a_ring_is_clocked_on_ranks(capsys):
     runs = clock_rings(_step, 2, {"uneven": [1, 3], "even": [2, 2]})
     assert runs["uneven"].counted == pytest.approx(100 / 3)

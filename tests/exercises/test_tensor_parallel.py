@@ -87,6 +87,7 @@ def test_pictures_can_be_drawn(owners, tmp_path):
         assert (tmp_path / f"{i}.png").stat().st_size > 1000
 
 
+@pytest.mark.slow
 def test_a_gradient_summed_in_place_is_refused_for_that_alone_and_ends_no_rank():
     (mutant,) = (m for m in topics()["tensor_parallel"].mutants if m.name == "sums the gradient in place")
     said = {v.check: v.diagnosis for v in verdicts(mutant.part, run_answers(mutant.source())) if not v.passed}

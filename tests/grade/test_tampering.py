@@ -61,6 +61,7 @@ print(GUARD.restore())
 """
 
 
+@pytest.mark.slow
 def test_what_is_replaced_or_put_before_a_builtin_is_put_back():
     done = subprocess.run([sys.executable, "-c", GUARDED], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [

@@ -75,6 +75,7 @@ def test_a_nested_meter_leaves_the_outer_one_whole():
     assert run(nested=True) == run(nested=False)
 
 
+@pytest.mark.slow
 def test_a_step_costs_less_than_half_as_much_again():
     model = SmallGPT(layers=4, width=256)
     optimizer = torch.optim.AdamW(model.parameters())

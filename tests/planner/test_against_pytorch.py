@@ -105,6 +105,7 @@ def test_what_is_kept_is_what_cuda_keeps(run, kept):
     assert sum(sizes.values()) / (128 * 64) == pytest.approx(kept, abs=0.2)
 
 
+@pytest.mark.slow
 def test_attention_is_the_kernel_that_cuda_would_choose():
     def used(**changes):
         blocks = simulate(replace(SMALL, model="gpt2", micro_batch_size=1, **changes)).blocks

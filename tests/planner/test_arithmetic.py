@@ -139,6 +139,7 @@ def test_gpt2s_turned_layers_are_quantized_too():
     assert plan(replace(base, quantize="nf4")).at_peak["parameters"] < 0.75 * plan(base).at_peak["parameters"]
 
 
+@pytest.mark.slow
 def test_what_the_caller_has_switched_does_not_matter():
     expected = peak(SMALL)
     for surroundings in (
@@ -164,6 +165,7 @@ def test_a_failed_plan_leaves_nothing_behind(tmp_path):
     assert peak(SMALL) == before
 
 
+@pytest.mark.slow
 def test_zero_stages_share_out_one_tenant_more_each():
     base = Recipe(GPT2, precision="fp32", seq=32, ranks=4)
     n = 4 * GPT2_PARAMETERS

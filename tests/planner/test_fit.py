@@ -32,6 +32,7 @@ def test_remedies_lower_the_peak_and_the_sufficing_come_first():
     assert plan(recipe, budget=60).remedies == []
 
 
+@pytest.mark.slow
 def test_a_recipe_may_fit_where_the_cache_would_not():
     """Reserved memory may want more than there is; the allocator then hands its cache back."""
     recipe = replace(SMALL, micro_batch_size=16, seq=512)

@@ -69,6 +69,7 @@ def test_the_update_of_adam_reads_and_writes_what_it_must():
         assert least <= moved < most * least, how
 
 
+@pytest.mark.slow
 def test_compiled_work_has_the_same_flops_and_moves_fewer_bytes():
     for recipe in (Recipe("gpt2", seq=256), Recipe("llama-3.2-1b", seq=64, checkpointing="every")):
         eager, compiled = simulate(recipe), simulate(replace(recipe, compile=True))

@@ -28,6 +28,7 @@ def on_apple(script, limit):
     )
 
 
+@pytest.mark.slow
 def test_the_machine_is_apples():
     run = on_apple("tests/pretence/mps_facts.py", 120)
     assert run.returncode == 0, run.stdout[-2000:] + run.stderr[-5000:]

@@ -275,6 +275,7 @@ def wait_for(condition, seconds=60):
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 def test_an_interrupt_ends_the_ranks(tmp_path):
     process = script(tmp_path, SLEEPER)
@@ -288,6 +289,7 @@ def test_an_interrupt_ends_the_ranks(tmp_path):
     assert process.communicate()[0] == ""
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 def test_ranks_end_when_the_notebook_is_killed(tmp_path):
     process = script(tmp_path, SLEEPER)

@@ -29,6 +29,7 @@ def profiled_wait():
     return profile_step(step, torch.device("cpu"), runs=2)
 
 
+@pytest.mark.slow
 def test_gradients_on_their_way_are_communication():
     for profile in run_ranks(profiled_data_parallel, 2, device="cpu", measure=False).results:
         assert profile.by_kind()["collective"] > 0

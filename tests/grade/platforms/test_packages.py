@@ -123,6 +123,7 @@ def classroom(workflow, root):
     return points
 
 
+@pytest.mark.slow
 def test_github_classroom_gives_each_check_its_points(tmp_path, platform, monkeypatch):
     """The step that grades is looked at for its words alone; the result that it would keep is put there."""
     assert main(["autograder", "github", "--exercise", "x1", "--seed", "3", "--out", str(tmp_path / "template")]) == 0

@@ -100,6 +100,7 @@ def _sent(case, order, stages):
     return dict(sent)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", [True, False])
 def test_a_split_backward_pass_finds_no_weights_that_were_freed(kept):
     run = run_ranks(split_pass, 1, not kept, device="cpu", measure=False, show=False)

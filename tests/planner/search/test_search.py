@@ -141,6 +141,7 @@ def test_a_whole_space_is_searched_like_enumerated(gpus, thousands):
     assert [state.value_of(found) for found in state.best()] == values[:BEST]
 
 
+@pytest.mark.slow
 def test_layouts_with_one_key_run_alike():
     for layout in (found for found in some(ASKED, 0, 4) if found.recompute != "selective"):
         for kind in dict.fromkeys(stage_kinds(layout)):
