@@ -10,7 +10,7 @@ NEAREST, TIES, CARRIES, NEW = (
     "carries_into_the_exponent",
     "returns_a_new_tensor",
 )
-NEIGHBOUR, MEAN, AFRESH, BF16 = "goes_to_a_neighbour", "is_right_on_average", "throws_afresh", "returns_bf16"
+NEIGHBOUR, MEAN, AFRESH, BF16 = "goes_to_a_neighbor", "is_right_on_average", "draws_afresh", "returns_bf16"
 WEIGHT, LOST, ARRIVE, TWO = (
     "weight_is_the_nearest", "lost_is_what_is_missing", "small_updates_arrive", "returns_two_bf16_tensors",
 )  # fmt: skip
@@ -30,6 +30,13 @@ MUTANTS = [
     one("epsilon times value", GAP, NORMAL, "2.0 ** (max(exponent, lowest) - fraction_bits)", "value * 2.0**-fraction_bits"),
     one("half a gap", GAP, NORMAL, "- fraction_bits)", "- fraction_bits - 1)"),
     one("BF16 whatever the format", GAP, NORMAL, "- fraction_bits)", "- 7)"),
+    one("the last power of two left out", GAP, NORMAL, "max(exponent, lowest)",
+        "min(max(exponent, lowest), 2 ** (exponent_bits - 1) - 2)"),
+    one("the gap below", GAP, NORMAL, "math.frexp(value)", "math.frexp(math.nextafter(value, 0))"),
+    one("a tensor", GAP, NORMAL, "return 2.0 ** (max(exponent, lowest) - fraction_bits)",
+        "return torch.tensor(2.0 ** (max(exponent, lowest) - fraction_bits), dtype=torch.float64)"),
+    one("a tensor, below as well", GAP, SUBNORMAL, "return 2.0 ** (max(exponent, lowest) - fraction_bits)",
+        "return torch.tensor(2.0 ** (max(exponent, lowest) - fraction_bits), dtype=torch.float64)"),
     one("no subnormal numbers", GAP, SUBNORMAL, "max(exponent, lowest)", "exponent"),
     one("bias off by one", GAP, SUBNORMAL, "lowest = 1 - (", "lowest = 0 - ("),
     one("FP16's smallest for all", GAP, SUBNORMAL, "1 - (2 ** (exponent_bits - 1) - 1)", "-14"),
@@ -41,13 +48,22 @@ MUTANTS = [
     one("positive numbers only", ROUND, NEAREST, ROUNDED, f"{ROUNDED}.clamp(min=0)"),
     one("rounds the value to so many places", ROUND, NEAREST, ROUNDED,
         "torch.round(x * 2.0**fraction_bits) / 2.0**fraction_bits"),
+    one("tiny numbers lost", ROUND, NEAREST, ROUNDED, f"torch.where(x.abs() < 1e-30, 0.0, {ROUNDED})"),
+    one("two dropped bits decide", ROUND, NEAREST, "bits + half + last",
+        "(bits & -(1 << max(dropped - 2, 0))) + half + last"),
     one("ties away from zero", ROUND, TIES, "bits + half + last", "bits + half + 1"),
     one("ties towards zero", ROUND, TIES, "bits + half + last", "bits + half"),
     one("ties to odd", ROUND, TIES, "& 1  #", "& 1 ^ 1  #"),
+    one("a full fraction goes down", ROUND, TIES, "last = (bits >> dropped) & 1",
+        "last = (bits >> dropped) & ((((bits >> dropped) + 1) & ((1 << fraction_bits) - 1)) != 0).int()"),
     one("stays below the power of two", ROUND, CARRIES, ROUNDED,
         "torch.where((((bits + half + last) ^ bits) >> 23) != 0, (bits & -(1 << dropped)).view(torch.float32), "
         "((bits + half + last) & -(1 << dropped)).view(torch.float32))"),
     one("ends at the largest number", ROUND, CARRIES, ROUNDED, f"{ROUNDED}.nan_to_num()"),
+    one("ends at the largest number, not for BF16", ROUND, CARRIES, ROUNDED,
+        f"{ROUNDED} if fraction_bits in (7, 10) else {ROUNDED}.nan_to_num()"),
+    one("works in its input, not for BF16", ROUND, NEW, "((bits + half + last) &",
+        "((bits + half + last if fraction_bits == 7 else bits.add_(half + last)) &"),
     one("works in its input", ROUND, NEW, "((bits + half + last) &", "(bits.add_(half + last) &"),
     one("comes in BF16", ROUND, NEW, ROUNDED, f"{ROUNDED}.bfloat16()"),
     one("comes flat", ROUND, NEW, ROUNDED, f"{ROUNDED}.flatten()"),
@@ -67,6 +83,15 @@ MUTANTS = [
     one("two gaps of noise", DICE, NEIGHBOUR, "2**16, x.shape", "2**17, x.shape"),
     one("what BF16 has may move", DICE, NEIGHBOUR, "torch.randint(0, 2**16", "torch.randint(2**10, 2**16 + 2**10"),
     one("rounds twice", DICE, NEIGHBOUR, "((bits + noise) & ~0xFFFF)", "(bits + noise)"),
+    one("one value of noise too many", DICE, NEIGHBOUR, "2**16, x.shape", "2**16 + 1, x.shape",
+        "one value too many"),
+    one("noise rounded", DICE, NEIGHBOUR, NOISE, "(torch.rand(x.shape) * 65536).round().int()", "one value too many"),
+    one("gaps of subnormal numbers by their logarithm", DICE, MEAN, CUT,
+        "(torch.floor(x.double() / torch.exp2(torch.frexp(x)[1].double() - 8) + torch.rand(x.shape)) "
+        "* torch.exp2(torch.frexp(x)[1].double() - 8)).bfloat16()", "It is subnormal"),
+    one("subnormal numbers to the nearest", DICE, MEAN, CUT,
+        "torch.where(x.abs() < 2**-126, x.bfloat16(), ((bits + noise) & ~0xFFFF).view(torch.float32).bfloat16())",
+        "It is subnormal"),
     one("to the nearest", DICE, MEAN, CUT, "x.bfloat16()"),
     one("always down", DICE, MEAN, "(bits + noise)", "bits"),
     one("always up", DICE, MEAN, NOISE, "0xFFFF"),
@@ -77,8 +102,22 @@ MUTANTS = [
     one("one throw for a row", DICE, AFRESH, NOISE,
         "torch.randint(0, 2**16, (*x.shape[:1], *[1] * (x.dim() - 1)), dtype=torch.int32)"),
     one("one throw for a column", DICE, AFRESH, NOISE, "torch.randint(0, 2**16, x.shape[1:], dtype=torch.int32)"),
+    one("a table of noise", DICE, AFRESH, NOISE,
+        "torch.randint(0, 2**16, (4096,), dtype=torch.int32).repeat(x.numel() // 4096 + 1)[: x.numel()].view(x.shape)",
+        "element i and element i + 4096 go"),
+    one("one throw for two neighbours", DICE, AFRESH, NOISE,
+        "torch.randint(0, 2**16, (x.numel() // 2 + 1,), dtype=torch.int32)"
+        ".repeat_interleave(2)[: x.numel()].view(x.shape)", "element i and element i + 1 go"),
+    one("the second half mirrored", DICE, AFRESH, NOISE,
+        "(lambda half: torch.cat([half, 0xFFFF - half])[: x.numel()].view(x.shape))"
+        "(torch.randint(0, 2**16, (x.numel() // 2 + 1,), dtype=torch.int32))"),
+    one("the last call's noise, moved on", DICE, AFRESH, NOISE,
+        "stochastic_round.__dict__.setdefault(x.shape, torch.randint(0, 2**16, x.shape, dtype=torch.int32))\n"
+        "    stochastic_round.__dict__[x.shape] = noise.flatten().roll(1).view(x.shape)", "of the next call"),
     one("seeded inside", DICE, AFRESH, "    noise = ", "    torch.manual_seed(0)\n    noise = "),
     one("stays in FP32", DICE, BF16, ".view(torch.float32).bfloat16()", ".view(torch.float32)"),
+    one("rounds its input", DICE, BF16, f"    return {CUT}",
+        "    return bits.add_(noise).bitwise_and_(~0xFFFF).view(torch.float32).bfloat16()"),
     one("changes its input", DICE, BF16, "    noise = ", "    bits += 1 << 16\n    noise = "),
     one("comes flat too", DICE, BF16, CUT, f"{CUT}.flatten()"),
     # compensated addition
@@ -89,6 +128,12 @@ MUTANTS = [
     one("adds in BF16", KAHAN, WEIGHT, MEANT, "(weight + lost + update.bfloat16()).float()"),
     one("the first sum in BF16", KAHAN, WEIGHT, MEANT, "weight + lost + update"),
     one("the weight as it was", KAHAN, WEIGHT, "meant.bfloat16()", "weight.clone()"),
+    one("no weight where there was none", KAHAN, WEIGHT, MEANT, f"({MEANT}).where(weight != 0, 0)"),
+    one("rounds towards zero", KAHAN, WEIGHT, "meant.bfloat16()",
+        "(meant.view(torch.int32) & ~0xFFFF).view(torch.float32).bfloat16()"),
+    one("the rest cut off", KAHAN, LOST, REST,
+        "((meant - rounded.float()).view(torch.int32) & ~0xFFFF).view(torch.float32).bfloat16()"),
+    one("no rest of small weights", KAHAN, LOST, REST, "(meant - rounded.float()).where(meant.abs() > 1e-4, 0).bfloat16()"),
     one("the wrong sign", KAHAN, LOST, REST, "(rounded.float() - meant).bfloat16()"),
     one("the old rest once more", KAHAN, LOST, REST, "(meant - rounded.float() + lost.float()).bfloat16()"),
     one("the old rest left out", KAHAN, LOST, REST, "(weight.float() + update - rounded.float()).bfloat16()"),
@@ -196,7 +241,7 @@ def round_to(x, fraction_bits):
 
 
 def stochastic_round(x):
-    unit = torch.exp2(torch.frexp(x)[1].double() - 8)
+    unit = torch.exp2(torch.frexp(x)[1].double().clamp(min=-125) - 8)
     return (torch.floor(x.double() / unit + torch.rand(x.shape, dtype=torch.float64)) * unit).bfloat16()
 
 

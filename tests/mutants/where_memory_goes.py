@@ -17,6 +17,11 @@ MUTANTS = [
         "(weight + trained_too) * p.requires_grad"),
     one("shared parameters twice", STAYS, COUNTS, "model.parameters()",
         "[p for m in model.modules() for p in m.parameters(recurse=False)]"),
+    one("bytes as they are stored", STAYS, COUNTS, "(weight +", "(weight * p.element_size() / 4 +"),
+    one("makes the model 16 bits wide", STAYS, COUNTS, "    weight = {",
+        '    model.to(torch.bfloat16 if scheme == "bf16" else torch.float32)\n    weight = {'),
+    one("thaws what is frozen", STAYS, COUNTS, "for p in model.parameters())",
+        "for p in model.parameters()) + 0 * len(list(model.requires_grad_(True).parameters()))"),
     one("buffers too", STAYS, COUNTS, "for p in model.parameters())",
         "for p in model.parameters()) + sum(b.nbytes for b in model.buffers())"),
     one("no activations", PEAK, PREDICTS, "12 * parameters + kept + 4 * logits", "12 * parameters + 4 * logits"),
@@ -33,6 +38,11 @@ MUTANTS = [
     one("twelve a block", PEAK, PREDICTS, "16 * width * layers", "12 * width * layers"),
     one("untied output layer", PEAK, PREDICTS, "(vocabulary + context)", "(2 * vocabulary + context)"),
     one("16-bit activations", PEAK, PREDICTS, "kept = 4 * tokens", "kept = 2 * tokens"),
+    one("builds the model", PEAK, PREDICTS, "    parameters = (",
+        "    assert SmallGPT(vocabulary, context, layers, width)\n    parameters = (", "operations on tensors"),
+    one("builds it on the meta device", PEAK, PREDICTS, "    parameters = (",
+        '    with torch.device("meta"):\n        SmallGPT(vocabulary, context, layers, width)\n    parameters = (',
+        "operations on tensors"),
     one("MiB for bytes", PEAK, PREDICTS, "return max(summit, step)", "return max(summit, step) / 2**20"),
 ]  # fmt: skip
 
@@ -62,8 +72,8 @@ def gpt_peak(vocabulary, context, layers, width, batch):
     stepping = 5 * weights + a_score_table
     return forward_done if forward_done > stepping else stepping
 """,
-    "by building it": """
-from helpers import SmallGPT
+    "by lists of shapes": """
+import math
 
 
 def resident_bytes(model, scheme):
@@ -78,7 +88,10 @@ def resident_bytes(model, scheme):
 
 
 def gpt_peak(vocabulary, context, layers, width, batch):
-    n = sum(p.numel() for p in SmallGPT(vocabulary, context, layers, width).parameters())
+    matrices = [(3 * width, width), (width, width), (4 * width, width), (width, 4 * width)]
+    block = [*matrices, *((rows,) for rows, _ in matrices), *[(width,)] * 4]
+    shapes = [(vocabulary, width), (context, width), *block * layers, *[(width,)] * 2]
+    n = sum(map(math.prod, shapes))
     numbers = batch * context * (16.06 * layers * width + 2 * width + 4 * vocabulary)
     return 4 * max(3 * n + numbers, 5 * n)
 """,
