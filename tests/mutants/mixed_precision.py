@@ -8,10 +8,13 @@ PRODUCTS, LOSSES, OTHERS, FLOATS, GRADIENTS = (
     "products_are_narrow", "losses_are_in_fp32", "others_follow", "casts_only_floating_point", "gradients_come_back",
 )  # fmt: skip
 NOTES, NOTHING, CHANGES = "notes_what_widens", "notes_nothing_else", "changes_nothing"
-FORWARD, BACKWARD, WITHOUT = "forward_is_in_fp32", "backward_is_in_fp32", "works_without_autocast"
+FORWARD, BACKWARD, WITHOUT, ANY = (
+    "forward_is_in_fp32", "backward_is_in_fp32", "works_without_autocast", "takes_any_function",
+)  # fmt: skip
 
 CALL = "func(*map(cast, args), **{name: cast(value) for name, value in kwargs.items()})"
 CAST = "value.to(dtype) if floating else value"
+KEEP = f"self.kept.setdefault((id(value), dtype), value.to(dtype)) if floating and value.requires_grad else {CAST}"
 IS_LOSS = "        elif func in LOSSES:\n            dtype = torch.float32\n"
 IS_FLOATING = " and value.is_floating_point()"
 WIDE = "isinstance(result, torch.Tensor) and result.dtype == torch.float32"
@@ -29,6 +32,12 @@ MUTANTS = [
     one("master forgotten", MASTER, KEEPS, "    weight.copy_(master)\n", ""),
     one("weight rebound", MASTER, KEEPS, "weight.copy_(master)", "weight = master.bfloat16()"),
     one("master made anew from the weight", MASTER, KEEPS, "    master -= ", "    master.copy_(weight)\n    master -= "),
+    one("master's memory replaced", MASTER, KEEPS, "master -= lr * gradient.float()",
+        "master.data = master - lr * gradient.float()", "`master` has got other memory"),
+    one("weight before the master moves", MASTER, KEEPS, "    master -= lr * gradient.float()\n    weight.copy_(master)",
+        "    weight.copy_(master)\n    master -= lr * gradient.float()"),
+    one("larger moves of larger gradients", MASTER, KEEPS, "lr * gradient.float()",
+        "lr * gradient.float() * (gradient.float().abs() if lr < 1e-3 else 1)"),
     one("uphill", MASTER, KEEPS, "master -= ", "master += "),
     one("weight turned into FP32", MASTER, KEEPS, "weight.copy_(master)", "weight.data = master.clone()"),
     one("weight cut off, not rounded", MASTER, KEEPS, "weight.copy_(master)",
@@ -43,11 +52,34 @@ MUTANTS = [
         "            return None\n"),
     one("BF16 always", AUTOCAST, PRODUCTS, "dtype = self.dtype", "dtype = torch.bfloat16"),
     one("products in FP32", AUTOCAST, PRODUCTS, "dtype = self.dtype", "dtype = torch.float32"),
+    one("FP64 stays", AUTOCAST, PRODUCTS, IS_FLOATING, f"{IS_FLOATING} and value.dtype != torch.float64"),
+    one("the other 16-bit dtype stays", AUTOCAST, PRODUCTS, IS_FLOATING,
+        f"{IS_FLOATING} and (dtype == torch.float32 or value.dtype not in (torch.bfloat16, torch.float16))"),
+    one("the result rounded, not the inputs", AUTOCAST, PRODUCTS, "            dtype = self.dtype\n",
+        "            return func(*[v.float() if torch.is_tensor(v) and v.is_floating_point() else v for v in args], "
+        "**{n: v.float() if torch.is_tensor(v) and v.is_floating_point() else v for n, v in kwargs.items()})"
+        ".to(self.dtype)\n", "Cast what goes in"),
+    one("masks of numbers stay", AUTOCAST, PRODUCTS, "name: cast(value) for",
+        'name: value if name == "attn_mask" else cast(value) for'),
+    one("a bias stays", AUTOCAST, PRODUCTS, IS_FLOATING, f"{IS_FLOATING} and not (func is F.conv2d and value.dim() == 1)"),
+    one("torch.matmul forgotten", AUTOCAST, PRODUCTS, "if func in PRODUCTS:",
+        "if func in PRODUCTS and func is not torch.matmul:"),
     one("the first argument alone", AUTOCAST, PRODUCTS, CALL, "func(cast(args[0]), *args[1:], **kwargs)"),
     one("losses follow", AUTOCAST, LOSSES, IS_LOSS, ""),
     one("losses in 16 bits", AUTOCAST, LOSSES, "dtype = torch.float32\n", "dtype = self.dtype\n"),
     one("losses cast when it is too late", AUTOCAST, LOSSES, "            dtype = torch.float32\n",
         "            return func(*args, **kwargs).float()\n"),
+    one("keywords of losses forgotten", AUTOCAST, LOSSES, "            dtype = torch.float32\n",
+        "            return func(*[v.float() if torch.is_tensor(v) and v.is_floating_point() else v for v in args], "
+        "**kwargs)\n"),
+    one("losses of FP64 stay", AUTOCAST, LOSSES, IS_FLOATING,
+        f"{IS_FLOATING} and not (value.dtype == torch.float64 and func in LOSSES)"),
+    one("products by their names", AUTOCAST, OTHERS, "if func in PRODUCTS:",
+        'if func in PRODUCTS or "mm" in func.__name__:'),
+    one("every loss", AUTOCAST, OTHERS, "elif func in LOSSES:", 'elif func in LOSSES or "loss" in func.__name__:'),
+    one("there and back again", AUTOCAST, OTHERS, "            return func(*args, **kwargs)\n",
+        "            result = func(*args, **kwargs)\n"
+        "            return result.to(self.dtype).to(result.dtype) if func is torch.relu else result\n"),
     one("everything else in FP32", AUTOCAST, OTHERS, "            return func(*args, **kwargs)\n",
         "            dtype = torch.float32\n"),
     one("everything else in 16 bits", AUTOCAST, OTHERS, "            return func(*args, **kwargs)\n",
@@ -56,6 +88,11 @@ MUTANTS = [
     one("casts class numbers", AUTOCAST, FLOATS, IS_FLOATING, " and value.dtype != torch.bool"),
     one("leaves out what is no tensor", AUTOCAST, FLOATS, "for name, value in kwargs.items()}",
         "for name, value in kwargs.items() if isinstance(value, torch.Tensor)}"),
+    Mutant("casts of weights kept for ever", AUTOCAST, GRADIENTS,
+           (("class Autocast(", "KEPT = {}\n\n\nclass Autocast("), (CAST, KEEP.replace("self.kept", "KEPT")))),
+    Mutant("casts of weights kept by the region", AUTOCAST, GRADIENTS,
+           (("        self.dtype = dtype\n", "        self.dtype, self.kept = dtype, {}\n"), (CAST, KEEP)),
+           "the region that was used before"),
     one("cuts the way back", AUTOCAST, GRADIENTS, CAST, "value.detach().to(dtype) if floating else value"),
     one("computes without autograd", AUTOCAST, GRADIENTS, f"        return {CALL}",
         f"        with torch.no_grad():\n            return {CALL}"),
@@ -72,6 +109,9 @@ MUTANTS = [
     one("each name once", WIDENED, NOTES, "        if narrow and", "        if func.__name__ not in self.found and narrow and"),
     one("the function, not its name", WIDENED, NOTES, "append(func.__name__)", "append(func)"),
     one("the last first", WIDENED, NOTES, "append(func.__name__)", "insert(0, func.__name__)"),
+    one("parameters left out", WIDENED, NOTES, "if isinstance(value, torch.Tensor)]", "if type(value) is torch.Tensor]"),
+    one("single numbers left out", WIDENED, NOTES, "if narrow and", "if narrow and getattr(result, 'ndim', 0) and"),
+    one("in place left out", WIDENED, NOTES, "if narrow and", "if narrow and not func.__name__.endswith('_') and"),
     one("whatever was narrow", WIDENED, NOTHING, f"narrow and {WIDE}", "narrow"),
     one("whatever is wide", WIDENED, NOTHING, f"narrow and {WIDE}", WIDE),
     one("any wider result", WIDENED, NOTHING, "result.dtype == torch.float32", "result.dtype.itemsize > 2"),
@@ -79,6 +119,12 @@ MUTANTS = [
         "tensor.dtype.itemsize == 2"),
     one("asks a size for its dtype", WIDENED, NOTHING, WIDE, "result.dtype == torch.float32", raises="AttributeError"),
     one("casts back", WIDENED, CHANGES, NOTE, f"{NOTE}            result = result.bfloat16()\n"),
+    one("tensors alone come back", WIDENED, CHANGES, f"{NOTE}        return result",
+        f"{NOTE}        return result if isinstance(result, torch.Tensor) else None"),
+    one("the first of several tensors", WIDENED, CHANGES, f"{NOTE}        return result",
+        f"{NOTE}        return result[0] if type(result) is torch.return_types.max else result"),
+    one("hides errors", WIDENED, CHANGES, "result = func(*args, **kwargs)",
+        "try:\n            result = func(*args, **kwargs)\n        except RuntimeError:\n            return None"),
     one("returns nothing", WIDENED, CHANGES, f"{NOTE}        return result", NOTE),
     one("one list for all", WIDENED, CHANGES, "        self.found = []\n",
         "        self.found = type(self).__dict__.get('all') or []\n        type(self).all = self.found\n"),
@@ -102,6 +148,23 @@ MUTANTS = [
         "g.bfloat16() if torch.is_autocast_enabled(device_type) else g for g in run(ctx, gradient))"),
     one("changes what it was given", SAFE, WITHOUT, MADE,
         "    function.forward, function.backward = staticmethod(forward), staticmethod(backward)\n    return function"),
+    one("casts without autocast, too", SAFE, WITHOUT, "    Safe.forward, Safe.backward = staticmethod(forward),",
+        "    Safe.forward, Safe.backward = staticmethod(lambda ctx, *inputs: forward("
+        "ctx, *(t.float() if torch.is_tensor(t) and t.is_floating_point() else t for t in inputs))),"),
+    one("one gradient", SAFE, ANY, CUSTOM_BWD, f"(lambda run: lambda ctx, gradient: run(ctx, gradient))({CUSTOM_BWD})",
+        "TypeError"),
+    one("two inputs", SAFE, ANY, CUSTOM_FWD, f"(lambda run: lambda ctx, x, y=None: run(ctx, x, y))({CUSTOM_FWD})",
+        "TypeError"),
+    one("a class for all", SAFE, ANY, MADE, """    shared = safe.__dict__.setdefault("made", Safe)
+    shared.forward, shared.backward = staticmethod(forward), staticmethod(backward)
+    return shared""", "the same class"),
+    one("numbers as a tensor", SAFE, ANY, MADE, """    Safe.forward = staticmethod(lambda ctx, *inputs: forward(
+        ctx, *(t.where(t == t, 0) if torch.is_tensor(t) else 1 for t in inputs)))
+    Safe.backward = staticmethod(backward)
+    return Safe"""),
+    one("the second output alone counts", SAFE, ANY, CUSTOM_BWD,
+        "(lambda run: lambda ctx, *gradients: run(ctx, *(g * (n == len(gradients) - 1) "
+        f"for n, g in enumerate(gradients))))({CUSTOM_BWD})"),
     one("autocast always on", SAFE, WITHOUT, MADE, """    def always(ctx, *inputs):
         with torch.autocast(device_type, dtype=torch.bfloat16):
             return function.forward(ctx, *inputs)
@@ -164,9 +227,10 @@ def safe(function, device_type):
     class Made(torch.autograd.Function):
         @staticmethod
         def forward(ctx, *inputs):
+            if torch.is_autocast_enabled(device_type):
+                inputs = [t.float() if torch.is_tensor(t) and t.is_floating_point() else t for t in inputs]
             with torch.autocast(device_type, enabled=False):
-                wide = [t.float() if torch.is_tensor(t) and t.is_floating_point() else t for t in inputs]
-                return function.forward(ctx, *wide)
+                return function.forward(ctx, *inputs)
 
         @staticmethod
         def backward(ctx, *gradients):
