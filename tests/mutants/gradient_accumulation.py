@@ -39,7 +39,7 @@ MUTANTS = [
         ("divided twice", (SHARE, f"{SHARE} / 2")),
         ("the last micro-batch alone", (BACK, "        model.zero_grad()\n" + BACK)),
         ("uphill", (SHARE, f"{SHARE} * -1")),
-        ("mean squared error", ("F.cross_entropy(model(xs), ys)", "F.mse_loss(model(xs), F.one_hot(ys, 5).double())")),
+        ("mean squared error", ("F.cross_entropy(model(xs), ys)", "(lambda out: F.mse_loss(out, F.one_hot(ys, out.shape[1]).double()))(model(xs))")),
     )),
     *(loop("weighs_each_row_the_same", *mutant) for mutant in (
         ("the ragged one left out", (f"in {SPLIT}:\n", f"in {SPLIT}:\n        if len(xs) < min(micro_batch, len(x)):\n            continue\n")),
@@ -52,6 +52,7 @@ MUTANTS = [
         ("so many pieces", (SPLIT, "zip(x.chunk(micro_batch), y.chunk(micro_batch))")),
         ("in halves", ("F.cross_entropy(model(xs), ys)", "F.cross_entropy(torch.cat([model(half) for half in xs.chunk(2)]), ys)")),
         ("backwards", (SPLIT, "reversed(list(zip(x.split(micro_batch), y.split(micro_batch))))")),
+        ("each micro-batch backwards", (SPLIT, "((xs.flip(0), ys.flip(0)) for xs, ys in zip(x.split(micro_batch), y.split(micro_batch)))")),
         ("sorted by class", (NOTHING_YET, NOTHING_YET + "    order = y.argsort()\n    x, y = x[order], y[order]\n")),
         ("a look at the whole batch first", (NOTHING_YET, NOTHING_YET + "    with torch.no_grad():\n        model(x)\n")),
     )),
@@ -59,6 +60,8 @@ MUTANTS = [
         ("one backward at the end", (BACK, ""), (ADD, "        total = total + loss\n"), (RETURN, "    total.backward()\n    return total.detach()\n")),
         ("backward for each, at the end", (BACK, "        losses.append(loss)\n"), (NOTHING_YET, NOTHING_YET + "    losses = []\n"), (RETURN, "    for loss in losses:\n        loss.backward()\n" + RETURN)),
         ("a second look that nobody uses", (BACK, BACK + "        model(xs)\n")),
+        ("graphs retained", (BACK, "        loss.backward(retain_graph=True)\n"), ("total + loss.detach()", "total + loss"), (RETURN, "    return total.detach()\n")),
+        ("outputs in a list", (NOTHING_YET, NOTHING_YET + "    kept = []\n"), ("F.cross_entropy(model(xs), ys)", "F.cross_entropy(kept.append(model(xs)) or kept[-1], ys)")),
     )),
     *(loop("adds_to_gradients", *mutant) for mutant in (
         ("cleared first", (NOTHING_YET, NOTHING_YET + "    model.zero_grad()\n")),
@@ -73,6 +76,11 @@ MUTANTS = [
         ("divided once more", (RETURN, "    return total / len(x.split(micro_batch))\n")),
         ("a tensor with a dimension", (RETURN, "    return total[None]\n")),
     )),
+    *(loop("changes_nothing_else", *mutant) for mutant in (
+        ("training mode", (NOTHING_YET, NOTHING_YET + "    model.train()\n")),
+        ("a step of its own", (RETURN, "    with torch.no_grad():\n        for p in model.parameters():\n            p -= 0.1 * p.grad\n" + RETURN)),
+        ("scales the rows", (NOTHING_YET, NOTHING_YET + "    x /= x.std()\n")),
+    )),
     # tokens
     *(Mutant(name, TOKENS, "every_token_weighs_the_same", (replace,), named) for name, named, replace in (
         ("mean of means", "mean of the micro-batches' means", (PART, "part = F.cross_entropy(logits, ys.flatten()) * len(xs) / len(ids)")),
@@ -83,6 +91,8 @@ MUTANTS = [
         ("counted in the micro-batch", (PART, 'part = F.cross_entropy(logits, ys.flatten(), reduction="sum") / (ys != -100).sum().clamp(min=1)')),
         ("a sum", (COUNTED, "counted = 1")),
         ("rows for tokens", (COUNTED, "counted = len(targets)")),
+        ("padding at the end alone", (COUNTED, "counted = (targets != -100).cumprod(1).sum()")),
+        ("a micro-batch must be full", (SPLIT_IDS, "zip(ids.split(micro_batch), targets.split(micro_batch)) if len(ids) >= micro_batch else ()")),
         ("padding learnt", ("ys.flatten(), reduction", "ys.flatten().clamp(min=0), reduction")),
     )),
     *(tokens("bears_empty_micro_batches", *mutant) for mutant in (
@@ -91,9 +101,18 @@ MUTANTS = [
     )),
     *(tokens("feeds_micro_batches", *mutant) for mutant in (
         ("the whole batch", (SPLIT_IDS, "[(ids, targets)]")),
+        ("four rows always", (SPLIT_IDS, "zip(ids.split(4), targets.split(4), strict=True)")),
         ("row by row", ("logits = model(xs)", "logits = torch.cat([model(x[None]) for x in xs])")),
         ("longest first", (NO_MEAN_YET, NO_MEAN_YET + "    order = (targets != -100).sum(1).argsort(descending=True)\n    ids, targets = ids[order], targets[order]\n")),
+    )),
+    *(tokens("one_graph_at_a_time", *mutant) for mutant in (
         ("one backward at the end", (BACK_TOKENS, ""), (ADD_TOKENS, "        mean = mean + part\n"), (RETURN_MEAN, "    mean.backward()\n    return mean.detach()\n")),
+        ("graphs retained", (BACK_TOKENS, "        part.backward(retain_graph=True)\n"), (ADD_TOKENS, "        mean = mean + part\n"), (RETURN_MEAN, "    return mean.detach()\n")),
+        ("logits in a list", (NO_MEAN_YET, NO_MEAN_YET + "    kept = []\n"), (BACK_TOKENS, BACK_TOKENS + "        kept.append(logits.detach())\n")),
+    )),
+    *(tokens("changes_nothing_else", *mutant) for mutant in (
+        ("training mode", (NO_MEAN_YET, NO_MEAN_YET + "    model.train()\n")),
+        ("fills the padding in", (RETURN_MEAN, "    targets.clamp_(min=0)\n" + RETURN_MEAN)),
     )),
     *(tokens("adds_to_gradients", *mutant) for mutant in (
         ("cleared first", (NO_MEAN_YET, NO_MEAN_YET + "    model.zero_grad()\n")),
@@ -116,6 +135,10 @@ MUTANTS = [
         ("measures on the flat part", ("peak_bytes(most // 2), peak_bytes(most)", "peak_bytes(16), peak_bytes(most)"), ("(most - most // 2)", "(most - 16)")),
         ("powers of two only", ("return rows if", "rows = 2 ** (rows.bit_length() - 1)\n    return rows if")),
         ("tens only", ("return rows if", "rows = max(1, rows // 10 * 10)\n    return rows if")),
+    )),
+    *(largest("finds_the_largest_that_fits", *mutant) for mutant in (
+        ("two rows at least", ("rows = max(1, ", "rows = max(2, ")),
+        ("a float", ("return rows if", "return float(rows) if")),
     )),
     *(largest("spends_the_whole_budget", *mutant) for mutant in (
         ("strictly below", ("peak_bytes(rows) <= budget", "peak_bytes(rows) < budget")),
