@@ -308,7 +308,7 @@ print(claims)
 # - `"bf16"`: weights, gradients and moments all in BF16, no master copy.
 #
 # A frozen parameter (`requires_grad` is False) has a weight and nothing else. A shared parameter counts once. Buffers do not count, and neither does
-# a gradient's FP32 copy on its way into the optimizer.
+# a gradient's FP32 copy on its way into the optimizer. The function leaves the model as it is.
 
 
 # %% name="stays" answer=true reveal=true
@@ -466,7 +466,8 @@ print(f"alive at once: {together}")
 # ### Your turn: the peak of a GPT
 #
 # **Contract.** `gpt_peak(vocabulary, context, layers, width, batch)` returns the bytes at the peak of `train_step` (the second one, as above) for
-# `SmallGPT(vocabulary, context, layers, width)` in FP32 with AdamW, `foreach=True`. It builds no model: it is arithmetic on five integers.
+# `SmallGPT(vocabulary, context, layers, width)` in FP32 with AdamW, `foreach=True`. It builds no model and makes no tensor: it is arithmetic on five
+# integers, so it also answers for models that fit on no machine you have.
 #
 # The check measures five GPTs of very different shapes and accepts predictions **within 10 %** for all of them. You need:
 #

@@ -330,7 +330,8 @@ stall_guess.reveal(float(np.exp(np.interp(0.5, moving["BF16"], np.log(rates)))))
 # 1.001 lies between the BF16 numbers 1 and 1.0078. Rounding to the nearest always gives 1. Draw at random instead: round up with a probability of 0.001 /
 # 0.0078 = 13 %. Each single result is worse, but the **mean** of many is right.
 #
-# **Contract.** `stochastic_round(x)` takes an FP32 tensor of finite numbers and returns a BF16 tensor of the same shape.
+# **Contract.** `stochastic_round(x)` takes an FP32 tensor of any shape and returns a BF16 tensor of the same shape. The numbers in `x` are finite; some may be
+# subnormal.
 #
 # - Each number becomes one of its two BF16 neighbours; values already representable in BF16 are unchanged.
 # - The probabilities are such that the mean is the number itself.

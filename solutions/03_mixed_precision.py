@@ -204,7 +204,8 @@ show(
 # - A function in `LOSSES` gets its floating-point tensors in FP32.
 # - Every other function runs with what it was given.
 # - Tensors are cast in `args` and in `kwargs`. Integer tensors, masks and non-tensor arguments are left alone.
-# - Weights keep their dtype and their values, and their gradients arrive in FP32.
+# - Weights keep their dtype and their values, and their gradients arrive in FP32. A weight may change between two regions; the next region uses
+#   its new values.
 
 # %% name="autocast" answer=true reveal=true
 PRODUCTS = (F.linear, F.conv2d, F.scaled_dot_product_attention, torch.matmul, torch.Tensor.matmul)
@@ -371,7 +372,7 @@ print("a CUDA GPU may add up parts of a BF16 product in BF16:", shortcut)
 # - It gets `func.__name__` of every function that was given a floating-point tensor of 16 bits (BF16 or FP16, in `args` or in `kwargs`; lists
 #   of tensors need not be searched) and returned an FP32 tensor: in order, and as often as it happens.
 # - Nothing else is noted: no 16-bit integers, no results of other dtypes, no non-tensor results.
-# - Every function returns what it would return without the mode.
+# - Every function returns what it would return without the mode, or raises what it would raise.
 
 
 # %% name="widened" answer=true reveal=true
@@ -1018,11 +1019,12 @@ class Gram(torch.autograd.Function):
 # %% [markdown] name="safe_task"
 # ### Your turn: make it safe
 #
-# **Contract.** `safe(function, device_type)` takes a subclass of `torch.autograd.Function` and returns another one.
+# **Contract.** `safe(function, device_type)` takes a subclass of `torch.autograd.Function` and returns a new one.
 #
-# - Under autocast its forward pass gets its inputs in FP32 and computes in FP32.
-# - So does its backward pass, whether `backward()` runs inside the region or outside.
-# - Without autocast it does what `function` does. `function` itself stays as it was.
+# - Under autocast its forward pass gets its 16-bit and FP32 tensors in FP32 and computes in FP32. Other arguments, such as indices, stay as they are.
+# - Its backward pass computes in FP32 as well, whether `backward()` runs inside the region or outside.
+# - Without autocast it does what `function` does: 16-bit inputs are not cast. `function` itself stays as it was.
+# - A Function may have several inputs and outputs. Each call of `safe` makes a class of its own.
 #
 # `torch.amp.custom_fwd` and `torch.amp.custom_bwd` are made for it. They are usually written as decorators above `forward` and `backward`; here the two exist
 # already, so call them. Wrap their results in

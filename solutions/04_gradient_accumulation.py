@@ -131,8 +131,9 @@ print(f"direction: cosine {F.cosine_similarity(right, wrong, dim=0).item():.6f}"
 #
 # - The model sees each of the N rows once, in order, at most `micro_batch` at a time. If N is no multiple of it, the last micro-batch is smaller.
 # - Each row weighs 1/N, also in a smaller micro-batch.
-# - Memory: one micro-batch at a time. Its backward pass comes before the next forward pass.
-# - Gradients that are there already are added to, not cleared: that is the caller's business, and so is the optimizer's step.
+# - Memory: one micro-batch at a time. Its backward pass comes before the next forward pass, and afterwards neither its graph nor its outputs are kept.
+# - Gradients that are there already are added to, not cleared: that is the caller's business, and so is the optimizer's step. Weights, rows and the model's mode
+#   stay as they are.
 # - Returns the mean loss over all rows: a number, or a detached tensor without dimensions.
 
 
@@ -562,7 +563,7 @@ for method in (by_pieces, accumulate):
 #
 # - `ids` and `targets` are (N, T), of int64; `model(ids)` returns logits (N, T, vocabulary). A target of -100 does not count; at least one does.
 # - Each target that counts weighs the same. A micro-batch in which none counts adds nothing, and may be skipped.
-# - Micro-batches, memory and gradients that are there already: as before.
+# - Micro-batches, memory, gradients that are there already, and what stays as it is: as before. `micro_batch` may be larger than N.
 # - Returns the mean loss over the targets that count: a number, or a detached tensor without dimensions.
 
 
@@ -896,7 +897,7 @@ claims.record("C26", said, "4 rows, beta_2 tuned, against 512", rows / rows_need
 # time. Section 2 showed that a few measurements are enough: the peak is flat while it is in the optimizer step, then it follows a straight line.
 #
 # **Contract.** `largest_micro_batch(peak_bytes, budget, most)` returns the largest number of rows m, 1 ≤ m ≤ `most`, with `peak_bytes(m) <= budget`; 0 if not even one row
-# fits.
+# fits. The result is an int.
 #
 # - `peak_bytes(m)` measures and returns the peak for a micro-batch of m rows (1 ≤ m ≤ `most`). It is the larger of a constant and *fixed + each × m*; at `most` and at
 #   `most // 2` it is on the line. Call it **at most four times**.

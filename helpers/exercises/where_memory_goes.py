@@ -1,7 +1,9 @@
 """Practice checks of where memory goes: bytes that stay through a step, and the peak of a GPT."""
 
+import functools
 import random
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -9,6 +11,7 @@ from torch import Tensor, nn
 
 from ..core.device import pick_device
 from ..core.models import SmallCNN, SmallGPT
+from ..meter.operations_seen import each_operation
 from ..meter.recorder import MemoryMeter
 from .base import Check, Evidence, Part
 
@@ -25,6 +28,7 @@ def gpt_step(model: SmallGPT, optimizer: torch.optim.Optimizer, ids: Tensor) -> 
     optimizer.step()
 
 
+@functools.cache  # the probe of the answer and that of the reference ask for the same sizes
 def measured_peak(vocabulary: int, context: int, layers: int, width: int, batch: int) -> int:
     """Measure the second step of a `SmallGPT` of these sizes with AdamW in FP32; returns bytes."""
     device = pick_device()
@@ -35,6 +39,11 @@ def measured_peak(vocabulary: int, context: int, layers: int, width: int, batch:
     with MemoryMeter(model, optimizer) as meter:
         gpt_step(model, optimizer, ids)
     return meter.peak_bytes
+
+
+def _state(model: nn.Module) -> list[tuple[torch.dtype, bool]]:
+    """Return what a count of bytes must leave as it is."""
+    return [(p.dtype, p.requires_grad) for p in model.parameters()]
 
 
 class CountsWhatStays(Check):
@@ -52,19 +61,26 @@ class CountsWhatStays(Check):
             "a GPT with tied weights": SmallGPT(layers=rng.randint(1, 3), width=64),
             "a GPT with one frozen block": frozen,
             "a CNN whose features are frozen": SmallCNN(8),
+            "a linear layer stored in BF16": nn.Linear(40, 10 * rng.randint(3, 9)).bfloat16(),
         }
         models["a CNN whose features are frozen"].features.requires_grad_(False)
-        return {
-            f"{name}, {scheme}": float(resident_bytes(model, scheme))
-            for name, model in models.items()
-            for scheme in SCHEMES
-        }
+        seen: Evidence = {"bytes": {}, "changed": []}
+        for name, model in models.items():
+            before = _state(model)
+            for scheme in SCHEMES:
+                seen["bytes"][f"{name}, {scheme}"] = float(resident_bytes(model, scheme))
+                if _state(model) != before:
+                    seen["changed"].append(scheme)
+        return seen
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        for name, want in expected.items():
-            if abs(seen[name] - want) > 0.5:
-                first = f"For {name}: you count {seen[name]:,.0f} bytes; it is {want:,.0f} ({seen[name] / want:.3g} x)."
+        if seen["changed"]:
+            return f"With {seen['changed'][0]!r} the model has changed: its dtype or `requires_grad`. Only count."
+        for name, want in expected["bytes"].items():
+            mine = seen["bytes"][name]
+            if not abs(mine - want) <= 0.5:
+                first = f"For {name}: you count {mine:,.0f} bytes; it is {want:,.0f} ({mine / want:.3g} x)."
                 return f"{first} {_where_to_look(name)}"
         return None
 
@@ -74,6 +90,10 @@ def _where_to_look(case: str) -> str:
     model, _, scheme = case.rpartition(", ")
     if model == "a linear layer":
         return f'Nothing is frozen or shared here: look at the row of "{scheme}", and count bytes, not elements.'
+    if "stored in BF16" in model:
+        return (
+            "Its own dtype does not matter: the scheme says how many bytes an element takes. Use numel(), not nbytes."
+        )
     if "tied" in model:
         return "Its output layer shares the embedding's weight: model.parameters() gives it once."
     return "A frozen parameter has no gradient and no moments and needs no master copy; buffers do not count."
@@ -94,7 +114,7 @@ class PredictsThePeak(Check):
 
     @classmethod
     def configurations(cls, seed: int) -> dict[str, dict[str, int]]:
-        """Return the shapes to try: those above, each with a batch and a context of its own for every seed."""
+        """Return the shapes to try: those above, each with a batch of its own for every seed."""
         rng = random.Random(seed)
         return {
             name: sizes | {"batch": sizes["batch"] + rng.randint(0, sizes["batch"] // 2)} for name, sizes in cls.shapes
@@ -103,13 +123,26 @@ class PredictsThePeak(Check):
     @staticmethod
     def probe(seed: int, gpt_peak: Callable[..., float]) -> Evidence:
         tried = PredictsThePeak.configurations(seed)
-        return {
-            "predicted": {name: float(gpt_peak(**sizes)) for name, sizes in tried.items()},
-            "measured": {name: measured_peak(**sizes) for name, sizes in tried.items()},
-        }
+        predicted: dict[str, float] = {}
+        operations: list[str] = []
+
+        def predict() -> None:
+            predicted.update({name: float(gpt_peak(**sizes)) for name, sizes in tried.items()})
+
+        def note(func: Any, *_: Any) -> None:
+            operations.append(func.name())
+
+        each_operation(predict, note)
+        measured = {name: measured_peak(**sizes) for name, sizes in tried.items()}
+        return {"predicted": predicted, "measured": measured, "operations": len(operations)}
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
+        if seen["operations"]:
+            return (
+                f"`gpt_peak` runs {seen['operations']:,} operations on tensors. Build no model and measure nothing: "
+                "compute the peak from the five integers, with Python's own numbers."
+            )
         wrong = {}
         for name, want in expected["measured"].items():
             ratio = seen["predicted"][name] / want
@@ -130,13 +163,13 @@ def _advice(wrong: dict[str, float]) -> str:
         return "All by the same factor: which unit do you return? Bytes are wanted."
     if len(wrong) == len(PredictsThePeak.shapes):
         return (
-            "All shapes are off: look at the bytes a parameter, which differ between the two moments; the larger "
+            "All shapes are off: look at the bytes per parameter, which differ between the two moments; the larger "
             "moment is the peak, not the sum."
         )
-    if set(wrong) == {"a large vocabulary"}:
-        return "Only the shape with most logits is off: how many tensors of that size are alive at once?"
+    if "a large vocabulary" in wrong and not wrong.keys() & {"a long batch", "a deep and narrow model"}:
+        return "The shape with most logits is off: how many tensors of that size are alive at once?"
     if "a long batch" in wrong or "a deep and narrow model" in wrong:
-        return "Shapes with many tokens are off: look at the activations a token and layer, and at the logits."
+        return "Shapes with many tokens are off: look at the activations per token and layer, and at the logits."
     if "a wide model, batch 1" in wrong:
         return "The shape with few tokens is off: its peak is in the optimizer step, which holds all gradients."
     return (

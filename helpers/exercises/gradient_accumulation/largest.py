@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from numbers import Integral
 from typing import Any
 
 from ..base import Check, Evidence
@@ -16,18 +17,23 @@ def largest_that_fits(flat: int, fixed: int, each: int, most: int, budget: int) 
 
 
 def _found(seed: int, budgets: dict[str, Callable[..., int]], largest_micro_batch: Largest) -> Evidence:
-    """Let the answer find the micro-batch for a budget on each of three lines.
+    """Let the answer find the micro-batch for a budget on each of several lines.
 
     Args:
         budgets: by name, functions that draw a budget from (random numbers, flat, fixed, each, most).
     """
     rng = random.Random(seed)
     seen: dict[str, Any] = {}
-    for line, share in (("a large fixed part", 0.7), ("a small fixed part", 0.05), ("nothing but rows", 0.0)):
+    for line, share, half in (
+        ("a large fixed part", 0.7, rng.randint(100, 200)),
+        ("a small fixed part", 0.05, rng.randint(100, 200)),
+        ("nothing but rows", 0.0, rng.randint(100, 200)),
+        ("a batch of two rows", 0.3, 1),
+    ):
         each = rng.randint(50_000, 90_000)
-        most = 2 * rng.randint(100, 200)
+        most = 2 * half
         fixed = int(share / (1 - share) * each * most)
-        flat = fixed + each * rng.randint(20, 40)
+        flat = fixed + each * min(half, rng.randint(20, 40))
         for name, draw in budgets.items():
             measured: list[int] = []
 
@@ -36,14 +42,22 @@ def _found(seed: int, budgets: dict[str, Callable[..., int]], largest_micro_batc
                 return max(line[0], line[1] + line[2] * m)
 
             budget = draw(rng, flat, fixed, each, most)
-            found = int(largest_micro_batch(peak_bytes, budget, most))
-            of = {"line": [flat, fixed, each], "most": most, "budget": budget}
-            seen[f"{line}, {name}"] = of | {"found": found, "measured": measured}
+            found = largest_micro_batch(peak_bytes, budget, most)
+            seen[f"{line}, {name}"] = {
+                "line": [flat, fixed, each],
+                "most": most,
+                "budget": budget,
+                "found": int(found) if isinstance(found, Integral) else None,
+                "kind": type(found).__name__,
+                "measured": measured,
+            }
     return seen
 
 
 def _wrong(seen: Evidence, expected: Evidence) -> str | None:
     for case, want in expected.items():
+        if seen[case]["found"] is None:
+            return f"{case}: you return a {seen[case]['kind']}; a number of rows is an int."
         right = largest_that_fits(*want["line"], want["most"], want["budget"])
         if seen[case]["found"] != right:
             return f"{case}: you found {seen[case]['found']} of {want['most']} rows; the largest that fits is {right}."
@@ -52,7 +66,11 @@ def _wrong(seen: Evidence, expected: Evidence) -> str | None:
 
 def _between(rng: random.Random, flat: int, fixed: int, each: int, most: int) -> int:
     """Draw a budget between the peaks of two micro-batches that are on the line."""
-    return fixed + each * rng.randint(60, most - 2) + rng.randint(1, each - 1)
+    return fixed + each * _rows_on_the_line(rng, most) + rng.randint(1, each - 1)
+
+
+def _rows_on_the_line(rng: random.Random, most: int) -> int:
+    return rng.randint(min(60, most // 2), max(1, most - 2))
 
 
 def _more_than_enough(_: random.Random, flat: int, fixed: int, each: int, most: int) -> int:
@@ -84,7 +102,7 @@ class SpendsTheWholeBudget(Check):
     @staticmethod
     def probe(seed: int, largest_micro_batch: Largest) -> Evidence:
         budgets = {
-            "the budget is a peak": lambda rng, flat, fixed, each, most: fixed + each * rng.randint(60, most - 2),
+            "the budget is a peak": lambda rng, flat, fixed, each, most: fixed + each * _rows_on_the_line(rng, most),
             "the budget is the peak of the whole batch": lambda _, flat, fixed, each, most: fixed + each * most,
             "the budget is the flat part": lambda _, flat, *rest: flat,
         }
@@ -103,7 +121,9 @@ class SaysWhenNothingFits(Check):
     @staticmethod
     def probe(seed: int, largest_micro_batch: Largest) -> Evidence:
         budgets = {
-            "less than the flat part": lambda rng, flat, fixed, each, most: fixed + each * rng.randint(2, 8),
+            "less than the flat part": lambda rng, flat, fixed, each, most: min(
+                flat - 1, fixed + each * rng.randint(2, 8)
+            ),
             "a byte less than the flat part": lambda _, flat, *rest: flat - 1,
             "less than nothing on the line": lambda _, flat, fixed, each, most: fixed - 3 * each,
         }

@@ -1,78 +1,80 @@
 """Check of the loop that accumulates gradients."""
 
 import random
-from collections.abc import Callable
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..base import Check, Evidence
-from .watched import LEFT_BEFORE, Watched, gradient_of, number, set_gradients, wrong_gradient, wrong_loss
+from .watched import (
+    LEFT_BEFORE,
+    Adds,
+    Answer,
+    Feeds,
+    Frees,
+    Leaves,
+    ReturnsALoss,
+    accumulated,
+    gradient_of,
+    peaks,
+    wrong_gradients,
+)
 
-Accumulate = Callable[[nn.Module, Tensor, Tensor, int], Any]
 BY_THEIR_NUMBER = (
     "this is the mean of the micro-batches' means, where a row of a small micro-batch weighs more than others. "
     "Did you divide by the number of micro-batches?"
 )
 
 
-def _classifier(seed: int) -> nn.Module:
+def _classifier(seed: int, hidden: int = 16, classes: int = 5) -> nn.Module:
     torch.manual_seed(seed)
-    return nn.Sequential(nn.Linear(12, 16), nn.Tanh(), nn.Linear(16, 5)).double()
+    return nn.Sequential(nn.Linear(12, hidden), nn.Tanh(), nn.Linear(hidden, classes)).double()
 
 
-def _rows(n: int) -> tuple[Tensor, Tensor]:
+def _rows(seed: int, n: int, classes: int = 5) -> tuple[Tensor, Tensor]:
     """Return `n` rows whose losses differ a great deal, so that weighting them wrongly shows."""
+    torch.manual_seed(seed + n)
     x = torch.randn(n, 12, dtype=torch.float64) * torch.linspace(0.2, 3.0, n, dtype=torch.float64)[:, None]
-    return x, torch.randint(5, (n,))
+    return x, torch.randint(classes, (n,))
 
 
-def _accumulated(seed: int, rows: int, micro_batch: int, accumulate: Accumulate, before: float | None = None) -> Any:
-    """Accumulate over `rows` rows; return the model with its gradients, what was watched, and what was returned."""
-    model = _classifier(seed)
-    x, y = _rows(rows)
-    watched = Watched(model)
-    set_gradients(model, before)
-    return model, watched, accumulate(model, x, y, micro_batch)
-
-
-def _whole(seed: int, rows: int) -> tuple[list[float], float]:
-    """Return gradient and mean loss of the whole batch at once."""
-    model = _classifier(seed)
-    x, y = _rows(rows)
+def _whole(seed: int, rows: int, micro_batch: int) -> Evidence:
+    """Return gradient and mean loss of the whole batch at once, and the gradient of the means' mean."""
+    x, y = _rows(seed, rows)
+    model, mistaken = _classifier(seed), _classifier(seed)
     loss = F.cross_entropy(model(x), y)
     loss.backward()
-    return gradient_of(model), loss.item()
-
-
-def _mean_of_means(seed: int, rows: int, micro_batch: int) -> list[float]:
-    """Return the gradient of dividing by the number of micro-batches, whatever their size."""
-    model = _classifier(seed)
-    x, y = _rows(rows)
     pieces = list(zip(x.split(micro_batch), y.split(micro_batch), strict=True))
     for xs, ys in pieces:
-        (F.cross_entropy(model(xs), ys) / len(pieces)).backward()
-    return gradient_of(model)
+        (F.cross_entropy(mistaken(xs), ys) / len(pieces)).backward()
+    return {"gradient": gradient_of(model), "loss": loss.item(), "mistakes": {BY_THEIR_NUMBER: gradient_of(mistaken)}}
 
 
-def _gradients(seed: int, sizes: list[tuple[int, int]], accumulate: Accumulate) -> Evidence:
-    return {
-        f"{rows} rows in micro-batches of {micro_batch}": {
-            "gradient": gradient_of(_accumulated(seed, rows, micro_batch, accumulate)[0]),
-            "right": _whole(seed, rows)[0],
-            "mistakes": {BY_THEIR_NUMBER: _mean_of_means(seed, rows, micro_batch)},
-        }
-        for rows, micro_batch in sizes
-    }
+def _sizes(seed: int) -> dict[str, list[tuple[int, int]]]:
+    """Return (rows, micro_batch) of the cases: micro-batches of one size, and a smaller one at the end."""
+    rng = random.Random(seed)
+    size, rest = rng.randint(3, 9), rng.randint(1, 6)
+    return {"equal": [(4 * size, size), (40, 40), (40, 1)], "smaller": [(24 + rest, 8), (5, 8), (9, 8)]}
 
 
-def _wrong(seen: Evidence, expected: Evidence) -> str | None:
-    for case, want in expected.items():
-        if wrong := wrong_gradient(seen[case]["gradient"], want["right"], want["mistakes"]):
-            return f"{case}: {wrong}"
-    return None
+def observe(seed: int, accumulate: Answer) -> Evidence:
+    """Accumulate over batches of several sizes, once more on top of gradients, and under the meter."""
+    seen: Evidence = {"runs": {}, "whole": {}}
+    for kind, sizes in _sizes(seed).items():
+        seen["runs"][kind] = {}
+        for rows, micro_batch in sizes:
+            case = f"{rows} rows in micro-batches of {micro_batch}"
+            run = accumulated(_classifier(seed), _rows(seed, rows), micro_batch, accumulate)
+            seen["runs"][kind][case] = run
+            seen["whole"][case] = _whole(seed, rows, micro_batch)
+    for name, before in (("added to", LEFT_BEFORE), ("added to nothing", None)):
+        seen[name] = accumulated(_classifier(seed), _rows(seed, 21), 8, accumulate, before)["gradient"]
+
+    def large(rows: int) -> tuple[nn.Module, tuple[Tensor, Tensor]]:
+        return _classifier(seed, 64, 40), _rows(seed, rows, 40)
+
+    return seen | {"peaks": peaks(large, 64, accumulate)}
 
 
 class GradientOfTheWholeBatch(Check):
@@ -82,15 +84,11 @@ class GradientOfTheWholeBatch(Check):
         "The mean over all rows is not the sum of the micro-batches' means.\n"
         "By what must each micro-batch's mean be multiplied, so that each row weighs 1 / all rows?"
     )
-
-    @staticmethod
-    def probe(seed: int, accumulate: Accumulate) -> Evidence:
-        micro_batch = random.Random(seed).randint(3, 9)
-        return _gradients(seed, [(4 * micro_batch, micro_batch), (40, 40), (40, 1)], accumulate)
+    probe = staticmethod(observe)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        return _wrong(seen, expected)
+        return wrong_gradients(seen, expected, "equal")
 
 
 class WeighsEachRowTheSame(Check):
@@ -100,108 +98,52 @@ class WeighsEachRowTheSame(Check):
         "How many rows does the last micro-batch have?\n"
         "A micro-batch's weight is its share of the rows: len(xs) / len(x), not 1 / number of micro-batches."
     )
-
-    @staticmethod
-    def probe(seed: int, accumulate: Accumulate) -> Evidence:
-        rest = random.Random(seed + 1).randint(1, 6)
-        return _gradients(seed + 1, [(24 + rest, 8), (5, 8), (9, 8)], accumulate)
+    probe = staticmethod(observe)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        return _wrong(seen, expected)
+        return wrong_gradients(seen, expected, "smaller")
 
 
-class FeedsMicroBatches(Check):
+class FeedsMicroBatches(Feeds):
     """The model sees each row once, in order, and at most `micro_batch` rows at a time."""
 
     hint = "x.split(micro_batch) gives the pieces; the last one is what is left."
-
-    @staticmethod
-    def probe(seed: int, accumulate: Accumulate) -> Evidence:
-        seen: Evidence = {}
-        for rows, micro_batch in ((24, 8), (21, 8)):
-            _, watched, _ = _accumulated(seed + 2, rows, micro_batch, accumulate)
-            seen[f"{rows} rows by {micro_batch}"] = {"rows": watched.rows, "first": watched.first}
-        return seen
-
-    @staticmethod
-    def judge(seen: Evidence, expected: Evidence) -> str | None:
-        for case, want in expected.items():
-            got = seen[case]
-            if got["rows"] != want["rows"]:
-                return f"{case}: the model was called with {got['rows']} rows; {want['rows']} is right."
-            if got["first"] != want["first"]:
-                return f"{case}: the rows come in another order than they have in the batch."
-        return None
+    probe = staticmethod(observe)
 
 
-class OneGraphAtATime(Check):
-    """The backward pass of a micro-batch comes before the forward pass of the next: its activations can go."""
+class OneGraphAtATime(Frees):
+    """The backward pass of a micro-batch comes before the next forward pass, and nothing large is kept of it."""
 
-    hint = "Call backward() inside the loop. A sum of losses with one backward() at the end keeps all graphs."
-
-    @staticmethod
-    def probe(seed: int, accumulate: Accumulate) -> Evidence:
-        _, watched, _ = _accumulated(seed + 3, 24, 8, accumulate)
-        alive = most = 0
-        for event in watched.order:
-            alive += 1 if event == "forward" else -1
-            most = max(most, alive)
-        return {"most": most, "left": alive}
-
-    @staticmethod
-    def judge(seen: Evidence, expected: Evidence) -> str | None:
-        if seen["most"] > 1:
-            return f"{seen['most']} forward passes had run before the first of them was followed by its backward pass."
-        if seen["left"]:
-            return f"{seen['left']} forward passes were followed by no backward pass."
-        return None
+    hint = (
+        "Call backward() inside the loop. A sum of losses with one backward() at the end keeps all graphs.\n"
+        "What the sum needs of a loss is its number: loss.detach()."
+    )
+    probe = staticmethod(observe)
 
 
-class AddsToGradients(Check):
+class AddsToGradients(Adds):
     """Gradients that are there already are added to, not cleared."""
 
-    hint = "Clearing is for whoever calls this: leave .grad alone before the first backward()."
-
-    @staticmethod
-    def probe(seed: int, accumulate: Accumulate) -> Evidence:
-        model, _, _ = _accumulated(seed + 4, 24, 8, accumulate, LEFT_BEFORE)
-        fresh, _, _ = _accumulated(seed + 4, 24, 8, accumulate)
-        with_before, without = torch.tensor(gradient_of(model)), torch.tensor(gradient_of(fresh))
-        return {"more": [(with_before - without).min().item(), (with_before - without).max().item()]}
-
-    @staticmethod
-    def judge(seen: Evidence, expected: Evidence) -> str | None:
-        low, high = seen["more"]
-        if max(abs(low - LEFT_BEFORE), abs(high - LEFT_BEFORE)) < 1e-4:
-            return None
-        if max(abs(low), abs(high)) < 1e-4:
-            return f"All gradients were {LEFT_BEFORE} before the call, and nothing of that is left: they were cleared."
-        return f"All gradients were {LEFT_BEFORE} before the call; of that, between {low:.3g} and {high:.3g} is left."
+    hint = "Clearing is the caller's business: leave .grad alone before the first backward()."
+    probe = staticmethod(observe)
 
 
-class ReturnsTheMeanLoss(Check):
+class ReturnsTheMeanLoss(ReturnsALoss):
     """What comes back is the mean loss over all rows, and no graph hangs on it."""
 
     hint = (
         "Add up the losses that you call backward() on: weighted as they are, their sum is the mean.\n"
         "loss.detach() is the number without the graph."
     )
+    probe = staticmethod(observe)
 
-    @staticmethod
-    def probe(seed: int, accumulate: Accumulate) -> Evidence:
-        seen: Evidence = {}
-        for rows in (24, 21):
-            _, _, returned = _accumulated(seed + 5, rows, 8, accumulate)
-            seen[f"{rows} rows by 8"] = {"loss": number(returned), "right": _whole(seed + 5, rows)[1]}
-        return seen
 
-    @staticmethod
-    def judge(seen: Evidence, expected: Evidence) -> str | None:
-        for case, want in expected.items():
-            if wrong := wrong_loss(seen[case]["loss"], want["right"]):
-                return f"{case}: {wrong}"
-        return None
+class ChangesNothingElse(Leaves):
+    """The weights, the rows and the model's mode stay as they were."""
+
+    hint = "The optimizer's step, and `model.train()`, are the caller's business as well."
+    probe = staticmethod(observe)
 
 
 LOOP = (
@@ -211,4 +153,5 @@ LOOP = (
     OneGraphAtATime,
     AddsToGradients,
     ReturnsTheMeanLoss,
+    ChangesNothingElse,
 )

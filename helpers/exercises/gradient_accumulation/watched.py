@@ -1,33 +1,80 @@
-"""A model that notes what it is fed and when gradients pass back through it, and comparisons of gradients."""
+"""What both loops are judged by: what the model was fed and when, what was left in .grad, and what stays in memory."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..base import Evidence
+from ...meter.recorder import MemoryMeter
+from ..base import Check, Evidence
 from ..probing.distance import relative_distance
 
-EXACT = 1e-6  # relative; room for a weight that somebody has rounded to FP32, and for no wrong divisor
+Answer = Callable[[nn.Module, Tensor, Tensor, int], Any]
+EXACT = 1e-6  # relative; room for a weight that was rounded to FP32, and for no wrong divisor
 LEFT_BEFORE = 0.5  # what stands in each .grad before the answer is called, where that is looked at
+FEW, MANY = 4, 12  # micro-batches whose peaks are compared
+KEEPS = 0.5  # of a micro-batch's logits: room for a loss for each row and for copies of inputs, but not for outputs
 
 
-class Watched:
+class _Watched:
     """Notes the rows of each forward call of `model`, and the order of forward and backward passes."""
 
     def __init__(self, model: nn.Module) -> None:
-        self.rows: list[int] = []
+        self.rows: list[list[float]] = []  # of each call, a sum of each row's numbers that tells rows apart
         self.order: list[str] = []
-        self.first: list[float] = []  # a number of the first row of each call: which rows came when
         model.register_forward_hook(self._forward)
 
     def _forward(self, _: nn.Module, args: tuple[Tensor, ...], outputs: Tensor) -> None:
-        self.rows.append(len(args[0]))
-        self.first.append(float(args[0].flatten()[0]))
+        numbers = args[0].detach().flatten(1).double()
+        self.rows.append((numbers @ torch.arange(1.0, numbers.shape[1] + 1, dtype=numbers.dtype)).tolist())
         self.order.append("forward")
         if outputs.requires_grad:
             outputs.register_hook(lambda gradient: self.order.append("backward"))
+
+
+def accumulated(
+    model: nn.Module, batch: tuple[Tensor, Tensor], micro_batch: int, answer: Answer, before: float | None = None
+) -> Evidence:
+    """Accumulate over `batch`; return what was left in .grad, what was watched, and what was returned.
+
+    Args:
+        before: what stands in all of .grad before; None: there are no gradients.
+    """
+    model.eval()  # nothing in these models depends on the mode, and an answer has no reason to change it
+    watched = _Watched(model)
+    for p in model.parameters():
+        p.grad = None if before is None else torch.full_like(p, before)
+    things = {"weights": list(model.parameters()), "inputs": batch[:1], "targets": batch[1:]}
+    copies = {name: [t.detach().clone() for t in tensors] for name, tensors in things.items()}
+    loss = _number(answer(model, *batch, micro_batch))
+    changed = [name for name, tensors in things.items() if not all(map(torch.equal, tensors, copies[name]))]
+    changed += ["mode"] * model.training
+    return {
+        "gradient": gradient_of(model),
+        "loss": loss,
+        "rows": watched.rows,
+        "order": watched.order,
+        "changed": changed,
+    }
+
+
+def peaks(make: Callable[[int], tuple[nn.Module, tuple[Tensor, Tensor]]], micro_batch: int, answer: Answer) -> Evidence:
+    """Return the peaks of a few and of many micro-batches, and the bytes of one micro-batch's logits.
+
+    Args:
+        make: returns a model and a batch of so many rows.
+    """
+    found = []
+    for micro_batches in (FEW, MANY):
+        model, batch = make(micro_batches * micro_batch)
+        for p in model.parameters():
+            p.grad = torch.zeros_like(p)
+        with MemoryMeter(model, by_tenant=False) as meter:
+            answer(model, *batch, micro_batch)
+        found.append(meter.peak_bytes)
+    logits = model(batch[0][:micro_batch]).nbytes
+    return {"each": (found[1] - found[0]) / (MANY - FEW), "logits": logits}
 
 
 def gradient_of(model: nn.Module) -> list[float]:
@@ -36,13 +83,7 @@ def gradient_of(model: nn.Module) -> list[float]:
     return torch.cat([gradient.flatten() for gradient in found]).tolist()
 
 
-def set_gradients(model: nn.Module, value: float | None) -> None:
-    """Set all entries of all gradients of `model` to `value`; None: there are no gradients."""
-    for p in model.parameters():
-        p.grad = None if value is None else torch.full_like(p, value)
-
-
-def number(loss: Any) -> Evidence:
+def _number(loss: Any) -> Evidence:
     """Describe a returned loss: its value, its dimensions, and whether it still requires a gradient."""
     if loss is None:
         return {"returned": "nothing"}
@@ -51,7 +92,7 @@ def number(loss: Any) -> Evidence:
     return {"value": value, "attached": attached, "shape": list(getattr(loss, "shape", ()))}
 
 
-def wrong_gradient(seen: list[float], right: list[float], mistakes: Mapping[str, list[float]]) -> str | None:
+def _wrong_gradient(seen: list[float], right: list[float], mistakes: Mapping[str, list[float]]) -> str | None:
     """Say how a gradient differs from the right one: as one of the `mistakes` does, in length alone, or in direction.
 
     Args:
@@ -73,7 +114,7 @@ def wrong_gradient(seen: list[float], right: list[float], mistakes: Mapping[str,
     return f"the gradient is not the whole batch's: cosine {cosine:.4f}, {length:.4g} times as long."
 
 
-def wrong_loss(seen: Evidence, right: float) -> str | None:
+def _wrong_loss(seen: Evidence, right: float) -> str | None:
     """Say what is wrong with a returned loss."""
     if "returned" in seen:
         return "nothing was returned; the mean loss is wanted."
@@ -84,3 +125,101 @@ def wrong_loss(seen: Evidence, right: float) -> str | None:
     if seen["shape"]:
         return f"you return a tensor of shape {seen['shape']}; a number is wanted, or a tensor without dimensions."
     return None
+
+
+# -- the judges that the two parts have in common: `runs` are by kind and case what `accumulated` returned
+
+
+def cases(evidence: Evidence, *kinds: str) -> Iterator[tuple[str, str]]:
+    """Yield (kind, case) of the runs of some kinds; of all but the empty ones if none is named.
+
+    A micro-batch in which nothing counts is empty, and an answer may skip it.
+    """
+    for kind, runs in evidence["runs"].items():
+        if kind in kinds or (not kinds and kind != "empty"):
+            yield from ((kind, case) for case in runs)
+
+
+def wrong_gradients(seen: Evidence, expected: Evidence, kind: str) -> str | None:
+    """Compare the gradients of the cases of one kind with those of the whole batch."""
+    for _, case in cases(expected, kind):
+        mine, whole = seen["runs"][kind][case]["gradient"], expected["whole"][case]
+        if wrong := _wrong_gradient(mine, whole["gradient"], whole["mistakes"]):
+            return f"{case}: {wrong}"
+    return None
+
+
+class Feeds(Check):
+    """Compares the rows of each call of the model."""
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for kind, case in cases(expected):
+            mine, right = (evidence["runs"][kind][case]["rows"] for evidence in (seen, expected))
+            sizes = [len(rows) for rows in mine]
+            if sizes != [len(rows) for rows in right]:
+                return f"{case}: the model was called with {sizes} rows; {[len(rows) for rows in right]} is right."
+            if mine != right:
+                return f"{case}: the rows come in another order than they have in the batch."
+        return None
+
+
+class Frees(Check):
+    """Looks at the order of the passes, and at memory that grows with the number of micro-batches."""
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for kind, case in cases(expected):
+            alive = most = 0
+            for event in seen["runs"][kind][case]["order"]:
+                alive += 1 if event == "forward" else -1
+                most = max(most, alive)
+            if most > 1:
+                return f"{case}: {most} forward passes had run before the backward pass of the first of them."
+            if alive:
+                return f"{case}: {alive} forward passes were followed by no backward pass."
+        each, logits = seen["peaks"]["each"], expected["peaks"]["logits"]
+        if not each <= KEEPS * logits:
+            return (
+                f"The peak grows by {each / 1024:.1f} KiB with each further micro-batch, whose logits take "
+                f"{logits / 1024:.1f} KiB. What is kept of each: its graph (`retain_graph=True`, a loss that is not "
+                "detached), or its outputs?"
+            )
+        return None
+
+
+class Adds(Check):
+    """Compares gradients that were there before with those that were not."""
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        both = (torch.tensor(seen[name], dtype=torch.float64) for name in ("added to", "added to nothing"))
+        left = next(both) - next(both)
+        if (left - LEFT_BEFORE).abs().max() <= 1e-4:
+            return None
+        if left.abs().max() < 1e-4:
+            return f"All gradients were {LEFT_BEFORE} before the call, and nothing of that is left: they were cleared."
+        low, high = left.min(), left.max()
+        return f"All gradients were {LEFT_BEFORE} before the call; of that, between {low:.3g} and {high:.3g} is left."
+
+
+class ReturnsALoss(Check):
+    """Compares what was returned with the mean loss."""
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for kind, case in cases(expected, *expected["runs"]):
+            if wrong := _wrong_loss(seen["runs"][kind][case]["loss"], expected["whole"][case]["loss"]):
+                return f"{case}: {wrong}"
+        return None
+
+
+class Leaves(Check):
+    """Looks at what the answer was given."""
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for kind, case in cases(expected, *expected["runs"]):
+            if changed := seen["runs"][kind][case]["changed"]:
+                return f"{case}: the {' and '.join(changed)} had changed after the call. Only .grad should."
+        return None

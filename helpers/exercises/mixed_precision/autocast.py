@@ -11,16 +11,20 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..base import Check, Evidence
+from ..probing.distance import relative_distance
 
 Mode = Callable[[torch.dtype], Any]
-HALVES = (torch.bfloat16, torch.float16)
+Operations = dict[str, Callable[[], Tensor]]
+HALVES = {"BF16": torch.bfloat16, "FP16": torch.float16}
+SAME = 1e-4  # relative; inputs that are not rounded to 16 bits change a result by more
+SILENT = "Your `__torch_function__` returns nothing: return what `func` returns."
 
 
 def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _unless_refused(operation: Callable[[], Tensor]) -> Tensor | None:
+def _unless_refused(operation: Callable[[], Any]) -> Any:
     """Return the result of `operation`; None if PyTorch does not accept the dtypes of its inputs."""
     try:
         return operation()
@@ -30,30 +34,173 @@ def _unless_refused(operation: Callable[[], Tensor]) -> Tensor | None:
         return None
 
 
-def _generator(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
+def _random(seed: int, *shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-def _wrong_dtype(seen: Evidence, expected: Evidence, why: str) -> str | None:
-    for case, wanted in expected["dtypes"].items():
-        if seen["dtypes"][case] != wanted:
-            return f"{case}: comes out in {seen['dtypes'][case]}, and should in {wanted}. {why}"
-    return None
+# -- what is run in the region
+
+
+def _products(seed: int, half: torch.dtype) -> Operations:
+    """Return operations in PRODUCTS, with inputs of every floating-point dtype, by place and by keyword."""
+    x, w, bias = _random(seed, 2, 1, 8, 8), _random(seed + 1, 3, 1, 3, 3), _random(seed + 2, 3)
+    square = x[0, 0]
+    (other,) = set(HALVES.values()) - {half}
+    return {
+        "linear": lambda: F.linear(x, square, square[0]),
+        "linear with keywords": lambda: F.linear(x, weight=square, bias=square[0]),
+        "linear of a 16-bit input": lambda: F.linear(x.to(half), square),
+        "linear of an input in the other 16-bit dtype": lambda: F.linear(x.to(other), square),
+        "linear of FP64": lambda: F.linear(x.double(), square.double()),
+        "convolution": lambda: F.conv2d(x, w, padding=1),
+        "convolution with all arguments by place": lambda: F.conv2d(x, w, bias, 1, 1),
+        "matmul with @": lambda: square @ square,
+        "torch.matmul": lambda: torch.matmul(square, square),
+        "Tensor.matmul": lambda: square.matmul(square),
+        "attention": lambda: F.scaled_dot_product_attention(x, x, x),
+        "attention with a mask of numbers": lambda: F.scaled_dot_product_attention(x, x, x, attn_mask=square),
+    }
+
+
+def _losses(seed: int, half: torch.dtype) -> Operations:
+    """Return operations in LOSSES, with inputs in 16 bits and in FP64."""
+    narrow = (4 * _random(seed, 64, 500)).to(half)
+    target = torch.arange(64) * 7
+    weight = _random(seed + 1, 500).abs()
+    return {
+        "cross entropy": lambda: F.cross_entropy(narrow, target),
+        "cross entropy with weight=": lambda: F.cross_entropy(narrow, target, weight=weight.to(half)),
+        "cross entropy of FP64": lambda: F.cross_entropy(narrow.double(), target),
+        "squared error": lambda: F.mse_loss(narrow, target=narrow.roll(1)),
+    }
+
+
+def _others(seed: int, half: torch.dtype) -> Operations:
+    """Return operations in neither list, some of them with names like those in the lists."""
+    x = _random(seed, 4, 8)
+    narrow = x.to(half)
+    return {
+        "relu of FP32": lambda: torch.relu(x),
+        "relu of 16 bits": lambda: torch.relu(narrow),
+        "layer norm of FP32": lambda: F.layer_norm(x, (8,)),
+        "layer norm of 16 bits": lambda: F.layer_norm(narrow, (8,)),
+        "16 bits + FP32": lambda: narrow + x,
+        "softmax of 16 bits": lambda: torch.softmax(narrow, dim=-1),
+        "embedding of FP32": lambda: F.embedding(torch.tensor([1, 2]), x),
+        "torch.mm of FP32": lambda: torch.mm(x, x.T),
+        "l1_loss of 16 bits": lambda: F.l1_loss(narrow, narrow.roll(1)),
+    }
+
+
+def _no_floats(seed: int) -> Operations:
+    """Return operations of which some arguments are masks, class numbers or Python's own numbers."""
+    x, logits = _random(seed, 1, 2, 6, 4), _random(seed, 5, 300)
+    mask = _random(seed + 1, 6, 6) < 0
+    mask |= torch.eye(6, dtype=torch.bool)  # at least one key each
+    classes = torch.tensor([299, 258, 257, 1, 0])
+    return {
+        "attention with a mask of True and False": lambda: F.scaled_dot_product_attention(
+            x, x, x, attn_mask=mask, scale=0.3
+        ),
+        "cross entropy with label_smoothing": lambda: F.cross_entropy(logits, classes, label_smoothing=0.1),
+    }
+
+
+# -- what is measured
+
+
+def _results(region: Any, operations: Operations) -> Evidence:
+    """Return dtype and values of each operation in the region; "refused" where PyTorch does not accept the dtypes."""
+    seen: Evidence = {}
+    for case, operation in operations.items():
+        with region:
+            result = _unless_refused(operation)
+        seen[case] = ["refused", []] if result is None else [_name(result.dtype), result.double().flatten().tolist()]
+    return seen
+
+
+def _gradients(seed: int, autocast: Mode) -> Evidence | None:
+    """Train a weight with one step, which changes it, and use it before and after; None where PyTorch refuses."""
+    weight, x = (_random(seed + i, n, 8).requires_grad_() for i, n in enumerate((6, 5)))
+    before = weight.detach().clone()
+    mode = autocast(torch.bfloat16)
+
+    def sizes() -> list[float]:
+        """Return the size of a result in the region that was used before, and in a new one."""
+        seen = []
+        for region in (mode, autocast(torch.bfloat16)):
+            with region:
+                seen.append(F.linear(x, weight).float().norm().item())
+        return seen
+
+    def loss() -> Tensor:
+        with mode:
+            return F.mse_loss(F.linear(x, weight), torch.ones(5, 6))
+
+    first, value = _unless_refused(sizes), _unless_refused(loss)
+    if first is None or value is None:
+        return None
+    if value.requires_grad:
+        (3 * value).backward()
+    dtype, changed = _name(weight.dtype), not torch.equal(before, weight.detach().float())
+    with torch.no_grad():
+        weight *= 3
+    gradients = {
+        name: None if leaf.grad is None else leaf.grad.flatten().tolist()
+        for name, leaf in (("weight", weight), ("input", x))
+    }
+    grown = [after / size for size, after in zip(first, sizes(), strict=True)]
+    return {"gradients": gradients, "dtype": dtype, "changed": changed, "grown": grown}
 
 
 def _returns_nothing(autocast: Mode) -> bool:
     """Whether a function returns None in the region, one that is in PRODUCTS or one that is in neither list."""
     x = torch.ones(4, 4)
     for operation in (lambda: torch.relu(x), lambda: F.linear(x, x)):
-        try:
-            with autocast(torch.bfloat16):
-                if operation() is None:
-                    return True
-        except NotImplementedError:
-            raise
-        except RuntimeError:  # refused: it has been called
-            pass
+        refused = object()
+        with autocast(torch.bfloat16):
+            try:
+                result = operation()
+            except NotImplementedError:
+                raise
+            except RuntimeError:
+                result = refused
+        if result is None:
+            return True
     return False
+
+
+def observe(seed: int, autocast: Mode) -> Evidence:
+    """Run every operation in a region for BF16 and in one for FP16, and a training step."""
+    if _returns_nothing(autocast):
+        return {"silent": True}
+    seen: Evidence = {"silent": False, "products": {}, "losses": {}, "others": {}}
+    for name, half in HALVES.items():
+        for clause, operations in (
+            ("products", _products(seed, half)),
+            ("losses", _losses(seed, half)),
+            ("others", _others(seed, half)),
+        ):
+            results = _results(autocast(half), operations)
+            seen[clause] |= {f"{case}, in a region for {name}": result for case, result in results.items()}
+    seen["no floats"] = _results(autocast(torch.bfloat16), _no_floats(seed))
+    return seen | {"training": _gradients(seed, autocast)}
+
+
+# -- what is wrong
+
+
+def _wrong(seen: Evidence, expected: Evidence, clause: str, why: str, values: str, same: float = SAME) -> str | None:
+    """Say which result of a clause has another dtype, or the right one and other values."""
+    for case, (wanted, right) in expected[clause].items():
+        dtype, mine = seen[clause][case]
+        if dtype == "refused":
+            return f"{case}: PyTorch refuses the dtypes that arrive. {why}"
+        if dtype != wanted:
+            return f"{case}: the result is in {dtype}; it should be in {wanted}. {why}"
+        if not (off := relative_distance(mine, right)) <= same:
+            return f"{case}: the result is in {dtype}, and off by {off:.1g} of its size. {values}"
+    return None
 
 
 class ProductsAreNarrow(Check):
@@ -64,169 +211,96 @@ class ProductsAreNarrow(Check):
         "Cast the tensors in `args` and those in `kwargs`, then call `func` with the new ones.\n"
         "The dtype to cast to is `self.dtype`; the same mode must work for FP16."
     )
-
-    @staticmethod
-    def probe(seed: int, autocast: Mode) -> Evidence:
-        if _returns_nothing(autocast):
-            return {"silent": True}
-        x = torch.randn(2, 1, 8, 8, generator=_generator(seed))
-        w = torch.randn(3, 1, 3, 3, generator=_generator(seed + 1))
-        square = x[0, 0]
-        dtypes = {}
-        for half in HALVES:
-            with autocast(half):
-                operations = {
-                    "linear": lambda: F.linear(x, square, square[0]),
-                    "linear with keywords": lambda: F.linear(x, weight=square, bias=square[0]),
-                    "linear of a 16-bit input": lambda half=half: F.linear(x.to(half), square),
-                    "convolution": lambda: F.conv2d(x, w, padding=1),
-                    "matrix product": lambda: square @ square,
-                    "attention": lambda: F.scaled_dot_product_attention(x, x, x),
-                }
-                results = {case: _unless_refused(operation) for case, operation in operations.items()}
-            for case, result in results.items():
-                dtypes[f"{case}, mode for {_name(half)}"] = "refused" if result is None else _name(result.dtype)
-        return {"dtypes": dtypes, "silent": False}
+    probe = staticmethod(observe)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         if seen["silent"]:
-            return "Your `__torch_function__` returns nothing: return what `func` returns."
-        wrong = [case for case, dtype in expected["dtypes"].items() if seen["dtypes"][case] != dtype]
-        if len(wrong) == len(HALVES) and all("keywords" in case for case in wrong):
+            return SILENT
+        wrong = [c for c, (dtype, _) in expected["products"].items() if seen["products"][c][0] != dtype]
+        if wrong and all("keywords" in case or "a mask of numbers" in case for case in wrong):
             return "F.linear(x, weight=w, bias=b) does not work: tensors in `kwargs` have to be cast, too."
-        if any(seen["dtypes"][case] == "refused" for case in wrong):
-            return f"{wrong[0]}: PyTorch refuses two dtypes. Cast every floating-point tensor of a product."
-        if wrong and all(case.endswith("float16") and not case.endswith("bfloat16") for case in wrong):
+        if wrong and all("the other 16-bit dtype" in case or "FP64" in case for case in wrong):
+            return f"{wrong[0]}: FP32 is cast, and other dtypes are not. Cast every tensor that `is_floating_point()`."
+        if wrong and all(case.endswith("FP16") for case in wrong):
             return "All is right for BF16 and wrong for FP16: cast to `self.dtype`."
-        return _wrong_dtype(seen, expected, "It is in PRODUCTS.")
+        why = "It is in PRODUCTS: cast every floating-point tensor that goes in."
+        return _wrong(seen, expected, "products", why, "Cast what goes in, before the operation; not what comes out.")
 
 
 class LossesAreInFp32(Check):
     """Operations in LOSSES compute in FP32, even of 16-bit inputs."""
 
     hint = "For these the target is `torch.float32`. Cast before the operation: after it, the digits are lost."
-
-    @staticmethod
-    def probe(seed: int, autocast: Mode) -> Evidence:
-        logits = 4 * torch.randn(64, 500, generator=_generator(seed))
-        target = torch.randint(500, (64,), generator=_generator(seed))
-        dtypes, values = {}, {}
-        for half in HALVES:
-            narrow = logits.to(half)
-            with autocast(half):
-                losses = {
-                    "cross entropy": F.cross_entropy(narrow, target),
-                    "squared error": F.mse_loss(narrow, target=narrow.roll(1)),
-                }
-            dtypes |= {f"{case} of {_name(half)}": _name(loss.dtype) for case, loss in losses.items()}
-            values |= {f"{case} of {_name(half)}": loss.item() for case, loss in losses.items()}
-        return {"dtypes": dtypes, "values": values}
+    probe = staticmethod(observe)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        for case, wanted in expected["values"].items():
-            if seen["dtypes"][case] == "float32" and not abs(seen["values"][case] - wanted) <= 1e-5 * abs(wanted):
-                return (
-                    f"{case}: the result is FP32 and was computed in 16 bits: {seen['values'][case]:.6g}, not "
-                    f"{wanted:.6g}. Cast what goes in, not what comes out."
-                )
-        return _wrong_dtype(seen, expected, "It is in LOSSES.")
+        if seen["silent"]:
+            return SILENT
+        why = "It is in LOSSES: cast every floating-point tensor that goes in, in `args` and in `kwargs`."
+        return _wrong(
+            seen, expected, "losses", why, "It was computed in 16 bits. Cast what goes in, not what comes out."
+        )
 
 
 class OthersFollow(Check):
     """All other operations run as if the mode were not there."""
 
     hint = "For an operation that is in neither list: `return func(*args, **kwargs)`, and nothing else."
-
-    @staticmethod
-    def probe(seed: int, autocast: Mode) -> Evidence:
-        x = torch.randn(4, 8, generator=_generator(seed))
-        half = torch.bfloat16
-        with autocast(half):
-            results = {
-                "relu of FP32": torch.relu(x),
-                "relu of BF16": torch.relu(x.to(half)),
-                "layer norm of FP32": F.layer_norm(x, (8,)),
-                "layer norm of BF16": F.layer_norm(x.to(half), (8,)),
-                "BF16 + FP32": x.to(half) + x,
-                "softmax of BF16": torch.softmax(x.to(half), dim=-1),
-                "embedding of FP32": F.embedding(torch.tensor([1, 2]), x),
-            }
-        return {"dtypes": {case: _name(result.dtype) for case, result in results.items()}}
+    probe = staticmethod(observe)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        return _wrong_dtype(seen, expected, "It is in neither list.")
+        if seen["silent"]:
+            return SILENT
+        return _wrong(
+            seen, expected, "others", "It is in neither list.", "Hand it what it was given, and return what it returns."
+        )
 
 
 class CastsOnlyFloatingPoint(Check):
     """Integers, masks and arguments that are no tensors reach the operation as they are."""
 
     hint = "`isinstance(value, torch.Tensor) and value.is_floating_point()`: a class index or a mask is not to be cast."
-
-    @staticmethod
-    def probe(seed: int, autocast: Mode) -> Evidence:
-        x = torch.randn(1, 2, 6, 4, generator=_generator(seed))
-        mask = torch.rand(6, 6, generator=_generator(seed)) < 0.5
-        mask |= torch.eye(6, dtype=torch.bool)  # at least one key each
-        logits = torch.randn(5, 300, generator=_generator(seed))
-        classes = torch.tensor([299, 258, 257, 1, 0])
-        with autocast(torch.bfloat16):
-            masked = F.scaled_dot_product_attention(x, x, x, attn_mask=mask, scale=0.3)
-            loss = _unless_refused(lambda: F.cross_entropy(logits, classes, label_smoothing=0.1))
-        return {"masked": masked.float().flatten().tolist(), "loss": None if loss is None else loss.item()}
+    probe = staticmethod(observe)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        if seen["loss"] is None:
-            return "Cross entropy refuses its class indices: were these integers cast?"
-        if not abs(seen["loss"] - expected["loss"]) <= 1e-4:
-            return (
-                f"A cross entropy with `label_smoothing=0.1` is {seen['loss']:.4f}, not {expected['loss']:.4f}: do all "
-                "keywords arrive?"
-            )
-        yours, wanted = torch.tensor(seen["masked"]), torch.tensor(expected["masked"])
-        if not (yours - wanted).norm() <= 0.02 * wanted.norm():
-            return "Attention with a mask of True and False gives other numbers: was the mask cast?"
-        return None
+        if seen["silent"]:
+            return SILENT
+        why = "Was a mask cast, or a class index?"
+        return _wrong(seen, expected, "no floats", why, f"{why} Do all keywords arrive, numbers as well?", same=0.02)
 
 
 class GradientsComeBack(Check):
     """Weights stay FP32 as they were, and get FP32 gradients: a cast is an operation like others for autograd."""
 
-    hint = "`value.to(dtype)` is recorded by autograd. `.data`, `.detach()` and `no_grad` cut the way back."
-
-    @staticmethod
-    def probe(seed: int, autocast: Mode) -> Evidence:
-        weight = torch.randn(6, 8, generator=_generator(seed)).requires_grad_()
-        before = weight.detach().clone()
-        x = torch.randn(5, 8, generator=_generator(seed + 1)).requires_grad_()
-        with autocast(torch.bfloat16):
-            loss = F.mse_loss(F.linear(x, weight), torch.ones(5, 6))
-        if loss.requires_grad:
-            loss.backward()
-
-        def gradient(tensor: Tensor) -> list[float] | None:
-            return None if tensor.grad is None else tensor.grad.float().flatten().tolist()
-
-        return {
-            "weight": gradient(weight),
-            "input": gradient(x),
-            "dtype": _name(weight.dtype),
-            "changed": not torch.equal(before, weight.detach().float()),
-        }
+    hint = (
+        "`value.to(dtype)` is recorded by autograd. `.data`, `.detach()` and `no_grad` cut the way back.\n"
+        "An optimizer changes weights in place between two regions: a copy from an earlier call is out of date."
+    )
+    probe = staticmethod(observe)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        if seen["dtype"] != "float32" or seen["changed"]:
+        if seen["silent"]:
+            return SILENT
+        if (training := seen["training"]) is None:
+            return "PyTorch refuses the dtypes that arrive at `F.linear` or at `F.mse_loss`: see the checks above."
+        if training["dtype"] != "float32" or training["changed"]:
             return "The weight itself has been cast or changed. Cast a copy: `weight.to(dtype)` makes one."
-        for name in ("weight", "input"):
-            if seen[name] is None:
+        for name, wanted in expected["training"]["gradients"].items():
+            if (mine := training["gradients"][name]) is None:
                 return f"No gradient reaches the {name}: something on the way is not recorded by autograd."
-            yours, wanted = torch.tensor(seen[name]), torch.tensor(expected[name])
-            if not (yours - wanted).norm() <= 0.02 * wanted.norm():
-                return f"The gradient of the {name} is off by {(yours - wanted).norm() / wanted.norm():.0%}."
+            if not (off := relative_distance(mine, wanted)) <= 0.02:
+                return f"The gradient of the {name} is off by {off:.0%}."
+        for grown, region in zip(training["grown"], ("the region that was used before", "a new region"), strict=True):
+            if not abs(grown - 3) <= 0.02:
+                return (
+                    f"A weight grew to 3 times its size between two calls; in {region} the result of F.linear is "
+                    f"{grown:.3g} times as large. Cast the weight again in each call."
+                )
         return None
 
 

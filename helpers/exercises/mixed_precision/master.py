@@ -3,8 +3,13 @@
 from collections.abc import Callable
 
 import torch
+from torch import Tensor
 
 from ..base import Check, Evidence
+from ..probing.distance import relative_distance
+
+SHAPES = ((20, 25), (3, 4, 5), (1,))
+STEPS = 300
 
 
 class MasterKeepsSmallUpdates(Check):
@@ -18,49 +23,57 @@ class MasterKeepsSmallUpdates(Check):
 
     @staticmethod
     def probe(seed: int, sgd_with_master: Callable[..., None]) -> Evidence:
+        seen: Evidence = {"dtype": [], "same memory": [], "nearest": [], "gradient kept": True}
+
+        def step(weight: Tensor, master: Tensor, gradient: Tensor, lr: float, times: int = 1) -> None:
+            held = {"weight": weight, "master": master}
+            at, before = [t.data_ptr() for t in held.values()], gradient.clone()
+            for _ in range(times):
+                sgd_with_master(weight, master, gradient, lr)
+            moved = [name for (name, t), pointer in zip(held.items(), at, strict=True) if t.data_ptr() != pointer]
+            seen["same memory"] += moved
+            seen["gradient kept"] &= torch.equal(before, gradient)
+            seen["dtype"].append(str(weight.dtype).removeprefix("torch."))
+            seen["nearest"].append(torch.equal(weight, master.bfloat16()))
+
         master = torch.rand(20, 25) + 0.5
-        weight = master.bfloat16()
-        at = weight.data_ptr()
-        start = master.clone()
-        gradient = torch.randn(20, 25).bfloat16()
-        before = gradient.clone()
-        for _ in range(300):
-            sgd_with_master(weight, master, gradient, 1e-5)
-        once = torch.zeros(20, 25)
-        sgd_with_master(torch.zeros(20, 25).bfloat16(), once, gradient, 0.1)
-        return {
-            "gradient": gradient.float().tolist(),
-            "once": once.tolist(),
-            "nearest": torch.equal(weight, master.bfloat16()),
-            "weight_dtype": str(weight.dtype),
-            "same_memory": weight.data_ptr() == at,
-            "gradient_kept": torch.equal(before, gradient),
-            "master_moved": (master - start).double().norm().item(),
-            "weight_moved": (weight.double() - start.bfloat16().double()).norm().item(),
-            "along": ((start - master).double() * gradient.double()).sum().item(),
-        }
+        weight, start, gradient = master.bfloat16(), master.clone(), torch.randn(20, 25).bfloat16()
+        step(weight, master, gradient, 1e-5, STEPS)
+        moves = {"master": master - start, "weight": weight.float() - start.bfloat16().float()}
+        seen |= {"moves": {name: move.flatten().tolist() for name, move in moves.items()}, "once": []}
+        for shape in SHAPES:
+            once = torch.zeros(shape)
+            step(torch.ones(shape).bfloat16(), once, torch.randn(shape).bfloat16(), 0.1)
+            seen["once"].append(once.flatten().tolist())
+        return seen
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        if seen["weight_dtype"] != expected["weight_dtype"] or not seen["same_memory"]:
-            return "weight must stay the BF16 tensor that was handed in: write into it with copy_()."
-        if not seen["gradient_kept"]:
+        if seen["dtype"] != expected["dtype"] or seen["same memory"]:
+            name = seen["same memory"][0] if seen["same memory"] else "weight"
+            return (
+                f"`{name}` has got other memory or another dtype: write into the tensor that you were given, in place."
+            )
+        if not seen["gradient kept"]:
             return "The gradient was changed."
-        for key, name in (("master_moved", "master"), ("weight_moved", "weight")):
-            if seen[key] == 0:
+        for name, move in seen["moves"].items():
+            if not any(move):
                 return (
-                    f"After 300 steps `{name}` has not changed. Was every update rounded away, or was nothing written "
-                    f"into it? (`{name} = ...` only gives the name to another tensor.)"
+                    f"After {STEPS} steps `{name}` has not changed. Was every update rounded away, or was nothing "
+                    f"written into it? (`{name} = ...` only gives the name to another tensor.)"
                 )
-        if seen["along"] < 0:
+        moved, wanted = seen["moves"]["master"], expected["moves"]["master"]
+        if relative_distance(moved, [-number for number in wanted]) <= 0.01:
             return "The master moves along the gradient, uphill; it should move against it."
-        once, gradient = torch.tensor(seen["once"]), torch.tensor(expected["gradient"])
-        if not (once + 0.1 * gradient).norm() / gradient.norm() <= 1e-6:
-            return "After a single step the master is off by a BF16 rounding: turn the gradient into FP32 first."
-        moved, wanted = seen["master_moved"], expected["master_moved"]
-        if not abs(moved - wanted) <= 0.01 * wanted:
-            return f"After 300 steps of lr 1e-5 the master has moved by {moved:.4g}, not {wanted:.4g}."
-        if not seen["nearest"]:
+        for mine, right in zip(seen["once"], expected["once"], strict=True):
+            if not (off := relative_distance(mine, right)) <= 1e-6:
+                return (
+                    f"After a single step of lr 0.1 the master's move is off by {off:.1g} of its size. BF16 rounds by "
+                    "2e-3 on average: turn the gradient into FP32 first."
+                )
+        if not (off := relative_distance(moved, wanted)) <= 0.01:
+            return f"After {STEPS} steps of lr 1e-5 the master's move is off by {off:.2g} of its size."
+        if not all(seen["nearest"]):
             return "The weight has changed, but it is not the BF16 number nearest to the master."
         return None
 

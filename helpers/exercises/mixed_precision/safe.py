@@ -34,6 +34,55 @@ def _product() -> Function:
     return Product
 
 
+def _several() -> Function:
+    """Return a Function with two outputs, and with arguments that are no floating-point tensors."""
+
+    class Several(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, y: Tensor, rows: Tensor, times: int) -> tuple[Tensor, Tensor]:
+            ctx.save_for_backward(x, y, rows)
+            ctx.times = times
+            return (x @ y).float(), times * x[rows].float()
+
+        @staticmethod
+        def backward(ctx: Any, first: Tensor, second: Tensor) -> tuple[Tensor | None, ...]:
+            x, y, rows = ctx.saved_tensors
+            to_x = (first @ y.float().T).float().index_add(0, rows, ctx.times * second.float())
+            return to_x, (x.float().T @ first).float(), None, None
+
+    return Several
+
+
+def _several_errors(seed: int, function: Function) -> Evidence:
+    """Return how far both values of `_several` and its gradients are from FP64's, under autocast."""
+    generator = torch.Generator().manual_seed(seed)
+    x, y, a, b = (torch.randn(24, 24, generator=generator) for _ in range(4))
+    rows = torch.randperm(24, generator=generator)
+    x, y = x.requires_grad_(), y.requires_grad_()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        first, second = function.apply(x, y, rows, 3)
+        ((first * a).sum() + (second * b).sum()).backward()
+    exact = [t.detach().double().requires_grad_() for t in (x, y)]
+    values = exact[0] @ exact[1], 3 * exact[0][rows]
+    ((values[0] * a).sum() + (values[1] * b).sum()).backward()
+    pairs = {
+        "first output": (first, values[0]),
+        "second output": (second, values[1]),
+        "gradient of the first input": (x.grad, exact[0].grad),
+        "gradient of the second input": (y.grad, exact[1].grad),
+    }
+    return {name: ((got.double() - true).norm() / true.norm()).item() for name, (got, true) in pairs.items()}
+
+
+def _narrow(seed: int, function: Function) -> list[Tensor]:
+    """Return value and gradients of a Function that is given BF16, without autocast."""
+    generator = torch.Generator().manual_seed(seed)
+    x, y = (torch.randn(24, 24, generator=generator).bfloat16().requires_grad_() for _ in range(2))
+    value = function.apply(x, y)
+    value.sum().backward()
+    return [value.detach(), x.grad, y.grad]
+
+
 def _switches(safe: Safe, made_for: str, off: str) -> bool:
     """Whether a Function that is made for one device switches autocast off for device `off` in its forward pass."""
     enabled = []
@@ -155,7 +204,11 @@ class WorksWithoutAutocast(Check):
         before = given.forward, given.backward
         made = safe(given, "cpu")
         kept = (given.forward, given.backward) == before
-        return {"kept": kept, "new": made is not given, "errors": _errors(seed, made, None, inside=False)}
+        seen = {"kept": kept, "new": made is not given, "errors": _errors(seed, made, None, inside=False)}
+        if not seen["errors"]:
+            return seen
+        results = zip(_narrow(seed, made), _narrow(seed, _product()), strict=True)
+        return seen | {"as given": [torch.equal(mine, its) for mine, its in results]}
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
@@ -168,7 +221,38 @@ class WorksWithoutAutocast(Check):
         for name, words in RESULTS.items():
             if not seen["errors"][name] <= ENOUGH:
                 return f"Without autocast, the {words} is off by {seen['errors'][name]:.0e}."
+        for words, same in zip(RESULTS.values(), seen["as given"], strict=True):
+            if not same:
+                return (
+                    f"Without autocast and with inputs in BF16, the {words} is not what the Function gives. Its inputs "
+                    "must reach it as they are: cast them only where autocast is on."
+                )
         return None
 
 
-SAFE = (ForwardIsInFp32, BackwardIsInFp32, WorksWithoutAutocast)
+class TakesAnyFunction(Check):
+    """Functions with several outputs and with arguments of other kinds work, too, and each has a class of its own."""
+
+    hint = (
+        "`forward(ctx, *inputs)` and `backward(ctx, *gradients)` take as many as there are.\n"
+        "Of the inputs, only floating-point tensors are cast. What is set on a class holds for all who use that class."
+    )
+
+    @staticmethod
+    def probe(seed: int, safe: Safe) -> Evidence:
+        first, second = safe(_several(), "cpu"), safe(_product(), "cpu")
+        if first is second:
+            return {"one class": True}
+        return {"one class": False, "errors": _several_errors(seed, first)}
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        if seen["one class"]:
+            return "Two calls of `safe` return the same class: the second Function has taken the first one's place."
+        for name in expected["errors"]:
+            if not seen["errors"][name] <= ENOUGH:
+                return f"With two outputs, the {name} is off by {seen['errors'][name]:.0e} under autocast."
+        return None
+
+
+SAFE = (ForwardIsInFp32, BackwardIsInFp32, WorksWithoutAutocast, TakesAnyFunction)

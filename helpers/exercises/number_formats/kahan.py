@@ -9,25 +9,65 @@ from ..base import Check, Evidence
 
 Add = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 STEPS = 400
+NAMES = ("weight", "lost", "update")
 
 
 def _case(seed: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return weights, what they still lack (up to half a gap), and updates of some gaps."""
+    """Return weights of many sizes and zero, what they still lack (up to half a gap), and updates of some gaps."""
     generator = torch.Generator().manual_seed(seed)
-    weight = (torch.rand(400, generator=generator) + 1) * torch.exp2(torch.randint(-8, 3, (400,), generator=generator))
+    weight = torch.rand(400, generator=generator) + 1
+    weight = weight * torch.exp2(torch.randint(-20, 3, (400,), generator=generator))
     weight = (weight * (torch.randint(2, (400,), generator=generator) * 2 - 1)).bfloat16()
     gap = torch.exp2(torch.frexp(weight.float())[1] - 8.0)
     lost = ((torch.rand(400, generator=generator) - 0.5) * gap).bfloat16()
-    return weight, lost, 20 * torch.randn(400, generator=generator) * gap
+    zero = torch.arange(400) % 20 == 0
+    return weight.masked_fill(zero, 0), lost.masked_fill(zero, 0), 20 * torch.randn(400, generator=generator) * gap
+
+
+def observe(seed: int, kahan_add: Add) -> Evidence:
+    """Add once, once with a `lost` that no BF16 sum can swallow, hundreds of times a little, and in other shapes."""
+    case = _case(seed)
+
+    def added(weight: Tensor, lost: Tensor, update: Tensor) -> tuple[Tensor, Tensor]:
+        return kahan_add(weight.clone(), lost.clone(), update.clone())
+
+    new, rest = added(*case)
+    weight, lost, update = case
+    with_more, _ = added(weight, 40 * lost, 0 * update)
+    moving, left, small = weight, torch.zeros_like(lost), update.abs() / 1000
+    for _ in range(STEPS):
+        moving, left = added(moving, left, small)
+    arrived = (moving.double() + left.double() - weight.double()) / (STEPS * small.double())
+    seen: Evidence = {
+        "case": [t.double().tolist() for t in case],
+        "weight": new.double().tolist(),
+        "lost": rest.double().tolist(),
+        "lost_arrives": bool((with_more != weight).double().mean() > 0.5),
+        "share": arrived.median().item(),
+        "dtypes": [],
+        "shapes": [],
+        "untouched": [],
+    }
+    for given in ([t.view(20, 20) for t in case], [t[1] for t in case]):
+        before = [t.clone() for t in given]
+        results = kahan_add(*given)
+        seen["dtypes"] += [str(t.dtype) for t in results]
+        seen["shapes"].append([list(t.shape) for t in results])
+        seen["untouched"].append([torch.equal(a, b) for a, b in zip(before, given, strict=True)])
+    return seen
 
 
 def _nearest(x: Tensor) -> Tensor:
     return x.float().bfloat16().double()
 
 
-def _same(a: Tensor, b: Tensor) -> bool:
-    """Whether nearly all numbers agree. Sums in FP32 depend on the order: one in the middle may go either way."""
-    return (a != b).double().mean().item() <= 0.01
+def _few(wrong: Tensor) -> bool:
+    """Whether hardly any number is wrong. Sums in FP32 depend on the order: one in the middle may go either way."""
+    return wrong.double().mean().item() <= 0.01
+
+
+def _numbers(evidence: Evidence, *names: str) -> list[Tensor]:
+    return [torch.tensor(evidence[name], dtype=torch.float64) for name in names]
 
 
 class WeightIsTheNearest(Check):
@@ -37,27 +77,17 @@ class WeightIsTheNearest(Check):
         "What should the weight be now? Three numbers belong to it.\n"
         "Add all three in FP32, `weight.float() + lost.float() + update`, and round once, at the end."
     )
-
-    @staticmethod
-    def probe(seed: int, kahan_add: Add) -> Evidence:
-        case = _case(seed)
-        new, _ = kahan_add(*case)
-        weight, lost, update = case
-        with_more, _ = kahan_add(weight, 40 * lost, 0 * update)  # no BF16 sum can swallow so much
-        return {
-            "case": [t.double().tolist() for t in case],
-            "weight": new.double().tolist(),
-            "lost_arrives": bool((with_more != weight).double().mean() > 0.5),
-        }
+    probe = staticmethod(observe)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        weight, lost, update = (torch.tensor(values, dtype=torch.float64) for values in expected["case"])
-        yours, right = (torch.tensor(e["weight"], dtype=torch.float64) for e in (seen, expected))
-        if _same(yours, right):
+        weight, lost, update = _numbers(expected, "case")[0]
+        (yours,), (right,) = _numbers(seen, "weight"), _numbers(expected, "weight")
+        wrong = yours != right
+        if _few(wrong):
             return None
         if seen["lost_arrives"] and any(
-            _same(yours, _nearest(_nearest(weight + lost) + added)) for added in (update, _nearest(update))
+            _few(yours != _nearest(_nearest(weight + lost) + added)) for added in (update, _nearest(update))
         ):
             return (
                 "`weight + lost` is a sum of two BF16 tensors, so it is BF16, and `lost` is rounded away at once. "
@@ -71,9 +101,13 @@ class WeightIsTheNearest(Check):
             "The update is rounded to BF16 before it is added.": _nearest(weight + lost + _nearest(update)),
         }
         for words, other in others.items():
-            if _same(yours, other):
+            if _few(yours != other):
                 return words
-        return f"{(yours != right).double().mean():.0%} of the weights are not the nearest to weight + lost + update."
+        at = int(wrong.double().argmax())
+        return (
+            f"{wrong.double().mean():.0%} of the weights are not the nearest to weight + lost + update: "
+            f"{weight[at]:.6g} + {lost[at]:.3g} + {update[at]:.6g} becomes {yours[at]:.6g}; {right[at]:.6g} is right."
+        )
 
 
 class LostIsWhatIsMissing(Check):
@@ -83,47 +117,40 @@ class LostIsWhatIsMissing(Check):
         "After rounding, how far is the weight from what it should be?\n"
         "`lost` is the sum in FP32 minus the new weight. The old `lost` is in the sum already."
     )
-
-    @staticmethod
-    def probe(seed: int, kahan_add: Add) -> Evidence:
-        weight, lost, update = _case(seed)
-        new, rest = kahan_add(weight, lost, update)
-        wanted = weight.double() + lost.double() + update.double()
-        return {
-            "missing": (wanted - new.double()).tolist(),
-            "lost": rest.double().tolist(),
-            "before": lost.double().tolist(),
-            "moved": (new.double() - weight.double()).tolist(),
-        }
+    probe = staticmethod(observe)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        missing, yours, before, moved = (
-            torch.tensor(values, dtype=torch.float64)
-            for values in (seen["missing"], seen["lost"], expected["before"], seen["moved"])
-        )
-        size = missing.abs().max()
-        if size == 0:
+        (case,), (new, yours) = _numbers(expected, "case"), _numbers(seen, "weight", "lost")
+        weight, before, _ = case
+        missing, moved = case.sum(0) - new, new - weight
+        if not missing.any():
             return "The new weight lacks nothing of the sum, so it is not a BF16 number."
 
-        def near(other: Tensor) -> bool:
-            return bool((yours - other).norm() <= 0.01 * missing.norm())
+        def off(other: Tensor) -> Tensor:
+            room = torch.exp2(torch.frexp(other)[1] - 9.0) + 2.0**-22 * case.abs().sum(0)
+            return ~((yours - other).abs() <= room)  # half a gap of BF16, and what a sum in FP32 loses
 
-        if near(missing):
+        if _few(off(missing)):
             return None
-        if near(-missing):
-            return "`lost` has the wrong sign: weight + lost should be the sum."
-        if near(missing + before):
-            return "The old `lost` is counted twice: it went into the sum already."
-        if near(_nearest(missing + moved)):
-            return "Your `lost` is the sum minus the old weight, so it holds the whole update. Subtract the new weight."
-        if near(missing - before):
-            return "The new `lost` leaves out the old one, which has not all gone into the weight."
-        if not yours.any():
-            return "`lost` is zero everywhere; but the new weight is rounded, and something is missing from it."
+        others = {
+            "`lost` has the wrong sign: weight + lost should be the sum.": -missing,
+            "The old `lost` is counted twice: it went into the sum already.": missing + before,
+            "Your `lost` is the sum minus the old weight, so it holds the whole update. Subtract the new weight.": (
+                missing + moved
+            ),
+            "The new `lost` leaves out the old one, which has not all gone into the weight.": missing - before,
+            "`lost` is zero everywhere; but the new weight is rounded, and something is missing from it.": 0 * missing,
+        }
+        for words, other in others.items():
+            if _few(off(other)):
+                return words
+        wrong = off(missing).double()
+        at = int(wrong.argmax())
         return (
-            f"The new weights lack {missing.norm():.3g} of the sums (as a norm); your `lost` is off by "
-            f"{(yours - missing).norm() / missing.norm():.0%} of that."
+            f"{wrong.mean():.0%} of `lost` is not what the weight lacks, rounded to BF16: where the sum is "
+            f"{case.sum(0)[at]:.8g} and your new weight {new[at]:.6g}, {missing[at]:.4g} is missing; your `lost` is "
+            f"{yours[at]:.4g}."
         )
 
 
@@ -131,16 +158,7 @@ class SmallUpdatesArrive(Check):
     """Hundreds of updates, each far below a gap, arrive."""
 
     hint = "What is left over from one step has to be in the sum of the next: nothing may be thrown away on the way."
-
-    @staticmethod
-    def probe(seed: int, kahan_add: Add) -> Evidence:
-        weight, lost, update = _case(seed)
-        start, lost = weight.double(), torch.zeros_like(lost)
-        small = update.abs() / 1000
-        for _ in range(STEPS):
-            weight, lost = kahan_add(weight, lost, small)
-        arrived = (weight.double() + lost.double() - start) / (STEPS * small.double())
-        return {"share": arrived.median().item()}
+    probe = staticmethod(observe)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
@@ -156,27 +174,19 @@ class ReturnsTwoBf16Tensors(Check):
     """Both results are BF16 tensors of the same shape, and the arguments stay as they were."""
 
     hint = "Return `weight, lost`, both after `.bfloat16()`. Operations that end in an underscore change an argument."
-
-    @staticmethod
-    def probe(seed: int, kahan_add: Add) -> Evidence:
-        given = [t.view(20, 20) for t in _case(seed)]
-        before = [t.clone() for t in given]
-        results = kahan_add(*given)
-        return {
-            "dtypes": [str(t.dtype) for t in results],
-            "shapes": [list(t.shape) for t in results],
-            "untouched": [torch.equal(a, b) for a, b in zip(before, given, strict=True)],
-        }
+    probe = staticmethod(observe)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        for name, untouched in zip(("weight", "lost", "update"), seen["untouched"], strict=True):
-            if not untouched:
-                return f"`{name}`, which you were given, has changed."
+        for untouched in seen["untouched"]:
+            for name, same in zip(NAMES, untouched, strict=True):
+                if not same:
+                    return f"`{name}`, which you were given, has changed."
         if seen["dtypes"] != expected["dtypes"]:
-            return f"Two tensors in torch.bfloat16 are wanted; yours are in {seen['dtypes']}."
-        if seen["shapes"] != expected["shapes"]:
-            return f"Two tensors of shape (20, 20) are wanted; yours have {seen['shapes']}."
+            return f"Two tensors in torch.bfloat16 are wanted; yours are in {', '.join(seen['dtypes'][:2])}."
+        for yours, wanted in zip(seen["shapes"], expected["shapes"], strict=True):
+            if yours != wanted:
+                return f"For arguments of shape {wanted[0]} you return shapes {yours}."
         return None
 
 

@@ -52,9 +52,10 @@ def safe(function, device_type):
     class Made(torch.autograd.Function):
         @staticmethod
         def forward(ctx, *inputs):
+            if torch.is_autocast_enabled(device_type):
+                inputs = [t.float() if torch.is_tensor(t) and t.is_floating_point() else t for t in inputs]
             with torch.autocast(device_type, enabled=False):
-                wide = [t.float() if torch.is_tensor(t) and t.is_floating_point() else t for t in inputs]
-                return function.forward(ctx, *wide)
+                return function.forward(ctx, *inputs)
 
         @staticmethod
         def backward(ctx, *gradients):

@@ -23,7 +23,7 @@ def round_to(x, fraction_bits):
 
 
 def stochastic_round(x):
-    unit = torch.exp2(torch.frexp(x)[1].double() - 8)
+    unit = torch.exp2(torch.frexp(x)[1].double().clamp(min=-125) - 8)
     return (torch.floor(x.double() / unit + torch.rand(x.shape, dtype=torch.float64)) * unit).bfloat16()
 
 
