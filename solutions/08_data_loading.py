@@ -244,12 +244,12 @@ show(
 #
 # **Contract.** `prefetched(batches, depth, device)` is a generator, or another iterator with a method `close()`.
 #
-# - **All, in order.** It yields each batch of the iterable `batches` once, in order, as a tuple of its tensors.
-# - **One thread** draws them, and it is not the loop's.
-# - **Depth.** While the loop is busy, `depth` batches are drawn beyond those it has been given: the one in the thread's hands counts, too. Never more.
+# - **All, in order.** It yields each batch of the iterable `batches` once, in order, as a tuple of its tensors. A batch that comes in may be a list or a tuple, of any number of tensors. After the last batch, every further `next()` ends at once.
+# - **One thread** draws all batches, and it is not the loop's. Two prefetchers may run side by side.
+# - **Depth.** While the loop is busy, `depth` batches are drawn beyond those it has been given: the one in the thread's hands counts, too. Never more, not even before the loop takes its first batch.
 # - **To the device.** For a CUDA device the thread pins each tensor (`pin_memory()`) and sends the pinned copy with `.to(device, non_blocking=True)`. For any other it calls `.to(device)` and pins nothing. No stream of its own is needed.
-# - **Errors.** An error in drawing reaches the loop, as itself, after the batches that were drawn before it.
-# - **The end.** The thread ends with the last batch, with an error, and after `close()`. Nothing is drawn after `close()`.
+# - **Errors.** An error in drawing or in sending a batch reaches the loop, as itself, after the batches that were drawn before it.
+# - **The end.** The thread ends with the last batch, with an error, and after `close()`, even if no batch has been taken. After `close()` no further draw begins.
 
 
 # %% name="prefetch" answer=true reveal=true
@@ -1003,7 +1003,7 @@ print(f"mean length {lengths.mean():.0f}, median {np.median(lengths):.0f}; and {
 #
 # Most of the work goes to nothing. (More than the mean says: a few long documents raise it, and are cut off.) **Packing** puts documents end to end and cuts rows from that, so that nothing is filled up but the last row. What must not happen: a token that looks at a stranger's text, or learns to predict it.
 #
-# **Contract.** `pack(documents, length)` takes a list of documents, each (T,) of int64 with T ≥ 1, and returns four tensors (rows, `length`) of int64:
+# **Contract.** `pack(documents, length)` takes a list of documents, each (T,) of int64 with T ≥ 1, and returns four tensors (rows, `length`) of int64. Any token may occur more than once, 0 as well. What comes in is not changed.
 #
 # - `ids`: the tokens of all documents in order, cut every `length`. Only the end of the last row is filled up, with 0.
 # - `targets`: for each token the next one *of its document*, even if that stands in the next row; -100 for the last token of a document, and where filled up.

@@ -34,7 +34,34 @@ PUT = "ready.put((tuple(send(tensor) for tensor in next(source)), None))"
 TOLD = "            ready.put((None, error))\n"
 TAKEN = "            room.release()  # the loop takes this one\n"
 YIELD = "            yield batch\n        if not"
+BEGUN = (
+    "    thread.start()\n    try:\n",
+    "    thread.start()\n    return loop(ready, room, over, thread)\n\n\ndef loop(ready, room, over, thread):\n    try:\n",
+)
 END = "        over.set()\n        room.release()\n        thread.join()\n"
+WAITS = """class Waits:
+    def __init__(self, function):
+        self.function = function
+
+    def __call__(self, *given):
+        over = Waits(self.function)
+        over.inner = self.function(*given)
+        return over
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        for batch in self.inner or iter(threading.Event().wait, None):
+            return batch
+        self.inner = None
+        raise StopIteration
+
+    def close(self):
+        self.inner.close()
+
+
+"""
 # pack
 NO_TARGET = "    targets[ends - 1] = -100\n"
 POSITIONS = "place - torch.maximum((ends - lengths)[document], place // length * length)"
@@ -58,6 +85,9 @@ MUTANTS = [
         ("the first one lost", (SOURCE, SOURCE + "            next(source)\n")),
         ("each one twice", (YIELD, "            yield batch\n" + YIELD)),
         ("the last one lost", ("    try:\n        while True:\n", "    held = None\n    try:\n        while True:\n"), (YIELD, "            if held is not None:\n                yield held\n            held = batch\n        if not")),
+        ("as the batch came", (PUT, "batch = next(source)\n                ready.put((type(batch)(send(tensor) for tensor in batch), None))")),
+        ("one queue for all", ("def prefetched(", "ALL = queue.SimpleQueue()\n\n\ndef prefetched("), (READY, READY.replace("queue.SimpleQueue()", "ALL"))),
+        ("waits after the end", ("def prefetched(", WAITS + "@Waits\ndef prefetched(")),
         ("never says that these were all", (TOLD, "            if not isinstance(error, StopIteration):\n                ready.put((None, error))\n")),
     )),
     *(prefetch("draws_in_one_thread", *mutant) for mutant in (
@@ -72,6 +102,7 @@ MUTANTS = [
         ("one always", (READY, READY.replace("(depth)", "(1)"))),
         ("two at least", (READY, READY.replace("(depth)", "(max(2, depth))"))),
         ("only when asked", (READY, READY.replace("(depth)", "(0)")), ("            batch, error = ready.get()\n", "            room.release()\n            batch, error = ready.get()\n"), (TAKEN, "")),
+        ("one more before the first", (READY, READY.replace("(depth)", "(depth + 1)")), BEGUN, (TAKEN, "            room.release() if taken else None\n            taken = True\n"), ("        while True:\n", "        taken = False\n        while True:\n")),
         ("room too late", (TAKEN + "            yield batch\n", "            yield batch\n" + TAKEN)),
     )),
     *(prefetch("sends_from_pinned_memory", *mutant) for mutant in (
@@ -80,6 +111,9 @@ MUTANTS = [
         ("the pageable one sent", (SEND, 'return (tensor.pin_memory() is None or tensor).to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)')),
         ("pinned everywhere", (SEND, "return tensor.pin_memory().to(device, non_blocking=True)")),
         ("pinned and left there", (SEND, 'return tensor.pin_memory() if device.type == "cuda" else tensor.to(device)')),
+        ("other devices get nothing", (SEND, SEND.replace("else tensor.to(device)", "else tensor"))),
+        ("pinned for all but the CPU", (SEND, SEND.replace('== "cuda"', '!= "cpu"'))),
+        ("to the current GPU", (SEND, SEND.replace(".to(device, non_blocking=True) if", ".cuda(non_blocking=True) if"))),
         ("sent by the loop", ("tuple(send(tensor) for tensor in next(source))", "next(source)"), (YIELD, "            yield tuple(send(tensor) for tensor in batch)\n        if not")),
         ("the first tensor alone", ("tuple(send(tensor) for tensor in next(source))", "(lambda batch: (send(batch[0]), *batch[1:]))(next(source))")),
     )),
@@ -89,13 +123,17 @@ MUTANTS = [
         ("wrapped", ("            raise error\n", '            raise RuntimeError("loading failed") from error\n')),
         ("before what was drawn", (READY, READY + "    failed = []\n"), (TOLD, "            failed.append(error)\n" + TOLD), (TAKEN, "            if failed and not isinstance(failed[0], StopIteration):\n                raise failed[0]\n" + TAKEN)),
         ("the batch before it lost", (SOURCE, SOURCE + "            held = []\n"), (PUT, "held.append(next(source))\n                if len(held) > 1:\n                    ready.put((tuple(send(tensor) for tensor in held.pop(0)), None))")),
+        ("lost in sending", (PUT, "batch = next(source)\n                try:\n                    ready.put((tuple(send(tensor) for tensor in batch), None))\n                except Exception:\n                    return")),
         ("iter outside of the try", ("        try:\n" + SOURCE, SOURCE[4:] + "        try:\n")),
     )),
     *(prefetch("ends_its_thread", *mutant) for mutant in (
         ("not woken", (END, "        over.set()\n")),
         ("not told", (END, "        room.release()\n"), (" and not over.is_set()", "")),
-        ("draws the rest", (END, "        room.release(10**6)\n"), (" and not over.is_set()", "")),
+        ("draws the rest", (END, "        room.release(50)\n"), (" and not over.is_set()", "")),
         ("looks too early", (LOOP, "while not over.is_set() and room.acquire():  # room for one batch more")),
+        ("looks only after it has waited", (LOOP, "while room.acquire(blocking=False) or (room.acquire() and not over.is_set()):"), (END, "        over.set()\n        room.release()\n")),
+        ("begun before the generator", BEGUN),
+        ("no close", ("def prefetched(", "def without_close(function):\n    return lambda *given: iter(function(*given).__next__, None)\n\n\n@without_close\ndef prefetched(")),
         ("stays when all is done", (TOLD, TOLD + "            threading.Event().wait()\n"), ("        thread.join()\n", "")),
         ("stays after an error", (TOLD, TOLD + "            if not isinstance(error, StopIteration):\n                threading.Event().wait()\n"), ("        thread.join()\n", "")),
     )),
@@ -147,6 +185,8 @@ MUTANTS = [
         ("shortest first", ("    ids = torch.cat(documents)\n", "    ids = torch.cat(sorted(documents, key=len))\n")),
         ("32 bits", ("rows(ids, 0)", "rows(ids.int(), 0)")),
         ("columns", (PAD, PAD.replace(".view(-1, length)", ".view(length, -1).T"))),
+        ("documents end with -100 afterwards", ("    targets = ids.roll(-1)\n", "    targets = ids.roll(-1)\n    for d in documents:\n        d[-1] = -100\n")),
+        ("a row for each of one", ("rows(ids, 0)", "rows(ids, 0).squeeze(1)")),
         ("three things", ("return rows(ids, 0), rows(targets, -100), rows(positions, 0), rows(document, -1)", "return rows(ids, 0), rows(targets, -100), rows(positions, 0)")),
     )),
     *(pack("targets_stay_in_their_document", *mutant) for mutant in (
@@ -156,6 +196,8 @@ MUTANTS = [
         ("itself", ("ids.roll(-1)", "ids.clone()")),
         ("the one before", ("ids.roll(-1)", "ids.roll(1)")),
         ("ignored at the beginning", ("targets[ends - 1]", "targets[ends - lengths]")),
+        ("ends told by their token", (NO_TARGET, "    targets[torch.isin(ids, ids[ends - 1])] = -100\n")),
+        ("token 0 ignored", ("rows(targets, -100)", "rows(targets.where(targets != 0, -100), -100)")),
         ("filling learnt", ("rows(targets, -100)", "rows(targets, 0)")),
         ("0 at the end", (NO_TARGET, "    targets[ends - 1] = 0\n")),
     )),
@@ -169,6 +211,8 @@ MUTANTS = [
     )),
     *(pack("numbers_documents", *mutant) for mutant in (
         ("from 1", ("rows(document, -1)", "rows(document + 1, -1)")),
+        ("filling told by token 0", ("rows(document, -1)", "rows(document.where(ids != 0, -1), -1)")),
+        ("equal documents are one", ("    place = ", "    document = torch.tensor([[d.tolist() for d in documents].index(documents[k].tolist()) for k in document])\n    place = "), (POSITIONS, POSITIONS.replace("[document]", "[torch.repeat_interleave(lengths)]"))),
         ("filling is document 0", ("rows(document, -1)", "rows(document, 0)")),
         ("filling is the last document", ("rows(document, -1)", "rows(document, len(documents) - 1)")),
         ("anew in each row", ("rows(document, -1)", "rows(document - document[place // length * length], -1)")),
@@ -184,6 +228,8 @@ MUTANTS = [
         ("the other way round", (MASK, "~same.tril()[:, None]")),
         ("nowhere from the filling", (MASK, "(same & (document >= 0)[:, :, None]).tril()[:, None]")),
         ("neighbours as well", ("document[:, :, None] == document[:, None, :]", "(document[:, :, None] - document[:, None, :]).abs() < 2")),
+        ("no dimension of one", (MASK, "same.tril().squeeze()[:, None] if same.numel() > len(same) else same.squeeze()")),
+        ("writes into the document", ("    same = document", "    document[document < 0] = document.max() + 1\n    same = document")),
         ("one row for all", (MASK, "same[:1].expand(len(same), -1, -1).tril()[:, None]")),
     )),
     # going on in the middle of an epoch
