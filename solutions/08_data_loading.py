@@ -1175,10 +1175,10 @@ del batches
 #
 # **Contract.** `ResumableLoader(dataset, batch_size, seed, workers=0)` is a loader for many epochs.
 #
-# - `for batch in loader` runs through an epoch: each sample once, in batches of `batch_size` as `DataLoader` collates them, the last one smaller. Workers change nothing about them.
-# - The order follows from `seed` and the number of the epoch alone, whatever `torch.manual_seed` was called with. It is new in each epoch, and the epochs of another seed are others.
-# - `state_dict()`, called while the loop has a batch (the last one of an epoch, too), returns a small dictionary of plain numbers (`json.dumps` can write it), however large the data set.
-# - After `load_state_dict(state)` a new loader, made with any seed and any number of workers, goes on with the next batch of the broken epoch, and then with the next epochs.
+# - `for batch in loader` runs through an epoch: each sample once, in batches of `batch_size` as `DataLoader` collates them, the last one smaller. `workers` worker processes read the samples; they change nothing about the batches.
+# - The order follows from `seed` and the number of the epoch alone, whatever `torch.manual_seed` was called with. It is new in each epoch, and no epoch of another seed has it. The loader does not seed the global generators of PyTorch, NumPy or Python: what draws from them would repeat in each epoch.
+# - `state_dict()`, called before the first batch or while the loop has a batch (the last one of an epoch, too), returns a small dictionary of plain numbers: `json.dumps` writes it in at most 200 characters, however large the data set, and what `json.loads` reads can be loaded. Later batches do not change a saved state.
+# - After `load_state_dict(state)` a new loader, made with any seed and any number of workers, goes on with the next batch of the broken epoch, and then with the next epochs. The same epoch may be broken off again.
 # - Batches that workers had in hand do not count as had.
 # - After a state saved with the last batch of an epoch, an epoch without batches may come first. What a second `for` does after a `break` is up to you.
 # - Taking up an epoch reads none of the samples that the loop had before.

@@ -76,6 +76,16 @@ HAD = "            self.had += 1  # the loop has it now, and may save\n"
 STATE = 'return {"seed": self.seed, "epoch": self.epoch, "had": self.had}'
 LOAD = 'self.seed, self.epoch, self.had = state["seed"], state["epoch"], state["had"]'
 
+LIVING = """class Living:
+    seed, epoch, had = (
+        property(lambda self, k=k: self.state[k], lambda self, value, k=k: self.state.update({k: value}))
+        for k in ("seed", "epoch", "had")
+    )
+
+
+class ResumableLoader(Living):
+"""
+
 MUTANTS = [
     # the prefetcher
     *(prefetch("delivers_all_in_order", *mutant) for mutant in (
@@ -166,6 +176,11 @@ MUTANTS = [
     one("nothing shuffled", SAME, "        shuffle=True,\n", ""),
     one("the last batch dropped", SAME, "shuffle=True", "shuffle=True, drop_last=True"),
     one("one order for all epochs", SAME, "shuffle=True", "sampler=torch.randperm(len(dataset)).tolist()"),
+    Mutant("two orders in turn", LOADER, SAME, (("    reads = []\n", "    reads = []\n    orders = [torch.randperm(len(dataset)).tolist() for _ in range(2)]\n"
+        '    turns = type("Turns", (), {"__iter__": lambda self: iter(orders.reverse() or orders[0])})()\n'), ("shuffle=True", "sampler=turns"))),
+    Mutant("two seeds in turn", LOADER, FRESH, (("    reads = []\n", "    reads, epochs = [], []\n"),
+        ("reseed(info.seed)", "reseed(worker_id + 100 * (len(epochs) % 2))"), ("persistent_workers=True", "persistent_workers=False"),
+        ("shuffle=True", 'sampler=type("Turns", (), {"__iter__": lambda self: iter(epochs.append(1) or torch.randperm(len(dataset)).tolist())})()'))),
     one("drawn with replacement", SAME, "shuffle=True", "sampler=torch.utils.data.RandomSampler(dataset, replacement=True)"),
     one("smaller batches", SAME, CALL, "    return DataLoader(dataset, max(1, batch_size // 2),\n"),
     one("half of the files", SAME, "shuffle=True",
@@ -237,6 +252,10 @@ MUTANTS = [
         ("the last batch dropped", ("for start in rest]", "for start in rest if start + self.batch_size <= len(order)]")),
         ("drawn with replacement", (".permutation(len(self.dataset))", ".integers(len(self.dataset), size=len(self.dataset))")),
         ("others with workers", ("[self.seed, self.epoch]", "[self.seed, self.epoch, self.workers]")),
+        ("workers not passed on", (", num_workers=self.workers)", ")")),
+        ("one worker at most", ("num_workers=self.workers", "num_workers=min(1, self.workers)")),
+        ("the epoch ends with a smaller batch", (HAD, HAD + "            if len(batch) < self.batch_size:\n                self.epoch, self.had = self.epoch + 1, 0\n"), ("            yield batch\n        self.epoch, self.had = self.epoch + 1, 0\n", "            yield batch\n")),
+        ("tensors", ("num_workers=self.workers)", "num_workers=self.workers, collate_fn=torch.tensor)")),
         ("lists", ("num_workers=self.workers)", "num_workers=self.workers, collate_fn=list)")),
         ("one epoch only", ("        self.epoch, self.had = self.epoch + 1, 0\n", "        self.epoch += 1\n")),
     )),
@@ -244,6 +263,11 @@ MUTANTS = [
         ("one order for all epochs", ("[self.seed, self.epoch]", "self.seed")),
         ("one order for all seeds", ("[self.seed, self.epoch]", "self.epoch")),
         ("seed plus epoch", ("[self.seed, self.epoch]", "self.seed + self.epoch")),
+        ("ten seeds apart", ("[self.seed, self.epoch]", "10 * self.seed + self.epoch")),
+        ("ten epochs apart", ("[self.seed, self.epoch]", "self.seed + 10 * self.epoch")),
+        ("ten orders", ("[self.seed, self.epoch]", "[self.seed, self.epoch % 10]")),
+        ("seeds torch", (DRAWN, "(torch.manual_seed(hash((self.seed, self.epoch))) and torch.randperm(len(self.dataset))).tolist()")),
+        ("seeds NumPy", (DRAWN, "(np.random.seed([self.seed, self.epoch]), np.random.permutation(len(self.dataset)).tolist())[1]")),
         ("nothing shuffled", (DRAWN, "list(range(len(self.dataset)))")),
         ("torch's global numbers", (DRAWN, "torch.randperm(len(self.dataset)).tolist()")),
         ("torch's initial seed", ("[self.seed, self.epoch]", "[self.seed, self.epoch, torch.initial_seed()]")),
@@ -255,6 +279,10 @@ MUTANTS = [
         ("the epoch forgotten", (LOAD, LOAD.replace('state["epoch"]', "0"))),
         ("its own seed kept", (LOAD, LOAD.replace('state["seed"]', 'getattr(self, "seed", state["seed"])'))),
         ("later epochs shortened", (REST, REST.replace("self.had", "max(self.had, self.skipped)")), (LOAD, LOAD + '\n        self.skipped = state["had"]')),
+        ("a second break forgets the first", ("        order = ", "        first, count = self.had, 0\n        order = "), (REST, REST.replace("self.had", "first")), (HAD, "            count += 1\n            self.had = count\n")),
+        ("nothing had before the next batch", (STATE, STATE.replace("self.had}", "self.had if self.begun else 0}")), (LOAD, LOAD + "\n        self.begun = False"), (HAD, HAD + "            self.begun = True\n")),
+        ("the living state", ("class ResumableLoader:\n", LIVING), (STATE, "return self.state"), (LOAD, "self.state = dict(state)")),
+        ("the caller's dictionary", ("class ResumableLoader:\n", LIVING), (STATE, "return dict(self.state)"), (LOAD, "self.state = state")),
         ("a later order", (LOAD, LOAD + '\n        self.epoch += self.had > 0')),
     )),
     *(resume("counts_what_the_loop_had", *mutant) for mutant in (
@@ -265,15 +293,20 @@ MUTANTS = [
     )),
     *(resume("reads_nothing_again", *mutant) for mutant in (
         ("skips in the loop", (REST, REST.replace("self.had * self.batch_size", "0")), (RUN, "        skip = self.had\n        for number, batch in enumerate(DataLoader(self.dataset, batch_sampler=left, num_workers=self.workers)):\n            if number < skip:\n                continue\n")),
+        ("looks at the first sample with workers", ("        order = ", "        if self.workers and self.had:\n            self.dataset[0]\n        order = ")),
         ("looks at the first sample", ("        order = ", "        self.dataset[0]\n        order = ")),
         ("looks at the last batch had", (LEFT, LEFT + "        for i in order[: self.had * self.batch_size][-self.batch_size :]:\n            self.dataset[i]\n")),
     )),
     *(resume("state_is_small", *mutant) for mutant in (
         ("the order as well", ("        rest = ", "        self.order = order\n        rest = "), (STATE, STATE.replace('"had": self.had', '"had": self.had, "order": getattr(self, "order", [])'))),
+        ("all indices had", (HAD, HAD + "            self.gone = order[: self.had * self.batch_size]\n"), (STATE, STATE.replace("}", ', "gone": getattr(self, "gone", [])}'))),
         ("NumPy's numbers", (STATE, STATE.replace("self.epoch,", "np.int64(self.epoch),"))),
         ("a tensor", (STATE, STATE.replace("self.epoch,", "torch.tensor(self.epoch),")), (LOAD, LOAD.replace('state["epoch"]', 'int(state["epoch"])'))),
         ("a tuple", (STATE, "return self.seed, self.epoch, self.had"), (LOAD, "self.seed, self.epoch, self.had = state"), ('{"seed": seed, "epoch": 0, "had": 0}', "(seed, 0, 0)")),
     )),
+    Mutant("numbers as keys", RESUME, "goes_on_with_the_next_batch", ((STATE, "return {0: self.seed, 1: self.epoch, 2: self.had}"),
+        (LOAD, "self.seed, self.epoch, self.had = state[0], state[1], state[2]"), ('{"seed": seed, "epoch": 0, "had": 0}', "{0: seed, 1: 0, 2: 0}")),
+        raises="KeyError"),
 ]  # fmt: skip
 
 RIGHT = {
