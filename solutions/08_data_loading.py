@@ -244,12 +244,12 @@ show(
 #
 # **Contract.** `prefetched(batches, depth, device)` is a generator, or another iterator with a method `close()`.
 #
-# - **All, in order.** It yields each batch of the iterable `batches` once, in order, as a tuple of its tensors.
-# - **One thread** draws them, and it is not the loop's.
-# - **Depth.** While the loop is busy, `depth` batches are drawn beyond those it has been given: the one in the thread's hands counts, too. Never more.
+# - **All, in order.** It yields each batch of the iterable `batches` once, in order, as a tuple of its tensors. A batch that comes in may be a list or a tuple, of any number of tensors. After the last batch, every further `next()` ends at once.
+# - **One thread** draws all batches, and it is not the loop's. Two prefetchers may run side by side.
+# - **Depth.** While the loop is busy, `depth` batches are drawn beyond those it has been given: the one in the thread's hands counts, too. Never more, not even before the loop takes its first batch.
 # - **To the device.** For a CUDA device the thread pins each tensor (`pin_memory()`) and sends the pinned copy with `.to(device, non_blocking=True)`. For any other it calls `.to(device)` and pins nothing. No stream of its own is needed.
-# - **Errors.** An error in drawing reaches the loop, as itself, after the batches that were drawn before it.
-# - **The end.** The thread ends with the last batch, with an error, and after `close()`. Nothing is drawn after `close()`.
+# - **Errors.** An error in drawing or in sending a batch reaches the loop, as itself, after the batches that were drawn before it.
+# - **The end.** The thread ends with the last batch, with an error, and after `close()`, even if no batch has been taken. After `close()` no further draw begins.
 
 
 # %% name="prefetch" answer=true reveal=true
@@ -1003,7 +1003,7 @@ print(f"mean length {lengths.mean():.0f}, median {np.median(lengths):.0f}; and {
 #
 # Most of the work goes to nothing. (More than the mean says: a few long documents raise it, and are cut off.) **Packing** puts documents end to end and cuts rows from that, so that nothing is filled up but the last row. What must not happen: a token that looks at a stranger's text, or learns to predict it.
 #
-# **Contract.** `pack(documents, length)` takes a list of documents, each (T,) of int64 with T ≥ 1, and returns four tensors (rows, `length`) of int64:
+# **Contract.** `pack(documents, length)` takes a list of documents, each (T,) of int64 with T ≥ 1, and returns four tensors (rows, `length`) of int64. Any token may occur more than once, 0 as well. What comes in is not changed.
 #
 # - `ids`: the tokens of all documents in order, cut every `length`. Only the end of the last row is filled up, with 0.
 # - `targets`: for each token the next one *of its document*, even if that stands in the next row; -100 for the last token of a document, and where filled up.
@@ -1175,10 +1175,10 @@ del batches
 #
 # **Contract.** `ResumableLoader(dataset, batch_size, seed, workers=0)` is a loader for many epochs.
 #
-# - `for batch in loader` runs through an epoch: each sample once, in batches of `batch_size` as `DataLoader` collates them, the last one smaller. Workers change nothing about them.
-# - The order follows from `seed` and the number of the epoch alone, whatever `torch.manual_seed` was called with. It is new in each epoch, and the epochs of another seed are others.
-# - `state_dict()`, called while the loop has a batch (the last one of an epoch, too), returns a small dictionary of plain numbers (`json.dumps` can write it), however large the data set.
-# - After `load_state_dict(state)` a new loader, made with any seed and any number of workers, goes on with the next batch of the broken epoch, and then with the next epochs.
+# - `for batch in loader` runs through an epoch: each sample once, in batches of `batch_size` as `DataLoader` collates them, the last one smaller. `workers` worker processes read the samples; they change nothing about the batches.
+# - The order follows from `seed` and the number of the epoch alone, whatever `torch.manual_seed` was called with. It is new in each epoch, and no epoch of another seed has it. The loader does not seed the global generators of PyTorch, NumPy or Python: what draws from them would repeat in each epoch.
+# - `state_dict()`, called before the first batch or while the loop has a batch (the last one of an epoch, too), returns a small dictionary of plain numbers: `json.dumps` writes it in at most 200 characters, however large the data set, and what `json.loads` reads can be loaded. Later batches do not change a saved state.
+# - After `load_state_dict(state)` a new loader, made with any seed and any number of workers, goes on with the next batch of the broken epoch, and then with the next epochs. The same epoch may be broken off again.
 # - Batches that workers had in hand do not count as had.
 # - After a state saved with the last batch of an epoch, an epoch without batches may come first. What a second `for` does after a `break` is up to you.
 # - Taking up an epoch reads none of the samples that the loop had before.

@@ -4,6 +4,7 @@ The waits of data set and device are sleeps, so an answer that has too few worke
 and of three epochs the best one counts, so that a right answer has its chances on a busy machine.
 """
 
+import itertools
 import os
 import time
 import warnings
@@ -25,7 +26,7 @@ MEASURED = 8  # files that may be read to measure, before the first epoch
 # forgotten the slow store gets 3 workers, a number of cores that is rare, or 4 where reads are measured a third too
 # long; either is too slow.
 CASES = {"slow": (38, 3, 0.075, 0.030), "quick": (43, 4, 0.034, 0.080)}
-BATCH = 4
+BATCH, FILES = 4, 30
 
 
 def _workers(count: int) -> str:
@@ -165,32 +166,44 @@ class KeepsPace(Check):
         return None
 
 
+def _three_epochs(seed: int, make_loader: Callable[..., Any]) -> Evidence:
+    """Run three epochs with as many workers as the rule asks for, six; return what was delivered."""
+    files = DigitFiles(FILES, latency=0.006)
+    loader = _loader(make_loader, files, 0.004)
+    epochs = [_epoch(loader, files) for _ in range(3)]
+    degrees = []
+    for epoch in epochs:  # of the files that were delivered
+        angles = [epoch["degrees"][name] for name in sorted(epoch["sums"])]
+        degrees.append([round(d, 9) if d == d else None for d in angles])
+    return {
+        "batches": [epoch["batches"] for epoch in epochs],
+        "degrees": degrees,
+        "sums": [[epoch["sums"].get(i) for i in range(FILES)] for epoch in epochs],
+    }
+
+
 class SameSamples(Check):
     """Each file once an epoch, in a new order, in full batches and one last smaller one."""
 
+    compared = False
     hint = "What did slow_loader promise? DataLoader's arguments shuffle, drop_last and batch_size say the same."
-
-    @staticmethod
-    def probe(seed: int, make_loader: Callable[..., Any]) -> Evidence:
-        files = DigitFiles(30, latency=0.002)
-        loader = _loader(make_loader, files, 0.004)
-        return {"batches": [_epoch(loader, files)["batches"] for _ in range(3)]}
+    probe = staticmethod(_three_epochs)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        sizes = [len(batch) for batch in expected["batches"][0]]
+        sizes = [BATCH] * (FILES // BATCH) + [FILES % BATCH]
         orders = []
         for number, batches in enumerate(seen["batches"], 1):
             if [len(batch) for batch in batches] != sizes:
                 return f"Epoch {number} has batches of {[len(b) for b in batches]} files; {sizes} are due."
             order = [name for batch in batches for name in batch]
-            if sorted(order) != list(range(sum(sizes))):
-                missing = sorted(set(range(sum(sizes))) - set(order))
+            if sorted(order) != list(range(FILES)):
+                missing = sorted(set(range(FILES)) - set(order))
                 return f"Epoch {number}: files {missing[:5]} are missing and others come more than once."
             orders.append(order)
         if orders[0] == sorted(orders[0]):
             return "The files come in the order of the store: nothing is shuffled."
-        if orders[0] == orders[1] or orders[1] == orders[2]:
+        if any(a == b for a, b in itertools.combinations(orders, 2)):
             return "Two epochs have the same order: the order is drawn once, and not for each epoch."
         return None
 
@@ -204,20 +217,7 @@ class FreshNumbers(Check):
         "worker_init_fn runs in each worker before the first read; get_worker_info() knows a seed that no other "
         "worker has, and the worker's own copy: reseed that one."
     )
-
-    @staticmethod
-    def probe(seed: int, make_loader: Callable[..., Any]) -> Evidence:
-        files = DigitFiles(30, latency=0.006)
-        loader = _loader(make_loader, files, 0.004)  # six workers' worth
-        epochs = [_epoch(loader, files) for _ in range(3)]
-        degrees = []
-        for epoch in epochs:  # of the files that were delivered
-            angles = [epoch["degrees"][name] for name in sorted(epoch["sums"])]
-            degrees.append([round(d, 9) if d == d else None for d in angles])
-        return {
-            "degrees": degrees,
-            "sums": [[epoch["sums"].get(i) for i in range(len(files))] for epoch in epochs],
-        }
+    probe = staticmethod(_three_epochs)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
@@ -227,13 +227,13 @@ class FreshNumbers(Check):
             twins = len(degrees) - len(set(degrees))
             if twins:
                 return f"Epoch {number}: {twins} of {len(degrees)} angles were drawn by more than one file."
-        for number, (old, new) in enumerate(zip(seen["degrees"], seen["degrees"][1:], strict=False), 1):
-            again = len(set(old) & set(new))
+        for (old, before), (new, after) in itertools.combinations(enumerate(seen["degrees"], 1), 2):
+            again = len(set(before) & set(after))
             if again:
-                return f"{again} of {len(new)} angles of epoch {number} come again in epoch {number + 1}."
-        for old, new in zip(seen["sums"], seen["sums"][1:], strict=False):
-            if sum(a == b for a, b in zip(old, new, strict=True)) > len(old) // 2:
-                return "Images come out as in the epoch before: something keeps them."
+                return f"{again} of {len(after)} angles of epoch {old} come again in epoch {new}."
+        for before, after in itertools.combinations(seen["sums"], 2):
+            if sum(a == b for a, b in zip(before, after, strict=True)) > len(before) // 2:
+                return "Images are the same as in an earlier epoch: something keeps them."
         return None
 
 

@@ -15,9 +15,8 @@ NAMES = ("ids", "targets", "positions", "document")
 
 
 def _documents(seed: int, lengths: list[int]) -> list[Tensor]:
-    """Return documents of the `lengths`; all tokens differ, and none of them is 0."""
-    ids = 1 + torch.randperm(sum(lengths), generator=torch.Generator().manual_seed(seed))
-    return list(ids.split(lengths))
+    """Return documents of the `lengths`, all tokens of which differ."""
+    return list(torch.randperm(sum(lengths), generator=torch.Generator().manual_seed(seed)).split(lengths))
 
 
 def _cases(seed: int) -> dict[str, tuple[list[Tensor], int]]:
@@ -32,7 +31,11 @@ def _cases(seed: int) -> dict[str, tuple[list[Tensor], int]]:
         "documents that fill two rows": [length - 3, 3, length],
         "a document that ends with a row": [length, rng.randint(2, 6)],
     }
-    return {name: (_documents(seed, of), length) for name, of in lengths.items()}
+    alike = [torch.tensor(tokens) for tokens in ([0, 5, 0, 0], [0, 5, 0, 0], [6, 0], [0], [0, 0])]
+    return {name: (_documents(seed, of), length) for name, of in lengths.items()} | {
+        "documents that repeat a token, and one another": (alike, length),
+        "rows of one token": (_documents(seed, [2, 1]), 1),
+    }
 
 
 def _plain(tensor: Any) -> Evidence:
@@ -42,21 +45,22 @@ def _plain(tensor: Any) -> Evidence:
     return {"kind": f"{tensor.dtype}".removeprefix("torch."), "shape": list(tensor.shape), "values": tensor.tolist()}
 
 
-def _packed(seed: int, pack: Pack, name: str) -> Evidence:
-    """Pack all cases; return the tensor called `name` of each."""
+def _packed(seed: int, pack: Pack, document_mask: DocumentMask) -> Evidence:
+    """Pack all cases; return what came back, and the documents as they are afterwards."""
     seen = {}
     for case, (documents, length) in _cases(seed).items():
         packed = tuple(pack(documents, length))
-        seen[case] = _plain(packed[NAMES.index(name)]) if len(packed) == 4 else {"kind": f"{len(packed)}"}
+        left = [document.tolist() for document in documents]
+        seen[case] = {"count": len(packed), "documents": left} | dict(zip(NAMES, map(_plain, packed), strict=False))
     return seen
 
 
 def _wrong(seen: Evidence, expected: Evidence, name: str, why: Callable[[int, int, bool], str]) -> str | None:
     """Say where the tensor `name` differs; `why(got, due, at the end of a row)` adds what it may come from."""
-    for case, want in expected.items():
-        got = seen[case]
-        if got["kind"].isdigit():
-            return f"{case}: {got['kind']} things come back; four are due: {', '.join(NAMES)}."
+    for case, right in expected.items():
+        if seen[case]["count"] != 4:
+            return f"{case}: {seen[case]['count']} things come back; four are due: {', '.join(NAMES)}."
+        got, want = seen[case][name], right[name]
         if got["kind"] != want["kind"]:
             return f"{case}: {name} is of type {got['kind']}; {want['kind']} is due."
         if got["shape"] != want["shape"]:
@@ -76,12 +80,13 @@ class FillsRows(Check):
         "-len(ids) % length is what the last row lacks; F.pad(ids, (0, lacks), value=...) fills it up."
     )
 
-    @staticmethod
-    def probe(seed: int, pack: Pack, document_mask: DocumentMask) -> Evidence:
-        return _packed(seed, pack, "ids")
+    probe = staticmethod(_packed)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
+        changed = [case for case, want in expected.items() if seen[case]["documents"] != want["documents"]]
+        if changed:
+            return f"{changed[0]}: `pack` changes the documents that come in. Write into tensors of your own."
         return _wrong(seen, expected, "ids", lambda a, b, _: "A token is missing there." if a == 0 else "")
 
 
@@ -93,10 +98,7 @@ class TargetsStayInTheirDocument(Check):
         "The last token of a document has no next one: where do the documents end? A cumulative sum of their lengths."
     )
 
-    @staticmethod
-    def probe(seed: int, pack: Pack, document_mask: DocumentMask) -> Evidence:
-        ids = _packed(seed + 1, pack, "ids")
-        return {case: made | {"ids": ids[case]} for case, made in _packed(seed + 1, pack, "targets").items()}
+    probe = staticmethod(_packed)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
@@ -105,10 +107,10 @@ class TargetsStayInTheirDocument(Check):
                 return "Nothing follows there: it must not count."
             return "Its next token stands in the next row." if at_end else ""
 
-        for case, made in seen.items():
-            rows = zip(made.get("values", []), made["ids"].get("values", []), strict=False)
-            if any(target == token > 0 for row in rows for target, token in zip(*row, strict=False)):
-                return f"{case}: targets are the tokens themselves; a token's target is the one after it."
+        case, made = next(iter(seen.items()))  # all its tokens differ
+        rows = zip(*(made.get(name, {}).get("values", []) for name in ("ids", "targets")), strict=False)
+        if any(target == token for row in rows for token, target in zip(*row, strict=False) if token > 0):
+            return f"{case}: targets are the tokens themselves; a token's target is the one after it."
         return _wrong(seen, expected, "targets", why)
 
 
@@ -120,9 +122,7 @@ class PositionsRestart(Check):
         "The count begins with the document or with the row, whichever comes later: torch.maximum."
     )
 
-    @staticmethod
-    def probe(seed: int, pack: Pack, document_mask: DocumentMask) -> Evidence:
-        return _packed(seed + 2, pack, "positions")
+    probe = staticmethod(_packed)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
@@ -134,9 +134,7 @@ class NumbersDocuments(Check):
 
     hint = "Document k is len(documents[k]) times the number k.\ntorch.repeat_interleave(lengths) does just that."
 
-    @staticmethod
-    def probe(seed: int, pack: Pack, document_mask: DocumentMask) -> Evidence:
-        return _packed(seed + 3, pack, "document")
+    probe = staticmethod(_packed)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
@@ -159,17 +157,23 @@ class KeepsDocumentsApart(Check):
     @staticmethod
     def probe(seed: int, pack: Pack, document_mask: DocumentMask) -> Evidence:
         rng, seen = random.Random(seed), {}
-        for rows, length in ((1, 6), (3, 9)):
+        for rows, length in ((1, 6), (3, 9), (2, 1)):
             numbers = torch.tensor([rng.choice([0, 0, 1]) for _ in range(rows * length)]).cumsum(0)
-            numbers[-2:] = -1
+            numbers[max(1, rows * length - 2) :] = -1
             document = numbers.view(rows, length)
-            seen[f"{rows} x {length} tokens"] = _plain(document_mask(document)) | {"document": document.tolist()}
+            given = document.clone()
+            seen[f"{rows} x {length} tokens"] = _plain(document_mask(given)) | {
+                "document": document.tolist(),
+                "changed": not given.equal(document),
+            }
         return seen
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for case, want in expected.items():
             got = seen[case]
+            if got["changed"]:
+                return f"{case}: `document_mask` changes the tensor that comes in."
             if got["kind"] != want["kind"]:
                 return f"{case}: the mask is of type {got['kind']}; {want['kind']} is due."
             if got["shape"] != want["shape"]:

@@ -38,9 +38,9 @@ class Parcel(Tensor):
     def to(self, device: Any = None, dtype: Any = None, non_blocking: bool = False, **_: Any) -> "Parcel":
         """Return a parcel that is on `device`."""
         sent = self._gone("send", pinned=self.pinned, non_blocking=bool(non_blocking))
-        sent.place, sent.pinned = torch.device(device).type, False
+        sent.place, sent.pinned = str(torch.device(device)), False
         return sent
 
     def cuda(self, device: Any = None, non_blocking: bool = False) -> "Parcel":
-        """Return a parcel that is on the GPU."""
-        return self.to("cuda", non_blocking=non_blocking)
+        """Return a parcel that is on a GPU: the current one, unless `device` says which."""
+        return self.to("cuda" if device is None else device, non_blocking=non_blocking)

@@ -4,7 +4,6 @@ Such an answer may hang, because its thread has died or waits for ever. So the l
 is given up after a while.
 """
 
-import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -43,17 +42,13 @@ def patiently(loop: Callable[[], Any]) -> tuple[Any, BaseException | None]:
     return outcome[0] if outcome else (None, TimeoutError())
 
 
-def value_of(loop: Callable[[], Any]) -> dict[str, Any]:
-    """Run `loop`; return {"value": ...}, or {"hangs": True}. What else it raises is the answer's own error."""
-    value, error = patiently(loop)
-    if isinstance(error, TimeoutError):
-        return {"hangs": True}
-    if error is not None:
+def watch(loop: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
+    """Run `loop`, which fills in the evidence that it gets; return that, and whether the loop hangs.
+
+    What it had filled in when it hung is returned, too. What else it raises is the answer's own error.
+    """
+    seen: dict[str, Any] = {}
+    _, error = patiently(lambda: loop(seen))
+    if error is not None and not isinstance(error, TimeoutError):
         raise error
-    return {"value": value}
-
-
-def close(iterator: Any) -> None:
-    """End `iterator` early, as a generator is ended."""
-    with contextlib.suppress(AttributeError):
-        iterator.close()
+    return {**seen, "hangs": error is not None}

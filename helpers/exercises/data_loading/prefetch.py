@@ -1,60 +1,214 @@
-"""Check of the prefetcher: a thread that draws batches ahead of the loop and sends them to the device."""
+"""Check of the prefetcher: a thread that draws batches ahead of the loop and sends them to the device.
 
+Each check watches a few short loops, each over a source of its own.
+"""
+
+import contextlib
+import itertools
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 
 from ..base import Check, Evidence
 from .parcel import Parcel
-from .patience import close, ended, patiently, value_of
-from .watched_source import BEGINNING, WatchedSource, numbered
+from .patience import ended, until, watch
+from .watched_source import BEGINNING, Refuses, WatchedSource, numbered
 
 Prefetched = Callable[[Any, int, torch.device], Iterator[Any]]
-CPU, CUDA = torch.device("cpu"), torch.device("cuda")
-HANGS = "the loop waits for ever: has the thread ended without telling it?"
+Loop = Callable[[Evidence], None]  # fills in the evidence
+Say = Callable[[Evidence, Evidence], str | None]  # of a case, what was seen and what is right
+CPU = torch.device("cpu")
+HANGS = "the loop waits forever: has the thread ended without telling it?"
+
+
+def _to_the_end(prefetched: Prefetched, given: list[Any], depth: int) -> Loop:
+    """Take all batches, then ask once more."""
+
+    def loop(seen: Evidence) -> None:
+        source = WatchedSource(given)
+        batches = prefetched(iter(source), depth, CPU)  # an iterator: it has no length, and can be read only once
+        seen |= _described(batches)
+        own = sum(thread is threading.current_thread() for thread in source.threads)
+        seen |= {"threads": len(set(source.threads)), "by_loop": own, "finished": True}
+        seen["after"] = len(list(batches))
+
+    return loop
+
+
+def _side_by_side(prefetched: Prefetched) -> Loop:
+    """Take batches of two prefetchers in turns."""
+
+    def loop(seen: Evidence) -> None:
+        pairs = zip(prefetched(numbered(4), 2, CPU), prefetched(numbered(4, first=50), 2, CPU), strict=False)
+        seen |= _described(itertools.chain.from_iterable(pairs))
+
+    return loop
+
+
+def _described(batches: Iterable[Any]) -> Evidence:
+    got = list(batches)
+    return {
+        "tensors": [[tensor.tolist() for tensor in batch] for batch in got],
+        "kinds": sorted({type(batch).__name__ for batch in got}),
+    }
+
+
+def _to_the_error(prefetched: Prefetched, unreadable: int | None, unsent: int | None) -> Loop:
+    """Take batches until an error comes, then ask once more."""
+
+    def loop(seen: Evidence) -> None:
+        source, batches = WatchedSource(numbered(8), unreadable), iter(())
+        if unsent is not None:
+            source.batches[unsent] = (Refuses(source.error), *source.batches[unsent])
+        seen |= {"got": [], "raised": "", "itself": False}
+        try:
+            batches = prefetched(source, 2, CPU)
+            for *_, numbers in batches:
+                seen["got"].append(int(numbers[0]))
+                time.sleep(0.03)  # the thread meets the error while batches wait
+        except Exception as error:
+            seen |= {"raised": type(error).__name__, "itself": error is source.error}
+        seen["finished"] = True
+        with contextlib.suppress(Exception):  # an iterator may raise the error again
+            next(batches, None)
+
+    return loop
+
+
+def _busy(prefetched: Prefetched, depth: int) -> Loop:
+    """Count the batches drawn before the first is taken, and while the loop has one of the first three."""
+
+    def loop(seen: Evidence) -> None:
+        source = WatchedSource(numbered(depth + 6))
+        batches = prefetched(source, depth, CPU)
+        seen |= {"early": source.settled(0), "ahead": []}
+        for taken in range(1, 4):
+            next(batches)
+            seen["ahead"].append(source.settled(taken + depth) - taken)
+            if seen["ahead"][-1] < depth:
+                break  # the verdict is clear, and each wait for the next one takes a second
+        list(batches)  # so that the thread ends
+
+    return loop
+
+
+def _sending(prefetched: Prefetched, device: torch.device) -> Loop:
+    """Send parcels that log their journey."""
+
+    def loop(seen: Evidence) -> None:
+        log: list[dict[str, Any]] = []
+        given = [(Parcel.of(2 * k, log), Parcel.of(2 * k + 1, log)) for k in range(4)]
+        parcels = [parcel for batch in prefetched(given, 2, device) for parcel in batch]
+        sent = [entry for entry in log if entry["step"] == "send"]
+        seen |= {
+            "places": sorted({parcel.place for parcel in parcels}),
+            "arrived": [parcel.number for parcel in parcels],
+            "pinned": sorted(entry["number"] for entry in log if entry["step"] == "pin"),
+            "sent": len(sent),
+            "from_pinned": sum(entry["pinned"] for entry in sent),
+            "non_blocking": sum(entry["non_blocking"] for entry in sent),
+            "by_loop": sum(entry["thread"] == threading.get_ident() for entry in log),
+        }
+
+    return loop
+
+
+def _to_its_end(prefetched: Prefetched, fails_at: int | None, taken: int | None, pause: float) -> Loop:
+    """Take `taken` batches and close the iterator, or take all; look for threads that stay and for late draws."""
+
+    def loop(seen: Evidence) -> None:
+        before = set(threading.enumerate())
+        source = WatchedSource(numbered(5 if taken is None else 50), fails_at, pause)
+        batches = prefetched(source, 3, CPU)
+        with contextlib.suppress(Exception):  # what becomes of the source's error is another check's business
+            for _ in itertools.islice(batches, taken):
+                pass
+        if taken is not None:
+            if pause:
+                until(lambda: source.begun > len(source.threads))  # the thread is in the middle of a draw
+            else:
+                source.settled(taken + 3 if taken else 0)
+            begun, seen["closes"] = source.begun, hasattr(batches, "close")
+            if seen["closes"]:
+                batches.close()
+                batches.close()
+        seen["gone"] = ended(before)
+        seen["late"] = source.begun - begun if taken is not None else 0
+
+    return loop
+
+
+def _run(loops: dict[str, Loop]) -> Evidence:
+    """Run `loops`; after one that hangs no other is run, for each would take as long."""
+    seen: Evidence = {}
+    for case, loop in loops.items():
+        seen[case] = watch(loop)
+        if seen[case]["hangs"]:
+            break
+    return seen
+
+
+def _deliver(seed: int, prefetched: Prefetched) -> Evidence:
+    """Take all batches of different kinds, with different depths."""
+    rng = random.Random(seed)
+    many, more = rng.randint(5, 9), rng.randint(5, 9)
+    cases = {
+        f"{many} batches, depth 1": (numbered(many), 1),
+        f"{more} batches, depth 3": (numbered(more), 3),
+        "2 batches, depth 5": (numbered(2), 5),
+        "1 batch, depth 1": (numbered(1), 1),
+        "no batches, depth 2": ([], 2),
+        "batches that are lists, as from a DataLoader": ([list(batch) for batch in numbered(3)], 2),
+        "batches of one tensor": (numbered(3, width=1), 2),
+        "batches of three tensors": (numbered(3, width=3), 2),
+    }
+    loops = {case: _to_the_end(prefetched, *given) for case, given in cases.items()}
+    return _run(loops | {"two prefetchers side by side": _side_by_side(prefetched)})
+
+
+def _first(seen: Evidence, expected: Evidence, say: Say) -> str | None:
+    """Return what `say(got, want)` has to say about the first wrong case."""
+    for case, want in expected.items():
+        got = seen[case]
+        if got["hangs"] and "finished" in got:
+            return f"{case}: after its end, a further next() waits forever. It should end again."
+        if got["hangs"]:
+            return f"{case}: {HANGS}"
+        if says := say(got, want):
+            return f"{case}: {says}"
+    return None
 
 
 class DeliversAllInOrder(Check):
-    """All batches come, once each and in order, as tuples."""
+    """All batches come, once each and in order, as tuples of their tensors."""
 
     hint = (
         "The thread puts batches into a queue, the loop takes them out: a queue keeps the order.\n"
-        "How does the loop learn that there are no more? The thread has to put something into the queue that says so."
+        "How does the loop learn that there are no more? The thread has to put something into the queue that says so.\n"
+        "A batch may be a list or a tuple, of any number of tensors: tuple(... for tensor in batch)."
     )
 
-    @staticmethod
-    def probe(seed: int, prefetched: Prefetched) -> Evidence:
-        rng = random.Random(seed)
-        seen = {}
-        for count, depth in ((rng.randint(5, 9), 1), (rng.randint(5, 9), 3), (2, 5), (1, 1), (0, 2)):
-            run = value_of(lambda count=count, depth=depth: list(prefetched(numbered(count), depth, CPU)))
-            if "value" in run:
-                got = run["value"]
-                kinds = sorted({type(batch).__name__ for batch in got})
-                run = {"tensors": [[tensor.tolist() for tensor in batch] for batch in got], "kinds": kinds}
-            seen[f"{count} batches, depth {depth}"] = run
-            if "hangs" in run:
-                break
-        return seen
+    probe = staticmethod(_deliver)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        for case, want in expected.items():
-            got = seen[case]
-            if "hangs" in got:
-                return f"{case}: {HANGS}"
+        def say(got: Evidence, want: Evidence) -> str | None:
             numbers, due = ([int(batch[-1][0]) for batch in of["tensors"]] for of in (got, want))
             if numbers != due:
-                return f"{case}: batches {numbers} came; {due} are due."
+                return f"batches {numbers} came; {due} are due."
             if repr(got["tensors"]) != repr(want["tensors"]):  # 1.0 is not 1 here
-                return f"{case}: a batch has not the tensors that it had, or has them in another order."
+                return "a batch lacks some of its tensors, or has them in another order."
             if got["kinds"] != want["kinds"]:
-                return f"{case}: a batch comes as a {got['kinds'][0]}; a tuple of tensors is due."
-        return None
+                return f"a batch comes as a {got['kinds'][0]}; a tuple of tensors is due."
+            if got.get("after"):
+                return f"{got['after']} batches come after the end."
+            return None
+
+        return _first(seen, expected, say)
 
 
 class DrawsInOneThread(Check):
@@ -62,31 +216,23 @@ class DrawsInOneThread(Check):
 
     hint = "threading.Thread(target=..., daemon=True).start(): the function that it runs calls next() on the batches."
 
-    @staticmethod
-    def probe(seed: int, prefetched: Prefetched) -> Evidence:
-        source = WatchedSource(numbered(6))
-
-        def loop() -> int:
-            for _ in prefetched(source, 2, CPU):
-                pass
-            return sum(thread is threading.current_thread() for thread in source.threads)
-
-        run = value_of(loop)
-        return {"hangs": "hangs" in run, "by_loop": run.get("value"), "threads": len(set(source.threads))}
+    probe = staticmethod(_deliver)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        if seen["hangs"]:
-            return f"Six batches: {HANGS}"
-        if seen["by_loop"]:
-            return f"The loop's own thread drew {seen['by_loop']} of 6 batches: while it draws, nobody trains."
-        if seen["threads"] != expected["threads"]:
-            return f"{seen['threads']} threads drew the batches; one is wanted."
-        return None
+        def say(got: Evidence, want: Evidence) -> str | None:
+            if got.get("by_loop"):
+                count = len(want["tensors"])
+                return f"the loop's own thread drew {got['by_loop']} of {count} batches. It cannot train meanwhile."
+            if got.get("threads") != want.get("threads"):
+                return f"{got['threads']} threads drew the batches; use one."
+            return None
+
+        return _first(seen, expected, say)
 
 
 class KeepsDepthWaiting(Check):
-    """While the loop is busy, `depth` batches wait for it; no more are drawn."""
+    """While the loop is busy, `depth` batches wait for it; no more are drawn, not even before the first is taken."""
 
     hint = (
         "Count the batches in the queue, and the one in the hands of the thread.\n"
@@ -96,40 +242,23 @@ class KeepsDepthWaiting(Check):
 
     @staticmethod
     def probe(seed: int, prefetched: Prefetched) -> Evidence:
-        seen = {}
-        for depth in (1, 2, random.Random(seed).randint(3, 5)):
-            source = WatchedSource(numbered(20))
-
-            ahead: list[int] = []
-
-            def loop(depth: int = depth, source: WatchedSource = source, ahead: list[int] = ahead) -> None:
-                batches = prefetched(source, depth, CPU)
-                for taken in range(1, 4):
-                    next(batches)
-                    ahead.append(source.settled(taken + depth) - taken)
-                close(batches)
-
-            hangs = "hangs" in value_of(loop)  # if it hangs in close(), the figures are there all the same
-            seen[f"depth {depth}"] = {"ahead": ahead if len(ahead) == 3 else None}
-            if hangs:
-                break
-        return seen
+        depths = (1, 2, random.Random(seed).randint(3, 5))
+        return _run({f"depth {depth}": _busy(prefetched, depth) for depth in depths})
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        for case, want in expected.items():
-            got, due = seen[case]["ahead"], want["ahead"]
-            if got is None:
-                return f"{case}: {HANGS}"
-            if got != due:
-                wrong = next(k for k, (a, b) in enumerate(zip(got, due, strict=True)) if a != b)
-                says = f"{case}: after the loop took {wrong + 1} and stopped, {got[wrong]} more had been drawn"
-                if got[wrong] == 0:
-                    return f"{says}: nothing is drawn while the loop works."
-                if got[wrong] == due[wrong] + 1:
+        def say(got: Evidence, want: Evidence) -> str | None:
+            if got["early"] > want["ahead"][0]:
+                return f"before the loop took its first batch, {got['early']} had been drawn. Is one too many in hand?"
+            for taken, (ahead, due) in enumerate(zip(got["ahead"], want["ahead"], strict=False), 1):
+                says = f"after the loop took {taken} and stopped, {ahead} more had been drawn"
+                if ahead == due + 1:
                     return f"{says}, which is one too many. Where is it: in the thread's hands?"
-                return f"{says}; it should be {due[wrong]}."
-        return None
+                if ahead != due:
+                    return f"{says}{'; it should be ' + str(due) if ahead else ': nothing is drawn meanwhile'}."
+            return None
+
+        return _first(seen, expected, say)
 
 
 class SendsFromPinnedMemory(Check):
@@ -142,98 +271,61 @@ class SendsFromPinnedMemory(Check):
 
     @staticmethod
     def probe(seed: int, prefetched: Prefetched) -> Evidence:
-        seen = {}
-        for device in (CUDA, CPU):
-            log: list[dict[str, Any]] = []
-            batches = [(Parcel.of(2 * k, log), Parcel.of(2 * k + 1, log)) for k in range(4)]
-
-            def loop(batches: list = batches, device: torch.device = device) -> tuple[int, list[Any]]:
-                return threading.get_ident(), list(prefetched(batches, 2, device))
-
-            run = value_of(loop)
-            own, got = run.get("value", (0, []))
-            parcels = [parcel for batch in got for parcel in batch]
-            sent = [entry for entry in log if entry["step"] == "send"]
-            seen[device.type] = {
-                "hangs": "hangs" in run,
-                "places": sorted({parcel.place for parcel in parcels}),
-                "arrived": [parcel.number for parcel in parcels],
-                "pinned": sorted(entry["number"] for entry in log if entry["step"] == "pin"),
-                "from_pinned": sum(entry["pinned"] for entry in sent),
-                "non_blocking": sum(entry["non_blocking"] for entry in sent),
-                "by_loop": sum(entry["thread"] == own for entry in log),
-            }
-        return seen
+        return _run({name: _sending(prefetched, torch.device(name)) for name in ("cuda:1", "mps", "cpu")})
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        for device, want in expected.items():
-            got = seen[device]
-            count = len(want["arrived"])
-            if got["hangs"]:
-                return f"{device}: {HANGS}"
+        def say(got: Evidence, want: Evidence) -> str | None:
+            count, pins = len(want["arrived"]), len(want["pinned"])
             if got["arrived"] != want["arrived"]:
-                return f"{device}: tensors {got['arrived']} came; {want['arrived']} are due."
+                return f"tensors {got['arrived']} came; {want['arrived']} are due."
             if got["places"] != want["places"]:
-                return f"{device}: tensors were left on {', '.join(got['places'])}."
+                return f"tensors are on {', '.join(got['places'])}; send them to the device that was given."
             if got["pinned"] != want["pinned"]:
-                pinned, due = len(got["pinned"]), len(want["pinned"])
-                return f"{device}: {pinned} of {count} tensors were pinned; {due} should be."
-            if device == "cuda" and got["from_pinned"] < count:
-                return f"cuda: {got['from_pinned']} of {count} tensors came from pinned memory. Send the pinned copy."
-            if device == "cuda" and got["non_blocking"] < count:
-                return f"cuda: {got['non_blocking']} of {count} were sent with non_blocking=True; the others wait."
-            if got["by_loop"] and device == "cuda":
-                return f"cuda: the loop's own thread took {got['by_loop']} steps of pinning and sending; leave it none."
-        return None
+                return f"{len(got['pinned'])} of {count} tensors were pinned; {pins} should be."
+            if pins and got["from_pinned"] < got["sent"]:
+                return f"{got['from_pinned']} of {got['sent']} sent came from pinned memory. Send the pinned copy."
+            if pins and got["non_blocking"] < got["sent"]:
+                return f"{got['non_blocking']} of {got['sent']} were sent with non_blocking=True; the others wait."
+            if pins and got["by_loop"]:
+                return f"the loop's own thread took {got['by_loop']} steps of pinning and sending; leave it none."
+            return None
+
+        return _first(seen, expected, say)
 
 
 class PassesErrorsOn(Check):
-    """An error in drawing reaches the loop as itself, after the batches that were drawn before it."""
+    """An error in drawing or sending reaches the loop as itself, after the batches that were drawn before it."""
 
     hint = (
-        "An error in a thread ends the thread, and nobody else hears of it. Catch it there and put it into the queue.\n"
-        "iter(batches) may fail as well as next(): both belong into the try."
+        "An error in a thread ends the thread; the loop does not hear of it. Catch it and put it into the queue.\n"
+        "iter(batches) may fail as well as next(), and a batch may hold something that cannot be sent: all three "
+        "belong into the try."
     )
 
     @staticmethod
     def probe(seed: int, prefetched: Prefetched) -> Evidence:
-        seen = {}
         at = random.Random(seed).randint(2, 5)
-        cases = {"iter(batches) fails": BEGINNING, "batch 0 cannot be read": 0, f"batch {at} cannot be read": at}
-        for case, fails_at in cases.items():
-            source, got = WatchedSource(numbered(8), fails_at), []
-
-            def loop(source: WatchedSource = source, got: list = got) -> None:
-                for _, numbers in prefetched(source, 2, CPU):
-                    got.append(int(numbers[0]))
-                    time.sleep(0.03)  # the thread meets the error while batches wait
-
-            _, error = patiently(loop)
-            if isinstance(error, NotImplementedError):
-                raise error
-            seen[case] = {
-                "got": got,
-                "raised": "" if error is None else type(error).__name__,
-                "itself": error is source.error,
-            }
-            if isinstance(error, TimeoutError):
-                break
-        return seen
+        cases = {
+            "iter(batches) fails": (BEGINNING, None),
+            "batch 0 cannot be read": (0, None),
+            f"batch {at} cannot be read": (at, None),
+            f"batch {at} cannot be sent": (None, at),
+        }
+        return _run({case: _to_the_error(prefetched, *places) for case, places in cases.items()})
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        for case, want in expected.items():
-            got = seen[case]
-            if got["raised"] == "TimeoutError":
-                return f"{case}: {HANGS}"
+        def say(got: Evidence, want: Evidence) -> str | None:
             if not got["raised"]:
-                return f"{case}: the loop ends after {len(got['got'])} batches as if they were all. The error is lost."
+                return f"the loop ends after {len(got['got'])} batches as if they were all. The error is lost."
             if not got["itself"]:
-                return f"{case}: the loop gets a {got['raised']}; the error itself is due."
+                return f"the loop gets a {got['raised']}; the error itself is due."
             if got["got"] != want["got"]:
-                return f"{case}: batches {got['got']} came before the error; {want['got']} had been drawn."
-        return None
+                return f"batches {got['got']} came before the error; {want['got']} had been drawn."
+            return None
+
+        return _first(seen, expected, say)
 
 
 class EndsItsThread(Check):
@@ -247,40 +339,25 @@ class EndsItsThread(Check):
 
     @staticmethod
     def probe(seed: int, prefetched: Prefetched) -> Evidence:
-        seen = {}
-        cases = {"the last batch": (5, None, 99), "an error": (5, 3, 99), "close()": (50, None, 2)}
-        for case, (count, fails_at, takes) in cases.items():
-            source = WatchedSource(numbered(count), fails_at)
-
-            def loop(source: WatchedSource = source, takes: int = takes) -> Evidence:
-                before, drawn = set(threading.enumerate()), 0
-                batches = prefetched(source, 3, CPU)
-                try:
-                    for taken, _ in enumerate(batches, 1):
-                        if taken == takes:
-                            drawn = source.settled(taken + 3)
-                            close(batches)
-                            break
-                except NotImplementedError:
-                    raise
-                except Exception:  # the source's, or what the answer made of it: another check's business
-                    pass
-                return {"gone": ended(before), "late": len(source.threads) - drawn if drawn else 0}
-
-            seen[case] = value_of(loop).get("value")
-        return seen
+        cases = {  # where the source fails, how many batches are taken, seconds of a draw
+            "the last batch": (None, None, 0.0),
+            "an error": (3, None, 0.0),
+            "close(), while the thread waits for room": (None, 2, 0.0),
+            "close(), while the thread draws a batch": (None, 2, 0.2),
+            "close() before the first batch": (None, 0, 0.0),
+        }
+        return _run({case: _to_its_end(prefetched, *how) for case, how in cases.items()})
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        for case in expected:
-            got = seen[case]
-            if got is None:
-                return f"After {case}: {HANGS}"
+        def say(got: Evidence, want: Evidence) -> str | None:
+            if not got.get("closes", True):
+                return "the iterator does not have a method close()."
             if got["late"]:
-                return f"Batches drawn after {case}: {got['late']}. Nobody will take them."
-            if not got["gone"]:
-                return f"A second after {case}, a thread of yours is still there."
-        return None
+                return f"draws begun after that: {got['late']}. The loop will never take their batches."
+            return None if got["gone"] else "a second after it, a thread of yours is still there."
+
+        return _first(seen, expected, say)
 
 
 PREFETCH = (

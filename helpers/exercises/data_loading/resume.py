@@ -1,4 +1,7 @@
-"""Check of a loader that is taken up again in the middle of an epoch, at the very batch that would have come next."""
+"""Check of a loader that is taken up again in the middle of an epoch, at the very batch that would have come next.
+
+Two observations serve all checks: whole epochs, and epochs that are broken off and taken up again.
+"""
 
 import copy
 import itertools
@@ -7,28 +10,18 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import torch
-from torch.utils.data import Dataset
+from torch.utils.data import default_collate
 
 from ..base import Check, Evidence
+from .numbers import Named, Numbers
 
 ResumableLoader = Callable[..., Any]  # (dataset, batch_size, seed, workers=0)
 COUNT, BATCH = 23, 4  # five batches of 4 and one of 3
 PER_EPOCH = -(-COUNT // BATCH)
-
-
-class Numbers(Dataset):
-    """Sample i is i. `reads`, shared with workers, counts how often each was read."""
-
-    def __init__(self, count: int) -> None:
-        self.reads = torch.zeros(count, dtype=torch.int64).share_memory_()
-
-    def __len__(self) -> int:
-        return len(self.reads)
-
-    def __getitem__(self, i: int) -> int:
-        self.reads[i] += 1
-        return int(i)
+LONG, FEW = 1001, 16  # epochs of one seed, and samples in each
+CHARACTERS = 200  # of a state as JSON
 
 
 def _epochs(loader: Any) -> Iterator[list[int]]:
@@ -45,24 +38,201 @@ def _next(loader: Any, count: int) -> list[list[int]]:
     return list(itertools.islice(_epochs(loader), count))
 
 
-def _broken_off(make: ResumableLoader, taken: int, seed: int, workers: int = 0) -> Any:
-    """Take `taken` batches, and return the state that the loop would save after the last of them."""
-    loader = make(Numbers(COUNT), BATCH, seed, workers)
+# ---- whole epochs
+
+
+def _whole(seed: int, make: ResumableLoader) -> Evidence:
+    """Run whole epochs: of several sizes, with workers, of several seeds, with random numbers drawn elsewhere."""
+    epochs = {}
+    for count, workers in ((COUNT, 0), (COUNT, 2), (2 * BATCH, 0), (BATCH - 1, 0)):
+        dataset = Numbers(count)
+        loader = make(dataset, BATCH, seed, workers)
+        batches = [[[int(n) for n in batch] for batch in loader] for _ in range(2)]
+        epochs[f"{count} samples, {workers} workers"] = {"batches": batches, "readers": dataset.readers.tolist()}
+    orders, drawn = {}, []
+    for name, number in (("first", seed), ("again", seed), ("other", seed + 1)):
+        _seed_globals(len(orders))  # the notebook's own random numbers may be anywhere
+        batches = _next(make(Numbers(COUNT), BATCH, number), 3 * PER_EPOCH)
+        orders[name] = [batches[k : k + PER_EPOCH] for k in range(0, 3 * PER_EPOCH, PER_EPOCH)]
+        drawn.append([torch.rand(()).item(), np.random.random(), random.random()])
+    return {"epochs": epochs, "orders": orders, "drawn": drawn} | _collated(seed, make) | _many(seed, make)
+
+
+def _seed_globals(number: int) -> None:
+    torch.manual_seed(number)
+    np.random.seed(number)
+    random.seed(number)
+
+
+def _collated(seed: int, make: ResumableLoader) -> Evidence:
+    """Return a batch of pairs, and what DataLoader makes of the same pairs."""
+    dataset = Named(COUNT)
+    try:
+        numbers, names = next(iter(make(dataset, BATCH, seed)))
+        due = default_collate([dataset[int(i)] for i in numbers])
+        return {"collated": [repr(numbers), list(names)], "due": [repr(due[0]), list(due[1])]}
+    except (TypeError, ValueError, AttributeError) as error:  # collated by something that takes no pairs
+        return {"collated": type(error).__name__, "due": ""}
+
+
+def _many(seed: int, make: ResumableLoader) -> Evidence:
+    """Look for orders that come again: in many epochs of one seed, and in the first epochs of the next seeds."""
+
+    def order(loader: Any) -> tuple[int, ...]:
+        return tuple(int(number) for batch in loader for number in batch)
+
+    loader, seen = make(Numbers(FEW), FEW, seed), {}
+    for epoch in range(LONG):
+        first = seen.setdefault(order(loader), epoch)
+        if first != epoch:
+            return {"twice": [first, epoch], "shared": []}
+    shared = []
+    for other in (*range(1, 12), 100, 1000):
+        loader = make(Numbers(FEW), FEW, seed + other)
+        shared += [[other, epoch, seen.get(order(loader))] for epoch in range(2)]
+    return {"twice": [], "shared": [entry for entry in shared if entry[2] is not None]}
+
+
+class RunsThroughEpochs(Check):
+    """Each epoch has every sample once, in batches of `batch_size`; the last is smaller. Workers change nothing."""
+
+    hint = (
+        "Cut an order of all indices into pieces of batch_size; the last piece is what is left.\n"
+        "DataLoader(dataset, batch_sampler=list of lists of indices, num_workers=workers) does the rest."
+    )
+    probe = staticmethod(_whole)
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for case, want in expected["epochs"].items():
+            sizes, count = [len(batch) for batch in want["batches"][0]], len(want["readers"])
+            for number, batches in enumerate(seen["epochs"][case]["batches"], 1):
+                if [len(batch) for batch in batches] != sizes:
+                    return f"{case}, epoch {number}: batches of {[len(b) for b in batches]}; {sizes} are due."
+                if sorted(n for batch in batches for n in batch) != list(range(count)):
+                    return f"{case}, epoch {number}: some samples come twice, others never."
+            used, due = (sorted(set(of["readers"])) for of in (seen["epochs"][case], want))
+            if used != due:
+                by = "the main process" if used == [0] else f"{len(used)} worker{'s' * (len(used) > 1)}"
+                return f"{case}: {by} read the samples. Is `workers` passed on to DataLoader?"
+        alone, crew = (seen["epochs"][f"{COUNT} samples, {workers} workers"]["batches"] for workers in (0, 2))
+        if alone != crew:
+            return "With two workers the batches are others, or come in another order."
+        if isinstance(seen["collated"], str):
+            return f"Samples that are pairs of a number and a text: {seen['collated']}. Let DataLoader collate them."
+        if seen["collated"] != seen["due"]:
+            return "A batch is not what DataLoader makes of its samples by default: a tensor for each of their parts."
+        return None
+
+
+class OrderFromSeedAndEpoch(Check):
+    """The order follows from `seed` and the number of the epoch alone: another for each, the same in each run."""
+
+    hint = (
+        "A generator of your own, seeded from the loader's seed and the epoch's number.\n"
+        "seed + epoch would give seed 1 in epoch 0 the order of seed 0 in epoch 1; 10 * seed + epoch delays that.\n"
+        "np.random.default_rng([seed, epoch]) takes both; its permutation(n) is an order."
+    )
+    probe = staticmethod(_whole)
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        orders, other = seen["orders"]["first"], seen["orders"]["other"]
+        if orders != seen["orders"]["again"]:
+            return "Two loaders of the same seed have different orders: something else is drawn from."
+        first = [number for batch in orders[0] for number in batch]
+        if first == sorted(first):
+            return "The first epoch is in the order of the data set: nothing is shuffled."
+        if orders[0] == orders[1] or orders[1] == orders[2]:
+            return "Two epochs have the same order."
+        if orders[0] == other[0]:
+            return "Another seed has the same order."
+        if seen["twice"]:
+            return "Epochs {} and {} of one seed have the same order.".format(*seen["twice"])
+        if seen["shared"]:
+            later, there, here = seen["shared"][0]
+            same = f"Epoch {here} of seed s has the order of epoch {there} of seed s + {later}"
+            return f"{same}: two runs that are meant to differ see the same orders."
+        for name, *draws in zip(("torch", "NumPy", "random"), *seen["drawn"], strict=True):
+            if draws[0] == draws[1]:
+                return f"The loader seeds the global generator of {name}: all that draws from it repeats in each epoch."
+        return None
+
+
+# ---- epochs that are broken off
+
+
+def _json(state: Any) -> Any:
+    """Return `state` as it is after a trip through a file, or a copy of what JSON cannot write."""
+    try:
+        return json.loads(json.dumps(state))
+    except TypeError:
+        return copy.deepcopy(state)
+
+
+def _taken_up(
+    make: ResumableLoader, seed: int, breaks: tuple[int, ...], workers: tuple[int, int] = (0, 0), count: int = COUNT
+) -> Evidence:
+    """Take batches, breaking off after each number of `breaks`; return what comes after the last break.
+
+    Args:
+        workers: before the first break, and after it.
+    """
+    had, a_epoch = sum(breaks), -(-count // BATCH)
+    left = a_epoch - had % a_epoch  # batches of the broken epoch
+    due = _next(make(Numbers(count), BATCH, seed, 0), had + left + 2)[had:]
+    loader, changed = make(Numbers(count), BATCH, seed, workers[0]), {}
+    for taken in breaks:
+        batches = _epochs(loader)
+        for _ in itertools.islice(batches, taken):  # fewer where the loader runs dry: other checks see to that
+            pass
+        state = loader.state_dict()
+        saved = _json(state)
+        next(batches, None)
+        changed["saved"] = _json(state) != saved
+        batches.close()
+        loaded = copy.deepcopy(saved)
+        dataset = Numbers(count)
+        loader = make(dataset, BATCH, seed + 1, workers[1])  # another seed: the state has the right one
+        loader.load_state_dict(loaded)
     batches = _epochs(loader)
-    for _ in itertools.islice(batches, taken):  # fewer where the loader runs dry; other checks tell
-        pass
-    state = loader.state_dict()
-    batches.close()
-    return state
+    got = list(itertools.islice(batches, left))
+    reads = int(dataset.reads.sum())
+    changed["loaded"] = loaded != saved
+    return {"due": due, "got": got + list(itertools.islice(batches, 2)), "reads": reads, "left": left} | changed
 
 
-def _taken_up(make: ResumableLoader, taken: int, seed: int, workers: tuple[int, int] = (0, 0)) -> Evidence:
-    """Return what comes after `taken` batches, in one go, and with a break; `workers` before and after the break."""
-    due = _next(make(Numbers(COUNT), BATCH, seed, 0), taken + PER_EPOCH + 2)[taken:]
-    state = copy.deepcopy(_broken_off(make, taken, seed, workers[0]))
-    loader = make(Numbers(COUNT), BATCH, seed + 1, workers[1])  # another seed: the state has the right one
-    loader.load_state_dict(state)
-    return {"due": due, "got": _next(loader, len(due))}
+def _broken(seed: int, make: ResumableLoader) -> Evidence:
+    """Break epochs off in many places and take them up again; save the state of a small and of a large data set."""
+    rng = random.Random(seed)
+    middle, early = rng.randint(2, PER_EPOCH - 2), rng.randint(1, 2)
+    alone = {
+        "broken off in the first epoch": (middle,),
+        "in the third epoch": (2 * PER_EPOCH + middle,),
+        "before the first batch": (0,),
+        "with the last batch of an epoch": (PER_EPOCH,),
+        "twice in one epoch": (middle, 1),
+        "twice, the second time before a batch came": (middle, 0),
+    }
+    runs = {case: _taken_up(make, seed, breaks) for case, breaks in alone.items()}
+    runs["with a last batch that is a full one"] = _taken_up(make, seed, (2,), count=2 * BATCH)
+    crew = {"two workers before and after": (2, 2), "two workers, then none": (2, 0)}
+    states = {}
+    for count in (COUNT, 100 * COUNT):
+        loader = make(Numbers(count), BATCH, seed)
+        batches = iter(loader)
+        for _ in itertools.islice(batches, count // BATCH // 2):
+            pass
+        state = loader.state_dict()
+        try:
+            states[f"{count} samples"] = len(json.dumps(state)) if isinstance(state, dict) else None
+        except TypeError:
+            states[f"{count} samples"] = None
+    return {
+        "alone": runs,
+        "crew": {case: _taken_up(make, seed, (early,), workers) for case, workers in crew.items()},
+        "states": states,
+    }
 
 
 def _not_the_next(case: str, due: list[list[int]], got: list[list[int]]) -> str | None:
@@ -80,76 +250,6 @@ def _not_the_next(case: str, due: list[list[int]], got: list[list[int]]) -> str 
     return f"{case}: {got[0]} comes first; {due[0]} is due."
 
 
-class RunsThroughEpochs(Check):
-    """Each epoch has every sample once, in batches of `batch_size`; the last is smaller. Workers change nothing."""
-
-    hint = (
-        "Cut an order of all indices into pieces of batch_size; the last piece is what is left.\n"
-        "DataLoader(dataset, batch_sampler=list of lists of indices, num_workers=workers) does the rest."
-    )
-
-    @staticmethod
-    def probe(seed: int, make: ResumableLoader) -> Evidence:
-        seen = {}
-        for workers in (0, 2):
-            loader = make(Numbers(COUNT), BATCH, seed, workers)
-            seen[f"{workers} workers"] = [[[int(n) for n in batch] for batch in loader] for _ in range(2)]
-        seen["is a tensor"] = isinstance(next(iter(make(Numbers(COUNT), BATCH, seed))), torch.Tensor)
-        return seen
-
-    @staticmethod
-    def judge(seen: Evidence, expected: Evidence) -> str | None:
-        sizes = [BATCH] * (COUNT // BATCH) + [COUNT % BATCH]
-        for case in ("0 workers", "2 workers"):
-            for number, batches in enumerate(seen[case], 1):
-                if [len(batch) for batch in batches] != sizes:
-                    return f"{case}, epoch {number}: batches of {[len(b) for b in batches]}; {sizes} are due."
-                if sorted(n for batch in batches for n in batch) != list(range(COUNT)):
-                    return f"{case}, epoch {number}: some samples come twice, others never."
-        if seen["0 workers"] != seen["2 workers"]:
-            return "With two workers the batches are others, or come in another order."
-        if not seen["is a tensor"]:
-            return "A batch is no tensor: let DataLoader collate the samples, as it does by default."
-        return None
-
-
-class OrderFromSeedAndEpoch(Check):
-    """The order follows from `seed` and the number of the epoch alone: another for each, the same in each run."""
-
-    hint = (
-        "A generator of your own, seeded from the loader's seed and the epoch's number.\n"
-        "seed + epoch would give seed 1 in epoch 0 the order of seed 0 in epoch 1.\n"
-        "np.random.default_rng([seed, epoch]) takes both; its permutation(n) is an order."
-    )
-
-    @staticmethod
-    def probe(seed: int, make: ResumableLoader) -> Evidence:
-        elsewhere = itertools.count(seed)
-
-        def orders(number: int) -> list[list[list[int]]]:
-            torch.manual_seed(next(elsewhere))  # the notebook's own random numbers may be anywhere
-            batches = _next(make(Numbers(COUNT), BATCH, number), 3 * PER_EPOCH)
-            return [batches[k : k + PER_EPOCH] for k in range(0, 3 * PER_EPOCH, PER_EPOCH)]
-
-        return {"orders": orders(seed), "again": orders(seed), "other": orders(seed + 1)}
-
-    @staticmethod
-    def judge(seen: Evidence, expected: Evidence) -> str | None:
-        orders, other = seen["orders"], seen["other"]
-        if orders != seen["again"]:
-            return "Two loaders of the same seed have different orders: something else is drawn from."
-        first = [number for batch in orders[0] for number in batch]
-        if first == sorted(first):
-            return "The first epoch is in the order of the data set: nothing is shuffled."
-        if orders[0] == orders[1] or orders[1] == orders[2]:
-            return "Two epochs have the same order."
-        if orders[0] == other[0]:
-            return "Another seed has the same order."
-        if orders[1] == other[0]:
-            return "Epoch 1 of one seed is epoch 0 of the next seed: two runs meant to differ see the same orders."
-        return None
-
-
 class GoesOnWithTheNextBatch(Check):
     """A new loader with the saved state goes on with the next batch, and then with the next epochs."""
 
@@ -157,23 +257,19 @@ class GoesOnWithTheNextBatch(Check):
         "The state: seed, epoch, and how many batches of this epoch the loop has had.\n"
         "Count a batch before you yield it: the loop saves while it has it.\n"
         "The order can be drawn again from seed and epoch; then leave out what the loop has had. In the next epoch "
-        "leave out nothing."
+        "leave out nothing.\n"
+        "After a second break, the batches from before the first one still count."
     )
-
-    @staticmethod
-    def probe(seed: int, make: ResumableLoader) -> Evidence:
-        middle = random.Random(seed).randint(2, PER_EPOCH - 2)
-        taken = {
-            "broken off in the first epoch": middle,
-            "in the third epoch": 2 * PER_EPOCH + middle,
-            "before the first batch": 0,
-            "with the last batch of an epoch": PER_EPOCH,
-        }
-        return {case: _taken_up(make, number, seed) for case, number in taken.items()}
+    probe = staticmethod(_broken)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        wrong = (_not_the_next(case, seen[case]["due"], seen[case]["got"]) for case in expected)
+        runs = seen["alone"]
+        if any(runs[case]["saved"] for case in expected["alone"]):
+            return "A state changes after it was saved, with the next batch. Return a copy."
+        if any(runs[case]["loaded"] for case in expected["alone"]):
+            return "The loader changes the dictionary that it loads. Copy what is in it."
+        wrong = (_not_the_next(case, runs[case]["due"], runs[case]["got"]) for case in expected["alone"])
         return next(filter(None, wrong), None)
 
 
@@ -184,18 +280,12 @@ class CountsWhatTheLoopHad(Check):
         "Workers fetch ahead: a sampler that counts what it has handed out counts batches that the loop never had.\n"
         "Count in the loop over the DataLoader, where batches come out."
     )
-
-    @staticmethod
-    def probe(seed: int, make: ResumableLoader) -> Evidence:
-        taken = random.Random(seed).randint(1, 2)
-        return {
-            "two workers before and after": _taken_up(make, taken, seed, (2, 2)),
-            "two workers, then none": _taken_up(make, taken, seed, (2, 0)),
-        }
+    probe = staticmethod(_broken)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        wrong = (_not_the_next(case, seen[case]["due"], seen[case]["got"]) for case in expected)
+        runs = seen["crew"]
+        wrong = (_not_the_next(case, runs[case]["due"], runs[case]["got"]) for case in expected["crew"])
         return next(filter(None, wrong), None)
 
 
@@ -203,19 +293,15 @@ class ReadsNothingAgain(Check):
     """Taking up an epoch reads none of the samples that the loop had before the break."""
 
     hint = "Leave out indices, not batches: skip in the order, before the DataLoader reads anything."
-
-    @staticmethod
-    def probe(seed: int, make: ResumableLoader) -> Evidence:
-        rest = Numbers(COUNT)
-        loader = make(rest, BATCH, seed)
-        loader.load_state_dict(_broken_off(make, 3, seed))
-        left = len(list(loader))
-        return {"reads": int(rest.reads.sum()), "batches": left}
+    probe = staticmethod(_broken)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        if seen["reads"] > expected["reads"]:
-            return f"After 3 of {PER_EPOCH} batches, the rest took {seen['reads']} reads; {expected['reads']} are left."
+        for group in ("alone", "crew"):
+            for case, want in expected[group].items():
+                reads, due = seen[group][case]["reads"], sum(map(len, want["due"][: want["left"]]))
+                if reads > due:
+                    return f"{case}: {due} samples of the epoch are left, and the loader read {reads}."
         return None
 
 
@@ -223,28 +309,16 @@ class StateIsSmall(Check):
     """The state is a dictionary of a few numbers, which survives JSON, however large the data set."""
 
     hint = "Whole numbers from seed and epoch draw the order again; the order itself need not be saved."
-
-    @staticmethod
-    def probe(seed: int, make: ResumableLoader) -> Evidence:
-        seen = {}
-        for count in (COUNT, 100 * COUNT):
-            loader = make(Numbers(count), BATCH, seed)
-            batches = iter(loader)
-            next(batches)
-            state = loader.state_dict()
-            try:
-                seen[f"{count} samples"] = len(json.dumps(state)) if isinstance(state, dict) else None
-            except TypeError:
-                seen[f"{count} samples"] = None
-        return seen
+    probe = staticmethod(_broken)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        for case in expected:
-            if seen[case] is None:
+        for case in expected["states"]:
+            size = seen["states"][case]
+            if size is None:
                 return f"{case}: json.dumps cannot write the state. A dictionary of plain numbers is wanted."
-            if seen[case] > 200:
-                return f"{case}: the state takes {seen[case]:,} characters as JSON. Three whole numbers are enough."
+            if size > CHARACTERS:
+                return f"{case}: in mid-epoch the state takes {size:,} characters as JSON; {CHARACTERS} are enough."
         return None
 
 

@@ -14,24 +14,43 @@ BEGINNING = -1  # where a source fails that cannot even be begun
 
 
 class Planned(Exception):
-    """The error that a source raises on purpose."""
+    """The error that a source, or a batch, raises on purpose."""
 
 
-def numbered(count: int) -> list[tuple[Tensor, ...]]:
-    """Return batches of two rows whose labels are the number of the batch."""
-    return [(torch.full((2,), float(k)), torch.tensor([k, k])) for k in range(count)]
+class Refuses:
+    """Something in a batch that goes to no device: pinning and sending raise `error`."""
+
+    def __init__(self, error: Planned) -> None:
+        self.error = error
+
+    def to(self, *_: Any, **__: Any) -> None:
+        """Raise `error`."""
+        raise self.error
+
+    pin_memory = cuda = cpu = to
+
+
+def numbered(count: int, first: int = 0, width: int = 2) -> list[tuple[Tensor, ...]]:
+    """Return `count` batches of `width` tensors. The last one, the labels, is the number of the batch, from `first`."""
+    numbers = range(first, first + count)
+    return [(*(torch.full((2,), k + part / 4) for part in range(width - 1)), torch.tensor([k, k])) for k in numbers]
 
 
 class WatchedSource:
-    """An iterable of `batches` that writes down the thread that draws each.
+    """An iterable of `batches` that logs the thread that draws each.
 
     Args:
         fails_at: raise `Planned` in place of this batch, or at the `BEGINNING`.
+        pause: seconds that each draw takes.
+
+    Attributes:
+        begun: number of draws that have begun.
+        threads: by batch, the thread that drew it.
     """
 
-    def __init__(self, batches: Iterable[Any], fails_at: int | None = None) -> None:
-        self.batches, self.fails_at = batches, fails_at
-        self.threads: list[threading.Thread] = []  # by batch, the thread that drew it
+    def __init__(self, batches: Iterable[Any], fails_at: int | None = None, pause: float = 0.0) -> None:
+        self.batches, self.fails_at, self.pause = batches, fails_at, pause
+        self.begun, self.threads = 0, list[threading.Thread]()
         self.error = Planned("This batch cannot be read.")
 
     def __iter__(self) -> Iterator[Any]:
@@ -41,8 +60,10 @@ class WatchedSource:
 
     def _draw(self) -> Iterator[Any]:
         for number, batch in enumerate(self.batches):
+            self.begun += 1
             if number == self.fails_at:
                 raise self.error
+            time.sleep(self.pause)
             self.threads.append(threading.current_thread())
             yield batch
 
