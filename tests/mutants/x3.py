@@ -18,7 +18,15 @@ WRAP = "DistributedDataParallel(job.make_model().to(here))  # sends rank 0's wei
 SAMPLER = "DistributedSampler(job.train, shuffle=True, seed=job.seed)"
 SAVE = "    if dist.get_rank() == 0:\n        torch.save(model.module.state_dict(), job.checkpoint)\n"
 CLOSE = "    dist.barrier()\n    dist.destroy_process_group()\n"
-TRAINING = "Expected more than 1 value"  # BatchNorm in training mode refuses a single row
+BACKWARD = "            loss.backward()\n"
+STEP = "            optimizer.step()\n"
+BEGIN = "    rows = 0\n    optimizer.zero_grad()\n"
+SEEN = "        seen += torch.tensor([loss.item(), len(x)], device=here)\n"
+EVAL = "    inner.eval()\n"
+TRAINED = "[p for p in model.parameters() if p.requires_grad]"
+OPEN = """        torch.cuda.set_device(here)
+        dist.init_process_group("nccl", device_id=here)
+"""
 
 MUTANTS = [
     # the epoch
@@ -62,6 +70,31 @@ MUTANTS = [
         ("            rows = 0\n", "            rows = 0\n            with torch.no_grad():\n                for a, b in group:\n                    again = F.cross_entropy(model.module(a.to(here)), b.to(here), reduction=\"sum\")\n                    seen += torch.tensor([again.item(), len(a)], device=here)\n"))),
     one("the rate divided for the gradient", EPOCH, JOINT, "            for p in trained:\n                p.grad /= rows  # DDP has divided by the number of ranks\n            optimizer.step()\n",
         "            rate = optimizer.param_groups[0]['lr']\n            optimizer.param_groups[0]['lr'] = rate / rows\n            optimizer.step()\n            optimizer.param_groups[0]['lr'] = rate\n"),
+    one("the graphs of a group alive at once", EPOCH, JOINT, BACKWARD, "        group = loss if not rows else group + loss\n        if last:\n            group.backward()\n"),
+    one("evaluation mode", EPOCH, JOINT, BEGIN, BEGIN + "    model.eval()\n"),
+    one("left in evaluation mode", EPOCH, JOINT, "    dist.all_reduce(seen)\n", "    dist.all_reduce(seen)\n    model.eval()\n"),
+    one("gradients clipped", EPOCH, JOINT, STEP, "            nn.utils.clip_grad_norm_(trained, 5.0)\n" + STEP),
+    one("a second forward pass for the loss", EPOCH, JOINT, SEEN, "        with torch.no_grad():\n            again = F.cross_entropy(model.module(x.to(here)), y.to(here), reduction=\"sum\")\n" + SEEN.replace("loss", "again")),
+    Mutant("frozen parameters thawed", EPOCH, JOINT, (
+        ("    trained = [p for p in model.parameters() if p.requires_grad]\n", "    model.requires_grad_(True)\n    trained = list(model.parameters())\n"),
+        (DIVIDE, "p.grad /= rows"))),
+    one("x stays on the CPU", EPOCH, JOINT, "model(x.to(here))", "model(x)"),
+    one("y stays on the CPU", EPOCH, JOINT, FORWARD, FORWARD.replace("y.to(here)", "y")),
+    one("under autocast", EPOCH, JOINT, FORWARD, "0\n            with torch.autocast(here.type, torch.bfloat16):\n                loss = " + FORWARD),
+    one("gradients must be there", EPOCH, JOINT, BEGIN, "    rows = 0\n    for p in trained:\n        p.grad.zero_()\n", "NoneType"),
+    one("divided by all micro-batches that a group may have", EPOCH, RAGGED, DIVIDE, "p.grad /= 4 * accumulate"),
+    one("rows counted from the data set", EPOCH, RAGGED, DIVIDE, "p.grad /= min(rows, len(loader.dataset) // dist.get_world_size() - (i - 1) // accumulate * accumulate * 4)"),
+    one("rows counted from the sampler", EPOCH, RAGGED, DIVIDE, "p.grad /= rows if not last or i < len(loader) else len(loader.sampler) - (i - 1) // accumulate * accumulate * 4"),
+    one("weights sent after each update", EPOCH, SYNC, STEP, STEP + "            for p in trained:\n                dist.broadcast(p.data, src=0)\n"),
+    one("all gradients gathered, too", EPOCH, SYNC, STEP, "            flat = torch.cat([p.grad.flatten() for p in trained])\n            dist.all_gather([torch.empty_like(flat) for _ in range(dist.get_world_size())], flat)\n" + STEP),
+    one("counts the epochs itself", EPOCH, ORDER, "set_epoch(epoch)", "set_epoch(loader.sampler.epoch + 1 if epoch else 0)"),
+    one("the sampler's seed for its epoch", EPOCH, ORDER, "loader.sampler.set_epoch(epoch)", "loader.sampler.seed = epoch"),
+    Mutant("the mean goes on from the last epoch", EPOCH, LOSS, (
+        ("seen = torch.zeros(2, dtype=torch.float64, device=here)", "seen = loader.__dict__.setdefault('seen', torch.zeros(2, dtype=torch.float64, device=here))"),
+        ("    dist.all_reduce(seen)\n", "    seen = seen.clone()\n    dist.all_reduce(seen)\n"))),
+    one("divided by the rows of the data set", EPOCH, LOSS, "(seen[0] / seen[1])", "(seen[0] / len(loader.dataset))"),
+    one("only rank 0 knows the loss", EPOCH, LOSS, "    dist.all_reduce(seen)\n", "    dist.reduce(seen, dst=0)\n"),
+    one("the loss rounded", EPOCH, LOSS, "(seen[0] / seen[1]).item()", "round((seen[0] / seen[1]).item(), 4)"),
     # evaluation
     one("padded by a sampler", EVALUATE, ONCE, SHARE,
         "Subset(dataset, list(torch.utils.data.DistributedSampler(dataset, shuffle=False)))"),
@@ -71,17 +104,32 @@ MUTANTS = [
         "range(dist.get_rank(), len(dataset) - len(dataset) % dist.get_world_size(), dist.get_world_size())"),
     one("last batch dropped", EVALUATE, ONCE, "DataLoader(mine, batch_size=batch_size)", "DataLoader(mine, batch_size=batch_size, drop_last=True)"),
     one("mean of means", EVALUATE, ONCE, "totals[2] += len(y)", "totals[2] += batch_size"),
-    one("dropout stays on", EVALUATE, ONCE, "    inner.eval()\n", "", TRAINING),
+    one("dropout stays on", EVALUATE, ONCE, "    inner.eval()\n", ""),
     one("only rank 0 knows", EVALUATE, ONCE, "    dist.all_reduce(totals)\n", "    dist.reduce(totals, dst=0)\n"),
     Mutant(
         "through DDP's forward", EVALUATE, ONCE, (("inner(x.to(here))", "model(x.to(here))"),), "not come back"),
     one("every rank does everything", EVALUATE, SHARES, SHARE, "dataset"),
     one("one large batch", EVALUATE, SHARES, "DataLoader(mine, batch_size=batch_size)", "DataLoader(mine, batch_size=len(dataset))"),
     one("graph recorded", EVALUATE, SHARES, "with torch.no_grad():", "with contextlib.nullcontext():"),
-    one("training mode", EVALUATE, SHARES, "    inner.eval()\n", "", TRAINING),
+    one("training mode", EVALUATE, SHARES, "    inner.eval()\n", ""),
     one("always back to training", EVALUATE, SHARES, "inner.train(was_training)", "inner.train()"),
     one("left in evaluation mode", EVALUATE, SHARES, "    inner.train(was_training)\n", ""),
     one("the wrapper left in evaluation mode", EVALUATE, SHARES, "    inner.eval()\n", "    model.eval()\n"),
+    one("another entry beside the two", EVALUATE, ONCE, "(totals[1] / totals[2]).item()}", "(totals[1] / totals[2]).item(), \"rows\": totals[2].item()}"),
+    one("means of ranks averaged", EVALUATE, ONCE, "    dist.all_reduce(totals)\n", "    totals /= totals[2].clone().clamp(min=1)\n    dist.all_reduce(totals)\n"),
+    one("percent", EVALUATE, ONCE, "(totals[1] / totals[2])", "(100 * totals[1] / totals[2])"),
+    one("tensors come back", EVALUATE, ONCE, "(totals[1] / totals[2]).item()", "totals[1] / totals[2]"),
+    one("the first data set for ever", EVALUATE, ONCE, "    mine = " + SHARE, "    mine = evaluate.__dict__.setdefault('mine', " + SHARE + ")"),
+    one("graphs switched off for good", EVALUATE, SHARES, "    with torch.no_grad():\n", "    torch.set_grad_enabled(False)\n    for _ in range(1):\n"),
+    one("every rank reads all rows", EVALUATE, SHARES, SHARE, "[dataset[i] for i in range(len(dataset))][dist.get_rank() :: dist.get_world_size()]"),
+    one("frozen for good", EVALUATE, SHARES, EVAL, EVAL + "    inner.requires_grad_(False)\n"),
+    one("gradients cleared", EVALUATE, SHARES, EVAL, EVAL + "    inner.zero_grad()\n"),
+    one("statistics thrown away", EVALUATE, SHARES, EVAL, EVAL + "    for layer in inner.modules():\n        getattr(layer, 'reset_running_stats', int)()\n"),
+    one("BatchNorm stays in training mode", EVALUATE, SHARES, EVAL, EVAL + "    inner.norm.train()\n"),
+    one("only the mode of the outermost layer", EVALUATE, SHARES, EVAL, "    inner.training = False\n"),
+    one("x stays on the CPU", EVALUATE, SHARES, "inner(x.to(here)), y.to(here)", "inner(x), y.to(here)"),
+    one("y stays on the CPU", EVALUATE, SHARES, "inner(x.to(here)), y.to(here)", "inner(x.to(here)), y"),
+    one("two passes for two numbers", EVALUATE, SHARES, "(logits.argmax(1) == y)", "(inner(x.to(here)).argmax(1) == y)"),
     # the worker
     Mutant("evaluated on rank 0, then broadcast", WORKER, CLOSES, (
         ("**job.evaluate(model, job.test, job.micro_batch)})", "**told[0]})"),
@@ -131,6 +179,28 @@ MUTANTS = [
         "history = [{\"train_loss\": train_loss, **job.evaluate(model, job.test, job.micro_batch)}]"),
     one("evaluated on training rows", WORKER, CLOSES, "job.evaluate(model, job.test", "job.evaluate(model, job.train"),
     one("training loss left out", WORKER, CLOSES, "\"train_loss\": train_loss, ", ""),
+    one("loader processes", WORKER, AGREE, "sampler=sampler)", "sampler=sampler, num_workers=1)"),
+    one("frozen parameters thawed", WORKER, AGREE, TRAINED, "list(model.requires_grad_(True).parameters())"),
+    one("a copy comes back", WORKER, AGREE, "return model.module, history", "import copy\n\n    return copy.deepcopy(model.module), history"),
+    one("the checkpoint comes back in a new model", WORKER, AGREE, "return model.module, history", "new = job.make_model()\n    new.load_state_dict(model.module.state_dict())\n    return new, history"),
+    one("the mean of all ranks' weights", WORKER, AGREE, WRAP, "job.make_model().to(here)\n    for p in model.parameters():\n        dist.all_reduce(p.data)\n        p.data /= dist.get_world_size()\n    model = DistributedDataParallel(model)"),
+    one("averaged by hooks as well", WORKER, AGREE, "    history = []\n", "    history = []\n    for p in model.module.parameters():\n        if p.requires_grad:\n            p.register_post_accumulate_grad_hook(lambda p: dist.all_reduce(p.grad.div_(dist.get_world_size())))\n"),
+    one("each local rank 0 saves", WORKER, SAVES, "if dist.get_rank() == 0:", "import os\n\n    if int(os.environ[\"LOCAL_RANK\"]) == 0:"),
+    one("parameters only, no buffers", WORKER, SAVES, "torch.save(model.module.state_dict()", "torch.save(dict(model.module.named_parameters(remove_duplicate=False))"),
+    one("the model pickled", WORKER, SAVES, "torch.save(model.module.state_dict()", "torch.save(model.module"),
+    one("saved in FP32", WORKER, SAVES, "torch.save(model.module.state_dict()", "torch.save({k: v.float() for k, v in model.module.state_dict().items()}"),
+    one("sleeps in place of waiting", WORKER, SAVES, "    dist.barrier()\n", "    time.sleep(1)\n"),
+    Mutant("state taken, waited, then saved", WORKER, SAVES, (
+        ("    if dist.get_rank() == 0:\n", "    state = model.module.state_dict()\n    dist.barrier()\n    if dist.get_rank() == 0:\n"),
+        ("torch.save(model.module.state_dict(), job.checkpoint)\n    dist.barrier()\n", "torch.save(state, job.checkpoint)\n"))),
+    one("saved on a thread", WORKER, SAVES, "torch.save(model.module.state_dict(), job.checkpoint)", "import threading\n\n        threading.Thread(target=torch.save, args=(model.module.state_dict(), job.checkpoint)).start()"),
+    one("gloo on GPUs", WORKER, CLOSES, 'dist.init_process_group("nccl", device_id=here)', 'dist.init_process_group("gloo", device_id=here)'),
+    one("no device_id", WORKER, CLOSES, ", device_id=here)", ")"),
+    one("no current device", WORKER, CLOSES, OPEN, OPEN.partition("\n")[2]),
+    one("all on GPU 0", WORKER, CLOSES, "    here = rank_device()\n", '    here = torch.device(rank_device().type, 0) if rank_device().type == "cuda" else rank_device()\n'),
+    one("the model stays on the CPU", WORKER, CLOSES, "job.make_model().to(here)", "job.make_model()"),
+    one("the last metrics in each entry", WORKER, CLOSES, "    if dist.get_rank() == 0:\n", "    for entry in history:\n        entry |= {name: history[-1][name] for name in (\"loss\", \"accuracy\")}\n    if dist.get_rank() == 0:\n"),
+    one("history on rank 0 only", WORKER, CLOSES, "    dist.destroy_process_group()\n", "    history = history if dist.get_rank() == 0 else []\n    dist.destroy_process_group()\n"),
 ]  # fmt: skip
 
 RIGHT = {
@@ -198,7 +268,10 @@ def worker(job):
     rank, n = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     cuda = torch.cuda.device_count() >= n
     device = torch.device("cuda", rank) if cuda else torch.device("cpu")
-    dist.init_process_group(backend="nccl" if cuda else "gloo", rank=rank, world_size=n)
+    if cuda:
+        torch.cuda.set_device(rank)
+    device_id = device if cuda else None
+    dist.init_process_group(backend="nccl" if cuda else "gloo", rank=rank, world_size=n, device_id=device_id)
     try:
         net = job.make_model().to(device)
         ddp = DDP(net, gradient_as_bucket_view=True)
@@ -222,7 +295,9 @@ from itertools import islice
 
 import torch
 import torch.distributed as dist
+from helpers import rank_device
 from torch import nn
+from torch.distributed import init_process_group
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Subset
 
 
@@ -274,8 +349,12 @@ def evaluate(model, dataset, batch_size):
 
 def worker(job):
     gpu = torch.cuda.is_available() and torch.cuda.device_count() > 1
-    dist.init_process_group("nccl" if gpu else "gloo", init_method="env://")
-    device = torch.device("cuda", dist.get_rank()) if gpu else torch.device("cpu")
+    device = rank_device()
+    if gpu:
+        torch.cuda.set_device(device)
+        init_process_group("nccl", init_method="env://", device_id=device)
+    else:
+        init_process_group("gloo", init_method="env://")
     model = job.make_model().to(device)
     ddp = nn.parallel.DistributedDataParallel(model, device_ids=[device] if gpu else None)
     trained = [p for p in model.parameters() if p.requires_grad]

@@ -204,7 +204,10 @@ def evaluate(model, dataset, batch_size):
     "closes in a finally": (WORKER, """
 def worker(job):
     here = rank_device()
-    dist.init_process_group("nccl" if here.type == "cuda" else "gloo")
+    gpu = here.type == "cuda"
+    if gpu:
+        torch.cuda.set_device(here)
+    dist.init_process_group("nccl" if gpu else "gloo", device_id=here if gpu else None)
     try:
         inner = job.make_model().to(here)
         ddp = DistributedDataParallel(inner, broadcast_buffers=False)
@@ -226,7 +229,10 @@ def worker(job):
     "an all-reduce for a barrier": (WORKER, """
 def worker(job):
     here = rank_device()
-    dist.init_process_group(backend="nccl" if here.type == "cuda" else "gloo", init_method="env://")
+    with_gpu = {"device_id": here} if here.type == "cuda" else {}
+    dist.init_process_group(backend="nccl" if with_gpu else "gloo", init_method="env://", **with_gpu)
+    if with_gpu:
+        torch.cuda.set_device(here.index)
     rank, ranks = dist.get_rank(), dist.get_world_size()
     model = DistributedDataParallel(module=job.make_model().to(here))
     sampler = DistributedSampler(job.train, num_replicas=ranks, rank=rank, shuffle=True, seed=job.seed)
@@ -265,8 +271,15 @@ class Run:
         dist.barrier()
 
 
+def open_group(here):
+    if here.type != "cuda":
+        return dist.init_process_group("gloo")
+    torch.accelerator.set_device_index(here.index)
+    dist.init_process_group(device_id=here)  # its backend is NCCL
+
+
 def worker(job):
-    dist.init_process_group("nccl" if rank_device().type == "cuda" else "gloo")
+    open_group(rank_device())
     run = Run(job)
     history = [run.epoch(number) for number in range(job.epochs)]
     run.save()
@@ -276,7 +289,11 @@ def worker(job):
     "saved under another name first": (WORKER, """
 def worker(job):
     here = rank_device()
-    dist.init_process_group("nccl" if here.type == "cuda" else "gloo")
+    if here.type == "cuda":
+        torch.cuda.set_device(f"cuda:{here.index}")
+        dist.init_process_group("cpu:gloo,cuda:nccl", device_id=torch.device(f"cuda:{here.index}"))
+    else:
+        dist.init_process_group("gloo")
     model = DistributedDataParallel(job.make_model().to(here), static_graph=False)
     sampler = DistributedSampler(job.train, seed=job.seed)
     loader = DataLoader(job.train, batch_size=job.micro_batch, sampler=sampler, shuffle=False)
