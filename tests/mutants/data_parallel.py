@@ -58,6 +58,7 @@ MUTANTS = [
     *(ring("sends_no_more_than_a_ring", *mutant) for mutant in (
         ("whole vectors travel", (SPLIT, "pieces = vector.tensor_split(n)\n    whole = vector.clone()\n    for step in range(n - 1):\n        came = torch.empty_like(whole)\n        both = [dist.P2POp(dist.isend, whole, (rank + 1) % n), dist.P2POp(dist.irecv, came, (rank - 1) % n)]\n        [request.wait() for request in dist.batch_isend_irecv(both)]\n        vector += came\n        whole = came\n    return\n")),
         ("a round for nothing", (ROUNDS, "    for step in range(2 * (n - 1) + (n > 1)):\n")),
+        ("the last piece has the rest", (SPLIT, "size = len(vector) // n\n    pieces = vector.split([size] * (n - 1) + [len(vector) - (n - 1) * size])\n")),
         ("each piece in two", ("        for request in dist.batch_isend_irecv([send, receive]):\n            request.wait()\n", "        for part, space in zip(leaving.tensor_split(2), arriving.tensor_split(2)):\n            both = [dist.P2POp(dist.isend, part, (rank + 1) % n), dist.P2POp(dist.irecv, space, (rank - 1) % n)]\n            [request.wait() for request in dist.batch_isend_irecv(both)]\n")),
         ("in FP64", (SEND, "send = dist.P2POp(dist.isend, leaving.double(), (rank + 1) % n)"), ("torch.empty_like(ours)", "torch.empty_like(ours, dtype=torch.float64)")),
     )),
@@ -102,7 +103,7 @@ MUTANTS = [
         ("divided by the number of buckets", (DIVIDE, "            flat /= len(self.buckets)\n")),
         ("divided before and after", ("self.sent.append((flat", "flat /= dist.get_world_size()\n        self.sent.append((flat")),
         ("never written back", ("                p.grad = gradient.view_as(p)\n", "                pass\n")),
-        ("written back backwards", ("zip(bucket, flat.split([p.numel() for p in bucket])", "zip(bucket[::-1], flat.split([p.numel() for p in bucket])")),
+        ("written back one number off", ("zip(bucket, flat.split([p.numel() for p in bucket])", "zip(bucket, flat.roll(1).split([p.numel() for p in bucket])")),
         ("added to what is there", ("p.grad = gradient.view_as(p)", "p.grad += gradient.view_as(p)")),
         ("in FP32 on the way", ("for p in bucket])\n        self.sent", "for p in bucket]).float().double()\n        self.sent")),
         ("frozen parameters get gradients", (FLUSH, FLUSH + "        self.frozen.grad = torch.zeros_like(self.frozen)\n"), ("        self.buckets = [[]]\n", "        self.buckets = [[]]\n        self.frozen = next((p for p in model.parameters() if not p.requires_grad), torch.zeros(1))\n")),
@@ -113,6 +114,7 @@ MUTANTS = [
         ("one bucket for all", (FULL, "if False:")),
         ("a bucket each", (FULL, "if self.buckets[-1]:")),
         ("never above the limit", (FULL, "if self.buckets[-1] and sum(q.nbytes for q in self.buckets[-1]) + p.nbytes > bucket_bytes:")),
+        ("so many parameters in a bucket", (FULL, "if len(self.buckets[-1]) >= max(1, bucket_bytes // 480):")),
         ("counted in elements", (FULL, FULL.replace("nbytes", "numel()"))),
         ("frozen parameters travel", ("self.sent.append((flat", "flat = torch.cat([flat, flat[:8]])\n        self.sent.append((flat"), ("flat.split([p.numel() for p in bucket])", "flat[:-8].split([p.numel() for p in bucket])")),
         ("sent twice", (REQUEST, f"{REQUEST} if dist.all_reduce(flat.clone()) is None else None")),
@@ -137,6 +139,7 @@ MUTANTS = [
             (EMPTY, EMPTY + "        self.order = ()\n")),
         ("the average of those that have one", (DIVIDE, "            count = torch.tensor(float(all(p.grad is not None for p in bucket)))\n            dist.all_reduce(count)\n            flat /= count.clamp(min=1)\n")),
         ("None stays None", ("                p.grad = gradient.view_as(p)\n", "                p.grad = None if p.grad is None else gradient.view_as(p)\n")),
+        ("the last gradient for a missing one", (GRADIENT, "(getattr(p, 'last', torch.zeros_like(p)) if p.grad is None else p.grad)"), ("                p.grad = gradient.view_as(p)\n", "                p.grad = p.last = gradient.view_as(p)\n")),
         ("ones for zeros", ("torch.zeros_like(p) if", "torch.ones_like(p) if")),
     )),
     # unequal rows
@@ -155,6 +158,9 @@ MUTANTS = [
         "        for i in range(4):\n"
         "            dist.all_gather(parts[i * dist.get_world_size() : (i + 1) * dist.get_world_size()], p.grad)\n"
         "        p.grad = sum(parts) / 4\n"),
+    one("rows of the first call for ever", "rows / total.item()", "rows / average_gradients.__dict__.setdefault('total', total.item())"),
+    one("a step on the way", "        dist.all_reduce(p.grad)\n", "        dist.all_reduce(p.grad)\n        p.data -= 0.1 * p.grad\n"),
+    one("the gradients come back", "        dist.all_reduce(p.grad)\n", "        dist.all_reduce(p.grad)\n    return [p.grad for p in trained]\n"),
     one("a rank without rows stays away", "    trained = [p for p in model.parameters() if p.requires_grad]\n    total", "    if not rows:\n        return\n    trained = [p for p in model.parameters() if p.requires_grad]\n    total", "not come back"),
     one("a rank without rows keeps None", "            p.grad = torch.zeros_like(p)\n",
         "            dist.all_reduce(torch.zeros_like(p))\n            continue\n"),
