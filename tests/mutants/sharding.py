@@ -79,6 +79,7 @@ MUTANTS = [
         ("all at the beginning", (ASSIGN, ASSIGN.replace("place", "place if False else flat[: p.numel()].view_as(p)"))),
         ("left empty", (ASSIGN, "        p.data = place.zero_() if start and rank else place\n")),
         ("frozen", (ASSIGN, ASSIGN + "        p.requires_grad_(False)\n")),
+        ("takes the list apart", (RETURN_FLAT, "    parameters.clear()\n" + RETURN_FLAT)),
     )),
     # the reduction
     *(reduction("mean_of_its_slice", *mutant) for mutant in (
@@ -104,7 +105,14 @@ MUTANTS = [
         ("what was there is kept", (KEEP, "shard.grad = mine if shard.grad is None else shard.grad")),
         ("divided again each time", (KEEP, "shard.grad = mine if shard.grad is None else shard.grad / n + mine")),
     )),
+    *(reduction("adds_to_the_shard", *mutant) for mutant in (
+        ("right twice, then replaced", (KEEP, "calls = reduce_gradients.__dict__.setdefault('calls', {})\n    calls[id(shard)] = calls.get(id(shard), 0) + 1\n    shard.grad = mine if shard.grad is None or calls[id(shard)] > 2 else shard.grad + mine")),
+        ("the last mean counts twice", (KEEP, "shard.grad = mine if shard.grad is None else shard.grad + mine * (1 + (shard.grad is None))\n    shard.last = getattr(shard, 'last', 0) + 1\n    shard.grad = shard.grad + mine if shard.last > 2 else shard.grad")),
+    )),
     *(reduction("leaves_nothing_whole", *mutant) for mutant in (
+        ("received into the weights", (MINE, "    mine = shard.data\n"), (KEEP, "shard.grad = mine.clone() if shard.grad is None else shard.grad + mine")),
+        ("a view of the whole at the second call", (KEEP, "whole[: shard.numel()] = mine if shard.grad is None else shard.grad + mine\n    shard.grad = mine if shard.grad is None else whole[: shard.numel()]")),
+        ("steps on the way", (KEEP, KEEP + "\n    shard.data -= 0.1 * mine")),
         ("whole gradients stay", (FORGET, "            pass\n")),
         ("set to zero", (FORGET, "            p.grad = torch.zeros_like(p)\n")),
         ("a view of the whole", (MINE, "    mine = torch.empty_like(whole)[: shard.numel()]\n")),
@@ -124,6 +132,8 @@ MUTANTS = [
     gathering("for two ranks", "    n = dist.get_world_size()\n    parts = list(flat.chunk(n))\n    dist.all_gather(parts, shard.detach())\n    for part in parts[2:]:\n        part.zero_()\n"),
     gathering("into new memory", "    new = torch.empty_like(flat)\n    dist.all_gather(list(new.chunk(dist.get_world_size())), shard.detach())\n    flat.data = new\n"),
     gathering("what the vector has, not the shard", "    n, rank = dist.get_world_size(), dist.get_rank()\n    dist.all_gather(list(flat.chunk(n)), flat.chunk(n)[rank].clone())\n"),
+    gathering("comes back", ALL_GATHER + "    return flat\n"),
+    gathering("the first numbers for ever", "    parts = [part.clone() for part in flat.chunk(dist.get_world_size())]\n    dist.all_gather(parts, shard.detach())\n    kept = gather_parameters.__dict__.setdefault('kept', {})\n    flat.copy_(kept.setdefault(flat.data_ptr(), torch.cat(parts)))\n"),
     gathering("the sum of all", "    parts = list(flat.chunk(dist.get_world_size()))\n    dist.all_gather(parts, shard.detach())\n    parts[0].copy_(sum(part.clone() for part in parts))\n"),
     *(gathering(name, body, "leaves_the_shard_alone") for name, body in (
         ("inside autograd", "    parts = list(flat.clone().chunk(dist.get_world_size()))\n    dist.all_gather(parts, shard.detach())\n    parts[dist.get_rank()] = shard\n    flat.copy_(torch.cat(parts))\n"),
