@@ -186,6 +186,7 @@ MUTANTS = [
         ("clamped", (SHIFT, "shifted = (logits - largest[:, None] * 0).clamp(-80, 80)")),
         ("the mean subtracted", (MAX, f"    largest = logits.detach().mean(dim=1)\n    dist.all_reduce(largest)\n    largest = largest / {N}\n")),
         ("the smallest subtracted", (MAX, "    largest = logits.detach().amin(dim=1)\n    dist.all_reduce(largest, op=dist.ReduceOp.MIN)\n")),
+        ("the logarithm of a probability", (MEAN, "return (-(picked.exp() / exponentials).log() * counts).sum() / counts.sum()")),
         ("a small number in the logarithm", ("exponentials.log()", "(exponentials * 1e-42 + 1e-38).log()")),
     )),
     *(loss("sends_three_numbers_a_token", *mutant) for mutant in (
@@ -198,6 +199,7 @@ MUTANTS = [
     *(loss("keeps_to_its_words", *mutant) for mutant in (
         ("padded to the whole vocabulary", (EXP, f"exponentials = Leave.apply(F.pad(shifted, (0, words * ({N} - 1)), value=-1e9).exp().sum(dim=1))")),
         ("one-hot over the whole vocabulary", (PICK, PICK + f"\n    F.one_hot(targets.clamp(min=0), words * {N})")),
+        ("targets shifted in place", (WORDS, WORDS + "    counts = targets != -100\n"), (LOCAL, "local = targets.sub_(dist.get_rank() * words)"), ("    counts = targets != -100\n    return", "    return")),
         ("exponentials in place", (MEAN, "logits.data.sub_(largest[:, None])\n    " + MEAN)),
     )),
     # the sequence
