@@ -126,11 +126,11 @@ ring_guess = Prediction("Sent by one of four ranks", my_guess, "vectors")
 #
 # **Contract.** `ring_all_reduce(vector)` is called on every rank, with a vector of the same length and format on each.
 #
-# - Afterwards `vector` holds the sum over all ranks, as after `dist.all_reduce(vector)`. It is changed in place, and nothing around it (it may be a slice of a larger tensor). Return nothing.
-# - Any number of ranks, also 1. Any length: it need not be divisible, and there may be fewer elements than ranks.
+# - Afterwards `vector` holds the sum over all ranks, as after `dist.all_reduce(vector)`. It is changed in place, and nothing around it: it may be a (contiguous) slice of a larger tensor. Return nothing.
+# - Any number of ranks, also 1. Any length, also 0: it need not be divisible, and there may be fewer elements than ranks. Any floating-point format.
 # - All ranks end with the same numbers, to the last bit.
 # - A rank sends to `rank + 1` and receives from `rank - 1` only (the ring closes: after the last comes rank 0), and calls no collective.
-# - It sends at most 2 (N − 1) messages, each of an N-th of the vector, rounded up.
+# - It sends at most 2 (N − 1) messages, each of at most an N-th of the vector, rounded up.
 #
 # If every rank sends first and receives afterwards, all wait for each other: nobody is listening. `dist.batch_isend_irecv` starts both at once and returns a list of requests, to each of which you `wait()`. It takes
 # a list of `dist.P2POp(dist.isend, tensor, to_rank)` and `dist.P2POp(dist.irecv, tensor, from_rank)`. `vector.tensor_split(n)` returns n views.
@@ -239,7 +239,7 @@ for nbytes in SIZES:
 #
 # - `sweep` is a list of pairs (bytes, seconds) of two or more sizes, in any order. It is not changed.
 # - Where the seconds follow the law, it finds the law.
-# - Where every measurement is off by up to 5 %, alpha and beta are off by no more than a quarter: an error in the largest message must not determine alpha.
+# - Where every measurement of a sweep from 1 KiB to 16 MiB is off by up to 5 %, alpha and beta are off by no more than a quarter: an error in the largest message must not determine alpha.
 # - alpha is never below 0, whatever the noise.
 #
 # Two well-chosen sizes will do. Least squares will do as well, if you weigh the sizes.

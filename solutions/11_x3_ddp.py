@@ -41,14 +41,15 @@ print(f"{device_name(device)} ({device.type}), torch {torch.__version__}; ranks 
 #
 # **Contract.** `train_epoch` is called on every rank and goes through the rank's `loader` once.
 #
-# 1. `model` is wrapped in `DistributedDataParallel` and has no BatchNorm; its parameters are on the rank's device. It sees one micro-batch at a time. Some parameters may be frozen (`requires_grad=False`), some tied.
-# 2. `loader` is a `DataLoader` that yields micro-batches `(x, y)` on the CPU; `loader.sampler` is a `DistributedSampler`. Tell it the `epoch`. All ranks get the same number of micro-batches, and of
-#    rows in each; the last one in an epoch may be smaller.
+# 1. `model` is wrapped in `DistributedDataParallel`, has no BatchNorm, and comes in training mode; its parameters are on the rank's device. It sees each micro-batch once, one at a time: the graph of one is
+#    freed before the next goes in. Some parameters may be frozen (`requires_grad=False`) and stay so; some may be tied.
+# 2. `loader` is a `DataLoader` that yields micro-batches `(x, y)` on the CPU; `loader.sampler` is a `DistributedSampler`. Set its epoch to `epoch`: a resumed run does not begin at 0. All ranks get the same
+#    number of micro-batches, and of rows in each; the last one in an epoch may be smaller.
 # 3. Each group of `accumulate` micro-batches makes one update; what is left at the end makes a smaller group with its own update.
 # 4. The loss is the cross-entropy of `model(x)` and `y`. Each update is that of one process on the **joint** batch: all rows of the group, of all ranks, weigh the same.
-# 5. Gradients are averaged between ranks **once an update**, not once a micro-batch.
-# 6. Gradients of earlier steps must not leak in.
-# 7. Returns the mean loss over all rows that **all** ranks saw in this epoch, each row's loss taken at the moment it was seen: a Python float, the same on every rank.
+# 5. Gradients are averaged between ranks **once per update**, not once per micro-batch, and nothing else of their size is sent.
+# 6. Gradients of earlier steps must not leak in, and there may be none yet.
+# 7. Returns the mean loss over all rows that **all** ranks saw in this call, each row's loss taken at the moment it was seen: a Python float, the same on every rank.
 
 
 # %% name="epoch" answer=true
@@ -89,11 +90,11 @@ hint("x3.epoch")
 #
 # **Contract.** `evaluate` is called on every rank and returns the loss and the accuracy over the whole data set.
 #
-# 1. `model` is wrapped in `DistributedDataParallel`; it may contain dropout and BatchNorm. `dataset[i]` is `(x, y)` without a batch dimension, on the CPU.
+# 1. `model` is wrapped in `DistributedDataParallel`; it may contain dropout and BatchNorm, and all of its layers are in the same mode. `dataset[i]` is `(x, y)` without a batch dimension, on the CPU.
 # 2. Each row counts **once**, whatever the number of rows: it need not be divisible by the number of ranks, and there may be fewer rows than ranks.
-# 3. The ranks share the work: no rank sees more than its part, rounded up. The model sees at most `batch_size` rows at a time.
-# 4. It runs in evaluation mode and without a graph; afterwards the model is in the same mode as before.
-# 5. Returns `{"loss": ..., "accuracy": ...}`, Python floats, the same on every rank: mean cross-entropy, and the share of correct answers.
+# 3. The ranks share the work: no rank reads more than its part of the rows, rounded up, or runs more through the model. The model sees at most `batch_size` rows at a time.
+# 4. It runs in evaluation mode and without a graph. Afterwards PyTorch records graphs as before, and the model is as it was: its mode, parameters, gradients and buffers.
+# 5. Returns `{"loss": ..., "accuracy": ...}` and nothing else, Python floats, the same on every rank: mean cross-entropy, and the share of correct answers.
 
 
 # %% name="evaluate" answer=true
@@ -128,15 +129,16 @@ hint("x3.evaluate")
 #
 # **Contract.** `worker(job)` is the whole program of one rank. It runs under `torchrun` as well: the environment says who the rank is (`RANK`, `WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT`).
 #
-# 1. Opens the default process group and closes it before returning: over gloo; or, when `rank_device()` is a GPU, over NCCL, with that GPU as the current device and as `device_id`.
-# 2. `job.make_model()` returns a model on the CPU, with **different random weights on every rank**. All ranks must train the same one: rank 0's.
+# 1. Opens the default process group and closes it before returning: over gloo; or, when `rank_device()` is a GPU, over NCCL, with that GPU as the current device and as
+#    `device_id`. (The check looks at this on every machine: it runs your worker up to the training where PyTorch seems to have two GPUs.)
+# 2. `job.make_model()` returns a model on the CPU, with **different random weights on every rank**. All ranks must train the same one: rank 0's. It is trained on `rank_device()`.
 # 3. Trains on `job.train` for `job.epochs` epochs, by calling `job.train_epoch(ddp, loader, optimizer, job.accumulate, epoch)`, `ddp` being the wrapped model, with epoch 0, 1, ... The loader yields micro-batches of `job.micro_batch` rows
 #    (without loader processes); in each epoch each row goes to one rank, in an order shuffled with `job.seed`. (The number of rows is divisible by the number of ranks.)
-# 4. `job.make_optimizer(parameters)` returns the optimizer. It gets the trained parameters and no frozen ones.
+# 4. `job.make_optimizer(parameters)` returns the optimizer. It gets the trained parameters and no frozen ones, which stay frozen.
 # 5. After each epoch every rank calls `job.evaluate(ddp, job.test, job.micro_batch)`. (Both are your functions in this notebook. The check brings its own simple ones, so that a mistake above costs nothing here.)
-# 6. Rank 0, and no other, saves the trained model's `state_dict` with `torch.save` to the path `job.checkpoint`, so that it loads into `job.make_model()`. When `worker` returns, **on any rank**, the file is
-#    complete. (Synchronise with a collective: each rank may have a different path.)
-# 7. Returns `(model, history)`: the trained model itself, unwrapped, and a list with one dictionary for each epoch: `{"train_loss": ..., "loss": ..., "accuracy": ...}`.
+# 6. Rank 0, and no other, saves the trained model's `state_dict` with `torch.save` to the path `job.checkpoint`, so that it loads into `job.make_model()`. (`LOCAL_RANK` is 0 once on each machine; `RANK` is 0
+#    once in the job.) When `worker` returns, **on any rank**, the file is complete. (Synchronize with a collective: each rank may have a different path.)
+# 7. Returns `(model, history)`: the trained model itself, unwrapped and no copy, and a list with one dictionary for each epoch: `{"train_loss": ..., "loss": ..., "accuracy": ...}`.
 
 
 # %% name="worker" answer=true

@@ -168,7 +168,7 @@ hint("sharding.partition")
 # - `shard` is an `nn.Parameter`. Afterwards `shard.grad` has the **mean** over all ranks of the gradients of its slice (zeros for padding).
 # - A parameter whose `.grad` is None on this rank counts as zeros.
 # - If `shard.grad` is there already, the mean is added to it.
-# - Afterwards every `p.grad` is None, and `shard.grad` keeps no memory alive but its own.
+# - Afterwards every `p.grad` is None, and `shard.grad` keeps no memory alive but its own. The weights, those of `shard` as well, stay as they are.
 # - It sends one reduce-scatter of the padded vector, and nothing else.
 
 

@@ -592,9 +592,9 @@ loss_peak_guess = Prediction("Peak of output layer and loss on each of 4 ranks",
 #
 # - `logits` (n, V/N) are this rank's, in rank order: rank 0 has words 0 to V/N − 1. `targets` (n,) are whole and the same on each rank: words from 0 to V − 1, or -100, which does not count. At least one counts; the mean is over those.
 # - After `backward()` on every rank, from the loss or a multiple of it, the gradient of `logits` is this rank's part of that of one process.
-# - Logits may be as large as ±10,000: no overflow, no NaN.
+# - Logits may be as large as ±10,000, and the target's may be the smallest: no overflow, no infinity, no NaN.
 # - Sent: nothing but all-reduces in the forward pass, of 3 n numbers in all; nothing in the backward pass.
-# - No tensor as large as the whole logits; `logits` is not changed. `Leave` may be of use. Loss and gradient have the dtype of `logits` (FP32 or FP64).
+# - No tensor as large as the whole logits; `logits` and `targets` are not changed. `Leave` may be of use. Loss and gradient have the dtype of `logits` (FP32 or FP64).
 
 
 # %% name="loss" answer=true reveal=true

@@ -79,7 +79,7 @@ JUDGED: dict[str, tuple[str, ...]] = {
     "x3.epoch": (
         "every_epoch_in_a_new_order",
         "update_equals_joint_batch",
-        "every_epoch_in_a_new_order",
+        "every_epoch_in_a_new_order update_equals_joint_batch",
         "update_equals_joint_batch ragged_groups_weigh_by_rows",
         "update_equals_joint_batch ragged_groups_weigh_by_rows",
         "one_synchronisation_an_update",
@@ -88,7 +88,7 @@ JUDGED: dict[str, tuple[str, ...]] = {
     ),
     "x3.evaluate": (
         "every_test_row_counts_once",
-        GIVEN,
+        "evaluation_shares_the_work",
         "every_test_row_counts_once",
         "evaluation_shares_the_work",
         "evaluation_shares_the_work",
@@ -97,7 +97,7 @@ JUDGED: dict[str, tuple[str, ...]] = {
     "x3.worker": (
         "closes_and_reports",
         "closes_and_reports",
-        "replicas_share_the_work_and_agree",
+        "replicas_share_the_work_and_agree closes_and_reports",
         "replicas_share_the_work_and_agree",
         "replicas_share_the_work_and_agree",
         "closes_and_reports",

@@ -10,26 +10,36 @@ from torch import nn
 
 from ...ranks.collectives import Collectives
 from ..base import Check, Evidence
-from ..probing.on_ranks import on_ranks
+from ..probing.cases import cases_on_ranks
 
-CASES = {"equal rows": (4, 4), "unequal rows": (6, 1, 3), "a rank without rows": (5, 0, 2), "one rank": (7,)}
+# by number of ranks: the rows of each. The same ranks average twice, of different rows.
+CASES = {
+    1: {"7 rows": (7,)},
+    2: {"4 rows each": (4, 4)},
+    3: {"6, 1 and 3 rows": (6, 1, 3), "5, 0 and 2 rows": (5, 0, 2)},
+}
 NAMES = ("weight 0", "frozen bias 0", "weight 2", "bias 2")
 
 
-def _work(average_gradients: Callable[..., Any], seed: int, shares: tuple[int, ...]) -> Evidence:
-    """What one rank does: its rows of the joint batch, backward, then the learner's average."""
+def _average(average_gradients: Callable[..., Any], seed: int, shares: tuple[int, ...]) -> Evidence:
+    """One rank: its rows of the joint batch, backward, then the learner's average."""
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)).double()
     model[0].bias.requires_grad_(False)
+    before = [p.detach().clone() for p in model.parameters()]
     x, y = torch.randn(sum(shares), 6, dtype=torch.float64) * 3, torch.randint(3, (sum(shares),))
     rank = dist.get_rank()
     rows = shares[rank]
     if rows:
         F.cross_entropy(model(x.split(shares)[rank]), y.split(shares)[rank]).backward()
     with Collectives() as collectives:
-        average_gradients(model, rows)
-    gradients = [None if p.grad is None else p.grad.flatten().tolist() for p in model.parameters()]
-    return {"gradients": gradients, "sent": collectives.volume}
+        returned = average_gradients(model, rows)
+    return {
+        "gradients": [None if p.grad is None else p.grad.flatten().tolist() for p in model.parameters()],
+        "kept": all(map(torch.equal, before, model.parameters())),
+        "returned": type(returned).__name__,
+        "sent": collectives.volume,
+    }
 
 
 class GradientOfTheJointBatch(Check):
@@ -42,13 +52,13 @@ class GradientOfTheJointBatch(Check):
 
     @staticmethod
     def probe(seed: int, average_gradients: Callable[..., Any]) -> Evidence:
-        return {case: on_ranks(_work, len(shares), average_gradients, seed, shares) for case, shares in CASES.items()}
+        return cases_on_ranks(_average, CASES, average_gradients, seed)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for case, want in expected.items():
             for rank, (got, right) in enumerate(zip(seen[case], want, strict=True)):
-                where = f"{case} {CASES[case]}, rank {rank}"
+                where = f"{case}, rank {rank}"
                 for name, a, b in zip(NAMES, got["gradients"], right["gradients"], strict=True):
                     if (a is None) != (b is None):
                         return f"{where}: the gradient of {name} is {'missing' if a is None else 'there'}."
@@ -61,6 +71,10 @@ class GradientOfTheJointBatch(Check):
                             f"{where}: the gradient of {name} is off by {off:.2g} (relative), "
                             f"{ratio:.3g} times as long as the joint one."
                         )
+                if not got["kept"]:
+                    return f"{where}: the weights have changed; only the gradients do."
+                if got["returned"] != "NoneType":
+                    return f"{where}: you return a {got['returned']}; change each `.grad` and return nothing."
                 if got["sent"] > 2 * right["sent"]:
                     return f"{where}: you sent {got['sent']:,} bytes; {right['sent']:,} are enough."
         return None

@@ -18,26 +18,29 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..base import Check, Evidence
+from ..probing.cases import cases_on_ranks
 from ..probing.distance import relative_distance
-from ..probing.on_ranks import on_ranks
 
 EXACT = 1e-9  # relative, in FP64
 WIDTH = 8
-EACH = WIDTH * WIDTH * 8  # bytes of each parameter's gradient
-STEPS = 2
 PATIENCE = 6.0  # seconds that a rank waits for another one's sign
 BREAK = 1.5  # seconds in which the ranks' other buckets have long been exchanged
 
 
 class _Net(nn.Module):
-    """Three layers and four heads, all of one size in FP64, and a frozen bias. A head may be left out."""
+    """Three layers and four heads in FP64, and a frozen number. A head may be left out.
 
-    def __init__(self) -> None:
+    In the order in which gradients are packed, they have 192, 768, 64, 256, 768, 1536 and 2560 bytes; or 512 bytes
+    each if they are equal.
+    """
+
+    def __init__(self, equal: bool = False) -> None:
         super().__init__()
-        self.last, self.trunk = nn.Linear(WIDTH, WIDTH, bias=False), nn.ModuleList()
-        self.trunk.extend(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(3))
-        self.frozen = nn.Parameter(torch.ones(WIDTH), requires_grad=False)
-        self.heads = nn.ModuleList(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(3))
+        first, second, *heads = [WIDTH] * 6 if equal else [24, 4, 1, 12, 3, 40]
+        self.last, self.trunk = nn.Linear(WIDTH, heads.pop(), bias=False), nn.ModuleList()
+        self.trunk.extend(nn.Linear(a, b, bias=False) for a, b in ((WIDTH, first), (first, second), (second, WIDTH)))
+        self.frozen = nn.Parameter(torch.ones(1), requires_grad=False)
+        self.heads = nn.ModuleList(nn.Linear(WIDTH, b, bias=False) for b in heads)
         self.double()
 
     def forward(self, x: torch.Tensor, heads: tuple[int, ...]) -> torch.Tensor:
@@ -49,25 +52,35 @@ class _Net(nn.Module):
 
 @dataclass(frozen=True)
 class _Run:
-    """So many ranks, buckets that close at so many bytes, and which heads each rank uses."""
+    """Buckets that close at so many bytes, and which heads each rank uses, step by step."""
 
-    ranks: int
     bucket_bytes: int
-    heads: tuple[tuple[int, ...], ...]
+    heads: tuple[tuple[tuple[int, ...], ...], ...]
+    late: bool = False  # rank 1 begins its backward pass when rank 0 is through with its own
+    equal: bool = (
+        False  # all parameters have one size: where ranks send in different orders, no message has a wrong size
+    )
 
 
-ALL = ((0, 1, 2, 3),) * 3
+ALL = (0, 1, 2, 3)
+EVERY = ((ALL,) * 3,) * 3
 RUNS = {
-    "2 ranks, 3 parameters a bucket": _Run(2, 2 * EACH + 1, ALL),
-    "3 ranks, 2 parameters a bucket": _Run(3, 2 * EACH, ALL),
-    "2 ranks, a bucket each": _Run(2, 1, ALL),
-    "2 ranks, one bucket": _Run(2, 100 * EACH, ALL),
-    "1 rank": _Run(1, 2 * EACH, ALL),
+    1: {"buckets of 960 bytes": _Run(960, EVERY)},
+    2: {
+        "buckets of 960 bytes": _Run(960, EVERY),  # the first two parameters hold 960
+        "buckets of 961 bytes": _Run(961, EVERY),
+        "a bucket each": _Run(1, EVERY),
+        "one bucket": _Run(10**6, EVERY),
+        "rank 1 late": _Run(960, ((ALL, ALL),), late=True),
+    },
+    3: {"buckets of 3,000 bytes": _Run(3000, EVERY)},  # the last one holds less
 }
-# Head 3 belongs to the parameter that is in the last bucket; here no rank uses it.
+# Head 3 belongs to the parameter that is in the last bucket; here it is used in the last step only. Head 0 is used by
+# one rank in a step and by the other in the next.
+A, B = (0, 2), (1, 2)
 BRANCHES = {
-    "2 ranks, a head each": _Run(2, 1, ((0, 2), (1, 2))),
-    "3 ranks, a head each": _Run(3, 2 * EACH, ((0, 2), (1, 2), (0, 2))),
+    2: {"a head each": _Run(1, ((A, B), (B, A), (ALL, ALL)), equal=True)},
+    3: {"a head each": _Run(1024, ((A, B, A), (B, A, B), (ALL, ALL, A)), equal=True)},
 }
 
 
@@ -100,9 +113,9 @@ class _Calls(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def _made(seed: int) -> _Net:
+def _made(seed: int, run: _Run) -> _Net:
     torch.manual_seed(seed)
-    return _Net()
+    return _Net(run.equal)
 
 
 def _rows(seed: int, step: int) -> torch.Tensor:
@@ -114,49 +127,48 @@ def _gradients(model: nn.Module) -> list[list[float] | None]:
     return [None if p.grad is None else p.grad.flatten().tolist() for p in model.parameters()]
 
 
-def _by_ddp(seed: int, heads: tuple[int, ...]) -> list[Any]:
+def _by_ddp(seed: int, run: _Run) -> list[Any]:
     """Return the gradients that DDP leaves on this rank, step by step."""
-    model, steps = _made(seed), []
+    model, steps = _made(seed, run), []
     ddp = DistributedDataParallel(model, find_unused_parameters=True)
-    for step in range(STEPS):
+    for step, heads in enumerate(run.heads):
         ddp.zero_grad()
-        ddp(_rows(seed, step), heads).backward()
+        ddp(_rows(seed, step), heads[dist.get_rank()]).backward()
         steps.append(_gradients(model))
     return steps
 
 
-def _rank(bucketed: Callable[..., Any], seed: int, run: _Run) -> Evidence:
-    """One rank: two steps with the learner's buckets, and the same two with DDP."""
-    heads = run.heads[dist.get_rank()]
-    right = _by_ddp(seed, heads)
-    model = _made(seed)
+def _steps(bucketed: Callable[..., Any], seed: int, run: _Run) -> Evidence:
+    """One rank: some steps with the learner's buckets, and the same ones with DDP."""
+    right = _by_ddp(seed, run)
+    model = _made(seed, run)
     calls = _Calls(model)
     buckets = bucketed(model, run.bucket_bytes)
     steps = []
     with calls:
-        for step in range(STEPS):
+        for step, heads in enumerate(run.heads):
             model.zero_grad()
             calls.begin()
-            model(_rows(seed, step), heads).backward()
+            model(_rows(seed, step), heads[dist.get_rank()]).backward()
             calls.over = True
             buckets.finish()
             steps.append({"calls": calls.calls, "gradients": _gradients(model)})
-    return {"steps": steps, "ddp": right, "others": calls.others, "names": [n for n, _ in model.named_parameters()]}
+    return {"steps": steps, "ddp": right, "others": calls.others}
 
 
-def _patient(bucketed: Callable[..., Any], seed: int, folder: str) -> Evidence:
+def _patient(bucketed: Callable[..., Any], seed: int, folder: str, run: _Run) -> Evidence:
     """Rank 1 begins its backward pass only when rank 0 is through with its own, or its patience is at an end.
 
     And it takes a break before the first layer, so that the last bucket comes back well after the others.
     """
     rank, flag = dist.get_rank(), Path(folder, "through")
-    right = _by_ddp(seed, ALL[0])[:1]
-    model = _made(seed)
+    right = _by_ddp(seed, run)
+    model = _made(seed, run)
     first = next(p for p in model.parameters() if p.requires_grad)
     if rank == 1:
         first.register_hook(lambda gradient: time.sleep(BREAK))
-    buckets = bucketed(model, 2 * EACH)
-    loss = model(_rows(seed, 0), ALL[0])
+    buckets = bucketed(model, run.bucket_bytes)
+    loss = model(_rows(seed, 0), run.heads[0][rank])
     deadline = time.monotonic() + PATIENCE
     while rank == 1 and not flag.exists() and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -168,20 +180,30 @@ def _patient(bucketed: Callable[..., Any], seed: int, folder: str) -> Evidence:
     return {"through": through, "ddp": right, "steps": [{"gradients": _gradients(model)}]}
 
 
-FEW = dict(list(RUNS.items())[:2])  # with a smaller bucket at the end
+def _run(bucketed: Callable[..., Any], seed: int, folder: str, run: _Run) -> Evidence:
+    """One rank: a run."""
+    return _patient(bucketed, seed, folder, run) if run.late else _steps(bucketed, seed, run)
 
 
-def _runs(runs: dict[str, _Run], bucketed: Callable[..., Any], seed: int) -> Evidence:
-    return {case: on_ranks(_rank, run.ranks, bucketed, seed, run) for case, run in runs.items()}
+def observe(seed: int, bucketed: Callable[..., Any]) -> Evidence:
+    """Return what each rank measured where all of them use all parameters."""
+    with tempfile.TemporaryDirectory() as folder:
+        return cases_on_ranks(_run, RUNS, bucketed, seed, folder)
+
+
+def _named(seen: Evidence, late: bool) -> list[str]:
+    """Return the cases of `seen` in which a rank is late, or the others."""
+    return [case for case in seen if case.endswith("late") == late]
 
 
 def _wrong_gradients(case: str, seen: list[Evidence], expected: list[Evidence]) -> str | None:
     """Say which gradient of which rank is not DDP's. Where no rank has a gradient, None is as good as zeros."""
+    names = [name for name, _ in _Net().named_parameters()]
     for rank, (got, want) in enumerate(zip(seen, expected, strict=True)):
         for step, right in enumerate(want["ddp"]):
             where = f"{case}, step {step}, rank {rank}"
             mine = got["steps"][step]["gradients"]
-            for name, a, b in zip(expected[0].get("names") or map(str, range(len(right))), mine, right, strict=True):
+            for name, a, b in zip(names, mine, right, strict=True):
                 if name == "frozen" and a is not None:
                     return f"{where}: the frozen parameter has got a gradient."
                 if b is None and (a is None or not any(a)):
@@ -203,13 +225,11 @@ class GradientsEqualDdp(Check):
         "parameter.\n`work.wait()` first, then divide `flat`, `flat.split([p.numel() for p in bucket])`, `view_as(p)`."
     )
 
-    @staticmethod
-    def probe(seed: int, bucketed: Callable[..., Any]) -> Evidence:
-        return _runs(RUNS, bucketed, seed)
+    probe = staticmethod(observe)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        for case in expected:
+        for case in _named(expected, late=False):
             wrong = _wrong_gradients(case, seen[case], expected[case])
             if wrong:
                 return wrong
@@ -225,13 +245,12 @@ class OneMessageABucket(Check):
         "`torch.cat` of the flattened gradients makes one message."
     )
 
-    @staticmethod
-    def probe(seed: int, bucketed: Callable[..., Any]) -> Evidence:
-        return _runs(FEW, bucketed, seed + 1)
+    probe = staticmethod(observe)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        for case, want in expected.items():
+        for case in _named(expected, late=False):
+            want = expected[case]
             for rank, got in enumerate(seen[case]):
                 if got["others"]:
                     return f"{case}, rank {rank}: called {got['others'][0]}; an all-reduce a bucket is enough."
@@ -254,13 +273,12 @@ class BucketsLeaveWhenFull(Check):
         "`p.register_post_accumulate_grad_hook(self.arrived)`; in it, note p; send while the next bucket is full."
     )
 
-    @staticmethod
-    def probe(seed: int, bucketed: Callable[..., Any]) -> Evidence:
-        return _runs(FEW, bucketed, seed + 2)
+    probe = staticmethod(observe)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        for case, want in expected.items():
+        for case in _named(expected, late=False):
+            want = expected[case]
             for rank, got in enumerate(seen[case]):
                 for step, right in enumerate(want[rank]["steps"]):
                     mine = got["steps"][step]["calls"]
@@ -286,19 +304,17 @@ class BackwardDoesNotWait(Check):
         "`work = dist.all_reduce(flat, async_op=True)` in the hook, `work.wait()` in `finish()`, and not before."
     )
 
-    @staticmethod
-    def probe(seed: int, bucketed: Callable[..., Any]) -> Evidence:
-        with tempfile.TemporaryDirectory() as folder:
-            return {"ranks": on_ranks(_patient, 2, bucketed, seed + 3, folder)}
+    probe = staticmethod(observe)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        if not seen["ranks"][1]["through"]:
+        (case,) = _named(expected, late=True)
+        if not seen[case][1]["through"]:
             return (
                 "Rank 1 had not begun its backward pass, and rank 0 got stuck in its own: "
                 "a hook waits for the answer of the others."
             )
-        wrong = _wrong_gradients("rank 1 late", seen["ranks"], expected["ranks"])
+        wrong = _wrong_gradients(case, seen[case], expected[case])
         return f"{wrong} Does `finish()` wait for every bucket?" if wrong else None
 
 
@@ -313,7 +329,9 @@ class BearsMissingGradients(Check):
 
     @staticmethod
     def probe(seed: int, bucketed: Callable[..., Any]) -> Evidence:
-        return _runs(BRANCHES, bucketed, seed + 4)
+        return cases_on_ranks(
+            _steps, BRANCHES, bucketed, seed
+        )  # apart from the others: ranks that send differently hang
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:

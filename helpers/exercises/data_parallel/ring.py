@@ -7,77 +7,70 @@ import torch
 import torch.distributed as dist
 
 from ..base import Check, Evidence
+from ..probing.cases import case_name, cases_on_ranks
 from ..probing.distance import relative_distance
-from ..probing.named_case import case_named, note_case
-from ..probing.on_ranks import on_ranks
 from .messages import Messages
 
 Ring = Callable[[torch.Tensor], None]
 SAME = 1e-6  # relative: FP32 sums of four numbers in another order differ by less
-# ranks -> lengths of the vectors: with and without a remainder, and shorter than there are ranks
-LENGTHS = {1: (5,), 2: (8, 7, 1), 3: (12, 13, 14, 2), 4: (16, 17, 19, 3, 1)}
+SINGLE, DOUBLE = "float32", "float64"
+
+
+def _named(single: tuple[int, ...], double: tuple[int, ...] = ()) -> dict[str, tuple[int, str]]:
+    """Return cases (length, format) by name, of vectors in FP32 and FP64."""
+    names = {f"{n} element{'s' * (n != 1)}": (n, SINGLE) for n in single}
+    return names | {f"{n} elements in FP64": (n, DOUBLE) for n in double}
+
+
+# ranks -> vectors: with and without a remainder, and shorter than there are ranks
+VECTORS = {
+    1: _named((5,)),
+    2: _named((8, 7, 1)),
+    3: _named((12, 13, 14, 2, 0)),
+    4: _named((16, 17, 19, 3, 1), double=(16, 17, 19, 3)),
+}
 AROUND = 3  # elements before and after the vector, in the tensor of which it is a part
 
 
-def _vector(seed: int, rank: int, length: int, dtype: torch.dtype) -> torch.Tensor:
+def _vector(seed: int, rank: int, length: int, dtype: str) -> torch.Tensor:
     """Return what a rank brings along: a part of a larger tensor of sevens."""
     generator = torch.Generator().manual_seed(1000 * seed + 100 * length + rank)
-    whole = torch.full((length + 2 * AROUND,), 7.0, dtype=dtype)
-    whole[AROUND:-AROUND] = torch.randn(length, generator=generator, dtype=torch.float64).to(dtype)
+    whole = torch.full((length + 2 * AROUND,), 7.0, dtype=getattr(torch, dtype))
+    whole[AROUND:-AROUND] = torch.randn(length, generator=generator, dtype=torch.float64)
     return whole
 
 
-def _rank(ring_all_reduce: Ring, seed: int, dtype: str, folder: str) -> list[Evidence]:
-    """One rank: the learner's ring on vectors of each length, and PyTorch's all-reduce on copies of them."""
-    rank, seen = dist.get_rank(), []
-    for length in LENGTHS[dist.get_world_size()]:
-        note_case(folder, _elements(length))
-        whole = _vector(seed, rank, length, getattr(torch, dtype))
-        inside = whole[AROUND:-AROUND]
-        own = inside.clone()
-        dist.all_reduce(own)
-        with Messages() as messages:
-            returned = ring_all_reduce(inside)
-        around = torch.cat([whole[:AROUND], whole[-AROUND:]])
-        seen.append(
-            {
-                "values": whole[AROUND:-AROUND].double().tolist(),
-                "all_reduce": own.double().tolist(),
-                "around": around.tolist(),
-                "returned": type(returned).__name__,
-                "sent": messages.sent,
-                "received": messages.received,
-                "collectives": messages.collectives,
-                "bytes": inside.nbytes,
-                "size": inside.element_size(),
-            }
-        )
-    return seen
+def _sum(ring_all_reduce: Ring, seed: int, case: tuple[int, str]) -> Evidence:
+    """One rank: the learner's ring on a vector, and PyTorch's all-reduce on a copy of it."""
+    whole = _vector(seed, dist.get_rank(), *case)
+    inside = whole[AROUND:-AROUND]
+    own = inside.clone()
+    dist.all_reduce(own)
+    with Messages() as messages:
+        returned = ring_all_reduce(inside)
+    return {
+        "values": inside.double().tolist(),
+        "all_reduce": own.double().tolist(),
+        "around": torch.cat([whole[:AROUND], whole[-AROUND:]]).tolist(),
+        "returned": type(returned).__name__,
+        "sent": messages.sent,
+        "received": messages.received,
+        "collectives": messages.collectives,
+    }
 
 
-def _runs(seed: int, ring_all_reduce: Ring, *numbers: int, dtype: str = "float32") -> Evidence:
-    """Return, by number of ranks, what each rank saw at each length."""
-    seen = {}
-    for n in numbers:
-        with case_named(n) as folder:
-            seen[str(n)] = on_ranks(_rank, n, ring_all_reduce, seed, dtype, folder)
-    return seen
+def observe(seed: int, ring_all_reduce: Ring) -> Evidence:
+    """Return what each rank saw with each vector."""
+    return cases_on_ranks(_sum, VECTORS, ring_all_reduce, seed)
 
 
-def _cases(seen: Evidence, expected: Evidence) -> Any:
-    """Yield (ranks, rank, length, what was seen, what the reference saw), in the order in which to complain."""
-    for ranks in map(int, expected):
-        for i, length in enumerate(LENGTHS[ranks]):
-            for rank in range(ranks):
-                yield ranks, rank, length, seen[str(ranks)][rank][i], expected[str(ranks)][rank][i]
-
-
-def _where(ranks: int, rank: int, length: int) -> str:
-    return f"{ranks} rank{'s' * (ranks > 1)}, {_elements(length)}, rank {rank}"
-
-
-def _elements(length: int) -> str:
-    return f"{length} element{'s' * (length > 1)}"
+def _cases(seen: Evidence, expected: Evidence, *dtypes: str) -> Any:
+    """Yield (where, ranks, rank, length, what was seen, what the reference saw), in the order in which to complain."""
+    for ranks, vectors in VECTORS.items():
+        for name, (length, dtype) in vectors.items():
+            case = case_name(ranks, name)
+            for rank in range(ranks) if dtype in dtypes else ():
+                yield f"{case}, rank {rank}", ranks, rank, length, seen[case][rank], expected[case][rank]
 
 
 class SumsOnEveryRank(Check):
@@ -90,17 +83,14 @@ class SumsOnEveryRank(Check):
         "It adds what comes in the first n - 1 rounds, and overwrites in the others."
     )
 
-    @staticmethod
-    def probe(seed: int, ring_all_reduce: Ring) -> Evidence:
-        return _runs(seed, ring_all_reduce, 1, 2, 3, 4)
+    probe = staticmethod(observe)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        for ranks, rank, length, got, want in _cases(seen, expected):
+        for where, ranks, _, length, got, want in _cases(seen, expected, SINGLE):
             mine, right = got["values"], want["all_reduce"]
             if relative_distance(mine, right) <= SAME:
                 continue
-            where = _where(ranks, rank, length)
             wrong = [i for i, (a, b) in enumerate(zip(mine, right, strict=True)) if not abs(a - b) <= SAME * abs(b)]
             i = wrong[0] if wrong else 0
             if relative_distance(mine, [x / ranks for x in right]) <= SAME:
@@ -120,17 +110,16 @@ class AllRanksHaveTheSameBits(Check):
         "they round differently.\nIn the second half nothing is computed: what arrives is copied as it is."
     )
 
-    @staticmethod
-    def probe(seed: int, ring_all_reduce: Ring) -> Evidence:
-        return _runs(seed + 1, ring_all_reduce, 3)
+    probe = staticmethod(observe)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        for ranks, rank, length, got, _ in _cases(seen, expected):
-            first = seen[str(ranks)][0][LENGTHS[ranks].index(length)]["values"]
+        first: list[float] = []
+        for where, _, rank, _, got, _ in _cases(seen, expected, SINGLE, DOUBLE):
+            first = got["values"] if rank == 0 else first
             if got["values"] != first:
                 most = max(abs(a - b) for a, b in zip(got["values"], first, strict=True))
-                return f"{_where(ranks, rank, length)}: differs from rank 0, by up to {most:.2g}."
+                return f"{where}: differs from rank 0, by up to {most:.2g}."
         return None
 
 
@@ -142,22 +131,26 @@ class SendsNoMoreThanARing(Check):
         "N - 1 rounds of adding, N - 1 rounds of copying, one piece of length / N in each."
     )
 
-    @staticmethod
-    def probe(seed: int, ring_all_reduce: Ring) -> Evidence:
-        return _runs(seed + 2, ring_all_reduce, 2, 3, 4)
+    probe = staticmethod(observe)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        for ranks, rank, length, got, want in _cases(seen, expected):
-            where = _where(ranks, rank, length)
-            sent, rounds = sum(nbytes for _, nbytes in got["sent"]), 2 * (ranks - 1)
-            piece = -(-length // ranks) * want["size"]  # the largest
-            ratio = sent / want["bytes"]
+        for where, ranks, _, length, got, _ in _cases(seen, expected, SINGLE):
+            rounds, size = 2 * (ranks - 1), 4  # bytes of an element
+            piece = -(-length // ranks) * size  # the largest
+            sent, received = (sum(nbytes for _, nbytes in got[way]) for way in ("sent", "received"))
             if sent > rounds * piece:
-                return f"{where}: it sent {ratio:.3g} times its vector; 2 (N - 1) / N = {rounds / ranks:.3g} is enough."
+                ratio, enough = sent / size / length, rounds / ranks
+                return f"{where}: it sent {ratio:.3g} times its vector; 2 (N - 1) / N = {enough:.3g} is enough."
             if len(got["sent"]) > rounds:
                 return f"{where}: it sent {len(got['sent'])} messages; 2 (N - 1) = {rounds} are enough."
-            if sum(n for _, n in got["received"]) > rounds * piece:
+            largest = max((nbytes for _, nbytes in got["sent"]), default=0)
+            if largest > piece:
+                return (
+                    f"{where}: it sent a message of {largest // size} elements; "
+                    f"an N-th of the vector, rounded up, has {piece // size}."
+                )
+            if received > rounds * piece:
                 return f"{where}: it received more than 2 (N - 1) pieces."
         return None
 
@@ -170,14 +163,11 @@ class TalksToItsNeighbours(Check):
         "`dist.P2POp(dist.isend, piece, (rank + 1) % n)` and `dist.P2POp(dist.irecv, space, (rank - 1) % n)`."
     )
 
-    @staticmethod
-    def probe(seed: int, ring_all_reduce: Ring) -> Evidence:
-        return _runs(seed + 3, ring_all_reduce, 3)
+    probe = staticmethod(observe)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        for ranks, rank, length, got, _ in _cases(seen, expected):
-            where = _where(ranks, rank, length)
+        for where, ranks, rank, length, got, _ in _cases(seen, expected, SINGLE):
             if got["collectives"]:
                 return f"{where}: it called {got['collectives'][0]}; build it of sends and receives alone."
             right, left = (rank + 1) % ranks, (rank - 1) % ranks
@@ -200,22 +190,18 @@ class WorksInPlace(Check):
         "`torch.empty_like(piece)` is as long and of the same format as what arrives."
     )
 
-    @staticmethod
-    def probe(seed: int, ring_all_reduce: Ring) -> Evidence:
-        return _runs(seed + 4, ring_all_reduce, 4, dtype="float64")
+    probe = staticmethod(observe)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        for rank, (got, want) in enumerate(zip(seen["4"], expected["4"], strict=True)):
-            for length, mine, right in zip(LENGTHS[4], got, want, strict=True):
-                where = f"FP64, {_where(4, rank, length)}"
-                if mine["returned"] != "NoneType":
-                    return f"{where}: you return a {mine['returned']}; write the sum into `vector` and return nothing."
-                if mine["around"] != right["around"]:
-                    return f"{where}: elements outside of the vector have changed."
-                far = relative_distance(mine["values"], right["all_reduce"])
-                if not far <= 1e-12:
-                    return f"{where}: off by {far:.2g} (relative). In FP64 the sum has 15 digits."
+        for where, _, _, _, mine, right in _cases(seen, expected, DOUBLE):
+            if mine["returned"] != "NoneType":
+                return f"{where}: you return a {mine['returned']}; write the sum into `vector` and return nothing."
+            if mine["around"] != right["around"]:
+                return f"{where}: elements outside of the vector have changed."
+            far = relative_distance(mine["values"], right["all_reduce"])
+            if not far <= 1e-12:
+                return f"{where}: off by {far:.2g} (relative). In FP64 the sum has 15 digits."
         return None
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-SHAPES = {"21 numbers": ((3, 4), (4,), (5,)), "24 numbers": ((4, 3), (12,)), "2 numbers": ((2,),)}
+SHAPES = {"21 numbers": ((3, 4), (4,), (5,)), "24 numbers": ((4, 3), (), (11,)), "2 numbers": ((2,),)}
 WORLDS = (2, 3, 4)
 
 

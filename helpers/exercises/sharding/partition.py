@@ -1,5 +1,6 @@
 """Check of the partition: all parameters of a unit in one flat vector, of which each rank looks after a slice."""
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -23,13 +24,44 @@ def _cases() -> list[tuple[str, str, int, int]]:
     ]
 
 
-def _cut(partition: Partition, seed: int, shapes: str, rank: int, n: int) -> tuple[list[Any], Tensor, Tensor]:
-    """Let the answer cut parameters up; return them, the vector and the shard."""
-    parameters = make_parameters(SHAPES[shapes], seed, DTYPES[shapes])
-    returned = partition(list(parameters), rank, n)
-    if not (isinstance(returned, tuple | list) and len(returned) == 2 and all(map(torch.is_tensor, returned))):
-        raise TypeError(f"partition returned {type(returned).__name__}; two tensors are wanted, flat and shard.")
-    return parameters, *returned
+def observe(seed: int, partition: Partition) -> Evidence:
+    """Return, for each rank of each number of ranks, what an answer makes of parameters."""
+    seen: Evidence = {}
+    for case, shapes, rank, n in _cases():
+        parameters = make_parameters(SHAPES[shapes], seed, DTYPES[shapes])
+        before = [_numbers(p) for p in parameters]
+        numbers = sum(map(len, before))
+        right = end_to_end(parameters, n)
+        given = list(parameters)
+        returned = partition(given, rank, n)
+        if not (isinstance(returned, tuple | list) and len(returned) == 2 and all(map(torch.is_tensor, returned))):
+            raise TypeError(f"partition returned {type(returned).__name__}; two tensors are wanted, flat and shard.")
+        flat, shard = returned
+        seen[case] = {
+            "numbers": numbers,
+            "ranks": n,
+            "flat": _numbers(flat),
+            "right": _numbers(right),
+            "shape": list(flat.shape),
+            "dtype": str(flat.dtype),
+            "graph": flat.requires_grad,
+            "shard": _numbers(shard),
+            "slice": _numbers(right.chunk(n)[rank]),
+            "view": _within(shard, flat),
+            "size": shard_size(numbers, n),
+            "shapes": [list(p.shape) for p in parameters],
+            "same": [_numbers(p) for p in parameters] == before,
+            "listed": len(given) == len(parameters) and all(map(operator.is_, given, parameters)),
+            "views": [_within(p, flat) for p in parameters],
+            "trained": all(p.requires_grad and p.is_leaf for p in parameters),
+        }
+        with torch.no_grad():
+            flat += 1
+        seen[case] |= {
+            "places": _numbers(torch.cat([p.detach().flatten() for p in parameters])),
+            "flat after": _numbers(flat),
+        }
+    return seen
 
 
 def _numbers(tensor: Tensor) -> list[float]:
@@ -50,21 +82,7 @@ class OneVectorForAll(Check):
         "the other into its place."
     )
 
-    @staticmethod
-    def probe(seed: int, partition: Partition) -> Evidence:
-        seen: Evidence = {}
-        for case, shapes, rank, n in _cases():
-            _, flat, _ = _cut(partition, seed, shapes, rank, n)
-            right = end_to_end(make_parameters(SHAPES[shapes], seed, DTYPES[shapes]), n)
-            of = {"numbers": sum(p.numel() for p in make_parameters(SHAPES[shapes], seed)), "ranks": n}
-            seen[case] = of | {
-                "flat": _numbers(flat),
-                "right": _numbers(right),
-                "shape": list(flat.shape),
-                "dtype": str(flat.dtype),
-                "graph": flat.requires_grad,
-            }
-        return seen
+    probe = staticmethod(observe)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
@@ -94,19 +112,7 @@ class ShardIsThisRanksSlice(Check):
         "A slice of a tensor is a view: flat[a:b] shares its memory. clone() and torch.tensor do not."
     )
 
-    @staticmethod
-    def probe(seed: int, partition: Partition) -> Evidence:
-        seen: Evidence = {}
-        for case, shapes, rank, n in _cases():
-            _, flat, shard = _cut(partition, seed + 1, shapes, rank, n)
-            right = end_to_end(make_parameters(SHAPES[shapes], seed + 1, DTYPES[shapes]), n).chunk(n)[rank]
-            seen[case] = {
-                "shard": _numbers(shard),
-                "right": _numbers(right),
-                "view": _within(shard, flat),
-                "size": shard_size(sum(p.numel() for p in make_parameters(SHAPES[shapes], seed)), n),
-            }
-        return seen
+    probe = staticmethod(observe)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
@@ -117,7 +123,7 @@ class ShardIsThisRanksSlice(Check):
                     f"{case}: the shard has {len(got['shard'])} numbers; {want['size']} is right. The optimizer "
                     "keeps state for every number of the shard, and messages need shards of one size."
                 )
-            if got["shard"] != want["right"]:
+            if got["shard"] != want["slice"]:
                 return f"{case}: the shard holds other numbers than this rank's slice of the vector."
             if not got["view"]:
                 return f"{case}: the shard is a copy. A step on it would not reach the vector; a view would."
@@ -132,23 +138,7 @@ class ParametersAreViews(Check):
         "p.data = flat[start : start + p.numel()].view_as(p), after its numbers were copied there."
     )
 
-    @staticmethod
-    def probe(seed: int, partition: Partition) -> Evidence:
-        seen: Evidence = {}
-        for case, shapes, rank, n in _cases():
-            before = [_numbers(p) for p in make_parameters(SHAPES[shapes], seed + 2, DTYPES[shapes])]
-            parameters, flat, _ = _cut(partition, seed + 2, shapes, rank, n)
-            seen[case] = {
-                "shapes": [list(p.shape) for p in parameters],
-                "same": [_numbers(p) for p in parameters] == before,
-                "views": [_within(p, flat) for p in parameters],
-                "trained": all(p.requires_grad and p.is_leaf for p in parameters),
-            }
-            with torch.no_grad():
-                flat += 1
-            seen[case]["places"] = _numbers(torch.cat([p.detach().flatten() for p in parameters]))
-            seen[case]["right"] = _numbers(flat)
-        return seen
+    probe = staticmethod(observe)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
@@ -156,12 +146,14 @@ class ParametersAreViews(Check):
             got = seen[case]
             if not got["same"] or got["shapes"] != want["shapes"]:
                 return f"{case}: the parameters have other numbers or shapes than before: {got['shapes']}."
+            if not got["listed"]:
+                return f"{case}: the list of parameters has changed; the model holds the parameters that came in it."
             if not all(got["views"]):
                 return (
                     f"{case}: parameter {got['views'].index(False)} has memory of its own. What is gathered into the "
                     "vector would never reach it, and everything is there twice."
                 )
-            if got["places"] != got["right"][: len(got["places"])]:
+            if got["places"] != got["flat after"][: len(got["places"])]:
                 return f"{case}: a parameter is a view of another place in the vector than that of its numbers."
             if not got["trained"]:
                 return f"{case}: a parameter is no leaf that requires a gradient any more."

@@ -1,6 +1,7 @@
 """Check of the reduction: each rank ends with the mean gradient of its own slice, and with nothing else."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -9,13 +10,29 @@ from torch import Tensor, nn
 
 from ...ranks.collectives import Collectives
 from ..base import Check, Evidence
+from ..probing.cases import cases_on_ranks
 from ..probing.distance import relative_distance
-from ..probing.on_ranks import on_ranks
 from .layout import SHAPES, WORLDS, end_to_end, lay_out, make_parameters
 
 Reduce = Callable[[list[Any], Any], Any]
-LEFT_BEFORE = 0.5  # in each entry of the shard's gradient, where that is looked at
 EXACT = 1e-6
+
+
+@dataclass(frozen=True)
+class _Case:
+    """Parameters of `shapes`; with `missing`, odd ranks have no gradient of the second; so many calls."""
+
+    shapes: str
+    missing: bool = False
+    calls: int = 1
+
+
+WHOLE = {"21 numbers": _Case("21 numbers"), "24 numbers": _Case("24 numbers")}
+CASES = {
+    2: WHOLE | {"3 calls": _Case("21 numbers", calls=3)},
+    **{n: WHOLE for n in WORLDS if n > 2},
+}
+MISSING = {n: {"gradients missing": _Case("21 numbers", missing=True)} for n in (2, 3)}
 
 
 def _gradients(shapes: str, seed: int, rank: int, missing: bool) -> list[Tensor | None]:
@@ -24,69 +41,83 @@ def _gradients(shapes: str, seed: int, rank: int, missing: bool) -> list[Tensor 
     return [None if missing and i == 1 and rank % 2 else g for i, g in enumerate(drawn)]
 
 
-def _joint(shapes: str, seed: int, missing: bool, n: int) -> Tensor:
+def _joint(case: _Case, seed: int, n: int) -> Tensor:
     """Return the gradients of all ranks, each laid out and padded: (N, N x shard)."""
     rows = []
     for rank in range(n):
-        pairs = zip(_gradients(shapes, seed, rank, missing), make_parameters(SHAPES[shapes], 0), strict=True)
+        pairs = zip(
+            _gradients(case.shapes, seed, rank, case.missing), make_parameters(SHAPES[case.shapes], 0), strict=True
+        )
         rows.append(end_to_end([torch.zeros_like(p) if g is None else g for g, p in pairs], n))
     return torch.stack(rows)
 
 
-def _work(reduce_gradients: Reduce, seed: int, shapes: str, missing: bool, times: int) -> Evidence:
-    """One rank: gradients in `.grad`, then the answer; as often as `times` says, each time with other gradients."""
+def _reduce(reduce_gradients: Reduce, seed: int, case: _Case) -> list[Evidence]:
+    """One rank: gradients in `.grad`, then the answer; call after call, each time with other gradients."""
     rank, n = dist.get_rank(), dist.get_world_size()
-    parameters = make_parameters(SHAPES[shapes], seed)
+    parameters = make_parameters(SHAPES[case.shapes], seed)
     _, mine = lay_out(parameters, rank, n)
     shard = nn.Parameter(mine)
-    for call in range(times):
-        for p, g in zip(parameters, _gradients(shapes, seed + call, rank, missing), strict=True):
+    numbers = [*(p.detach().clone() for p in parameters), shard.detach().clone()]
+    everyone, seen = 0, []
+    for call in range(case.calls):
+        for p, g in zip(parameters, _gradients(case.shapes, seed + call, rank, case.missing), strict=True):
             p.grad = None if g is None else g.clone()
         with Collectives() as said:
             reduce_gradients(list(parameters), shard)
-    each = [_joint(shapes, seed + call, missing, n) for call in range(times)]
-    everyone, last = sum(each), each[-1]
-    grad = shard.grad
-    return {
-        "grad": None if grad is None else grad.flatten().tolist(),
-        "mean": everyone.mean(0).chunk(n)[rank].tolist(),
-        "sum": everyone.sum(0).chunk(n)[rank].tolist(),
-        "own": everyone[rank].chunk(n)[rank].tolist(),
-        "next": everyone.mean(0).chunk(n)[(rank + 1) % n].tolist(),
-        "last": last.mean(0).chunk(n)[rank].tolist(),
-        "left": [p.grad is not None for p in parameters],
-        "held": 0 if grad is None else grad.untyped_storage().nbytes(),
-        "needed": shard.numel() * shard.itemsize,
-        "calls": [list(call) for call in said.calls],
-    }
+        last = _joint(case, seed + call, n)
+        everyone = everyone + last
+        grad = shard.grad
+        seen.append(
+            {
+                "grad": None if grad is None else grad.flatten().tolist(),
+                "mean": everyone.mean(0).chunk(n)[rank].tolist(),
+                "sum": everyone.sum(0).chunk(n)[rank].tolist(),
+                "own": everyone[rank].chunk(n)[rank].tolist(),
+                "next": everyone.mean(0).chunk(n)[(rank + 1) % n].tolist(),
+                "last": last.mean(0).chunk(n)[rank].tolist(),
+                "left": [p.grad is not None for p in parameters],
+                "kept": all(map(torch.equal, numbers, (*parameters, shard))),
+                "held": 0 if grad is None else grad.untyped_storage().nbytes(),
+                "needed": shard.numel() * shard.itemsize,
+                "calls": [list(sent) for sent in said.calls],
+            }
+        )
+    return seen
 
 
-def _on(answer: Reduce, seed: int, cases: list[tuple[str, int]], missing: bool = False, times: int = 1) -> Evidence:
-    return {f"{shapes}, {n} ranks": on_ranks(_work, n, answer, seed, shapes, missing, times) for shapes, n in cases}
+def observe(seed: int, reduce_gradients: Reduce) -> Evidence:
+    """Return what each rank saw after each call, by case."""
+    return cases_on_ranks(_reduce, CASES, reduce_gradients, seed)
 
 
-def _wrong(seen: Evidence, expected: Evidence) -> str | None:
+def _each_call(seen: Evidence, expected: Evidence) -> Iterator[tuple[str, int, Evidence, Evidence]]:
+    """Yield (where, number of the call, what was seen, what the reference saw)."""
+    for case, want in expected.items():
+        for rank, (got, right) in enumerate(zip(seen[case], want, strict=True)):
+            for call, (mine, theirs) in enumerate(zip(got, right, strict=True), 1):
+                yield f"{case}, rank {rank}" + f", call {call}" * (len(right) > 1), call, mine, theirs
+
+
+def _wrong(where: str, got: Evidence, right: Evidence) -> str | None:
     """Name what a shard's gradient is instead of the mean of its slice."""
     mistakes = {
         "sum": "is the sum over the ranks; the gradient of the joint batch is their mean",
         "own": "is this rank's own; the other ranks' is not in it",
         "next": "is that of another rank's slice",
     }
-    for case, want in expected.items():
-        for rank, (got, right) in enumerate(zip(seen[case], want, strict=True)):
-            where, mine = f"{case}, rank {rank}", got["grad"]
-            if mine is None:
-                return f"{where}: shard.grad is None afterwards."
-            if len(mine) != len(right["mean"]):
-                return f"{where}: shard.grad has {len(mine)} entries; the shard has {len(right['mean'])}."
-            if relative_distance(mine, right["mean"]) <= EXACT:
-                continue
-            for name, words in mistakes.items():
-                if relative_distance(mine, right[name]) <= EXACT:
-                    return f"{where}: shard.grad {words}."
-            off = relative_distance(mine, right["mean"])
-            return f"{where}: shard.grad is at a relative distance of {off:.2g} from the mean gradient of its slice."
-    return None
+    mine = got["grad"]
+    if mine is None:
+        return f"{where}: shard.grad is None afterwards."
+    if len(mine) != len(right["mean"]):
+        return f"{where}: shard.grad has {len(mine)} entries; the shard has {len(right['mean'])}."
+    off = relative_distance(mine, right["mean"])
+    if off <= EXACT:
+        return None
+    for name, words in mistakes.items():
+        if relative_distance(mine, right[name]) <= EXACT:
+            return f"{where}: shard.grad {words}."
+    return f"{where}: shard.grad is at a relative distance of {off:.2g} from the mean gradient of its slice."
 
 
 class MeanOfItsSlice(Check):
@@ -97,14 +128,12 @@ class MeanOfItsSlice(Check):
         "reduce_scatter adds the parts of all ranks up and gives rank r the r-th. How does a sum become a mean?"
     )
 
-    @staticmethod
-    def probe(seed: int, reduce_gradients: Reduce) -> Evidence:
-        cases = [(shapes, n) for n in WORLDS for shapes in ("21 numbers", "24 numbers")]
-        return _on(reduce_gradients, seed, cases)
+    probe = staticmethod(observe)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        return _wrong(seen, expected)
+        first = ((where, got, right) for where, call, got, right in _each_call(seen, expected) if call == 1)
+        return next(filter(None, (_wrong(*call) for call in first)), None)
 
 
 class MissingGradientsAreZeros(Check):
@@ -114,11 +143,13 @@ class MissingGradientsAreZeros(Check):
 
     @staticmethod
     def probe(seed: int, reduce_gradients: Reduce) -> Evidence:
-        return _on(reduce_gradients, seed + 1, [("21 numbers", 2), ("21 numbers", 3)], missing=True)
+        # apart from the others, because a rank that expects a gradient raises
+        return cases_on_ranks(_reduce, MISSING, reduce_gradients, seed + 1)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        return _wrong(seen, expected)
+        first = ((where, got, right) for where, call, got, right in _each_call(seen, expected) if call == 1)
+        return next(filter(None, (_wrong(*call) for call in first)), None)
 
 
 class AddsToTheShard(Check):
@@ -126,42 +157,43 @@ class AddsToTheShard(Check):
 
     hint = "As backward() does with .grad: where there is none yet, set it; where there is one, add."
 
-    @staticmethod
-    def probe(seed: int, reduce_gradients: Reduce) -> Evidence:
-        return _on(reduce_gradients, seed + 2, [("21 numbers", 2)], times=2)
+    probe = staticmethod(observe)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        for case, want in expected.items():
-            for rank, (got, right) in enumerate(zip(seen[case], want, strict=True)):
-                if got["grad"] and relative_distance(got["grad"], right["last"]) <= EXACT:
-                    return f"{case}, rank {rank}: of two calls, only the second is in shard.grad; the first is gone."
-        return _wrong(seen, expected)
+        for where, call, got, right in _each_call(seen, expected):
+            if call > 1 and got["grad"] and relative_distance(got["grad"], right["last"]) <= EXACT:
+                return (
+                    f"{where}: shard.grad holds the gradients of this call alone; those of the calls before are gone."
+                )
+            wrong = _wrong(where, got, right) if call > 1 else None
+            if wrong:
+                return wrong
+        return None
 
 
 class LeavesNothingWhole(Check):
-    """Afterwards no parameter has a gradient, and the shard's gradient keeps no memory but its own."""
+    """No parameter has a gradient afterwards, the shard's keeps no memory but its own, and no weight has changed."""
 
     hint = (
         "p.grad = None frees a gradient as soon as it is copied.\n"
-        "A slice of the whole vector keeps the whole vector alive: receive into a tensor of the shard's size."
+        "A slice of the whole vector keeps the whole vector alive: receive into a tensor of the shard's size.\n"
+        "The shard is a weight: what is received into it, or into its data, replaces what was trained."
     )
-
-    @staticmethod
-    def probe(seed: int, reduce_gradients: Reduce) -> Evidence:
-        return _on(reduce_gradients, seed + 3, [("21 numbers", 3)])
+    probe = staticmethod(observe)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        for case, want in expected.items():
-            for rank, (got, right) in enumerate(zip(seen[case], want, strict=True)):
-                if any(got["left"]):
-                    return f"{case}, rank {rank}: parameter {got['left'].index(True)} still has its whole gradient."
-                if got["held"] > right["needed"]:
-                    return (
-                        f"{case}, rank {rank}: shard.grad needs {right['needed']} bytes and keeps {got['held']} alive: "
-                        "it is a view of something larger."
-                    )
+        for where, _, got, right in _each_call(seen, expected):
+            if any(got["left"]):
+                return f"{where}: parameter {got['left'].index(True)} still has its whole gradient."
+            if got["held"] > right["needed"]:
+                return (
+                    f"{where}: shard.grad needs {right['needed']} bytes and keeps {got['held']} alive: "
+                    "it is a view of something larger."
+                )
+            if not got["kept"]:
+                return f"{where}: the weights, of the parameters or of the shard, are not those before the call."
         return None
 
 
@@ -169,17 +201,13 @@ class SendsOneReduceScatter(Check):
     """A call sends one reduce-scatter of the padded vector, and nothing else."""
 
     hint = "An all-reduce gives every rank the whole sum, for twice the bytes. One reduce_scatter is enough."
-
-    @staticmethod
-    def probe(seed: int, reduce_gradients: Reduce) -> Evidence:
-        return _on(reduce_gradients, seed + 4, [("21 numbers", 2)])
+    probe = staticmethod(observe)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        for case, want in expected.items():
-            for rank, (got, right) in enumerate(zip(seen[case], want, strict=True)):
-                if got["calls"] != right["calls"]:
-                    return f"{case}, rank {rank}: sent {_words(got['calls'])}; {_words(right['calls'])} is right."
+        for where, _, got, right in _each_call(seen, expected):
+            if got["calls"] != right["calls"]:
+                return f"{where}: sent {_words(got['calls'])}; {_words(right['calls'])} is right."
         return None
 
 

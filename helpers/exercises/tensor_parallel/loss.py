@@ -12,12 +12,12 @@ from torch.utils._pytree import tree_leaves
 
 from ...ranks.collectives import Collectives
 from ..base import Check, Evidence
-from ..probing.on_ranks import on_ranks
+from ..probing.cases import case_name, cases_on_ranks
 from .inputs import drawn, leaf
 from .said import EXACT, by_rank, in_words, noted, wrong_calls, wrong_tensor
 
 Loss = Callable[[Tensor, Tensor], Tensor]
-WORDS = 7  # of each rank
+RANKS, WORDS = 3, 7  # words of each rank
 N = 10  # tokens
 SCALE = 4.0  # of the loss; a power of two, so that nothing is rounded
 
@@ -55,25 +55,26 @@ def _of(logits: Tensor, targets: Tensor, cross_entropy: Loss, tolerance: float =
         "right gradient": noted(gradient),
         "softmax alone": noted(alone.grad),
         "counted": counted,
+        "tokens": len(targets),
         "tolerance": tolerance,
         "dtypes": [str(t).removeprefix("torch.") for t in (got.dtype, logits.dtype)],
     }
 
 
-def _wrong(seen: Evidence, expected: Evidence) -> str | None:
-    for case in expected["ranks"][0]:
-        pairs = [(got[case], want[case]) for got, want in zip(seen["ranks"], expected["ranks"], strict=True)]
+def _wrong(seen: Evidence, expected: Evidence, names: tuple[str, ...]) -> str | None:
+    for case in (case_name(RANKS, name) for name in names):
+        pairs = list(zip(seen[case], expected[case], strict=True))
         texts = [wrong_tensor(got["loss"], want["right"], _mistakes(want), want["tolerance"]) for got, want in pairs]
-        if said := by_rank(f"{case}, the loss", texts):
+        if said := by_rank(f"{case}: the loss", texts):
             return said
         texts = []
         for got, want in pairs:
             mistakes = {"is that of a softmax over this rank's words alone": want["softmax alone"]}
             texts.append(wrong_tensor(got["gradient"], want["right gradient"], mistakes, 10 * want["tolerance"]))
-        if said := by_rank(f"{case}, the gradient of the logits", texts):
+        if said := by_rank(f"{case}: the gradient of the logits", texts):
             return said
         texts = [None if got["dtypes"][0] == want["dtypes"][1] else f"is {got['dtypes'][0]}" for got, want in pairs]
-        if said := by_rank(f"{case}, the loss of {pairs[0][1]['dtypes'][1]} logits", texts):
+        if said := by_rank(f"{case}: the loss of {pairs[0][1]['dtypes'][1]} logits", texts):
             return said
     return None
 
@@ -82,20 +83,78 @@ def _mistakes(want: Evidence) -> dict[str, Evidence]:
     """Return the losses that well-known mistakes give."""
     (mean,), counted = want["right"]["numbers"], want["counted"]
     losses = {"is a sum over tokens, not a mean": mean * counted}
-    if counted < N:
-        losses["is divided by all tokens, also those that do not count"] = mean * counted / N
+    if counted < want["tokens"]:
+        losses["is divided by all tokens, also those that do not count"] = mean * counted / want["tokens"]
     return {text: {"shape": [], "numbers": [loss]} for text, loss in losses.items()}
 
 
-def _values(seed: int, cross_entropy: Loss) -> Evidence:
-    logits = drawn(seed, N, 3 * WORDS)[0] * 3
-    cases = {
-        "targets all over the vocabulary": _targets(seed, 0, 3 * WORDS),
-        "all targets on the last rank": _targets(seed, 2 * WORDS, 3 * WORDS),
-        "all targets on rank 0": _targets(seed, 0, WORDS),
-        "the first and the last word of each rank": torch.tensor([0, 6, 7, 13, 14, 20, 0, 7, 14, 20]),
-    }
-    return {case: _of(logits, targets.to(logits.device), cross_entropy) for case, targets in cases.items()}
+SPREAD = (
+    "targets all over the vocabulary",
+    "all targets on the last rank",
+    "all targets on rank 0",
+    "the first and the last word of each rank",
+    "1 token",
+)
+IGNORED = {f"{ignored} of {N} targets are -100": ignored for ignored in (3, N - 1)}
+LARGE = (
+    "logits around 10,000",
+    "logits around -10,000",
+    "10,000 on rank 1, -10,000 on the others, and the targets on rank 1",
+    "10,000 on rank 1, -10,000 on the others, and the targets there",
+    "every second word of a rank at -10,000, the others at 10,000",
+)
+SENT = "6 tokens, 50 words on each rank"
+CASES = {RANKS: {name: name for name in (*SPREAD, *IGNORED, *LARGE, SENT)}}
+
+
+def _spread(seed: int) -> dict[str, tuple[Tensor, Tensor]]:
+    """Return logits and targets in FP64, by case: whichever rank has the target, and some of them -100."""
+    logits, last = drawn(seed, N, RANKS * WORDS)[0] * 3, RANKS * WORDS
+    ends = torch.tensor([0, 6, 7, 13, 14, 20, 0, 7, 14, 20])
+    targets = (_targets(seed, 0, last), _targets(seed, last - WORDS, last), _targets(seed, 0, WORDS), ends)
+    cases = {name: (logits, words) for name, words in zip(SPREAD, targets, strict=False)}
+    cases[SPREAD[-1]] = logits[:1], ends[3:4]
+    return cases | {name: (logits, _targets(seed, 0, last, ignored)) for name, ignored in IGNORED.items()}
+
+
+def _large(seed: int) -> dict[str, tuple[Tensor, Tensor]]:
+    """Return logits and targets in FP32, by case: a target may lie 20,000 below the largest."""
+    logits = drawn(seed, N, RANKS * WORDS, dtype=torch.float32)[0]
+    targets = _targets(seed, 0, RANKS * WORDS).to(logits.device)
+    on_one = WORDS + targets % WORDS
+    by_words, alternate = torch.zeros_like(logits), torch.zeros_like(logits)
+    by_words[:, WORDS : 2 * WORDS] = 20_000.0  # the largest are on rank 1; those of the others are nothing beside them
+    alternate[:, ::2] = 20_000.0
+    others = torch.where(on_one % 2 == 0, on_one - WORDS, on_one + WORDS)
+    even = 2 * (torch.arange(N, device=logits.device) % (RANKS * WORDS // 2)) + 1  # odd words: below the largest
+    return dict(
+        zip(
+            LARGE,
+            (
+                (logits + 10_000, targets),
+                (logits - 10_000, targets),
+                (logits + by_words - 10_000, on_one),
+                (logits + by_words - 10_000, others),
+                (logits + alternate - 10_000, even),
+            ),
+            strict=True,
+        )
+    )
+
+
+def _rank(cross_entropy: Loss, seed: int, case: str) -> Evidence:
+    """One rank: a case."""
+    if case == SENT:
+        return _sent(seed, cross_entropy)
+    if case in LARGE:
+        return _of(*_large(seed)[case], cross_entropy, 1e-3)
+    logits, targets = _spread(seed)[case]
+    return _of(logits, targets.to(logits.device), cross_entropy)
+
+
+def observe(seed: int, cross_entropy: Loss) -> Evidence:
+    """Return what each of three ranks measured, by case."""
+    return cases_on_ranks(_rank, CASES, cross_entropy, seed)
 
 
 class LossOfTheWholeVocabulary(Check):
@@ -108,23 +167,11 @@ class LossOfTheWholeVocabulary(Check):
         "The sum over ranks must hand the gradient back as it is: `Leave` does."
     )
 
-    @staticmethod
-    def probe(seed: int, cross_entropy: Loss) -> Evidence:
-        return {"ranks": on_ranks(_values, 3, seed, cross_entropy)}
+    probe = staticmethod(observe)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        return _wrong(seen, expected)
-
-
-def _ignoring(seed: int, cross_entropy: Loss) -> Evidence:
-    logits = drawn(seed, N, 3 * WORDS)[0] * 3
-    return {
-        f"{ignored} of {N} targets are -100": _of(
-            logits, _targets(seed, 0, 3 * WORDS, ignored).to(logits.device), cross_entropy
-        )
-        for ignored in (3, N - 1)
-    }
+        return _wrong(seen, expected, SPREAD)
 
 
 class LeavesOutWhatDoesNotCount(Check):
@@ -135,26 +182,11 @@ class LeavesOutWhatDoesNotCount(Check):
         "counts = targets != -100; multiply each token's loss by it, and divide by its sum."
     )
 
-    @staticmethod
-    def probe(seed: int, cross_entropy: Loss) -> Evidence:
-        return {"ranks": on_ranks(_ignoring, 3, seed, cross_entropy)}
+    probe = staticmethod(observe)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        return _wrong(seen, expected)
-
-
-def _large(seed: int, cross_entropy: Loss) -> Evidence:
-    logits = drawn(seed, N, 3 * WORDS, dtype=torch.float32)[0]
-    targets = _targets(seed, 0, 3 * WORDS).to(logits.device)
-    steps = torch.zeros_like(logits)
-    steps[:, WORDS : 2 * WORDS] = 20_000.0  # the largest are on rank 1; those of the others are nothing beside them
-    on_one = targets.where((targets >= WORDS) & (targets < 2 * WORDS), WORDS + targets % WORDS)
-    return {
-        "logits around 10,000": _of(logits + 10_000, targets, cross_entropy, 1e-3),
-        "logits around -10,000": _of(logits - 10_000, targets, cross_entropy, 1e-3),
-        "10,000 on rank 1, -10,000 on the others": _of(logits + steps - 10_000, on_one, cross_entropy, 1e-3),
-    }
+        return _wrong(seen, expected, tuple(IGNORED))
 
 
 class BearsLargeLogits(Check):
@@ -165,13 +197,11 @@ class BearsLargeLogits(Check):
         "The largest logit of the token over all ranks: an all-reduce with `op=dist.ReduceOp.MAX`, outside of autograd."
     )
 
-    @staticmethod
-    def probe(seed: int, cross_entropy: Loss) -> Evidence:
-        return {"ranks": on_ranks(_large, 3, seed, cross_entropy)}
+    probe = staticmethod(observe)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        return _wrong(seen, expected)
+        return _wrong(seen, expected, LARGE)
 
 
 class _LargestTensor(TorchDispatchMode):
@@ -190,11 +220,11 @@ class _LargestTensor(TorchDispatchMode):
 
 
 def _sent(seed: int, cross_entropy: Loss) -> Evidence:
-    """One rank of two: what is sent, and how large tensors grow."""
+    """One rank: what is sent, how large tensors grow, and whether what came in has changed."""
     tokens, words = 6, 50
     logits = drawn(seed, tokens, words, dtype=torch.float32)[dist.get_rank()]
     targets = torch.arange(tokens, device=logits.device) * 15
-    mine = leaf(logits)
+    mine, kept = leaf(logits), targets.clone()
     with _LargestTensor() as largest:
         with Collectives() as forward:
             loss = cross_entropy(mine * 1, targets)
@@ -208,7 +238,11 @@ def _sent(seed: int, cross_entropy: Loss) -> Evidence:
         "most": 3 * 4 * tokens,
         "largest": largest.most,
         "logits": tokens * words,
-        "changed": not torch.equal(whole.detach(), logits),
+        "changed": [
+            name
+            for name, now, before in (("logits", whole.detach(), logits), ("targets", targets, kept))
+            if not torch.equal(now, before)
+        ],
     }
 
 
@@ -220,48 +254,45 @@ class SendsThreeNumbersAToken(Check):
         "An all-reduce in the backward pass, as `Enter` has it, is not needed: the gradient is whole on each rank."
     )
 
-    @staticmethod
-    def probe(seed: int, cross_entropy: Loss) -> Evidence:
-        return {"ranks": on_ranks(_sent, 2, seed, cross_entropy)}
+    probe = staticmethod(observe)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        want = expected["ranks"][0]
+        case = case_name(RANKS, SENT)
+        want = expected[case][0]
         texts = []
-        for got in seen["ranks"]:
+        for got in seen[case]:
             calls = got["forward"]
             fine = all(name == "all_reduce" for name, _ in calls) and sum(n for _, n in calls) <= want["most"]
             texts.append(
                 None if fine else f"sends {in_words(calls)}; all-reduces of {want['most']} B in all are enough"
             )
-        if said := by_rank("6 tokens, forward pass", texts):
+        if said := by_rank(f"{case}: forward pass", texts):
             return said
-        texts = [wrong_calls(got["backward"], []) for got in seen["ranks"]]
-        return by_rank("6 tokens, backward pass", texts)
+        texts = [wrong_calls(got["backward"], []) for got in seen[case]]
+        return by_rank(f"{case}: backward pass", texts)
 
 
 class KeepsToItsWords(Check):
-    """No tensor is as large as the whole logits, and the logits that come in are not changed."""
+    """No tensor is as large as the whole logits, and neither logits nor targets that come in are changed."""
 
     hint = (
         "Each rank works with its own words: no padding to the whole vocabulary, no one-hot vectors over all of it.\n"
         "Operations whose names end in an underscore change the tensor that they are called on."
     )
 
-    @staticmethod
-    def probe(seed: int, cross_entropy: Loss) -> Evidence:
-        return {"ranks": on_ranks(_sent, 2, seed + 1, cross_entropy)}
+    probe = staticmethod(observe)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        texts = []
-        for got, want in zip(seen["ranks"], expected["ranks"], strict=True):
+        case, texts = case_name(RANKS, SENT), []
+        for got, want in zip(seen[case], expected[case], strict=True):
             times, changed = got["largest"] / want["logits"], got["changed"]
             texts.append(
                 f"makes a tensor of {got['largest']:,} numbers, {times:.3g} times its logits" if times >= 2
-                else "changes its logits in place" if changed else None
+                else f"changes its {' and '.join(changed)} in place" if changed else None
             )  # fmt: skip
-        return by_rank("forward and backward", texts)
+        return by_rank(f"{case}: forward and backward", texts)
 
 
 LOSS = (

@@ -1,6 +1,7 @@
-"""Checks of part 2: evaluation shared by the ranks."""
+"""Checks of part 2: evaluation shared by the ranks. Both look at the same calls."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -8,36 +9,77 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ...core.device import rank_device
 from ..base import Check, Evidence
-from ..probing.on_ranks import on_ranks
+from ..probing.cases import case_name, cases_on_ranks
+from ..probing.two_devices import watch_devices
 from .material import Net, Rows, as_measured, near
 
+BATCH = 5
 
-def _evaluation(evaluate: Callable[..., Any], seed: int, n: int, training: bool) -> Evidence:
-    torch.manual_seed(seed)
-    inner = Net(dropout=0.5, norm=True).to(rank_device())
-    model = DistributedDataParallel(inner)
-    model.train(training)
-    calls: list[tuple[int, bool, bool]] = []
-    inner.register_forward_pre_hook(
-        lambda module, args: calls.append((len(args[0]), module.training, torch.is_grad_enabled()))
-    )
-    metrics = evaluate(model, Rows(seed, n), 5)
+
+@dataclass(frozen=True)
+class _Case:
+    """A data set of so many rows, and the mode in which the model comes."""
+
+    rows: int
+    training: bool = True
+
+
+CASES = {
+    2: {"40 rows": _Case(40), "41 rows": _Case(41)},
+    3: {"37 rows, model in evaluation mode": _Case(37, training=False), "2 rows": _Case(2), "16 rows": _Case(16)},
+}
+EVALUATIONS = {case_name(ranks, name): (ranks, case) for ranks in CASES for name, case in CASES[ranks].items()}
+
+
+def _state(model: torch.nn.Module) -> dict[str, list[torch.Tensor]]:
+    """Return what an evaluation must leave as it is, by name."""
+    parameters = list(model.parameters())
     return {
-        "metrics": {name: as_measured(value) for name, value in dict(metrics).items()},
-        "rows": [rows for rows, _, _ in calls],
-        "train mode": any(mode for _, mode, _ in calls),
-        "graph": any(graph for _, _, graph in calls),
-        "mode after": inner.training,
-        "wrapper after": model.training,
+        "parameters": [p.detach().clone() for p in parameters],
+        "gradients": [torch.zeros(0) if p.grad is None else p.grad.clone() for p in parameters],
+        "requires_grad": [torch.tensor(p.requires_grad) for p in parameters],
+        "buffers": [b.clone() for b in model.buffers()],
     }
 
 
-EVALUATIONS = {
-    "40 rows, 2 ranks": (2, 40, True),
-    "41 rows, 2 ranks": (2, 41, True),
-    "37 rows, 3 ranks": (3, 37, False),
-    "2 rows, 3 ranks": (3, 2, True),
-}
+def _evaluation(evaluate: Callable[..., Any], seed: int, case: _Case) -> Evidence:
+    """One rank: an evaluation of a model that has taken a step, so that gradients and statistics are there."""
+    torch.manual_seed(seed)
+    inner = Net(dropout=0.5, norm=True).to(rank_device())
+    model = DistributedDataParallel(inner)
+    model(torch.randn(8, 12, dtype=torch.float64)).square().sum().backward()
+    model.train(case.training)
+    rows = Rows(seed, case.rows)
+    calls: list[tuple[int, bool, bool]] = []
+    inner.register_forward_hook(
+        lambda module, args, output: calls.append((len(args[0]), module.norm.training, output.requires_grad))
+    )
+    met, before = watch_devices(inner), _state(inner)
+    metrics = evaluate(model, rows, BATCH)
+    records = torch.is_grad_enabled()
+    torch.set_grad_enabled(True)
+    after = _state(inner)
+    same = {
+        name: all(map(torch.equal, tensors, after[name])) if len(tensors) == len(after[name]) else False
+        for name, tensors in before.items()
+    }
+    return {
+        "metrics": {name: as_measured(value) for name, value in dict(metrics).items()},
+        "rows": [rows for rows, _, _ in calls],
+        "read": len(set(rows.asked)),
+        "train mode": any(mode for _, mode, _ in calls),
+        "graph": any(graph for _, _, graph in calls),
+        "unmoved": sorted(set(met)),
+        "modes after": sorted({module.training for module in inner.modules()}),
+        "wrapper after": model.training,
+        "records": records,
+        "changed": [name for name, kept in same.items() if not kept],
+    }
+
+
+def observe(seed: int, evaluate: Callable[..., Any]) -> Evidence:
+    """Return what each rank measured, by case."""
+    return cases_on_ranks(_evaluation, CASES, evaluate, seed)
 
 
 class EveryTestRowCountsOnce(Check):
@@ -48,20 +90,16 @@ class EveryTestRowCountsOnce(Check):
         "A DistributedSampler repeats rows until all ranks have as many. Take every N-th row yourself, sum losses, "
         "right answers and rows, all_reduce the three sums, then divide."
     )
-
-    @staticmethod
-    def probe(seed: int, evaluate: Callable[..., Any]) -> Evidence:
-        return {
-            case: on_ranks(_evaluation, ranks, evaluate, seed, n, training)
-            for case, (ranks, n, training) in EVALUATIONS.items()
-        }
+    probe = staticmethod(observe)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for case, want in expected.items():
             for rank, (got, right) in enumerate(zip(seen[case], want, strict=True)):
+                if got["metrics"].keys() != right["metrics"].keys():
+                    return f"{case}: rank {rank} returned {sorted(got['metrics'])}; accuracy and loss are asked for."
                 for name, value in right["metrics"].items():
-                    answer = got["metrics"].get(name)
+                    answer = got["metrics"][name]
                     if not isinstance(answer, float):
                         return f"{case}: the {name} of rank {rank} is {answer}; a Python float is asked for."
                     if not near(answer, value):
@@ -70,37 +108,59 @@ class EveryTestRowCountsOnce(Check):
 
 
 class EvaluationSharesTheWork(Check):
-    """No rank sees more than its part; evaluation mode without a graph, and the mode restored."""
+    """No rank reads or sees more than its part; evaluation mode, no graph, and the model is left as it was."""
 
     points = 1
     hint = "range(rank, len(dataset), world_size); model.module.eval() and torch.no_grad(); remember the mode."
-
-    @staticmethod
-    def probe(seed: int, evaluate: Callable[..., Any]) -> Evidence:
-        return EveryTestRowCountsOnce.probe(seed, evaluate)
+    probe = staticmethod(observe)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for case in expected:
-            ranks, n, training = EVALUATIONS[case]
-            most = -(-n // ranks)
+            ranks, of = EVALUATIONS[case]
+            most = -(-of.rows // ranks)
             for rank, got in enumerate(seen[case]):
-                where = f"{case}: rank {rank}"
-                if sum(got["rows"]) > most:
-                    return f"{where} ran {sum(got['rows'])} rows through the model; its part has at most {most}."
-                if max(got["rows"], default=0) > 5:
-                    return f"{where} ran {max(got['rows'])} rows at once; batch_size is 5."
-                if got["train mode"]:
-                    return f"{where} ran the model in training mode."
-                if got["graph"]:
-                    return f"{where} recorded a graph: torch.no_grad() is missing."
-                if got["mode after"] != training:
-                    return f"{where} left the model in {'training' if got['mode after'] else 'evaluation'} mode."
-                if got["wrapper after"] != training:
-                    return f"{where} left the wrapper around the model in another mode; the model's is right."
-            if sum(sum(got["rows"]) for got in seen[case]) < n:
+                wrong = _wrong_work(got, most) or _wrong_after(got, of.training)
+                if wrong:
+                    return f"{case}: rank {rank} {wrong}"
+            if sum(sum(got["rows"]) for got in seen[case]) < of.rows:
                 return f"{case}: not all rows went through the model."
         return None
+
+
+def _wrong_work(got: Evidence, most: int) -> str | None:
+    """Say what is wrong with the forward passes of a rank whose part has `most` rows."""
+    if sum(got["rows"]) > most:
+        return f"ran {sum(got['rows'])} rows through the model; its part has at most {most}."
+    if got["read"] > most + 1:  # a look at the first row is no harm
+        return f"read {got['read']} rows of the data set; its part has at most {most}."
+    if max(got["rows"], default=0) > BATCH:
+        return f"ran {max(got['rows'])} rows at once; batch_size is {BATCH}."
+    if got["train mode"]:
+        return "ran the model, or a layer of it, in training mode."
+    if got["graph"]:
+        return "recorded a graph: torch.no_grad() is missing."
+    if got["unmoved"]:
+        return (
+            f"used data at {', '.join(got['unmoved'])} as they come, on the CPU. "
+            "On a GPU that raises: move x and y to the device of the model's parameters."
+        )
+    return None
+
+
+def _wrong_after(got: Evidence, training: bool) -> str | None:
+    """Say what a rank has left changed; the model came in training mode if `training`."""
+    if got["modes after"] != [training]:
+        left = " and ".join("training" if mode else "evaluation" for mode in got["modes after"])
+        came = "training" if training else "evaluation"
+        return f"left the layers of the model in {left} mode; they came in {came} mode."
+    if got["wrapper after"] != training:
+        return "left the wrapper around the model in another mode; the model's is right."
+    if not got["records"]:
+        return "left the recording of graphs switched off: what is trained afterwards gets no gradients."
+    if got["changed"]:
+        return f"changed the model's {' and '.join(got['changed'])}; an evaluation leaves them as they are."
+    return None
 
 
 EVALUATE = (EveryTestRowCountsOnce, EvaluationSharesTheWork)

@@ -1,12 +1,15 @@
-"""Checks of part 3: the worker, from the first to the last line of a job."""
+"""Checks of part 3: the worker, from the first to the last line of a job. All three look at the same jobs."""
 
+import contextlib
+import io
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -19,19 +22,40 @@ from ..base import Check, Evidence
 from ..probing.distance import relative_distance
 from ..probing.on_ranks import on_ranks
 from .material import EXACT, Net, Rows, as_measured, weights
+from .on_gpus import opened_on_gpus
+
+ROWS = 36  # divides by 2 and by 3
+LATE = 0.3  # seconds between the first and the second half of a checkpoint
+_sleep = time.sleep
 
 
-def _train_simply(log: list[Evidence]) -> Callable[..., float]:
-    """Return a `train_epoch` without accumulation that writes down what it was given."""
+class _Counting(Net):
+    """A model with a buffer, which a checkpoint holds as well."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("rows", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.rows += len(x)
+        return super().forward(x)
+
+
+def _train_simply(log: list[Evidence], trained: list[nn.Module]) -> Callable[..., float]:
+    """Return a `train_epoch` without accumulation that writes down what it was given, and which model it trained."""
 
     def train_epoch(model: Any, loader: Any, optimizer: Any, accumulate: int, epoch: int) -> float:
-        loader.sampler.set_epoch(epoch)
+        sampler = loader.sampler
+        if isinstance(sampler, torch.utils.data.DistributedSampler):
+            sampler.set_epoch(epoch)
         device = next(model.parameters()).device
+        processes, loader.num_workers = loader.num_workers, 0  # counted, and not started
         with Collectives() as collectives:
             for x, y in loader:
                 optimizer.zero_grad()
                 F.cross_entropy(model(x.to(device)), y.to(device)).backward()
                 optimizer.step()
+        trained.append(getattr(model, "module", model))
         rows, loader.dataset.asked = loader.dataset.asked, []
         reduced = sum(call.nbytes for call in collectives.calls if call.name == "all_reduce")
         log.append(
@@ -40,6 +64,8 @@ def _train_simply(log: list[Evidence]) -> Callable[..., float]:
                 "accumulate": accumulate,
                 "rows": rows,
                 "batch": loader.batch_size,
+                "processes": processes,
+                "sampler": type(sampler).__name__,
                 "sent": reduced,
                 "wrapped": isinstance(model, DistributedDataParallel),
                 "evaluated": 0,
@@ -50,18 +76,62 @@ def _train_simply(log: list[Evidence]) -> Callable[..., float]:
     return train_epoch
 
 
-def _worker(worker: Callable[..., Any], seed: int, epochs: int, n: int, folder: str) -> Evidence:
+@contextlib.contextmanager
+def _slow_files() -> Iterator[None]:
+    """Let `torch.save` take its time between two halves of a file, and let nobody wait by sleeping."""
+    save = torch.save
+
+    def slowly(obj: Any, f: Any, *args: Any, **options: Any) -> None:
+        whole = io.BytesIO()
+        save(obj, whole, *args, **options)
+        data = whole.getvalue()
+        with contextlib.nullcontext(f) if hasattr(f, "write") else open(f, "wb") as file:
+            for half in (data[: len(data) // 2], data[len(data) // 2 :]):
+                file.write(half)
+                file.flush()
+                _sleep(LATE / 2)
+
+    with mock.patch.object(torch, "save", slowly), mock.patch.object(time, "sleep"):
+        yield
+
+
+def _read(path: Path) -> Any:
+    """Return what the file at `path` holds; None where there is none, or only a part of one."""
+    try:
+        return torch.load(path, map_location="cpu", weights_only=False)
+    except Exception:  # PyTorch raises many kinds of errors for a file that has been cut off
+        return None
+
+
+def _loaded(path: Path) -> Any:
+    """Return the numbers of the checkpoint at `path`, loaded into a fresh model; the error where that fails."""
+    if not path.exists():
+        return None
+    fresh = _Counting()
+    try:
+        fresh.load_state_dict(torch.load(path, map_location="cpu"))
+    except Exception as error:  # whatever the answer has put there
+        return {"error": type(error).__name__, "text": str(error)}
+    return _numbers(fresh)
+
+
+def _numbers(model: nn.Module) -> list[float]:
+    return [*weights(model), *(float(buffer) for buffer in model.buffers())]
+
+
+def _worker(worker: Callable[..., Any], seed: int, epochs: int, folder: str) -> Evidence:
     """One rank: the learner's worker on a job that keeps a log. Each rank has its own path for the checkpoint."""
-    rank = int(os.environ["RANK"])
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    on_gpus = opened_on_gpus(worker, folder) if ranks == 2 else None
+    if ranks == 3:  # as if each had a machine of its own: one rank 0, and three local ranks 0
+        os.environ |= {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
     log: list[Evidence] = []
     optimized: list[int] = []
+    trained: list[nn.Module] = []
 
     def make_model() -> nn.Module:
         torch.manual_seed(seed + 1000 * rank)
-        model = Net()
-        if rank == 0:  # saving takes its time
-            model.register_state_dict_post_hook(lambda *_: time.sleep(0.3))
-        return model
+        return _Counting()
 
     def make_optimizer(parameters: Any) -> torch.optim.Optimizer:
         chosen = list(parameters)
@@ -71,51 +141,47 @@ def _worker(worker: Callable[..., Any], seed: int, epochs: int, n: int, folder: 
     def evaluate(model: Any, dataset: Any, batch_size: int) -> dict[str, float]:
         if log:  # which epochs have been evaluated on this rank, and with the wrapped model?
             log[-1]["evaluated"] += 1 if isinstance(model, DistributedDataParallel) else 100
-        return {"loss": float(len(dataset)), "accuracy": 1.0 / batch_size}
+        return {"loss": len(dataset) + len(log) / 8, "accuracy": 1.0 / batch_size + len(log) / 64}
 
-    paths = [Path(folder) / f"{number}.pt" for number in range(int(os.environ["WORLD_SIZE"]))]
+    paths = [Path(folder) / f"{number}.pt" for number in range(ranks)]
     job = SimpleNamespace(
         make_model=make_model,
         make_optimizer=make_optimizer,
-        train=Rows(seed, n),
+        train=Rows(seed, ROWS),
         test=Rows(seed + 1, 7),
         epochs=epochs,
         micro_batch=4,
         accumulate=3,
         seed=seed + 17,  # not the default of the sampler
         checkpoint=str(paths[rank]),
-        train_epoch=_train_simply(log),
+        train_epoch=_train_simply(log, trained),
         evaluate=evaluate,
     )
-    model, history = worker(job)
-    complete = paths[0].exists()  # at the moment at which the worker returns
-    saved: Any = None
-    if paths[rank].exists():
-        fresh = Net()
-        try:
-            fresh.load_state_dict(torch.load(paths[rank], map_location="cpu"))
-            saved = weights(fresh)
-        except (RuntimeError, TypeError, AttributeError, EOFError, ValueError) as error:
-            saved = {"error": type(error).__name__, "text": str(error)}
+    with _slow_files():
+        model, history = worker(job)
+    complete = _read(paths[0]) is not None  # at the moment at which the worker returns
     return {
         "log": log,
-        "wrapped": not isinstance(model, Net),
+        "wrapped": isinstance(model, DistributedDataParallel),
+        "itself": all(model is one for one in trained),
         "weights": weights(model),
+        "numbers": _numbers(model),
         "frozen": sum(optimized),
-        "saved": saved,
+        "thawed": [p.requires_grad for p in model.parameters()] != [p.requires_grad for p in _Counting().parameters()],
+        "saved": _loaded(paths[rank]),
         "there": complete,
         "open": dist.is_initialized(),
+        "on gpus": on_gpus,
         "history": [{name: as_measured(value) for name, value in dict(entry).items()} for entry in history],
     }
 
 
-def _jobs(worker: Callable[..., Any], seed: int) -> Evidence:
+def observe(seed: int, worker: Callable[..., Any]) -> Evidence:
+    """Return what each rank of a job on 2 ranks and of one on 3 has measured."""
     seen = {}
-    for ranks in (2, 3):
+    for ranks, epochs in ((2, 2), (3, 3)):
         with tempfile.TemporaryDirectory() as folder:
-            seen[f"{ranks} ranks"] = on_ranks(
-                _worker, ranks, worker, seed, 2, 36, folder, process_group=False
-            )  # 36 rows divide by 2 and by 3
+            seen[f"{ranks} ranks"] = on_ranks(_worker, ranks, worker, seed, epochs, folder, process_group=False)
     return seen
 
 
@@ -127,82 +193,102 @@ class ReplicasShareTheWorkAndAgree(Check):
         "DistributedDataParallel sends rank 0's weights to all and averages gradients; DistributedSampler with job.seed"
         " deals out the rows. The optimizer gets what requires a gradient."
     )
-
-    @staticmethod
-    def probe(seed: int, worker: Callable[..., Any]) -> Evidence:
-        return _jobs(worker, seed)
+    probe = staticmethod(observe)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for case, want in expected.items():
             got = seen[case]
             for rank, (mine, right) in enumerate(zip(got, want, strict=True)):
-                calls = [(entry["epoch"], entry["accumulate"], entry["batch"]) for entry in mine["log"]]
-                if calls != [(entry["epoch"], entry["accumulate"], entry["batch"]) for entry in right["log"]]:
-                    return f"{case}: rank {rank} called train_epoch with (epoch, accumulate, batch size) {calls}."
-                if not all(entry["wrapped"] for entry in mine["log"]):
-                    return f"{case}: rank {rank} called train_epoch with a model that DDP does not wrap."
-                if mine["wrapped"]:
-                    return f"{case}: rank {rank} returned the wrapper; return the model inside."
-                if mine["frozen"]:
-                    return f"{case}: the optimizer of rank {rank} got {mine['frozen']} frozen parameters."
+                wrong = _wrong_calls(mine, right)
+                if wrong:
+                    return f"{case}: rank {rank} {wrong}"
             for epoch in range(len(want[0]["log"])):
                 rows = sorted(row for rank in got for row in rank["log"][epoch]["rows"])
-                if rows != list(range(36)):
+                if rows != list(range(ROWS)):
                     twice = len(rows) - len(set(rows))
-                    missing = 36 - len(set(rows))
+                    missing = ROWS - len(set(rows))
                     return f"{case}, epoch {epoch}: {twice} rows were used more than once and {missing} not at all."
             orders = [entry["rows"] for entry in got[0]["log"]]
             if orders != [entry["rows"] for entry in want[0]["log"]]:
                 return f"{case}: the order of the rows is not that of a DistributedSampler that shuffles with job.seed."
-            for rank, mine in enumerate(got):
+            for rank, (mine, right) in enumerate(zip(got, want, strict=True)):
                 if mine["weights"] != got[0]["weights"]:
                     off = relative_distance(mine["weights"], got[0]["weights"])
                     return f"{case}: the weights of ranks 0 and {rank} differ by {off:.2g} (relative) at the end."
-                if sum(entry["sent"] for entry in mine["log"]) < sum(entry["sent"] for entry in want[rank]["log"]):
-                    return f"{case}: rank {rank} averaged no gradients with the others in the backward pass."
+                for entry, other in zip(mine["log"], right["log"], strict=True):
+                    if not other["sent"] <= entry["sent"] < 1.5 * other["sent"]:
+                        times = entry["sent"] / other["sent"]
+                        return (
+                            f"{case}, epoch {entry['epoch']}: the backward passes of rank {rank} averaged gradients "
+                            f"{times:.1f} times; once is right. How often is the model wrapped?"
+                        )
             if not relative_distance(got[0]["weights"], want[0]["weights"]) <= EXACT:
                 return f"{case}: the replicas agree, but not on what training rank 0's model gives."
         return None
 
 
+def _wrong_calls(mine: Evidence, right: Evidence) -> str | None:
+    """Say what is wrong with what a rank gave to `train_epoch` and to the optimizer, and with what it returned."""
+    calls = [(entry["epoch"], entry["accumulate"], entry["batch"]) for entry in mine["log"]]
+    wanted = [(entry["epoch"], entry["accumulate"], entry["batch"]) for entry in right["log"]]
+    if calls != wanted:
+        return f"called train_epoch with (epoch, accumulate, batch size) {calls}; it should be {wanted}."
+    if not all(entry["wrapped"] for entry in mine["log"]):
+        return "called train_epoch with a model that DDP does not wrap."
+    processes = max(entry["processes"] for entry in mine["log"])
+    if processes:
+        return f"loads its rows with {processes} process(es) of the loader; none are asked for."
+    samplers = {entry["sampler"] for entry in mine["log"]} - {entry["sampler"] for entry in right["log"]}
+    if samplers:
+        return f"called train_epoch with a loader that has a {samplers.pop()}; a DistributedSampler is asked for."
+    if mine["wrapped"]:
+        return "returned the wrapper; return the model inside."
+    if not mine["itself"]:
+        return "returned another model than the one that train_epoch trained. Return the trained model itself, no copy."
+    if mine["thawed"]:
+        return "changed which parameters are frozen; the frozen ones of job.make_model() stay frozen."
+    if mine["frozen"]:
+        return f"gave the optimizer {mine['frozen']} frozen parameters."
+    return None
+
+
 class Rank0SavesForAll(Check):
-    """Rank 0 alone saves a checkpoint that loads into a fresh model, and nobody leaves before it is complete."""
+    """Rank 0 alone saves a checkpoint that loads into a fresh model, and no rank leaves before it is complete."""
 
     points = 1
     hint = "model.module.state_dict() has no 'module.' in its names; dist.barrier() after saving makes the others wait."
-
-    @staticmethod
-    def probe(seed: int, worker: Callable[..., Any]) -> Evidence:
-        return _jobs(worker, seed)
+    probe = staticmethod(observe)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for case in expected:
+            alone = " LOCAL_RANK is 0 on each of them: each has a machine of its own." if case == "3 ranks" else ""
             for rank, got in enumerate(seen[case]):
                 if rank and got["saved"] is not None:
-                    return f"{case}: rank {rank} has saved, too."
+                    return f"{case}: rank {rank} has saved, too.{alone}"
                 if not rank and got["saved"] is None:
                     return f"{case}: rank 0 has saved nothing at job.checkpoint."
-                if not rank and isinstance(got["saved"], dict):
-                    error = got["saved"]["text"].partition("\n")[2].strip()[:150] or got["saved"]["error"]
-                    return f"{case}: the checkpoint does not load into job.make_model(): {error}"
-                if not rank and got["saved"] != got["weights"]:
-                    return f"{case}: the checkpoint does not hold the weights with which training ended."
                 if not got["there"]:
                     return f"{case}: rank {rank} had returned before the checkpoint was complete."
+                if not rank and isinstance(got["saved"], dict):
+                    error, text = got["saved"]["error"], got["saved"]["text"].partition("\n")[2].strip()[:150]
+                    wrong = text if error == "RuntimeError" and text else f"{error}. Is it a state_dict?"
+                    return f"{case}: the checkpoint does not load into job.make_model(): {wrong}"
+                if not rank and got["saved"] != got["numbers"]:
+                    return f"{case}: the checkpoint does not hold the weights with which training ended."
         return None
 
 
 class ClosesAndReports(Check):
-    """The process group is closed, and each rank returns one entry an epoch with the numbers of training and test."""
+    """The process group fits the device and is closed; each rank returns one entry an epoch, of training and test."""
 
     points = 1
-    hint = "dist.destroy_process_group() before the return; history.append({'train_loss': ..., **job.evaluate(...)})."
-
-    @staticmethod
-    def probe(seed: int, worker: Callable[..., Any]) -> Evidence:
-        return _jobs(worker, seed)
+    hint = (
+        "On a GPU: torch.cuda.set_device(here) and dist.init_process_group('nccl', device_id=here).\n"
+        "dist.destroy_process_group() before the return; history.append({'train_loss': ..., **job.evaluate(...)})."
+    )
+    probe = staticmethod(observe)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
@@ -220,7 +306,28 @@ class ClosesAndReports(Check):
                         )
                 if got["history"] != right["history"]:
                     return f"{case}: the history of rank {rank} is {got['history']}; it should be {right['history']}."
+                wrong = _wrong_on_gpus(got["on gpus"], right["on gpus"])
+                if wrong:
+                    return f"where ranks have GPUs: rank {rank} {wrong}"
         return None
+
+
+def _wrong_on_gpus(got: Evidence | None, right: Evidence | None) -> str | None:
+    """Say what a rank does wrong where `rank_device()` is a GPU."""
+    if right is None:
+        return None
+    gpu = right["device_id"]
+    if not got["opened"]:
+        return f"opened no process group: it ended with {got['ended']} before."
+    if got["backend"] is not None and "nccl" not in got["backend"]:
+        return f"opened the process group over {got['backend']}; NCCL is asked for."
+    if got["device_id"] != gpu:
+        return f"opened the process group with device_id={got['device_id']}; {gpu} is its GPU."
+    if got["current"] != gpu:
+        return f"has {got['current']} as the current device; {gpu} is its GPU (torch.cuda.set_device)."
+    if got["moved"] != gpu:
+        return f"has moved the model to {got['moved']}; {gpu} is its GPU."
+    return None
 
 
 WORKER = (ReplicasShareTheWorkAndAgree, Rank0SavesForAll, ClosesAndReports)

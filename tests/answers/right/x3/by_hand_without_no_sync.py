@@ -63,7 +63,10 @@ def worker(job):
     rank, n = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     cuda = torch.cuda.device_count() >= n
     device = torch.device("cuda", rank) if cuda else torch.device("cpu")
-    dist.init_process_group(backend="nccl" if cuda else "gloo", rank=rank, world_size=n)
+    if cuda:
+        torch.cuda.set_device(rank)
+    device_id = device if cuda else None
+    dist.init_process_group(backend="nccl" if cuda else "gloo", rank=rank, world_size=n, device_id=device_id)
     try:
         net = job.make_model().to(device)
         ddp = DDP(net, gradient_as_bucket_view=True)

@@ -2,9 +2,12 @@
 
 from itertools import islice
 
+from helpers import rank_device
+
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed import init_process_group
 from torch.utils.data import DataLoader, DistributedSampler, Subset
 
 
@@ -56,8 +59,12 @@ def evaluate(model, dataset, batch_size):
 
 def worker(job):
     gpu = torch.cuda.is_available() and torch.cuda.device_count() > 1
-    dist.init_process_group("nccl" if gpu else "gloo", init_method="env://")
-    device = torch.device("cuda", dist.get_rank()) if gpu else torch.device("cpu")
+    device = rank_device()
+    if gpu:
+        torch.cuda.set_device(device)
+        init_process_group("nccl", init_method="env://", device_id=device)
+    else:
+        init_process_group("gloo", init_method="env://")
     model = job.make_model().to(device)
     ddp = nn.parallel.DistributedDataParallel(model, device_ids=[device] if gpu else None)
     trained = [p for p in model.parameters() if p.requires_grad]

@@ -30,8 +30,15 @@ class Run:
         dist.barrier()
 
 
+def open_group(here):
+    if here.type != "cuda":
+        return dist.init_process_group("gloo")
+    torch.accelerator.set_device_index(here.index)
+    dist.init_process_group(device_id=here)  # its backend is NCCL
+
+
 def worker(job):
-    dist.init_process_group("nccl" if rank_device().type == "cuda" else "gloo")
+    open_group(rank_device())
     run = Run(job)
     history = [run.epoch(number) for number in range(job.epochs)]
     run.save()

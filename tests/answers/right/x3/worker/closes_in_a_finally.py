@@ -10,7 +10,10 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 def worker(job):
     here = rank_device()
-    dist.init_process_group("nccl" if here.type == "cuda" else "gloo")
+    gpu = here.type == "cuda"
+    if gpu:
+        torch.cuda.set_device(here)
+    dist.init_process_group("nccl" if gpu else "gloo", device_id=here if gpu else None)
     try:
         inner = job.make_model().to(here)
         ddp = DistributedDataParallel(inner, broadcast_buffers=False)

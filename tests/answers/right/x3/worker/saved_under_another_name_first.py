@@ -12,7 +12,11 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 def worker(job):
     here = rank_device()
-    dist.init_process_group("nccl" if here.type == "cuda" else "gloo")
+    if here.type == "cuda":
+        torch.cuda.set_device(f"cuda:{here.index}")
+        dist.init_process_group("cpu:gloo,cuda:nccl", device_id=torch.device(f"cuda:{here.index}"))
+    else:
+        dist.init_process_group("gloo")
     model = DistributedDataParallel(job.make_model().to(here), static_graph=False)
     sampler = DistributedSampler(job.train, seed=job.seed)
     loader = DataLoader(job.train, batch_size=job.micro_batch, sampler=sampler, shuffle=False)
