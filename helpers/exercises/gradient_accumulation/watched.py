@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from ...meter.recorder import MemoryMeter
 from ..base import Check, Evidence
 from ..probing.distance import relative_distance
+from ..probing.returned_loss import EXACT, number, wrong_loss
 
 Answer = Callable[[nn.Module, Tensor, Tensor, int], Any]
-EXACT = 1e-6  # relative; room for a weight that was rounded to FP32, and for no wrong divisor
 LEFT_BEFORE = 0.5  # what stands in each .grad before the answer is called, where that is looked at
 FEW, MANY = 4, 12  # micro-batches whose peaks are compared
 KEEPS = 0.5  # of a micro-batch's logits: room for a loss for each row and for copies of inputs, but not for outputs
@@ -47,7 +47,7 @@ def accumulated(
         p.grad = None if before is None else torch.full_like(p, before)
     things = {"weights": list(model.parameters()), "inputs": batch[:1], "targets": batch[1:]}
     copies = {name: [t.detach().clone() for t in tensors] for name, tensors in things.items()}
-    loss = _number(answer(model, *batch, micro_batch))
+    loss = number(answer(model, *batch, micro_batch))
     changed = [name for name, tensors in things.items() if not all(map(torch.equal, tensors, copies[name]))]
     changed += ["mode"] * model.training
     return {
@@ -83,15 +83,6 @@ def gradient_of(model: nn.Module) -> list[float]:
     return torch.cat([gradient.flatten() for gradient in found]).tolist()
 
 
-def _number(loss: Any) -> Evidence:
-    """Describe a returned loss: its value, its dimensions, and whether it still requires a gradient."""
-    if loss is None:
-        return {"returned": "nothing"}
-    attached = bool(getattr(loss, "requires_grad", False))
-    value = float(loss.detach() if attached else loss)
-    return {"value": value, "attached": attached, "shape": list(getattr(loss, "shape", ()))}
-
-
 def _wrong_gradient(seen: list[float], right: list[float], mistakes: Mapping[str, list[float]]) -> str | None:
     """Say how a gradient differs from the right one: as one of the `mistakes` does, in length alone, or in direction.
 
@@ -112,22 +103,6 @@ def _wrong_gradient(seen: list[float], right: list[float], mistakes: Mapping[str
     if cosine > 0.9999:
         return f"the gradient points the right way and is {length:.4g} times as long as the whole batch's."
     return f"the gradient is not the whole batch's: cosine {cosine:.4f}, {length:.4g} times as long."
-
-
-def _wrong_loss(seen: Evidence, right: float) -> str | None:
-    """Say what is wrong with a returned loss."""
-    if "returned" in seen:
-        return "nothing was returned; the mean loss is wanted."
-    if not abs(seen["value"] - right) <= EXACT * abs(right):  # NaN is caught, too
-        return f"you return {seen['value']:.6g}; the mean loss is {right:.6g}."
-    if seen["attached"]:
-        return "the returned loss still hangs on its graph, which keeps memory: return loss.detach()."
-    if seen["shape"]:
-        return f"you return a tensor of shape {seen['shape']}; a number is wanted, or a tensor without dimensions."
-    return None
-
-
-# -- the judges that the two parts have in common: `runs` are by kind and case what `accumulated` returned
 
 
 def cases(evidence: Evidence, *kinds: str) -> Iterator[tuple[str, str]]:
@@ -209,7 +184,7 @@ class ReturnsALoss(Check):
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for kind, case in cases(expected, *expected["runs"]):
-            if wrong := _wrong_loss(seen["runs"][kind][case]["loss"], expected["whole"][case]["loss"]):
+            if wrong := wrong_loss(seen["runs"][kind][case]["loss"], expected["whole"][case]["loss"]):
                 return f"{case}: {wrong}"
         return None
 

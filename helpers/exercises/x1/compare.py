@@ -1,75 +1,135 @@
-"""Checks of part 3: the comparison of three precisions."""
+"""Checks of part 3: the comparison of three precisions. Both judge one observation of five trainings."""
 
-import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from ...core.data import digits
+from ...core.data import Split, digits
 from ...core.device import pick_device
-from ...meter.recorder import MemoryMeter
 from ..base import Check, Evidence
 from ..probing.fingerprint import OTHER_DATA, fingerprint
 from ..probing.plain import plain
-from .shared import PRECISIONS, close, scaler_for
+from .shared import PRECISIONS, close
+from .training import OTHER_SECONDS, STEP_SECONDS, Pass, Watch, rows_of
+
+EPOCHS = {"fp32": 3, "bf16": 1, "fp16": 2}  # 16 bits are slow on a CPU
+BATCH = 64
+EXTRA = 20  # steps more than the epochs have: for the meter, or to take the time of; less than an epoch
+LONG = 1e4  # by which the gradient of one step is multiplied, so that it has to be clipped
+OVERFLOW_AT, AFTERWARDS = 15, 12  # the step that overflows, late in an epoch, and after how many the scale is looked at
 
 
-class _Convolutions(TorchDispatchMode):
-    """Notes the dtypes of all convolutions in backward passes, and their largest finite gradient."""
+def observe(seed: int, train: Callable[..., dict], train_step: Callable[..., Tensor]) -> Evidence:
+    """Train in each precision, then again with the same seed, and with another; return what happened each time.
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.dtypes: set[str] = set()
-        self.largest_gradient = 0.0
-        self.calls = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.ops.aten.convolution_backward.default:
-            gradient = args[0]
-            self.calls += 1
-            self.dtypes.add(str(gradient.dtype).removeprefix("torch."))
-            largest = gradient.abs().max().item()
-            if largest < float("inf"):
-                self.largest_gradient = max(self.largest_gradient, largest)
-        return func(*args, **(kwargs or {}))
+    In FP16 one step overflows: what becomes of the scale shows that the scaler is used. In the last training the
+    gradient of one step is long, so that it is clipped.
+    """
+    data = digits(pick_device())
+    runs = {
+        name: _run(train, train_step, data, name, seed, epochs, torch.inf if name == "fp16" else 1.0)
+        for name, epochs in EPOCHS.items()
+    }
+    again = _run(train, train_step, data, "fp32", seed, 1)
+    other = _run(train, train_step, data, "fp32", seed + 1, 1, disturb=LONG)
+    return {"digits": fingerprint(*data), "runs": runs, "again": again, "other": other, "images": len(data.train_x)}
 
 
-class _Seeded(TorchDispatchMode):
-    """Notes the weight that the first convolution of training meets, and a sum of the images of each step."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight: float | None = None
-        self.images: list[float] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.ops.aten.convolution.default and args[0].shape[1] == 1:  # the layer that sees the images
-            images, weight = (tensor.detach().cpu().double() for tensor in args[:2])
-            if self.weight is None:
-                self.weight = weight.abs().sum().item()
-            # Weighted by place, so that the same images in another order have another sum.
-            self.images.append(images.flatten(1).sum(1).mul(torch.arange(1, 1 + len(images))).sum().item())
-        return func(*args, **(kwargs or {}))
-
-
-def _seeded(train: Callable[..., dict], seed: int) -> list:
-    """Return the first weights and the order of the images in an epoch that `train` makes of a seed."""
-    with _Seeded() as noted:
-        _result(train, "fp32", seed=seed, epochs=1)
-    return [noted.weight, noted.images]
-
-
-def _result(train: Callable[..., dict], *args: Any, **kwargs: Any) -> dict:
-    """Call `train` and see that it returns what the contract names."""
-    result = train(*args, **kwargs)
+def _run(
+    train: Callable[..., dict],
+    train_step: Callable[..., Tensor],
+    data: Split,
+    precision: str,
+    seed: int,
+    epochs: int,
+    disturb: float = 1.0,
+) -> Evidence:
+    """Return what one training did, and what it says of itself."""
+    with Watch(train, train_step, disturb, OVERFLOW_AT) as watch:
+        result = train(precision, seed=seed, epochs=epochs)
     keys = ("model", "accuracy", "peak_bytes", "step_seconds")
     missing = [key for key in keys if not isinstance(result, dict) or key not in result]
     if missing:
         raise ValueError(f"train() must return a dict with {', '.join(keys)}; missing: {', '.join(missing)}")
-    return result
+    model = result["model"]
+    if not isinstance(model, nn.Module):
+        raise TypeError(f'"model" must be the trained model; it is a {type(model).__name__}')
+    mine = [one for one in watch.passes if _is_of(model, one)]
+    updates = [update for update in watch.updates if _updates(update.optimizer, mine)]
+    return {
+        "accuracy": float(result["accuracy"]),
+        "peak": int(result["peak_bytes"]),
+        "seconds": float(result["step_seconds"]),
+        "true_seconds": watch.seconds / max(1, len(watch.passes)),
+        "evaluated": any(not one.training and not one.step for one in watch.passes),
+        "weight": next((one.weight for one in mine if one.weight), 0.0),
+        "steps": [_step(one, data) for one in mine if one.step],
+        "blocks": [_block(block) for block in watch.blocks],
+        "optimizers": len({id(update.optimizer) for update in updates}),
+        "settings": [setting for update in updates[:1] + updates[-1:] for setting in update.settings],
+        "norm": next((update.norm for update in updates if update.norm is not None), None),
+        "at": sum(one.step and one.number < watch.at for one in mine),
+        "shapes": [list(parameter.shape) for parameter in model.parameters()],
+        "dtypes": sorted({str(parameter.dtype).removeprefix("torch.") for parameter in model.parameters()}),
+        **_accuracy(model, data, PRECISIONS[precision]),
+    }
+
+
+def _is_of(model: nn.Module, one: Pass) -> bool:
+    """Say whether a forward pass was one of `model`, or of another with its weights."""
+    layers = [layer for layer in model.modules() if isinstance(layer, nn.Conv2d)]
+    return bool(layers) and (layers[0] is one.layer or torch.equal(layers[0].weight, one.layer.weight))
+
+
+def _updates(optimizer: torch.optim.Optimizer, passes: list[Pass]) -> bool:
+    held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    return any(id(one.layer.weight) in held for one in passes)
+
+
+def _step(one: Pass, data: Split) -> Evidence:
+    """Describe a training step: its images, and from the gradient of the outputs its labels and the loss's scale."""
+    rows = rows_of(one.images, data)
+    logits, gradient = torch.from_numpy(one.logits), torch.from_numpy(one.gradient)
+    labels = gradient.argmin(1)
+    told = gradient.amin(1) < 0  # of the others, softmax is sure
+    right = logits.softmax(1) - nn.functional.one_hot(labels, logits.shape[1])
+    true = data.train_y.cpu()[torch.tensor(rows).clamp(min=0)]
+    return {
+        "rows": rows,
+        "dtype": one.dtype,
+        "training": one.training,
+        "inside": one.inside,
+        "wrong_labels": int((labels != true)[told].sum()),
+        "scale": ((gradient * right).sum() / right.square().sum() * len(rows)).item(),
+    }
+
+
+def _block(block: Any) -> Evidence:
+    """Describe what a meter has measured."""
+    steps = [one for one in block.passes if one.step]
+    return {
+        "peak": block.profile.peak_bytes,
+        "activations": block.profile.largest["activations"],
+        "optimizer": block.optimizer,
+        "passes": len(block.passes),
+        "steps": len(steps),
+        "rows": sum(len(one.images) for one in steps),
+        "spare": max((one.spare for one in steps), default=0),
+        "first": any(one.number == 0 for one in steps),
+    }
+
+
+def _accuracy(model: nn.Module, data: Split, dtype: torch.dtype) -> Evidence:
+    """Return which share of the test images the model gets right: in FP32, and in the precision it was trained in."""
+    model.eval()
+    shares = []
+    for enabled in (False, dtype != torch.float32):
+        with torch.no_grad(), torch.autocast(data.test_x.device.type, dtype=dtype, enabled=enabled):
+            guesses = plain(model(data.test_x)).argmax(1)
+        shares.append((guesses == data.test_y).float().mean().item())
+    return {"right": shares, "tests": len(data.test_y)}
 
 
 class MemoryFalls(Check):
@@ -77,51 +137,47 @@ class MemoryFalls(Check):
 
     points = 1
     hint = "Measure one whole train_step on a batch of 64 with MemoryMeter(model, optimizer); report meter.peak_bytes."
-
-    @staticmethod
-    def probe(seed: int, train: Callable[..., dict], train_step: Callable[..., Tensor]) -> Evidence:
-        seen = {}
-        data = digits(pick_device())
-        for name, dtype in PRECISIONS.items():
-            result = _result(train, name, seed=seed, epochs=1)
-            model = result["model"]
-            optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-            scaler = scaler_for(dtype)
-            model.train()
-            batch = data.train_x[:64].clone(), data.train_y[:64].clone()
-            train_step(model, optimizer, scaler, *batch, dtype, 1.0)  # Adam's state is born here
-            with MemoryMeter(model, optimizer) as meter:
-                train_step(model, optimizer, scaler, *batch, dtype, 1.0)
-            seen[name] = {
-                "reported": int(result["peak_bytes"]),
-                "measured": meter.peak_bytes,
-                "activations": meter.largest["activations"],
-                # What a peak may hold on top: the whole data set, if the batch was cut inside the meter.
-                "data": sum(tensor.nbytes for tensor in data),
-            }
-        return seen
+    probe = staticmethod(observe)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        for name in PRECISIONS:
-            got, want = seen[name], expected[name]
-            if got["activations"] > 1.1 * want["activations"]:
-                why = (
-                    "Is it SmallCNN(width=16)?" if name == "fp32" else "Does the forward pass run under autocast, once?"
-                )
-                return (
-                    f"{name}: your train_step keeps {got['activations']:,} bytes of activations for the backward pass; "
-                    f"the reference keeps {want['activations']:,}. {why}"
-                )
-            if not close(got["measured"], want["measured"], 0.1):
-                return f"{name}: your step peaks at {got['measured']:,} bytes, the reference at {want['measured']:,}."
-            low, high = want["measured"], want["measured"] + want["data"]
-            if not 0.9 * low <= got["reported"] <= 1.1 * high:
-                return (
-                    f"{name}: train() reports a peak of {got['reported']:,} bytes; a step at batch 64 peaks at {low:,} "
-                    f"(up to {high:,} with the whole data set). Measure a whole step of the model that trains."
-                )
+        for name in EPOCHS:
+            wrong = _wrong_peak(name, seen["runs"][name], expected["runs"][name])
+            if wrong:
+                return f"train('{name}'): {wrong}"
         return None
+
+
+def _wrong_peak(name: str, got: Evidence, want: Evidence) -> str | None:
+    if not got["blocks"]:
+        return "no MemoryMeter was at work. Measure one training step with it."
+    block = next((block for block in got["blocks"] if block["peak"] == got["peak"]), None)
+    if block is None:
+        measured = ", ".join(f"{block['peak']:,}" for block in got["blocks"][:5])
+        return f"it reports a peak of {got['peak']:,} bytes, and what its meter has measured is {measured}."
+    if block["steps"] != 1 or block["passes"] != 1:
+        passes = block["passes"]
+        return f"the meter has measured {block['steps']} training steps ({passes} forward passes); one step is right."
+    if block["rows"] != BATCH:
+        return f"the meter has measured a step with {block['rows']} images; a full batch has {BATCH}."
+    if block["first"]:
+        return "the meter has measured the first step, in which Adam makes its state. Take one of the later ones."
+    if not block["optimizer"]:
+        return "the meter was made without the optimizer: MemoryMeter(model, optimizer) knows whose bytes are whose."
+    right = want["blocks"][0]
+    if block["activations"] > 1.1 * right["activations"]:
+        why = "Is it SmallCNN(width=16)?" if name == "fp32" else "Does the forward pass run under autocast, once?"
+        return (
+            f"train_step keeps {block['activations']:,} bytes of activations for the backward pass; the reference "
+            f"keeps {right['activations']:,}. {why}"
+        )
+    peak, most = right["peak"], right["peak"] + block["spare"]
+    if not 0.9 * peak <= block["peak"] <= 1.1 * most:
+        return (
+            f"the step peaks at {block['peak']:,} bytes; the reference's at {peak:,}. Cut the batch before the meter "
+            "starts, so that it measures train_step(...) and nothing else."
+        )
+    return None
 
 
 class AccuracyHolds(Check):
@@ -129,64 +185,153 @@ class AccuracyHolds(Check):
 
     points = 1
     hint = (
-        "digits(device), batches of 64, AdamW with lr 3e-3, three epochs; a loss scaler for FP16 only; "
+        "digits(device), batches of 64, AdamW with lr 3e-3, max_norm=1.0; a loss scaler for FP16 only; "
         "model.eval() and torch.no_grad() for the accuracy.\n"
         "`torch.manual_seed(seed)` before anything random is drawn: the model, and the order of the images."
     )
-
-    @staticmethod
-    def probe(seed: int, train: Callable[..., dict], train_step: Callable[..., Tensor]) -> Evidence:
-        data = digits(pick_device())
-        seen: Evidence = {"digits": fingerprint(*data)}
-        for name in PRECISIONS:
-            start = time.perf_counter()
-            with _Convolutions() as convolutions:
-                result = _result(train, name, seed=seed)
-            wall = time.perf_counter() - start
-            model = result["model"].eval()
-            with torch.no_grad():
-                true = (plain(model(data.test_x)).argmax(1) == data.test_y).float().mean().item()
-            layers = sum(isinstance(layer, nn.Conv2d) for layer in model.modules())
-            seen[name] = {
-                "reported": float(result["accuracy"]),
-                "measured": true,
-                "dtypes": sorted(convolutions.dtypes),
-                "largest_gradient": convolutions.largest_gradient,
-                "step_seconds": float(result["step_seconds"]),
-                "average_seconds": wall / max(1, convolutions.calls // layers),
-            }
-        seen["seeds"] = [_seeded(train, of) for of in (seed, seed, seed + 1)]
-        return seen
+    probe = staticmethod(observe)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        # Three epochs end between 87 and 99 %, depending on the order of the images; untrained models near 10 %.
-        floor = min(0.8, expected["fp32"]["measured"] - 0.15)
         if seen["digits"] != expected["digits"]:
             return OTHER_DATA
-        for name in PRECISIONS:
-            got, want = seen[name], expected[name]
-            if got["dtypes"] != want["dtypes"]:
-                ran = ", ".join(got["dtypes"]) or "nothing"
-                return f"train('{name}') trained in {ran}; it should train in {want['dtypes'][0]}."
-            if not got["measured"] >= floor:
-                return (
-                    f"train('{name}') gets {got['measured']:.1%} of the test images right, at least {floor:.0%} is due."
-                )
-            if not abs(got["reported"] - got["measured"]) <= 0.005:
-                return f"train('{name}') reports {got['reported']:.1%}, but its model reaches {got['measured']:.1%}."
-            seconds, average = got["step_seconds"], got["average_seconds"]
-            if not 0 < seconds < 10 * average:
-                clock = f"{average:.3g} on average by the clock of the check"
-                return f"train('{name}') reports step_seconds of {seconds:.3g}, {clock}."
-        if seen["fp16"]["largest_gradient"] < 8 * seen["fp32"]["largest_gradient"]:
-            return "train('fp16') trained without loss scaling: its gradients are no larger than those of FP32."
-        for what, first, again, other in zip(("initial weights", "order of the images"), *seen["seeds"], strict=True):
-            if first != again:
-                return f"train('fp32') twice with one seed: not the same {what}."
-            if first == other:
-                return f"train('fp32') with two seeds: the same {what} in both."
+        for name, epochs in EPOCHS.items():
+            got, want = seen["runs"][name], expected["runs"][name]
+            wrong = (
+                _wrong_steps(got["steps"], want["steps"], epochs, seen["images"])
+                or _wrong_model(got, want)
+                or _wrong_accuracy(name, got, want)
+                or _wrong_seconds(got["seconds"], got["true_seconds"])
+            )
+            if wrong:
+                return f"train('{name}'): {wrong}"
+        return (
+            _wrong_scaling(seen["runs"]["fp16"])
+            or _wrong_clipping(seen["other"])
+            or _wrong_seeds(seen)
+            or _made_up([*seen["runs"].values(), seen["again"], seen["other"]])
+        )
+
+
+def _wrong_steps(got: list[Evidence], want: list[Evidence], epochs: int, images: int) -> str | None:
+    """Say what is wrong with the training steps of a run."""
+    if not got:
+        return "no training step of the model that it returns was seen."
+    if any(row < 0 for step in got for row in step["rows"]):
+        return "it trains on images that are not in data.train_x of digits(device)."
+    sizes = [len(step["rows"]) for step in got]
+    full, due = sizes.count(BATCH), images // BATCH * epochs
+    if max(sizes) > BATCH or full < min(due, len(sizes) // 2):
+        return f"its batches have {max(sizes)} images; {BATCH} are asked for."
+    least, most = due * BATCH, epochs * images + EXTRA * BATCH
+    if not least <= sum(sizes) <= most:
+        return f"{epochs} epochs of {images} images were asked for, and it trained on {sum(sizes)} images in all."
+    if not all(step["training"] for step in got):
+        return "the model was in evaluation mode in a training step: BatchNorm then learns no statistics."
+    other = next((step["dtype"] for step in got if step["dtype"] != want[0]["dtype"]), None)
+    if other:
+        return f"it trained in {other}; it should train in {want[0]['dtype']}."
+    if any(step["wrong_labels"] > len(step["rows"]) // 8 for step in got):
+        return "the labels of a batch are not those of its images."
+    if not all(step["inside"] for step in got):
+        return "a training step was not one of your train_step."
+    return None
+
+
+def _wrong_model(got: Evidence, want: Evidence) -> str | None:
+    """Say what is wrong with the model, or with its optimizer."""
+    if got["shapes"] != want["shapes"]:
+        return "its model is not SmallCNN(width=16)."
+    if got["dtypes"] != want["dtypes"]:
+        return f"the weights of the model that it returns are {', '.join(got['dtypes'])}; they stay float32."
+    if got["optimizers"] != 1:
+        return f"{got['optimizers']} optimizers took its steps; one keeps Adam's state from the first to the last."
+    kind, setting = want["settings"][:2]
+    if kind not in got["settings"]:
+        return f"its optimizer is {got['settings'][0]}; it should be torch.optim.{kind}."
+    other = next((one for one in got["settings"] if one not in (kind, setting)), None)
+    if other:
+        words = "learning rate {}, betas {}, eps {}, weight decay {}, amsgrad {}"
+        return f"its optimizer has {words.format(*other)}; right is {words.format(*setting)}."
+    return None
+
+
+def _wrong_accuracy(name: str, got: Evidence, want: Evidence) -> str | None:
+    """Say what is wrong with the accuracy."""
+    # Three epochs end between 87 and 99 %, depending on the order of the images; untrained models near 10 %.
+    floor = min(0.8, want["right"][0] - 0.15) if name == "fp32" else 0.3
+    if not max(got["right"]) >= floor:
+        return f"it gets {max(got['right']):.1%} of the test images right; at least {floor:.0%} is due."
+    if not min(abs(got["accuracy"] - right) for right in got["right"]) <= 0.005:
+        return f"it reports an accuracy of {got['accuracy']:.4g}, but its model gets {got['right'][0]:.1%} right."
+    if not abs(got["accuracy"] * got["tests"] - round(got["accuracy"] * got["tests"])) <= 0.01:
+        return (
+            f"it reports {got['accuracy']:.3%}, which is no whole number of {got['tests']} test images. "
+            "The mean over batches of different sizes is not the share of the images."
+        )
+    if not got["evaluated"]:
+        return "the model was never called in evaluation mode: call model.eval() before the test images."
+    return None
+
+
+def _wrong_seconds(seconds: float, true: float) -> str | None:
+    """Say what is wrong with the time of a step: by the set clock or, had it read another, by the true one."""
+    if close(seconds, STEP_SECONDS, 0.02) or true / 3 <= seconds <= 3 * true:
         return None
+    held = "more than ordinary steps" if seconds > STEP_SECONDS else "less than a whole step"
+    return (
+        f"it reports step_seconds of {seconds:.4g}. For this check, the clock gains {STEP_SECONDS:,.0f} s in a "
+        f"training step, {OTHER_SECONDS:,.0f} s in the first, in a metered one and in an evaluation: the figure holds "
+        f"{held}. Divide the time of ordinary steps by their number."
+    )
+
+
+def _wrong_scaling(fp16: Evidence) -> str | None:
+    """Say what is wrong with the use of a loss scaler, going by the scales of the losses."""
+    scales = [step["scale"] for step in fp16["steps"]]
+    at = fp16["at"]
+    before, after = scales[:at], scales[at + 1 : at + 1 + AFTERWARDS]
+    if not min(before) > 1.5:
+        return "train('fp16') trained without loss scaling: its gradients are no larger than those of FP32."
+    if not after or not max(after) < 0.75 * before[-1]:
+        largest = max(after, default=0.0)
+        return (
+            f"train('fp16'): a gradient of inf came at a scale of {before[-1]:.6g}, and in the next {len(after)} steps "
+            f"the scale was {largest:.6g}. One scaler for the whole training skips such a step and goes on with less."
+        )
+    return None
+
+
+def _wrong_clipping(run: Evidence) -> str | None:
+    if run["norm"] is not None and close(run["norm"], 1.0, 0.01):
+        return None
+    norm = "the optimizer did not step" if run["norm"] is None else f"a norm of {run['norm']:.4g} reached the optimizer"
+    return f"train('fp32'): the gradient of one step was {LONG:,.0f} times as long, and {norm}; max_norm is 1.0."
+
+
+def _wrong_seeds(seen: Evidence) -> str | None:
+    """Say what does not depend on the seed as it should; whether an epoch shows all images."""
+    epoch = seen["images"] // BATCH
+    first, again, other = (
+        (run["weight"], [step["rows"] for step in run["steps"][:epoch]])
+        for run in (seen["runs"]["fp32"], seen["again"], seen["other"])
+    )
+    for i, what in enumerate(("initial weights", "order of the images")):
+        if first[i] != again[i]:
+            return f"train('fp32') twice with one seed: not the same {what}."
+        if first[i] == other[i]:
+            return f"train('fp32') with two seeds: the same {what} in both."
+    shown = len({row for step in seen["again"]["steps"] for row in step["rows"]})
+    if shown < epoch * BATCH:
+        return f"train('fp32', epochs=1) trained on {shown} of {seen['images']} images: an epoch shows each once."
+    return None
+
+
+def _made_up(runs: list[Evidence]) -> str | None:
+    seconds = {run["seconds"] for run in runs}
+    if len(seconds) > 1 or close(seconds.pop(), STEP_SECONDS, 0.02):
+        return None
+    return f"Five trainings report the same step_seconds, {runs[0]['seconds']:.4g}: no clock does that."
 
 
 COMPARE = (MemoryFalls, AccuracyHolds)

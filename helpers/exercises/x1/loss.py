@@ -27,6 +27,20 @@ class _Roots(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+def _watched(scaler: torch.amp.GradScaler | None, roots: _Roots) -> torch.amp.GradScaler | None:
+    """Have `scaler` note what it is to scale: its product with the scale is FP32, whatever the loss was."""
+    if scaler is None:
+        return None
+    scale = scaler.scale
+
+    def noted(loss: Tensor) -> Tensor:
+        roots.dtypes.add(str(loss.dtype).removeprefix("torch."))
+        return scale(loss)
+
+    scaler.scale = noted  # type: ignore[method-assign]
+    return scaler
+
+
 def _one_loss(seed: int, train_step: Callable[..., Tensor], dtype: torch.dtype) -> Evidence:
     """Return the model's outputs, the gradient that comes back to them, and the loss that `train_step` returns."""
     model, optimizer, x, y = setting(seed)
@@ -40,7 +54,7 @@ def _one_loss(seed: int, train_step: Callable[..., Tensor], dtype: torch.dtype) 
 
     model.register_forward_hook(keep)
     with _Roots() as roots:
-        loss = train_step(model, optimizer, scaler_for(dtype), x, y, dtype, CLIP_OFF)
+        loss = train_step(model, optimizer, _watched(scaler_for(dtype), roots), x, y, dtype, CLIP_OFF)
     return {
         "dtype": caught.get("dtype"),
         "logits": caught.get("logits"),
@@ -107,6 +121,9 @@ class LossInFp32(Check):
     def _wrong(batches: list[Evidence]) -> str | None:
         if any(one["logits"] is None or one["gradient"] is None for one in batches):
             return "no gradient came back to what model(images) returned. Is the model called, and backward() after it?"
+        rows, images = len(batches[0]["logits"]), len(batches[0]["labels"])
+        if rows != images:
+            return f"the model was called with {rows} rows, and the batch has {images}."
         roots = {root for one in batches for root in one["roots"]} - {"float32"}
         if roots:
             return f"backward() starts from a loss in {', '.join(sorted(roots))}; it should be float32."

@@ -2,26 +2,46 @@
 
 import itertools
 import random
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ...core.device import pick_device
 from ..base import Check, Evidence
 from .shared import close, weights
 
+EXACT = 1e-4  # relative; a product in FP32 is far closer, one in 16 bits is not
+SLOPE = 0.5  # of the loss, in each parameter
 
-def _toy(optimizer: type[torch.optim.Optimizer], lr: float) -> tuple[nn.Module, torch.optim.Optimizer, Tensor]:
-    """Return a linear model, its optimizer and a loss.
 
-    The optimizer has two groups of parameters, and one parameter that never gets a gradient.
-    """
+def _toy(optimizer: type[torch.optim.Optimizer], lr: float) -> tuple[nn.Module, torch.optim.Optimizer]:
+    """Return a linear model and its optimizer: two groups of parameters, and one that never gets a gradient."""
     device = pick_device()
     model = nn.Linear(6, 3).to(device)
     unused = nn.Parameter(torch.ones(2, device=device))
-    loss = model(torch.randn(8, 6).to(device)).square().mean()
-    return model, optimizer([{"params": [model.weight, unused]}, {"params": [model.bias]}], lr=lr), loss
+    return model, optimizer([{"params": [model.weight, unused]}, {"params": [model.bias]}], lr=lr)
+
+
+def _fill(model: nn.Module, value: float) -> None:
+    """Set all gradients of `model` to `value`."""
+    for parameter in model.parameters():
+        parameter.grad = torch.full_like(parameter, value)
+
+
+def _divided(gradient: list[float], given: list[float]) -> bool:
+    """Say whether each element of `gradient` is the given one divided by 1000; inf stays inf."""
+    if len(gradient) != len(given):
+        return False
+    right = [element / 1000 for element in given]
+    return all(a == b or abs(a - b) <= EXACT * abs(b) for a, b in zip(gradient, right, strict=True))
+
+
+class _Step(NamedTuple):
+    """What a step of `GradientIsUnscaled` does."""
+
+    explicit: bool  # unscale_() is called before step()
+    bad: bool
 
 
 class GradientIsUnscaled(Check):
@@ -32,90 +52,130 @@ class GradientIsUnscaled(Check):
 
     @staticmethod
     def probe(seed: int, scaler_class: Any) -> Evidence:
-        seen = {}
-        for how in ("explicit", "implicit"):
-            torch.manual_seed(seed)
-            model, optimizer, loss = _toy(torch.optim.SGD, lr=1.0)
-            scaler = scaler_class(init_scale=512.0)
-            before = weights(model)
-            scaled = scaler.scale(loss)
-            seen[f"{how}_loss"] = [scaled.item(), loss.item()]
-            seen["attached"] = scaled.requires_grad
-            if not scaled.requires_grad:
-                return seen
-            scaled.backward()
-            seen[f"{how}_scaled"] = model.weight.grad.norm().item()
-            if how == "explicit":
-                held = model.weight.grad
-                scaler.unscale_(optimizer)
-                seen["in_place"] = held.norm().item()
-                seen["unscaled"] = model.weight.grad.norm().item()
-                seen["unscaled_bias"] = model.bias.grad.norm().item()
-            scaler.step(optimizer)
-            scaler.update()
-            seen[f"{how}_moved"] = (weights(model) - before).norm().item()
-        return seen | {"in_a_row": GradientIsUnscaled._in_a_row(seed, scaler_class)}
+        torch.manual_seed(seed)
+        seen = {"steps": GradientIsUnscaled._steps(seed, scaler_class)}
+        if all(step["attached"] for step in seen["steps"]):
+            seen["unscaled"] = [GradientIsUnscaled._unscaled(scaler_class, bad) for bad in (False, True)]
+        return seen
 
     @staticmethod
-    def _in_a_row(seed: int, scaler_class: Any) -> list[list[float]]:
-        """Return, of steps with and without unscale_() at a scale that moves, how far weights went, and that scale.
-
-        Each gradient is `scale` times ones, whatever the scale is by then: a right step moves each weight by 1.
-        """
+    def _plan(seed: int) -> list[_Step]:
         drawn = random.Random(seed + 1)
         explicit = [True, False] * 4
         drawn.shuffle(explicit)
         bad = drawn.sample(range(1, 7), 2)
-        model, optimizer, _ = _toy(torch.optim.SGD, lr=1.0)
-        scaler = scaler_class(init_scale=512.0, backoff_factor=0.25, growth_interval=2)
+        return [_Step(how, i in bad) for i, how in enumerate(explicit)]
+
+    @staticmethod
+    def _steps(seed: int, scaler_class: Any) -> list[Evidence]:
+        """Return what each of several steps did, at a scale that moves: to the loss, the gradient and the weights.
+
+        The slope of the loss is the same everywhere: a right step moves each weight by it.
+        """
+        model, optimizer = _toy(torch.optim.SGD, lr=1.0)
+        # No power of two, above what FP16 holds: a scale that goes through 16 bits is rounded or overflows.
+        scaler = scaler_class(init_scale=70_001.0, growth_factor=4.0, backoff_factor=0.25, growth_interval=2)
         log = []
-        for i, first in enumerate(explicit):
+        for step in GradientIsUnscaled._plan(seed):
             scale = float(scaler.get_scale())
-            for parameter in model.parameters():
-                parameter.grad = torch.full_like(parameter, float("inf") if i in bad else scale)
+            optimizer.zero_grad()
+            loss = 3.0 + sum(parameter.sum() * SLOPE for parameter in model.parameters())
+            value = loss.item()
+            scaled = scaler.scale(loss)
+            log.append({
+                "scale": scale,
+                "factor": float(scaled.sum()) / value,
+                "loss": loss.item() / value,
+                "dimensions": scaled.dim(),
+                "attached": scaled.requires_grad,
+            })  # fmt: skip
+            if not scaled.requires_grad:
+                return log
+            scaled.sum().backward()
+            log[-1]["gradient"] = model.weight.grad.mean().item() / SLOPE
+            if step.bad:
+                _fill(model, float("inf"))
             before = weights(model)
-            if first:
+            if step.explicit:
                 scaler.unscale_(optimizer)
             scaler.step(optimizer)
             scaler.update()
-            log.append([(weights(model) - before).abs().mean().item(), scale, int(first)])
+            log[-1]["moved"] = (weights(model) - before).abs().mean().item() / SLOPE
             with torch.no_grad():  # inf would stay
                 for parameter in model.parameters():
                     parameter.zero_()
         return log
 
     @staticmethod
-    def judge(seen: Evidence, expected: Evidence) -> str | None:
-        scaled, loss = seen["explicit_loss"]
-        if not close(scaled, 512 * loss, 1e-3):
-            return f"scale(loss) is {scaled / loss:.4g} times the loss; the scale was 512."
-        if not seen["attached"]:
-            return "scale(loss) is cut off from the graph: multiply the tensor itself, so that backward() can start."
-        what = {
-            "explicit_scaled": "After scale(loss).backward() the gradient",
-            "unscaled": "After unscale_() the gradient",
-            "unscaled_bias": "After unscale_() the gradient in the optimizer's second group of parameters",
-            "explicit_moved": "With unscale_() called before step() the update",
-            "implicit_moved": "With step() alone the update",
+    def _unscaled(scaler_class: Any, bad: bool) -> Evidence:
+        """Return what unscale_() leaves of gradients of all sizes, an inf among them if `bad`."""
+        model, optimizer = _toy(torch.optim.SGD, lr=1.0)
+        scaler = scaler_class(init_scale=1000.0)
+        given = {}
+        for name, parameter in model.named_parameters():
+            sizes = 10 ** torch.linspace(-12, 9, parameter.numel())
+            given[name] = (sizes * torch.randn(parameter.numel()).sign()).view_as(parameter).to(parameter.device)
+        if bad:
+            given["weight"][0, 0] = float("inf")
+        views = {}
+        for name, parameter in model.named_parameters():
+            parameter.grad = given[name].clone()
+            views[name] = parameter.grad.detach()  # another tensor on the same memory
+        scaler.unscale_(optimizer)
+        return {
+            name: {
+                "given": given[name].flatten().tolist(),
+                "grad": [] if parameter.grad is None else parameter.grad.flatten().tolist(),
+                "view": views[name].flatten().tolist(),
+            }
+            for name, parameter in model.named_parameters()
         }
-        for key, words in what.items():
-            if not close(seen[key], expected[key], 1e-3):
-                ratio = seen[key] / expected[key]
-                return f"{words} is {ratio:.4g} times what it should be (the scale was 512)."
-        if not close(seen["in_place"], expected["in_place"], 1e-3):
-            return "unscale_() has put another tensor into .grad: divide the gradient in place, as others may hold it."
-        return GradientIsUnscaled._wrong_in_a_row(seen["in_a_row"], expected["in_a_row"])
 
     @staticmethod
-    def _wrong_in_a_row(seen: list[list[float]], expected: list[list[float]]) -> str | None:
-        for i, (got, want) in enumerate(zip(seen, expected, strict=True)):
-            if not got[0] or not want[0] or close(got[0], want[0], 1e-3):  # the next check looks at what is skipped
-                continue
-            how = "unscale_() and step()" if want[2] else "step() alone"
-            return (
-                f"Step {i + 1} of several in a row, {how} at a scale of {got[1]:g}: each weight moved by {got[0]:.4g}; "
-                f"{want[0]:.4g} is right. Is the gradient divided by the present scale, once, whatever came before?"
-            )
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        plan = zip(seen["steps"], expected["steps"], strict=False)
+        for number, (got, want) in enumerate(plan, 1):
+            wrong = GradientIsUnscaled._wrong_step(number, got, want)
+            if wrong:
+                return wrong
+        for bad, got in zip((False, True), seen["unscaled"], strict=True):
+            wrong = GradientIsUnscaled._wrongly_unscaled(bad, got)
+            if wrong:
+                return wrong
+        return None
+
+    @staticmethod
+    def _wrong_step(number: int, got: Evidence, want: Evidence) -> str | None:
+        at = f"Step {number}, at a scale of {got['scale']:g}: "
+        if not close(got["factor"], got["scale"], EXACT):
+            return f"{at}scale(loss) is {got['factor']:.6g} times the loss."
+        if not close(got["loss"], 1.0, EXACT):
+            return f"{at}scale(loss) has changed the loss itself, to {got['loss']:.4g} times what it was."
+        if not got["attached"]:
+            return "scale(loss) is cut off from the graph: multiply the tensor itself, so that backward() can start."
+        if got["dimensions"]:
+            return f"scale(loss) has {got['dimensions']} dimensions; the loss has none, and neither has its multiple."
+        if not close(got["gradient"], got["scale"], EXACT):
+            return f"{at}after scale(loss).backward() the gradient is {got['gradient']:.6g} times that of the loss."
+        if not got["moved"] or not want["moved"] or close(got["moved"], want["moved"], EXACT):
+            return None  # the next check looks at what is skipped
+        return (
+            f"{at}the update is {got['moved'] / want['moved']:.4g} times the gradient of the loss. Is the gradient "
+            "divided by the present scale, once, whether or not unscale_() was called before step()?"
+        )
+
+    @staticmethod
+    def _wrongly_unscaled(bad: bool, got: Evidence) -> str | None:
+        among = ", one element of which is inf," if bad else ""
+        for name, one in got.items():
+            group = "second" if name == "bias" else "first"
+            if not _divided(one["grad"], one["given"]):
+                return (
+                    f"Gradients between 1e-12 and 1e9{among} are not divided by the scale of 1000 in the optimizer's "
+                    f"{group} group of parameters. unscale_() divides every element of every gradient, in its dtype."
+                )
+            if not _divided(one["view"], one["given"]):
+                return "unscale_() has put other memory into .grad: divide the gradient in place; others may hold it."
         return None
 
 
@@ -128,41 +188,73 @@ class OverflowSkipsAndBacksOff(Check):
     @staticmethod
     def probe(seed: int, scaler_class: Any) -> Evidence:
         drawn = random.Random(seed)
-        bads = [None, float("inf"), None, float("nan"), float("-inf"), None]
+        large = 1e9  # far more than FP16 holds, and finite
+        bads = [None, float("inf"), None, float("nan"), float("-inf"), large]
         drawn.shuffle(bads)
-        model, optimizer, loss = _toy(torch.optim.Adam, lr=0.1)
+        model, optimizer = _toy(torch.optim.Adam, lr=0.1)
         scaler = scaler_class(init_scale=2.0 ** drawn.randrange(8, 13), backoff_factor=0.5)
-        gradient = torch.autograd.grad(loss, model.weight)[0]
         log, places = [], itertools.cycle((model.weight, model.bias))
         for bad, explicit in zip(bads * 2, [True, False] * 3 + [False, True] * 3, strict=True):
-            for parameter in model.parameters():
-                parameter.grad = torch.ones_like(parameter) * scaler.get_scale()
-            model.weight.grad += gradient
+            _fill(model, float(scaler.get_scale()))
             if bad is not None:  # the last element of one parameter or another: looking at the first is not enough
                 next(places).grad.view(-1)[-1] = bad
             before = weights(model)
             if explicit:
                 scaler.unscale_(optimizer)
             stepped = scaler.step(optimizer)
+            between = float(scaler.get_scale())
             scaler.update()
             steps = optimizer.state[model.weight].get("step", 0)
             moved = not torch.equal(before, weights(model))
             said = None if stepped is None else bool(stepped)
-            log.append([moved, int(steps), said, float(scaler.get_scale())])
-        return {"log": log}
+            finite = bad is None or bad == large
+            log.append([moved, int(steps), said, float(scaler.get_scale()), between, finite])
+        return {"log": log, "two": OverflowSkipsAndBacksOff._two(scaler_class)}
+
+    @staticmethod
+    def _two(scaler_class: Any) -> list[bool]:
+        """Return which of two scalers steps when one has met an overflow and the other then has not."""
+        pairs = []
+        for value in (float("inf"), 1.0):
+            model, optimizer = _toy(torch.optim.SGD, lr=1.0)
+            scaler = scaler_class(init_scale=4.0)
+            _fill(model, value)
+            pairs.append((scaler, model, optimizer, weights(model)))
+        for scaler, _, optimizer, _ in pairs:
+            scaler.unscale_(optimizer)
+        for scaler, _, optimizer, _ in pairs:
+            scaler.step(optimizer)
+        return [not torch.equal(before, weights(model)) for _, model, _, before in pairs]
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        for i, (got, want) in enumerate(zip(seen["log"], expected["log"], strict=True)):
-            bad = not want[0]
-            step = f"step {i + 1} ({'with an inf or NaN gradient' if bad else 'with finite gradients'})"
+        previous = None
+        for i, (got, want) in enumerate(zip(seen["log"], expected["log"], strict=True), 1):
+            step = f"step {i} ({'with finite gradients, up to 1e9' if want[5] else 'with an inf or NaN gradient'})"
             if got[0] != want[0] or got[1] != want[1]:
                 return f"In {step} the weights {'moved' if got[0] else 'did not move'}, optimizer steps: {got[1]}."
             if got[2] != want[2]:
                 return f"In {step} step() returned {got[2]}; it should say whether the optimizer stepped."
+            if previous is not None and got[4] != previous:
+                return (
+                    f"In {step} the scale is {got[4]:g} before update(), and was {previous:g}: only update() moves it."
+                )
             if got[3] != want[3]:
                 return f"After {step} the scale is {got[3]:g}; it should be {want[3]:g}."
+            previous = got[3]
+        if seen["two"] != expected["two"]:
+            return (
+                "Two scalers at work, one with an inf gradient and one without: each goes by what it has found itself. "
+                "Keep that in self, not in the class."
+            )
         return None
+
+
+class _Case(NamedTuple):
+    """A scaler, and the steps it goes through: g good, b bad."""
+
+    settings: dict[str, float]
+    steps: str
 
 
 class ScaleGrows(Check):
@@ -174,63 +266,74 @@ class ScaleGrows(Check):
     )
 
     @staticmethod
-    def probe(seed: int, scaler_class: Any) -> Evidence:
+    def _cases(seed: int) -> list[_Case]:
         drawn = random.Random(seed)
         n = drawn.choice((3, 4, 5))
-        settings = {
+        usual = {
             "init_scale": 2.0 ** drawn.randrange(5, 9),
-            "growth_factor": drawn.choice((2.0, 4.0)),
+            "growth_factor": drawn.choice((4.0, 8.0)),
             "backoff_factor": drawn.choice((0.25, 0.125)),
             "growth_interval": n,
         }
-        steps = "g" * n + "g" * (n - 1) + "b" + "g" * n + "g" * (n + 1)
-        model, optimizer, _ = _toy(torch.optim.SGD, lr=0.0)
-        scaler = scaler_class(**settings)
-        scales = []
-        for good in steps:
-            for parameter in model.parameters():
-                parameter.grad = torch.full_like(parameter, 1.0 if good == "g" else float("inf"))
+        often = {"init_scale": 2.0**24, "growth_factor": 4.0, "backoff_factor": 0.5, "growth_interval": 1}
+        return [
+            _Case(usual, "g" * n + "g" * (n - 1) + "b" + "g" * n + "g" * (n + 1) + "bb" + "g" * n),
+            _Case(often, "ggbg"),
+            _Case(usual | {"init_scale": 1.0}, "bb" + "g" * n),  # nothing keeps the scale above 1
+        ]
+
+    @staticmethod
+    def probe(seed: int, scaler_class: Any) -> Evidence:
+        runs = [ScaleGrows._scales(scaler_class, case) for case in ScaleGrows._cases(seed)]
+        kind = type(scaler_class(init_scale=8.0).get_scale()).__name__
+        defaults = _Case({}, "b" + "g" * 2000)
+        return {"runs": runs, "kind": kind, "by_default": ScaleGrows._scales(scaler_class, defaults)}
+
+    @staticmethod
+    def _scales(scaler_class: Any, case: _Case) -> Evidence:
+        """Return the scale at first, and after each step."""
+        model, optimizer = _toy(torch.optim.SGD, lr=0.0)
+        scaler = scaler_class(**case.settings)
+        scales = [float(scaler.get_scale())]
+        for step in case.steps:
+            _fill(model, 1.0 if step == "g" else float("inf"))
             scaler.step(optimizer)
             scaler.update()
             scales.append(float(scaler.get_scale()))
-        kind = type(scaler.get_scale()).__name__
-        seen = {"scales": scales, "steps": steps, "settings": settings, "kind": kind}
-        return seen | {"by_default": ScaleGrows._by_default(scaler_class)}
-
-    @staticmethod
-    def _by_default(scaler_class: Any) -> list[float]:
-        """Return the scale of a scaler made without arguments: at first, and as it moves for the first times."""
-        parameter = nn.Parameter(torch.zeros(1))
-        optimizer, scaler = torch.optim.SGD([parameter], lr=0.0), scaler_class()
-        scales = [float(scaler.get_scale())]
-        for gradient, times in ((float("inf"), 1), (1.0, 1999), (1.0, 1)):
-            for _ in range(times):
-                parameter.grad = torch.full_like(parameter, gradient)
-                scaler.step(optimizer)
-                scaler.update()
-            scales.append(float(scaler.get_scale()))
-        return scales
+        return {"settings": case.settings, "steps": case.steps, "scales": scales}
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         if seen["kind"] != "float":
             return f"get_scale() returns a {seen['kind']}; a float is wanted."
-        if seen["scales"] == expected["scales"]:
-            return ScaleGrows._wrong_by_default(seen["by_default"], expected["by_default"])
-        pairs = zip(seen["scales"], expected["scales"], strict=True)
-        i, got, want = next((i, got, want) for i, (got, want) in enumerate(pairs) if got != want)
-        settings = ", ".join(f"{name}={value:g}" for name, value in expected["settings"].items())
+        for got, want in zip(seen["runs"], expected["runs"], strict=True):
+            if got["scales"] != want["scales"]:
+                return ScaleGrows._wrong(got["scales"], want)
+        return ScaleGrows._wrong_by_default(seen["by_default"]["scales"], expected["by_default"]["scales"])
+
+    @staticmethod
+    def _wrong(scales: list[float], want: Evidence) -> str:
+        pairs = zip(scales, want["scales"], strict=True)
+        i, got, right = next((i, got, right) for i, (got, right) in enumerate(pairs) if got != right)
+        settings = ", ".join(f"{name}={value:g}" for name, value in want["settings"].items())
         return (
-            f"{settings}: after the steps {expected['steps'][: i + 1]} (g good, b bad) the scale is {got:g}; "
-            f"it should be {want:g}."
+            f"{settings}: after the steps {want['steps'][:i]} (g good, b bad) the scale is {got:g}; "
+            f"it should be {right:g}."
         )
 
     @staticmethod
     def _wrong_by_default(seen: list[float], expected: list[float]) -> str | None:
-        moments = ("at first", "after a bad step", "after 1,999 good steps more", "after the 2,000th good step")
-        for moment, got, want in zip(moments, seen, expected, strict=True):
-            if got != want:
-                return f"A scaler made without arguments has a scale of {got:g} {moment}; {want:g} is right."
+        moments = {
+            0: "at first",
+            1: "after a bad step",
+            -2: "after 1,999 good steps more",
+            -1: "after the 2,000th good step",
+        }
+        for at, moment in moments.items():
+            if seen[at] != expected[at]:
+                return (
+                    f"A scaler made without arguments has a scale of {seen[at]:g} {moment}; {expected[at]:g} is right."
+                )
         return None
 
 

@@ -29,10 +29,11 @@ def scaler_for(dtype: torch.dtype, init_scale: float = 2.0**10) -> torch.amp.Gra
 
 
 def setting(seed: int, lr: float = 1.0) -> tuple[nn.Module, torch.optim.Optimizer, Tensor, Tensor]:
-    """Return a small CNN, SGD, and 32 digits with their labels, the same for the same seed."""
+    """Return a small CNN, SGD with two groups of parameters, and 37 digits with their labels: the same for a seed."""
     torch.manual_seed(seed)
     device = pick_device()
     model = SmallCNN(width=8).to(device)
+    groups = [{"params": list(part.parameters())} for part in (model.features, model.head)]
     data = digits(device)
-    index = torch.randint(len(data.train_x), (32,))
-    return model, torch.optim.SGD(model.parameters(), lr=lr), data.train_x[index], data.train_y[index]
+    index = torch.randint(len(data.train_x), (37,))
+    return model, torch.optim.SGD(groups, lr=lr), data.train_x[index], data.train_y[index]

@@ -41,7 +41,7 @@ def _wrong_move(seen: Evidence, right: Evidence, tolerance: float) -> str | None
 
 
 class ForwardInLowPrecision(Check):
-    """Convolutions and linear layers run in the dtype asked for, and the weights stay FP32."""
+    """In one forward pass, convolutions and linear layers run in the dtype asked for, and the weights stay FP32."""
 
     points = 1
     hint = "Open torch.autocast(device_type, dtype=dtype) around the forward pass; leave the model as it is."
@@ -51,10 +51,10 @@ class ForwardInLowPrecision(Check):
         seen = {}
         for name, dtype in PRECISIONS.items():
             model, optimizer, x, y = setting(seed)
-            ran: dict[str, str] = {}
+            ran: dict[str, list[str]] = {}
 
-            def record(layer: nn.Module, _: Any, output: Tensor, ran: dict[str, str] = ran) -> None:
-                ran[type(layer).__name__] = str(output.dtype).removeprefix("torch.")
+            def record(layer: nn.Module, _: Any, output: Tensor, ran: dict[str, list[str]] = ran) -> None:
+                ran.setdefault(type(layer).__name__, []).append(str(output.dtype).removeprefix("torch."))
 
             for layer in model.modules():
                 if isinstance(layer, nn.Conv2d | nn.Linear):
@@ -65,7 +65,8 @@ class ForwardInLowPrecision(Check):
                 if {p.dtype for p in model.parameters()} == {torch.float32}:
                     raise
             weights = sorted({str(p.dtype).removeprefix("torch.") for p in model.parameters()})
-            seen[name] = {"layers": ran, "weights": weights}
+            seen[name] = {"layers": ran, "weights": weights, "autocast": torch.is_autocast_enabled(x.device.type)}
+            torch.set_autocast_enabled(x.device.type, False)
         return seen
 
     @staticmethod
@@ -74,9 +75,18 @@ class ForwardInLowPrecision(Check):
             got, want = seen[name], expected[name]
             if got["weights"] != want["weights"]:
                 return f"dtype={name}: the model's weights became {', '.join(got['weights'])}; they must stay float32."
-            for layer, dtype in want["layers"].items():
-                if got["layers"].get(layer) != dtype:
-                    return f"dtype={name}: {layer} ran in {got['layers'].get(layer)}; it should run in {dtype}."
+            for layer, dtypes in want["layers"].items():
+                ran = got["layers"].get(layer, [])
+                other = next((dtype for dtype in ran if dtype != dtypes[0]), None)
+                if other:
+                    return f"dtype={name}: {layer} ran in {other}; it should run in {dtypes[0]}."
+                if len(ran) != len(dtypes):
+                    return (
+                        f"dtype={name}: {layer} layers ran {len(ran)} times; one forward pass makes {len(dtypes)}. "
+                        "Each pass moves BatchNorm's running statistics and costs time: call the model once."
+                    )
+            if got["autocast"]:
+                return f"dtype={name}: autocast is still on after the step. Use it as a `with` block."
         return None
 
 
@@ -94,7 +104,18 @@ class ClipsTrueGradient(Check):
             before = weights(model)
             train_step(model, optimizer, scaler_for(torch.float16), x, y, torch.float16, max_norm)
             moved[str(max_norm)] = (weights(model) - before).tolist()
-        return {"moved": moved}
+        return {"moved": moved, "small": ClipsTrueGradient._small(seed, train_step)}
+
+    @staticmethod
+    def _small(seed: int, train_step: Callable[..., Tensor]) -> Evidence:
+        """Return the move where FP16 holds the scaled gradients, and not the true ones: the model is almost sure."""
+        model, optimizer, x, y = setting(seed, lr=1e6)
+        with torch.no_grad():
+            model.head.bias[0] = 17.0
+        before = weights(model)
+        scaler = scaler_for(torch.float16, init_scale=2.0**16)
+        train_step(model, optimizer, scaler, x, torch.zeros_like(y), torch.float16, CLIP_OFF)
+        return _move(before, model)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
@@ -112,18 +133,21 @@ class ClipsTrueGradient(Check):
                 "Clipped, the weights move as far as they should, and not in the direction that they take unclipped. "
                 "Clipping the norm over all parameters multiplies every gradient by the same number."
             )
+        wrong = _wrong_move(seen["small"], expected["small"], 0.02)
+        if wrong:
+            return f"Gradients too small for FP16 before they are scaled: {wrong} Keep the unscaled gradients in FP32."
         return None
 
 
 class StepsInARow(Check):
-    """Three steps through a scaler, an overflow in the second, end where the reference ends."""
+    """Three steps through a scaler, an overflow in the second, end where the reference ends, in each precision."""
 
     points = 1
     hint = "Each step: zero_grad, forward, scaled backward, unscale_, clip, scaler.step, scaler.update."
 
     @staticmethod
     def probe(seed: int, train_step: Callable[..., Tensor]) -> Evidence:
-        return {name: StepsInARow._three_steps(seed, train_step, PRECISIONS[name]) for name in ("fp16", "bf16")}
+        return {name: StepsInARow._three_steps(seed, train_step, dtype) for name, dtype in PRECISIONS.items()}
 
     @staticmethod
     def _three_steps(seed: int, train_step: Callable[..., Tensor], dtype: torch.dtype) -> list[Evidence]:
@@ -138,7 +162,7 @@ class StepsInARow(Check):
             images = x.clone()
             if step == 1:
                 images[0, 0, 0, 0] = float("inf")
-            train_step(model, optimizer, four, images, y, dtype, 1.0)
+            train_step(model, optimizer, four, images, y, dtype, 0.3)
             for layer in model.modules():  # the bad image has spoilt BatchNorm's running statistics, not the weights
                 if isinstance(layer, nn.BatchNorm2d):
                     layer.reset_running_stats()
@@ -165,21 +189,21 @@ class StepsInARow(Check):
 
 
 class SixteenBitsWithoutScaler(Check):
-    """With scaler=None, BF16 and FP32 steps clip and move the weights as the reference does."""
+    """With scaler=None, steps clip and move the weights as the reference's do, in each precision."""
 
     points = 1
-    hint = "BF16 has FP32's range: no scaler. Then backward, clip_grad_norm_ and optimizer.step are called directly."
+    hint = "Without a scaler nothing is scaled: backward, clip_grad_norm_ and optimizer.step are called directly."
 
     @staticmethod
     def probe(seed: int, train_step: Callable[..., Tensor]) -> Evidence:
         moved = {}
-        for name in ("fp32", "bf16"):
+        for name, dtype in PRECISIONS.items():
             for max_norm in (CLIP_OFF, 0.05):
                 model, optimizer, x, y = setting(seed)
                 before = weights(model)
                 _leave_gradients(model, scale=1.0)
                 for _ in range(2):
-                    train_step(model, optimizer, None, x, y, PRECISIONS[name], max_norm)
+                    train_step(model, optimizer, None, x, y, dtype, max_norm)
                 moved[f"{name}, max_norm={max_norm:g}"] = _move(before, model)
         return {"moved": moved}
 

@@ -5,13 +5,17 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import nn
 
+from ...meter.recorder import MemoryMeter
 from ..base import Check, Evidence
-from ..gradient_accumulation.watched import EXACT, number, wrong_loss
 from ..probing.distance import relative_distance
+from ..probing.returned_loss import EXACT, number, wrong_loss
 from .spy import (
     ANOTHER_LOSS,
+    CLIPPED,
     OLD_GRADIENTS,
+    OWN_STATE,
     Loss,
     Spy,
     classifier,
@@ -19,13 +23,16 @@ from .spy import (
     leave_gradients,
     rows_of_classes,
     smoothed,
+    steep,
     update_since,
     weights,
+    wrong_mode,
     wrong_rows,
 )
 from .stream import Stream
 
 RATE = 0.1
+WIDE = 256  # the hidden layer where activations are measured: far more than inputs
 
 
 @dataclass(frozen=True)
@@ -42,6 +49,7 @@ class _Case:
     lr: float = RATE
     falls: bool = False
     weight_decay: float = 0.0
+    momentum: float = 0.0
     old_gradients: bool = False
     loss_fn: Loss = F.cross_entropy
 
@@ -56,10 +64,13 @@ FULL_GROUPS = {
     "8 micro-batches, 4 a step": _Case([16] * 8, 4),
     "micro-batches of different sizes, 3 a step": _Case([16, 16, 5, 7, 16, 11], 3),
     "with weight decay, 2 a step": _Case([16] * 6, 2, weight_decay=0.5),
+    "1 a step": _Case([16, 5, 1], 1),
 }
 ONE_CLAUSE_EACH = {
     "old gradients": _Case([16] * 4, 4, old_gradients=True),
     "another loss": _Case([16] * 4, 4, loss_fn=smoothed),
+    "steep loss": _Case([16] * 4, 4, loss_fn=steep),
+    "momentum": _Case([16] * 8, 2, momentum=0.9),
     "a long epoch": _Case([4] * 24, 2),
 }
 WITH_A_REST = {
@@ -67,14 +78,28 @@ WITH_A_REST = {
     "10 micro-batches, 4 a step": _Case([16] * 10, 4, lr=0.0),
     "3 micro-batches, 4 a step": _Case([16] * 3, 4, lr=0.0),
     "ragged, 3 a step": _Case([16, 16, 16, 16, 5], 3, lr=0.0),
+    "one row left over, 4 a step": _Case([16] * 4 + [1], 4, lr=0.0),
+    "the last micro-batch has one row, 4 a step": _Case([16] * 6 + [1], 4, lr=0.0),
 }
 
 
+class _Logged(torch.optim.lr_scheduler.LambdaLR):
+    """A schedule that notes its steps (s) among a spy's events."""
+
+    events: list[str] | None = None
+
+    def step(self, *args: Any) -> None:
+        if self.events is not None:
+            self.events.append("s")
+        super().step(*args)
+
+
 def _epoch(train_epoch: Any, seed: int, case: _Case) -> Evidence:
-    model, optimizer = classifier(seed, case.lr, case.weight_decay)
-    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step) if case.falls else 1.0)
+    model, optimizer = classifier(seed, case.lr, case.weight_decay, case.momentum)
+    scheduler = _Logged(optimizer, lambda step: 1 / (1 + step) if case.falls else 1.0)
     x, y = rows_of_classes(sum(case.sizes))
     spy = Spy(model, optimizer)
+    scheduler.events = spy.events
     stream = Stream(x, y, case.sizes, spy)
     if case.old_gradients:
         leave_gradients(model)
@@ -83,13 +108,30 @@ def _epoch(train_epoch: Any, seed: int, case: _Case) -> Evidence:
     return {
         "moved": update_since(before, model),
         "gradients": spy.gradients,
+        "kind": type(losses).__name__,
         "losses": None if losses is None else [number(loss) for loss in losses],
         "rows": spy.rows,
         "first": spy.first,
         "rates": spy.rates,
-        "rate": scheduler.get_last_lr()[0],
+        "events": "".join(spy.events),
+        "modes": spy.modes,
         "held": stream.held,
     }
+
+
+def _activations(train_epoch: Any, seed: int) -> int:
+    """Return by how much the peak grows where a group has eight micro-batches in place of two."""
+    peaks = []
+    for accumulate in (2, 8):
+        torch.manual_seed(seed)
+        model = nn.Sequential(nn.Linear(12, WIDE), nn.Tanh(), nn.Linear(WIDE, 5)).double()
+        optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+        x, y = rows_of_classes(8 * 16)
+        loader = zip(x.split(16), y.split(16), strict=True)
+        with MemoryMeter(model, optimizer, by_tenant=False) as meter:
+            train_epoch(model, optimizer, _Logged(optimizer, lambda _: 1.0), F.cross_entropy, loader, accumulate)
+        peaks.append(meter.peak_bytes)
+    return peaks[1] - peaks[0]
 
 
 def _miscounted(got: Evidence, want: Evidence) -> str | None:
@@ -114,6 +156,8 @@ def _wrong_gradient(got: Evidence, want: Evidence, group: int) -> str | None:
 def _wrong_losses(got: Evidence, want: Evidence) -> str | None:
     if got["losses"] is None:
         return "nothing was returned; a list with the mean loss of each group is wanted."
+    if got["kind"] != "list":
+        return f"a {got['kind']} came back; a list with the mean loss of each group is wanted."
     if len(got["losses"]) != len(want["losses"]):
         return f"{len(got['losses'])} losses came back; one for each update makes {len(want['losses'])}."
     for group, (mine, right) in enumerate(zip(got["losses"], want["losses"], strict=True), 1):
@@ -135,13 +179,14 @@ class EachGroupCounts(Check):
     @staticmethod
     def probe(seed: int, train_epoch: Any) -> Evidence:
         cases = FULL_GROUPS | ONE_CLAUSE_EACH
-        return {name: _epoch(train_epoch, seed, case) for name, case in cases.items()}
+        seen = {name: _epoch(train_epoch, seed, case) for name, case in cases.items()}
+        return seen | {"activations": _activations(train_epoch, seed)}
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for name, case in FULL_GROUPS.items():
             got, want = seen[name], expected[name]
-            wrong = wrong_rows(got, want) or _miscounted(got, want)
+            wrong = wrong_rows(got, want) or _miscounted(got, want) or wrong_mode(got["modes"])
             if wrong:
                 return f"{name}: {wrong}"
             for group in range(len(case.groups)):
@@ -153,7 +198,13 @@ class EachGroupCounts(Check):
             wrong = _wrong_losses(got, want)
             if wrong:
                 return f"{name}: {wrong}"
-        for name, verdict in (("old gradients", OLD_GRADIENTS), ("another loss", ANOTHER_LOSS)):
+        clauses = {
+            "old gradients": OLD_GRADIENTS,
+            "another loss": ANOTHER_LOSS,
+            "steep loss": CLIPPED,
+            "momentum": OWN_STATE,
+        }
+        for name, verdict in clauses.items():
             if not relative_distance(seen[name]["moved"], expected[name]["moved"]) <= EXACT:
                 return verdict
         long = ONE_CLAUSE_EACH["a long epoch"]
@@ -163,6 +214,12 @@ class EachGroupCounts(Check):
                 f"{held} of {len(long.sizes)} micro-batches were held at once, {long.accumulate} a step; two "
                 f"groups are {most}. An epoch does not fit into memory: no list(loader), and keep no micro-batch after "
                 "its update."
+            )
+        more = 6 * 16 * WIDE * 8  # what six micro-batches more hold in the hidden layer
+        if seen["activations"] > more / 2:
+            return (
+                f"With 8 micro-batches per step the peak is {seen['activations']:,} bytes higher than with 2: their "
+                "graphs are alive together. Call backward() for each micro-batch before the next forward pass."
             )
         return None
 
@@ -209,19 +266,25 @@ class SchedulerStepsWithTheOptimizer(Check):
 
     @staticmethod
     def probe(seed: int, train_epoch: Any) -> Evidence:
-        got = _epoch(train_epoch, seed, _Case([8] * 4 * (2 + seed % 4), 4, falls=True))
-        return {"micro_batches": len(got["rows"]), "rate": got["rate"], "rates": got["rates"]}
+        case = _Case([8] * (4 * (2 + seed % 4) + 1 + seed % 3), 4, falls=True)
+        got = _epoch(train_epoch, seed, case)
+        return {"micro_batches": len(got["rows"]), "rates": got["rates"], "events": got["events"]}
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        updates = len(seen["rates"])
+        events = seen["events"]
+        updates, moves = events.count("u"), events.count("s")
         if not updates:
             return "The optimizer never stepped, so there is nothing to schedule."
-        moves = round(RATE / seen["rate"]) - 1
         if moves != updates:
             return (
-                f"After {seen['micro_batches']} micro-batches and {updates} updates the scheduler has moved {moves} "
-                "times; the schedule is in updates."
+                f"After {seen['micro_batches']} micro-batches and {updates} updates, the last of a smaller group, the "
+                f"scheduler has moved {moves} times; the schedule is in updates."
+            )
+        if events.count("us") != updates:
+            return (
+                "The scheduler moves as often as the optimizer, and not right after each update: between the two comes "
+                "another forward pass or another update. Call scheduler.step() after optimizer.step(), each time."
             )
         for update, rate in enumerate(seen["rates"]):
             right = RATE / (1 + update)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from ...core.models import SmallCNN
 from ..base import Check, Evidence
 
-FIELDS = ("type", "groups", "channels", "eps", "dtype", "training", "weight", "bias")
+FIELDS = ("name", "type", "groups", "channels", "eps", "dtype", "training", "trainable", "weight", "bias")
 
 
 class _Nested(nn.Module):
@@ -24,6 +24,7 @@ class _Nested(nn.Module):
         self.named = nn.ModuleDict({"last": nn.BatchNorm2d(6, eps=0.01)})
         self.rows = nn.Sequential(nn.BatchNorm1d(6), nn.LayerNorm(6))
         self.stages.eval()
+        self.stages[0][0].requires_grad_(False)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.first(x)
@@ -33,23 +34,31 @@ class _Nested(nn.Module):
 
 
 def _shake(model: nn.Module) -> None:
-    """Give scales and shifts values that tell them apart."""
+    """Give scales, shifts and running statistics values that tell them apart."""
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d):
             nn.init.uniform_(module.weight, 0.5, 1.5)
             nn.init.uniform_(module.bias, -1, 1)
+            nn.init.uniform_(module.running_mean, 1, 2)
+            nn.init.uniform_(module.running_var, 2, 3)
 
 
-def _described(norm: nn.GroupNorm) -> list[Any]:
-    kind = [type(norm).__name__, norm.num_groups, norm.num_channels, norm.eps]
-    values = [norm.weight.sum().item(), norm.bias.sum().item()]
-    return [*kind, str(norm.weight.dtype), norm.training, *values]
+def _described(name: str, norm: nn.GroupNorm) -> list[Any]:
+    kind = [name, type(norm).__name__, norm.num_groups, norm.num_channels, norm.eps]
+    if norm.weight is None or norm.bias is None:
+        return [*kind, "no scale and shift", norm.training, False, [], []]
+    trainable = norm.weight.requires_grad and norm.bias.requires_grad
+    return [*kind, str(norm.weight.dtype), norm.training, trainable, norm.weight.tolist(), norm.bias.tolist()]
 
 
 def _others(model: nn.Module) -> dict[str, list[Any]]:
     """Return, by name, what stands in `model` beside BatchNorm2d and what takes its place."""
     return {
-        name: [module, module.training, [p.detach().clone() for p in module.parameters(recurse=False)]]
+        name: [
+            module,
+            [module.training, *(p.requires_grad for p in module.parameters(recurse=False))],
+            [t.detach().clone() for t in (*module.parameters(recurse=False), *module.buffers(recurse=False))],
+        ]
         for name, module in model.named_modules()
         if not isinstance(module, nn.BatchNorm2d)
     }
@@ -58,21 +67,24 @@ def _others(model: nn.Module) -> dict[str, list[Any]]:
 def _changed(before: dict[str, list[Any]], after: dict[str, list[Any]]) -> dict[str, str]:
     """Return the kinds of what is no longer what it was, by name."""
     changed = {}
-    for name, (module, training, values) in before.items():
-        same = name in after and after[name][0] is module and after[name][1] == training
+    for name, (module, settings, values) in before.items():
+        same = name in after and after[name][0] is module and after[name][1] == settings
         if not same or not all(torch.equal(a, b) for a, b in zip(values, after[name][2], strict=True)):
             changed[name] = type(module).__name__
     return changed
 
 
-def _replaced(with_group_norm: Any, model: nn.Module) -> Evidence:
+def _replaced(with_group_norm: Any, model: nn.Module, groups: int) -> Evidence:
     _shake(model)
     before = _others(model)
-    new = with_group_norm(model, 2)
+    new = with_group_norm(model, groups)
+    if not isinstance(new, nn.Module):
+        return {"kind": type(new).__name__}
     return {
         "same": new is model,
         "left": sum(isinstance(m, nn.BatchNorm2d) for m in new.modules()),
-        "norms": [_described(m) for m in new.modules() if isinstance(m, nn.GroupNorm)],
+        "kind": "model",
+        "norms": [_described(name, m) for name, m in new.named_modules() if isinstance(m, nn.GroupNorm)],
         "changed": _changed(before, _others(new)),
     }
 
@@ -91,8 +103,8 @@ def _split(with_group_norm: Any) -> Evidence:
     """Return how much the outputs and gradients of 24 rows change when they come as three micro-batches."""
     model = SmallCNN(8)
     _shake(model)
-    model = with_group_norm(model, 4).double()
-    model.train()
+    with_group_norm(model, 4)
+    model.double().requires_grad_().train()
     x = torch.randn(24, 1, 8, 8, dtype=torch.float64)
     y = torch.randint(10, (24,))
     whole, parts = model(x), torch.cat([model(part) for part in x.split(8)])
@@ -112,7 +124,12 @@ def _mode(training: bool) -> str:
 
 def _wrong_norm(got: list[Any], want: list[Any]) -> str | None:
     for field, a, b in zip(FIELDS, got, want, strict=True):
-        same = abs(a - b) <= 1e-6 * (1 + abs(b)) if field in ("weight", "bias") else a == b
+        if field in ("weight", "bias") and a != b:
+            what = "scale (weight)" if field == "weight" else "shift (bias)"
+            return f"the {what} of norm {{number}} is not that of the BatchNorm2d that stood there."
+        if field == "name" and a != b:
+            return f"norm {{number}} is at {a}; the BatchNorm2d was at {b}."
+        same = a == b
         if not same and field == "training":
             return (
                 f"norm {{number}} is in {_mode(a)} mode, and the BatchNorm2d that stood there was in {_mode(b)} mode."
@@ -123,6 +140,8 @@ def _wrong_norm(got: list[Any], want: list[Any]) -> str | None:
 
 
 def _wrongly_replaced(got: Evidence, want: Evidence) -> str | None:
+    if got["kind"] != "model":
+        return f"a {got['kind']} came back; replace the norms in place and return the model."
     if not got["same"]:
         return "another model came back; replace the norms in place and return the same object."
     if got["left"]:
@@ -149,12 +168,12 @@ class EveryBatchNormIsReplaced(Check):
     def probe(seed: int, with_group_norm: Any) -> Evidence:
         torch.manual_seed(seed)
         models = {
-            "nested": _Nested(),
-            "CNN in FP64": SmallCNN(8).double(),
-            "CNN in evaluation mode": SmallCNN(8).eval(),
+            "nested": (_Nested(), 2),
+            "CNN in FP64": (SmallCNN(8).double(), 8),
+            "CNN in evaluation mode": (SmallCNN(8).eval(), 4),
         }
         return {
-            "replaced": {name: _replaced(with_group_norm, model) for name, model in models.items()},
+            "replaced": {name: _replaced(with_group_norm, *model) for name, model in models.items()},
             "devices": _elsewhere(with_group_norm),
             "split": _split(with_group_norm),
         }

@@ -12,6 +12,7 @@ from .activations import too_many_activations
 from .spy import (
     CLASSES,
     FEATURES,
+    FP32,
     HIDDEN,
     OLD_GRADIENTS,
     Spy,
@@ -19,11 +20,10 @@ from .spy import (
     rows_of_classes,
     update_since,
     weights,
+    wrong_mode,
     wrong_rows,
     wrong_update,
 )
-
-FP32 = 1e-4  # relative; the scaler takes no FP64
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,10 @@ class _Case:
     micro_batch: int
     max_norm: float
     old_gradients: bool = False
+    overflow: bool = False  # a row of one micro-batch holds inf
 
 
-CASES = {"clipping": _Case(64, 0.05), "no clipping": _Case(48, 1e6)}
+CASES = {"clipping": _Case(64, 0.05), "no clipping": _Case(48, 1e6), "overflow": _Case(64, 0.05, overflow=True)}
 
 
 class _LoggingScaler(torch.amp.GradScaler):
@@ -59,8 +60,11 @@ class _LoggingScaler(torch.amp.GradScaler):
 def _one_step(scaled_step: Any, seed: int, case: _Case) -> Evidence:
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(FEATURES, HIDDEN), nn.Tanh(), nn.Linear(HIDDEN, CLASSES))
-    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    optimizer = torch.optim.SGD([{"params": list(layer.parameters())} for layer in (model[0], model[2])], lr=1.0)
     x, y = rows_of_classes(200)
+    if case.overflow:
+        x[100] = torch.inf  # the first layer adds and subtracts it
+    given = x.clone(), y.clone()
     scaler, spy = _LoggingScaler(), Spy(model, optimizer)
     if case.old_gradients:
         leave_gradients(model)
@@ -73,6 +77,9 @@ def _one_step(scaled_step: Any, seed: int, case: _Case) -> Evidence:
         "rows": spy.rows,
         "first": spy.first,
         "returned": type(returned).__name__,
+        "scale": scaler.get_scale(),
+        "modes": spy.modes,
+        "kept": torch.equal(x, given[0]) and torch.equal(y, given[1]),
         "activations": meter.largest["activations"],
     }
 
@@ -107,6 +114,13 @@ class ClipsTheWholeGradientOnce(Check):
             wrong = wrong_update(got["moved"], want["moved"], FP32) or too_many_activations(
                 got["activations"], want["activations"]
             )
+            if wrong:
+                return f"{case}: {wrong}"
+            if got["scale"] != want["scale"]:
+                return f"{case}: the scale is then {got['scale']:g}; it should be {want['scale']:g}."
+            if not got["kept"]:
+                return f"{case}: x or y has changed; leave the batch as it was."
+            wrong = wrong_mode(got["modes"])
             if wrong:
                 return f"{case}: {wrong}"
             if got["returned"] != "NoneType":

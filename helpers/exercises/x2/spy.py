@@ -7,13 +7,21 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..base import Evidence
-from ..gradient_accumulation.watched import EXACT, gradient_of, set_gradients
+from ..gradient_accumulation.watched import EXACT, gradient_of
 from ..probing.distance import relative_distance
 
 FEATURES, HIDDEN, CLASSES = 12, 16, 5  # of the small classifier
+FP32 = 1e-4  # relative; room for the rounding of a model in FP32
 OLD_GRADIENTS = (
     "Gradients of an earlier update are still there: yours are added to them. "
     "Clear them with optimizer.zero_grad() before the first backward()."
+)
+CLIPPED = (
+    "With a loss a hundred times as large the update is wrong. Nothing is clipped here: leave the gradient as it is."
+)
+OWN_STATE = (
+    "Two steps by SGD with momentum end elsewhere, and one step is right. The optimizer keeps its state between steps: "
+    "let it take the step itself, and leave what it keeps."
 )
 ANOTHER_LOSS = (
     "With another loss_fn (cross-entropy with smoothed labels) the update is wrong, and with F.cross_entropy it is "
@@ -35,6 +43,8 @@ class Spy:
         first: a number of the first row of each call: which rows came when.
         gradients: all gradients, as one list for each step.
         rates: the learning rate of each step.
+        events: a letter for each forward call (f) and each update (u), in order; others may add theirs.
+        trained: whether all of the model was in training mode in each call.
     """
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -42,6 +52,8 @@ class Spy:
         self.first: list[float] = []
         self.gradients: list[list[float]] = []
         self.rates: list[float] = []
+        self.events: list[str] = []
+        self.trained = True
         self._model = model
         model.register_forward_pre_hook(self._called)
         optimizer.register_step_post_hook(self._stepped)  # a closure may compute the gradients in the step itself
@@ -49,10 +61,22 @@ class Spy:
     def _called(self, _: nn.Module, args: tuple[Tensor, ...]) -> None:
         self.rows.append(len(args[0]))
         self.first.append(float(args[0].flatten()[0]))
+        self.events.append("f")
+        self.trained &= _training(self._model)
+
+    @property
+    def modes(self) -> list[bool]:
+        """Whether the model was in training mode in each call, and whether it is now."""
+        return [self.trained, _training(self._model)]
 
     def _stepped(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         self.gradients.append(gradient_of(self._model))
+        self.events.append("u")
         self.rates.append(optimizer.param_groups[0]["lr"])
+
+
+def _training(model: nn.Module) -> bool:
+    return all(module.training for module in model.modules())
 
 
 def weights(model: nn.Module) -> list[float]:
@@ -65,11 +89,13 @@ def update_since(before: list[float], model: nn.Module) -> list[float]:
     return [after - was for was, after in zip(before, weights(model), strict=True)]
 
 
-def classifier(seed: int, lr: float = 1.0, weight_decay: float = 0.0) -> tuple[nn.Module, torch.optim.Optimizer]:
-    """Return a small classifier in FP64, and SGD, whose update is the gradient itself where nothing decays."""
+def classifier(
+    seed: int, lr: float = 1.0, weight_decay: float = 0.0, momentum: float = 0.0
+) -> tuple[nn.Module, torch.optim.Optimizer]:
+    """Return a small classifier in FP64, and SGD, whose update is the gradient itself where nothing is added."""
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(FEATURES, HIDDEN), nn.Tanh(), nn.Linear(HIDDEN, CLASSES)).double()
-    return model, torch.optim.SGD(model.parameters(), lr=lr, weight_decay=weight_decay)
+    return model, torch.optim.SGD(model.parameters(), lr=lr, weight_decay=weight_decay, momentum=momentum)
 
 
 def rows_of_classes(n: int) -> tuple[Tensor, Tensor]:
@@ -83,9 +109,15 @@ def smoothed(outputs: Tensor, y: Tensor) -> Tensor:
     return F.cross_entropy(outputs, y, label_smoothing=0.3)
 
 
+def steep(outputs: Tensor, y: Tensor) -> Tensor:
+    """Return a mean loss whose gradient is far longer than those that are usually clipped."""
+    return 100 * F.cross_entropy(outputs, y)
+
+
 def leave_gradients(model: nn.Module) -> None:
     """Leave gradients behind, as an earlier step would."""
-    set_gradients(model, 7.0)
+    for p in model.parameters():
+        p.grad = torch.full_like(p, 7.0)
 
 
 def compared(seen: list[float], right: list[float], whose: str = "the whole batch's") -> str:
@@ -109,8 +141,18 @@ def wrong_rows(seen: Evidence, expected: Evidence) -> str | None:
     return None
 
 
+def wrong_mode(modes: list[bool]) -> str | None:
+    """Say that the model was not in training mode: in a call, or afterwards."""
+    if all(modes):
+        return None
+    when = "when it was called" if not modes[0] else "after the step"
+    return f"the model, or a part of it, was in evaluation mode {when}: a training step leaves it in training mode."
+
+
 def wrong_update(seen: list[float], right: list[float], tolerance: float = EXACT) -> str | None:
     """Say how an update differs from the whole batch's; None when it does not."""
     if relative_distance(seen, right) <= tolerance:
         return None
+    if not any(right):
+        return "The weights moved, and a gradient held inf or NaN: go through the scaler's step, which then skips."
     return f"The update {compared(seen, right)}."

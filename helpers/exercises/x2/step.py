@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 from ...core.data import digits
@@ -12,21 +13,26 @@ from ...core.device import pick_device
 from ...core.models import SmallCNN
 from ...meter.recorder import MemoryMeter
 from ..base import Check, Evidence
-from ..gradient_accumulation.watched import number, wrong_loss
+from ..probing.returned_loss import number, wrong_loss
 from .spy import (
     ANOTHER_LOSS,
+    CLIPPED,
     DIVIDED_RATE,
     FEATURES,
+    FP32,
     HIDDEN,
     OLD_GRADIENTS,
+    OWN_STATE,
     Loss,
     Spy,
     classifier,
     leave_gradients,
     rows_of_classes,
     smoothed,
+    steep,
     update_since,
     weights,
+    wrong_mode,
     wrong_rows,
     wrong_update,
 )
@@ -41,6 +47,8 @@ class _Case:
     old_gradients: bool = False
     loss_fn: Loss = F.cross_entropy
     weight_decay: float = 0.0
+    momentum: float = 0.0
+    steps: int = 1
 
 
 def _most_rows(profiler: profile) -> int:
@@ -55,16 +63,17 @@ def _most_rows(profiler: profile) -> int:
 
 
 def _one_step(accumulated_step: Any, seed: int, case: _Case) -> Evidence:
-    model, optimizer = classifier(seed, weight_decay=case.weight_decay)
+    model, optimizer = classifier(seed, weight_decay=case.weight_decay, momentum=case.momentum)
     x, y = rows_of_classes(case.rows)
     spy = Spy(model, optimizer)
     if case.old_gradients:
         leave_gradients(model)
-    before = weights(model)
+    before, given = weights(model), (x.clone(), y.clone())
     with profile(
         activities=[ProfilerActivity.CPU], record_shapes=True
     ) as profiler:  # not a mode: those can be switched off
-        loss = accumulated_step(model, optimizer, case.loss_fn, x, y, case.micro_batch)
+        for _ in range(case.steps):
+            loss = accumulated_step(model, optimizer, case.loss_fn, x, y, case.micro_batch)
     return {
         "rows": spy.rows,
         "first": spy.first,
@@ -72,7 +81,20 @@ def _one_step(accumulated_step: Any, seed: int, case: _Case) -> Evidence:
         "steps": len(spy.gradients),
         "moved": update_since(before, model),
         "loss": number(loss),
+        "modes": spy.modes,
+        "kept": torch.equal(x, given[0]) and torch.equal(y, given[1]),
     }
+
+
+def _regression(accumulated_step: Any, seed: int) -> list[float]:
+    """Return the update of a model in FP32 whose inputs are pictures, and whose targets are several numbers a row."""
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Conv1d(3, 4, 1), nn.Tanh(), nn.Flatten(), nn.Linear(16, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    x, y = torch.randn(20, 3, 4), torch.randn(20, 2)
+    before = weights(model)
+    accumulated_step(model, optimizer, F.mse_loss, x, y, 8)
+    return update_since(before, model)
 
 
 class UpdateEqualsFullBatch(Check):
@@ -87,8 +109,11 @@ class UpdateEqualsFullBatch(Check):
             "old gradients": _Case(256, 64, old_gradients=True),
             "another loss": _Case(256, 64, loss_fn=smoothed),
             "weight decay": _Case(256, 64, weight_decay=0.5),
+            "steep loss": _Case(256, 64, loss_fn=steep),
+            "momentum": _Case(256, 64, momentum=0.9, steps=2),
         }
-        return {name: _one_step(accumulated_step, seed, case)["moved"] for name, case in cases.items()}
+        moved = {name: _one_step(accumulated_step, seed, case)["moved"] for name, case in cases.items()}
+        return moved | {"regression": _regression(accumulated_step, seed)}
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
@@ -102,6 +127,13 @@ class UpdateEqualsFullBatch(Check):
             return ANOTHER_LOSS
         if wrong_update(seen["weight decay"], expected["weight decay"]):
             return DIVIDED_RATE
+        if wrong_update(seen["steep loss"], expected["steep loss"]):
+            return CLIPPED
+        if wrong_update(seen["momentum"], expected["momentum"]):
+            return OWN_STATE
+        wrong = wrong_update(seen["regression"], expected["regression"], FP32)
+        if wrong:
+            return f"FP32, x (20, 3, 4), y (20, 2) and the mean squared error, micro-batches of 8: {wrong}"
         return None
 
 
@@ -134,7 +166,7 @@ class OneStepOfMicroBatches(Check):
     @staticmethod
     def probe(seed: int, accumulated_step: Any) -> Evidence:
         seen = {}
-        for rows, micro_batch in ((256, 64), (200, 64)):
+        for rows, micro_batch in ((256, 64), (200, 64), (7, 3), (3, 8)):
             one = _one_step(accumulated_step, seed, _Case(rows, micro_batch))
             del one["moved"]
             seen[f"{rows} by {micro_batch}"] = one
@@ -151,7 +183,9 @@ class OneStepOfMicroBatches(Check):
                 return f"{case}: {got['largest']} rows went through the first layer at once, past the model's own call."
             if got["steps"] != 1:
                 return f"{case}: the optimizer stepped {got['steps']} times."
-            wrong = wrong_loss(got["loss"], want["loss"]["value"])
+            if not got["kept"]:
+                return f"{case}: x or y has changed; leave the batch as it was."
+            wrong = wrong_mode(got["modes"]) or wrong_loss(got["loss"], want["loss"]["value"])
             if wrong:
                 return f"{case}: {wrong}"
         return None
@@ -173,26 +207,32 @@ class MemoryFallsToTheMicroBatch(Check):
         data = digits(device, size=16)
         smallest = 12 + torch.randint(9, ()).item()
         x, y = data.train_x[: 16 * smallest].clone(), data.train_y[: 16 * smallest].clone()
-        model = SmallCNN(8).to(device)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        seen = {}
-        for micro_batch in (16 * smallest, 4 * smallest, smallest):
-            with MemoryMeter(model, optimizer, by_tenant=False) as meter:  # torch.func allows nothing else
-                accumulated_step(model, optimizer, F.cross_entropy, x, y, micro_batch)
-            seen[str(micro_batch)] = meter.peak_bytes - x.nbytes - y.nbytes
+        models = {
+            "a CNN": SmallCNN(8).to(device),
+            "a model with large outputs": nn.Sequential(nn.Flatten(), nn.Linear(256, 8), nn.Linear(8, 2048)).to(device),
+        }
+        seen: Evidence = {}
+        for name, model in models.items():
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            seen[name] = {}
+            for micro_batch in (16 * smallest, 4 * smallest, smallest):
+                with MemoryMeter(model, optimizer, by_tenant=False) as meter:  # torch.func allows nothing else
+                    accumulated_step(model, optimizer, F.cross_entropy, x, y, micro_batch)
+                seen[name][str(micro_batch)] = meter.peak_bytes - x.nbytes - y.nbytes
         return seen
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        whole_batch, *micro_batches = expected
-        for micro_batch in micro_batches:
-            if not seen[micro_batch] <= 1.3 * expected[micro_batch]:
-                held, enough = seen[micro_batch] / 2**20, expected[micro_batch] / 2**20
-                whole = expected[whole_batch] / 2**20
-                return (
-                    f"With micro-batches of {micro_batch} the step holds {held:.1f} MiB beside the batch; {enough:.1f} "
-                    f"are enough (the whole batch at once: {whole:.1f})."
-                )
+        for model, peaks in expected.items():
+            whole_batch, *micro_batches = peaks
+            for micro_batch in micro_batches:
+                held, enough = seen[model][micro_batch] / 2**20, peaks[micro_batch] / 2**20
+                if not held <= 1.3 * enough:
+                    whole = peaks[whole_batch] / 2**20
+                    return (
+                        f"With {model} and micro-batches of {micro_batch} the step holds {held:.1f} MiB beside the "
+                        f"batch; {enough:.1f} are enough (the whole batch at once: {whole:.1f})."
+                    )
         return None
 
 
