@@ -14,6 +14,12 @@ OUT = "return y + self.scale * F.linear(F.linear(self.dropout(x), self.A), self.
 TRAINED = "[p for p in model.parameters() if p.requires_grad]"
 STEP = "        optimizer.step()\n        optimizer.zero_grad()\n    return model.eval()"
 CONFIG = "r=rank, lora_alpha=2 * rank, lora_dropout=0.05,"
+INIT = "nn.init.kaiming_uniform_(self.A, a=math.sqrt(5))"
+ADD = "self.linear.weight += self.scale * (self.B @ self.A)"
+TAKE_OUT = "self.linear.weight -= self.scale * (self.B @ self.A)"
+MERGE = f"        if not self.is_merged:\n            {ADD}\n            self.is_merged = True\n"
+UNMERGE = f"        if self.is_merged:\n            {TAKE_OUT}\n            self.is_merged = False\n"
+COUNT = "return config.num_hidden_layers * rank * (q_and_o + k_and_v + mlp)"
 
 MUTANTS = [
     # the layer
@@ -61,7 +67,47 @@ MUTANTS = [
         ("self.linear.weight += self.scale", "self.linear.weight = nn.Parameter(self.linear.weight + self.scale"),
         ("(self.B @ self.A)\n            self.is_merged = True", "(self.B @ self.A), requires_grad=False)\n            self.is_merged = True"))),
     one("A and B frozen by unmerge", LAYER, MERGES, "            self.is_merged = False\n\n\n", "            self.is_merged = False\n            self.A.requires_grad_(False)\n\n\n"),
+    one("A the same in each layer", LAYER, STARTS, INIT, "nn.init.eye_(self.A)"),
+    one("A from a generator of its own", LAYER, STARTS, INIT, "self.A.data.normal_(generator=torch.Generator().manual_seed(0))"),
+    one("A and B on the CPU", LAYER, STARTS, '"device": linear.weight.device', '"device": "cpu"'),
+    one("B never initialized", LAYER, STARTS, ZERO, ZERO.replace("zeros", "empty")),
+    one("dropout in place", LAYER, STARTS, "nn.Dropout(dropout)", "nn.Dropout(dropout, inplace=True)"),
+    one("FP32 on the way", LAYER, CORRECTS, OUT, OUT.replace("return y +", "return y.float() +").replace("self.B)", "self.B).float()")),
+    one("one mask for neighboring rows", LAYER, CORRECTS, "self.dropout(x)", "(x * self.dropout(torch.ones_like(x[..., :1, :])))"),
+    one("one mask for all calls", LAYER, CORRECTS, "self.dropout(x)", "(x * F.dropout(torch.ones_like(x), self.dropout.p) if torch.manual_seed(0) and self.training else x)"),
+    one("no correction without dropout", LAYER, CORRECTS, "        if self.is_merged:\n            return", "        if self.is_merged or self.training and self.dropout.p == 0:\n            return"),
+    one("the scale of the layer made last", LAYER, CORRECTS, "self.scale = alpha / rank", "LoRALinear.scale = alpha / rank"),
+    one("the dropout of the layer made last", LAYER, CORRECTS, "self.dropout = nn.Dropout(dropout)", "LoRALinear.dropout = property(lambda _, p=dropout: lambda x: F.dropout(x, p, _.training))"),
+    one("contiguous inputs only", LAYER, CORRECTS, "self.dropout(x)", "self.dropout(x.view(-1, x.shape[-1])).view(x.shape)", raises="view size is not compatible"),
+    one("a matrix is no input", LAYER, CORRECTS, "y = self.linear(x)", "batch, length, _ = x.shape\n        y = self.linear(x)", raises="not enough values to unpack"),
+    one("other memory for the merged weight", LAYER, MERGES, ADD, ADD.replace("weight +=", "weight.data = self.linear.weight +")),
+    one("other memory for the unmerged weight", LAYER, MERGES, TAKE_OUT, TAKE_OUT.replace("weight -=", "weight.data = self.linear.weight -")),
+    one("dropout once merged", LAYER, MERGES, "y = self.linear(x)", "y = self.linear(self.dropout(x) if self.is_merged else x)"),
+    one("merged for the first time only", LAYER, MERGES, MERGE, MERGE.replace("not self.is_merged:", "not hasattr(self, 'once'):\n            self.once = True")),
+    one("unmerged for the first time only", LAYER, MERGES, UNMERGE, UNMERGE.replace("self.is_merged:", "self.is_merged and not hasattr(self, 'once'):\n            self.once = True")),
+    one("the first correction for ever", LAYER, MERGES, ADD, "self.delta = getattr(self, 'delta', self.scale * (self.B @ self.A))\n            self.linear.weight += self.delta"),
+    Mutant("the weight of the beginning comes back", LAYER, MERGES, (
+        ("self.is_merged = False\n\n    def forward", "self.is_merged = False\n        self.start = linear.weight.clone()\n\n    def forward"),
+        (TAKE_OUT, "self.linear.weight.copy_(self.start)"))),
+    Mutant("one flag for all layers", LAYER, MERGES, (
+        ("self.is_merged = False\n\n    def forward", "LoRALinear.is_merged = False\n\n    def forward"), ("self.is_merged = True", "LoRALinear.is_merged = True"),
+        (f"{TAKE_OUT}\n            self.is_merged = False", f"{TAKE_OUT}\n            LoRALinear.is_merged = False"))),
+    one("nothing is merged in training mode", LAYER, MERGES, "if not self.is_merged:", "if not self.is_merged and not self.training:"),
+    one("merge ends training mode", LAYER, MERGES, "self.is_merged = True", "self.is_merged = True\n            self.eval()"),
+    one("merged, and cut off from the input", LAYER, MERGES, "            return y\n", "            return y.detach()\n"),
     # the adapter
+    one("two blocks only", ADAPTER, SITS, CONFIG, CONFIG + " layers_to_transform=[0, 1],"),
+    one("blocks of one digit", ADAPTER, SITS, CONFIG + " target_modules=layers", CONFIG + " target_modules=r'.*layers\\.\\d\\..*_proj'"),
+    one("biases, too", ADAPTER, SITS, CONFIG, CONFIG + ' bias="all",'),
+    one("a rank of 32 at most", ADAPTER, SITS, CONFIG, CONFIG.replace("r=rank, lora_alpha=2 * rank", "r=min(rank, 32), lora_alpha=2 * min(rank, 32)")),
+    one("an alpha of 32 at most", ADAPTER, SITS, CONFIG, CONFIG.replace("2 * rank", "min(2 * rank, 32)")),
+    one("another alpha that gives the scale", ADAPTER, SITS, CONFIG, CONFIG.replace("2 * rank", "2 * math.sqrt(rank)") + " use_rslora=True,", raises="alpha is"),
+    one("a count with a fraction", ADAPTER, COUNTED, COUNT, f"{COUNT} / 1"),
+    one("the configuration loses its blocks", ADAPTER, COUNTED, COUNT, COUNT.replace("return ", "count = ") + "\n    config.num_hidden_layers = 0\n    return count"),
+    one("adapters made and counted", ADAPTER, COUNTED, COUNT, "shapes = 2 * (width + queries), 2 * (width + keys), 3 * (width + inner)\n    return config.num_hidden_layers * sum(torch.empty(rank, n).numel() for n in shapes)"),
+    one("a model made and counted", ADAPTER, COUNTED, COUNT, "import transformers\n    model = get_peft_model(transformers.LlamaForCausalLM(config), adapter_config(rank))\n    return sum(p.numel() for p in model.parameters() if p.requires_grad)"),
+    one("a rank of 4 at least", ADAPTER, COUNTED, COUNT, COUNT.replace("* rank", "* max(rank, 4)")),
+    one("biases counted", ADAPTER, COUNTED, COUNT, f"{COUNT} + config.attention_bias * config.num_hidden_layers * 2 * (queries + keys)"),
     one("wrong targets", ADAPTER, SITS, '["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]\n    return', '["q_proj", "v_proj"]\n    return'),
     one("the head, too", ADAPTER, SITS, '"down_proj"]\n    return', '"down_proj", "lm_head"]\n    return'),
     one("all-linear of one layer fewer", ADAPTER, SITS, '"up_proj", "down_proj"]\n    return', '"up_proj"]\n    return'),
