@@ -49,9 +49,9 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 #
 # **Contract.** `LoRALinear(linear, rank, alpha, dropout)` is an `nn.Module` around an `nn.Linear`.
 #
-# - Exactly two parameters are trained: A of shape (rank, in), random, and B of shape (out, rank), zero, both with the device and dtype of the linear layer's weight. The linear layer is frozen, including its bias if it has one.
-# - Unmerged, the output is x Wᵀ + bias + (alpha / rank) · (d(x) Aᵀ) Bᵀ, where d is dropout of the input with probability `dropout`, active in training mode only.
-# - `merge()` adds the correction to the linear layer's weight, in place. From then on the output is that of the linear layer alone, in training mode, too. `unmerge()` takes it out again. Calling either twice does nothing the second time. Neither changes A or B. (You need not support training while merged.)
+# - Exactly two parameters are trained: A of shape (rank, in), random (two layers start with different numbers), and B of shape (out, rank), zero, both with the device and dtype of the linear layer's weight. The linear layer is frozen, including its bias if it has one. It is the layer that was given, not a copy.
+# - Unmerged, the output is x Wᵀ + bias + (alpha / rank) · (d(x) Aᵀ) Bᵀ, where d is dropout of the input with probability `dropout`, active in training mode only: each call draws for each element of x. As in `nn.Linear`, x has the shape (..., in), need not be contiguous, and stays as it is.
+# - `merge()` adds the correction, from A and B as they are now, to the linear layer's weight, in place: in the memory where the weight is. From then on the output, and its gradient for x, is that of the linear layer alone, in training mode, too. `unmerge()` takes the correction out again. Calling either twice does nothing the second time, and `unmerge()` does nothing to a layer that is not merged. A layer can be merged and unmerged again and again, with other A, B and weight each time. Neither call changes A, B, the mode of the layer, or another layer. (You need not support training while merged.)
 
 
 # %% name="layer" answer=true
@@ -105,9 +105,9 @@ hint("x4.layer")
 #
 # **Contract.**
 #
-# - `adapter_config(rank)` returns PEFT's `LoraConfig` for a Llama: that rank on **every** linear layer of attention and MLP in each block, and on nothing else; alpha twice the rank; dropout 0.05; for causal language modelling (`task_type`).
-# - `trained_parameters(config, rank)` returns how many parameters such an adapter trains in the Llama of a `LlamaConfig`. Compute it from the configuration, without allocating weights. Mind `num_key_value_heads` (grouped-query attention: fewer heads for k and v) and
-#   `head_dim`, which need not be `hidden_size // num_attention_heads`. Linear layers have no bias here.
+# - `adapter_config(rank)` returns PEFT's `LoraConfig` for a Llama: that rank on **every** linear layer of attention and MLP in each block, and on nothing else; alpha twice the rank; dropout 0.05; for causal language modeling (`task_type`). Each B starts at zero, as PEFT does by default. Biases, which some Llamas have, are not trained.
+# - `trained_parameters(config, rank)` returns how many parameters such an adapter trains in the Llama of a `LlamaConfig`, as an `int`. Compute it from the configuration, which stays as it is, without allocating weights or adapters. Mind `num_key_value_heads` (grouped-query attention: fewer heads for k and v) and
+#   `head_dim`, which need not be `hidden_size // num_attention_heads`.
 
 
 # %% name="adapter" answer=true

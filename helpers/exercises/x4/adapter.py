@@ -9,6 +9,10 @@ from ...meter.recorder import MemoryMeter
 from ..base import Check, Evidence
 from .small_llama import ALL_LINEAR, llama_config
 
+# Eleven blocks, because some patterns match a block of one digit only; biases, because an option trains them.
+BIASES = {"attention_bias": True, "mlp_bias": True}
+TINY = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2, "num_hidden_layers": 11}
+
 
 class AdapterSitsWhereItShould(Check):
     """Each linear layer of attention and MLP has an adapter of that rank, alpha is twice the rank, the rest frozen."""
@@ -17,27 +21,35 @@ class AdapterSitsWhereItShould(Check):
     hint = "target_modules names layers by the end of their name. Print the model once and read the names."
 
     @staticmethod
-    def probe(seed: int, adapter_config: Any, trained_parameters: Any) -> Evidence:
-        first = 2 + seed % 5
-        return {str(rank): AdapterSitsWhereItShould._one(rank, adapter_config) for rank in (first, first + 3)}
+    def _cases(seed: int) -> dict[int, dict[str, Any]]:
+        """Return the sizes of a Llama for each rank."""
+        return {2 + seed % 5: {}, 64: TINY | BIASES}
 
     @staticmethod
-    def _one(rank: int, adapter_config: Any) -> Evidence:
+    def probe(seed: int, adapter_config: Any, trained_parameters: Any) -> Evidence:
+        cases = AdapterSitsWhereItShould._cases(seed)
+        return {str(rank): AdapterSitsWhereItShould._one(rank, sizes, adapter_config) for rank, sizes in cases.items()}
+
+    @staticmethod
+    def _one(rank: int, sizes: dict[str, Any], adapter_config: Any) -> Evidence:
         from peft import get_peft_model
         from transformers import LlamaForCausalLM
 
-        model = get_peft_model(LlamaForCausalLM(llama_config()), adapter_config(rank))
+        config = adapter_config(rank)
+        task = str(getattr(config, "task_type", None))
+        model = get_peft_model(LlamaForCausalLM(llama_config(**sizes)), config)
         layers = {n: m for n, m in model.named_modules() if hasattr(m, "lora_A")}
         return {
             "where": sorted({name.rsplit(".", 1)[1] for name in layers}),
             "layers": len(layers),
             "ranks": sorted({next(iter(m.r.values())) for m in layers.values()}),
+            "alphas": sorted({next(iter(m.lora_alpha.values())) for m in layers.values()}),
             "scales": sorted({next(iter(m.scaling.values())) for m in layers.values()}),
             "dropouts": sorted({getattr(next(iter(m.lora_dropout.values())), "p", 0.0) for m in layers.values()}),
             "trained": sum(p.numel() for p in model.parameters() if p.requires_grad),
             "starts at": max(p.detach().abs().max().item() for n, p in model.named_parameters() if "lora_B" in n),
             "others": sorted(n for n, p in model.named_parameters() if p.requires_grad and "lora_" not in n)[:3],
-            "task": str(getattr(adapter_config(rank), "task_type", None)),
+            "task": task,
         }
 
     @staticmethod
@@ -56,11 +68,14 @@ class AdapterSitsWhereItShould(Check):
         if missing or extra:
             return f"layers without an adapter: {missing or 'none'}; layers that should have none: {extra or 'none'}."
         if seen["layers"] != expected["layers"]:
-            return f"{seen['layers']} layers have an adapter; {expected['layers']} is right for 2 blocks."
+            blocks = expected["layers"] // len(ALL_LINEAR)
+            return f"{seen['layers']} layers have an adapter; {expected['layers']} is right for {blocks} blocks."
         if seen["ranks"] != expected["ranks"]:
             return f"it makes adapters of rank {', '.join(map(str, seen['ranks']))}."
+        if seen["alphas"] != expected["alphas"]:
+            return f"alpha is {', '.join(map(str, seen['alphas']))}; twice the rank is {expected['alphas'][0]}."
         if seen["scales"] != [2.0]:
-            return f"alpha / r is {seen['scales']}; with alpha twice the rank it is 2."
+            return f"the correction is multiplied by {seen['scales']}; alpha / r is 2. Which option changes the scale?"
         if seen["others"]:
             return f"besides the adapters this is trained: {', '.join(seen['others'])}."
         if seen["dropouts"] != [0.05]:
@@ -81,7 +96,7 @@ class AdapterSitsWhereItShould(Check):
 
 
 class CountIsPredicted(Check):
-    """The number of trained parameters is said beforehand, for any Llama, without making one."""
+    """The number of trained parameters is computed beforehand, for any Llama, without making one."""
 
     points = 1
     hint = (
@@ -90,27 +105,48 @@ class CountIsPredicted(Check):
     )
     SIZES = (
         {},
+        {"num_hidden_layers": 1, "tie_word_embeddings": True, **BIASES},
         {"num_key_value_heads": 2, "num_hidden_layers": 3},
         {"head_dim": 24, "num_key_value_heads": 1},
         {"hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32},
         {"hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80, "num_attention_heads": 64,
          "num_key_value_heads": 8},
     )  # fmt: skip
+    MOST = 2**14  # bytes; the adapter of the smallest Llama has more
+
+    @staticmethod
+    def _ranks(seed: int) -> tuple[int, ...]:
+        return 4 + seed % 5, 1, 3, 8, 16, 64
 
     @staticmethod
     def probe(seed: int, adapter_config: Any, trained_parameters: Any) -> Evidence:
-        rank = 4 + seed % 5
-        with MemoryMeter(device=torch.device("cpu")) as meter:
-            counts = [int(trained_parameters(llama_config(**sizes), rank)) for sizes in CountIsPredicted.SIZES]
-        return {"rank": rank, "counts": counts, "bytes": meter.peak_bytes}
+        counts, kinds, most, changed = [], set(), 0, False
+        for sizes, rank in zip(CountIsPredicted.SIZES, CountIsPredicted._ranks(seed), strict=True):
+            if most > CountIsPredicted.MOST:
+                break  # it makes models: the larger ones would not fit anywhere
+            config = llama_config(**sizes)
+            before = config.to_dict()
+            with MemoryMeter(device=torch.device("cpu"), by_tenant=False) as meter:
+                count = trained_parameters(config, rank)
+            counts.append(int(count))
+            kinds.add(type(count).__name__)
+            most = max(most, meter.peak_bytes)
+            changed |= config.to_dict() != before
+        return {"ranks": CountIsPredicted._ranks(seed)[: len(counts)], "counts": counts, "kinds": sorted(kinds),
+                "bytes": most, "changed": changed}  # fmt: skip
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        for sizes, got, want in zip(CountIsPredicted.SIZES, seen["counts"], expected["counts"], strict=True):
+        if seen["bytes"] > CountIsPredicted.MOST:
+            return f"{human_bytes(seen['bytes'])} were allocated for counting: it should be done without any weights."
+        cases = zip(CountIsPredicted.SIZES, expected["ranks"], seen["counts"], expected["counts"], strict=True)
+        for sizes, rank, got, want in cases:
             if got != want:
-                return f"Llama with {sizes or 'the small sizes'}, r={seen['rank']}: {got:,} said, {want:,} there."
-        if seen["bytes"] > 2**24:
-            return f"{human_bytes(seen['bytes'])} were allocated for counting: it should be done without a model."
+                return f"Llama with {sizes or 'the small sizes'}, r={rank}: {got:,} returned, {want:,} trained."
+        if seen["kinds"] != ["int"]:
+            return f"The count is a {' or a '.join(seen['kinds'])}; return an int."
+        if seen["changed"]:
+            return "The configuration that was given has changed."
         return None
 
 

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from ..base import Evidence
 from ..probing.distance import relative_distance
 
-EXACT = 1e-9  # relative, in FP64
+EXACT = 1e-6  # relative, in FP64: a correction that was computed in FP32 passes
+INPUTS, OUTPUTS = 12, 7
 
 
 @dataclass(frozen=True)
@@ -30,10 +31,12 @@ class Around:
     x: Tensor
 
 
-def around(lora_linear: type[nn.Module], seed: int, sizes: tuple[int, float, float], bias: bool = True) -> Around:
+def around(
+    lora_linear: type[nn.Module], seed: int, sizes: tuple[int, float, float], bias: bool = True, outputs: int = OUTPUTS
+) -> Around:
     """Put a layer of `sizes` (rank, alpha, dropout) around a linear layer."""
     torch.manual_seed(seed)
-    linear, x = nn.Linear(12, 7, bias=bias).double(), torch.randn(2, 5, 12, dtype=torch.float64)
+    linear, x = nn.Linear(INPUTS, outputs, bias=bias).double(), torch.randn(2, 5, INPUTS, dtype=torch.float64)
     given = copy.deepcopy(linear)
     return Around(linear, given, lora_linear(given, *sizes), x)
 
@@ -49,26 +52,27 @@ def trained(layer: nn.Module) -> list[list[Any]]:
     return [[list(p.shape), str(p.dtype).removeprefix("torch.")] for p in parameters]
 
 
-def is_adapter(seen: list[list[Any]], rank: int) -> bool:
-    """Whether what is trained is A (rank, 12) and B (7, rank) in FP64, and nothing else."""
-    return sorted(seen) == sorted([[[rank, 12], "float64"], [[7, rank], "float64"]])
+def is_adapter(seen: list[list[Any]], rank: int, outputs: int = OUTPUTS) -> bool:
+    """Whether what is trained is A (rank, 12) and B (outputs, rank) in FP64, and nothing else."""
+    return sorted(seen) == sorted([[[rank, INPUTS], "float64"], [[outputs, rank], "float64"]])
 
 
 def wrong_adapter(seen: list[list[Any]], rank: int) -> str | None:
     """Say what of A (rank, 12) and B (7, rank) is missing, or what is trained besides them."""
-    if sorted(shape for shape, _ in seen) != sorted([[rank, 12], [7, rank]]):
+    if sorted(shape for shape, _ in seen) != sorted([[rank, INPUTS], [OUTPUTS, rank]]):
         shapes = ", ".join(str(tuple(shape)) for shape, _ in seen) or "none"
-        return f"Trained are parameters of shapes {shapes}; A ({rank}, 12) and B (7, {rank}) are right, and no others."
+        right = f"A ({rank}, {INPUTS}) and B ({OUTPUTS}, {rank})"
+        return f"The trained parameters have the shapes {shapes}. Only {right} should be trained."
     for shape, dtype in seen:
         if dtype != "float64":
-            name = "A" if shape[1] == 12 else "B"
+            name = "A" if shape[1] == INPUTS else "B"
             return f"{name} is {dtype} where the layer's weight is float64: give it the weight's dtype and device."
     return None
 
 
 def thin(layer: nn.Module) -> tuple[nn.Parameter, nn.Parameter]:
-    """Return A (rank, 12) and B (7, rank), told apart by their shapes, of a layer that trains nothing else."""
-    A, B = sorted((p for p in layer.parameters() if p.requires_grad), key=lambda p: p.shape[1] != 12)
+    """Return A (rank, 12) and B (outputs, rank), told apart by their shapes, of a layer that trains nothing else."""
+    A, B = sorted((p for p in layer.parameters() if p.requires_grad), key=lambda p: p.shape[1] != INPUTS)
     return A, B
 
 
@@ -84,14 +88,15 @@ def fill(layer: nn.Module, seed: int) -> tuple[nn.Parameter, nn.Parameter]:
 
 def inputs_of(linear: nn.Linear, A: Tensor, B: Tensor, x: Tensor) -> Evidence:
     """Return what the formula needs. The judge takes it from the reference's evidence, whose draws are the same."""
-    bias = torch.zeros(7) if linear.bias is None else linear.bias
+    bias = torch.zeros(len(linear.weight)) if linear.bias is None else linear.bias
     named = {"weight": linear.weight, "bias": bias, "A": A, "B": B, "x": x}
     return {name: flat(tensor) for name, tensor in named.items()}
 
 
 def tensors_of(inputs: Evidence) -> list[Tensor]:
-    """Return weight (7, 12), bias (7,), A (rank, 12), B (7, rank) and x (n, 12), each with a gradient to come."""
-    shapes = {"weight": (7, 12), "bias": (7,), "A": (-1, 12), "B": (7, -1), "x": (-1, 12)}
+    """Return weight (outputs, 12), bias, A (rank, 12), B (outputs, rank) and x (n, 12), which take gradients."""
+    outputs = len(inputs["bias"])
+    shapes = {"weight": (-1, INPUTS), "bias": (-1,), "A": (-1, INPUTS), "B": (outputs, -1), "x": (-1, INPUTS)}
     return [
         torch.tensor(inputs[name], dtype=torch.float64).view(shape).requires_grad_() for name, shape in shapes.items()
     ]
@@ -107,6 +112,6 @@ def wrong_numbers(what: str, seen: list[float], right: list[float]) -> str | Non
         return f"{what} is zero, or there is none."
     a, b = torch.tensor(seen), torch.tensor(right)
     off, length = relative_distance(seen, right), (a.norm() / b.norm()).item()
-    if torch.cosine_similarity(a, b, dim=0) > 0.9999:
-        return f"{what} points the right way and is {length:.4g} times as long as it should be."
-    return f"{what} is {off:.2g} off, relative, and {length:.3g} times as long as it should be."
+    if torch.cosine_similarity(a, b, dim=0) > 0.9999 and abs(length - 1) > 1e-4:
+        return f"{what} has the right direction and {length:.6g} times the right norm."
+    return f"{what} is off by {off:.2g} of its norm."

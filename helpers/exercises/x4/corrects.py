@@ -1,17 +1,60 @@
 """Check of part 1: what the layer adds to the base's output, and its gradients."""
 
+from typing import NamedTuple
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..base import Check, Evidence
+from ..probing.distance import relative_distance
 from ..probing.plain import plain
-from .around import around, fill, flat, inputs_of, is_adapter, tensors_of, trained, wrong_adapter, wrong_numbers
+from .around import (
+    EXACT,
+    INPUTS,
+    Around,
+    around,
+    fill,
+    flat,
+    inputs_of,
+    is_adapter,
+    tensors_of,
+    trained,
+    wrong_adapter,
+    wrong_numbers,
+)
 
-CASES = ((2, 6.0, True), (4, 6.0, True), (4, 1.0, False))  # rank, alpha, whether the base has a bias
-DROPOUT = 0.25
-CALLS = 100
-SLACK = 0.05  # of a share of 1,200 draws: four standard deviations
+
+class Case(NamedTuple):
+    """A layer, and the mode in which it runs."""
+
+    rank: int
+    alpha: float
+    bias: bool
+    dropout: float
+    training: bool
+
+    def __str__(self) -> str:
+        bias, mode = "" if self.bias else "no bias, ", "training" if self.training else "evaluation"
+        return f"rank {self.rank}, alpha {self.alpha:g}, dropout {self.dropout:g}, {bias}{mode} mode"
+
+
+CASES = (
+    Case(2, 6.0, True, 0.5, False),
+    Case(16, 6.0, True, 0.5, False),
+    Case(4, 1.0, False, 0.5, False),
+    Case(4, 6.0, True, 0.0, True),
+)
+# The correction of dropout's layer has 16 outputs and rank 12, so that it says which of the 12 inputs were dropped.
+RANK, OUTPUTS, SCALE, DROPOUT = 13, 16, 6.0 / 13, 0.25
+CALLS, SHAPE = 40, (2, 3, INPUTS)
+SLACK = 0.05  # of a share of 2,880 draws: six standard deviations
+TOGETHER = (
+    "In training mode each call drops the same elements: draw them again in each call.",
+    "Rows at the same place of two sequences drop the same elements: each row has draws of its own.",
+    "Neighboring rows drop the same elements: each row has draws of its own.",
+    "Dropout drops entire rows of the input: each element has a draw of its own.",
+)  # by axis: the call, then the three of x
 
 
 def _gradient(p: Tensor) -> list[float]:
@@ -23,67 +66,77 @@ class CorrectsByAlphaOverRank(Check):
 
     points = 1
     hint = (
-        "Compare rank 2 and alpha 6 with rank 4 and alpha 6 by hand. nn.Dropout knows by itself when it is at work; "
+        "Compare rank 2 and alpha 6 with rank 16 and alpha 6 by hand. nn.Dropout knows by itself when it is at work; "
         "F.dropout must be told: F.dropout(x, p, self.training)."
     )
 
     @staticmethod
     def probe(seed: int, lora_linear: type[nn.Module]) -> Evidence:
-        cases, restless = [], False
-        for rank, alpha, bias in CASES:
-            it = around(lora_linear, seed, (rank, alpha, 0.5), bias)
-            seen = trained(it.layer)
-            if not is_adapter(seen, rank):
-                return {"trained": seen, "rank": rank}
-            A, B = fill(it.layer, seed)
-            inputs = inputs_of(it.linear, A, B, it.x)
-            it.layer.eval()
-            restless |= not torch.equal(plain(it.layer(it.x)), it.layer(it.x))
-            x = it.x.clone().requires_grad_()
-            y = it.layer(x)
-            if y.requires_grad:
-                y.square().sum().backward()
-            outcome = {"output": flat(y), "gradient of A": _gradient(A), "gradient of B": _gradient(B)}
-            cases.append({"inputs": inputs, "shape": list(y.shape)} | outcome | {"gradient of x": _gradient(x)})
-        return {"cases": cases, "restless": restless} | CorrectsByAlphaOverRank._dropout(seed, lora_linear)
+        # All layers are there before the first one runs: none may have taken its numbers from another.
+        layers = [around(lora_linear, seed, (case.rank, case.alpha, case.dropout), case.bias) for case in CASES]
+        dropping = around(lora_linear, seed, (RANK, SCALE * RANK, DROPOUT), outputs=OUTPUTS)
+        around(lora_linear, seed, (1, 1.0, 0.9))
+        for case, it in zip(CASES, layers, strict=True):
+            if not is_adapter(trained(it.layer), case.rank):
+                return {"trained": trained(it.layer), "rank": case.rank}
+        cases = [CorrectsByAlphaOverRank._one(seed, case, it) for case, it in zip(CASES, layers, strict=True)]
+        return {"cases": cases, "dropout": CorrectsByAlphaOverRank._dropout(seed, dropping)}
 
     @staticmethod
-    def _dropout(seed: int, lora_linear: type[nn.Module]) -> Evidence:
-        """Look at the correction of single inputs, of their twins and of pairs, in training mode, a hundred times."""
-        it = around(lora_linear, seed, (4, 6.0, DROPOUT))
+    def _one(seed: int, case: Case, it: Around) -> Evidence:
+        A, B = fill(it.layer, seed)
+        inputs = inputs_of(it.linear, A, B, it.x)
+        it.layer.train(case.training)
+        restless = not torch.equal(plain(it.layer(it.x.clone())), it.layer(it.x.clone()))
+        x = it.x.clone().requires_grad_()
+        y = it.layer(x)
+        if y.requires_grad:
+            y.square().sum().backward()
+        with torch.no_grad():
+            across, matrix = it.layer(it.x.transpose(0, 1)), it.layer(it.x[0].clone())
+        return {
+            "inputs": inputs,
+            "restless": restless,
+            "dtype": str(y.dtype).removeprefix("torch."),
+            "shapes": [list(out.shape) for out in (y, across, matrix)],
+            "output": flat(y),
+            "gradient of A": _gradient(A),
+            "gradient of B": _gradient(B),
+            "gradient of x": _gradient(x),
+            "output for a view that is not contiguous": flat(across.transpose(0, 1)) if across.dim() == 3 else [],
+            "output for a matrix": flat(matrix),
+        }
+
+    @staticmethod
+    def _dropout(seed: int, it: Around) -> Evidence:
+        """Take the correction of the same inputs, none of them zero, in training mode, many times."""
         A, B = fill(it.layer, seed)
         it.layer.train()
-        eye = torch.eye(12, dtype=torch.float64)  # a row is one input: its correction is whole, or none
-        x = torch.stack([eye, eye, eye + eye.roll(1, 0)])  # (3, 12, 12)
-        corrections = torch.stack(
-            [it.layer(x).reshape(3, 12, 7) - it.linear(x) for _ in range(CALLS)]
-        ).detach()  # (100, 3, 12, 7)
-        none = corrections.abs().amax(-1) < 1e-12  # (100, 3, 12)
-        single = corrections[:, 0]
-        whole = [single[~none[:, 0, i], i] for i in range(12)]  # of each input those not dropped, (n, 7)
-        return {
-            "single inputs": inputs_of(it.linear, A, B, eye),
-            "dropped": none[:, 0].double().mean().item(),
-            "dropped with its twin": (none[:, 0] & none[:, 1]).double().mean().item(),
-            "dropped in pairs": none[:, 2].double().mean().item(),
-            "least and most": [[flat(rows.amin(0)), flat(rows.amax(0))] if len(rows) else [] for rows in whole],
-        }
+        x = 1 + torch.rand(SHAPE, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+        inputs = inputs_of(it.linear, A, B, x)
+        with torch.no_grad():
+            base = it.linear(x)
+            corrections = [flat(it.layer(x.clone()).reshape(base.shape) - base) for _ in range(CALLS)]
+        return {"inputs": inputs, "corrections": corrections}
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         if "trained" in seen:
             return wrong_adapter(seen["trained"], seen["rank"])
-        if seen["restless"]:
-            return "Two calls in evaluation mode, with the same input, differ: dropout is at work there."
-        for (rank, alpha, bias), got, want in zip(CASES, seen["cases"], expected["cases"], strict=True):
-            case = f"rank {rank}, alpha {alpha:g}, {'' if bias else 'no bias, '}evaluation mode"
-            if got["shape"] != want["shape"]:
-                return f"{case}: for inputs (2, 5, 12) the output is {tuple(got['shape'])}, not (2, 5, 7)."
-            for name, right in CorrectsByAlphaOverRank._right(want["inputs"], alpha / rank).items():
+        for case, got, want in zip(CASES, seen["cases"], expected["cases"], strict=True):
+            if got["restless"]:
+                return f"{case}: two calls with the same input differ: dropout is at work there."
+            for what in ("shapes", "dtype"):
+                if got[what] != want[what]:
+                    return (
+                        f"{case}: for inputs (2, 5, 12), (5, 2, 12) and (5, 12) in float64 the {what} of the output: "
+                        f"{got[what]}; {want[what]} is right."
+                    )
+            for name, right in CorrectsByAlphaOverRank._right(want["inputs"], case.alpha / case.rank).items():
                 wrong = wrong_numbers(f"the {name}", got[name], right)
                 if wrong:
                     return f"{case}: {wrong}"
-        return CorrectsByAlphaOverRank._wrong_dropout(seen, expected)
+        return CorrectsByAlphaOverRank._wrong_dropout(seen["dropout"], expected["dropout"])
 
     @staticmethod
     def _right(inputs: Evidence, scale: float) -> dict[str, list[float]]:
@@ -92,22 +145,27 @@ class CorrectsByAlphaOverRank(Check):
         y = F.linear(x, weight, bias) + scale * (x @ A.T) @ B.T
         gradients = torch.autograd.grad(y.square().sum(), (A, B, x))
         names = ("output", "gradient of A", "gradient of B", "gradient of x")
-        return {name: flat(tensor) for name, tensor in zip(names, (y, *gradients), strict=True)}
+        right = {name: flat(tensor) for name, tensor in zip(names, (y, *gradients), strict=True)}
+        forms = {"output for a view that is not contiguous": flat(y), "output for a matrix": flat(y[:5])}
+        return right | forms
 
     @staticmethod
     def _wrong_dropout(seen: Evidence, expected: Evidence) -> str | None:
-        _, _, A, B, eye = tensors_of(expected["single inputs"])
-        full = 6.0 / 4 * (eye @ A.T) @ B.T / (1 - DROPOUT)  # (12, 7)
-        for row, both in zip(full, seen["least and most"], strict=True):
-            if not all(((torch.tensor(end, dtype=torch.float64) - row).abs() < 1e-9).all() for end in both):
-                return (
-                    "In training mode a single input is neither dropped nor kept at 1 / (1 - p) of its correction. "
-                    "Dropout belongs in front of A."
-                )
-        if not abs(seen["dropped"] - DROPOUT) <= SLACK:
-            return f"With dropout 0.25, {seen['dropped']:.0%} of the inputs were dropped in training mode."
-        if not seen["dropped with its twin"] <= DROPOUT**2 + SLACK:
-            return "Two equal rows of the input always drop the same elements: each row has draws of its own."
-        if not seen["dropped in pairs"] <= DROPOUT**2 + SLACK:
-            return "Dropout drops whole rows of the input: each element has a draw of its own."
+        _, _, A, B, x = (tensor.detach() for tensor in tensors_of(expected["inputs"]))
+        correct = SCALE * (B @ A).T  # (12, 16), of full rank
+        corrections = torch.tensor(seen["corrections"], dtype=torch.float64).view(CALLS, *SHAPE[:-1], OUTPUTS)
+        x = x.view(SHAPE)
+        dropped = (corrections @ torch.linalg.pinv(correct) / x) < 0.5 / (1 - DROPOUT)  # (40, 2, 3, 12)
+        by_draws = (x * ~dropped / (1 - DROPOUT)) @ correct
+        if not relative_distance(flat(corrections), flat(by_draws)) <= EXACT:
+            return (
+                "In training mode an element of the input is neither dropped nor kept at 1 / (1 - p) of its value. "
+                "Dropout belongs in front of A."
+            )
+        draws = dropped.double()
+        if not abs(draws.mean() - DROPOUT) <= SLACK:
+            return f"With dropout {DROPOUT}, {draws.mean():.0%} of the inputs were dropped in training mode."
+        for axis, sentence in enumerate(TOGETHER):
+            if not (draws * draws.roll(1, axis)).mean() <= DROPOUT**2 + SLACK:
+                return sentence
         return None

@@ -8,6 +8,7 @@ from ..base import Check, Evidence
 from ..probing.distance import relative_distance
 from .around import (
     EXACT,
+    Around,
     around,
     fill,
     flat,
@@ -19,69 +20,124 @@ from .around import (
     wrong_numbers,
 )
 
-CALLS = ("merged", "merged twice", "unmerged", "unmerged twice")
-SCALE = 4.5 / 3  # alpha / rank
+RANK, ALPHA = 3, 4.5
+CASES = {"with a bias": True, "without a bias": False}
+# In the first round the layer is in evaluation mode. For the second, A, B and the weight are set to other numbers, as
+# by training and by loading another base, and the layer is in training mode.
+ROUNDS = (["unmerge", "merge", "merge", "unmerge", "unmerge"], ["merge", "unmerge"])
+
+
+def _when(number: int, calls: list[str], done: int) -> str:
+    """Name the moment after `done` calls of round `number`, e.g. "after merge(), merge()"."""
+    again = " with other A, B and weight" if number else ""
+    return f"after {', '.join(f'{call}()' for call in calls[:done])}{again}"
 
 
 class MergesOnce(Check):
     """merge() writes the correction into the weight, unmerge() takes it out; calling either twice changes nothing."""
 
     points = 1
-    hint = "The layer must remember whether it is merged, and its forward pass must look."
+    hint = (
+        "The layer must remember whether it is merged, and its forward pass must look. Compute the correction when it "
+        "is needed, from the A and B of that moment."
+    )
 
     @staticmethod
     def probe(seed: int, lora_linear: type[nn.Module]) -> Evidence:
-        it = around(lora_linear, seed, (3, 4.5, 0.0))
+        return {name: MergesOnce._one(seed, lora_linear, bias) for name, bias in CASES.items()}
+
+    @staticmethod
+    def _one(seed: int, lora_linear: type[nn.Module], bias: bool) -> Evidence:
+        it = around(lora_linear, seed, (RANK, ALPHA, 0.5), bias)
+        beside = around(lora_linear, seed, (RANK, ALPHA, 0.5), bias)  # it is never merged
         seen = trained(it.layer)
-        if not is_adapter(seen, 3):
+        if not is_adapter(seen, RANK):
             return {"trained": seen}
-        A, B = fill(it.layer, seed)
-        inputs, weight = inputs_of(it.linear, A, B, it.x), it.given.weight
-        it.layer.eval()
-        with torch.no_grad():
-            before, calls = flat(it.layer(it.x)), []
-            for call in CALLS:
-                it.layer.unmerge() if call.startswith("unmerged") else it.layer.merge()
-                it.layer.train(call == "merged twice")  # no dropout here: the mode must make no difference
-                calls.append(
-                    {
-                        "same tensor": it.given.weight is weight,
-                        "frozen": not it.given.weight.requires_grad,
-                        "trained": trained(it.layer),
-                        "output": flat(it.layer(it.x)),
-                        "weight": flat(it.given.weight),
-                        "A": flat(A),
-                        "B": flat(B),
-                    }
-                )
-        return {"trained": seen, "inputs": inputs, "output before": before, "calls": calls}
+        fill(beside.layer, seed)
+        rounds = []
+        for number, calls in enumerate(ROUNDS):
+            if not is_adapter(trained(it.layer), RANK):
+                break  # the round before says so
+            A, B = fill(it.layer, seed + number)
+            with torch.no_grad():
+                it.given.weight.mul_(1 + number)
+            inputs = inputs_of(it.given, A, B, it.x)
+            it.layer.train(number == 1)
+            rounds.append({"inputs": inputs, "calls": [MergesOnce._call(call, it, beside) for call in calls]})
+        return {"trained": seen, "rounds": rounds}
+
+    @staticmethod
+    @torch.no_grad()
+    def _call(call: str, it: Around, beside: Around) -> Evidence:
+        weight, view, mode = it.given.weight, it.given.weight.detach(), it.layer.training
+        it.layer.merge() if call == "merge" else it.layer.unmerge()
+        after = it.layer.training
+        outputs = {}
+        for training in (False, True) if call == "merge" else (False,):
+            outputs["training" if training else "evaluation"] = flat(it.layer.train(training)(it.x))
+        x = it.x.clone().requires_grad_()
+        with torch.enable_grad():
+            y = it.layer.eval()(x)
+            gradient = torch.autograd.grad(y.square().sum(), x)[0] if y.requires_grad else torch.zeros_like(x)
+        it.layer.train(mode)
+        A, B = sorted((p for p in it.layer.parameters() if list(p.shape) in ([RANK, 12], [7, RANK])), key=len)
+        return {
+            "mode kept": after == mode,
+            "in place": it.given.weight is weight and torch.equal(view, weight),
+            "frozen": not it.given.weight.requires_grad,
+            "trained": trained(it.layer),
+            "outputs": outputs,
+            "gradient of x": flat(gradient),
+            "weight": flat(it.given.weight),
+            "A": flat(A),
+            "B": flat(B),
+            "beside": flat(beside.layer.eval()(beside.x)),
+        }
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        wrong = wrong_adapter(seen["trained"], 3)
-        if wrong:
-            return wrong
-        inputs = expected["inputs"]
-        weight, bias, A, B, x = tensors_of(inputs)
-        merged = weight + SCALE * B @ A
-        output = flat(F.linear(x, merged, bias))
-        wrong = wrong_numbers("Before merging the output", seen["output before"], output)
-        if wrong:
-            return wrong
-        for call, after in zip(CALLS, seen["calls"], strict=True):
-            when = call.capitalize()
-            if not after["same tensor"]:
-                return f"{when}, another tensor stands in the linear layer's weight: add to the weight in place."
-            if not after["frozen"]:
-                return f"{when}, the linear layer's weight is trained."
-            right = inputs["weight"] if call.startswith("unmerged") else flat(merged)
-            wrong = wrong_numbers(f"{when}, the output", after["output"], output) or wrong_numbers(
-                f"{when}, the weight of the linear layer", after["weight"], right
-            )
+        for case, want in expected.items():
+            wrong = wrong_adapter(seen[case]["trained"], RANK)
             if wrong:
                 return wrong
-            if not relative_distance(after["A"] + after["B"], inputs["A"] + inputs["B"]) <= EXACT:
-                return f"{when}, A or B is not what it was before."
-            if call.startswith("unmerged") and not is_adapter(after["trained"], 3):
-                return f"{when}, training cannot go on: {wrong_adapter(after['trained'], 3)}"
+            for number, calls in enumerate(ROUNDS):
+                got, inputs = seen[case]["rounds"][number]["calls"], want["rounds"][number]["inputs"]
+                for done, call in enumerate(calls, 1):
+                    wrong = MergesOnce._wrong(call, got[done - 1], inputs, want["rounds"][0]["inputs"])
+                    if wrong:
+                        return f"Around a layer {case}, {_when(number, calls, done)}: {wrong}"
         return None
+
+    @staticmethod
+    def _wrong(call: str, got: Evidence, inputs: Evidence, inputs_beside: Evidence) -> str | None:
+        merged, output, gradient = _by_formula(inputs)
+        weight = merged if call == "merge" else inputs["weight"]
+        if not got["in place"]:
+            return "the linear layer's weight is another tensor, or has other memory: change the weight in place."
+        if not got["frozen"]:
+            return "the linear layer's weight is trained."
+        if not got["mode kept"]:
+            return "the layer has changed between training and evaluation mode."
+        for mode, seen in got["outputs"].items():
+            wrong = wrong_numbers(f"the output in {mode} mode", seen, output)
+            if wrong:
+                return wrong
+        wrong = wrong_numbers("the gradient of x in evaluation mode", got["gradient of x"], gradient) or wrong_numbers(
+            "the weight of the linear layer", got["weight"], weight
+        )
+        if wrong:
+            return wrong
+        if not relative_distance(got["A"] + got["B"], inputs["A"] + inputs["B"]) <= EXACT:
+            return "A or B is not what it was before."
+        if call == "unmerge" and not is_adapter(got["trained"], RANK):
+            return f"training cannot go on. {wrong_adapter(got['trained'], RANK)}"
+        wrong = wrong_numbers("the output", got["beside"], _by_formula(inputs_beside)[1])
+        return f"another layer, which was never merged, has changed: {wrong}" if wrong else None
+
+
+def _by_formula(inputs: Evidence) -> tuple[list[float], list[float], list[float]]:
+    """Return the merged weight, the output, and the gradient of the sum of its squares for x."""
+    weight, bias, A, B, x = tensors_of(inputs)
+    merged = weight + ALPHA / RANK * B @ A
+    output = F.linear(x, merged, bias)
+    return flat(merged), flat(output), flat(torch.autograd.grad(output.square().sum(), x)[0])

@@ -1,5 +1,7 @@
 """Check of part 1: what the layer is before training."""
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -8,9 +10,21 @@ from torch import nn
 from ..base import Check, Evidence
 from ..probing.distance import relative_distance
 from ..probing.plain import plain
-from .around import EXACT, around, flat, is_adapter, thin, trained, wrong_adapter
+from .around import EXACT, INPUTS, OUTPUTS, around, flat, is_adapter, thin, trained, wrong_adapter
 
 CASES = {"with a bias": True, "without a bias": False}
+SIZES = (3, 6.0, 0.5)  # rank, alpha, dropout
+
+
+@contextlib.contextmanager
+def _nan_where_nothing_is_written() -> Iterator[None]:
+    """Have `torch.empty` give NaN, not what happens to be in memory, which is often zero."""
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
 
 
 class StartsAsTheBase(Check):
@@ -18,33 +32,41 @@ class StartsAsTheBase(Check):
 
     points = 1
     hint = (
-        "Print name, shape, dtype and requires_grad of each parameter. One of the two thin matrices starts at zero, "
-        "the other must not: which one is multiplied by the input first?"
+        "Print name, shape, dtype, device and requires_grad of each parameter. One of the two thin matrices starts at "
+        "zero, the other must not: which one is multiplied by the input first?"
     )
 
     @staticmethod
     def probe(seed: int, lora_linear: type[nn.Module]) -> Evidence:
-        return {name: StartsAsTheBase._one(seed, lora_linear, bias) for name, bias in CASES.items()}
+        cases = {name: StartsAsTheBase._one(seed, lora_linear, bias) for name, bias in CASES.items()}
+        elsewhere = lora_linear(nn.Linear(INPUTS, OUTPUTS, device="meta"), *SIZES)
+        return {"cases": cases, "devices": sorted({str(p.device) for p in elsewhere.parameters() if p.requires_grad})}
 
     @staticmethod
     def _one(seed: int, lora_linear: type[nn.Module], bias: bool) -> Evidence:
-        it = around(lora_linear, seed, (3, 6.0, 0.5), bias)
+        with _nan_where_nothing_is_written():
+            it = around(lora_linear, seed, SIZES, bias)
+            second = lora_linear(nn.Linear(INPUTS, OUTPUTS, bias=bias).double(), *SIZES)
         seen: dict[str, Any] = {
             "trained": trained(it.layer),
             "given": [name for name, p in it.given.named_parameters() if p.requires_grad],
         }
-        if not is_adapter(seen["trained"], 3):
+        if not is_adapter(seen["trained"], SIZES[0]):
             return seen
         it.layer.train()
-        output = plain(it.layer(it.x))
+        x = it.x.clone()
+        output = plain(it.layer(x))
         A, B = thin(it.layer)
         if output.requires_grad:
             output.square().sum().backward()
         others = [p for p in it.layer.parameters() if p is not A and p is not B]
         return seen | {
+            "x": torch.equal(x, it.x),
             "same": torch.equal(output, it.linear(it.x)),
             "output": flat(output),
-            "rank of A": int(torch.linalg.matrix_rank(A.detach())),
+            "unset": [name for name, p in (("A", A), ("B", B)) if p.isnan().any()],
+            "rank of A": 0 if A.isnan().any() else int(torch.linalg.matrix_rank(A.detach())),
+            "alike": torch.equal(A, thin(second)[0]),
             "B": B.detach().abs().max().item(),
             "gradient of B": 0.0 if B.grad is None else B.grad.norm().item(),
             "base has gradients": any(p.grad is not None for p in others),
@@ -52,15 +74,18 @@ class StartsAsTheBase(Check):
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        for case, want in expected.items():
-            wrong = StartsAsTheBase._wrong(seen[case], want)
+        for case, want in expected["cases"].items():
+            wrong = StartsAsTheBase._wrong(seen["cases"][case], want)
             if wrong:
                 return f"Around a layer {case}: {wrong}"
+        if seen["devices"] != ["meta"]:
+            devices = ", ".join(seen["devices"])
+            return f"Around a layer on the meta device, A and B are on {devices}. Give them the device of the weight."
         return None
 
     @staticmethod
     def _wrong(seen: Evidence, expected: Evidence) -> str | None:
-        wrong = wrong_adapter(seen["trained"], 3)
+        wrong = wrong_adapter(seen["trained"], SIZES[0])
         if wrong:
             return wrong
         if seen["given"]:
@@ -68,14 +93,20 @@ class StartsAsTheBase(Check):
                 f"the {' and '.join(seen['given'])} of the linear layer that was given can still be trained. Freeze "
                 "that layer and keep it, not a copy."
             )
+        if seen["unset"]:
+            return f"{' and '.join(seen['unset'])} is never initialized: torch.empty only reserves memory."
         if seen["B"] != 0:
             return "B (out, r) does not start at zero: before its first step the layer already changes the output."
+        if not seen["x"]:
+            return "the forward pass changes its input x. Does dropout work in place?"
         if not seen["same"] or not relative_distance(seen["output"], expected["output"]) <= EXACT:
             return "before training, in training mode, the output is not that of the base. Does dropout touch the base?"
         if seen["rank of A"] == 0:
             return "A and B are both zero: each one's gradient is multiplied by the other, so neither will ever move."
-        if seen["rank of A"] < 3:
-            return f"A starts with rank {seen['rank of A']} where 3 was asked for: are its rows alike?"
+        if seen["rank of A"] < SIZES[0]:
+            return f"A starts with rank {seen['rank of A']} where {SIZES[0]} was asked for: are its rows alike?"
+        if seen["alike"]:
+            return "a second layer starts with the same A. Draw A at random, from PyTorch's own generator."
         if not seen["gradient of B"] > 0:
             return "B gets no gradient: is it cut off from the output by detach() or no_grad()?"
         if seen["base has gradients"]:
