@@ -281,8 +281,8 @@ def _wrong_seconds(seconds: float, true: float) -> str | None:
     held = "more than ordinary steps" if seconds > STEP_SECONDS else "less than a whole step"
     return (
         f"it reports step_seconds of {seconds:.4g}. For this check, the clock gains {STEP_SECONDS:,.0f} s in a "
-        f"training step, {OTHER_SECONDS:,.0f} s in the first, in a metered one and in an evaluation: the figure holds {held}. "
-        "Divide the time of ordinary steps by their number."
+        f"training step, {OTHER_SECONDS:,.0f} s in the first, in a metered one and in an evaluation: the figure holds "
+        f"{held}. Divide the time of ordinary steps by their number."
     )
 
 

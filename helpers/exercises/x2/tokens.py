@@ -139,8 +139,8 @@ class TokensWeighTheSame(Check):
         logits = LONGER * 12 * VOCABULARY * 4
         if seen["kept"] > logits / 2:
             return (
-                f"With {LONGER} rows more, in micro-batches of the same size, the peak is {seen['kept']:,} bytes higher; "
-                f"the logits of these rows have {logits:,}. Keep no logits of a micro-batch after its backward()."
+                f"With {LONGER} rows more, in micro-batches of the same size, the peak is {seen['kept']:,} bytes "
+                f"higher; the logits of these rows have {logits:,}. Keep no logits after their backward()."
             )
         return None
 
