@@ -42,10 +42,11 @@ print(f"{device_name(device)} ({device.type}), torch {torch.__version__}")
 # - `get_scale()` returns the current scale, a float.
 # - `scale(loss)` returns the loss times the scale. `loss` is a tensor with no dimensions.
 # - `unscale_(optimizer)` divides the gradients of all the optimizer's parameters by the scale, in place, and remembers whether any element was inf or
-#   NaN. Parameters whose `.grad` is None are skipped. It is called at most once between two updates.
+#   NaN. Parameters whose `.grad` is None are skipped; at least one has a gradient. Elements after an inf are divided, too. It is called at most once
+#   between two updates. Checking a sum or a norm of the gradient in FP32 in place of its elements is allowed.
 # - `step(optimizer)` calls `unscale_` unless you have called it since the last `update()`; then it calls `optimizer.step()` if all gradients were
 #   finite. Returns True if it stepped, False if it skipped.
-# - `update()` is called once after each step. After a skipped step the scale is multiplied by `backoff_factor`. After `growth_interval` good steps in
+# - `update()` is called once after each step, and nothing else changes the scale, which has no upper or lower limit. After a skipped step the scale is multiplied by `backoff_factor`. After `growth_interval` good steps in
 #   a row it is multiplied by `growth_factor`, and the count starts again. The count also starts again after a skipped step.
 
 
@@ -110,16 +111,17 @@ hint("x1.scaler")
 # %% [markdown] name="step_task"
 # ## Part 2 · One training step (5 points)
 #
-# **Contract.** `train_step` takes one optimizer step and returns the loss.
+# **Contract.** `train_step` takes one optimizer step and returns the loss. It calls the model once.
 #
 # - `images` (B, 1, H, H) in FP32 and `labels` (B,) of int64, on the model's device.
 # - `dtype` is `torch.float32`, `torch.bfloat16` or `torch.float16`: what convolutions and linear layers compute in. The
-#   weights stay FP32.
+#   weights stay FP32. Autocast is off again when the step ends.
+# - The model arrives in training mode and stays in it.
 # - The loss is cross-entropy in FP32, and it is this FP32 loss that `backward()` starts from. Whether `backward()` runs inside autocast or after it does
 #   not matter here: the gradients are the same ([[mixed_precision]]).
 # - The **true** gradient (not the scaled one) is clipped to the norm `max_norm` over all parameters.
 # - `scaler` is None, or an object with `scale`, `unscale_`, `step` and `update`; then the step goes through it.
-# - Gradients from earlier steps must not leak into this one.
+# - Gradients from earlier steps must not leak into this one. The optimizer may have several groups of parameters.
 # - Returns the unscaled loss: a detached FP32 tensor with no dimensions.
 #
 # The check gives your step PyTorch's own `GradScaler`, so this part does not depend on part 1.
@@ -160,15 +162,17 @@ hint("x1.step")
 # on it.
 #
 # - `precision` is `"fp32"`, `"bf16"` or `"fp16"`; `seed` determines the initial weights and the order of the images.
-# - Batches of 64 images (the last of an epoch may be smaller), `torch.optim.AdamW` with learning rate 3e-3, `max_norm=1.0`. Three epochs
-#   are enough.
+# - An epoch shows each training image once, in batches of 64. The smaller batch at the end of an epoch may be left out. A few extra steps, for the
+#   meter or the clock, are allowed.
+# - One `torch.optim.AdamW` with learning rate 3e-3 and its other settings as they are, one scaler for the whole training, and `max_norm=1.0`. Three
+#   epochs are enough.
 # - Returns a dict:
 #   - `"model"`: the trained model;
 #   - `"accuracy"`: the share of `data.test_x` it labels correctly, in evaluation mode, between 0 and 1;
 #   - `"peak_bytes"`: the peak of one whole training step with a full batch, from `MemoryMeter(model, optimizer)`; not the first step, because Adam
 #     creates its state there. Cut the batch before the meter starts, so that it measures `train_step(...)` and nothing else;
-#   - `"step_seconds"`: seconds a training step takes, averaged over steps that are neither the first nor the metered one (the meter slows its step
-#     down).
+#   - `"step_seconds"`: seconds per training step, measured by one of Python's clocks and averaged over steps that are neither the first nor the
+#     metered one (the meter slows its step down).
 #
 # A format without hardware is slow (FP16 on most CPUs, BF16 on a T4), so an epoch can take a few seconds there.
 

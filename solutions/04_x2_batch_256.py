@@ -36,7 +36,8 @@ print(f"{device_name(device)} ({device.type}), torch {torch.__version__}")
 # - `loss_fn(outputs, y)` returns the **mean** over the rows it is given (such as `F.cross_entropy`).
 # - The update equals that of the whole batch at once, whatever the optimizer: each of the N rows has weight 1/N in the gradient.
 # - Gradients from earlier steps must not leak into this one.
-# - Memory: activations of one micro-batch at a time.
+# - Memory: activations and outputs of one micro-batch at a time.
+# - The model arrives in training mode and stays in it. `x` and `y` are not changed, and the gradient is not clipped.
 # - Returns the mean loss over all N rows: a number, or a detached tensor without dimensions.
 
 
@@ -69,7 +70,8 @@ hint("x2.step")
 # **Contract.** `token_step` is like `accumulated_step`, for a language model and the cross-entropy of its logits.
 #
 # - `ids` (N, T) and `targets` (N, T) of int64; `model(ids)` returns logits (N, T, vocabulary).
-# - Each target other than -100 has the same weight. Some micro-batches may have none; the batch has at least one.
+# - Each target other than -100 has the same weight, wherever it is in its row. Some micro-batches may have none, and the model need not see those; the
+#   batch has at least one.
 # - Gradients from earlier steps must not leak in. Returns the mean loss over all targets that count, detached.
 
 
@@ -106,6 +108,7 @@ hint("x2.tokens")
 # - `scaler` has `scale`, `unscale_`, `step` and `update`, like `torch.amp.GradScaler`;
 # - the **true** gradient of the whole batch is clipped to norm `max_norm` over all parameters;
 # - nothing is returned; gradients from earlier steps must not leak in;
+# - after an overflow the scaler skips the step and lowers its scale; the optimizer may have several groups of parameters;
 # - per step, the scaler is asked once each to unscale, step and update. (Autocast is left out here: it does not change the order.)
 
 
@@ -136,12 +139,13 @@ hint("x2.scaled")
 #
 # **Contract.** `train_epoch` goes through `loader` once.
 #
-# - `loader` yields micro-batches `(x, y)`; it has no length and can be read only once. Their sizes may differ.
-# - Memory: never hold more micro-batches than two groups have. An epoch does not fit.
+# - `loader` yields micro-batches `(x, y)`, at least one; it has no length and can be read only once. Their sizes may differ.
+# - Memory: never hold more micro-batches than two groups have, nor activations of more than one micro-batch. An epoch does not fit.
 # - Each group of `accumulate` micro-batches makes one update. What is left at the end makes a smaller group with an update of its own.
 # - Gradients from earlier steps must not leak in. Within a group each **row** has the same weight. The model sees each micro-batch as it came: whole,
 #   in one call.
-# - `scheduler.step()` is called once, right after each update: schedules count updates.
+# - `scheduler.step()` is called once, right after each update, also after that of the smaller group: schedules count updates.
+# - The model arrives in training mode and stays in it. The gradient is not clipped.
 # - `loss_fn` is as in part 1. Returns a list with one entry for each update: the mean loss of its group, as floats or detached tensors without
 #   dimensions.
 
@@ -191,7 +195,8 @@ hint("x2.epoch")
 #
 # - Each has a scale and a shift and becomes `nn.GroupNorm(groups, channels)` with the same scale (`weight`), shift (`bias`), `eps`, dtype and device, in
 #   the same mode (training or evaluation).
-# - Nothing else changes, not even an `nn.BatchNorm1d`. The model itself is never a BatchNorm2d.
+# - Nothing else changes: no name, no other layer (not even an `nn.BatchNorm1d`), and no other parameter's `requires_grad`. The model itself is never a
+#   BatchNorm2d, contains no subclass of it, and contains no layer twice.
 
 
 # %% name="groupnorm" answer=true

@@ -218,7 +218,7 @@ class EachGroupCounts(Check):
         more = 6 * 16 * WIDE * 8  # what six micro-batches more hold in the hidden layer
         if seen["activations"] > more / 2:
             return (
-                f"With 8 micro-batches per step the peak is {seen['activations']:,} bytes higher than with 2: their "
+                f"With 8 micro-batches a step the peak is {seen['activations']:,} bytes higher than with 2: their "
                 "graphs are alive together. Call backward() for each micro-batch before the next forward pass."
             )
         return None

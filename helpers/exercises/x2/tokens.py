@@ -140,7 +140,7 @@ class TokensWeighTheSame(Check):
         if seen["kept"] > logits / 2:
             return (
                 f"With {LONGER} rows more, in micro-batches of the same size, the peak is {seen['kept']:,} bytes "
-                f"higher; the logits of these rows have {logits:,}. Keep no logits after a micro-batch's backward()."
+                f"higher; the logits of these rows have {logits:,}. Keep no logits after their backward()."
             )
         return None
 
