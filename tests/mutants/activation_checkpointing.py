@@ -49,6 +49,7 @@ MUTANTS = [
     )),
     *(recompute("keeps_the_input_alone", *mutant) for mutant in (
         ("the graph of the first run", (FORWARD, FORWARD.replace("return run(x)", "with torch.enable_grad():\n            ctx.y = run(x.detach().requires_grad_())\n        return ctx.y.detach()"))),
+        ("the graph of the second run", ("        " + PASS_BACK, "        ctx.y = y\n        torch.autograd.backward(y, gradient, retain_graph=True)")),
         ("a copy of the input", ("ctx.save_for_backward(x)", "ctx.save_for_backward(x.clone())")),
         ("the result, saved for backward", (FORWARD, FORWARD.replace("ctx.save_for_backward(x)\n        return run(x)", "y = run(x)\n        ctx.save_for_backward(x, y)\n        return y")), ("(x,) = ctx.saved_tensors", "x, _ = ctx.saved_tensors")),
         ("the result as well", (FORWARD, FORWARD.replace("return run(x)", "ctx.y = run(x)\n        return ctx.y.clone()"))),
@@ -65,6 +66,7 @@ MUTANTS = [
         ("passed through", ("return None, x.grad", "return None, gradient")),
         ("none", ("return None, x.grad", "return None, None")),
         ("twice", ("return None, x.grad", "return None, 2 * x.grad")),
+        ("clipped", ("return None, x.grad", "return None, x.grad.clamp(-1, 1)")),
     )),
     *(Mutant(name, RECOMPUTE, "gives_the_input_its_gradient", replace, raises) for name, raises, *replace in (
         ("not detached", "not on a detached x", (DETACHED, "x.requires_grad_().retain_grad()")),
@@ -73,6 +75,8 @@ MUTANTS = [
         ("from the sum", "belongs to the result of run(x) as it is", (PASS_BACK, "torch.autograd.backward(y.sum(), gradient)")),
     )),
     *(recompute("adds_to_parameters", *mutant) for mutant in (
+        ("one run for all calls", ("ctx.run = run", "Recompute.run = run"), ("y = ctx.run(x)", "y = Recompute.run(x)")),
+        ("only where a gradient is", (PASS_BACK, "mine = [p for p in ctx.run.layers.parameters() if p.grad is not None]\n        x.grad, *more = torch.autograd.grad(y, [x, *mine], gradient)\n        for p, g in zip(mine, more):\n            p.grad += g")),
         ("for the input alone", (PASS_BACK, "x.grad, = torch.autograd.grad(y, x, gradient)")),
         ("twice", (PASS_BACK, "torch.autograd.backward(y, gradient, retain_graph=True)\n        x.grad = None\n        " + PASS_BACK)),
         ("overwritten", (PASS_BACK, "for p in ctx.run.layers.parameters():\n            p.grad = None\n        " + PASS_BACK)),
@@ -89,6 +93,16 @@ MUTANTS = [
         ("noted when made", (NONE_YET, "    noted = None\n    made = random_states()\n\n    def again"), ("states, dtype, enabled = noted", "_, dtype, enabled = noted\n        states = made")),
         ("begun when made", (NONE_YET, "    noted = None\n    made = random_states()\n\n    def again"), (NOTED, "set_random_states(made)\n            " + NOTED)),
         ("a seed of its own", (NOTED, "torch.manual_seed(0)\n            " + NOTED)),
+    )),
+    *(repeat("runs_on_the_given_x", *mutant) for mutant in (
+        ("the first result for ever", ("            y = run(x)\n", "            y = again.first\n"), ("            return run(x)", "            again.first = run(x)\n            return again.first")),
+        ("the first x for ever", ("            y = run(x)\n", "            y = run(again.first)\n"), ("            return run(x)", "            again.first = x\n            return run(x)")),
+        ("twice in a later call", ("            y = run(x)\n", "            run(x)\n            set_random_states(states)\n            y = run(x)\n")),
+        ("never recorded later", ("            y = run(x)\n", "            with torch.no_grad():\n                y = run(x)\n")),
+        ("always recorded later", ("            y = run(x)\n", "            with torch.enable_grad():\n                y = run(x)\n")),
+        ("recorded as the first call was", (NOTED, f"again.on = torch.is_grad_enabled()\n            {NOTED}"), ("            y = run(x)\n", "            with torch.set_grad_enabled(again.on):\n                y = run(x)\n")),
+        ("a copy of x", ("            y = run(x)\n", "            y = run(x.detach().requires_grad_())\n")),
+        ("one note for all functions", ("nonlocal noted", "noted = repeatable.__dict__.get(run)"), (f"{NOTED}\n", f"{NOTED}\n            repeatable.__dict__[run] = noted\n")),
     )),
     *(repeat("leaves_the_generator", *mutant) for mutant in (
         ("left where run ended", ("        set_random_states(now)\n", "")),
@@ -112,6 +126,7 @@ MUTANTS = [
     # the policy
     *(policy("counts_products", *mutant) for mutant in (
         ("multiplications alone", ("2 * args[FACTOR[op]]", "args[FACTOR[op]]")),
+        ("a whole number for least", (">= least", ">= int(least)")),
         ("the rows", ("args[FACTOR[op]].shape[-1]", "args[FACTOR[op]].shape[-2]")),
         ("the columns of the second factor", ("args[FACTOR[op]].shape[-1]", "args[FACTOR[op] + 1].shape[-1]")),
         ("the bias for a factor", ("args[FACTOR[op]].shape[-1]", "args[0].shape[-1]")),
@@ -131,6 +146,8 @@ MUTANTS = [
         ("the size of a head", ("args[1].shape[-2]", "args[1].shape[-1]")),
         ("always", ("4 * args[1].shape[-2]", "math.inf")),
     )),
+    policy("decides_each_time", "once for each kind", ("    def policy(", "    known = {}\n\n    def policy("), ("flops_per_element(op, args) >= least", "known.setdefault(op, flops_per_element(op, args) >= least)")),
+    Mutant("contexts made once", POLICY, "decides_each_time", ((CONTEXTS, "made = create_selective_checkpoint_contexts(policy)\n    return lambda: made"),), "backward an extra time"),
     policy("keeps_exactly_least", "more than least", (">= least", "> least")),
     *(policy("drops_the_rest", *mutant) for mutant in (
         ("everything else kept", ("if is_attention(op) else 0", "if is_attention(op) else math.inf")),
@@ -143,19 +160,27 @@ MUTANTS = [
         ("fetched at once", ("return True, put(tensor)", "return False, get(put(tensor))")),
         ("put away and left there", ("return True, put(tensor)", "put(tensor)\n        return False, tensor.detach()")),
         ("tensors are taken for what stays", ("return False, tensor.detach()", "return tensor.detach()"), ("return True, put(tensor)", "return put(tensor)"), ("away, kept = packed\n        return get(kept) if away else kept", "return packed if isinstance(packed, torch.Tensor) else get(packed)")),
+        ("half of it the second time", ("return get(kept) if away else kept", "known = unpack.__dict__\n        known[id(packed)] = known.get(id(packed), 2.0) / 2\n        return get(kept) * known[id(packed)] if away else kept")),
         ("zeros instead", ("return get(kept) if away else kept", "return torch.zeros_like(get(kept)) if away else kept")),
         ("in BF16", ("return get(kept) if away else kept", "return get(kept).bfloat16().double() if away else kept")),
+    )),
+    *(Mutant(name, MOVED, "brings_back_what_was_saved", replace, raises) for name, raises, *replace in (
+        ("a ticket for one journey", "pop from empty list", ("return True, put(tensor)", "return True, [put(tensor)]"), ("get(kept) if", "get(kept.pop()) if")),
+        ("tuples are taken for what stays", "unpack_hook", ("return True, put(tensor)", "return put(tensor)"), ("away, kept = packed\n        return get(kept) if away else kept", "return packed[1] if isinstance(packed, tuple) else get(packed)")),
+        ("0 is no ticket", "unpack_hook", ("return False, tensor.detach()", "return None, tensor.detach()"), ("return True, put(tensor)", "return put(tensor), None"), ("return get(kept) if away else kept", "return kept if isinstance(away, int) and not away else get(away) if away is not None else kept")),
     )),
     *(moved("leaves_parameters", *mutant) for mutant in (
         ("parameters go, too", (STAYS, STAYS.replace("exists or ", ""))),
         ("parameters by identity", ("{p.untyped_storage().data_ptr() for p in parameters}", "{id(p) for p in parameters}"), ("tensor.untyped_storage().data_ptr() in there", "id(tensor) in there")),
         ("by its first number", ("{p.untyped_storage().data_ptr() for p in parameters}", "{p.data_ptr() for p in parameters}"), ("tensor.untyped_storage().data_ptr() in there", "tensor.data_ptr() in there")),
         ("by class", ("exists = tensor.untyped_storage().data_ptr() in there", "exists = isinstance(tensor, nn.Parameter)")),
+        ("trained ones alone", ("for p in parameters}", "for p in parameters if p.requires_grad}")),
         ("the first parameter alone", ("for p in parameters}", "for p in list(parameters)[:1]}")),
         ("matrices stay", ("exists = tensor.untyped_storage().data_ptr() in there", "exists = tensor.untyped_storage().data_ptr() in there or tensor.dim() == 2")),
     )),
     *(moved("leaves_what_is_small", *mutant) for mutant in (
         ("everything", (STAYS, STAYS.replace("tensor.nbytes < least or ", ""))),
+        ("16 bits stay", ("tensor.nbytes < least", "tensor.nbytes < least or tensor.itemsize == 2")),
         ("numbers for bytes", ("tensor.nbytes < least", "tensor.numel() < least")),
         ("exactly least stays", ("tensor.nbytes < least", "tensor.nbytes <= least")),
         ("the large stay", ("tensor.nbytes < least", "tensor.nbytes > least")),
@@ -176,6 +201,7 @@ MUTANTS = [
         ("recomputed block forgotten", (" + max((kept[i] for i in chosen), default=0)", "")),
         ("inputs forgotten", ("sum(inputs[i] for i in chosen)", "0")),
         ("sum of recomputed blocks", ("max((kept[i] for i in chosen), default=0)", "sum(kept[i] for i in chosen)")),
+        ("the first eight blocks", ("for r in range(n + 1))", "for r in range(n + 1) if r <= 8)"), ("itertools.combinations(range(n), r)", "itertools.combinations(range(min(n, 8)), r)")),
         ("fewest blocks", ("key=lambda chosen: sum(flops[i] for i in chosen)", "key=len")),
         ("least memory", ("key=lambda chosen: sum(flops[i] for i in chosen)", "key=held")),
         ("most recomputation", ("return min(", "return max(")),
