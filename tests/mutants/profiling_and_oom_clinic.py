@@ -24,12 +24,47 @@ NOTE = "log.append((when, allocator.allocated, allocator.reserved))"
 FREED = 'alive.pop(event["addr"], None)'
 SUM = 'left[name] = left.get(name, 0) + event["size"]'
 
+SUM_OF_CHUNKS = """    total = 0
+    for rows, labels in zip(hidden.split(128), targets.split(128), strict=True):
+        total = total + checkpoint(chunk_loss, rows, labels, use_reentrant=False)
+    return total / len(targets)
+"""
+BY_HAND = """    class Chunked(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, hidden, weight):
+            total, of_hidden, of_weight = 0, torch.empty_like(hidden), torch.zeros_like(weight)
+            for start in range(0, len(hidden), 128):
+                chunk = slice(start, start + 128)
+                logits = hidden[chunk] @ weight.T
+                total += F.cross_entropy(logits, targets[chunk], reduction="sum").item()
+                logits = logits.softmax(-1)
+                logits[torch.arange(len(logits)), targets[chunk]] -= 1
+                of_hidden[chunk], of_weight = logits @ weight, of_weight + logits.T @ hidden[chunk]
+            ctx.save_for_backward(of_hidden / len(hidden), of_weight / len(hidden))
+            return hidden.new_tensor(total / len(hidden))
+
+        @staticmethod
+        def backward(ctx, upstream):
+            a, b = ctx.saved_tensors
+            return GRADIENTS
+
+    return Chunked.apply(hidden, head.weight)
+"""
+
+
+def by_hand(name: str, gradients: str, raises: str) -> Mutant:
+    """A head with a backward pass of its own, which returns `gradients`."""
+    return one(name, HEAD, PIECES, SUM_OF_CHUNKS, BY_HAND.replace("GRADIENTS", gradients), raises)
+
+
 MUTANTS = [
     # the replay
     replay("orders_in_time", "all beginnings, then all ends", ("sorted(orders)", "orders")),
     replay("orders_in_time", "in order of size", ("sorted(orders)", "sorted(orders, key=lambda order: (lifetimes[order[2]].nbytes, order[:2]))")),
     replay("orders_in_time", "nothing is freed", (GIVE_BACK, "continue")),
     replay("orders_in_time", "allocated at the end", ("(life.start, 0, i)", "(life.end or life.start, 0, i)")),
+    replay("orders_in_time", "what begins at 0 left out", ("for i, life in enumerate(lifetimes)]", "for i, life in enumerate(lifetimes) if life.start]"), (GIVE_BACK, "if i not in blocks:\n                continue\n            allocator.release(blocks.pop(i))")),
+    replay("orders_in_time", "sorts what it was given", ("    blocks, log = {}, []\n", "    blocks, log = {}, []\n    lifetimes.sort(key=lambda life: life.start)\n    orders = [(l.start, 0, i) for i, l in enumerate(lifetimes)]\n    orders += [(l.end, 1, i) for i, l in enumerate(lifetimes) if l.end is not None]\n")),
     replay("orders_in_time", "bits", ("lifetimes[i].nbytes", "8 * lifetimes[i].nbytes")),
     replay("releases_the_very_block", "the newest block", (GIVE_BACK, "allocator.release(blocks.popitem()[1])")),
     replay("releases_the_very_block", "the oldest block", (GIVE_BACK, "allocator.release(blocks.pop(next(iter(blocks))))")),
@@ -38,6 +73,7 @@ MUTANTS = [
     replay("keeps_what_never_ends", "freed with the last", (ENDS, "(life.end or max(l.end or 0 for l in lifetimes), 1, i) for i, life in enumerate(lifetimes)")),
     replay("keeps_what_never_ends", "left out", ("    for when, ends, i in sorted(orders):\n", "    for when, ends, i in sorted(orders):\n        if ends and any(life.end is None for life in lifetimes):\n            continue\n")),
     replay("begins_before_it_ends", "ends first", (ENDS, ENDS.replace("1, i)", "-1, i)"))),
+    replay("orders_in_time", "what ends at once left out", (ENDS, f"{ENDS} and life.end > life.start")),
     replay("begins_before_it_ends", "as they come", ("sorted(orders)", "sorted(orders, key=lambda order: (order[0], order[2]))")),
     replay("writes_down_each_order", "before the order", ("        if ends:\n", f"        {NOTE}\n        if ends:\n"), (f"            blocks[i] = allocator.allocate(lifetimes[i].nbytes)\n        {NOTE}", "            blocks[i] = allocator.allocate(lifetimes[i].nbytes)")),
     replay("writes_down_each_order", "allocations alone", (NOTE, f"if not ends:\n            {NOTE}")),
@@ -53,6 +89,8 @@ MUTANTS = [
     snapshot("adds_up_what_is_left", "KiB", ("    return left\n", "    return {name: size // 1024 for name, size in left.items()}\n")),
     snapshot("adds_up_what_is_left", "lines with nothing left, too", ("    left = {}\n", "    left = {event['frames'][0]['name']: 0 for event in trace}\n")),
     snapshot("adds_up_what_is_left", "a list", ("    return left\n", "    return list(left)\n")),
+    snapshot("adds_up_what_is_left", "freed bytes taken from the line that frees", (FREED, FREED + '\n            line = event["frames"][0]["name"]\n            freed[line] = freed.get(line, 0) + event["size"]'), ("    alive = {}", "    freed, every = {}, {}\n    alive = {}"), ('alive[event["addr"]] = event', 'alive[event["addr"]] = event\n            line = event["frames"][0]["name"]\n            every[line] = every.get(line, 0) + event["size"]'), ("    return left\n", "    return {line: every[line] - freed.get(line, 0) for line in left}\n")),
+    snapshot("looks_from_a_moment_on", "every block was allocated in the trace", (FREED, 'del alive[event["addr"]]'), raises="KeyError"),
     snapshot("knows_that_addresses_return", "every address that was freed once", ("    left = {}\n", "    once = {event['addr'] for event in trace if event['action'] == 'free_completed'}\n    alive = {a: e for a, e in alive.items() if a not in once}\n    left = {}\n")),
     snapshot("knows_that_addresses_return", "the first block of an address", ('alive[event["addr"]] = event', 'alive.setdefault(event["addr"], event) if event["addr"] in alive else alive.update({event["addr"]: next(e for e in trace if e["addr"] == event["addr"])})')),
     snapshot("looks_from_a_moment_on", "from the beginning", ('if event["time_us"] >= since', "if True")),
@@ -81,16 +119,28 @@ MUTANTS = [
     one("all rows at once", HEAD, PIECES, "hidden.split(128), targets.split(128)", "hidden.split(4096), targets.split(4096)"),
     one("chunks without checkpoints", HEAD, PIECES, "checkpoint(chunk_loss, rows, labels, use_reentrant=False)",
         "chunk_loss(rows, labels)"),
+    by_hand("the wrong sign", "-a * upstream, -b * upstream", "has the wrong sign"),
+    by_hand("chunks put together backwards", "a.flip(0) * upstream, b * upstream", "The gradient of hidden"),
+    by_hand("tokens in another order", "a * upstream, b.flip(0) * upstream", "The gradient of head.weight"),
+    by_hand("ready for backward() alone", "a, b", "multiply by the gradient"),
+    one("transposed, 150 rows at a time", HEAD, PIECES, SUM_OF_CHUNKS, SUM_OF_CHUNKS.replace("128", "150").replace(
+        "chunk_loss, rows, labels", "lambda r, t: F.cross_entropy((head.weight @ r.T).T, t, reduction='sum'), rows, labels")),
     one("mean of sums", HEAD, PIECES, "total / len(targets)", "total"),
     one("the last chunk only", HEAD, PIECES, "total = total + checkpoint", "total = checkpoint"),
     one("with graphs", EVALUATION, NOTHING, "torch.no_grad()", "torch.enable_grad()"),
     Mutant("a graph for each batch", EVALUATION, NOTHING, (("torch.no_grad()", "torch.enable_grad()"),
         ("ids[:, 1:].flatten()).item()\n    return total / len(batches)\n\n\ndef make_optimizer",
          "ids[:, 1:].flatten())\n    return total / len(batches)\n\n\ndef make_optimizer"))),
+    one("gradients cleared", EVALUATION, NOTHING, "    total = 0.0\n", "    total = 0.0\n    model.zero_grad()\n"),
+    one("autograd on afterwards", EVALUATION, NOTHING, "    return total / len(batches)\n\n\ndef make",
+        "    torch.set_grad_enabled(True)\n    return total / len(batches)\n\n\ndef make"),
     one("sum of losses", EVALUATION, NOTHING, "    return total / len(batches)\n\n\ndef make", "    return total\n\n\ndef make"),
     one("foreach", OPTIMIZER, TURNS, "fused=True", "foreach=True"),
     one("another optimizer", OPTIMIZER, TURNS, "torch.optim.Adam(parameters, fused=True)",
         "torch.optim.SGD(parameters, lr=1e-3)"),
+    one("foreach left open in the second group", OPTIMIZER, TURNS, "return torch.optim.Adam(parameters, fused=True)",
+        "first, *others = parameters\n    return torch.optim.Adam("
+        "[{'params': [first], 'foreach': False}, {'params': others}])"),
     one("foreach left open", OPTIMIZER, TURNS, ", fused=True", ""),
     one("AdamW", OPTIMIZER, TURNS, "torch.optim.Adam(", "torch.optim.AdamW("),
     one("evaluation mode kept", EVALUATION, NOTHING, "    total = 0.0\n", "    total = 0.0\n    model.eval()\n"),
@@ -101,11 +151,14 @@ MUTANTS = [
     Mutant("training mode afterwards", EVALUATION, NOTHING, (("    total = 0.0\n", "    total = 0.0\n    model.eval()\n"),
         (".item()\n    return total / len(batches)\n\n\ndef make_optimizer", ".item()\n    model.train()\n    return total / len(batches)\n\n\ndef make_optimizer"))),
     one("somewhat large pieces", HEAD, PIECES, "hidden.split(128), targets.split(128)", "hidden.split(140), targets.split(140)"),
+    one("all weights turned round", HISTORY, LETS_GO, "    return history\n",
+        "    with torch.no_grad():\n        for p in model.parameters():\n            p.neg_()\n    return history\n"),
     one("the last loss", HISTORY, LETS_GO, "    return history\n", "    return history[-1:]\n"),
     one("another learning rate", OPTIMIZER, TURNS, "fused=True", "fused=True, lr=1e-2"),
     one("a copy of its own", OPTIMIZER, TURNS, "fused=True", "fused=True, amsgrad=True"),
     one("keeps outputs", HOOK, FORGETS, "means[name] = output.mean().item()",
         "module.kept, means[name] = output, output.mean().item()"),
+    one("means with their graphs", HOOK, FORGETS, "output.mean().item()", "output.mean()", "has a graph"),
     one("maximum for mean", HOOK, FORGETS, "output.mean()", "output.max()"),
     one("first element only", HOOK, FORGETS, "output.mean().item()", "output.flatten()[0].item()"),
 ]  # fmt: skip
