@@ -131,10 +131,10 @@ def measured(policy):
 # **Contract.** `Recompute.apply(run, x)` is run(x), checkpointed. `run` maps one tensor to another and may use parameters; `x` requires a gradient.
 #
 # - The result is that of run(x).
-# - Between the passes, x is kept and nothing else.
+# - Between the passes, x is kept and nothing else. After the backward pass, the graph of the second run is not kept.
 # - `run` is called once in the forward pass, and once more in the backward pass.
 # - `backward` returns the gradient of x (and None for `run`).
-# - The gradients of the parameters that `run` uses are added to their `.grad`.
+# - The gradients of the parameters that `run` uses are added to their `.grad`. A model calls `apply` many times, with another `run` each time.
 
 
 # %% name="recompute" answer=true reveal=true
@@ -268,6 +268,7 @@ dropout_guess.reveal(off(Recompute.apply))
 #
 # - The *first* call is that of `run`: nothing is different, and the generators move on as they do after `run`.
 # - Each later call draws the random numbers of the first call, and leaves the generators as they were before it.
+# - Each later call runs `run` once, on the x that it is given. Autograd records a call if it is on around that call, whatever was on around the first one.
 # - Each later call runs under the autocast of the first call, whatever is on around it: on or off, and in the same format.
 #
 # `torch.is_autocast_enabled(kind)` and `torch.get_autocast_dtype(kind)` tell how autocast is set for a kind of device, such as `x.device.type`;
@@ -685,7 +686,8 @@ for kernel, meters in {"fused": fused, "score-keeping": with_scores}.items():
 # - A product of (m, k) and (k, n) costs 2·k FLOPs per element of its result. `FACTOR` has these operations and says which argument is the first factor.
 # - Fused attention, whose names `is_attention` knows, costs 4·T FLOPs per element for T keys. Its first arguments are q, k and v, each (..., length, d).
 # - Everything else costs 0.
-# - Results of `least` FLOPs per element or more are kept, all others dropped; `least` is above 0.
+# - Results of `least` FLOPs per element or more are kept, all others dropped; `least` is above 0, and need not be a whole number.
+# - One `context_fn` serves many blocks: each call returns new contexts.
 
 
 # %% name="policy" answer=true reveal=true
@@ -837,10 +839,11 @@ show(
 # **Contract.** `moved(parameters, put, get, least)` returns a context, `torch.autograd.graph.saved_tensors_hooks(pack, unpack)`. Under it, saved tensors
 # are put away.
 #
-# - `put(tensor)` puts a copy away and returns a ticket, which may be anything, a tensor as well; `get(ticket)` brings the tensor back. Call `get` in the backward pass only.
+# - `put(tensor)` puts a copy away and returns a ticket, which may be anything, a tensor as well; `get(ticket)` brings the tensor back. Call `get` in the backward pass only;
+#   if the graph is retained, a second backward pass calls it again.
 # - Put away tensors of floating-point numbers, of `least` bytes or more. All others stay.
 # - `parameters` stay as well, and so does everything that shares memory with one. (They exist anyway, and a linear layer saves its weight *transposed*.)
-# - Of what was put away, only the ticket is kept.
+# - Of what was put away, only the ticket is kept, and nothing of it after the backward pass.
 # - What stays is kept as `tensor.detach()`: an operation that saves its own result would otherwise keep itself alive.
 
 

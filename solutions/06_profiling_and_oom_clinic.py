@@ -115,6 +115,7 @@ print(f"{len(meter.lifetimes):,} lifetimes; the last: start {life.start}, end {l
 # - `allocator.allocate(nbytes)` at the start returns a block, and `allocator.release(block)` at the end takes this very block back.
 # - Orders are given in order of time. At the same moment, allocations come before releases.
 # - After each order the list gets an entry: (time, `allocator.allocated`, `allocator.reserved`).
+# - `lifetimes` stays as it is.
 
 
 # %% name="replay" answer=true reveal=true
@@ -267,7 +268,8 @@ print(f"{len(trace):,} events, such as {trace[-1]}")
 # **Contract.** `still_there(trace, since)` returns a dictionary: for each line that leaked, how many bytes.
 #
 # - `trace` is a list of events in order of time, dictionaries with `action`, `addr`, `size` (bytes), `time_us` and `frames`. It stays as it is.
-# - `alloc` begins a block at an address, and `free_completed` ends it. Addresses are used again and again.
+# - `alloc` begins a block at an address, and `free_completed` ends it. Addresses are used again and again. A block that was allocated before the trace
+#   began may end in it.
 # - `free_requested` ends nothing yet, and other actions are about segments.
 # - A block counts if it was allocated at `since` (microseconds) or later, and not freed by the end of the trace.
 # - The line is the `name` of the first frame of the `alloc`. Blocks of the same line add up; lines with nothing left are not in the dictionary.
@@ -763,7 +765,7 @@ print(peak_table(meter_b, rows=4))
 # head would not lower the peak: its logits come back at this very moment ([[activation_checkpointing]]). Here is what does help: rows are
 # independent, so go through them in chunks, and checkpoint each chunk.
 #
-# **Contract.** `head_loss(head, hidden, targets)` returns the mean cross-entropy over all rows, ready for `backward()`.
+# **Contract.** `head_loss(head, hidden, targets)` returns the mean cross-entropy over all rows, ready for `backward()`, which may start from a multiple of it.
 #
 # - `hidden` is (rows, width), `targets` (rows,); every row counts. Their number need not be a multiple of 128.
 # - At most 128 rows of logits exist at a time, in the backward pass too.
@@ -824,7 +826,7 @@ print(f"peak {human_bytes(meter_c.peak_bytes)} in {meter_c.peak_at}")
 # Autograd records each forward pass in case somebody calls `backward()`, and `total` holds on to all the graphs.
 #
 # **Contract.** `evaluate(model, batches)` returns the mean of the batches' losses (a number or a tensor), with the same weight for each batch, and
-# leaves the model, its mode and autograd as it found them; whether you switch to `eval()` meanwhile is up to you.
+# leaves the model, its gradients, its mode and autograd as it found them; whether you switch to `eval()` meanwhile is up to you.
 
 
 # %% name="evaluation" answer=true reveal=true
@@ -1006,7 +1008,7 @@ print(f"peak {human_bytes(meter_e.peak_bytes)} in {meter_e.peak_at}, of which te
 # `outputs` keeps every layer's output until the next batch replaces it, one after the other. So all of them are there at once, as in training.
 #
 # **Contract.** `log_means(model, means)` puts hooks on all leaf modules of `model`. After a forward pass `means[name]` is the mean of that module's
-# output (a number or a tensor). No output may outlive its use.
+# output (a number, or a tensor without a graph). No output may outlive its use, in training either.
 
 
 # %% name="hook" answer=true reveal=true

@@ -15,11 +15,11 @@ def held(kept: Sequence[int], inputs: Sequence[int], chosen: Sequence[int]) -> i
 
 
 def _chosen(seed: int, shares: dict[str, float], choose_blocks: Choose) -> Evidence:
-    """Let `choose_blocks` fit four and eight blocks into shares of what they keep."""
+    """Let `choose_blocks` fit one to ten blocks into shares of what they keep."""
     rng = random.Random(seed)
     seen: Evidence = {}
     for case, share in shares.items():
-        for n in (4, 8):
+        for n in (4, 8, 10, 1):
             kept = [rng.randint(20, 200) for _ in range(n)]
             inputs = [rng.randint(4, 15) for _ in range(n)]
             flops = [rng.randint(5, 60) for _ in range(n)]

@@ -64,6 +64,24 @@ class _Shelf(_Attic):
         return super().get(ticket.numpy())
 
 
+class _Numbered(_Attic):
+    """An attic whose tickets are made of a number; the first is 0."""
+
+    def __init__(self, ticket: Callable[[int], Any], number: Callable[[Any], int]) -> None:
+        super().__init__(2.0)
+        self.ticket, self.number = ticket, number
+        self.arrays: list[Any] = []
+
+    def put(self, tensor: Tensor) -> Any:
+        """Return a ticket for a copy of `tensor`."""
+        self.arrays.append(super().put(tensor))
+        return self.ticket(len(self.arrays) - 1)
+
+    def get(self, ticket: Any) -> Tensor:
+        """Return the tensor of a ticket, times `scale`."""
+        return super().get(self.arrays[self.number(ticket)])
+
+
 class BringsBackWhatWasSaved(Check):
     """What is put away comes back by way of get, when the backward pass needs it and not before."""
 
@@ -79,6 +97,8 @@ class BringsBackWhatWasSaved(Check):
             "get returns what was put": _Attic(1.0),
             "get returns twice what was put": _Attic(2.0),
             "the ticket is a tensor": _Shelf(2.0),
+            "the ticket is a number, such as 0": _Numbered(int, int),
+            "the ticket is a tuple": _Numbered(lambda n: (False, n), lambda ticket: ticket[1]),
         }
         for case, attic in attics.items():
             torch.manual_seed(seed)
@@ -86,6 +106,7 @@ class BringsBackWhatWasSaved(Check):
             with moved([], attic.put, attic.get, 0):
                 y = x.tanh().exp().sigmoid()
             early = attic.fetched
+            y.sum().backward(retain_graph=True)
             y.sum().backward()
             seen[case] = {"gradient": x.grad.tolist(), "early": early, "gets": attic.fetched}
         return seen
@@ -116,6 +137,7 @@ class LeavesParameters(Check):
     def probe(seed: int, moved: Moved) -> Evidence:
         torch.manual_seed(seed + 1)
         layers = nn.Sequential(nn.Linear(16, 24), nn.Tanh(), nn.Linear(24, 16), nn.Sigmoid()).double()
+        layers[2].weight.requires_grad_(False)  # a frozen parameter is one, too
         x = torch.randn(8, 16).double()
         attic = _Watching()
         with moved(layers.parameters(), attic.put, attic.get, 0):
@@ -141,7 +163,7 @@ class LeavesWhatIsSmall(Check):
     @staticmethod
     def probe(seed: int, moved: Moved) -> Evidence:
         seen: Evidence = {}
-        for dtype in (torch.float32, torch.float64):
+        for dtype in (torch.float32, torch.float64, torch.float16):
             torch.manual_seed(seed + 2)
             sizes = torch.randperm(40)[:4].sort().values.add(8).tolist()
             rows = [torch.randn(size, dtype=dtype).requires_grad_() for size in sizes]
@@ -188,7 +210,7 @@ class LeavesWhatIsNoFloat(Check):
 
 
 class KeepsNothingThatMoved(Check):
-    """What was put away is freed: nothing of it is held between the passes."""
+    """What was put away is freed: nothing of it is held between the passes, or after them."""
 
     hint = "pack should return the ticket that put gives, and not the tensor beside it."
 
@@ -199,15 +221,20 @@ class KeepsNothingThatMoved(Check):
         attic = _Attic()
         with MemoryMeter(device=x.device) as meter, moved([], attic.put, attic.get, 1000):
             y = x.tanh().exp().sigmoid().sum()
-        del y
-        return {"held": sum(meter.timeline[-1].held.values()) / x.nbytes}
+        with MemoryMeter(device=x.device) as later:
+            y.backward()
+        return {
+            moment: sum(seen.timeline[-1].held.values()) / x.nbytes
+            for moment, seen in (("forward", meter), ("backward", later))
+        }
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        more = seen["held"] - expected["held"]
-        if more < 0.5:
-            return None
-        return f"After the forward pass {more:.1f} tensors that were put away are still held in memory."
+        for moment in expected:
+            more = seen[moment] - expected[moment]
+            if not more < 0.5:
+                return f"After the {moment} pass {more:.1f} tensors that were put away are still held in memory."
+        return None
 
 
 class MakesNoCycle(Check):

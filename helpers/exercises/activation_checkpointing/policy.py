@@ -32,8 +32,12 @@ class _Operations(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def _runs_again(run: Callable[[Tensor], Tensor], x: Tensor, least: float, keep_costly: KeepCostly) -> Counter[str]:
+def _runs_again(
+    run: Callable[[Tensor], Tensor], x: Tensor, least: float, keep_costly: KeepCostly, blocks: int = 1
+) -> Counter[str]:
     """Return the operations of the forward pass that run a second time when `least` FLOPs per element are kept.
+
+    So many blocks, one after the other, run `run` under the same `context_fn`.
 
     What the backward pass does anyway is left out: that of the same network without a checkpoint.
     """
@@ -45,7 +49,10 @@ def _runs_again(run: Callable[[Tensor], Tensor], x: Tensor, least: float, keep_c
         raise TypeError(f"keep_costly(least) must return a function without arguments. It returns a {kind}.") from None
     for wrapped in (lambda x: checkpoint(run, x, use_reentrant=False, context_fn=context_fn), run):
         with _Operations() as operations:
-            wrapped(x).sum().backward()
+            y = x
+            for _ in range(blocks):
+                y = wrapped(y)
+            y.sum().backward()
         counts.append(operations.seen)
     return counts[0] - counts[1]
 
@@ -96,7 +103,7 @@ class CountsProducts(Check):
         costs, network = _pieces(seed)
         seen: Evidence = {}
         for kind, cost in costs.items():
-            for word, least in (("worth it", cost - 1), ("not worth it", cost + 1)):
+            for word, least in (("worth it", cost - 1), ("not worth it", cost + 0.5)):
                 run, x = network(kind)
                 again = _again(_runs_again(run, x, least, keep_costly), kind)
                 seen[f"{kind}, {word}"] = {"again": again, "cost": cost, "least": least}
@@ -155,6 +162,37 @@ class KeepsExactlyLeast(Check):
         return _wrongly_kept(seen, expected)
 
 
+class DecidesEachTime(Check):
+    """Matmuls of the same kind are told apart by their cost, and one `context_fn` serves several blocks."""
+
+    hint = (
+        "The policy is asked about each operation anew, and answers from the arguments that this one has.\n"
+        "Each block calls context_fn once: make the contexts there, not once in keep_costly."
+    )
+
+    @staticmethod
+    def probe(seed: int, keep_costly: KeepCostly) -> Evidence:
+        torch.manual_seed(seed + 4)
+        x, up, down = torch.randn(5, 8).requires_grad_(), torch.randn(8, 30), torch.randn(30, 8)
+
+        def run(x: Tensor) -> Tensor:
+            return torch.mm(torch.mm(x.tanh(), up).tanh(), down).sin()
+
+        counts = _runs_again(run, x, 40, keep_costly, blocks=2)
+        shapes = {"over 8 terms": [(5, 8), (8, 30)], "over 30 terms": [(5, 30), (30, 8)]}
+        return {case: counts[f"mm of {shape}"] for case, shape in shapes.items()}
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for case, want in expected.items():
+            if seen[case] != want:
+                return (
+                    f"Two blocks with the same context_fn, least = 40: of the two matmuls that sum {case} {seen[case]} "
+                    f"run again; {want} is right."
+                )
+        return None
+
+
 class DropsTheRest(Check):
     """Everything that is neither product nor attention costs 0 and is recomputed, however little is worth keeping."""
 
@@ -180,4 +218,4 @@ class DropsTheRest(Check):
         return None
 
 
-POLICY = (CountsProducts, CountsAttention, KeepsExactlyLeast, DropsTheRest)
+POLICY = (CountsProducts, CountsAttention, KeepsExactlyLeast, DecidesEachTime, DropsTheRest)

@@ -15,14 +15,14 @@ EXACT = 1e-6  # relative, in FP64: no room for anything but another order of a s
 
 
 class _Counted:
-    """A small network that counts its calls; not a module, so that nobody can ask it for its parameters."""
+    """A small network that counts its calls; not a module, so that an answer cannot ask it for its parameters."""
 
-    def __init__(self, width: int = 6, inner: int = 10) -> None:
-        self.layers = nn.Sequential(nn.Linear(width, inner), nn.Tanh(), nn.Linear(inner, width), nn.Tanh()).double()
+    def __init__(self, out: int = 6) -> None:
+        self.layers = nn.Sequential(nn.Linear(6, 10), nn.Tanh(), nn.Linear(10, out), nn.Tanh()).double()
         self.calls = 0
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Map x (B, width) to (B, width)."""
+        """Map x (B, 6) to (B, out)."""
         self.calls += 1
         return self.layers(x)
 
@@ -32,11 +32,11 @@ def _flat(tensors: Any) -> list[float]:
     return torch.cat([t.detach().flatten() for t in tensors if t is not None] or [torch.zeros(0)]).tolist()
 
 
-def _cast(seed: int) -> tuple[_Counted, Tensor, Tensor]:
+def _cast(seed: int, out: int = 6) -> tuple[_Counted, Tensor, Tensor]:
     """Return a network, its input (4, 6), which requires a gradient, and a gradient for its result."""
     torch.manual_seed(seed)
-    run = _Counted()
-    x, gradient = torch.randn(4, 6).double().requires_grad_(), torch.randn(4, 6).double()
+    run = _Counted(out)
+    x, gradient = torch.randn(4, 6).double().requires_grad_(), 5 * torch.randn(4, out).double()
     return run, x, gradient
 
 
@@ -64,12 +64,13 @@ class GivesTheSameResult(Check):
 
 
 class KeepsTheInputAlone(Check):
-    """Between the passes, x is kept and nothing else: no copy of it, and none of the tensors made on the way."""
+    """Between the passes, x is kept and nothing else; after the backward pass, no graph of the second run."""
 
     hint = (
         "In forward autograd records nothing, so what run makes on the way is freed, unless you keep a tensor yourself "
         "or switch recording on.\n"
-        "ctx.save_for_backward(x) is all that forward has to keep, beside `run` as an attribute of ctx."
+        "ctx.save_for_backward(x) is all that forward has to keep, beside `run` as an attribute of ctx.\n"
+        "ctx lives as long as the result of the forward pass: what backward hangs on it stays."
     )
 
     @staticmethod
@@ -79,15 +80,22 @@ class KeepsTheInputAlone(Check):
         x = torch.randn(128, 64).requires_grad_()
         with MemoryMeter(layers) as meter:
             total = Recompute.apply(lambda x: layers(x), x).sum()  # and the result itself is thrown away
-        held = sum(meter.timeline[-1].held.values()) - sum(p.nbytes for p in layers.parameters())
-        return {"beside": held - x.nbytes - total.nbytes, "input": x.nbytes}
+        with MemoryMeter(layers) as later:
+            total.backward()  # `total` and its graph are still there
+        between, after = (sum(seen.timeline[-1].held.values()) for seen in (meter, later))
+        return {"between": between, "after": after, "input": x.nbytes}
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        more = (seen["beside"] - expected["beside"]) / seen["input"]
-        if more < 0.5:
-            return None
-        return f"After the forward pass, its result thrown away, {more:.1f} tensors of the size of x are held beside x."
+        more, after = ((seen[moment] - expected[moment]) / seen["input"] for moment in ("between", "after"))
+        if not more < 0.5:
+            return f"After the forward pass {more:.1f} tensors of the size of x are held beside x."
+        if not after < 1.5:  # a kept x may have its .grad
+            return (
+                f"After the backward pass {after:.1f} tensors of the size of x are still held. Does `ctx` keep what "
+                "the second run made, or is its graph retained?"
+            )
+        return None
 
 
 class RunsOnceInEachPass(Check):
@@ -186,13 +194,17 @@ class GivesTheInputItsGradient(Check):
         return wrong
 
 
-def _gradients_of_parameters(apply: Callable[[_Counted, Tensor], Tensor], seed: int) -> list[float]:
-    """Run two checkpointed stretches side by side that share their parameters, which have gradients already."""
-    run, x, gradient = _cast(seed)
+def _gradients_of_parameters(apply: Callable[[_Counted, Tensor], Tensor], seed: int) -> dict[str, list[float]]:
+    """Run three checkpointed stretches side by side: two share their parameters, which have gradients already."""
+    run, x, gradient = _cast(seed, out=5)
+    other = _Counted(out=5)
     for p in run.layers.parameters():
         p.grad = torch.full_like(p, 0.5)
-    _pass_back(apply(run, x) + apply(run, x + 1), gradient)
-    return _flat(p.grad for p in run.layers.parameters())
+    _pass_back(apply(run, x) + apply(run, x + 1) + apply(other, x), gradient)
+    return {
+        "with 0.5 in .grad before": _flat(p.grad for p in run.layers.parameters()),
+        "without a .grad before": _flat(p.grad for p in other.layers.parameters()),
+    }
 
 
 class AddsToParameters(Check):
@@ -200,7 +212,8 @@ class AddsToParameters(Check):
 
     hint = (
         "torch.autograd.grad gives the gradients that you ask for; torch.autograd.backward adds to the .grad of every "
-        "leaf that it meets. Which of the two meets the parameters?"
+        "leaf that it meets. Which of the two meets the parameters?\n"
+        "A model has many checkpointed blocks: each call of apply has a ctx of its own, and the class is one for all."
     )
 
     @staticmethod
@@ -210,10 +223,16 @@ class AddsToParameters(Check):
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        right = expected["right"]
-        if seen["mine"] and relative_distance(seen["mine"], [0.5] * len(right)) < EXACT:
-            return "The parameters' .grad is what it was before: nothing was added."
-        return _wrong_gradient(seen["mine"], right, "the parameters (with 0.5 in .grad before)")
+        for case, right in expected["right"].items():
+            mine = seen["mine"][case]
+            if mine and relative_distance(mine, [0.5] * len(right)) < EXACT:
+                return (
+                    "Two networks, checkpointed side by side: the .grad of one network's parameters is what it was "
+                    "before, nothing was added. Does the backward pass run the `run` of its own call?"
+                )
+            if wrong := _wrong_gradient(mine, right, f"the parameters ({case})"):
+                return wrong
+        return None
 
 
 RECOMPUTE = (

@@ -77,6 +77,74 @@ class NotesWhatTheFirstCallSees(Check):
         return None
 
 
+class RunsOnTheGivenX(Check):
+    """Each later call runs `run` once, on the x that it is given, and autograd records it if it is on then."""
+
+    hint = (
+        "What is noted of the first call is its surroundings, not its result: call run(x) each time.\n"
+        "Inside of Recompute, autograd is off in the first call and on in the second, whose graph is needed."
+    )
+
+    @staticmethod
+    def probe(seed: int, repeatable: Repeatable) -> Evidence:
+        torch.manual_seed(seed + 5)
+        inputs = [torch.randn(5, 7).requires_grad_() for _ in range(3)]
+        calls: list[int] = []
+
+        def run(x: Tensor) -> Tensor:
+            calls.append(len(x))
+            return _drop(x)
+
+        seen: Evidence = {"same": [], "recorded": {}}
+        for first in (False, True):
+            for later in (False, True):
+                again, state = repeatable(run), torch.get_rng_state()
+                with torch.set_grad_enabled(first):
+                    again(inputs[0])
+                with torch.set_grad_enabled(later):
+                    results = [again(x) for x in inputs[1:]]
+                    right = []
+                    for x in inputs[1:]:
+                        torch.set_rng_state(state)
+                        right.append(_drop(x))
+                seen["same"] += map(torch.equal, results, right)
+                modes = f"{'on' if first else 'off'} in the first call, {'on' if later else 'off'} in a later one"
+                seen["recorded"][f"autograd {modes}"] = [result.requires_grad for result in results]
+        seen["calls"] = len(calls)
+        mine, wanted = (
+            [
+                torch.autograd.grad(y.sum(), x, allow_unused=True)[0]
+                for y, x in zip(made, inputs[1:], strict=True)
+                if y.grad_fn
+            ]
+            for made in (results, right)
+        )
+        seen["gradients"] = [a is not None and torch.equal(a, b) for a, b in zip(mine, wanted, strict=False)]
+
+        one, other = repeatable(_drop), repeatable(_drop)
+        first_results = [again(inputs[0]) for again in (one, other)]
+        seen["apart"] = [torch.equal(again(inputs[0]), y) for again, y in zip((one, other), first_results, strict=True)]
+        return seen
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        if not all(seen["apart"]):
+            return "Two functions made of the same run disturb each other: each needs notes of its own."
+        if not all(seen["same"]):
+            return (
+                "A later call with another x returns something other than run(x) with the first call's random numbers."
+            )
+        if seen["calls"] != expected["calls"]:
+            return f"`run` is called {seen['calls']} times in {expected['calls']} calls; once in each is right."
+        for case, wanted in expected["recorded"].items():
+            if seen["recorded"][case] != wanted:
+                does = "has no graph" if wanted[0] else "has a graph"
+                return f"With {case}, the later result {does}. What is on around the later call decides."
+        if seen["gradients"] != expected["gradients"]:
+            return "The gradient of a later call does not reach its x: hand x itself to run."
+        return None
+
+
 class LeavesTheGenerator(Check):
     """The first call moves the generator on as run does; a later call leaves it as it was."""
 
@@ -176,6 +244,7 @@ class RunsInTheSameFormat(Check):
 REPEATABLE = (
     DrawsTheSameNumbers,
     NotesWhatTheFirstCallSees,
+    RunsOnTheGivenX,
     LeavesTheGenerator,
     RunsUnderTheSameAutocast,
     RunsInTheSameFormat,

@@ -19,6 +19,34 @@ from ..base import Check, Evidence
 ROOM = 1.15  # a cure may hold so many times what the reference holds
 MORE = "Still"  # begins the verdict on a peak
 SAME = 1e-4  # relative; other orders of summation differ by less
+UPSTREAM = 3.0  # what the loss of the head is multiplied by before the backward pass
+
+
+def _along(tensor: Tensor) -> list[float]:
+    """Return a tensor's norm and its components along four random directions: its numbers, their signs and places."""
+    flat = tensor.detach().cpu().double().flatten()
+    generator = torch.Generator().manual_seed(len(flat))
+    directions = (torch.randn(len(flat), generator=generator, dtype=torch.float64) for _ in range(4))
+    return [flat.norm().item(), *((flat @ direction).item() for direction in directions)]
+
+
+def _another(seen: list[float], right: list[float]) -> str | None:
+    """Say how a tensor differs from the right one, told by `_along`; None if it does not."""
+
+    def same(factor: float) -> bool:
+        room = 10 * SAME * right[0] + 1e-9
+        return all(abs(a - factor * b) <= room for a, b in zip(seen[1:], right[1:], strict=True))
+
+    if same(1):
+        return None
+    if same(-1):
+        return "has the wrong sign"
+    if same(1 / UPSTREAM):
+        return (
+            f"is that of the loss itself. The loss was multiplied by {UPSTREAM:g} afterwards: multiply by the gradient "
+            "that `backward` is given"
+        )
+    return f"is {seen[0] / right[0]:.3g} times as long as the right one, and differs from it in direction or order"
 
 
 class _Clinic(Check):
@@ -33,7 +61,10 @@ class _Clinic(Check):
             for a, b in zip(mine, right, strict=True):
                 if not abs(a - b) <= SAME * (abs(b) + 1e-6):
                     return f"{what}: {a:.6g} where the healthy loop has {b:.6g}. A cure computes the same."
-        if seen["peak"] > ROOM * expected["peak"]:
+        for what, right in expected["tensors"].items():
+            if wrong := _another(seen["tensors"][what], right):
+                return f"{what} {wrong}. A cure computes the same."
+        if not seen["peak"] <= ROOM * expected["peak"]:
             held, enough = (n / 2**20 for n in (seen["peak"], expected["peak"]))
             return f"{MORE} {held:.1f} MiB at the peak, in {seen['at']}; {enough:.1f} are enough."
         return None
@@ -43,26 +74,31 @@ def _numbers(values: Any) -> list[float]:
     return [float(v.detach() if isinstance(v, Tensor) else v) for v in values]
 
 
-def _measured(model: nn.Module, optimizer: Any, run: Callable[[], dict[str, Any]]) -> Evidence:
-    """Run a loop, which returns numbers by name, under the meter."""
+def _measured(
+    model: nn.Module, optimizer: Any, run: Callable[[], dict[str, Any]], tensors: Callable[[], dict[str, Tensor]] = dict
+) -> Evidence:
+    """Run a loop, which returns numbers by name, under the meter; compare the weights and `tensors()` afterwards."""
     with MemoryMeter(model, optimizer) as meter:
         returned = run()
     weights = torch.cat([p.detach().flatten() for p in model.parameters()])
-    numbers = {
-        **{what: _numbers(values) for what, values in returned.items()},
-        "the weights afterwards (norm, sum)": [weights.norm().item(), weights.abs().sum().item()],
+    return {
+        "peak": meter.peak_bytes,
+        "numbers": {what: _numbers(values) for what, values in returned.items()},
+        "tensors": {
+            what: _along(tensor) for what, tensor in ({"The vector of all weights": weights} | tensors()).items()
+        },
+        "at": meter.peak_at,
     }
-    return {"peak": meter.peak_bytes, "numbers": numbers, "at": meter.peak_at}
 
 
 def _most_rows(run: Callable[[], Any], columns: int) -> int:
-    """Return the rows of the longest tensor with so many columns that an operation of `run()` makes."""
+    """Return the rows of the longest tensor of so many columns, or of their transpose, that an operation makes."""
     most = 0
 
     def see(func: Any, args: Any, kwargs: Any, result: Any) -> None:
         nonlocal most
         for tensor in result if isinstance(result, tuple | list) else (result,):
-            if isinstance(tensor, Tensor) and tensor.shape[-1:] == (columns,):
+            if isinstance(tensor, Tensor) and columns in tensor.shape:
                 most = max(most, tensor.numel() // columns)
 
     each_operation(run, see)
@@ -113,7 +149,8 @@ class HeadInPieces(_Clinic):
     hint = (
         "Rows are independent: which sum of their losses is the mean of all?\n"
         "Loop over chunks of rows; checkpoint each chunk's logits and loss, so that only its inputs are kept.\n"
-        '`F.cross_entropy(..., reduction="sum")` for each chunk, and one division by the number of rows at the end.'
+        '`F.cross_entropy(..., reduction="sum")` for each chunk, and one division by the number of rows at the end.\n'
+        "A Function of your own multiplies what it has saved by the gradient that its backward pass is given."
     )
 
     @staticmethod
@@ -134,11 +171,13 @@ class HeadInPieces(_Clinic):
 
         def run() -> dict[str, Any]:
             loss = head_loss(head, hidden, targets)
-            loss.backward()
-            norms = {"hidden": hidden.grad.norm(), "head.weight": head.weight.grad.norm()}
-            return {"the loss": [loss]} | {f"the norm of {name}'s gradient": [norm] for name, norm in norms.items()}
+            (UPSTREAM * loss).backward()
+            return {"the loss": [loss]}
 
-        seen = _measured(head, None, run)
+        def gradients() -> dict[str, Tensor]:
+            return {"The gradient of hidden": hidden.grad, "The gradient of head.weight": head.weight.grad}
+
+        seen = _measured(head, None, run, gradients)
         return seen | {"rows": _most_rows(lambda: head_loss(head, hidden, targets).backward(), 4000)}
 
     @staticmethod
@@ -165,15 +204,18 @@ class EvaluationKeepsNothing(_Clinic):
     def probe(seed: int, evaluate: Any) -> Evidence:
         model, batches = _gpt(seed)
         batches.append(batches[0][:2])  # a smaller last one
-        modes, autograd, frozen = {}, True, False
+        for p in model.parameters():
+            p.grad = torch.ones_like(p)
+        modes, autograd, frozen = {}, {}, False
         for training in (False, True):
             model.train(training)
-            with torch.enable_grad():  # which puts autograd back afterwards
+            with torch.set_grad_enabled(training):  # which puts autograd back afterwards
                 seen = _measured(model, None, lambda: {"the mean loss": [evaluate(model, batches)]})
-                autograd = autograd and torch.is_grad_enabled()
+                autograd["on" if training else "off"] = torch.is_grad_enabled()
             frozen = frozen or not all(p.requires_grad for p in model.parameters())
             modes["training mode" if training else "evaluation mode"] = model.training
-        return seen | {"modes": modes, "autograd": autograd, "frozen": frozen}
+        cleared = not all(p.grad is not None and bool((p.grad == 1).all()) for p in model.parameters())
+        return seen | {"modes": modes, "autograd": autograd, "frozen": frozen, "cleared": cleared}
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
@@ -181,8 +223,12 @@ class EvaluationKeepsNothing(_Clinic):
             if seen["modes"][came] != training:
                 left = "evaluation mode" if training else "training mode"
                 return f"The model came in {came} and left in {left}: leave it as you found it."
-        if not seen["autograd"]:
+        if not seen["autograd"]["on"]:
             return "After your evaluation autograd is switched off: the next training step would fail."
+        if seen["autograd"]["off"]:
+            return "Autograd was off before your evaluation, and is on afterwards: leave it as you found it."
+        if seen["cleared"]:
+            return "The gradients of the model have changed: the evaluation leaves .grad as it is."
         if seen["frozen"]:
             return "After your evaluation parameters no longer require a gradient: the next training step would fail."
         return _Clinic.judge(seen, expected)
@@ -214,18 +260,22 @@ class OptimizerTakesTurns(_Clinic):
                 losses.append(loss.item())
             return {"the losses": losses}
 
-        how = {key: optimizer.param_groups[0].get(key) for key in ("foreach", "fused", "weight_decay")}
+        how = {
+            key: [group.get(key) for group in optimizer.param_groups] for key in ("foreach", "fused", "weight_decay")
+        }
         adam = isinstance(optimizer, torch.optim.Adam)
         return _measured(model, optimizer, run) | how | {"kind": type(optimizer).__name__, "adam": adam}
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        if seen["adam"] and seen["weight_decay"] != expected["weight_decay"]:
-            return f"weight_decay is {seen['weight_decay']}; the updates would be others."
+        decays = [decay for decay in seen["weight_decay"] if decay not in expected["weight_decay"]]
+        if seen["adam"] and decays:
+            return f"weight_decay is {decays[0]}; the updates would be others."
         wrong = _Clinic.judge(seen, expected)
         if wrong and not seen["adam"]:
             return f"{seen['kind']} is not Adam. {wrong}"
-        if wrong is None and seen["adam"] and seen["foreach"] is None and not seen["fused"]:
+        left_open = any(each is None and not fused for each, fused in zip(seen["foreach"], seen["fused"], strict=True))
+        if wrong is None and seen["adam"] and left_open:
             return "foreach is left open; on a GPU that means foreach=True, which is the illness."
         return wrong
 
@@ -255,11 +305,19 @@ class HookForgets(_Clinic):
             missing.extend(name for name in leaves if sizes.get(name) != 1)
             return {f"the mean of {name}": [means[name]] for name in leaves if name not in missing}
 
-        return _measured(model, None, run) | {"missing": missing, "sizes": sizes}
+        seen = _measured(model, None, run) | {"missing": missing, "sizes": sizes}
+        model.requires_grad_(True)
+        model(batches[0][:, :-1])
+        return seen | {"graphs": [name for name, mean in means.items() if getattr(mean, "grad_fn", None) is not None]}
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for name in seen["missing"]:
             held = f"{seen['sizes'][name]:,} numbers" if name in seen["sizes"] else "nothing"
             return f"means[{name!r}] holds {held} after a forward pass; one number, the mean, is due."
+        if seen["graphs"]:
+            return (
+                f"In training, means[{seen['graphs'][0]!r}] has a graph (grad_fn), which keeps the activations of the "
+                "whole forward pass: .item() or .detach()."
+            )
         return _Clinic.judge(seen, expected)

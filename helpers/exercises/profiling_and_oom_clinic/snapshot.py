@@ -37,10 +37,12 @@ class _MadeTrace:
         return block
 
     def release(self, block: tuple[int, int, str]) -> None:
-        """Ask for the block to be freed, and free it."""
-        self.write("free_requested", *block)
-        self.write("free_completed", *block)
-        self.free.append(block[0])
+        """Ask for the block to be freed, and free it: the frames are those of the line that does so."""
+        address, size, _ = block
+        line = self.rng.choice(LINES)
+        self.write("free_requested", address, size, line)
+        self.write("free_completed", address, size, line)
+        self.free.append(address)
 
     def step(self, keep: int) -> None:
         """Allocate blocks and free them all but `keep` of them."""
@@ -127,6 +129,7 @@ class LooksFromAMomentOn(_Reads):
         since = made.now
         made.step(4)
         made.release(older)
+        made.write("free_completed", 1 << 41, 4096, "step")  # allocated before the trace began
         return {"weights before, a step after": _said(still_there, made.events, since)}
 
 
