@@ -12,7 +12,6 @@ message by message:
 import contextlib
 import importlib
 import io
-import json
 import os
 import signal
 import sys
@@ -32,6 +31,7 @@ import torch.distributed as dist
 from ..core import environment
 from ..core.device import rank_device, synchronize
 from ..meter.recorder import MemoryMeter
+from .called import collectives_called, note_reduce_scatters
 
 # What most work imports sooner or later, and slowly: the profiler, with which memory is measured, needs the compiler.
 IMPORTS = ["torch._inductor.config", "torch._dynamo", "torch.distributed.fsdp"]
@@ -103,7 +103,7 @@ class _Worker:
                     case "position":
                         frame = sys._current_frames().get(self._main)
                         stack = traceback.extract_stack(frame) if frame else []
-                        self.send("position", _frames(stack)[self._depth :], _collectives())
+                        self.send("position", _frames(stack)[self._depth :], collectives_called())
                     case "leave":
                         self._may_leave.set()
         except (EOFError, OSError):
@@ -158,16 +158,6 @@ def _frames(stack: "traceback.StackSummary | list[traceback.FrameSummary]") -> l
     return [(frame.filename, frame.lineno or 0, frame.name) for frame in stack]
 
 
-def _collectives() -> list[str]:
-    """Return the collectives that this rank has called, in order, as PyTorch's flight recorder knows them."""
-    name = "_dump_nccl_trace_json" if rank_device().type == "cuda" else "_dump_fr_trace_json"  # each has its recorder
-    try:
-        entries = json.loads(getattr(torch._C._distributed_c10d, name)())["entries"]
-    except (AttributeError, KeyError, ValueError, RuntimeError):  # not this version, or nothing recorded
-        return []
-    return [entry["profiling_name"].partition(":")[2] for entry in entries]
-
-
 def _end_process_group() -> None:
     """End this process and those it has started."""
     if hasattr(os, "killpg"):
@@ -203,6 +193,7 @@ def main(task: Task, pipe: Connection) -> None:
     os.dup2(log, 2)
     if rank_device().type == "cpu":
         _keep_groups()
+        note_reduce_scatters()
     environment.quiet_loggers()  # the server has imported PyTorch since helpers did it
     worker = _Worker(task, pipe)
     threading.Thread(target=worker.listen, daemon=True).start()

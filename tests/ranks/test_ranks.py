@@ -130,6 +130,25 @@ def test_a_deadlock_is_reported_in_time_with_ranks_and_collective():
     assert "rank 1: had finished; it has called 2 collective(s), the last one all_reduce" in text
 
 
+@pytest.mark.parametrize("single", [False, True])
+def test_a_deadlock_in_a_reduce_scatter_names_what_was_called_and_not_what_gloo_makes_of_it(single):
+    def work():
+        mine = torch.empty(2)
+        dist.all_reduce(torch.ones(2))
+        if dist.get_rank() == 1:
+            return
+        if single:
+            dist.reduce_scatter_tensor(mine, torch.ones(4))
+        else:
+            dist.reduce_scatter(mine, list(torch.ones(4).chunk(2)))
+
+    with pytest.raises(RankError) as error:
+        run_ranks(work, 2, timeout=1, device="cpu")
+    text = str(error.value)
+    assert "it has called 3 collective(s), the last one reduce_scatter" in text  # the first is the barrier of the start
+    assert "rank 1: had finished; it has called 2 collective(s), the last one all_reduce" in text
+
+
 def test_a_deadlock_inside_ddp_names_backward_and_the_collective():
     def work():
         model = nn.parallel.DistributedDataParallel(nn.Linear(3, 3))

@@ -80,7 +80,7 @@ RUNS = {
 A, B = (0, 2), (1, 2)
 BRANCHES = {
     2: {"a head each": _Run(1, ((A, B), (B, A), (ALL, ALL)), equal=True)},
-    3: {"a head each": _Run(1024, ((A, B, A), (B, A, B), (ALL, ALL, A)), equal=True)},
+    3: {"a head each": _Run(1024, ((A, B, A), (B, A, B), (ALL,) * 3), equal=True)},
 }
 
 

@@ -6,7 +6,7 @@ from helpers import RankError, SmallGPT, run_ranks
 from helpers.claims.claims import Claims
 from helpers.core.device import rank_device
 from helpers.course.receipts.measurements import _subjects, data_parallel
-from helpers.ranks import worker
+from helpers.ranks.called import collectives_called
 from helpers.ranks.failure import QUEUED
 from helpers.widgets.draw_ahead import DrawAhead
 
@@ -75,7 +75,7 @@ def test_a_report_on_gpus_says_that_calls_only_queue():
 
 def _reduce_and_look():
     dist.all_reduce(torch.ones(1, device=rank_device()))
-    return worker._collectives()
+    return collectives_called()
 
 
 def test_ranks_know_the_collectives_that_nccl_has_recorded():
