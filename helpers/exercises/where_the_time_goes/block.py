@@ -29,11 +29,16 @@ def _counted(seed: int, block_flops: Callable[..., dict[str, int]], convention: 
     return seen
 
 
+def observe(seed: int, block_flops: Callable[..., dict[str, int]]) -> Evidence:
+    """Count the FLOPs of each block by both conventions."""
+    return {convention: _counted(seed, block_flops, convention) for convention in ("full square", "causal half")}
+
+
 def _wrong_parts(seen: Evidence, expected: Evidence, parts: tuple[str, ...]) -> str | None:
     """Say which of `parts` has the wrong number of FLOPs; those that are not there are for another check."""
-    for case, want in expected.items():
+    for case, want in expected["full square"].items():
         for part in parts:
-            mine, right = seen[case].get("flops", {}).get(part), want["flops"][part]
+            mine, right = seen["full square"][case].get("flops", {}).get(part), want["flops"][part]
             if mine is None:
                 return f"{case}: {part!r} is no whole number, or is missing."
             if mine != right:
@@ -47,15 +52,12 @@ class NamesEveryPart(Check):
     """The answer is a dictionary of whole numbers, for q, k, v, scores, values, out and mlp."""
 
     hint = "Seven entries, each an int. Use // where you halve."
-
-    @staticmethod
-    def probe(seed: int, block_flops: Callable[..., dict[str, int]]) -> Evidence:
-        return _counted(seed, block_flops, "causal half")
+    probe = staticmethod(observe)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        for case, want in expected.items():
-            got = seen[case]
+        for case, want in expected["causal half"].items():
+            got = seen["causal half"][case]
             if "returned" in got:
                 return f"{case}: return a dictionary; you return {got['returned']}."
             if got["parts"] != want["parts"]:
@@ -72,10 +74,7 @@ class CountsProjections(Check):
     """q, k, v and out are products of all tokens with a matrix; those of k and v may be narrower."""
 
     hint = "(m, k) times (k, n) takes 2·m·n·k FLOPs. m is all tokens of the batch. How wide is the result?"
-
-    @staticmethod
-    def probe(seed: int, block_flops: Callable[..., dict[str, int]]) -> Evidence:
-        return _counted(seed + 1, block_flops, "full square")
+    probe = staticmethod(observe)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
@@ -86,10 +85,7 @@ class CountsAttention(Check):
     """At the full square every query of a sequence meets every key of the same sequence, for scores and for values."""
 
     hint = "For each sequence and head: (T, d) times (d, T), then (T, T) times (T, d). Heads times d is the width."
-
-    @staticmethod
-    def probe(seed: int, block_flops: Callable[..., dict[str, int]]) -> Evidence:
-        return _counted(seed + 2, block_flops, "full square")
+    probe = staticmethod(observe)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
@@ -101,37 +97,37 @@ class HalvesCausalAttention(Check):
 
     hint = "Half of the full square, as the convention says; not T·(T + 1) / 2, and no other part."
 
-    @staticmethod
-    def probe(seed: int, block_flops: Callable[..., dict[str, int]]) -> Evidence:
-        by_convention = {c: _counted(seed + 3, block_flops, c) for c in ("full square", "causal half")}
-        shares: Evidence = {}
-        for case, half in by_convention["causal half"].items():
-            full = by_convention["full square"][case].get("flops", {})
-            shares[case] = {part: flops / full[part] for part, flops in half.get("flops", {}).items() if full.get(part)}
-        return shares
+    probe = staticmethod(observe)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        for case, want in expected.items():
+        mine, right = _shares(seen), _shares(expected)
+        for case, want in right.items():
             for part, share in want.items():
-                if part not in seen[case]:
+                if part not in mine[case]:
                     return f"{case}: {part!r} is no whole number, is 0, or is missing."
-                if seen[case][part] != share:
-                    mine = seen[case][part]
+                if mine[case][part] != share:
                     return (
-                        f"{case}: {part!r} should be {share:g} times as much as at the full square; it is {mine:.4g}."
+                        f"{case}: {part!r} should be {share:g} times as much as at the full square; it is "
+                        f"{mine[case][part]:.4g}."
                     )
         return None
+
+
+def _shares(evidence: Evidence) -> dict[str, dict[str, float]]:
+    """Return what each part takes by the causal convention, as a share of the full square's."""
+    shares: dict[str, dict[str, float]] = {}
+    for case, half in evidence["causal half"].items():
+        full = evidence["full square"][case].get("flops", {})
+        shares[case] = {part: flops / full[part] for part, flops in half.get("flops", {}).items() if full.get(part)}
+    return shares
 
 
 class CountsTheMlp(Check):
     """An MLP is two matrices, up and down; one with a gate is three."""
 
     hint = "Up and down take 2·tokens·width·inner FLOPs each, and a gate is one more product of the size of `up`."
-
-    @staticmethod
-    def probe(seed: int, block_flops: Callable[..., dict[str, int]]) -> Evidence:
-        return _counted(seed + 4, block_flops, "full square")
+    probe = staticmethod(observe)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:

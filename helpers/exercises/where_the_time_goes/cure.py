@@ -13,8 +13,8 @@ from ..base import Check, Evidence
 
 Batches = list[tuple[Tensor, Tensor]]
 Accuracy = Callable[[nn.Module, Batches], float]
-_READS = ("item", "tolist", "numpy", "cpu", "equal", "allclose")
-_READS += ("__bool__", "__int__", "__float__", "__index__", "__array__", "__format__")
+_READS = ("item", "tolist", "numpy", "cpu", "equal", "allclose", "nonzero", "argwhere", "masked_select", "unique")
+_READS += ("__bool__", "__int__", "__float__", "__index__", "__array__", "__format__", "__repr__")
 
 
 class _Reads(TorchFunctionMode):
@@ -23,7 +23,9 @@ class _Reads(TorchFunctionMode):
     count = 0
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.count += getattr(func, "__name__", "") in _READS
+        name = getattr(func, "__name__", "")
+        self.count += name in _READS or (name == "to" and "cpu" in map(str, [*args[1:], *(kwargs or {}).values()]))
+        self.count += name == "__getitem__" and getattr(args[1], "dtype", None) == torch.bool  # how many are chosen?
         return func(*args, **(kwargs or {}))
 
 
@@ -36,16 +38,18 @@ class _Watched(nn.Module):
         nn.init.eye_(self.layer.weight)
         self.rows: list[int] = []
         self.recorded = 0
+        self.modes: set[bool] = set()  # whether the model was in training mode
 
     def forward(self, images: Tensor) -> Tensor:
         """Map images (B, width) to logits (B, width)."""
         logits = self.layer(images)
         self.rows.append(len(images) if images.dim() == 2 else 1)
         self.recorded += logits.requires_grad
+        self.modes.add(self.training)
         return logits
 
 
-def _evaluated(seed: int, accuracy: Accuracy) -> Evidence:
+def observe(seed: int, accuracy: Accuracy) -> Evidence:
     """Note what `accuracy` makes of batches of several sizes, in the last of which nearly everything is right."""
     generator = torch.Generator().manual_seed(seed)
     batches = []
@@ -54,10 +58,19 @@ def _evaluated(seed: int, accuracy: Accuracy) -> Evidence:
         labels = images.argmax(1)
         labels[round(share * rows) :] = (labels[round(share * rows) :] + 1) % 6
         batches.append((images.to(pick_device()), labels.to(pick_device())))
-    model = _Watched(6).to(pick_device())
-    with _Reads() as reads:
+    model = _Watched(6).to(pick_device()).eval()
+    before = [tensor.clone() for batch in batches for tensor in batch]
+    with torch.enable_grad(), _Reads() as reads:  # which puts autograd back afterwards
         answer = accuracy(model, batches)
-    seen: Evidence = {"rows": model.rows, "recorded": model.recorded, "reads": reads.count}
+        autograd = torch.is_grad_enabled()
+    seen: Evidence = {
+        "rows": model.rows,
+        "recorded": model.recorded,
+        "reads": reads.count,
+        "autograd": autograd,
+        "modes": sorted({*model.modes, model.training}),
+        "same": all(map(torch.equal, before, (tensor for batch in batches for tensor in batch))),
+    }
     if isinstance(answer, float | int):
         return {**seen, "share": float(answer)}
     return {**seen, "returned": type(answer).__name__}
@@ -67,10 +80,7 @@ class CountsTheShare(Check):
     """The answer is the share of all samples that are right, however large the batches are."""
 
     hint = "Count what is right and what is there, over all batches; divide once."
-
-    @staticmethod
-    def probe(seed: int, accuracy: Accuracy) -> Evidence:
-        return _evaluated(seed, accuracy)
+    probe = staticmethod(observe)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
@@ -85,10 +95,7 @@ class RunsWholeBatches(Check):
     """Each batch goes through the model once, as a whole."""
 
     hint = "One call of the model for each batch: a loop over samples makes each operation tiny."
-
-    @staticmethod
-    def probe(seed: int, accuracy: Accuracy) -> Evidence:
-        return _evaluated(seed + 1, accuracy)
+    probe = staticmethod(observe)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
@@ -101,11 +108,11 @@ class RunsWholeBatches(Check):
 class ReadsOneValue(Check):
     """Python asks for one value at most, when all batches have been queued."""
 
-    hint = "Leave the sum a tensor. `.item()`, `float()`, `if`, `.tolist()` and `.cpu()` wait for the GPU each time."
-
-    @staticmethod
-    def probe(seed: int, accuracy: Accuracy) -> Evidence:
-        return _evaluated(seed + 2, accuracy)
+    hint = (
+        "Leave the sum a tensor. `.item()`, `float()`, `if`, `.tolist()` and `.cpu()` wait for the GPU each time.\n"
+        "So do `.nonzero()` and `labels[mask]`: how large their results are depends on values."
+    )
+    probe = staticmethod(observe)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
@@ -118,10 +125,7 @@ class RecordsNothing(Check):
     """No backward pass will follow, so autograd records nothing."""
 
     hint = "with torch.no_grad(): or torch.inference_mode()."
-
-    @staticmethod
-    def probe(seed: int, accuracy: Accuracy) -> Evidence:
-        return _evaluated(seed + 3, accuracy)
+    probe = staticmethod(observe)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
@@ -130,4 +134,19 @@ class RecordsNothing(Check):
         return f"Autograd recorded {seen['recorded']} calls of the model, for a backward pass that never comes."
 
 
-CURE = (CountsTheShare, RunsWholeBatches, ReadsOneValue, RecordsNothing)
+class LeavesThingsAsTheyAre(Check):
+    """The model's mode, the batches, and whether autograd records are afterwards what they were before."""
+
+    hint = "A `with` block switches autograd on again when it ends. The mode is the caller's business."
+    probe = staticmethod(observe)
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        if seen["modes"] != expected["modes"]:
+            return "The model came in evaluation mode, and was in training mode during the call or after it."
+        if not seen["autograd"]:
+            return "Autograd is off after the call: the next training step would fail."
+        return None if seen["same"] else "The batches that you were given have changed."
+
+
+CURE = (CountsTheShare, RunsWholeBatches, ReadsOneValue, RecordsNothing, LeavesThingsAsTheyAre)
