@@ -82,7 +82,9 @@ MUTANTS = [
         ("subtracted", (CHOSEN, "chosen = (probabilities if bias is None else probabilities - bias).topk(k, dim=1).indices")),
         ("the bias is used up", (WEIGHTS, "None if bias is None else bias.zero_()\n    " + WEIGHTS)),
     )),
+    layer("routes_to_the_most_likely", "token after token", (WEIGHTS, "return chosen, torch.stack([w / w.sum() for w in weights])"), raises="non-empty"),
     *(layer("sorts_by_expert", *mutant) for mutant in (
+        ("counts are no integers", (PERMUTED, PERMUTED.replace("minlength=experts)", "minlength=experts).double()"))),
         ("not sorted", (SORTED, "source = torch.arange(len(flat))")),
         ("from the last expert to the first", (SORTED, "source = flat.argsort(descending=True, stable=True)")),
         ("counts up to the last that was chosen", (PERMUTED, PERMUTED.replace(", minlength=experts", ""))),
@@ -149,6 +151,7 @@ MUTANTS = [
     )),
     balance("nudges_by_the_sign", "a new tensor", (NUDGE, "bias = bias + rate * torch.sign(counts.float().mean() - counts)"), raises="in place"),
     *(balance("first_come_first_served", *mutant) for mutant in (
+        ("one for each, whatever the capacity", (WITHIN, "return (place <= max(1, capacity)).view_as(chosen)")),
         ("one too few", (WITHIN, "return (place < capacity).view_as(chosen)")),
         ("one too many", (WITHIN, "return (place <= capacity + 1).view_as(chosen)")),
         ("the last come first", (PLACE, PLACE.replace("F.one_hot(flat, experts).cumsum(dim=0)", "F.one_hot(flat, experts).flip(0).cumsum(dim=0).flip(0)"))),

@@ -139,11 +139,13 @@ MUTANTS = [
     heads("holds_what_its_queries_use", "only where they divide", (SERVED, "assert kv_heads % ranks == 0\n    return [head * kv_heads // heads for head in mine]"), raises="Raised"),
     *(heads("sums_the_copies", *mutant) for mutant in (
         ("zeros come back", (TAKEN, "return torch.zeros_like(gradient)")),
+        ("always FP32", (ZEROS, "everyone = torch.zeros(kv_heads, *gradient.shape[1:])"), ("everyone[held[dist.get_rank()]] = gradient", "everyone[held[dist.get_rank()]] = gradient.float()")),
         ("half of the ranks count", (ZEROS, ZEROS + "\n    gradient = gradient * (dist.get_rank() % 2 == 0)")),
         ("all heads come back", (TAKEN, "return everyone")),
         ("by place, not by head", ("everyone[held[dist.get_rank()]] = gradient", "everyone[: len(gradient)] = gradient")),
         ("changes what comes in", (TAKEN, "gradient.copy_(everyone[held[dist.get_rank()]])\n    return gradient")),
     )),
+    heads("sums_the_copies", "three dimensions", (ZEROS, "everyone = gradient.new_zeros(kv_heads, gradient.shape[1], gradient.shape[2])"), raises="IndexError"),
     heads("sums_the_copies", "not summed", (SUM_HEADS, ""), raises="this rank's copy alone"),
     heads("sums_the_copies", "averaged", (TAKEN, "copies = torch.tensor([sum(head in own for own in held) for head in range(kv_heads)])\n    return (everyone / copies[:, None, None])[held[dist.get_rank()]]"), raises="the mean of the copies"),
     heads("sums_the_copies", "averaged over all ranks", (TAKEN, f"return everyone[held[dist.get_rank()]] / {N}")),
