@@ -112,6 +112,7 @@ class NudgesByTheSign(Check):
 CAPACITIES = {
     "capacity 3": (12, 2, 3),
     "capacity 1": (10, 1, 1),
+    "capacity 0": (5, 2, 0),
     "enough for all": (6, 2, 12),
     "capacity 2, k = 3": (8, 3, 2),
 }

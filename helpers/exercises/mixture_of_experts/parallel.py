@@ -88,6 +88,11 @@ def _wrong(seen: list[Evidence], expected: list[Evidence], tolerance: float = EX
     return None
 
 
+def observe(seed: int, _: Any, expert_parallel: Any) -> Evidence:
+    """Return, by number of ranks, what each of them measured where the group is the world."""
+    return {str(ranks): on_ranks(_in_the_world, ranks, seed, expert_parallel) for ranks in (2, 4)}
+
+
 class EqualsOneProcess(Check):
     """Output and gradients are those of one process with all tokens and all experts, however uneven the load."""
 
@@ -99,9 +104,7 @@ class EqualsOneProcess(Check):
         "Put the results back into the order in which the rows came, and send them with the lists swapped."
     )
 
-    @staticmethod
-    def probe(seed: int, _: Any, expert_parallel: Any) -> Evidence:
-        return {str(ranks): on_ranks(_in_the_world, ranks, seed, expert_parallel) for ranks in (2, 4)}
+    probe = staticmethod(observe)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
@@ -127,16 +130,15 @@ class KeepsWhatComesIn(Check):
 
     hint = "Which of your lines writes into a tensor that it did not make?"
 
-    @staticmethod
-    def probe(seed: int, _: Any, expert_parallel: Any) -> Evidence:
-        return {"ranks": on_ranks(_in_the_world, 2, seed, expert_parallel)}
+    probe = staticmethod(observe)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        for case in expected["ranks"][0]:
-            texts = [None if got[case]["kept"] else "was changed in place" for got in seen["ranks"]]
-            if said := by_rank(f"{case}, a tensor that came in", texts):
-                return said
+        for ranks, want in expected.items():
+            for case in want[0]:
+                texts = [None if got[case]["kept"] else "was changed in place" for got in seen[ranks]]
+                if said := by_rank(f"{case}, a tensor that came in", texts):
+                    return said
         return None
 
 

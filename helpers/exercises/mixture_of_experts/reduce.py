@@ -57,6 +57,11 @@ def _reduced(seed: int, average_gradients: Any) -> Evidence:
     return seen
 
 
+def observe(seed: int, average_gradients: Any) -> Evidence:
+    """Return what each of four ranks measured."""
+    return {"ranks": on_ranks(_reduced, 4, seed, average_gradients)}
+
+
 class AveragesAmongTheirCopies(Check):
     """Gradients are those of the mean loss of all ranks: shared ones over all, an expert's summed over its copies."""
 
@@ -66,9 +71,7 @@ class AveragesAmongTheirCopies(Check):
         '`mesh.get_group("replica")` has the ranks that hold the same experts as this one.'
     )
 
-    @staticmethod
-    def probe(seed: int, average_gradients: Any) -> Evidence:
-        return {"ranks": on_ranks(_reduced, 4, seed, average_gradients)}
+    probe = staticmethod(observe)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
@@ -100,9 +103,7 @@ class SendsAmongTheirCopies(Check):
 
     hint = "What is sent to a rank that has no use for it, or twice?"
 
-    @staticmethod
-    def probe(seed: int, average_gradients: Any) -> Evidence:
-        return {"ranks": on_ranks(_reduced, 4, seed, average_gradients)}
+    probe = staticmethod(observe)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:

@@ -45,7 +45,7 @@ def _gather(gather_parameters: Gather, seed: int, apart: bool) -> list[Evidence]
                 "calls": [list(sent) for sent in said.calls],
             }
         )
-        flat.requires_grad_(False)
+        flat = flat.detach()  # what this call has left on it is no concern of the next
     return seen
 
 

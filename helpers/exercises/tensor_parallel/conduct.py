@@ -1,5 +1,6 @@
 """Checks of how the functions and layers behave: what they send, what they change, and whether the ranks agree."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -7,7 +8,7 @@ import torch.distributed as dist
 
 from ...ranks.collectives import Collectives
 from ..base import Check, Evidence
-from ..probing.on_ranks import on_ranks
+from ..probing.cases import case_name, cases_on_ranks
 from .inputs import drawn, leaf
 from .said import by_rank, noted, wrong_calls
 
@@ -41,34 +42,6 @@ def _sent(seed: int, Enter: Any, Leave: Any, column: Any, row: Any) -> Evidence:
     return seen
 
 
-class SendsOneAllReduce(Check):
-    """Each sends one all-reduce of its tensor, in one direction, and keeps its dtype."""
-
-    hint = (
-        "Count: where is something sent that need not be, or twice, or in another dtype?\n"
-        "Enter and column send in the backward pass, Leave and row in the forward pass."
-    )
-
-    @staticmethod
-    def probe(seed: int, *answers: Any) -> Evidence:
-        return {"ranks": on_ranks(_sent, 2, seed, *answers)}
-
-    @staticmethod
-    def judge(seen: Evidence, expected: Evidence) -> str | None:
-        for case, want in expected["ranks"][0].items():
-            for way in ("forward", "backward"):
-                texts = [wrong_calls(got[case][way], want[way]) for got in seen["ranks"]]
-                if said := by_rank(f"{case}, {way} pass", texts):
-                    return said
-            texts = [
-                None if got[case]["dtypes"] == want["dtypes"] else f"returns {got[case]['dtypes'][0]}"
-                for got in seen["ranks"]
-            ]
-            if said := by_rank(f"{case}, dtype of the result and of its gradients", texts):
-                return said
-        return None
-
-
 def _kept(seed: int, Enter: Any, Leave: Any, column: Any, row: Any) -> Evidence:
     """One rank: whether inputs and gradients that come in stay as they are."""
     rank, changed = dist.get_rank(), {}
@@ -93,27 +66,6 @@ def _kept(seed: int, Enter: Any, Leave: Any, column: Any, row: Any) -> Evidence:
             changed[f"{what} of {name}"] = not torch.equal(new.detach(), old)
         changed[f"the gradient that comes back to {name}"] = not bool((back == 1).all())
     return changed
-
-
-class KeepsWhatComesIn(Check):
-    """No tensor that comes in is changed: no input, and no gradient, which another path may be using too."""
-
-    hint = (
-        "`dist.all_reduce(t)` writes into t. Whose tensor is it?\n"
-        "A copy first: `t.clone()`, in the forward pass and in the backward pass."
-    )
-
-    @staticmethod
-    def probe(seed: int, *answers: Any) -> Evidence:
-        return {"ranks": on_ranks(_kept, 3, seed, *answers)}
-
-    @staticmethod
-    def judge(seen: Evidence, expected: Evidence) -> str | None:
-        for what in expected["ranks"][0]:
-            texts = ["was changed in place" if got[what] else None for got in seen["ranks"]]
-            if said := by_rank(what, texts):
-                return said
-        return None
 
 
 def _again(seed: int, Enter: Any, Leave: Any, column: Any, row: Any) -> Evidence:
@@ -145,24 +97,6 @@ def _again(seed: int, Enter: Any, Leave: Any, column: Any, row: Any) -> Evidence
     return wrong
 
 
-class CallsDoNotMix(Check):
-    """What one call has returned, and the gradient that goes back through it, is not touched by the next."""
-
-    hint = "A tensor that is kept from call to call, on the class or outside of it, holds the latest call only."
-
-    @staticmethod
-    def probe(seed: int, *answers: Any) -> Evidence:
-        return {"ranks": on_ranks(_again, 2, seed, *answers)}
-
-    @staticmethod
-    def judge(seen: Evidence, expected: Evidence) -> str | None:
-        for what in expected["ranks"][0]:
-            texts = ["is another one than before" if got[what] else None for got in seen["ranks"]]
-            if said := by_rank(what, texts):
-                return said
-        return None
-
-
 def _outputs(seed: int, _: Any, Leave: Any, __: Any, row: Any) -> Evidence:
     """One rank: in BF16, sums of parts that nearly cancel, with a rounding error in each."""
     rank, n, dtype = dist.get_rank(), dist.get_world_size(), torch.bfloat16
@@ -178,6 +112,81 @@ def _outputs(seed: int, _: Any, Leave: Any, __: Any, row: Any) -> Evidence:
     }
 
 
+CASES = {3: {"messages": _sent, "what comes in": _kept, "two calls": _again, "16 bits": _outputs}}
+MESSAGES, KEPT, AGAIN, BITS = (case_name(3, name) for name in CASES[3])
+
+
+def _case(answers: tuple[Any, ...], seed: int, work: Callable[..., Evidence]) -> Evidence:
+    """One rank: a case."""
+    return work(seed, *answers)
+
+
+def _observe(seed: int, *answers: Any) -> Evidence:
+    """Return what each of three ranks measured, by case."""
+    return cases_on_ranks(_case, CASES, answers, seed)
+
+
+class SendsOneAllReduce(Check):
+    """Each sends one all-reduce of its tensor, in one direction, and keeps its dtype."""
+
+    hint = (
+        "Count: where is something sent that need not be, or twice, or in another dtype?\n"
+        "Enter and column send in the backward pass, Leave and row in the forward pass."
+    )
+
+    probe = staticmethod(_observe)
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        ranks = seen[MESSAGES]
+        for case, want in expected[MESSAGES][0].items():
+            for way in ("forward", "backward"):
+                texts = [wrong_calls(got[case][way], want[way]) for got in ranks]
+                if said := by_rank(f"{case}, {way} pass", texts):
+                    return said
+            texts = [
+                None if got[case]["dtypes"] == want["dtypes"] else f"returns {got[case]['dtypes'][0]}" for got in ranks
+            ]
+            if said := by_rank(f"{case}, dtype of the result and of its gradients", texts):
+                return said
+        return None
+
+
+class KeepsWhatComesIn(Check):
+    """No tensor that comes in is changed: no input, and no gradient, which another path may be using too."""
+
+    hint = (
+        "`dist.all_reduce(t)` writes into t. Whose tensor is it?\n"
+        "A copy first: `t.clone()`, in the forward pass and in the backward pass."
+    )
+
+    probe = staticmethod(_observe)
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for what in expected[KEPT][0]:
+            texts = ["was changed in place" if got[what] else None for got in seen[KEPT]]
+            if said := by_rank(what, texts):
+                return said
+        return None
+
+
+class CallsDoNotMix(Check):
+    """What one call has returned, and the gradient that goes back through it, is not touched by the next."""
+
+    hint = "A tensor that is kept from call to call, on the class or outside of it, holds the latest call only."
+
+    probe = staticmethod(_observe)
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for what in expected[AGAIN][0]:
+            texts = ["is another one than before" if got[what] else None for got in seen[AGAIN]]
+            if said := by_rank(what, texts):
+                return said
+        return None
+
+
 class RanksAgree(Check):
     """After the paths have met, all ranks hold the same numbers to the last bit, in 16 bits too."""
 
@@ -186,14 +195,12 @@ class RanksAgree(Check):
         "Return the all-reduced tensor itself, from the forward of a Function."
     )
 
-    @staticmethod
-    def probe(seed: int, *answers: Any) -> Evidence:
-        return {"ranks": on_ranks(_outputs, 3, seed, *answers)}
+    probe = staticmethod(_observe)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        for name in expected["ranks"][0]:
-            first, *others = (torch.tensor(got[name]["numbers"]) for got in seen["ranks"])
+        for name in expected[BITS][0]:
+            first, *others = (torch.tensor(got[name]["numbers"]) for got in seen[BITS])
             for rank, other in enumerate(others, 1):
                 if different := int((first != other).sum()):
                     return (

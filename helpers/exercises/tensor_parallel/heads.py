@@ -25,7 +25,13 @@ LAYOUTS = (
     (1, 6, 2),
     (8, 24, 3),
 )  # ranks, heads, K/V
-SHARED = {"8 query heads, 2 K/V heads": (8, 2), "12 and 6": (12, 6), "4 and 1": (4, 1), "8 and 4": (8, 4)}  # on 4 ranks
+# on 4 ranks: query heads, K/V heads, what a head's gradient has beside, and its dtype
+SHARED = {
+    "8 query heads, 2 K/V heads": (8, 2, (3, 2), torch.float32),
+    "12 and 6": (12, 6, (), torch.float64),
+    "4 and 1": (4, 1, (5,), torch.bfloat16),
+    "8 and 4": (8, 4, (2, 1, 3), torch.float32),
+}
 
 
 class HoldsWhatItsQueriesUse(Check):
@@ -67,8 +73,8 @@ def _held(rank: int, ranks: int, heads: int, kv_heads: int) -> list[int]:
 def _summed(seed: int, sum_shared: SumShared) -> Evidence:
     """One rank: gradients of its K/V heads before and after, and those of one process; what was sent."""
     rank, n, seen = dist.get_rank(), dist.get_world_size(), {}
-    for case, (heads, kv_heads) in SHARED.items():
-        parts = drawn(seed, kv_heads, 3, 2, dtype=torch.float32)  # of each rank, for all heads
+    for case, (heads, kv_heads, rest, dtype) in SHARED.items():
+        parts = [part.round() for part in drawn(seed, kv_heads, *rest, dtype=dtype)]  # exact in 16 bits as well
         held = [_held(r, n, heads, kv_heads) for r in range(n)]
         whole, copies = torch.zeros_like(parts[0]), torch.zeros(kv_heads)
         for part, own in zip(parts, held, strict=True):
@@ -82,12 +88,18 @@ def _summed(seed: int, sum_shared: SumShared) -> Evidence:
             "got": noted(got),
             "right": noted(right),
             "own": noted(parts[rank][held[rank]]),
-            "mean": noted(right / copies[held[rank]][:, None, None]),
+            "mean": noted(right / copies[held[rank]].view(-1, *[1] * len(rest))),
+            "dtypes": [str(t.dtype).removeprefix("torch.") for t in (got, mine)],
             "changed": not torch.equal(mine, parts[rank][held[rank]]),
             "calls": [list(call) for call in calls.calls],
             "most": whole.nbytes if int(copies.max()) > 1 else 0,
         }
     return seen
+
+
+def observe(seed: int, _: Any, sum_shared: SumShared) -> Evidence:
+    """Return what each of four ranks measured."""
+    return {"ranks": on_ranks(_summed, 4, seed, sum_shared)}
 
 
 class SumsTheCopies(Check):
@@ -99,9 +111,7 @@ class SumsTheCopies(Check):
         "Zeros for all K heads, this rank's gradients in their places, one all-reduce, and this rank's heads taken out."
     )
 
-    @staticmethod
-    def probe(seed: int, _: Any, sum_shared: SumShared) -> Evidence:
-        return {"ranks": on_ranks(_summed, 4, seed, sum_shared)}
+    probe = staticmethod(observe)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
@@ -114,6 +124,12 @@ class SumsTheCopies(Check):
                 }
                 texts.append(wrong_tensor(got[case]["got"], want[case]["right"], mistakes, tolerance=1e-5))
             if said := by_rank(f"{case}, the gradient", texts):
+                return said
+            texts = []
+            for got in seen["ranks"]:
+                returned, came = got[case]["dtypes"]
+                texts.append(None if returned == came else f"is {returned}; {came} came in")
+            if said := by_rank(f"{case}, the gradient's dtype", texts):
                 return said
             texts = ["was changed in place" if got[case]["changed"] else None for got in seen["ranks"]]
             if said := by_rank(f"{case}, the gradient that came in", texts):
@@ -129,9 +145,7 @@ class SendsSharedHeadsOnly(Check):
         "Return the gradient as it is when nobody shares."
     )
 
-    @staticmethod
-    def probe(seed: int, _: Any, sum_shared: SumShared) -> Evidence:
-        return {"ranks": on_ranks(_summed, 4, seed + 1, sum_shared)}
+    probe = staticmethod(observe)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:

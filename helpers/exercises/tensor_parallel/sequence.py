@@ -10,6 +10,7 @@ from torch.utils._pytree import tree_leaves
 
 from ...ranks.collectives import Collectives
 from ..base import Check, Evidence
+from ..probing.cases import case_name, cases_on_ranks
 from ..probing.on_ranks import on_ranks
 from .inputs import drawn, leaf
 from .said import by_rank, noted, wrong_calls, wrong_tensor
@@ -47,7 +48,7 @@ class _Layouts(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def _passed(seed: int, Gather: Any, Scatter: Any, strided: bool) -> Evidence:
+def _passed(Gather: Any, Scatter: Any, seed: int, strided: bool) -> Evidence:
     """One rank: results and gradients of both functions, and whether what came in was changed."""
     rank, n, seen = dist.get_rank(), dist.get_world_size(), {}
     for case, rest in SHAPES.items():
@@ -77,9 +78,9 @@ def _passed(seed: int, Gather: Any, Scatter: Any, strided: bool) -> Evidence:
     return seen
 
 
-def _wrong(seen: Evidence, expected: Evidence) -> str | None:
-    for case in expected["ranks"][0]:
-        pairs = [(got[case], want[case]) for got, want in zip(seen["ranks"], expected["ranks"], strict=True)]
+def _wrong(seen: list[Evidence], expected: list[Evidence]) -> str | None:
+    for case in expected[0]:
+        pairs = [(got[case], want[case]) for got, want in zip(seen, expected, strict=True)]
         for i, what in enumerate(("the result", "the gradient of x")):
             sums = case.startswith("Gather") == bool(i)  # Gather adds on the way back, Scatter forward
             texts = []
@@ -93,47 +94,7 @@ def _wrong(seen: Evidence, expected: Evidence) -> str | None:
     return None
 
 
-class GathersAndScatters(Check):
-    """Gather brings the tokens together and scatters the gradient's sum; Scatter is its mirror image."""
-
-    hint = (
-        "Gather: a token goes to all ranks. What comes back for it from each of them, and which rank needs the sum?\n"
-        "Scatter's forward is what Gather's backward does, and the other way round.\n"
-        "`torch.cat(parts, dim=1)` and `x.chunk(ranks, dim=1)`: dimension 1 is the sequence."
-    )
-
-    @staticmethod
-    def probe(seed: int, *answers: Any) -> Evidence:
-        return {"ranks": on_ranks(_passed, 3, seed, *answers, False)}
-
-    @staticmethod
-    def judge(seen: Evidence, expected: Evidence) -> str | None:
-        return _wrong(seen, expected)
-
-
-class TakesAnyLayout(Check):
-    """What comes in need not be contiguous, and is not changed: neither x nor the gradient."""
-
-    hint = "Collectives take memory as it lies: give them contiguous tensors, and buffers that are your own."
-
-    @staticmethod
-    def probe(seed: int, *answers: Any) -> Evidence:
-        return {"ranks": on_ranks(_passed, 2, seed + 2, *answers, True)}
-
-    @staticmethod
-    def judge(seen: Evidence, expected: Evidence) -> str | None:
-        for case in expected["ranks"][0]:
-            for i, what in enumerate(("x", "the gradient that comes back")):
-                texts = ["was changed in place" if got[case]["changed"][i] else None for got in seen["ranks"]]
-                if said := by_rank(f"{case}, {what}", texts):
-                    return said
-                texts = [NOT_CONTIGUOUS if got[case]["strided"][i] else None for got in seen["ranks"]]
-                if said := by_rank(f"{case}, collective of {what}", texts):
-                    return said
-        return _wrong(seen, expected)
-
-
-def _sent(seed: int, Gather: Any, Scatter: Any) -> Evidence:
+def _sent(Gather: Any, Scatter: Any, seed: int) -> Evidence:
     """One rank: what is sent, and in which dtype."""
     seen, n = {}, dist.get_world_size()
     for dtype in (torch.float32, torch.bfloat16):
@@ -152,6 +113,58 @@ def _sent(seed: int, Gather: Any, Scatter: Any) -> Evidence:
     return seen
 
 
+VALUES, MESSAGES = (case_name(3, name) for name in ("values", "messages"))
+
+
+def _case(Gather: Any, Scatter: Any, seed: int, messages: bool) -> Evidence:
+    """One rank: what is sent, or what is computed."""
+    return _sent(Gather, Scatter, seed) if messages else _passed(Gather, Scatter, seed, False)
+
+
+def observe(seed: int, *answers: Any) -> Evidence:
+    """Return what each of three ranks measured, by case."""
+    return cases_on_ranks(_case, {3: {"values": False, "messages": True}}, *answers, seed)
+
+
+class GathersAndScatters(Check):
+    """Gather brings the tokens together and scatters the gradient's sum; Scatter is its mirror image."""
+
+    hint = (
+        "Gather: a token goes to all ranks. What comes back for it from each of them, and which rank needs the sum?\n"
+        "Scatter's forward is what Gather's backward does, and the other way round.\n"
+        "`torch.cat(parts, dim=1)` and `x.chunk(ranks, dim=1)`: dimension 1 is the sequence."
+    )
+
+    probe = staticmethod(observe)
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        return _wrong(seen[VALUES], expected[VALUES])
+
+
+class TakesAnyLayout(Check):
+    """What comes in need not be contiguous, and is not changed: neither x nor the gradient."""
+
+    hint = "Collectives take memory as it lies: give them contiguous tensors, and buffers that are your own."
+
+    @staticmethod
+    def probe(seed: int, *answers: Any) -> Evidence:
+        # apart from the others, because `view` raises where a tensor is not contiguous
+        return {"ranks": on_ranks(_passed, 2, *answers, seed + 2, True)}
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for case in expected["ranks"][0]:
+            for i, what in enumerate(("x", "the gradient that comes back")):
+                texts = ["was changed in place" if got[case]["changed"][i] else None for got in seen["ranks"]]
+                if said := by_rank(f"{case}, {what}", texts):
+                    return said
+                texts = [NOT_CONTIGUOUS if got[case]["strided"][i] else None for got in seen["ranks"]]
+                if said := by_rank(f"{case}, collective of {what}", texts):
+                    return said
+        return _wrong(seen["ranks"], expected["ranks"])
+
+
 class SendsHalfAnAllReduce(Check):
     """An all-gather in one direction, a reduce-scatter in the other, and nothing else."""
 
@@ -161,21 +174,17 @@ class SendsHalfAnAllReduce(Check):
         "dist.reduce_scatter(mine, parts): parts is a list with a contiguous tensor for each rank."
     )
 
-    @staticmethod
-    def probe(seed: int, *answers: Any) -> Evidence:
-        return {"ranks": on_ranks(_sent, 2, seed, *answers)}
+    probe = staticmethod(observe)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        for case, want in expected["ranks"][0].items():
+        ranks = seen[MESSAGES]
+        for case, want in expected[MESSAGES][0].items():
             for way in ("forward", "backward"):
-                texts = [wrong_calls(got[case][way], want[way]) for got in seen["ranks"]]
+                texts = [wrong_calls(got[case][way], want[way]) for got in ranks]
                 if said := by_rank(f"{case}, {way} pass", texts):
                     return said
-            texts = [
-                None if got[case]["dtypes"] == want["dtypes"] else f"is {got[case]['dtypes'][0]}"
-                for got in seen["ranks"]
-            ]
+            texts = [None if got[case]["dtypes"] == want["dtypes"] else f"is {got[case]['dtypes'][0]}" for got in ranks]
             if said := by_rank(f"{case}, dtype of the result", texts):
                 return said
         return None
