@@ -9,18 +9,21 @@ BITS, WHOLE = "same_bits_on_one_rank_and_two", "uninterrupted_run_is_right"
 GOES_ON, RANK0, EVERYWHERE = "goes_on_to_the_last_bit", "rank0_keeps_the_state_of_all", "survives_wherever_it_is_killed"
 
 # Words of the reference that mutants replace.
+LISTED = '    paths = {int(path.name.removeprefix("step-")): path for path in folder.glob("step-*")}\n'
 TEMPORARY = '    unfinished = folder / "unfinished"\n'
 CLEARED = "    unfinished.unlink(missing_ok=True)  # of a save that was killed\n"
 FLUSH = "        file.flush()\n        os.fsync(file.fileno())\n"
 PUBLISH = '    os.replace(unfinished, folder / f"step-{step}")\n'
 KEPT = "    kept = sorted(n for n in paths if n <= step)[-keep:]\n"
 PRUNE = "    for n in paths.keys() - kept:\n        paths[n].unlink()\n"
+SAVED = "    torch.save(state, buffer)\n"
 WRITE = "hashlib.sha256(data).digest() + data)"
 WHOLE_ONE = "data[:32] == hashlib.sha256(data[32:]).digest()"
 NEWEST_FIRST = "    for step in sorted(paths, reverse=True):\n"
 RETURNED = 'return step, torch.load(io.BytesIO(data[32:]), map_location="cpu")'
 TAKEN = f"        if {WHOLE_ONE}:\n            {RETURNED}\n"
 CLEAR = "        for p in parameters:\n            p.grad = None\n"
+BACKWARD = "        for _ in range(micro_batches):\n            x, y = next(stream)\n            F.cross_entropy(model(x), y).backward()\n"
 SUM = "p.grad = lanes[0] + lanes[1] if len(lanes) == 2 else lanes[0]"
 MEAN = "p.grad /= 2 * micro_batches"
 LANES = "for lane in range(rank, 2, world)"
@@ -35,17 +38,57 @@ GATHER = "({lane: s.state_dict() for lane, s in streams.items()}, random))"
 LOAD = "[job.load(job.folder) if rank == 0 else None]\n    dist.broadcast_object_list(found, src=0)\n"
 SAVE = "                job.save(job.folder, done, state, job.keep)\n"
 
+PLAIN = """    def plain(x):
+        if isinstance(x, dict):
+            return {KEY: plain(v) for k, v in x.items()}
+        return LIST(plain(v) for v in x) if isinstance(x, list) else LEAF
+
+    torch.save(plain(state), buffer)
+"""
+
+
+def changed(name: str, key: str = "k", lists: str = "list", leaf: str = "x") -> Mutant:
+    """A save that changes keys, lists or leaves of the state on their way into the file."""
+    return one(name, FILES, NEWEST, SAVED, PLAIN.replace("KEY", key).replace("LIST", lists).replace("LEAF", leaf))
+
+
+def summed(name: str, written: str, checked: str) -> Mutant:
+    """A checksum that is not one of all bytes: `written` of `data`, and `checked` of what is in the file."""
+    write = f"({written}).to_bytes(32, 'big') + data)"
+    return Mutant(name, FILES, DAMAGED, ((WRITE, write), (WHOLE_ONE, f"data[:32] == ({checked}).to_bytes(32, 'big')")))
+
+
 MUTANTS = [
     # files
     one("newest by name", FILES, NEWEST, NEWEST_FIRST, "    for step in sorted(paths, key=lambda n: paths[n].name, reverse=True):\n"),
     one("newest by date", FILES, NEWEST, NEWEST_FIRST, "    for step in sorted(paths, key=lambda n: paths[n].stat().st_mtime, reverse=True):\n"),
     one("oldest first", FILES, NEWEST, "sorted(paths, reverse=True)", "sorted(paths)"),
     one("the number of checkpoints for the step", FILES, NEWEST, "return step, torch.load", "return len(paths), torch.load"),
-    one("saved in half precision", FILES, NEWEST, "    torch.save(state, buffer)\n", "    torch.save(state | {'model': {k: v.bfloat16() for k, v in state['model'].items()}}, buffer)\n"),
-    one("the optimizer's numbers rounded in place", FILES, NEWEST, "    torch.save(state, buffer)\n", "    for each in state['optimizer']['state'].values():\n        each['exp_avg'].mul_(0.5)\n    torch.save(state, buffer)\n"),
+    changed("saved in half precision", leaf="x.bfloat16() if isinstance(x, torch.Tensor) and x.is_floating_point() else x"),
+    one("the optimizer's numbers rounded in place", FILES, NEWEST, "    torch.save(state, buffer)\n", "    for each in state.get('optimizer', {'state': {}})['state'].values():\n        each['exp_avg'].mul_(0.5)\n    torch.save(state, buffer)\n"),
     one("words left out", FILES, NEWEST, "    torch.save(state, buffer)\n", "    torch.save({k: v for k, v in state.items() if not isinstance(v, str)}, buffer)\n"),
     one("step 0 for nothing", FILES, NEWEST, "    return None\n", "    return 0, {}\n"),
     one("raises for a new folder", FILES, NEWEST, NEWEST_FIRST, "    sorted(folder.iterdir())\n" + NEWEST_FIRST),
+    Mutant("the newest of names with four digits", FILES, NEWEST, (
+        (PUBLISH, PUBLISH.replace("{step}", "{step:04}")),
+        (NEWEST_FIRST, "    for step in sorted(paths, key=lambda n: paths[n].name, reverse=True):\n"))),
+    one("four digits read from the name", FILES, NEWEST, LISTED + NEWEST_FIRST, LISTED.replace('removeprefix("step-")', '[5:9]').replace("name.[", "name[") + NEWEST_FIRST),
+    one("only four digits of the step", FILES, NEWEST, PUBLISH, PUBLISH.replace("{step}", "{step % 10_000}")),
+    one("step 0 is taken for none", FILES, NEWEST, RETURNED, RETURNED.replace("return step,", "return step and (step,") + ") or None"),
+    changed("keys become strings", key="str(k)"),
+    changed("lists become tuples", lists="tuple"),
+    changed("numbers become tensors", leaf="torch.tensor(x) if isinstance(x, float) else x"),
+    changed("booleans become bytes", leaf="x.byte() if isinstance(x, torch.Tensor) and x.dtype == torch.bool else x"),
+    changed("by way of numpy", leaf="torch.from_numpy(x.numpy()) if isinstance(x, torch.Tensor) and x.dtype != torch.bfloat16 else x.float() if isinstance(x, torch.Tensor) else x"),
+    changed("not a number becomes 0", leaf="torch.nan_to_num(x) if isinstance(x, torch.Tensor) and x.is_floating_point() else x"),
+    changed("minus zero becomes zero", leaf="x + 0 if isinstance(x, torch.Tensor) and x.is_floating_point() else x"),
+    changed("a scalar becomes a vector", leaf="torch.atleast_1d(x) if isinstance(x, torch.Tensor) else x"),
+    one("empty ones are left out", FILES, NEWEST, SAVED, PLAIN.replace("KEY", "k").replace("x.items()}", "x.items() if v != {} and v != []}").replace("LIST", "list").replace("LEAF", "x")),
+    Mutant("remembered as well as written", FILES, NEWEST, (
+        ("def save(", "MEMORY = {}\n\n\ndef save("), (PUBLISH, PUBLISH + "    MEMORY[folder, step] = state\n"),
+        (RETURNED, RETURNED.replace("torch.load", "MEMORY.get((folder, step)) or torch.load")))),
+    one("tensors come back with gradients wanted", FILES, NEWEST, RETURNED, RETURNED.replace("return step,", "found = step,") + "\n            found[1].get('weights', torch.ones(1)).requires_grad_()\n            return found"),
+    one("load deletes what is damaged", FILES, NEWEST, TAKEN, TAKEN + "        paths[step].unlink()\n"),
     Mutant("in place, without a new name", FILES, KILLED, ((TEMPORARY, '    unfinished = folder / f"step-{step}"\n'), (PUBLISH, ""))),
     one("a name that looks finished", FILES, KILLED, TEMPORARY, '    unfinished = folder / f"step-{step}.unfinished"\n'),
     Mutant("copied to its name", FILES, KILLED, ((PUBLISH, '    (folder / f"step-{step}").write_bytes(unfinished.read_bytes())\n    unfinished.unlink()\n'),)),
@@ -54,6 +97,9 @@ MUTANTS = [
     Mutant("the checksum beside it", FILES, KILLED, (
         (WRITE, "data)"), (PUBLISH, PUBLISH + '    (folder / f"sum-{step}").write_bytes(hashlib.sha256(data).digest())\n'),
         ("        data = paths[step].read_bytes()\n", '        data = folder.joinpath(f"sum-{step}").read_bytes() + paths[step].read_bytes()\n'))),
+    Mutant("written in another folder and moved", FILES, KILLED, (
+        (TEMPORARY, '    unfinished = Path(tempfile.gettempdir()) / f"unfinished-{os.getpid()}"\n'),
+        (PUBLISH, '    import shutil\n\n    shutil.move(unfinished, folder / f"step-{step}")\n'))),
     one("no checksum looked at", FILES, DAMAGED, TAKEN, f"        try:\n            {RETURNED}\n        except Exception:\n            continue\n"),
     one("raises for a damaged one", FILES, DAMAGED, f"        if {WHOLE_ONE}:\n            {RETURNED}\n", f"        assert {WHOLE_ONE}\n        {RETURNED}\n"),
     one("gives up at a damaged one", FILES, DAMAGED, TAKEN, TAKEN + "        return None\n"),
@@ -61,8 +107,23 @@ MUTANTS = [
     Mutant("a checksum of the beginning", FILES, DAMAGED, (
         (WRITE, "hashlib.sha256(data[:4000]).digest() + data)"),
         (TAKEN, f"        try:\n            if data[:32] == hashlib.sha256(data[32:4032]).digest():\n                {RETURNED}\n        except Exception:\n            continue\n"))),
+    *(Mutant(f"a checksum of {what}", FILES, DAMAGED, (
+        (WRITE, f"hashlib.sha256(data{part}).digest() + data)"), (WHOLE_ONE, f"data[:32] == hashlib.sha256(data[32:]{part}).digest()")))
+      for what, part in {"the first 64 KiB": "[:65536]", "the first MiB": "[: 1 << 20]", "every 16th byte": "[::16]", "the end": "[-1000:]"}.items()),
+    summed("the sum of all bytes", "sum(data)", "sum(data[32:])"),
+    summed("the length alone", "len(data)", "len(data) - 32"),
+    Mutant("a CRC and a length: zeros pass", FILES, DAMAGED, (
+        ("import hashlib\n", "import hashlib\nimport zlib\n"),
+        (WRITE, "zlib.crc32(data).to_bytes(16, 'big') + len(data).to_bytes(16, 'big') + data)"),
+        (WHOLE_ONE, "data[:16] == zlib.crc32(data[32 : 32 + int.from_bytes(data[16:32], 'big')]).to_bytes(16, 'big')"))),
+    Mutant("the step beside the checksum", FILES, DAMAGED, (
+        (WRITE, "hashlib.sha256(data).digest() + step.to_bytes(8, 'big') + data)"), (WHOLE_ONE, "data[:32] == hashlib.sha256(data[40:]).digest()"),
+        (RETURNED, RETURNED.replace("return step", "return int.from_bytes(data[32:40], 'big')").replace("data[32:])", "data[40:])")))),
+    one("the two newest are tried", FILES, DAMAGED, "sorted(paths, reverse=True)", "sorted(paths, reverse=True)[:2]"),
     one("not flushed to the disk", FILES, FLUSHED, FLUSH, ""),
     one("flushed from Python only", FILES, FLUSHED, FLUSH, "        file.flush()\n"),
+    one("fsync without flush", FILES, FLUSHED, FLUSH, "        os.fsync(file.fileno())\n"),
+    one("fsync of another file", FILES, FLUSHED, FLUSH, "        file.flush()\n        with (folder / 'note').open('wb') as note:\n            os.fsync(note.fileno())\n        (folder / 'note').unlink()\n"),
     one("fsync before Python's own buffer", FILES, FLUSHED, "        file.write(hashlib.sha256(data).digest() + data)\n" + FLUSH, "        file.write(hashlib.sha256(data).digest() + data[:-9])\n        os.fsync(file.fileno())\n        file.write(data[-9:])\n"),
     Mutant("fsync after the name", FILES, FLUSHED, ((FLUSH, ""), (PUBLISH, PUBLISH + '    with (folder / f"step-{step}").open("rb+") as file:\n        os.fsync(file.fileno())\n'))),
     Mutant("fsync of the folder only", FILES, FLUSHED, ((FLUSH, ""), (PUBLISH, "    directory = os.open(folder, os.O_RDONLY)\n    os.fsync(directory)\n    os.close(directory)\n" + PUBLISH))),
@@ -72,6 +133,15 @@ MUTANTS = [
     one("the oldest kept", FILES, BOUNDED, "sorted(n for n in paths if n <= step)[-keep:]", "[*sorted(n for n in paths if n <= step)[: keep - 1], step]"),
     one("those with more steps stay", FILES, BOUNDED, "for n in paths.keys() - kept:", "for n in [n for n in paths if n < min(kept)]:"),
     one("the newest numbers stay, whatever was saved", FILES, BOUNDED, "sorted(n for n in paths if n <= step)[-keep:]", "sorted(paths)[-keep:]"),
+    one("the newest dates stay", FILES, BOUNDED, "[-keep:]", "[: -keep - 1 : -1]".replace("[: -keep - 1 : -1]", "[-keep:] if keep == 1 else [*sorted((n for n in paths if n < step), key=lambda n: paths[n].stat().st_mtime)[1 - keep :], step]")),
+    Mutant("names with four digits, deleted by name", FILES, BOUNDED, (
+        (PUBLISH, PUBLISH.replace("{step}", "{step:04}")), (KEPT, "    kept = sorted((n for n in paths if n <= step), key=lambda n: paths[n].name)[-keep:]\n"))),
+    one("at most three stay", FILES, BOUNDED, "[-keep:]", "[-min(keep, 3) :]"),
+    one("a negative slice with keep=1", FILES, BOUNDED, KEPT, "    kept = [*sorted(n for n in paths if n < step)[-(keep - 1) :], step]\n"),
+    one("one old one is deleted at a time", FILES, BOUNDED, "for n in paths.keys() - kept:", "for n in sorted(paths.keys() - kept)[:1]:"),
+    one("step 0 stays", FILES, BOUNDED, "for n in paths.keys() - kept:", "for n in paths.keys() - kept - {0}:"),
+    one("a note of the newest", FILES, BOUNDED, PUBLISH, PUBLISH + '    (folder / "latest").write_text(str(step))\n'),
+    one("twice as long while it is written", FILES, BOUNDED, FLUSH, "        file.write(data)\n        file.flush()\n        file.truncate(32 + len(data))\n" + FLUSH),
     one("what a killed save left stays", FILES, BOUNDED, TEMPORARY, '    unfinished = folder / f"unfinished-{step}"\n'),
     Mutant("cleared at the end", FILES, BOUNDED, (
         (TEMPORARY, '    unfinished = folder / f"unfinished-{step}"\n'),
@@ -96,6 +166,20 @@ MUTANTS = [
     Mutant("a lane in one forward pass", GRADIENT, BITS, (
         ("        for _ in range(micro_batches):\n            x, y = next(stream)\n            F.cross_entropy(model(x), y).backward()\n",
          "        pairs = [next(stream) for _ in range(micro_batches)]\n        x, y = (torch.cat([pair[i] for pair in pairs]) for i in (0, 1))\n        (micro_batches * F.cross_entropy(model(x), y)).backward()\n"),)),
+    Mutant("reduced after each micro-batch", GRADIENT, BITS, (
+        ("    sums = []  # of each lane of this rank, a gradient for each parameter\n    for lane, stream in streams.items():\n",
+         "    total = [torch.zeros_like(p) for p in parameters]\n    for lane, stream in ((lane, stream) for _ in range(micro_batches) for lane, stream in streams.items()):\n"),
+        ("        for _ in range(micro_batches):\n            x, y = next(stream)\n            F.cross_entropy(model(x), y).backward()\n",
+         "        x, y = next(stream)\n        F.cross_entropy(model(x), y).backward()\n"),
+        ("        sums.append([p.grad for p in parameters])\n    for p, *lanes in zip(parameters, *sums, strict=True):\n        p.grad = lanes[0] + lanes[1] if len(lanes) == 2 else lanes[0]\n        dist.all_reduce(p.grad)\n        p.grad /= 2 * micro_batches\n",
+         "        if lane == 0 and len(streams) == 2:\n            first = [p.grad for p in parameters]\n            continue\n        for i, p in enumerate(parameters):\n            if len(streams) == 2:\n                p.grad += first[i]\n            dist.all_reduce(p.grad)\n            total[i] += p.grad\n    for p, g in zip(parameters, total, strict=True):\n        p.grad = g / (2 * micro_batches)\n"))),
+    one("one backward pass for the sum of the losses", GRADIENT, BITS, BACKWARD,
+        "        losses = []\n        for _ in range(micro_batches):\n            x, y = next(stream)\n            losses.append(F.cross_entropy(model(x), y))\n        sum(losses).backward()\n"),
+    one("the last micro-batch first", GRADIENT, BITS, BACKWARD,
+        "        losses = []\n        for _ in range(micro_batches):\n            x, y = next(stream)\n            losses.append(F.cross_entropy(model(x), y))\n        for loss in losses[::-1]:\n            loss.backward()\n"),
+    one("rows weigh the same", GRADIENT, BITS, "F.cross_entropy(model(x), y).backward()", '(F.cross_entropy(model(x), y, reduction="sum") / 4).backward()'),
+    one("clipped", GRADIENT, BITS, MEAN, MEAN + "\n    nn.utils.clip_grad_norm_(parameters, 10.0)"),
+    one("the weights move", GRADIENT, BITS, MEAN, MEAN + "\n        p.data -= 1e-9 * p.grad"),
     # the run, uninterrupted
     one("schedule left standing", TRAIN, WHOLE, "        schedule.step()\n", ""),
     one("schedule before the optimizer", TRAIN, WHOLE, "        optimizer.step()\n        schedule.step()\n", "        schedule.step()\n        optimizer.step()\n"),
@@ -105,6 +189,10 @@ MUTANTS = [
     one("a copy comes back", TRAIN, WHOLE, "    return model", "    import copy\n\n    return copy.deepcopy(model)"),
     one("biases are not trained", TRAIN, WHOLE, "job.make_optimizer(model.parameters())", "job.make_optimizer(p for p in model.parameters() if p.dim() > 1)"),
     one("one micro-batch a step", TRAIN, WHOLE, "random, job.micro_batches)", "random, 1)"),
+    one("two micro-batches a step, whatever the job says", TRAIN, WHOLE, "random, job.micro_batches)", "random, 2)"),
+    one("the seed left out", TRAIN, WHOLE, "job.seed + lane", "lane"),
+    one("no step of the schedule after the last", TRAIN, WHOLE, "        schedule.step()\n        done += 1\n", "        done += 1\n        if done < job.steps:\n            schedule.step()\n"),
+    one("the gradient twice", TRAIN, WHOLE, STEP, STEP + STEP),
     # the run, killed
     one("starts from scratch", TRAIN, GOES_ON, "if found[0] is not None:", "if False:"),
     one("the optimizer left out", TRAIN, GOES_ON, PARTS, PARTS.replace(', "optimizer": optimizer', "")),
@@ -126,6 +214,11 @@ MUTANTS = [
     one("one rank does its own lane only", TRAIN, GOES_ON, LANES, "for lane in [rank]", "KeyError"),
     one("one rank is seeded as rank 0", TRAIN, GOES_ON, SEEDED, SEEDED.replace("job.seed + lane", "job.seed + (lane if world == 2 else 0)")),
     one("a finished run makes another step", TRAIN, GOES_ON, "    while done < job.steps:\n", "    job.steps += found[0] is not None and done == job.steps\n    while done < job.steps:\n"),
+    one("a finished run gives a new model", TRAIN, GOES_ON, "        for name, part in parts.items():\n            part.load", "        for name, part in parts.items() if done < job.steps else ():\n            part.load"),
+    one("deleted once it is loaded", TRAIN, GOES_ON, "        done, state = found[0]\n", "        done, state = found[0]\n        for path in job.folder.glob('step-*') if rank == 0 else ():\n            path.unlink()\n"),
+    one("the rows of earlier steps drawn again", TRAIN, GOES_ON, STREAM, "            for _ in range(done * job.micro_batches):\n                next(stream)\n"),
+    Mutant("another number of ranks begins anew", TRAIN, GOES_ON, (
+        (SAVE, '                state["world"] = world\n' + SAVE), ("if found[0] is not None:", 'if found[0] is not None and found[0][1]["world"] == world:'))),
     # whose disk, and when
     one("each rank loads from its own disk", TRAIN, RANK0, LOAD, "[job.load(job.folder)]\n"),
     one("each rank loads, rank 0's counts", TRAIN, RANK0, "if rank == 0 else None]", "]"),
@@ -135,6 +228,19 @@ MUTANTS = [
     one("saved after each step", TRAIN, RANK0, WHEN, "if done:"),
     one("saved one step late", TRAIN, RANK0, WHEN, "if done % job.every == 1 or done == job.steps:"),
     one("only the last is kept", TRAIN, RANK0, SAVE, SAVE.replace("job.keep", "1")),
+    one("two are kept, whatever the job says", TRAIN, RANK0, SAVE, SAVE.replace("job.keep", "2")),
+    one("every three steps, whatever the job says", TRAIN, RANK0, WHEN, WHEN.replace("job.every", "3")),
+    one("the last is saved twice", TRAIN, RANK0, WHEN, "for _ in range((done % job.every == 0) + (done == job.steps)):"),
+    one("what was loaded is saved again", TRAIN, RANK0, "    while done < job.steps:\n", "    if rank == 0 and done:\n        job.save(job.folder, done, state, job.keep)\n    while done < job.steps:\n"),
+    Mutant("a folder in the folder", TRAIN, RANK0, ((SAVE, SAVE.replace("job.folder,", 'job.folder / "mine",')), ("job.load(job.folder)", 'job.load(job.folder / "mine")'))),
+    Mutant("a thread saves", TRAIN, RANK0, (
+        (SAVE, "                import threading\n\n                thread = threading.Thread(target=job.save, args=(job.folder, done, state, job.keep))\n                thread.start()\n"),
+        ("    dist.barrier()\n", "    if rank == 0 and found[0] is None:\n        thread.join()\n    dist.barrier()\n"))),
+    Mutant("a copy is saved after the next step", TRAIN, RANK0, (
+        ("    while done < job.steps:\n", "    import copy\n\n    waiting = ()\n    while done < job.steps:\n"),
+        ("        done += 1\n", "        done += 1\n        if waiting:\n            job.save(*waiting)\n            waiting = ()\n"),
+        (SAVE, "                waiting = job.folder, done, copy.deepcopy(state), job.keep\n"),
+        ("    dist.barrier()\n", "    if waiting:\n        job.save(*waiting)\n    dist.barrier()\n"))),
     one("nobody waits for the last", TRAIN, RANK0, "    dist.barrier()\n", ""),
     # all of it
     one("the random states are not in the file", ALL, EVERYWHERE, RANDOM, ""),
