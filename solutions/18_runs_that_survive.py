@@ -120,7 +120,7 @@ for run in PUBLISHED_RUNS:
 # **Contract.** `wall_clock(work, interval, save, restart, failures)` returns the seconds that a run takes in all.
 #
 # - The run has `work` seconds of training to do. After each `interval` seconds of training it writes a checkpoint, which takes `save` seconds. After its last piece, which may be shorter, it is over: no checkpoint.
-# - `failures` are moments on the clock, ascending. At a failure the run loses all that is not in a finished checkpoint, restarts for `restart` seconds, and goes on from that checkpoint (or from the start).
+# - `failures` is a list of moments on the clock, ascending; it stays as it is. At a failure the run loses all that is not in a finished checkpoint, restarts for `restart` seconds, and goes on from that checkpoint (or from the start).
 # - A failure may come while it saves: then that checkpoint is worth nothing. (At the very moment at which a save ends, it comes too late: the checkpoint counts.) It may come while it restarts: then the restart begins anew.
 # - Failures after the end change nothing.
 #
@@ -360,9 +360,9 @@ after_guess.reveal((after_0 == after_1).float().mean().item())
 #
 # - `rows(step, rank, ranks)` returns the samples (numbers from 0 to `samples` − 1) of this rank in this step, of any step, in any order of asking.
 # - The parts of all ranks, one after the other, are the global batch of the step: `batch_size` samples, **the same list for any number of ranks**. Parts differ by one sample at most.
-# - An epoch has `samples // batch_size` steps. In it no sample comes twice. Each epoch has a new order, and so has each seed. The program's own random numbers (`torch`, `numpy`, `random`) are neither used nor changed.
+# - An epoch has `samples // batch_size` steps. In it no sample comes twice. Each epoch has a new order, and so has each seed: no epoch of a seed is like any epoch of another. The program's own random numbers (`torch`, `numpy`, `random`) are neither used nor changed.
 # - `skip(step, count)`: from now on `step` has the batch that came `count` steps later, and so on for all later steps. Earlier steps keep theirs. It may be called again, also with an earlier step. (Section 8 needs it.)
-# - `state_dict()` is small and plain (`json.dumps` can write it). `load_state_dict(state)` makes any order with the same samples and batch size that one, whatever seed it began with. The step itself is not part of it: the checkpoint has it anyway.
+# - `state_dict()` is small and plain (`json.dumps` can write it). Skips that come later do not change a state that was returned or loaded. `load_state_dict(state)` makes any order with the same samples and batch size that one, whatever seed it began with. The step itself is not part of it: the checkpoint has it anyway.
 
 
 # %% name="order" answer=true reveal=true
@@ -449,10 +449,10 @@ print("a bit changed, and torch.load reads:", torch.load(io.BytesIO(content))["w
 #
 # **Contract.** `Checkpoints(folder, keep=2)` makes the folder if there is none.
 #
-# - `save(step, state)` writes a dictionary of tensors, numbers and such dictionaries. When it returns, a new `Checkpoints(folder)`, in another process, finds it. A step may be saved again: then the new state counts.
+# - `save(step, state)` writes a dictionary of tensors, numbers and such dictionaries, and leaves it as it is; its keys are strings or integers. `step` is a whole number from 0 to 9,999,999. When `save` returns, a new `Checkpoints(folder)`, in another process, finds it. A step may be saved again: then the new state counts.
 # - Killed at **any** moment of `save`, what is found is the newest from before (the highest step), whole, or the new one, whole.
-# - The bytes are on the disk (`os.fsync`) before the checkpoint is published.
-# - `latest()` returns `(step, state)` of the whole checkpoint with the highest step, None if there is none. A damaged one (cut short, empty, a single bit changed, gone) is passed over; no error.
+# - All bytes are on the disk (`os.fsync` of every file, after it has been flushed) before the checkpoint is published.
+# - `latest()` returns `(step, state)` of the whole checkpoint with the highest step, whatever the files' names and dates, or None if there is none. A damaged one (cut short, empty, all zeros, a single bit changed, parts exchanged, gone) is passed over; no error. `latest()` only reads.
 # - After `save` at most `keep` checkpoints are left, the newest ones, and nothing that killed saves have left behind. `keep` counts **whole** ones: the last whole one is never deleted in favour of a damaged one.
 #
 # How many files a checkpoint has, and how they are called, is up to you.
@@ -799,7 +799,7 @@ print("the same rows on all ranks, gradients:", " ".join(f"{value:08x}" for valu
 #
 # On 16,384 GPUs nobody reads logs by hand. Each rank leaves a `RankLog`: `exit_code`; `calls`, its collectives, each with `asked` and `answered` (seconds; None if it never came back); `checksums`, of its weights after each step. (The calls are those that a flight recorder keeps ([[data_parallel]]), with the times that it lacks over gloo.)
 #
-# **Contract.** `diagnose(logs)` takes the logs of all ranks, three or more of them in general, and returns a pair: what happened, and to which rank.
+# **Contract.** `diagnose(logs)` takes the logs of all ranks, at least three, and returns a pair: what happened, and to which rank. It does not change the logs.
 #
 # - `("killed", rank)`: SIGKILL took it (exit code −9). The others lose their connection and raise (1), or are told to stop (−15).
 # - `("hung", rank)`: the job broke and nobody was killed; all others wait in a collective that this rank has not called.

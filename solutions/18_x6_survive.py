@@ -13,8 +13,8 @@
 # | Before this | [[data_parallel]], [[runs_that_survive]] |
 # | Syllabus | X6 |
 #
-# There are three answer cells, each followed by its check; a fourth check runs all of it together. The checks start real processes and kill them (over gloo on the CPU, so that they say the same on every machine); each takes
-# a few seconds. Run them as often as you like. Save the notebook when you are done: it is your hand-in, and its name must stay as it is.
+# There are three answer cells, each followed by its check. A fourth check runs all of it together. The checks start real processes and kill them (over gloo on the CPU, so that every machine gives the same verdict); each takes
+# a few seconds. Run them as often as you like. Save the notebook when you are done: it is your submission, and its name must stay as it is.
 
 # %% name="setup" setup=true
 import hashlib
@@ -40,14 +40,16 @@ print(f"{device_name(device)} ({device.type}), torch {torch.__version__}; ranks 
 #
 # **Contract.** `save(folder, step, state, keep)` stores a checkpoint; `load(folder)` returns `(step, state)` of the newest whole one, or None. One process at a time uses the folder.
 #
-# 1. `folder` is a `Path`; it may not exist yet. `step` counts finished steps. `state` is a dictionary of dictionaries, lists, tensors, numbers and strings, all on the CPU. It comes back in another process, equal to the last bit, and `save` does not change it.
-# 2. A checkpoint is **one** entry of `folder`, a file or a directory, called `step-`, the number, and then whatever you like: `step-12`, `step-0012.pt`. Other programs copy such entries away at any time, so **whatever has a name that begins with `step-` is whole at every moment**, also when `save` is killed half-way. Everything else in the folder may have any other name.
+# 1. `folder` is a `Path`; neither it nor its parents need exist. `step` counts finished steps, from 0 to 9,999,999. `state` is a dictionary of dictionaries, lists, tuples, tensors, numbers, strings, `True`, `False` and `None`. Its keys are strings; further in, keys are strings or integers. Tensors have any dtype and shape and are on the CPU; none is a view of a larger one. The state comes back in another process, equal to the last bit and with the same types. `save` does not change it, and what the caller does with it later does not change the checkpoint. `load` only reads: it changes nothing in the folder.
+# 2. A checkpoint is **one** entry of `folder`, a file or a directory, called `step-`, the number, and then whatever you like: `step-12`, `step-0012.pt`. Other programs copy such entries away at any time, so **whatever has a name that begins with `step-` is whole at every moment**, also when `save` is killed half-way. Everything else in the folder may have any other name. `save` writes inside `folder` only: the folder may be on its own disk, and from another disk a rename fails or copies.
 # 3. The newest is the one with the most steps, whatever the names' order in the alphabet and the files' dates.
 # 4. A process killed in `save`, at any moment, costs at most the checkpoint that it was saving: the one before is deleted only after the new one has its name.
-# 5. Before a checkpoint has its name, its bytes are on the disk: `os.fsync`. Otherwise a power cut may leave the name without the data.
-# 6. Disks fail, too. A checkpoint that was cut short, or in which bytes have changed, is passed over: the next older whole one comes back.
+# 5. Before a checkpoint has its name, all its bytes are on the disk: `os.fsync` of every file. Otherwise a power cut may leave the name without the data.
+# 6. Disks fail, too. A checkpoint that was cut short (a directory: that lacks a file), or in which bytes have changed, wherever they are, is passed over: the next older whole one comes back.
 # 7. The disk is bounded. After `save` the folder holds this checkpoint and the `keep - 1` newest **before** it, and nothing else: no older ones, none with more steps (they are damaged, or the run was set back), nothing that a killed `save` left. A damaged one of the same step is replaced.
-#    While `save` runs, the folder never holds more than the bytes of `keep + 1` checkpoints.
+#    While `save` runs, the folder never holds more than the bytes of `keep + 1` checkpoints. (A `save` that was killed after the new name may leave one checkpoint too many, until the next `save` ends.)
+#
+# (The check kills nothing here. While your `save` runs, it copies the folder whenever the folder has changed, and a new process loads from each copy: that is what a kill at that moment would leave.)
 
 
 # %% name="files" answer=true
@@ -97,10 +99,10 @@ hint("x6.files")
 # **Contract.** `gradient(model, streams, random, micro_batches)` is called on every rank and leaves the gradient of one update in `p.grad`.
 #
 # 1. `streams` and `random` have an entry for each lane of this rank: `{0: ...}` and `{1: ...}` on two ranks, `{0: ..., 1: ...}` on one. The default process group is open, with one rank or two.
-# 2. A lane draws `micro_batches` times `x, y = next(streams[lane])`. The model sees one micro-batch at a time; its loss is the cross-entropy of `model(x)` and `y`. The model and all rows are on the CPU, in FP64; all parameters are trained.
+# 2. A lane draws `micro_batches` times `x, y = next(streams[lane])`. The model sees one micro-batch at a time, of any number of rows; its loss is the cross-entropy of `model(x)` and `y`. The model and all rows are on the CPU, in FP64; all parameters are trained.
 # 3. A lane's forward passes begin in the random state `random[lane]` (as `torch.get_rng_state()` gives it). Afterwards `random[lane]` is the state that the lane left.
-# 4. `p.grad` is the mean over the micro-batches of **both** lanes, on every rank. Gradients of earlier steps do not leak in.
-# 5. **The bits are those of one fixed order of summation:** in each lane its micro-batches one after the other, beginning from zero; then the sum of lane 0 plus the sum of lane 1. (Over two ranks `all_reduce` does the last addition. `a + b` and `b + a` have the same bits; three numbers in another order need not.)
+# 4. `p.grad` is the mean over the micro-batches of **both** lanes, on every rank; each micro-batch counts the same. Gradients of earlier steps do not leak in, and the weights stay as they are.
+# 5. **The bits are those of one fixed order of summation:** in each lane its micro-batches one after the other, in the order in which they were drawn, beginning from zero; then the sum of lane 0 plus the sum of lane 1. (Over two ranks `all_reduce` does the last addition. `a + b` and `b + a` have the same bits; three numbers in another order need not. Whether you divide before or after the sums is up to you.)
 
 
 # %% name="gradient" answer=true
@@ -138,9 +140,9 @@ hint("x6.gradient")
 # 1. The default process group is open, with one rank or two. `job.make_model()` gives the same weights on every rank. `job.make_optimizer(parameters)` and `job.make_schedule(optimizer)` make the other two, and `job.make_stream(lane)` a lane's stream, at its beginning. All four have `state_dict()` and `load_state_dict(state)`.
 # 2. The random state of a lane is, at first, the one after `torch.manual_seed(job.seed + lane)`.
 # 3. A step is: `job.gradient(model, streams, random, job.micro_batches)`, one step of the optimizer, one of the schedule.
-# 4. After every `job.every` steps, and after the last, `job.save(job.folder, step, state, job.keep)` stores everything that is needed to continue, on two ranks or on one.
+# 4. After every `job.every` steps, and after the last (once, if it is both), `job.save(job.folder, step, state, job.keep)` stores everything that is needed to continue, on two ranks or on one. Rank 0 begins its next step when `job.save` has returned: no thread saves while training goes on.
 # 5. Each rank has its own `job.folder`, on its own machine. **Only rank 0's counts:** rank 0 alone calls `job.save`, and at the start `job.load(job.folder)`, once. What lies in the folder of rank 1 may belong to another run. When `train` returns, on any rank, the last checkpoint is published.
-# 6. It may be killed at any moment, on any rank, several times, and started again on two ranks or on one, whatever it ran on before. It goes on from the newest checkpoint, does no step before that again, and **ends with the bits of the uninterrupted run**.
+# 6. It may be killed at any moment, on any rank, several times, and started again on two ranks or on one, whatever it ran on before. It goes on from the newest checkpoint, does no step before that again and draws none of those micro-batches again, and **ends with the bits of the uninterrupted run**. Only `job.save` deletes checkpoints.
 #
 # (`job.gradient`, `job.save` and `job.load` are your functions in this notebook. The check brings its own simple ones, so that a mistake above costs nothing here.)
 
@@ -191,7 +193,7 @@ hint("x6.train")
 # %% [markdown] name="survive_text"
 # ## Part 4 · All of it (1 point)
 #
-# Nothing more to write. This check runs your four functions together, and kills the ranks in the middle of a write, between the write and the new name, at a start, and twice in a row.
+# Nothing more to write. This check runs your four functions together, and kills the ranks inside a save, at a start, in a step, and twice in a row.
 
 # %% name="survive_check" points=1
 check("x6.survive", save, load, gradient, train)

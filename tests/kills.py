@@ -27,7 +27,7 @@ from pathlib import Path
 
 from helpers.exercises.reference import x6
 from helpers.exercises.x6.chains import _train
-from helpers.exercises.x6.files import entries_of, steps_of
+from helpers.exercises.x6.entries import entries_of, steps_of
 from helpers.exercises.x6.job import Run
 from helpers.exercises.x6.processes import packed
 from helpers.exercises.x6.states import print_of

@@ -50,7 +50,7 @@ def probe(item: type[Check], answers: tuple[Any, ...], seed: int) -> Evidence:
             return {"seen": item.probe(seed, *answers)}
     except Exception as error:
         overdue = isinstance(error, RankError) and error.overdue
-        return {"error": type(error).__name__, "text": _describe(error), **({"overdue": True} if overdue else {})}
+        return {"error": type(error).__name__, "text": describe(error), **({"overdue": True} if overdue else {})}
 
 
 def sharing_a_probe(checks: Sequence[type[Check]]) -> list[list[type[Check]]]:
@@ -91,7 +91,7 @@ def message_of(error: BaseException) -> str:
         return ""
 
 
-def _describe(error: Exception) -> str:
+def describe(error: Exception) -> str:
     """Say what was raised, and by which line of the answer."""
     if isinstance(error, RankError):
         return "\n".join(["an error on the ranks:", *_lines_of_ranks(str(error))[:12]])

@@ -8,7 +8,6 @@ from pathlib import Path
 from helpers.exercises.runs_that_survive.diagnosis import DIAGNOSIS
 from helpers.exercises.runs_that_survive.killed_run import killed_runs
 from helpers.exercises.runs_that_survive.made_jobs import KINDS, made_job
-from helpers.exercises.runs_that_survive.photographs import Photographs
 from helpers.exercises.runs_that_survive.pictures import goodput_figure, losses_figure, parts_figure, spike_figure
 from helpers.exercises.runs_that_survive.published import PUBLISHED_RUNS
 from helpers.exercises.runs_that_survive.rank_log import Call, RankDiary, checksum, read_logs
@@ -20,44 +19,6 @@ from helpers.planner.goodput import goodput
 import psutil
 import pytest
 import torch
-
-
-def write_badly(path: Path) -> None:
-    path.write_bytes(b"old" * 100)
-    os.replace(path, path.with_name("new"))
-    path.write_bytes(b"again")
-
-
-def test_photographs_show_what_a_kill_would_leave(tmp_path):
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    camera = Photographs(folder, tmp_path / "album")
-    camera.during(lambda: write_badly(folder / "file"))
-    seen = [{path.name: path.stat().st_size for path in photo.iterdir()} for photo in camera.taken]
-    assert {"file": 0} in seen  # opened, and nothing written yet
-    assert {"file": 300} in seen
-    assert {"new": 300} in seen
-    assert seen[-1] == {"new": 300, "file": 5}
-
-
-def test_a_photograph_says_whether_bytes_were_on_the_disk(tmp_path):
-    folder = tmp_path / "folder"
-    folder.mkdir()
-
-    def save() -> None:
-        with (folder / "draft").open("wb") as file:
-            file.write(b"bytes")
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(folder / "draft", folder / "final")
-
-    original = os.fsync
-    camera = Photographs(folder, tmp_path / "album")
-    camera.during(save)
-    assert os.fsync is original
-    published = [count for photo, count in zip(camera.taken, camera.fsyncs, strict=True) if (photo / "final").exists()]
-    assert published
-    assert min(published) == 1
 
 
 @pytest.mark.parametrize("kind", KINDS)

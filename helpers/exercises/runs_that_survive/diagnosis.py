@@ -1,5 +1,6 @@
 """Checks of the diagnosis: which rank broke a job, and how."""
 
+import copy
 import random
 from typing import Any, ClassVar
 
@@ -18,14 +19,16 @@ class OnMadeJobs(Check):
     @classmethod
     def probe(cls, seed: int, diagnose: Any) -> Evidence:
         chance = random.Random(f"{seed} {cls.kind}")
-        rows, jobs = [], []
+        rows, jobs, changed = [], [], False
         for _ in range(JOBS):
             logs, blamed = made_job(cls.kind, chance)
+            before = copy.deepcopy(logs)
             found = diagnose(logs)
+            changed |= logs != before
             fault, rank = found if isinstance(found, tuple | list) and len(found) == 2 else (None, None)
             rows.append([str(fault).partition(" ")[0], rank if rank is None else int(rank)])
             jobs.append([len(logs), blamed])
-        return {"rows": rows, "jobs": jobs}
+        return {"rows": rows, "jobs": jobs, "changed": changed}
 
     @classmethod
     def judge(cls, seen: Evidence, expected: Evidence) -> str | None:
@@ -34,7 +37,7 @@ class OnMadeJobs(Check):
                 right = f'("{cls.kind}", {blamed})'
                 got = f'("{fault}", {rank})'
                 return f"a job of {ranks} ranks: {got}, and it is {right}. {cls.look}"
-        return None
+        return "diagnose changed the logs, which others read as well." if seen["changed"] else None
 
 
 class FindsTheKilled(OnMadeJobs):

@@ -1,6 +1,8 @@
 """Logs of jobs that never ran: broken in a chosen way, with what distracts in real ones."""
 
+import math
 import random
+import statistics
 
 from .rank_log import Call, RankLog
 
@@ -11,9 +13,14 @@ def made_job(kind: str, chance: random.Random) -> tuple[list[RankLog], int | Non
     """Return the logs of a job and the rank to blame, None for a healthy job."""
     ranks, steps = chance.randint(3, 8), chance.randint(12, 30)
     blamed = chance.randrange(ranks) if kind != "healthy" else None
-    pace = [chance.uniform(0.95, 1.1) for _ in range(ranks)]  # nobody is exactly as fast as the others
+    pace = [chance.uniform(0.97, 1.03) for _ in range(ranks)]  # no rank is exactly as fast as the others
+    if chance.random() < 0.5:  # one is clearly slower than most, and not slow: that begins at 1.5
+        pace[chance.randrange(ranks)] = chance.uniform(1.3, 1.38)
     if kind == "slow":
-        pace[blamed] *= chance.uniform(1.8, 3)
+        pace[blamed] = math.inf
+        pace[blamed] = statistics.median(pace) * (
+            chance.uniform(1.62, 1.7) if chance.random() < 0.5 else chance.uniform(1.7, 3)
+        )
     stop = chance.randint(5, steps - 3)
     pause_of, pause_at = chance.randrange(ranks), chance.randrange(1, 5)  # one long step: it writes a checkpoint
     logs = [RankLog(0) for _ in range(ranks)]

@@ -9,17 +9,30 @@ from typing import Any
 import torch
 
 from ..base import Check, Evidence
-from .photographs import Photographs
+from ..probing.folder_watch import look_at
+from ..probing.on_ranks import on_ranks
+from ..probing.photographs import Photographs
+from ..probing.synced_files import SyncedFiles
 
 NUMBERS = 4096  # of the tensor in each state: 16 KiB
+SMALL = 2  # a version that fits into the buffer of a file, with 16 numbers
+STEPS = (0, 2, 9, 10, 99, 100, 9_999, 10_000, 999_999, 1_000_000)
 
 
 def state_of(step: int, version: int = 0) -> dict[str, Any]:
     """Return a state that can be told from that of other steps; `version` tells two of one step."""
     generator = torch.Generator().manual_seed(1000 * version + step)
-    weights = torch.randn(NUMBERS, generator=generator)
+    weights = torch.randn(16 if version == SMALL else NUMBERS, generator=generator)
     optimizer = {"state": {0: {"exp_avg": weights[:16].clone()}}, "lr": 0.1 * step}  # nested, as state dicts are
     return {"weights": weights, "step": step, "version": version, "optimizer": optimizer}
+
+
+def photographed(folder: Path, album: Path, save: Callable[[], Any]) -> Photographs:
+    """Run `save`, which writes to `folder`, and return photographs of it."""
+    with SyncedFiles(folder) as synced:
+        camera = Photographs(folder, album, synced)
+        camera.during(save)
+    return camera
 
 
 def found(DataClass: Any, folder: Path, keep: int = 2) -> list[int] | str:
@@ -37,8 +50,7 @@ def found(DataClass: Any, folder: Path, keep: int = 2) -> list[int] | str:
         version = int(state["version"])
         right = state_of(int(step), version)
         same = all(torch.equal(mine, its) for mine, its in zip(_tensors(state), _tensors(right), strict=True))
-        same = same and state["optimizer"]["lr"] == right["optimizer"]["lr"]
-        return [int(step), version] if same and state["step"] == step else "mixed"
+        return [int(step), version] if same and _rest(state) == _rest(right) else "mixed"
     except Exception:
         return "unreadable"
 
@@ -74,26 +86,41 @@ class FindsTheNewest(InFolder):
 
     @classmethod
     def measured(cls, folder: Path, Checkpoints: Any) -> Evidence:
-        empty, steps = found(Checkpoints, folder / "none"), []
+        empty, steps = found(Checkpoints, folder / "not yet there" / "none"), []
         manager = Checkpoints(folder / "some", keep=2)
-        for step in (2, 9, 10, 100, 1000):
+        for step in STEPS:
             manager.save(step, state_of(step))
             steps.append(found(Checkpoints, folder / "some"))
+        # A run that was set back saves a lower step, whose files are the newest.
+        manager.save(10, state_of(10))
+        back = found(Checkpoints, folder / "some")
         own = Checkpoints(folder / "own", keep=2)
         state = state_of(1)
+        keys = sorted(state), sorted(state["optimizer"])
         own.save(1, state)
+        changed = (sorted(state), sorted(state["optimizer"])) != keys
         state["weights"] += 1  # training goes on, in place
-        return {"empty": empty, "steps": steps, "later": found(Checkpoints, folder / "own")}
+        before = look_at(folder / "own")
+        # In a process of its own: what this one remembers is no checkpoint.
+        (later,) = on_ranks(found, 1, Checkpoints, folder / "own", process_group=False)
+        touched = look_at(folder / "own") != before
+        return {"empty": empty, "steps": steps, "back": back, "later": later, "changed": changed, "touched": touched}
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         if seen["empty"] != []:
             return f"in an empty folder `latest()` should be None; {said(seen['empty'])}."
-        for step, got in zip((2, 9, 10, 100, 1000), seen["steps"], strict=True):
+        for step, got in zip(STEPS, seen["steps"], strict=True):
             if got != [step, 0]:
                 return f"after the checkpoint of step {step}: {said(got)}."
+        if seen["back"] != [STEPS[-1], 0]:
+            return f"step 10 was saved after step {STEPS[-1]}, which is the highest: {said(seen['back'])}."
+        if seen["changed"]:
+            return "`save` changed the dictionary that it was given."
         if seen["later"] != [1, 0]:
-            return f"the state was changed in place after `save`: {said(seen['later'])}."
+            return f"the state was changed in place after `save`, and another process looks: {said(seen['later'])}."
+        if seen["touched"]:
+            return "`latest()` changed the folder; it only reads."
         return None
 
 
@@ -120,10 +147,8 @@ class SurvivesKills(InFolder):
             manager = Checkpoints(place, keep=keep)
             for old in before:
                 manager.save(old, state_of(old))
-            camera = Photographs(place, album)
-            camera.during(
-                lambda manager=manager, step=step, version=version: manager.save(step, state_of(step, version))
-            )
+            state = state_of(step, version)
+            camera = photographed(place, album, lambda m=manager, step=step, state=state: m.save(step, state))
             runs[name] = {
                 "allowed": [[before[-1], 0] if before else [], [step, version]],
                 "found": [found(Checkpoints, photograph, keep) for photograph in camera.taken],
@@ -152,30 +177,41 @@ class OnDiskFirst(InFolder):
 
     hint = (
         "A file that has been written may still be in the memory of the operating system; a power failure loses it.\n"
-        "file.flush(), then os.fsync(file.fileno()), then os.replace."
+        "file.flush(), then os.fsync(file.fileno()), then os.replace. Without flush(), Python may hold back bytes."
     )
 
     @classmethod
     def measured(cls, folder: Path, Checkpoints: Any) -> Evidence:
-        place = folder / "run"
-        manager = Checkpoints(place, keep=2)
-        manager.save(5, state_of(5))
-        camera = Photographs(place, folder / "photographs")
-        camera.during(lambda: manager.save(10, state_of(10)))
-        published = [found(Checkpoints, photograph) == [10, 0] for photograph in camera.taken]
-        return {"published": published, "fsyncs": camera.fsyncs}
+        saves = {}
+        for name, version in (("a state of 16 KiB", 0), ("a state of 100 bytes", SMALL)):
+            place = folder / name / "run"
+            manager = Checkpoints(place, keep=2)
+            manager.save(5, state_of(5, version))
+            state = state_of(10, version)
+            camera = photographed(place, folder / name / "photographs", lambda m=manager, s=state: m.save(10, s))
+            published = next((n for n, p in enumerate(camera.taken) if found(Checkpoints, p) == [10, version]), None)
+            saves[name] = None if published is None else _not_on_disk(camera, published)
+        return {"not on the disk": saves}
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        first = next((n for n, there in zip(seen["fsyncs"], seen["published"], strict=True) if there), None)
-        if first is None:
-            return "the new checkpoint is never found."
-        if first < 1:
-            ever = seen["fsyncs"][-1]
-            return "the checkpoint has its name before anything was written through to the disk" + (
-                ": os.fsync comes too late." if ever else ": os.fsync is never called."
-            )
+        for name in ("a state of 16 KiB", "a state of 100 bytes"):
+            missing = seen["not on the disk"][name]
+            if missing is None:
+                return "the new checkpoint is never found."
+            if missing:
+                return (
+                    f"{name}: the checkpoint has its name, and of {missing} bytes that were written for it not all are "
+                    "on the disk: was os.fsync called for this file, after all of it had been written and flushed?"
+                )
         return None
+
+
+def _not_on_disk(camera: Photographs, number: int) -> int:
+    """Return the bytes of the files that `save` has written by then and that are not on the disk as they are."""
+    look, on_disk = camera.looks[number], camera.on_disk[number]
+    before = {file for file in camera.before.values() if file}
+    return sum(file[0] for path, file in look.items() if file and file not in before and path not in on_disk)
 
 
 class PassesOverDamage(InFolder):
@@ -190,8 +226,10 @@ class PassesOverDamage(InFolder):
         "half of it gone",
         "the last byte gone",
         "emptied",
+        "all of it zeros",
         "a bit changed",
         "a bit of the tensor changed",
+        "two parts of the tensor exchanged",
         "deleted",
     )
 
@@ -200,19 +238,16 @@ class PassesOverDamage(InFolder):
         place = folder / "run"
         manager = Checkpoints(place, keep=3)
         manager.save(5, state_of(5))
-        before = {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
+        before = look_at(place)
         manager.save(10, state_of(10))
-        after = {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
-        changed = [path for path, data in after.items() if before.get(path) != data]
-        needle = state_of(10)["weights"].numpy().tobytes()[256:320]
+        changed = [path for path, file in look_at(place).items() if file and before.get(path) != file]
         results = []
         for damage in cls.damages:
-            for index, path in enumerate(changed):
-                copy = folder / f"copy {damage} {index}"
-                shutil.copytree(place, copy)
-                if not _damage(copy / path.relative_to(place), damage, needle):
-                    continue
-                results.append([damage, found(Checkpoints, copy, 3)])
+            for path in changed:
+                for data in _damaged((place / path).read_bytes(), damage):
+                    copy = Path(shutil.copytree(place, folder / "copies" / str(len(results))))
+                    (copy / path).unlink() if data is None else (copy / path).write_bytes(data)
+                    results.append([damage, found(Checkpoints, copy, 3)])
         return {"results": results}
 
     @staticmethod
@@ -241,8 +276,7 @@ class BoundedDisk(InFolder):
             for step in range(1, 8):
                 manager.save(step, state_of(step))
             after = bytes_in(place) / size
-            camera = Photographs(place, folder / f"photographs {keep}")
-            camera.during(lambda manager=manager: manager.save(8, state_of(8)))
+            camera = photographed(place, folder / f"photographs {keep}", lambda m=manager: m.save(8, state_of(8)))
             rows.append([keep, after, max(bytes_in(photograph) for photograph in camera.taken) / size])
         return {"rows": rows}
 
@@ -269,26 +303,24 @@ class NoLeftovers(InFolder):
     def measured(cls, folder: Path, Checkpoints: Any) -> Evidence:
         place = folder / "run"
         Checkpoints(place, keep=1).save(1, state_of(1))
-        size = bytes_in(place)
+        size, files = bytes_in(place), len(look_at(place))
         for step in range(2, 8):  # each is killed where it has left most behind
-            album = folder / f"photographs {step}"
-            camera = Photographs(place, album)
-            manager = Checkpoints(place, keep=1)
-            camera.during(lambda manager=manager, step=step: manager.save(step, state_of(step)))
+            manager, album = Checkpoints(place, keep=1), folder / f"photographs {step}"
+            camera = photographed(place, album, lambda m=manager, step=step: m.save(step, state_of(step)))
             fullest = max(camera.taken, key=bytes_in)
             shutil.rmtree(place)
             shutil.copytree(fullest, place)
-        killed = bytes_in(place) / size
         Checkpoints(place, keep=1).save(100, state_of(100))
-        return {"killed": killed, "after": bytes_in(place) / size, "found": found(Checkpoints, place, 1)}
+        more = len(look_at(place)) - files
+        return {"after": bytes_in(place) / size, "more": more, "found": found(Checkpoints, place, 1)}
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
+        killed = "six saves were killed half-way, then one went through: with keep=1 the folder holds"
         if not seen["after"] <= 1.5:
-            return (
-                f"six saves were killed half-way, then one went through: with keep=1 the folder holds "
-                f"{seen['after']:.1f} times the bytes of one checkpoint."
-            )
+            return f"{killed} {seen['after']:.1f} times the bytes of one checkpoint."
+        if not seen["more"] <= 0:
+            return f"{killed} {seen['more']} files or folders more than after the first save."
         if seen["found"] != [100, 0]:
             return f"after six killed saves and one that went through: {said(seen['found'])}."
         return None
@@ -337,23 +369,36 @@ def _tensors(state: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
     return state["weights"], state["optimizer"]["state"][0]["exp_avg"]
 
 
-def _damage(path: Path, damage: str, needle: bytes) -> bool:
-    """Damage a file; return whether that is possible."""
-    data = bytearray(path.read_bytes())
+def _rest(state: dict[str, Any]) -> list[Any]:
+    """Return what a state holds beside its tensors."""
+    return [sorted(state), state["step"], state["version"], sorted(state["optimizer"]), state["optimizer"]["lr"]]
+
+
+def _damaged(data: bytes, damage: str) -> list[bytes | None]:
+    """Return what may become of a file with these bytes; None where it is gone."""
+    cut = {"half of it gone": len(data) // 2, "the last byte gone": len(data) - 1, "emptied": 0}
+    tensor = data.find(state_of(10)["weights"].numpy().tobytes())
+    if damage in cut:
+        return [data[: cut[damage]]]
     if damage == "deleted":
-        path.unlink()
-        return True
+        return [None]
+    if damage == "all of it zeros":
+        return [bytes(len(data))]
+    if damage == "a bit changed":
+        ends = [at for at in range(48) if at < len(data)]
+        places = {*ends, *(len(data) - 1 - at for at in ends), *range(len(data) // 2, len(data), 1 + len(data) // 16)}
+        return [_flipped(data, at) for at in sorted(places)]
+    if tensor < 0:  # the weights are in another file
+        return []
     if damage == "a bit of the tensor changed":
-        where = data.find(needle)
-        if where < 0:
-            return False
-        data[where + 1] ^= 1
-    elif damage == "a bit changed":
-        data[len(data) // 2] ^= 16
-    else:
-        data = data[: {"half of it gone": len(data) // 2, "the last byte gone": len(data) - 1, "emptied": 0}[damage]]
-    path.write_bytes(bytes(data))
-    return True
+        return [_flipped(data, tensor + at) for at in range(257, 4 * NUMBERS, 1999)]
+    exchanged, there, middle = bytearray(data), slice(tensor, tensor + 64), slice(tensor + 4096, tensor + 4160)
+    exchanged[there], exchanged[middle] = exchanged[middle], exchanged[there]
+    return [bytes(exchanged)]
+
+
+def _flipped(data: bytes, at: int) -> bytes:
+    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
 
 
 def _tear_what(place: Path, save: Callable[[], Any]) -> None:

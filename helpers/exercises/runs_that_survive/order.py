@@ -66,9 +66,9 @@ class NewOrderEachEpoch(Check):
     @staticmethod
     def probe(seed: int, DataOrder: Any) -> Evidence:
         orders = {}
-        for one in (seed, seed + 1, seed + 2):
+        for one in (seed, seed + 1, seed + 256):
             order = DataOrder(60, 10, one)
-            for epoch in range(4):
+            for epoch in (0, 1, 2, 3, 10, 100, 256, 1000):
                 orders[f"{one - seed}:{epoch}"] = [sample for i in range(6) for sample in joined(order, 6 * epoch + i)]
         return {"orders": orders}
 
@@ -82,7 +82,7 @@ class NewOrderEachEpoch(Check):
                 if (seed, epoch) < (other_seed, other_epoch) and order == other:
                     if seed == other_seed:
                         return f"epochs {epoch} and {other_epoch} go through the samples in the same order."
-                    return f"two seeds give the same order (epochs {epoch} and {other_epoch})."
+                    return f"two seeds give the same order, in epoch {epoch} of the one and {other_epoch} of the other."
         return None
 
 
@@ -95,11 +95,11 @@ class FairParts(Check):
     @staticmethod
     def probe(seed: int, DataOrder: Any) -> Evidence:
         order = DataOrder(40, 8, seed)
-        return {"sizes": [[len(part(order, 3, rank, n)) for rank in range(n)] for n in (1, 2, 3, 5, 8)]}
+        return {"sizes": [[len(part(order, 3, rank, n)) for rank in range(n)] for n in (1, 2, 3, 5, 8, 11)]}
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        for ranks, sizes in zip((1, 2, 3, 5, 8), seen["sizes"], strict=True):
+        for ranks, sizes in zip((1, 2, 3, 5, 8, 11), seen["sizes"], strict=True):
             if not max(sizes) - min(sizes) <= 1:
                 return f"8 samples on {ranks} ranks: the parts have {', '.join(map(str, sizes))} samples."
         return None
@@ -114,11 +114,11 @@ class SameOnAnyRanks(Check):
     @staticmethod
     def probe(seed: int, DataOrder: Any) -> Evidence:
         order = DataOrder(50, 12, seed)
-        return {"batches": [[joined(order, step, n) for step in (0, 5, 11)] for n in (1, 2, 3, 4, 5, 12)]}
+        return {"batches": [[joined(order, step, n) for step in (0, 5, 11)] for n in (1, 2, 3, 4, 5, 12, 15)]}
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        batches = dict(zip((1, 2, 3, 4, 5, 12), seen["batches"], strict=True))
+        batches = dict(zip((1, 2, 3, 4, 5, 12, 15), seen["batches"], strict=True))
         for ranks, found in batches.items():
             for step, batch, alone in zip((0, 5, 11), found, batches[1], strict=True):
                 if sorted(batch) != sorted(alone):
@@ -189,6 +189,7 @@ SKIPS = (  # skips of one order, one after the other: (step, count)
     [(10, 5), (4, 2)],
     [(6, 3), (6, 2)],
     [(3, 1), (1, 4), (0, 1)],
+    [(2, 20), (5, 3), (4, 0), (9, 2)],
 )
 
 
@@ -205,7 +206,7 @@ class SkipsBatches(Check):
 
     @staticmethod
     def probe(seed: int, DataOrder: Any) -> Evidence:
-        straight = [joined(order, step) for order in [DataOrder(40, 8, seed)] for step in range(50)]
+        straight = [joined(order, step) for order in [DataOrder(40, 8, seed)] for step in range(60)]
         runs = []
         for skips in SKIPS:
             order = DataOrder(40, 8, seed)
@@ -217,7 +218,7 @@ class SkipsBatches(Check):
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for skips, run in zip(SKIPS, seen["runs"], strict=True):
-            wanted = list(range(50))
+            wanted = list(range(60))
             for step, count in skips:
                 del wanted[step : step + count]
             called = ", then ".join(f"skip({step}, {count})" for step, count in skips)
@@ -233,6 +234,9 @@ class SkipsBatches(Check):
         return None
 
 
+STEPS = (0, 3, 4, 8, 15, 100, 1000)  # that are asked for before and after loading a state
+
+
 class StateTravels(Check):
     """The state is small and plain, and an order made with another seed goes on from it, with its skips."""
 
@@ -244,20 +248,30 @@ class StateTravels(Check):
         order = DataOrder(4000, 8, seed)
         order.skip(10, 5)
         order.skip(4, 2)
-        text = json.dumps(order.state_dict())
+        order.skip(30, 9)
+        state = order.state_dict()
+        text = json.dumps(state)
         later = DataOrder(4000, 8, seed + 77)
+        later.skip(6, 3)
+        for step in STEPS:  # it has given batches before, with a seed and a gap of its own
+            joined(later, step)
         later.load_state_dict(json.loads(text))
-        steps = (0, 3, 4, 8, 15, 100, 1000)
-        here = [joined(order, step, 2) for step in steps]
-        return {"characters": len(text), "here": here, "there": [joined(later, step, 3) for step in steps]}
+        here, there = ([joined(each, step, 3) for step in STEPS] for each in (order, later))
+        other = DataOrder(4000, 8, seed + 78)
+        other.load_state_dict(state)
+        order.skip(2, 5)
+        other.skip(1, 1)
+        return {"characters": len(text), "here": here, "there": there, "same": json.dumps(state) == text}
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         if not seen["characters"] <= 2000:
             return f"the state of 4,000 samples takes {seen['characters']:,} characters; a seed and a few numbers do."
-        for step, here, there in zip((0, 3, 4, 8, 15, 100, 1000), seen["here"], seen["there"], strict=True):
+        for step, here, there in zip(STEPS, seen["here"], seen["there"], strict=True):
             if here != there:
                 return f"after load_state_dict, step {step} has another batch than in the order that was saved."
+        if not seen["same"]:
+            return "a later skip has changed the state that was returned or loaded: return and keep copies."
         return None
 
 

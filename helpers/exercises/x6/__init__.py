@@ -1,8 +1,9 @@
 """X6: a training loop that survives. Ten checks of a point each.
 
-Real processes are killed: they end themselves with SIGKILL at a moment that the seed has chosen, before a named call or
-in the middle of a write, so a kill hits the same line on every machine. What is left on the disk is read by a new
-process. Nothing is compared within a tolerance where the contract says "to the last bit".
+`save` is photographed at each moment at which a kill would leave something new in its folder; another process loads
+from the photographs. The ranks of `train` are killed in earnest: they end themselves with SIGKILL at a moment that the
+seed has chosen, such as "the 7th forward pass" or "the 3rd change of the folder", so a kill hits the same line on every
+machine. Nothing is compared within a tolerance where the contract says "to the last bit".
 """
 
 from ..base import Part

@@ -2,21 +2,23 @@
 
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from ...ranks.failure import RankError
 from ..base import Evidence
+from ..checking import describe
 from . import plain
-from .files import entries_of, steps_of
-from .folder_watch import bytes_in
+from .entries import bytes_in, entries_of, steps_of
 from .job import Job, Kill, Run, weights_of
 from .processes import packed, run_or_die, unpacked
 
 Answer = Callable[..., Any]
+SHIFT = 11  # from the seed of a probe to job.seed: with 0, a seed that was left out would not show
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,18 @@ class Start:
 
     ranks: int
     kill: Kill | None = None
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Starts of one run, one after the other.
+
+    Attributes:
+        settings: values of `Run` that are not the usual ones.
+    """
+
+    starts: tuple[Start, ...]
+    settings: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -50,25 +64,28 @@ def _train(answers: bytes, run: Run) -> Evidence:
     torch.manual_seed(999 + dist.get_rank())  # a process may begin in any random state
     model = train(job.for_answer())
     return {  # at the moment at which train returns
+        "last": newest_in(run.folders[0]) == run.steps,
         "weights": weights_of(model),
         "own": model is job.model,
         "updates": job.updates,
+        "lr": job.learning_rate,
         "saves": job.saves,
         "loads": job.loads,
-        "last": newest_in(run.folders[0]) == run.steps,
+        "overtaken": job.overtaken,
+        "drawn": len(job.drawn),
     }
 
 
-def run_chain(answers: Answers, seed: int, starts: tuple[Start, ...], slow: float = 0.0) -> Evidence:
+def run_chain(answers: Answers, seed: int, chain: Chain) -> Evidence:
     """Start a run again and again, and return what the disk held after each start, and what the last one did."""
     pack = packed(answers.train, answers.save, answers.load, answers.gradient)
     after, last = [], None
     with tempfile.TemporaryDirectory() as name:
         folders = tuple(Path(name) / machine for machine in ("rank0", "rank1"))
-        for start in starts:
+        for start in chain.starts:
             if answers.foreign:
                 _fill_with_another_run(*folders)
-            run = Run(seed, folders, start.kill, slow=slow)
+            run = Run(seed + SHIFT, folders, start.kill, **chain.settings)
             others = _names(folders[1])
             last = run_or_die(_train, start.ranks, pack, run)
             after.append(
@@ -83,9 +100,20 @@ def run_chain(answers: Answers, seed: int, starts: tuple[Start, ...], slow: floa
     return {"starts": after, "last": last}
 
 
-def whole_run(answers: Answers, seed: int, ranks: int = 2, slow: float = 0.0) -> Evidence:
-    """Return what a run does that nobody kills."""
-    return run_chain(answers, seed, (Start(ranks),), slow)
+def run_chains(answers: Answers, seed: int, chains: dict[str, Chain]) -> Evidence:
+    """Run each chain, and return its evidence by its name: {"error": ..., "text": ...} where ranks failed.
+
+    What comes after ranks that did not come back is not run: {}.
+    """
+    seen: Evidence = {}
+    late = False
+    for name, chain in chains.items():
+        try:
+            seen[name] = {} if late else run_chain(answers, seed, chain)
+        except RankError as error:
+            late |= error.overdue
+            seen[name] = {"error": type(error).__name__, "text": describe(error)}
+    return seen
 
 
 def newest_in(folder: Path) -> int:
@@ -116,14 +144,29 @@ def _shifted(value: Any) -> Any:
 # -- judging ------------------------------------------------------------------------------------------------
 
 
+def failed(seen: Evidence, *names: str) -> str | None:
+    """Say which of these chains have no evidence, and why."""
+    for name in names:
+        if "error" in seen[name]:
+            return f"{name}: {seen[name]['text']}"
+        if "starts" not in seen[name]:
+            return f"{name}: not run, since the ranks of a run before it did not come back."
+    return None
+
+
 def wrong_in_chain(seen: Evidence, expected: Evidence, whole: Evidence) -> str | None:
     """Say how the last start of a chain differs from the uninterrupted run `whole` of the same answer."""
+    newest = 0
     for number, (start, right) in enumerate(zip(seen["starts"], expected["starts"], strict=True), 1):
         if right["killed"] and not start["killed"]:
             return (
                 f"start {number} ended without passing the point at which it was to be killed: "
                 "job.load is called once at the start, job.save after every `every` steps."
             )
+        if start["newest"] < newest:
+            left = f"step {start['newest']}" if start["newest"] else "none"
+            return f"start {number} lost the checkpoint of step {newest}; {left} is the newest in the folder after it."
+        newest = start["newest"]
     *before, _ = [start["newest"] for start in seen["starts"]]
     begin, steps = (before or [0])[-1], len(whole["last"][0]["updates"])
     for rank, last in enumerate(seen["last"]):
@@ -135,6 +178,12 @@ def wrong_in_chain(seen: Evidence, expected: Evidence, whole: Evidence) -> str |
         difference = _first_difference(seen["last"], whole["last"], begin) if not rank else None
         if last["weights"] != whole["last"][0]["weights"]:
             return difference or f"the final weights of rank {rank} are not those of the uninterrupted run."
+        drawn = sum(each["drawn"] for each in whole["last"]) * (steps - begin) // (steps * len(seen["last"]))
+        if last["drawn"] != drawn:
+            return (
+                f"after the last start rank {rank} drew {last['drawn']} micro-batches; the steps that were left have "
+                f"{drawn}. A stream goes on with load_state_dict, and needs none of those before."
+            )
     return None
 
 

@@ -1,10 +1,12 @@
 """X6, part 2: the gradient of an update, bit for bit the same on one rank and on two. One check of a point."""
 
-from collections.abc import Callable
+import random as dice
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor, nn
 
 from ..base import Check, Evidence
 from ..probing.distance import relative_distance
@@ -15,10 +17,12 @@ from .states import hash_of
 Answer = Callable[..., Any]
 EXACT = 1e-9  # relative
 MICRO_BATCHES = (2, 3)  # of the first call and the second
+ROWS = (1, 4, 2)  # of the micro-batches where the order of summation decides
+HUGE = 2.0**60  # beside it, a number of ordinary size is lost
 
 
 def _gradients(gradient: Answer, seed: int) -> Evidence:
-    """One rank: two calls, and what each left behind."""
+    """One rank: two calls with a model that has dropout, one with sums in which the order decides."""
     torch.set_num_threads(1)
     model, rows, begin = small_model(seed), [], []
     model.register_forward_pre_hook(lambda _, args: rows.append(len(args[0])))
@@ -29,24 +33,46 @@ def _gradients(gradient: Answer, seed: int) -> Evidence:
     random = {lane: torch.Generator().manual_seed(seed + lane).get_state() for lane in lanes}
     for p in model.parameters():  # left behind by an earlier step
         p.grad = torch.full_like(p, 7.0)
+    before = hash_of(*model.parameters())
     calls = []
     for micro_batches in MICRO_BATCHES:
         torch.manual_seed(999)
         gradient(model, streams, random, micro_batches)
-        gradients = [p.grad for p in model.parameters()]
         calls.append(
             {
-                "gradient": [] if None in gradients else torch.cat([g.flatten() for g in gradients]).tolist(),
+                "gradient": _flat(model),
                 "random": {str(lane): hash_of(random[lane]) for lane in lanes},
                 "drawn": {str(lane): [draw["x"] for draw in drawn if draw["lane"] == lane] for lane in lanes},
                 "rows": rows[:],
                 "begin": sorted(begin),
+                "kept": hash_of(*model.parameters()) == before,
             }
         )
         rows.clear()
         begin.clear()
         drawn.clear()
-    return {"calls": calls}
+    linear = nn.Linear(len(_FEATURES), 4, bias=False).double()
+    nn.init.zeros_(linear.weight)  # the logits are zero, so the gradient is linear in the rows
+    gradient(linear, {lane: _where_order_decides(seed, lane) for lane in lanes}, random, len(ROWS))
+    return {"calls": calls, "order": _flat(linear)}
+
+
+def _flat(model: nn.Module) -> list[float]:
+    """Return the gradients of all parameters as numbers; none if one has no gradient."""
+    gradients = [p.grad for p in model.parameters()]
+    return [] if None in gradients else torch.cat([g.flatten() for g in gradients]).tolist()
+
+
+# By feature and lane, what the micro-batches hold: "+" and "-" are huge numbers, "a" is an ordinary one.
+_FEATURES = (("aaa", "aaa"), ("a+-", "+-a"), ("+-a", "a+-"), ("+-a", "+-a"), ("a+-", "aaa"), ("aaa", "a+-"))
+
+
+def _where_order_decides(seed: int, lane: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Return a lane's micro-batches: in one of them, all rows are alike."""
+    ordinary = dice.Random(10 * seed + lane)
+    for number, rows in enumerate(ROWS):
+        values = [{"+": HUGE, "-": -HUGE}.get(lanes[lane][number], ordinary.uniform(500, 1000)) for lanes in _FEATURES]
+        yield torch.tensor([values] * rows, dtype=torch.float64), torch.zeros(rows, dtype=torch.int64)
 
 
 class SameBitsOnOneRankAndTwo(Check):
@@ -71,6 +97,9 @@ class SameBitsOnOneRankAndTwo(Check):
                     wrong = _wrong_call(got, ideal, seen["2"][0]["calls"][number - 1]["gradient"])
                     if wrong:
                         return f"rank {rank} of {ranks}, call {number}: {wrong}"
+                wrong = _wrong_order(mine["order"], right["order"])
+                if wrong:
+                    return f"rank {rank} of {ranks}: {wrong}"
         return None
 
 
@@ -93,6 +122,24 @@ def _wrong_call(got: Evidence, ideal: Evidence, first: list[float]) -> str | Non
     if got["gradient"] != first:
         others = sum(a != b for a, b in zip(got["gradient"], first, strict=True))
         return f"the last bits of {others} of {len(first)} numbers are not those of rank 0 of 2."
+    if not got["kept"]:
+        return "the weights have changed; the call only leaves gradients."
+    return None
+
+
+def _wrong_order(got: list[float], ideal: list[float]) -> str | None:
+    """Judge the gradient of the linear model; its first feature has ordinary numbers only."""
+    every = len(_FEATURES)
+    if not got or not relative_distance(got[::every], ideal[::every]) <= EXACT:
+        return (
+            f"micro-batches of {', '.join(map(str, ROWS))} rows: the gradient is not the mean of theirs. "
+            "Each counts the same, whatever its rows, and nothing is clipped."
+        )
+    if not relative_distance(got, ideal) <= EXACT:
+        return (
+            "the sums are not formed in the contract's order: with huge numbers that cancel, the gradient is another "
+            "one. In each lane, one micro-batch after the other from zero; then lane 0's sum plus lane 1's."
+        )
     return None
 
 

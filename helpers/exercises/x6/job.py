@@ -5,6 +5,9 @@ The job also writes down, before each update, what the update starts from: so a 
 lost, and not only that the last bits differ.
 """
 
+import itertools
+import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,7 +20,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ..base import Evidence
-from .folder_watch import FolderWatch, die, die_at_byte
+from ..probing.folder_watch import FolderWatch
 from .states import hash_of
 
 LANES = 2
@@ -27,15 +30,20 @@ LANES = 2
 class Kill:
     """Where a rank dies: at the `count`-th time that it passes the point, counted from when the process started.
 
-    Points: "model" and "stream" (when made), "load", "loaded", "forward", "update", "updated", "save", "saved"; inside
-    a save "write" (at `byte`) and "call" (before the `call`-th call that changes the folder).
+    Points: "model" and "stream" (when made), "load", "loaded", "forward", "update", "updated", "save", "saved"; and
+    "inside": in a save, when it has changed the folder for the `change`-th time.
     """
 
     rank: int
     point: str
     count: int = 1
-    call: int = 0
-    byte: int = 0
+    change: int = 0
+
+
+def die() -> None:
+    """End this process as a power switch would: nothing is caught, nothing is cleaned up."""
+    os.kill(os.getpid(), getattr(signal, "SIGKILL", signal.SIGTERM))
+    time.sleep(60)  # not reached
 
 
 @dataclass(frozen=True)
@@ -44,7 +52,7 @@ class Run:
 
     Attributes:
         folders: of each rank, where it may keep checkpoints; those of ranks above 0 are on other machines.
-        slow: seconds that a save takes longer, as over a network.
+        slow: seconds that a save takes longer, as over a network. What it is given is written after them.
     """
 
     seed: int
@@ -115,31 +123,49 @@ class Points:
     def inside_save(self) -> Kill | None:
         """Return the kill if it is to happen inside the save that comes now."""
         saves = self._passed.get("save", 0)
-        inside = self._kill and self._kill.point in ("write", "call") and self._kill.count == saves
-        return self._kill if inside else None
+        return self._kill if self._kill and self._kill.point == "inside" and self._kill.count == saves else None
 
 
 class Job:
-    """What `train` gets as `job`, as seen by one rank, and what the rank did with it."""
+    """What `train` gets as `job`, as seen by one rank, and what the rank did with it.
+
+    Attributes:
+        updates: what each update started from.
+        saves: of each call of `save`: the step, the updates that this process had made, the learning rate, `keep`, and
+            whether the folder was the job's.
+        loads: of each call of `load`: whether the folder was the job's.
+        overtaken: something was computed while `save` was at work.
+    """
 
     def __init__(self, run: Run, save: Callable[..., Any], load: Callable[..., Any], gradient: Any) -> None:
-        self.run, self._save, self._load, self.gradient = run, save, load, gradient
+        self.run, self._save, self._load, self._gradient = run, save, load, gradient
         self.rank = dist.get_rank()
         self.points = Points(run, self.rank)
         self.updates: list[Evidence] = []
         self.drawn: list[Evidence] = []
-        self.forwards: list[Evidence] = []
-        self.saves: list[int] = []
-        self.loads = 0
+        self.saves: list[list[Any]] = []
+        self.loads: list[bool] = []
+        self.overtaken = False
         self.model: nn.Module | None = None
+        self._optimizer: torch.optim.Optimizer | None = None
+        self._forwards: list[Evidence] = []
+        self._gradients: list[int] = []  # since the last update, with how many micro-batches each
+        self._updated = self._saving = 0
 
     def for_answer(self) -> SimpleNamespace:
         """Return the job as the contract describes it."""
         names = ("make_model", "make_optimizer", "make_schedule", "make_stream", "save", "load", "gradient")
         values = {name: getattr(self.run, name) for name in ("steps", "every", "keep", "micro_batches", "seed")}
-        return SimpleNamespace(
-            **values, folder=self.run.folders[self.rank], **{name: getattr(self, name) for name in names}
-        )
+        return SimpleNamespace(**values, folder=self._folder, **{name: getattr(self, name) for name in names})
+
+    @property
+    def learning_rate(self) -> float:
+        """The learning rate of the next update."""
+        return self._optimizer.param_groups[0]["lr"] if self._optimizer else 0.0
+
+    @property
+    def _folder(self) -> Path:
+        return self.run.folders[self.rank]
 
     def make_model(self) -> nn.Module:
         self.model = small_model(self.run.seed)
@@ -148,10 +174,10 @@ class Job:
         return self.model
 
     def make_optimizer(self, parameters: Any) -> torch.optim.Optimizer:
-        optimizer = torch.optim.AdamW(parameters, lr=0.02, weight_decay=0.1)
-        optimizer.register_step_pre_hook(self._before_update)
-        optimizer.register_step_post_hook(lambda *_: self.points.pass_by("updated"))
-        return optimizer
+        self._optimizer = torch.optim.AdamW(parameters, lr=0.02, weight_decay=0.1)
+        self._optimizer.register_step_pre_hook(self._before_update)
+        self._optimizer.register_step_post_hook(self._after_update)
+        return self._optimizer
 
     def make_schedule(self, optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
         return torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.05, total_steps=self.run.steps + 4)
@@ -160,23 +186,28 @@ class Job:
         self.points.pass_by("stream")
         return Stream(self.run.seed, lane, self.drawn)
 
+    def gradient(self, model: nn.Module, streams: Any, random: Any, micro_batches: int) -> None:
+        self._gradients.append(micro_batches)
+        self._gradient(model, streams, random, micro_batches)
+
     def save(self, folder: Path, step: int, state: dict[str, Any], keep: int) -> None:
         self.points.pass_by("save")
-        self.saves.append(int(step))
-        inside = self.points.inside_save()
-        if inside and inside.byte:
-            die_at_byte(inside.byte)
-        if inside and inside.call:
-            with FolderWatch(folder, inside.call - 1):
-                self._save(folder, step, state, keep)
-                die()  # it has made fewer calls
+        self.saves.append([int(step), self._updated, self.learning_rate, int(keep), Path(folder) == self._folder])
+        self._saving += 1
         time.sleep(self.run.slow)
+        inside = self.points.inside_save()
+        if inside:
+            moments = itertools.count(1)
+            watch = FolderWatch(folder, lambda _: die() if next(moments) == inside.change else None)
+            watch.during(lambda: self._save(folder, step, state, keep))
+            die()  # it changes the folder less often
         self._save(folder, step, state, keep)
+        self._saving -= 1
         self.points.pass_by("saved")
 
     def load(self, folder: Path) -> Any:
         self.points.pass_by("load")
-        self.loads += 1
+        self.loads.append(Path(folder) == self._folder)
         found = self._load(folder)
         self.points.pass_by("loaded")
         return found
@@ -185,24 +216,30 @@ class Job:
         self.points.pass_by("forward")
         x = hash_of(args[0])
         lane = next((draw["lane"] for draw in self.drawn if draw["x"] == x), -1)
-        self.forwards.append({"lane": lane, "x": x, "random": hash_of(torch.get_rng_state()), "rows": len(args[0])})
+        self.overtaken |= self._saving > 0
+        self._forwards.append({"lane": lane, "x": x, "random": hash_of(torch.get_rng_state()), "rows": len(args[0])})
 
     def _before_update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         self.points.pass_by("update")
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         memory = [value for p in parameters for _, value in sorted(optimizer.state.get(p, {}).items())]
         lanes: dict[str, list[Evidence]] = {}
-        for forward in self.forwards:
+        for forward in self._forwards:
             lanes.setdefault(str(forward["lane"]), []).append(forward)
         self.updates.append(
             {
                 "weights": hash_of(*parameters),
                 "memory": hash_of(*memory),
-                "lr": optimizer.param_groups[0]["lr"],
+                "lr": self.learning_rate,
+                "gradients": self._gradients,
                 "lanes": lanes,
             }
         )
-        self.forwards = []
+        self._forwards, self._gradients = [], []
+
+    def _after_update(self, *_: Any) -> None:
+        self._updated += 1
+        self.points.pass_by("updated")
 
 
 def weights_of(model: Any) -> list[float]:

@@ -1,4 +1,7 @@
-"""X6, part 3: the training loop. Three checks of a point each, with the course's own `save`, `load` and `gradient`."""
+"""X6, part 3: the training loop. Three checks of a point each, with the course's own `save`, `load` and `gradient`.
+
+All of them judge the same runs: two that nobody kills, with different settings, and chains of starts that are killed.
+"""
 
 import random
 from collections.abc import Callable
@@ -6,45 +9,93 @@ from typing import Any
 
 from ..base import Check, Evidence
 from ..probing.distance import relative_distance
-from .chains import Answers, Start, run_chain, whole_run, wrong_in_chain
+from .chains import Answers, Chain, Start, failed, run_chains, wrong_in_chain
 from .job import Kill
 
 Answer = Callable[..., Any]
 EXACT = 1e-9  # relative: another order of summation is not another result
+USUAL = {"slow": 0.2}  # saves that take their time show what does not wait for them
+OTHER = {"steps": 6, "every": 2, "keep": 3, "micro_batches": 3}
+WHOLE, OTHER_WHOLE = "never killed", "never killed, with other settings"
+BETWEEN, FINISHED = "killed between two steps", "killed after the last save"
+BASES = {"one rank, never killed": OTHER_WHOLE}  # with which uninterrupted run a chain is compared, if not WHOLE
 
 
-class UninterruptedRunIsRight(Check):
-    """Nobody kills it: two ranks train as the contract says, and end with the same weights."""
+def _chains(seed: int) -> dict[str, Chain]:
+    dice = random.Random(seed)
+    between = Start(2, Kill(0, "updated", dice.choice((4, 5))))
+    alone = Start(1, Kill(0, "updated", 4))
+    return {
+        WHOLE: Chain((Start(2),), USUAL),
+        OTHER_WHOLE: Chain((Start(2),), OTHER),
+        BETWEEN: Chain((between, Start(2))),
+        "killed before a save, at its start twice in a row, then in a step": Chain(
+            (
+                Start(2, Kill(0, "save", 2)),
+                Start(2, Kill(1, "stream")),
+                Start(2, Kill(0, dice.choice(("load", "loaded")))),
+                Start(2, Kill(0, "forward", dice.randrange(7, 10))),
+                Start(2),
+            )
+        ),
+        FINISHED: Chain((Start(2, Kill(0, "saved", 3)), Start(2))),
+        "one rank, never killed": Chain((Start(1),), OTHER),
+        "two ranks are killed, one goes on": Chain((Start(2, Kill(1, "updated", 4)), Start(1))),
+        "one rank is killed, two go on": Chain((alone, Start(2))),
+    }
+
+
+class OneObservation(Check):
+    """Looks at what the same runs have shown."""
 
     points = 1
+
+    @staticmethod
+    def probe(seed: int, train: Answer) -> Evidence:
+        return run_chains(Answers(train), seed, _chains(seed))
+
+
+class UninterruptedRunIsRight(OneObservation):
+    """Never killed, two ranks train as the contract says, and end with the same weights."""
+
     hint = (
         "Each rank has a lane, with its stream and its random state, first that of manual_seed(job.seed + lane).\n"
         "A step: job.gradient(model, streams, random, job.micro_batches), optimizer.step(), schedule.step()."
     )
 
     @staticmethod
-    def probe(seed: int, train: Answer) -> Evidence:
-        return whole_run(Answers(train), seed)
-
-    @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        for rank, (got, right) in enumerate(zip(seen["last"], expected["last"], strict=True)):
-            if not got["own"]:
-                return f"rank {rank} did not return the model that job.make_model() made."
-            if len(got["updates"]) != len(right["updates"]):
-                return f"rank {rank} made {len(got['updates'])} updates; {len(right['updates'])} are right."
-            for step, (mine, want) in enumerate(zip(got["updates"], right["updates"], strict=True), 1):
-                wrong = _wrong_update(mine, want)
-                if wrong:
-                    return f"rank {rank}, step {step}: {wrong}"
-            if got["weights"] != seen["last"][0]["weights"]:
-                return f"the final weights of ranks 0 and {rank} differ."
-        if not relative_distance(seen["last"][0]["weights"], expected["last"][0]["weights"]) <= EXACT:
-            return "the ranks agree, on other weights than the contract's gradient gives."
+        for name in (WHOLE, OTHER_WHOLE):
+            wrong = failed(seen, name) or _wrong_run(seen[name]["last"], expected[name]["last"])
+            if wrong:
+                return wrong
         return None
 
 
+def _wrong_run(seen: list[Evidence], expected: list[Evidence]) -> str | None:
+    for rank, (got, right) in enumerate(zip(seen, expected, strict=True)):
+        if not got["own"]:
+            return f"rank {rank} did not return the model that job.make_model() made."
+        if len(got["updates"]) != len(right["updates"]):
+            return f"rank {rank} made {len(got['updates'])} updates; {len(right['updates'])} are right."
+        for step, (mine, want) in enumerate(zip(got["updates"], right["updates"], strict=True), 1):
+            wrong = _wrong_update(mine, want)
+            if wrong:
+                return f"rank {rank}, step {step}: {wrong}"
+        if got["lr"] != right["lr"]:
+            return f"rank {rank}, at the end: the learning rate is {got['lr']:.4g}; {right['lr']:.4g} is right."
+        if got["weights"] != seen[0]["weights"]:
+            return f"the final weights of ranks 0 and {rank} differ."
+    if not relative_distance(seen[0]["weights"], expected[0]["weights"]) <= EXACT:
+        return "the ranks agree, on other weights than the contract's gradient gives."
+    return None
+
+
 def _wrong_update(mine: Evidence, want: Evidence) -> str | None:
+    if mine["gradients"] != want["gradients"]:
+        what = f"with {mine['gradients'][0]} micro-batches" if mine["gradients"] else "not at all"
+        times = f", {len(mine['gradients'])} times" if len(mine["gradients"]) > 1 else ""
+        return f"job.gradient was called {what}{times}; once with {want['gradients'][0]} is right."
     if any(forward["rows"] != 4 for lane in mine["lanes"].values() for forward in lane):
         return "the model saw something else than one micro-batch of 4 rows."
     if {k: [f["x"] for f in v] for k, v in mine["lanes"].items()} != {
@@ -59,23 +110,9 @@ def _wrong_update(mine: Evidence, want: Evidence) -> str | None:
     return None
 
 
-def _chains(answers: Answers, seed: int, chains: dict[str, tuple[Start, ...]]) -> Evidence:
-    whole = whole_run(answers, seed)
-    return {"whole": whole, "chains": {name: run_chain(answers, seed, starts) for name, starts in chains.items()}}
-
-
-def _judged(seen: Evidence, expected: Evidence) -> str | None:
-    for name, right in expected["chains"].items():
-        wrong = wrong_in_chain(seen["chains"][name], right, seen["whole"])
-        if wrong:
-            return f"{name}: {wrong}"
-    return None
-
-
-class GoesOnToTheLastBit(Check):
+class GoesOnToTheLastBit(OneObservation):
     """Killed between steps, in a step or at its start, on one rank or two, it ends with the bits of a whole run."""
 
-    points = 1
     hint = (
         "What decides the next step? Weights, optimizer, schedule, and of each lane the stream and the random state.\n"
         "Take the random state when the lane has done its micro-batches, and set it again before the next ones.\n"
@@ -83,72 +120,84 @@ class GoesOnToTheLastBit(Check):
     )
 
     @staticmethod
-    def probe(seed: int, train: Answer) -> Evidence:
-        dice = random.Random(seed)
-        between = Start(2, Kill(0, "updated", dice.choice((4, 5))))
-        alone = Start(1, Kill(0, "updated", 4))
-        return _chains(
-            Answers(train),
-            seed,
-            {
-                "killed between two steps": (between, Start(2)),
-                "killed at its start twice in a row, then in a step": (
-                    between,
-                    Start(2, Kill(1, "stream")),
-                    Start(2, Kill(0, dice.choice(("load", "loaded")))),
-                    Start(2, Kill(1, "forward", dice.randrange(7, 10))),
-                    Start(2),
-                ),
-                "killed before a save": (Start(2, Kill(0, "save", 2)), Start(2)),
-                "killed after the last save": (Start(2, Kill(0, "saved", 3)), Start(2)),
-                "one rank, never killed": (Start(1),),
-                "two ranks are killed, one goes on": (Start(2, Kill(1, "updated", 4)), Start(1)),
-                "one rank is killed, two go on": (alone, Start(2)),
-            },
-        )
-
-    @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        return _judged(seen, expected)
+        for name in [name for name in expected if name not in (WHOLE, OTHER_WHOLE)]:
+            base = BASES.get(name, WHOLE)
+            wrong = failed(seen, base, name)
+            if wrong:
+                return wrong
+            wrong = _not_saved(seen[name], expected[name]) or wrong_in_chain(seen[name], expected[name], seen[base])
+            if wrong:
+                return f"{name}: {wrong}"
+        return None
 
 
-class Rank0KeepsTheStateOfAll(Check):
+def _not_saved(seen: Evidence, expected: Evidence) -> str | None:
+    """Say after which start the disk does not hold what had been done by then."""
+    for number, (start, right) in enumerate(zip(seen["starts"], expected["starts"], strict=True), 1):
+        if start["killed"] and right["killed"] and start["newest"] < right["newest"]:
+            return (
+                f"after start {number}, {_step(start['newest'])} is the newest on the disk. When it was killed, "
+                f"{_step(right['newest'])} had been saved if all is right, and only job.save deletes it."
+            )
+    return None
+
+
+def _step(number: int) -> str:
+    return f"step {number}" if number else "none"
+
+
+class Rank0KeepsTheStateOfAll(OneObservation):
     """Rank 0's disk alone is used: it saves after the right steps, reads for all, and no rank leaves before that."""
 
-    points = 1
     hint = (
         "dist.all_gather_object brings the lanes' states to rank 0; dist.broadcast_object_list sends what it loaded.\n"
         "After the last save a barrier, so that no rank returns before the checkpoint is there."
     )
 
     @staticmethod
-    def probe(seed: int, train: Answer) -> Evidence:
-        answers = Answers(train)
-        return {
-            "whole": whole_run(answers, seed, slow=0.2),
-            "again": run_chain(answers, seed, (Start(2, Kill(0, "updated", 5)), Start(2))),
-        }
-
-    @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        for case in ("whole", "again"):
-            want = expected[case]["last"]
-            for rank, (got, right) in enumerate(zip(seen[case]["last"] or [], want, strict=True)):
-                if got["saves"] != right["saves"]:
-                    return f"rank {rank} called job.save for the steps {got['saves']}; {right['saves']} is right."
+        for name in (WHOLE, OTHER_WHOLE, BETWEEN, FINISHED):
+            wrong = failed(seen, name)
+            if wrong:
+                return wrong
+            if not seen[name]["last"]:
+                return f"{name}: the last start was killed."
+            for rank, (got, right) in enumerate(zip(seen[name]["last"], expected[name]["last"], strict=True)):
+                wrong = _wrong_saves(got["saves"], right["saves"])
+                if wrong:
+                    return f"{name}: rank {rank} {wrong}"
+                if got["overtaken"]:
+                    return f"{name}: rank {rank} went on with the next step before job.save had returned."
                 if got["loads"] != right["loads"]:
-                    return f"rank {rank} called job.load {got['loads']} times; {right['loads']} is right."
+                    calls = f"{len(got['loads'])} times" if all(got["loads"]) else "with another folder than job.folder"
+                    return f"{name}: rank {rank} called job.load {calls}; {len(right['loads'])} times is right."
                 if not got["last"]:
-                    return f"rank {rank} returned before the last checkpoint was published."
-            for start, right in zip(seen[case]["starts"], expected[case]["starts"], strict=True):
+                    return f"{name}: rank {rank} returned before the last checkpoint was published."
+            for start, right in zip(seen[name]["starts"], expected[name]["starts"], strict=True):
                 if start["elsewhere"]:
-                    return "something was written into the folder of rank 1, which nobody reads again."
+                    return "something was written into the folder of rank 1, which is not read again."
                 if start["entries"] != right["entries"]:
                     return f"{start['entries']} checkpoints are left; with job.keep there should be {right['entries']}."
-        first, second = seen["again"]["last"]
+        first, second = seen[BETWEEN]["last"]
         if first["weights"] != second["weights"]:
             return "after a restart the ranks' weights differ: rank 1's folder may hold another run's checkpoints."
         return None
+
+
+def _wrong_saves(seen: list[list[Any]], expected: list[list[Any]]) -> str | None:
+    if [step for step, *_ in seen] != [step for step, *_ in expected]:
+        return f"called job.save for the steps {[s for s, *_ in seen]}; {[s for s, *_ in expected]} is right."
+    for (step, updates, lr, keep, own), (_, right, right_lr, right_keep, _) in zip(seen, expected, strict=True):
+        if updates != right:
+            return f"called job.save for step {step} after {updates} updates since its start; after {right} is right."
+        if lr != right_lr:
+            return f"called job.save for step {step} before the schedule's step: the learning rate is {lr:.4g}."
+        if keep != right_keep:
+            return f"called job.save with keep={keep}; job.keep is {right_keep}."
+        if not own:
+            return "called job.save with another folder than job.folder."
+    return None
 
 
 TRAINING = (UninterruptedRunIsRight, GoesOnToTheLastBit, Rank0KeepsTheStateOfAll)

@@ -1,0 +1,53 @@
+"""Photographs of a folder while a function writes into it: what a kill at that moment would leave behind.
+
+SIGKILL gives a process no time for anything: no `finally`, no flush. What stays is what the operating system has
+already been given. So a copy of the folder, taken in the middle of a function, is what the next start would find had
+the process been killed there. One is taken whenever the folder has changed.
+"""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from .folder_watch import FolderWatch, Look, look_at
+from .synced_files import SyncedFiles
+
+MOST = 200  # photographs of one call
+
+
+class Photographs:
+    """Takes photographs of `folder` while a function runs.
+
+    Args:
+        folder: that the function writes to.
+        album: a folder for the photographs.
+        synced: knows which files are on the disk; inside its `with`.
+
+    Attributes:
+        before: the files that the folder had when the function began.
+        taken: folders with a copy each, in order; the last one is the folder when the function was done.
+        looks: for each photograph, the files that the folder had.
+        on_disk: for each photograph, the paths of those files that were on the disk with all their bytes.
+    """
+
+    def __init__(self, folder: Path, album: Path, synced: SyncedFiles) -> None:
+        self.folder, self.album, self.synced = folder, album, synced
+        self.before: Look = {}
+        self.taken: list[Path] = []
+        self.looks: list[Look] = []
+        self.on_disk: list[list[str]] = []
+
+    def during(self, call: Callable[[], Any]) -> None:
+        """Run `call`; take a photograph whenever the folder has changed, and one at the end."""
+        self.before = look_at(self.folder)
+        FolderWatch(self.folder, self._take).during(call)
+        self._take(look_at(self.folder), MOST + 1)
+
+    def _take(self, look: Look, most: int = MOST) -> None:
+        if len(self.taken) < most:
+            copy = self.album / str(len(self.taken))
+            shutil.copytree(self.folder, copy) if self.folder.exists() else copy.mkdir(parents=True)
+            self.taken.append(copy)
+            self.looks.append(look)
+            self.on_disk.append(self.synced.among(look))

@@ -1,0 +1,86 @@
+"""Ways in which a disk damages a checkpoint: each changes files of one entry."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from .entries import files_in
+
+Damage = Callable[[bytearray], bytearray]
+BLOCK = 4096
+MOST_FILES = 8  # of an entry, each damaged by itself: the smallest and the largest
+
+
+def half(data: bytearray) -> bytearray:
+    """Cut off the second half."""
+    return data[: len(data) // 2]
+
+
+def _zeroed(begin: float, end: float = 1.0) -> Damage:
+    def damage(data: bytearray) -> bytearray:
+        a, b = int(begin * len(data)), int(end * len(data))
+        return data[:a] + bytes(b - a) + data[b:]
+
+    return damage
+
+
+def _flipped(at: float | int, count: int = 1) -> Damage:
+    """Change `count` bytes, from byte `at` on, or from this share of the bytes on."""
+
+    def damage(data: bytearray) -> bytearray:
+        begin = int(at * len(data)) if isinstance(at, float) else at % max(1, len(data))
+        for i in range(begin, min(begin + count, len(data))):
+            data[i] ^= 0x5A
+        return data
+
+    return damage
+
+
+def _exchanged(data: bytearray) -> bytearray:
+    """Exchange two blocks: sums of bytes or of words stay as they are."""
+    a = len(data) // 4 // BLOCK * BLOCK
+    b = a + 16 * BLOCK
+    data[a : a + BLOCK], data[b : b + BLOCK] = data[b : b + BLOCK], data[a : a + BLOCK]
+    return data
+
+
+IN_A_FILE: dict[str, tuple[Damage, ...]] = {  # done to a file of the entry, each in turn
+    "half": (half,),
+    "end": (lambda data: data[:-3], lambda data: data[:-1]),
+    "nothing": (lambda data: bytearray(), lambda data: data[:1], lambda data: data[:20]),
+    "zeros": (_zeroed(0.0),),
+    "bytes": (_flipped(0.5, 200),),
+}
+IN_THE_LARGEST: dict[str, tuple[Damage, ...]] = {
+    "byte": tuple(_flipped(share / 16 + 0.013) for share in range(16)),
+    "block": (_zeroed(0.6, 0.61), _zeroed(0.5), _exchanged),
+}
+ENDS = 48  # bytes at the beginning of the smallest and the largest file, and at their ends, each changed by itself
+STRIDE = 19  # from one byte that is changed to the next, between the ends
+
+
+def damages_of(kind: str, entry: Path) -> Iterator[Callable[[Path], None]]:
+    """Yield what damages a copy of `entry` in this way, one after the other."""
+    files = sorted(files_in(entry), key=lambda file: (file.stat().st_size, file))
+    chosen = files if len(files) <= MOST_FILES else files[: MOST_FILES // 2] + files[-MOST_FILES // 2 :]
+    if kind == "file":  # of a directory
+        yield from (_without(file.relative_to(entry)) for file in chosen if entry.is_dir())
+    elif kind == "single":
+        for file in dict.fromkeys([*files[:1], *files[-1:]]):
+            for at in (*range(-ENDS, ENDS), *range(ENDS, file.stat().st_size - ENDS, STRIDE)):
+                yield _changed(file.relative_to(entry), _flipped(at))
+    else:
+        for file in files[-1:] if kind in IN_THE_LARGEST else chosen:
+            for damage in {**IN_A_FILE, **IN_THE_LARGEST}[kind]:
+                yield _changed(file.relative_to(entry), damage)
+
+
+def _changed(file: Path, damage: Damage) -> Callable[[Path], None]:
+    def change(entry: Path) -> None:
+        path = entry / file
+        path.write_bytes(damage(bytearray(path.read_bytes())))
+
+    return change
+
+
+def _without(file: Path) -> Callable[[Path], None]:
+    return lambda entry: (entry / file).unlink()

@@ -1,0 +1,171 @@
+"""Saves in processes of their own, photographed where a kill could hit, and loads in others."""
+
+import contextlib
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..base import Evidence
+from ..checking import message_of
+from ..probing.folder_watch import Look, look_at
+from ..probing.photographs import Photographs
+from ..probing.synced_files import SyncedFiles
+from .entries import steps_of
+from .processes import run_or_die, unpacked
+from .states import MIXED, digest_of, make_state, print_of
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Saves into one folder, one after the other, by one process.
+
+    Attributes:
+        name: of the scene.
+        states: what is saved, as (kind, step).
+        keep: in each save.
+        watched: the last save is photographed.
+    """
+
+    name: str
+    states: tuple[tuple[str, int], ...]
+    keep: int
+    watched: bool = False
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the files of a scene are."""
+
+    scratch: Path
+
+    def folder(self, scene: str) -> Path:
+        """Return the folder of checkpoints. Neither it nor what it is in need be there."""
+        return self.scratch / scene / "run" / "checkpoints"
+
+    def after(self, scene: str, number: int) -> Path:
+        """Return a copy of the folder after so many saves."""
+        return self.scratch / scene / "after" / str(number)
+
+    def album(self, scene: str) -> Path:
+        """Return where the photographs of the last save are."""
+        return self.scratch / scene / "photographs"
+
+    def photographs(self, scene: str) -> list[Path]:
+        """Return the photographs of the last save, in order."""
+        return sorted(self.album(scene).glob("*"), key=lambda path: int(path.name))
+
+
+def save_scenes(answers: bytes, place: Place, seed: int, *scenes: Scene) -> Evidence:
+    """Save in a new process; return what each scene has shown, by its name."""
+    run = run_or_die(_save_scenes, 1, answers, place, seed, scenes, process_group=False)
+    return run[0] if run else {}
+
+
+def load_from(answers: bytes, folders: list[Path]) -> list[Evidence]:
+    """Return what a new process loads from each folder: the step, and a digest of the state."""
+    run = run_or_die(_load_all, 1, answers, folders, process_group=False)
+    return run[0] if run else [{"raised": "SIGKILL"} for _ in folders]
+
+
+# -- in the new process ---------------------------------------------------------------------------------------
+
+
+def _save_scenes(answers: bytes, place: Place, seed: int, scenes: tuple[Scene, ...]) -> Evidence:
+    torch.set_num_threads(1)
+    with SyncedFiles(place.scratch) as synced:
+        save, load = unpacked(answers)
+        return {scene.name: _save_scene(save, load, place, seed, scene, synced) for scene in scenes}
+
+
+def _save_scene(save: Any, load: Any, place: Place, seed: int, scene: Scene, synced: SyncedFiles) -> Evidence:
+    folder, left, changed, state = place.folder(scene.name), [], False, {}
+    camera = Photographs(folder, place.album(scene.name), synced)
+    for number, (kind, step) in enumerate(scene.states, 1):
+        state = make_state(kind, seed, step)
+        before = digest_of(state)
+        try:
+            if scene.watched and number == len(scene.states):
+                camera.during(lambda state=state, step=step: save(folder, step, state, scene.keep))
+            else:
+                save(folder, step, state, scene.keep)
+        except NotImplementedError:
+            raise
+        except Exception as error:
+            return {"raised": type(error).__name__, "text": message_of(error)[:200], "step": step}
+        changed |= digest_of(state) != before
+        if folder.is_dir():
+            with contextlib.suppress(shutil.Error):  # a thread of the answer is still at work
+                shutil.copytree(folder, place.after(scene.name, number))
+        left.append(sorted(map(steps_of, folder.iterdir())) if folder.is_dir() else [])
+    _overwrite(state)  # training goes on
+    return {
+        "left": left,
+        "changed": changed,
+        "later": _loaded(load, folder),
+        "bytes": [sum(file[0] for file in look.values() if file) for look in camera.looks],
+        "arrivals": _arrivals(camera),
+    }
+
+
+def _overwrite(value: Any) -> None:
+    """Zero all tensors in `value`, in place."""
+    if isinstance(value, torch.Tensor):
+        value.zero_()
+    elif isinstance(value, dict | list | tuple):
+        for inner in value.values() if isinstance(value, dict) else value:
+            _overwrite(inner)
+
+
+def _arrivals(camera: Photographs) -> list[Evidence]:
+    """Return the moments at which files got a name step-N: were they on the disk, and did they come from within?"""
+    arrivals: list[Evidence] = []
+    before, known = _entries(camera.before), _inodes(camera.before)
+    for look, on_disk in zip(camera.looks, camera.on_disk, strict=True):
+        entries = _entries(look)
+        for name, files in entries.items():
+            new = files - before.get(name, set())
+            if name.startswith("step-") and (new or name not in before):
+                synced = bool(files) and {path for path, _ in new} <= set(on_disk)
+                within = {inode for _, inode in new} <= known
+                arrivals.append({"step": steps_of(Path(name)), "synced": synced, "within": within})
+        before, known = entries, known | _inodes(look)
+    return arrivals
+
+
+def _entries(look: Look) -> dict[str, set[tuple[str, int]]]:
+    """Return the files of each entry of the folder, as (path, inode)."""
+    entries: dict[str, set[tuple[str, int]]] = {}
+    for path, file in look.items():
+        entries.setdefault(Path(path).parts[0], set()).update({(path, file[2])} if file else ())
+    return entries
+
+
+def _inodes(look: Look) -> set[int]:
+    return {file[2] for file in look.values() if file}
+
+
+def _load_all(answers: bytes, folders: list[Path]) -> list[Evidence]:
+    torch.set_num_threads(1)
+    _, load = unpacked(answers)
+    return [_loaded(load, folder) for folder in folders]
+
+
+def _loaded(load: Any, folder: Path) -> Evidence:
+    """Return what `load` found, and whether the folder is another one now."""
+    before = look_at(folder)
+    try:
+        found = load(folder)
+    except NotImplementedError:
+        raise
+    except Exception as error:
+        return {"raised": type(error).__name__}
+    touched = {"touched": True} if before and look_at(folder) != before else {}
+    if found is None:
+        return touched | {"none": True}
+    if not (isinstance(found, tuple | list) and len(found) == 2 and isinstance(found[0], int)):
+        return touched | {"type": type(found).__name__}
+    seen = touched | {"step": int(found[0]), "digest": digest_of(found[1])}
+    return seen | ({"print": print_of(found[1])} if isinstance(found[1], dict) and MIXED in found[1] else {})

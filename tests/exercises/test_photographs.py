@@ -1,0 +1,68 @@
+"""Photographs of a folder, and what of it was on the disk when they were taken."""
+
+import os
+import sys
+import threading
+from pathlib import Path
+
+from helpers.exercises.probing.photographs import Photographs
+from helpers.exercises.probing.synced_files import SyncedFiles
+
+import pytest
+
+
+def photographed(scratch: Path, save) -> Photographs:
+    folder = scratch / "folder"
+    folder.mkdir()
+    with SyncedFiles(folder) as synced:
+        camera = Photographs(folder, scratch / "album", synced)
+        camera.during(lambda: save(folder))
+    return camera
+
+
+def write_badly(folder: Path) -> None:
+    path = folder / "file"
+    path.write_bytes(b"old" * 100)
+    os.replace(path, path.with_name("new"))
+    path.write_bytes(b"again")
+
+
+def in_a_thread(folder: Path) -> None:
+    thread = threading.Thread(target=write_badly, args=(folder,))
+    thread.start()
+    thread.join()
+
+
+@pytest.mark.parametrize("write", [write_badly, in_a_thread])
+def test_they_show_what_a_kill_would_leave(tmp_path, write):
+    camera = photographed(tmp_path, write)
+    seen = [{path.name: path.stat().st_size for path in photo.iterdir()} for photo in camera.taken]
+    assert {"file": 0} in seen  # opened, and nothing written yet
+    assert {"file": 300} in seen
+    assert {"new": 300} in seen
+    assert seen[-1] == {"new": 300, "file": 5}
+    assert sys.getprofile() is None
+
+
+def save(folder: Path, flush: bool = True, sync: bool = True, of: str = "draft") -> None:
+    (folder / "other").touch()
+    with (folder / "draft").open("wb") as file:
+        file.write(b"bytes")
+        if flush:
+            file.flush()
+        if sync:
+            with (folder / of).open("rb") as synced:
+                os.fsync(synced.fileno())
+    os.replace(folder / "draft", folder / "final")
+
+
+@pytest.mark.parametrize(
+    ("options", "on_disk"),
+    [({}, True), ({"flush": False}, False), ({"sync": False}, False), ({"of": "other"}, False)],
+)
+def test_they_say_whether_all_bytes_were_on_the_disk(tmp_path, options, on_disk):
+    original = os.fsync
+    camera = photographed(tmp_path, lambda folder: save(folder, **options))
+    assert os.fsync is original
+    first = next(n for n, look in enumerate(camera.looks) if "final" in look)
+    assert ("final" in camera.on_disk[first]) == on_disk
