@@ -47,6 +47,7 @@ MESSAGE = "message = 2 * layout.micro_batch_size * layout.seq * arch.hidden"
 REDUCES = "reduces = (6 if again else 4) * arch.layers / layout.pipeline * m"
 AROUND = "around = 2 * (layout.tensor - 1) / layout.tensor * message"
 TENSOR_RING = "tensor = reduces * around / ring_bandwidth(cluster, layout.tensor)"
+SUM = "return state + activations + logits"
 STEP = "return (max(compute, data) + tensor) * (1 + (layout.pipeline - 1) / m)"
 FITTING = "fitting = [layout for layout in layouts if memory(layout) <= cluster.gpu.room]"
 QUICKEST = "return min(fitting, key=lambda layout: seconds(layout, cluster), default=None)"
@@ -100,6 +101,7 @@ MUTANTS = [
         ("a share of the gradients", (DATA, DATA.replace("model.weights", 'model.weights / sizes["data"]'))),
     )),
     *(grid("one_rank_sends_nothing", *mutant) for mutant in (
+        ("no group, no traffic at all", (RING, "return 2 * (n - 1) / n * nbytes * (1 not in sizes.values())")),
         ("rings of one", (RING, "return 2 * max(1, n - 1) / n * nbytes")),
         ("somebody after the last", (NEIGHBOURS, "neighbours = max(1, " + NEIGHBOURS.removeprefix("neighbours = ") + ")")),
     )),
@@ -139,6 +141,8 @@ MUTANTS = [
         ("all tokens on each rank", (FLOPS, FLOPS.replace(" / layout.ranks", ""))),
         ("recomputation for nothing", (FLOPS, FLOPS.removesuffix(" * (4 / 3 if again else 1)"))),
         ("twice for recomputation", (FLOPS, FLOPS.replace("4 / 3", "2"))),
+        ("shared by shard ranks alone", (FLOPS, FLOPS.replace("layout.ranks", "layout.shard"))),
+        ("not by the stages", (FLOPS, FLOPS.replace("layout.ranks", "layout.ranks * layout.pipeline"))),
     )),
     *(laws("tensor_waits_on_its_link", *mutant) for mutant in (
         ("always inside", (TENSOR_RING, "tensor = reduces * around / cluster.inside")),
@@ -147,6 +151,7 @@ MUTANTS = [
         ("none for recomputation", (REDUCES, REDUCES.replace("(6 if again else 4)", "4"))),
         ("one micro-batch", (REDUCES, REDUCES.removesuffix(" * m"))),
         ("FP32 messages", (MESSAGE, MESSAGE.replace("2 *", "4 *"))),
+        ("layers of all stages", (REDUCES, REDUCES.replace(" / layout.pipeline", ""))),
         ("half a ring", (AROUND, AROUND.replace("2 * (", "("))),
         ("hidden behind computation", (STEP, STEP.replace("max(compute, data) + tensor", "max(compute, data, tensor)"))),
         ("as far apart as data ranks", (TENSOR_RING, TENSOR_RING.replace("layout.tensor)", "layout.tensor, layout.tensor)"))),
@@ -158,7 +163,12 @@ MUTANTS = [
         ("all of it leaves", (LEAVES, LEAVES.replace(" * (layout.shard - 1) / layout.shard", ""))),
         ("parameters of the whole model", (OF_RANK, "parameters = arch.count() / layout.pipeline")),
         ("neighbours", (DATA_RING, DATA_RING.replace(", layout.tensor)", ")"))),
+        ("parameters of all stages", (OF_RANK, "parameters = arch.count() / layout.tensor")),
     )),
+    laws("memory_is_the_sum", "a GiB for all cases", (SUM, SUM + " + 2**30")),
+    laws("memory_is_the_sum", "state of the stage in the middle", (SUM, SUM + " + (layout.pipeline > 2) * 2**20")),
+    laws("seconds_are_the_sum", "a millisecond to start", (STEP, STEP + " + 1e-3")),
+    laws("seconds_are_the_sum", "the optimizer's update, too", (STEP, STEP + " + 2e-12 * parameters / layout.shard")),
     *(laws("bubble_stretches_the_step", *mutant) for mutant in (
         ("none", (STEP, STEP.partition(" * (1 +")[0])),
         ("the share of the whole step", (STEP, STEP.replace("(1 + (layout.pipeline - 1) / m)", "(1 + (layout.pipeline - 1) / (m + layout.pipeline - 1))"))),
@@ -173,6 +183,7 @@ MUTANTS = [
         ("room for twice as much", (FITTING, FITTING.replace("cluster.gpu.room", "2 * cluster.gpu.room"))),
         ("a tenth is left free", (FITTING, FITTING.replace("cluster.gpu.room", "cluster.gpu.room / 2"))),
         ("nothing ever", (QUICKEST, "return None")),
+        ("less than the room", (FITTING, FITTING.replace("<=", "<"))),
     )),
     laws("none_where_nothing_fits", "the smallest, then", (FITTING, FITTING + "\n    fitting = fitting or sorted(layouts, key=memory)[:1]")),
     laws("none_where_nothing_fits", "no default", (QUICKEST, QUICKEST.replace(", default=None", "")), raises="Raised"),
