@@ -173,10 +173,11 @@ hint("x4.plan")
 #
 # **Contract.**
 #
-# - `fine_tune(base, batches)`: `base` is a small `LlamaForCausalLM` in evaluation mode that has read some English; `batches` is a list of token ids, each (16, 48), of Python source. Put an adapter of rank 8 on it, as in part 2 (on all linear layers of the blocks and nothing else; you may call `adapter_config`, or use your own layer from part 1 instead of PEFT). Train it with one AdamW, one update a batch, each batch once, whole and in the order given, in training mode, without any other forward pass, and
-#   return the adapted model in evaluation mode. Choose the learning rate well: the loss on other Python source must fall by at least seven tenths of what LoRA can achieve.
-# - The base stays as it is to the last bit. The optimizer holds nothing that is not trained.
-# - `merged_model(model)` takes what `fine_tune` returned (it may consume it) and returns an ordinary `LlamaForCausalLM` with the adapter merged.
+# - `fine_tune(base, batches)`: `base` is a small `LlamaForCausalLM` in evaluation mode that has read some English; `batches` is a list of token ids, each (16, 48), of Python source. Put an adapter of rank 8 on all linear layers of the blocks, and on nothing else. You may call `adapter_config`, or use your own layer from part 1 instead of PEFT; alpha and dropout are yours to choose. Train it with one AdamW, one update per batch, each batch once and in the order given. An update follows the gradient of the mean cross-entropy of all next tokens of its batch, and of nothing before; you may clip it. Every layer is in training mode, and the model runs for nothing else.
+#   Return the adapted model in evaluation mode. Choose the learning rate well: the loss on other Python source must fall by at least seven tenths of what LoRA can achieve.
+# - The base stays as it is to the last bit, and gets no gradients. The optimizer holds all that is trained, and nothing else.
+# - `merged_model(model)` takes what `fine_tune` returned (it may consume it) and returns an ordinary `LlamaForCausalLM` with the adapter merged into its weights.
+# - Nothing is kept from one call to the next: both functions may be called again, with another base and other batches.
 #
 # Here are a base, its batches and other Python source, to try your answer on before you run the check. (Grading uses others.)
 

@@ -41,8 +41,8 @@ class OnBills(Check):
     cases: tuple[int, ...]
     look: str
 
-    @classmethod
-    def probe(cls, seed: int, bill: Any) -> Evidence:
+    @staticmethod
+    def probe(seed: int, bill: Any) -> Evidence:
         return {"bills": _bills(bill)}
 
     @classmethod

@@ -24,7 +24,7 @@ def _planned(layout: Layout, cluster: Cluster) -> Found:
     return found_of(plan_layout(layout, cluster))
 
 
-def _proposed(decide: Any) -> Evidence:
+def _proposed(seed: int, decide: Any) -> Evidence:
     """Return what each proposal is, and what the planner says of those that answer the question."""
     seen = {}
     for name, question in decisions().items():
@@ -64,9 +64,7 @@ class AnswersTheQuestion(Check):
         "shard x replicate x micro_batch_size x micro_batches must be the sequences of a step: `question.sequences`."
     )
 
-    @staticmethod
-    def probe(seed: int, decide: Any) -> Evidence:
-        return _proposed(decide)
+    probe = staticmethod(_proposed)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
@@ -102,9 +100,7 @@ class FitsByThePlanner(Check):
         "`layout_explorer` below shows what a rank holds at its fullest moment."
     )
 
-    @staticmethod
-    def probe(seed: int, decide: Any) -> Evidence:
-        return _proposed(decide)
+    probe = staticmethod(_proposed)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
@@ -131,9 +127,7 @@ class NearTheBest(Check):
         "Recompute only what memory demands, and try larger micro-batches: fewer gathers for the same tokens."
     )
 
-    @staticmethod
-    def probe(seed: int, decide: Any) -> Evidence:
-        return _proposed(decide)
+    probe = staticmethod(_proposed)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:

@@ -17,6 +17,10 @@ def _groups(groups: Any, sizes: dict[str, int], dimension: str) -> list[list[int
     return [[int(rank) for rank in group] for group in groups(dict(sizes), dimension)]
 
 
+def _observe(seed: int, groups: Any, _: Any) -> Evidence:
+    return {f"{sizes}, {name}": _groups(groups, sizes, name) for sizes in GRIDS for name in sizes}
+
+
 class GroupsAlongEachDimension(Check):
     """Ranks of a group differ in one coordinate alone; the last dimension's are neighbours."""
 
@@ -26,18 +30,12 @@ class GroupsAlongEachDimension(Check):
         "groups for rows."
     )
 
-    @staticmethod
-    def probe(seed: int, groups: Any, _: Any) -> Evidence:
-        return {
-            f"{sizes}, {name}": sorted(sorted(group) for group in _groups(groups, sizes, name))
-            for sizes in GRIDS
-            for name in sizes
-        }
+    probe = staticmethod(_observe)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for case, right in expected.items():
-            if (mine := seen[case]) != right:
+            if (mine := sorted(map(sorted, seen[case]))) != sorted(right):
                 return f"{case}: {_short(mine)}; {_short(right)} is right.{_mistake(mine, right)}"
         return None
 
@@ -47,15 +45,13 @@ class OrderWithinAGroup(Check):
 
     hint = "Stages are counted along the pipeline's group, so order matters: lowest coordinate first."
 
-    @staticmethod
-    def probe(seed: int, groups: Any, _: Any) -> Evidence:
-        return {f"{sizes}, {name}": _groups(groups, sizes, name) for sizes in GRIDS for name in sizes}
+    probe = staticmethod(_observe)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for case, right in expected.items():
             mine = seen[case]
-            if sorted(map(sorted, mine)) == right and mine != right:
+            if sorted(map(sorted, mine)) == sorted(right) and mine != right:
                 return f"{case}: the groups are right, and their order is not: {_short(mine)}; {_short(right)} is."
         return None
 

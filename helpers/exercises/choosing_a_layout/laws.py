@@ -1,9 +1,11 @@
 """Checks of three laws: what a layout holds, how long its step takes, and which of several is the best that fits.
 
-Each law has several terms. A check looks at one of them: it compares two layouts, or clusters, that differ in nothing
-else, so the other terms cancel.
+Each law has several terms. Most checks look at one of them: they compare two layouts, or clusters, that differ in
+nothing else, so the other terms cancel. What would cancel in each difference, such as a constant, is found by the two
+checks that compare the sums, on layouts whose pipeline, tensor and shard are all above 1.
 """
 
+import math
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,8 +25,8 @@ ROOMS = (4, 6, 9, 12, 24, 60)  # GiB
 Case = tuple[str, Callable[[], float]]  # what it is, and its value
 
 
-class OnDifferences(Check):
-    """Compares differences, or ratios, of what the laws say with the reference's."""
+class OnFormulas(Check):
+    """Compares what the formulas give, or differences or ratios of it, with the reference's."""
 
     unit: str
     look: str
@@ -57,7 +59,21 @@ def _grid(tensor: int, pipeline: int, shard: int, **others: Any) -> Layout:
     return Layout(ARCH, tensor=tensor, pipeline=pipeline, shard=shard, **{"micro_batches": 4, **others})
 
 
-class StateOfThisRank(OnDifferences):
+SUMS = (
+    _grid(2, 2, 2),
+    _grid(4, 3, 2, micro_batches=2, micro_batch_size=3, seq=1024),
+    _grid(2, 4, 8, micro_batches=6, recompute="full"),
+    _grid(8, 2, 4, micro_batch_size=2, seq=8192, recompute="full"),
+    _grid(1, 1, 1, micro_batches=1),
+)
+
+
+def _words(layout: Layout) -> str:
+    grid = f"tensor {layout.tensor}, pipeline {layout.pipeline}, shard {layout.shard}, recompute {layout.recompute}"
+    return f"{grid}, {layout.micro_batches} micro-batches of {layout.micro_batch_size} x {layout.seq:,} tokens"
+
+
+class StateOfThisRank(OnFormulas):
     """State: 16 bytes for each parameter of this rank, of which `shard` ranks keep a part each."""
 
     unit, look = "bytes", "Which part of the parameters is on this rank, and which part of their state does it keep?"
@@ -72,7 +88,7 @@ class StateOfThisRank(OnDifferences):
         return found
 
 
-class ActivationsInFlight(OnDifferences):
+class ActivationsInFlight(OnFormulas):
     """Activations: 34 bytes a token and hidden number in each block, for each micro-batch in flight."""
 
     unit, look = "bytes", "How many blocks has this rank, and how many micro-batches are under way at once?"
@@ -92,7 +108,7 @@ class ActivationsInFlight(OnDifferences):
         return found
 
 
-class FullRecomputeKeepsInputs(OnDifferences):
+class FullRecomputeKeepsInputs(OnFormulas):
     """Full recomputation keeps 2 bytes in place of 34, and one block whole while it is computed again."""
 
     unit, look = "bytes", "Every block keeps its input; one block at a time has all of its 34 bytes beside them."
@@ -108,7 +124,7 @@ class FullRecomputeKeepsInputs(OnDifferences):
         return found
 
 
-class LogitsOfTheWholeModel(OnDifferences):
+class LogitsOfTheWholeModel(OnFormulas):
     """Logits: 4 bytes for each word and token of a micro-batch, on the rank that has the whole model's length."""
 
     unit, look = "bytes", "Logits: tokens x vocabulary x 4 bytes / tensor, if there is one stage; else nothing here."
@@ -128,7 +144,18 @@ class LogitsOfTheWholeModel(OnDifferences):
         ]
 
 
-class ComputesAtHalfThePeak(OnDifferences):
+class MemoryIsTheSum(OnFormulas):
+    """Memory is the sum of state, activations and logits, and of nothing else."""
+
+    unit, look = "bytes", "If all checks above pass, the differences are right. What is the same for each layout?"
+    hint = "State, activations, and logits where pipeline is 1. Is anything else added to them?"
+
+    @classmethod
+    def cases(cls, memory: Any, seconds: Any) -> list[Case]:
+        return [(_words(layout), lambda layout=layout: memory(layout)) for layout in SUMS]
+
+
+class ComputesAtHalfThePeak(OnFormulas):
     """Compute: the step's FLOPs over all ranks at half of `gpu.flops16`; a third more with full recomputation."""
 
     unit, look = "seconds", "FLOPs of a token x tokens of the step / ranks, at half of the peak."
@@ -141,7 +168,10 @@ class ComputesAtHalfThePeak(OnDifferences):
             one = _grid(1, 1, 1, recompute=recompute)
             found.append((f"one GPU, recompute {recompute}", lambda one=one: seconds(one, NODE)))
         fast = replace(NODE, inside=1e18, outside=1e18)
-        found.append(("8 data ranks, links without end", lambda: seconds(_grid(1, 1, 8), fast)))
+        for tensor, pipeline, shard in ((1, 1, 8), (2, 4, 2), (4, 2, 4)):
+            words = f"tensor {tensor}, pipeline {pipeline}, shard {shard}, links without end"
+            layout = _grid(tensor, pipeline, shard)
+            found.append((words, lambda layout=layout: seconds(layout, fast)))
         return found
 
 
@@ -151,7 +181,7 @@ def _by_link(seconds: Any, layout: Layout, link: str) -> Callable[[], float]:
     return lambda: seconds(layout, slow) - seconds(layout, NODE)
 
 
-class TensorWaitsOnItsLink(OnDifferences):
+class TensorWaitsOnItsLink(OnFormulas):
     """Tensor: four all-reduces a block and micro-batch, six with full recomputation, on the ring of neighbours."""
 
     unit, look = "seconds", "Which link do they use, how many all-reduces, of how many bytes, in how many blocks?"
@@ -163,15 +193,16 @@ class TensorWaitsOnItsLink(OnDifferences):
     @classmethod
     def cases(cls, memory: Any, seconds: Any) -> list[Case]:
         found = []
-        for tensor, recompute in ((4, "none"), (8, "full"), (16, "none")):
-            layout = _grid(tensor, 1, 1, recompute=recompute)
+        for tensor, pipeline, recompute in ((4, 1, "none"), (8, 1, "full"), (16, 1, "none"), (4, 4, "none")):
+            layout = _grid(tensor, pipeline, 1, recompute=recompute)
             for link in ("inside", "outside"):
-                words = f"tensor {tensor}, recompute {recompute}, nodes of 8: links {link} at half speed, more by"
+                words = f"tensor {tensor}, pipeline {pipeline}, recompute {recompute}, nodes of 8: links {link} at half"
+                words += " speed, more by"
                 found.append((words, _by_link(seconds, layout, link)))
         return found
 
 
-class DataHidesBehindCompute(OnDifferences):
+class DataHidesBehindCompute(OnFormulas):
     """Data: 8 bytes a parameter and micro-batch, beside the computation: the longer of the two counts."""
 
     unit, look = "seconds", "Two gathers of 2 bytes and a reduction of 4, (n - 1) / n of it leaves; max, not a sum."
@@ -192,10 +223,15 @@ class DataHidesBehindCompute(OnDifferences):
             words = f"tensor {tensor}, shard {shard}, links a thousand times slower: a fifth micro-batch"
             found.append((words, lambda a=layout, b=slower: seconds(b, slow) - seconds(a, slow)))
         many = _grid(1, 1, 8, micro_batch_size=8)
-        return [*found, ("shard 8, batch 8: links inside at half speed, more by", _by_link(seconds, many, "inside"))]
+        found.append(("shard 8, batch 8: links inside at half speed, more by", _by_link(seconds, many, "inside")))
+        # The tensor ranks are neighbors in a node, the shard ranks are not.
+        far, farther = (replace(NODE, outside=NODE.outside / slower) for slower in (1000, 2000))
+        stages = _grid(8, 2, 4)
+        words = "tensor 8, pipeline 2, shard 4: links outside 2000 times slower, and not 1000 times"
+        return [*found, (words, lambda: seconds(stages, farther) - seconds(stages, far))]
 
 
-class BubbleStretchesTheStep(OnDifferences):
+class BubbleStretchesTheStep(OnFormulas):
     """Bubble: a step takes (1 + (pipeline - 1) / micro_batches) times as long."""
 
     unit, look = "times", "What a rank does in the step, and beside it pipeline - 1 turns of waiting."
@@ -209,6 +245,22 @@ class BubbleStretchesTheStep(OnDifferences):
             words = f"pipeline {pipeline}, tensor {tensor}: 4 micro-batches / 16"
             found.append((words, lambda a=few, b=many: seconds(a, NODE) / seconds(b, NODE)))
         return found
+
+
+class SecondsAreTheSum(OnFormulas):
+    """Seconds are (max(compute, data) + tensor) x bubble, and nothing else, also where every dimension is above 1."""
+
+    unit, look = "seconds", "If all checks above pass, their terms are right. How do they belong together?"
+    hint = "`(max(compute, data) + tensor) * (1 + (pipeline - 1) / micro_batches)`. Is anything else added?"
+
+    @classmethod
+    def cases(cls, memory: Any, seconds: Any) -> list[Case]:
+        slow = replace(NODE, inside=NODE.inside / 50, outside=NODE.outside / 50)
+        return [
+            (f"{_words(layout)}, {links}", lambda layout=layout, cluster=cluster: seconds(layout, cluster))
+            for layout in SUMS
+            for links, cluster in (("links of a DGX", NODE), ("links 50 times slower", slow))
+        ]
 
 
 class FastestThatFits(Check):
@@ -227,7 +279,14 @@ class FastestThatFits(Check):
             figures = [[float(memory(layout)), float(seconds(layout, cluster))] for layout in layouts]
             number = None if chosen is None else layouts.index(chosen)
             seen.append({"room": cluster.gpu.room, "seed": seed + room, "figures": figures, "chosen": number})
-        return {"cases": seen}
+        return {"cases": seen, "filled": FastestThatFits._filled(memory, best)}
+
+    @staticmethod
+    def _filled(memory: Any, best: Any) -> list[bool]:
+        """Return whether a layout is chosen that fills the room to the byte, and one that needs a byte more."""
+        room = math.ceil(memory(SUMS[0]))
+        rooms = (replace(NODE, gpu=replace(NODE.gpu, total=NODE.gpu.context + n)) for n in (room, room - 1))
+        return [best([SUMS[0]], cluster) is not None for cluster in rooms]
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
@@ -246,6 +305,8 @@ class FastestThatFits(Check):
                 return f"{mine} holds {nbytes / GiB:.1f} GiB; {other}."
             if not took <= least:
                 return f"{mine} takes {took:.4g} s; {other}."
+        if seen["filled"] != [True, False]:
+            return "A layout fits if its memory is at most `cluster.gpu.room`: equal is enough, and a byte more is not."
         return None
 
 
@@ -287,10 +348,12 @@ LAWS = (
     ActivationsInFlight,
     FullRecomputeKeepsInputs,
     LogitsOfTheWholeModel,
+    MemoryIsTheSum,
     ComputesAtHalfThePeak,
     TensorWaitsOnItsLink,
     DataHidesBehindCompute,
     BubbleStretchesTheStep,
+    SecondsAreTheSum,
     FastestThatFits,
     NoneWhereNothingFits,
 )

@@ -15,8 +15,8 @@ class OnTraffic(Check):
     dimension: str
     look: str
 
-    @classmethod
-    def drawn(cls, seed: int) -> list[tuple[dict[str, int], int, ModelOfBlocks, int]]:
+    @staticmethod
+    def drawn(seed: int) -> list[tuple[dict[str, int], int, ModelOfBlocks, int]]:
         """Return (sizes, stage, model, micro-batches) of several grids."""
         chance, cases = random.Random(seed), []
         for _ in range(12):
@@ -31,18 +31,24 @@ class OnTraffic(Check):
         inner = {"pipeline": 4, "data": 2, "tensor": 2}, 2, model._replace(blocks=4 * model.blocks), m
         return [*cases, *ends, inner]
 
-    @classmethod
-    def probe(cls, seed: int, _: Any, sent: Any) -> Evidence:
-        cases = cls.drawn(seed)
-        got = [float(sent(dict(sizes), stage, model, m)[cls.dimension]) for sizes, stage, model, m in cases]
+    @staticmethod
+    def probe(seed: int, _: Any, sent: Any) -> Evidence:
+        cases = OnTraffic.drawn(seed)
+        got = [_bytes(sent, sizes, stage, model, m) for sizes, stage, model, m in cases]
         return {"cases": [[*sizes.values(), stage, *model, m] for sizes, stage, model, m in cases], "got": got}
 
     @classmethod
     def judge(cls, seen: Evidence, expected: Evidence) -> str | None:
-        for case, got, want in zip(expected["cases"], seen["got"], expected["got"], strict=True):
+        for case, *each in zip(expected["cases"], seen["got"], expected["got"], strict=True):
+            got, want = (nbytes[cls.dimension] for nbytes in each)
             if not abs(got - want) <= NEAR * max(1.0, want):
                 return f"{_words(case)}: {got:,.0f} B along {cls.dimension}; {want:,.0f} B is right. {cls.look}"
         return None
+
+
+def _bytes(sent: Any, sizes: dict[str, int], stage: int, model: ModelOfBlocks, m: int) -> dict[str, float]:
+    nbytes = sent(dict(sizes), stage, model, m)
+    return {name: float(nbytes[name]) for name in sizes}
 
 
 def _words(case: list[int]) -> str:
@@ -80,7 +86,7 @@ class DataSendsGradients(OnTraffic):
 
 
 class OneRankSendsNothing(Check):
-    """Along a dimension of one rank nothing is sent."""
+    """Along a dimension of one rank nothing is sent; along the others as much as ever."""
 
     hint = "2 (n - 1) / n is 0 for n = 1. And a pipeline of one stage has no neighbours."
 
@@ -90,14 +96,17 @@ class OneRankSendsNothing(Check):
         seen = {}
         for name in ("pipeline", "data", "tensor"):
             sizes = {"pipeline": 2, "data": 2, "tensor": 2, name: 1}
-            seen[name] = float(sent(sizes, 0, model, 4)[name])
+            seen[name] = _bytes(sent, sizes, 0, model, 4)
         return seen
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for name in expected:
-            if not abs(seen[name]) <= 0:  # NaN is not
-                return f"{name} of one rank: {seen[name]:,.0f} B; nobody is there to send to."
+            if not abs(seen[name][name]) <= 0:  # NaN is not
+                return f"{name} of one rank: {seen[name][name]:,.0f} B are sent, and there is no other rank."
+            for other, want in expected[name].items():
+                if not abs(seen[name][other] - want) <= NEAR * want:
+                    return f"{name} of one rank: {seen[name][other]:,.0f} B along {other}; {want:,.0f} B is right."
         return None
 
 

@@ -10,7 +10,7 @@ from .adapter import ADAPTER
 from .finetune import FINETUNE
 from .layer import LAYER
 from .plan import PLAN
-from .small_llama import pretrained, small_llama
+from .small_llama import loss_before, small_llama
 
 __all__ = ["PARTS", "prepare", "small_llama"]
 
@@ -23,5 +23,5 @@ PARTS: tuple[Part, ...] = (
 
 
 def prepare(seed: int) -> None:
-    """Train the base that all answers are given. Probes copy it, and measure the copy before an answer gets it."""
-    pretrained(seed)
+    """Train the base that all answers are given, and measure it. Probes copy it."""
+    loss_before(seed)

@@ -5,10 +5,12 @@ import functools
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...core.data import Split, english, python_source
 from ...core.device import pick_device
+from ..probing.plain import plain
 
 ALL_LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 LENGTH, ROWS, STEPS = 48, 16, 60
@@ -71,3 +73,19 @@ def small_llama(seed: int = 0) -> tuple[nn.Module, list[Tensor], Tensor]:
 def held_out(seed: int, rows: int = 64) -> Tensor:
     """Return stretches of Python source that no batch holds, token ids (rows, 48)."""
     return _windows(python_source().test_x, rows, torch.Generator().manual_seed(seed)).to(pick_device())
+
+
+@torch.no_grad()
+def loss_on_held_out(model: nn.Module, seed: int) -> float:
+    """Return the loss on held-out Python. The model sees no token before it has predicted it."""
+    ids, losses = held_out(seed, 256), []
+    for length in range(6, ids.shape[1], 6):
+        logits = plain(model(input_ids=ids[:, :length]).logits)[:, -1]
+        losses.append(F.cross_entropy(logits.float(), ids[:, length]))
+    return torch.stack(losses).mean().item()
+
+
+@functools.lru_cache(maxsize=2)
+def loss_before(seed: int) -> float:
+    """Return the loss on held-out Python of the base itself."""
+    return loss_on_held_out(pretrained(seed), seed)

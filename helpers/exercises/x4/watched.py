@@ -1,0 +1,122 @@
+"""Watch a fine-tune: what runs through the model, in which mode, and what each update is made from."""
+
+import copy
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from ..base import Evidence
+from ..probing.fingerprint import fingerprint
+from .small_llama import fresh
+
+LOOKED_AT = (1, 2, 7)  # the updates whose gradients are computed again
+
+
+class Watched:
+    """A fresh copy of the base whose forward passes, and all optimizers' updates, are noted in the block.
+
+    It is the inner `LlamaModel` that notes, because every forward pass runs through it, also one that does without the
+    language model around it; a copy of the base notes, too.
+
+    Attributes:
+        base: what the answer gets.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.base = fresh(seed)
+        self._before = {name: p.detach().clone() for name, p in self.base.named_parameters()}
+        self._parameters = list(self.base.parameters())
+        self._head = copy.deepcopy(self.base.get_output_embeddings())
+        self._read: list[int] = []
+        self._modes: set[bool] = set()
+        self._stale = 0.0
+        self._steps: list[torch.optim.Optimizer] = []
+        self._held: dict[int, nn.Parameter] = {}
+        self._trained: dict[int, nn.Parameter] = {}
+        self._strangers: set[int] = set()
+        self._likeness: list[float] = []
+        self._last: tuple[nn.Module, Tensor, Tensor] | None = None
+        self._off = True
+
+    def __enter__(self) -> "Watched":
+        self._off = False
+        self._handles = [
+            self.base.model.register_forward_pre_hook(self._forward, with_kwargs=True),
+            register_optimizer_step_pre_hook(self._step),
+        ]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._off = True  # a copy of the base keeps its hook
+        for handle in self._handles:
+            handle.remove()
+
+    def __deepcopy__(self, memo: Any) -> "Watched":
+        return self  # a copy of the base has its hook copied, and that is a method of this
+
+    def _forward(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        if self._off:
+            return
+        ids, mask = kwargs["input_ids"] if "input_ids" in kwargs else args[0], kwargs.get("attention_mask")
+        self._read += fingerprint(ids if mask is None or mask.dim() != 2 else ids * mask)
+        self._modes |= {m.training for m in module.modules()}
+        gradients = [p.grad for p in module.parameters() if p.grad is not None]
+        self._stale = max(self._stale, *(g.abs().max().item() for g in gradients), 0.0)
+        self._trained |= {id(p): p for p in module.parameters() if p.requires_grad}
+        self._last = module, ids, torch.get_rng_state()
+
+    def _step(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
+        held = [p for group in optimizer.param_groups for p in group["params"]]
+        self._steps.append(optimizer)
+        self._held |= {id(p): p for p in held}
+        self._strangers |= {id(p) for p in held if not p.requires_grad}
+        if len(self._steps) in LOOKED_AT and self._last is not None:
+            self._likeness.append(self._like([p for p in held if p.grad is not None]))
+
+    @torch.enable_grad()
+    def _like(self, parameters: list[nn.Parameter]) -> float:
+        """Return the cosine between the gradient of this update and that of the mean loss of all next tokens.
+
+        The batch runs once more through the model, with the random numbers of the answer's own pass.
+        """
+        if not parameters:
+            return 0.0
+        module, ids, numbers = self._last
+        self._off = True
+        with torch.random.fork_rng(devices=[]):
+            torch.set_rng_state(numbers)
+            logits = self._head(module(input_ids=ids, use_cache=False).last_hidden_state)[:, :-1]
+        self._off = False
+        loss = F.cross_entropy(logits.flatten(0, 1).float(), ids[:, 1:].flatten())
+        right = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
+        seen = torch.cat([p.grad.flatten() for p in parameters])
+        return F.cosine_similarity(seen.double(), torch.cat([g.flatten() for g in right]).double(), dim=0).item()
+
+    def evidence(self, batches: list[Tensor], tuned: nn.Module) -> Evidence:
+        """Return what was noted, and how `tuned`, which came back, relates to the base."""
+        trained = self._trained | self._held | {id(p): p for p in tuned.parameters() if p.requires_grad}
+        for stranger in self._strangers:
+            trained.pop(stranger)
+        rest = [p for p in tuned.parameters() if id(p) not in trained]
+        survived = [any(p.shape == b.shape and torch.equal(p, b) for p in rest) for b in self._before.values()]
+        given = [torch.equal(p, b) for p, b in zip(self._parameters, self._before.values(), strict=True)]
+        return {
+            "in order": self._read == fingerprint(*batches),
+            "passes": len(self._read),
+            "stale": self._stale,
+            "modes": sorted(self._modes),
+            "left training": any(m.training for m in tuned.modules()),
+            "steps": len(self._steps),
+            "optimizers": sorted({type(optimizer).__name__ for optimizer in self._steps}),
+            "number of optimizers": len({id(optimizer) for optimizer in self._steps}),
+            "likeness": self._likeness,
+            "trained": sum(p.numel() for p in trained.values()),
+            "left out": len(trained.keys() - self._held.keys()),
+            "strangers": len(self._strangers),
+            "tensors": len(self._before),
+            "lost": max(survived.count(False), given.count(False)),
+            "gradients": sum(p.grad is not None for p in rest),
+        }
