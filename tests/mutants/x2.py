@@ -185,6 +185,14 @@ MUTANTS = [
     one("old gradients in the epoch", EPOCH, EACH, (
         "    optimizer.zero_grad()\n    micro_batches = 0\n", "    micro_batches = 0\n")),
     one("a copy of the model", NORM, REPLACED, ("    return model\n", "    import copy\n\n    return copy.deepcopy(model)\n")),
+    one("a second forward pass of the tokens", TOKENS, WEIGH, ("        logits = model(xs)  # (n, T, vocabulary)\n",
+        "        model(xs)\n        logits = model(xs)\n")),
+    one("padding taken to be at the end", TOKENS, WEIGH, ("        logits = model(xs)  # (n, T, vocabulary)\n",
+        "        lengths = (ys != -100).sum(1)\n"
+        "        ys = ys.masked_fill(torch.arange(ys.size(1)) >= lengths[:, None], -100)\n        logits = model(xs)\n")),
+    one("logits kept", TOKENS, WEIGH, ("    counted = (targets != -100).sum()\n",
+        "    kept, counted = [], (targets != -100).sum()\n"), ("        logits = model(xs)  # (n, T, vocabulary)\n",
+        "        logits = model(xs)\n        kept.append(logits)\n")),
     # scaler and clipping
     one("clips scaled gradients", SCALED, CLIP, (
         "    scaler.unscale_(optimizer)\n    torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)\n",
@@ -227,6 +235,15 @@ MUTANTS = [
         "    for p in model.parameters():\n        torch.nn.utils.clip_grad_norm_([p], max_norm)\n    scaler.step")),
     one("something comes back from the scaled step", SCALED, CLIP, (
         "    scaler.update()\n", "    scaler.update()\n    return loss.detach()\n")),
+    one("an overflow is an error", SCALED, CLIP, (
+        "    torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)\n    scaler.step",
+        "    torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm, error_if_nonfinite=True)\n    scaler.step")),
+    one("a micro-batch that overflows is left out", SCALED, CLIP, ("        scaler.scale(loss).backward()\n",
+        "        if loss.isfinite():\n            scaler.scale(loss).backward()\n")),
+    one("clips each group of parameters by itself", SCALED, CLIP, (
+        "    torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)\n    scaler.step",
+        "    for group in optimizer.param_groups:\n"
+        "        torch.nn.utils.clip_grad_norm_(group['params'], max_norm)\n    scaler.step")),
     # the epoch
     one("whole epoch in memory", EPOCH, EACH, ("for x, y in loader:", "for x, y in list(loader):")),
     one("copies of the whole epoch in memory", EPOCH, EACH, (
@@ -277,6 +294,25 @@ MUTANTS = [
     one("scheduler forgotten", EPOCH, SCHEDULER, ("        scheduler.step()\n", "")),
     one("scheduler once an epoch", EPOCH, SCHEDULER, ("        scheduler.step()\n", ""),
         ("    return losses", "    scheduler.step()\n    return losses")),
+    one("scheduler after full groups only", EPOCH, SCHEDULER, ("        scheduler.step()\n",
+        "        if micro_batches == accumulate:\n            scheduler.step()\n")),
+    one("scheduler twice at the end", EPOCH, SCHEDULER, ("    return losses", "    if micro_batches:\n"
+        "        scheduler.step()\n    return losses")),
+    one("a rest of one micro-batch dropped", EPOCH, LAST, ("    if micro_batches:\n", "    if micro_batches > 1:\n")),
+    one("a rest of one row dropped", EPOCH, LAST, ("    if micro_batches:\n", "    if rows > 1:\n")),
+    one("groups have two micro-batches at least", EPOCH, EACH, ("== accumulate:", "== max(2, accumulate):")),
+    one("losses in a tensor", EPOCH, EACH, ("    return losses", "    return torch.tensor(losses)")),
+    one("a graph for each group", EPOCH, EACH, ("    losses, rows, total = [], 0, 0.0\n",
+        "    losses, rows, total, graphs = [], 0, 0.0, []\n"), ("        loss.backward()\n        rows,", "        graphs.append(loss)\n        rows,"),
+        ("    def update():\n", "    def update():\n        sum(graphs).backward()\n        graphs.clear()\n")),
+    one("clips in the epoch", EPOCH, EACH, ("        optimizer.step()\n        optimizer.zero_grad()\n        scheduler",
+        "        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n        optimizer.step()\n"
+        "        optimizer.zero_grad()\n        scheduler")),
+    one("the optimizer's state dropped", EPOCH, EACH, ("        optimizer.step()\n        optimizer.zero_grad()\n        scheduler",
+        "        optimizer.step()\n        optimizer.state.clear()\n        optimizer.zero_grad()\n        scheduler")),
+    one("the epoch in evaluation mode", EPOCH, EACH, ("    optimizer.zero_grad()\n    micro_batches = 0\n",
+        "    model.eval()\n    optimizer.zero_grad()\n    micro_batches = 0\n")),
+    one("the model left in evaluation mode", EPOCH, EACH, ("    return losses", "    model.eval()\n    return losses")),
     # normalization
     one("children only", NORM, REPLACED, ("list(model.modules())", "[model]")),
     one("scale and shift forgotten", NORM, REPLACED, (
@@ -295,6 +331,11 @@ MUTANTS = [
     one("model set to training", NORM, REPLACED, ("    return model\n", "    return model.train()\n")),
     one("other weights touched", NORM, REPLACED, ("    return model\n",
         "    for m in model.modules():\n        if isinstance(m, nn.Conv2d):\n            m.weight.data.mul_(0.999)\n    return model\n")),
+    one("four groups at most", NORM, REPLACED, ("nn.GroupNorm(groups,", "nn.GroupNorm(min(groups, 4),")),
+    one("running mean taken off the shift", NORM, REPLACED, ('"bias": child.bias}', '"bias": child.bias - child.running_mean}')),
+    one("everything trainable again", NORM, REPLACED, ("    return model\n", "    return model.requires_grad_()\n")),
+    one("norms in boxes", NORM, REPLACED, ("setattr(module, name, norm)", "setattr(module, name, nn.Sequential(norm))")),
+    one("scales in another order", NORM, REPLACED, ('{"weight": child.weight,', '{"weight": child.weight.flip(0),')),
     norm_class("statistics over the batch", "nn.functional.batch_norm(x, None, None, self.weight, self.bias, True)"),
     norm_class("scale and shift not applied", "nn.functional.group_norm(x, self.num_groups) + 0 * (self.weight.sum() + self.bias.sum())"),
 ]  # fmt: skip
