@@ -191,12 +191,12 @@ class OnDiskFirst(InFolder):
             camera = photographed(place, folder / name / "photographs", lambda m=manager, s=state: m.save(10, s))
             published = next((n for n, p in enumerate(camera.taken) if found(Checkpoints, p) == [10, version]), None)
             saves[name] = None if published is None else _not_on_disk(camera, published)
-        return {"not on the disk": saves}
+        return {"unsynced": saves}
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for name in ("a state of 16 KiB", "a state of 100 bytes"):
-            missing = seen["not on the disk"][name]
+            missing = seen["unsynced"][name]
             if missing is None:
                 return "the new checkpoint is never found."
             if missing:
