@@ -60,6 +60,9 @@ def bytes_in(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
+_STATES = ("a state of 16 KiB", "a state of 100 bytes")  # whose bytes must be on the disk before they are published
+
+
 class InFolder(Check):
     """Probes in a temporary folder."""
 
@@ -182,21 +185,20 @@ class OnDiskFirst(InFolder):
 
     @classmethod
     def measured(cls, folder: Path, Checkpoints: Any) -> Evidence:
-        saves = {}
-        for name, version in (("a state of 16 KiB", 0), ("a state of 100 bytes", SMALL)):
+        saves = []
+        for name, version in zip(_STATES, (0, SMALL), strict=True):
             place = folder / name / "run"
             manager = Checkpoints(place, keep=2)
             manager.save(5, state_of(5, version))
             state = state_of(10, version)
             camera = photographed(place, folder / name / "photographs", lambda m=manager, s=state: m.save(10, s))
             published = next((n for n, p in enumerate(camera.taken) if found(Checkpoints, p) == [10, version]), None)
-            saves[name] = None if published is None else _not_on_disk(camera, published)
+            saves.append(None if published is None else _not_on_disk(camera, published))
         return {"unsynced": saves}
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        for name in ("a state of 16 KiB", "a state of 100 bytes"):
-            missing = seen["unsynced"][name]
+        for name, missing in zip(_STATES, seen["unsynced"], strict=True):
             if missing is None:
                 return "the new checkpoint is never found."
             if missing:
