@@ -15,6 +15,9 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 MANY_PARAMETERS = {
     "claims/claims.py: record": "the columns of a table, which every lab fills in",
     "core/models.py: __init__": "the sizes of a vision transformer",
+    "exercises/mixed_precision/autocast.py: _wrong": "evidence on both sides, and the words of one clause",
+    "exercises/x1/compare.py: _run": "what a training is given, and by how much it is disturbed",
+    "exercises/x6/saving.py: _save_scene": "the two answers, and where and when they run",
     "planner/simulate/cuda_kernels.py: _attention": "takes the place of PyTorch's function of that signature",
     "ranks/deepspeed_config.py: deepspeed_config": "the entries of a configuration",
     "ranks/run.py: run_ranks": "labs use one or two of its four options",

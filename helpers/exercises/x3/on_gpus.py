@@ -6,9 +6,9 @@ process group is a real one, over gloo. The job ends when the model goes to its 
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -27,6 +27,36 @@ def _gpu(device: Any) -> str:
     """Return how a device is written, whether it comes as a number, a name or a `torch.device`."""
     place = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
     return str(place)
+
+
+def _job(model: type[nn.Linear], stop: Callable[..., None], folder: str) -> SimpleNamespace:
+    """Return a job whose training does nothing but `stop`."""
+    rows = torch.utils.data.TensorDataset(torch.zeros(4, 2), torch.zeros(4, dtype=torch.long))
+    return SimpleNamespace(
+        make_model=lambda: model(2, 2),
+        make_optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+        train=rows,
+        test=rows,
+        epochs=1,
+        micro_batch=2,
+        accumulate=1,
+        seed=0,
+        checkpoint=str(Path(folder) / "none.pt"),
+        train_epoch=stop,
+        evaluate=stop,
+    )
+
+
+@contextlib.contextmanager
+def _patched(worker: Callable[..., Any], fakes: Mapping[tuple[ModuleType, str], Any]) -> Iterator[None]:
+    """Put `fakes` in the place of functions of modules, also where `worker` has imported them by name."""
+    with contextlib.ExitStack() as stack:
+        for (module, name), fake in fakes.items():
+            own = getattr(worker, "__globals__", {})  # `from torch.distributed import init_process_group`
+            imported = {key: fake for key, value in own.items() if value is getattr(module, name)}
+            stack.enter_context(mock.patch.dict(own, imported))
+            stack.enter_context(mock.patch.object(module, name, fake))
+        yield
 
 
 def opened_on_gpus(worker: Callable[..., Any], folder: str) -> Evidence:
@@ -69,20 +99,7 @@ def opened_on_gpus(worker: Callable[..., Any], folder: str) -> Evidence:
     def stop(*args: Any) -> None:
         raise _Far
 
-    rows = torch.utils.data.TensorDataset(torch.zeros(4, 2), torch.zeros(4, dtype=torch.long))
-    job = SimpleNamespace(
-        make_model=lambda: Model(2, 2),
-        make_optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
-        train=rows,
-        test=rows,
-        epochs=1,
-        micro_batch=2,
-        accumulate=1,
-        seed=0,
-        checkpoint=str(Path(folder) / "none.pt"),
-        train_epoch=stop,
-        evaluate=stop,
-    )
+    job = _job(Model, stop, folder)
     fakes = {
         (torch.cuda, "is_available"): lambda: True,
         (torch.cuda, "device_count"): lambda: 2,
@@ -93,12 +110,7 @@ def opened_on_gpus(worker: Callable[..., Any], folder: str) -> Evidence:
         (dist, "is_nccl_available"): lambda: True,
         (dist, "init_process_group"): open_group,
     }
-    with contextlib.ExitStack() as stack:
-        for (module, name), fake in fakes.items():
-            own = getattr(worker, "__globals__", {})  # `from torch.distributed import init_process_group`
-            imported = {key: fake for key, value in own.items() if value is getattr(module, name)}
-            stack.enter_context(mock.patch.dict(own, imported))
-            stack.enter_context(mock.patch.object(module, name, fake))
+    with _patched(worker, fakes):
         try:
             worker(job)
             seen["ended"] = None
