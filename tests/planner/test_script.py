@@ -239,7 +239,7 @@ def test_what_a_script_has_trained_is_kept_and_plain_transformers_loads_it(name,
     line += ["--text", "chats.jsonl", "--steps", "6", "--checkpoint-every", "0", "--out", "kept"]
     done = subprocess.run(line, capture_output=True, text=True, timeout=300, **settings)
     assert done.returncode == 0, done.stderr[-3000:]
-    before, after = map(float, re.search(r"held out: ([\d.]+) before, ([\d.]+) after", done.stdout).groups())
+    before, after = map(float, re.search(r"held-out loss: ([\d.]+) before, ([\d.]+) after", done.stdout).groups())
     assert after < before, done.stdout
     kept = tmp_path / "kept"
     assert json.loads((kept / "recipe.json").read_text())["recipe"]["model"] == "llama-3.2-1b"
@@ -282,7 +282,7 @@ def test_a_script_trains_the_real_model(tmp_path):
     line += ["--steps", "3", "--checkpoint-every", "0", "--out", "kept"]
     done = subprocess.run(line, capture_output=True, text=True, timeout=600, **settings)
     assert done.returncode == 0, done.stderr[-3000:]
-    before, after = map(float, re.search(r"held out: ([\d.]+) before, ([\d.]+) after", done.stdout).groups())
+    before, after = map(float, re.search(r"held-out loss: ([\d.]+) before, ([\d.]+) after", done.stdout).groups())
     assert after < before
     assert (tmp_path / "kept" / "adapter_model.safetensors").is_file()
     assert "{% for" in transformers.AutoTokenizer.from_pretrained(tmp_path / "kept").chat_template

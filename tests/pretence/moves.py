@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import handle_torch_function, has_torch_function_unary
 
 from .dispatch import thread
 from .homes import _PLAIN, gpu_device, gpu_index, index_of, is_gpu, place, traced_device
@@ -91,6 +92,8 @@ def _read(self: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[
 @functools.wraps(_base_to)
 def move(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """Stand for `torch.Tensor.to`."""
+    if has_torch_function_unary(self):  # a subclass that watches what is called on it sees this call, too
+        return handle_torch_function(move, (self,), self, *args, **kwargs)
     device, kwargs = _read(self, args, kwargs)
     if device is None:
         return _base_to(self, **kwargs) if kwargs else self
