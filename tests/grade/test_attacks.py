@@ -15,7 +15,7 @@ from ..attacks import ATTACKS, GRADED, RIGHT, Attack
 from ..sampling import sample
 
 TIMEOUT = 60.0  # of one cell; a right scaler takes two seconds on a quiet machine
-ONE_IN = 24  # runs in `make test`, others each day; all of them in `make attacks` and `make test-all`
+ONE_IN = 48  # runs in `make test`, others each day; all of them in `make attacks` and `make test-all`
 HONEST = Attack({"scaler": RIGHT}, 3, ("graded",), "")
 
 
@@ -61,7 +61,7 @@ def test_attacks_get_what_they_earn(tmp_path, monkeypatch, mark):
 @pytest.mark.skipif(sys.platform == "win32", reason="limits and process trees of POSIX")
 def test_without_a_sandbox_limits_hold_and_the_gradebook_says_untrusted(tmp_path, monkeypatch, mark):
     monkeypatch.setattr("helpers.course.grade.run.warm.find_bubblewrap", lambda: None)
-    chosen = {name: ATTACKS[name] for name in sample(WITHOUT_WALLS, one_in=3)} | {"an honest one, last of all": HONEST}
+    chosen = {name: ATTACKS[name] for name in sample(WITHOUT_WALLS, one_in=6)} | {"an honest one, last of all": HONEST}
     for name, one in chosen.items():
         hand_in(tmp_path / "hand-ins" / name, one.answers, GRADED[one.exercise])
     results = grade(tmp_path / "hand-ins", tmp_path / "grades", seed=5, jobs=2, timeout=TIMEOUT)
