@@ -1,7 +1,6 @@
 """How tests share a machine: one thread for each process, long files first, and a sample of what takes long."""
 
 import os
-from collections.abc import Iterator
 from multiprocessing import forkserver
 from pathlib import Path
 
@@ -51,11 +50,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU"))
 
 
-@pytest.fixture(scope="package", autouse=True)
-def own_server() -> Iterator[None]:
+_server_of: list[Path] = []  # the folder whose tests the fork server serves
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_server(request: pytest.FixtureRequest) -> None:
     """Give each folder of tests one fork server: it has imported what this folder's ranks or graders need."""
-    yield
-    forkserver._forkserver._stop()
+    if _server_of != [request.path.parent]:
+        forkserver._forkserver._stop()  # the grader's has no PyTorch: each rank would import it by itself
+        _server_of[:] = [request.path.parent]
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
