@@ -13,11 +13,14 @@ done nothing else, which takes milliseconds; elsewhere they start afresh.
 
 import contextlib
 import copyreg
+import functools
+import io
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import cloudpickle
@@ -36,6 +39,36 @@ LOOPBACK = {"linux": "lo", "darwin": "lo0"}
 
 # Cloudpickle takes along what a function names as a module of torch; `torch.ops` looks like one and cannot be pickled.
 copyreg.pickle(type(torch.ops), lambda _: (getattr, (torch, "ops")))
+
+
+class _Pickler(cloudpickle.Pickler):
+    """Takes along what cloudpickle does not: modules without a file, and functions with a cache.
+
+    `once_differentiable` names a module that is an attribute of `torch._C` and nowhere else. A cache is begun anew.
+    """
+
+    def reducer_override(self, obj: Any) -> Any:
+        """Return how to make `obj` again."""
+        if isinstance(obj, ModuleType) and obj.__name__ not in sys.modules:
+            parent, _, name = obj.__name__.rpartition(".")
+            if getattr(sys.modules.get(parent), name, None) is obj:
+                return getattr, (sys.modules[parent], name)
+        if isinstance(obj, functools._lru_cache_wrapper):
+            module = None if obj.__module__ == "__main__" else sys.modules.get(obj.__module__)
+            if getattr(module, obj.__name__, None) is not obj:
+                return _with_cache, (obj.__wrapped__, obj.cache_parameters())
+        return super().reducer_override(obj)
+
+
+def _with_cache(fn: Callable[..., Any], parameters: dict[str, Any]) -> Callable[..., Any]:
+    return functools.lru_cache(**parameters)(fn)
+
+
+def _pickled(work: Any) -> bytes:
+    """Return `work` as ranks get it."""
+    with io.BytesIO() as file:
+        _Pickler(file).dump(work)
+        return file.getvalue()
 
 
 @dataclass(frozen=True)
@@ -95,7 +128,7 @@ def run_ranks(
         raise ValueError(f"{world_size} rank(s) on {on}: this machine has {torch.cuda.device_count()} GPUs for them.")
     # A store on a port that the system chose, for work that opens its own group as it would under torchrun.
     store = None if process_group else dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    work = cloudpickle.dumps((fn, args))
+    work = _pickled((fn, args))
     threads = max(1, torch.get_num_threads() // world_size)
     ranks: list[Rank] = []
     with tempfile.TemporaryDirectory(prefix="ranks-", ignore_cleanup_errors=True) as folder:
