@@ -76,6 +76,9 @@ def _differing(seen: Evidence, expected: Evidence, what: str) -> str | None:
             got = seen[case]["ranks"][rank][what]
             if got != right[what]:
                 head = f"{case}, {what} of rank {rank}: "
+                shape, right_shape = (tuple(torch.tensor(numbers).shape) for numbers in (got, right[what]))
+                if shape != right_shape:
+                    return head + f"you return the shape {shape}; {right_shape} is right."
                 return head + f"you return {_first(got)}; {_first(right[what])} is right."
     return None
 
