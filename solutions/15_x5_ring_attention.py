@@ -13,8 +13,8 @@
 # | Before this | [[context_parallel]] |
 # | Syllabus | X5 |
 #
-# There are four answer cells, each followed by its check. Most checks start four real ranks (over gloo on the CPU, so that they say the same on every machine), which share sequences in groups of
-# 2, 3 and 4. Run them as often as you like. If ranks wait for each other, a check says so within half a minute, with the line that each of them has reached. Save the notebook when you are done: it is your
+# There are four answer cells, each followed by its check. Most checks start four or five real ranks (over gloo on the CPU, so that they say the same on every machine), which share sequences in groups of
+# 2 to 5. Run them as often as you like. If ranks wait for each other, a check says so within half a minute, with the line that each of them has reached. Save the notebook when you are done: it is your
 # hand-in, and its name must stay as it is.
 
 # %% name="setup" setup=true

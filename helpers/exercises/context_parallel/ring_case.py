@@ -202,7 +202,7 @@ def wrong_work(seen: Evidence, products: dict[str, int]) -> str | None:
                 return said
     for n, ranks in seen.items():
         texts = [
-            f"matrices are multiplied, as much as {rank['again']:.1f} blocks' scores take; it returns all that is needed"
+            f"matrices are multiplied, as if for the scores of {rank['again']:.1f} blocks; it returns what is needed"
             if rank["again"] > AGAIN
             else None
             for rank in ranks

@@ -95,7 +95,7 @@ def _late(folder: Path, seed: int, shift: Shift) -> list[Evidence]:
     for late in LATE:
         seen.append(_one_late(seed + late, shift, late, signals))
         waited: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(waited, bool(seen[-1]["not back"] or seen[-1]["not done"]))
+        dist.all_gather_object(waited, bool(seen[-1]["absent"] or seen[-1]["unfinished"]))
         if any(waited):
             break
     return seen
@@ -105,14 +105,14 @@ def _one_late(seed: int, shift: Shift, late: int, signals: Signals) -> Evidence:
     """One rank, of which `late` calls after the others are back, and finishes after the others have finished."""
     rank, n = dist.get_rank(), dist.get_world_size()
     tensors = drawn(seed, 50_000)
-    seen: Evidence = {"not back": [], "not done": []}
+    seen: Evidence = {"absent": [], "unfinished": []}
     if rank == late:
-        seen["not back"] = signals.missing(f"back {late}")
+        seen["absent"] = signals.missing(f"back {late}")
         time.sleep(0.3)  # now an answer that does not wait in `finish` reads too early
     arriving, finish = shift(tensors[rank])
     signals.give(f"back {late}")
-    if rank == late and not seen["not back"]:
-        seen["not done"] = signals.missing(f"done {late}")
+    if rank == late and not seen["absent"]:
+        seen["unfinished"] = signals.missing(f"done {late}")
     finish()
     signals.give(f"done {late}")
     return seen | {"got": noted(arriving[0][:100]), "right": noted(tensors[(rank - 1) % n][:100])}
@@ -215,11 +215,11 @@ class WaitsInFinishOnly(Check):
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for late, reports in zip(LATE, zip(*seen["3"], strict=True), strict=False):
-            if waiting := " and ".join(map(str, reports[late]["not back"])):
+            if waiting := " and ".join(map(str, reports[late]["absent"])):
                 return (
                     f"Rank {late} came late. Before it called `shift`, that of rank {waiting} did not return: it waits."
                 )
-            if waiting := " and ".join(map(str, reports[late]["not done"])):
+            if waiting := " and ".join(map(str, reports[late]["unfinished"])):
                 return (
                     f"Rank {late} had called `shift`, and not yet `finish`: the `finish` of rank {waiting} did not "
                     "return. Do the messages set out in the call, or only in `finish`?"

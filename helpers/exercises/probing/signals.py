@@ -24,5 +24,5 @@ class Signals:
         while missing := [r for r in self._others if not (self._folder / f"{name} {r}").exists()]:
             if time.monotonic() > deadline:
                 break
-            time.sleep(0.005)
+            time.sleep(0.02)
         return sorted(missing)

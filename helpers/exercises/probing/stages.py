@@ -24,8 +24,8 @@ def stages_on_ranks(
     Args:
         stages: by name, the work of a rank: called with what `begin` returned, and with `args`.
         begin: called on each rank before the first stage, with an empty folder that all ranks share.
-        timeout: seconds for all stages of a start. After one that hangs the others are tried once more; behind the
-            second one that hangs, no stage is run.
+        timeout: seconds for all stages of a start, as in `run_ranks`. After one that hangs the others are tried once
+            more; behind the second one that hangs, no stage is run.
 
     Returns:
         an entry for each stage: {"seen": what each rank returned}, or what evidence keeps of an error.

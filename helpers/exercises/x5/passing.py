@@ -68,14 +68,14 @@ def _with_a_late_rank(pass_on: Callable[..., Any], seed: int, late: int, signals
     """
     group, rank = open_groups(4), dist.get_rank()
     tensor = _tensors(seed + late, rank, torch.float32)[0]
-    seen: Evidence = {"not back": [], "not done": []}
+    seen: Evidence = {"absent": [], "unfinished": []}
     if rank == late:
-        seen["not back"] = signals.missing(f"back {late}")
+        seen["absent"] = signals.missing(f"back {late}")
         time.sleep(TAKE)
     wait = pass_on(tensor, group)
     signals.give(f"back {late}")
-    if rank == late and not seen["not back"]:
-        seen["not done"] = signals.missing(f"done {late}")
+    if rank == late and not seen["absent"]:
+        seen["unfinished"] = signals.missing(f"done {late}")
     seen["came"] = _numbers(wait())
     signals.give(f"done {late}")
     return seen
@@ -98,7 +98,7 @@ def _work(pass_on: Callable[..., Any], seed: int, folder: str) -> Evidence:
     signals, late = Signals(Path(folder)), []
     for rank in LATE:
         late.append(_with_a_late_rank(pass_on, seed, rank, signals))
-        if _on_any(bool(late[-1]["not back"] or late[-1]["not done"])):
+        if _on_any(bool(late[-1]["absent"] or late[-1]["unfinished"])):
             break
     return {"came": came, "late": late}
 
@@ -172,10 +172,10 @@ def _wrong_moment(seen: list[Evidence], expected: list[Evidence]) -> str | None:
     """Say which rank waits in the call, sends or receives later than in the call, or does not wait afterwards."""
     for rank, (mine, right) in enumerate(zip(seen, expected, strict=True)):
         for late, got, want in zip(LATE, mine["late"], right["late"], strict=False):
-            if got["not back"]:
-                first = got["not back"][0]
+            if got["absent"]:
+                first = got["absent"][0]
                 return f"The call waits for a neighbor's: rank {first} did not come back before rank {late} had called."
-            if got["not done"]:
+            if got["unfinished"]:
                 return (
                     f"While rank {late} had called, and not waited yet, wait() of rank {got['not done'][0]} did not "
                     "come back. Do both messages set out in the call, or only when wait() is called?"
