@@ -177,7 +177,7 @@ print(f"the sum of the exponentials is off by {(left[1].exp() + right[1].exp() -
 # **Contract.** `merge(one, other)` takes two results `(out, lse)` for the same rows and different columns, and returns `(out, lse)` for all these columns.
 #
 # - `out` (..., R, d), `lse` (..., R), FP32 or FP64; the result has the same shapes and dtype.
-# - An `lse` may be as large as ±10,000: no overflow, no NaN.
+# - An `lse` may be as large as ±10,000, in each row another: no overflow, no NaN.
 # - An `lse` of -inf says that nothing was seen: then the other result is the answer. If neither has seen anything, `out` is 0 and `lse` -inf.
 # - Nothing that comes in is changed.
 
@@ -253,7 +253,7 @@ except RankError as error:
 # **Contract.** `shift(*tensors)` is called on every rank (two or more), and returns `(arriving, finish)`.
 #
 # - It sends each tensor to the next rank, and receives those of the rank before: rank 0 from the last. Nothing else is sent.
-# - It does not wait for other ranks. `finish()`, called without arguments, does.
+# - All messages set out in the call, which does not wait for other ranks. `finish()`, called without arguments, does.
 # - After `finish()`, `arriving` is a list of new tensors with the numbers that the rank before gave to its `shift`, of the same shapes and dtypes, in that order.
 # - `tensors` may be of different shapes and dtypes, need not be contiguous, and are not changed. Several shifts may be under way at a time; they are finished in the order in which they were begun.
 
@@ -299,7 +299,7 @@ hint("context_parallel.shift")
 # - All scores are computed by `attend`, and none twice; pieces that a row may not see cost nothing.
 # - Sent: keys and values, N − 1 times a block of each, point to point. No queries, no collective.
 # - No rank holds more than a fixed number of blocks at a time, however many ranks there are.
-# - Nothing that comes in is changed.
+# - Nothing that comes in is changed, `order` included.
 
 
 # %% name="forward" answer=true reveal=true
@@ -342,7 +342,7 @@ hint("context_parallel.forward")
 # - `inputs` is `(q, k, v)` and `results` is `(out, lse)` as `ring_forward` took and returned them; `gradient` has the shape of `out`. All gradients are those of one process.
 # - All of them are computed by `attend_backward`, each pair of pieces once; nothing is computed that no row may see, and nothing of the forward pass again.
 # - Sent, point to point: keys and values N − 1 times, and their gradients at most N times, a block of each.
-# - No rank holds more than a fixed number of blocks at a time. Nothing that comes in is changed.
+# - No rank holds more than a fixed number of blocks at a time. Nothing that comes in is changed, `order` included.
 
 
 # %% name="backward" answer=true reveal=true
@@ -636,7 +636,7 @@ show(
 # **Contract.** Two functions, without messages.
 #
 # - `zigzag(ranks)` returns an `order`: a list for each rank, with two of the pieces 0 to 2 · `ranks` − 1 in ascending order. Each piece is on one rank, and under a causal mask all ranks compute the same number of scores.
-# - `cut(tokens, order, rank)` returns what `rank` trains with, `(ids, labels, positions)`. `tokens` (B, T + 1) are whole sequences, of which the first T are inputs; T is a multiple of the number of pieces.
+# - `cut(tokens, order, rank)` returns what `rank` trains with, `(ids, labels, positions)`. `tokens` (B, T + 1) are whole sequences, of which the first T are inputs; T is a multiple of the number of pieces. Neither `tokens` nor `order` is changed.
 #   - `ids` (B, T/N): the inputs of this rank's pieces, one after the other, for any `order` with equally many pieces a rank.
 #   - `labels` (B, T/N): for each of them the token that follows it in the sequence.
 #   - `positions` (T/N,): where they stand in the sequence, from 0; int64, on the device of `tokens`.

@@ -13,8 +13,8 @@
 # | Before this | [[context_parallel]] |
 # | Syllabus | X5 |
 #
-# There are four answer cells, each followed by its check. Most checks start four real ranks (over gloo on the CPU, so that they say the same on every machine), which share sequences in groups of
-# 2, 3 and 4. Run them as often as you like. If ranks wait for each other, a check says so within 15 seconds, with the line that each of them has reached. Save the notebook when you are done: it is your
+# There are four answer cells, each followed by its check. Most checks start four or five real ranks (over gloo on the CPU, so that they say the same on every machine), which share sequences in groups of
+# 2 to 5. Run them as often as you like. If ranks wait for each other, a check says so within half a minute, with the line that each of them has reached. Save the notebook when you are done: it is your
 # hand-in, and its name must stay as it is.
 
 # %% name="setup" setup=true
@@ -39,7 +39,7 @@ print(f"{device_name(device)} ({device.type}), torch {torch.__version__}; ranks 
 # 1. `tokens` is `(B, T + 1)`, int64: the inputs are its first `T` tokens, and the target of each is the token after it.
 # 2. The `T` positions are cut into `2 * ranks` chunks of one size. Rank `r` holds chunks `r` and `2 * ranks - 1 - r`, in this order.
 # 3. `inputs` and `targets` are `(B, T / ranks)`; `positions` is `(T / ranks,)`, int64, for all rows alike.
-# 4. Raises `ValueError` where `T` cannot be cut like that.
+# 4. Where `T` cannot be cut like that, it raises `ValueError` on every rank.
 
 
 # %% name="shard" answer=true
@@ -65,8 +65,8 @@ hint("x5.shard")
 #
 # **Contract.** `pass_on(x, group)` is called on every rank of a process group, sends `x` to the next rank of the group and receives what the one before it sends. (The last rank's next one is the first.)
 #
-# 1. It returns **at once**, before its neighbours need to have called it. What comes back is a function: called without arguments, it waits and returns the tensor that has come, of the shape and dtype of `x`.
-# 2. `x` may be a view that is not contiguous. It stays as it is.
+# 1. It starts both messages and returns **at once**, before its neighbors need to have called it. The messages travel while the caller computes, also before it waits. What comes back is a function: called without arguments, it waits and returns the tensor that has come, of the shape and dtype of `x`.
+# 2. `x` may be a view that is not contiguous. It stays as it is. Only its own bytes are sent, and only to the next rank, without a collective.
 # 3. Two calls may be under way between the same ranks, and the second may be waited for first.
 # 4. `group` may be any ranks of the world, such as 1 and 3; the others have something else to do. In a group of one rank, what comes is `x`.
 
@@ -105,12 +105,12 @@ hint("x5.pass_on")
 # 1. `q` is `(B, H, t, D)`, `k` and `v` are `(B, h, t, D)`, in FP32: the rank's own part in zigzag order, `t / 2` tokens a chunk. They may be views that are not contiguous. `H` is a multiple of `h`: query head `i` uses key head
 #    `i // (H / h)`.
 # 2. The output, `(B, H, t, D)`, is what `F.scaled_dot_product_attention(..., is_causal=True, enable_gqa=True)` gives one process for these queries, to 1e-5. Scores may be larger than 100.
-# 3. So are the gradients of `q`, `k` and `v`, when every rank has run its backward pass: those of the sum of all ranks' losses. There may be several calls before the first backward pass. Second derivatives are not needed.
+# 3. So are the gradients of `q`, `k` and `v`, when every rank has run its backward pass: those of the sum of all ranks' losses. There may be several calls before the first backward pass, and their backward passes may come in any order. Second derivatives are not needed. The tensors that come in, and the gradient of the output, stay as they are.
 # 4. **Memory.** With parts of one size, more ranks take no more memory, neither at the peaks nor between the passes. So no rank holds the keys or the values of all, nor its scores with all of them, nor what it would take to
-#    keep either for the backward pass.
+#    keep either for the backward pass. Nor does it make a mask of the whole sequence, if only for a moment, or keep an output of each block until the end. A few numbers for each token are fine.
 # 5. **Messages** go from a rank to the next one of the group, and to no other, by `dist.isend` and `dist.irecv` or their kin; there are no collectives beyond some counts. Of N ranks each sends at most N - 1 blocks (the keys and values of one rank, with their `h` heads) forward, and
 #    N - 1 blocks and N times a block's gradients backward.
-# 6. **Work.** What causality hides is not multiplied: a rank does its own block, and half of each of the others. (A mask in your own block is fine. Multiply with `@`, `einsum` or PyTorch's attention: the check counts those.)
+# 6. **Work.** What causality hides is not multiplied, forward or backward: a rank does its own block, and half of each of the others, in every product. Backward, scores and output may be made again. (A mask in your own block is fine. Multiply with `@`, `einsum` or PyTorch's attention: the check counts those.)
 #
 # The check calls `ring_attention` alone. `meets` and the class are there because most solutions need something like them; change or drop them as you like.
 
@@ -204,7 +204,7 @@ hint("x5.ring")
 #    ranks. (The check brings its own attention, so that a mistake above costs nothing here.)
 # 2. The loss is the mean cross-entropy over the targets of **all** ranks of the group. A target of -100 does not count. Ranks may have different numbers of targets that count, and a rank may have none.
 # 3. Afterwards each parameter's `.grad`, on every rank, is the gradient of that loss in one process. Frozen parameters (`requires_grad=False`) get none.
-# 4. Gradients of earlier steps must not leak in.
+# 4. A model takes many steps: gradients, hooks and numbers of earlier ones must not leak in. Parameters and inputs stay as they are.
 # 5. Returns the loss, a Python float, the same on every rank.
 
 

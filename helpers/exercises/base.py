@@ -28,11 +28,13 @@ class Check(ABC):
     Attributes:
         hint: what helps when it does not hold, a line a hint: from where to look to nearly there.
         compared: the judge looks at the reference's evidence. If not, the reference is not probed.
+        stage: where the probe runs in stages and returns an entry for each, as `probing.stages` does, the one to judge.
     """
 
     points: int = 0
     hint: str = ""
     compared: bool = True
+    stage: str = ""
 
     @classmethod
     def name(cls) -> str:

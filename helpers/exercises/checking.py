@@ -49,8 +49,18 @@ def probe(item: type[Check], answers: tuple[Any, ...], seed: int) -> Evidence:
             torch.manual_seed(seed)
             return {"seen": item.probe(seed, *answers)}
     except Exception as error:
-        overdue = isinstance(error, RankError) and error.overdue
-        return {"error": type(error).__name__, "text": describe(error), **({"overdue": True} if overdue else {})}
+        return evidence_of(error)
+
+
+def evidence_of(error: Exception) -> Evidence:
+    """Return what evidence keeps of an error that an answer has raised."""
+    overdue = isinstance(error, RankError) and error.overdue
+    return {"error": type(error).__name__, "text": describe(error), **({"overdue": True} if overdue else {})}
+
+
+def own_entry(item: type[Check], entry: Evidence) -> Evidence:
+    """Return what `item` judges of the entry that `probe` returned: of a run in stages, that of its own stage."""
+    return entry["seen"][item.stage] if item.stage and "seen" in entry else entry
 
 
 def sharing_a_probe(checks: Sequence[type[Check]]) -> list[list[type[Check]]]:
@@ -77,7 +87,7 @@ def gather(part: Part, answers: tuple[Any, ...], seed: int) -> dict[str, Evidenc
                 entry = {"stopped": f"the ranks of {late} did not come back. Fix that first."}
             else:
                 entry = probe(group[0], answers, seed)
-            evidence |= {item.name(): entry for item in group}
+            evidence |= {item.name(): own_entry(item, entry) for item in group}
     finally:
         progress_line("")
     return {item.name(): evidence[item.name()] for item in part.checks}

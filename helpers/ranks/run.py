@@ -13,11 +13,14 @@ done nothing else, which takes milliseconds; elsewhere they start afresh.
 
 import contextlib
 import copyreg
+import functools
+import io
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import cloudpickle
@@ -32,10 +35,43 @@ from .screen import Screen
 from .worker import Task
 
 START_LIMIT = 120.0  # seconds for processes to start and to find each other, on a slow machine
+PATIENCE = 4  # times the time limit, for ranks that compute
+PULSE = 3.0  # seconds over which is looked whether they do
+AT_WORK = 0.02  # of a processor, all ranks together; those that wait take less
 LOOPBACK = {"linux": "lo", "darwin": "lo0"}
 
 # Cloudpickle takes along what a function names as a module of torch; `torch.ops` looks like one and cannot be pickled.
 copyreg.pickle(type(torch.ops), lambda _: (getattr, (torch, "ops")))
+
+
+class _Pickler(cloudpickle.Pickler):
+    """Takes along what cloudpickle does not: modules without a file, and functions with a cache.
+
+    `once_differentiable` names a module that is an attribute of `torch._C` and nowhere else. A cache is begun anew.
+    """
+
+    def reducer_override(self, obj: Any) -> Any:
+        """Return how to make `obj` again."""
+        if isinstance(obj, ModuleType) and obj.__name__ not in sys.modules:
+            parent, _, name = obj.__name__.rpartition(".")
+            if getattr(sys.modules.get(parent), name, None) is obj:
+                return getattr, (sys.modules[parent], name)
+        if isinstance(obj, functools._lru_cache_wrapper):
+            module = None if obj.__module__ == "__main__" else sys.modules.get(obj.__module__)
+            if getattr(module, obj.__name__, None) is not obj:
+                return _with_cache, (obj.__wrapped__, obj.cache_parameters())
+        return super().reducer_override(obj)
+
+
+def _with_cache(fn: Callable[..., Any], parameters: dict[str, Any]) -> Callable[..., Any]:
+    return functools.lru_cache(**parameters)(fn)
+
+
+def _pickled(work: Any) -> bytes:
+    """Return `work` as ranks get it."""
+    with io.BytesIO() as file:
+        _Pickler(file).dump(work)
+        return file.getvalue()
 
 
 @dataclass(frozen=True)
@@ -79,7 +115,8 @@ def run_ranks(
         args: for every rank; each gets its own copy.
         device: "cuda" (a GPU for each rank, NCCL) or "cpu" (gloo); default: `ranks_device(world_size)`. Ranks on the
             CPU see no GPU. Give it where runs of several world sizes are compared: `device=ranks_device(4)` for all.
-        timeout: seconds that `fn` may take, start-up not counted.
+        timeout: seconds that `fn` may take, start-up not counted. Ranks that are still computing then, as on a busy
+            machine, get up to four times as long; ranks that wait for each other do not.
         measure: measure each rank's peak memory. False when `fn` measures itself, or is timed.
         process_group: False leaves it to `fn` to open (and close) the process group; the environment says with whom.
         show: show what ranks print, live and at the end.
@@ -95,7 +132,7 @@ def run_ranks(
         raise ValueError(f"{world_size} rank(s) on {on}: this machine has {torch.cuda.device_count()} GPUs for them.")
     # A store on a port that the system chose, for work that opens its own group as it would under torchrun.
     store = None if process_group else dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    work = cloudpickle.dumps((fn, args))
+    work = _pickled((fn, args))
     threads = max(1, torch.get_num_threads() // world_size)
     ranks: list[Rank] = []
     with tempfile.TemporaryDirectory(prefix="ranks-", ignore_cleanup_errors=True) as folder:
@@ -136,6 +173,22 @@ def _environment(rank: int, world_size: int, port: int) -> dict[str, str]:
     return variables
 
 
+class _Pulse:
+    """Whether ranks compute, or wait for each other: by the processor time that they take."""
+
+    def __init__(self, ranks: list[Rank]) -> None:
+        self._ranks, self.at_work = ranks, False
+        self._when, self._taken = time.monotonic(), 0.0
+
+    def feel(self) -> None:
+        """Look again, if the last look is long enough ago."""
+        passed = time.monotonic() - self._when
+        if passed > PULSE:
+            taken = sum(rank.cpu_seconds for rank in self._ranks)
+            self.at_work = taken - self._taken > AT_WORK * passed
+            self._when, self._taken = time.monotonic(), taken
+
+
 def _wait(ranks: list[Rank], timeout: float, screen: Screen) -> None:
     """Read what ranks send until all have their result.
 
@@ -143,14 +196,16 @@ def _wait(ranks: list[Rank], timeout: float, screen: Screen) -> None:
         RankError: one of them failed, or the time is over.
     """
     limit, all_ready = START_LIMIT, False
-    deadline = time.monotonic() + limit
+    start, pulse = time.monotonic(), _Pulse(ranks)
     while not all(rank.outcome for rank in ranks):
         read_messages(ranks)
         screen.update()
         if not all_ready and all(rank.device for rank in ranks):
             limit, all_ready = timeout, True
-            deadline = time.monotonic() + limit
-        if any(rank.kind in ("error", "died") for rank in ranks) or time.monotonic() > deadline:
+            start = time.monotonic()
+        pulse.feel()
+        late = time.monotonic() - start > limit * (PATIENCE if all_ready and pulse.at_work else 1)
+        if any(rank.kind in ("error", "died") for rank in ranks) or late:
             ask_positions(ranks)
             screen.finish()
             raise failure(ranks) or overdue(ranks, limit)

@@ -10,7 +10,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from helpers.core.device import pick_device
-from helpers.exercises.checking import find_part, message_of, probe, sharing_a_probe
+from helpers.exercises.checking import find_part, message_of, own_entry, probe, sharing_a_probe
 
 from IPython.core.inputtransformer2 import TransformerManager
 
@@ -43,15 +43,15 @@ def run_part(reply: Connection, token: bytes, cells: Cells, name: str, seed: int
     changed = [*leave_modes(), *GUARD.restore()]
     for group in sharing_a_probe(part.checks):
         report: dict[str, Any] = {"changed": changed, "heard": watch.heard}
-        if missing:
-            report["evidence"] = {"stopped": stopped}
-        else:
+        entry: dict[str, Any] = {"stopped": stopped}
+        if not missing:
             elsewhere = Elsewhere(watch, pick_device().type)
-            report["evidence"] = probe(group[0], tuple(names.get(answer) for answer in part.answers), seed)
+            entry = probe(group[0], tuple(names.get(answer) for answer in part.answers), seed)
             report["elsewhere"] = elsewhere.worked()
             report["changed_meanwhile"] = [*leave_modes(), *GUARD.restore(), *DISPATCHER.other_kernels()]
         for check in group:
-            reply.send_bytes(token + json.dumps(report | {"check": check.name()}).encode())
+            own = {"check": check.name(), "evidence": own_entry(check, entry)}
+            reply.send_bytes(token + json.dumps(report | own).encode())
     reply.send_bytes(token)  # these were all
     os._exit(0)  # no exit handlers: they might be the answer's
 

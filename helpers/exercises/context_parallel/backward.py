@@ -6,31 +6,23 @@ from typing import Any
 from torch import Tensor
 
 from ..base import Check, Evidence
-from ..probing.on_ranks import on_ranks
-from .ring_case import (
-    Order,
-    RingCase,
-    changed_inputs,
-    on_orders,
-    peak_in_blocks,
-    run_case,
-    wrong_growth,
-    wrong_messages,
-    wrong_values,
-    wrong_work,
-)
+from . import ring_case
+from .ring_case import Order, RingCase, changed_inputs, wrong_growth, wrong_messages, wrong_values, wrong_work
 
 Backward = Callable[[Tensor, Any, Any, Order], tuple[Tensor, Tensor, Tensor]]
-LONG = 64  # rows of a piece where memory is measured
-GROWTH = 6.0  # blocks that the peak may grow from 2 to 6 ranks; kept visitors are 8 more, and their gradients as many
+GROWTH = 5.0  # blocks that the peak may grow from 2 to 5 ranks; kept visitors are 6 more, and their gradients as many
 
 
-def _run(seed: int, ring_backward: Backward, order: Order, heads: tuple[int, int]) -> Evidence:
-    case = RingCase(seed, order, heads)
+def _look(case: RingCase, ring_backward: Backward) -> ring_case.Look:
     (q, k, v, gradient), right = case.mine, case.right()
     results = right["out"], right["lse"]
-    inputs = (gradient, q, k, v, *results)
-    return run_case(case, ("dq", "dk", "dv"), inputs, lambda: ring_backward(gradient, (q, k, v), results, order))
+    call = lambda: ring_backward(gradient, (q, k, v), results, case.order)  # noqa: E731
+    return ("dq", "dk", "dv"), (gradient, q, k, v, *results), call
+
+
+def observe(seed: int, ring_backward: Backward) -> Evidence:
+    """Return what each rank saw, by the number of ranks."""
+    return ring_case.observe(seed, _look, ring_backward)
 
 
 class GradientsOfOneProcess(Check):
@@ -44,9 +36,7 @@ class GradientsOfOneProcess(Check):
 
     compared = False
 
-    @staticmethod
-    def probe(seed: int, ring_backward: Backward) -> Evidence:
-        return on_orders(_run, seed, ring_backward)
+    probe = staticmethod(observe)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
@@ -63,9 +53,7 @@ class EachPairOnce(Check):
 
     compared = False
 
-    @staticmethod
-    def probe(seed: int, ring_backward: Backward) -> Evidence:
-        return on_orders(_run, seed + 1, ring_backward, (4,))
+    probe = staticmethod(observe)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
@@ -82,20 +70,11 @@ class SendsGradientsHome(Check):
 
     compared = False
 
-    @staticmethod
-    def probe(seed: int, ring_backward: Backward) -> Evidence:
-        return on_orders(_run, seed + 2, ring_backward, (4,))
+    probe = staticmethod(observe)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         return wrong_messages(seen, lambda n: 2 * (n - 1) + 2 * n)
-
-
-def _peak(seed: int, ring_backward: Backward, order: Order) -> float:
-    case = RingCase(seed, order, (1, 1), LONG)
-    (q, k, v, gradient), right = case.mine, case.right()
-    results = right["out"], right["lse"]
-    return peak_in_blocks(case, lambda: ring_backward(gradient, (q, k, v), results, order))
 
 
 class HoldsFewGradients(Check):
@@ -105,9 +84,7 @@ class HoldsFewGradients(Check):
 
     compared = False
 
-    @staticmethod
-    def probe(seed: int, ring_backward: Backward) -> Evidence:
-        return {str(n): max(on_ranks(_peak, n, seed, ring_backward, [[rank] for rank in range(n)])) for n in (2, 6)}
+    probe = staticmethod(observe)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
@@ -121,9 +98,7 @@ class KeepsResults(Check):
 
     compared = False
 
-    @staticmethod
-    def probe(seed: int, ring_backward: Backward) -> Evidence:
-        return on_orders(_run, seed + 3, ring_backward, (4,))
+    probe = staticmethod(observe)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:

@@ -11,13 +11,13 @@ Order = list[list[int]]
 Zigzag = Callable[[int], Order]
 Cut = Callable[[torch.Tensor, Order, int], Any]
 WORLDS = (1, 2, 3, 4, 8)
-ORDERS: dict[str, Order] = {
-    "two ranks, a piece each": [[0], [1]],
-    "one rank, one piece": [[0]],
-    "three ranks, first and last pieces": [[0, 5], [1, 4], [2, 3]],
-    "two ranks, pieces at will": [[3, 0, 4], [1, 5, 2]],
+CASES: dict[str, tuple[Order, int, int]] = {  # order, sequences, tokens of a piece
+    "two ranks, a piece of 4 tokens each": ([[0], [1]], 2, 4),
+    "one rank, one piece of 4 tokens": ([[0]], 2, 4),
+    "three ranks, first and last pieces of 4 tokens": ([[0, 5], [1, 4], [2, 3]], 2, 4),
+    "two ranks, pieces of 4 tokens at will": ([[3, 0, 4], [1, 5, 2]], 2, 4),
+    "two ranks, pieces of one token, one sequence": ([[0, 3], [1, 2]], 1, 1),
 }
-PIECE = 4  # tokens
 
 
 class SharesOutFairly(Check):
@@ -48,15 +48,15 @@ class SharesOutFairly(Check):
         return None
 
 
-def _cut(seed: int, cut: Cut) -> Evidence:
-    """What each rank gets of two sequences of random tokens."""
+def observe(seed: int, _: Zigzag, cut: Cut) -> Evidence:
+    """Return what each rank gets of sequences of random tokens."""
     seen: Evidence = {}
-    for case, order in ORDERS.items():
-        length = PIECE * sum(map(len, order))
-        tokens = torch.randperm(1000, generator=torch.Generator().manual_seed(seed))[: 2 * (length + 1)].view(2, -1)
-        kept, ranks = tokens.clone(), []
+    for case, (order, batch, piece) in CASES.items():
+        length = batch * (piece * sum(map(len, order)) + 1)
+        tokens = torch.randperm(1000, generator=torch.Generator().manual_seed(seed))[:length].view(batch, -1)
+        kept, given, ranks = tokens.clone(), [list(held) for held in order], []
         for rank in range(len(order)):
-            ids, labels, positions = cut(tokens, order, rank)
+            ids, labels, positions = cut(tokens, given, rank)
             ranks.append(
                 {
                     "ids": ids.tolist(),
@@ -65,7 +65,8 @@ def _cut(seed: int, cut: Cut) -> Evidence:
                     "dtype": str(positions.dtype).removeprefix("torch."),
                 }
             )
-        seen[case] = {"ranks": ranks, "changed": not torch.equal(tokens, kept)}
+        changed = {"tokens": not torch.equal(tokens, kept), "order": given != order}
+        seen[case] = {"ranks": ranks, "changed": [name for name, is_so in changed.items() if is_so]}
     return seen
 
 
@@ -74,7 +75,10 @@ def _differing(seen: Evidence, expected: Evidence, what: str) -> str | None:
         for rank, right in enumerate(want["ranks"]):
             got = seen[case]["ranks"][rank][what]
             if got != right[what]:
-                head = f"{case} of {PIECE} tokens, {what} of rank {rank}: "
+                head = f"{case}, {what} of rank {rank}: "
+                shape, right_shape = (tuple(torch.tensor(numbers).shape) for numbers in (got, right[what]))
+                if shape != right_shape:
+                    return head + f"you return the shape {shape}; {right_shape} is right."
                 return head + f"you return {_first(got)}; {_first(right[what])} is right."
     return None
 
@@ -89,14 +93,14 @@ class CutsTheInputs(Check):
 
     hint = "T is one less than there are tokens. How long is a piece, and where does piece number p begin?"
 
-    @staticmethod
-    def probe(seed: int, _: Zigzag, cut: Cut) -> Evidence:
-        return _cut(seed, cut)
+    probe = staticmethod(observe)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         changed = next((case for case in expected if seen[case]["changed"]), None)
-        return f"{changed}: the tokens were changed in place." if changed else _differing(seen, expected, "ids")
+        if changed:
+            return f"{changed}: {' and '.join(seen[changed]['changed'])} changed in place."
+        return _differing(seen, expected, "ids")
 
 
 class LabelsOfTheSequence(Check):
@@ -107,9 +111,7 @@ class LabelsOfTheSequence(Check):
         "Make the labels of the whole sequence first, tokens[:, 1:], and cut them like the inputs."
     )
 
-    @staticmethod
-    def probe(seed: int, _: Zigzag, cut: Cut) -> Evidence:
-        return _cut(seed + 1, cut)
+    probe = staticmethod(observe)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
@@ -121,9 +123,7 @@ class PositionsOfTheSequence(Check):
 
     hint = "Number the whole sequence, torch.arange(T), and cut the numbers like the inputs."
 
-    @staticmethod
-    def probe(seed: int, _: Zigzag, cut: Cut) -> Evidence:
-        return _cut(seed + 2, cut)
+    probe = staticmethod(observe)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:

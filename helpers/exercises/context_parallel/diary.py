@@ -57,12 +57,22 @@ class Diary:
 
 
 _open: list[Diary] = []  # diaries of this process
+_at_work: list[str] = []  # the kinds of the blocks that are being computed
+
+
+def attending() -> bool:
+    """Return whether a block of attention is being computed."""
+    return bool(_at_work)
 
 
 @contextlib.contextmanager
 def written_down(kind: str, rows: int, columns: int, causal: bool) -> Iterator[None]:
     """Write what the `with` block computes into the diaries that are open: the scores of rows x columns, or half."""
     start = time.perf_counter()
-    yield
+    _at_work.append(kind)
+    try:
+        yield
+    finally:
+        _at_work.pop()
     for diary in _open:
         diary.note(kind, PRODUCTS[kind] * (rows * (rows + 1) / 2 if causal else rows * columns), start)

@@ -11,7 +11,11 @@ from ..tensor_parallel.said import noted, wrong_tensor
 
 Result = tuple[Tensor, Tensor]
 Merge = Callable[[Result, Result], Result]
-SHAPES = {"rows of one head": (5,), "batch and heads": (2, 3, 4)}  # before the columns
+SHAPES = {
+    "rows of one head": (5,),
+    "batch and heads": (2, 3, 4),
+    "one row of one head": (1, 1, 1),
+}  # before the columns
 COLUMNS, HEAD = (7, 2, 4), 3  # of three parts; channels of a value
 MISTAKES = {
     "out": "is the plain mean of the parts: they do not weigh the same",
@@ -82,14 +86,16 @@ class TakesAnyScore(Check):
     @staticmethod
     def probe(seed: int, merge: Merge) -> Evidence:
         seen = {}
-        for shift in (10_000.0, -10_000.0, 200.0):
-            (a, b, _), _ = _three(seed, SHAPES["batch and heads"])
+        (a, b, _), _ = _three(seed, SHAPES["batch and heads"])
+        signs = torch.tensor([1.0, -1.0], dtype=torch.float64).repeat(a[1].numel() // 2).view_as(a[1])
+        shifts = {f"near {shift:,.0f}": signs * 0 + shift for shift in (10_000.0, -10_000.0, 200.0)}
+        for case, shift in (shifts | {"near 10,000 and -10,000, row by row": 10_000 * signs}).items():
             low, high = shift, shift + torch.linspace(-3, 3, a[1].numel(), dtype=torch.float64).view_as(a[1])
             moved = [(a[0].float(), (a[1] * 0 + low).float()), (b[0].float(), (b[1] * 0 + high).float())]
             exact = [(out.double(), lse.double()) for out, lse in moved]
             share = torch.sigmoid(exact[0][1] - exact[1][1])[..., None]
             out, lse = merge(*moved)
-            seen[f"log-sum-exps near {shift:,.0f}"] = {
+            seen[f"log-sum-exps {case}"] = {
                 "out": noted(out),
                 "lse": noted(lse),
                 "right out": noted(share * exact[0][0] + (1 - share) * exact[1][0]),

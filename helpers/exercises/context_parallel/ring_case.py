@@ -1,48 +1,83 @@
-"""One run of the learner's ring on a rank, and what can be said of it: results, work, messages, memory, inputs."""
+"""One run of the learner's ring on a rank, and what can be said of it: results, work, messages, memory, inputs.
+
+All checks of a direction look at the same runs: one start of 2 ranks and one of 5.
+"""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from ...meter.flops import flops_of
 from ...meter.recorder import MemoryMeter
 from ...ranks.collectives import Collectives
 from ..base import Evidence
 from ..probing.on_ranks import on_ranks
 from ..tensor_parallel.inputs import drawn
 from ..tensor_parallel.said import by_rank, in_words, noted, wrong_tensor
-from .diary import Diary
+from .diary import Diary, attending
 
 Order = list[list[int]]
-ORDERS: dict[int, dict[str, tuple[Order, tuple[int, int]]]] = {  # by ranks: pieces of each, heads of q and of k
-    2: {"2 ranks, a piece each": ([[0], [1]], (4, 4))},
-    4: {
-        "4 ranks, a piece each, grouped queries": ([[0], [1], [2], [3]], (4, 2)),
-        "4 ranks, two pieces each, first and last": ([[0, 7], [1, 6], [2, 5], [3, 4]], (2, 1)),
-        "4 ranks, two pieces each, dealt out at will": ([[5, 2], [0, 4], [7, 1], [3, 6]], (2, 2)),
+FAR = 100.0, 20.0  # an entry of each q, its sign changing from row to row, and of each k: scores of 1,000 and -1,000
+HEAD = 4  # channels of a head
+LONG = 64  # rows of a piece where memory is measured, and what is multiplied outside of `attend`
+AGAIN = 0.4  # products outside, in those of a rank's queries and its own keys; merging by products takes a thirtieth
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the ranks share: the pieces of each, heads of q and of k, rows of a piece, sequences, and far-off scores."""
+
+    order: Order
+    heads: tuple[int, int]
+    piece: int = 6
+    batch: int = 2
+    far: bool = False
+
+
+SETTINGS: dict[int, dict[str, Setting]] = {  # by number of ranks
+    2: {
+        "2 ranks, a piece each": Setting([[0], [1]], (4, 4)),
+        "2 ranks, three pieces each": Setting([[4, 0, 5], [2, 3, 1]], (6, 3)),
+        "2 ranks, two pieces of one row each, one head": Setting([[0, 3], [1, 2]], (1, 1), piece=1, batch=1),
+        "2 ranks, scores of 1,000 and of -1,000": Setting([[0, 3], [1, 2]], (2, 2), far=True),
+    },
+    5: {
+        "5 ranks, a piece each, grouped queries": Setting([[0], [1], [2], [3], [4]], (4, 2)),
+        "5 ranks, two pieces each, first and last": Setting([[0, 9], [1, 8], [2, 7], [3, 6], [4, 5]], (2, 1)),
+        "5 ranks, two pieces each, dealt out at will": Setting([[5, 2], [9, 4], [7, 1], [3, 6], [0, 8]], (2, 2)),
     },
 }
-PIECE, HEAD = 6, 4  # rows of a piece, channels of a head
+LARGE = {n: Setting([[rank] for rank in range(n)], (1, 1), LONG) for n in SETTINGS}
 
 
 class RingCase:
     """Whole tensors that all ranks draw alike, this rank's pieces of them, and what one process makes of them."""
 
-    def __init__(self, seed: int, order: Order, heads: tuple[int, int], piece: int = PIECE) -> None:
-        self.order, self.rank = order, dist.get_rank()
-        pieces = sum(map(len, order))
-        sizes = (heads[0], heads[1], heads[1], heads[0])
-        draw = lambda i, h: drawn(seed + i, 2, h, pieces * piece, HEAD)[0]  # noqa: E731
-        self.whole = [draw(i, h) for i, h in enumerate(sizes)]  # q, k, v and the gradient of the output
+    def __init__(self, seed: int, setting: Setting) -> None:
+        self.setting, self.order, self.rank = setting, [list(held) for held in setting.order], dist.get_rank()
+        self.pieces = sum(map(len, self.order))
+        heads, kv_heads = setting.heads
+        rows = self.pieces * setting.piece
+        draw = lambda i, h: drawn(seed + i, setting.batch, h, rows, HEAD)[0]  # noqa: E731
+        self.whole = [
+            draw(i, h) for i, h in enumerate((heads, kv_heads, kv_heads, heads))
+        ]  # q, k, v, output's gradient
+        if setting.far:
+            q, k = self.whole[:2]
+            q[..., ::2, -1], k[..., -1] = FAR
+            q[..., 1::2, -1] = -FAR[0]
         self.mine = [self.cut(t) for t in self.whole]
 
     def cut(self, tensor: Tensor) -> Tensor:
         """Return this rank's pieces of dimension 2."""
-        parts = tensor.chunk(sum(map(len, self.order)), dim=2)
-        return torch.cat([parts[number] for number in self.order[self.rank]], dim=2)
+        parts = tensor.chunk(self.pieces, dim=2)
+        return torch.cat([parts[number] for number in self.setting.order[self.rank]], dim=2)
 
     def right(self) -> dict[str, Tensor]:
         """Return what one process computes, this rank's part of it: out, lse and three gradients."""
@@ -58,36 +93,42 @@ class RingCase:
 
     def work(self) -> int:
         """Return the pairs of a row and a column that this rank's rows see."""
-        piece = self.whole[0].shape[2] // sum(map(len, self.order))
-        return sum(number * piece * piece + piece * (piece + 1) // 2 for number in self.order[self.rank])
+        piece = self.setting.piece
+        return sum(number * piece * piece + piece * (piece + 1) // 2 for number in self.setting.order[self.rank])
 
 
-def on_orders(run: Callable[..., Evidence], seed: int, answer: Any, worlds: Sequence[int] = (2, 4)) -> Evidence:
-    """Return what `run(seed, answer, order, heads)` returns: by number of ranks, a list for each order, by rank."""
-    return {
-        str(n): [list(case) for case in zip(*on_ranks(_orders, n, run, seed, answer, n), strict=True)] for n in worlds
-    }
+Look = tuple[Sequence[str], Sequence[Tensor], Callable[[], Sequence[Tensor]]]
+Looks = Callable[[RingCase, Any], Look]  # (case, answer) -> names of results, everything that is given, and the call
 
 
-def _orders(run: Callable[..., Evidence], seed: int, answer: Any, n: int) -> list[Evidence]:
-    return [run(seed, answer, *settings) for settings in ORDERS[n].values()]
+def observe(seed: int, look: Looks, answer: Any) -> Evidence:
+    """Return what each rank saw, by the number of ranks: in each setting, and at its peak in a long one."""
+    return {str(n): on_ranks(_all_settings, n, seed, look, answer) for n in SETTINGS}
+
+
+def _all_settings(seed: int, look: Looks, answer: Any) -> Evidence:
+    """One rank: all settings of its number of ranks."""
+    n = dist.get_world_size()
+    seen = []
+    for number, setting in enumerate(SETTINGS[n].values()):
+        case = RingCase(seed + 10 * number, setting)
+        seen.append(_run(case, look(case, answer)))
+    case = RingCase(seed, LARGE[n])
+    _, inputs, call = look(case, answer)
+    call()  # the first call imports what it needs, and keeps what it likes
+    return {"settings": seen, "peak": _peak_in_blocks(case, call), "again": _products_outside(call, inputs)}
 
 
 def _named(seen: Evidence) -> Iterator[tuple[str, list[Evidence]]]:
-    """Yield the name of each case, and what the ranks have reported of it."""
-    for n, cases in seen.items():
-        yield from zip(ORDERS[int(n)], cases, strict=True)
+    """Yield the name of each setting, and what the ranks have reported of it."""
+    for n, ranks in seen.items():
+        for i, name in enumerate(SETTINGS[int(n)]):
+            yield name, [rank["settings"][i] for rank in ranks]
 
 
-def run_case(
-    case: RingCase, names: Sequence[str], inputs: Sequence[Tensor], call: Callable[[], Sequence[Tensor]]
-) -> Evidence:
-    """Call the learner's function on one rank and note everything that is asked of it.
-
-    Args:
-        names: of the tensors that it returns, as in `RingCase.right`.
-        inputs: everything that it is given.
-    """
+def _run(case: RingCase, look: Look) -> Evidence:
+    """Call the learner's function on one rank and note everything that is asked of it."""
+    names, inputs, call = look
     kept = [t.clone() for t in inputs]
     with Collectives() as calls, Diary() as diary:
         got = call()
@@ -103,15 +144,39 @@ def run_case(
         "blocks": sum(call.nbytes for call in calls.calls if call.name == "send") / block,
         "others": [list(call) for call in calls.calls if call.name not in ("send", "recv")],
         "changed": [not torch.equal(t, before) for t, before in zip(inputs, kept, strict=True)],
+        "dealt": case.order == case.setting.order,
     }
 
 
-def peak_in_blocks(case: RingCase, call: Callable[[], Any]) -> float:
+def _peak_in_blocks(case: RingCase, call: Callable[[], Any]) -> float:
     """Return the peak of a call, in blocks of this rank's keys."""
     with MemoryMeter(device=case.mine[0].device, by_tenant=False) as profile:
         kept = call()
     del kept
     return profile.peak_bytes / case.mine[1].nbytes
+
+
+class _Outside(TorchDispatchMode):
+    """Counts the FLOPs of products that are not made within `attend` and `attend_backward`."""
+
+    flops = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run the operation and count it."""
+        result = func(*args, **(kwargs or {}))
+        if not attending():
+            self.flops += flops_of(func, args, kwargs or {}, result)
+        return result
+
+
+def _products_outside(call: Callable[[], Any], inputs: Sequence[Tensor]) -> float:
+    """Return the FLOPs of products outside of `attend`, by those of this rank's queries and its own keys."""
+    rows = next(t for t in inputs if t.dim() == 4)
+    with _Outside() as outside:
+        call()
+    return outside.flops / (2 * rows.shape[0] * rows.shape[1] * rows.shape[2] ** 2 * rows.shape[3])
 
 
 def wrong_values(seen: Evidence) -> str | None:
@@ -135,6 +200,15 @@ def wrong_work(seen: Evidence, products: dict[str, int]) -> str | None:
                 texts.append(None if fine else f"computes {scores:,.0f} scores a head; its rows see {right:,}")
             if said := by_rank(f"{case}, blocks computed {kind}", texts):
                 return said
+    for n, ranks in seen.items():
+        texts = [
+            f"matrices are multiplied, as if for the scores of {rank['again']:.1f} blocks; it returns what is needed"
+            if rank["again"] > AGAIN
+            else None
+            for rank in ranks
+        ]
+        if said := by_rank(f"{n} ranks, outside of `attend` and `attend_backward`", texts):
+            return said
     return None
 
 
@@ -154,11 +228,11 @@ def wrong_messages(seen: Evidence, most: Callable[[int], float]) -> str | None:
 
 def wrong_growth(seen: Evidence, most: float) -> str | None:
     """Say that the peak of a rank grows with the ranks by more than `most` blocks."""
-    few, many = seen["2"], seen["6"]
+    few, many = (max(rank["peak"] for rank in seen[str(n)]) for n in SETTINGS)
     if many <= few + most:
         return None
     return (
-        f"The peak of a rank is {few:.1f} blocks of its keys with 2 ranks, and {many:.1f} with 6: it grows with the "
+        f"The peak of a rank is {few:.1f} blocks of its keys with 2 ranks, and {many:.1f} with 5: it grows with the "
         "sequence."
     )
 
@@ -171,4 +245,6 @@ def changed_inputs(seen: Evidence, names: Sequence[str]) -> str | None:
                 f"{case}: {name}", ["was changed in place" if got["changed"][i] else None for got in ranks]
             ):
                 return said
+        if said := by_rank(f"{case}: order", [None if got["dealt"] else "was changed in place" for got in ranks]):
+            return said
     return None

@@ -1,6 +1,8 @@
-"""Check of the exchange round the ring: what arrives, who waits for whom, and what is sent."""
+"""Check of the exchange round the ring: what arrives, who waits for whom, and what is sent.
 
-import tempfile
+All look at the same runs: one start of 3 ranks, in three stages, and one of 2.
+"""
+
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,15 +14,16 @@ from torch import Tensor
 
 from ...ranks.collectives import Collectives
 from ..base import Check, Evidence
-from ..probing.on_ranks import on_ranks
+from ..probing.signals import PATIENCE, Signals
+from ..probing.stages import stages_on_ranks
 from ..tensor_parallel.inputs import drawn
 from ..tensor_parallel.said import by_rank, in_words, noted, wrong_tensor
 
 Shift = Callable[..., tuple[list[Tensor], Callable[[], Any]]]
-PATIENCE = 12.0  # seconds in which a rank that does not wait says so, on a very busy machine
+LATE = (0, 1)  # the rank that comes late, in turn
 CASES = ("one tensor", "shapes and dtypes", "not contiguous")
-SHIFTS = ("the first", "the second", "what went on from there")
-HANGS = 30.0  # seconds after which ranks that wait for each other are given up
+SHIFTS = ("the first", "the second", *(f"what went on from there, shift {i}" for i in (3, 4, 5)))
+HANGS = PATIENCE + 30.0  # seconds after which ranks that wait for each other are given up
 
 
 def _strided(t: Tensor) -> Tensor:
@@ -28,12 +31,17 @@ def _strided(t: Tensor) -> Tensor:
     return t.transpose(0, -1).contiguous().transpose(0, -1)
 
 
-def _passed(seed: int, shift: Shift) -> list[Evidence]:
+def _passed(_: Path, seed: int, shift: Shift) -> list[Evidence]:
     """One rank: what arrives in a call with several tensors, and what has become of those that were given."""
     rank, n = dist.get_rank(), dist.get_world_size()
     cases = (  # in the order of CASES
         [drawn(seed, 4, 3)],
-        [drawn(seed, 2, 3), drawn(seed + 1, 5, dtype=torch.float32), drawn(seed + 2, 1, 2, 2, 2)],
+        [
+            drawn(seed, 2, 3),
+            drawn(seed + 1, 5, dtype=torch.float32),
+            drawn(seed + 2, 1, 2, 2, 2),
+            [torch.tensor(100 + rank) for rank in range(n)],  # a single number
+        ],
         [[_strided(t) for t in drawn(seed + 3, 4, 3, 2)]],
     )
     seen = []
@@ -63,6 +71,64 @@ def _passed(seed: int, shift: Shift) -> list[Evidence]:
     return seen
 
 
+def _several(_: Path, seed: int, shift: Shift) -> Evidence:
+    """One rank: two shifts of the same shape are under way at a time; then what the first has brought goes on."""
+    rank, n = dist.get_rank(), dist.get_world_size()
+    first, second = drawn(seed, 4, 3), drawn(seed + 1, 4, 3)
+    one, finish_one = shift(first[rank])
+    two, finish_two = shift(second[rank])
+    finish_one()
+    finish_two()
+    arrived, right = [one[0], two[0]], [first[(rank - 1) % n], second[(rank - 1) % n]]
+    going = one[0]
+    for step in range(2, len(SHIFTS)):
+        (going,), finish = shift(going)
+        finish()
+        arrived.append(going)
+        right.append(first[(rank - step) % n])
+    return {"got": [noted(t) for t in arrived], "right": [noted(t) for t in right]}  # in the order of SHIFTS
+
+
+def _late(folder: Path, seed: int, shift: Shift) -> list[Evidence]:
+    """One rank: each of two ranks comes late in turn. The second one only if none has waited for the first."""
+    seen, signals = [], Signals(folder)
+    for late in LATE:
+        seen.append(_one_late(seed + late, shift, late, signals))
+        waited: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(waited, bool(seen[-1]["absent"] or seen[-1]["unfinished"]))
+        if any(waited):
+            break
+    return seen
+
+
+def _one_late(seed: int, shift: Shift, late: int, signals: Signals) -> Evidence:
+    """One rank, of which `late` calls after the others are back, and finishes after the others have finished."""
+    rank, n = dist.get_rank(), dist.get_world_size()
+    tensors = drawn(seed, 50_000)
+    seen: Evidence = {"absent": [], "unfinished": []}
+    if rank == late:
+        seen["absent"] = signals.missing(f"back {late}")
+        time.sleep(0.3)  # now an answer that does not wait in `finish` reads too early
+    arriving, finish = shift(tensors[rank])
+    signals.give(f"back {late}")
+    if rank == late and not seen["absent"]:
+        seen["unfinished"] = signals.missing(f"done {late}")
+    finish()
+    signals.give(f"done {late}")
+    return seen | {"got": noted(arriving[0][:100]), "right": noted(tensors[(rank - 1) % n][:100])}
+
+
+def observe(seed: int, shift: Shift) -> Evidence:
+    """Return an entry for each stage, in which each rank tells what it saw, by the number of ranks."""
+    three = {"passed": _passed, "several": _several, "late": _late}
+    entries = stages_on_ranks(three, 3, seed, shift, timeout=HANGS)
+    found = {name: {"seen": {"3": entry["seen"]}} if "seen" in entry else entry for name, entry in entries.items()}
+    if "seen" in found["passed"]:  # a rank whose next one is the one before it, too
+        two = stages_on_ranks({"passed": _passed}, 2, seed, shift, timeout=HANGS)["passed"]
+        found["passed"] = {"seen": found["passed"]["seen"] | {"2": two["seen"]}} if "seen" in two else two
+    return found
+
+
 class HandsOnToTheNext(Check):
     """Each rank gets the tensors of the rank before, in their order, shapes and dtypes, and keeps its own."""
 
@@ -74,13 +140,11 @@ class HandsOnToTheNext(Check):
 
     compared = False
 
-    @staticmethod
-    def probe(seed: int, shift: Shift) -> Evidence:
-        return {"ranks": [on_ranks(_passed, n, seed, shift, timeout=HANGS) for n in (2, 3)]}
+    probe, stage = staticmethod(observe), "passed"
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        for ranks in seen["ranks"]:
+        for ranks in seen.values():
             for case, reports in zip(CASES, zip(*ranks, strict=True), strict=True):
                 if said := _wrong_arrivals(case, reports):
                     return said
@@ -119,13 +183,11 @@ class SendsEachTensorOnce(Check):
 
     compared = False
 
-    @staticmethod
-    def probe(seed: int, shift: Shift) -> Evidence:
-        return {"ranks": on_ranks(_passed, 3, seed, shift, timeout=HANGS)}
+    probe, stage = staticmethod(observe), "passed"
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        for case, reports in zip(CASES, zip(*seen["ranks"], strict=True), strict=True):
+        for case, reports in zip(CASES, zip(*seen["3"], strict=True), strict=True):
             texts = []
             for got in reports:
                 said = f"calls {in_words(got['others'])}" if got["others"] else None
@@ -137,26 +199,8 @@ class SendsEachTensorOnce(Check):
         return None
 
 
-def _late(seed: int, shift: Shift, folder: str) -> Evidence:
-    """One rank: rank 0 comes late. Do the others return before it has come, and have they waited after `finish`?"""
-    rank, n = dist.get_rank(), dist.get_world_size()
-    tensors = drawn(seed, 50_000)
-    flag = Path(folder) / f"{dist.get_world_size()} {rank}"
-    came: list[int] = []
-    if rank == 0:
-        deadline = time.monotonic() + PATIENCE
-        while time.monotonic() < deadline and len(came) < n - 1:
-            came = [r for r in range(1, n) if (Path(folder) / f"{n} {r}").exists()]
-            time.sleep(0.01)
-        time.sleep(0.3)  # now somebody who does not wait in `finish` reads too early
-    arriving, finish = shift(tensors[rank])
-    flag.touch()
-    finish()
-    return {"came": came, "got": noted(arriving[0][:100]), "right": noted(tensors[(rank - 1) % n][:100])}
-
-
 class WaitsInFinishOnly(Check):
-    """`shift` returns before the other ranks have come; `finish` waits until everything has arrived."""
+    """`shift` sets out all messages and returns before the other ranks have come; `finish` waits for what arrives."""
 
     hint = (
         "Which of your calls waits? `dist.send`, `dist.recv` and `request.wait()` do; those in a batch start and "
@@ -166,39 +210,27 @@ class WaitsInFinishOnly(Check):
 
     compared = False
 
-    @staticmethod
-    def probe(seed: int, shift: Shift) -> Evidence:
-        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-            return {"ranks": on_ranks(_late, 3, seed, shift, folder, timeout=PATIENCE + HANGS)}
+    probe, stage = staticmethod(observe), "late"
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        waiting = [rank for rank in range(1, len(seen["ranks"])) if rank not in seen["ranks"][0]["came"]]
-        if waiting:
-            ranks = " and ".join(map(str, waiting))
-            return f"Rank 0 came late. Before it called `shift`, that of rank {ranks} had not returned: it waits."
-        texts = [
-            "has not arrived: nobody waited for it" if wrong_tensor(got["got"], got["right"], {}) else None
-            for got in seen["ranks"]
-        ]
-        return by_rank("After `finish`, the tensor", texts)
-
-
-def _several(seed: int, shift: Shift) -> Evidence:
-    """One rank: two shifts of the same shape are under way at a time; then a third with the tensors of the first."""
-    rank, n = dist.get_rank(), dist.get_world_size()
-    first, second = drawn(seed, 4, 3), drawn(seed + 1, 4, 3)
-    one, finish_one = shift(first[rank])
-    two, finish_two = shift(second[rank])
-    finish_one()
-    finish_two()
-    three, finish_three = shift(one[0])
-    finish_three()
-    before, back = (rank - 1) % n, (rank - 2) % n
-    return {  # in the order of SHIFTS
-        "got": [noted(tensors[0]) for tensors in (one, two, three)],
-        "right": [noted(t) for t in (first[before], second[before], first[back])],
-    }
+        for late, reports in zip(LATE, zip(*seen["3"], strict=True), strict=False):
+            if waiting := " and ".join(map(str, reports[late]["absent"])):
+                return (
+                    f"Rank {late} came late. Before it called `shift`, that of rank {waiting} did not return: it waits."
+                )
+            if waiting := " and ".join(map(str, reports[late]["unfinished"])):
+                return (
+                    f"Rank {late} had called `shift`, and not yet `finish`: the `finish` of rank {waiting} did not "
+                    "return. Do the messages set out in the call, or only in `finish`?"
+                )
+            texts = [
+                "has not arrived: `finish` did not wait for it" if wrong_tensor(got["got"], got["right"], {}) else None
+                for got in reports
+            ]
+            if said := by_rank("After `finish`, the tensor", texts):
+                return said
+        return None
 
 
 class SeveralAtATime(Check):
@@ -208,14 +240,12 @@ class SeveralAtATime(Check):
 
     compared = False
 
-    @staticmethod
-    def probe(seed: int, shift: Shift) -> Evidence:
-        return {"ranks": on_ranks(_several, 3, seed, shift, timeout=HANGS)}
+    probe, stage = staticmethod(observe), "several"
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for i, name in enumerate(SHIFTS):
-            texts = [wrong_tensor(got["got"][i], got["right"][i], {}) for got in seen["ranks"]]
+            texts = [wrong_tensor(got["got"][i], got["right"][i], {}) for got in seen["3"]]
             if said := by_rank(f"Two shifts at a time, {name}", texts):
                 return said
         return None

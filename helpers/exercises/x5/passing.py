@@ -1,9 +1,9 @@
 """Check of part 2: a tensor goes to the next rank while this one works on."""
 
-import contextlib
+import tempfile
 import time
 from collections.abc import Callable
-from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,16 +13,20 @@ from torch import Tensor
 from ..base import Check, Evidence
 from ..probing.on_ranks import on_ranks
 from ..probing.plain import plain
+from ..probing.signals import Signals
 from .groups import LIMIT, open_groups
+from .ring_spy import OUTSIDE, RingSpy
 
-LATE = 0.1  # seconds by which a neighbour comes later
-PATIENCE = timedelta(seconds=4)  # for a call that must not wait: gloo gives up after this
+LATE = (0, 1)  # the rank that comes late, in turn: so each of the others is alone with both kinds of neighbors
+TAKE = 0.1  # seconds for which the late rank waits once more: a wait() that does not wait is over by then
+SLACK = 64  # bytes beside the tensors
+DTYPES = {4: torch.float32, 3: torch.int64, 2: torch.float64, 1: torch.float32}
 
 
-def _tensors(seed: int, rank: int) -> list[Tensor]:
+def _tensors(seed: int, rank: int, dtype: torch.dtype) -> list[Tensor]:
     """Return what rank `rank` of a group passes on: two tensors of one shape, of which the second is not contiguous."""
     generator = torch.Generator().manual_seed(100 * seed + rank)
-    first, second = (torch.randn(2, 5, 3, generator=generator, dtype=torch.float64) for _ in range(2))
+    first, second = ((1000 * torch.randn(2, 20, 3, generator=generator)).to(dtype) for _ in range(2))
     return [first, second.transpose(1, 2).contiguous().transpose(1, 2)]
 
 
@@ -33,51 +37,74 @@ def _numbers(tensor: Any) -> Any:
     return [str(tensor.dtype).removeprefix("torch."), list(tensor.shape), plain(tensor).flatten().tolist()]
 
 
-def _passes(pass_on: Callable[..., Any], seed: int, ranks: int) -> Evidence:
+def _passes(pass_on: Callable[..., Any], seed: int, ranks: int) -> Evidence | None:
     """One rank of a group of `ranks`: pass two tensors on at once, and wait for the second first."""
     group = open_groups(ranks)
-    tensors = _tensors(seed, dist.get_rank())
+    if group is None:
+        return None
+    tensors = _tensors(seed, dist.get_rank(), DTYPES[ranks])
     before = [tensor.clone() for tensor in tensors]
-    waits = [pass_on(tensor, group) for tensor in tensors]
-    if not all(callable(wait) for wait in waits):
-        return {"came": [type(wait).__name__ for wait in waits], "callable": False}
-    second, first = waits[1](), waits[0]()
+    with RingSpy(group) as spy:
+        waits = [pass_on(tensor, group) for tensor in tensors]
+        if not all(callable(wait) for wait in waits):
+            return {"came": [type(wait).__name__ for wait in waits], "callable": False}
+        second, first = waits[1](), waits[0]()
     return {
+        "rank": dist.get_rank(group),
         "came": [_numbers(first), _numbers(second)],
         "callable": True,
         "kept": all(torch.equal(a, b) for a, b in zip(tensors, before, strict=True)),
+        "bytes": sum(tensor.nbytes for tensor in tensors),
+        "sent": spy.evidence["sent"],
+        "collectives": spy.evidence["collectives"],
     }
 
 
-def _with_a_late_neighbour(pass_on: Callable[..., Any], seed: int) -> Evidence | None:
-    """One of two ranks: say whether the call came back, and what came. Rank 1 calls a while after rank 0's is back."""
-    group, told = dist.new_group([0, 1], timeout=PATIENCE), dist.new_group([0, 1])
-    rank = dist.get_rank()
-    if rank > 1:
-        return None
-    if rank == 1:
-        dist.broadcast(torch.zeros(1), src=0, group=told)
-        time.sleep(LATE)
-    try:
-        wait = pass_on(_tensors(seed, rank)[0], group)
-    except RuntimeError:
-        wait = None
-    if rank == 0:
-        dist.broadcast(torch.zeros(1), src=0, group=told)
-    came = None
-    with contextlib.suppress(RuntimeError):  # the other one has given up
-        came = _numbers(wait()) if wait else None
-    return {"at once": wait is not None, "came": came}
+def _with_a_late_rank(pass_on: Callable[..., Any], seed: int, late: int, signals: Signals) -> Evidence:
+    """One of four ranks, of which rank `late` calls after all others are back, and waits after all others have waited.
+
+    Returns:
+        what came; of the late rank, which others were not back when it called, and not done when it waited, too.
+    """
+    group, rank = open_groups(4), dist.get_rank()
+    tensor = _tensors(seed + late, rank, torch.float32)[0]
+    seen: Evidence = {"absent": [], "unfinished": []}
+    if rank == late:
+        seen["absent"] = signals.missing(f"back {late}")
+        time.sleep(TAKE)
+    wait = pass_on(tensor, group)
+    signals.give(f"back {late}")
+    if rank == late and not seen["absent"]:
+        seen["unfinished"] = signals.missing(f"done {late}")
+    seen["came"] = _numbers(wait())
+    signals.give(f"done {late}")
+    return seen
 
 
-def _work(pass_on: Callable[..., Any], seed: int) -> Evidence:
-    """One rank: the groups of each size, then a neighbour that is late."""
-    came = {str(ranks): _passes(pass_on, seed, ranks) for ranks in (4, 2, 1)}
-    return {"came": came, "late": _with_a_late_neighbour(pass_on, seed)}
+def _on_any(answer: bool) -> bool:
+    """Return whether `answer` is true on any rank."""
+    answers: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(answers, answer)
+    return any(answers)
+
+
+def _work(pass_on: Callable[..., Any], seed: int, folder: str) -> Evidence:
+    """One rank: the groups of each size, then ranks that are late, as long as none has waited for them."""
+    came: dict[str, Evidence | None] = {}
+    for ranks in DTYPES:
+        came[str(ranks)] = seen = _passes(pass_on, seed, ranks)
+        if _on_any(seen is not None and not seen["callable"]):
+            return {"came": came, "late": []}
+    signals, late = Signals(Path(folder)), []
+    for rank in LATE:
+        late.append(_with_a_late_rank(pass_on, seed, rank, signals))
+        if _on_any(bool(late[-1]["absent"] or late[-1]["unfinished"])):
+            break
+    return {"came": came, "late": late}
 
 
 class PassesOnWithoutWaiting(Check):
-    """The call returns at once; its wait() brings the tensor of the rank before this one in the group."""
+    """The call returns at once, with both messages under way; its wait() brings the tensor of the rank before."""
 
     points = 1
     hint = (
@@ -88,27 +115,32 @@ class PassesOnWithoutWaiting(Check):
 
     @staticmethod
     def probe(seed: int, pass_on: Callable[..., Any]) -> Evidence:
-        return {"ranks": on_ranks(_work, 4, pass_on, seed, timeout=LIMIT)}
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            return {"ranks": on_ranks(_work, 4, pass_on, seed, folder, timeout=LIMIT)}
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        for rank, (mine, right) in enumerate(zip(seen["ranks"], expected["ranks"], strict=True)):
-            for ranks, want in right["came"].items():
-                got, where = mine["came"][ranks], f"rank {rank} of 4, in a group of {ranks}"
-                if not got["callable"]:
-                    return f"A {got['came'][0]} came back; a function is asked for that waits and returns the tensor."
-                if not got["kept"]:
-                    return f"{where}: the tensor that was passed on has changed."
-                for which, (a, b) in enumerate(zip(got["came"], want["came"], strict=True)):
-                    if a != b:
-                        others = [other["came"][ranks]["came"][which] for other in expected["ranks"]]
-                        return f"{where}: {_wrong_tensor(a, b, others)}"
-        for rank, (mine, right) in enumerate(zip(seen["ranks"], expected["ranks"], strict=True)):
-            if right["late"] and not mine["late"]["at once"]:
-                return "The call waits for its neighbour's: rank 0 did not come back before rank 1 had called, too."
-            if right["late"] and mine["late"]["came"] != right["late"]["came"]:
-                return f"On rank {rank}, wait() did not wait for a neighbour that was late."
-        return None
+        for ranks in map(str, DTYPES):
+            everywhere = [right["came"][ranks] for right in expected["ranks"]]
+            others = [want["came"] for want in everywhere if want]
+            for rank, (mine, want) in enumerate(zip(seen["ranks"], everywhere, strict=True)):
+                got = mine["came"][ranks]
+                wrong = want and (_wrong_pass(got, want, others) or _wrong_messages(got, want))
+                if wrong:
+                    return f"rank {rank} of 4, in a group of {ranks}: {wrong}"
+        return _wrong_moment(seen["ranks"], expected["ranks"])
+
+
+def _wrong_pass(got: Evidence, want: Evidence, others: list[Any]) -> str | None:
+    """Say what is wrong with what came on one rank; `others` are what came on each of the group."""
+    if not got["callable"]:
+        return f"a {got['came'][0]} came back; a function is asked for that waits and returns the tensor."
+    if not got["kept"]:
+        return "the tensor that was passed on has changed."
+    for which, (a, b) in enumerate(zip(got["came"], want["came"], strict=True)):
+        if a != b:
+            return _wrong_tensor(a, b, [other[which] for other in others])
+    return None
 
 
 def _wrong_tensor(got: Any, want: list[Any], others: list[Any]) -> str:
@@ -119,6 +151,38 @@ def _wrong_tensor(got: Any, want: list[Any], others: list[Any]) -> str:
     if got in others:
         return "what came is not from the rank before it in the group."
     return "what came is no rank's tensor. (What is sent may be a view, and two may be under way.)"
+
+
+def _wrong_messages(got: Evidence, want: Evidence) -> str | None:
+    """Say what a rank sends beside its tensors, or to other ranks than the next one."""
+    for name, nbytes in got["collectives"].items():
+        if nbytes > SLACK:
+            return f"took part in a collective ({name}) of {nbytes:,} bytes; a message to the next rank is asked for."
+    for other, nbytes in got["sent"].items():
+        if other not in want["sent"] and nbytes > SLACK:
+            who = "a rank outside of the group" if int(other) == OUTSIDE else f"rank {other} of the group"
+            return f"sent {nbytes:,} bytes to {who}, which is not the next one."
+    for other, right in want["sent"].items():
+        if abs(got["sent"].get(other, 0) - right) > SLACK:
+            return f"sent {got['sent'].get(other, 0):,} bytes to the next rank; the tensors have {want['bytes']:,}."
+    return None
+
+
+def _wrong_moment(seen: list[Evidence], expected: list[Evidence]) -> str | None:
+    """Say which rank waits in the call, sends or receives later than in the call, or does not wait afterwards."""
+    for rank, (mine, right) in enumerate(zip(seen, expected, strict=True)):
+        for late, got, want in zip(LATE, mine["late"], right["late"], strict=False):
+            if got["absent"]:
+                first = got["absent"][0]
+                return f"The call waits for a neighbor's: rank {first} did not come back before rank {late} had called."
+            if got["unfinished"]:
+                return (
+                    f"While rank {late} had called, and not waited yet, wait() of rank {got['not done'][0]} did not "
+                    "come back. Do both messages set out in the call, or only when wait() is called?"
+                )
+            if got["came"] != want["came"]:
+                return f"On rank {rank}, wait() did not wait for a message that came late (from rank {late}'s call on)."
+    return None
 
 
 PASSING = (PassesOnWithoutWaiting,)

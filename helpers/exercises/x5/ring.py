@@ -1,6 +1,7 @@
-"""Checks of part 3: ring attention."""
+"""Checks of part 3: ring attention. All look at one start of ranks, in four stages."""
 
 import random
+from functools import partial
 from typing import Any
 
 import torch
@@ -8,16 +9,43 @@ import torch
 from ...core.units import human_bytes
 from ..base import Check, Evidence
 from ..probing.distance import relative_distance
+from ..probing.stages import stages_on_ranks
 from . import ring_run
-from .ring_run import Ring, each_rank
+from .groups import LIMIT
+from .ring_run import Ring, by_case, each_case
 from .ring_spy import OUTSIDE
 from .sequences import Case, cases
 
 EXACT, LARGE_SCORES = 1e-5, 1e-3  # relative, in FP32; the exponential of a score of 200 has fewer digits
 SLACK = 512  # bytes beside the blocks: counts, barriers
-RECOMPUTED = 3.0  # products backward, by those forward: six for two where the output is made again; five will do
-TOO_LARGE = 3.0  # times the reference's peak
+ROOM = 1.05  # times the products that are needed; a few of one row each, as in a merge, do no harm
+PRODUCTS = {"forward": 2, "backward": 5}  # of a block; six where scores are not kept and the output is made again
+TOO_LARGE = 4.0  # times the reference's: some save queries, keys and values in another order beside the output
 CHUNKS = ("earlier", "later")
+
+# Where keys and values are large, and where scores are. With 4 ranks there is a step that has another one before it,
+# and after it, as with any more: of 3 ranks, no step holds all that a step may hold.
+RANKS = 5
+WIDE, LONG = ([Case(ranks, *sizes) for ranks in (4, RANKS)] for sizes in ((8, 2, 2, 256), (32, 4, 1, 8)))
+
+
+def _traffic_cases(seed: int) -> list[Case]:
+    rng = random.Random(seed)
+    chunk, width = rng.randint(24, 28), rng.choice((16, 24))
+    return [Case(ranks, chunk, 4, 2, width) for ranks in (4, 2)]
+
+
+def observe(seed: int, ring_attention: Ring) -> Evidence:
+    """Return what the ranks saw, by stage and case."""
+    stages = {
+        "output": (ring_run.output, cases(seed)),
+        "gradients": (ring_run.gradients, cases(seed)),
+        "traffic": (ring_run.traffic, _traffic_cases(seed)),
+        "memory": (ring_run.memory, WIDE + LONG),
+    }
+    works = {name: partial(each_case, *what) for name, what in stages.items()}
+    entries = stages_on_ranks(works, RANKS, ring_attention, seed, begin=ring_run.watched, timeout=LIMIT)
+    return {name: by_case(entries[name], where) for name, (_, where) in stages.items()}
 
 
 def _off(got: Any, want: Evidence, exact: float) -> list[int] | None:
@@ -72,6 +100,7 @@ class _OnNumbers(Check):
 
     points = 1
     names: tuple[tuple[str, str], ...] = ()  # key in the evidence, words
+    probe = staticmethod(observe)
 
     @classmethod
     def judge(cls, seen: Evidence, expected: Evidence) -> str | None:
@@ -85,6 +114,8 @@ class _OnNumbers(Check):
                     wrong = _difference(got[key], group, right["rank"], exact)
                     if wrong:
                         return f"{case}: {words} of rank {right['rank']} {wrong}."
+                if not got["kept"]:
+                    return f"{case}: rank {right['rank']} has changed what it was given. Who else uses q, k and v?"
         return None
 
 
@@ -99,43 +130,31 @@ class OutputOfOneProcess(_OnNumbers):
         "Is the block that you hold in step s that of rank (rank - s) % ranks? In zigzag order it lies before both of "
         "your chunks in part, or behind your earlier one."
     )
-    names = (("output", "the output"),)
-
-    @staticmethod
-    def probe(seed: int, ring_attention: Ring) -> Evidence:
-        return each_rank(ring_run.output, ring_attention, seed, cases(seed))
+    names, stage = (("output", "the output"),), "output"
 
 
-class _OnGradients(_OnNumbers):
-    @staticmethod
-    def probe(seed: int, ring_attention: Ring) -> Evidence:
-        return each_rank(ring_run.gradients, ring_attention, seed, cases(seed))
-
-
-class GradientOfQueries(_OnGradients):
+class GradientOfQueries(_OnNumbers):
     """The gradient of a rank's queries is that of one process, however many calls come before the backward pass."""
 
     hint = (
         "The rows of softmax are made again from the saved log-sum-exp: p = exp(scores - lse).\n"
         "ds = p * (grad @ v^T - delta) with delta = (grad * output).sum(-1) of the whole output; dq = ds @ k / sqrt(D)."
     )
-    names = (("q", "the gradient of q"),)
+    names, stage = (("q", "the gradient of q"),), "gradients"
 
 
-class GradientsOfKeysComeHome(_OnGradients):
+class GradientsOfKeysComeHome(_OnNumbers):
     """The gradients of a rank's keys and values hold what all ranks' queries add, and are where the block began."""
 
     hint = (
         "A block's gradients travel with the block, and every rank adds its part.\n"
         "After the last part has been added they are one step from home. Query heads that share a key head add up."
     )
-    names = (("k", "the gradient of k"), ("v", "the gradient of v"))
+    names, stage = (("k", "the gradient of k"), ("v", "the gradient of v")), "gradients"
 
 
 # -- memory, messages, work ---------------------------------------------------------------------------------
 
-# Where keys and values are large, and where scores are.
-WIDE, LONG = ([Case(ranks, *sizes) for ranks in (3, 4)] for sizes in ((8, 2, 2, 256), (32, 4, 1, 8)))
 MOMENTS = {
     "forward": "At the peak of the forward pass",
     "forward, late": "After the last message of the forward pass",
@@ -155,9 +174,7 @@ class MemoryDoesNotGrowWithRanks(Check):
         "The blocks come round again in the backward pass."
     )
 
-    @staticmethod
-    def probe(seed: int, ring_attention: Ring) -> Evidence:
-        return each_rank(ring_run.memory, ring_attention, seed, WIDE + LONG)
+    probe, stage = staticmethod(observe), "memory"
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
@@ -165,9 +182,10 @@ class MemoryDoesNotGrowWithRanks(Check):
 
 
 def _wrong_memory(pair: list[Case], seen: Evidence, expected: Evidence) -> str | None:
-    """Say what grows from 3 ranks to 4, with parts of one size."""
+    """Say what grows from 4 ranks to 5, with parts of one size."""
     few, many = map(str, pair)
-    room = max(pair[0].block_bytes // 2, pair[0].scores_bytes // 8)  # of scores, half is made where a block is skipped
+    fewer, more = (case.ranks for case in pair)
+    room = max(pair[0].block_bytes // 4, pair[0].scores_bytes // 16)
     sizes = (
         f"(The keys and values of a rank take {human_bytes(pair[0].block_bytes)} here, and its scores with a block "
         f"{human_bytes(pair[0].scores_bytes)}.)"
@@ -176,41 +194,38 @@ def _wrong_memory(pair: list[Case], seen: Evidence, expected: Evidence) -> str |
         a, b = (max(entry[key] for entry in seen[name]) for name in (few, many))
         if not b - a <= room:
             return (
-                f"{words} a rank has {human_bytes(b)} beyond its inputs where 4 share the sequence, and "
-                f"{human_bytes(a)} where 3 do, with parts of one size: {human_bytes(b - a)} more. {sizes}"
+                f"{words} a rank has {human_bytes(b)} beyond its inputs where {more} share the sequence, and "
+                f"{human_bytes(a)} where {fewer} do, with parts of one size: {human_bytes(b - a)} more. {sizes}"
             )
         right = max(entry[key] for entry in expected[many])
         if not b <= TOO_LARGE * right:
             return f"{words} a rank has {human_bytes(b)} beyond its inputs; {human_bytes(right)} do. {sizes}"
+    made = {case.ranks: {n for entry in seen[str(case)] for n in entry["sizes"]} for case in pair}
+    if differing := made[fewer] ^ made[more]:
+        with_it, without = (fewer, more) if max(differing) in made[fewer] else (more, fewer)
+        return (
+            f"Where {with_it} share the sequence, {human_bytes(max(differing))} are allocated at once, and never where "
+            f"{without} do, with parts of one size: something grows with the sequence. {sizes}"
+        )
     a, b = (max(entry["python"] for entry in seen[name]) for name in (few, many))
     if not b - a <= room:
-        return f"Outside of tensors, Python holds {human_bytes(b - a)} more on 4 ranks than on 3. {sizes}"
+        return f"Outside of tensors, Python holds {human_bytes(b - a)} more on {more} ranks than on {fewer}. {sizes}"
     return None
-
-
-def _traffic_cases(seed: int) -> list[Case]:
-    rng = random.Random(seed)
-    return [Case(ranks, rng.randint(6, 9), 4, 2, rng.choice((16, 24))) for ranks in (4, 2)]
 
 
 class _OnTraffic(Check):
     points = 1
-
-    @staticmethod
-    def probe(seed: int, ring_attention: Ring) -> Evidence:
-        cases = _traffic_cases(seed)
-        seen = each_rank(ring_run.traffic, ring_attention, seed, cases)
-        return {str(case): {"block": _size(case), "ranks": seen[str(case)]} for case in cases}
+    probe, stage = staticmethod(observe), "traffic"
 
     @classmethod
     def judge(cls, seen: Evidence, expected: Evidence) -> str | None:
-        if touched := _touched({name: entry["ranks"] for name, entry in seen.items()}):
+        if touched := _touched(seen):
             return touched
         for name, want in expected.items():
             ranks = int(name.split()[0])
-            for got, right in zip(seen[name]["ranks"], want["ranks"], strict=True):
-                for direction in ("forward", "backward"):
-                    wrong = cls.wrong(got[direction] | want["block"], right["rank"], ranks, direction)
+            for got, right in zip(seen[name], want, strict=True):
+                for direction in PRODUCTS:
+                    wrong = cls.wrong(got[direction] | {"block": right["block"]}, right["rank"], ranks, direction)
                     if wrong:
                         return f"{name}, {direction}: rank {right['rank']} {wrong}"
         return None
@@ -219,10 +234,6 @@ class _OnTraffic(Check):
     def wrong(cls, seen: Evidence, rank: int, ranks: int, direction: str) -> str | None:
         """Say what is wrong with one pass of one rank."""
         raise NotImplementedError
-
-
-def _size(case: Case) -> Evidence:
-    return {"bytes": case.block_bytes, "block flops": case.block_flops}
 
 
 class BlocksGoRoundTheRing(_OnTraffic):
@@ -243,9 +254,10 @@ class BlocksGoRoundTheRing(_OnTraffic):
             if int(other) != following and nbytes > SLACK:
                 who = "a rank outside of the group" if int(other) == OUTSIDE else f"rank {other} of the group"
                 return f"sent {nbytes:,} bytes to {who}; the next one is rank {following}."
-        blocks = seen["sent"].get(str(following), 0) / seen["bytes"]
+        nbytes = seen["block"]["bytes"]
+        blocks = seen["sent"].get(str(following), 0) / nbytes
         most = ranks - 1 if direction == "forward" else 2 * ranks - 1
-        if not blocks <= most + SLACK / seen["bytes"]:
+        if not blocks <= most + SLACK / nbytes:
             return f"sent {blocks:.2f} times its keys and values; {most} times are enough."
         if not blocks >= (ranks - 1) / 2:
             return f"sent only {blocks:.2f} times its keys and values to the next one: how do they get round?"
@@ -262,17 +274,47 @@ class HiddenBlocksAreSkipped(_OnTraffic):
     )
 
     @classmethod
+    def judge(cls, seen: Evidence, expected: Evidence) -> str | None:
+        return super().judge(seen, expected) or _wrong_halves(seen, expected)
+
+    @classmethod
     def wrong(cls, seen: Evidence, rank: int, ranks: int, direction: str) -> str | None:
-        blocks = seen["flops"] / seen["block flops"] / (1 if direction == "forward" else RECOMPUTED)
+        products = 2 if direction == "forward" else 6
+        blocks = 2 * seen["flops"] / seen["block"]["flops"] / products
         enough = 1 + (ranks - 1) / 2
-        if not blocks <= 1.02 * enough:
+        if not blocks <= ROOM * enough:
             return (
                 f"multiplied as much as {blocks:.2f} blocks of queries and keys take; {enough:g} are enough: its own, "
                 "and half of every other."
             )
-        if not blocks >= 0.9 * ranks / 2 * (1 if direction == "forward" else 2 / RECOMPUTED):
+        if not blocks >= 0.9 * ranks / 2 * (1 if direction == "forward" else 4 / 6):
             return f"multiplied as much as {blocks:.2f} blocks take, as far as PyTorch knows: that is too little."
         return None
+
+
+def _wrong_halves(seen: Evidence, expected: Evidence) -> str | None:
+    """Say which rank multiplies more than a half of the blocks that come, by what more of them take.
+
+    An answer that makes the output again has six products of each block, and of its own one, too, which may be done
+    whole, or in 2 or more pieces for 3/4 of that or less. Six products of the others and five of the own one: one of
+    the five runs over the hidden half.
+    """
+    many, few = expected  # 4 ranks, 2 ranks
+    for got, less in zip(seen[many], seen[few], strict=True):
+        for direction, products in PRODUCTS.items():
+            more, fewer = (
+                2 * at[direction]["flops"] / expected[case][0]["block"]["flops"]
+                for at, case in ((got, many), (less, few))
+            )
+            each = more - fewer  # two halves
+            own = fewer - each / 2
+            again = direction == "backward" and each <= ROOM * 6 and not 0.77 * each < own < 0.97 * each
+            if not each <= ROOM * products and not again:
+                return (
+                    f"{many}, {direction}: rank {got['rank']} makes {own:.1f} products of its own block, and as "
+                    f"many as {each:.1f} of a half of each other block. Does one of them run over the hidden half?"
+                )
+    return None
 
 
 RING = (

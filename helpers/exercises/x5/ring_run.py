@@ -3,37 +3,38 @@
 import gc
 import tracemalloc
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ...meter.profile import MemoryProfile
 from ...meter.recorder import MemoryMeter
 from ..base import Evidence
-from ..probing.on_ranks import on_ranks
 from ..probing.plain import plain
-from .groups import LIMIT, open_groups
+from .groups import open_groups
 from .last_message import LastMessage, most_since
 from .ring_spy import RingSpy
 from .sequences import Case, Shard, shard_of
 from .untouched import Untouched
 
+FEW = 8192  # bytes of what may grow with the sequence: positions, a log-sum-exp of each block
+
 Ring = Callable[..., Any]  # (q, k, v, group) -> output
 Look = Callable[..., Evidence]  # (ring, seed, case, group) -> what one rank saw
+Changed = Callable[[], list[str]]  # names that stand for something else than when the rank began
 
 
-def each_rank(look: Look, ring: Ring, seed: int, cases: list[Case]) -> dict[str, list[Evidence]]:
-    """Return what `look` saw on each rank, by the name of the case; four ranks are started once for all cases."""
-    ranks = on_ranks(_every_case, 4, look, ring, seed, cases, timeout=LIMIT)
-    names = [str(case) for case in cases]
-    return {name: [seen[name] for seen in ranks if name in seen] for name in names}
+def watched(_: Path) -> Changed:
+    """Return the very method that says what an answer has replaced, whatever becomes of the class."""
+    return Untouched().changed
 
 
-def _every_case(look: Look, ring: Ring, seed: int, cases: list[Case]) -> dict[str, Evidence]:
+def each_case(look: Look, cases: list[Case], changed: Changed, ring: Ring, seed: int) -> dict[str, Evidence]:
     """One rank: go through the cases; in some of them this rank has no part."""
-    seen, untouched = {}, Untouched()
-    changed = untouched.changed  # this very method, whatever becomes of the class
+    seen = {}
     for number, case in enumerate(cases):
         group = open_groups(case.ranks)
         if group is not None:
@@ -42,6 +43,14 @@ def _every_case(look: Look, ring: Ring, seed: int, cases: list[Case]) -> dict[st
             seen[str(case)] = who | look(ring, seed + 100 * number + 10 * first, case, group)
             seen[str(case)] |= {"changed": changed()[:3]}
     return seen
+
+
+def by_case(entry: Evidence, cases: list[Case]) -> Evidence:
+    """Return the entry of a stage with what was seen by the name of the case, on the ranks that had part in it."""
+    if "seen" not in entry:
+        return entry
+    names = [str(case) for case in cases]
+    return {"seen": {name: [seen[name] for seen in entry["seen"] if name in seen] for name in names}}
 
 
 def _in_chunks(tensor: Any) -> Evidence:
@@ -55,19 +64,27 @@ def _in_chunks(tensor: Any) -> Evidence:
     return seen
 
 
+def _kept(given: tuple[Tensor, ...], before: list[Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(given, before, strict=True))
+
+
 def output(ring: Ring, seed: int, case: Case, group: dist.ProcessGroup) -> Evidence:
     """One rank: the output."""
-    q, k, v, _ = shard_of(seed, case, dist.get_rank(group))
-    return {"output": _in_chunks(ring(q, k, v, group))}
+    given = shard_of(seed, case, dist.get_rank(group))[:3]
+    before = [x.detach().clone() for x in given]
+    return {"output": _in_chunks(ring(*given, group)), "kept": _kept(given, before)}
 
 
 def gradients(ring: Ring, seed: int, case: Case, group: dist.ProcessGroup) -> Evidence:
-    """One rank: the gradients of two calls of which the second comes before the first one's backward pass."""
-    first, second = (shard_of(seed + i, case, dist.get_rank(group)) for i in range(2))
-    outputs = [ring(*shard[:3], group) for shard in (first, second)]
-    for shard, out in zip((first, second), outputs, strict=True):
+    """One rank: the gradients of a call; there is another one before the first backward pass."""
+    shards = [shard_of(seed + i, case, dist.get_rank(group)) for i in range(2)]
+    before = [[x.detach().clone() for x in shard] for shard in shards]
+    outputs = [ring(*shard[:3], group) for shard in shards]
+    pairs = list(zip(shards, outputs, strict=True))
+    for shard, out in pairs if seed // 100 % 2 else pairs[::-1]:  # in either order: some cases so, some so
         out.backward(shard.grad)
-    return {name: _in_chunks(getattr(first, name).grad) for name in "qkv"}
+    kept = all(map(_kept, shards, before))
+    return {name: _in_chunks(getattr(shards[0], name).grad) for name in "qkv"} | {"kept": kept}
 
 
 def traffic(ring: Ring, seed: int, case: Case, group: dist.ProcessGroup) -> Evidence:
@@ -77,7 +94,13 @@ def traffic(ring: Ring, seed: int, case: Case, group: dist.ProcessGroup) -> Evid
         out = ring(q, k, v, group)
     with RingSpy(group) as backward:
         out.backward(grad)
-    return {"forward": forward.evidence, "backward": backward.evidence}
+    block = {"bytes": case.block_bytes, "flops": case.block_flops}
+    return {"block": block, "forward": forward.evidence, "backward": backward.evidence}
+
+
+def _sizes(profile: MemoryProfile) -> set[int]:
+    """Return the sizes of all that was allocated, if only for a moment, but for a few numbers for each token."""
+    return {life.nbytes for life in profile.lifetimes if life.nbytes > FEW}
 
 
 def memory(ring: Ring, seed: int, case: Case, group: dist.ProcessGroup) -> Evidence:
@@ -91,6 +114,7 @@ def memory(ring: Ring, seed: int, case: Case, group: dist.ProcessGroup) -> Evide
     with LastMessage() as last, meter as profile:
         out = ring(q, k, v, group)
     seen |= {"forward": profile.peak_bytes, "forward, late": most_since(last.when, profile)}
+    sizes = _sizes(profile)
     seen["between"] = most_since(profile.ended, profile)
     out.backward(grad)
     del out
@@ -98,6 +122,7 @@ def memory(ring: Ring, seed: int, case: Case, group: dist.ProcessGroup) -> Evide
     with LastMessage() as last, meter as profile:
         _both(ring, shard, group)
     seen |= {"both": profile.peak_bytes, "both, late": most_since(last.when, profile)}
+    seen["sizes"] = sorted(sizes | _sizes(profile))
     shard = _fresh(seed, case, rank)
     tracemalloc.start()
     _both(ring, shard, group)

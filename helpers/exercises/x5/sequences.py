@@ -7,9 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-# The last entry of queries and keys: scores of a hundred and more, whose exponentials FP32 cannot hold. That of keys is
-# small, so that rounding shows little in the gradient of queries.
-HIGH = (150.0, 2.0)
+# The last entry of queries, its sign changing from row to row, and that of keys: scores above 105 and below -105, whose
+# exponentials FP32 cannot hold. That of keys is small, so that rounding shows little in the gradient of queries.
+FAR = (180.0, 2.0)
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Case:
         heads, kv_heads: of the queries, and of keys and values.
         width: of a head.
         batch: sequences.
-        high: whether all scores are high.
+        far: whether the scores of every second row are large, and those of the rows between far below zero.
     """
 
     ranks: int
@@ -31,7 +31,7 @@ class Case:
     kv_heads: int
     width: int
     batch: int = 1
-    high: bool = False
+    far: bool = False
 
     @property
     def part(self) -> int:
@@ -54,8 +54,10 @@ class Case:
         return 4 * self.batch * self.heads * self.part**2 * self.width
 
     def __str__(self) -> str:
-        large = ", large scores" if self.high else ""
-        return f"{self.ranks} rank{'s' * (self.ranks > 1)}, {self.heads} heads over {self.kv_heads}{large}"
+        far = ", large scores and scores far below zero" if self.far else ""
+        single = ", chunks of one token" if self.chunk == 1 else ""
+        heads = f"{self.heads} heads over {self.kv_heads}" if self.heads > 1 else "one head"
+        return f"{self.ranks} rank{'s' * (self.ranks > 1)}, {heads}{single}{far}"
 
 
 class Shard(NamedTuple):
@@ -68,13 +70,14 @@ class Shard(NamedTuple):
 
 
 def cases(seed: int) -> list[Case]:
-    """Return sequences of all kinds: few heads of keys or as many, large scores, one rank to four."""
+    """Return sequences of all kinds: few heads of keys or as many, scores of all sizes, one rank to four, one token."""
     rng = random.Random(seed)
 
-    def case(ranks: int, heads: int, kv_heads: int, high: bool = False) -> Case:
-        return Case(ranks, rng.randint(2, 5), heads, kv_heads, rng.choice((4, 6, 10)), rng.randint(1, 2), high)
+    def case(ranks: int, heads: int, kv_heads: int, far: bool = False) -> Case:
+        return Case(ranks, rng.randint(2, 5), heads, kv_heads, rng.choice((4, 6, 10)), rng.randint(1, 2), far)
 
-    return [case(2, 3, 3), case(4, 4, 2), case(4, 2, 2, high=True), case(2, 6, 2), case(1, 2, 1), case(3, 2, 2)]
+    usual = [case(2, 3, 3), case(4, 4, 2), case(4, 2, 2, far=True), case(2, 6, 2), case(1, 2, 1), case(3, 2, 2)]
+    return [*usual, Case(3, 1, 1, 1, 4)]
 
 
 def shard_of(seed: int, case: Case, rank: int, contiguous: bool = False) -> Shard:
@@ -89,6 +92,7 @@ def shard_of(seed: int, case: Case, rank: int, contiguous: bool = False) -> Shar
         mine = torch.cat(rows, 1).transpose(1, 2)
         parts.append(mine.contiguous() if contiguous else mine)
     q, k, v, grad = parts
-    if case.high:
-        q[..., -1], k[..., -1] = HIGH
+    if case.far:
+        q[..., ::2, -1], k[..., -1] = FAR
+        q[..., 1::2, -1] = -FAR[0]
     return Shard(q.requires_grad_(), k.requires_grad_(), v.requires_grad_(), grad)

@@ -9,6 +9,15 @@ from torch import Tensor
 from ..base import Check, Evidence
 from ..probing.plain import plain
 
+CASES = {  # ranks, whether there is one row, whether a chunk is one token
+    "2 ranks": (2, False, False),
+    "4 ranks": (4, False, False),
+    "3 ranks": (3, False, False),
+    "1 rank": (1, False, False),
+    "3 ranks, a batch of one row": (3, True, False),
+    "2 ranks, chunks of one token": (2, False, True),
+    "2 ranks, one row and chunks of one token": (2, True, True),
+}
 UNEVEN = ((2, 6), (4, 20), (3, 8), (2, 5), (1, 3))  # ranks, tokens: what is left over is 2, 4, 2, 1, 1
 
 
@@ -17,6 +26,17 @@ def _numbers(tensor: Any) -> Any:
     if not isinstance(tensor, Tensor):
         return type(tensor).__name__
     return plain(tensor).tolist() if tensor.dtype == torch.int64 else str(tensor.dtype).removeprefix("torch.")
+
+
+def _refusal(shard: Any, ranks: int, length: int, rank: int) -> str:
+    """Return the name of the error with which a rank refuses to cut `length` tokens; "" if it goes on."""
+    try:
+        shard(torch.zeros(1, length + 1, dtype=torch.int64), rank, ranks)
+    except NotImplementedError:
+        raise
+    except Exception as error:
+        return type(error).__name__
+    return ""
 
 
 class EachRankHoldsTwoChunks(Check):
@@ -32,29 +52,23 @@ class EachRankHoldsTwoChunks(Check):
     def probe(seed: int, shard: Any) -> Evidence:
         rng = random.Random(seed)
         seen: Evidence = {}
-        for ranks in (2, 4, 3, 1):
-            batch, length = rng.randint(2, 3), 2 * ranks * rng.randint(2, 5)
-            generator = torch.Generator().manual_seed(seed + ranks)
-            tokens = torch.randint(1000, (batch, length + 1), generator=generator)
+        for case, (ranks, few_rows, short) in CASES.items():
+            batch, chunk = 1 if few_rows else rng.randint(2, 3), 1 if short else rng.randint(2, 5)
+            generator = torch.Generator().manual_seed(seed + len(seen))
+            tokens = torch.randint(1000, (batch, 2 * ranks * chunk + 1), generator=generator)
             parts = [tuple(shard(tokens.clone(), rank, ranks)) for rank in range(ranks)]
-            seen[str(ranks)] = [[_numbers(tensor) for tensor in part] for part in parts]
-        refused = []
-        for ranks, length in UNEVEN:
-            try:
-                shard(torch.zeros(1, length + 1, dtype=torch.int64), 0, ranks)
-                refused.append("")
-            except NotImplementedError:
-                raise
-            except Exception as error:
-                refused.append(type(error).__name__)
-        return {"parts": seen, "refused": refused}
+            seen[case] = [[_numbers(tensor) for tensor in part] for part in parts]
+        return {
+            "parts": seen,
+            "refused": [[_refusal(shard, *uneven, rank) for rank in range(uneven[0])] for uneven in UNEVEN],
+        }
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        for ranks, want in expected["parts"].items():
-            got = seen["parts"][ranks]
+        for case, want in expected["parts"].items():
+            got = seen["parts"][case]
             for rank, (mine, right) in enumerate(zip(got, want, strict=True)):
-                where = f"{ranks} rank{'s' if ranks != '1' else ''}, rank {rank}"
+                where = f"{case}, rank {rank}"
                 if len(mine) != 3:
                     return f"{where}: {len(mine)} things came back; (inputs, targets, positions) are asked for."
                 if mine[2] != right[2]:
@@ -62,9 +76,13 @@ class EachRankHoldsTwoChunks(Check):
                 for name, tensor, goal in zip(("inputs", "targets"), mine, right, strict=False):
                     if tensor != goal:
                         return f"{where}: {_wrong_tokens(name, tensor, goal)}"
-        for (ranks, length), name in zip(UNEVEN, seen["refused"], strict=True):
-            if name != "ValueError":
-                return f"{length} tokens for {ranks} rank(s) make no chunks of one size, and no ValueError was raised."
+        for (ranks, length), names in zip(UNEVEN, seen["refused"], strict=True):
+            going_on = [rank for rank, name in enumerate(names) if name != "ValueError"]
+            if going_on:
+                return (
+                    f"{length} tokens for {ranks} rank(s) make no chunks of one size, and rank {going_on[0]} raised no "
+                    "ValueError."
+                )
         return None
 
 

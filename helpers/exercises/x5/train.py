@@ -1,5 +1,6 @@
-"""Checks of part 4: a training step of a model whose sequence is spread over a group."""
+"""Checks of part 4: training steps of a model whose sequence is spread over a group. Both look at the same steps."""
 
+import itertools
 import random
 from collections.abc import Callable
 from typing import Any
@@ -17,12 +18,14 @@ from .groups import LIMIT, open_groups
 EXACT = 1e-6  # relative, in FP64
 WORDS, WIDTH, LONGEST = 11, 8, 32
 IGNORED = -100
-# Group, tokens of a rank, and what becomes of the targets.
+STEPS, MOVE = 3, 0.2  # of each model, whose weights move between them: what a step leaves must not reach the next
+# Group, rows, tokens of a rank, and what becomes of the targets.
 CASES = {
-    "2 ranks": (2, 4, "all"),
-    "4 ranks": (4, 4, "all"),
-    "2 ranks, some targets ignored": (2, 6, "some"),
-    "4 ranks, one without targets": (4, 4, "none on rank 1"),
+    "2 ranks": (2, 2, 4, "all"),
+    "4 ranks": (4, 2, 4, "all"),
+    "3 ranks, one row, some targets ignored": (3, 1, 6, "some"),
+    "4 ranks, one without targets": (4, 2, 4, "none on rank 1"),
+    "2 ranks, one token each": (2, 1, 1, "all"),
 }
 
 
@@ -47,25 +50,47 @@ class _Model(nn.Module):
         return x @ self.tokens.weight.T
 
 
-def _part(seed: int, case: str, rank: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return inputs, targets (B, t) and positions (t,) of a rank. (Any way to spread a sequence will do.)"""
-    ranks, length, kept = CASES[case]
+def _part(seed: int, case: str, step: int, rank: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return inputs, targets (B, t) and positions (t,) of a rank. (Any way to spread a sequence will do.)
+
+    From the second step on some targets are ignored, so that each step has another number of them.
+    """
+    ranks, rows, length, kept = CASES[case]
     rng = random.Random(seed)
     order = list(range(ranks * length))
     rng.shuffle(order)
     positions = torch.tensor(sorted(order[rank * length : (rank + 1) * length]))
-    generator = torch.Generator().manual_seed(seed)
-    inputs, targets = torch.randint(WORDS, (2, 2, ranks * length), generator=generator).unbind()
-    if kept == "some":
+    generator = torch.Generator().manual_seed(seed + 1000 * step)
+    inputs, targets = torch.randint(WORDS, (2, rows, ranks * length), generator=generator).unbind()
+    if kept == "some" or step:
         targets[torch.rand(targets.shape, generator=generator) < torch.linspace(0, 0.8, ranks * length)] = IGNORED
     inputs, targets = inputs[:, positions], targets[:, positions]
     return inputs, targets.fill_(IGNORED) if kept == "none on rank 1" and rank == 1 else targets, positions
 
 
-def _steps(train_step: Callable[..., Any], seed: int) -> dict[str, Evidence]:
-    """One rank: a step for each case it takes part in."""
+def _step(train_step: Callable[..., Any], model: _Model, part: tuple[Tensor, Tensor, Tensor]) -> Evidence:
+    """One rank: a step, and what it has done to the model and to what it was given."""
+    given, model.calls = [*model.parameters(), *part], 0
+    before = [x.detach().clone() for x in given]
+    loss = train_step(model, *part, model.group)
+    return {
+        "rank": dist.get_rank(model.group),
+        "loss": loss if isinstance(loss, float) else type(loss).__name__,
+        "calls": model.calls,
+        "moved": any(not torch.equal(a, b) for a, b in zip(given, before, strict=True)),
+        "gradients": {
+            name: None if p.grad is None else p.grad.double().flatten().tolist()
+            for name, p in model.named_parameters()
+            if p.requires_grad
+        },
+        "frozen": model.scale.grad is not None,
+    }
+
+
+def _steps(train_step: Callable[..., Any], seed: int) -> dict[str, list[Evidence]]:
+    """One rank: the steps of each case it takes part in."""
     seen = {}
-    for number, (case, (ranks, _, _)) in enumerate(CASES.items()):
+    for number, (case, (ranks, *_)) in enumerate(CASES.items()):
         group = open_groups(ranks)
         if group is None:
             continue
@@ -74,35 +99,32 @@ def _steps(train_step: Callable[..., Any], seed: int) -> dict[str, Evidence]:
         model = _Model(group)
         for p in model.parameters():  # left behind by an earlier step
             p.grad = torch.full_like(p, 7.0) if p.requires_grad else None
-        loss = train_step(model, *_part(here, case, dist.get_rank(group)), group)
-        seen[case] = {
-            "rank": dist.get_rank(group),
-            "loss": loss if isinstance(loss, float) else type(loss).__name__,
-            "calls": model.calls,
-            "gradients": {
-                name: None if p.grad is None else p.grad.double().flatten().tolist()
-                for name, p in model.named_parameters()
-                if p.requires_grad
-            },
-            "frozen": model.scale.grad is not None,
-        }
+        values = [p.detach().clone() for p in model.parameters()]
+        seen[case], moves = [], torch.Generator().manual_seed(here)
+        for step in range(STEPS):
+            seen[case].append(_step(train_step, model, _part(here, case, step, dist.get_rank(group))))
+            with torch.no_grad():  # the same moves whatever the gradients are: each check has mistakes of its own
+                for p, value in zip(model.parameters(), values, strict=True):
+                    p.copy_(value.add_(MOVE * torch.randn(value.shape, dtype=value.dtype, generator=moves)))
     return seen
+
+
+def observe(seed: int, train_step: Callable[..., Any]) -> Evidence:
+    """Return what each rank saw, by case, step by step."""
+    return {"ranks": on_ranks(_steps, 4, train_step, seed, timeout=LIMIT)}
 
 
 class _OnSteps(Check):
     points = 1
-
-    @staticmethod
-    def probe(seed: int, train_step: Callable[..., Any]) -> Evidence:
-        return {"ranks": on_ranks(_steps, 4, train_step, seed, timeout=LIMIT)}
+    probe = staticmethod(observe)
 
     @classmethod
     def judge(cls, seen: Evidence, expected: Evidence) -> str | None:
-        for got, want in zip(seen["ranks"], expected["ranks"], strict=True):
-            for case, right in want.items():
-                wrong = cls.wrong(got[case], right)
+        for case, step in itertools.product(CASES, range(STEPS)):  # a wrong step spoils those after it
+            for got, want in zip(seen["ranks"], expected["ranks"], strict=True):
+                wrong = cls.wrong(got[case][step], want[case][step]) if case in want else None
                 if wrong:
-                    return f"{case}: {wrong}"
+                    return f"{case}, step {step + 1}: {wrong}"
         return None
 
     @classmethod
@@ -145,6 +167,8 @@ class GradientsAreOfTheWholeSequence(_OnSteps):
     def wrong(cls, seen: Evidence, right: Evidence) -> str | None:
         if seen["frozen"]:
             return f"rank {right['rank']} gave the frozen parameter a gradient."
+        if seen["moved"]:
+            return f"rank {right['rank']} has changed parameters or what it was given; a step leaves gradients alone."
         for name, want in right["gradients"].items():
             got, where = seen["gradients"][name], f"the gradient of {name} on rank {right['rank']}"
             if got is None:
