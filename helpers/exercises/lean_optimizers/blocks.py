@@ -143,7 +143,7 @@ class TakesTheNearest(Check):
         for case in expected:
             excess = seen[case]["excess"]
             if excess is None:
-                return f"{case}: the codes are not one for each number, from 0 to 255."
+                return f"{case}: the codes are not a place in the book for each number."
             wrong = [i for i, far in enumerate(excess) if not far <= 1e-6]
             if wrong:
                 return (
