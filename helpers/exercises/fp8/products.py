@@ -106,7 +106,7 @@ def wrong_gradient(got: Evidence, want: Evidence) -> str | None:
         return None
     mine, right = (torch.tensor(each["values"], dtype=torch.float64) for each in (got, want))
     times = float(mine @ right / (right @ right))
-    if relative_distance(got["values"], (times * right).tolist()) <= 0.01 * abs(times):  # BF16 rounds once more
+    if relative_distance(got["values"], (times * right).tolist()) <= 0.01:  # BF16 rounds once more
         return f"is {times:.4g} times as long as it should be. Was it multiplied by something once more?"
     return f"is off by {off:.2g} of its norm. Which matrices, in which formats, are multiplied?"
 
