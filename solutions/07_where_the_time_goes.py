@@ -463,7 +463,7 @@ for event in [e for e in events if e["ph"] == "X" and e["name"] in ("step", "ate
 #
 # **Contract.** `self_times(events)` returns a dictionary: name → microseconds that events of this name spent themselves, all of them together.
 #
-# - Only complete events are spans: those with `event["ph"] == "X"`. Others mark moments and name threads, and may lack `ts` or `dur`.
+# - Only complete events are spans: those with `event["ph"] == "X"`. Others mark moments and name threads, and may lack `ts` or `dur`. A trace may have no spans, or no events at all: the dictionary is empty.
 # - A span is inside another if both are on the same thread, the same `(pid, tid)`, and one lies within the other. Events of the same name may be inside each other.
 # - Events come in any order. Of two that begin together, the longer one is outside. No two events of a thread begin and end together.
 # - One span may begin in the very nanosecond in which the one before it ends; it is beside it. Careful: the profiler counts whole nanoseconds, `ts` is large, and so `ts + dur` is rounded; it may come out a little later than the `ts` of the next event.
