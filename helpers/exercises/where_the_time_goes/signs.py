@@ -70,6 +70,7 @@ _STEPS: dict[str, dict[str, list[tuple[Any, ...]]]] = {
     "idle on a CPU": {
         "long operations": [(MadeTrace.gap, 5_000), (operations, 25, 200_000, 3_000), (_around,)],
         "short operations": [(MadeTrace.gap, 5_000), (operations, 25, 3_000, 5_000), (_around,)],
+        "no operation at all": [(MadeTrace.gap, 90_000)],
     },
     "idle on a GPU": {
         "a busy GPU": [(operations, 10, 5_000, 1_000), (_from_here, 20, 90_000, 2_000), (_memcpy, 35_000)],
