@@ -738,7 +738,7 @@ print(
 # **Contract.** `pack(examples, length, pad)` returns `ids`, `labels` and `positions`, each (rows, length) of int64.
 #
 # - `examples` is a list of pairs (prompt, answer) of token ids. They go in whole and in order: the next one goes into the last row if there is room, else into a new one. A pair longer than `length` raises `ValueError`. No examples make a tensor of shape (0, length). The lists stay as they are.
-# - Rows are filled up with `pad`. **The answer's last token may be the same as `pad`**, as it is here. Token ids begin at 0; `pad` and the END may also occur inside an answer, and count there like any token.
+# - Rows are filled up with `pad`. **The answer's last token may be the same as `pad`**, as it is here. Token ids begin at 0. `pad`, and the token that ends a turn, may also occur inside an answer, and count there like any token.
 # - `labels` has each token of an answer in its own place, its last token included, and -100 elsewhere. (The model itself compares the label of place i + 1 with the output at place i.)
 # - `positions` count from 0 in each example, and from 0 in the padding.
 
@@ -790,7 +790,7 @@ print(f"the same row with a cache for generating: {cached_loss:.5f}")
 #
 # - `logits` (rows, length, words) are a model's outputs, and `labels` (rows, length) as `pack` makes them, with one example in a row: the tokens of an answer in their own places, its last token included, and -100 elsewhere.
 # - What the model would write in place of the prompt or of the padding does not matter. There may be no rows.
-# - All tokens of an answer count, token 0 and an END in the middle included. The likeliest token is written, however unlikely it is.
+# - All tokens of an answer count: token 0, too, and those that follow a token that ends a turn. The likeliest token is written, however unlikely it is.
 # - `logits` and `labels` stay as they are.
 
 

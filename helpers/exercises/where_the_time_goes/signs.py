@@ -70,7 +70,6 @@ _STEPS: dict[str, dict[str, list[tuple[Any, ...]]]] = {
     "idle on a CPU": {
         "long operations": [(MadeTrace.gap, 5_000), (operations, 25, 200_000, 3_000), (_around,)],
         "short operations": [(MadeTrace.gap, 5_000), (operations, 25, 3_000, 5_000), (_around,)],
-        "no operation at all": [(MadeTrace.gap, 90_000)],
     },
     "idle on a GPU": {
         "a busy GPU": [(operations, 10, 5_000, 1_000), (_from_here, 20, 90_000, 2_000), (_memcpy, 35_000)],
@@ -248,12 +247,34 @@ class ReadsSpansAlone(Check):
         return _wrongly_disturbed(seen, expected)
 
 
+class BearsAnEmptyStep(Check):
+    """A step in which nothing runs has no reads and no copies, and is idle all the time."""
+
+    hint = "What are the first of no events, their sum, and a share of it? `max(times, default=0)` has an answer."
+
+    @staticmethod
+    def probe(seed: int, signs: Signs, diagnose: Diagnose) -> Evidence:
+        made = MadeTrace(random.Random(seed + 6))
+        before = _write(made, [*_EVERYTHING, (MadeTrace.gap, 5_000)])
+        start = made.now
+        made.gap(90_000)
+        made.step_from(start)
+        step = made.events[-1:]
+        return {"the step alone": _read(step, signs), "with a warm-up before it": _read(before + step, signs)}
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        found = (_wrong(case, seen[case], want, SIGNS) for case, want in expected.items())
+        return next((wrong for wrong in found if wrong), None)
+
+
 SIGN_CHECKS = (
     CountsValuesRead,
     MeasuresCopies,
     MeasuresIdleTimeOnCpu,
     MeasuresIdleTimeOnGpu,
     LooksAtTheStepAlone,
+    BearsAnEmptyStep,
     ReadsSpansAlone,
     ChangesNoTrace,
 )
