@@ -463,7 +463,7 @@ for event in [e for e in events if e["ph"] == "X" and e["name"] in ("step", "ate
 #
 # **Contract.** `self_times(events)` returns a dictionary: name → microseconds that events of this name spent themselves, all of them together.
 #
-# - Only complete events are spans: those with `event["ph"] == "X"`. Others mark moments and name threads, and may lack `ts` or `dur`.
+# - Only complete events are spans: those with `event["ph"] == "X"`. Others mark moments and name threads, and may lack `ts` or `dur`. A trace may have no spans, or no events at all: the dictionary is empty.
 # - A span is inside another if both are on the same thread, the same `(pid, tid)`, and one lies within the other. Events of the same name may be inside each other.
 # - Events come in any order. Of two that begin together, the longer one is outside. No two events of a thread begin and end together.
 # - One span may begin in the very nanosecond in which the one before it ends; it is beside it. Careful: the profiler counts whole nanoseconds, `ts` is large, and so `ts + dur` is rounded; it may come out a little later than the `ts` of the next event.
@@ -848,7 +848,7 @@ for name, patient in patients.items():
 #
 # - The step is the event named `step` of the category (`event["cat"]`) `user_annotation`; a GPU's trace has another of that name. Shares are of its `dur`. Events outside it do not count, and no event straddles its boundaries. As before, only complete events (`ph` is `X`) are spans.
 # - `items`: the number of events named `aten::item` on the step's thread. `copying`: the time of those named `aten::copy_` on that thread; they do not lie inside each other.
-# - `idle`: if there are events of the category `kernel` inside the step, the share in which none of them runs, on whatever stream. Otherwise, the share in which no event runs on the step's thread whose name begins with `aten::`. Where several run at once, or inside each other, the moment counts once.
+# - `idle`: if there are events of the category `kernel` inside the step, the share in which none of them runs, on whatever stream. Otherwise, the share in which no event runs on the step's thread whose name begins with `aten::`. Where several run at once, or inside each other, the moment counts once. If nothing runs, `idle` is 1.
 # - The events stay as they are.
 #
 # `diagnose(signs)` takes that dictionary and returns a word, the first that is true: `"synchronises"` (more than 10 items), `"copies"` (copying above 0.3), `"tiny"` (idle above 0.3), `"healthy"`.

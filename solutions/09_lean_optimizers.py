@@ -253,7 +253,7 @@ for name, (_, second) in BOOKS.items():
 #
 # **Contract.** `encode(x, book, block)` returns a pair, `codes` and `scales`; `decode(codes, scales, book, block, shape)` returns the tensor.
 #
-# - `x` is FP32, of any shape; it is not changed. `book` (up to 256 values) is in ascending order and lies on the same device.
+# - `x` is FP32, of any shape, contiguous or not; it is not changed. `book` (up to 256 values) is in ascending order and lies on the same device.
 # - Blocks are cut from the flattened tensor; the last one may be shorter.
 # - `scales` (blocks,), FP32: the largest magnitude of each block.
 # - `codes` (numbers,), `torch.uint8`: for each number the place in `book` of the value nearest to number / scale.
@@ -361,7 +361,8 @@ show(
 # - `lr`, `betas` and `eps` come from the parameter's group in each step: a schedule may have changed them.
 # - A tensor of 4,096 numbers or more leaves codes and scales in `self.state[p]`, and nothing else that is large. A smaller one keeps FP32 moments there, and goes exactly Adam's way.
 # - One parameter at a time is unpacked: with 24 equal tensors, a step holds at most 14 FP32 copies of one of them.
-# - A parameter without a gradient is left alone, and its *t* does not count.
+# - In a step in which a parameter has no gradient, it is left alone, and so are its moments; its *t* does not count that step.
+# - The gradients stay as they are.
 
 
 # %% name="adam" answer=true reveal=true

@@ -325,7 +325,7 @@ except torch._dynamo.exc.Unsupported as error:
 # %% [markdown] name="repair_text"
 # ### Your turn: one graph
 #
-# **Contract.** `repaired(x)` returns the numbers of `normalise(x)`, for a tensor of any shape, in one graph.
+# **Contract.** `repaired(x)` returns the numbers of `normalise(x)`, for a tensor of any shape, contiguous or not, in one graph.
 #
 # - The numbers: 2x, less 1 if the mean of 2x is above 0, divided by the largest magnitude of that.
 # - One graph: no value leaves the tensors on the way, and nothing is printed.
@@ -865,7 +865,7 @@ show(figure, "A row of five tiles: three sums stand for those seen; a new tile r
 #
 # **Contract.** `online_softmax(state, scores, values)` takes one tile and returns the new state, `(largest, total, weighted)`.
 #
-# - `scores` (..., R, C) and `values` (..., C, d) are the tile: R rows, C columns. `state` is what the last call returned, or None at first; tiles may differ in C.
+# - `scores` (..., R, C) and `values` (..., C, d) are the tile, contiguous or not: R rows, C columns. `state` is what the last call returned, or None at first; tiles may differ in C.
 # - `largest` (..., R), `total` (..., R) and `weighted` (..., R, d) mean what the list above says, for all columns so far.
 # - Scores of thousands make no infinity and no NaN.
 # - A score of -inf counts for nothing. In a row that has seen nothing else, `total` and `weighted` are 0 (and `largest` is -inf).
@@ -900,7 +900,8 @@ hint("compilation_and_fusion.softmax")
 #
 # **Contract.** `tiled_attention(q, k, v, tile)` returns causal attention, softmax(q kᵀ / √d) v, in which row i sees the columns 0 to i.
 #
-# - `q`, `k`, `v` (B, H, T, d), FP32; the result has their shape. T need not be a multiple of `tile`, and may be smaller. The inputs stay as they are. There is no backward pass here.
+# - `q`, `k`, `v` (B, H, T, d), FP32; the result has their shape. T need not be a multiple of `tile`, and may be smaller. The inputs stay as they are; they may be transposed views, as heads usually are. There is no backward pass here.
+# - Scores may be of any size, on either side of zero, as in `online_softmax`.
 # - Each product makes at most `tile` × `tile` scores per head, and full tiles except at the edges.
 # - Tiles above the diagonal, in which everything is masked, cost no product.
 # - Besides inputs and result, at most six tiles of scores exist at a time.
@@ -1121,7 +1122,7 @@ print(plain_run[0])
 #
 # **Contract.** `chunked_cross_entropy(hidden, weight, labels, chunk)` returns the mean loss, a tensor of shape () in FP32, ready for `backward()`.
 #
-# - `hidden` (N, D), `weight` (V, D), both FP32 or both in 16 bits; `labels` (N,), integers; `chunk` need not divide N, and may be larger.
+# - `hidden` (N, D), `weight` (V, D), both FP32 or both in 16 bits, with logits of any size; `labels` (N,), integers; `chunk` need not divide N, and may be larger.
 # - The mean is over rows whose label is not -100. If all labels are -100, the loss is 0 and gradients are zeros (`F.cross_entropy` returns NaN).
 # - Loss and gradients are those of `F.cross_entropy(hidden @ weight.t(), labels)`, also when the loss is scaled, added to others, or computed under `no_grad`. A `weight` that requires no gradient gets none, and no product is done for it; under `no_grad`, none is done for `hidden` either.
 # - At most `chunk` rows of logits exist at a time, in either pass, and each product is done once: the backward pass makes no logits.

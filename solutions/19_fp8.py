@@ -236,7 +236,7 @@ claims.record(
 #
 # Move the ruler to the numbers: put the amax on the last number of the format. For E4M3 that is `scale = amax / 448`.
 #
-# **Contract.** `current_scale(x, dtype)` returns one number as an FP32 tensor of shape `[]`: the amax of `x` divided by the largest number of `dtype`. A tensor of zeros gets 1. No gradient flows through it, and nothing waits for the GPU (no `if`, no `.item()`).
+# **Contract.** `current_scale(x, dtype)` returns one number as an FP32 tensor of shape `[]`: the amax of `x` divided by the largest number of `dtype`. A tensor of zeros gets 1. No gradient flows through it, and nothing waits for the GPU (no `if`, no `.item()`). `x` is not changed.
 
 
 # %% name="current_scale" answer=true reveal=true
@@ -586,9 +586,10 @@ hint("fp8.products")
 #
 # **Contract.** `backward(ctx, g)`, with g (M, N) in BF16:
 #
-# - g goes into E5M2, with a scale from `ctx.scale_of(g, E5M2)`, once for both products. x and w are in E4M3 with the scales of the forward pass; what was saved in BF16 is quantised again.
+# - g goes into E5M2, with a scale from `ctx.scale_of(g, E5M2)`; it is rounded once, for both products. x and w are in E4M3 with the scales of the forward pass; what was saved in BF16 is quantised again.
 # - Return a gradient for each input of `forward`: those of x and w, by your two functions and `ctx.product`, then four times None.
 # - If x or w needs no gradient (`ctx.needs_input_grad`), its product is not computed, and its gradient is None.
+# - g, x, w and what was saved of them stay as they are.
 
 
 # %% name="layer" answer=true reveal=true

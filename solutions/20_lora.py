@@ -109,7 +109,7 @@ show(
 )
 
 # %% [markdown] name="layer_task"
-# **Contract.** `forward(x)` of the layer below takes `x` of shape (..., in) and returns (..., out): what the frozen layer gives, plus `scale` · (x Aᵀ) Bᵀ. No matrix as large as W is made on the way. Gradients reach A, B and x.
+# **Contract.** `forward(x)` of the layer below takes `x` of shape (..., in) and returns (..., out): what the frozen layer gives, plus `scale` · (x Aᵀ) Bᵀ. No matrix as large as W is made on the way. Gradients reach A, B and x. x stays as it is, and need not be contiguous.
 
 
 # %% name="layer" answer=true reveal=true
@@ -593,9 +593,10 @@ show(
 #
 # **Contract.** `LEVELS` holds the sixteen levels, in rising order.
 #
-# - `nf4_encode(weights)` takes FP32 weights (n,), n a multiple of 64, and returns `packed`, uint8 (n / 2,): the indices of the nearest levels to w / scale, two to a byte, the first one in the upper four bits. The scale of a block of 64 is its largest magnitude; a block of zeros gets the level whose *value* is 0. Then the scales, in 8 bits: `mean`, FP32, of them all; `tops`, FP32 (⌈n / 64 / 256⌉,), the largest
+# - `nf4_encode(weights)` takes FP32 weights (n,), n a multiple of 64, and returns `packed`, uint8 (n / 2,): the indices of the nearest levels to w / scale, two to a byte, the first one in the upper four bits. The scale of a block of 64 is its largest magnitude, however small; a block of zeros gets the level whose *value* is 0. Then the scales, in 8 bits: `mean`, FP32, of them all; `tops`, FP32 (⌈n / 64 / 256⌉,), the largest
 #   magnitude of scale - mean in each group of 256; `codes`, int8 (n / 64,), the rounded (scale - mean) / top · 127. The order is `packed, codes, tops, mean`. (bitsandbytes rounds these scales to an 8-bit code book, not to integers.)
 # - `nf4_decode(packed, codes, tops, mean)` returns the weights (n,) in FP32: level · scale, with the scale from the 8 bits.
+# - Both leave what they are given as it is.
 
 
 # %% name="by_hand_nf4" answer=true reveal=true
@@ -736,8 +737,8 @@ print(
 #
 # **Contract.** `pack(examples, length, pad)` returns `ids`, `labels` and `positions`, each (rows, length) of int64.
 #
-# - `examples` is a list of pairs (prompt, answer) of token ids. They go in whole and in order: the next one goes into the last row if there is room, else into a new one. A pair longer than `length` raises `ValueError`. No examples make a tensor of shape (0, length).
-# - Rows are filled up with `pad`. **The answer's last token may be the same as `pad`**, as it is here.
+# - `examples` is a list of pairs (prompt, answer) of token ids. They go in whole and in order: the next one goes into the last row if there is room, else into a new one. A pair longer than `length` raises `ValueError`. No examples make a tensor of shape (0, length). The lists stay as they are.
+# - Rows are filled up with `pad`. **The answer's last token may be the same as `pad`**, as it is here. Token ids begin at 0. `pad`, and the token that ends a turn, may also occur inside an answer, and count there like any token.
 # - `labels` has each token of an answer in its own place, its last token included, and -100 elsewhere. (The model itself compares the label of place i + 1 with the output at place i.)
 # - `positions` count from 0 in each example, and from 0 in the padding.
 
@@ -789,6 +790,8 @@ print(f"the same row with a cache for generating: {cached_loss:.5f}")
 #
 # - `logits` (rows, length, words) are a model's outputs, and `labels` (rows, length) as `pack` makes them, with one example in a row: the tokens of an answer in their own places, its last token included, and -100 elsewhere.
 # - What the model would write in place of the prompt or of the padding does not matter. There may be no rows.
+# - All tokens of an answer count: token 0, too, and those that follow a token that ends a turn. The likeliest token is written, however unlikely it is.
+# - `logits` and `labels` stay as they are.
 
 
 # %% name="exact" answer=true reveal=true

@@ -915,7 +915,7 @@ claims.record(
 # - `model` is an `nn.Sequential` of 9 layers in FP32. The parameters of its first layer are frozen (`requires_grad` is False) and stay as they are. `x` has shape (130, 64); `y` (130,) holds classes, and **−100 in rows that do not count**. The loss is the mean cross entropy over the rows that do. How many do differs from piece to piece, and a piece may have none.
 # - `means` maps each trained parameter to its running mean. With *g* = gradient of the loss + **0.01 · p** (L2 decay, with the weights before the update): mean ← 0.9 · mean + 0.1 · *g*, then p ← p − lr · sign(mean). Both change in place.
 # - On top of weights, means and the batch, the peak may take **100 KiB**. All gradients together are larger than that; so are the activations of the batch, and so is a copy of the means.
-# - It is called again and again: afterwards no gradient and no hook is left.
+# - It is called again and again: afterwards no gradient is left, and no hook on a parameter or a layer, not even one that does nothing. `x` and `y` stay as they are.
 #
 # <details><summary>Hint</summary>
 #

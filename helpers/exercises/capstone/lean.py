@@ -5,8 +5,9 @@ micro-batches, and a layer that is frozen.
 """
 
 import contextlib
+import itertools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from ..base import Check, Evidence
 WIDTH, LAYERS, ROWS, CLASSES = 64, 8, 130, 10  # 130: no power of two divides it twice
 ROOM = 100 * KiB  # beside weights, running means and the batch; all gradients together are larger
 RATE, DECAY = 1e-3, 0.01
+UPDATES = 3
 IGNORED = -100  # the label of rows that do not count
 
 
@@ -40,11 +42,17 @@ def _labels(generator: torch.Generator) -> torch.Tensor:
     return y
 
 
+def _batches(seed: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    draws = torch.Generator().manual_seed(seed)
+    for _ in range(UPDATES):
+        yield torch.randn(ROWS, WIDTH, generator=draws).to(pick_device()), _labels(draws).to(pick_device())
+
+
 def _flat(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
     return torch.cat([t.detach().cpu().double().flatten() for t in tensors])
 
 
-def _parts(mean: torch.Tensor, before: list[torch.Tensor]) -> dict[str, float]:
+def _parts(mean: torch.Tensor, *before: torch.Tensor) -> dict[str, float]:
     """Return how much of the old mean, the gradient and the weights is in `mean`, and which share of it is neither."""
     if not torch.isfinite(mean).all():
         return dict.fromkeys(("fade", "gradient", "decay", "rest"), math.nan)
@@ -56,7 +64,87 @@ def _parts(mean: torch.Tensor, before: list[torch.Tensor]) -> dict[str, float]:
     return {"fade": fade, "gradient": gradient, "decay": decay, "rest": float(rest)}
 
 
-def _off(got: dict[str, float], want: dict[str, float]) -> str | None:
+class _Subject:
+    """A model and its running means, as if there had been updates."""
+
+    def __init__(self) -> None:
+        self.model = _model()
+        self.trained = [p for p in self.model.parameters() if p.requires_grad]
+        self.frozen = [p.detach().clone() for p in self.model.parameters() if not p.requires_grad]
+        self.means = {p: torch.randn_like(p) * 5e-4 for p in self.trained}
+        self.own = {p: mean.data_ptr() for p, mean in self.means.items()}
+
+    def look(self, x: torch.Tensor, y: torch.Tensor) -> list[list[torch.Tensor]]:
+        """Return means, gradients of the whole batch, and weights, of each trained parameter."""
+        gradients = torch.autograd.grad(F.cross_entropy(self.model(x), y), self.trained)
+        kinds = [self.means[p] for p in self.trained], gradients, self.trained
+        return [[t.detach().clone() for t in tensors] for tensors in kinds]
+
+    def left_over(self, x: torch.Tensor, y: torch.Tensor) -> Evidence:
+        """Return what is left after the updates, also as an ordinary backward pass shows it: means that move."""
+        hooks = _hooks_of(self.model)
+        left = {
+            "hooks": hooks,
+            "gradients": sum(p.grad is not None for p in self.model.parameters()),
+            "replaced": sum(self.means[p].data_ptr() != self.own[p] for p in self.trained),
+            "attached": sum(mean.requires_grad for mean in self.means.values()),
+            "thawed": any(
+                p.requires_grad or not torch.equal(p, was)
+                for p, was in zip(self.model[0].parameters(), self.frozen, strict=True)
+            ),
+        }
+        old = [mean.clone() for mean in self.means.values()]
+        F.cross_entropy(self.model(x[:4]), y[:4].clamp(min=0)).backward()
+        moved = sum(not torch.equal(a, b) for a, b in zip(old, self.means.values(), strict=True))
+        return left | {"moved": moved}
+
+    def projected(self, seed: int) -> Evidence:
+        """Return a number for each trained parameter that tells where it is, and its size."""
+        generator = torch.Generator().manual_seed(seed)
+        probes = [torch.randn(p.shape, generator=generator).double() for p in self.trained]
+        pairs = zip(self.trained, probes, strict=True)
+        weights = [float((p.detach().cpu().double() * probe).sum()) for p, probe in pairs]
+        return {"weights": weights, "sizes": [p.numel() for p in self.trained]}
+
+
+def _hooks_of(model: nn.Module) -> dict[str, int]:
+    """Return how many hooks are on the parameters of `model`, and on its modules."""
+    on_parameters = ("_backward_hooks", "_post_accumulate_grad_hooks")
+    on_modules = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+    def count(owners: Iterable[Any], names: tuple[str, ...]) -> int:
+        return sum(len(getattr(owner, name, None) or ()) for owner in owners for name in names)
+
+    return {"parameters": count(model.parameters(), on_parameters), "modules": count(model.modules(), on_modules)}
+
+
+def _parts_of(subject: _Subject, before: list[list[torch.Tensor]]) -> Evidence:
+    """Return the parts of the running means now: of all, and of those of matrices and of biases alone."""
+    now = [subject.means[p] for p in subject.trained]
+    kinds = {"matrices": [p.dim() > 1 for p in now], "biases": [p.dim() == 1 for p in now]}
+
+    def parts(chosen: list[bool]) -> dict[str, float]:
+        return _parts(*(_flat(itertools.compress(tensors, chosen)) for tensors in (now, *before)))
+
+    return parts([True] * len(now)) | {"alone": {kind: parts(chosen) for kind, chosen in kinds.items()}}
+
+
+def _off_in_one_kind(got: Evidence, want: Evidence) -> str | None:
+    """Say whether the decay is right in the matrices and wrong in the biases, or the other way round."""
+    if not all(part["rest"] <= max(5e-3, 3 * want["alone"][kind]["rest"]) for kind, part in got["alone"].items()):
+        return None  # something else is wrong, too
+    times = {kind: part["decay"] / want["alone"][kind]["decay"] for kind, part in got["alone"].items()}
+    wrong = [kind for kind in times if not abs(times[kind] - 1) <= 0.1]
+    if len(wrong) != 1:
+        return None
+    right = next(kind for kind in times if kind not in wrong)
+    return (
+        f"the decay is right in the means of {right} and {abs(times[wrong[0]]):.2f} times as much as it should be in "
+        f"those of {wrong[0]}: every trained parameter decays."
+    )
+
+
+def _off(got: Evidence, want: Evidence) -> str | None:
     """Say what is wrong with a running mean made of these parts ("share": that of rows that count)."""
     if got["fade"] != got["fade"]:
         return "the running means hold NaN. The loss of a piece without a row that counts is 0 / 0 if it is a mean."
@@ -65,6 +153,9 @@ def _off(got: dict[str, float], want: dict[str, float]) -> str | None:
             f"{got['fade']:.3f} of the old mean is left, it should be {want['fade']:.3f}. The mean fades once an "
             "update, before the first piece."
         )
+    one_kind = _off_in_one_kind(got, want)
+    if one_kind:
+        return one_kind
     decay = got["decay"] / want["decay"]
     if not abs(decay - 1) <= 0.1:
         return (
@@ -89,7 +180,7 @@ def _off(got: dict[str, float], want: dict[str, float]) -> str | None:
 
 
 class SameUpdateWithinTheRoom(Check):
-    """Two updates are those of the whole batch, and the peak stays within the room."""
+    """Updates are those of the whole batch, one after the other, and the peak stays within the room."""
 
     hint = (
         "A hook on each parameter (register_post_accumulate_grad_hook) sees a gradient the moment it exists: add it to "
@@ -100,66 +191,46 @@ class SameUpdateWithinTheRoom(Check):
     @staticmethod
     def probe(seed: int, lean_update: Callable[..., Any]) -> Evidence:
         torch.manual_seed(seed)
-        model, device = _model(), pick_device()
-        trained = [p for p in model.parameters() if p.requires_grad]
-        frozen = [p.detach().clone() for p in model.parameters() if not p.requires_grad]
-        means = {p: torch.randn_like(p) * 5e-4 for p in trained}  # as if there had been updates
-        own = {p: mean.data_ptr() for p, mean in means.items()}
-        draws = torch.Generator().manual_seed(seed)
-        parts = []
-        for update in (1, 2):
-            x, y = torch.randn(ROWS, WIDTH, generator=draws).to(device), _labels(draws).to(device)
-            gradient = torch.autograd.grad(F.cross_entropy(model(x), y), trained)
-            before = [_flat(means[p] for p in trained), _flat(gradient), _flat(trained)]
-            del gradient
-            meter = MemoryMeter(model)
-            with meter if update == 2 else contextlib.nullcontext():  # the first may warm something up
+        subject = _Subject()
+        batches = list(_batches(seed))
+        parts: list[Evidence] = []
+        changed: set[str] = set()
+        for update, (x, y) in enumerate(batches, start=1):
+            before, given = subject.look(x, y), (x.clone(), y.clone())
+            meter = MemoryMeter(subject.model)
+            with meter if update == len(batches) else contextlib.nullcontext():  # the first may warm something up
                 with torch.no_grad():  # the meter counts what was touched: so touch all that is there from the start
-                    for tensor in (*means.values(), x, y):
+                    for tensor in (*subject.means.values(), x, y):
                         tensor.add_(0)
                 try:
-                    lean_update(model, means, x, y, RATE)
+                    lean_update(subject.model, subject.means, x, y, RATE)
                 except Exception as error:
                     if update == 1:
                         raise
-                    return {"second": {"error": type(error).__name__, "text": str(error)[:200]}}
+                    return {"later": {"update": update, "error": type(error).__name__, "text": str(error)[:200]}}
             peak = meter.profile.peak_bytes
-            share = float((y != IGNORED).double().mean())
-            parts.append(_parts(_flat(means[p] for p in trained), before) | {"share": share})
-        # What is left over shows in an ordinary backward pass: no gradient there, or a mean that moves.
-        left = {
-            "gradients": sum(p.grad is not None for p in model.parameters()),
-            "replaced": sum(means[p].data_ptr() != own[p] for p in trained),
-            "attached": sum(mean.requires_grad for mean in means.values()),
-            "thawed": any(
-                p.requires_grad or not torch.equal(p, was) for p, was in zip(model[0].parameters(), frozen, strict=True)
-            ),
-        }
-        old = [mean.clone() for mean in means.values()]
-        F.cross_entropy(model(x[:4]), y[:4].clamp(min=0)).backward()
-        left["hooks"] = sum(not torch.equal(a, b) for a, b in zip(old, means.values(), strict=True))
-        generator = torch.Generator().manual_seed(seed)
-        probes = [torch.randn(p.shape, generator=generator).double() for p in trained]
-        pairs = list(zip(trained, probes, strict=True))
+            changed |= {name for name, t, was in zip("xy", (x, y), given, strict=True) if not torch.equal(t, was)}
+            parts.append(_parts_of(subject, before) | {"share": float((given[1] != IGNORED).double().mean())})
         return {
             "parts": parts,
-            "weights": [float((p.detach().cpu().double() * probe).sum()) for p, probe in pairs],
-            "sizes": [p.numel() for p, _ in pairs],
-            "left": left,
-            "static": sum(p.nbytes for p in [*model.parameters(), *means.values()]) + x.nbytes + y.nbytes,
+            "left": {"changed": sorted(changed)} | subject.left_over(*given),
+            **subject.projected(seed),
+            "static": sum(t.nbytes for t in (*subject.model.parameters(), *subject.means.values(), x, y)),
             "peak": peak,
         }
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        if "second" in seen:
-            raised = f"{seen['second']['error']}: {seen['second']['text']}"[:200]
+        if "later" in seen:
+            raised = f"{seen['later']['error']}: {seen['later']['text']}"[:200]
             return (
-                f"Update 2 failed where update 1 did not ({raised}). Is a hook of the first one still there? "
-                "Two hooks then meet one gradient."
+                f"Update {seen['later']['update']} failed where update 1 did not ({raised}). Is a hook of the first "
+                "one still there? Two hooks then meet one gradient."
             )
         if seen["left"]["thawed"]:
             return "The first layer is frozen: its parameters must stay as they are, and stay frozen."
+        if seen["left"]["changed"]:
+            return f"{seen['left']['changed'][0]} has changed: the batch must stay as it is. Work on a copy of a piece."
         for update, (got, want) in enumerate(zip(seen["parts"], expected["parts"], strict=True), start=1):
             off = _off(got, want)
             if off:
@@ -176,8 +247,14 @@ class SameUpdateWithinTheRoom(Check):
                 f"{left['attached']} running means require gradients now: a graph of the weights hangs on them and "
                 "grows with every update. Fade and decay belong under torch.no_grad()."
             )
-        if left["hooks"]:
+        if left["moved"]:
             return "A backward pass after the update still moves the running means: take the hooks off."
+        for of, where in (("parameters", "parameters"), ("modules", "layers")):
+            if left["hooks"][of]:
+                return (
+                    f"Hooks left on the model's {where} after {len(seen['parts'])} updates: {left['hooks'][of]}. Even "
+                    "those that do nothing add up. Take each off again: the handle has remove()."
+                )
         if left["gradients"]:
             return f"{left['gradients']} parameters still hold a gradient after the update."
         over = seen["peak"] - seen["static"]

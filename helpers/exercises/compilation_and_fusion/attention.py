@@ -1,6 +1,6 @@
 """Check of causal attention tile by tile: its numbers, and what of its scores exists at a time."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -17,7 +17,8 @@ from ..probing.distance import relative_distance
 from ..probing.plain import plain
 
 TiledAttention = Callable[[Tensor, Tensor, Tensor, int], Tensor]
-SAME = 1e-4
+SAME, FAR = 1e-4, 1e-3  # relative; scores of hundreds have four decimals
+HIGH, LOW, TRANSPOSED = "scores of hundreds", "scores of -200 and less", "transposed heads, 50 rows in tiles of 16"
 LENGTH, TILE = 256, 64  # where bytes, tiles and FLOPs are counted
 
 
@@ -25,6 +26,24 @@ def _inputs(seed: int, *shape: int) -> tuple[Tensor, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     q, k, v = (torch.randn(shape, generator=generator).to(pick_device()) for _ in range(3))
     return 2 * q, k, v
+
+
+def _cases(seed: int) -> Iterator[tuple[str, tuple[Tensor, Tensor, Tensor], int]]:
+    """Yield (case, (q, k, v), tile)."""
+    for case, shape, tile in (
+        ("64 rows in tiles of 16", (2, 3, 64, 8), 16),
+        ("50 rows in tiles of 16", (1, 2, 50, 24), 16),
+        ("9 rows in tiles of 32", (2, 1, 9, 4), 32),
+        ("12 rows in tiles of 1", (1, 1, 12, 8), 1),
+    ):
+        yield case, _inputs(seed, *shape), tile
+    q, k, v = _inputs(seed + 4, 2, 50, 3, 8)
+    yield TRANSPOSED, (q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)), 16
+    q, k, v = _inputs(seed + 5, 1, 2, 40, 16)
+    yield HIGH, (60 * q, k, v), 16
+    q, k, v = _inputs(seed + 6, 1, 2, 40, 16)
+    q[..., 0], k[..., 0] = -60, 20 + k[..., 0].abs()  # of each score, -300 or less come from here
+    yield LOW, (q, k, v), 16
 
 
 class MatchesAttention(Check):
@@ -38,19 +57,17 @@ class MatchesAttention(Check):
     @staticmethod
     def probe(seed: int, tiled_attention: TiledAttention) -> Evidence:
         seen: Evidence = {}
-        for case, shape, tile in (
-            ("64 rows in tiles of 16", (2, 3, 64, 8), 16),
-            ("50 rows in tiles of 16", (1, 2, 50, 24), 16),
-            ("9 rows in tiles of 32", (2, 1, 9, 4), 32),
-            ("12 rows in tiles of 1", (1, 1, 12, 8), 1),
-        ):
-            q, k, v = _inputs(seed, *shape)
+        for case, (q, k, v), tile in _cases(seed):
+            right = F.scaled_dot_product_attention(q.double(), k.double(), v.double(), is_causal=True)
             out = plain(tiled_attention(q, k, v, tile))
-            right = F.scaled_dot_product_attention(q, k, v, is_causal=True)
             same = out.shape == right.shape
-            nan_first = bool(same and out[..., 0, :].isnan().any())
             off = relative_distance(out.flatten().tolist(), right.flatten().tolist()) if same else None
-            seen[case] = {"shape": list(out.shape), "off": off, "nan_first": nan_first}
+            seen[case] = {
+                "shape": list(out.shape),
+                "off": off,
+                "nan_first": bool(same and out[..., 0, :].isnan().any()),
+                "finite": bool(out.isfinite().all()),
+            }
         return seen
 
     @staticmethod
@@ -59,9 +76,15 @@ class MatchesAttention(Check):
             got = seen[case]
             if got["shape"] != want["shape"]:
                 return f"{case}: the shape should be {tuple(want['shape'])}; it is {tuple(got['shape'])}."
+            if case in (HIGH, LOW) and not got["off"] <= FAR:
+                off = f"off by {got['off']:.2g} of its length" if got["finite"] else "not finite"
+                return (
+                    f"{case}: the result is {off}. Is each row's maximum subtracted before exp, whatever its size, and "
+                    "are scores left as they are?"
+                )
             if got["nan_first"]:
                 return f"{case}: NaN in row 0. Does a row see its own column?"
-            if not got["off"] <= SAME:
+            if case not in (HIGH, LOW) and not got["off"] <= SAME:
                 return f"{case}: the result is off by {got['off']:.2g} of its length. Scaled, masked, divided?"
         return None
 

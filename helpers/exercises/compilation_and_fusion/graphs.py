@@ -22,6 +22,7 @@ def _cases(seed: int) -> Iterator[tuple[str, Tensor]]:
         ("a negative mean", spread - spread.max()),
         ("a mean of 0", torch.cat([half, -half])),
         ("the largest magnitude below zero", torch.cat([half, -half.max()[None] - 1])),
+        ("a transposed tensor", spread.t() - spread.min()),
     ):
         yield case, x.to(pick_device())
 

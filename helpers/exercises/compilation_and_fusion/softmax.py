@@ -73,6 +73,8 @@ class MatchesTheSoftmax(Check):
         for case, batch in (("one matrix", ()), ("2 x 3 heads", (2, 3))):
             tiles = _tiles(seed, batch)
             seen[case] = _attended(_states(online_softmax, tiles), tiles)
+        tiles = [tuple(t.transpose(0, 1).contiguous().transpose(0, 1) for t in tile) for tile in _tiles(seed, (2, 3))]
+        seen["2 x 3 heads, transposed views"] = _attended(_states(online_softmax, tiles), tiles)
         return seen
 
     @staticmethod

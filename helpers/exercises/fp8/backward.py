@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..base import Check, Evidence
 from .product_log import ProductLog, wrong_call
@@ -22,7 +23,24 @@ class _Scales:
 
     def __call__(self, x: Tensor, dtype: torch.dtype) -> Tensor:
         self.asked.append(str(dtype))
-        return 2 * x.detach().abs().amax().float() / LAST[dtype]
+        return 2 * x.detach().float().abs().amax() / LAST[dtype]
+
+
+class _Casts(TorchDispatchMode):
+    """Counts the numbers that are rounded to E5M2; matrices of the shape of one of `others` do not count."""
+
+    def __init__(self, *others: Tensor) -> None:
+        super().__init__()
+        self.others = [shape for t in others for shape in (t.shape, t.t().shape)]
+        self.numbers = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        given = [a for a in args if isinstance(a, Tensor)]
+        copies = func.overloadpacket.__name__ in ("_to_copy", "copy_") and given and result.shape not in self.others
+        if copies and result.dtype == torch.float8_e5m2 and given[-1].dtype != torch.float8_e5m2:
+            self.numbers += result.numel()
+        return result
 
 
 @dataclass(frozen=True)
@@ -45,8 +63,15 @@ class _Case:
         log = ProductLog(matrices, scales)
         y = product.apply(x, w, scale_of, log, self.keep_x, self.keep_w)
         forward, asked = len(log.calls), len(scale_of.asked)
-        y.backward(matrices["g"])
+        g = matrices["g"].clone()
+        watched = [("g", g), ("x", x), ("w", w), *(("saved", t) for t in y.grad_fn.saved_tensors)]
+        before = [t.detach().float().clone() for _, t in watched]
+        with _Casts(x, w) as casts:
+            y.backward(g)
         seen: Evidence = {"calls": log.calls[forward:], "asked": scale_of.asked[asked:]}
+        seen["casts_of_g"] = casts.numbers / g.numel()
+        pairs = zip(watched, before, strict=True)
+        seen["changed"] = [name for (name, t), was in pairs if not torch.equal(t.detach().float(), was)]
         for name, leaf in (("x", x), ("w", w)):
             seen[name] = {"returned": "None"}
             if leaf.grad is not None:
@@ -68,6 +93,18 @@ def _pairs(seen: Evidence, expected: Evidence) -> Iterator[tuple[str, Evidence, 
             yield f"gradient of {name}", got, want
 
 
+def _observe(seed: int, product: Any) -> Evidence:
+    """Run the backward pass with nothing saved in FP8, and both gradients wanted."""
+    return _Case().run(seed, product)
+
+
+def _observe_each(seed: int, product: Any) -> Evidence:
+    """Run it for each choice of what is saved in FP8."""
+    cases = {"x": _Case(keep_x=True), "w": _Case(keep_w=True), "x and w": _Case(keep_x=True, keep_w=True)}
+    seen = {f"{kept} saved in FP8": case.run(seed, product) for kept, case in cases.items()}
+    return {"nothing saved in FP8": _Case().run(seed, product)} | seen
+
+
 class TakesTheRightFormats(Check):
     """In both products g is in E5M2, and x and w are in E4M3."""
 
@@ -76,9 +113,7 @@ class TakesTheRightFormats(Check):
         "quantise(g, E5M2, its scale), once for both products; x and w in E4M3, as in the forward pass."
     )
 
-    @staticmethod
-    def probe(seed: int, product: Any) -> Evidence:
-        return _Case().run(seed, product)
+    probe = staticmethod(_observe)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
@@ -99,9 +134,7 @@ class ScalesEachOperand(Check):
         "ctx.scale_of(g, E5M2) is asked once; scale_x and scale_w were saved."
     )
 
-    @staticmethod
-    def probe(seed: int, product: Any) -> Evidence:
-        return _Case().run(seed, product)
+    probe = staticmethod(_observe)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
@@ -117,6 +150,25 @@ class ScalesEachOperand(Check):
         return None
 
 
+class QuantisesGOnce(Check):
+    """g is rounded to E5M2 once, for both products."""
+
+    hint = (
+        "How often does g go through quantise?\n"
+        "g8 = quantise(g, E5M2, scale_g), before the two products; gradient_of_w transposes it."
+    )
+    probe = staticmethod(_observe)
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        if not seen["casts_of_g"] <= expected["casts_of_g"]:
+            return (
+                f"In a backward pass {seen['casts_of_g']:.3g} times as many numbers as g has are rounded to E5M2. "
+                "Does each product quantise g anew?"
+            )
+        return None
+
+
 class GivesEachItsGradient(Check):
     """x and w get their gradients, in this order, in BF16."""
 
@@ -125,9 +177,7 @@ class GivesEachItsGradient(Check):
         "gradient_of_x and gradient_of_w are written: call them."
     )
 
-    @staticmethod
-    def probe(seed: int, product: Any) -> Evidence:
-        return _Case().run(seed, product)
+    probe = staticmethod(_observe)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
@@ -146,10 +196,7 @@ class TakesWhatWasSaved(Check):
         "What is already in E4M3 must not be divided by its scale again; what is in BF16 must be quantised."
     )
 
-    @staticmethod
-    def probe(seed: int, product: Any) -> Evidence:
-        cases = {"x": _Case(keep_x=True), "w": _Case(keep_w=True), "x and w": _Case(keep_x=True, keep_w=True)}
-        return {f"{kept} saved in FP8": case.run(seed, product) for kept, case in cases.items()}
+    probe = staticmethod(_observe_each)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
@@ -188,4 +235,27 @@ class SkipsWhatNobodyNeeds(Check):
         return None
 
 
-BACKWARD = (TakesTheRightFormats, ScalesEachOperand, GivesEachItsGradient, TakesWhatWasSaved, SkipsWhatNobodyNeeds)
+class ChangesNothing(Check):
+    """g, x, w and what was saved of them stay as they are."""
+
+    hint = "g may be the gradient of another branch, too. Did an operation in place (`mul_`, `div_`, `zero_`) reach it?"
+    probe = staticmethod(_observe_each)
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for case in expected:
+            for name, what in (("g", "g"), ("x", "x"), ("w", "w"), ("saved", "what was saved")):
+                if name in seen[case]["changed"]:
+                    return f"{case}: after the backward pass, {what} has other numbers than before."
+        return None
+
+
+BACKWARD = (
+    TakesTheRightFormats,
+    ScalesEachOperand,
+    QuantisesGOnce,
+    GivesEachItsGradient,
+    TakesWhatWasSaved,
+    SkipsWhatNobodyNeeds,
+    ChangesNothing,
+)

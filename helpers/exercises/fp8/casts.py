@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..base import Check, Evidence
 
@@ -94,15 +95,30 @@ class SaturatesAndKeepsNan(Check):
         return _off(seen, expected)
 
 
+class _Reads(TorchDispatchMode):
+    """Counts the values that Python asks for: on a GPU it waits for each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += func.overloadpacket.__name__ in ("_local_scalar_dense", "is_nonzero", "nonzero", "equal")
+        return func(*args, **(kwargs or {}))
+
+
 def _scaled(current_scale: Callable[..., Any], x: Tensor, name: str) -> Evidence:
     given = x.clone().requires_grad_()
-    scale = current_scale(given, FORMATS[name])
+    with _Reads() as reads:
+        scale = current_scale(given, FORMATS[name])
     if not isinstance(scale, Tensor):
         return {"returned": type(scale).__name__}
     return {
         "shape": list(scale.shape),
         "dtype": str(scale.dtype),
         "graph": scale.requires_grad,
+        "reads": reads.count,
+        "untouched": torch.equal(given.detach(), x),
         "scale": float(scale.detach().float().flatten()[0]),
     }
 
@@ -130,6 +146,7 @@ def _sizes(seed: int) -> Iterator[tuple[str, Tensor, str]]:
         x[2, 3] = -3 * x.abs().max()
         yield f"{name}, a negative number is the largest", x, name
         yield f"{name}, BF16", (1e-6 * x).bfloat16(), name
+        yield f"{name}, numbers near 1e-20", 1e-20 * x, name
 
 
 class HasACaseForZeros(Check):
@@ -156,6 +173,10 @@ def _wrong_scale(seen: Evidence, expected: Evidence) -> str | None:
                 f"{case}: the scale should be one number in torch.float32 (shape []); it has shape {got['shape']} in "
                 f"{got['dtype']}."
             )
+        if not got["untouched"]:
+            return f"{case}: the tensor you were given has changed; work on a copy."
+        if got["reads"]:
+            return f"{case}: Python asks for {got['reads']} of the tensors' values, and so waits for the GPU."
         if got["graph"]:
             return f"{case}: the scale is part of the graph: no gradient should flow through an amax. Detach x."
         if not math.isclose(got["scale"], want["scale"], rel_tol=1e-6):

@@ -46,9 +46,7 @@ class MultipliesTheRightMatrices(Check):
         "Hand the FP8 matrices over as they are, or as .t(): a scale for the whole tensor suits both."
     )
 
-    @staticmethod
-    def probe(seed: int, gradient_of_x: Callable[..., Any], gradient_of_w: Callable[..., Any]) -> Evidence:
-        return _run(seed, gradient_of_x, gradient_of_w)
+    probe = staticmethod(_run)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
@@ -67,9 +65,7 @@ class HandsOverBothScales(Check):
 
     hint = "product(a, scale_a, b, scale_b): each scale follows its matrix."
 
-    @staticmethod
-    def probe(seed: int, gradient_of_x: Callable[..., Any], gradient_of_w: Callable[..., Any]) -> Evidence:
-        return _run(seed, gradient_of_x, gradient_of_w)
+    probe = staticmethod(_run)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
@@ -86,9 +82,7 @@ class ReturnsTheProduct(Check):
 
     hint = "`product` has multiplied by both scales and returns BF16. There is nothing left to do."
 
-    @staticmethod
-    def probe(seed: int, gradient_of_x: Callable[..., Any], gradient_of_w: Callable[..., Any]) -> Evidence:
-        return _run(seed, gradient_of_x, gradient_of_w)
+    probe = staticmethod(_run)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
@@ -108,7 +102,13 @@ def wrong_gradient(got: Evidence, want: Evidence) -> str | None:
     if got["dtype"] != want["dtype"]:
         return f"should be {want['dtype']}; it is {got['dtype']}."
     off = relative_distance(got["values"], want["values"])
-    return None if off <= 1e-6 else f"is off by {off:.2g} of its norm. Was it multiplied by something once more?"
+    if off <= 1e-6:
+        return None
+    mine, right = (torch.tensor(each["values"], dtype=torch.float64) for each in (got, want))
+    times = float(mine @ right / (right @ right))
+    if relative_distance(got["values"], (times * right).tolist()) <= 0.01:  # BF16 rounds once more
+        return f"is {times:.4g} times as long as it should be. Was it multiplied by something once more?"
+    return f"is off by {off:.2g} of its norm. Which matrices, in which formats, are multiplied?"
 
 
 PRODUCTS = (MultipliesTheRightMatrices, HandsOverBothScales, ReturnsTheProduct)

@@ -16,6 +16,7 @@ from .watched import (
     Leaves,
     ReturnsALoss,
     accumulated,
+    deep,
     gradient_of,
     peaks,
     wrong_gradients,
@@ -72,7 +73,7 @@ def observe(seed: int, accumulate: Answer) -> Evidence:
         seen[name] = accumulated(_classifier(seed), _rows(seed, 21), 8, accumulate, before)["gradient"]
 
     def large(rows: int) -> tuple[nn.Module, tuple[Tensor, Tensor]]:
-        return _classifier(seed, 64, 40), _rows(seed, rows, 40)
+        return deep(nn.Linear(12, 64), 64, nn.Linear(64, 40)), _rows(seed, rows, 40)
 
     return seen | {"peaks": peaks(large, 64, accumulate)}
 

@@ -18,6 +18,7 @@ from .watched import (
     ReturnsALoss,
     accumulated,
     cases,
+    deep,
     gradient_of,
     peaks,
     wrong_gradients,
@@ -92,7 +93,7 @@ def observe(seed: int, accumulate_tokens: Answer) -> Evidence:
         seen[name] = accumulated(_model(seed), batch, 4, accumulate_tokens, before)["gradient"]
 
     def large(rows: int) -> tuple[nn.Module, tuple[Tensor, Tensor]]:
-        model = nn.Sequential(nn.Embedding(96, 16), nn.Linear(16, 96)).double()
+        model = deep(nn.Embedding(96, 64), 64, nn.Linear(64, 96))
         return model, _batch(seed, [12, 1, 7] * (rows // 3), 96)
 
     return seen | {"peaks": peaks(large, 6, accumulate_tokens)}

@@ -14,6 +14,8 @@ from ..probing.returned_loss import EXACT, number, wrong_loss
 Answer = Callable[[nn.Module, Tensor, Tensor, int], Any]
 LEFT_BEFORE = 0.5  # what stands in each .grad before the answer is called, where that is looked at
 FEW, MANY = 4, 12  # micro-batches whose peaks are compared
+DEPTH = 12  # layers of the model whose peak is measured
+TWO_GRAPHS = 0.5  # of a micro-batch's graph: with so much more than the reference holds, a second one is there
 KEEPS = 0.5  # of a micro-batch's logits: room for a loss for each row and for copies of inputs, but not for outputs
 
 
@@ -60,7 +62,7 @@ def accumulated(
 
 
 def peaks(make: Callable[[int], tuple[nn.Module, tuple[Tensor, Tensor]]], micro_batch: int, answer: Answer) -> Evidence:
-    """Return the peaks of a few and of many micro-batches, and the bytes of one micro-batch's logits.
+    """Return the peak of many micro-batches, what each adds to it, and the bytes of one's logits and of its graph.
 
     Args:
         make: returns a model and a batch of so many rows.
@@ -73,8 +75,29 @@ def peaks(make: Callable[[int], tuple[nn.Module, tuple[Tensor, Tensor]]], micro_
         with MemoryMeter(model, by_tenant=False) as meter:
             answer(model, *batch, micro_batch)
         found.append(meter.peak_bytes)
-    logits = model(batch[0][:micro_batch]).nbytes
-    return {"each": (found[1] - found[0]) / (MANY - FEW), "logits": logits}
+    each = (found[1] - found[0]) / (MANY - FEW)
+    return {"each": each, "peak": found[1]} | _sizes_of(model, batch[0][:micro_batch])
+
+
+def _sizes_of(model: nn.Module, inputs: Tensor) -> Evidence:
+    """Return the bytes of the logits of `inputs`, and of what autograd saves for them beside the weights."""
+    weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    saved: dict[int, Tensor] = {}  # by address; the tensors stay alive, so that no address is used twice
+
+    def note(tensor: Tensor) -> Tensor:
+        saved[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        logits = model(inputs)
+    graph = sum(t.untyped_storage().nbytes() for place, t in saved.items() if place not in weights)
+    return {"logits": logits.nbytes, "graph": graph}
+
+
+def deep(first: nn.Module, width: int, last: nn.Module) -> nn.Module:
+    """Return a model in FP64 whose saved activations take many times the bytes of its logits."""
+    between = [layer for _ in range(DEPTH) for layer in (nn.Linear(width, width), nn.Tanh())]
+    return nn.Sequential(first, *between, last).double()
 
 
 def gradient_of(model: nn.Module) -> list[float]:
@@ -159,6 +182,13 @@ class Frees(Check):
                 f"The peak grows by {each / 1024:.1f} KiB with each further micro-batch, whose logits take "
                 f"{logits / 1024:.1f} KiB. What is kept of each: its graph (`retain_graph=True`, a loss that is not "
                 "detached), or its outputs?"
+            )
+        more, graph = seen["peaks"]["peak"] - expected["peaks"]["peak"], expected["peaks"]["graph"]
+        if not more <= TWO_GRAPHS * graph:
+            return (
+                f"The peak is {more / 1024:.0f} KiB higher than it needs to be, and the graph of a micro-batch takes "
+                f"{graph / 1024:.0f} KiB. Is the last one's graph still there when the next forward pass runs? A "
+                "backward pass frees it, except with `retain_graph=True`."
             )
         return None
 

@@ -1,70 +1,72 @@
 """Check of Adam with moments in 8 bits: its way, its bytes between steps, and what a step holds."""
 
-from collections.abc import Callable, Iterable
-from typing import Any
+import gc
 
 import torch
-from torch import Tensor, nn
 
-from ...core.device import pick_device
 from ...meter.recorder import MemoryMeter
 from ..base import Check, Evidence
 from ..probing.distance import relative_distance
-from .books import drawn_book
+from .ways import (
+    BLOCKS,
+    CASES,
+    FALLING,
+    LARGE,
+    OTHER_BLOCKS,
+    SETTINGS,
+    SIX,
+    SMALL,
+    InOtherBlocks,
+    MakeAdam,
+    adams_way,
+    books_of,
+    drawn_parameters,
+    first_step,
+    first_step_off,
+    way,
+)
 
-MakeAdam = Callable[..., torch.optim.Optimizer]
 EXACT = 1e-5  # relative, of the way: other orders of the same operations differ by less
 ROUNDED = 0.004  # where a number lies between two codes, the last bit decides which is taken
-SETTINGS = {"lr": 0.02, "betas": (0.8, 0.95), "eps": 1e-3}  # not the usual ones, so that none can be left out
-LARGE, SMALL = (96, 64), (40, 60)  # 6,144 and 2,400 numbers, on either side of 4,096
-Settings = dict[str, Any]  # of a parameter group
-SIX = "six steps"
-FALLING = tuple({"lr": rate} for rate in (0.02, 0.016, 0.012, 0.008, 0.004, 0.002))
-CASES: dict[str, tuple[Settings, ...]] = {
-    SIX: ({},) * 6,
-    "a falling learning rate": FALLING,
-    "other betas from the fourth step on": ({},) * 3 + ({"betas": (0.5, 0.7)},) * 3,
-    "another eps from the fourth step on": ({},) * 3 + ({"eps": 2.0},) * 3,
-}
-
-
-def _books(seed: int) -> tuple[Tensor, Tensor]:
-    """Return the code books of the first and of the second moment; both are as long, so that a code fits either."""
-    first, second = drawn_book(seed, True), drawn_book(seed + 1, False)
-    return first, torch.cat([second[:1], second[2:]])
-
-
-def _parameters(seed: int, *shapes: tuple[int, ...]) -> list[nn.Parameter]:
-    generator = torch.Generator().manual_seed(seed)
-    return [nn.Parameter(torch.randn(shape, generator=generator).to(pick_device())) for shape in shapes]
-
-
-def _way(
-    optimizer: torch.optim.Optimizer, ps: list[nn.Parameter], seed: int, changes: Iterable[Settings]
-) -> list[list[float]]:
-    """Take a step after each of `changes` on gradients drawn from `seed`; return how far each parameter went."""
-    generator, start = torch.Generator().manual_seed(seed), [p.detach().clone() for p in ps]
-    for changed in changes:
-        for group in optimizer.param_groups:
-            group.update(changed)
-        for p in ps:
-            p.grad = torch.randn(p.shape, generator=generator).to(p.device) * (1 + p.detach().abs())
-        optimizer.step()
-    return [(p.detach() - s).cpu().double().flatten().tolist() for p, s in zip(ps, start, strict=True)]
-
-
-def _adams_way(seed: int, shape: tuple[int, ...], changes: Iterable[Settings]) -> list[float]:
-    ps = _parameters(seed, shape)
-    return _way(torch.optim.Adam(ps, **SETTINGS), ps, seed, changes)[0]
-
-
+SIZES = {"100 numbers": (10, 10), "6,144 numbers": LARGE}  # on either side of 4,096
+LATE, PAUSED = "from the third step on", "in the first and the third step"
 _HELD_BACK = "Held back until the first step is Adam's own: see that verdict."
 
 
-def _first_step_off(seed: int, make: MakeAdam) -> float:
-    ps = _parameters(seed, LARGE)
-    mine = _way(make(ps, _books(seed), **SETTINGS), ps, seed, ({},))[0]
-    return relative_distance(mine, _adams_way(seed, LARGE, ({},)))
+def _kept(seed: int, make: MakeAdam, *shapes: tuple[int, ...]) -> Evidence:
+    """Return the bytes a number that stay after a step, and those that stay when `optimizer.state` is emptied."""
+    seen: Evidence = {}
+    for name in ("stays", "elsewhere"):
+        ps, books = drawn_parameters(seed, *shapes), books_of(seed)
+        optimizer = make(ps, books, **SETTINGS)
+        for p in ps:
+            p.grad = torch.ones_like(p)
+        with MemoryMeter(device=ps[0].device) as meter:
+            for book in books:
+                book.add_(0)  # the meter counts what was touched
+            optimizer.step()
+            if name == "elsewhere":
+                optimizer.state.clear()
+            gc.collect()
+        alive = sum(block.nbytes for block in meter.lifetimes if block.end is None)
+        there = sum(p.nbytes + p.grad.nbytes for p in ps) + sum(book.nbytes for book in books)
+        seen[name] = (alive - there) / sum(p.numel() for p in ps)
+    return seen
+
+
+def _wrongly_kept(seen: Evidence, expected: Evidence) -> str | None:
+    """Say what is wrong with the bytes that stay, and with where they are."""
+    stays, want = seen["stays"], expected["stays"]
+    if not stays <= 1.02 * want:
+        return f"After the step {stays:.3f} bytes a parameter stay; {want:.3f} are enough."
+    if not stays >= 0.98 * want:
+        return f"After the step only {stays:.3f} bytes a parameter stay. Where are the moments?"
+    if not seen["elsewhere"] <= 0.25 * want:
+        return (
+            f"Of {stays:.3f} bytes a parameter, {seen['elsewhere']:.3f} are outside of `self.state`: its entries were "
+            "deleted, and they stayed. Only what is in `self.state[p]` is saved with the optimizer."
+        )
+    return None
 
 
 class FirstStepIsAdams(Check):
@@ -75,11 +77,7 @@ class FirstStepIsAdams(Check):
         "m / (1 - beta1**t) over the root of v / (1 - beta2**t), plus eps. In the first step t is 1."
     )
 
-    @staticmethod
-    def probe(seed: int, make: MakeAdam) -> Evidence:
-        ps = _parameters(seed, LARGE)
-        mine = _way(make(ps, _books(seed), **SETTINGS), ps, seed, ({},))[0]
-        return {"off": relative_distance(mine, _adams_way(seed, LARGE, ({},))), "moved": any(mine)}
+    probe = staticmethod(first_step)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
@@ -101,15 +99,19 @@ class FollowsAdam(Check):
 
     @staticmethod
     def probe(seed: int, make: MakeAdam) -> Evidence:
-        seen: Evidence = {"first": _first_step_off(seed, make)}
+        seen: Evidence = {"first": first_step_off(seed, make)}
         for case, changes in CASES.items():
-            ps = _parameters(seed, LARGE)
-            seen[case] = _way(make(ps, _books(seed), **SETTINGS), ps, seed + 1, changes)[0]
-        ps = _parameters(seed, LARGE, LARGE)
+            ps = drawn_parameters(seed, LARGE)
+            seen[case] = way(make(ps, books_of(seed), **SETTINGS), ps, seed + 1, changes)[0]
+        ps = drawn_parameters(seed, LARGE, LARGE)
         groups = [{"params": ps[:1]}, {"params": ps[1:], "lr": 0.005}]
-        seen["a second group, with a rate of its own"] = _way(make(groups, _books(seed), **SETTINGS), ps, seed, ({},))[
+        seen["a second group, with a rate of its own"] = way(make(groups, books_of(seed), **SETTINGS), ps, seed, ({},))[
             1
         ]
+        seen[BLOCKS] = {}
+        for block in OTHER_BLOCKS:
+            (p,) = drawn_parameters(seed, LARGE)
+            seen[BLOCKS][str(block)] = way(InOtherBlocks(p, books_of(seed), block), [p], seed + 1, CASES[SIX])[0]
         return seen
 
     @staticmethod
@@ -117,12 +119,15 @@ class FollowsAdam(Check):
         if not seen["first"] <= EXACT:
             return _HELD_BACK
         for case, want in expected.items():
-            if case == "first":
+            if case in ("first", BLOCKS):
                 continue
             off = relative_distance(seen[case], want)
             if not off <= ROUNDED:
                 far = f"the weights are off by {off:.2g} of the way they should go; rounding explains {ROUNDED}"
                 if case == SIX:
+                    for block, taken in expected[BLOCKS].items():
+                        if relative_distance(seen[case], taken) <= ROUNDED:
+                            return f"After six steps {far}. It is the way of moments stored in blocks of {block}."
                     return f"After six steps {far}. Does each begin with what the last one stored? Which book is whose?"
                 return f"With {case}, {far}. What does a step read from the parameter's group?"
         return None
@@ -138,22 +143,11 @@ class KeepsTwoBytes(Check):
 
     @staticmethod
     def probe(seed: int, make: MakeAdam) -> Evidence:
-        ps = _parameters(seed, (256, 256), (4096,), (96, 50))
-        optimizer = make(ps, _books(seed), **SETTINGS)
-        for p in ps:
-            p.grad = torch.ones_like(p)
-        with MemoryMeter(device=ps[0].device) as meter:
-            optimizer.step()
-        alive = sum(block.nbytes for block in meter.lifetimes if block.end is None)
-        return {"stays": (alive - sum(p.nbytes + p.grad.nbytes for p in ps)) / sum(p.numel() for p in ps)}
+        return _kept(seed, make, (128, 128), (4096,), (96, 50))
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        if not seen["stays"] <= 1.02 * expected["stays"]:
-            return f"After the step {seen['stays']:.3f} bytes a parameter stay; {expected['stays']:.3f} are enough."
-        if not seen["stays"] >= 0.98 * expected["stays"]:
-            return f"After the step only {seen['stays']:.3f} bytes a parameter stay. Where are the moments?"
-        return None
+        return _wrongly_kept(seen, expected)
 
 
 class OneParameterAtATime(Check):
@@ -167,8 +161,8 @@ class OneParameterAtATime(Check):
 
     @staticmethod
     def probe(seed: int, make: MakeAdam) -> Evidence:
-        ps = _parameters(seed, *[(64, 128)] * OneParameterAtATime.COUNT)
-        optimizer = make(ps, _books(seed), **SETTINGS)
+        ps = drawn_parameters(seed, *[(64, 128)] * OneParameterAtATime.COUNT)
+        optimizer = make(ps, books_of(seed), **SETTINGS)
         for p in ps:
             p.grad = torch.ones_like(p)
         optimizer.step()
@@ -198,27 +192,28 @@ class SmallOnesStayWhole(Check):
 
     @staticmethod
     def probe(seed: int, make: MakeAdam) -> Evidence:
-        seen: Evidence = {"first": _first_step_off(seed, make)}
+        seen: Evidence = {"first": first_step_off(seed, make)}
         for case, shape in (("2,400 numbers", SMALL), ("4,095 numbers", (4095,))):
-            ps = _parameters(seed + 2, shape)
-            mine = _way(make(ps, _books(seed), **SETTINGS), ps, seed + 2, FALLING)[0]
-            seen[case] = relative_distance(mine, _adams_way(seed + 2, shape, FALLING))
-        return seen
+            ps = drawn_parameters(seed + 2, shape)
+            mine = way(make(ps, books_of(seed), **SETTINGS), ps, seed + 2, FALLING)[0]
+            seen[case] = relative_distance(mine, adams_way(seed + 2, shape, FALLING))
+        return seen | {"kept": _kept(seed, make, (60, 60), (4095,))}
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         if not seen["first"] <= EXACT:
             return _HELD_BACK
         for case in expected:
-            if not seen[case] <= EXACT:
+            if case != "kept" and not seen[case] <= EXACT:
                 return (
                     f"{case}: after six steps the weights are off by {seen[case]:.2g} of the way torch.optim.Adam goes."
                 )
-        return None
+        wrong = _wrongly_kept(seen["kept"], expected["kept"])
+        return f"Tensors of fewer than 4,096 numbers: {wrong}" if wrong else None
 
 
 class WaitsForAGradient(Check):
-    """A parameter without a gradient stays where it is, and its steps are counted from its first gradient on."""
+    """A parameter without a gradient stays where it is, with its moments, and such a step does not count for it."""
 
     hint = (
         "Is there always a gradient to read?\n"
@@ -227,34 +222,65 @@ class WaitsForAGradient(Check):
 
     @staticmethod
     def probe(seed: int, make: MakeAdam) -> Evidence:
-        ps = _parameters(seed, (10, 10), (10, 10))
-        optimizer, start = make(ps, _books(seed), **SETTINGS), ps[1].detach().clone()
-        gradients = torch.randn(4, 10, 10, generator=torch.Generator().manual_seed(seed)).to(start.device)
-        for gradient in gradients[:2]:
-            ps[0].grad = gradient
-            optimizer.step()
-        early = not torch.equal(ps[1].detach(), start)
-        for p, gradient in zip(ps, gradients[2:], strict=True):
-            p.grad = gradient
-        optimizer.step()
-        adam = nn.Parameter(start.clone())
-        adam.grad = gradients[3]
-        torch.optim.Adam([adam], **SETTINGS).step()
-        went, should = ((p.detach() - start).flatten().tolist() for p in (ps[1], adam))
-        return {"first": _first_step_off(seed, make), "early": early, "late": relative_distance(went, should)}
+        seen: Evidence = {"first": first_step_off(seed, make)}
+        for size, shape in SIZES.items():
+            seen[size] = _waited(seed, make, shape)
+        return seen
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        if seen["early"]:
-            return "A parameter without a gradient has moved."
+        sizes = list(SIZES)
+        for size in sizes:
+            if seen[size]["moved"]:
+                return f"{size}: a parameter has moved in a step in which it had no gradient."
         if not seen["first"] <= EXACT:
             return _HELD_BACK
-        if not seen["late"] <= EXACT:
-            return (
-                f"A parameter whose first gradient comes in the third step is off by {seen['late']:.2g} of Adam's way. "
-                "Whose steps are counted?"
-            )
+        for size in sizes:
+            room = {LATE: EXACT, PAUSED: ROUNDED if SIZES[size] == LARGE else EXACT}
+            for when, way_there in expected[size]["went"].items():
+                off = relative_distance(seen[size]["went"][when], way_there)
+                if not off <= room[when]:
+                    return (
+                        f"{size}, with a gradient {when}: the weights are off by {off:.2g} of the way they should go. "
+                        "Does a step without a gradient count for the parameter, or change its moments?"
+                    )
         return None
+
+
+def _waited(seed: int, make: MakeAdam, shape: tuple[int, ...]) -> Evidence:
+    """Take three steps of three parameters: one has a gradient in each, the others not."""
+    always, late, paused = ps = drawn_parameters(seed, shape, shape, shape)
+    optimizer, start = make(ps, books_of(seed), **SETTINGS), [p.detach().clone() for p in ps]
+    generator = torch.Generator().manual_seed(seed)
+    gradients = torch.randn(3, *shape, generator=generator).to(always.device)
+    moved = False
+    for number, gradient in enumerate(gradients):
+        with_gradient = {0: (always, paused), 1: (always,), 2: (always, late, paused)}[number]
+        before = [p.detach().clone() for p in ps]
+        for p in ps:
+            p.grad = gradient.clone() if any(p is each for each in with_gradient) else None
+        optimizer.step()
+        for p, was in zip(ps, before, strict=True):
+            moved |= not any(p is each for each in with_gradient) and not torch.equal(p.detach(), was)
+    pairs = ((LATE, late, start[1]), (PAUSED, paused, start[2]))
+    went = {when: (p.detach() - was).cpu().double().flatten().tolist() for when, p, was in pairs}
+    return {"moved": moved, "went": went}
+
+
+class LeavesGradientsAlone(Check):
+    """After a step, each gradient is what it was."""
+
+    hint = (
+        "Did an operation in place (`mul_`, `square_`, `p.grad = None`) reach a gradient? Others read it, too: a log "
+        "of its norm, or the next micro-batch, which adds to it.\n"
+        "`p.grad.square()` makes a tensor of its own."
+    )
+    probe = staticmethod(first_step)
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        changed = [size for size in ("large", "small") if size in seen["changed"]]
+        return f"After a step the gradient of a {changed[0]} tensor has changed, or is gone." if changed else None
 
 
 ADAM = (
@@ -264,4 +290,5 @@ ADAM = (
     OneParameterAtATime,
     SmallOnesStayWhole,
     WaitsForAGradient,
+    LeavesGradientsAlone,
 )

@@ -16,19 +16,26 @@ Encode = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]]
 Decode = Callable[[Tensor, Tensor, Tensor, int, Any], Tensor]
 WIDE = 2.0**20  # numbers in the tensor whose bytes are measured
 AT_ONCE = 40  # bytes for each number that may be held at once
+_TRANSPOSED, _FEW = "a transposed tensor of 12 x 10, blocks of 32", "80 numbers, a book of 15 values, blocks of 32"
 
 
 def _cases(seed: int) -> Iterator[tuple[str, Tensor, Tensor, int]]:
     """Yield (case, tensor, code book, block): magnitudes differ from block to block by powers of ten."""
     generator = torch.Generator().manual_seed(seed)
+    few = torch.linspace(0, 254, 15).round().long()  # -1, 0 and 1 are among them
     for case, shape, block, signed in (
         ("12 x 32 numbers, blocks of 64", (12, 32), 64, True),
         ("7 x 43 numbers, blocks of 50", (7, 43), 50, True),
         ("90 numbers, none negative, blocks of 128", (90,), 128, False),
+        (_TRANSPOSED, (12, 10), 32, True),
+        (_FEW, (80,), 32, True),
     ):
         x = torch.randn(shape, generator=generator)
         x = x * 10 ** (torch.arange(x.numel()) // block - 3.0).view(shape)
-        yield case, (x if signed else x.abs()).to(pick_device()), drawn_book(seed + block, signed), block
+        if case == _TRANSPOSED:
+            x = x.t().contiguous().t()  # the same numbers, in another order in memory
+        book = drawn_book(seed + block, signed)
+        yield case, (x if signed else x.abs()).to(pick_device()), book[few] if case == _FEW else book, block
 
 
 def _scales_of(x: Tensor, block: int) -> Tensor:
@@ -136,7 +143,7 @@ class TakesTheNearest(Check):
         for case in expected:
             excess = seen[case]["excess"]
             if excess is None:
-                return f"{case}: the codes are not one for each number, from 0 to 255."
+                return f"{case}: the codes are not a place in the book for each number."
             wrong = [i for i, far in enumerate(excess) if not far <= 1e-6]
             if wrong:
                 return (

@@ -12,6 +12,7 @@ from ..probing.distance import relative_distance
 
 TOLERANCE = 1e-9  # relative, in FP64
 RANK, ALPHA = 3, 12.0
+_TRANSPOSED = "rows that are a transposed view"
 
 
 def _filled(LoRA: Callable[..., Any], seed: int, bias: bool) -> tuple[Any, Tensor]:
@@ -36,9 +37,12 @@ class AddsTheCorrection(Check):
     @staticmethod
     def probe(seed: int, LoRA: Callable[..., Any]) -> Evidence:
         seen = {}
-        for name, bias in (("without a bias", False), ("with a bias", True)):
-            layer, x = _filled(LoRA, seed, bias)
+        for name, bias in (("without a bias", False), ("with a bias", True), (_TRANSPOSED, True)):
+            layer, leaf = _filled(LoRA, seed, bias)
+            x = leaf.transpose(0, 1).contiguous().transpose(0, 1) if name == _TRANSPOSED else leaf
+            before = x.detach().clone()
             y = layer(x)
+            changed = not torch.equal(x.detach(), before)
             base, low = layer.linear(x), x @ layer.A.T  # (2, 5, 7), (2, 5, 3): the judge looks for well-known slips
             slips = {
                 "The correction is missing": base,
@@ -49,9 +53,10 @@ class AddsTheCorrection(Check):
             }
             if y.requires_grad:
                 y.square().sum().backward()
-            gradients = {"A": layer.A.grad, "B": layer.B.grad, "x": x.grad}
+            gradients = {"A": layer.A.grad, "B": layer.B.grad, "x": leaf.grad}
             seen[name] = {
                 "shape": list(y.shape),
+                "changed": changed,
                 "y": y.detach().flatten().tolist(),
                 "slips": {say: t.detach().flatten().tolist() for say, t in slips.items()},
                 "gradients": {n: [] if g is None else g.flatten().tolist() for n, g in gradients.items()},
@@ -64,6 +69,8 @@ class AddsTheCorrection(Check):
             got = seen[name]
             if got["shape"] != want["shape"]:
                 return f"{name}: x of shape (2, 5, 12) gives {tuple(got['shape'])}; {tuple(want['shape'])} is right."
+            if got["changed"]:
+                return f"{name}: the rows that were given have been changed."
             off = relative_distance(got["y"], want["y"])
             if not off <= TOLERANCE:
                 slips = [say for say, y in want["slips"].items() if relative_distance(got["y"], y) <= TOLERANCE]

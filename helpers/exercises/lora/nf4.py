@@ -18,22 +18,34 @@ LEVELS = (
 BLOCK, SCALES = 64, 256  # weights to a scale, scales to a scale of their own
 
 
-def _weights(seed: int, blocks: int) -> Tensor:
-    """Return weights (blocks x 64) whose blocks have very different sizes, one of them all zeros."""
+def _weights(seed: int, blocks: int, tiny: bool = False) -> Tensor:
+    """Return weights (blocks x 64) whose blocks have very different sizes, one of them all zeros.
+
+    Args:
+        tiny: the first two blocks hold numbers near 1e-7 and 1e-12.
+    """
     draw = torch.Generator().manual_seed(seed)
     sizes = torch.rand(blocks, 1, generator=draw) + 0.05
     weights = torch.randn(blocks, BLOCK, generator=draw) * sizes
     weights[blocks // 2] = 0
+    if tiny:
+        weights[0], weights[1] = 1e-7 * weights[0], 1e-12 * weights[1]
     return weights.flatten()
 
 
 CASES = {"one group of scales": 8, "a last group that is not full": SCALES + 3}
+TINY = "two blocks of numbers near 1e-7 and 1e-12"
 
 
-def _of_zeros(name: str, part: str, numbers: list[int]) -> bool:
-    """Return whether entries of a part belong to the block of a case that is all zeros."""
+def _about_blocks(name: str, part: str, numbers: list[int]) -> str:
+    """Say what the blocks have in common that entries of a part belong to, or nothing."""
     each = BLOCK // 2 if part == "packed" else 1
-    return {number // each for number in numbers} == {CASES[name] // 2}
+    blocks = {number // each for number in numbers}
+    if blocks == {CASES.get(name, 8) // 2}:
+        return " All of them are of a block of zeros: what is 0 / 0?"
+    if name == TINY and blocks <= {0, 1}:
+        return " All of them are of blocks of small numbers: is their scale taken to be larger than it is?"
+    return ""
 
 
 def _encoded(encode: Callable[..., Any], weights: Tensor) -> Evidence:
@@ -58,7 +70,8 @@ class EncodesToTheNearestLevel(Check):
 
     @staticmethod
     def probe(seed: int, nf4_encode: Callable[..., Any], nf4_decode: Callable[..., Any]) -> Evidence:
-        return {name: _encoded(nf4_encode, _weights(seed, blocks)) for name, blocks in CASES.items()}
+        seen = {name: _encoded(nf4_encode, _weights(seed, blocks)) for name, blocks in CASES.items()}
+        return seen | {TINY: _encoded(nf4_encode, _weights(seed, 8, tiny=True))}
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
@@ -78,7 +91,7 @@ class EncodesToTheNearestLevel(Check):
                 if len(wrong) > 0.002 * len(values) + (part == "codes"):  # a tie may fall either way
                     i = wrong[0]
                     share = f"{len(wrong)} of {len(values)} {part} differ"
-                    why = " All of them are of a block of zeros: what is 0 / 0?" if _of_zeros(name, part, wrong) else ""
+                    why = _about_blocks(name, part, wrong)
                     return f"{name}: {share}; number {i} is {mine[i]}, {values[i]} is right.{why}"
             if got["changed"]:
                 return f"{name}: the weights that were given have been changed."
@@ -101,13 +114,17 @@ class DecodesWhatWasEncoded(Check):
             packed = torch.randint(256, (blocks * BLOCK // 2,), generator=draw).to(torch.uint8)
             codes = torch.randint(-127, 128, (blocks,), generator=draw).to(torch.int8)
             tops = torch.rand(-(-blocks // SCALES), generator=draw) + 0.1
-            decoded = nf4_decode(packed, codes, tops, torch.tensor(0.7))
+            given = [packed, codes, tops, torch.tensor(0.7)]
+            before = [t.clone() for t in given]
+            decoded = nf4_decode(*given)
+            changed = not all(map(torch.equal, given, before))
             weights = _weights(seed, blocks)
             again = nf4_decode(*nf4_encode(weights))
             seen[name] = {
                 "decoded": decoded.flatten().tolist(),
                 "dtype": str(decoded.dtype).removeprefix("torch."),
                 "shape": list(decoded.shape),
+                "changed": changed,
                 "error": ((again - weights).norm() / weights.norm()).item() if again.shape == weights.shape else -1.0,
             }
         return seen
@@ -127,6 +144,8 @@ class DecodesWhatWasEncoded(Check):
                     else ""
                 )
                 return f"{name}: the decoded weights are {off:.2g} off, relative.{why}"
+            if got["changed"]:
+                return f"{name}: what was given to be decoded has been changed."
             if not 0 <= got["error"] <= 1.05 * want["error"]:
                 return f"{name}: encoded and decoded, weights are {got['error']:.3f} off; {want['error']:.3f} is right."
         return None

@@ -1,5 +1,6 @@
 """Packed chats: whole examples side by side in rows of equal length, with a loss on the answers only."""
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -31,6 +32,12 @@ CASES = {  # (tokens of the prompt, tokens of the answer) of each example; the s
     "a short one that must not overtake": [(6, 4), (7, 3), (3, 2), (8, 8)],
     "no examples": [],
 }
+SENTINELS = {  # the examples themselves: tokens whose numbers mean something elsewhere
+    "token 0 in prompts and answers": [([0, 11, 0], [0, 12, 0, END]), ([13], [0])],
+    "an END inside an answer": [([11, END, 12], [13, END, 14, END]), ([15], [END])],
+    "answers that repeat their prompts": [([11, 12], [11, 12, END]), ([11, 12], [11, 12, END])],
+}
+OTHER_PAD = "rows filled up with 0, which answers have, too"
 
 
 def _rows(tensor: Any) -> Any:
@@ -42,9 +49,13 @@ class _Packed(Check):
 
     @staticmethod
     def probe(seed: int, pack: Callable[..., Any]) -> Evidence:
-        seen: Evidence = {"cases": {}}
-        for name, sizes in CASES.items():
-            ids, labels, positions = pack(_examples(seed, sizes), LENGTH, END)
+        seen: Evidence = {"cases": {}, "changed": 0}
+        given = {name: _examples(seed, sizes) for name, sizes in CASES.items()} | SENTINELS
+        given[OTHER_PAD] = SENTINELS["token 0 in prompts and answers"]
+        for name, examples in given.items():
+            mine = copy.deepcopy(examples)
+            ids, labels, positions = pack(mine, LENGTH, 0 if name == OTHER_PAD else END)
+            seen["changed"] += mine != examples
             seen["cases"][name] = {"ids": _rows(ids), "labels": _rows(labels), "positions": _rows(positions)}
             shapes = [list(t.shape) for t in (ids, labels, positions)]
             seen["cases"][name] |= {
@@ -77,6 +88,8 @@ class ExamplesStayWhole(_Packed):
                 return f"{name}: the tensors are of {', '.join(got['dtypes'])}; token ids are int64."
             if got["ids"] != want["ids"]:
                 return f"{name}: the rows are {got['ids']}; {want['ids']} is right."
+        if seen["changed"]:
+            return "The examples that you were given have changed: `prompt += answer` writes to the caller's list."
         if seen["too long"] != "ValueError":
             return "An example longer than a row must raise ValueError: cut off, it would teach half an answer."
         return None

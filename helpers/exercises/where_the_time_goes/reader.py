@@ -9,6 +9,7 @@ from .made_trace import MAIN, OTHER, Event, MadeTrace
 
 SelfTimes = Callable[[list[Event]], dict[str, float]]
 _NAMES = ("aten::linear", "aten::addmm", "aten::copy_", "aten::to")
+_OTHERS, _EMPTY = "a trace of other events alone", "a trace without events"
 _TOLERANCE = 0.1  # microseconds, for those who add up fractions; the shortest event takes five times as long
 
 
@@ -107,11 +108,13 @@ class CountsCompleteEventsOnly(Check):
             {"ph": "s", "name": "ac2g", "id": 3, "cat": "ac2g", **place, "ts": spans[0]["ts"]},
             {"ph": "b", "name": "aten::to", "id": 4, "cat": "async", **place, "ts": spans[0]["ts"], "dur": 7.5},
         ]
-        return {"with": _times(others + spans, self_times), "without": _times(spans, self_times)}
+        seen = {"with": _times(others + spans, self_times), "without": _times(spans, self_times)}
+        return seen | {name: _times(events, self_times) for name, events in ((_OTHERS, others), (_EMPTY, []))}
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        return _wrong("a trace with other events", seen["with"], seen["without"], "without them you say")
+        wrong = _wrong("a trace with other events", seen["with"], seen["without"], "without them you say")
+        return wrong or _wrong(_OTHERS, seen[_OTHERS], {"times": {}}) or _wrong(_EMPTY, seen[_EMPTY], {"times": {}})
 
 
 class KeepsThreadsApart(Check):

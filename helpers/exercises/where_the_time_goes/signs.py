@@ -247,12 +247,34 @@ class ReadsSpansAlone(Check):
         return _wrongly_disturbed(seen, expected)
 
 
+class BearsAnEmptyStep(Check):
+    """A step in which nothing runs has no reads and no copies, and is idle all the time."""
+
+    hint = "What are the first of no events, their sum, and a share of it? `max(times, default=0)` has an answer."
+
+    @staticmethod
+    def probe(seed: int, signs: Signs, diagnose: Diagnose) -> Evidence:
+        made = MadeTrace(random.Random(seed + 6))
+        before = _write(made, [*_EVERYTHING, (MadeTrace.gap, 5_000)])
+        start = made.now
+        made.gap(90_000)
+        made.step_from(start)
+        step = made.events[-1:]
+        return {"the step alone": _read(step, signs), "with a warm-up before it": _read(before + step, signs)}
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        found = (_wrong(case, seen[case], want, SIGNS) for case, want in expected.items())
+        return next((wrong for wrong in found if wrong), None)
+
+
 SIGN_CHECKS = (
     CountsValuesRead,
     MeasuresCopies,
     MeasuresIdleTimeOnCpu,
     MeasuresIdleTimeOnGpu,
     LooksAtTheStepAlone,
+    BearsAnEmptyStep,
     ReadsSpansAlone,
     ChangesNoTrace,
 )
