@@ -94,9 +94,10 @@ def _late(folder: Path, seed: int, shift: Shift) -> list[Evidence]:
     seen, signals = [], Signals(folder)
     for late in LATE:
         seen.append(_one_late(seed + late, shift, late, signals))
-        waited: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(waited, bool(seen[-1]["absent"] or seen[-1]["unfinished"]))
-        if any(waited):
+        if seen[-1]["absent"] or seen[-1]["unfinished"]:
+            signals.give(f"waited for {late}")
+        signals.give(f"over {late}")
+        if signals.missing(f"over {late}") or signals.given(f"waited for {late}"):
             break
     return seen
 

@@ -18,6 +18,10 @@ class Signals:
         """Say that this rank has got to `name`."""
         (self._folder / f"{name} {dist.get_rank()}").touch()
 
+    def given(self, name: str) -> bool:
+        """Return whether any rank has got to `name`."""
+        return any(self._folder.glob(f"{name} *"))
+
     def missing(self, name: str) -> list[int]:
         """Wait until all other ranks have got to `name`; return those that have not after a long while."""
         deadline = time.monotonic() + PATIENCE

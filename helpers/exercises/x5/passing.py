@@ -81,24 +81,23 @@ def _with_a_late_rank(pass_on: Callable[..., Any], seed: int, late: int, signals
     return seen
 
 
-def _on_any(answer: bool) -> bool:
-    """Return whether `answer` is true on any rank."""
-    answers: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(answers, answer)
-    return any(answers)
-
-
 def _work(pass_on: Callable[..., Any], seed: int, folder: str) -> Evidence:
     """One rank: the groups of each size, then ranks that are late, as long as none has waited for them."""
     came: dict[str, Evidence | None] = {}
+    signals, late = Signals(Path(folder)), []
     for ranks in DTYPES:
         came[str(ranks)] = seen = _passes(pass_on, seed, ranks)
-        if _on_any(seen is not None and not seen["callable"]):
+        if seen is not None and not seen["callable"]:
+            signals.give("stop")
+        signals.give(f"group of {ranks}")
+        if signals.missing(f"group of {ranks}") or signals.given("stop"):
             return {"came": came, "late": []}
-    signals, late = Signals(Path(folder)), []
     for rank in LATE:
         late.append(_with_a_late_rank(pass_on, seed, rank, signals))
-        if _on_any(bool(late[-1]["absent"] or late[-1]["unfinished"])):
+        if late[-1]["absent"] or late[-1]["unfinished"]:
+            signals.give(f"waited for {rank}")
+        signals.give(f"over {rank}")
+        if signals.missing(f"over {rank}") or signals.given(f"waited for {rank}"):
             break
     return {"came": came, "late": late}
 
