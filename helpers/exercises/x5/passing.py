@@ -13,7 +13,7 @@ from torch import Tensor
 from ..base import Check, Evidence
 from ..probing.on_ranks import on_ranks
 from ..probing.plain import plain
-from ..probing.signals import Signals
+from ..probing.signals import MEET, Signals
 from .groups import LIMIT, open_groups
 from .ring_spy import OUTSIDE, RingSpy
 
@@ -90,20 +90,20 @@ def _work(pass_on: Callable[..., Any], seed: int, folder: str) -> Evidence:
         if seen is not None and not seen["callable"]:
             signals.give("stop")
         signals.give(f"group of {ranks}")
-        if signals.missing(f"group of {ranks}") or signals.given("stop"):
+        if signals.missing(f"group of {ranks}", MEET) or signals.given("stop"):
             return {"came": came, "late": []}
     for rank in LATE:
         late.append(_with_a_late_rank(pass_on, seed, rank, signals))
         if late[-1]["absent"] or late[-1]["unfinished"]:
             signals.give(f"waited for {rank}")
         signals.give(f"over {rank}")
-        if signals.missing(f"over {rank}") or signals.given(f"waited for {rank}"):
+        if signals.missing(f"over {rank}", MEET) or signals.given(f"waited for {rank}"):
             break
     return {"came": came, "late": late}
 
 
 class PassesOnWithoutWaiting(Check):
-    """The call returns at once, with both messages under way; its wait() brings the tensor of the rank before."""
+    """The call returns at once; its wait() brings the tensor of the rank before this one in the group."""
 
     points = 1
     hint = (
