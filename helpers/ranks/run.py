@@ -35,7 +35,7 @@ from .screen import Screen
 from .worker import Task
 
 START_LIMIT = 120.0  # seconds for processes to start and to find each other, on a slow machine
-PATIENCE = 4  # times the time limit, for ranks that compute
+PATIENCE = 3  # times the time limit, for ranks that compute
 PULSE = 3.0  # seconds over which is looked whether they do
 AT_WORK = 0.02  # of a processor, all ranks together; those that wait take less
 LOOPBACK = {"linux": "lo", "darwin": "lo0"}
@@ -116,7 +116,7 @@ def run_ranks(
         device: "cuda" (a GPU for each rank, NCCL) or "cpu" (gloo); default: `ranks_device(world_size)`. Ranks on the
             CPU see no GPU. Give it where runs of several world sizes are compared: `device=ranks_device(4)` for all.
         timeout: seconds that `fn` may take, start-up not counted. Ranks that are still computing then, as on a busy
-            machine, get up to four times as long; ranks that wait for each other do not.
+            machine, get up to three times as long; ranks that wait for each other do not.
         measure: measure each rank's peak memory. False when `fn` measures itself, or is timed.
         process_group: False leaves it to `fn` to open (and close) the process group; the environment says with whom.
         show: show what ranks print, live and at the end.

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ...ranks.collectives import Collectives
 from ..base import Check, Evidence
-from ..probing.signals import PATIENCE, Signals
+from ..probing.signals import MEET, PATIENCE, Signals
 from ..probing.stages import stages_on_ranks
 from ..tensor_parallel.inputs import drawn
 from ..tensor_parallel.said import by_rank, in_words, noted, wrong_tensor
@@ -94,9 +94,10 @@ def _late(folder: Path, seed: int, shift: Shift) -> list[Evidence]:
     seen, signals = [], Signals(folder)
     for late in LATE:
         seen.append(_one_late(seed + late, shift, late, signals))
-        waited: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(waited, bool(seen[-1]["absent"] or seen[-1]["unfinished"]))
-        if any(waited):
+        if seen[-1]["absent"] or seen[-1]["unfinished"]:
+            signals.give(f"waited for {late}")
+        signals.give(f"over {late}")
+        if signals.missing(f"over {late}", MEET) or signals.given(f"waited for {late}"):
             break
     return seen
 
@@ -200,7 +201,7 @@ class SendsEachTensorOnce(Check):
 
 
 class WaitsInFinishOnly(Check):
-    """`shift` sets out all messages and returns before the other ranks have come; `finish` waits for what arrives."""
+    """`shift` returns before the other ranks have come; `finish` waits until everything has arrived."""
 
     hint = (
         "Which of your calls waits? `dist.send`, `dist.recv` and `request.wait()` do; those in a batch start and "

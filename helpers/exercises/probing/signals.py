@@ -6,6 +6,7 @@ from pathlib import Path
 import torch.distributed as dist
 
 PATIENCE = 12.0  # seconds in which a rank that does not wait gets anywhere, on a very busy machine
+MEET = 60.0  # seconds in which all ranks that do not hang get anywhere
 
 
 class Signals:
@@ -18,9 +19,13 @@ class Signals:
         """Say that this rank has got to `name`."""
         (self._folder / f"{name} {dist.get_rank()}").touch()
 
-    def missing(self, name: str) -> list[int]:
-        """Wait until all other ranks have got to `name`; return those that have not after a long while."""
-        deadline = time.monotonic() + PATIENCE
+    def given(self, name: str) -> bool:
+        """Return whether any rank has got to `name`."""
+        return any(self._folder.glob(f"{name} *"))
+
+    def missing(self, name: str, patience: float = PATIENCE) -> list[int]:
+        """Wait until all other ranks have got to `name`; return those that have not after `patience` seconds."""
+        deadline = time.monotonic() + patience
         while missing := [r for r in self._others if not (self._folder / f"{name} {r}").exists()]:
             if time.monotonic() > deadline:
                 break

@@ -1,6 +1,6 @@
-"""X5: ring attention on 2 and 4 ranks. Ten checks of a point each.
+"""X5: ring attention on 2 to 5 ranks. Ten checks of a point each.
 
-All but the first run real ranks, four or five at a time, of which groups of 2 to 5 share a sequence. Parts 2 to 4 start
+All but the first run real ranks, four or five at a time, of which groups of 2 to 5 share a sequence; parts 2 to 4 start
 them once each. Outputs and gradients are compared in FP32. Memory is the allocator's, messages and products are seen
 where PyTorch dispatches them: no rank may hold what belongs to the whole sequence.
 """

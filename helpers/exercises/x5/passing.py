@@ -13,7 +13,7 @@ from torch import Tensor
 from ..base import Check, Evidence
 from ..probing.on_ranks import on_ranks
 from ..probing.plain import plain
-from ..probing.signals import Signals
+from ..probing.signals import MEET, Signals
 from .groups import LIMIT, open_groups
 from .ring_spy import OUTSIDE, RingSpy
 
@@ -81,30 +81,29 @@ def _with_a_late_rank(pass_on: Callable[..., Any], seed: int, late: int, signals
     return seen
 
 
-def _on_any(answer: bool) -> bool:
-    """Return whether `answer` is true on any rank."""
-    answers: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(answers, answer)
-    return any(answers)
-
-
 def _work(pass_on: Callable[..., Any], seed: int, folder: str) -> Evidence:
     """One rank: the groups of each size, then ranks that are late, as long as none has waited for them."""
     came: dict[str, Evidence | None] = {}
+    signals, late = Signals(Path(folder)), []
     for ranks in DTYPES:
         came[str(ranks)] = seen = _passes(pass_on, seed, ranks)
-        if _on_any(seen is not None and not seen["callable"]):
+        if seen is not None and not seen["callable"]:
+            signals.give("stop")
+        signals.give(f"group of {ranks}")
+        if signals.missing(f"group of {ranks}", MEET) or signals.given("stop"):
             return {"came": came, "late": []}
-    signals, late = Signals(Path(folder)), []
     for rank in LATE:
         late.append(_with_a_late_rank(pass_on, seed, rank, signals))
-        if _on_any(bool(late[-1]["absent"] or late[-1]["unfinished"])):
+        if late[-1]["absent"] or late[-1]["unfinished"]:
+            signals.give(f"waited for {rank}")
+        signals.give(f"over {rank}")
+        if signals.missing(f"over {rank}", MEET) or signals.given(f"waited for {rank}"):
             break
     return {"came": came, "late": late}
 
 
 class PassesOnWithoutWaiting(Check):
-    """The call returns at once, with both messages under way; its wait() brings the tensor of the rank before."""
+    """The call returns at once; its wait() brings the tensor of the rank before this one in the group."""
 
     points = 1
     hint = (
