@@ -29,11 +29,14 @@ def _fill(model: nn.Module, value: float) -> None:
         parameter.grad = torch.full_like(parameter, value)
 
 
-def _divided(gradient: list[float], given: list[float]) -> bool:
-    """Say whether each element of `gradient` is the given one divided by 1000; inf stays inf."""
+UNSCALED = ((1000.0, False), (1000.0, True), (0.75, False))  # the scale, and whether an element is inf
+
+
+def _divided(gradient: list[float], given: list[float], scale: float) -> bool:
+    """Say whether each element of `gradient` is the given one divided by `scale`; inf stays inf."""
     if len(gradient) != len(given):
         return False
-    right = [element / 1000 for element in given]
+    right = [element / scale for element in given]
     return all(a == b or abs(a - b) <= EXACT * abs(b) for a, b in zip(gradient, right, strict=True))
 
 
@@ -55,7 +58,7 @@ class GradientIsUnscaled(Check):
         torch.manual_seed(seed)
         seen = {"steps": GradientIsUnscaled._steps(seed, scaler_class)}
         if all(step["attached"] for step in seen["steps"]):
-            seen["unscaled"] = [GradientIsUnscaled._unscaled(scaler_class, bad) for bad in (False, True)]
+            seen["unscaled"] = [GradientIsUnscaled._unscaled(scaler_class, *case) for case in UNSCALED]
         return seen
 
     @staticmethod
@@ -107,10 +110,10 @@ class GradientIsUnscaled(Check):
         return log
 
     @staticmethod
-    def _unscaled(scaler_class: Any, bad: bool) -> Evidence:
+    def _unscaled(scaler_class: Any, scale: float, bad: bool) -> Evidence:
         """Return what unscale_() leaves of gradients of all sizes, an inf among them if `bad`."""
         model, optimizer = _toy(torch.optim.SGD, lr=1.0)
-        scaler = scaler_class(init_scale=1000.0)
+        scaler = scaler_class(init_scale=scale)
         given = {}
         for name, parameter in model.named_parameters():
             sizes = 10 ** torch.linspace(-12, 9, parameter.numel())
@@ -138,8 +141,8 @@ class GradientIsUnscaled(Check):
             wrong = GradientIsUnscaled._wrong_step(number, got, want)
             if wrong:
                 return wrong
-        for bad, got in zip((False, True), seen["unscaled"], strict=True):
-            wrong = GradientIsUnscaled._wrongly_unscaled(bad, got)
+        for (scale, bad), got in zip(UNSCALED, seen["unscaled"], strict=True):
+            wrong = GradientIsUnscaled._wrongly_unscaled(scale, bad, got)
             if wrong:
                 return wrong
         return None
@@ -165,16 +168,17 @@ class GradientIsUnscaled(Check):
         )
 
     @staticmethod
-    def _wrongly_unscaled(bad: bool, got: Evidence) -> str | None:
+    def _wrongly_unscaled(scale: float, bad: bool, got: Evidence) -> str | None:
         among = ", one element of which is inf," if bad else ""
         for name, one in got.items():
             group = "second" if name == "bias" else "first"
-            if not _divided(one["grad"], one["given"]):
+            if not _divided(one["grad"], one["given"], scale):
                 return (
-                    f"Gradients between 1e-12 and 1e9{among} are not divided by the scale of 1000 in the optimizer's "
-                    f"{group} group of parameters. unscale_() divides every element of every gradient, in its dtype."
+                    f"Gradients between 1e-12 and 1e9{among} are not divided by the scale of {scale:g} in the "
+                    f"optimizer's {group} group of parameters. unscale_() divides every element of"
+                    " every gradient, in its dtype."
                 )
-            if not _divided(one["view"], one["given"]):
+            if not _divided(one["view"], one["given"], scale):
                 return "unscale_() has put other memory into .grad: divide the gradient in place; others may hold it."
         return None
 

@@ -104,7 +104,10 @@ class ClipsTrueGradient(Check):
             before = weights(model)
             train_step(model, optimizer, scaler_for(torch.float16), x, y, torch.float16, max_norm)
             moved[str(max_norm)] = (weights(model) - before).tolist()
-        return {"moved": moved, "small": ClipsTrueGradient._small(seed, train_step)}
+        model, optimizer, x, y = setting(seed)
+        before = weights(model)
+        train_step(model, optimizer, scaler_for(torch.float16, 2.0), x, y, torch.float32, CLIP_OFF)
+        return {"moved": moved, "doubled": _move(before, model), "small": ClipsTrueGradient._small(seed, train_step)}
 
     @staticmethod
     def _small(seed: int, train_step: Callable[..., Tensor]) -> Evidence:
@@ -133,6 +136,9 @@ class ClipsTrueGradient(Check):
                 "Clipped, the weights move as far as they should, and not in the direction that they take unclipped. "
                 "Clipping the norm over all parameters multiplies every gradient by the same number."
             )
+        wrong = _wrong_move(seen["doubled"], expected["doubled"], 0.02)
+        if wrong:
+            return f"FP32, a scale of 2, unclipped: {wrong} Does anything but the scaled loss go into the gradient?"
         wrong = _wrong_move(seen["small"], expected["small"], 0.02)
         if wrong:
             return f"Gradients too small for FP16 before they are scaled: {wrong} Keep the unscaled gradients in FP32."
