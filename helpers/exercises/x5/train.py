@@ -23,7 +23,7 @@ STEPS, MOVE = 3, 0.2  # of each model, whose weights move between them: what a s
 CASES = {
     "2 ranks": (2, 2, 4, "all"),
     "4 ranks": (4, 2, 4, "all"),
-    "3 ranks, one row, some targets ignored": (3, 1, 6, "some"),
+    "2 ranks, one row, some targets ignored": (2, 1, 6, "some"),
     "4 ranks, one without targets": (4, 2, 4, "none on rank 1"),
     "2 ranks, one token each": (2, 1, 1, "all"),
 }
