@@ -134,8 +134,8 @@ def plan(
 
     Args:
         recipe: what to train, and how.
-        gpu: a GPU of the catalog to ask about, or "this" machine, whose roofline was measured; without one, all of the
-            catalog.
+        gpu: a GPU of the catalog to ask about, the path of a GPU's TOML file, or "this" machine, whose roofline was
+            measured; without one, the common GPUs of the catalog.
         budget: GiB of a GPU that is not in the catalog.
         tell: called with the name of each stage as it begins, and with "" at the end.
 
@@ -205,7 +205,7 @@ def _gpus(gpu: str | None, budget: float | None) -> list[Gpu]:
         if not 0 < budget < math.inf:
             raise RecipeError(f"The budget is {budget:g} GiB; it must be more than 0.")
         return [Gpu(f"{budget:g} GiB", int(budget * GiB))]
-    return [find_gpu(gpu)] if gpu is not None else list(GPUS.values())
+    return [find_gpu(gpu)] if gpu is not None else [each for each in GPUS.values() if each.common]
 
 
 def _plan_of(simulation: "Simulation", gpus: Sequence[Gpu]) -> Plan:
