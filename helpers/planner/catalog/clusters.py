@@ -1,10 +1,12 @@
 """Clusters: how fast GPUs talk to each other within a node and between nodes. Their figures stand in the GPU's file."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from ..recipe import RecipeError
-from .gpus import GIGA, GPUS, HARDWARE, Gpu, find_gpu, read_gpu, read_sheet
+from .gpus import GIGA, SHEETS, Gpu, find_gpu, gpu_of, read_sheet
 
 
 @dataclass(frozen=True)
@@ -34,23 +36,26 @@ class Cluster:
 _FIELDS = {"name", "gpus_per_node", "node_gb_s", "network_gb_s", "source"}
 
 
-def read_clusters(path: Path) -> list[Cluster]:
+def clusters_of(sheet: Mapping[str, Any]) -> list[Cluster]:
     """Return the clusters in the file of a GPU. Vendors print NVLink's rate for both directions; here it is for one.
 
     Raises:
         RecipeError: something is missing or unknown in it.
     """
-    gpu, result = read_gpu(path), []
-    for table in read_sheet(path).get("clusters", []):
+    gpu, result = gpu_of(sheet), []
+    for table in sheet.get("clusters", []):
         if set(table) != _FIELDS:
-            raise RecipeError(f"{path.name}: a cluster has {', '.join(sorted(_FIELDS))}.")
+            raise RecipeError(f"{gpu.name}: a cluster has {', '.join(sorted(_FIELDS))}.")
         links = table["node_gb_s"] * GIGA, table["network_gb_s"] * GIGA
         result.append(Cluster(table["name"], gpu, table["gpus_per_node"], *links, table["source"]))
     return result
 
 
 CLUSTERS: dict[str, Cluster] = {
-    cluster.name: cluster for name in GPUS for cluster in read_clusters(HARDWARE / f"{name}.toml")
+    cluster.name: cluster
+    for cluster in sorted(
+        (each for sheet in SHEETS for each in clusters_of(sheet)), key=lambda each: (each.gpu.total, each.name)
+    )
 }
 _PCIE = "PCIe, shared with the network port of 24 Gb/s a GPU"
 _PCIE_SHARE, _NETWORK = 25 / 32, 3 * GIGA  # of the host's link, and of a GPU for which no file has a cluster
@@ -66,7 +71,7 @@ def find_cluster(gpu: str, node: int | None = None) -> Cluster:
     found = CLUSTERS.get(query) or next((c for c in CLUSTERS.values() if query in (f"dgx-{c.name}", c.gpu.name)), None)
     if found is None:
         kind = find_gpu(gpu)
-        own = read_clusters(Path(gpu)) if gpu.endswith(".toml") else list(CLUSTERS.values())
+        own = clusters_of(read_sheet(Path(gpu))) if gpu.endswith(".toml") else list(CLUSTERS.values())
         known = next((cluster for cluster in own if cluster.gpu == kind), None)
         found = known or Cluster(kind.name, kind, 8, _PCIE_SHARE * kind.link, _NETWORK, _PCIE)
     return replace(found, node=node) if node else found

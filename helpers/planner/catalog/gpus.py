@@ -120,36 +120,15 @@ class Gpu:
 
 _NEEDED = {"name", "sources", "capability", "multiprocessors", "watts", "usable_gib", "memory_gb_s", "host_gb_s"}
 _OPTIONAL = {"vendor", "like", "attention_share", "common", "skypilot", "clusters", "fitted"}
+_AS_THEY_ARE = ("vendor", "multiprocessors", "watts", "like", "attention_share", "common", "skypilot")
 _PEAKS = {"sixteen_bits": "flops16", "float32": "flops32", "tf32": "tf32", "float8": "flops8"}
 
 
-def read_gpu(path: Path) -> Gpu:
-    """Return the GPU that a file describes.
+def read_sheet(path: Path) -> dict[str, Any]:
+    """Return what the file of a GPU says, once its fields are known to be the right ones.
 
     Raises:
         RecipeError: the file cannot be read, or something is missing or unknown in it.
-    """
-    sheet = read_sheet(path)
-    peaks = {_PEAKS[name]: TERA * rate for name, rate in sheet["peak_tflops"].items()}
-    return Gpu(
-        sheet["name"],
-        int(sheet["usable_gib"] * GiB),
-        **peaks,
-        bandwidth=sheet["memory_gb_s"] * GIGA,
-        link=sheet["host_gb_s"] * GIGA,
-        capability=tuple(sheet["capability"]),
-        source="; ".join(sheet["sources"]),
-        rates=tuple(sheet.get("fitted", {}).items()),
-        **{name: sheet[name] for name in ("multiprocessors", "watts")},
-        **{name: sheet[name] for name in ("vendor", "like", "attention_share", "common", "skypilot") if name in sheet},
-    )
-
-
-def read_sheet(path: Path) -> dict[str, Any]:
-    """Return what a GPU's file says, once its fields are known to be the right ones.
-
-    Raises:
-        RecipeError: as in `read_gpu`.
     """
     try:
         sheet = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -165,11 +144,23 @@ def read_sheet(path: Path) -> dict[str, Any]:
     return sheet
 
 
-def _in_order(gpus: list[Gpu]) -> dict[str, Gpu]:
-    return {gpu.name: gpu for gpu in sorted(gpus, key=lambda gpu: (gpu.total, gpu.name))}
+def gpu_of(sheet: dict[str, Any]) -> Gpu:
+    """Return the GPU that a file describes."""
+    return Gpu(
+        sheet["name"],
+        int(sheet["usable_gib"] * GiB),
+        **{_PEAKS[name]: TERA * rate for name, rate in sheet["peak_tflops"].items()},
+        bandwidth=sheet["memory_gb_s"] * GIGA,
+        link=sheet["host_gb_s"] * GIGA,
+        capability=tuple(sheet["capability"]),
+        source="; ".join(sheet["sources"]),
+        rates=tuple(sheet.get("fitted", {}).items()),
+        **{name: sheet[name] for name in _AS_THEY_ARE if name in sheet},
+    )
 
 
-GPUS: dict[str, Gpu] = _in_order([read_gpu(path) for path in HARDWARE.glob("*.toml")])
+SHEETS = [read_sheet(path) for path in HARDWARE.glob("*.toml")]
+GPUS: dict[str, Gpu] = {gpu.name: gpu for gpu in sorted(map(gpu_of, SHEETS), key=lambda gpu: (gpu.total, gpu.name))}
 
 
 def find_gpu(name: str) -> Gpu:
@@ -182,7 +173,7 @@ def find_gpu(name: str) -> Gpu:
         RecipeError: no GPU, or several, match.
     """
     if name.endswith(".toml"):
-        return read_gpu(Path(name))
+        return gpu_of(read_sheet(Path(name)))
     matches = [gpu for gpu in GPUS.values() if _is_called(gpu, name)]
     common = [gpu for gpu in matches if gpu.common]
     chosen = common if len(common) == 1 else matches

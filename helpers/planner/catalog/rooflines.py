@@ -125,7 +125,7 @@ def _emulated_share(rates: Rates) -> float:
 
 
 def attention_rate(gpu: Gpu, dtype: str, rates: Rates) -> float:
-    """Return the FLOP/s of fused attention: a share of the sheet's peak in `dtype`; of an emulated one, of its matmuls'."""
+    """Return the FLOP/s of fused attention: a share of the sheet's peak; in an emulated dtype, of its matmuls' rate."""
     peak = gpu.peaks.get(dtype)
     return _attention_share(gpu, dtype, rates) * (peak or matmul_rates(gpu, rates)[dtype])
 
