@@ -192,7 +192,7 @@ def nearest(name: str, known: dict[str, Any] | list[str]) -> list[str]:
     query = "-".join(_parts(name))
 
     def likeness(each: str) -> float:
-        parts = (each, *each.split("-"))
+        parts = (each, each.rpartition("-")[0], *each.split("-"))
         begins = 0.9 * any(part.startswith(query) for part in parts)
         return max(begins, *(difflib.SequenceMatcher(None, query, part).ratio() for part in parts))
 
