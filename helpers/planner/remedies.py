@@ -154,7 +154,7 @@ class RemedySearch:
     def _may_suffice(self, change: Change) -> bool:
         """Return whether there would be room if all went that the change can save at the peak."""
         held = self._base.at_peak
-        saved = sum(held[tenant] for tenant in change.saves or held)
+        saved = sum(held.get(tenant, 0) for tenant in change.saves or held)
         return self._base.peak_allocated_bytes - saved <= self._room
 
     def tried(self, changes: tuple[Change, ...]) -> Remedy | None:

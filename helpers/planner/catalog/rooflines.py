@@ -102,7 +102,7 @@ def matmul_rates(gpu: Gpu, rates: Rates, power: float | None = None) -> dict[str
         if kin and dtype in kin.peaks:
             result[dtype] = of_kin[dtype] * _between(peak / kin.peaks[dtype], gpu.watts / kin.watts, power)
         else:
-            result[dtype] = peak * _usual_share(dtype, rates)
+            result[dtype] = peak * _usual_share(gpu, dtype, rates)
     if not gpu.bf16:  # emulated in FP32
         result.setdefault("bfloat16", result["float32"] * _emulated_share(rates))
     return result
@@ -113,10 +113,14 @@ def _between(sheet: float, power: float, share: float) -> float:
     return sheet ** (1 - share) * power**share
 
 
-def _usual_share(dtype: str, rates: Rates) -> float:
-    """Return the median share of their sheet that measured GPUs reach."""
-    measured = ((GPUS[name].peaks.get(dtype), mine.get(dtype)) for name, mine in rates.products.items())
-    return statistics.median(rate / peak for peak, rate in measured if peak and rate)
+def _usual_share(gpu: Gpu, dtype: str, rates: Rates) -> float:
+    """Return the median share of their sheet that measured GPUs reach: those of its capability, else all."""
+    shares: dict[bool, list[float]] = {True: [], False: []}
+    for name, mine in rates.products.items():
+        peak, rate = GPUS[name].peaks.get(dtype), mine.get(dtype)
+        if peak and rate:
+            shares[GPUS[name].capability == gpu.capability].append(rate / peak)
+    return statistics.median(shares[True] or shares[False])
 
 
 def _emulated_share(rates: Rates) -> float:
