@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from .catalog.models import limits
 from .recipe import Recipe, RecipeError
 
 if TYPE_CHECKING:
@@ -128,6 +129,7 @@ class RemedySearch:
         self, base: "Plan", gpus: Sequence["Gpu"], plan_one: Callable[[Recipe], "Plan"], batch_norm: bool
     ) -> None:
         self._base, self._gpus, self._plan_one, self._batch_norm = base, gpus, plan_one, batch_norm
+        self._images = any(limits(base.recipe.model)[1:])
         self._room = min(gpu.room for gpu in gpus)
         self._known: dict[Recipe, Remedy | None] = {}
         self._plans = MOST_PLANS
@@ -138,7 +140,7 @@ class RemedySearch:
         Combinations follow where no change suffices alone and still trains the whole model.
         """
         recipe = self._base.recipe
-        changes = list(candidates(recipe))
+        changes = [change for change in candidates(recipe) if not (self._images and "seq" in change.fields)]
         found = [self.largest_micro_batch(()), *(self.tried((each,)) for each in changes if self._may_suffice(each))]
         pair = tuple(change for change in changes if "checkpointing" in change.fields)
         if pair and recipe.micro_batch_size > 1 and not _fits(self.tried(pair)):
