@@ -12,7 +12,7 @@ from ..core.units import human_bytes
 from .catalog.clusters import CLUSTERS
 from .catalog.configs import CONFIGS
 from .catalog.gpus import GIGA, GPUS
-from .catalog.models import limits, model_names
+from .catalog.models import check_name, limits, model_names
 from .catalog.this_machine import THIS
 from .layout.layout import PRECISIONS as LAYOUT_PRECISIONS
 from .layout.layout import Layout
@@ -32,6 +32,7 @@ from .recipe import (
     Recipe,
     RecipeError,
 )
+from .short_help import shorten_help
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,11 +44,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--budget", type=float, metavar="GiB", help="the same for a GPU of this size")
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("--list", action="store_true", help="show the models and GPUs of the catalog")
+    parser.add_argument("--list", action="store_true", help="show the models, GPUs and clusters that it knows")
     parser.add_argument("--measure", action="store_true", help="train two real steps on this machine's GPU as well")
     parser.add_argument("--rows", metavar="FILE.jsonl", help="plan many layouts, one a line (fields: docs/planner.md)")
     parser.add_argument("--out", metavar="FILE", help="where the answers to --rows go, or what --export writes")
     parser.set_defaults(layout_options=add_layout_arguments(parser))
+    shorten_help(parser)
 
 
 def _add_recipe(parser: argparse.ArgumentParser) -> None:
@@ -114,6 +116,7 @@ def run(args: argparse.Namespace) -> int:
         return _run_rows(args)
     if not args.model:
         raise RecipeError("Which model? --model NAME, or --list to see the catalog.")
+    check_name(args.model)  # before anything that takes seconds
     if any(getattr(args, name) is not None for name in args.layout_options):
         with _stand_ins_only():
             return run_layout(args)

@@ -28,12 +28,12 @@ class Forecast:
     def __str__(self) -> str:
         bound = max(self.bounds, key=lambda name: self.bounds[name])
         return (
-            f"{_seconds(self.seconds)} a step ({_seconds(self.low)} to {_seconds(self.high)}), "
+            f"{seconds_in_words(self.seconds)} a step ({seconds_in_words(self.low)} to {seconds_in_words(self.high)}), "
             f"{_digits(self.per_second)} {self.unit}/s, MFU {self.mfu:.0%}, {self.bounds[bound]:.0%} bound by {bound}"
         )
 
 
-def _seconds(value: float) -> str:
+def seconds_in_words(value: float) -> str:
     """Write seconds with three digits: 0.0213 as 21.3 ms."""
     return f"{_digits(value)} s" if value >= 1 else f"{_digits(value * 1e3)} ms"
 

@@ -111,6 +111,11 @@ def run_layout(args: argparse.Namespace) -> int:
         from .layout.timeline import check_format
 
         check_format(args.timeline)
+    if args.run_tokens:
+        read_tokens(args.run_tokens)
+    for path in (args.timeline, args.out):
+        if path and not Path(path).resolve().parent.is_dir():
+            raise RecipeError(f"{path}: there is no such folder.")
     cluster = cluster_of(args)  # before what takes seconds
     with _bar(args) as tell:
         layout = layout_of(args)

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +12,9 @@ from ..meter.tenants import TENANTS
 from .allocator import OutOfMemory
 from .catalog.gpus import GPUS, Gpu, find_gpu
 from .catalog.this_machine import THIS, this_machine
-from .forecast import Forecast
+from .forecast import Forecast, seconds_in_words
 from .recipe import Recipe, RecipeError
-from .remedies import try_remedies
+from .remedies import RemedySearch
 from .replay import Replay, replay
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Plan:
         roofline_seconds: a lower bound of a step on each GPU: FLOPs over peak FLOP/s, or traffic over bandwidth.
         forecasts: how long a step will take on each GPU; none for several ranks, whose messages take time as well, nor
             with offloading, where the host works, too.
-        remedies: what to change when it does not fit; each with its own predicted peak.
+        remedies: what to change when it does not fit; each with its own predicted peak and seconds (`Remedy`).
         flops, recomputed_share: of one optimizer step, and the share that checkpointing computes twice.
         micro_batch_traffic_bytes, update_traffic_bytes: what a GPU must at least read and write in its memory, for each
             micro-batch (weights) and once an optimizer step (weights, gradients and state).
@@ -116,12 +116,21 @@ class Plan:
     def _remedy_lines(self) -> list[str]:
         if not self.remedies:
             return []
-        lines = ["  what to change, one at a time; the first is the least trouble:"]
+        lines = ["  what to change; the first is the least trouble:"]
         width = max(58, *(len(r["change"]) + 1 for r in self.remedies))
         for r in self.remedies:
             verdict = "fits" if r["fits"] else "not enough alone"
-            lines.append(f"    {r['change']:<{width}}{human_bytes(r['peak_allocated_bytes']):>10}  {verdict}")
+            peak = human_bytes(r["peak_allocated_bytes"])
+            lines.append(f"    {r['change']:<{width}}{peak:>10}  {verdict:<16}  {_cost(r)}".rstrip())
         return lines
+
+
+def _cost(remedy: Mapping[str, Any]) -> str:
+    """Say what a remedy costs: seconds of a step, and how much longer a token or an image takes; or FLOPs."""
+    slower = f"{remedy['slower']:+.0%}"
+    if remedy["seconds"] is None:
+        return f"{slower} FLOPs" if abs(remedy["slower"]) >= 0.005 else ""
+    return f"{seconds_in_words(remedy['seconds'])} a step, {slower} time"
 
 
 def plan(
@@ -134,8 +143,8 @@ def plan(
 
     Args:
         recipe: what to train, and how.
-        gpu: a GPU of the catalog to ask about, or "this" machine, whose roofline was measured; without one, all of the
-            catalog.
+        gpu: a GPU of the catalog to ask about, the path of a GPU's TOML file, or "this" machine, whose roofline was
+            measured; without one, the common GPUs of the catalog.
         budget: GiB of a GPU that is not in the catalog.
         tell: called with the name of each stage as it begins, and with "" at the end.
 
@@ -147,10 +156,12 @@ def plan(
     began = time.perf_counter()
     gpus = _gpus(gpu, budget)
     try:
-        result = _plan_of(_simulate(recipe, tell), gpus)
+        simulation = _simulate(recipe, tell)
+        result = _plan_of(simulation, gpus)
         if (gpu is not None or budget is not None) and not all(result.fits.values()):
             tell("trying remedies")
-            result.remedies = try_remedies(result, lambda changed: _plan_one(changed, gpus))
+            search = RemedySearch(result, gpus, lambda changed: _plan_one(changed, gpus), simulation.batch_norm)
+            result.remedies = [remedy.to_json() for remedy in search.remedies()]
     finally:
         tell("")
     result.seconds = time.perf_counter() - began
@@ -205,7 +216,7 @@ def _gpus(gpu: str | None, budget: float | None) -> list[Gpu]:
         if not 0 < budget < math.inf:
             raise RecipeError(f"The budget is {budget:g} GiB; it must be more than 0.")
         return [Gpu(f"{budget:g} GiB", int(budget * GiB))]
-    return [find_gpu(gpu)] if gpu is not None else list(GPUS.values())
+    return [find_gpu(gpu)] if gpu is not None else [each for each in GPUS.values() if each.common]
 
 
 def _plan_of(simulation: "Simulation", gpus: Sequence[Gpu]) -> Plan:

@@ -24,7 +24,7 @@ KEEP = "TAS_KEEP_PLANS"  # set by the build: new plans go into the table
 
 
 def planned(recipes: Sequence[Recipe]) -> list[Plan]:
-    """Return a plan of each of `recipes`, with all GPUs of the catalog: kept ones at once, others made now.
+    """Return a plan of each of `recipes`, with the common GPUs of the catalog: kept ones at once, others made now.
 
     Raises:
         RecipeError: one of the recipes makes no sense.

@@ -1,74 +1,264 @@
-"""What to change in a recipe that does not fit: candidates, the least trouble first, and what each one saves."""
+"""What to change in a recipe that does not fit: each change alone, the largest micro-batch, and combinations.
 
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, replace
+A search tries dozens of recipes, so each is estimated from two shallow copies of its model (`shallow.py`). Where an
+estimate lies close to what the GPU has, the whole step is planned.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from .catalog.models import limits
 from .recipe import Recipe, RecipeError
 
 if TYPE_CHECKING:
+    from .catalog.gpus import Gpu
     from .plan import Plan
 
 WORTHWHILE = 0.995  # a remedy lowers the peak at least to this share
+SURELY = 0.93  # of the room: what is allocated up to here fits, whatever the allocator does
+ABOVE = 1.11  # the allocator reserves up to so many times what is allocated
+LEAST_SEQ = 128
+MOST_PLANS = 2  # of the whole step, in a search
 
 
-def candidates(recipe: Recipe) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield what could be changed, the least trouble first: (description, changed fields)."""
+_OF_TOKENS = ("activations", "recomputed activations", "temporaries", "kernel workspace", "inputs and other")
+_OF_UPDATES = ("optimizer state", "temporaries")
+
+
+@dataclass(frozen=True)
+class Change:
+    """One thing to change.
+
+    Attributes:
+        option: as the command has it.
+        meaning: in words.
+        fields: of the recipe.
+        saves: tenants whose bytes it can save; () for any.
+        trains_all: whether the whole model is still trained, on sequences as long.
+    """
+
+    option: str
+    meaning: str
+    fields: Mapping[str, Any]
+    saves: tuple[str, ...] = ()
+    trains_all: bool = True
+
+
+def candidates(recipe: Recipe) -> Iterator[Change]:
+    """Yield what could be changed, the least trouble first; the micro-batch is a search of its own."""
     if recipe.attention == "eager":
-        yield "fused attention (--attention sdpa): same numbers", {"attention": "sdpa"}
+        yield Change("--attention sdpa", "same numbers", {"attention": "sdpa"}, _OF_TOKENS)
     if recipe.optimizer in ("adamw", "adam") and recipe.optimizer_impl == "foreach":
-        yield "fused optimizer (--optimizer-impl fused): same numbers", {"optimizer_impl": "fused"}
-    if recipe.micro_batch_size > 1:
-        steps = recipe.micro_batch_size * recipe.gradient_accumulation_steps
-        options = f"--micro-batch-size 1 --gradient-accumulation-steps {steps}"
-        change = {"micro_batch_size": 1, "gradient_accumulation_steps": steps}
-        yield f"{options}: same gradient, but for BatchNorm", change
+        yield Change("--optimizer-impl fused", "same numbers", {"optimizer_impl": "fused"}, ("temporaries",))
     if recipe.checkpointing != "every":
-        yield "--checkpointing every: same gradient, more time", {"checkpointing": "every"}
+        saves = (*_OF_TOKENS, "weight copies")
+        yield Change("--checkpointing every", "same gradient", {"checkpointing": "every"}, saves)
     if recipe.gradient_accumulation_steps == 1 and recipe.set_to_none:
-        yield "--step-in-backward: same numbers, no gradient clipping", {"step_in_backward": True}
+        fields, saves = {"step_in_backward": True}, ("gradients", *_OF_UPDATES)
+        yield Change("--step-in-backward", "same numbers, no gradient clipping", fields, saves)
     if recipe.precision == "fp32":
-        yield "--precision bf16-amp: 16-bit activations", {"precision": "bf16-amp"}
+        yield Change("--precision bf16-amp", "16-bit activations", {"precision": "bf16-amp"}, _OF_TOKENS)
     if recipe.optimizer in ("adamw", "adam") and not recipe.lora_rank:
-        change = {"optimizer": "adamw-8bit", "optimizer_impl": "foreach"}
-        yield "--optimizer adamw-8bit: 8-bit moments", change
+        fields = {"optimizer": "adamw-8bit", "optimizer_impl": "foreach"}
+        yield Change("--optimizer adamw-8bit", "8-bit moments", fields, _OF_UPDATES)
     if recipe.optimizer == "adamw-8bit" and recipe.offload == "none":
-        yield "--optimizer adamw-8bit-paged: moments leave when there is no room", {"optimizer": "adamw-8bit-paged"}
-    if recipe.offload == "none":
-        yield "--offload optimizer: slower", {"offload": "optimizer"}
+        fields = {"optimizer": "adamw-8bit-paged"}
+        yield Change("--optimizer adamw-8bit-paged", "moments leave when there is no room", fields, _OF_UPDATES)
+    if recipe.offload == "none" and not recipe.paged:
+        yield Change("--offload optimizer", "the host updates", {"offload": "optimizer"}, _OF_UPDATES)
     if recipe.ranks > 1 and recipe.shard != "zero3":
-        yield "--shard zero3: more communication", {"shard": "zero3", "set_to_none": True}
-    if not recipe.lora_rank:
-        yield "LoRA (--lora-rank 16): trains adapters only", {"lora_rank": 16}
-    elif recipe.quantize == "none" and recipe.precision != "fp32":
-        yield "--quantize nf4-dq: a 4-bit base", {"quantize": "nf4-dq"}
+        yield Change("--shard zero3", "more communication", {"shard": "zero3", "set_to_none": True})
     if recipe.precision in ("fp32", "fp16-amp", "bf16-amp"):
-        yield "--precision bf16: 16-bit weights too", {"precision": "bf16"}
-    if recipe.seq > 128:
-        yield f"--seq {recipe.seq // 2}: shorter sequences", {"seq": recipe.seq // 2}
+        yield Change("--precision bf16", "16-bit weights, too", {"precision": "bf16"})
+    if not recipe.lora_rank:
+        yield Change("--lora-rank 16", "trains adapters only", {"lora_rank": 16}, trains_all=False)
+    elif recipe.quantize == "none" and recipe.precision != "fp32":
+        yield Change("--quantize nf4-dq", "a 4-bit base", {"quantize": "nf4-dq"}, trains_all=False)
+    if recipe.seq >= 2 * LEAST_SEQ:
+        seq = recipe.seq // 2
+        yield Change(f"--seq {seq}", "shorter sequences", {"seq": seq}, _OF_TOKENS, trains_all=False)
 
 
-def try_remedies(base: "Plan", plan_one: Callable[[Recipe], "Plan"]) -> list[dict[str, Any]]:
-    """Return the changes that lower the peak: those that suffice alone first, in order of trouble.
+@dataclass(frozen=True)
+class Remedy:
+    """Changes, and what becomes of the recipe with them.
+
+    Attributes:
+        recipe: with the changes.
+        allocated: bytes at the peak.
+        reserved: bytes between which the reserved ones lie.
+        fits: whether every GPU asked about has room for it.
+        seconds: of a step, where they are forecast.
+        slower: by which the time for each token or image grows; of FLOPs where no seconds are forecast.
+    """
+
+    changes: tuple[Change, ...]
+    recipe: Recipe
+    allocated: int
+    reserved: tuple[int, int]
+    fits: bool
+    seconds: float | None
+    slower: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain values; `change` says it in words."""
+        meanings = dict.fromkeys(change.meaning for change in self.changes)
+        return {
+            "change": f"{' '.join(change.option for change in self.changes)}: {'; '.join(meanings)}",
+            "peak_allocated_bytes": self.allocated,
+            "reserved_bytes": self.reserved,
+            "fits": self.fits,
+            "seconds": self.seconds,
+            "slower": round(self.slower, 4),
+            "recipe": asdict(self.recipe),
+        }
+
+
+class RemedySearch:
+    """Tries changes of a recipe that does not fit.
 
     Args:
-        base: the plan that does not fit.
-        plan_one: plans a changed recipe for the same GPUs.
+        base: its plan.
+        gpus: that it is asked about.
+        plan_one: plans a changed recipe in full.
+        batch_norm: whether the model normalizes over the batch.
     """
-    remedies = []
-    for description, change in candidates(base.recipe):
+
+    def __init__(
+        self, base: "Plan", gpus: Sequence["Gpu"], plan_one: Callable[[Recipe], "Plan"], batch_norm: bool
+    ) -> None:
+        self._base, self._gpus, self._plan_one, self._batch_norm = base, gpus, plan_one, batch_norm
+        self._images = any(limits(base.recipe.model)[1:])
+        self._room = min(gpu.room for gpu in gpus)
+        self._known: dict[Recipe, Remedy | None] = {}
+        self._plans = MOST_PLANS
+
+    def remedies(self) -> list[Remedy]:
+        """Return what lowers the peak, what suffices first and in order of trouble.
+
+        Combinations follow where no change suffices alone and still trains the whole model.
+        """
+        recipe = self._base.recipe
+        changes = [change for change in candidates(recipe) if not (self._images and "seq" in change.fields)]
+        found = [self.largest_micro_batch(()), *(self.tried((each,)) for each in changes if self._may_suffice(each))]
+        pair = tuple(change for change in changes if "checkpointing" in change.fields)
+        if pair and recipe.micro_batch_size > 1 and not _fits(self.tried(pair)):
+            found.append(self.largest_micro_batch(pair))
+        if not any(_fits(remedy) and remedy.changes[0].trains_all for remedy in found):
+            whole = [change for change in changes if change.trains_all]
+            less = [change for change in whole if change.meaning.startswith("same")]
+            less += [change for change in changes if not change.trains_all]
+            found.append(self.combination(whole) or self.combination(less))
+        by_recipe = {remedy.recipe: remedy for remedy in found if remedy}
+        return sorted(by_recipe.values(), key=lambda remedy: not remedy.fits)
+
+    def _may_suffice(self, change: Change) -> bool:
+        """Return whether there would be room if all went that the change can save at the peak."""
+        held = self._base.at_peak
+        saved = sum(held.get(tenant, 0) for tenant in change.saves or held)
+        return self._base.peak_allocated_bytes - saved <= self._room
+
+    def tried(self, changes: tuple[Change, ...]) -> Remedy | None:
+        """Return what the changes do; None where they cannot be combined, or do not lower the peak."""
+        fields: dict[str, Any] = {}
+        for change in changes:
+            fields |= change.fields
         try:
-            result = plan_one(replace(base.recipe, **change))
-        except RecipeError:
-            continue  # it cannot be combined with the rest of the recipe, or with the model
-        if result.peak_allocated_bytes < WORTHWHILE * base.peak_allocated_bytes:
-            remedies.append(
-                {
-                    "change": description,
-                    "peak_allocated_bytes": result.peak_allocated_bytes,
-                    "reserved_bytes": result.reserved_bytes,
-                    "fits": all(result.fits.values()),
-                    "recipe": asdict(result.recipe),
-                }
-            )
-    return sorted(remedies, key=lambda remedy: not remedy["fits"])
+            recipe = replace(self._base.recipe, **fields)
+            if recipe not in self._known:
+                self._known[recipe] = self._estimated(changes, recipe)
+        except RecipeError:  # they do not go with the rest of the recipe, or with the model
+            return None
+        remedy = self._known[recipe]
+        return remedy and replace(remedy, changes=changes)
+
+    def _estimated(self, changes: tuple[Change, ...], recipe: Recipe) -> Remedy | None:
+        from .costs import forecasts
+        from .shallow import estimate
+
+        guess = estimate(recipe)
+        if guess.allocated >= WORTHWHILE * self._base.peak_allocated_bytes:
+            return None
+        allocated, reserved = guess.allocated, (guess.allocated, max(guess.reserved, int(ABOVE * guess.allocated)))
+        fits = allocated <= SURELY * self._room
+        if not fits and allocated <= self._room and self._plans:
+            self._plans -= 1
+            plan = self._plan_one(recipe)
+            allocated, reserved, fits = plan.peak_allocated_bytes, plan.reserved_bytes, all(plan.fits.values())
+        name = self._gpus[0].name
+        forecast, before = forecasts(guess.simulation, allocated, self._gpus).get(name), self._base.forecasts.get(name)
+        if forecast and before:
+            slower = before.per_second / forecast.per_second - 1
+        else:
+            slower = (guess.simulation.flops / _tokens(recipe)) / (self._base.flops / _tokens(self._base.recipe)) - 1
+        return Remedy(changes, recipe, allocated, reserved, fits, forecast and forecast.seconds, slower)
+
+    def largest_micro_batch(self, changes: tuple[Change, ...]) -> Remedy | None:
+        """Return the largest micro-batch that fits and divides the batch of a step; the smallest where none does."""
+        recipe = self._base.recipe
+        batch = recipe.micro_batch_size * recipe.gradient_accumulation_steps
+        sizes = [size for size in range(1, recipe.micro_batch_size) if batch % size == 0]
+        if not sizes:
+            return None
+
+        def at(size: int) -> Remedy | None:
+            return self.tried((*changes, self._smaller(size, batch)))
+
+        best = at(1)
+        if not _fits(best):
+            return best
+        # Bytes grow about in proportion: look first where the line to the whole micro-batch leaves the room.
+        whole = self.tried(changes).allocated if changes and self.tried(changes) else self._base.peak_allocated_bytes
+        each = max(1.0, (whole - best.allocated) / (recipe.micro_batch_size - 1))
+        guess = 1 + (SURELY * self._room - best.allocated) / each
+        low, high = 0, len(sizes)  # of `sizes`: the first fits, and what would come after the last does not
+        middle = max(1, sum(size <= guess for size in sizes) - 1)
+        while high - low > 1:
+            tried = at(sizes[middle])
+            if _fits(tried):
+                low, best = middle, tried
+            else:
+                high = middle
+            middle = low + 1 if low else (low + high) // 2
+        return best
+
+    def _smaller(self, size: int, batch: int) -> Change:
+        steps = batch // size
+        fields = {"micro_batch_size": size, "gradient_accumulation_steps": steps}
+        meaning = "same gradient, but for BatchNorm" if self._batch_norm else "same gradient"
+        return Change(f"--micro-batch-size {size} --gradient-accumulation-steps {steps}", meaning, fields)
+
+    def combination(self, order: Sequence[Change]) -> Remedy | None:
+        """Return the first changes of `order`, one more at a time, that suffice together; without needless ones."""
+        kept: tuple[Change, ...] = ()
+        waiting, seen, peak = list(order), {change.option for change in order}, self._base.peak_allocated_bytes
+        while waiting:
+            change = waiting.pop(0)
+            others = tuple(each for each in kept if not set(each.fields) & set(change.fields))
+            tried = self.tried((*others, change))
+            if tried is None or tried.allocated >= WORTHWHILE * peak:
+                continue
+            kept, peak = tried.changes, tried.allocated
+            done = tried if tried.fits else self.largest_micro_batch(kept)
+            if _fits(done):
+                return self._without_needless(done)
+            new = [each for each in candidates(tried.recipe) if each.option not in seen]
+            seen |= {each.option for each in new}
+            waiting += [each for each in new if each.trains_all or not all(one.trains_all for one in order)]
+        return None
+
+    def _without_needless(self, remedy: Remedy) -> Remedy:
+        for change in remedy.changes[:-1]:
+            fewer = self.tried(tuple(each for each in remedy.changes if each != change))
+            remedy = fewer if fewer and fewer.fits else remedy
+        return remedy
+
+
+def _fits(remedy: Remedy | None) -> bool:
+    return remedy is not None and remedy.fits
+
+
+def _tokens(recipe: Recipe) -> int:
+    """Return the tokens of a step; of images, their number times a constant."""
+    return recipe.micro_batch_size * recipe.gradient_accumulation_steps * recipe.seq

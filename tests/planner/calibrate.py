@@ -1,6 +1,8 @@
 """Fit the planner's rates to what others have measured and published, and hold its forecasts against theirs.
 
-Run `python -m tests.planner.calibrate`: it writes helpers/planner/catalog/rates.json, and the table of docs/planner.md.
+Run `python -m tests.planner.calibrate`: it writes helpers/planner/catalog/rates.json, the table "fitted" of each GPU's
+file in helpers/planner/hardware, and the table of docs/planner.md (`... calibrate matmuls` writes those of the files
+alone, which takes a second).
 Every forecast in the table is made with rates that were fitted without the source of its own row, and so is the
 baseline: the same MFU for every GPU and every recipe, the mean of the other sources.
 """
@@ -8,6 +10,7 @@ baseline: the same MFU for every GPU and every recipe, the mean of the other sou
 import json
 import math
 import statistics
+import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import cache
@@ -16,7 +19,7 @@ from typing import Any
 
 from helpers import GiB
 from helpers.planner import Recipe
-from helpers.planner.catalog.gpus import GPUS, Gpu, find_gpu
+from helpers.planner.catalog.gpus import GPUS, HARDWARE, Gpu, find_gpu
 from helpers.planner.catalog.rooflines import RATES, Rates, roofline_of
 from helpers.planner.costs import needed_flops, paging_seconds, seconds_by_bound
 from helpers.planner.replay import replay
@@ -68,7 +71,10 @@ def rows() -> list[Row]:
 
 
 def product_rates() -> dict[str, dict[str, float]]:
-    """Return FLOP/s of large products by GPU and dtype: measured ones, else the usual multiple of its BF16's."""
+    """Return FLOP/s of large products by GPU and dtype: measured ones, else the usual multiple of its BF16's.
+
+    FP16 counts as BF16 where only that was measured. GPUs that nobody has measured are left out.
+    """
     rates = {row["gpu"]: {d: 1e12 * _large(curve) for d, curve in row["tflops"].items()} for row in speeds()["squares"]}
     fall = {
         dtype: statistics.median(
@@ -82,8 +88,10 @@ def product_rates() -> dict[str, dict[str, float]]:
         mine = rates.setdefault(row["gpu"], {})
         mine.update({dtype: 1e12 * best * fall.get(dtype, 1.0) for dtype, best in row["tflops"].items()})
     rates["v100-32gb"] = rates["v100-16gb"]  # the same chip
+    for mine in rates.values():
+        mine.setdefault("float16", mine["bfloat16"])
     for dtype in ("tf32", "float8_e4m3fn"):
-        having = [rates[gpu.name] for gpu in GPUS.values() if dtype in gpu.peaks]
+        having = [rates[gpu.name] for gpu in GPUS.values() if dtype in gpu.peaks and gpu.name in rates]
         usual = statistics.median(mine[dtype] / mine["bfloat16"] for mine in having if dtype in mine)
         for mine in having:
             mine.setdefault(dtype, usual * mine["bfloat16"])
@@ -229,12 +237,32 @@ def summary(held: list[Score]) -> str:
     return " ".join(sentences)
 
 
+FITTED = "[fitted]"  # and what follows it in a GPU's file
+FITTED_BY = f"{FITTED}  # FLOP/s of large matmuls; python -m tests.planner.calibrate writes this table"
+
+
+def write_matmuls() -> None:
+    """Write the rates of matmuls into the files of the GPUs."""
+    for name, rates in product_rates().items():
+        path = HARDWARE / f"{name}.toml"
+        sheet = path.read_text(encoding="utf-8").partition(FITTED)[0].rstrip()
+        lines = [f"{dtype} = {rate:.4g}" for dtype, rate in rates.items()]
+        table = "\n".join(
+            [f"{FITTED}  # FLOP/s of large matmuls; python -m tests.planner.calibrate writes this table", *lines]
+        )
+        path.write_text(f"{sheet}\n\n{table}\n", encoding="utf-8", newline="\n")
+
+
 def main() -> None:
-    """Write rates.json and the table of docs/planner.md."""
+    """Write the files of the GPUs, rates.json and the table of docs/planner.md."""
+    write_matmuls()
+    if sys.argv[1:] == ["matmuls"]:
+        return
     held = scores()
     ratios = [score.row.seconds / score.seconds for score in held]
     rates = replace(fitted(rows()), interval=(min(1.0, *ratios), max(1.0, *ratios)))
-    RATES.write_text(json.dumps(_digits(asdict(rates)), indent=1) + "\n", encoding="utf-8", newline="\n")
+    shared = {name: value for name, value in asdict(rates).items() if name != "products"}
+    RATES.write_text(json.dumps(_digits(shared), indent=1) + "\n", encoding="utf-8", newline="\n")
     write_between(TABLE_PAGE, MARKS, table(held))
     print(table(held))
 

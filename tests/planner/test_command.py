@@ -1,6 +1,9 @@
 """`python -m helpers plan`, and models that come as config files."""
 
+import argparse
 import json
+import subprocess
+import sys
 from types import SimpleNamespace
 
 from helpers import GiB
@@ -8,6 +11,8 @@ from helpers.__main__ import main
 from helpers.planner import Recipe, RecipeError, plan
 from helpers.planner.catalog import GPUS, find_model, limits, model_names
 from helpers.planner.catalog.clusters import CLUSTERS
+from helpers.planner.cli import add_arguments
+from helpers.planner.short_help import EXAMPLES
 
 import pytest
 import torch
@@ -72,6 +77,10 @@ def test_7b_lora_with_checkpointing():
         (["--model", "lama-2-7b"], "did you mean llama-2-7b"),
         (["--model", "llama-2-7b", "--gpu", "a100"], "a100-40gb, a100-80gb"),
         (["--model", "llama-2-7b", "--gpu", "tpu"], "--budget"),
+        (["--model", "llama-2-7b", "--gpu", "h2000"], "did you mean h200-141gb"),
+        (["--model", "Qwen/Qwen2.5-7B-Instruct"], "did you mean qwen2.5-7b"),
+        (["--model", "llama-2-7b", "--gpus", "8", "--gpu", "h100", "--run-tokens", "abc"], "abc"),
+        (["--model", "llama-2-7b", "--gpus", "8", "--gpu", "h100", "--timeline", "nowhere/a.svg"], "no such folder"),
         (["--model", "llama-2-7b", "--budget", "-1"], "more than 0"),
         (["--model", "llama-2-7b", "--gpu", "t4", "--budget", "3"], "not both"),
         (["--model", "llama-2-7b", "--micro-batch-size", "0"], "at least 1"),
@@ -127,6 +136,51 @@ def test_measuring_needs_a_gpu(command):
     run = command("--model", "small-gpt", "--measure")
     assert run.returncode == 2
     assert "PyTorch sees none" in run.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--model", "lama-2-7b"], ["--model", "nowhere/config.json", "--gpus", "8", "--gpu", "h100"]]
+)
+def test_a_misspelt_model_is_refused_before_anything_heavy_is_imported(arguments):
+    """In well under a second of a quiet machine: PyTorch and transformers alone take several."""
+    program = (
+        "import sys\nfrom helpers.__main__ import main\n"
+        f"status = main(['plan', *{arguments!r}])\n"
+        "print(status, *sorted({'torch', 'transformers', 'numpy', 'matplotlib', 'joblib'} & set(sys.modules)))\n"
+    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == ["2"]
+    assert "There is no model" in run.stderr
+
+
+def test_help_fits_one_screen_and_begins_with_examples(command):
+    run = command("--help")
+    lines = run.stdout.splitlines()
+    assert run.returncode == 0
+    assert len(lines) <= 35
+    assert max(map(len, lines)) <= 110
+    assert lines[0] == "examples:"
+    assert all(option in run.stdout for option in ("--model", "--gpu ", "--seq", "--lora-rank", "--gpus", "--help-all"))
+
+
+def test_every_option_is_in_the_whole_help(command):
+    run = command("--help-all")
+    assert run.returncode == 0
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    for action in parser._actions:
+        assert action.option_strings[0] in run.stdout
+    short = {line.split()[0] for line in command("--help").stdout.splitlines() if line.startswith("  --")}
+    assert short <= {option for action in parser._actions for option in action.option_strings}
+
+
+def test_the_examples_of_the_help_are_commands():
+    """Each is parsed, and refused for no other reason than a file that is not here."""
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    add_arguments(parser)
+    for arguments, _ in EXAMPLES:
+        known = parser.parse_args(arguments.split())
+        assert known.list or known.model
 
 
 def test_the_list_names_everything(command):

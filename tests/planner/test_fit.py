@@ -26,7 +26,8 @@ def test_remedies_lower_the_peak_and_the_sufficing_come_first():
     assert any(verdicts)
     for remedy in answer.remedies[:2]:
         again = plan(Recipe(**remedy["recipe"]), budget=6)
-        assert again.peak_allocated_bytes == remedy["peak_allocated_bytes"] < answer.peak_allocated_bytes
+        assert again.peak_allocated_bytes == pytest.approx(remedy["peak_allocated_bytes"], rel=0.01)
+        assert again.peak_allocated_bytes < answer.peak_allocated_bytes
         assert again.fits["6 GiB"] == remedy["fits"]
     assert plan(recipe, budget=60).remedies == []
 

@@ -70,7 +70,7 @@ class Roofline:
         """Return the seconds of a product of (m, k) by (k, n), launch not counted; never faster than the best measured.
 
         Args:
-            shape: (m, n, k), or (b, m, n, k) for b of them in one operation.
+            shape: (m, n, k), or (b, m, n, k) for b of them in one operation, which fill the machine together.
             dtype: e.g. "bfloat16". One that was not measured counts as "float32".
             layout: "t" for a matrix that lies in memory by columns; see `Work.layout`.
         """
@@ -93,8 +93,12 @@ class Roofline:
         return slower + self.launch, bound
 
     def _multiplying(self, work: Work) -> float:
-        rates = self.kernels.get(work.name, {}).get(work.dtype) or self._products(work.dtype, work.layout)
-        return work.flops / near_rates(rates, _sides(work.shape, work.flops)) if work.flops else 0.0
+        if not work.flops:
+            return 0.0
+        measured = self.kernels.get(work.name, {}).get(work.dtype)
+        if measured:  # a batch was measured as one, by the shape of its matrices
+            return work.flops / near_rates(measured, _sides(work.shape[-3:], work.flops))
+        return work.flops / near_rates(self._products(work.dtype, work.layout), _sides(work.shape, work.flops))
 
     def _passing(self, work: Work) -> float:
         curve = self.passes.get(work.name, {}).get(work.dtype) if not work.flops else None
@@ -130,9 +134,13 @@ def product_key(dtype: str, layout: str) -> str:
 
 
 def _sides(shape: tuple[int, ...], flops: float) -> tuple[int, int, int]:
-    """Return (m, n, k) of one product; where the shape is unknown, those of a cube with as many FLOPs."""
-    if len(shape) < 3:
-        side = max(1, round((flops / 2) ** (1 / 3)))
-        return side, side, side
-    m, n, k = shape[-3:]
-    return m, n, k
+    """Return the (m, n, k) whose rate an operation reaches.
+
+    One launch does all products of a batch, so they have the rate of one with as many FLOPs, and not that of each. It
+    counts as a cube, and so does what has no known shape.
+    """
+    if len(shape) == 3:
+        m, n, k = shape
+        return m, n, k
+    side = max(1, round((flops / 2) ** (1 / 3)))
+    return side, side, side

@@ -1,32 +1,29 @@
-"""GPUs known by name."""
+"""GPUs known by name: one file each in `helpers/planner/hardware`.
 
+A file holds what the data sheet says, with its sources, the clusters that are built of the GPU, and the rates that
+others have measured on it. Nothing else in the planner knows a GPU by name, so a new file is all that a new GPU needs.
+"""
+
+import difflib
+import re
+import tomllib
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from ...core.units import GiB, KiB, MiB
 from ..recipe import RecipeError
 
 TERA, GIGA = 1e12, 1e9
-
-# Sources. Rates are dense. Where a vendor gives two rates of 16 or 8 bits, it is the one that accumulates in FP32, as
-# training does. A sheet that counts sparsity prints twice as much.
-_VOLTA = "NVIDIA Tesla V100 data sheet (SXM2)"
-_TURING = "NVIDIA T4 data sheet"
-_A100 = "NVIDIA A100 Tensor Core GPU data sheet (SXM)"
-_A10G = "NVIDIA A10G data sheet (AWS G5 instances)"
-_A6000 = "NVIDIA RTX A6000 data sheet"
-_GEFORCE_30 = "NVIDIA Ampere GA102 GPU Architecture white paper; nvidia.com, GeForce RTX 30 specifications"
-_GEFORCE_40 = "NVIDIA Ada GPU Architecture white paper"
-_GEFORCE_50 = "NVIDIA RTX Blackwell GPU Architecture white paper"
-_L4 = "NVIDIA L4 Tensor Core GPU data sheet"
-_L40S = "NVIDIA L40S data sheet"
-_HOPPER = "NVIDIA H100 and H200 Tensor Core GPU data sheets (SXM)"
-_B200 = "NVIDIA DGX B200 data sheet, per GPU"
+HARDWARE = Path(__file__).parents[1] / "hardware"
 
 # PyTorch's default for CUBLAS_WORKSPACE_CONFIG (`parseChosenWorkspaceSize` in aten/src/ATen/cuda/CublasHandlePool.cpp):
-# ":4096:2:16:8" (KiB and counts), and 32 MiB on Hopper and Blackwell. Earlier versions count Hopper only.
+# ":4096:2:16:8" (KiB and counts), and 32 MiB on Hopper and Blackwell. Earlier versions count Hopper only. With ROCm,
+# 128 MiB on gfx94 and gfx95.
 _WORKSPACE = 2 * 4096 * KiB + 8 * 16 * KiB
 _LARGE_WORKSPACE = 32 * MiB
 _LARGE_WORKSPACE_MAJORS = (9, 10, 12)
+_ROCM_WORKSPACE = 128 * MiB
 
 
 @dataclass(frozen=True)
@@ -36,12 +33,20 @@ class Gpu:
     Attributes:
         total: bytes that `torch.cuda.get_device_properties` reports as its memory; less than what the box says.
         flops16, flops32: dense peak FLOP/s in 16-bit and in FP32 arithmetic.
-        tf32, flops8: dense peak FLOP/s in TF32 and in FP8; 0 where it has no units for them.
+        tf32, flops8: dense peak FLOP/s in TF32 and in FP8; 0 where it has no units for them. Where a vendor gives two
+            rates, it is the one that accumulates in FP32, as training does.
         bandwidth: bytes/s of its memory.
         capability: compute capability (developer.nvidia.com/cuda-gpus); None for a GPU that is only a size.
-        source: where the two rates and the bandwidth come from.
+        source: where its figures come from.
         link: bytes/s from the host and to it, each way.
         context: bytes of the CUDA context and loaded kernels, outside PyTorch's allocator; 0.3 to 2 GiB are seen.
+        vendor: "nvidia" or "amd".
+        multiprocessors, watts: streaming multiprocessors (compute units of AMD), and the power limit.
+        rates: (dtype, FLOP/s) of large matmuls, fitted to what others have measured; () where nobody has.
+        like: the GPU from whose measured rates those of this one follow, by the ratio of their sheets and powers.
+        attention_share: fused attention's share of `flops16`; 0: that of its generation.
+        common: whether a plan without a GPU answers for it.
+        skypilot: SkyPilot's name for it.
     """
 
     name: str
@@ -55,6 +60,14 @@ class Gpu:
     tf32: float = 0.0
     flops8: float = 0.0
     link: float = 0.0
+    vendor: str = "nvidia"
+    multiprocessors: int = 0
+    watts: float = 0.0
+    rates: tuple[tuple[str, float], ...] = ()
+    like: str = ""
+    attention_share: float = 0.0
+    common: bool = False
+    skypilot: str = ""
 
     @property
     def room(self) -> int:
@@ -67,8 +80,14 @@ class Gpu:
         return self.capability is None or self.capability >= (8, 0)
 
     @property
+    def generation(self) -> str:
+        """What tells its kernels from others': the first number of the compute capability, "9", of AMD "amd 9"."""
+        major = str((self.capability or (8, 0))[0])
+        return major if self.vendor == "nvidia" else f"{self.vendor} {major}"
+
+    @property
     def peaks(self) -> dict[str, float]:
-        """Dense peak FLOP/s by the dtype of a product's operands; without the dtypes that it has no units for.
+        """Dense peak FLOP/s by the dtype of a matmul's operands; without the dtypes that it has no units for.
 
         "tf32" is FP32 as it is computed where TF32 is allowed, which is not PyTorch's default.
         """
@@ -86,6 +105,8 @@ class Gpu:
         """Bytes of cuBLAS's workspace, one for each thread that multiplies matrices; None where nobody knows."""
         if self.capability is None:
             return None
+        if self.vendor == "amd":
+            return _ROCM_WORKSPACE
         return _LARGE_WORKSPACE if self.capability[0] in _LARGE_WORKSPACE_MAJORS else _WORKSPACE
 
     def roofline_seconds(self, flops: float, traffic: float, precision: str) -> float:
@@ -97,53 +118,100 @@ class Gpu:
         return max(flops / (self.flops32 if slow else self.flops16), traffic / self.bandwidth)
 
 
-def _gpu(name: str, gib: float, sheet: tuple[float, ...], capability: tuple[int, int], source: str) -> Gpu:
-    """Return a GPU with `gib` GiB usable.
+_NEEDED = {"name", "sources", "capability", "multiprocessors", "watts", "usable_gib", "memory_gb_s", "host_gb_s"}
+_OPTIONAL = {"vendor", "like", "attention_share", "common", "skypilot", "clusters", "fitted"}
+_AS_THEY_ARE = ("vendor", "multiprocessors", "watts", "like", "attention_share", "common", "skypilot")
+_PEAKS = {"sixteen_bits": "flops16", "float32": "flops32", "tf32": "tf32", "float8": "flops8"}
 
-    `sheet`: TFLOP/s in 16 bits, FP32, TF32 and FP8 (0: no units), then GB/s of the memory and of PCIe, one way.
+
+def read_sheet(path: Path) -> dict[str, Any]:
+    """Return what the file of a GPU says, once its fields are known to be the right ones.
+
+    Raises:
+        RecipeError: the file cannot be read, or something is missing or unknown in it.
     """
-    *rates, memory, link = sheet
-    flops16, flops32, tf32, flops8 = (rate * TERA for rate in rates)
-    moves = {"bandwidth": memory * GIGA, "link": link * GIGA}
+    try:
+        sheet = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RecipeError(f"{path} cannot be read as the file of a GPU: {error}") from None
+    missing = sorted({*_NEEDED, "peak_tflops"} - set(sheet))
+    unknown = sorted(set(sheet) - _NEEDED - _OPTIONAL - {"peak_tflops"})
+    if missing or unknown:
+        words = [f"lacks {', '.join(missing)}"] * bool(missing) + [f"has unknown {', '.join(unknown)}"] * bool(unknown)
+        raise RecipeError(f"{path.name} {' and '.join(words)}.")
+    if not {"sixteen_bits", "float32"} <= set(sheet["peak_tflops"]) <= set(_PEAKS):
+        raise RecipeError(f"{path.name}: peak_tflops has sixteen_bits, float32 and perhaps tf32 and float8.")
+    return sheet
+
+
+def gpu_of(sheet: dict[str, Any]) -> Gpu:
+    """Return the GPU that a file describes."""
     return Gpu(
-        name, int(gib * GiB), flops16, flops32, **moves, capability=capability, source=source, tf32=tf32, flops8=flops8
+        sheet["name"],
+        int(sheet["usable_gib"] * GiB),
+        **{_PEAKS[name]: TERA * rate for name, rate in sheet["peak_tflops"].items()},
+        bandwidth=sheet["memory_gb_s"] * GIGA,
+        link=sheet["host_gb_s"] * GIGA,
+        capability=tuple(sheet["capability"]),
+        source="; ".join(sheet["sources"]),
+        rates=tuple(sheet.get("fitted", {}).items()),
+        **{name: sheet[name] for name in _AS_THEY_ARE if name in sheet},
     )
 
 
-GPUS: dict[str, Gpu] = {
-    gpu.name: gpu
-    for gpu in (
-        _gpu("rtx-3060-12gb", 11.76, (25.5, 12.7, 12.7, 0, 360, 32), (8, 6), _GEFORCE_30),
-        _gpu("t4-16gb", 14.75, (65, 8.1, 0, 0, 320, 16), (7, 5), _TURING),
-        _gpu("v100-16gb", 15.77, (125, 15.7, 0, 0, 900, 16), (7, 0), _VOLTA),
-        _gpu("l4-24gb", 22.03, (121, 30.3, 60, 242, 300, 32), (8, 9), _L4),
-        _gpu("a10g-24gb", 22.06, (70, 31.2, 35, 0, 600, 32), (8, 6), _A10G),
-        _gpu("rtx-4090-24gb", 23.64, (165, 82.6, 82.6, 330.3, 1008, 32), (8, 9), _GEFORCE_40),
-        _gpu("rtx-3090-24gb", 23.69, (71, 35.6, 35.6, 0, 936, 32), (8, 6), _GEFORCE_30),
-        _gpu("rtx-5090-32gb", 31.37, (210, 104.8, 104.8, 419, 1792, 64), (12, 0), _GEFORCE_50),
-        _gpu("v100-32gb", 31.74, (125, 15.7, 0, 0, 900, 16), (7, 0), _VOLTA),
-        _gpu("a100-40gb", 39.39, (312, 19.5, 156, 0, 1555, 32), (8, 0), _A100),
-        _gpu("l40s-48gb", 44.39, (362, 91.6, 183, 733, 864, 32), (8, 9), _L40S),
-        _gpu("a6000-48gb", 47.53, (155, 38.7, 77.4, 0, 768, 32), (8, 6), _A6000),
-        _gpu("h100-80gb", 79.10, (989, 66.9, 495, 1979, 3350, 64), (9, 0), _HOPPER),
-        _gpu("a100-80gb", 79.15, (312, 19.5, 156, 0, 2039, 32), (8, 0), _A100),
-        _gpu("h200-141gb", 139.72, (989, 66.9, 495, 1979, 4800, 64), (9, 0), _HOPPER),
-        _gpu("b200-192gb", 178.35, (2250, 75, 1100, 4500, 8000, 64), (10, 0), _B200),
-    )
-}
+SHEETS = [read_sheet(path) for path in HARDWARE.glob("*.toml")]
+GPUS: dict[str, Gpu] = {gpu.name: gpu for gpu in sorted(map(gpu_of, SHEETS), key=lambda gpu: (gpu.total, gpu.name))}
 
 
 def find_gpu(name: str) -> Gpu:
-    """Return the GPU called `name`; the beginning of a name is enough when only one GPU has it.
+    """Return the GPU called `name`, or described by the TOML file of that path.
+
+    Some whole parts of a name are enough, in its order ("4090", "a100-80"), when only one GPU has them, or only one of
+    the common ones. "h20" is not the beginning of H200.
 
     Raises:
         RecipeError: no GPU, or several, match.
     """
-    query = name.lower().replace(" ", "-").replace("_", "-")
-    matches = [gpu for gpu in GPUS.values() if gpu.name == query] or [
-        gpu for gpu in GPUS.values() if gpu.name.startswith(query) or query in gpu.name.split("-")
-    ]
-    if len(matches) != 1:
-        words = f"could be {', '.join(gpu.name for gpu in matches)}" if matches else "is not in the catalog"
-        raise RecipeError(f"GPU {name!r} {words}; --list shows all, --budget takes any size in GiB.")
-    return matches[0]
+    if name.endswith(".toml"):
+        return gpu_of(read_sheet(Path(name)))
+    matches = [gpu for gpu in GPUS.values() if _is_called(gpu, name)]
+    common = [gpu for gpu in matches if gpu.common]
+    chosen = common if len(common) == 1 else matches
+    if len(chosen) == 1:
+        return chosen[0]
+    if matches:
+        words = f"could be {', '.join(gpu.name for gpu in matches)}"
+    else:
+        near = nearest(name, GPUS)
+        words = "is not in the catalog" + (f": did you mean {' or '.join(near)}" if near else "")
+    raise RecipeError(f"GPU {name!r} {words}; --list shows all, --budget takes any size in GiB.")
+
+
+def nearest(name: str, known: dict[str, Any] | list[str]) -> list[str]:
+    """Return up to three of the `known` names that look like `name`."""
+    query = "-".join(_parts(name))
+
+    def likeness(each: str) -> float:
+        parts = (each, each.rpartition("-")[0], *each.split("-"))
+        begins = 0.9 * any(part.startswith(query) for part in parts)
+        return max(begins, *(difflib.SequenceMatcher(None, query, part).ratio() for part in parts))
+
+    likely = sorted((each for each in known if query and likeness(each) >= 0.7), key=lambda each: -likeness(each))
+    return likely[:3]
+
+
+_ASIDE = ("nvidia", "amd", "geforce", "instinct", "tesla", "quadro", "dgx", "hgx", "sxm")
+
+
+def _parts(name: str) -> list[str]:
+    """Return the parts of a GPU's name, without vendor, brand and system."""
+    return [part for part in re.split(r"[^a-z0-9]+", name.lower()) if part and part not in _ASIDE]
+
+
+def _is_called(gpu: Gpu, name: str) -> bool:
+    """Return whether the parts of `name` stand in a row in the GPU's, or are written as one word there."""
+    parts, query = gpu.name.split("-"), _parts(name)
+    if not query:
+        return False
+    runs = [parts[i:j] for i in range(len(parts)) for j in range(i + 1, len(parts) + 1)]
+    return any("".join(query) in ("".join(run), "".join(run).removesuffix("gb")) for run in runs)

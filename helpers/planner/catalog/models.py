@@ -8,7 +8,7 @@ import copy
 import difflib
 import json
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +43,7 @@ class ModelSpec:
         side, channels: what images it is made for; 0 when it reads text.
         context: longest sequence; 0 when it looks at images.
         patch: pixels a side of what it cuts images into; sides must be multiples of it.
+        depth: blocks, where they are other than the name says; 0 where they are not.
     """
 
     name: str
@@ -52,6 +53,25 @@ class ModelSpec:
     channels: int = 0
     context: int = 0
     patch: int = 1
+    depth: int = 0
+
+    @property
+    def layers(self) -> int:
+        """How many blocks it repeats, all of them alike; 0 where they are not, or where nobody can say."""
+        if self.config is None:
+            return self.depth or VITS.get(self.name, {"layers": 0})["layers"]
+        if hasattr(self.config, "depths") or self.config.get_text_config() is not self.config:
+            return 0
+        return getattr(self.config, "num_hidden_layers", 0)
+
+    def with_layers(self, layers: int) -> "ModelSpec":
+        """Return the same model with another number of blocks."""
+        config = copy.deepcopy(self.config)
+        if config is not None:
+            if getattr(config, "layer_types", None):
+                config.layer_types = config.layer_types[:layers]
+            config.num_hidden_layers = layers
+        return replace(self, config=config, depth=layers)
 
     @property
     def images(self) -> bool:
@@ -64,7 +84,7 @@ class ModelSpec:
 
         with torch.device("meta"):
             if self.config is None:
-                return _own_model(self.name, recipe.image_size).to(dtype)
+                return _own_model(self.name, recipe.image_size, self.depth).to(dtype)
             import transformers
 
             family = getattr(transformers, f"AutoModelFor{self.kind}")
@@ -82,15 +102,18 @@ class ModelSpec:
             return model
 
 
-def _own_model(name: str, side: int) -> "nn.Module":
-    """Make a model of the course; for images with `side` pixels a side, 0 for its usual ones."""
+def _own_model(name: str, side: int, depth: int) -> "nn.Module":
+    """Make a model of the course; for images with `side` pixels a side, and `depth` blocks; 0 for its usual ones."""
     from ...core.models import SmallCNN, SmallGPT, ViT
 
     if name == "small-gpt":
         return SmallGPT(context=SMALL_CONTEXT)
     if name == "small-cnn":
         return SmallCNN()
-    return ViT(side or 224, channels=3, classes=1000, **VITS[name]) if name in VITS else ViT(side or 16)
+    if name not in VITS:
+        return ViT(side or 16)
+    sizes = VITS[name] | ({"layers": depth} if depth else {})
+    return ViT(side or 224, channels=3, classes=1000, **sizes)
 
 
 def kind_of(config: Any, model_type: str) -> str:
@@ -173,16 +196,28 @@ def read_config(name: str) -> tuple[str, dict[str, Any]]:
     path = Path(name)
     path = path / "config.json" if path.is_dir() else path
     if not path.is_file():
-        near = difflib.get_close_matches(name, [*model_names(), *CONFIGS], 1)
+        near = difflib.get_close_matches(name.rpartition("/")[2].lower(), [*model_names(), *CONFIGS], 1)
         hint = f"did you mean {near[0]}? " if near else ""
         raise RecipeError(f"There is no model {name!r} and no such file: {hint}--list shows all models.")
     try:
         sizes = json.loads(path.read_text(encoding="utf-8"))
         model_type = sizes.pop("model_type")
+        if not isinstance(model_type, str):
+            raise TypeError(model_type)
     except (ValueError, KeyError, AttributeError, TypeError):
         raise RecipeError(f"{path} is not a Hugging Face config: a JSON object with a model_type.") from None
     sizes.pop("quantization_config", None)  # the recipe says how weights are kept
     return model_type, sizes
+
+
+def check_name(name: str) -> None:
+    """Make sure that there is a model of this name, or a config at this path; nothing heavy is imported for it.
+
+    Raises:
+        RecipeError: as in `read_config`.
+    """
+    if name not in model_names():
+        read_config(name)
 
 
 def make_config(name: str, model_type: str, sizes: dict[str, Any]) -> Any:

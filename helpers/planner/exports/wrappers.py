@@ -9,28 +9,13 @@ import json
 import re
 
 from ..catalog.clusters import find_cluster
+from ..catalog.gpus import GPUS
 from ..recipe import RecipeError
 
 WRAPPERS = ("torchrun", "sbatch", "skypilot")
 PORT = 29500
 # SkyPilot's names of GPUs; https://docs.skypilot.co/en/latest/compute/gpus.html lists them.
-ACCELERATORS = {
-    "t4-16gb": "T4",
-    "v100-16gb": "V100",
-    "v100-32gb": "V100-32GB",
-    "l4-24gb": "L4",
-    "a10g-24gb": "A10G",
-    "rtx-3090-24gb": "RTX3090",
-    "rtx-4090-24gb": "RTX4090",
-    "rtx-5090-32gb": "RTX5090",
-    "a6000-48gb": "RTXA6000",
-    "l40s-48gb": "L40S",
-    "a100-40gb": "A100",
-    "a100-80gb": "A100-80GB",
-    "h100-80gb": "H100",
-    "h200-141gb": "H200",
-    "b200-192gb": "B200",
-}
+ACCELERATORS = {gpu.name: gpu.skypilot for gpu in GPUS.values() if gpu.skypilot}
 
 
 def wrap(command: str, nodes: int, gpus_per_node: int, how: str, name: str) -> str:

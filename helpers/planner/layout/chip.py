@@ -12,23 +12,13 @@ import math
 from functools import cached_property
 
 from ...meter.work import Work
-from ..catalog.gpus import GPUS, Gpu
+from ..catalog.gpus import Gpu
 from ..catalog.layout_rates import LayoutRates
-from ..catalog.rooflines import fitted_rates
+from ..catalog.rooflines import attention_rate, fitted_rates, matmul_rates
 from .layout import Layout
 
-# Of the data centre's GPUs, by compute capability: NVIDIA's white papers on A100, H100 and Blackwell.
-MULTIPROCESSORS = {(8, 0): 108, (9, 0): 132, (10, 0): 148, (10, 3): 148}
-# Of chips that differ from their kin: NVIDIA's data sheets of DGX H100 and B200, GB200 and GB300 NVL72 and HGX B300;
-# torchtitan's authors of their H100.
-WATTS = {
-    "h100-80gb": 700,
-    "h100-96gb": 500,
-    "b200-192gb": 1000,
-    "gb200-186gb": 1200,
-    "b300-288gb": 1100,
-    "gb300-288gb": 1400,
-}
+# Compute capabilities whose matmuls come in these tiles: those of the data centre's GPUs.
+_TILED = ((8, 0), (9, 0), (10, 0), (10, 3))
 _WIDTHS = {"float32": 4, "float8_e4m3fn": 1}
 _TILES = ((256, 128), (128, 256), (128, 128))  # the usual ones of 16-bit products; the best fitting is taken
 _SIXTEEN = ("float16", "bfloat16")
@@ -51,12 +41,10 @@ class Chip:
         self._gpu, self._rates = gpu, rates
         self._casts = _CAST if layout.engine == "megatron" else _SCALED
         self._passing = (rates.fused if layout.compile else rates.eager) * fitted_rates().bandwidth * gpu.bandwidth
-        self._kin = GPUS.get(gpu.name) or next(k for k in GPUS.values() if k.capability == gpu.capability)
-        self._major = str((self._kin.capability or (8, 0))[0])
         # FlashAttention-2 does as well as any on Ampere, and half as well as the next one on Hopper (arXiv 2407.08608).
-        self._slower = 2.0 if layout.attention == "fused-2023" and int(self._major) > 8 else 1.0
-        self._units = MULTIPROCESSORS.get(gpu.capability or (0, 0), 0)
-        self._power = WATTS.get(gpu.name, 1.0) / WATTS.get(self._kin.name, 1.0) if gpu.name != self._kin.name else 1.0
+        newer = gpu.vendor == "nvidia" and int(gpu.generation) > 8
+        self._slower = 2.0 if layout.attention == "fused-2023" and newer else 1.0
+        self._units = gpu.multiprocessors if gpu.capability in _TILED and gpu.vendor == "nvidia" else 0
 
     def seconds(self, work: Work) -> tuple[float, str]:
         """Return how long an operation takes, and what bounds it: "compute" or "memory"."""
@@ -101,22 +89,14 @@ class Chip:
 
     @cached_property
     def _products(self) -> dict[str, float]:
-        """FLOP/s of large products by dtype: those of the catalog's kin, by the ratio of the sheets' peaks."""
+        """FLOP/s of large products by dtype, as training steps reach them."""
         return {
-            dtype: rate
-            * _between(self._gpu.peaks[dtype] / self._kin.peaks[dtype], self._power, self._rates.power)
-            * self._rates.products.get(f"{self._major} {dtype}", 1.0)
-            for dtype, rate in fitted_rates().products[self._kin.name].items()
-            if dtype in self._kin.peaks
+            dtype: rate * self._rates.products.get(f"{self._gpu.generation} {dtype}", 1.0)
+            for dtype, rate in matmul_rates(self._gpu, fitted_rates(), self._rates.power).items()
+            if dtype in self._gpu.peaks
         }
 
     @cached_property
     def _attention(self) -> float:
-        known = fitted_rates().attention
-        major = max((m for m in known if int(m) <= int(self._major)), key=int, default=min(known, key=int))
-        return known[major] * self._gpu.flops16 * self._rates.attention.get(self._major, 1.0)
-
-
-def _between(sheet: float, power: float, share: float) -> float:
-    """Return how much faster a chip is than its kin, between what its sheet says (0) and what its power lets it (1)."""
-    return sheet ** (1 - share) * power**share
+        share = self._rates.attention.get(self._gpu.generation, 1.0)
+        return share * attention_rate(self._gpu, "float16", fitted_rates())

@@ -1,4 +1,4 @@
-"""How long a collective takes: a start, and its bytes over the bandwidth of its wire.
+"""How long an all-gather or another collective takes: a start, and its bytes over the bandwidth of its wire.
 
 Which link a wire runs over follows from how the grid of ranks lies on the nodes: tensor ranks are neighbours, then
 context, shard, replicate and pipeline ranks. A ring over several nodes leaves a node through as many network ports as
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from ..catalog.clusters import Cluster
 from ..catalog.layout_rates import LayoutRates
+from .collective import Collective
 from .layout import Layout
 from .trace import Message
 
@@ -33,18 +34,27 @@ class Link:
     inside: float
     outside: float
 
-    def seconds(self, collective: str, nbytes: float) -> float:
-        """Return how long a collective takes. nbytes: of the whole tensor (what is gathered, reduced, exchanged)."""
+    def seconds(self, collective: Collective | str, nbytes: float) -> float:
+        """Return how long a collective takes. nbytes: of the whole tensor (what is gathered, reduced, exchanged).
+
+        Raises:
+            ValueError: there is no such collective.
+        """
+        what = Collective(collective)
         if self.ranks == 1:
             return 0.0
-        if collective in ("shift", "send"):
-            return self.start + nbytes / self.bandwidth
         share = nbytes / self.ranks
-        if collective == "all-to-all":
-            near, far = share * (self.in_node - 1) / self.inside, share * (self.ranks - self.in_node) / self.outside
-            return self.start + max(near, far)
-        rounds = 2 if collective == "all-reduce" else 1
-        return self.start + rounds * share * (self.ranks - 1) / self.bandwidth
+        match what:
+            case Collective.SHIFT | Collective.SEND:
+                return self.start + nbytes / self.bandwidth
+            case Collective.ALL_TO_ALL:
+                near = share * (self.in_node - 1) / self.inside
+                far = share * (self.ranks - self.in_node) / self.outside
+                return self.start + max(near, far)
+            case Collective.ALL_GATHER | Collective.REDUCE_SCATTER:
+                return self.start + share * (self.ranks - 1) / self.bandwidth
+            case Collective.ALL_REDUCE:  # a reduce-scatter and an all-gather
+                return self.start + 2 * share * (self.ranks - 1) / self.bandwidth
 
 
 class Links:

@@ -19,6 +19,7 @@ from ...meter.work import Work
 from ..allocator import ROUNDING
 from ..simulate.cuda_kernels import scratch_bytes
 from ..simulate.work_count import WorkCount
+from .collective import Collective
 
 BUFFERS = "communication buffers"
 _GATHER, _REDUCE = "c10d::_allgather_base_", "c10d::_reduce_scatter_base_"
@@ -28,19 +29,33 @@ _ARRIVED = "fsdp::split_with_sizes_copy"  # what a gathering brought is copied o
 
 @dataclass(frozen=True)
 class Message:
-    """A collective: on which wire, of how many bytes (of the whole tensor), and whether the program waits for it."""
+    """A collective: on which wire, of how many bytes (of the whole tensor), and whether the program waits for it.
 
-    collective: str
+    Raises:
+        ValueError: there is no such collective.
+    """
+
+    collective: Collective | str
     wire: str
     nbytes: int
     waits: bool
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "collective", Collective(self.collective))
+
 
 @dataclass(frozen=True)
 class Arrival:
-    """The program waits for the first message on a wire for which nobody has waited yet."""
+    """The program waits for the first message on a wire for which nobody has waited yet.
 
-    collective: str
+    Raises:
+        ValueError: there is no such collective.
+    """
+
+    collective: Collective | str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "collective", Collective(self.collective))
 
 
 Event = Work | Message | Arrival

@@ -15,19 +15,15 @@ from ..recipe import RecipeError
 from .habits import Habits, habits_of
 
 _PRECISIONS = {"fp32": "fp32", "bf16": "bf16", "bf16-amp": "bf16-amp", "fp16-amp": "fp16-amp", "fp8": "fp8"}
-_GPUS = (  # a part of a GPU's name -> its cluster; the first that matches
-    ("gb300", "gb300"),
-    ("gb200", "gb200"),
-    ("b300", "dgx-b300"),
-    ("b200", "dgx-b200"),
+_GPUS = (  # whole parts at the beginning of a GPU's name -> its cluster; the first that matches
+    ("h100-96gb", "h100-96gb"),
     ("h100-96", "h100-96gb"),
+    ("h100-95gb", "h100-96gb"),
     ("h100-95", "h100-96gb"),
-    ("h200", "dgx-h200"),
     ("h100", "dgx-h100"),
+    ("a100-40gb", "dgx-a100-40gb"),
     ("a100-40", "dgx-a100-40gb"),
-    ("a800", "a800"),
     ("a100", "dgx-a100"),
-    ("4090", "8x-4090"),
 )
 
 
@@ -209,7 +205,7 @@ def _round(value: float, multiple: int) -> int:
 def _cluster(read: _Reader, habits: Habits) -> Cluster:
     name = str(read("gpu", "h100")).lower().replace(" ", "-").replace("_", "-")
     node = read("gpus_per_node", note=False)
-    known = next((cluster for part, cluster in _GPUS if part in name), None)
+    known = next((cluster for parts, cluster in _GPUS if f"{name}-".startswith(f"{parts}-")), None)
     if known == "dgx-h100" and habits.slow_h100:
         known = read.assumed["gpu"] = "h100-96gb"
     cluster = find_cluster(known or name, None if node is None else _whole(node, "gpus_per_node"))

@@ -11,10 +11,12 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from ...meter.count import Block
 from ..catalog.models import ModelSpec, spec_of
@@ -47,6 +49,7 @@ class Simulation:
         parameters, trained: how many there are.
         parameter_bytes, trained_bytes: the bytes of both, before sharding.
         state_bytes: the optimizer's state on the GPU.
+        batch_norm: whether the model normalizes over the batch, so that its gradient depends on the micro-batch.
         seconds: how long the simulation took.
     """
 
@@ -62,23 +65,30 @@ class Simulation:
     parameter_bytes: int
     trained_bytes: int
     state_bytes: int
+    batch_norm: bool
     seconds: float
 
 
-def simulate(recipe: Recipe, tell: Callable[[str], None] = lambda stage: None, repeat: bool = True) -> Simulation:
+def simulate(
+    recipe: Recipe,
+    tell: Callable[[str], None] = lambda stage: None,
+    repeat: bool = True,
+    spec: ModelSpec | None = None,
+) -> Simulation:
     """Run two steps of `recipe` on fake tensors.
 
     Args:
         recipe: what to run.
         tell: called with the name of each stage as it begins.
         repeat: let the first step stand for the second where they are alike; False runs both, for comparison.
+        spec: the model to run in place of the one that the recipe names: one of another depth.
 
     Raises:
         RecipeError: the recipe asks for something its model does not have, or the model cannot run on fake tensors.
     """
     began = time.perf_counter()
     tell("building the model")
-    spec = spec_of(recipe)
+    spec = spec or spec_of(recipe)
     with _one_at_a_time, warnings.catch_warnings(), quiet_transformers(), default_modes():
         warnings.simplefilter("ignore")  # warnings of libraries about fake weights help nobody
         try:
@@ -115,6 +125,7 @@ def _simulate(recipe: Recipe, spec: ModelSpec, tell: Callable[[str], None], repe
             fused_away = count.work.never_written
             blocks = [block for block in count.blocks if block not in fused_away]
             blocks = blocks if steps == SIMULATED_STEPS else _twice(blocks, began, count.now())
+            sizes["batch_norm"] = any(isinstance(module, _BatchNorm) for module in model.modules())
             return _read(strategy, count, blocks, sizes, steps)
 
 
@@ -183,7 +194,7 @@ def simulated_micro_batches(recipe: Recipe) -> int:
     return min(recipe.gradient_accumulation_steps, SIMULATED_MICRO_BATCHES)
 
 
-def _read(strategy: Strategy, count: FlopCount, blocks: list[Block], sizes: dict[str, int], steps: int) -> Simulation:
+def _read(strategy: Strategy, count: FlopCount, blocks: list[Block], sizes: dict[str, Any], steps: int) -> Simulation:
     """Return the result of a count over so many `steps`; `blocks` are those of two."""
     recipe = strategy.recipe
     lasting = [b for b in count.blocks if b.tenant == "optimizer state" and b.end is None]
@@ -219,7 +230,7 @@ def _twice(blocks: list[Block], began: int, ended: int) -> list[Block]:
     return blocks + again
 
 
-def _sizes(parameters: list[Tensor]) -> dict[str, int]:
+def _sizes(parameters: list[Tensor]) -> dict[str, Any]:
     trained = [p for p in parameters if p.requires_grad]
     return {
         "parameters": sum(p.numel() for p in parameters),

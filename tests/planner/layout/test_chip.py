@@ -7,7 +7,7 @@ from helpers.meter.work import Work
 from helpers.planner.catalog.clusters import CLUSTERS, find_cluster
 from helpers.planner.catalog.layout_rates import layout_rates
 from helpers.planner.layout.arch import Arch
-from helpers.planner.layout.chip import MULTIPROCESSORS, Chip
+from helpers.planner.layout.chip import Chip
 from helpers.planner.layout.layout import Layout
 from helpers.planner.layout.layout_plan import plan_layout
 
@@ -29,7 +29,7 @@ def product(*shape, dtype="bfloat16", nbytes=0):
 
 
 def test_one_tile_more_than_the_chip_takes_at_once_takes_more_waves():
-    units = MULTIPROCESSORS[9, 0]
+    units = find_cluster("dgx-h100").gpu.multiprocessors
     full, more = (H100.product_seconds((256 * tiles, 128, 4096), "bfloat16") for tiles in (units, units + 1))
     assert H100.product_rate("bfloat16") * full == pytest.approx(2 * 256 * units * 128 * 4096)
     assert more == pytest.approx(1.5 * full)  # three waves of smaller tiles
