@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from .recipe import Recipe, RecipeError
+from .config import RecipeError, TrainingConfig
 
 if TYPE_CHECKING:
     from .plan import Plan
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 WORTHWHILE = 0.995  # a remedy lowers the peak at least to this share
 
 
-def candidates(recipe: Recipe) -> Iterator[tuple[str, dict[str, Any]]]:
+def candidates(recipe: TrainingConfig) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield what could be changed, the least trouble first: (description, changed fields)."""
     if recipe.attention == "eager":
         yield "fused attention (--attention sdpa): same numbers", {"attention": "sdpa"}
@@ -24,7 +24,7 @@ def candidates(recipe: Recipe) -> Iterator[tuple[str, dict[str, Any]]]:
         change = {"micro_batch_size": 1, "gradient_accumulation_steps": steps}
         yield f"{options}: same gradient, but for BatchNorm", change
     if recipe.checkpointing != "every":
-        yield "--checkpointing every: same gradient, more time", {"checkpointing": "every"}
+        yield "--activation-checkpointing full: same gradient, more time", {"checkpointing": "every"}
     if recipe.gradient_accumulation_steps == 1 and recipe.set_to_none:
         yield "--step-in-backward: same numbers, no gradient clipping", {"step_in_backward": True}
     if recipe.precision == "fp32":
@@ -37,7 +37,8 @@ def candidates(recipe: Recipe) -> Iterator[tuple[str, dict[str, Any]]]:
     if recipe.offload == "none":
         yield "--offload optimizer: slower", {"offload": "optimizer"}
     if recipe.ranks > 1 and recipe.shard != "zero3":
-        yield "--shard zero3: more communication", {"shard": "zero3", "set_to_none": True}
+        parallel = replace(recipe.parallel, zero="zero3")
+        yield "--zero-stage 3: more communication", {"parallel": parallel, "set_to_none": True}
     if not recipe.lora_rank:
         yield "LoRA (--lora-rank 16): trains adapters only", {"lora_rank": 16}
     elif recipe.quantize == "none" and recipe.precision != "fp32":
@@ -48,7 +49,7 @@ def candidates(recipe: Recipe) -> Iterator[tuple[str, dict[str, Any]]]:
         yield f"--seq {recipe.seq // 2}: shorter sequences", {"seq": recipe.seq // 2}
 
 
-def try_remedies(base: "Plan", plan_one: Callable[[Recipe], "Plan"]) -> list[dict[str, Any]]:
+def try_remedies(base: "Plan", plan_one: Callable[[TrainingConfig], "Plan"]) -> list[dict[str, Any]]:
     """Return the changes that lower the peak: those that suffice alone first, in order of trouble.
 
     Args:

@@ -129,6 +129,7 @@ def line_of(row: Mapping[str, Any]) -> dict[str, Any]:
     sharding, shard, replicate = _sharding(row)
     line = {
         "id": row["id"],
+        "framework": str(row["id"]).rpartition("-")[0],
         **_model(row),
         "gpu": row.get("gpu") or ("B200" if "Blackwell" in str(hint.get("gpu")) else "H100"),
         "gpus": gpus,

@@ -79,8 +79,8 @@ def test_a_sweep_beats_single_runs():
 def test_70b_on_8_ranks_takes_little_memory_here():
     program = (
         "import json, sys\n"
-        "from helpers.planner import Recipe, plan\n"
-        "p = plan(Recipe('llama-2-70b', seq=2048, ranks=8, shard='zero3', checkpointing='every'))\n"
+        "from helpers.planner import ParallelConfig, Recipe, plan\n"
+        "p = plan(Recipe('llama-2-70b', seq=2048, parallel=ParallelConfig(shard=8), checkpointing='every'))\n"
         "status = open('/proc/self/status').read() if sys.platform == 'linux' else 'VmHWM: 0 kB'\n"
         "print(json.dumps([p.peak_allocated_bytes, p.at_peak['parameters'], status]))\n"
     )

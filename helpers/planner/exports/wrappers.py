@@ -9,7 +9,7 @@ import json
 import re
 
 from ..catalog.clusters import find_cluster
-from ..recipe import RecipeError
+from ..config import RecipeError
 
 WRAPPERS = ("torchrun", "sbatch", "skypilot")
 PORT = 29500

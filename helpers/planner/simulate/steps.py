@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ...meter.count import Block
 from ..catalog.models import ModelSpec, spec_of
-from ..recipe import Recipe, RecipeError
+from ..config import RecipeError, TrainingConfig
 from .contexts import default_modes, no_collector, no_compiler, quiet_transformers, resizing_counted
 from .cuda_kernels import CudaKernels
 from .flop_count import HOST, FlopCount
@@ -50,7 +50,7 @@ class Simulation:
         seconds: how long the simulation took.
     """
 
-    recipe: Recipe
+    recipe: TrainingConfig
     blocks: list[Block]
     flops: int
     recomputed_flops: int
@@ -65,7 +65,9 @@ class Simulation:
     seconds: float
 
 
-def simulate(recipe: Recipe, tell: Callable[[str], None] = lambda stage: None, repeat: bool = True) -> Simulation:
+def simulate(
+    recipe: TrainingConfig, tell: Callable[[str], None] = lambda stage: None, repeat: bool = True
+) -> Simulation:
     """Run two steps of `recipe` on fake tensors.
 
     Args:
@@ -77,6 +79,10 @@ def simulate(recipe: Recipe, tell: Callable[[str], None] = lambda stage: None, r
         RecipeError: the recipe asks for something its model does not have, or the model cannot run on fake tensors.
     """
     began = time.perf_counter()
+    if recipe.by_blocks:
+        raise RecipeError(f"{recipe.engine} and ranks that split a model train a decoder by blocks: see plan_layout.")
+    if recipe.shard != "none" and recipe.parallel.replicate > 1:
+        raise RecipeError("Groups of ranks that shard are not planned with plain PyTorch: take engine torchtitan.")
     tell("building the model")
     spec = spec_of(recipe)
     with _one_at_a_time, warnings.catch_warnings(), quiet_transformers(), default_modes():
@@ -92,7 +98,7 @@ def simulate(recipe: Recipe, tell: Callable[[str], None] = lambda stage: None, r
     return result
 
 
-def _simulate(recipe: Recipe, spec: ModelSpec, tell: Callable[[str], None], repeat: bool) -> Simulation:
+def _simulate(recipe: TrainingConfig, spec: ModelSpec, tell: Callable[[str], None], repeat: bool) -> Simulation:
     strategy = strategy_of(recipe)
     # Inside `backward()` a function mode is off; what is recomputed there needs it again.
     contexts = lambda: (contextlib.nullcontext(), CudaKernels(strategy.autocast_dtype))  # noqa: E731
@@ -178,7 +184,7 @@ class _Training:
             self.count.move_to_host(self.trained)
 
 
-def simulated_micro_batches(recipe: Recipe) -> int:
+def simulated_micro_batches(recipe: TrainingConfig) -> int:
     """Return how many of a step's micro-batches are run."""
     return min(recipe.gradient_accumulation_steps, SIMULATED_MICRO_BATCHES)
 
@@ -229,7 +235,7 @@ def _sizes(parameters: list[Tensor]) -> dict[str, int]:
     }
 
 
-def _on_the_gpu(blocks: list[Block], recipe: Recipe) -> list[Block]:
+def _on_the_gpu(blocks: list[Block], recipe: TrainingConfig) -> list[Block]:
     """Leave out what lies in host memory."""
     counters_on_host = recipe.optimizer_impl != "fused"  # Adam's step counters are CPU scalars unless it is fused
 

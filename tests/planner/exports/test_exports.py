@@ -4,8 +4,9 @@ import ast
 import json
 from dataclasses import fields, replace
 
+from helpers.planner.config import ENGINES, PRECISIONS, ZEROS
 from helpers.planner.exports import EXPORTS, FILES, command, export
-from helpers.planner.layout.layout import ENGINES, PRECISIONS, ZEROS, Layout
+from helpers.planner.layout.layout import Layout
 from helpers.planner.recipe import RecipeError
 
 import pytest
