@@ -10,7 +10,7 @@ from . import ring_case
 from .ring_case import Order, RingCase, changed_inputs, wrong_growth, wrong_messages, wrong_values, wrong_work
 
 Backward = Callable[[Tensor, Any, Any, Order], tuple[Tensor, Tensor, Tensor]]
-GROWTH = 5.0  # blocks that the peak may grow from 2 to 5 ranks; kept visitors are 6 more, and their gradients as many
+GROWTH = 6.5  # blocks that the peak may grow from 2 to 5 ranks; kept visitors are 6 more, and their gradients as many
 
 
 def _look(case: RingCase, ring_backward: Backward) -> ring_case.Look:

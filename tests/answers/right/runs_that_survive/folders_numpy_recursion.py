@@ -1,5 +1,6 @@
 # folders, numpy, recursion
 
+import copy
 import math
 import os
 import shutil
@@ -57,7 +58,7 @@ class DataOrder:
         self.state["skips"].append([step, count])
 
     def state_dict(self):
-        return self.state
+        return copy.deepcopy(self.state)
 
     def load_state_dict(self, state):
         self.state = {"seed": state["seed"], "skips": [list(skip) for skip in state["skips"]]}

@@ -31,7 +31,7 @@ def save(folder, step, state, keep):
     final = folder / f"step-{step}.{digest}.pt"
     part.replace(final)
     older = [path for n, _, path in listed(folder) if n < step]
-    wanted = {final, *(older[len(older) - keep + 1 :] if keep > 1 else [])}
+    wanted = {final, *(older[max(0, len(older) - keep + 1) :] if keep > 1 else [])}
     for _, _, path in listed(folder):
         if path not in wanted:
             path.unlink()
