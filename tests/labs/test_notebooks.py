@@ -1,8 +1,7 @@
 """Learners' notebooks run from top to bottom: only answer cells that nobody filled in may stop.
 
 All cells of every lab take long: one lab runs each day, and all under `make test-all`. Of the graded exercises, which
-are short, two do. What checks say of untouched answers is asked of all parts in
-`test_untouched.py`.
+are short, two do. What checks say of untouched answers is asked of all parts in `test_untouched.py`.
 """
 
 from helpers.core.files import ROOT
