@@ -1,8 +1,7 @@
 """Learners' notebooks run from top to bottom: only answer cells that nobody filled in may stop.
 
-All cells of every lab take long: one in sixteen labs runs, others each day, and all under `make test-all`. Of the
-graded exercises, which are short, every second one does. What checks say of untouched answers is asked of all parts in
-`test_untouched.py`.
+All cells of every lab take long: one lab runs each day, and all under `make test-all`. Of the graded exercises, which
+are short, two do. What checks say of untouched answers is asked of all parts in `test_untouched.py`.
 """
 
 from helpers.core.files import ROOT
@@ -16,7 +15,7 @@ from ..sampling import sample
 
 LABS = [source for source in sources() if not source.graded]
 GRADED = [source for source in sources() if source.graded]
-CHOSEN = sample(GRADED, one_in=2) + sample(LABS, one_in=16)
+CHOSEN = sample(GRADED, one_in=3) + sample(LABS, one_in=len(LABS))
 pytestmark = pytest.mark.slow
 
 

@@ -141,7 +141,7 @@ def test_build_check_passes_on_this_tree():
 
 
 # nbval runs every cell of every solution anyway; some of the sources show that they need no Jupyter.
-SCRIPTS = sample(sorted((ROOT / "solutions").glob("*.py")), one_in=28)
+SCRIPTS = sample(sorted((ROOT / "solutions").glob("*.py")), one_in=56)
 
 
 @pytest.mark.slow
