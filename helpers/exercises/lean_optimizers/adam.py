@@ -58,13 +58,13 @@ def _wrongly_kept(seen: Evidence, expected: Evidence) -> str | None:
     """Say what is wrong with the bytes that stay, and with where they are."""
     stays, want = seen["stays"], expected["stays"]
     if not stays <= 1.02 * want:
-        return f"After the step {stays:.3f} bytes a parameter stay; {want:.3f} are enough."
+        return f"After the step, {stays:.3f} bytes per parameter remain allocated; {want:.3f} are enough."
     if not stays >= 0.98 * want:
-        return f"After the step only {stays:.3f} bytes a parameter stay. Where are the moments?"
+        return f"After the step, only {stays:.3f} bytes per parameter remain allocated. Where are the moments?"
     if not seen["elsewhere"] <= 0.25 * want:
         return (
-            f"Of {stays:.3f} bytes a parameter, {seen['elsewhere']:.3f} are outside of `self.state`: its entries were "
-            "deleted, and they stayed. Only what is in `self.state[p]` is saved with the optimizer."
+            f"Of {stays:.3f} bytes per parameter, {seen['elsewhere']:.3f} are outside of `self.state`: they "
+            "remained when its entries were deleted. Only what is in `self.state[p]` is saved with the optimizer."
         )
     return None
 

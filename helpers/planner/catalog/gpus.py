@@ -42,7 +42,7 @@ class Gpu:
         context: bytes of the CUDA context and loaded kernels, outside PyTorch's allocator; 0.3 to 2 GiB are seen.
         vendor: "nvidia" or "amd".
         multiprocessors, watts: streaming multiprocessors (compute units of AMD), and the power limit.
-        rates: (dtype, FLOP/s) of large matmuls, fitted to what others have measured; () where nobody has.
+        rates: (dtype, FLOP/s) of large matmuls, fitted to published measurements; () if there are none.
         like: the GPU from whose measured rates those of this one follow, by the ratio of their sheets and powers.
         attention_share: fused attention's share of `flops16`; 0: that of its generation.
         common: whether a plan without a GPU answers for it.
@@ -209,7 +209,7 @@ def _parts(name: str) -> list[str]:
 
 
 def _is_called(gpu: Gpu, name: str) -> bool:
-    """Return whether the parts of `name` stand in a row in the GPU's, or are written as one word there."""
+    """Return whether the parts of `name` are consecutive parts of the GPU's name, or one part when joined."""
     parts, query = gpu.name.split("-"), _parts(name)
     if not query:
         return False

@@ -57,7 +57,7 @@ class ModelSpec:
 
     @property
     def layers(self) -> int:
-        """How many blocks it repeats, all of them alike; 0 where they are not, or where nobody can say."""
+        """The number of identical blocks; 0 if the blocks differ, or if the config does not say."""
         if self.config is None:
             return self.depth or VITS.get(self.name, {"layers": 0})["layers"]
         if hasattr(self.config, "depths") or self.config.get_text_config() is not self.config:
