@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 from helpers.planner import Recipe, plan
 from helpers.planner.catalog.gpus import Gpu
-from helpers.planner.recipe import RecipeError
+from helpers.planner.config import RecipeError
 from helpers.planner.remedies import SURELY, Remedy, RemedySearch, candidates
 
 import pytest
