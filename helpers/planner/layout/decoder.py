@@ -186,7 +186,7 @@ class VocabularyLoss(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         """gradient: of the mean loss."""
         (shares,) = ctx.saved_tensors
-        return (shares * gradient).to(ctx.dtype), None, None
+        return shares.mul_(gradient).to(ctx.dtype), None, None  # in place, as Megatron's
 
 
 def _summed(x: Tensor, wire: Wire) -> Tensor:

@@ -123,6 +123,19 @@ def _process_group(layout: Layout) -> Iterator[_Meshes]:
         sys.excepthook = hook
 
 
+def weight_shapes(layout: Layout) -> set[tuple[int, int]]:
+    """Return the distinct shapes of the weights that Transformer Engine multiplies with on a rank."""
+    arch, ranks = layout.arch, layout.tensor
+    heads, kv_heads, gates = arch.heads // ranks, max(1, arch.kv_heads // ranks), 2 if arch.gated else 1
+    shapes = {(heads * arch.head_dim, arch.hidden)}  # of the output; transposed it is the same memory
+    shapes.add(((heads + 2 * kv_heads) * arch.head_dim, arch.hidden))
+    inner = [arch.ffn // ranks] if not arch.experts or arch.dense_layers else []
+    inner += [arch.moe_ffn, arch.shared_experts * arch.moe_ffn // ranks] if arch.experts else []
+    for width in filter(None, inner):
+        shapes |= {(gates * width, arch.hidden), (arch.hidden, width)}
+    return shapes
+
+
 def micro_batches_of(count: int) -> list[str]:
     """Return which kinds of micro-batches a step of `count` has: those that are alike are run once."""
     return {1: [LAST], 2: [FIRST, LAST]}.get(count, [FIRST, NEXT, LAST])
@@ -184,9 +197,16 @@ class _Training:
         return own, torch.optim.AdamW(own, fused=True)
 
     def _keep_gradients_in_one_buffer(self) -> None:
-        """Add each gradient to an FP32 buffer inside its product, as Megatron's kernels do."""
+        """Add each gradient to an FP32 buffer inside its matmul, as Transformer Engine's kernels do for Megatron.
+
+        What they return to autograd in its place is a dummy; one is kept for each distinct shape of a weight
+        (`get_dummy_wgrad` in Transformer Engine's module/base.py).
+        """
         self.buffer = torch.empty(self.dense + self.expert)
         self.trace.track(self.buffer, "gradients")
+        self.dummies = [torch.empty(shape, dtype=_weight_dtype(self.layout)) for shape in weight_shapes(self.layout)]
+        for dummy in self.dummies:
+            self.trace.track(dummy, "gradients")
 
         def drop(parameter: Tensor) -> None:
             parameter.grad = None

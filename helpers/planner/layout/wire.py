@@ -22,6 +22,9 @@ class Listener(Protocol):
     def made(self, tensor: Tensor) -> None:
         """Hear that the wire has made a tensor for what arrives."""
 
+    def kept(self, tensor: Tensor) -> None:
+        """Hear that a tensor lies in memory until the backward pass, whatever a compiler would compute again."""
+
 
 class Wire:
     """The ranks of one dimension, as one of them sees it. With one rank nothing is sent.
@@ -192,6 +195,7 @@ class _Products(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, wire: Wire, *weights: Tensor) -> tuple[Tensor, ...]:
         ctx.wire = wire
         ctx.save_for_backward(x, *weights)
+        wire.listener.kept(x)
         whole = wire.all_gather(x, 1)
         return tuple(torch.matmul(whole, weight.t()) for weight in weights)
 
