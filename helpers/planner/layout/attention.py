@@ -25,7 +25,7 @@ class Wires:
 def column(x: Tensor, layers: list[nn.Linear], wire: Wire, layout: Layout) -> list[Tensor]:
     """Return the results of layers whose columns are split over `wire`; x: (B, S, D), or this rank's tokens of it."""
     if layout.engine == "megatron" and layout.splits_tokens:
-        outs = products(x, [layer.weight for layer in layers], wire)
+        outs = products(x, [layer.weight for layer in layers], wire, layout.transformer_engine)
         return [out if layer.bias is None else out + layer.bias for out, layer in zip(outs, layers, strict=True)]
     x = enter(x, wire, layout.splits_tokens)
     return [layer(x) for layer in layers]

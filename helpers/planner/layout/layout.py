@@ -22,6 +22,9 @@ class Layout(ParallelConfig):
         recompute: what the backward pass computes again: nothing, "selective" (cheap parts), "full" blocks.
         recompute_every: only every so many blocks are recomputed.
         attention: "fused", "fused-2023", or "eager": scores in memory, with dropout, as before 2022.
+        dropout: of the residual stream: after the embedding, attention and perceptron; each keeps a mask.
+        transformer_engine: whether megatron runs its kernels: tensor ranks keep the output of norms, the loss works in
+            place, and matmuls with `wgrad_fusion` add weights' gradients to their buffer and return a dummy.
 
     Raises:
         RecipeError: values that are unknown, or cannot be combined.
@@ -38,6 +41,9 @@ class Layout(ParallelConfig):
     compile: bool = True
     cuda_graphs: bool = False
     engine: str = "torchtitan"
+    dropout: float = 0.0
+    transformer_engine: bool = False
+    wgrad_fusion: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -188,4 +194,5 @@ def layout_of(config: TrainingConfig, arch: Arch) -> Layout:
         compile=config.compile,
         cuda_graphs=config.cuda_graphs,
         engine=config.engine,
+        transformer_engine=config.engine == "megatron",
     )

@@ -204,7 +204,9 @@ class _Training:
         """
         self.buffer = torch.empty(self.dense + self.expert)
         self.trace.track(self.buffer, "gradients")
-        self.dummies = [torch.empty(shape, dtype=_weight_dtype(self.layout)) for shape in weight_shapes(self.layout)]
+        dummies = self.layout.transformer_engine and self.layout.wgrad_fusion
+        shapes = weight_shapes(self.layout) if dummies else ()
+        self.dummies = [torch.empty(shape, dtype=_weight_dtype(self.layout)) for shape in shapes]
         for dummy in self.dummies:
             self.trace.track(dummy, "gradients")
 
