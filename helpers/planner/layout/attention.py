@@ -62,8 +62,10 @@ class Attention(nn.Module):
             out = checkpoint(eager, q, k, v, **_PLAINLY) if again else eager(q, k, v)
         else:
             out = attend(q, k, v, self.wires.context, self.layout.context_method == "ring")  # (B, heads, S, head)
-        out = self.out(out.transpose(1, 2).flatten(2))
-        return leave(out, self.wires.tensor, self.layout.splits_tokens)
+        out = out.transpose(1, 2).flatten(2)  # (B, S, heads x head)
+        if self.layout.transformer_engine and self.layout.attention != "eager" and len(out) > 1:
+            out = out.clone()  # of (S, B, D): the fused kernel keeps its own (B, S, D)
+        return leave(self.out(out), self.wires.tensor, self.layout.splits_tokens)
 
 
 class LatentAttention(nn.Module):

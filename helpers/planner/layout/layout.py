@@ -25,6 +25,8 @@ class Layout(ParallelConfig):
         dropout: of the residual stream: after the embedding, attention and perceptron; each keeps a mask.
         transformer_engine: whether megatron runs its kernels: tensor ranks keep the output of norms, the loss works in
             place, and matmuls with `wgrad_fusion` add weights' gradients to their buffer and return a dummy.
+        attention_mask: whether first and last stage hold a mask of (B, 1, S, S) bytes that no kernel reads.
+        deterministic: whether cuBLAS has the larger workspace that reproducible results want (":4096:8").
 
     Raises:
         RecipeError: values that are unknown, or cannot be combined.
@@ -44,6 +46,8 @@ class Layout(ParallelConfig):
     dropout: float = 0.0
     transformer_engine: bool = False
     wgrad_fusion: bool = True
+    attention_mask: bool = False
+    deterministic: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

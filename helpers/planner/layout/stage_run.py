@@ -243,9 +243,15 @@ class _Training:
             tokens = layout.local_seq // (layout.tensor if layout.splits_tokens else 1)
             x = torch.empty(size, tokens, layout.arch.hidden, dtype=self.low, requires_grad=True)
             self.trace.made(x)
+        masked = layout.attention_mask and (self.kind.first or self.kind.last)
+        mask = torch.zeros(size, 1, layout.seq, layout.local_seq if masked else 0, dtype=torch.bool)
         autocast = layout.precision.endswith("-amp") and layout.zero != "zero3" and layout.engine != "megatron"
         with torch.autocast("cpu", self.low, enabled=autocast):
-            self.kept.append(self.stage(x, labels))
+            out = self.stage(x, labels)
+        del mask  # which no fused kernel reads
+        if layout.transformer_engine and not self.kind.last:
+            out.untyped_storage().resize_(0)  # it has been sent; Megatron keeps its graph alone
+        self.kept.append(out)
         torch.clear_autocast_cache()
 
     def _label_gathered(self) -> None:

@@ -22,7 +22,7 @@ class Habits:
         tensor_overlap, accumulate_whole, plain_ends, cuda_graphs: see `Layout`.
         casts_weights: whether its mixed precision casts weights and optimizer's state, too.
         logs: whose memory its log has: "fullest" for the fullest rank's, "first" or "last" for that pipeline stage's.
-        dropout: see `Layout`.
+        dropout, attention_mask: see `Layout`.
         slow_h100: whether its H100 are the ones with 96 GB and a limit of 500 W, as those of torchtitan's authors.
         network: GB/s between nodes that each of its GPUs has; 0.0 where it is as in the catalog.
     """
@@ -46,6 +46,7 @@ class Habits:
     casts_weights: bool = False
     logs: str = "fullest"
     dropout: float = 0.0
+    attention_mask: bool = False
     cuda_graphs: bool = False
     plain_tokens: str = ""
     compiles_fp8: bool = False
@@ -103,8 +104,9 @@ HABITS = {
         vocab=50368,
     ),
     "fms-fsdp": Habits("torchtitan", "bf16-amp", "zero3", fused=True, vocab=32000, network=6.25),
-    # megatron/training/global_vars.py: the last rank writes the log; transformer_config.py: dropout is 0.1.
-    "megatron-lm": replace(_MEGATRON, logs="last", dropout=0.1),
+    # megatron/training/global_vars.py: the last rank writes the log; transformer_config.py: dropout is 0.1;
+    # arguments.py: the data loader makes attention masks.
+    "megatron-lm": replace(_MEGATRON, logs="last", dropout=0.1, attention_mask=True),
     "megatron-bridge": _LLAMA,
     "nemo": _LLAMA,
     # Korthikanti et al. 2022, table 5: full recomputation without, selective with sequence parallelism.

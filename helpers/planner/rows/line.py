@@ -138,6 +138,8 @@ def read_line(line: Mapping[str, Any]) -> Question:
         engine=_engine(habits, zero, precision),
         dropout=_rate(read, habits),
         transformer_engine=_engine(habits, zero, precision) == "megatron",
+        attention_mask=bool(read("attention_mask", habits.attention_mask, note=False)),
+        deterministic=bool(read("deterministic", False, note=False)),
         wgrad_fusion=bool(read("wgrad_fusion", True, note=False)),
     )
     logs = str(read("stage", habits.logs, note=habits.logs != "fullest" and layout.pipeline > 1))
