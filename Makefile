@@ -44,7 +44,7 @@ lint: $(READY)
 	$(BIN)/python -m helpers build --check
 
 test: lint
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not slow or today"
 	$(NBVAL)
 
 # The tests that a change can break, all mutants of its topics among them: make test-changed BASE=main. Without BASE, of
