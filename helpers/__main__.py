@@ -12,9 +12,18 @@ from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple, NoReturn
 
-from rich.console import Console
-
 from .planner import RecipeError
+
+try:
+    from rich.console import Console
+except ModuleNotFoundError:  # another Python than the one that `make` has set up
+    own = r".venv\Scripts\python" if sys.platform == "win32" else ".venv/bin/python"
+    print(
+        f"{sys.executable} does not have the course's packages. In the course's folder, after `make lab` or "
+        f"`make test`, use the course's own Python: {own} -m helpers ...",
+        file=sys.stderr,
+    )
+    sys.exit(2)
 
 PROGRAM = "training-at-scale"  # the console script, as pyproject.toml calls it
 
