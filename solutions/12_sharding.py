@@ -26,6 +26,7 @@ from helpers import (
     GiB,
     MemoryMeter,
     MiB,
+    ParallelConfig,
     Prediction,
     Recipe,
     check,
@@ -896,7 +897,7 @@ claims.record("T21", "HSDP: between machines, the gradients of a shard", "2 x 2"
 #
 # ## 9 · Large ones, planned
 #
-# One rank of 1,024 runs the same program as one of 4. The planner ([[where_memory_goes]]) runs PyTorch's own `fully_shard` on a fake process group, so it can count for any number of ranks. All 80 layers of Llama-2-70B take it about half a minute (`python -m helpers plan --model llama-2-70b --ranks 8 --shard zero3 ...`). A plan is the same on every machine, so those in this lab were made beforehand: `planned` looks them up, and plans any that are missing.
+# One rank of 1,024 runs the same program as one of 4. The planner ([[where_memory_goes]]) runs PyTorch's own `fully_shard` on a fake process group, so it can count for any number of ranks. All 80 layers of Llama-2-70B take it about half a minute (`python -m helpers plan --model llama-2-70b --gpus 8 --engine pytorch ...`). A plan is the same on every machine, so those in this lab were made beforehand: `planned` looks them up, and plans any that are missing.
 #
 # **Predict.** 69 billion parameters in BF16 with AdamW in BF16: 8 bytes each ([[mixed_precision]]'s price for pure BF16). One sequence of 2,048 tokens a rank, every layer checkpointed. How many GiB is the peak on each of 8 ranks? An "80 GB" GPU shows 79.1 GiB.
 
@@ -908,9 +909,11 @@ my_guess = 69e9 * 8 / 8 / 2**30 + 6  # the static part, plus something for activ
 seventy_guess = Prediction("Peak of 70B on 8 ranks", my_guess, "GiB")
 
 # %% name="seventy"
-recipe = {"precision": "bf16", "optimizer_impl": "fused", "checkpointing": "every", "seq": 2048, "shard": "zero3"}
+recipe = {"precision": "bf16", "optimizer_impl": "fused", "checkpointing": "every", "seq": 2048}
 RANKS = (8, 64, 1024)
-plans = dict(zip(RANKS, planned([Recipe("llama-2-70b", ranks=n, **recipe) for n in RANKS]), strict=True))
+plans = dict(
+    zip(RANKS, planned([Recipe("llama-2-70b", parallel=ParallelConfig(shard=n), **recipe) for n in RANKS]), strict=True)
+)
 seventy = {n: plan.peak_allocated_bytes for n, plan in plans.items()}
 lines = [["GiB a rank", *(f"{n:,} ranks" for n in RANKS)]]
 for tenant in plans[8].at_peak:

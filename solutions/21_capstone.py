@@ -33,6 +33,7 @@ from helpers import (
     LadderRun,
     LadderTask,
     MemoryMeter,
+    ParallelConfig,
     Prediction,
     Recipe,
     Rung,
@@ -677,7 +678,7 @@ GUIDE = {  # the guide's line -> (card, recipe)
     "40 GB: ~13B, LoRA r=32": ("40 GB", Recipe("llama-2-13b", lora_rank=32, **plain)),
     "80 GB: 7B whole": ("80 GB", Recipe("llama-2-7b", **plain)),
     "80 GB: 7B whole, FP32 weights": ("80 GB", Recipe("llama-2-7b", **plain | {"precision": "bf16-amp"})),
-    "8 x 80 GB: 70B, ZeRO-3 / FSDP": ("80 GB", Recipe("llama-2-70b", ranks=8, shard="zero3", **plain)),
+    "8 x 80 GB: 70B, ZeRO-3 / FSDP": ("80 GB", Recipe("llama-2-70b", parallel=ParallelConfig(shard=8), **plain)),
 }
 
 # %% name="guide_repaired"
@@ -690,7 +691,7 @@ REPAIRED = {  # what to do where a line does not hold
         Recipe("llama-3.2-3b", lora_rank=16, quantize="nf4-dq", **plain | {"precision": "fp16-amp"}),
     ),
     "80 GB: 7B, FP32 weights, offload": ("80 GB", Recipe("llama-2-7b", offload="optimizer", **fp32_weights)),
-    "16 x 80 GB: 70B, ZeRO-3 / FSDP": ("80 GB", Recipe("llama-2-70b", ranks=16, shard="zero3", **plain)),
+    "16 x 80 GB: 70B, ZeRO-3 / FSDP": ("80 GB", Recipe("llama-2-70b", parallel=ParallelConfig(shard=16), **plain)),
 }
 
 
@@ -754,8 +755,14 @@ LINES = {  # name -> (recipe, compared with, said about memory, from, to)
         0.85,
         1.15,
     ),
-    "DDP, 8 ranks": (Recipe("gpt2", ranks=8, **job), "mixed precision", "1x", 0.85, 1.15),
-    "FSDP, 8 ranks": (Recipe("gpt2", ranks=8, shard="zero3", **job), "mixed precision", "8x", 6.8, 9.2),
+    "DDP, 8 ranks": (
+        Recipe("gpt2", parallel=ParallelConfig(shard=8, zero="none"), **job),
+        "mixed precision",
+        "1x",
+        0.85,
+        1.15,
+    ),
+    "FSDP, 8 ranks": (Recipe("gpt2", parallel=ParallelConfig(shard=8), **job), "mixed precision", "8x", 6.8, 9.2),
     "offloaded optimizer": (Recipe("gpt2", offload="optimizer", **job), "mixed precision", "less", 1.05, math.inf),
 }
 plans = dict(zip(LINES, planned([recipe for recipe, *_ in LINES.values()]), strict=True))

@@ -31,7 +31,7 @@ from helpers.exercises.x6.entries import entries_of, steps_of
 from helpers.exercises.x6.job import Run
 from helpers.exercises.x6.processes import packed
 from helpers.exercises.x6.states import print_of
-from helpers.planner import Recipe
+from helpers.planner import ParallelConfig, Recipe
 from helpers.planner.script import training_script
 from helpers.ranks import rank as ranks_of_a_run
 from helpers.ranks.failure import RankError
@@ -42,9 +42,13 @@ from safetensors.torch import load_file
 
 STEPS, EVERY = 12, 2
 LONGEST_CHAIN = 8  # kills, after which a run may come to its end
+DDP = ParallelConfig(shard=2, zero="none")
 SCRIPTS = {
-    "fsdp": (Recipe("llama-3.2-1b", precision="bf16-amp", ranks=2, shard="zero3"), "pytorch"),
-    "ddp": (Recipe("gpt2", precision="bf16-amp", gradient_accumulation_steps=2, ranks=2), "pytorch"),  # with dropout
+    "fsdp": (Recipe("llama-3.2-1b", precision="bf16-amp", parallel=ParallelConfig(shard=2)), "pytorch"),
+    "ddp": (
+        Recipe("gpt2", precision="bf16-amp", gradient_accumulation_steps=2, parallel=DDP),
+        "pytorch",
+    ),  # with dropout
     "adapters": (Recipe("llama-3.2-1b", lora_rank=8, lora_dropout=0.1, checkpointing="every"), "pytorch"),
     "fp16": (Recipe("gpt2", precision="fp16-amp"), "pytorch"),
     "in-backward": (Recipe("gpt2", step_in_backward=True), "pytorch"),

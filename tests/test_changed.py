@@ -23,7 +23,7 @@ def modules(parsed, monkeypatch):
         ("helpers/core/units.py", "tests/core/test_units.py"),
         ("helpers/meter/recorder.py", "tests/meter/test_recorder.py"),  # by a name that helpers exports
         ("helpers/course/grade/report/policy.py", "tests/grade/report/test_policy.py"),
-        ("helpers/planner/layout_cli.py", "tests/planner/test_layout_command.py"),  # by a command
+        ("helpers/planner/options.py", "tests/planner/test_layout_command.py"),  # by a command
         ("helpers/widgets/bit_explorer.py", "solutions/02_number_formats.ipynb"),
         ("helpers/exercises/x1/scaler.py", "tests/labs/test_graded.py"),
         ("tests/grade/results.py", "tests/grade/report/test_pages.py"),

@@ -6,13 +6,12 @@ template `train.py.jinja`; here are the values that go into it.
 """
 
 import json
-from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from .catalog.models import ModelSpec, spec_of
-from .recipe import Recipe, RecipeError
+from .config import RecipeError, TrainingConfig
 
 TEMPLATE = Path(__file__).with_name("train.py.jinja")
 STYLES = ("pytorch", "trainer")
@@ -34,7 +33,7 @@ _TRAINER_OPTIMIZERS = {
 }
 
 
-def training_script(recipe: Recipe, style: str = "pytorch") -> str:
+def training_script(recipe: TrainingConfig, style: str = "pytorch") -> str:
     """Return the text of a script that trains a causal language model with `recipe`.
 
     The script starts from random weights, or with `--weights` from pretrained ones; it trains on Python's own manual,
@@ -68,7 +67,7 @@ def training_script(recipe: Recipe, style: str = "pytorch") -> str:
         sharded=recipe.shard != "none",
         checkpointed=recipe.checkpointing != "none",
         block_stride={"every-2": "[::2]", "every-3": "[::3]"}.get(recipe.checkpointing, ""),
-        recipe_json=json.dumps(_chosen(recipe), indent=4),
+        recipe_json=json.dumps(recipe.changed(), indent=4),
         quantization=_quantization(recipe),
         config=_config(spec),
         tiny_config=_tiny_config(spec),
@@ -97,7 +96,7 @@ def _template() -> Any:
     return environment.get_template(TEMPLATE.name)
 
 
-def _refusals(recipe: Recipe, spec: ModelSpec, style: str) -> list[tuple[bool, str]]:
+def _refusals(recipe: TrainingConfig, spec: ModelSpec, style: str) -> list[tuple[bool, str]]:
     """Return (whether it applies, why) for each option that no script is written for."""
     trainer = style == "trainer"
     return [
@@ -150,12 +149,7 @@ def _tiny_config(spec: ModelSpec) -> str:
     return json.dumps(tiny, indent=4)
 
 
-def _chosen(recipe: Recipe) -> dict[str, Any]:
-    """Return the recipe's fields that differ from their defaults."""
-    return {f.name: getattr(recipe, f.name) for f in fields(recipe) if getattr(recipe, f.name) != f.default}
-
-
-def _quantization(recipe: Recipe) -> str:
+def _quantization(recipe: TrainingConfig) -> str:
     """Return the arguments of `BitsAndBytesConfig`; empty for a base that is not quantized."""
     if recipe.quantize == "none":
         return ""
@@ -166,20 +160,20 @@ def _quantization(recipe: Recipe) -> str:
     return f'load_in_4bit=True, bnb_4bit_quant_type="nf4"{double}, bnb_4bit_compute_dtype={compute}'
 
 
-def _lora_settings(recipe: Recipe) -> str:
+def _lora_settings(recipe: TrainingConfig) -> str:
     settings = [f"r={recipe.lora_rank}", f"lora_alpha={recipe.lora_alpha or 2 * recipe.lora_rank}"]
     settings += [f"lora_dropout={recipe.lora_dropout}"] if recipe.lora_dropout else []
     settings += [f"target_modules={list(recipe.lora_targets)!r}"] if recipe.lora_targets else []
     return ", ".join([*settings, 'task_type="CAUSAL_LM"'])
 
 
-def _fsdp_names(recipe: Recipe) -> list[str]:
+def _fsdp_names(recipe: TrainingConfig) -> list[str]:
     names = ["CPUOffloadPolicy"] if recipe.offload == "all" else []
     names += ["MixedPrecisionPolicy"] if recipe.precision == "bf16-amp" else []
     return [*names, "fully_shard"]
 
 
-def _fsdp_options(recipe: Recipe) -> str:
+def _fsdp_options(recipe: TrainingConfig) -> str:
     options = ["reshard_after_forward=False"] if recipe.shard == "zero2" else []
     if recipe.precision == "bf16-amp":
         options += ["mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)"]
@@ -188,7 +182,7 @@ def _fsdp_options(recipe: Recipe) -> str:
     return "".join(f", {option}" for option in options)
 
 
-def _optimizer_options(recipe: Recipe) -> str:
+def _optimizer_options(recipe: TrainingConfig) -> str:
     if recipe.optimizer.startswith("adamw-8bit"):
         return ""
     if recipe.optimizer == "adafactor":
@@ -200,7 +194,7 @@ def _optimizer_options(recipe: Recipe) -> str:
     )
 
 
-def _trainer_optimizer(recipe: Recipe) -> str:
+def _trainer_optimizer(recipe: TrainingConfig) -> str:
     """Return the Trainer's name of the optimizer; empty where it has none."""
     fused = recipe.optimizer == "adamw" and recipe.optimizer_impl == "fused"
     return "adamw_torch_fused" if fused else _TRAINER_OPTIMIZERS.get(recipe.optimizer, "")

@@ -15,7 +15,7 @@ from helpers.core.byte_tokenizer import byte_tokenizer
 from helpers.core.descendants import end_process
 from helpers.core.real_model import find_real_model
 from helpers.exercises.lora.number_words import number_words
-from helpers.planner import Recipe, RecipeError
+from helpers.planner import ParallelConfig, Recipe, RecipeError
 from helpers.planner.catalog.models import find_model
 from helpers.planner.script import training_script
 from helpers.planner.simulate.model import build
@@ -45,7 +45,13 @@ RUNS = {
         1,
     ),
     "adapters, fully_shard, two processes": (
-        Recipe("llama-3.2-1b", lora_rank=8, gradient_accumulation_steps=1, precision="bf16", ranks=2, shard="zero3"),
+        Recipe(
+            "llama-3.2-1b",
+            lora_rank=8,
+            gradient_accumulation_steps=1,
+            precision="bf16",
+            parallel=ParallelConfig(shard=2),
+        ),
         "pytorch",
         2,
     ),
@@ -55,8 +61,7 @@ RUNS = {
             precision="bf16-amp",
             checkpointing="every-2",
             gradient_accumulation_steps=2,
-            ranks=2,
-            shard="zero3",
+            parallel=ParallelConfig(shard=2),
         ),
         "pytorch",
         2,
@@ -114,7 +119,7 @@ def test_a_killed_script_goes_on_to_the_last_bit(name, tmp_path):
 
 def test_scripts_keep_checkpoints_and_refuse_to_begin_among_others():
     for style in ("pytorch", "trainer"):
-        text = training_script(Recipe("gpt2", ranks=1), style)
+        text = training_script(Recipe("gpt2"), style)
         assert all(option in text for option in ("--resume", "--checkpoint-every", "--checkpoints"))
         assert "os.fsync" in text
         assert "there are checkpoints in" in text
@@ -133,10 +138,10 @@ def _grid():
         for accumulate, step, rank, sharing in (
             (1, True, 0, {}),
             (4, False, 16, {}),
-            (4, False, 0, {"ranks": 2}),
-            (2, False, 0, {"ranks": 2, "shard": "zero3"}),
-            (1, False, 0, {"ranks": 2, "shard": "zero2"}),
-            (2, False, 0, {"ranks": 2, "shard": "zero3", "offload": "all"}),
+            (4, False, 0, {"parallel": ParallelConfig(shard=2, zero="none")}),
+            (2, False, 0, {"parallel": ParallelConfig(shard=2)}),
+            (1, False, 0, {"parallel": ParallelConfig(shard=2, zero="zero2")}),
+            (2, False, 0, {"parallel": ParallelConfig(shard=2), "offload": "all"}),
             (2, False, 16, {"quantize": "nf4-dq"}),
         ):
             try:
@@ -175,7 +180,7 @@ def test_the_script_keeps_adapters_as_the_plan_does():
 
 
 def test_one_rank_makes_the_whole_model_and_the_others_only_their_shards():
-    text = training_script(Recipe("gpt2", ranks=2, shard="zero3"))
+    text = training_script(Recipe("gpt2", parallel=ParallelConfig(shard=2)))
     prepare = text.partition("def prepare")[2].partition("\ndef ")[0]
     alone, _, shared = prepare.partition("whole = make_model(args) if rank == 0 else None\n")
     assert "if world == 1:\n        return make_model(args).to(device)" in alone
@@ -189,7 +194,7 @@ def test_script_says_what_the_recipe_says():
     assert "ACCUMULATE" in adapters
     assert "checkpoint(" in adapters or "partial(checkpoint" in adapters
     assert "fully_shard" not in adapters
-    whole = training_script(Recipe("llama-2-7b", precision="fp32", ranks=2, shard="zero3", offload="all"))
+    whole = training_script(Recipe("llama-2-7b", precision="fp32", parallel=ParallelConfig(shard=2), offload="all"))
     assert "CPUOffloadPolicy" in whole
     assert "Lora" not in whole
     assert "autocast" not in whole
@@ -207,8 +212,8 @@ def test_script_says_what_the_recipe_says():
         (Recipe("vit-l-16"), "pytorch"),
         (Recipe("gpt2", checkpointing="sqrt"), "pytorch"),
         (Recipe("gpt2", step_in_backward=True), "trainer"),
-        (Recipe("gpt2", ranks=2, shard="zero3"), "trainer"),
-        (Recipe("gpt2", ranks=2, shard="zero3", compile=True), "pytorch"),
+        (Recipe("gpt2", parallel=ParallelConfig(shard=2)), "trainer"),
+        (Recipe("gpt2", parallel=ParallelConfig(shard=2), compile=True), "pytorch"),
         (Recipe("gpt2"), "jax"),
     ],
 )
@@ -220,7 +225,7 @@ def test_what_cannot_be_written_is_refused(recipe, style):
 KEPT = {
     "adapter": (Recipe("llama-3.2-1b", lora_rank=4, seq=64, lora_targets=("q_proj", "down_proj")), "pytorch"),
     "quantized": (Recipe("llama-3.2-1b", lora_rank=4, seq=64, quantize="nf4-dq", checkpointing="every"), "pytorch"),
-    "sharded": (Recipe("llama-3.2-1b", seq=64, precision="bf16-amp", ranks=2, shard="zero3"), "pytorch"),
+    "sharded": (Recipe("llama-3.2-1b", seq=64, precision="bf16-amp", parallel=ParallelConfig(shard=2)), "pytorch"),
     "Trainer": (Recipe("llama-3.2-1b", lora_rank=4, seq=64, precision="fp32"), "trainer"),
 }
 

@@ -11,6 +11,7 @@ from ...claims.receipt import receipts
 from ...core.files import PACKAGE, ROOT
 from ..receipts import claims_table
 from .import_graph import room_picture, room_table
+from .option_list import option_list
 from .source import Source, sources
 
 README = ROOT / "README.md"
@@ -32,6 +33,7 @@ def pages() -> dict[Path, str]:
         README: filled(README, labs=_short_list(), attacks=_attacks()),
         DOCS / "labs.md": filled(DOCS / "labs.md", labs=_long_list()),
         DOCS / "claims.md": filled(DOCS / "claims.md", claims=claims_table(receipts())),
+        DOCS / "options.md": filled(DOCS / "options.md", options=option_list()),
         DOCS / "architecture.md": filled(
             DOCS / "architecture.md", picture=room_picture(PACKAGE), rooms=room_table(PACKAGE)
         ),

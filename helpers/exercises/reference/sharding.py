@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from helpers import Claims, GiB, MemoryMeter, MiB, Prediction, Recipe, check, deepspeed_config, device_name, explore, hint, human_bytes, pick_device, planned, rank_device, ranks_device, run_ranks, show, text_table
+from helpers import Claims, GiB, MemoryMeter, MiB, ParallelConfig, Prediction, Recipe, check, deepspeed_config, device_name, explore, hint, human_bytes, pick_device, planned, rank_device, ranks_device, run_ranks, show, text_table
 from helpers.core.progress_line import progress_line
 from helpers.exercises.sharding import drawings
 from helpers.exercises.sharding.blocks import Blocks, MLPBlock, rank_rows

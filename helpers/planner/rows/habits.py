@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, replace
 
+from ..config import RecipeError
+
 
 @dataclass(frozen=True)
 class Habits:
@@ -66,7 +68,7 @@ _OLD_MEGATRON = Habits(
     layer_norm=True,
 )
 
-# By the beginning of a line's id, which names its source.
+# By the `framework` of a line.
 HABITS = {
     "torchtitan": _TITAN,
     "ao": _TITAN,
@@ -122,7 +124,15 @@ HABITS = {
 USUAL = Habits("torchtitan", "bf16-amp", "zero3", fused=True)
 
 
-def habits_of(line_id: str) -> tuple[str, Habits]:
-    """Return the framework that the id of a line names, and its habits; those of no framework are called "usual"."""
-    source = str(line_id).rpartition("-")[0]
-    return (source, HABITS[source]) if source in HABITS else ("usual", USUAL)
+GENERIC = "generic"
+
+
+def habits_of(framework: str) -> Habits:
+    """Return the habits of a framework by its name; `GENERIC` has those of no one in particular.
+
+    Raises:
+        RecipeError: it is not known.
+    """
+    if framework != GENERIC and framework not in HABITS:
+        raise RecipeError(f"framework is {framework!r}; choose one of {GENERIC}, {', '.join(HABITS)}.")
+    return HABITS.get(framework, USUAL)

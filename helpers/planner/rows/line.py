@@ -7,12 +7,12 @@ from typing import Any
 
 from ..catalog.clusters import Cluster, find_cluster
 from ..catalog.gpus import GIGA
+from ..config import RecipeError
 from ..layout.arch import Arch
 from ..layout.layout import Layout
 from ..layout.layout_plan import LayoutPlan
 from ..layout.rank_memory import RankMemory
-from ..recipe import RecipeError
-from .habits import Habits, habits_of
+from .habits import GENERIC, Habits, habits_of
 
 _PRECISIONS = {"fp32": "fp32", "bf16": "bf16", "bf16-amp": "bf16-amp", "fp16-amp": "fp16-amp", "fp8": "fp8"}
 _GPUS = (  # whole parts at the beginning of a GPU's name -> its cluster; the first that matches
@@ -89,8 +89,7 @@ def read_line(line: Mapping[str, Any]) -> Question:
         RecipeError: it contradicts itself, or asks for what is not planned.
     """
     read = _Reader(line)
-    source, habits = habits_of(str(line.get("id", "")))
-    read.assumed["framework"] = source
+    habits = habits_of(str(read("framework", GENERIC)))
     if read("lora_rank", 0, note=False):
         raise RecipeError("LoRA is planned on one GPU, by a recipe; layouts train whole models.")
     arch = _arch(read, habits)
