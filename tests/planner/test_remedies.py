@@ -126,7 +126,11 @@ def test_nothing_helps_where_nothing_can(monkeypatch):
 
 
 def test_every_candidate_changes_the_recipe():
-    for recipe in (BASE, Recipe("gpt2", precision="fp32", attention="eager", lora_rank=4), Recipe("gpt2", parallel={"shard": 2, "zero": "none"})):
+    for recipe in (
+        BASE,
+        Recipe("gpt2", precision="fp32", attention="eager", lora_rank=4),
+        Recipe("gpt2", parallel={"shard": 2, "zero": "none"}),
+    ):
         for change in candidates(recipe):
             try:
                 assert replace(recipe, **change.fields) != recipe
