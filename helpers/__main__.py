@@ -46,6 +46,7 @@ COMMANDS = {
     "searches": Command(".course.build.tables_cli", "search anew for all layouts that the labs keep (an hour)"),
     "chooser": Command(".course.build.tables_cli", "plan what the capstone's recipe chooser answers from (minutes)"),
     "grade": Command(".course.grade.cli", "grade a folder of hand-ins, one folder a student"),
+    "handout": Command(".course.handout", "copy the course for learners, without solved notebooks and tests"),
     "autograder": Command(".course.grade.platforms.cli", "package the grader of an exercise for Gradescope or GitHub"),
     "mistakes": Command(".course.grade.report.mistakes_cli", "say which mistakes classes made, a page a mistake"),
     "claims": Command(
