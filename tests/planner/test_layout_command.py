@@ -104,7 +104,7 @@ def test_every_option_reaches_the_layout(model):
     options = "--gpus 8 --no-reshard-after-forward --attention eager"
     assert layout_of_options(model, options) == Layout(arch, **usual, reshard_after_forward=False, attention="eager")
     assert layout_of_options(model, "--gpus 8 --attention sdpa") == Layout(arch, **usual, attention="fused")
-    megatron = Layout(arch, **usual, engine="megatron", zero="zero1")
+    megatron = Layout(arch, **usual, engine="megatron", zero="zero1", transformer_engine=True)
     assert layout_of_options(model, "--gpus 8 --engine megatron") == megatron
     assert layout_of_options("mixtral-8x7b", "--gpus 8 --expert 4").expert == 4
 
