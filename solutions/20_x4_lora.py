@@ -54,6 +54,7 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 # - Unmerged, the output is x Wᵀ + bias + (alpha / rank) · (d(x) Aᵀ) Bᵀ, where d is dropout of the input with probability `dropout`, active in training mode only. Each call draws anew for each element of x. As in `nn.Linear`, x has the shape (..., in), need not be contiguous, and stays as it is.
 # - `merge()` adds the correction, computed from the current A and B, to the linear layer's weight in place, in the weight's own memory. From then on the output, and its gradient for x, is that of the linear layer alone, in training mode, too. `unmerge()` removes the correction again. A second call of either does nothing, and `unmerge()` does nothing to a layer that is not merged. A layer can be merged and unmerged again and again, each time with other A, B and weight. Neither call changes A, B, the mode of the layer, or another layer. (You need not support training while merged.)
 
+
 # %% name="layer" answer=true
 class LoRALinear(nn.Module):
     def __init__(self, linear, rank, alpha, dropout):
@@ -108,6 +109,7 @@ hint("x4.layer")
 # - `adapter_config(rank)` returns PEFT's `LoraConfig` for a Llama: that rank on **every** linear layer of attention and MLP in each block, and on no other layer; alpha twice the rank; dropout 0.05; for causal language modeling (`task_type`). Each B starts at zero, PEFT's default. Biases, which some Llamas have, are not trained.
 # - `trained_parameters(config, rank)` returns, as an `int`, how many parameters such an adapter trains in the Llama of a `LlamaConfig`. Compute it from the configuration, which stays as it is, without allocating weights or adapters. Mind `num_key_value_heads` (grouped-query attention: fewer heads for k and v) and `head_dim`, which need not be `hidden_size // num_attention_heads`.
 
+
 # %% name="adapter" answer=true
 def adapter_config(rank):
     ### BEGIN SOLUTION
@@ -151,6 +153,7 @@ my_guess = None  # tokens in a micro-batch
 my_guess = 4096
 ### END GUESS
 tokens_guess = Prediction("Most tokens in a micro-batch, 7B, LoRA, 24 GB", my_guess, "tokens")
+
 
 # %% name="plan" answer=true
 def fine_tune_plan():
