@@ -17,6 +17,7 @@ from torch._C import DispatchKey
 
 from . import memory
 from .homes import on_gpu
+from .patches import Patches
 
 # `AT_FORALL_LOWER_PRECISION_FP` and its companions in aten/src/ATen/autocast_mode.h; all other names are FP32.
 _SIXTEEN_BITS = """
@@ -110,9 +111,10 @@ def _convert(value: Any, dtype: torch.dtype) -> Any:
     return known[1]
 
 
-def install() -> torch.library.Library:
-    """Register the kernels; they last as long as the library that is returned."""
+def install(patches: Patches) -> None:
+    """Register the kernels."""
     library = torch.library.Library("aten", "IMPL")
+    patches.later(library._destroy)
     has = torch._C._dispatch_has_kernel_for_dispatch_key
     for full in torch._C._dispatch_get_all_op_names():
         listed = has(full, f"Autocast{memory.machine.kind.upper()}")
@@ -145,6 +147,7 @@ def install() -> torch.library.Library:
         clear()
         _copies.clear()
 
-    torch.is_autocast_enabled, torch.set_autocast_enabled = is_enabled, set_enabled
-    torch.clear_autocast_cache = clear_cache
-    return library
+    patches.put(torch, "is_autocast_enabled", is_enabled)
+    patches.put(torch, "set_autocast_enabled", set_enabled)
+    patches.put(torch, "clear_autocast_cache", clear_cache)
+    patches.later(_copies.clear)

@@ -32,6 +32,11 @@ class AfterImport(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             self._loader, spec.loader = spec.loader, self
         return spec
 
+    def forget(self) -> None:
+        """Stop waiting for the module."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
     def create_module(self, spec: Any) -> Any:
         """Let the module's own loader do it."""
         return self._loader.create_module(spec)

@@ -9,6 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from .dispatch import thread
 from .homes import home_of, index_of, is_gpu, storage_of, traced_device
 from .moves import device_of, move
+from .patches import Patches
 
 _CPU = torch.device("cpu")
 _base_device = torch._C.TensorBase.device.__get__
@@ -77,7 +78,7 @@ def _type(self: Tensor, dtype: Any = None, non_blocking: bool = False, **kwargs:
     return _base_type(self, dtype)
 
 
-def install() -> None:
+def install(patches: Patches) -> None:
     """Teach `torch.Tensor`."""
     base_numpy, base_array = Tensor.numpy, Tensor.__array__
 
@@ -90,10 +91,9 @@ def install() -> None:
         _no_numpy(self)
         return base_array(self, *args, **kwargs)
 
-    Tensor.device = property(_device)
-    Tensor.is_cuda = property(lambda self: self.device.type == "cuda")
-    Tensor.is_cpu = property(lambda self: self.device.type == "cpu")
-    Tensor.is_mps = property(lambda self: self.device.type == "mps")
+    patches.put(Tensor, "device", property(_device))
+    for kind in ("cuda", "cpu", "mps"):
+        patches.put(Tensor, f"is_{kind}", property(lambda self, kind=kind: self.device.type == kind))
     for name, method in {
         "get_device": lambda self: self.device.index if is_gpu(self.device) else -1,
         "to": move,
@@ -110,5 +110,5 @@ def install() -> None:
         "record_stream": lambda self, stream: None,
     }.items():
         method.__name__ = name  # by which torch.compile knows that it is a tensor's
-        setattr(Tensor, name, method)
-    Tensor._make_wrapper_subclass = staticmethod(_wrapper)
+        patches.put(Tensor, name, method)
+    patches.put(Tensor, "_make_wrapper_subclass", staticmethod(_wrapper))

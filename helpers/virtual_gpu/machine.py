@@ -4,6 +4,8 @@ import json
 import os
 from dataclasses import asdict, dataclass
 
+from ..planner.catalog.gpus import find_gpu
+
 _VARIABLE = "PRETENDED_MACHINE"
 
 
@@ -32,14 +34,11 @@ class Machine:
         """Return a machine with GPUs from the planner's catalog.
 
         Raises:
-            helpers.planner.RecipeError: the catalog has no such GPU, or several.
+            RecipeError: the catalog has no such GPU, or several.
         """
         if gpu == "apple":
             return APPLE
-        from helpers.planner.catalog import find_gpu
-
         found = find_gpu(gpu)
-        assert found.capability, f"nobody knows what a {found.name} can compute"
         return cls(f"pretended {found.name}", found.total, found.context, found.capability, gpus)
 
     def environment(self) -> dict[str, str]:

@@ -10,6 +10,7 @@ from torch.utils._device import DeviceContext
 
 from .homes import home_of, is_gpu, storage_of
 from .moves import move, resolved
+from .patches import Patches
 from .tensors import pin_memory
 
 _FACTORIES = """
@@ -93,12 +94,12 @@ def _factory(function: Any) -> Any:
     return made
 
 
-def install() -> None:
+def install(patches: Patches) -> None:
     """Teach the functions of torch that make tensors."""
     for name in ("tensor", "as_tensor", "asarray", "scalar_tensor", "sparse_coo_tensor"):
-        setattr(torch, name, _made_then_moved(getattr(torch, name)))
-    Tensor.new_tensor = _new_tensor
+        patches.put(torch, name, _made_then_moved(getattr(torch, name)))
+    patches.put(Tensor, "new_tensor", _new_tensor)
     for name in _FACTORIES.split():
-        setattr(torch, name, _factory(getattr(torch, name)))
+        patches.put(torch, name, _factory(getattr(torch, name)))
     for name in ("new_empty", "new_zeros", "new_ones", "new_full", "new_empty_strided"):
-        setattr(Tensor, name, _factory(getattr(Tensor, name)))
+        patches.put(Tensor, name, _factory(getattr(Tensor, name)))

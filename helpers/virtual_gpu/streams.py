@@ -5,6 +5,8 @@ from typing import Any
 
 import torch
 
+from .patches import Patches
+
 
 class Event:
     """A mark in time."""
@@ -96,11 +98,17 @@ def _set_stream(stream: Stream | None) -> None:
         _current[stream.device_index] = stream
 
 
-def install() -> None:
+def install(patches: Patches) -> None:
     """Put them into torch.cuda."""
-    cuda = torch.cuda
-    cuda.Stream, cuda.Event = cuda.streams.Stream, cuda.streams.Event = Stream, Event
-    cuda.ExternalStream = Stream
-    cuda.current_stream, cuda.default_stream, cuda.set_stream = _current_stream, _default_stream, _set_stream
-    cuda.is_current_stream_capturing = lambda: False
-    torch._C._accelerator_getStream, torch._C._accelerator_setStream = _current_stream, _set_stream
+    kinds = {"Stream": Stream, "Event": Event}
+    patches.put_all(torch.cuda.streams, kinds)
+    functions = {
+        "ExternalStream": Stream,
+        "current_stream": _current_stream,
+        "default_stream": _default_stream,
+        "set_stream": _set_stream,
+        "is_current_stream_capturing": lambda: False,
+    }
+    patches.put_all(torch.cuda, kinds | functions)
+    patches.put_all(torch._C, {"_accelerator_getStream": _current_stream, "_accelerator_setStream": _set_stream})
+    patches.later(_current.clear)

@@ -14,8 +14,8 @@ import torch
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from .after_import import AfterImport
 from .homes import is_gpu
+from .patches import Patches
 
 _CPU = torch.device("cpu")
 _ASKS_DEVICE = torch.ops.prim.device.default
@@ -66,7 +66,7 @@ def _mode_dispatch(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any
         args[0].constant = constant
 
 
-def _guard_devices(guards: Any) -> None:
+def _guard_devices(patches: Patches, guards: Any) -> None:
     """Let a tensor on another device call for another graph: to C++, which looks, all are on the CPU."""
     match = guards.GuardBuilder.TENSOR_MATCH
 
@@ -77,23 +77,24 @@ def _guard_devices(guards: Any) -> None:
         reason = [f"{self.arg_ref(guard)}.device == {str(device)!r}"]
         self.get_guard_manager(guard).add_lambda_guard(lambda tensor: tensor.device == device, reason, guard.user_stack)
 
-    guards.GuardBuilder.TENSOR_MATCH = device_too
+    patches.put(guards.GuardBuilder, "TENSOR_MATCH", device_too)
 
 
-def _leave_alone(rules: Any) -> None:
+def _leave_alone(patches: Patches, rules: Any) -> None:
     """Keep the pretence itself out of graphs: on a real machine its Python is not there to be compiled."""
     here = Path(__file__).parent
-    own = [*here.glob("*.py"), here.parents[1] / "helpers/planner/allocator.py"]
+    own = [*here.glob("*.py"), here.parent / "planner/allocator.py"]
     rules.FORCE_SKIP_FILES.update(path.as_posix() for path in own)
 
 
-def install() -> None:
+def install(patches: Patches) -> None:
     """Teach fake tensors, and the compiler as soon as it is imported."""
-    FakeTensor.__new__ = staticmethod(_made)
-    FakeTensor.__torch_dispatch__ = classmethod(_tensor_dispatch)
-    FakeTensorMode.dispatch = _mode_dispatch
+    patches.put(FakeTensor, "__new__", staticmethod(_made))
+    patches.put(FakeTensor, "__torch_dispatch__", classmethod(_tensor_dispatch))
+    patches.put(FakeTensorMode, "dispatch", _mode_dispatch)
     handlers = fake_tensor._DISPATCH_META_HANDLERS
     handler = handlers[_ASKS_DEVICE]
     handlers[_ASKS_DEVICE] = lambda args: _told(handler(args))
-    AfterImport("torch._dynamo.guards", _guard_devices)
-    AfterImport("torch._dynamo.trace_rules", _leave_alone)
+    patches.later(lambda: handlers.__setitem__(_ASKS_DEVICE, handler))
+    patches.after_import("torch._dynamo.guards", _guard_devices)
+    patches.after_import("torch._dynamo.trace_rules", _leave_alone)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from .homes import gpu_index, place
+from .patches import Patches
 
 
 def _per_channel(x: Tensor) -> tuple[list[int], list[int]]:
@@ -97,9 +98,10 @@ def _empty_strided(size: Sequence[int], stride: Sequence[int], **options: Any) -
     return place(torch.empty_strided(size, stride, dtype=options["dtype"]), index)
 
 
-def install() -> torch.library.Library:
-    """Register the kernels; they last as long as the library that is returned."""
+def install(patches: Patches) -> None:
+    """Register the kernels."""
     library = torch.library.Library("aten", "IMPL")
+    patches.later(library._destroy)
     for name, function in {
         "batch_norm_stats": _batch_norm_stats,
         "batch_norm_gather_stats_with_counts": _gather_stats,
@@ -109,5 +111,5 @@ def install() -> torch.library.Library:
     }.items():
         library.impl(name, function, "CPU")
     library.impl("empty_strided", _empty_strided, "CUDA")
-    torch._C._scatter, torch._C._gather, torch._C._broadcast_coalesced = _scatter, _gather, _broadcast
-    return library
+    copies = {"_scatter": _scatter, "_gather": _gather, "_broadcast_coalesced": _broadcast}
+    patches.put_all(torch._C, copies)

@@ -12,6 +12,7 @@ from . import generators, memory, mps_linear
 from .dispatch import Pretence, _tensors
 from .homes import home_of, index_of
 from .machine import Machine
+from .patches import Patches
 
 _REFUSED = {
     torch.complex128: "ComplexDouble",
@@ -56,9 +57,9 @@ def _no_pinned_memory(self: Tensor, device: Any = None) -> Tensor:
     raise RuntimeError("Attempted to pin memory, but this machine has no memory to pin.")
 
 
-def install(machine: Machine) -> None:
+def install(patches: Patches, machine: Machine) -> None:
     """Put Apple's functions in place of CUDA's, which this process does not have."""
-    for name, function in {
+    functions = {
         "_has_mps": True,
         "_mps_is_available": lambda: True,
         "_mps_is_on_macos_or_newer": lambda major, minor: major <= 14,
@@ -72,15 +73,18 @@ def install(machine: Machine) -> None:
         "_mps_driverAllocatedMemory": lambda: memory.gpu(0).cache.reserved,
         "_mps_recommendedMaxMemory": lambda: machine.total_memory,
         "_get_accelerator": lambda check=False: torch.device("mps"),
-    }.items():
-        setattr(torch._C, name, function)
+    }
+    patches.later(torch.backends.mps.is_available.cache_clear)
+    patches.put_all(torch._C, functions)
     torch.backends.mps.is_available.cache_clear()
-    accelerator = torch.accelerator
-    accelerator.is_available = torch.backends.mps.is_available
-    accelerator.device_count = lambda: 1
-    accelerator.current_accelerator = lambda check_available=False: torch.device("mps")
-    accelerator.current_device_index = accelerator.current_device_idx = lambda: 0
-    accelerator.synchronize = torch.mps.synchronize
-    Tensor.mps = lambda self: self.to("mps")
-    Tensor.pin_memory = _no_pinned_memory
-    mps_linear.install(lambda tensor: home_of(tensor) is not None)
+    accelerator = {
+        "is_available": torch.backends.mps.is_available,
+        "device_count": lambda: 1,
+        "current_accelerator": lambda check_available=False: torch.device("mps"),
+        "current_device_index": lambda: 0,
+        "current_device_idx": lambda: 0,
+        "synchronize": torch.mps.synchronize,
+    }
+    patches.put_all(torch.accelerator, accelerator)
+    patches.put_all(Tensor, {"mps": lambda self: self.to("mps"), "pin_memory": _no_pinned_memory})
+    mps_linear.install(patches, lambda tensor: home_of(tensor) is not None)

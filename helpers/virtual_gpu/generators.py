@@ -24,6 +24,7 @@ class Generator(_BaseGenerator, metaclass=_Kind):
     """`torch.Generator`, also for a pretended GPU."""
 
     def __new__(cls, device: Any = "cpu") -> "Generator":
+        """Return a generator of the CPU's kind, with the label of its device."""
         device = torch.device(device)
         if device.type != "cpu" and not is_gpu(device):
             return _BaseGenerator(device)
@@ -68,3 +69,8 @@ def chosen(func: Any, args: Any, kwargs: dict[str, Any], index: int | None) -> d
     if found != wanted:
         raise RuntimeError(f"Expected a '{wanted}' device type for generator but found '{found}'")
     return kwargs
+
+
+def forget() -> None:
+    """Drop the GPUs' streams."""
+    _defaults.clear()

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .patches import Patches
+
 aten = torch.ops.aten
-_libraries: list[torch.library.Library] = []  # kernels last as long as these
 
 
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -46,7 +47,7 @@ class _Linear(torch.autograd.Function):
         return aten.linear_backward.default(x, gradient, weight, list(ctx.needs_input_grad))
 
 
-def install(on_gpu: Callable[[Tensor], bool]) -> None:
+def install(patches: Patches, on_gpu: Callable[[Tensor], bool]) -> None:
     """Register the kernels; a layer for whose input `on_gpu` is false stays what it was."""
 
     def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -58,4 +59,4 @@ def install(on_gpu: Callable[[Tensor], bool]) -> None:
         library.impl("linear", linear, "AutogradCPU")
         library.impl("linear", _product, "CPU")
         library.impl("linear_backward", _gradients, "CPU")
-    _libraries.append(library)
+    patches.later(library._destroy)

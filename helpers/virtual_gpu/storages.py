@@ -5,6 +5,7 @@ from typing import Any
 import torch
 
 from .homes import Home, gpu_device, gpu_index, is_gpu
+from .patches import Patches
 
 _Storage = torch.UntypedStorage
 _base_device = torch._C.StorageBase.device.__get__
@@ -44,11 +45,14 @@ def _resize(self: Any, nbytes: int) -> Any:
     return self
 
 
-def install() -> None:
+def install(patches: Patches) -> None:
     """Teach `torch.UntypedStorage`."""
-    _Storage.__new__ = _new
-    _Storage.device = property(_device)
-    _Storage.to = _to
-    _Storage.cuda = lambda self, device=None, non_blocking=False: _to(self, device="cuda" if device is None else device)
-    _Storage.resize_ = _resize
-    _Storage.is_pinned = lambda self, device="cuda": self.__dict__.get("pinned", False)
+    methods = {
+        "__new__": _new,
+        "device": property(_device),
+        "to": _to,
+        "cuda": lambda self, device=None, non_blocking=False: _to(self, device="cuda" if device is None else device),
+        "resize_": _resize,
+        "is_pinned": lambda self, device="cuda": self.__dict__.get("pinned", False),
+    }
+    patches.put_all(_Storage, methods)

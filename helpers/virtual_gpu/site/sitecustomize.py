@@ -5,8 +5,8 @@ from typing import Any
 
 
 def _install(torch: Any) -> None:
-    from tests.pretence.install import install
-    from tests.pretence.machine import Machine
+    from helpers.virtual_gpu.install import install
+    from helpers.virtual_gpu.machine import Machine
 
     install(Machine.from_environment())
 
@@ -16,6 +16,6 @@ if os.environ.get("COVERAGE_PROCESS_START"):  # coverage_run.py counts the lines
 
     coverage.process_startup()
 if os.environ.get("PRETENDED_MACHINE"):
-    from tests.pretence.after_import import AfterImport
+    from helpers.virtual_gpu.after_import import AfterImport
 
     AfterImport("torch", _install)

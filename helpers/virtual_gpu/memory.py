@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from ..planner.allocator import CachingAllocator, OutOfMemory
 from .machine import Machine
 
 _gpus: dict[int, "GpuMemory"] = {}
@@ -20,9 +21,7 @@ class GpuMemory:
     """The allocator of one GPU, with the counters that `torch.cuda.memory_stats` shows."""
 
     def __init__(self, index: int, capacity: int) -> None:
-        from helpers.planner.allocator import CachingAllocator, OutOfMemory
-
-        self._index, self._capacity, self._full = index, capacity, OutOfMemory
+        self._index, self._capacity = index, capacity
         self.cache = CachingAllocator(capacity)
         self.requests = self.releases = self.failures = self.total_bytes = self.peak_blocks = 0
 
@@ -34,7 +33,7 @@ class GpuMemory:
         """
         try:
             block = self.cache.allocate(nbytes)
-        except self._full:
+        except OutOfMemory:
             self.refuse(nbytes)
         self.requests += 1
         self.total_bytes += block.size
@@ -135,3 +134,10 @@ def statistics(index: int) -> dict[str, Any]:
         "num_device_free": 0,
         "max_split_size": -1,
     }
+
+
+def forget() -> None:
+    """Drop the memories of all GPUs: the machine is no longer there."""
+    global machine, log
+    _gpus.clear()
+    machine = log = None

@@ -43,7 +43,7 @@ class Home:
         index: of the GPU; None while it is undecided.
     """
 
-    __slots__ = ("_block", "address", "index", "nbytes")
+    __slots__ = ("_block", "_memory", "address", "index", "nbytes")
 
     def __init__(self, storage: torch.UntypedStorage, index: int | None) -> None:
         self.nbytes, self.address = storage.nbytes(), storage.data_ptr()
@@ -58,13 +58,14 @@ class Home:
         Raises:
             torch.OutOfMemoryError: they do not fit.
         """
-        self._block = memory.gpu(index).allocate(self.address, self.nbytes) if self.nbytes else None
+        self._memory = memory.gpu(index)
+        self._block = self._memory.allocate(self.address, self.nbytes) if self.nbytes else None
         self.index = index
 
     def leave(self) -> None:
         """Give the bytes back."""
-        if self._block is not None and self.index is not None:
-            memory.gpu(self.index).release(self.address, self._block)
+        if self._block is not None:
+            self._memory.release(self.address, self._block)
             self._block = None
 
     def resize(self, storage: torch.UntypedStorage) -> None:

@@ -13,6 +13,7 @@ from torch.autograd import profiler
 
 from . import memory
 from .homes import gpu_device
+from .patches import Patches
 
 _ALLOCATION = torch._C._profiler._EventType.Allocation
 
@@ -39,7 +40,7 @@ class _Results:
         ]
 
 
-def install() -> None:
+def install(patches: Patches) -> None:
     """Keep a log from the start of a profiler to its end."""
     enable, disable = profiler._enable_profiler, profiler._disable_profiler
 
@@ -51,12 +52,12 @@ def install() -> None:
         changes, memory.log = memory.log or [], None
         return _Results(disable(), changes)
 
-    profiler._enable_profiler, profiler._disable_profiler = enabled, disabled
+    patches.put_all(profiler, {"_enable_profiler": enabled, "_disable_profiler": disabled})
     if memory.machine.kind == "cuda":
-        _with_kernels(profiler.profile)
+        _with_kernels(patches, profiler.profile)
 
 
-def _with_kernels(profile: Any) -> None:
+def _with_kernels(patches: Patches, profile: Any) -> None:
     """Let a profiler that is asked for CUDA's activity report kernels."""
     initialise, parse = profile.__init__, profile._parse_kineto_results
 
@@ -74,4 +75,4 @@ def _with_kernels(profile: Any) -> None:
                 event.append_kernel(event.name, 0, event.self_cpu_time_total)
         return events
 
-    profile.__init__, profile._parse_kineto_results = initialised, parsed
+    patches.put_all(profile, {"__init__": initialised, "_parse_kineto_results": parsed})

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import distributed_c10d as c10d
 
-from .after_import import AfterImport
+from .patches import Patches
 
 _COLLECTIVES = """
     all_reduce broadcast reduce all_gather all_gather_into_tensor all_gather_single reduce_scatter gather scatter
@@ -121,7 +121,7 @@ def _collective(function: Callable[..., Any]) -> Callable[..., Any]:
     return collective
 
 
-def install() -> None:
+def install(patches: Patches) -> None:
     """Put NCCL into torch.distributed."""
     initialise, new_group, destroy = c10d.init_process_group, c10d.new_group, c10d.destroy_process_group
 
@@ -158,14 +158,14 @@ def install() -> None:
         "is_nccl_available": lambda: True,
         **{name: _collective(getattr(c10d, name)) for name in _COLLECTIVES.split() if hasattr(c10d, name)},
     }
-    torch.cuda.nccl.version, torch.cuda.nccl.is_available = lambda: (2, 27, 5), lambda tensors: False
+    patches.put_all(torch.cuda.nccl, {"version": lambda: (2, 27, 5), "is_available": lambda tensors: False})
     from torch.distributed import device_mesh
 
     for module in (dist, c10d, device_mesh):
         for name, function in replaced.items():
             if hasattr(module, name):
-                setattr(module, name, function)
-    AfterImport("torch.distributed.fsdp._init_utils", _numbers_are_gpus)
+                patches.put(module, name, function)
+    patches.after_import("torch.distributed.fsdp._init_utils", _numbers_are_gpus)
 
 
 class _Numbers(type):
@@ -189,5 +189,5 @@ class _Torch:
         return getattr(torch, name)
 
 
-def _numbers_are_gpus(fsdp: Any) -> None:
-    fsdp.torch = _Torch()
+def _numbers_are_gpus(patches: Patches, fsdp: Any) -> None:
+    patches.put(fsdp, "torch", _Torch())

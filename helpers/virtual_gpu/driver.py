@@ -9,6 +9,7 @@ import torch
 
 from . import generators, memory
 from .machine import Machine
+from .patches import Patches
 
 _MULTIPROCESSORS = {"t4": 40, "a100": 108, "h100": 132}  # NVIDIA's data sheets
 _L2 = 2**20  # bytes; a small cache, because labs take tensors that do not fit it, and a CPU has to compute with them
@@ -92,11 +93,11 @@ def _empty_caches() -> None:
         gpu.cache.empty_cache()
 
 
-def install(machine: Machine) -> None:
+def install(patches: Patches, machine: Machine) -> None:
     """Put the functions in place."""
     c, cuda = torch._C, torch.cuda
     properties = _properties(machine)
-    for name, function in {
+    functions = {
         "_cuda_getDeviceCount": lambda: len_visible(machine.gpus),
         "_cuda_init": _initialise,
         "_cuda_isInBadFork": lambda: _State.process not in (None, os.getpid()),
@@ -126,22 +127,30 @@ def install(machine: Machine) -> None:
         "_cuda_get_sync_debug_mode": lambda: 0,
         "_cuda_setMemoryFraction": lambda fraction, device: memory.gpu(device).limit(fraction),
         "_get_accelerator": lambda check=False: torch.device("cuda"),
-    }.items():
-        setattr(c, name, function)
-    cuda._is_in_bad_fork = c._cuda_isInBadFork
-    cuda._exchange_device, cuda._maybe_exchange_device = _exchange, lambda index: _exchange(index)
-    cuda._cudart = types.SimpleNamespace(cudaGetErrorString=str)
-    cuda.cudart = lambda: cuda._cudart
-    cuda._raw_device_count_nvml = lambda: machine.gpus
-    cuda._raw_device_uuid_nvml = lambda: None
-    cuda._get_device_properties = lambda index: properties
-    cuda.get_device_properties = lambda device=None: properties
-    cuda.default_generators = _Generators()
-    cuda.mem_get_info = cuda.memory.mem_get_info = _memory_info
-    cuda._queued_calls.clear()
-    torch.version.cuda = "12.8"
-    torch.backends.cudnn.is_available = lambda: True
-    torch.backends.cudnn.version = lambda: 91002
+    }
+    patches.put_all(c, functions)
+    runtime = types.SimpleNamespace(cudaGetErrorString=str)
+    above = {
+        "_is_in_bad_fork": c._cuda_isInBadFork,
+        "_exchange_device": _exchange,
+        "_maybe_exchange_device": lambda index: _exchange(index),
+        "_cudart": runtime,
+        "cudart": lambda: runtime,
+        "_raw_device_count_nvml": lambda: machine.gpus,
+        "_raw_device_uuid_nvml": lambda: None,
+        "_get_device_properties": lambda index: properties,
+        "get_device_properties": lambda device=None: properties,
+        "default_generators": _Generators(),
+        "mem_get_info": _memory_info,
+        "_initialized": False,
+        "_cached_device_count": None,
+        "_queued_calls": [],
+    }
+    patches.put_all(cuda, above)
+    patches.put(cuda.memory, "mem_get_info", _memory_info)
+    patches.put(torch.version, "cuda", "12.8")
+    patches.put_all(torch.backends.cudnn, {"is_available": lambda: True, "version": lambda: 91002})
+    patches.put_all(_State, {"current": 0, "process": None})
 
 
 def len_visible(gpus: int) -> int:
