@@ -16,6 +16,7 @@ from torch import Tensor
 from torch._C import DispatchKey
 
 from . import memory
+from .dispatch import thread as dispatched
 from .homes import on_gpu
 from .patches import Patches
 
@@ -107,7 +108,11 @@ def _convert(value: Any, dtype: torch.dtype) -> Any:
     key = id(value), dtype
     known = _copies.get(key)
     if known is None or known[0]() is not value:
-        _copies[key] = known = weakref.ref(value), value.to(dtype)
+        dispatched.casting_weights = True
+        try:
+            _copies[key] = known = weakref.ref(value), value.to(dtype)
+        finally:
+            dispatched.casting_weights = False
     return known[1]
 
 

@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..planner.simulate.cuda_kernels import scratch_bytes
 from . import generators, memory
+from .attention import attention, is_attention
 from .giants import is_giant, shaped_like
 from .homes import Home, gpu_index, home_of, is_gpu, place, storage_of
 from .refusals import Refusals
@@ -28,6 +30,8 @@ _MOVERS = {"copy_", "_foreach_copy_", "_to_copy", "_copy_from", "set_", "resize_
 class _Thread(threading.local):
     destination: int | str | None = None  # where `.to` is moving a tensor: a GPU's index, or "cpu"
     last: int | None = None  # the GPU of the last operation
+    arriving = False  # whether a tensor comes from another device
+    casting_weights = False  # whether autocast makes a copy that it keeps
 
 
 thread = _Thread()
@@ -65,7 +69,7 @@ class Pretence(TorchDispatchMode):
         if not asked and not any(homes):
             if thread.destination is not None:
                 return self._moved(func, args, kwargs)
-            result = func(*args, **kwargs)
+            result = self._execute(func, args, kwargs, tensors, None)
             if device is not None and not tensors and "pin_memory" not in kwargs and device.type == "cpu":
                 _place_all(result, None)  # C++ made it, for whom is not known yet
             return result
@@ -90,10 +94,12 @@ class Pretence(TorchDispatchMode):
         if "generator" in kwargs or "generator" in _argument_names(func):
             kwargs = generators.chosen(func, args, kwargs, index)
         if index is None:
-            result = func(*args, **kwargs)
+            result = self._execute(func, args, kwargs, tensors, None)
         else:
+            if nbytes := scratch_bytes(func, args):
+                Home.taken_for_a_moment(nbytes, index)
             try:
-                result = shaped_like(func, args, kwargs) if is_giant(func, args, kwargs) else func(*args, **kwargs)
+                result = self._execute(func, args, kwargs, tensors, index)
             except RuntimeError as error:
                 memory.refuse_what_no_gpu_holds(index, error)
                 raise
@@ -108,10 +114,31 @@ class Pretence(TorchDispatchMode):
     def _moved(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Copy a tensor to another device."""
         destination, thread.destination = thread.destination, None
-        result = func(*args, **(kwargs | {"device": _CPU} if kwargs.get("device") is not None else kwargs))
+        kwargs = kwargs | {"device": _CPU} if kwargs.get("device") is not None else kwargs
+        result = self._copied(func, args, kwargs, destination)
         if destination != "cpu":
-            _place_all(result, destination)
+            thread.arriving = not any(home_of(tensor) for tensor in _tensors(args[:1]))
+            try:
+                _place_all(result, destination)
+            finally:
+                thread.arriving = False
         return result
+
+    def _execute(
+        self, func: Any, args: Any, kwargs: dict[str, Any], tensors: Sequence[Tensor], index: int | None
+    ) -> Any:
+        """Return what an operation returns; it runs on GPU `index`, or, with None, on the CPU."""
+        if index is not None and func is aten.native_dropout.default:
+            return generators.dropout(args[0], args[1], index)
+        if index is not None and is_attention(func):
+            return attention(func, args, kwargs)
+        if index is not None and is_giant(func, args, kwargs):
+            return shaped_like(func, args, kwargs)
+        return func(*args, **kwargs)
+
+    def _copied(self, func: Any, args: Any, kwargs: dict[str, Any], destination: Any) -> Any:
+        """Return the copy of a tensor that goes to another device: a GPU's index, or "cpu"."""
+        return func(*args, **kwargs)
 
     def _common(self, func: Any, name: str, tensors: Sequence[Tensor], homes: Sequence[Home | None]) -> int | None:
         """Return the GPU on which the operation runs; undecided tensors settle there.

@@ -84,8 +84,7 @@ def _memory_info(device: Any = None) -> tuple[int, int]:
 
 
 def _allocator_settings() -> dict[str, bool]:
-    asked = os.environ.get("PYTORCH_ALLOC_CONF", "") + os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
-    return {"expandable_segments": "expandable_segments:True" in asked}
+    return {"expandable_segments": memory.expandable_segments()}
 
 
 def _empty_caches() -> None:

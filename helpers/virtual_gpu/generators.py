@@ -71,6 +71,12 @@ def chosen(func: Any, args: Any, kwargs: dict[str, Any], index: int | None) -> d
     return kwargs
 
 
+def dropout(x: torch.Tensor, p: float, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Stand for `native_dropout` on GPU `index`, whose operator has no argument for a generator."""
+    mask = torch.empty_like(x, dtype=torch.bool).bernoulli_(1 - p, generator=default(index))
+    return (x * mask).div_(1 - p), mask
+
+
 def forget() -> None:
     """Drop the GPUs' streams."""
     _defaults.clear()

@@ -41,14 +41,16 @@ class Home:
 
     Attributes:
         index: of the GPU; None while it is undecided.
+        record: what the machine's watch remembers of it.
     """
 
-    __slots__ = ("_block", "_memory", "address", "index", "nbytes")
+    __slots__ = ("_block", "_memory", "address", "index", "nbytes", "record")
 
     def __init__(self, storage: torch.UntypedStorage, index: int | None) -> None:
         self.nbytes, self.address = storage.nbytes(), storage.data_ptr()
         self.index: int | None = None
         self._block: Any = None
+        self.record: Any = None
         if index is not None:
             self.settle(index)
 
@@ -61,12 +63,28 @@ class Home:
         self._memory = memory.gpu(index)
         self._block = self._memory.allocate(self.address, self.nbytes) if self.nbytes else None
         self.index = index
+        if memory.watch is not None and self._block is not None:
+            self.record = memory.watch.born(index, self._block.size)
+
+    @staticmethod
+    def taken_for_a_moment(nbytes: int, index: int) -> None:
+        """Let a kernel take scratch memory of GPU `index`, and give it back.
+
+        Raises:
+            torch.OutOfMemoryError: it does not fit.
+        """
+        block = memory.gpu(index).allocate(0, nbytes)
+        if memory.watch is not None:
+            memory.watch.died(memory.watch.born(index, block.size))
+        memory.gpu(index).release(0, block)
 
     def leave(self) -> None:
         """Give the bytes back."""
         if self._block is not None:
             self._memory.release(self.address, self._block)
             self._block = None
+            if memory.watch is not None and self.record is not None:
+                memory.watch.died(self.record)
 
     def resize(self, storage: torch.UntypedStorage) -> None:
         """Follow a storage that has grown or shrunk."""

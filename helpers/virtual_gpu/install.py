@@ -7,12 +7,30 @@ from typing import Any
 import torch
 from torch.utils._device import _device_constructors
 
-from . import autocast, driver, factories, generators, kernels, memory, mps, profiler, ranks, storages, streams, tensors
+from . import (
+    autocast,
+    cuda_paths,
+    driver,
+    dry_values,
+    factories,
+    generators,
+    grouping,
+    kernels,
+    memory,
+    mps,
+    profiler,
+    ranks,
+    storages,
+    streams,
+    tensors,
+)
 from .compiler import install as install_compiler
 from .dispatch import Pretence
+from .dry import DryMode
 from .machine import Machine
 from .patches import Patches
 from .refusals import Refusals
+from .waits import Waits
 
 _mode: Pretence | None = None
 _patches = Patches()
@@ -24,15 +42,21 @@ def mode() -> Pretence:
     return _mode
 
 
-def install(machine: Machine) -> None:
-    """Make this process believe that it runs on `machine`."""
+def install(machine: Machine, dry: Waits | None = None) -> None:
+    """Make this process believe that it runs on `machine`.
+
+    Args:
+        machine: with its GPUs.
+        dry: compute nothing on the GPUs, and keep here where values were asked for; None computes on the CPU.
+    """
     global _mode
     if _mode is not None:
         raise RuntimeError("This process has virtual GPUs already.")
     _device_constructors()  # `with torch.device(...)` remembers the factories as they are now
     memory.machine = machine
     apple = machine.kind == "mps"
-    _mode = (mps.ApplePretence if apple else Pretence)(Refusals(machine))
+    refusals = Refusals(machine)
+    _mode = mps.ApplePretence(refusals) if apple else Pretence(refusals) if dry is None else DryMode(refusals, dry)
     tensors.install(_patches)
     factories.install(_patches)
     storages.install(_patches)
@@ -46,6 +70,10 @@ def install(machine: Machine) -> None:
         ranks.install(_patches)
         install_compiler(_patches)
         kernels.install(_patches)
+        grouping.install(_patches)
+        cuda_paths.install(_patches)
+        if dry is not None:
+            dry_values.install(_patches, dry)
     profiler.install(_patches)
     autocast.install(_patches)
     _in_threads()

@@ -20,6 +20,7 @@ class Machine:
         capability: compute capability, e.g. (9, 0).
         gpus: how many there are.
         kind: "cuda", or "mps" for Apple's GPU.
+        gpu: its name in the catalog; "" for Apple's.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Machine:
     capability: tuple[int, int]
     gpus: int = 1
     kind: str = "cuda"
+    gpu: str = ""
 
     @classmethod
     def named(cls, gpu: str, gpus: int = 1) -> "Machine":
@@ -39,7 +41,9 @@ class Machine:
         if gpu == "apple":
             return APPLE
         found = find_gpu(gpu)
-        return cls(f"pretended {found.name}", found.total, found.context, found.capability, gpus)
+        return cls(
+            f"pretended {found.name}", found.total, found.context, found.capability or (8, 0), gpus, gpu=found.name
+        )
 
     def environment(self) -> dict[str, str]:
         """Return the variable from which a new process learns of this machine."""

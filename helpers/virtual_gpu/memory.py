@@ -3,9 +3,10 @@
 Allocated bytes are exact, rounded up to 512 as CUDA's allocator does. Reserved bytes are the model's.
 """
 
+import os
 import re
 import time
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -13,8 +14,28 @@ from ..planner.allocator import CachingAllocator, OutOfMemory
 from .machine import Machine
 
 _gpus: dict[int, "GpuMemory"] = {}
+watch: "Watch | None" = None
 log: list[tuple[int, int, int, int]] | None = None  # (ns, address, bytes, GPU) of each change while a profiler runs
 machine: Machine | None = None
+
+
+def expandable_segments() -> bool:
+    """Say whether the environment asks for segments that grow."""
+    asked = os.environ.get("PYTORCH_ALLOC_CONF", "") + os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
+    return "expandable_segments:True" in asked
+
+
+class Watch(Protocol):
+    """Is told of every allocation, and of every refusal."""
+
+    def born(self, index: int, nbytes: int) -> Any:
+        """Return a record of `nbytes` that GPU `index` has given."""
+
+    def died(self, record: Any) -> None:
+        """Take note that the bytes of a record are free again."""
+
+    def refused(self, index: int, nbytes: int) -> None:
+        """Take note that GPU `index` has refused `nbytes`."""
 
 
 class GpuMemory:
@@ -22,7 +43,7 @@ class GpuMemory:
 
     def __init__(self, index: int, capacity: int) -> None:
         self._index, self._capacity = index, capacity
-        self.cache = CachingAllocator(capacity)
+        self.cache = CachingAllocator(capacity, expandable_segments())
         self.requests = self.releases = self.failures = self.total_bytes = self.peak_blocks = 0
 
     def allocate(self, address: int, nbytes: int) -> Any:
@@ -57,6 +78,8 @@ class GpuMemory:
             torch.OutOfMemoryError: always.
         """
         self.failures += 1
+        if watch is not None:
+            watch.refused(self._index, nbytes)
         raise torch.OutOfMemoryError(self._apology(nbytes))
 
     def has_room(self, nbytes: int) -> bool:
@@ -74,14 +97,26 @@ class GpuMemory:
         self.peak_blocks = self.requests - self.releases
 
     def _apology(self, nbytes: int) -> str:
-        gib, cache = 2**30, self.cache
+        """Return CUDA's words, as `c10/cuda/CUDACachingAllocator.cpp` has them."""
+        cache = self.cache
         free = self._capacity - cache.reserved
+        in_use = machine.total_memory - free
         return (
-            f"CUDA out of memory. Tried to allocate {nbytes / gib:.2f} GiB. GPU {self._index} has a total capacity of "
-            f"{machine.total_memory / gib:.2f} GiB of which {free / gib:.2f} GiB is free. Of the allocated memory "
-            f"{cache.allocated / gib:.2f} GiB is allocated by PyTorch, and "
-            f"{(cache.reserved - cache.allocated) / gib:.2f} GiB is reserved by PyTorch but unallocated."
+            f"CUDA out of memory. Tried to allocate {_size(nbytes)}. GPU {self._index} has a total capacity of "
+            f"{_size(machine.total_memory)} of which {_size(free)} is free. Including non-PyTorch memory, this process "
+            f"has {_size(in_use)} memory in use. Of the allocated memory {_size(cache.allocated)} is allocated by "
+            f"PyTorch, and {_size(cache.reserved - cache.allocated)} is reserved by PyTorch but unallocated. If "
+            "reserved but unallocated memory is large try setting PYTORCH_ALLOC_CONF=expandable_segments:True to avoid "
+            "fragmentation.  See documentation for Memory Management  "
+            "(https://pytorch.org/docs/stable/notes/cuda.html#environment-variables)"
         )
+
+
+def _size(nbytes: int) -> str:
+    for unit, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if nbytes > unit:
+            return f"{nbytes / unit:.2f} {name}"
+    return f"{nbytes} bytes"
 
 
 def gpu(index: int) -> GpuMemory:
@@ -138,6 +173,6 @@ def statistics(index: int) -> dict[str, Any]:
 
 def forget() -> None:
     """Drop the memories of all GPUs: the machine is no longer there."""
-    global machine, log
+    global machine, log, watch
     _gpus.clear()
-    machine = log = None
+    machine = log = watch = None
