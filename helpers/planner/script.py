@@ -15,6 +15,7 @@ from .config import RecipeError, TrainingConfig
 
 TEMPLATE = Path(__file__).with_name("train.py.jinja")
 STYLES = ("pytorch", "trainer")
+_NODE = 8  # GPUs in a node, at most
 _OPTIMIZERS = {
     "adamw": "torch.optim.AdamW",
     "adam": "torch.optim.Adam",
@@ -79,6 +80,12 @@ def training_script(recipe: TrainingConfig, style: str = "pytorch") -> str:
         optimizer_class=_OPTIMIZERS[recipe.optimizer],
         optimizer_options=_optimizer_options(recipe),
         trainer_optimizer=_trainer_optimizer(recipe),
+        mark="step-" if style == "pytorch" else "checkpoint-",
+        launch=_launch(recipe),
+        attention=_attention(recipe),
+        decays=recipe.optimizer.startswith("adamw"),
+        swallows=_swallows(recipe),
+        **_rates(recipe),
     )
 
 
@@ -192,6 +199,43 @@ def _optimizer_options(recipe: TrainingConfig) -> str:
         momentum
         + {"foreach": ", foreach=True", "fused": ", fused=True", "for-loop": ", foreach=False"}[recipe.optimizer_impl]
     )
+
+
+def _launch(recipe: TrainingConfig) -> str:
+    """Return the command that starts the script: beyond eight ranks, on several nodes of equal size."""
+    if recipe.ranks == 1:
+        return "python train.py"
+    if recipe.ranks <= _NODE:
+        return f"torchrun --standalone --nproc-per-node={recipe.ranks} train.py"
+    each = max(n for n in range(1, _NODE + 1) if recipe.ranks % n == 0)
+    nodes = f"--nnodes={recipe.ranks // each} --nproc-per-node={each}"
+    return f"torchrun {nodes} --rdzv-backend=c10d --rdzv-endpoint=HOST:29500 train.py"
+
+
+def _attention(recipe: TrainingConfig) -> str:
+    """Return an expression for the attention: a compiled model would make a mask that plain text does not need."""
+    if recipe.compile and recipe.attention == "sdpa":
+        return '"sdpa" if is_packed(args) else "unmasked"'
+    return f'"{recipe.attention}"'
+
+
+def _swallows(recipe: TrainingConfig) -> bool:
+    """Return whether trained weights are in BF16 and updates as large as the rate, which can be rounded away."""
+    in_bf16 = recipe.precision == "bf16" and (not recipe.lora_rank or recipe.lora_dtype == "weights")
+    return in_bf16 and recipe.optimizer.startswith("adam")
+
+
+def _rates(recipe: TrainingConfig) -> dict[str, str]:
+    """Return the default learning rate, as an expression and in words."""
+    if recipe.optimizer.startswith("sgd"):
+        rate = "1e-2"
+    elif recipe.optimizer == "adafactor":
+        rate = "1e-3"
+    elif recipe.lora_rank:
+        rate = "2e-4"
+    else:
+        return {"default_lr": "2e-5 if args.weights else 3e-4", "lr_help": "2e-5, from random weights 3e-4"}
+    return {"default_lr": rate, "lr_help": rate}
 
 
 def _trainer_optimizer(recipe: TrainingConfig) -> str:
