@@ -541,7 +541,7 @@ summed = max(result[0]["k, summed over its copies"] for result in results)
 claims.record(
     "T20", "a shared K/V head's gradient is the sum of its copies'", "4 ranks, FP32", summed, "relative", 0, 1e-5
 )
-claims.record("T20", "four all-reduces a block", "by hand", len(forward) + len(backward), "calls", 4, 4)
+claims.record("T20", "four all-reduces per block", "by hand", len(forward) + len(backward), "calls", 4, 4)
 
 # %% [markdown] name="block_explained"
 # - Each copy of a K/V head sees only the query heads of its own rank. The copies' gradients differ, and the right one is their **sum**: the copies are one parameter that is used in several places. A mean, as in data parallelism, would be half of it here.
@@ -860,7 +860,7 @@ for name, at_the_input in (("q, k and v one by one", False), ("at their input", 
     print(f"plan, {name}: output off by {far['y']:.1e}, gradient of x by {far['x']:.1e}; {len(calls)} collectives")
     if not at_the_input:
         torch_guess.reveal(len(calls))
-    claims.record("T20", "four all-reduces a block", f"parallelize_module, {name}", len(calls), "calls", 4, 4)
+    claims.record("T20", "four all-reduces per block", f"parallelize_module, {name}", len(calls), "calls", 4, 4)
 
 # %% [markdown] name="torch_explained"
 # The numbers are the same, but the first plan sends more. It splits q, k and v from their input one by one, so three gradients are all-reduced where their sum would do. The second plan states where the paths split. (This runs on two ranks, because two K/V heads do not divide over four, and a plan has no `sum_shared`.)
@@ -911,7 +911,7 @@ def block_on_mesh(mesh, sequence):
 LIMIT = 0.05  # of the gradient's norm
 
 
-def train_alone(steps):
+def train_alone(steps=3):
     block = make_block()
     optimizer = torch.optim.AdamW(block.parameters(), lr=1e-3)
     for _ in range(steps):
@@ -922,11 +922,11 @@ def train_alone(steps):
     return dict(block.named_parameters()), norm.item()
 
 
-def train_on_mesh(data, tensor, sequence=True, steps=3):
+def train_on_mesh(data, tensor, sequence=True, how="fused", steps=3):
     """Return the largest distance of a weight from one process, both norms, and the bytes sent in the last step."""
     mesh = init_device_mesh(rank_device().type, (data, tensor), mesh_dim_names=("data", "tensor"))
     block, x = block_on_mesh(mesh, sequence)
-    optimizer = torch.optim.AdamW(block.parameters(), lr=1e-3, fused=True)
+    optimizer = torch.optim.AdamW(block.parameters(), lr=1e-3, **{how: True})
     for _ in range(steps):
         with MeshTraffic(mesh) as traffic:
             # the mean over this data rank's rows; fully_shard takes the mean over data ranks
