@@ -103,4 +103,5 @@ def install() -> None:
     cuda.ExternalStream = Stream
     cuda.current_stream, cuda.default_stream, cuda.set_stream = _current_stream, _default_stream, _set_stream
     cuda.is_current_stream_capturing = lambda: False
+    torch.Tensor.record_stream = lambda self, stream: None
     torch._C._accelerator_getStream, torch._C._accelerator_setStream = _current_stream, _set_stream
