@@ -63,13 +63,11 @@ claims = Claims()
 print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}, threads: {torch.get_num_threads()}")
 
 # %% [markdown] name="clocks_text"
-# ## 1 · Two operations, two clocks
+# ## 1 · Two operations, two limits
 #
-# A kitchen has cooks and a door to the cellar. A stew keeps the cooks busy for hours on one basket of vegetables; a salad is all walking to the cellar. Hire more cooks and the salad is not ready any sooner.
+# A processor has two limits. Its **peak** is the number of floating-point operations (FLOPs) that it can do per second. Its **bandwidth** is the number of bytes per second that it can move to and from memory. A matmul of two n × n matrices does 2·n³ FLOPs on 12·n² bytes (FP32), so for large n arithmetic dominates. Adding two tensors of n numbers does n FLOPs on 12·n bytes, so memory traffic dominates.
 #
-# A processor is such a kitchen. It does so many floating-point operations (FLOPs) in a second: its **peak**. It moves so many bytes to and from memory in a second: its **bandwidth**. A product of two n × n matrices does 2·n³ FLOPs on 12·n² bytes (FP32): a stew. Adding two tensors of n numbers does n FLOPs on 12·n bytes: a salad.
-#
-# Measure both limits, the peak with a large product and the bandwidth with a copy of tensors that no cache holds. And measure a third figure: what an operation costs that has nothing to do, its **launch**.
+# Measure both limits: the peak with a large matmul, and the bandwidth with a copy of tensors that do not fit in any cache. Then measure a third figure, the **launch overhead**: the cost of an operation that does almost no work.
 
 # %% name="by_hand"
 x = torch.randn(numbers_beyond_cache(device), device=device)
@@ -86,7 +84,7 @@ print(f"peak {peak / 1e9:,.0f} GFLOP/s, bandwidth {bandwidth / 1e9:.1f} GB/s, la
 print(f"while one byte moves, there is time for {balance:.1f} FLOPs")
 
 # %% [markdown] name="clocks_guess_text"
-# **Predict**, from these figures alone, the milliseconds of two operations that were not measured: the product of a `side` × `side` matrix and one of `side` × `side` / 2, and the addition of two tensors as large as the one that was copied, into a third.
+# **Predict** the milliseconds of two new operations from these figures alone: the matmul of a `side` × `side` matrix with one of `side` × `side` / 2, and the addition of two tensors as large as the one that was copied, with the result written to a third.
 
 # %% name="clocks_guess"
 my_guess = None  # milliseconds, product
@@ -116,13 +114,13 @@ print(f"by its FLOPs alone the addition would take {1e3 * flops_alone:.3f} ms")
 print("spread of the runs:", f"product {product.spread:.0%}, addition {addition.spread:.0%}")
 
 # %% [markdown] name="clocks_explained"
-# Two figures describe the machine, and both predictions come out about right. With the wrong limit you are off by orders of magnitude, as the second-to-last line shows: there was almost nothing to compute.
+# Two figures describe the machine, and each operation needs the right one. The second-to-last line uses the wrong limit for the addition and is off by a large factor, because an addition has almost nothing to compute.
 #
-# (If the spread is large, something else is running on this machine. All figures of this lab move with it; the laws do not.)
+# (If the spread is large, another program is running on this machine, and all figures of this lab vary with it.)
 #
 # ## 2 · The roofline
 #
-# Arithmetic and traffic go on at the same time, so an operation takes as long as the **slower** of the two. Before that it has to be launched: Python, PyTorch's dispatcher and, on a GPU, the driver. So
+# Arithmetic and memory traffic overlap, so an operation takes as long as the **slower** of the two. Before that it has to be launched by Python, PyTorch's dispatcher and, on a GPU, the driver. So
 #
 # $$\text{seconds} = \max\left(\frac{\text{FLOPs}}{\text{peak}},\ \frac{\text{bytes}}{\text{bandwidth}}\right) + \text{launch}$$
 #
@@ -130,9 +128,9 @@ print("spread of the runs:", f"product {product.spread:.0%}, addition {addition.
 #
 # **Contract.** `operation_seconds(flops, nbytes, peak, bandwidth, launch)` returns a pair: the seconds, and what bounds the operation.
 #
-# - Seconds as in the formula: `peak` in FLOP/s, `bandwidth` in bytes/s, `launch` in seconds.
-# - The bound is the word for the longest of the three times, FLOPs / peak, bytes / bandwidth and launch: `"compute"`, `"memory"` or `"launch"`.
-# - `flops` may be 0 (a copy), and `nbytes` as well (an empty operation).
+# - The seconds follow the formula: `peak` is in FLOP/s, `bandwidth` in bytes/s, `launch` in seconds.
+# - The bound names the longest of the three times FLOPs / peak, bytes / bandwidth and launch: `"compute"`, `"memory"` or `"launch"`.
+# - `flops` may be 0 (a copy), and so may `nbytes` (an empty operation).
 
 
 # %% name="operation" answer=true reveal=true
@@ -150,7 +148,7 @@ operation_seconds = check("where_the_time_goes.roofline", operation_seconds)
 hint("where_the_time_goes.roofline")
 
 # %% [markdown] name="measured_text"
-# Peak and bandwidth are not one number each. A product with a side of 16 cannot keep a processor busy, and what fits the cache need not come from memory. `measure_roofline` measures rates over many shapes and sizes in less than a minute; `python -m helpers roofline` prints and keeps them, and the next cell takes what was kept. The law is the one that you have just written.
+# Peak and bandwidth are not single numbers. A matmul with a side of 16 cannot keep a processor busy, and data in the cache does not come from memory. `measure_roofline` measures rates over many shapes and sizes in less than a minute. `python -m helpers roofline` prints and saves them, and the next cell uses the saved figures. The formula is the one that you have just written.
 
 # %% name="measured"
 roofline = kept_roofline(device) or measure_roofline(device)
@@ -164,7 +162,7 @@ if not 0.7 < peak / by_roofline < 1.4:
     print("The two lie far apart: the machine is busier or quieter than when its roofline was measured.")
 
 # %% [markdown] name="dots_text"
-# The picture of this law gave it its name. The horizontal axis is **arithmetic intensity**: how many FLOPs an operation does for each byte that it moves. The vertical axis is FLOPs per second. The slope is the memory's bandwidth, and there is a level for the peak of each number format. Left of the corner an operation is bound by memory, right of it by arithmetic, and nothing gets through the roof. The dashed slope is the cache's bandwidth, for operations whose bytes never leave it. Here are some operations with their measured speed.
+# The plot of this formula gave the model its name. The horizontal axis is **arithmetic intensity**: FLOPs per byte moved. The vertical axis is FLOPs per second. The slope is the memory bandwidth, and there is one level for the peak of each number format. Left of the corner an operation is memory-bound, right of it compute-bound, and no operation gets above the roof. The dashed slope is the cache's bandwidth, for data that never leaves the cache. Here are some operations with their measured speed.
 
 # %% name="dots"
 wide = 4096 if device.type == "cpu" else 2 * side  # weights that no cache holds
@@ -194,18 +192,18 @@ except NotImplementedError:
     print("Fill in the answer cell first.")
 
 # %% [markdown] name="turn_text"
-# ### Where a layer turns
+# ### Where a layer turns compute-bound
 #
-# A linear layer of width W reads W² weights, whatever the batch. For B rows it does 2·B·W² FLOPs. As long as B is small against W, nearly all of its 4·W² bytes are weights. So each row does half a FLOP for each byte, and by the law one more row costs nothing, until the cooks are busy.
+# A linear layer of width W reads W² weights, whatever the batch. For B rows it does 2·B·W² FLOPs. As long as B is small compared with W, nearly all of its 4·W² bytes are weights. Then each row adds half a FLOP per byte. By the formula, an additional row costs nothing until the arithmetic takes longer than reading the weights.
 #
-# One thing first. The layer reads its weights and writes next to nothing, while the copy of section 1 wrote as much as it read. On a CPU that makes a difference: before a line of memory is written, it is fetched. So measure reading by itself.
+# The layer reads its weights and writes almost nothing, while the copy of section 1 wrote as much as it read. The two rates can differ in either direction: a CPU may have to read a cache line before it writes to it, and one reading thread may not reach the full bandwidth. So measure reading by itself.
 
 # %% name="reading"
 reading = x.nbytes / benchmark(lambda: x.sum(), runs=7).median
 print(f"reading {reading / 1e9:.1f} GB/s, copying {bandwidth / 1e9:.1f} GB/s; peak {peak / 1e9:,.0f} GFLOP/s")
 
 # %% [markdown] name="turn_guess_text"
-# So the time of a batch is flat at first, and later each row more adds the same time. The layer **turns** where these two lines meet: the time of a single row, divided by the time that each row takes in a large batch.
+# The time of a batch is flat at first. Later each additional row adds the same time. The layer **turns** where the two lines meet: the time of a single row, divided by the time that each row takes in a large batch.
 #
 # **Predict** the batch at which the layer turns from memory-bound to compute-bound on this machine.
 
@@ -242,17 +240,17 @@ show(
 )
 
 # %% [markdown] name="turn_explained"
-# A row alone pays for reading all the weights; many rows share the bill. That is why servers collect requests, and why training with one row at a time wastes a machine. (The figures are the least of four runs: a law is about the machine at its quietest.)
+# A single row pays for reading all the weights; many rows share that cost. That is why inference servers batch requests, and why training with one row at a time wastes a machine. (The plot uses the fastest of four runs, because the formula describes an idle machine.)
 #
-# The model has a sharp corner; the machine does not. A product of a few rows is *skinny*. Libraries first copy the weights into an order that suits their kernels; they *pack* them (Goto and van de Geijn 2008), which pays off over many rows only, and which a single row does without. So on a CPU two rows may take several times as long as one. The measured roofline has skinny products in it and knows.
+# The model has a sharp corner; the machine does not. A matmul of a few rows is *skinny*. Libraries first copy the weights into an order that suits their kernels. This *packing* (Goto and van de Geijn 2008) pays off only over many rows, and libraries skip it for a single row. So on a CPU two rows may take several times as long as one, and the turning point is the least accurate prediction of this lab: the table in section 11 has its error on every machine that was measured.
 #
-# A GPU has its corner further right: it has gained more FLOP/s over the years than bytes/s. The explorer at the end includes several GPUs.
+# A GPU has its corner further right, because FLOP/s have grown faster than bytes/s over the years. The explorer in section 10 includes several GPUs.
 #
 # ## 3 · Small layers
 #
-# A stack of 8 linear layers, 16 rows: at width 32 it does 64 times the arithmetic of width 4.
+# Take a stack of 8 linear layers and 16 rows. At width 32 it does 64 times the arithmetic of width 4.
 #
-# **Predict.** How many times as long does it take?
+# **Predict.** What is the ratio of their times?
 
 # %% name="launch_guess"
 my_guess = None  # times
@@ -289,27 +287,27 @@ axes.legend(frameon=False)
 show(figure, "Microseconds over width: flat for small widths, then rising; the arithmetic alone starts far below.")
 
 # %% [markdown] name="launch_explained"
-# Flat, then rising: a third bound. Where it is flat, the network is **launch-bound**: what you pay for is the number of operations, not their size. A layer costs more than an empty addition, since Python calls a module, the module calls a function, and the function has a result to allocate.
+# Flat, then rising: launches are a third bound. In the flat part the network is **launch-bound**. Its time depends on the number of operations, not on their size. A layer costs more than an empty addition, because Python calls a module, the module calls a function, and the function allocates its result.
 #
-# A small model may become wider at no cost there. To make it faster, launch less: larger batches, fused operations ([[compilation_and_fusion]]), CUDA graphs. On a GPU the host launches while the GPU works; there the rule is that a step cannot be faster than all its launches, one after another.
+# In that range, making a model wider costs almost nothing. To make it faster, launch fewer operations: larger batches, fused operations ([[compilation_and_fusion]]), CUDA graphs. On a GPU the host launches while the GPU works, so a step cannot be faster than the sum of its launches.
 #
 # ## 4 · Counting FLOPs
 #
-# A product of (m, k) and (k, n) takes 2·m·n·k FLOPs, a multiplication and an addition each. A transformer is made of such products. For B sequences of T tokens and a width W:
+# A matmul of (m, k) and (k, n) takes 2·m·n·k FLOPs: m·n·k multiplications and as many additions. A transformer consists of such matmuls. For B sequences of T tokens and a width W:
 #
-# - **projections**: q, k, v and out are products of all B·T tokens with a matrix. In models with grouped queries, k and v are narrower (`kv_width`);
-# - **attention**: scores q·kᵀ, then scores·v; every query of a sequence meets every key of the same sequence. How many heads there are does not matter: H heads of W / H numbers do the same products in H pieces;
-# - **MLP**: up to `inner` and down again, and in Llama and its relatives a *gate*, a third matrix like `up`.
+# - **projections**: q, k, v and out multiply all B·T tokens by a matrix. In models with grouped queries, k and v are narrower (`kv_width`);
+# - **attention**: scores q·kᵀ, then scores·v. Every query of a sequence is paired with every key of the same sequence. The number of heads does not matter: H heads of width W / H do the same FLOPs;
+# - **MLP**: up to `inner` and down again. Llama and its relatives have a *gate*, a third matrix of the same size as `up`.
 #
-# A causal mask throws half of the scores away. Some count them all the same (nanoGPT, torchtitan, PyTorch's counter): the **full square**. Others count half (Megatron): the **causal half**. A figure without its convention cannot be compared with anybody's.
+# A causal mask discards half of the scores. Some count them anyway (nanoGPT, torchtitan, PyTorch's counter): the **full square**. Others count half (Megatron): the **causal half**. Two figures can be compared only if they use the same convention.
 #
 # ### Your turn
 #
 # **Contract.** `block_flops(batch, length, width, inner, kv_width, gated, convention)` returns the FLOPs of one block's forward pass: a dictionary of whole numbers (`int`) with the keys `q`, `k`, `v`, `scores`, `values`, `out` and `mlp`.
 #
 # - `kv_width` is the width of k and of v; q has `width`. `gated` says whether the MLP has a gate.
-# - With `convention="full square"`, scores and values count all pairs of tokens. With `"causal half"` they count exactly half of that, and everything else stays.
-# - Norms, softmax, activations and sums are left out, as is customary.
+# - With `convention="full square"`, scores and values count all pairs of tokens. With `"causal half"` they count exactly half of that, and the other parts are the same.
+# - Norms, softmax, activation functions and sums are not counted, by convention.
 
 
 # %% name="block" answer=true reveal=true
@@ -339,7 +337,7 @@ block_flops = check("where_the_time_goes.block", block_flops)
 hint("where_the_time_goes.block")
 
 # %% [markdown] name="counter_text"
-# `count_flops` does the same for any code: it watches PyTorch's dispatcher, and adds up the products that pass by. Here is the GPT of this lab, forward, by both.
+# `count_flops` does the same for any code: it intercepts PyTorch's dispatcher and adds up the matmuls. Here is the forward pass of this lab's GPT, counted by both.
 
 # %% name="counter"
 BATCH, LENGTH, WIDTH, BLOCKS, VOCABULARY = 8, 128, 128, 4, 256
@@ -360,9 +358,7 @@ except NotImplementedError:
     print("Fill in the answer cell first.")
 
 # %% [markdown] name="step_flops_text"
-# A training step does more. For each product of the forward pass, the backward pass needs the gradient of its input and the gradient of its weight. Each of these is a product, too: write down the shapes.
-#
-# **Predict.** FLOPs of a whole training step, in forward passes?
+# A training step does more than a forward pass. **Predict** the FLOPs of a full training step, in forward passes.
 
 # %% name="step_flops_guess"
 my_guess = None  # forward passes
@@ -389,11 +385,11 @@ in_products = sum(p.numel() for p in model.parameters()) - model.positions.weigh
 print(f"6 x parameters x tokens is {model_flops(in_products, tokens) / step_flops:.0%} of what was counted")
 
 # %% [markdown] name="step_flops_explained"
-# Three. The little extra comes from fused attention: it does not keep the scores, so its backward pass computes them once more (five products where the forward pass had two).
+# Three, and a little more. Fused attention does not save the scores, so its backward pass computes them again (five matmuls, where the forward pass has two).
 #
-# From "three" comes the best-known formula of the trade. Each parameter takes part in one multiplication and one addition for each token, forward; three times that is **6·N·D**, for N parameters and D tokens. (Positions are only looked up, so they do not count. The embedding counts here because the output layer shares it.) It leaves attention out.
+# This gives the best-known formula of the field. In the forward pass each parameter takes part in one multiplication and one addition per token. Three times that is **6·N·D**, for N parameters and D tokens. (Position embeddings are only looked up, so they do not count. The token embedding counts here because the output layer shares it.) The formula leaves out attention.
 #
-# **When is it off?** Attention adds 4·T·W FLOPs a token to a block's 24·W². So the question is how T compares with 6·W. Tensors on the `meta` device have shapes and no numbers, so counting costs nothing, whatever the size:
+# **When is it off?** Attention adds 4·T·W FLOPs per token to a block's 24·W², so the error depends on the ratio of T to 6·W. Tensors on the `meta` device have shapes and no data, so counting costs nothing at any size:
 
 
 # %% name="six"
@@ -418,11 +414,11 @@ for width in (128, 1024, 4096):
             claims.record("C24", said, subject, 100 * (share - 1), "%", -10, 10)
 
 # %% [markdown] name="six_explained"
-# With T below about half of W, 6·N·D is right within 10 %. At 8,192 tokens it is off even for the width of an 8B model; count, or add 12·T·W a token and layer for the full square.
+# With T below about half of W, 6·N·D is within 10 %. At 8,192 tokens it is off even at the width of an 8B model. Then count, or add 12·T·W per token and layer for the full square.
 #
-# One prediction to keep until section 6.
+# Make one prediction now and keep it until section 6.
 #
-# **Predict** a whole step of this GPT by the simplest law, its FLOPs over the peak. How many milliseconds?
+# **Predict** a whole step of this GPT with the simplest model, FLOPs over peak. How many milliseconds does it take?
 
 # %% name="predict_guess"
 my_guess = None  # milliseconds
@@ -434,7 +430,7 @@ simple_guess = Prediction("A training step", my_guess, "ms")
 # %% [markdown] name="traced_text"
 # ## 5 · Reading a trace
 #
-# Now look at one. PyTorch's **profiler** notes when each operation begins and ends. Its trace is a list of events in Chrome's format, which the page [ui.perfetto.dev](https://ui.perfetto.dev) draws. We read it ourselves.
+# PyTorch's **profiler** records when each operation starts and ends. Its trace is a list of events in Chrome's format, which [ui.perfetto.dev](https://ui.perfetto.dev) draws. Here you read the list yourself.
 
 
 # %% name="traced"
@@ -459,15 +455,15 @@ for event in [e for e in events if e["ph"] == "X" and e["name"] in ("step", "ate
 # %% [markdown] name="trace_task"
 # ### Your turn
 #
-# `ts` is when an event begins and `dur` how long it lasts, both in microseconds. `aten::linear` calls `aten::addmm`, so the same microseconds stand in the trace twice, and adding up durations gives more than there is. What you want is the time that each spends **itself**: its duration less that of the events directly inside it.
+# `ts` is when an event starts and `dur` how long it lasts, both in microseconds. `aten::linear` calls `aten::addmm`, so the same microseconds are in the trace twice, and the sum of all durations is too large. What you need is each operation's **self time**: its duration minus that of the events directly inside it.
 #
-# **Contract.** `self_times(events)` returns a dictionary: name → microseconds that events of this name spent themselves, all of them together.
+# **Contract.** `self_times(events)` returns a dictionary: name → self time in microseconds, summed over all events of this name.
 #
-# - Only complete events are spans: those with `event["ph"] == "X"`. Others mark moments and name threads, and may lack `ts` or `dur`. A trace may have no spans, or no events at all: the dictionary is empty.
-# - A span is inside another if both are on the same thread, the same `(pid, tid)`, and one lies within the other. Events of the same name may be inside each other.
-# - Events come in any order. Of two that begin together, the longer one is outside. No two events of a thread begin and end together.
-# - One span may begin in the very nanosecond in which the one before it ends; it is beside it. Careful: the profiler counts whole nanoseconds, `ts` is large, and so `ts + dur` is rounded; it may come out a little later than the `ts` of the next event.
-# - The events stay as they are.
+# - Only complete events are spans: those with `event["ph"] == "X"`. Other events mark moments or name threads, and may lack `ts` or `dur`. A trace may have no spans, or no events at all: then the dictionary is empty.
+# - A span is inside another if both are on the same thread, the same `(pid, tid)`, and its interval is within the other's. Events of the same name may be nested.
+# - Events come in any order. Of two that start together, the longer one is outside. No two events of a thread have both the same start and the same end.
+# - A span may start in the very nanosecond in which the one before it ends. Then it is beside it, not inside it. Careful: the profiler counts whole nanoseconds and `ts` is large, so `ts + dur` is rounded and may be slightly later than the `ts` of the next event.
+# - Do not change the events.
 
 
 # %% name="trace" answer=true reveal=true
@@ -499,7 +495,7 @@ self_times = check("where_the_time_goes.trace", self_times)
 hint("where_the_time_goes.trace")
 
 # %% [markdown] name="longest_text"
-# Now the step of the GPT. **Predict**: what share of the step does its longest operation take, by its own time, summed over all calls?
+# Now the step of the GPT. **Predict** the share of the step that its longest operation takes, by self time, summed over all calls.
 
 # %% name="longest_guess"
 my_guess = None  # percent
@@ -520,11 +516,11 @@ except NotImplementedError:
     print("Fill in the answer cell first.")
 
 # %% [markdown] name="profile_text"
-# `profile_step` adds up the same own times, by the **phase** of the step in which an operation ran (columns) and by its **kind** (rows).
+# `profile_step` adds up self times by the **phase** of the step in which an operation ran (columns) and by its **kind** (rows).
 #
 # - *gap* is time in which no operation runs: Python and the dispatcher.
-# - Recording an event takes time. So the step is also timed without the profiler, and what recording costs is taken off the parts.
-# - *unexplained* is the difference between that step and the sum of the parts. It may be negative: the steps with the profiler and those without it are different runs.
+# - Recording an event takes time. So the step is also timed without the profiler, and the cost of recording is subtracted from the parts.
+# - *unexplained* is the difference between that step and the sum of the parts. It may be negative, because the steps with and without the profiler are different runs.
 #
 # The trace is saved for Perfetto.
 
@@ -543,7 +539,7 @@ show(
 )
 
 # %% [markdown] name="line_text"
-# And the same trace as a time line. Each row is a level of nesting: what stands below was called by what stands above.
+# Here is the same trace as a time line. Each row is a level of nesting: an operation was called by the one above it.
 
 
 # %% name="line"
@@ -585,7 +581,7 @@ show(
 # %% [markdown] name="predict_text"
 # ## 6 · Predict a whole step
 #
-# Everything is there now. A step is a list of operations; each has its FLOPs, bytes and shape; the roofline gives seconds for each. Sum them, and compare the sum with the simplest model, which you used in section 4.
+# A step is a list of operations. Each has its FLOPs, bytes and shape, and the roofline gives the seconds of each. Add them up, and compare the sum with the simplest model, which you used in section 4.
 
 
 # %% name="predict"
@@ -610,7 +606,7 @@ if max(timing.spread, roofline.spread) > 0.25:
 claims.record("T29", "the roofline predicts a step within 25 %", "GPT, 4 blocks of width 128", off, "%", -25, 25)
 
 # %% [markdown] name="residue_text"
-# FLOPs over peak explains only a part of the step. The rest is what that law leaves out: products slower than the peak, everything memory-bound, and launches. And what the roofline still misses? Hold prediction and profile against each other, kind by kind:
+# FLOPs over peak explains only a part of the step. That model leaves out three things: matmuls slower than the peak, memory-bound operations, and launches. What does the roofline itself miss? Compare prediction and profile, kind by kind:
 
 # %% name="residue"
 measured_kinds = profiled.by_kind()
@@ -625,15 +621,20 @@ worst = max(table[1:], key=lambda row: abs(float(row[3])))
 print(f"\nmost of the rest: {worst[0]}")
 
 # %% [markdown] name="residue_explained"
-# So the residual can be located. Usual suspects: the dispatcher's part of a small operation is a *gap* in the profile, and belongs to the operation in the roofline; products of shapes between those that the roofline has measured; data that was still in the cache, because the operation before had just written it; and other programs on this machine, which no law knows about.
+# So the residual can be located. Common causes:
+#
+# - the dispatcher's share of a small operation is a *gap* in the profile, but part of the operation in the roofline;
+# - matmuls of shapes between those that the roofline has measured;
+# - inputs that were still in the cache, because the operation before had just written them;
+# - other programs on this machine.
 #
 # ## 7 · MFU and HFU
 #
-# How well is a machine used? **Model FLOPs utilization** (MFU; Chowdhery et al. 2022) takes the FLOPs that the model *needs*, one forward and one backward pass, and divides by what the machine could have done in that time. **Hardware FLOPs utilization** (HFU) takes all that were *executed*. The two differ by what activation checkpointing recomputes ([[activation_checkpointing]]).
+# **Model FLOPs utilization** (MFU; Chowdhery et al. 2022) answers how well a machine is used. It takes the FLOPs that the model *needs*, one forward and one backward pass, and divides by what the machine could have done in that time. **Hardware FLOPs utilization** (HFU) takes all FLOPs that were *executed*. The two differ by what activation checkpointing recomputes ([[activation_checkpointing]]).
 #
-# The peak is usually the data sheet's; ours is the fastest product that we measured.
+# The peak is usually the data sheet's. Here it is the fastest FP32 matmul that was measured.
 #
-# **Predict.** Every block is checkpointed: the backward pass recomputes it from its input. HFU / MFU?
+# **Predict.** Every block is checkpointed, so the backward pass recomputes it from its input. What is HFU / MFU?
 
 # %% name="utilization_guess"
 my_guess = None  # times
@@ -672,19 +673,21 @@ claims.record("T29", "recomputation raises HFU above MFU", "GPT, HFU / MFU", exe
 claims.figure("HFU, checkpointed / plain", subject, more["HFU"], "times")
 
 # %% [markdown] name="utilization_explained"
-# One more forward pass would make it 4/3. It is less for two reasons: the output layer is not checkpointed, and PyTorch stops recomputing a block as soon as it has the last tensor that the backward pass needs. So the last product of each block, one of its two largest, is not done again.
+# One more forward pass would give 4/3. It is less for two reasons. The output layer is not checkpointed, and PyTorch stops recomputing a block as soon as it has the last tensor that the backward pass needs. So the last matmul of each block, one of its two largest, is not executed again.
 #
-# Recomputation is work that the machine does and the model does not need. It adds to the numerator of HFU and to the seconds of both. So MFU falls by as much as the step gets slower, and HFU holds: the machine is busy, with the same thing twice. A recipe that boasts of its HFU may only be recomputing a lot.
+# The model does not need the recomputed FLOPs. They add to the numerator of HFU and to the seconds of both. So MFU falls as the step gets slower, and HFU stays about the same. A recipe with a high HFU may only be recomputing a lot.
 #
-# Use MFU to compare recipes for the same model, and HFU to ask whether kernels are slow. Before you compare with others, ask which FLOPs they count: the full square or the causal half, embeddings or none, 6·N·D or a count; and which peak they divide by (data sheets also print one with sparsity, which is twice as high).
+# Use MFU to compare recipes for the same model, and HFU to see whether kernels are slow. Before you compare with others, ask which FLOPs they count (full square or causal half, with or without embeddings, 6·N·D or a count) and which peak they divide by (data sheets also list one with sparsity, which is twice as high).
 #
-# ## 8 · Timing without fooling yourself
+# Published MFUs are of BF16 training, divided by the data sheet's dense BF16 peak; this lab's are of FP32.
 #
-# All of this rests on a clock. Here are ways of reading it wrong that say the opposite of the truth.
+# ## 8 · Comparing times correctly
+#
+# All of this depends on timing. Here are mistakes that reverse the result.
 #
 # ### The first call
 #
-# Two versions of a layer that multiplies by a table of cosines. One computes the part of the table that it needs in every call. The other computes a long table once and keeps it, as real models do. Which is faster?
+# Two versions of a layer multiply by a table of cosines. One computes the part of the table that it needs in every call. The other computes a long table once and keeps it, as real models do. Which is faster?
 
 # %% name="first_call"
 POSITIONS, NEEDED, FREQUENCIES = 2**15, 256, 256
@@ -724,11 +727,11 @@ print(f"after a warm-up, alternately: {honest}")
 claims.figure("a single cold call", "kept table, naive / honest speed", naive / honest.speedup, "times")
 
 # %% [markdown] name="drift_text"
-# The first call maps memory, chooses kernels, fills caches, compiles. It is true, and it is not what you want to know. So warm up.
+# The first call maps memory, chooses kernels, fills caches and compiles. Its time is real, but it is not the time of the other calls. So warm up first.
 #
 # ### The order
 #
-# Laptops get hot and slow down; on a shared machine the neighbour wakes up. We simulate such a machine: after each call it sleeps, a little longer each time. On it we time two products, of which the second does half the work. First all runs of one and then all of the other, then alternately.
+# Laptops get hot and slow down, and on a shared machine other jobs start. The next cell simulates such a machine: after each call it sleeps, a little longer each time. Two matmuls are timed on it. The second does half the work of the first. First all runs of one and then all of the other, then alternately.
 
 
 # %% name="drift"
@@ -760,11 +763,11 @@ claims.figure("timed one after the other", subject, blocks[0] / blocks[1], "time
 claims.record("T29", "timing in pairs finds the faster", subject, paired.speedup, "times as fast", 1, math.inf)
 
 # %% [markdown] name="drift_explained"
-# One after the other, the product with *less* work pays for its late turn, and loses. In pairs both meet nearly the same machine. That is what `compare` does, and why it prints the middle half of the pairs: if 1 lies inside, you cannot tell. It takes the median, since a single bad moment pulls the mean up; the minimum is the machine at its quietest, which is fine for a law and too good for a plan.
+# One after the other, the matmul with *less* work appears slower, because it runs later. In pairs, both see nearly the same machine. `compare` works this way, and prints the middle half of the pairs: if it contains 1, the difference is not significant. `compare` takes the median, because a single slow run would distort the mean. The minimum describes the machine when it is idle. That suits a cost model but is too optimistic for a plan.
 #
 # ### The queue
 #
-# On a GPU there is a third way. An operation returns as soon as it is *queued*; a clock that stops there has timed the queueing. `benchmark` and `compare` synchronise before they look at the clock. This cell does not:
+# On a GPU there is a third mistake. An operation returns as soon as it is *queued*, so a clock that stops then has timed only the queueing. `benchmark` and `compare` synchronize before they read the clock. The next cell does not. (In a loop of your own, use **CUDA events**: the GPU records time stamps in its queue, and the host waits once, at the end.)
 
 # %% name="queue"
 honest_product = benchmark(lambda: a @ b, runs=5).median
@@ -784,7 +787,7 @@ else:
 # %% [markdown] name="clinic_text"
 # ## 9 · The trace clinic
 #
-# Three evaluation loops. Each is slow, and nothing about them looks wrong at first sight. We have 2,000 small images, and a classifier.
+# Here are three slow evaluation loops. Their data: 2,000 small images, and a classifier.
 
 # %% name="ward_data"
 SAMPLES, PIXELS = 2_000, 1_024
@@ -840,6 +843,8 @@ for name, patient in patients.items():
 #
 # Three signs tell their illnesses apart:
 #
+# (On a GPU, first check that the GPU is idle at all. If kernels run nearly all the time, reads and copies hide behind them and there is nothing to fix, whatever the other two signs say. The simple rule below does not check this.)
+#
 # - **items**: how often Python asks for the value of a tensor. `if`, `float()`, `print` and `.item()` all end in `aten::item`. On a GPU each one waits until everything queued before it is done, and while Python waits nothing new is queued. On a CPU there is nothing to wait for: each read costs only Python's overhead.
 # - **copying**: the share of the step spent in `aten::copy_`, where data is moved or converted.
 # - **idle**: the share in which nothing works. On a GPU: no kernel runs. On a CPU: no operation runs, only Python does.
@@ -847,7 +852,7 @@ for name, patient in patients.items():
 # **Contract.** `signs(events)` returns a dictionary with these three, for the step in the trace.
 #
 # - The step is the event named `step` of the category (`event["cat"]`) `user_annotation`; a GPU's trace has another of that name. Shares are of its `dur`. Events outside it do not count, and no event straddles its boundaries. As before, only complete events (`ph` is `X`) are spans.
-# - `items`: the number of events named `aten::item` on the step's thread. `copying`: the time of those named `aten::copy_` on that thread; they do not lie inside each other.
+# - `items`: the number of events named `aten::item` on the step's thread. `copying`: the time of those named `aten::copy_` on that thread. In the traces of the check none is inside another. (On CUDA a copy that also converts calls `copy_` again. Then count the time once.)
 # - `idle`: if there are events of the category `kernel` inside the step, the share in which none of them runs, on whatever stream. Otherwise, the share in which no event runs on the step's thread whose name begins with `aten::`. Where several run at once, or inside each other, the moment counts once. If nothing runs, `idle` is 1.
 # - The events stay as they are.
 #
@@ -894,7 +899,7 @@ signs, diagnose = check("where_the_time_goes.clinic", signs, diagnose)
 hint("where_the_time_goes.clinic")
 
 # %% [markdown] name="ward_text"
-# Now the real patients. Beside them for comparison a loop with nothing wrong: the large product.
+# Now the real programs, and beside them one without a problem: the large matmul.
 
 # %% name="ward"
 planted = {"A": "synchronises", "B": "copies", "C": "tiny", "a product": "healthy"}
@@ -919,14 +924,14 @@ show(
 )
 
 # %% [markdown] name="cure_task"
-# ### Your turn: cure patient A
+# ### Your turn: fix patient A
 #
-# **Contract.** `accuracy(model, batches)` returns the share of samples for which the model's largest logit is at the label, as a Python number.
+# **Contract.** `accuracy(model, batches)` returns the fraction of samples for which the model's largest logit is at the label, as a Python number.
 #
 # - `batches` is a list of pairs (inputs (B, ...), labels (B,)), which may differ in size; `model(inputs)` returns logits (B, classes).
 # - Each batch goes through the model once, as a whole.
-# - Python asks for **one** value at most, after the last batch: no `.item()`, `if`, `float()`, `.tolist()` or `.cpu()` before. `.nonzero()` and a mask as an index count, too: the size of their result is a value.
-# - Autograd records nothing, and is afterwards as it was. The model comes in evaluation mode; leave its mode alone, and the batches.
+# - Python reads **one** value at most, after the last batch: no `.item()`, `if`, `float()`, `.tolist()` or `.cpu()` before. `.nonzero()` and a mask as an index count, too, because the size of their result is a value.
+# - Autograd records nothing, and its state is afterwards as before. The model comes in evaluation mode. Do not change its mode or the batches.
 
 
 # %% name="cure" answer=true reveal=true
@@ -948,9 +953,9 @@ accuracy = check("where_the_time_goes.cure", accuracy)
 hint("where_the_time_goes.cure")
 
 # %% [markdown] name="cures_text"
-# The same function cures patient C, whose batches were there all the time. Patient B needs another cure: pick the rows first, and convert what was picked.
+# The same function fixes patient C, whose batches were there all along. Patient B needs another fix: select the rows first, then convert what was selected.
 #
-# **Predict.** You know what share of its time patient B spends copying. How many times as fast will it be without?
+# **Predict.** By what factor is patient B faster after the fix?
 
 # %% name="cures_guess"
 my_guess = None  # times as fast
@@ -982,11 +987,11 @@ except NotImplementedError:
     print("Fill in the answer cell first.")
 
 # %% [markdown] name="cures_explained"
-# On a CPU, patient A suffers from a round through Python for every sample. On a GPU the same line also stops the queue: each `if` is a copy to the host and a wait (PyTorch's *Performance Tuning Guide*), and nothing new is queued until Python has made up its mind. So in a GPU's trace of patient A look for `cudaStreamSynchronize` inside `aten::item`, and for wide gaps between kernels. (`torch.cuda.set_sync_debug_mode("warn")` points at such lines.) With patient B look for `Memcpy HtoD`, with patient C for gaps longer than the kernels.
+# On a CPU, patient A goes through Python for every sample. On a GPU the same line also stops the queue: each `if` copies a value to the host and waits (PyTorch's *Performance Tuning Guide*), and nothing new is queued in the meantime. In a GPU's trace of patient A, look for `cudaStreamSynchronize` inside `aten::item`, and for wide gaps between kernels. (`torch.cuda.set_sync_debug_mode("warn")` warns at such lines.) For patient B look for `Memcpy HtoD`, for patient C for gaps longer than the kernels.
 #
-# ## 10 · Play
+# ## 10 · Explore
 #
-# A linear layer in 16 bits on GPUs of the catalog, by their data sheets. Choose width, batch and GPU. When does a layer of width 1,024 become compute-bound on an H100, and when on a T4? What happens to a layer of width 64?
+# This figure shows a linear layer in 16 bits on GPUs of the catalog, by their data sheets. Choose width, batch and GPU. When does a layer of width 1,024 become compute-bound on an H100, and when on a T4? What happens to a layer of width 64?
 
 
 # %% name="play"
@@ -1017,9 +1022,11 @@ explore(
 )
 
 # %% [markdown] name="play_explained"
-# A narrow layer never gets there: with W small, inputs and outputs are most of its bytes, and its intensity cannot exceed W / 2, whatever the batch. That is why LoRA's thin matrices cost more time than their FLOPs say ([[lora]]).
+# A narrow layer never becomes compute-bound. With W small, inputs and outputs are most of its bytes, and its intensity cannot exceed W / 2, whatever the batch. That is why LoRA's thin matrices take more time than their FLOPs suggest ([[lora]]).
 #
-# ## 11 · What was said, what was measured
+# ## 11 · Claims and measurements
+#
+# The table has this run beside the machines that have a receipt. A run on a busy machine records no verdict for the whole step.
 
 # %% name="summary"
 claims
@@ -1027,7 +1034,7 @@ claims
 # %% [markdown] name="recap"
 # ## Recap
 #
-# - Seconds = max(FLOPs / peak, bytes / bandwidth) + launch. With the three figures measured, the roofline model predicts operations, layers and whole steps, with errors that the tables above state; a profile shows where they come from.
+# - Seconds = max(FLOPs / peak, bytes / bandwidth) + launch. With the three figures measured, this predicts single large operations well, and a full step and the turning point of a layer only roughly. The table above has the error of each on every machine that was measured, and a profile shows where it comes from.
 # - A layer turns from memory-bound to compute-bound at a batch that depends on the machine, not on the model. Below it, the rows of a batch share the bill for the weights.
 # - A training step costs three forward passes, 6·N·D FLOPs and attention. State the convention.
 # - MFU counts what the model needs, HFU what was executed. Recomputing keeps HFU up and lets MFU fall.
