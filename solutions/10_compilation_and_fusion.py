@@ -13,7 +13,6 @@
 # | Syllabus | T16, T17 |
 
 # %% name="setup" setup=true
-import contextlib
 import importlib.util
 import io
 import json
@@ -48,6 +47,7 @@ from helpers import (
     why_no_compiler,
     written_kernels,
 )
+from helpers.core.device import synchronize
 from helpers.planner.catalog import find_model
 
 # %% name="setup_torch" setup=true
@@ -103,7 +103,7 @@ target, square = torch.empty_like(x), torch.randn(side, side, device=device)
 bandwidth = 2 * x.nbytes / benchmark(lambda: target.copy_(x)).median
 flop_rate = 2 * side**3 / benchmark(lambda: square @ square).median
 balance = flop_rate / bandwidth
-print(f"copying moves {bandwidth / 1e9:.1f} GB/s, a product does {flop_rate / 1e9:,.0f} GFLOP/s")
+print(f"a copy moves {bandwidth / 1e9:.1f} GB/s, a matmul does {flop_rate / 1e9:,.0f} GFLOP/s")
 print(f"so while one byte moves, there is time for {balance:.1f} operations; for an FP32 number, {4 * balance:.0f}")
 
 # %% [markdown] name="machine_explained"
@@ -151,8 +151,10 @@ cold_guess = Prediction("First call, nothing compiled before", my_guess, "s")
 # %% name="compile"
 def seconds(fn):
     with sign_of_life("compiling"):
+        synchronize(device)
         start = time.perf_counter()
         fn()
+        synchronize(device)  # a GPU's kernels are only queued when the call returns
         return time.perf_counter() - start
 
 
@@ -165,14 +167,14 @@ def silu(x):
 
 
 cache = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
-os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache.name  # an empty place for compiled kernels
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache.name  # an empty folder for compiled kernels
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # no pool of compiling processes for so few kernels
 backend = "aot_eager" if missing else "inductor"
 fused_gelu = torch.compile(gelu, backend=backend)
 cold = seconds(lambda: fused_gelu(x))
 cold_guess.reveal(cold)
 print(f"first call {cold:.2f} s, second call {seconds(lambda: fused_gelu(x)):.3f} s")
-torch._dynamo.reset()  # forget what this process knows; the cache on disk stays, as for tomorrow's run
+torch._dynamo.reset()  # drops what this process has compiled; the cache on disk stays, as for tomorrow's run
 print(f"first call with the kernel on disk {seconds(lambda: fused_gelu(x)):.2f} s")
 another = seconds(lambda: torch.compile(silu, backend=backend)(x))
 print(f"first call of another function, SiLU: {another:.2f} s")
@@ -211,7 +213,7 @@ def eight_there():
     return torch.mul(target, spare, out=target)
 
 
-def one_there():  # fused by hand by PyTorch's authors
+def one_there():  # fused by hand in PyTorch
     return torch.ops.aten.gelu.out(x, approximate="tanh", out=target)
 
 
@@ -261,19 +263,19 @@ else:
 # %% name="guess_fusion"
 my_guess = None  # times
 ### BEGIN GUESS
-my_guess = 1.3  # products take most of a step
+my_guess = 1.3  # matmuls take most of a step
 ### END GUESS
-fusion_guess = Prediction("GPT-2 on an H100, eager / compiled, planned", my_guess, "times")
+fusion_guess = Prediction("GPT-2 on an H100, eager / compiled", my_guess, "times")
 
 # %% name="fusion"
 same_step = {"seq": 1024, "micro_batch_size": 8, "precision": "bf16-amp"}
 plans = planned([Recipe("gpt2", **same_step), Recipe("gpt2", **same_step, compile=True)])
-print(f"{'ms a step (bound by memory)':30}{'eager':>12}{'compiled':>14}{'times as fast':>16}")
+print(f"{'planned ms per step (bound by memory)':38}{'eager':>12}{'compiled':>14}{'times as fast':>16}")
 for gpu in ("rtx-4090-24gb", "a100-80gb", "h100-80gb"):
     eager, after = (plan.forecasts[gpu] for plan in plans)
     shown = "".join(f"{1e3 * f.seconds:>8.0f} ({f.bounds['memory']:.0%})" for f in (eager, after))
-    print(f"{gpu:29}{shown}{eager.seconds / after.seconds:>13.2f}")
-fusion_guess.reveal(eager.seconds / after.seconds)
+    print(f"{gpu:37}{shown}{eager.seconds / after.seconds:>13.2f}")
+fusion_guess.reveal(eager.seconds / after.seconds, "planned")
 
 # %% [markdown] name="fusion_explained"
 # This is a prediction by the roofline, not a run: each operation takes as long as its FLOPs or its bytes, and a compiled chain reads and writes once. Fusion can only shorten the memory-bound part. The larger a GPU's ratio of FLOP/s to bandwidth, the larger that part, and the more compiling gains.
@@ -304,9 +306,9 @@ graphs_guess = Prediction("Graphs", my_guess, "")
 # %% name="explain"
 torch._dynamo.reset()
 sample = torch.linspace(-1, 2, 8, device=device)
-told = torch._dynamo.explain(normalise)(sample)
-graphs_guess.reveal(told.graph_count)
-for reason in told.break_reasons:
+explained = torch._dynamo.explain(normalise)(sample)
+graphs_guess.reveal(explained.graph_count)
+for reason in explained.break_reasons:
     print(f"  {reason.user_stack[-1].line.strip()!r:45} {reason.reason.splitlines()[0]}")
 
 # %% [markdown] name="fullgraph_text"
@@ -351,41 +353,53 @@ hint("compilation_and_fusion.repair")
 #
 # ### Recompilations
 #
-# A graph is valid for the shapes it was recorded with. Text comes in all lengths: is every length compiled again? A backend is a function that takes a graph and returns a callable, so a backend of our own can count graphs.
+# A graph is valid for the shapes it was recorded with. Text comes in all lengths. A backend is a function that takes a graph and returns a callable, so a backend of our own can count graphs, and calls that run one.
 #
-# **Predict.** How many graphs does `torch.compile` make, by default, for 11 different lengths?
+# With `dynamic=False` each new length needs a new graph, and PyTorch stops after `recompile_limit` = 8 graphs per function. **Predict.** You call the function with 11 lengths, then with the same 11 again. How many of the second 11 calls run compiled?
 
 # %% name="guess_shapes"
-my_guess = None  # graphs
+my_guess = None  # calls
 ### BEGIN GUESS
-my_guess = 11  # one for each, you would think
+my_guess = 0  # after the limit, it would seem, PyTorch gives up on the function
 ### END GUESS
-shapes_guess = Prediction("Graphs for 11 lengths, by default", my_guess, "graphs")
+shapes_guess = Prediction("Compiled calls among the second 11, dynamic=False", my_guess, "calls", difference=True)
 
 # %% name="shapes"
 lengths = (100, 101, 102, 150, 200, 250, 300, 350, 400, 450, 500)
-for dynamic in (False, None, True):
-    made = []
 
-    def counting(graph, inputs, made=made):
+
+def two_rounds(dynamic=None, mark=False):
+    """Return the graphs made in a round of all lengths, and how many calls of a second round run one of them."""
+    made, ran = [], []
+
+    def counting(graph, inputs):
         made.append(graph)
-        return graph.forward
+        return lambda *given: ran.append(1) or graph.forward(*given)
 
     torch._dynamo.reset()
     counted = torch.compile(gelu, backend=counting, dynamic=dynamic)
-    history = []
-    for length in lengths:
-        counted(x[:length])
-        history.append(len(made))
-    print(f"dynamic={dynamic!s:6} graphs after each of {len(lengths)} lengths: {history}")
-    if dynamic is None:
-        shapes_guess.reveal(len(made))
-print(f"PyTorch's limit: {torch._dynamo.config.recompile_limit} graphs a function; one took {another:.1f} s above")
+    for _ in range(2):
+        ran.clear()
+        for length in lengths:
+            rows = x[:length].clone()
+            if mark:
+                torch._dynamo.mark_dynamic(rows, 0)
+            counted(rows)
+    return len(made), len(ran)
+
+
+settings = {"dynamic=False": {"dynamic": False}, "default": {}, "mark_dynamic": {"mark": True}}
+for name, setting in settings.items():
+    graphs, compiled_calls = two_rounds(**setting)
+    print(f"{name:14} {graphs} graphs for 11 lengths; in the second round {compiled_calls} of 11 calls run compiled")
+    if name == "dynamic=False":
+        shapes_guess.reveal(compiled_calls, "counted")
+print(f"PyTorch's limit: {torch._dynamo.config.recompile_limit} graphs per function; SiLU's took {another:.1f} s above")
 
 # %% [markdown] name="shapes_explained"
 # - **`dynamic=False`** makes a graph per length, up to the limit. After that, PyTorch compiles no more, but keeps the graphs it has: known lengths still run compiled, and new lengths run eagerly. The only sign is a warning in the log (muted here).
 # - **The default** makes the length a variable when it sees a second length, and that graph serves all others.
-# - **`dynamic=True`** makes it a variable from the start, and so does `torch._dynamo.mark_dynamic(tensor, dim)` for one dimension.
+# - **`mark_dynamic(tensor, dim)`** makes it a variable from the start, for this dimension only. (`dynamic=True` does so for all dimensions.)
 #
 # `TORCH_LOGS="recompiles"` and `TORCH_LOGS="graph_breaks"` print the reasons.
 #
@@ -417,7 +431,7 @@ data = torch.randn(4096, 128, device=device)  # 2 MiB
 compiled_block = torch.compile(block, backend=backend)
 at_hand = [data, *block.parameters()]
 eager_kept = saved_tensor_bytes(lambda: block(data), besides=at_hand)
-print(f"eager mode keeps {human_bytes(eager_kept)} for the backward pass, {eager_kept / data.nbytes:.0f} times `data`")
+print(f"eager mode saves {human_bytes(eager_kept)} for the backward pass, {eager_kept / data.nbytes:.0f} times `data`")
 
 # %% [markdown] name="guess_kept_text"
 # **Predict.** `data` is 2 MiB, so the output of `up` is 8. How many MiB does the compiled block save for the backward pass? (`data` and the weights are not counted: they exist anyway.)
@@ -425,9 +439,9 @@ print(f"eager mode keeps {human_bytes(eager_kept)} for the backward pass, {eager
 # %% name="guess_kept"
 my_guess = None  # MiB
 ### BEGIN GUESS
-my_guess = 2 + 8 + 8  # input of `up`, its output, and the input of `down`; the rsqrt of each row is next to nothing
+my_guess = 2 + 8 + 8  # input of `up`, its output, and the input of `down`; per-row scalars are negligible
 ### END GUESS
-kept_guess = Prediction("Kept for the backward pass, compiled", my_guess, "MiB")
+kept_guess = Prediction("Saved for the backward pass, compiled", my_guess, "MiB")
 
 
 # %% name="kept"
@@ -450,7 +464,7 @@ for name, model in {"eager": block, "compiled": compiled_block}.items():
     seen[name] = {"kept": kept, "peak": peak_of(lambda model=model: step(model), block)}
 kept_guess.reveal(seen["compiled"]["kept"] / MiB)
 for name, row in seen.items():
-    print(f"{name:9} kept {human_bytes(row['kept'])}, peak of a step {human_bytes(row['peak'])}")
+    print(f"{name:9} saved {human_bytes(row['kept'])}, peak of a step {human_bytes(row['peak'])}")
 
 # %% [markdown] name="kept_explained"
 # Inductor recomputes pointwise results. It saves each matmul's *input* (for the gradient of its weight) and GELU's input (for GELU's derivative): 2 + 8 + 8 MiB. It could even recompute the input of `down` from that of GELU, which would save another 8 MiB. It does not, because a matmul reads its input from memory. If only the backend `aot_eager` can run, the figure is higher.
@@ -497,7 +511,7 @@ class Layer(nn.Module):
 
 
 def fresh_compiler():
-    """Forget what was compiled, and count from zero."""
+    """Drop what was compiled, and count from zero."""
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
 
@@ -616,7 +630,7 @@ for checkpointed in (False, True):
         seconds(lambda call=call: call(data))  # compiles
         kept = saved_tensor_bytes(lambda call=call: call(data), besides=[data, *tower.parameters()])
         how = f"{'checkpointed' if checkpointed else 'plain':13}{'compiled' if compiled else 'eager':9}"
-        print(f"{how} kept {human_bytes(kept):>10}, {graphs_made()} graphs")
+        print(f"{how} saved {human_bytes(kept):>10}, {graphs_made()} graphs")
 
 # %% name="under_autocast"
 fresh_compiler()
@@ -632,18 +646,9 @@ for on in (True, False, True):
 # - **Checkpointing** goes into the same graph: nothing breaks, and it saves as little as in eager mode.
 # - The graph is specialized on the state of **autocast**. Called without autocast, the module gets a second graph, and both stay valid. So evaluate under the same autocast as you train, or pay for two compilations.
 #
-# ## 5 · TorchScript is history
+# ## 5 · TorchScript is history; `torch.export` ships a graph
 #
-# Articles from before 2023 recommend `torch.jit.script` for fusion. It compiles a subset of Python into its own language, and it is deprecated. What does it do for GELU?
-#
-# **Predict.** By what factor is `gelu` faster in TorchScript than in eager mode?
-
-# %% name="guess_script"
-my_guess = None  # times
-### BEGIN GUESS
-my_guess = 3  # it fuses, so the articles say; torch.compile did better than that
-### END GUESS
-script_guess = Prediction("GELU, eager / TorchScript", my_guess, "times")
+# Articles from before 2023 recommend `torch.jit.script` for fusion. It compiles a subset of Python into its own language, needed rewrites for most real models, and is deprecated. Its job is now split: `torch.compile` for **speed** in Python, and `torch.export` for a **graph to ship** without Python. One cell shows what PyTorch says today, and what TorchScript does for GELU here:
 
 # %% name="torchscript"
 sample = torch.randn(2**21, device=device)
@@ -653,43 +658,13 @@ with warnings.catch_warnings(record=True) as caught:
 deprecations = [w for w in caught if issubclass(w.category, (DeprecationWarning, FutureWarning))]
 for warning in deprecations:
     print(f"{warning.category.__name__}: {warning.message}")
-print(scripted.code)
 pace = compare(lambda: gelu(sample), lambda: scripted(sample), runs=7, warmup=4)
 print("eager -> TorchScript", pace)
-script_guess.reveal(pace.speedup)
 said, subject = "TorchScript fuses, and is faster", f"GELU, {sample.numel() / 1e6:.0f} million numbers"
 claims.record("T16", said, subject, pace.speedup, "times", 1.2, math.inf)
 
-# %% [markdown] name="torchscript_explained"
-# It makes a graph, yes. Whether it also fuses depends on device and version; the timing says what it did here. Its job is now split: `torch.compile` for **speed** in Python, and `torch.export` for a **graph to ship** as an artefact without Python, whole or not at all.
-#
-# The difference shows where code branches on a value. Each is recorded with an input that takes the first branch, and called with one that takes the second:
-
-
-# %% name="branch"
-class Branch(nn.Module):
-    def forward(self, x):
-        if x.sum() > 0:
-            return x + 1
-        return x - 1
-
-
-ones, right = torch.ones(3), Branch()(-torch.ones(3))
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    recorded = {"jit.trace": torch.jit.trace(Branch(), ones), "jit.script": torch.jit.script(Branch())}
-for name, model in recorded.items():
-    print(f"{name:11} correct on the other branch: {torch.equal(model(-ones), right)}")
-try:
-    with contextlib.redirect_stderr(io.StringIO()):  # it also prints the graph so far
-        torch.export.export(Branch(), (ones,))
-except RuntimeError as error:
-    print(f"export      refuses: {str(error).splitlines()[0]}")
-
-# %% [markdown] name="branch_explained"
-# *Tracing* ran the code once and kept the branch it saw: silently wrong on other data. *Scripting* compiled both branches. *Export* refuses what it cannot guarantee. (`torch.cond` keeps two branches and runs one.)
-#
-# Your `repaired` has no branch left. Here it is exported, saved, loaded, and run on a different length, because we declare the length a variable:
+# %% [markdown] name="export_text"
+# `torch.export` refuses code that branches on a value, because it would have to guarantee both branches. Your `repaired` has no branch left. Here it is exported, saved, loaded, and run on a different length, because the length is declared a variable:
 
 
 # %% name="export"
@@ -712,14 +687,7 @@ for x_long in (longer, -longer):
 #
 # (Without Triton, do the norm and its timing, then go on to section 7.)
 #
-# Each half of a transformer block ends with a sum (the residual), and the next one starts with a norm. Together: `total = x + residual`, `out = total * rsqrt(mean(total²) + eps) * weight`. With n numbers in x, a fused kernel reads 2n and writes 2n. **Predict.** How many times n numbers does eager mode read and write? (Per-row scalars are negligible.)
-
-# %% name="guess_norm"
-my_guess = None  # times n
-### BEGIN GUESS
-my_guess = 3 + 2 + 1 + 2 + 2  # +, square, mean (it only reads), and two products by something small
-### END GUESS
-norm_guess = Prediction("Numbers read and written, residual and norm", my_guess, "times n")
+# Each half of a transformer block ends with a sum (the residual), and the next one starts with a norm. Together: `total = x + residual`, `out = total * rsqrt(mean(total²) + eps) * weight`. With n numbers in x, a fused kernel reads 2n and writes 2n. Eager mode reads and writes more (per-row scalars are negligible):
 
 
 # %% name="norm"
@@ -733,7 +701,7 @@ def add_norm(x, residual, weight):
 rows = [torch.randn(4096, 512, device=device) for _ in range(2)]
 weight = torch.rand(512, device=device)
 norm_traffic = traffic(add_norm, *rows, weight)
-norm_guess.reveal(norm_traffic.nbytes / rows[0].nbytes)
+print(f"read and written: {norm_traffic.nbytes / rows[0].nbytes:.1f} times n")
 print(norm_traffic.table(rows[0].nbytes))
 
 # %% [markdown] name="norm_speed_text"
@@ -820,7 +788,10 @@ if HAS_TRITON:
         off = max(((a.double() - b).norm() / b.norm()).item() for a, b in zip(mine, exact, strict=True))
         print(f"{dtype}: relative error {off:.1e}; the format's step is {torch.finfo(dtype).eps:.1e}")
     if device.type == "cuda":
+        compiled_norm = torch.compile(add_norm, dynamic=False)
         print("eager -> Triton", compare(lambda: add_norm(*rows, weight), lambda: triton_add_norm(*rows, weight)))
+        pace = compare(lambda: compiled_norm(*rows, weight), lambda: triton_add_norm(*rows, weight))
+        print("torch.compile -> Triton", pace)
 else:
     print("Triton is not installed, so this cell does nothing: pip install triton")
 
@@ -909,7 +880,7 @@ def tiled_attention(q, k, v, tile):
     out = torch.empty_like(q)
     for top in range(0, length, tile):
         rows, state = q[..., top : top + tile, :] * scale, None
-        for left in range(0, top + 1, tile):  # what lies to the right of the diagonal is masked
+        for left in range(0, top + 1, tile):  # tiles to the right of the diagonal are masked
             scores = rows @ k[..., left : left + tile, :].mT
             if left == top:
                 later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
@@ -949,13 +920,13 @@ def plain_attention(q, k, v):
 
 torch.manual_seed(0)
 q, k, v = (torch.randn(1, 4, 1024, 64, device=device) for _ in range(3))
-WAYS = {
+METHODS = {
     "plain": plain_attention,
     "tiled, yours": lambda q, k, v: tiled_attention(q, k, v, 128),
     "PyTorch's own": lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
 }
 exact, costs = plain_attention(q, k, v), {}
-for name, way in WAYS.items():
+for name, way in METHODS.items():
     with MemoryMeter(device=device) as meter:
         out = way(q, k, v)
     costs[name] = meter.peak_bytes - 4 * q.nbytes, traffic(way, q, k, v).nbytes
@@ -1059,23 +1030,16 @@ if HAS_TRITON:
     if device.type == "cuda":
         print("plain -> Triton", compare(lambda: plain_attention(q, k, v), lambda: triton_attention(q, k, v, 64)))
 else:
-    print("Triton is not installed, so this cell does nothing.")
+    print("Triton is not installed, so this cell only counts.")
 length, tile = q.shape[-2], 128
 moved = q.nbytes * (1 + (length // tile + 1) + 1)  # q; k and v for each row of tiles, to the diagonal; the result
 print(f"counted from its loads and stores, {length:,} tokens, tiles of {tile}: {human_bytes(moved)}")
-kernel_guess.reveal(costs["plain"][1] / moved)
+kernel_guess.reveal(costs["plain"][1] / moved, "counted")
 
 # %% [markdown] name="logits_text"
 # ## 8 · The fusion that saves most
 #
-# The last layer of a language model turns `hidden` (N, D) into logits (N, V), and the loss needs one number from each row. V is 32,000 to 256,000 today, and logits, softmax and gradients are FP32. **Predict** how many N × V tensors the plain version holds at its peak.
-
-# %% name="guess_naive"
-my_guess = None  # tensors of N x V
-### BEGIN GUESS
-my_guess = 3  # the log-softmax, the gradient that reaches it, and the gradient of the logits
-### END GUESS
-naive_guess = Prediction("Tensors of N x V at the peak of the plain way", my_guess, "tensors")
+# The last layer of a language model turns `hidden` (N, D) into logits (N, V), and the loss needs one number from each row. V is 32,000 to 256,000 today, and logits, softmax and gradients are FP32. Here is the plain version, and what it holds at its peak:
 
 # %% name="naive"
 N, D, V = 2048, 64, 8192
@@ -1100,7 +1064,7 @@ def run(loss_function, chunk=None):
 
 
 plain_run = run(naive)
-naive_guess.reveal(plain_run[0].peak_bytes / (4 * N * V))
+print(f"peak / a tensor of N x V: {plain_run[0].peak_bytes / (4 * N * V):.2f}")
 print(plain_run[0])
 
 # %% [markdown] name="chunked_text"
@@ -1150,7 +1114,7 @@ class ChunkedLoss(torch.autograd.Function):
                 if wanted[1]:
                     sums[1] += gradient.t() @ rows
             logits = gradient = None  # before the next chunk's are made
-        counts = (labels != -100).sum().clamp(min=1)  # stays a tensor: the GPU need not be waited for
+        counts = (labels != -100).sum().clamp(min=1)  # stays a tensor, so nothing waits for the GPU
         ctx.dtype = hidden.dtype
         ctx.save_for_backward(*sums, counts)
         return total / counts
@@ -1176,21 +1140,6 @@ chunked_cross_entropy = check("compilation_and_fusion.chunked", chunked_cross_en
 # %% name="chunked_hint"
 hint("compilation_and_fusion.chunked")
 
-# %% [markdown] name="chunked_measure_text"
-# **Predict** the peak with chunks of 128, inputs included. One chunk's logits are 4 MiB, `head` is 2 MiB and `hidden` half of one.
-
-# %% name="guess_chunked"
-my_guess = None  # MiB
-### BEGIN GUESS
-my_guess = (
-    2 * 4  # a chunk's logits, and their softmax
-    + 2 * 2  # the gradient of the weight: the sum, and one chunk's share
-    + 0.5  # the gradient of hidden
-    + 2 + 0.5  # the inputs
-)  # fmt: skip
-### END GUESS
-chunked_guess = Prediction("Peak, chunks of 128", my_guess, "MiB")
-
 
 # %% name="chunked_measure"
 def own(hidden, weight, labels, chunk=None):  # None: it chooses
@@ -1199,7 +1148,6 @@ def own(hidden, weight, labels, chunk=None):  # None: it chooses
 
 
 runs = {"naive": plain_run, "chunked": run(chunked_cross_entropy, 128)}
-chunked_guess.reveal(runs["chunked"][0].peak_bytes / MiB)
 if hasattr(F, "linear_cross_entropy"):  # new in PyTorch 2.13
     runs |= {"PyTorch's own": run(own), "the same, 128": run(own, 128)}
 else:
@@ -1239,7 +1187,7 @@ for size, meter in by_chunk.items():
     print(f"chunks of {size:4}: peak {human_bytes(meter.peak_bytes)}, logits of a chunk {human_bytes(4 * size * V)}")
 explore(
     lambda chunk: by_chunk[chunk].plot(f"chunks of {chunk}: peak {human_bytes(by_chunk[chunk].peak_bytes)}"),
-    "Memory over time: one tooth a chunk; the teeth get smaller and more numerous as chunks shrink.",
+    "Memory over time: one tooth per chunk; the teeth get smaller and more numerous as chunks shrink.",
     chunk=(512, tuple(by_chunk)),
 )
 print("chunks of 8,", by_chunk[8])
@@ -1250,18 +1198,9 @@ print("chunks of 8,", by_chunk[8])
 # %% [markdown] name="llama_text"
 # ### At the size of Llama 3
 #
-# The vocabulary is 128,256. We train LoRA (small trained matrices beside a frozen model, [[lora]]) on the 8B model: one sequence of 8,192 tokens, every block checkpointed, everything else already small.
+# The vocabulary of Llama 3 is 128,256. Train LoRA (small trained matrices beside a frozen model, [[lora]]) on the 8B model: one sequence of 8,192 tokens, every block checkpointed.
 #
-# The planner says what the step needs as it is, and what the same model needs with a vocabulary of 128 words. To that we add back the weights of embedding and head.
-#
-# **Predict.** What share of the peak are three copies of the logits? (The weights of 8 billion parameters take 2 bytes each.)
-
-# %% name="guess_llama"
-my_guess = None  # %
-### BEGIN GUESS
-my_guess = 40  # 3 x 4 x 8,192 x 128,256 bytes are 12.6 GB, the weights 16 GB, and a little for all else
-### END GUESS
-share_guess = Prediction("Three copies of the logits, of the peak", my_guess, "%")
+# The planner computes what the step needs as it is, and what the same model needs with a vocabulary of 128 tokens. To the second figure, the cell adds back the weights of embedding and head.
 
 # %% name="llama"
 tokens = 8192
@@ -1274,12 +1213,12 @@ with tempfile.TemporaryDirectory() as folder:
     names = "llama-3.1-8b", path
     recipes = [Recipe(name, seq=tokens, lora_rank=16, checkpointing="every") for name in names]
     full, bare = plan_deep(recipes, progress=True)
-whole, words = full.allocated_bytes, shape["vocab_size"]
-without = bare.allocated_bytes + 2 * 2 * shape["hidden_size"] * (words - 128)  # embedding and head, BF16
-three = 3 * 4 * tokens * words
-print(f"peak {human_bytes(whole)}; three copies of the logits {human_bytes(three)}, {three / whole:.0%} of it")
-print(f"without logits {human_bytes(without)}; two copies of a chunk of 512 rows: {human_bytes(2 * 4 * 512 * words)}")
-share_guess.reveal(100 * three / whole)
+whole, vocabulary = full.allocated_bytes, shape["vocab_size"]
+without = bare.allocated_bytes + 2 * 2 * shape["hidden_size"] * (vocabulary - 128)  # embedding and head, BF16
+three = 3 * 4 * tokens * vocabulary
+print(f"planned peak {human_bytes(whole)}; three copies of the logits {human_bytes(three)}, {three / whole:.0%} of it")
+chunks = human_bytes(2 * 4 * 512 * vocabulary)
+print(f"planned without logits {human_bytes(without)}; two copies of a chunk of 512 rows: {chunks}")
 
 # %% [markdown] name="llama_explained"
 # Without the logits, the recomputation of a block sets the peak, and the step fits a smaller GPU. The logits also grow with the length of the sequences. That is why every fine-tuning library has such a kernel: `liger-kernel`, Unsloth's, `cut-cross-entropy` (which does not store even a chunk of logits in memory), and PyTorch's own since 2.13.
