@@ -39,7 +39,7 @@ def test_wrong_words_are_refused(args, words, capsys):
 
 
 COMMANDS = ["doctor", "roofline", "plan", "layout", "page", "build", "plans", "searches", "chooser", "grade", "claims"]
-COMMANDS += ["receipts", "gpu", "site", "autograder", "mistakes"]
+COMMANDS += ["receipts", "gpu", "site", "autograder", "mistakes", "dry-run"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
