@@ -233,7 +233,16 @@ KEPT = {
     "FP16": (Recipe("llama-3.2-1b", seq=64, precision="fp16-amp", gradient_accumulation_steps=2), "pytorch"),
     "in-backward": (Recipe("llama-3.2-1b", seq=64, precision="fp32", step_in_backward=True), "pytorch"),
     "adafactor": (Recipe("llama-3.2-1b", seq=64, precision="fp32", optimizer="adafactor"), "pytorch"),
-    "ddp": (Recipe("llama-3.2-1b", seq=64, precision="fp32", ranks=2, optimizer="sgd-momentum"), "pytorch"),
+    "ddp": (
+        Recipe(
+            "llama-3.2-1b",
+            seq=64,
+            precision="fp32",
+            parallel=ParallelConfig(shard=2, zero="none"),
+            optimizer="sgd-momentum",
+        ),
+        "pytorch",
+    ),
     "zero2": (Recipe("llama-3.2-1b", seq=64, precision="bf16-amp", ranks=2, shard="zero2"), "pytorch"),
     "offload": (Recipe("llama-3.2-1b", seq=64, precision="fp32", ranks=2, shard="zero3", offload="all"), "pytorch"),
     "sharded adapter": (Recipe("llama-3.2-1b", lora_rank=4, seq=64, ranks=2, shard="zero3"), "pytorch"),

@@ -257,12 +257,12 @@ def test_a_missing_gpu_is_an_error(style, monkeypatch, tmp_path):
 
 
 def test_an_adapter_is_saved_without_gathering_the_frozen_base():
-    sharded = training_script(Recipe("gpt2", lora_rank=4, ranks=2, shard="zero3"))
+    sharded = training_script(Recipe("gpt2", lora_rank=4, parallel=ParallelConfig(shard=2)))
     options = sharded.partition("def save_model")[2].partition("get_model_state_dict(")[0]
     assert "ignore_frozen_params=True" in options
     assert (
         "ignore_frozen_params=True"
-        not in training_script(Recipe("gpt2", ranks=2, shard="zero3")).partition("def save_model")[2]
+        not in training_script(Recipe("gpt2", parallel=ParallelConfig(shard=2))).partition("def save_model")[2]
     )
 
 
