@@ -243,9 +243,15 @@ KEPT = {
         ),
         "pytorch",
     ),
-    "zero2": (Recipe("llama-3.2-1b", seq=64, precision="bf16-amp", ranks=2, shard="zero2"), "pytorch"),
-    "offload": (Recipe("llama-3.2-1b", seq=64, precision="fp32", ranks=2, shard="zero3", offload="all"), "pytorch"),
-    "sharded adapter": (Recipe("llama-3.2-1b", lora_rank=4, seq=64, ranks=2, shard="zero3"), "pytorch"),
+    "zero2": (
+        Recipe("llama-3.2-1b", seq=64, precision="bf16-amp", parallel=ParallelConfig(shard=2, zero="zero2")),
+        "pytorch",
+    ),
+    "offload": (
+        Recipe("llama-3.2-1b", seq=64, precision="fp32", parallel=ParallelConfig(shard=2), offload="all"),
+        "pytorch",
+    ),
+    "sharded adapter": (Recipe("llama-3.2-1b", lora_rank=4, seq=64, parallel=ParallelConfig(shard=2)), "pytorch"),
 }
 
 
