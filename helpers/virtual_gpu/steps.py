@@ -3,6 +3,7 @@
 import gc
 from types import TracebackType
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
@@ -34,6 +35,7 @@ class Steps:
 
     def __enter__(self) -> "Steps":
         stand_ins.steps = 0
+        self._others = WeakSet(filter(_is_optimizer, gc.get_objects()))  # of whatever ran in this process before
         self._handles = [
             register_optimizer_step_pre_hook(self._before),
             register_optimizer_step_post_hook(self._after),
@@ -54,7 +56,7 @@ class Steps:
         self._ledger.after_update(optimizer)
         self._this_step.add(id(optimizer))
         if self._alone is None:
-            self._alone = sum(map(_is_optimizer, gc.get_objects())) == 1
+            self._alone = len(set(filter(_is_optimizer, gc.get_objects())) - set(self._others)) == 1
         if self._alone:
             self._end()
 

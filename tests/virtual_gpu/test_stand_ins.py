@@ -77,6 +77,17 @@ def test_losses_fall_and_a_scaler_steps(run):
     assert len(run.ledger.marks) == 3
 
 
+def test_an_optimizer_from_before_is_not_the_programs():
+    other = torch.optim.SGD([torch.zeros(1, requires_grad=True)])
+    with virtual_gpu("a100-80gb") as run:
+        x = torch.zeros(3, device="cuda", requires_grad=True)
+        optimizer = torch.optim.SGD([x])
+        x.sum().backward()
+        optimizer.step()
+        assert len(run.ledger.marks) == 1
+    assert other.param_groups
+
+
 def test_wrong_shapes_are_refused(unknown):
     with pytest.raises(RuntimeError):
         unknown @ unknown
