@@ -55,6 +55,7 @@ from .exercises.data_parallel.pictures import link_figure as link_figure
 from .exercises.data_parallel.pictures import ring_figure as ring_figure
 from .exercises.data_parallel.pictures import scaling_figure as scaling_figure
 from .exercises.data_parallel.pictures import waiting_bars as waiting_bars
+from .exercises.gradient_accumulation.byte_nets import ByteNets as ByteNets
 from .exercises.gradient_accumulation.timeline import accumulation_timeline as accumulation_timeline
 from .exercises.lora.fine_tune import fine_tune as fine_tune
 from .exercises.lora.kept_run import kept_run as kept_run

@@ -6,8 +6,8 @@
 #
 # | | |
 # |---|---|
-# | After this you can | write the loop for rows and for tokens, and prove that the update is the same; predict how much memory it saves; recognize six mistakes by their numbers; decide whether a larger batch is worth its cost |
-# | Time | 100 minutes |
+# | After this you can | write the loop for rows, for tokens and for DDP, and prove that the update is the same; predict how much memory it saves; recognize six mistakes by their numbers; decide whether a larger batch is worth its cost |
+# | Time | 110 minutes |
 # | Difficulty | ●●○ |
 # | Needs | a CPU; the same cells use a GPU where there is one |
 # | Before this | labs [[#start_here]], [[#where_memory_goes]], [[#number_formats]] and [[#mixed_precision]] |
@@ -21,14 +21,15 @@ import math
 
 from helpers import (
     COLOURS,
+    ByteNets,
     Claims,
     MemoryMeter,
     Prediction,
     SmallCNN,
     SmallGPT,
     accumulation_timeline,
+    benchmark,
     check,
-    compare,
     device_name,
     digits,
     english,
@@ -112,7 +113,7 @@ my_guess = None
 ### BEGIN GUESS
 my_guess = 4  # each backward() adds the mean of 64 rows; four means are four times the mean
 ### END GUESS
-naive_guess = Prediction("Length of the naive gradient, relative to the right one", my_guess, "times")
+naive_guess = Prediction("Norm of the naive gradient, relative to the right one", my_guess, "times")
 
 # %% name="measure_naive"
 x, y = data.train_x[:256], data.train_y[:256]
@@ -184,7 +185,7 @@ my_guess = None  # distance with micro-batches of 1 / with micro-batches of 64
 ### BEGIN GUESS
 my_guess = 1  # each gradient is rounded as before; nothing is lost in adding them
 ### END GUESS
-swamping_guess = Prediction("Sum in FP32: distance with 1 / with 64", my_guess, "times")
+swamping_guess = Prediction("Sum in FP32: error with 1 / with 64", my_guess, "times")
 
 
 # %% name="swamping"
@@ -198,11 +199,22 @@ def summed(dtype, micro_batch):
     return total.float()
 
 
+def in_fp32_grad(micro_batch):
+    """Accumulate in `.grad` as usual, but with a `.grad` in FP32."""
+    model = make_model(torch.bfloat16)
+    for p in model.parameters():
+        p.grad_dtype = torch.float32
+    return gradient(accumulate, model, x.bfloat16(), y, micro_batch).float()
+
+
 right32 = gradient(whole_batch, make_model(), x, y)
-sums = {m: [distance(summed(dtype, m), right32) for dtype in (torch.bfloat16, torch.float32)] for m in (64, 16, 4, 1)}
+has_grad_dtype = hasattr(nn.Parameter(torch.zeros(1)), "grad_dtype")
+table, sums = [("micro-batch", "sum in BF16", "sum in FP32", "grad_dtype = FP32")], {}
+for m in (64, 16, 4, 1):
+    sums[m] = [distance(summed(dtype, m), right32) for dtype in (torch.bfloat16, torch.float32)]
+    by_dtype = f"{distance(in_fp32_grad(m), right32):.1e}" if has_grad_dtype else "-"
+    table.append((str(m), *(f"{away:.1e}" for away in sums[m]), by_dtype))
 swamping_guess.reveal(sums[1][1] / sums[64][1])
-table = [("micro-batch", "sum in BF16", "sum in FP32")]
-table += [(str(m), *(f"{away:.1e}" for away in both)) for m, both in sums.items()]
 print(text_table(table))
 growth = sums[1][0] / sums[64][0]
 claims.figure("BF16 sums: micro-batches of 1 / of 64, distance", "MLP, pure BF16", growth, "times")
@@ -211,14 +223,17 @@ claims.figure("BF16 sums: micro-batches of 1 / of 64, distance", "MLP, pure BF16
 # The sum loses the digits. With many micro-batches, small gradients are added to a large sum that has no bits for their last digits (swamping,
 # [[number_formats]]). Under autocast the parameters and `.grad` are FP32, and the problem does not arise.
 #
-# In pure BF16, set `p.grad_dtype = torch.float32`: the weight stays BF16, and `.grad` is an FP32 tensor that costs 2 more bytes per parameter.
+# In pure BF16, set `p.grad_dtype = torch.float32`: the weight stays BF16, and `.grad` is an FP32 tensor that costs 2 more bytes per parameter. The
+# last column used it.
 #
 # ## 2 · What it saves
 #
 # First the full batch: one AdamW step of the CNN of [[mixed_precision]] on 256 digits of 16 × 16 pixels.
 
-
 # %% name="step"
+CHANNELS = 256 if device.type == "cuda" else 32  # a GPU is busy only with more
+
+
 def step(model, optimizer, x, y, micro_batch):
     """Take one optimizer step."""
     optimizer.zero_grad()
@@ -226,38 +241,22 @@ def step(model, optimizer, x, y, micro_batch):
     optimizer.step()
 
 
-def measured(make, x, y, micro_batch):
+def measured(x, y, micro_batch, take=step):
+    """Return the meter of the second step."""
     torch.manual_seed(0)
-    model = make().to(device)
+    model = SmallCNN(CHANNELS).to(device)
     optimizer = torch.optim.AdamW(model.parameters())
-    step(model, optimizer, x, y, micro_batch)
+    take(model, optimizer, x, y, micro_batch)
     with MemoryMeter(model, optimizer) as meter:
-        step(model, optimizer, x, y, micro_batch)
+        take(model, optimizer, x, y, micro_batch)
     return meter
 
 
 large = digits(device, size=16)
 images, labels = large.train_x[:256].clone(), large.train_y[:256].clone()
-cnn = {256: measured(lambda: SmallCNN(32), images, labels, 256)}
-print(cnn[256])
-
-# %% [markdown] name="guess_memory_text"
-# (The categories are those at the moment of the peak. The backward pass has just begun there, so only the head and the last norm have gradients.)
-#
-# **Predict.** How many **MiB** does the same step need in four micro-batches of 64?
-
-# %% name="guess_memory"
-my_guess = None  # MiB
-### BEGIN GUESS
-my_guess = 63 / 4 + 1  # a quarter of the activations; parameters, gradients and Adam's state are below 1 MiB
-### END GUESS
-memory_guess = Prediction("Peak with micro-batches of 64", my_guess, "MiB")
-
-# %% name="memory"
-with sign_of_life("five sizes of micro-batches"):
-    cnn |= {m: measured(lambda: SmallCNN(32), images, labels, m) for m in (128, 64, 32, 16, 8)}
-memory_guess.reveal(cnn[64].peak_bytes / MiB)
-print(tenant_table({"whole": cnn[256], "4 x 64": cnn[64], "32 x 8": cnn[8]}))
+with sign_of_life("seven sizes of micro-batches"):
+    cnn = {m: measured(images, labels, m) for m in (256, 128, 64, 32, 16, 8, 4)}
+print(tenant_table({"256": cnn[256], "4 x 64": cnn[64], "32 x 8": cnn[8]}))
 
 # %% name="memory_figure"
 figure = Figure(figsize=(7, 3.2), layout="constrained")
@@ -279,7 +278,7 @@ show(figure, "Peak and activations grow in straight lines with the rows of a mic
 # An article says "the peak is that of the micro-batch". Compare with a plain step on 64 rows.
 
 # %% name="micro_claim"
-plain = measured(lambda: SmallCNN(32), images[:64].clone(), labels[:64].clone(), 64)
+plain = measured(images[:64].clone(), labels[:64].clone(), 64)
 ratio = (cnn[64].peak_bytes - images.nbytes) / (plain.peak_bytes - images[:64].nbytes)
 print(f"4 x 64: {human_bytes(cnn[64].peak_bytes)}; a plain step on 64 rows: {human_bytes(plain.peak_bytes)}")
 claims.record("C8", "the peak is that of the micro-batch", "CNN, inputs aside", ratio, "times", 0.95, 1.05)
@@ -334,18 +333,9 @@ for micro_batch, meter in gpt.items():
 #   the whole model.
 # - `foreach=False`, the default on a CPU, finishes one parameter after another: temporaries of the size of one parameter.
 # - `fused=True` computes the whole formula in one kernel, without temporaries.
-#
-# **Predict.** How large are the temporaries of `foreach=True` at their maximum, in sizes of the model?
-
-# %% name="foreach_guess"
-my_guess = None  # temporaries / parameters
-### BEGIN GUESS
-my_guess = 2  # the denominator of Adam's formula, and what it divides
-### END GUESS
-foreach_guess = Prediction("Temporaries of foreach=True, in sizes of the model", my_guess, "models")
 
 # %% name="foreach"
-with sign_of_life("other ways to step"):
+with sign_of_life("three implementations of AdamW"):
     ways = {"foreach=True": gpt[4]}
     ways |= {"foreach=False": gpt_meter(4, foreach=False), "fused=True": gpt_meter(4, fused=True)}
     smaller = gpt_meter(1, foreach=False)
@@ -355,7 +345,6 @@ for name, meter in ways.items():
     settled = ("parameters", "gradients", "optimizer state", "inputs and other")
     of_model[name] = (during.peak_bytes - sum(during.held_after[t] for t in settled)) / meter.largest["parameters"]
     print(f"{name:14} peak {human_bytes(meter.peak_bytes)}, temporaries of the step {of_model[name]:.2f} models")
-foreach_guess.reveal(of_model["foreach=True"])
 looped = smaller.peak_bytes / ways["foreach=False"].peak_bytes
 print(f"foreach=False: micro-batches of 1 need {looped:.2f} x the memory of micro-batches of 4")
 
@@ -374,7 +363,7 @@ print(f"foreach=False: micro-batches of 1 need {looped:.2f} x the memory of micr
 # %% name="guess_price"
 my_guess = None  # peak of 2 x 256 / peak of a plain step on 256 rows
 ### BEGIN GUESS
-my_guess = 1.2  # the first piece's gradients are still there when the second piece's arrive, layer by layer
+my_guess = 1.2  # the first gradients are still there when the second ones arrive, layer by layer
 ### END GUESS
 price_guess = Prediction("Peak of 2 x 256, relative to a plain step on 256", my_guess, "times")
 
@@ -417,36 +406,41 @@ time_guess = Prediction("Time of 64 x 4 / whole batch", my_guess, "times")
 
 
 # %% name="time"
-def checkpointed_step(model, optimizer):
+def checkpointed_step(model, optimizer, x, y, micro_batch):
     optimizer.zero_grad()
-    stages = model.features
-    out = images
-    for part in (stages[:3], stages[3:7], stages[7:]):  # each holds a convolution or more
+    stages, out = model.features, x
+    for part in (stages[:3], stages[3:7], stages[7:]):  # each has at least one convolution
         out = checkpoint(part, out, use_reentrant=False)
-    F.cross_entropy(model.head(out), labels).backward()
+    F.cross_entropy(model.head(out), y).backward()
     optimizer.step()
 
 
 torch.manual_seed(0)
-model = SmallCNN(32).to(device)
+model = SmallCNN(CHANNELS).to(device)
 optimizer = torch.optim.AdamW(model.parameters())
-ways = {f"{256 // m} x {m}": lambda m=m: step(model, optimizer, images, labels, m) for m in (64, 16, 4)}
-ways["checkpointed"] = lambda: checkpointed_step(model, optimizer)
-paces = {}
-for name, way in ways.items():
-    with sign_of_life(f"{name} beside the whole batch"):
-        paces[name] = 1 / compare(lambda: step(model, optimizer, images, labels, 256), way, runs=2, warmup=1).speedup
-    with MemoryMeter(model, optimizer, by_tenant=False) as meter:
-        way()
-    print(f"{name:13} {paces[name]:.1f} x the time of the whole batch, peak {human_bytes(meter.peak_bytes)}")
+ways = {f"{256 // m} x {m}": lambda m=m: step(model, optimizer, images, labels, m) for m in (256, 64, 16, 4)}
+ways["checkpointed"] = lambda: checkpointed_step(model, optimizer, images, labels, 256)
+taken = {name: [] for name in ways}
+with sign_of_life("five variants in turns"):
+    for _ in range(4):
+        for name, way in ways.items():  # taking turns, so that a slow moment of the machine meets all of them
+            taken[name].append(benchmark(way, runs=1, warmup=0).median)
+ratios = {name: np.array(these[1:]) / taken["1 x 256"][1:] for name, these in taken.items()}  # round 0 warms up
+paces = {name: np.median(these) for name, these in ratios.items()}
 time_guess.reveal(paces["64 x 4"])
+peaks = {f"{256 // m} x {m}": meter.peak_bytes for m, meter in cnn.items()}
+peaks["checkpointed"] = measured(images, labels, 256, checkpointed_step).peak_bytes
+table = [("", "time", "lowest to highest", "peak")]
+for name, these in ratios.items():
+    spread = f"{these.min():.1f} to {these.max():.1f}"
+    table.append((name, f"{paces[name]:.1f} x", spread, human_bytes(peaks[name])))
+print(text_table(table))
 
 # %% [markdown] name="time_explained"
 # Time grows as micro-batches shrink. Checkpointing costs about its arithmetic at any batch size, and saves less here. So cut the batch as long as the
 # device stays busy, and when more memory is needed, checkpoint. With FSDP, each additional micro-batch also gathers the weights again
 # ([[sharding]]).
-
-# %% [markdown] name="pitfalls_text"
+#
 # ## 3 · Six mistakes
 #
 # You will see each mistake happen, measure it, and fix it. All of them train without an error message.
@@ -462,12 +456,12 @@ my_guess = None  # length without the division / with it
 ### BEGIN GUESS
 my_guess = 1  # the factor is in both moments and cancels
 ### END GUESS
-adam_guess = Prediction("Adam's update, naive / right", my_guess, "times")
+adam_guess = Prediction("Adam's first update, naive / right", my_guess, "times")
 
 
 # %% name="adam_hides"
 def trained(method, make, clip=math.inf, updates=40):
-    """Train on batches of 256 in four pieces; return the first update, the test loss, and the share of clipped ones."""
+    """Train on batches of 256 in four micro-batches; return the first update, the test loss, the share of clipped ones."""
     model, clipped = make_model(), 0
     optimizer = make(model.parameters())
     before = torch.cat([p.detach().flatten() for p in model.parameters()])
@@ -521,16 +515,8 @@ print(text_table(table))
 #
 # ### A smaller last micro-batch
 #
-# 200 rows split by 64 make micro-batches of 64, 64, 64 and 8. The usual loop divides each loss by the number of micro-batches.
-#
-# **Predict.** How many times the weight of another row does a row of the last micro-batch get?
-
-# %% name="ragged_guess"
-my_guess = None  # times
-### BEGIN GUESS
-my_guess = 64 / 8
-### END GUESS
-ragged_guess = Prediction("Weight of a row in the last micro-batch", my_guess, "times")
+# 200 rows split by 64 make micro-batches of 64, 64, 64 and 8. The usual loop divides each loss by the number of micro-batches, so a row of the last one
+# weighs too much. Here is by how much, and how far the gradient is off:
 
 
 # %% name="ragged"
@@ -543,10 +529,10 @@ def by_pieces(model, x, y, micro_batch):
 
 model = make_model()
 x200, y200 = data.train_x[:200], data.train_y[:200]
-own = nn.Linear(200, 10, bias=False).to(device)  # row i of the identity has its gradient in column i, and there alone
+own = nn.Linear(200, 10, bias=False).to(device)  # row i of the identity affects only column i
 nn.init.zeros_(own.weight)
 weights = gradient(by_pieces, own, torch.eye(200, device=device), y200, 64).view(10, 200).norm(dim=0)
-ragged_guess.reveal((weights[-1] / weights[0]).item())
+print(f"weight of a row in the last micro-batch, relative to the first: {(weights[-1] / weights[0]).item():.1f}")
 whole = gradient(whole_batch, model, x200, y200)
 for method in (by_pieces, accumulate):
     away = distance(gradient(method, model, x200, y200, 64), whole)
@@ -598,7 +584,7 @@ my_guess = None  # relative distance
 ### BEGIN GUESS
 my_guess = 0.5  # the few targets of the short rows weigh several times too much
 ### END GUESS
-means_guess = Prediction("Mean of means, distance from the whole batch", my_guess, "relative")
+means_guess = Prediction("Mean of means, distance from the full batch", my_guess, "relative")
 
 
 # %% name="mean_of_means"
@@ -691,52 +677,71 @@ print(f"updates until the warm-up is over: {ends}")
 # ### Too many messages
 #
 # With several GPUs ([[data_parallel]]), `DistributedDataParallel` (DDP) averages gradients over them in every backward pass. During accumulation, only
-# the last pass needs that. Inside `with replica.no_sync():` DDP does not communicate. One process is enough to count the traffic: DDP with world
-# size 1, and a hook that records what would be sent.
+# the last pass needs that. Inside `with replica.no_sync():` DDP does not communicate.
 #
-# Some loops compute `loss = ...` first and then run `with replica.no_sync(): loss.backward()`.
+# ### Your turn: a replica
 #
-# **Predict.** With four micro-batches, how many times the bytes of one pass does such a loop send?
-
-# %% name="ddp_guess"
-my_guess = None  # no_sync around backward() alone: bytes / bytes of one pass
-### BEGIN GUESS
-my_guess = 4  # the forward pass has decided already
-### END GUESS
-sync_guess = Prediction("Sent with no_sync around backward() alone / one pass", my_guess, "times")
-
-# %% name="ddp"
-dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-sent = []
+# **Contract.** `accumulate_replica(replica, x, y, micro_batch)` is like `accumulate`, for a model wrapped in DDP.
+#
+# - The gradients are sent once per call, with the last micro-batch, after everything has been added up.
+# - The gradient is that of the mean over all rows of this rank, also with a smaller last micro-batch. (DDP then averages over the ranks.)
+# - The replica sees each row once, in order, at most `micro_batch` rows at a time.
+# - It returns the mean loss over all rows: a number, or a detached tensor without dimensions.
+#
+# The check uses one process: DDP with world size 1, and a hook that records what would be sent.
 
 
-def write_down(_, bucket):
+# %% name="replica" answer=true reveal=true
+def accumulate_replica(replica, x, y, micro_batch):
+    ### BEGIN SOLUTION
+    pieces = list(zip(x.split(micro_batch), y.split(micro_batch), strict=True))
+    so_far = 0.0
+    for i, (xs, ys) in enumerate(pieces):
+        last = i == len(pieces) - 1
+        with contextlib.nullcontext() if last else replica.no_sync():
+            loss = F.cross_entropy(replica(xs), ys) * (len(xs) / len(x))
+            loss.backward()
+        so_far += loss.detach()
+    return so_far
+    ### END SOLUTION
+
+
+# %% name="replica_check"
+accumulate_replica = check("gradient_accumulation.replica", accumulate_replica)
+
+# %% name="replica_hint"
+hint("gradient_accumulation.replica")
+
+
+# %% [markdown] name="sent_text"
+# Now the traffic of your version beside two others: without `no_sync`, and with `no_sync` around `backward()` only.
+
+
+# %% name="sent"
+def backward_only(replica, x, y, micro_batch):
+    pieces = list(zip(x.split(micro_batch), y.split(micro_batch), strict=True))
+    for i, (xs, ys) in enumerate(pieces):
+        loss = F.cross_entropy(replica(xs), ys) / len(pieces)
+        with contextlib.nullcontext() if i == len(pieces) - 1 else replica.no_sync():
+            loss.backward()
+
+
+def record(_, bucket):
     sent.append(bucket.buffer().nbytes)
     done = torch.futures.Future()
     done.set_result(bucket.buffer())
     return done
 
 
-replica = DistributedDataParallel(make_model().cpu())
-replica.register_comm_hook(None, write_down)
-pieces = list(zip(x.cpu().split(64), y.cpu().split(64), strict=True))
-traffic = {}
-for name in ("every micro-batch", "no_sync around backward() alone", "no_sync around both passes"):
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+replica, sent = DistributedDataParallel(make_model().cpu()), []
+replica.register_comm_hook(None, record)
+variants = {"no no_sync": accumulate, "no_sync around backward() only": backward_only, "yours": accumulate_replica}
+for name, method in variants.items():
     sent.clear()
-    replica.zero_grad()
-    for i, (xs, ys) in enumerate(pieces):
-        quiet = contextlib.nullcontext if name == "every micro-batch" or i == len(pieces) - 1 else replica.no_sync
-        if name == "no_sync around both passes":
-            with quiet():
-                (F.cross_entropy(replica(xs), ys) / len(pieces)).backward()
-        else:
-            loss = F.cross_entropy(replica(xs), ys) / len(pieces)
-            with quiet():
-                loss.backward()
-    traffic[name] = sum(sent)
-    print(f"{name:33} {sum(sent):>9,} bytes in {len(sent)} all-reduces")
+    method(replica, x.cpu(), y.cpu(), 64)
+    print(f"{name:31} {sum(sent):>9,} bytes in {len(sent)} all-reduces")
 dist.destroy_process_group()
-sync_guess.reveal(traffic["no_sync around backward() alone"] / traffic["no_sync around both passes"])
 
 # %% [markdown] name="critical_text"
 # `no_sync` must enclose the **forward** pass as well: DDP decides there whether the backward pass will send.
@@ -753,62 +758,8 @@ sync_guess.reveal(traffic["no_sync around backward() alone"] / traffic["no_sync 
 #
 # Far below the **critical batch size** the rows stay the same, and four times the batch takes a quarter of the steps. Far above it the *steps* stay the same.
 #
-# The network below has 6,000 parameters and predicts the next byte of English text from four bytes. Four copies train at once, each with its own
-# learning rate, until the first of them reaches the loss.
-
-# %% name="critical_model"
-characters, unseen = text.train_x.clamp(max=127), text.test_x.clamp(max=127)
-SHAPES = ((128, 8), (4 * 8, 32), (32, 128))  # embeddings of 128 bytes; a hidden layer; logits
-SIZES = [math.prod(shape) for shape in SHAPES]
-
-
-def draw(stream, n, generator):
-    """Return n times four bytes, (n, 4), and the byte that follows them, (n,)."""
-    at = torch.randint(len(stream) - 4, (n,), generator=generator).to(device)
-    return stream[at[:, None] + torch.arange(4, device=device)], stream[at + 4]
-
-
-def logits_of(copies, x):
-    """Map bytes x (n, 4) to logits (K, n, 128) of K copies of the network, whose parameters are copies (K, P)."""
-    shaped = zip(copies.split(SIZES, dim=1), SHAPES, strict=True)
-    table, hidden, out = (p.view(len(copies), *shape) for p, shape in shaped)
-    return torch.tanh(table[:, x].flatten(2) @ hidden) @ out
-
-
-# %% name="critical_training"
-def first_copy(generator):
-    """Return the parameters of one network, (1, P): each table random, of a deviation that suits its inputs."""
-    scales = (1.0, 32**-0.5, 32**-0.5)
-    drawn = [torch.randn(n, generator=generator) * scale for n, scale in zip(SIZES, scales, strict=True)]
-    return torch.cat(drawn)[None].to(device)
-
-
-def rows_until(target, batch, rates, betas, most=150_000):
-    """Train a copy with Adam for each learning rate and beta_2 until one reaches `target` on unseen text.
-
-    Returns:
-        the rows that it has seen by then, and the losses of all copies.
-    """
-    generator, K = torch.Generator().manual_seed(1), len(rates)
-    test_x, test_y = draw(unseen, 512, generator)
-    copies = first_copy(generator).repeat(K, 1).requires_grad_()
-    rates, betas = (torch.tensor(values, device=device)[:, None] for values in (rates, betas))
-    mean, square = torch.zeros_like(copies), torch.zeros_like(copies)
-    for update in range(1, most // batch + 1):
-        x, y = draw(characters, batch, generator)
-        loss = K * F.cross_entropy(logits_of(copies, x).flatten(0, 1), y.repeat(K))  # the sum of the copies' means
-        (g,) = torch.autograd.grad(loss, copies)
-        with torch.no_grad():
-            mean.lerp_(g, 0.1)
-            square.mul_(betas).add_((1 - betas) * g * g)
-            copies -= rates * (mean / (1 - 0.9**update)) / ((square / (1 - betas**update)).sqrt() + 1e-8)
-            if update % max(1, 256 // batch) == 0:
-                logits = logits_of(copies, test_x).transpose(1, 2)  # (K, 128, 512)
-                losses = F.cross_entropy(logits, test_y.expand(K, -1), reduction="none").mean(1)
-                if losses.min() <= target:
-                    return update * batch, losses.tolist()
-    return math.inf, losses.tolist()
-
+# `ByteNets` trains a network of 6,000 parameters that predicts the next byte of English text from four bytes. For each batch size it tries four
+# learning rates and stops when the first of them reaches a loss of 2.6. We repeat this with three seeds.
 
 # %% [markdown] name="critical_guess_text"
 # **Predict.** From 512 rows per step to 2,048, by what factor does the number of *steps* fall?
@@ -821,28 +772,42 @@ my_guess = 2
 critical_guess = Prediction("Steps with 512 rows / with 2,048", my_guess, "times")
 
 # %% name="critical"
+nets, target, seeds = ByteNets(device), 2.6, (1, 2, 3)
 batches, rows_needed, threads = (8, 32, 128, 512, 2048), {}, torch.get_num_threads()
-torch.set_num_threads(1)  # waking a second one for so little would take longer than the work
+torch.set_num_threads(1)  # so small a network gains nothing from a second thread
 for batch in batches:
-    rates = [0.001 * batch**0.5 * 2**k for k in (0, 1, 2, 3)]  # noise suggests the square root; tuned around it
+    rates = [0.001 * batch**0.5 * 2**k for k in (0, 1, 2, 3)]  # around a square-root rule
     tuned = 0.95 ** (batch / 512)  # remembers as many rows, whatever the batch
-    with sign_of_life(f"training with {batch} rows a step"):
-        rows_needed[batch], _ = rows_until(2.6, batch, rates, [tuned] * 4)
-    print(f"{batch:5} rows a step: {rows_needed[batch] // batch:5} steps, {rows_needed[batch]:7,} rows")
+    with sign_of_life(f"training with {batch} rows per step, three times"):
+        rows_needed[batch] = [nets.rows_until(target, batch, rates, [tuned] * 4, seed)[0] for seed in seeds]
+    low, mean, high = min(rows_needed[batch]), np.mean(rows_needed[batch]), max(rows_needed[batch])
+    print(f"{batch:5} rows per step: {mean / batch:7.0f} steps, {mean:8,.0f} rows (from {low:,} to {high:,})")
 torch.set_num_threads(threads)
-fewer = (rows_needed[512] / 512) / (rows_needed[2048] / 2048)
+means = {batch: np.mean(rows) for batch, rows in rows_needed.items()}
+fewer = (means[512] / 512) / (means[2048] / 2048)
 critical_guess.reveal(fewer)
-each, fewest = np.polyfit(batches, list(rows_needed.values()), 1, w=[1 / n for n in rows_needed.values()])
-critical_batch = fewest / each
-print(f"critical batch size, from the law: about {critical_batch:,.0f} rows")
+
+
+def critical_batch(rows):
+    """Fit the formula to rows by batch size; return B_crit and rows_min."""
+    each, fewest = np.polyfit(list(rows), list(rows.values()), 1, w=[1 / n for n in rows.values()])
+    return fewest / each, fewest
+
+
+by_seed = [critical_batch({b: rows[i] for b, rows in rows_needed.items()})[0] for i in range(len(seeds))]
+critical, fewest = critical_batch(means)
+print(f"critical batch size: {critical:,.0f} rows; by seed {', '.join(f'{each:,.0f}' for each in by_seed)}")
 claims.record("C26", "beyond it a larger batch buys nothing", "512 -> 2,048 rows", fewer, "x fewer steps", 0, 1.1)
+
+# %% name="critical_figure"
 figure = Figure(figsize=(7, 3.4), layout="constrained")
 axes = figure.add_subplot()
-axes.loglog(batches, [n / b for b, n in rows_needed.items()], "o-", base=2, color=COLOURS[0], label="steps")
-axes.loglog(batches, list(rows_needed.values()), "s-", base=2, color=COLOURS[4], label="rows")
-axes.loglog(batches, [fewest + each * b for b in batches], ":", base=2, color=COLOURS[7], label="the law, fitted")
-axes.axvline(critical_batch, color=COLOURS[7], ls="--", lw=1)
-axes.set(title="Until the loss is 2.6", xlabel="rows a step", ylabel="needed")
+axes.loglog(batches, [n / b for b, n in means.items()], "o-", base=2, color=COLOURS[0], label="steps")
+axes.loglog(batches, list(means.values()), "s-", base=2, color=COLOURS[4], label="rows")
+fitted = [fewest * (1 + b / critical) for b in batches]
+axes.loglog(batches, fitted, ":", base=2, color=COLOURS[7], label="the formula, fitted")
+axes.axvline(critical, color=COLOURS[7], ls="--", lw=1)
+axes.set(title="Until the loss is 2.6, mean of three seeds", xlabel="rows per step", ylabel="needed")
 axes.legend(frameon=False)
 show(figure, "Steps fall in proportion at first and then level out; rows are level at first and then rise.")
 
@@ -853,9 +818,9 @@ show(figure, "Steps fall in proportion at first and then level out; rows are lev
 # - **To the right**, accumulation processes many more rows for the same loss, one micro-batch after the other. It still needs fewer steps, but that helps
 #   only if the rows are computed in parallel.
 #
-# This is one seed, so treat the critical batch size as an order of magnitude. It is not a constant of the model, either. It grows early in
-# training and then levels off, which is why large runs warm up their batch size (Merrill et al. 2025). At the end of training it depends on the amount of data more
-# than on the size of the model (Zhang et al. 2024). For large language models it is millions of tokens.
+# The estimates by seed differ, so treat one run's critical batch size as an order of magnitude. It is not a constant of the model, either. It grows early in
+# training and then levels off, which is why large runs warm up their batch size (Merrill et al. 2025). It scales with the amount of training data rather
+# than with the size of the model (Zhang et al. 2024). For large language models it is millions of tokens.
 #
 # Below the line, a common reason to accumulate is that "small batches are unstable". Part of that is Adam: $\beta_2$ sets how many **steps** the
 # average of the squared gradients remembers. With 64 times fewer rows per step, it remembers 64 times fewer rows. The runs above accounted for that: β₂ was
@@ -872,18 +837,21 @@ my_guess = 2.7
 betas_guess = Prediction("Loss with beta_2 = 0.95, 4 rows a step", my_guess, "")
 
 # %% name="betas"
-threads = torch.get_num_threads()
 torch.set_num_threads(1)
-tuned = 0.95 ** (4 / 512)
-with sign_of_life("training with 4 rows a step"):
-    rows, losses = rows_until(2.6, 4, [0.001 * 4**0.5 * 2**k for k in (0, 1, 2, 3)] * 2, [tuned] * 4 + [0.95] * 4)
+tuned, rates, found = 0.95 ** (4 / 512), [0.001 * 4**0.5 * 2**k for k in (0, 1, 2, 3)], []
+with sign_of_life("training with 4 rows per step, three times"):
+    for seed in seeds:
+        found.append(nets.rows_until(target, 4, 2 * rates, [tuned] * 4 + [0.95] * 4, seed))
 torch.set_num_threads(threads)
-betas_guess.reveal(min(losses[4:]))
-print(f"after {rows:,} rows, 4 at a time, best loss {min(losses[:4]):.3f} with beta_2 = {tuned:.4f}")
-print(f"and {min(losses[4:]):.3f} with beta_2 = 0.95")
-print(f"512 at a time needed {rows_needed[512]:,} rows for a loss of 2.6")
+untuned = [min(losses[4:]) for _, losses in found]
+betas_guess.reveal(np.mean(untuned))
+for seed, (rows, losses) in zip(seeds, found, strict=True):
+    best = f"best loss {min(losses[:4]):.3f} with beta_2 = {tuned:.4f}, {min(losses[4:]):.3f} with 0.95"
+    print(f"seed {seed}: after {rows:,} rows, 4 per step, {best}")
+few = np.mean([rows for rows, _ in found])
+print(f"mean: {few:,.0f} rows with 4 per step, {means[512]:,.0f} with 512 per step")
 said = "small batches need no accumulation"
-claims.record("C26", said, "4 rows, beta_2 tuned, against 512", rows / rows_needed[512], "x the rows", 0, 1)
+claims.record("C26", said, "4 rows, beta_2 tuned, against 512", few / means[512], "x the rows", 0, 1)
 
 # %% [markdown] name="betas_explained"
 # So before you accumulate to a larger batch, know why.
@@ -923,24 +891,25 @@ largest_micro_batch = check("gradient_accumulation.largest", largest_micro_batch
 hint("gradient_accumulation.largest")
 
 # %% [markdown] name="largest_real_text"
-# The check uses invented numbers. Try your function on the real CNN and its batch of 256, with a budget of 20 MiB:
+# The check uses invented numbers. Try your function on the real CNN and its batch of 256, with a third of the full batch's peak as the budget:
 
 # %% name="largest_real"
-calls = {}
+calls, budget = {}, cnn[256].peak_bytes // 3
 
 
 def cnn_peak(micro_batch):
-    calls[micro_batch] = measured(lambda: SmallCNN(32), images, labels, micro_batch).peak_bytes
+    calls[micro_batch] = measured(images, labels, micro_batch).peak_bytes
     return calls[micro_batch]
 
 
 with sign_of_life("a few measurements"):
-    found = largest_micro_batch(cnn_peak, 20 * MiB, 256)
-print(f"measured {sorted(calls)}: {', '.join(human_bytes(calls[m]) for m in sorted(calls))}; found {found} rows")
+    found = largest_micro_batch(cnn_peak, budget, 256)
+print(f"measured {sorted(calls)}: {', '.join(human_bytes(calls[m]) for m in sorted(calls))}")
+print(f"budget {human_bytes(budget)}; found {found} rows")
 if found:
     print(f"{found} rows take {human_bytes(cnn_peak(found))}, {found + 1} take {human_bytes(cnn_peak(found + 1))}")
 else:
-    print("The line said that more fit. A GPU's allocator may hand out larger blocks than you ask for; plan a margin.")
+    print("The fitted line promised more. A GPU's allocator rounds sizes up, so plan a margin.")
 
 # %% [markdown] name="play_text"
 # ## 6 · Explore
@@ -950,7 +919,7 @@ else:
 # %% name="play"
 explore(
     lambda micro_batch: cnn[micro_batch].plot(f"256 rows in micro-batches of {micro_batch}"),
-    "Memory over one step: one hill of activations per micro-batch; the more hills, the lower they are.",
+    "Memory over one step: activations rise and fall once per micro-batch; more micro-batches mean lower peaks.",
     micro_batch=(64, tuple(cnn)),
 )
 
@@ -961,10 +930,10 @@ explore(
 torch.manual_seed(0)
 normed = nn.Sequential(nn.Flatten(), nn.Linear(256, 64), nn.GroupNorm(4, 64), nn.ReLU(), nn.Linear(64, 10)).to(device)
 reference = gradient(whole_batch, normed, images, labels)
-table = [("", "CNN peak", "of whole", "time", "gradient differs by")]
+table = [("", "CNN peak", "of full", "time", "gradient differs by")]
 for m, meter in cnn.items():
     away = distance(gradient(accumulate, normed, images, labels, m), reference)
-    pace = paces.get(f"{256 // m} x {m}", 1.0 if m == 256 else None)
+    pace = paces.get(f"{256 // m} x {m}")
     share = f"{meter.peak_bytes / cnn[256].peak_bytes:.0%}"
     table.append(
         (f"{256 // m} x {m}", human_bytes(meter.peak_bytes), share, f"{pace:.1f} x" if pace else "-", f"{away:.1e}")

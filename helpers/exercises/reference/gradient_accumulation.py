@@ -5,7 +5,7 @@ Written by `python -m helpers build`; change the source, not this file.
 
 import contextlib
 import math
-from helpers import COLOURS, Claims, MemoryMeter, Prediction, SmallCNN, SmallGPT, accumulation_timeline, check, compare, device_name, digits, english, explore, hint, human_bytes, pick_device, show, sign_of_life, tenant_table, text_table
+from helpers import COLOURS, ByteNets, Claims, MemoryMeter, Prediction, SmallCNN, SmallGPT, accumulation_timeline, benchmark, check, device_name, digits, english, explore, hint, human_bytes, pick_device, show, sign_of_life, tenant_table, text_table
 import numpy as np
 import torch
 import torch.distributed as dist
@@ -38,6 +38,18 @@ def accumulate_tokens(model, ids, targets, micro_batch):
         part.backward()
         mean = mean + part.detach()
     return mean
+
+
+def accumulate_replica(replica, x, y, micro_batch):
+    pieces = list(zip(x.split(micro_batch), y.split(micro_batch), strict=True))
+    so_far = 0.0
+    for i, (xs, ys) in enumerate(pieces):
+        last = i == len(pieces) - 1
+        with contextlib.nullcontext() if last else replica.no_sync():
+            loss = F.cross_entropy(replica(xs), ys) * (len(xs) / len(x))
+            loss.backward()
+        so_far += loss.detach()
+    return so_far
 
 
 def largest_micro_batch(peak_bytes, budget, most):

@@ -1,5 +1,7 @@
 # a class and a generator
 
+import contextlib
+
 import torch
 import torch.nn.functional as F
 
@@ -42,3 +44,16 @@ def largest_micro_batch(peak_bytes, budget, most):
     fixed = peak_bytes(most) - 2 * two
     rows = min((budget - fixed) * (most // 2) // two, most)
     return rows if rows >= 1 and peak_bytes(rows) <= budget else 0
+
+
+def accumulate_replica(replica, x, y, micro_batch):
+    seen, mean = 0, 0.0
+    for xs, ys in pieces(micro_batch, x, y):
+        seen += len(xs)
+        with contextlib.ExitStack() as stack:
+            if seen < len(x):
+                stack.enter_context(replica.no_sync())
+            loss = torch.nn.functional.cross_entropy(replica(xs), ys) * len(xs)
+            (loss / len(x)).backward()
+        mean += loss.item() / len(x)
+    return mean

@@ -39,3 +39,18 @@ def largest_micro_batch(peak_bytes, budget, most):
     if rows < 1:
         return 0
     return rows if peak_bytes(rows) <= budget else 0
+
+
+def accumulate_replica(replica, x, y, micro_batch):
+    starts = list(range(0, len(x), micro_batch))
+    mean = 0.0
+    with replica.no_sync():
+        for start in starts[:-1]:
+            rows = slice(start, start + micro_batch)
+            loss = -replica(x[rows]).log_softmax(1).gather(1, y[rows, None]).sum() / len(x)
+            loss.backward()
+            mean += loss.item()
+    rows = slice(starts[-1], None)
+    loss = -replica(x[rows]).log_softmax(1).gather(1, y[rows, None]).sum() / len(x)
+    loss.backward()
+    return mean + loss.item()

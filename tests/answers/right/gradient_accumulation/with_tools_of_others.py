@@ -38,3 +38,14 @@ def largest_micro_batch(peak_bytes, budget, most):
     if rows < 1 or peak_bytes(1) > budget:
         return 0
     return rows
+
+
+def accumulate_replica(replica, x, y, micro_batch):
+    loader = DataLoader(TensorDataset(x, y), batch_size=micro_batch)
+    total = torch.zeros((), dtype=x.dtype)
+    for number, (xs, ys) in enumerate(loader, 1):
+        replica.require_backward_grad_sync = number == len(loader)  # what no_sync() sets
+        loss = nn.functional.cross_entropy(replica(xs), ys, reduction="sum") / len(y)
+        loss.backward()
+        total += loss.detach()
+    return total
