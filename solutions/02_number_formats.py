@@ -550,8 +550,8 @@ for step in (0, 10, 20, 30, 39):
 # - FP32 makes its easy progress first, then each step brings less. BF16 is behind, so its easy progress is still to come.
 #
 # Rounding to nearest does not ruin the run, but it costs progress, and the table shows when. At 1e-5 BF16 makes about a third of FP32's progress. At 1e-4 it makes most of it in 40
-# steps and clearly less in 150: the loss grows with the length of the run. At 1e-3 almost nothing is lost in this run. Whether the moments are in BF16 as well makes little difference here, because the gradients are
-# steady. Stochastic rounding and Kahan compensation recover what was lost, one at no cost in bytes, the other for two bytes per weight.
+# steps and clearly less in 150: the loss grows with the length of the run. At 1e-3 almost nothing is lost in this run. BF16 moments make no difference in
+# 40 steps at 1e-5, which are too few for the second moment to need its decay. Stochastic rounding and Kahan compensation recover what was lost, one at no cost in bytes, the other for two bytes per weight.
 #
 # What does this mean for your own run?
 #

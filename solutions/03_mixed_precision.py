@@ -909,13 +909,13 @@ for name, step in {"autocast": train_step, "policy": policy_step}.items():
     print(f"{name:10} gradient off by {gradient_error(step, half):.1e}")
 
 # %% [markdown] name="policy_explained"
-# The policy saves more activations than autocast, because nothing stays in FP32 except the weights, gradients and optimizer state. Its gradient is less accurate:
+# The policy needs fewer bytes for activations than autocast, because the residual stream is in 16 bits as well. Its gradient is less accurate:
 # compare the last two lines. Which of the two a model tolerates is a matter of trying; large runs keep sensitive parts, such as the loss or a router, in FP32.
 
 # %% [markdown] name="loss_text"
 # ## 11 · The loss, and where to call backward()
 #
-# **The loss in 16 bits.** Take a cross-entropy over a vocabulary of 50,000, averaged over 64 rows of the same logits. Everything from the softmax to
+# **The loss in 16 bits.** Take a cross-entropy over a vocabulary of 50,000, averaged over 64 rows. From the same logits, everything from the softmax to
 # the mean is computed once in FP32 and once in each 16-bit format.
 #
 # **Predict.** What is the relative error of the loss in BF16?

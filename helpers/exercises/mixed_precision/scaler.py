@@ -96,7 +96,7 @@ class GradientIsUnscaled(Check):
             scaled = scaler.scale(loss)
             log.append({
                 "scale": scale,
-                "factor": float(scaled.sum()) / value,
+                "factor": float(scaled.detach().sum()) / value,
                 "loss": loss.item() / value,
                 "dimensions": scaled.dim(),
                 "attached": scaled.requires_grad,
