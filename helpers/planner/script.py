@@ -38,16 +38,20 @@ def training_script(recipe: TrainingConfig, style: str = "pytorch") -> str:
     """Return the text of a script that trains a causal language model with `recipe`.
 
     The script starts from random weights, or with `--weights` from pretrained ones; it trains on Python's own manual,
-    or with `--text` on a file. Of chats, a line of JSON each, only the answers count in the loss; they are packed into
-    rows. (The mask for that takes seq² bytes a row, which no plan counts.) Rows are shuffled in each epoch, the rate
-    warms up and comes down, gradients are clipped where all are there before the step, and a part of the rows is held
-    out. What was trained is saved with tokenizer and recipe: an adapter, or the whole model. `--tiny` shrinks the model
-    and takes a few steps: a test of the file, on any machine.
+    or with `--text` on a file. Of chats, a line of JSON each, only the assistant's turns count in the loss; they are
+    packed into rows, and chats that are longer than a row are dropped and counted. (The mask of packed rows takes seq²
+    bytes per row, which no plan counts; plain text has no mask.) Rows are shuffled in each epoch, the rate warms up and
+    comes down, gradients are clipped where all are there before the step, and a part of the rows is held out. The
+    trained model is saved with tokenizer and recipe: an adapter, or the full model. `--tiny` shrinks the model and
+    takes a few steps: a test of the file, on any machine. Without `--tiny` or `--cpu` a missing GPU is an error.
 
-    It keeps the two newest checkpoints, one every `--checkpoint-every` steps and one at the end. Killed at any moment,
-    it goes on with `--resume` from the newest one, on as many ranks as before. On CPUs, with one rank or two, it ends
-    with the bits of a run that nobody killed; where sums have no fixed order (some kernels of GPUs, all-reduce over
-    more ranks after DistributedDataParallel has sorted its buckets anew), with those of another such run.
+    Updates whose loss or gradient is not finite are skipped and counted; after many in a row the run ends. It keeps
+    the two newest checkpoints, one every `--checkpoint-every` steps and one at the end; SIGTERM and Ctrl-C save one
+    after the current step. `--resume` continues from the newest one, and refuses another text, model, rate, number of
+    steps or of ranks unless `--allow-changes` is given. Checkpoints load on any number of ranks. On CPUs, with one rank
+    or two, a killed and resumed run ends with the bits of an uninterrupted one; where sums have no fixed order (some
+    kernels of GPUs, all-reduce over more ranks after DistributedDataParallel has sorted its buckets anew), with those
+    of another such run.
 
     Args:
         recipe: precision, optimizer, checkpointing, accumulation, adapters, sharding.
@@ -220,7 +224,7 @@ def _attention(recipe: TrainingConfig) -> str:
 
 
 def _swallows(recipe: TrainingConfig) -> bool:
-    """Return whether trained weights are in BF16 and updates as large as the rate, which can be rounded away."""
+    """Return whether BF16 can round updates away: trained weights are in BF16, and updates as large as the rate."""
     in_bf16 = recipe.precision == "bf16" and (not recipe.lora_rank or recipe.lora_dtype == "weights")
     return in_bf16 and recipe.optimizer.startswith("adam")
 

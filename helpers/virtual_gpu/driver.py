@@ -117,7 +117,11 @@ def install(patches: Patches, machine: Machine) -> None:
         "_cuda_getCurrentRawStream": lambda index: 0,
         "_cuda_emptyCache": _empty_caches,
         "_cuda_memoryStats": memory.statistics,
-        "_cuda_memorySnapshot": lambda *_: {"segments": [], "allocator_settings": _allocator_settings()},
+        "_cuda_memorySnapshot": lambda *_: {
+            "segments": [],
+            "device_traces": [[] for _ in range(machine.gpus)],
+            "allocator_settings": _allocator_settings(),
+        },
         "_cuda_record_memory_history": lambda *_: None,
         "_cuda_resetPeakMemoryStats": lambda index: memory.gpu(index).reset_peaks(),
         "_cuda_resetAccumulatedMemoryStats": lambda index: None,

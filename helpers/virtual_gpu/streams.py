@@ -111,4 +111,5 @@ def install(patches: Patches) -> None:
     }
     patches.put_all(torch.cuda, kinds | functions)
     patches.put_all(torch._C, {"_accelerator_getStream": _current_stream, "_accelerator_setStream": _set_stream})
+    patches.put_all(torch.Tensor, {"record_stream": lambda self, stream: None})
     patches.later(_current.clear)

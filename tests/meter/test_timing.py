@@ -22,7 +22,7 @@ def test_warm_up_does_not_count():
 def test_comparison_alternates_and_says_which_is_faster():
     order = []
     result = compare(
-        lambda: (order.append("a"), time.sleep(0.02)), lambda: (order.append("b"), time.sleep(0.005)), runs=4, warmup=1
+        lambda: (order.append("a"), time.sleep(0.1)), lambda: (order.append("b"), time.sleep(0.001)), runs=4, warmup=1
     )
     assert order == ["a", "b"] * 5
     assert result.speedup > 1.5

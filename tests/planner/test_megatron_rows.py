@@ -4,16 +4,12 @@ The rows are functional tests of Megatron-LM (the last rank's peak) and the runs
 alone are kept here: arguments and bytes.
 """
 
-import json
-from pathlib import Path
-
 from helpers.planner.rows.answers import answer
 
 import pytest
 
 from ..sampling import sample
-
-ROWS = json.loads(Path(__file__).with_name("megatron_rows.json").read_text(encoding="utf-8"))
+from .megatron_rows import PAGE, ROWS, line
 
 
 @pytest.mark.slow
@@ -22,6 +18,9 @@ def test_a_peak_is_met_within_a_percent(each):
     found = answer(each["row"])
     assert found["error"] is None
     assert found["peak_allocated_bytes"] == pytest.approx(each["peak_bytes"], rel=0.01)
+    assert line(each, found["peak_allocated_bytes"]) in PAGE.read_text("utf-8"), (
+        "run python -m tests.planner.megatron_rows"
+    )
 
 
 def test_what_dropout_masks_and_dummies_take():

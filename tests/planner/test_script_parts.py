@@ -236,14 +236,34 @@ def test_more_than_eight_ranks_are_several_nodes(ranks, line):
     assert line in training_script(recipe)
 
 
+@pytest.fixture
+def matmul_precision():
+    before = torch.get_float32_matmul_precision()
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.usefixtures("matmul_precision")
 @pytest.mark.parametrize("style", ["pytorch", "trainer"])
 def test_a_missing_gpu_is_an_error(style, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     monkeypatch.setattr("sys.argv", ["train.py", "--out", "out"])
     monkeypatch.setattr("signal.signal", lambda *_: None)
+    torch.set_float32_matmul_precision("highest")
     with pytest.raises(SystemExit, match=r"finds (0 GPUs|no GPU).*--cpu"):
         functions(Recipe("gpt2", precision="bf16-amp"), style)["main"]()
+    assert torch.get_float32_matmul_precision() == "high"  # TF32
+
+
+def test_an_adapter_is_saved_without_gathering_the_frozen_base():
+    sharded = training_script(Recipe("gpt2", lora_rank=4, parallel=ParallelConfig(shard=2)))
+    options = sharded.partition("def save_model")[2].partition("get_model_state_dict(")[0]
+    assert "ignore_frozen_params=True" in options
+    assert (
+        "ignore_frozen_params=True"
+        not in training_script(Recipe("gpt2", parallel=ParallelConfig(shard=2))).partition("def save_model")[2]
+    )
 
 
 def test_a_step_in_the_backward_pass_is_refused_over_ranks():
