@@ -1,15 +1,15 @@
 # %% [markdown] name="title"
 # # Number formats
 #
-# **You can spend sixteen bits, or eight, on range or on precision: each tensor of a training step needs one of
-# them more than the other, and the wrong choice fails in one of two ways, swamping or underflow.**
+# **Sixteen bits, or eight, buy range or precision, not both. Each tensor of a training step needs one of
+# them more than the other, and the wrong choice fails in one of two ways: swamping or underflow.**
 #
 # | | |
 # |---|---|
-# | After this you can | read a number from its bits; say how far apart neighbouring numbers are; round to BF16 and TF32 by hand; find the learning rate at which BF16 weights stand still, and cure that in two ways, by chance and by a remainder; tell from a histogram which tensor needs which format |
+# | After this you can | read a number from its bits; compute the gap between neighboring numbers; round to BF16 and TF32 by hand; find the learning rate at which BF16 weights stop moving, and fix that with stochastic rounding or with Kahan compensation; say what BF16 does to Adam's moments and to sums of gradients; decide from a histogram which tensor needs which format |
 # | Time | 105 minutes |
 # | Difficulty | ●●○ |
-# | Needs | a CPU; the same cells use a GPU where there is one |
+# | Needs | a CPU; the same cells use a GPU if there is one |
 # | Before this | [[start_here]] |
 # | Syllabus | T3, C6, P1, P2, the start of T24 |
 
@@ -52,21 +52,21 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 #
 # $$x = (-1)^{\text{sign}} \times \left(1 + \frac{\text{fraction}}{2^{f}}\right) \times 2^{\,\text{exponent} - \text{bias}}$$
 #
-# More exponent bits, more range. More fraction bits, more precision. Here is 0.1 in the five formats you will meet in training:
+# More exponent bits give more range. More fraction bits give more precision. Here is 0.1 in the five formats you will meet in training:
 
 # %% name="bits"
 print(explain_bits(0.1))
 
 # %% [markdown] name="bits_explained"
-# Nobody stores 0.1. Each format stores the nearest number it has: FP32 is off by 1 part in 70 million, BF16 by 1 in 1,000, E4M3 by 1 in 64.
+# No format stores 0.1 exactly. Each stores the nearest number it can represent: FP32 is off by 1 part in 70 million, BF16 by 1 in 1,000, E4M3 by 1 in 64.
 #
-# **BF16** has the layout of FP32's upper half: the same exponent, and 7 of its 23 fraction bits, rounded. **FP16** has three fewer exponent bits and
-# three more fraction bits. **E4M3** and **E5M2** are the two eight-bit formats, named after their bits.
+# **BF16** has the layout of FP32's upper half: the same exponent, and 7 of its 23 fraction bits, rounded. **FP16** has three fewer exponent bits than BF16 and
+# three more fraction bits. **E4M3** and **E5M2** are the two eight-bit formats, named after their numbers of exponent and fraction bits.
 #
-# ### Play with it
+# ### Explore
 #
-# (Two exponents are special. All zeros means that there is no leading 1, as you will see below. All ones is reserved for infinity and "not a number",
-# except in E4M3, which reserves a single pattern for that.)
+# (Two exponents are special. All zeros means that the leading 1 is missing, as you will see below. All ones is reserved for infinity and "not a number",
+# except in E4M3, which reserves a single pattern for NaN.)
 #
 # Type a number, choose a format, click bits. What is the largest number you can make? The smallest above zero? What does flipping the highest
 # exponent bit do?
@@ -77,17 +77,7 @@ explore_bits(0.1, "FP16")
 # %% [markdown] name="range_text"
 # ## 2 · Range
 #
-# **Predict.** FP16 has 5 exponent bits; the largest exponent of a finite number is 30 − 15 = 15. What is the largest FP16 number?
-
-# %% name="guess_largest"
-my_guess = None
-### BEGIN GUESS
-my_guess = 2**16 - 2**5  # (2 - 1/1024) x 2^15: just below the next power of two
-### END GUESS
-largest_guess = Prediction("Largest FP16 number", my_guess, "")
-
-# %% [markdown] name="range_all_text"
-# Sixteen bits make 65,536 patterns: few enough to look at all of them. FP32 has too many, so its limits come from PyTorch's `finfo`.
+# Sixteen bits make 65,536 patterns, few enough to list them all. FP32 has too many, so its limits come from PyTorch's `finfo`.
 
 # %% name="range"
 table = {}
@@ -99,12 +89,10 @@ for name, form in FORMATS.items():
         positive = finite[finite > 0]
         largest, smallest = finite.max().item(), positive.min().item()
         in_one = int(((positive >= 1) & (positive < 2)).sum())
-        assert largest == info.max  # what we counted is what PyTorch says
+        assert largest == info.max  # our count agrees with PyTorch
     else:
         largest, smallest, in_one = info.max, info.smallest_normal * info.eps, 2**form.fraction_bits
     table[name] = largest, 2.0 ** (1 - form.bias), smallest, in_one
-largest_guess.reveal(table["FP16"][0])
-print(f"  exactly: {table['FP16'][0]:,.0f}")
 print(f"{'':6}{'largest':>12}{'smallest normal':>17}{'smallest':>12}{'numbers in [1, 2)':>19}{'decimal digits':>16}")
 for name, (largest, normal, smallest, in_one) in table.items():
     digits = math.log10(2 * in_one)
@@ -116,10 +104,10 @@ claims.record("C6", "BF16 reaches as far as FP32", "the largest numbers of both"
 claims
 
 # %% [markdown] name="subnormal_explained"
-# *Smallest normal* and *smallest* differ: when the exponent field is zero, the leading 1 is dropped, and the numbers continue, evenly spaced, down to
+# *Smallest normal* and *smallest* differ. When the exponent field is zero, the leading 1 is dropped, and the numbers continue at even spacing down to
 # zero, with fewer and fewer digits. These are the **subnormal** numbers. Without them FP16 would end at 6e-5.
 #
-# And beyond the largest? That depends on the format, and on who does the conversion:
+# What happens beyond the maximum depends on the format and on the code that converts:
 
 # %% name="overflow"
 for name, form in FORMATS.items():
@@ -127,51 +115,39 @@ for name, form in FORMATS.items():
     print(f"{name}: {beyond:.4g} becomes {form.decode(form.encode(beyond))}")
 
 # %% [markdown] name="overflow_explained"
-# FP16 and BF16 go to infinity, which a loss scaler can see ([[mixed_precision]]). E4M3 has no infinity: this version of PyTorch stops at its largest
-# number; others have returned NaN. So eight-bit training scales first and never relies on what happens out of range.
+# FP16 and BF16 go to infinity, which a loss scaler can detect ([[mixed_precision]]). E4M3 has no infinity. This version of PyTorch saturates at the maximum
+# representable value; others have returned NaN. Eight-bit training therefore scales first and does not rely on overflow behavior.
 
 # %% [markdown] name="gap_text"
 # ## 3 · Precision
 #
-# Between 1 and 2 BF16 has 128 numbers. Between 2 and 4 it has another 128, twice as far apart. The gap grows with the number: precision is
-# *relative*. The gap next to 1 is called **epsilon**.
-#
-# **Predict.** How far apart are neighbouring BF16 numbers near 1,000?
-
-# %% name="guess_gap"
-my_guess = None
-### BEGIN GUESS
-my_guess = 512 / 128  # 1,000 lies between 512 and 1,024, where 128 numbers are evenly spaced
-### END GUESS
-gap_guess = Prediction("Gap between BF16 numbers near 1000", my_guess, "")
+# BF16 has 128 numbers between 1 and 2, and another 128, twice as far apart, between 2 and 4. The gap grows with the number: precision is
+# *relative*. The gap just above 1 is called **epsilon**.
 
 # %% name="gaps"
-near = torch.tensor(1000.0).bfloat16()
-next_one = (near.view(torch.int16) + 1).view(torch.bfloat16)
-gap_guess.reveal((next_one.double() - near.double()).item())
 figure = Figure(figsize=(7, 3.4), layout="constrained")
 axes = figure.add_subplot()
 x = np.logspace(-9, 6, 400)
-colours = dict(zip(FORMATS, COLOURS, strict=False))  # a format keeps its colour in all figures
+colours = dict(zip(FORMATS, COLOURS, strict=False))  # a format keeps its color in all figures
 for name, form in FORMATS.items():
     limits = table[name]
     inside = torch.from_numpy(x[(x >= limits[2]) & (x <= limits[0])])
     axes.loglog(inside, form.gaps(inside) / inside, color=colours[name], label=name)
 axes.set(title="Gap to the next number, relative to the number", xlabel="number", ylabel="relative gap", ylim=(1e-8, 2))
 axes.legend(frameon=False, ncols=2)
-show(figure, "Flat saw-teeth at each format's epsilon, rising steeply where the subnormal numbers begin.")
+show(figure, "A flat sawtooth at each format's epsilon, rising steeply where the subnormal numbers begin.")
 
 # %% [markdown] name="gap_task"
-# Most of this lab can be read off this picture. A curve is flat over the format's normal range, at a height set
+# Most of this lab follows from this picture. A curve is flat over the format's normal range, at a height set
 # by its fraction bits, and rises to the left where that range ends.
 #
 # ### Your turn: the gap
 #
-# **Contract.** `gap(value, exponent_bits, fraction_bits)` returns the distance from `value` to the next larger number, in a format with that many
+# **Contract.** `gap(value, exponent_bits, fraction_bits)` returns, as a float, the distance from `value` to the next larger number of a format with that many
 # exponent and fraction bits.
 #
-# - `value` is a positive number of the format, below its largest. Returns a float.
-# - The bias is 2^(exponent_bits − 1) − 1; the smallest normal number is 2^(1 − bias). Below it the numbers are evenly spaced.
+# - `value` is a positive number of the format, smaller than the format's maximum.
+# - The bias is 2^(exponent_bits − 1) − 1, and the smallest normal number is 2^(1 − bias). Below it the numbers are evenly spaced.
 
 
 # %% name="gap" answer=true reveal=true
@@ -192,17 +168,17 @@ hint("number_formats.gap")
 # %% [markdown] name="round_task"
 # ### Your turn: rounding by bits
 #
-# PyTorch has `x.bfloat16()`. What happens inside? BF16 has FP32's sign and exponent, so only the fraction changes: 7 bits stay of 23.
+# PyTorch has `x.bfloat16()`. What does it do to the bits? BF16 has FP32's sign and exponent, so only the fraction changes: 7 of 23 bits remain.
 #
-# **Contract.** `round_to(x, fraction_bits)` returns each number of `x`, rounded to a fraction of so many bits, as an FP32 tensor of the same shape.
+# **Contract.** `round_to(x, fraction_bits)` rounds each number of `x` to a fraction of `fraction_bits` bits. It returns an FP32 tensor of the same shape.
 #
-# - `x` is an FP32 tensor of any shape. Its numbers are zero, or normal and finite. It is not changed. `fraction_bits` is a number from 1 to 22.
-# - Each number becomes the nearest that has zeros in the lower 23 − `fraction_bits` bits of its fraction.
-# - Of two that are equally near, the one whose last kept bit is zero is taken. (This is *ties to even*; always going up would make sums drift.)
-# - What rounds up beyond the largest number becomes infinity.
+# - `x` is an FP32 tensor of any shape. Its numbers are zero, or normal and finite. The function must not change it. `fraction_bits` is an integer from 1 to 22.
+# - Each number becomes the nearest number whose lower 23 − `fraction_bits` fraction bits are zero.
+# - If two are equally near, take the one whose last remaining bit is zero. (This is *ties to even*; always rounding up would make sums drift.)
+# - A number that rounds up beyond the largest becomes infinity.
 #
-# `x.view(torch.int32)` gives you the bits as whole numbers, and `.view(torch.float32)` takes them back. The fraction is the lower 23 bits, the
-# exponent the 8 above it. No loop is needed.
+# `x.view(torch.int32)` gives you the bits as an integer, and `.view(torch.float32)` converts them back. The fraction is the lower 23 bits; the
+# exponent is the 8 bits above it. You need no loop.
 
 
 # %% name="round" answer=true reveal=true
@@ -223,27 +199,19 @@ round_to = check("number_formats.round", round_to)
 hint("number_formats.round")
 
 # %% [markdown] name="tf32_text"
-# **PyTorch's own.** Does your rounding agree with `.bfloat16()`, number by number? And with another number of bits it makes a format that PyTorch has
-# no dtype for. **TF32** is such a format: NVIDIA GPUs since Ampere can round the inputs of an FP32 product to 10 fraction bits on the way in.
-# ([[Mixed_precision]] switches it on. A GPU may round in another way than to the nearest.)
-#
-# **Predict.** TF32 has FP32's exponent and FP16's fraction. How many bytes does a TF32 tensor take per number?
-
-# %% name="guess_tf32"
-my_guess = None  # bytes
-### BEGIN GUESS
-my_guess = 4  # 19 bits carry something, and they are kept in 32
-### END GUESS
-tf32_guess = Prediction("Bytes of a TF32 number in memory", my_guess, "")
+# **PyTorch's own.** Does your rounding agree with `.bfloat16()` on every number? With other bit counts it gives formats for which PyTorch has
+# no dtype. **TF32** is one: NVIDIA GPUs since Ampere can round the inputs of an FP32 matmul to 10 fraction bits. It has FP32's exponent and FP16's fraction.
+# ([[Mixed_precision]] turns it on. GPUs may round differently.)
 
 # %% name="tf32"
 numbers = torch.randn(100_000) * torch.exp2(torch.randint(-30, 30, (100_000,)).float())
 same = (round_to(numbers, 7) == numbers.bfloat16().float()).float().mean()
 print(f"your 7 fraction bits and .bfloat16() agree on {same:.2%} of 100,000 numbers")
 in_tf32 = round_to(torch.tensor([0.1]), 10)
-print(f"0.1 in TF32 is {in_tf32.item():.9g}; the tensor's dtype is {in_tf32.dtype}")
-tf32_guess.reveal(in_tf32.element_size())
-one_to_two = (torch.arange(2**23, dtype=torch.int32) + 0x3F800000).view(torch.float32)  # all that FP32 has
+print(
+    f"0.1 in TF32 is {in_tf32.item():.9g}; the tensor's dtype is {in_tf32.dtype}, {in_tf32.element_size()} bytes per number"
+)
+one_to_two = (torch.arange(2**23, dtype=torch.int32) + 0x3F800000).view(torch.float32)  # all FP32 numbers there
 in_one = int((round_to(one_to_two, 10).unique() < 2).sum())
 normal = table["FP32"][1]  # the exponent bits are FP32's
 table["TF32"] = (2 - 1 / in_one) * 2.0**127, normal, normal / in_one, in_one
@@ -252,10 +220,10 @@ for name in ("FP32", "TF32", "BF16", "FP16"):
     print(f"{name}: largest {largest:.5g}, smallest {smallest:.3g}, numbers in [1, 2): {in_one:,}")
 
 # %% [markdown] name="swamping_text"
-# ## 4 · Swamping: weights that stand still
+# ## 4 · Swamping: updates that are rounded away
 #
-# An update of less than half a gap is rounded away. Look at the sizes first, then predict. Here is a small GPT after 60 steps on English text, and the
-# AdamW update that comes next.
+# An update of less than half a gap is rounded away. Here is a small GPT after 60 steps on English text, and the
+# AdamW update that comes next. First look at the sizes.
 
 # %% name="real_update"
 text = english(device)
@@ -287,14 +255,14 @@ print(f"weights: median size {weights.abs().median():.3g}")
 print(f"update at learning rate 1: median size {direction.abs().median():.2g}")
 
 # %% [markdown] name="guess_stall_text"
-# **Predict.** At what learning rate do half of this GPT's BF16 weights stand still? An update moves a weight by the learning rate times the size above.
+# **Predict.** At what learning rate do half of this GPT's BF16 weights stop moving? An update moves a weight by the learning rate times the size above.
 
 # %% name="guess_stall"
 my_guess = None
 ### BEGIN GUESS
 my_guess = 3e-4  # half a gap: weights of 0.015 have a gap of 2^-7 x 2^-7 = 6e-5, and updates are 0.1 x the rate
 ### END GUESS
-stall_guess = Prediction("Learning rate at which half of the weights stand still", my_guess, "")
+stall_guess = Prediction("Learning rate at which half of the weights stop moving", my_guess, "")
 
 
 # %% name="stall"
@@ -318,25 +286,25 @@ show(figure, "Nearly all FP32 weights move at all rates shown; of BF16 weights f
 stall_guess.reveal(float(np.exp(np.interp(0.5, moving["BF16"], np.log(rates)))))
 
 # %% [markdown] name="stall_explained"
-# Learning rates around 1e-5 are common in fine-tuning. There, one update leaves most BF16 weights where they are, and no error tells you so.
+# Learning rates around 1e-5 are common in fine-tuning. At such a rate one update leaves most BF16 weights unchanged, and PyTorch reports nothing.
 #
-# Nothing is lost if the weights stay in FP32 and only the computing is done in 16 bits; that is [[mixed_precision]]. But it takes four bytes for each
-# weight, and usually two more for the copy that computes. If the weights are to be BF16 and nothing else, there are two cures. You write both.
+# The loss disappears if the weights stay in FP32 and only the computation runs in 16 bits; that is [[mixed_precision]]. It takes four bytes per
+# weight, and usually two more for a 16-bit copy. If the weights must be BF16 and nothing else, there are two fixes. You write both.
 #
-# ## 5 · Two cures
+# ## 5 · Two fixes
 #
 # ### Your turn: stochastic rounding
 #
-# 1.001 lies between the BF16 numbers 1 and 1.0078. Rounding to the nearest always gives 1. Draw at random instead: round up with a probability of 0.001 /
+# 1.001 lies between the BF16 numbers 1 and 1.0078. Rounding to nearest always gives 1. Stochastic rounding rounds up at random, with a probability of 0.001 /
 # 0.0078 = 13 %. Each single result is worse, but the **mean** of many is right.
 #
 # **Contract.** `stochastic_round(x)` takes an FP32 tensor of any shape and returns a BF16 tensor of the same shape. The numbers in `x` are finite; some may be
 # subnormal.
 #
-# - Each number becomes one of its two BF16 neighbours; values already representable in BF16 are unchanged.
-# - The probabilities are such that the mean is the number itself.
-# - Each element is drawn independently, and afresh in each call.
-# - `x` is not changed. Both neighbours of each of its numbers are finite.
+# - Each number becomes one of its two BF16 neighbors; values already representable in BF16 are unchanged.
+# - The probabilities are such that the expected result is the number itself.
+# - Each element is drawn independently, and again in each call.
+# - The function does not change `x`. Both neighbors of each number are finite.
 #
 # Your `round_to` added a fixed number before it cleared the lower bits. What would you add here?
 
@@ -359,14 +327,14 @@ hint("number_formats.stochastic")
 # %% [markdown] name="kahan_task"
 # ### Your turn: keep what was lost
 #
-# Stochastic rounding needs no extra memory. With two more bytes for each weight nothing has to be left to chance: keep what rounding took away, and add it next time. This is
-# **Kahan summation**, or compensated summation: like a shop that has no small coins and writes down what it still owes you.
+# Stochastic rounding needs no extra memory. With two more bytes per weight you can avoid the randomness: store what rounding removed, and add it to the next
+# update. This is **Kahan summation**, or compensated summation.
 #
 # **Contract.** `kahan_add(weight, lost, update)` returns the new `(weight, lost)`, both BF16.
 #
-# - `weight` and `lost` are BF16 tensors of the same shape, `update` is an FP32 tensor of that shape. None of the three is changed.
-# - `lost` is what `weight` still lacks: the two together are the weight that is meant.
-# - The new weight is the BF16 number nearest to weight + lost + update. The sum is made in FP32.
+# - `weight` and `lost` are BF16 tensors of the same shape; `update` is an FP32 tensor of that shape. The function changes none of them.
+# - `lost` is the compensation: what `weight` still lacks. The exact weight is the sum of both.
+# - The new weight is the BF16 number nearest to weight + lost + update, where the sum is made in FP32.
 # - The new `lost` is that sum minus the new weight, rounded to BF16.
 
 
@@ -386,68 +354,111 @@ kahan_add = check("number_formats.kahan", kahan_add)
 hint("number_formats.kahan")
 
 # %% [markdown] name="walk_text"
-# Start at 1.0, add 0.001 a thousand times, and store each sum in BF16. Rounding to the nearest never leaves 1.0. Dice arrive at 2.0 on average, but a
-# model makes this walk only once: its steps are independent, so their standard deviations add up like the square root of their number.
+# Start at 1.0, add 0.001 a thousand times, and store each sum in BF16. Rounding to nearest never leaves 1.0. Stochastic rounding arrives at 2.0 on average, but a
+# model takes this walk only once.
 #
-# **Predict.** How far from 2.0 does a single walk with dice end (as a standard deviation)? And how far off is Kahan's sum, weight and `lost` together?
+# **Predict.** How far from 2.0 does a single walk with stochastic rounding end, as a standard deviation?
 
 # %% name="walk_guess"
-my_guess = None  # with dice
+my_guess = None
 ### BEGIN GUESS
-my_guess = 0.08  # 1,000 throws, each a gap of 0.0078 with probability 0.13: 0.0078 x sqrt(1000 x 0.13 x 0.87)
+my_guess = 0.08  # 1,000 draws, each a gap of 0.0078 with probability 0.13: 0.0078 x sqrt(1000 x 0.13 x 0.87)
 ### END GUESS
-dice_guess = Prediction("One walk with dice, standard deviation", my_guess, "")
-my_guess = None  # Kahan's
-### BEGIN GUESS
-my_guess = 0.003  # lost is BF16, too, with a gap of 2^-16 or so: a thousand roundings, perhaps all the same way
-### END GUESS
-kahan_guess = Prediction("Kahan's sum is off by", my_guess, "")
+walk_guess = Prediction("One walk with stochastic rounding, standard deviation", my_guess, "")
 
 # %% name="walk"
-nearest, dice, kept = (torch.ones(1000).bfloat16() for _ in range(3))
+nearest, drawn, kept = (torch.ones(1000).bfloat16() for _ in range(3))
 owed, small = torch.zeros(1000).bfloat16(), torch.full((1000,), 0.001)
 for _ in range(1000):
     nearest = (nearest.float() + small).bfloat16()
-    dice = stochastic_round(dice.float() + small)
+    drawn = stochastic_round(drawn.float() + small)
     kept, owed = kahan_add(kept, owed, small)
 above_one = 2.0**-7  # BF16's gap there
 chance = 0.001 / above_one
 deviation = above_one * math.sqrt(chance * (1 - chance))
-print(f"one step with dice: up by {above_one:.4f} with probability {chance:.3f}, standard deviation {deviation:.4f}")
-print(f"a thousand independent ones: {deviation:.4f} x the root of 1,000 = {deviation * math.sqrt(1000):.3f}")
-dice_guess.reveal(dice.float().std().item())
-kahan_guess.reveal(abs((kept.double() + owed.double())[0].item() - 2))
-print(f"to the nearest {nearest[0].item():.5f}; with dice {dice.float().mean():.5f}, mean of {len(dice):,} walks")
-print(f"Kahan: weight {kept[0].item():.5f}, lost {owed[0].item():.5f}")
+walk_guess.reveal(drawn.float().std().item())
+print(f"one step: up by {above_one:.4f} with probability {chance:.3f}, standard deviation {deviation:.4f}")
+print(f"a thousand independent steps: {deviation:.4f} x the root of 1,000 = {deviation * math.sqrt(1000):.3f}")
+print(f"nearest {nearest[0].item():.5f}; stochastic {drawn.float().mean():.5f}, mean of {len(drawn):,} walks")
+off = abs((kept.double() + owed.double())[0].item() - 2)
+print(f"Kahan: weight {kept[0].item():.5f}, lost {owed[0].item():.5f}, their sum off by {off:.4f}")
 
 # %% [markdown] name="tune_text"
-# A single walk ends about ten BF16 steps off, the mean of a thousand walks almost exactly right. Kahan's sum ends less than one step off: that error
-# comes from rounding `lost` itself, which is BF16, too.
+# A single walk ends about ten BF16 steps off, while the mean of a thousand walks is almost exactly right. Kahan's sum ends less than one step off. That error
+# comes from rounding `lost`, which is BF16, too.
 #
+# ### What BF16 does to Adam's moments
+#
+# Training in pure BF16 usually means `AdamW(model.bfloat16().parameters())`. PyTorch then creates the moments in BF16 as well. Each step
+# multiplies the second moment by 0.999 and adds 0.001 g².
+#
+# **Predict.** A weight has gradients of 1 for 50 steps, then of 0.01 for 2,950 steps. How many times larger is its second moment in BF16 than in FP32 at the end?
+
+# %% name="guess_moment"
+my_guess = None  # BF16's second moment / FP32's
+### BEGIN GUESS
+my_guess = 1.1  # roundings of 0.2 % go up and down
+### END GUESS
+moment_guess = Prediction("Second moment in BF16, relative to FP32", my_guess, "times")
+
+# %% name="second_moment"
+moments = {}
+for dtype in (torch.float32, torch.bfloat16):
+    weight = torch.zeros(1, dtype=dtype, requires_grad=True)
+    adam = torch.optim.AdamW([weight], lr=1e-3)
+    for step in range(3000):
+        weight.grad = torch.full_like(weight, 1.0 if step < 50 else 0.01)
+        adam.step()
+    moments[dtype] = adam.state[weight]["exp_avg_sq"].item()
+    print(f"{dtype!s:15} second moment {moments[dtype]:.4f}, its root {moments[dtype] ** 0.5:.3f}")
+moment_guess.reveal(moments[torch.bfloat16] / moments[torch.float32])
+
+# %% [markdown] name="second_moment_explained"
+# In BF16 the second moment rises with large gradients but cannot fall. A decay of 0.1 % is less than half a gap, so 0.999 v rounds back to v. Adam divides by the
+# root of v, and its steps stay too small for as long as the run lasts. A short run with steady gradients does not show this. A run
+# whose gradients start large, or spike once, does. Keep the second moment in FP32, or round it stochastically.
+#
+# Sums of gradients have the same problem. `.grad` has the parameter's dtype, so with BF16 weights a sum over many micro-batches is a BF16 sum. PyTorch 2.10 and later
+# let you ask for another dtype:
+
+# %% name="grad_dtype"
+for wide in (False, True):
+    weight = torch.ones(1, dtype=torch.bfloat16, requires_grad=True)
+    if wide and not hasattr(weight, "grad_dtype"):
+        print("this version of PyTorch has no grad_dtype")
+        continue
+    if wide:
+        weight.grad_dtype = torch.float32
+    for _ in range(1000):
+        weight.sum().backward()  # a gradient of 1
+    print(f"1,000 gradients of 1 add up to {weight.grad.item():g} in {weight.grad.dtype}")
+
+# %% [markdown] name="tune_intro"
 # ### What pure BF16 fine-tuning loses
 #
-# Now a whole run. The GPT that has learnt English goes on with Python source, for 40 steps of AdamW. The weights are stored in FP32, or in BF16 in one
-# of three ways; all else is FP32, so that nothing but the storage differs. The figure of merit is how far the loss on unseen Python falls.
+# Now a whole run. The GPT trained on English continues on Python source for 150 steps of AdamW. "BF16" stores weights, gradients and moments in BF16. "BF16 weights" stores only
+# the weights in BF16, rounded to nearest, stochastically or with Kahan compensation, and keeps gradients and moments in FP32; these runs stop after 40 steps. All runs compute in FP32, so
+# only the storage differs. The measure is how far the loss on unseen Python falls.
 #
-# **Predict.** At learning rate 1e-5, what share of FP32's progress does BF16 make when it rounds to the nearest? And at 1e-3?
+# **Predict.** At a learning rate of 1e-4, what percentage of FP32's progress does "BF16" make in 40 steps? And in 150?
 
 # %% name="guess_tune"
-my_guess = None  # %, at 1e-5
+my_guess = None  # %, after 40 steps
 ### BEGIN GUESS
-my_guess = 15  # about the share of the weights that move at all
+my_guess = 50  # at 1e-4 a third of the weights move in a step
 ### END GUESS
-low_guess = Prediction("Progress in BF16, learning rate 1e-5", my_guess, "% of FP32's")
-my_guess = None  # %, at 1e-3
+early_guess = Prediction("Progress in BF16 at 1e-4, 40 steps", my_guess, "% of FP32's")
+my_guess = None  # %, after 150 steps
 ### BEGIN GUESS
-my_guess = 100  # there almost all weights move
+my_guess = 70  # it catches up
 ### END GUESS
-high_guess = Prediction("Progress in BF16, learning rate 1e-3", my_guess, "% of FP32's")
+late_guess = Prediction("Progress in BF16 at 1e-4, 150 steps", my_guess, "% of FP32's")
 
 
 # %% name="tune_run"
 def stored(old, update, kind, lost):
-    """Return the weight (FP32 values) after `update`, as it is when it has been stored; `lost` is Kahan's, in place."""
-    if kind == "dice":
+    """Return the stored weight after `update`, as FP32 values; `lost` is Kahan's compensation, changed in place."""
+    if kind == "stochastic":
         return stochastic_round(old + update).float()
     if kind == "Kahan":
         new, rest = kahan_add(old.bfloat16(), lost, update)
@@ -456,8 +467,8 @@ def stored(old, update, kind, lost):
     return (old + update).bfloat16().float() if kind == "nearest" else old + update
 
 
-def progress(kind, lr, steps=40):
-    """Return how far the loss on unseen Python falls in `steps` steps; `seen` gets what each step does."""
+def progress(kind, lr, marks=(40, 150)):
+    """Return how far the loss on unseen Python has fallen after each of `marks` steps; note each step in `seen`."""
     torch.manual_seed(1)
     tuned = copy.deepcopy(model)
     parameters = list(tuned.parameters())
@@ -465,20 +476,26 @@ def progress(kind, lr, steps=40):
         for p in parameters:
             p.copy_(p if kind == "FP32" else p.bfloat16())
     lost = [torch.zeros_like(p, dtype=torch.bfloat16) for p in parameters]
-    optimizer = torch.optim.AdamW(parameters, lr=lr)
-    before = loss_of(tuned, *unseen).item()
-    for step in range(steps):
+    narrow = [p.detach().bfloat16() for p in parameters]  # what AdamW sees if all is BF16; the model computes in FP32
+    optimizer = torch.optim.AdamW(narrow if kind == "BF16" else parameters, lr=lr)
+    falls, before = [], loss_of(tuned, *unseen).item()
+    for step in range(marks[-1]):
         old = [p.detach().clone() for p in parameters]
-        optimizer.zero_grad()
-        loss_of(tuned, *batch(python, step)).backward()
+        for p in parameters:
+            p.grad = None
+        loss_of(tuned, *batch(python, step, rows=4)).backward()
+        for p, copied in zip(parameters, narrow, strict=True):
+            copied.grad = p.grad.bfloat16()
         optimizer.step()
         with torch.no_grad():
-            for p, was, rest in zip(parameters, old, lost, strict=True):
-                p.copy_(stored(was, p - was, kind, rest))
+            for p, copied, was, rest in zip(parameters, narrow, old, lost, strict=True):
+                p.copy_(copied if kind == "BF16" else stored(was, p - was, kind, rest))
             moved = sum((p != was).sum().item() for p, was in zip(parameters, old, strict=True))
             slope = sum((p.grad * (was - p)).sum().item() for p, was in zip(parameters, old, strict=True))
         seen[kind, lr, step] = moved / sum(p.numel() for p in parameters), slope
-    return before - loss_of(tuned, *unseen).item()
+        if step + 1 in marks:
+            falls.append(before - loss_of(tuned, *unseen).item())
+    return falls
 
 
 python = python_source(device)
@@ -486,60 +503,70 @@ unseen = [ids[: 32 * 128].view(32, 128) for ids in (python.test_x, python.test_y
 seen = {}  # (kind, learning rate, step) -> share of the weights that moved, fall of the loss by gradient x change
 
 # %% name="tune"
-with sign_of_life("eight runs of 40 steps"):
-    falls = {(kind, lr): progress(kind, lr) for lr in (1e-5, 1e-4, 1e-3) for kind in ("FP32", "nearest")}
-    falls |= {(kind, 1e-5): progress(kind, 1e-5) for kind in ("dice", "Kahan")}
-made = {(kind, lr): 100 * fall / falls["FP32", lr] for (kind, lr), fall in falls.items()}
-low_guess.reveal(made["nearest", 1e-5])
-high_guess.reveal(made["nearest", 1e-3])
-print(f"{'learning rate':>14} {'storage':10}{'bytes a weight':>15}{'loss falls by':>15}{'of FP32':>9}")
-for (kind, lr), fall in sorted(falls.items(), key=lambda item: item[0][1]):
-    size = 2 if kind in ("nearest", "dice") else 4
-    print(f"{lr:>14g} {kind:10}{size:>15}{fall:>15.4f}{made[kind, lr]:>8.0f}%")
+rates = (1e-5, 1e-4, 1e-3)
+with sign_of_life("six runs of 150 steps and three of 40"):
+    falls = {(kind, lr): progress(kind, lr) for lr in rates for kind in ("FP32", "BF16")}
+    falls |= {(kind, 1e-5): progress(kind, 1e-5, marks=(40,)) for kind in ("nearest", "stochastic", "Kahan")}
+made = {
+    (kind, lr): [100 * fall / exact for fall, exact in zip(found, falls["FP32", lr], strict=False)]
+    for (kind, lr), found in falls.items()
+}
+early_guess.reveal(made["BF16", 1e-4][0])
+late_guess.reveal(made["BF16", 1e-4][1])
+names = {"nearest": "BF16 weights, nearest", "stochastic": "BF16 weights, stochastic", "Kahan": "BF16 weights, Kahan"}
+print(
+    f"{'learning rate':>14} {'storage':26}{'loss falls in 40 steps':>24}{'of FP32':>9}{'in 150 steps':>14}{'of FP32':>9}"
+)
+for (kind, lr), shares in sorted(made.items(), key=lambda item: item[0][1]):
+    line = "".join(
+        f"{fall:>{w}.4f}{share:>8.0f}%" for fall, share, w in zip(falls[kind, lr], shares, (24, 14), strict=False)
+    )
+    print(f"{lr:>14g} {names.get(kind, kind):26}{line}")
 
 # %% [markdown] name="tune_parts_text"
-# In section 4, nearly all weights stood still at this rate. How can the run get so far? Look at single steps: how many weights move, and how much of
-# the fall they bring. (Gradient times change, summed over all weights, is the fall of the loss as far as it is a straight line.)
+# In section 4, nearly all weights stopped moving at 1e-5. How does the run still get this far? For single steps, look at how many weights move and at how much of
+# the loss reduction they contribute. (Gradient times change, summed over all weights, is the loss reduction to first order.)
 #
-# **Predict.** In the last step, what share of FP32's loss reduction comes from the few weights that still move?
+# **Predict.** In step 40, what share of FP32's loss reduction comes from the few weights that still move?
 
 # %% name="guess_parts"
 my_guess = None  # %
 ### BEGIN GUESS
 my_guess = 10  # as much as their share of all weights
 ### END GUESS
-parts_guess = Prediction("Fall in the last step, BF16 to the nearest", my_guess, "% of FP32's")
+parts_guess = Prediction("Loss reduction in step 40, BF16 weights to nearest", my_guess, "% of FP32's")
 
 # %% name="tune_parts"
 parts_guess.reveal(100 * seen["nearest", 1e-5, 39][1] / seen["FP32", 1e-5, 39][1])
-print(f"{'at 1e-5, step':>14}{'weights that move':>19}{'fall, of FP32 in the same step':>33}")
+print(f"{'at 1e-5, step':>14}{'weights that move':>19}{'reduction, of FP32 in the same step':>38}")
 for step in (0, 10, 20, 30, 39):
     moved, slope = seen["nearest", 1e-5, step]
-    print(f"{step:>14}{moved:>19.1%}{slope / seen['FP32', 1e-5, step][1]:>33.0%}")
+    print(f"{step + 1:>14}{moved:>19.1%}{slope / seen['FP32', 1e-5, step][1]:>38.0%}")
 
 # %% [markdown] name="tune_explained"
 # - A new AdamW divides each gradient by its own size, so at first every weight moves by about the learning rate. The update of section 4 came after 60
-#   steps, when its second moment remembered larger gradients.
-# - Small weights have small gaps and go on moving; it is the large ones that stand still. One that moves goes a whole gap, more than it was asked to.
+#   steps, when the second moment still contained larger gradients.
+# - Small weights have small gaps and keep moving; the large weights stop. A weight that moves goes a whole gap, more than the update asked for.
 # - FP32 makes its easy progress first, then each step brings less. BF16 is behind, so its easy progress is still to come.
 #
-# So rounding to the nearest does not ruin the run. At the smallest rate a good part of the progress is lost, at the largest next to nothing. Both cures bring back what was lost, one at no cost in bytes, the other for two bytes per weight.
+# Rounding to nearest does not ruin the run, but it costs progress, and the table shows when. At 1e-5 BF16 makes about a third of FP32's progress. At 1e-4 it makes most of it in 40
+# steps and clearly less in 150: the loss grows with the length of the run. At 1e-3 almost nothing is lost in this run. BF16 moments make no difference in
+# 40 steps at 1e-5, which are too few for the second moment to need its decay. Stochastic rounding and Kahan compensation recover what was lost, one at no cost in bytes, the other for two bytes per weight.
 #
-# So why do people fine-tune in pure BF16 all the same?
+# What does this mean for your own run?
 #
 # - **Bytes.** Weight, gradient and Adam's two moments take 4 × 2 bytes per parameter in BF16, and 4 × 4 in FP32. That may decide whether a model fits.
-# - **Rates.** The larger the learning rate, the less is lost: compare the rows of the table. Adapters, for example, are trained at 1e-4 and more ([[lora]]).
-#   The loss also grows with the length of the run: 40 steps of a fresh Adam, whose first updates are large, are the kindest case.
-# - **Dice.** Several optimizers have a switch for stochastic rounding, which costs no memory.
+# - **Rates.** Pure BF16 with rounding to nearest is for learning rates near 1e-3, and for short runs. Adapters are often trained at 1e-4 or more ([[lora]]), full fine-tuning at 1e-5. Schedules
+#   decay the rate, and a long run spends most of its steps at small rates.
+# - **Stochastic rounding.** Several optimizers have a switch for it. It costs no memory.
 #
-# What to watch for: a small learning rate, and the end of a schedule that lets it decay. Your own loss at your own rate decides: run both for a few
-# hundred steps.
+# Compare both at your own rate for as many steps as you can afford; the first steps of a fresh Adam are the kindest case.
 
 # %% [markdown] name="underflow_text"
 # ## 6 · Underflow: gradients that become zero
 #
-# Gradients are small. Here are those of the GPT above, with its other tensors, against the range of each format. (The ranges of FP32 and BF16 begin
-# far to the left of the picture.) A black bar reaches from half of a format's smallest number, below which all becomes zero, to its largest.
+# Gradients are small. Here are those of the GPT above, with its other tensors, compared with the range of each format. (The ranges of FP32 and BF16 begin
+# far to the left of the picture.) A black bar reaches from half of a format's smallest number, below which everything becomes zero, to its maximum.
 
 # %% name="gradients"
 optimizer.zero_grad()
@@ -577,11 +604,15 @@ for (name, t), colour in zip(tensors.items(), COLOURS, strict=False):
     counts, edges = np.histogram(torch.log2(t.abs()).numpy(), bins=np.arange(-60, 12))
     axes.step(edges[:-1], 100 * counts / counts.sum(), where="post", color=colour, label=name)
 for i, name in enumerate(("FP16", "E5M2", "E4M3")):
-    low, high = math.log2(table[name][2]) - 1, math.log2(table[name][0])  # half the smallest still rounds up to it
+    low, high = math.log2(table[name][2]) - 1, math.log2(table[name][0])  # half the smallest still rounds up
     axes.plot([low, high], [-1.5 - 1.2 * i] * 2, color="black", lw=3, solid_capstyle="butt")
     axes.text(low - 1, -1.5 - 1.2 * i, name, ha="right", va="center", fontsize=8)
 axes.set(
-    title="Who lives where", xlabel="log2 of the size", ylabel="% of the numbers", xlim=(-60, 17), ylim=(-5.5, None)
+    title="Where the numbers of each tensor lie",
+    xlabel="log2 of the magnitude",
+    ylabel="% of the numbers",
+    xlim=(-60, 17),
+    ylim=(-5.5, None),
 )
 axes.set_yticks([tick for tick in axes.get_yticks() if tick >= 0])
 axes.legend(frameon=False, loc="upper left")
@@ -590,23 +621,11 @@ show(
     "Weights and activations lie within every format's range; gradients reach below FP16's, second moments far below.",
 )
 
-# %% [markdown] name="guess_underflow_text"
-# **Predict.** What share of the gradients *of activations* becomes zero in FP16? (FP16 rounds to zero below half of its
-# smallest number: 2⁻²⁵.)
-
-# %% name="guess_underflow"
-my_guess = None  # %
-### BEGIN GUESS
-my_guess = 5  # the left tail of the histogram, below 2^-25
-### END GUESS
-underflow_guess = Prediction("Gradients of activations that FP16 makes zero", my_guess, "%")
-
 # %% name="underflow"
 lost = {
     name: {form: 100 * (t.to(FORMATS[form].dtype).double() == 0).double().mean().item() for form in FORMATS}
     for name, t in tensors.items()
 }
-underflow_guess.reveal(lost["gradients of activations"]["FP16"])
 print(f"{'becomes zero, %':26}" + "".join(f"{form:>8}" for form in FORMATS))
 for name, shares in lost.items():
     print(f"{name:26}" + "".join(f"{share:>8.1f}" for share in shares.values()))
@@ -614,11 +633,11 @@ for name, shares in lost.items():
 # %% [markdown] name="which_text"
 # ## 7 · Which tensor needs which format
 #
-# Zeros are one kind of loss, lost digits are the other. Look at the relative error of the *median* element (1.0: at least half of the tensor is
-# gone), and at the zeros. A tensor may first be multiplied by a **scale** that brings its largest number to the top of the range, and divided by it
-# afterwards. That costs one number per tensor and is how eight-bit training works ([[fp8]]).
+# Zeros are one kind of loss, lost digits are another. The table below has the relative error of the *median* element (1.0: at least half of the tensor is
+# gone) and the percentage of zeros. A tensor may first be multiplied by a **scale** that brings its largest number to the top of the range, and divided by it
+# afterwards. That costs one number per tensor, and eight-bit training works that way ([[fp8]]).
 #
-# **Predict.** As they are, E4M3 loses all of Adam's second moments. With such a scale, what percentage still becomes zero?
+# **Predict.** Unscaled, E4M3 loses all of Adam's second moments. With such a scale, what percentage still becomes zero?
 
 # %% name="guess_scaled"
 my_guess = None  # %
@@ -629,52 +648,45 @@ moments_guess = Prediction("Scaled second moments that E4M3 makes zero", my_gues
 
 
 # %% name="which"
-rounding = {"FP32": lambda t: t.float(), "TF32": lambda t: round_to(t.float(), 10)}
-rounding |= {name: lambda t, form=form: t.to(form.dtype) for name, form in FORMATS.items() if form.bits <= 16}
-
-
 def rounded(t, form, scaled):
     scale = 0.9 * table[form][0] / t.abs().max() if scaled else 1.0
-    return rounding[form](t * scale).double() / scale
+    return (t * scale).to(FORMATS[form].dtype).double() / scale
 
 
-def median_error(t, form, scaled):
-    return ((rounded(t, form, scaled) - t) / t).abs().median().item()
-
-
-for scaled in (False, True):
-    print(f"{'median error, ' + ('scaled' if scaled else 'as it is'):28}" + "".join(f"{form:>10}" for form in rounding))
-    for name, t in tensors.items():
-        print(f"  {name:26}" + "".join(f"{median_error(t, form, scaled):>10.1e}" for form in rounding))
-print(f"{'zeros when scaled, %':28}" + "".join(f"{form:>10}" for form in rounding))
-for name, t in tensors.items():
-    zeros = {form: 100 * (rounded(t, form, True) == 0).double().mean().item() for form in rounding}
-    print(f"  {name:26}" + "".join(f"{share:>10.1f}" for share in zeros.values()))
-moments_guess.reveal(zeros["E4M3"])  # the last row is the second moment's
+narrow = [name for name in FORMATS if name != "FP32"]
+zeros = {}
+print(f"{'':38}" + "".join(f"{form:>10}" for form in narrow))
+for name in ("weights", "gradients of activations", "Adam's second moment"):
+    t = tensors[name]
+    for scaled in (False, True):
+        errors = [((rounded(t, form, scaled) - t) / t).abs().median().item() for form in narrow]
+        label = f"{name}, {'scaled' if scaled else 'unscaled'}"
+        print(f"{label:38}" + "".join(f"{error:>10.1e}" for error in errors))
+    zeros[name] = {form: 100 * (rounded(t, form, True) == 0).double().mean().item() for form in narrow}
+    print(f"{'  zeros when scaled, %':38}" + "".join(f"{share:>10.1f}" for share in zeros[name].values()))
+moments_guess.reveal(zeros["Adam's second moment"]["E4M3"])
 
 # %% [markdown] name="which_explained"
-# First a column: TF32 has FP16's error with FP32's range, so it needs no scale. It makes products faster and saves no bytes. Then row by row:
-#
-# - **Weights and activations**: 16 bits hold them as they are, and FP16, with three more fraction bits, holds them better than BF16. Eight bits need
-#   the scale, or small weights end up among the subnormal numbers.
-# - **Gradients of activations** need range: unscaled, FP16 has few digits left for the median element and the eight-bit formats have none. BF16 does
-#   not mind. With a scale, FP16 is better again.
-# - **Adam's second moment** holds squares of gradients: twice the range in powers of two. Unscaled, only formats with eight exponent bits can hold
-#   it, and a single scale for the whole tensor does not make eight bits safe either. That is why optimizers keep it in FP32, or scale block by block
+# - **Weights** (and activations, which behave like them): 16 bits hold them unscaled, and FP16, with three more fraction bits, holds them better than BF16. Eight bits need
+#   the scale, or small weights become subnormal.
+# - **Gradients of activations** need range. Unscaled, FP16 has few digits left for the median element, the eight-bit formats have none, and BF16 is unaffected. With a scale, FP16 is more
+#   precise than BF16 again.
+# - **Adam's second moment** holds squares of gradients and so needs twice the range in powers of two. Unscaled, only formats with eight exponent bits can hold
+#   it, and a single scale for the whole tensor does not make eight bits safe. That is why optimizers keep it in FP32 or scale block by block
 #   ([[lean_optimizers]]).
-# - **E4M3 or E5M2?** With a scale, E4M3 has the smaller error in most rows, but look at its zeros: where the numbers of one tensor spread over many
-#   powers of two, one scale cannot serve them all, and E5M2 loses fewer. That is why eight-bit training often gives gradients E5M2 and everything
-#   else E4M3. (Each row here pools several layers under one scale, which is harder than a scale for each.)
+# - **E4M3 or E5M2?** With a scale, E4M3 has the smaller error in most rows, but more zeros: one scale cannot fit a tensor whose numbers spread over many
+#   powers of two. The first eight-bit recipes therefore gave gradients E5M2 and everything else E4M3. Recipes with one scale per block of 32 or 128 elements use
+#   E4M3 throughout ([[#fp8]]). (Each row here has one scale for several layers, which is harder than one per layer.)
 #
-# ## 8 · What you have measured
+# ## 8 · Claims and measurements
 
 # %% name="summary"
 still = 100 - 100 * share_that_moves(weights.bfloat16(), 1e-5 * direction)
 vanished = lost["gradients of activations"]["FP16"]
 claims.record("P1", "BF16 swallows small updates", "GPT, AdamW at 1e-5, weights that stood still", still, "%", 50, 100)
-for lr in (1e-5, 1e-3):
+for lr in rates:
     said = "a pure BF16 model does not train"
-    claims.record("P1", said, f"GPT, 40 steps at {lr:g}, of FP32's fall", made["nearest", lr], "%", 0, 10)
+    claims.record("P1", said, f"GPT, 150 steps at {lr:g}, of FP32's fall", made["BF16", lr][1], "%", 0, 10)
 claims.record("P2", "FP16 makes small gradients zero", "GPT, gradients of activations", vanished, "%", 0.1, 100)
 print(f"{'':6}{'bits':>5}{'largest':>12}{'smallest':>11}{'epsilon':>11}   gradients of activations lost, unscaled")
 for name, form in FORMATS.items():
@@ -687,14 +699,15 @@ claims
 # ## Recap
 #
 # - Exponent bits buy range, fraction bits precision. Gaps are relative, except below the smallest normal number.
-# - **Swamping**: an update below half a gap does nothing. Cures: weights in FP32 (4 bytes), a BF16 remainder beside the BF16 weight (2 more bytes), or
+# - **Swamping**: an update of less than half a gap does nothing. Fixes: weights in FP32 (4 bytes), a BF16 compensation beside the BF16 weight (2 more bytes), or
 #   stochastic rounding (none).
-# - **Underflow**: anything below half the smallest number becomes zero. Cures: a scale, or BF16.
+# - Adam's second moment cannot decay in BF16, and a BF16 sum of gradients stops growing. Keep both in FP32.
+# - **Underflow**: anything below half the smallest number becomes zero. Fixes: a scale, or BF16.
 # - Weights and activations need precision, gradients need range, second moments need a great deal of range.
 #
-# **What to reach for when.** BF16 by default on hardware that has it; FP16 with loss scaling elsewhere ([[mixed_precision]]); eight bits, with a
-# scale, for matrix products ([[fp8]]). Pure BF16 weights save half of the bytes of weights, gradients and moments; at small learning rates, give them
-# dice or a remainder.
+# **What to reach for when.** BF16 by default on hardware that supports it; FP16 with loss scaling elsewhere ([[mixed_precision]]); eight bits, with
+# scales, for matmuls ([[fp8]]). Pure BF16 halves the memory of weights, gradients and moments. At small learning rates, combine it with
+# stochastic rounding or Kahan compensation.
 #
 # **Sources.** IEEE 754-2019 (FP32, FP16); Kalamkar et al. 2019, *A Study of BFLOAT16 for Deep Learning Training*; Micikevicius et al. 2022, *FP8 Formats for Deep Learning*; Gupta et al. 2015, *Deep Learning with Limited
 # Numerical Precision* (stochastic rounding).

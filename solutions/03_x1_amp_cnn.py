@@ -1,20 +1,20 @@
 # %% [markdown] name="title"
 # # X1 · Train a CNN in mixed precision
 #
-# **Graded exercise, 10 points.** You write a dynamic loss scaler, a training step that is right for FP32, BF16
+# **Graded exercise, 10 points.** You write a loss scaler for two optimizers that step together, a training step that is right for FP32, BF16
 # and FP16, and the experiment that compares the three in memory, time and accuracy.
 #
 # | | |
 # |---|---|
-# | After this you can | write loss scaling by hand; put unscaling, clipping and stepping in the right order; say what mixed precision saved and what it did not |
+# | After this you can | write loss scaling for several optimizers; put unscaling, clipping and stepping in the right order; say what mixed precision saved and what it did not |
 # | Time | 60 to 90 minutes |
 # | Difficulty | ●●○ |
 # | Needs | a CPU; a GPU makes the speed column interesting |
 # | Before this | [[mixed_precision]] |
 # | Syllabus | X1 (T4, T5, T6, T7, C7, P2, P3) |
 #
-# There are three answer cells, each followed by its check. A check prints what it found and what to look at; run it as often as you like. Save the
-# notebook when you are done: it is your hand-in, and it must keep its name.
+# There are three answer cells, each followed by its check. A check prints what it found and where to look; run it as often as you like. When you are done, save the
+# notebook under its present name: it is your submission.
 
 # %% name="setup" setup=true
 import time
@@ -28,31 +28,27 @@ device = pick_device()
 print(f"{device_name(device)} ({device.type}), torch {torch.__version__}")
 
 # %% [markdown] name="scaler_task"
-# ## Part 1 · A dynamic loss scaler (3 points)
+# ## Part 1 · One scaler, two optimizers (3 points)
 #
-# The smallest FP16 number is 6e-8; anything below half of that becomes zero, and many gradients are that small. Multiply the loss by a large scale,
-# and every gradient grows with it and survives. Divide again before the optimizer sees it. How large a scale? As large as possible without overflow.
-# Nobody knows that in advance, so the scale is found during training.
+# Many recipes train a model with two optimizers, one for the matrices and one for the rest. Both take part in the same step: if the gradients of one overflow, neither may
+# step, or half of the model moves on a gradient that does not exist for the other half. `torch.amp.GradScaler` decides for each optimizer separately. Yours decides for both.
 #
-# Think of a camera that sets its own exposure. It brightens bit by bit while all goes well; when a picture comes out
-# white, it throws that picture away and turns the exposure down.
-#
-# **Contract.** `DynamicLossScaler` has the interface of `torch.amp.GradScaler`:
+# **Contract.** `DynamicLossScaler` has the methods of `torch.amp.GradScaler` and serves any number of optimizers:
 #
 # - `get_scale()` returns the current scale, a float.
-# - `scale(loss)` returns the loss times the scale. `loss` is a tensor with no dimensions.
-# - `unscale_(optimizer)` divides the gradients of all the optimizer's parameters by the scale, in place, and remembers whether any element was inf or
-#   NaN. Parameters whose `.grad` is None are skipped; at least one has a gradient. Elements after an inf are divided, too. It is called at most once
-#   between two updates. Checking a sum or a norm of the gradient in FP32 in place of its elements is allowed.
-# - `step(optimizer)` calls `unscale_` unless you have called it since the last `update()`; then it calls `optimizer.step()` if all gradients were
-#   finite. Returns True if it stepped, False if it skipped.
-# - `update()` is called once after each step, and nothing else changes the scale, which has no upper or lower limit. After a skipped step the scale is multiplied by `backoff_factor`. After `growth_interval` good steps in
-#   a row it is multiplied by `growth_factor`, and the count starts again. The count also starts again after a skipped step.
+# - `scale(loss)` returns the loss times the scale. `loss` is a tensor without dimensions.
+# - `unscale_(optimizer)` divides the gradients of all this optimizer's parameters by the scale, in place, and records whether any element is inf or
+#   NaN. It skips parameters whose `.grad` is None; at least one has a gradient. It also divides gradients that contain inf. It is called at most once per optimizer
+#   between two updates. Checking a sum or a norm of the gradient in FP32 instead of its elements is allowed.
+# - `step(optimizer)` calls `unscale_(optimizer)` unless it was called for this optimizer since the last `update()`. Then it calls `optimizer.step()`, unless an inf or NaN was found since
+#   the last `update()` in the gradients of **any** optimizer. It returns True if it stepped and False if it skipped.
+# - `update()` is called once after the steps of all optimizers, and nothing else changes the scale, which has no upper or lower limit. If an inf or NaN was found, it multiplies the scale by `backoff_factor`. After `growth_interval`
+#   updates in a row without one, it multiplies the scale by `growth_factor`. Both restart the count.
 
 
 # %% name="scaler" answer=true
 class DynamicLossScaler:
-    """Finds the largest loss scale that does not overflow, while training."""
+    """Finds a loss scale that does not overflow; its optimizers step together or not at all."""
 
     def __init__(self, init_scale=2.0**16, growth_factor=2.0, backoff_factor=0.5, growth_interval=2000):
         self.current_scale = init_scale
@@ -60,7 +56,8 @@ class DynamicLossScaler:
         self.backoff_factor = backoff_factor
         self.growth_interval = growth_interval
         self.good_steps = 0
-        self.overflowed = None  # None: unscale_ has not run since the last update
+        self.unscaled = []  # optimizers that unscale_ was called for since the last update
+        self.overflowed = False  # whether it found inf or NaN in any of them
 
     def get_scale(self):
         return self.current_scale
@@ -76,12 +73,14 @@ class DynamicLossScaler:
         gradients = [p.grad for p in parameters if p.grad is not None]
         for gradient in gradients:
             gradient.div_(self.current_scale)
-        self.overflowed = not all(torch.isfinite(gradient).all() for gradient in gradients)
+        if not all(torch.isfinite(gradient).all() for gradient in gradients):
+            self.overflowed = True
+        self.unscaled.append(optimizer)
         ### END SOLUTION
 
     def step(self, optimizer):
         ### BEGIN SOLUTION
-        if self.overflowed is None:
+        if optimizer not in self.unscaled:
             self.unscale_(optimizer)
         if not self.overflowed:
             optimizer.step()
@@ -98,7 +97,8 @@ class DynamicLossScaler:
             if self.good_steps == self.growth_interval:
                 self.current_scale *= self.growth_factor
                 self.good_steps = 0
-        self.overflowed = None
+        self.unscaled = []
+        self.overflowed = False
         ### END SOLUTION
 
 
@@ -111,39 +111,44 @@ hint("x1.scaler")
 # %% [markdown] name="step_task"
 # ## Part 2 · One training step (5 points)
 #
-# **Contract.** `train_step` takes one optimizer step and returns the loss. It calls the model once.
+# **Contract.** `train_step(model, optimizers, scaler, images, labels, dtype, max_norm)` takes one step with all optimizers and returns the loss. It calls the model once.
 #
-# - `images` (B, 1, H, H) in FP32 and `labels` (B,) of int64, on the model's device.
+# - `images` (B, 1, H, H) in FP32 and `labels` (B,) of int64 are on the model's device. `optimizers` is a list of two; each owns a part of the model's parameters, and together they own all.
 # - `dtype` is `torch.float32`, `torch.bfloat16` or `torch.float16`: what convolutions and linear layers compute in. The
 #   weights stay FP32. Autocast is off again when the step ends.
 # - The model arrives in training mode and stays in it.
-# - The loss is cross-entropy in FP32, and it is this FP32 loss that `backward()` starts from. Whether `backward()` runs inside autocast or after it does
-#   not matter here: the gradients are the same ([[mixed_precision]]).
-# - The **true** gradient (not the scaled one) is clipped to the norm `max_norm` over all parameters.
-# - `scaler` is None, or an object with `scale`, `unscale_`, `step` and `update`; then the step goes through it.
-# - Gradients from earlier steps must not leak into this one. The optimizer may have several groups of parameters.
-# - Returns the unscaled loss: a detached FP32 tensor with no dimensions.
+# - The loss is cross-entropy in FP32, and `backward()` starts from this FP32 loss, inside autocast or after it.
+# - The **true** gradient (not the scaled one) is clipped to the norm `max_norm` over all parameters of the model together.
+# - `scaler` is None or a `torch.amp.GradScaler`, of which the step may use `scale`, `unscale_`, `step` and `update`. With a scaler, `backward()` starts from the scaled loss, and `update` is called once. If the gradient of either optimizer contains inf or NaN,
+#   neither optimizer steps, and neither optimizer's state changes.
+# - Gradients from earlier steps must not leak into this one. An optimizer may have several groups of parameters.
+# - It returns the unscaled loss: a detached FP32 tensor without dimensions.
 #
 # The check gives your step PyTorch's own `GradScaler`, so this part does not depend on part 1.
 
 
 # %% name="step" answer=true
-def train_step(model, optimizer, scaler, images, labels, dtype, max_norm):
+def train_step(model, optimizers, scaler, images, labels, dtype, max_norm):
     ### BEGIN SOLUTION
-    optimizer.zero_grad()
+    for optimizer in optimizers:
+        optimizer.zero_grad()
     with torch.autocast(images.device.type, dtype=dtype, enabled=dtype != torch.float32):
         logits = model(images)  # (B, classes)
     loss = F.cross_entropy(logits.float(), labels)
     if scaler is None:
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
-        optimizer.step()
-    else:
-        scaler.scale(loss).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+        return loss.detach()
+    scaler.scale(loss).backward()
+    for optimizer in optimizers:
         scaler.unscale_(optimizer)  # clip the true gradient, not the scaled one
-        torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
-        scaler.step(optimizer)
-        scaler.update()
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+    if torch.isfinite(norm):  # GradScaler would skip only the optimizer whose own gradient overflowed
+        for optimizer in optimizers:
+            scaler.step(optimizer)
+    scaler.update()
     return loss.detach()
     ### END SOLUTION
 
@@ -158,23 +163,23 @@ hint("x1.step")
 # ## Part 3 · The experiment (2 points)
 #
 # **Contract.** `train(precision, seed, epochs)` trains a fresh `SmallCNN(width=16)` on `digits(device)`, images of 8 × 8 pixels, with your own
-# `train_step`. FP16 uses your own `DynamicLossScaler`; if part 1 is not done yet, PyTorch's `GradScaler` will do, so that this part does not depend
+# `train_step`. FP16 uses your own `DynamicLossScaler`, or PyTorch's `GradScaler` if part 1 is not done yet, so this part does not depend
 # on it.
 #
 # - `precision` is `"fp32"`, `"bf16"` or `"fp16"`; `seed` determines the initial weights and the order of the images.
 # - An epoch shows each training image once, in batches of 64. The smaller batch at the end of an epoch may be left out. A few extra steps, for the
 #   meter or the clock, are allowed.
-# - One `torch.optim.AdamW` with learning rate 3e-3 and its other settings as they are, one scaler for the whole training, and `max_norm=1.0`. Three
+# - Two optimizers: `torch.optim.AdamW` with learning rate 3e-3 for `model.features`, `torch.optim.SGD` with learning rate 0.1 and momentum 0.9 for `model.head`, their other settings at their defaults. One scaler for the whole training, and `max_norm=1.0`. Three
 #   epochs are enough.
-# - Returns a dict:
+# - It returns a dict:
 #   - `"model"`: the trained model;
-#   - `"accuracy"`: the share of `data.test_x` it labels correctly, in evaluation mode, between 0 and 1;
-#   - `"peak_bytes"`: the peak of one whole training step with a full batch, from `MemoryMeter(model, optimizer)`; not the first step, because Adam
-#     creates its state there. Cut the batch before the meter starts, so that it measures `train_step(...)` and nothing else;
+#   - `"accuracy"`: the share of `data.test_x` that it labels correctly, in evaluation mode, between 0 and 1;
+#   - `"peak_bytes"`: the peak of one whole training step with a full batch, from `MemoryMeter(model, optimizers)`. Do not measure the first step, in which Adam
+#     creates its state. Create the batch before the meter starts, so that it measures `train_step(...)` and nothing else;
 #   - `"step_seconds"`: seconds per training step, measured by one of Python's clocks and averaged over steps that are neither the first nor the
 #     metered one (the meter slows its step down).
 #
-# A format without hardware is slow (FP16 on most CPUs, BF16 on a T4), so an epoch can take a few seconds there.
+# A format without hardware support is slow (FP16 on most CPUs, BF16 on a T4), so an epoch can take a few seconds there.
 
 # %% name="compare" answer=true
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -185,17 +190,18 @@ def train(precision, seed=0, epochs=3):
     torch.manual_seed(seed)
     data = digits(device)
     model = SmallCNN(width=16).to(device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    adam = torch.optim.AdamW(model.features.parameters(), lr=3e-3)
+    optimizers = [adam, torch.optim.SGD(model.head.parameters(), lr=0.1, momentum=0.9)]
     dtype = DTYPES[precision]
     scaler = DynamicLossScaler() if dtype == torch.float16 else None
 
     def step(images, labels):
-        train_step(model, optimizer, scaler, images, labels, dtype, max_norm=1.0)
+        train_step(model, optimizers, scaler, images, labels, dtype, max_norm=1.0)
 
     order = [b for _ in range(epochs) for b in torch.randperm(len(data.train_x)).split(64)]
     batches = [(data.train_x[index], data.train_y[index]) for index in order]
-    step(*batches[0])  # Adam's state is born here
-    with MemoryMeter(model, optimizer) as meter:
+    step(*batches[0])  # Adam creates its state here
+    with MemoryMeter(model, optimizers) as meter:
         step(*batches[1])
     start = time.perf_counter()
     for batch in batches[2:]:
@@ -225,8 +231,8 @@ hint("x1.compare")
 # %% [markdown] name="table_text"
 # ## Your table
 #
-# The cell below runs your experiment and prints the results. Compare them with what you would have bet: which columns did mixed precision change, and
-# which did it not?
+# The cell below runs your experiment and prints the results. Which columns did mixed precision change, and which not? (On a GPU the network is too small for the speed column to show more than
+# kernel launches.)
 
 # %% name="table"
 try:
@@ -234,17 +240,17 @@ try:
 except NotImplementedError:
     print("The table appears when parts 1 to 3 are done.")
 else:
-    print(f"{'':6}{'accuracy':>10}{'peak':>14}{'of FP32':>9}{'ms a step':>11}{'speed':>8}")
+    print(f"{'':6}{'accuracy':>10}{'peak':>14}{'of FP32':>9}{'ms per step':>13}{'speed':>8}")
     base = results["fp32"]
     for precision, r in results.items():
         memory, speed = r["peak_bytes"] / base["peak_bytes"], base["step_seconds"] / r["step_seconds"]
         print(
             f"{precision:6}{r['accuracy']:>10.1%}{human_bytes(r['peak_bytes']):>14}{memory:>9.0%}"
-            f"{r['step_seconds'] * 1e3:>11.1f}{speed:>7.2f}x"
+            f"{r['step_seconds'] * 1e3:>13.1f}{speed:>7.2f}x"
         )
 
 # %% [markdown] name="hand_in"
-# ## Hand in
+# ## Submit
 #
 # Save this notebook under its present name. Your instructor collects it as `YOUR_NAME/03_x1_amp_cnn.ipynb` and grades it with
 #
@@ -252,5 +258,5 @@ else:
 # python -m helpers grade SUBMISSIONS --out GRADES
 # ```
 #
-# Grading takes only your three answer cells, runs them with other random numbers, and runs the same ten checks. Changes
-# elsewhere in the notebook neither help nor hurt.
+# Grading takes only your three answer cells, runs them with other random numbers, and applies the same ten checks. Changes
+# elsewhere in the notebook make no difference.

@@ -45,7 +45,7 @@ def graded(tmp_path_factory):
     put(hand_ins / "right", solved())
     put(hand_ins / "right", write(make_notebook(OTHER, solved=True)), OTHER)
     unscale = "        scaler.unscale_(optimizer)  # clip the true gradient, not the scaled one\n"
-    put(hand_ins / "wrong [one]", solved((unscale, "")))
+    put(hand_ins / "wrong [one]", solved((unscale, "        pass\n")))
     (hand_ins / "empty").mkdir()
     put(hand_ins / "unreadable", '{"cells": [')
     put(hand_ins / "hanging", solved(("    optimizer.zero_grad()", "    __import__('time').sleep(10_000)")))

@@ -1,14 +1,12 @@
-"""Practice checks of mixed precision: master weights, an autocast, what comes out of it wide, a Function made safe."""
+"""Practice checks of mixed precision: master weights, an autocast, a loss scaler."""
 
 from ..base import Part
 from .autocast import AUTOCAST
 from .master import MASTER
-from .safe import SAFE
-from .widened import WIDENED
+from .scaler import SCALER
 
 PARTS = (
     Part("mixed_precision.master", ("sgd_with_master",), MASTER),
     Part("mixed_precision.autocast", ("Autocast",), AUTOCAST),
-    Part("mixed_precision.widened", ("Widened",), WIDENED),
-    Part("mixed_precision.safe", ("safe",), SAFE),
+    Part("mixed_precision.scaler", ("LossScaler",), SCALER),
 )

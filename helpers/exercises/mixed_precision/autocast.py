@@ -1,6 +1,6 @@
 """Checks of an autocast written by hand: which operations it casts for, which arguments, and that gradients come back.
 
-Operations are probed by the dtypes and the values of their results. No probe looks at how the casts are made.
+Operations are probed by the dtypes and the values of their results. No probe inspects how the casts are made.
 """
 
 from collections.abc import Callable
@@ -93,7 +93,7 @@ def _others(seed: int, half: torch.dtype) -> Operations:
 
 
 def _no_floats(seed: int) -> Operations:
-    """Return operations of which some arguments are masks, class numbers or Python's own numbers."""
+    """Return operations of which some arguments are masks, class indices or Python numbers."""
     x, logits = _random(seed, 1, 2, 6, 4), _random(seed, 5, 300)
     mask = _random(seed + 1, 6, 6) < 0
     mask |= torch.eye(6, dtype=torch.bool)  # at least one key each
@@ -255,12 +255,12 @@ class OthersFollow(Check):
         if seen["silent"]:
             return SILENT
         return _wrong(
-            seen, expected, "others", "It is in neither list.", "Hand it what it was given, and return what it returns."
+            seen, expected, "others", "It is in neither list.", "Call it with its own arguments, and return its result."
         )
 
 
 class CastsOnlyFloatingPoint(Check):
-    """Integers, masks and arguments that are no tensors reach the operation as they are."""
+    """Integers, masks and non-tensor arguments reach the operation as they are."""
 
     hint = "`isinstance(value, torch.Tensor) and value.is_floating_point()`: a class index or a mask is not to be cast."
     probe = staticmethod(observe)
@@ -277,7 +277,7 @@ class GradientsComeBack(Check):
     """Weights stay FP32 as they were, and get FP32 gradients: a cast is an operation like others for autograd."""
 
     hint = (
-        "`value.to(dtype)` is recorded by autograd. `.data`, `.detach()` and `no_grad` cut the way back.\n"
+        "`value.to(dtype)` is recorded by autograd. `.data`, `.detach()` and `no_grad` cut the graph.\n"
         "An optimizer changes weights in place between two regions: a copy from an earlier call is out of date."
     )
     probe = staticmethod(observe)
@@ -292,7 +292,7 @@ class GradientsComeBack(Check):
             return "The weight itself has been cast or changed. Cast a copy: `weight.to(dtype)` makes one."
         for name, wanted in expected["training"]["gradients"].items():
             if (mine := training["gradients"][name]) is None:
-                return f"No gradient reaches the {name}: something on the way is not recorded by autograd."
+                return f"No gradient reaches the {name}: autograd did not record some operation on its way."
             if not (off := relative_distance(mine, wanted)) <= 0.02:
                 return f"The gradient of the {name} is off by {off:.0%}."
         for grown, region in zip(training["grown"], ("the region that was used before", "a new region"), strict=True):

@@ -4,7 +4,6 @@ Written by `python -m helpers build`; change the source, not this file.
 """
 
 import math
-import warnings
 from helpers import COLOURS, TENANTS, Claims, MemoryMeter, Prediction, SmallCNN, SmallGPT, autocast_rule, cast_path, check, compare, device_name, digits, english, explore_loss_scale, fp32_computed_as, fp32_precision, has_tf32, hint, pick_device, show, sign_of_life, sixteen_bit_dtype, tenant_bars, tenant_table
 import torch
 import torch.nn.functional as F
@@ -50,29 +49,44 @@ class Autocast(torch.overrides.TorchFunctionMode):
         return func(*map(cast, args), **{name: cast(value) for name, value in kwargs.items()})
 
 
-class Widened(torch.overrides.TorchFunctionMode):
-    """Notes the names of functions that get 16-bit floating-point tensors and return FP32."""
+class LossScaler:
+    """Finds a loss scale that does not overflow, while training."""
 
-    def __init__(self):
-        super().__init__()
-        self.found = []
+    def __init__(self, init_scale=2.0**16, growth_factor=2.0, backoff_factor=0.5, growth_interval=2000):
+        self.current_scale = init_scale
+        self.growth_factor = growth_factor
+        self.backoff_factor = backoff_factor
+        self.growth_interval = growth_interval
+        self.good_steps = 0
+        self.overflowed = None  # None: unscale_ has not run since the last update
 
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        result = func(*args, **kwargs)
-        tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
-        narrow = any(tensor.dtype in (torch.bfloat16, torch.float16) for tensor in tensors)
-        if narrow and isinstance(result, torch.Tensor) and result.dtype == torch.float32:
-            self.found.append(func.__name__)
-        return result
+    def get_scale(self):
+        return self.current_scale
 
+    def scale(self, loss):
+        return loss * self.current_scale
 
-def safe(function, device_type):
-    forward = torch.amp.custom_fwd(function.forward, device_type=device_type, cast_inputs=torch.float32)
-    backward = torch.amp.custom_bwd(function.backward, device_type=device_type)
+    def unscale_(self, optimizer):
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        for gradient in gradients:
+            gradient.div_(self.current_scale)
+        self.overflowed = not all(torch.isfinite(gradient).all() for gradient in gradients)
 
-    class Safe(torch.autograd.Function):
-        pass
+    def step(self, optimizer):
+        if self.overflowed is None:
+            self.unscale_(optimizer)
+        if not self.overflowed:
+            optimizer.step()
+        return not self.overflowed
 
-    Safe.forward, Safe.backward = staticmethod(forward), staticmethod(backward)
-    return Safe
+    def update(self):
+        if self.overflowed:
+            self.current_scale *= self.backoff_factor
+            self.good_steps = 0
+        else:
+            self.good_steps += 1
+            if self.good_steps == self.growth_interval:
+                self.current_scale *= self.growth_factor
+                self.good_steps = 0
+        self.overflowed = None

@@ -12,7 +12,7 @@ device = pick_device()
 
 
 class DynamicLossScaler:
-    """Finds the largest loss scale that does not overflow, while training."""
+    """Finds a loss scale that does not overflow; its optimizers step together or not at all."""
 
     def __init__(self, init_scale=2.0**16, growth_factor=2.0, backoff_factor=0.5, growth_interval=2000):
         self.current_scale = init_scale
@@ -20,7 +20,8 @@ class DynamicLossScaler:
         self.backoff_factor = backoff_factor
         self.growth_interval = growth_interval
         self.good_steps = 0
-        self.overflowed = None  # None: unscale_ has not run since the last update
+        self.unscaled = []  # optimizers that unscale_ was called for since the last update
+        self.overflowed = False  # whether it found inf or NaN in any of them
 
     def get_scale(self):
         return self.current_scale
@@ -33,10 +34,12 @@ class DynamicLossScaler:
         gradients = [p.grad for p in parameters if p.grad is not None]
         for gradient in gradients:
             gradient.div_(self.current_scale)
-        self.overflowed = not all(torch.isfinite(gradient).all() for gradient in gradients)
+        if not all(torch.isfinite(gradient).all() for gradient in gradients):
+            self.overflowed = True
+        self.unscaled.append(optimizer)
 
     def step(self, optimizer):
-        if self.overflowed is None:
+        if optimizer not in self.unscaled:
             self.unscale_(optimizer)
         if not self.overflowed:
             optimizer.step()
@@ -51,24 +54,30 @@ class DynamicLossScaler:
             if self.good_steps == self.growth_interval:
                 self.current_scale *= self.growth_factor
                 self.good_steps = 0
-        self.overflowed = None
+        self.unscaled = []
+        self.overflowed = False
 
 
-def train_step(model, optimizer, scaler, images, labels, dtype, max_norm):
-    optimizer.zero_grad()
+def train_step(model, optimizers, scaler, images, labels, dtype, max_norm):
+    for optimizer in optimizers:
+        optimizer.zero_grad()
     with torch.autocast(images.device.type, dtype=dtype, enabled=dtype != torch.float32):
         logits = model(images)  # (B, classes)
     loss = F.cross_entropy(logits.float(), labels)
     if scaler is None:
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
-        optimizer.step()
-    else:
-        scaler.scale(loss).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+        return loss.detach()
+    scaler.scale(loss).backward()
+    for optimizer in optimizers:
         scaler.unscale_(optimizer)  # clip the true gradient, not the scaled one
-        torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
-        scaler.step(optimizer)
-        scaler.update()
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+    if torch.isfinite(norm):  # GradScaler would skip only the optimizer whose own gradient overflowed
+        for optimizer in optimizers:
+            scaler.step(optimizer)
+    scaler.update()
     return loss.detach()
 
 
@@ -79,17 +88,18 @@ def train(precision, seed=0, epochs=3):
     torch.manual_seed(seed)
     data = digits(device)
     model = SmallCNN(width=16).to(device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    adam = torch.optim.AdamW(model.features.parameters(), lr=3e-3)
+    optimizers = [adam, torch.optim.SGD(model.head.parameters(), lr=0.1, momentum=0.9)]
     dtype = DTYPES[precision]
     scaler = DynamicLossScaler() if dtype == torch.float16 else None
 
     def step(images, labels):
-        train_step(model, optimizer, scaler, images, labels, dtype, max_norm=1.0)
+        train_step(model, optimizers, scaler, images, labels, dtype, max_norm=1.0)
 
     order = [b for _ in range(epochs) for b in torch.randperm(len(data.train_x)).split(64)]
     batches = [(data.train_x[index], data.train_y[index]) for index in order]
-    step(*batches[0])  # Adam's state is born here
-    with MemoryMeter(model, optimizer) as meter:
+    step(*batches[0])  # Adam creates its state here
+    with MemoryMeter(model, optimizers) as meter:
         step(*batches[1])
     start = time.perf_counter()
     for batch in batches[2:]:

@@ -58,6 +58,8 @@ def _run(
         raise TypeError(f'"model" must be the trained model; it is a {type(model).__name__}')
     mine = [one for one in watch.passes if _is_of(model, one)]
     updates = [update for update in watch.updates if _updates(update.optimizer, mine)]
+    others = [update for update in watch.updates if not _updates(update.optimizer, mine)]
+    norms = [update.norm for update in watch.updates if update.norm is not None]
     return {
         "accuracy": float(result["accuracy"]),
         "peak": int(result["peak_bytes"]),
@@ -67,9 +69,10 @@ def _run(
         "weight": next((one.weight for one in mine if one.weight), 0.0),
         "steps": [_step(one, data) for one in mine if one.step],
         "blocks": [_block(block) for block in watch.blocks],
-        "optimizers": len({id(update.optimizer) for update in updates}),
+        "optimizers": [len({id(update.optimizer) for update in part}) for part in (updates, others)],
         "settings": [setting for update in updates[:1] + updates[-1:] for setting in update.settings],
-        "norm": next((update.norm for update in updates if update.norm is not None), None),
+        "head": [setting for update in others[:1] + others[-1:] for setting in update.settings],
+        "norm": sum(norm**2 for norm in norms) ** 0.5 if norms else None,
         "at": sum(one.step and one.number < watch.at for one in mine),
         "shapes": [list(parameter.shape) for parameter in model.parameters()],
         "dtypes": sorted({str(parameter.dtype).removeprefix("torch.") for parameter in model.parameters()}),
@@ -136,7 +139,7 @@ class MemoryFalls(Check):
     """The peak reported is the peak measured, and 16-bit training holds less than FP32 does."""
 
     points = 1
-    hint = "Measure one whole train_step on a batch of 64 with MemoryMeter(model, optimizer); report meter.peak_bytes."
+    hint = "Measure one whole train_step on a batch of 64 with MemoryMeter(model, optimizers); report meter.peak_bytes."
     probe = staticmethod(observe)
 
     @staticmethod
@@ -157,13 +160,17 @@ def _wrong_peak(name: str, got: Evidence, want: Evidence) -> str | None:
         return f"it reports a peak of {got['peak']:,} bytes, and what its meter has measured is {measured}."
     if block["steps"] != 1 or block["passes"] != 1:
         passes = block["passes"]
-        return f"the meter has measured {block['steps']} training steps ({passes} forward passes); one step is right."
+        return (
+            f"the meter has measured {block['steps']} training steps ({passes} forward passes); it should be one step."
+        )
     if block["rows"] != BATCH:
         return f"the meter has measured a step with {block['rows']} images; a full batch has {BATCH}."
     if block["first"]:
         return "the meter has measured the first step, in which Adam makes its state. Take one of the later ones."
     if not block["optimizer"]:
-        return "the meter was made without the optimizer: MemoryMeter(model, optimizer) knows whose bytes are whose."
+        return (
+            "the meter was made without the optimizers: MemoryMeter(model, optimizers) can tell whose bytes are whose."
+        )
     right = want["blocks"][0]
     if block["activations"] > 1.1 * right["activations"]:
         why = "Is it SmallCNN(width=16)?" if name == "fp32" else "Does the forward pass run under autocast, once?"
@@ -185,7 +192,7 @@ class AccuracyHolds(Check):
 
     points = 1
     hint = (
-        "digits(device), batches of 64, AdamW with lr 3e-3, max_norm=1.0; a loss scaler for FP16 only; "
+        "digits(device), batches of 64, AdamW for the features, SGD for the head, max_norm=1.0; a scaler for FP16; "
         "model.eval() and torch.no_grad() for the accuracy.\n"
         "`torch.manual_seed(seed)` before anything random is drawn: the model, and the order of the images."
     )
@@ -244,15 +251,17 @@ def _wrong_model(got: Evidence, want: Evidence) -> str | None:
         return "its model is not SmallCNN(width=16)."
     if got["dtypes"] != want["dtypes"]:
         return f"the weights of the model that it returns are {', '.join(got['dtypes'])}; they stay float32."
-    if got["optimizers"] != 1:
-        return f"{got['optimizers']} optimizers took its steps; one keeps Adam's state from the first to the last."
-    kind, setting = want["settings"][:2]
-    if kind not in got["settings"]:
-        return f"its optimizer is {got['settings'][0]}; it should be torch.optim.{kind}."
-    other = next((one for one in got["settings"] if one not in (kind, setting)), None)
-    if other:
-        words = "learning rate {}, betas {}, eps {}, weight decay {}, amsgrad {}"
-        return f"its optimizer has {words.format(*other)}; right is {words.format(*setting)}."
+    for count, part in zip(got["optimizers"], ("features", "head"), strict=True):
+        if count != 1:
+            return f"{count} optimizers updated the {part}; one should, from the first step to the last."
+    for key, part in (("settings", "features"), ("head", "head")):
+        kind, setting = want[key][:2]
+        if kind not in got[key]:
+            return f"the optimizer of the {part} is {got[key][0]}; it should be torch.optim.{kind}."
+        other = next((one for one in got[key] if one not in (kind, setting)), None)
+        if other:
+            words = "learning rate {}, betas {}, eps {}, weight decay {}, amsgrad {}, momentum {}"
+            return f"the optimizer of the {part} has {words.format(*other)}; it should have {words.format(*setting)}."
     return None
 
 

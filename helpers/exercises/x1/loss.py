@@ -43,7 +43,7 @@ def _watched(scaler: torch.amp.GradScaler | None, roots: _Roots) -> torch.amp.Gr
 
 def _one_loss(seed: int, train_step: Callable[..., Tensor], dtype: torch.dtype) -> Evidence:
     """Return the model's outputs, the gradient that comes back to them, and the loss that `train_step` returns."""
-    model, optimizer, x, y = setting(seed)
+    model, optimizers, x, y = setting(seed)
     caught: dict[str, Any] = {}
 
     def keep(_: nn.Module, __: Any, logits: Tensor) -> None:
@@ -54,7 +54,7 @@ def _one_loss(seed: int, train_step: Callable[..., Tensor], dtype: torch.dtype) 
 
     model.register_forward_hook(keep)
     with _Roots() as roots:
-        loss = train_step(model, optimizer, _watched(scaler_for(dtype), roots), x, y, dtype, CLIP_OFF)
+        loss = train_step(model, optimizers, _watched(scaler_for(dtype), roots), x, y, dtype, CLIP_OFF)
     return {
         "dtype": caught.get("dtype"),
         "logits": caught.get("logits"),

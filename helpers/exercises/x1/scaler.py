@@ -1,4 +1,4 @@
-"""Checks of part 1: the loss scaler. Gradients are fed by hand, so that every branch is met."""
+"""Checks of part 1: a loss scaler for two optimizers. Gradients are fed by hand, so that every branch is met."""
 
 import itertools
 import random
@@ -15,12 +15,27 @@ EXACT = 1e-4  # relative; a product in FP32 is far closer, one in 16 bits is not
 SLOPE = 0.5  # of the loss, in each parameter
 
 
-def _toy(optimizer: type[torch.optim.Optimizer], lr: float) -> tuple[nn.Module, torch.optim.Optimizer]:
-    """Return a linear model and its optimizer: two groups of parameters, and one that never gets a gradient."""
+Optimizers = list[torch.optim.Optimizer]
+
+
+def _toy(optimizer: type[torch.optim.Optimizer], lr: float) -> tuple[nn.Sequential, Optimizers]:
+    """Return two linear layers and an optimizer of each.
+
+    The first has two groups of parameters, and one parameter that never gets a gradient.
+    """
     device = pick_device()
-    model = nn.Linear(6, 3).to(device)
+    model = nn.Sequential(nn.Linear(6, 3), nn.Linear(3, 2)).to(device)
     unused = nn.Parameter(torch.ones(2, device=device))
-    return model, optimizer([{"params": [model.weight, unused]}, {"params": [model.bias]}], lr=lr)
+    groups = [{"params": [model[0].weight, unused]}, {"params": [model[0].bias]}]
+    return model, [optimizer(groups, lr=lr), optimizer(model[1].parameters(), lr=lr)]
+
+
+def _step(scaler: Any, optimizers: Optimizers, explicit: bool) -> list[Any]:
+    """Take a step of all optimizers and return what `step` returned; unscale all of them first if `explicit`."""
+    if explicit:
+        for optimizer in optimizers:
+            scaler.unscale_(optimizer)
+    return [scaler.step(optimizer) for optimizer in optimizers]
 
 
 def _fill(model: nn.Module, value: float) -> None:
@@ -51,7 +66,10 @@ class GradientIsUnscaled(Check):
     """The loss is multiplied by the scale, and the optimizer sees the gradient divided by it, once."""
 
     points = 1
-    hint = "scale() multiplies; unscale_() divides every gradient in place; step() calls it only if you have not."
+    hint = (
+        "scale() multiplies; unscale_() divides every gradient in place.\n"
+        "step(optimizer) calls unscale_ unless it was called for this optimizer: remember which ones it was called for."
+    )
 
     @staticmethod
     def probe(seed: int, scaler_class: Any) -> Evidence:
@@ -75,19 +93,19 @@ class GradientIsUnscaled(Check):
 
         The slope of the loss is the same everywhere: a right step moves each weight by it.
         """
-        model, optimizer = _toy(torch.optim.SGD, lr=1.0)
+        model, optimizers = _toy(torch.optim.SGD, lr=1.0)
         # No power of two, above what FP16 holds: a scale that goes through 16 bits is rounded or overflows.
         scaler = scaler_class(init_scale=70_001.0, growth_factor=4.0, backoff_factor=0.25, growth_interval=2)
         log = []
         for step in GradientIsUnscaled._plan(seed):
             scale = float(scaler.get_scale())
-            optimizer.zero_grad()
+            model.zero_grad()
             loss = 3.0 + sum(parameter.sum() * SLOPE for parameter in model.parameters())
             value = loss.item()
             scaled = scaler.scale(loss)
             log.append({
                 "scale": scale,
-                "factor": float(scaled.sum()) / value,
+                "factor": float(scaled.detach().sum()) / value,
                 "loss": loss.item() / value,
                 "dimensions": scaled.dim(),
                 "attached": scaled.requires_grad,
@@ -95,15 +113,14 @@ class GradientIsUnscaled(Check):
             if not scaled.requires_grad:
                 return log
             scaled.sum().backward()
-            log[-1]["gradient"] = model.weight.grad.mean().item() / SLOPE
+            log[-1]["gradient"] = model[1].weight.grad.mean().item() / SLOPE
             if step.bad:
                 _fill(model, float("inf"))
             before = weights(model)
-            if step.explicit:
-                scaler.unscale_(optimizer)
-            scaler.step(optimizer)
+            _step(scaler, optimizers, step.explicit or step.bad)
             scaler.update()
-            log[-1]["moved"] = (weights(model) - before).abs().mean().item() / SLOPE
+            moved = (weights(model) - before).abs() / SLOPE
+            log[-1]["moved"] = [moved.min().item(), moved.max().item()]
             with torch.no_grad():  # inf would stay
                 for parameter in model.parameters():
                     parameter.zero_()
@@ -112,19 +129,20 @@ class GradientIsUnscaled(Check):
     @staticmethod
     def _unscaled(scaler_class: Any, scale: float, bad: bool) -> Evidence:
         """Return what unscale_() leaves of gradients of all sizes, an inf among them if `bad`."""
-        model, optimizer = _toy(torch.optim.SGD, lr=1.0)
+        model, optimizers = _toy(torch.optim.SGD, lr=1.0)
         scaler = scaler_class(init_scale=scale)
         given = {}
         for name, parameter in model.named_parameters():
             sizes = 10 ** torch.linspace(-12, 9, parameter.numel())
             given[name] = (sizes * torch.randn(parameter.numel()).sign()).view_as(parameter).to(parameter.device)
         if bad:
-            given["weight"][0, 0] = float("inf")
+            given["0.weight"][0, 0] = float("inf")
         views = {}
         for name, parameter in model.named_parameters():
             parameter.grad = given[name].clone()
             views[name] = parameter.grad.detach()  # another tensor on the same memory
-        scaler.unscale_(optimizer)
+        for optimizer in optimizers:
+            scaler.unscale_(optimizer)
         return {
             name: {
                 "given": given[name].flatten().tolist(),
@@ -153,41 +171,46 @@ class GradientIsUnscaled(Check):
         if not close(got["factor"], got["scale"], EXACT):
             return f"{at}scale(loss) is {got['factor']:.6g} times the loss."
         if not close(got["loss"], 1.0, EXACT):
-            return f"{at}scale(loss) has changed the loss itself, to {got['loss']:.4g} times what it was."
+            return f"{at}scale(loss) changed the loss itself, to {got['loss']:.4g} times its value."
         if not got["attached"]:
             return "scale(loss) is cut off from the graph: multiply the tensor itself, so that backward() can start."
         if got["dimensions"]:
-            return f"scale(loss) has {got['dimensions']} dimensions; the loss has none, and neither has its multiple."
+            return f"scale(loss) has {got['dimensions']} dimensions; like the loss, it should have none."
         if not close(got["gradient"], got["scale"], EXACT):
             return f"{at}after scale(loss).backward() the gradient is {got['gradient']:.6g} times that of the loss."
-        if not got["moved"] or not want["moved"] or close(got["moved"], want["moved"], EXACT):
+        if not all(want["moved"]) or not any(got["moved"]):
             return None  # the next check looks at what is skipped
-        return (
-            f"{at}the update is {got['moved'] / want['moved']:.4g} times the gradient of the loss. Is the gradient "
-            "divided by the present scale, once, whether or not unscale_() was called before step()?"
-        )
+        for moved, right in zip(got["moved"], want["moved"], strict=True):
+            if not close(moved, right, EXACT):
+                return (
+                    f"{at}an update is {moved / right:.4g} times the gradient of the loss. Is each optimizer's "
+                    "gradient divided by the current scale, once, whether or not unscale_() was called before step()?"
+                )
+        return None
 
     @staticmethod
     def _wrongly_unscaled(scale: float, bad: bool, got: Evidence) -> str | None:
         among = ", one element of which is inf," if bad else ""
         for name, one in got.items():
-            group = "second" if name == "bias" else "first"
+            group = "second group" if name == "0.bias" else "first group" if name == "0.weight" else "second optimizer"
             if not _divided(one["grad"], one["given"], scale):
                 return (
-                    f"Gradients between 1e-12 and 1e9{among} are not divided by the scale of {scale:g} in the "
-                    f"optimizer's {group} group of parameters. unscale_() divides every element of"
-                    " every gradient, in its dtype."
+                    f"Gradients between 1e-12 and 1e9{among} are not divided by the scale of {scale:g}: see the "
+                    f"{group} of parameters. unscale_(optimizer) divides every element of every gradient, in its dtype."
                 )
             if not _divided(one["view"], one["given"], scale):
-                return "unscale_() has put other memory into .grad: divide the gradient in place; others may hold it."
+                return "unscale_() put another tensor into .grad. Divide the gradient in place; other code may hold it."
         return None
 
 
 class OverflowSkipsAndBacksOff(Check):
-    """After an inf or NaN gradient nothing moves, step() says False, and the scale is multiplied by the backoff."""
+    """If any optimizer meets an inf or NaN, no optimizer steps, step() returns False, and the scale backs off."""
 
     points = 1
-    hint = "Look at every gradient with torch.isfinite before optimizer.step(); let update() reset what you found."
+    hint = (
+        "Look at every gradient with torch.isfinite before optimizer.step(); let update() reset what you found.\n"
+        "An overflow of one optimizer also stops the others: do not overwrite what an earlier unscale_ found."
+    )
 
     @staticmethod
     def probe(seed: int, scaler_class: Any) -> Evidence:
@@ -195,24 +218,23 @@ class OverflowSkipsAndBacksOff(Check):
         large = 1e9  # far more than FP16 holds, and finite
         bads = [None, float("inf"), None, float("nan"), float("-inf"), large]
         drawn.shuffle(bads)
-        model, optimizer = _toy(torch.optim.Adam, lr=0.1)
+        model, optimizers = _toy(torch.optim.Adam, lr=0.1)
         scaler = scaler_class(init_scale=2.0 ** drawn.randrange(8, 13), backoff_factor=0.5)
-        log, places = [], itertools.cycle((model.weight, model.bias))
+        log: list[Any] = []
+        places = itertools.cycle((model[0].weight, model[1].bias, model[0].bias))
         for bad, explicit in zip(bads * 2, [True, False] * 3 + [False, True] * 3, strict=True):
             _fill(model, float(scaler.get_scale()))
             if bad is not None:  # the last element of one parameter or another: looking at the first is not enough
                 next(places).grad.view(-1)[-1] = bad
             before = weights(model)
-            if explicit:
-                scaler.unscale_(optimizer)
-            stepped = scaler.step(optimizer)
+            finite = bad is None or bad == large
+            stepped = _step(scaler, optimizers, explicit or not finite)
             between = float(scaler.get_scale())
             scaler.update()
-            steps = optimizer.state[model.weight].get("step", 0)
+            steps = [int(o.state[layer.weight].get("step", 0)) for o, layer in zip(optimizers, model, strict=True)]
             moved = not torch.equal(before, weights(model))
-            said = None if stepped is None else bool(stepped)
-            finite = bad is None or bad == large
-            log.append([moved, int(steps), said, float(scaler.get_scale()), between, finite])
+            returned = [None if one is None else bool(one) for one in stepped]
+            log.append([moved, steps, returned, float(scaler.get_scale()), between, finite])
         return {"log": log, "two": OverflowSkipsAndBacksOff._two(scaler_class)}
 
     @staticmethod
@@ -220,14 +242,15 @@ class OverflowSkipsAndBacksOff(Check):
         """Return which of two scalers steps when one has met an overflow and the other then has not."""
         pairs = []
         for value in (float("inf"), 1.0):
-            model, optimizer = _toy(torch.optim.SGD, lr=1.0)
+            model, optimizers = _toy(torch.optim.SGD, lr=1.0)
             scaler = scaler_class(init_scale=4.0)
             _fill(model, value)
-            pairs.append((scaler, model, optimizer, weights(model)))
-        for scaler, _, optimizer, _ in pairs:
-            scaler.unscale_(optimizer)
-        for scaler, _, optimizer, _ in pairs:
-            scaler.step(optimizer)
+            pairs.append((scaler, model, optimizers, weights(model)))
+        for scaler, _, optimizers, _ in pairs:
+            for optimizer in optimizers:
+                scaler.unscale_(optimizer)
+        for scaler, _, optimizers, _ in pairs:
+            _step(scaler, optimizers, explicit=False)
         return [not torch.equal(before, weights(model)) for _, model, _, before in pairs]
 
     @staticmethod
@@ -236,20 +259,24 @@ class OverflowSkipsAndBacksOff(Check):
         for i, (got, want) in enumerate(zip(seen["log"], expected["log"], strict=True), 1):
             step = f"step {i} ({'with finite gradients, up to 1e9' if want[5] else 'with an inf or NaN gradient'})"
             if got[0] != want[0] or got[1] != want[1]:
-                return f"In {step} the weights {'moved' if got[0] else 'did not move'}, optimizer steps: {got[1]}."
+                return (
+                    f"In {step} the weights {'moved' if got[0] else 'did not move'}. The two optimizers have taken "
+                    f"{got[1][0]} and {got[1][1]} steps; {want[1][0]} and {want[1][1]} are right."
+                )
             if got[2] != want[2]:
-                return f"In {step} step() returned {got[2]}; it should say whether the optimizer stepped."
+                return f"In {step} step() returned {got[2]} for the two optimizers; it should return {want[2]}."
             if previous is not None and got[4] != previous:
                 return (
-                    f"In {step} the scale is {got[4]:g} before update(), and was {previous:g}: only update() moves it."
+                    f"In {step} the scale is {got[4]:g} before update(), and was {previous:g}: "
+                    "only update() may change it."
                 )
             if got[3] != want[3]:
                 return f"After {step} the scale is {got[3]:g}; it should be {want[3]:g}."
             previous = got[3]
         if seen["two"] != expected["two"]:
             return (
-                "Two scalers at work, one with an inf gradient and one without: each goes by what it has found itself. "
-                "Keep that in self, not in the class."
+                "Two scalers at work, one with an inf gradient and one without: each must use what it has "
+                "found itself. Keep that in self, not in the class."
             )
         return None
 
@@ -296,12 +323,14 @@ class ScaleGrows(Check):
     @staticmethod
     def _scales(scaler_class: Any, case: _Case) -> Evidence:
         """Return the scale at first, and after each step."""
-        model, optimizer = _toy(torch.optim.SGD, lr=0.0)
+        model, optimizers = _toy(torch.optim.SGD, lr=0.0)
         scaler = scaler_class(**case.settings)
         scales = [float(scaler.get_scale())]
         for step in case.steps:
-            _fill(model, 1.0 if step == "g" else float("inf"))
-            scaler.step(optimizer)
+            _fill(model, 1.0)
+            if step == "b":
+                model[0].bias.grad.view(-1)[-1] = float("inf")  # the first optimizer's; the second meets none
+            _step(scaler, optimizers, explicit=True)
             scaler.update()
             scales.append(float(scaler.get_scale()))
         return {"settings": case.settings, "steps": case.steps, "scales": scales}
@@ -309,7 +338,7 @@ class ScaleGrows(Check):
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         if seen["kind"] != "float":
-            return f"get_scale() returns a {seen['kind']}; a float is wanted."
+            return f"get_scale() returns a {seen['kind']}; it should return a float."
         for got, want in zip(seen["runs"], expected["runs"], strict=True):
             if got["scales"] != want["scales"]:
                 return ScaleGrows._wrong(got["scales"], want)
@@ -330,14 +359,12 @@ class ScaleGrows(Check):
         moments = {
             0: "at first",
             1: "after a bad step",
-            -2: "after 1,999 good steps more",
+            -2: "after 1,999 more good steps",
             -1: "after the 2,000th good step",
         }
         for at, moment in moments.items():
             if seen[at] != expected[at]:
-                return (
-                    f"A scaler made without arguments has a scale of {seen[at]:g} {moment}; {expected[at]:g} is right."
-                )
+                return f"A scaler made without arguments has a scale of {seen[at]:g} {moment}, not {expected[at]:g}."
         return None
 
 

@@ -28,12 +28,22 @@ def scaler_for(dtype: torch.dtype, init_scale: float = 2.0**10) -> torch.amp.Gra
     return torch.amp.GradScaler(pick_device().type, init_scale=init_scale, growth_interval=10**6)
 
 
-def setting(seed: int, lr: float = 1.0) -> tuple[nn.Module, torch.optim.Optimizer, Tensor, Tensor]:
-    """Return a small CNN, SGD with two groups of parameters, and 37 digits with their labels: the same for a seed."""
+def setting(
+    seed: int, lr: float = 1.0, momentum: float = 0.0
+) -> tuple[SmallCNN, list[torch.optim.Optimizer], Tensor, Tensor]:
+    """Return a small CNN, SGD for its features and SGD for its head, and 37 digits with their labels.
+
+    They are the same for a seed. The first optimizer has two groups of parameters.
+    """
     torch.manual_seed(seed)
     device = pick_device()
     model = SmallCNN(width=8).to(device)
-    groups = [{"params": list(part.parameters())} for part in (model.features, model.head)]
+    features = list(model.features.parameters())
+    groups = [{"params": features[:3]}, {"params": features[3:]}]
+    optimizers: list[torch.optim.Optimizer] = [
+        torch.optim.SGD(groups, lr=lr, momentum=momentum),
+        torch.optim.SGD(model.head.parameters(), lr=lr, momentum=momentum),
+    ]
     data = digits(device)
     index = torch.randint(len(data.train_x), (37,))
-    return model, torch.optim.SGD(groups, lr=lr), data.train_x[index], data.train_y[index]
+    return model, optimizers, data.train_x[index], data.train_y[index]

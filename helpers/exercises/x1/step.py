@@ -50,7 +50,7 @@ class ForwardInLowPrecision(Check):
     def probe(seed: int, train_step: Callable[..., Tensor]) -> Evidence:
         seen = {}
         for name, dtype in PRECISIONS.items():
-            model, optimizer, x, y = setting(seed)
+            model, optimizers, x, y = setting(seed)
             ran: dict[str, list[str]] = {}
 
             def record(layer: nn.Module, _: Any, output: Tensor, ran: dict[str, list[str]] = ran) -> None:
@@ -60,7 +60,7 @@ class ForwardInLowPrecision(Check):
                 if isinstance(layer, nn.Conv2d | nn.Linear):
                     layer.register_forward_hook(record)
             try:
-                train_step(model, optimizer, scaler_for(dtype), x, y, dtype, CLIP_OFF)
+                train_step(model, optimizers, scaler_for(dtype), x, y, dtype, CLIP_OFF)
             except ValueError:  # GradScaler refuses 16-bit gradients; that the weights are 16-bit says it better
                 if {p.dtype for p in model.parameters()} == {torch.float32}:
                     raise
@@ -100,24 +100,24 @@ class ClipsTrueGradient(Check):
     def probe(seed: int, train_step: Callable[..., Tensor]) -> Evidence:
         moved = {}
         for max_norm in (CLIP_OFF, 0.05):
-            model, optimizer, x, y = setting(seed)
+            model, optimizers, x, y = setting(seed)
             before = weights(model)
-            train_step(model, optimizer, scaler_for(torch.float16), x, y, torch.float16, max_norm)
+            train_step(model, optimizers, scaler_for(torch.float16), x, y, torch.float16, max_norm)
             moved[str(max_norm)] = (weights(model) - before).tolist()
-        model, optimizer, x, y = setting(seed)
+        model, optimizers, x, y = setting(seed)
         before = weights(model)
-        train_step(model, optimizer, scaler_for(torch.float16, 2.0), x, y, torch.float32, CLIP_OFF)
+        train_step(model, optimizers, scaler_for(torch.float16, 2.0), x, y, torch.float32, CLIP_OFF)
         return {"moved": moved, "doubled": _move(before, model), "small": ClipsTrueGradient._small(seed, train_step)}
 
     @staticmethod
     def _small(seed: int, train_step: Callable[..., Tensor]) -> Evidence:
         """Return the move where FP16 holds the scaled gradients, and not the true ones: the model is almost sure."""
-        model, optimizer, x, y = setting(seed, lr=1e6)
+        model, optimizers, x, y = setting(seed, lr=1e6)
         with torch.no_grad():
             model.head.bias[0] = 14.0
         before = weights(model)
         scaler = scaler_for(torch.float16, init_scale=2.0**16)
-        train_step(model, optimizer, scaler, x, torch.zeros_like(y), torch.float16, CLIP_OFF)
+        train_step(model, optimizers, scaler, x, torch.zeros_like(y), torch.float16, CLIP_OFF)
         return _move(before, model)
 
     @staticmethod
@@ -133,7 +133,7 @@ class ClipsTrueGradient(Check):
         unclipped, clipped = (F.normalize(torch.tensor(seen["moved"][str(m)]), dim=0) for m in (CLIP_OFF, 0.05))
         if not (clipped - unclipped).norm() <= 0.05:
             return (
-                "Clipped, the weights move as far as they should, and not in the direction that they take unclipped. "
+                "Clipped, the weights move as far as they should, but in another direction than unclipped. "
                 "Clipping the norm over all parameters multiplies every gradient by the same number."
             )
         wrong = _wrong_move(seen["doubled"], expected["doubled"], 0.02)
@@ -146,10 +146,13 @@ class ClipsTrueGradient(Check):
 
 
 class StepsInARow(Check):
-    """Three steps through a scaler, an overflow in the second, end where the reference ends, in each precision."""
+    """Three steps through a scaler: if the gradient of one optimizer overflows, neither optimizer steps."""
 
     points = 1
-    hint = "Each step: zero_grad, forward, scaled backward, unscale_, clip, scaler.step, scaler.update."
+    hint = (
+        "Each step: zero_grad, forward, scaled backward, unscale_ both, clip, scaler.step both, one scaler.update.\n"
+        "GradScaler decides for each optimizer separately. The norm that clipping returns tells you about both."
+    )
 
     @staticmethod
     def probe(seed: int, train_step: Callable[..., Tensor]) -> Evidence:
@@ -158,28 +161,25 @@ class StepsInARow(Check):
     @staticmethod
     def _three_steps(seed: int, train_step: Callable[..., Tensor], dtype: torch.dtype) -> list[Evidence]:
         """Return by what the weights moved in each step, and the scale after it."""
-        model, optimizer, x, y = setting(seed, lr=0.05)
+        model, optimizers, x, y = setting(seed, lr=0.05, momentum=0.9)
         scaler = torch.amp.GradScaler(pick_device().type, init_scale=2.0**10)
         four = SimpleNamespace(scale=scaler.scale, unscale_=scaler.unscale_, step=scaler.step, update=scaler.update)
         _leave_gradients(model, scale=scaler.get_scale())
         log = []
         for step in range(3):
             before = weights(model)
-            images = x.clone()
-            if step == 1:
-                images[0, 0, 0, 0] = float("inf")
-            train_step(model, optimizer, four, images, y, dtype, 0.3)
-            for layer in model.modules():  # the bad image has spoilt BatchNorm's running statistics, not the weights
-                if isinstance(layer, nn.BatchNorm2d):
-                    layer.reset_running_stats()
+            spoil = model.head.bias.register_hook(lambda gradient: gradient * float("inf")) if step == 1 else None
+            train_step(model, optimizers, four, x, y, dtype, 0.3)
+            if spoil:
+                spoil.remove()
             log.append({"moved": _move(before, model), "scale": float(scaler.get_scale())})
         return log
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         ways = (
-            "Were gradients that earlier steps left cleared? Then compare with the contract: unscale_, clip, step.",
-            "The gradient held inf or NaN: the step must go through scaler.step, which skips it.",
+            "Were the gradients of earlier steps cleared, in both? Then check the order: unscale_, clip, step.",
+            "The head's gradient held inf: neither optimizer may step, not even by its momentum.",
             "Were the old gradients cleared (zero_grad) before the new ones came?",
         )
         for name, log in expected.items():
@@ -205,11 +205,11 @@ class SixteenBitsWithoutScaler(Check):
         moved = {}
         for name, dtype in PRECISIONS.items():
             for max_norm in (CLIP_OFF, 0.05):
-                model, optimizer, x, y = setting(seed)
+                model, optimizers, x, y = setting(seed)
                 before = weights(model)
                 _leave_gradients(model, scale=1.0)
                 for _ in range(2):
-                    train_step(model, optimizer, None, x, y, dtype, max_norm)
+                    train_step(model, optimizers, None, x, y, dtype, max_norm)
                 moved[f"{name}, max_norm={max_norm:g}"] = _move(before, model)
         return {"moved": moved}
 

@@ -171,7 +171,7 @@ class Watch:
         return gradient * self._disturb
 
     def _update(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        names = ("lr", "betas", "eps", "weight_decay", "amsgrad")
+        names = ("lr", "betas", "eps", "weight_decay", "amsgrad", "momentum")
         settings = [
             type(optimizer).__name__,
             *([group.get(name) for name in names] for group in optimizer.param_groups),

@@ -32,34 +32,41 @@ class Autocast(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-class Widened(TorchFunctionMode):
-    def __init__(self):
-        super().__init__()
-        self.found = []
+class LossScaler:
+    READY, CLEAN, DIRTY = range(3)
 
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-        if not torch.is_tensor(out) or out.dtype is not torch.float32:
-            return out
-        for value in list(args) + list((kwargs or {}).values()):
-            if torch.is_tensor(value) and value.is_floating_point() and value.element_size() == 2:
-                self.found.append(func.__name__)
-                break
-        return out
+    def __init__(self, init_scale=2.0**16, growth_factor=2.0, backoff_factor=0.5, growth_interval=2000):
+        self.s, self.grow, self.shrink, self.n = init_scale, growth_factor, backoff_factor, growth_interval
+        self.state, self.since = self.READY, 0
 
+    def get_scale(self):
+        return self.s
 
-def safe(function, device_type):
-    class Made(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, *inputs):
-            if torch.is_autocast_enabled(device_type):
-                inputs = [t.float() if torch.is_tensor(t) and t.is_floating_point() else t for t in inputs]
-            with torch.autocast(device_type, enabled=False):
-                return function.forward(ctx, *inputs)
+    def scale(self, loss):
+        return self.s * loss
 
-        @staticmethod
-        def backward(ctx, *gradients):
-            with torch.autocast(device_type, enabled=False):
-                return function.backward(ctx, *gradients)
+    def unscale_(self, optimizer):
+        flat = []
+        for group in optimizer.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    p.grad.copy_(p.grad / self.s)
+                    flat.append(p.grad.flatten())
+        self.state = self.CLEAN if torch.cat(flat).abs().amax() < torch.inf else self.DIRTY
 
-    return Made
+    def step(self, optimizer):
+        if self.state == self.READY:
+            self.unscale_(optimizer)
+        stepped = self.state == self.CLEAN
+        if stepped:
+            optimizer.step()
+        return stepped
+
+    def update(self):
+        if self.state == self.DIRTY:
+            self.s, self.since = self.s * self.shrink, 0
+        else:
+            self.since += 1
+            if self.since >= self.n:
+                self.s, self.since = self.s * self.grow, 0
+        self.state = self.READY

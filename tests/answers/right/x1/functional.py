@@ -14,7 +14,7 @@ class DynamicLossScaler:
         self._scale = float(init_scale)
         self._factors = backoff_factor, growth_factor
         self._interval = self._left = growth_interval
-        self._finite = None
+        self._finite, self._unscaled = True, []
 
     def get_scale(self):
         return self._scale
@@ -23,7 +23,7 @@ class DynamicLossScaler:
         return self._scale * loss
 
     def unscale_(self, optimizer):
-        self._finite = True
+        self._unscaled.append(optimizer)
         for group in optimizer.param_groups:
             for p in group["params"]:
                 if p.grad is None:
@@ -33,7 +33,7 @@ class DynamicLossScaler:
                 self._finite = self._finite and peak < float("inf")  # False for NaN as well
 
     def step(self, optimizer):
-        if self._finite is None:
+        if not any(optimizer is one for one in self._unscaled):
             self.unscale_(optimizer)
         if self._finite:
             optimizer.step()
@@ -48,7 +48,7 @@ class DynamicLossScaler:
             self._left -= 1
             if self._left == 0:
                 self._scale, self._left = self._scale * growth, self._interval
-        self._finite = None
+        self._finite, self._unscaled = True, []
 
 
 def forward(model, images, dtype):
@@ -58,7 +58,7 @@ def forward(model, images, dtype):
         return model(images)
 
 
-def train_step(model, optimizer, scaler, images, labels, dtype, max_norm):
+def train_step(model, optimizers, scaler, images, labels, dtype, max_norm):
     """Cross-entropy by hand, and gradients from torch.autograd.grad."""
     logits = forward(model, images, dtype).to(torch.float32)
     right = logits.gather(1, labels[:, None]).squeeze(1)
@@ -68,12 +68,15 @@ def train_step(model, optimizer, scaler, images, labels, dtype, max_norm):
     for p, g in zip(parameters, torch.autograd.grad(target, parameters)):
         p.grad = g
     if scaler is not None:
-        scaler.unscale_(optimizer)
-    torch.nn.utils.clip_grad_norm_(parameters, max_norm)
+        for optimizer in optimizers:
+            scaler.unscale_(optimizer)
+    norm = torch.nn.utils.clip_grad_norm_(parameters, max_norm)
     if scaler is None:
-        optimizer.step()
+        for optimizer in optimizers:
+            optimizer.step()
     else:
-        scaler.step(optimizer)
+        for optimizer in optimizers if norm.isfinite() else ():
+            scaler.step(optimizer)
         scaler.update()
     return loss.detach()
 
@@ -84,16 +87,19 @@ def train(precision, seed=0, epochs=3):
     dtype = dict(fp32=torch.float32, bf16=torch.bfloat16, fp16=torch.float16)[precision]
     x, y, test_x, test_y = digits(device)
     model = SmallCNN(width=16).to(device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    optimizers = [
+        torch.optim.AdamW(model.features.parameters(), lr=3e-3),
+        torch.optim.SGD(model.head.parameters(), lr=0.1, momentum=0.9),
+    ]
     scaler = DynamicLossScaler(init_scale=1024.0) if precision == "fp16" else None
     peak, seconds, steps = 0, 0.0, 0
     for epoch in range(epochs):
         order = torch.randperm(len(x))
         for start in range(0, len(x), 64):
             rows = order[start : start + 64].to(device)
-            args = (model, optimizer, scaler, x[rows], y[rows], dtype, 1.0)
+            args = (model, optimizers, scaler, x[rows], y[rows], dtype, 1.0)
             if epoch == 0 and start == 128:
-                with MemoryMeter(model, optimizer) as meter:
+                with MemoryMeter(model, optimizers) as meter:
                     train_step(*args)
                 peak = meter.peak_bytes
             elif epoch == start == 0:

@@ -17,10 +17,11 @@ class DynamicLossScaler:
     backoff_factor: float = 0.5
     growth_interval: int = 2000
     good: int = 0
-    finite: bool | None = None
+    finite: bool = True
 
     def __post_init__(self):
         self.value = self.init_scale
+        self.seen = set()
 
     def get_scale(self):
         return float(self.value)
@@ -30,14 +31,15 @@ class DynamicLossScaler:
 
     @torch.no_grad()
     def unscale_(self, optimizer):
-        checks = [True]
+        self.seen.add(id(optimizer))
+        checks = [self.finite]
         for gradient in gradients_of(optimizer):
             gradient /= self.value
             checks.append(bool(gradient.isfinite().all()))
         self.finite = all(checks)
 
     def step(self, optimizer):
-        if self.finite is None:
+        if id(optimizer) not in self.seen:
             self.unscale_(optimizer)
         if self.finite:
             optimizer.step()
@@ -51,4 +53,4 @@ class DynamicLossScaler:
                 self.value, self.good = self.value * self.growth_factor, 0
             case _:
                 self.good += 1
-        self.finite = None
+        self.finite, self.seen = True, set()

@@ -13,7 +13,7 @@ class DynamicLossScaler:
             growth_interval=growth_interval,
         )
         self.inner.scale(torch.zeros(()))  # makes its tensors
-        self.unscaled = False
+        self.unscaled = []
 
     def get_scale(self):
         return self.inner.get_scale()
@@ -23,16 +23,17 @@ class DynamicLossScaler:
 
     def unscale_(self, optimizer):
         self.inner.unscale_(optimizer)
-        self.unscaled = True
+        self.unscaled.append(optimizer)
 
     def step(self, optimizer):
-        if not self.unscaled:
+        if optimizer not in self.unscaled:
             self.unscale_(optimizer)
-        found = self.inner._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
-        bad = any(value.item() for value in found.values())
-        self.inner.step(optimizer)
+        found = [self.inner._per_optimizer_states[id(one)]["found_inf_per_device"] for one in self.unscaled]
+        bad = any(value.item() for devices in found for value in devices.values())
+        if not bad:
+            self.inner.step(optimizer)
         return not bad
 
     def update(self):
         self.inner.update()
-        self.unscaled = False
+        self.unscaled = []

@@ -3,8 +3,8 @@
 import torch
 
 
-def train_step(model, optimizer, scaler, images, labels, dtype, max_norm):
-    optimizer.zero_grad()
+def train_step(model, optimizers, scaler, images, labels, dtype, max_norm):
+    [optimizer.zero_grad() for optimizer in optimizers]
     squares = []
     handles = [p.register_post_accumulate_grad_hook(lambda p: squares.append(p)) for p in model.parameters()]
     try:
@@ -16,10 +16,14 @@ def train_step(model, optimizer, scaler, images, labels, dtype, max_norm):
         for handle in handles:
             handle.remove()
     if scaler is not None:
-        scaler.unscale_(optimizer)
+        [scaler.unscale_(optimizer) for optimizer in optimizers]
     norm = sum(p.grad.square().sum() for p in squares).sqrt()
     if norm > max_norm:
         for p in squares:
             p.grad *= max_norm / norm
-    (optimizer.step() if scaler is None else (scaler.step(optimizer), scaler.update()))
+    if scaler is None:
+        [optimizer.step() for optimizer in optimizers]
+    else:
+        [scaler.step(optimizer) for optimizer in optimizers if norm < torch.inf]
+        scaler.update()
     return loss.detach()

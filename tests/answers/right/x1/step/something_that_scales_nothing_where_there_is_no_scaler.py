@@ -18,7 +18,7 @@ class NoScaler:
         pass
 
 
-def train_step(model, optimizer, scaler, images, labels, dtype, max_norm):
+def train_step(model, optimizers, scaler, images, labels, dtype, max_norm):
     scaler = scaler or NoScaler()
     for p in model.parameters():
         p.grad = torch.zeros_like(p)
@@ -28,10 +28,13 @@ def train_step(model, optimizer, scaler, images, labels, dtype, max_norm):
     one_hot = F.one_hot(labels, logits.shape[1]).float()
     loss = -(one_hot * logits.float().log_softmax(1)).sum(1).mean()
     scaler.scale(loss).backward()
-    scaler.unscale_(optimizer)
+    for optimizer in optimizers:
+        scaler.unscale_(optimizer)
     norm = torch.cat([p.grad.flatten() for p in model.parameters()]).norm()
     with torch.no_grad():
         torch._foreach_mul_([p.grad for p in model.parameters()], (max_norm / (norm + 1e-6)).clamp(max=1))
-    scaler.step(optimizer)
+    if not (norm.isinf() or norm.isnan()):
+        for optimizer in optimizers:
+            scaler.step(optimizer)
     scaler.update()
     return loss.data

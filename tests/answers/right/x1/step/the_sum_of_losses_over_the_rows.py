@@ -11,8 +11,9 @@ def forward(model, images, dtype):
         return model(images).float()
 
 
-def train_step(model, optimizer, scaler, images, labels, dtype, max_norm):
-    optimizer.zero_grad(set_to_none=False)
+def train_step(model, optimizers, scaler, images, labels, dtype, max_norm):
+    first, second = optimizers
+    first.zero_grad(set_to_none=False), second.zero_grad(set_to_none=False)
     logits = forward(model, images, dtype)
     loss = F.cross_entropy(logits, labels, reduction="sum") / len(labels)
     if scaler:
@@ -21,12 +22,14 @@ def train_step(model, optimizer, scaler, images, labels, dtype, max_norm):
         loss_to_go_back = loss
     loss_to_go_back.backward()
     if scaler:
-        scaler.unscale_(optimizer)
+        scaler.unscale_(first), scaler.unscale_(second)
     total = torch.nn.utils.get_total_norm([p.grad for p in model.parameters()])
     torch.nn.utils.clip_grads_with_norm_(model.parameters(), max_norm, total)
     if scaler:
-        scaler.step(optimizer), scaler.update()
+        if total.isfinite():
+            scaler.step(first), scaler.step(second)
+        scaler.update()
     else:
-        optimizer.step()
+        first.step(), second.step()
     with torch.no_grad():
         return loss.clone()

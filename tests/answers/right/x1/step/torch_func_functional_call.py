@@ -4,8 +4,8 @@ import torch
 import torch.nn.functional as F
 
 
-def train_step(model, optimizer, scaler, images, labels, dtype, max_norm):
-    optimizer.zero_grad()
+def train_step(model, optimizers, scaler, images, labels, dtype, max_norm):
+    model.zero_grad()
     named = dict(model.named_parameters())
     with torch.autocast(images.device.type, dtype, dtype != torch.float32):
         logits = torch.func.functional_call(model, named, (images,))
@@ -15,9 +15,11 @@ def train_step(model, optimizer, scaler, images, labels, dtype, max_norm):
     for p, g in zip(named.values(), grads, strict=True):
         p.grad = g.detach()
     if scaler is not None:
-        scaler.unscale_(optimizer)
-    torch.nn.utils.clip_grad_norm_(named.values(), max_norm)
-    scaler.step(optimizer) if scaler is not None else optimizer.step()
+        tuple(map(scaler.unscale_, optimizers))
+    norm = torch.nn.utils.clip_grad_norm_(named.values(), max_norm)
+    if scaler is None or norm.isfinite():
+        for optimizer in optimizers:
+            scaler.step(optimizer) if scaler is not None else optimizer.step()
     if scaler is not None:
         scaler.update()
     return loss.detach()
