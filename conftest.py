@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.sampling import sample, sample_seed, share_seed
+from tests.costs import family, slow_families
+from tests.sampling import has_its_day, sample, sample_seed, share_seed
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # set before torch is imported, and inherited by kernels and scripts
     os.environ["OMP_NUM_THREADS"] = "1"  # or the processes that run beside each other would all crawl
@@ -40,14 +41,26 @@ def pytest_report_header() -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the tests of long files in front, and skip those marked cuda where there is no GPU."""
+    """Put the tests of long files in front, mark the slow ones and those of today; cuda wants a GPU."""
     items.sort(key=lambda item: item.path.name not in LONG)
+    decided = {family(item.nodeid) for item in items if item.get_closest_marker("slow")}  # by whoever wrote them
+    for item in items:
+        if family(item.nodeid) in slow_families() - decided:
+            item.add_marker("slow")
+        if item.get_closest_marker("slow") and has_its_day(_sharing(item)):
+            item.add_marker("today")
     wanting = [item for item in items if item.get_closest_marker("cuda")]
     if wanting:
         import torch
 
         for item in wanting if not torch.cuda.is_available() else []:
             item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU"))
+
+
+def _sharing(item: pytest.Item) -> str:
+    """Return the name of the class whose tests share a set-up, or of the test."""
+    shared = item.getparent(pytest.Class)
+    return shared.nodeid if shared else item.nodeid
 
 
 _server_of: list[Path] = []  # the folder whose tests the fork server serves

@@ -134,7 +134,9 @@ from .pipelines.two_parts import LinearInTwoParts as LinearInTwoParts
 from .pipelines.two_parts import weights_later as weights_later
 from .planner import CachingAllocator as CachingAllocator
 from .planner import OutOfMemory as OutOfMemory
+from .planner import ParallelConfig as ParallelConfig
 from .planner import Recipe as Recipe
+from .planner import TrainingConfig as TrainingConfig
 from .planner import count_parameters as count_parameters
 from .planner import find_gpu as find_gpu
 from .planner import plan as plan

@@ -12,9 +12,18 @@ from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple, NoReturn
 
-from rich.console import Console
-
 from .planner import RecipeError
+
+try:
+    from rich.console import Console
+except ModuleNotFoundError:  # another Python than the one that `make` has set up
+    own = r".venv\Scripts\python" if sys.platform == "win32" else ".venv/bin/python"
+    print(
+        f"{sys.executable} does not have the course's packages. In the course's folder, after `make lab` or "
+        f"`make test`, use the course's own Python: {own} -m helpers ...",
+        file=sys.stderr,
+    )
+    sys.exit(2)
 
 PROGRAM = "training-at-scale"  # the console script, as pyproject.toml calls it
 
@@ -30,6 +39,7 @@ COMMANDS = {
     "doctor": Command(".doctor", "say what this machine can do, what is missing and how to get it"),
     "roofline": Command(".roofline_cli", "measure how fast this machine multiplies and moves bytes, and keep it"),
     "plan": Command(".planner.cli", "say how much memory a training recipe needs, and how long a step takes"),
+    "dry-run": Command(".virtual_gpu.cli", "run a training script on a GPU that you do not have: its memory, and why"),
     "layout": Command(".planner.search.cli", "search for the best layout of a model on many GPUs"),
     "page": Command(".widgets.planner_page", "show the layouts of a model as a page in the browser, with controls"),
     "build": Command(".course.build.cli", "build the notebooks from their sources"),
@@ -37,6 +47,7 @@ COMMANDS = {
     "searches": Command(".course.build.tables_cli", "search anew for all layouts that the labs keep (an hour)"),
     "chooser": Command(".course.build.tables_cli", "plan what the capstone's recipe chooser answers from (minutes)"),
     "grade": Command(".course.grade.cli", "grade a folder of hand-ins, one folder a student"),
+    "handout": Command(".course.handout", "copy the course for learners, without solved notebooks and tests"),
     "autograder": Command(".course.grade.platforms.cli", "package the grader of an exercise for Gradescope or GitHub"),
     "mistakes": Command(".course.grade.report.mistakes_cli", "say which mistakes classes made, a page a mistake"),
     "claims": Command(

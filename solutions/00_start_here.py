@@ -137,7 +137,7 @@ show(
 # ## 6 · Check
 #
 # Every exercise has a check in the very next cell. It prints one verdict per line. A failed verdict says what the check saw and what to look at.
-# Nothing is counted or sent anywhere. Here is your first.
+# Results stay on your machine: `.progress/progress.json` keeps them, and `python -m helpers doctor` shows them. Here is your first.
 #
 # ### Your turn: count bytes
 #
@@ -172,7 +172,7 @@ def assumes_fp32(model):
     return sum(p.numel() for p in model.parameters()) * 4
 
 
-assumes_fp32 = check("start_here.bytes", assumes_fp32)
+assumes_fp32 = check("start_here.bytes", assumes_fp32, counts=False)  # not your answer, so not your progress
 
 # %% [markdown] name="time_text"
 # ## 7 · Time
@@ -204,11 +204,11 @@ print("7 billion parameters in FP32:", human_bytes(7e9 * 4), "in 16 bits:", huma
 # %% [markdown] name="recap"
 # ## How to go on
 #
-# - Techniques, claims and pitfalls have numbers (T4, C7, P2), which you find on each lab's card. A **claim** is a figure that people repeat; the labs
-#   put it to the test.
-# - **Labs** teach a technique: predict, measure, explain, play. The practice tasks carry no points, and each solution is one click away, below the
+# - Techniques, claims and pitfalls have codes (T4, C7, P2), which you find on each lab's card; `docs/syllabus.md` says what they mean. A **claim** is a
+#   figure that people repeat; the labs test it.
+# - **Labs** teach a technique: predict, measure, explain, explore. The practice tasks carry no points, and each solution is one click away, below the
 #   check.
-# - **Exercises** (X1 to X4, X6) are separate notebooks and are graded. You hand in the notebook.
+# - **Exercises** (X1 to X6) are separate notebooks and are graded. You submit the notebook.
 # - **Solved notebooks** for everything are in `solutions/`. Look once you have tried.
 # - Stuck cell? **Kernel → Restart Kernel and Run All Cells** starts afresh; you lose nothing but the variables.
 #

@@ -1,15 +1,15 @@
 # %% [markdown] name="title"
 # # Where memory goes
 #
-# **A handful of things fill the memory of a training step, and your code determines them: you can predict how much memory
-# the step needs before you run it, to within a few percent.**
+# **A few categories of tensors fill the memory of a training step. Your code determines how large each one is, so you
+# can predict the peak before you run it, to within a few percent.**
 #
 # | | |
 # |---|---|
-# | After this you can | name the tenants of a training step and the moment of its peak; take the "16 bytes a parameter" rule apart; say how activations grow with batch, sequence, width and depth; predict the peak of a GPT to within 10 % |
-# | Time | 75 minutes |
+# | After this you can | name what fills memory in a training step and when the peak occurs; derive the "16 bytes per parameter" rule and say when it is 18; estimate training compute as 6ND; say how activations grow with batch, sequence, width and depth; predict the peak of a GPT to within 10 % |
+# | Time | 90 minutes |
 # | Difficulty | ●●○ |
-# | Needs | a CPU; the same cells use a GPU where there is one |
+# | Needs | a CPU; the same cells use a GPU if there is one |
 # | Before this | [[start_here]] |
 # | Syllabus | T1, T2, C1, C2, C3, C4, C5 |
 
@@ -32,7 +32,6 @@ from helpers import (
     human_bytes,
     pick_device,
     plan_many,
-    profile_step,
     show,
     tenant_bars,
     tenant_table,
@@ -44,6 +43,7 @@ import torch.nn.functional as F
 from matplotlib.figure import Figure
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
 device = pick_device()
 claims = Claims()
@@ -53,10 +53,10 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 # %% [markdown] name="scale_text"
 # ## 1 · Why scale hurts
 #
-# Start with the weights alone: a 7B model has about seven billion of them. GPUs have 8 to 80 GB. How far does that go?
+# Start with the weights alone: a 7B model has about seven billion of them. GPUs sold for training hold 16 to 288 GB. How far does that go?
 #
-# This course has a **planner**: it builds a model of any size without allocating memory for it, and can say how much memory training would take. Here
-# it only counts parameters. (175B is GPT-3's published number; there is no public config to count.)
+# This course has a **planner**. It builds a model of any size without allocating its memory, and it can work out how much memory training would take.
+# Here it only counts parameters. (GPT-3's 175 billion is the published number; its config is not public.)
 
 # %% name="weights_alone"
 parameters = {
@@ -64,19 +64,45 @@ parameters = {
     "Llama-2-70B": count_parameters("llama-2-70b"),
     "GPT-3 175B": 175_000_000_000,
 }
-print(f"{'':14}{'parameters':>18}{'FP32':>10}{'16 bit':>10}   80 GB GPUs for the 16-bit weights, at least")
+print(f"{'':14}{'parameters':>18}{'FP32':>10}{'16 bit':>10}   GPUs for the 16-bit weights alone: of 80 GB, of 288 GB")
 for name, n in parameters.items():
-    print(f"{name:14}{n:>18,}{4 * n / 1e9:>7.0f} GB{2 * n / 1e9:>7.0f} GB   {math.ceil(2 * n / 80e9)}")
+    gpus = [math.ceil(2 * n / size) for size in (80e9, 288e9)]
+    print(f"{name:14}{n:>18,}{4 * n / 1e9:>7.0f} GB{2 * n / 1e9:>7.0f} GB   {gpus[0]}, {gpus[1]}")
 claims.record("C1", "7B weights: 28 GB in FP32", "Llama-2-7B", 4 * parameters["Llama-2-7B"] / 1e9, "GB", 26.6, 29.4)
 claims.record("C1", "70B weights: 280 GB in FP32", "Llama-2-70B", 4 * parameters["Llama-2-70B"] / 1e9, "GB", 266, 294)
 
+# %% [markdown] name="compute_text"
+# "7B" is rounded up: Llama-2-7B has 6.74 billion parameters.
+#
+# The parameter count also gives the arithmetic. In a matmul, each weight costs one multiplication and one addition per token in the forward pass, and twice
+# that in the backward pass, which computes two gradients: one for the weights and one for the inputs. That makes 6 FLOPs per parameter and token, or **6ND** for
+# N parameters and D tokens. The formula leaves out attention scores, norms and activation functions.
+#
+# Llama-2-7B was trained on 2 trillion tokens in 184,320 hours of A100 time (published: Touvron et al. 2023, table 2). An A100's data sheet promises 312 TFLOP/s in BF16.
+#
+# **Predict.** What percentage of that rate did Meta's GPUs reach, counted by 6ND?
+
+# %% name="guess_mfu"
+my_guess = None  # %
+### BEGIN GUESS
+my_guess = 60  # well-tuned code from an expert team
+### END GUESS
+mfu_guess = Prediction("Llama-2-7B: 6ND per second, of the A100's peak", my_guess, "%")
+
+# %% name="compute"
+llama_flops = 6 * parameters["Llama-2-7B"] * 2e12
+mfu_guess.reveal(100 * llama_flops / (184_320 * 3600 * 312e12), how="from published figures")
+print(f"6ND = {llama_flops:.2g} FLOPs: {llama_flops / 312e12 / 3600 / 24 / 365:.1f} years on one A100 at its peak rate")
+
 # %% [markdown] name="scale_explained"
-# "7B" is rounded up: Llama-2-7B has 6.74 billion. And these are the weights *at rest*. Training also stores
-# gradients, optimizer state and activations; we call all of these **tenants**. To meet them, take a model that is small enough for this machine and built like the large ones.
+# This ratio is called **model FLOPs utilization** (MFU). Values of 35 to 50 % are typical of good runs; [[where_the_time_goes]] explains where the rest goes.
 #
-# ## 2 · The tenants of a real step
+# So far these are weights *at rest*. Training also stores gradients, optimizer state and activations. PyTorch's profiler calls these kinds of memory
+# **categories**, and so do we. To see them, take a model that is small enough for this machine and built like the large ones.
 #
-# A GPT with four layers, 128 wide, reads 8 sequences of 128 tokens and takes one AdamW step in FP32.
+# ## 2 · The categories of a real step
+#
+# A GPT with four layers and a width of 128 reads 8 sequences of 128 tokens and takes one AdamW step in FP32.
 
 
 # %% name="step"
@@ -124,93 +150,106 @@ peak_guess.reveal(step.peak_bytes / MiB)
 print(step)
 
 # %% [markdown] name="tenants_explained"
-# The tenants, and why each of them is there:
+# Each category has its reason:
 #
 # - **parameters**: the weights themselves;
-# - **gradients**: one number for each trained weight, from the backward pass until `zero_grad`;
-# - **optimizer state**: what Adam remembers, two numbers for each trained weight;
-# - **activations**: what the forward pass keeps so that the backward pass can compute gradients. The largest tenant that depends on how much data
-#   you feed in;
-# - **temporaries**: tensors that are not kept for the backward pass, most of them gone after a moment; **kernel workspace**: scratch memory of a
-#   single operation; **inputs and other**: the batch.
+# - **gradients**: one number per trained weight, from the backward pass until `zero_grad`;
+# - **optimizer state**: Adam's two moments, two numbers per trained weight;
+# - **activations**: what the forward pass saves so that the backward pass can compute gradients. They grow with the amount of data in a batch;
+# - **temporaries**: tensors that are not saved for the backward pass, most of them short-lived. Those of the loss grow with the batch, too;
+# - **kernel workspace**: scratch memory of a single operation; **inputs and other**: the batch.
 #
-# There are no gradients at the peak. They are not missing: the peak came before there were any.
-# The moment of the peak matters as much as its size.
+# The peak contains no gradients, because it comes before the first large gradient exists. The moment of the peak matters as much as its size.
 
 # %% name="timeline"
 show(
-    step.plot("One training step, tenant by tenant"),
+    step.plot("One training step, by category"),
     "Activations grow through the forward pass; in the backward pass they shrink while gradients grow.",
 )
 for stage in step.stages:
-    left = [(tenant, human_bytes(held)) for tenant, held in stage.held_after.items() if held > 0.02 * step.peak_bytes]
+    left = [(kind, human_bytes(held)) for kind, held in stage.held_after.items() if held > 0.02 * step.peak_bytes]
     print(f"{stage.name:15} peak {human_bytes(stage.peak_bytes):>10}, leaves {', '.join(map(' '.join, left))}")
 
 # %% [markdown] name="timeline_explained"
-# Read it from left to right. *Forward*: activations pile up, layer upon layer. *Backward*: each layer's activations are used and freed while its
-# gradients appear. *Optimizer step*, the sliver at the right: the activations are gone, the gradients are all there, and Adam takes some room for its
-# arithmetic (its printed peak is above what it leaves).
+# From left to right: in the *forward* pass, activations pile up layer by layer. In the *backward* pass, each layer uses and frees its activations while its
+# gradients appear. In the *optimizer step*, the narrow part at the right, the activations are gone, all gradients are present, and Adam allocates some
+# temporaries: the printed peak of this stage is above what it leaves behind.
 #
-# The same step, block by block. Each band is one tensor, coloured by tenant:
+# Here is the same step, tensor by tensor. Each band is one tensor, colored by category:
 
 # %% name="blocks"
 show(
     step.plot_blocks(),
-    "A mountain of activations, stacked in the forward pass and taken down from the top in the backward pass.",
+    "Bands of activations, stacked up in the forward pass and taken down from the top in the backward pass.",
 )
 
 # %% [markdown] name="pace_text"
-# Bytes are one account of a step, seconds are another. Here is the same step in seconds, phase by phase. Does the phase that holds the most bytes take the most time?
+# How much arithmetic is in this step? Compare PyTorch's count of its matmuls with 6ND. (The count runs plain attention, because the counter does not know every
+# fused kernel.)
 
 # %% name="pace"
-optimizer = torch.optim.AdamW(gpt.parameters(), foreach=True)
-ids = torch.randint(256, (8, 129), device=device)
-pace = profile_step(lambda: train_step(gpt, optimizer, ids))
-shares = ", ".join(f"{phase} {seconds / pace.seconds:.0%}" for phase, seconds in pace.by_phase().items())
-print(f"{1e3 * pace.seconds:.0f} ms: {shares}; {pace.flops / pace.seconds / 1e9:,.0f} GFLOP/s")
+optimizer = torch.optim.AdamW(gpt.parameters())
+with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+    train_step(gpt, optimizer, torch.randint(256, (8, 129), device=device))
+counted, tokens = counter.get_total_flops(), 8 * 128
+print(f"counted {counted:.3g} FLOPs, 6ND {6 * n * tokens:.3g}")
+print(f"per parameter and token: {counted / (n * tokens):.2f}")
 
 # %% [markdown] name="pace_explained"
-# The peak is one moment, at the start of the backward pass. Seconds add up: the backward pass does twice the products of the forward pass, and the optimizer, a sliver in the picture above, goes over every weight several times. How fast this step could be, and what keeps it from getting there, is lab [[#where_the_time_goes]].
+# The count is higher than 6ND because attention multiplies queries with keys and weights with values, and these matmuls use no parameters. Their share grows
+# with the sequence and shrinks with the width, so 6ND is closer for large models. How long these FLOPs take is the subject of [[where_the_time_goes]].
 
 # %% [markdown] name="moment_text"
-# ## 3 · The peak moves
+# ## 3 · A smaller batch
 #
-# So there are two candidates for the peak: the summit of the mountain, and the optimizer step. Feed one sequence instead of eight, and the other one
-# wins:
+# **Predict.** How many times larger is the peak with 8 sequences than with one?
+
+# %% name="guess_moment"
+my_guess = None  # peak at batch 8 / peak at batch 1
+### BEGIN GUESS
+my_guess = 47 / (9.6 + 37 / 8)  # the same weights and moments, and an eighth of the rest
+### END GUESS
+moment_guess = Prediction("Peak with batch 8, relative to batch 1", my_guess, "times")
 
 # %% name="moment"
 runs = {f"batch {batch}": measured_step(batch=batch) for batch in (1, 8, 32)}
+moment_guess.reveal(runs["batch 8"].peak_bytes / runs["batch 1"].peak_bytes)
 for name, meter in runs.items():
     print(f"{name:9} peak {human_bytes(meter.peak_bytes):>10} in {meter.peak_at}")
 show(
-    tenant_bars({name: meter.at_peak for name, meter in runs.items()}, list(step.at_peak), "Tenants at the peak"),
+    tenant_bars({name: meter.at_peak for name, meter in runs.items()}, list(step.at_peak), "Categories at the peak"),
     "With batch 1 the peak holds gradients and no activations; with batch 32 it is mostly activations.",
 )
 
 # %% [markdown] name="moment_explained"
-# With batch 1 the peak holds parameters, gradients, two moments and **one more** copy of the parameters. That fifth copy is a temporary of Adam's
-# `foreach` implementation, which works on all parameters at once. That is fast, but at its height it holds the square roots of all second moments.
-# ([[Start_here]] saw two such copies. Without `foreach`, Adam goes parameter by parameter and holds two copies of the current one, and that model had
-# only one parameter. [[Lean_optimizers]] gets rid of these copies.)
+# With batch 1 the peak has moved into the optimizer step. It holds parameters, gradients, two moments and **one more** copy of the parameters. That fifth copy
+# is a temporary of Adam's `foreach` implementation, which works on all parameters at once. This is fast, but at its peak it holds the square roots of all
+# second moments. ([[Start_here]] saw two such copies. Without `foreach`, Adam goes parameter by parameter and needs temporaries for one parameter at a time, and that
+# model had only one parameter. [[Lean_optimizers]] gets rid of these copies.)
 #
-# Large models with small batches are like batch 1, convolutional networks with large images like batch 32. That is why advice that helped
-# one model may do nothing for yours: first measure what fills your memory.
+# Large models with small batches behave like batch 1, convolutional networks with large images like batch 32. Advice that helped
+# one model may therefore do nothing for yours. First measure what fills your memory.
 #
-# ## 4 · Sixteen bytes a parameter
+# ## 4 · Bytes per parameter
 #
-# "Training with Adam in mixed precision costs 16 bytes a parameter" is the rule you will hear most often. It says nothing about activations. It
-# counts what each parameter costs when all gradients are there, just before the optimizer steps. (Between steps, with gradients freed, it is less.)
-# Two different schemes hide behind it. In both, matrix products are computed in 16 bits. The weights that the optimizer updates need more digits
-# ([[number_formats]]), so they are kept in FP32: either as **master weights** next to 16-bit weights, or as the only weights, from which
-# `torch.autocast` makes 16-bit copies on the way into each product ([[mixed_precision]]).
+# "Training with Adam in mixed precision costs 16 bytes per parameter" is the rule you will hear most often. It ignores activations. It
+# adds up what each parameter costs once all gradients exist, just before the optimizer steps. (Between steps the gradients are freed.)
 #
-# | bytes a parameter | weights | gradients | master weights | moments | sum |
+# The rule covers more than one scheme. All of them run matmuls in 16 bits. The weights that the optimizer updates need more digits
+# ([[number_formats]]), so they are kept in FP32: either as **master weights** beside 16-bit weights, or as the only weights, from which
+# `torch.autocast` makes 16-bit copies for each matmul ([[mixed_precision]]).
+#
+# | bytes per parameter | weights | gradients | master weights | moments | sum |
 # |---|---|---|---|---|---|
 # | classic mixed precision | 2 | 2 | 4 | 4 + 4 | 16 |
+# | the same with FP32 gradients | 2 | 4 | 4 | 4 + 4 | 18 |
 # | `torch.autocast` | 4 | 4 | 0 | 4 + 4 | 16 |
 #
-# The sums agree; the parts do not. Measure both on a stack of linear layers large enough that activations do not matter. In the classic scheme each
-# weight has its own optimizer, so that only one FP32 gradient is alive at a time.
+# Large runs use the second row: gradients of many micro-batches and ranks are summed, and such sums need FP32. Megatron Core's documentation lists these
+# 18 bytes for BF16 weights, and 16 if everything is FP32.
+#
+# Measure all three on a stack of linear layers that is large enough to make activations negligible. In the classic scheme each
+# weight has its own optimizer, so that only one FP32 gradient exists at a time.
 
 
 # %% name="scheme_steps"
@@ -229,7 +268,7 @@ def autocast_step(model, optimizer, x, master):
 
 def classic_step(model, optimizer, x, master):
     model(x.bfloat16()).float().square().mean().backward()
-    for copy, weight in zip(master, model.parameters(), strict=True):  # one at a time: one FP32 gradient is alive
+    for copy, weight in zip(master, model.parameters(), strict=True):  # one at a time: one FP32 gradient exists
         copy.grad = weight.grad.float()
         optimizer[copy].step()
         copy.grad = None
@@ -237,51 +276,86 @@ def classic_step(model, optimizer, x, master):
     model.zero_grad()
 
 
+def fp32_gradient_step(model, optimizer, x, master):
+    model(x.bfloat16()).float().square().mean().backward()  # a hook moves each gradient to its master weight
+    optimizer.step()
+    for copy, weight in zip(master, model.parameters(), strict=True):
+        weight.data.copy_(copy)
+    optimizer.zero_grad()
+
+
+def hand_over(copy):
+    def hook(weight):
+        copy.grad, weight.grad = weight.grad.float(), None
+
+    return hook
+
+
+# %% [markdown] name="guess_scheme_text"
+# **Predict.** What is the peak of the whole step under `torch.autocast`, in bytes per parameter?
+
+# %% name="guess_scheme"
+my_guess = None  # bytes per parameter
+### BEGIN GUESS
+my_guess = 18  # 16, and 2 for the 16-bit copies of the weights
+### END GUESS
+scheme_guess = Prediction("Peak under autocast", my_guess, "bytes per parameter")
+
 # %% name="schemes"
 x = torch.randn(4, 512, device=device)
 schemes = {}
-for name, run in {"autocast": autocast_step, "classic": classic_step}.items():
+steps = {"autocast": autocast_step, "classic": classic_step, "FP32 gradients": fp32_gradient_step}
+for name, run in steps.items():
     model, master = stack(), []
-    if name == "classic":
+    if name == "autocast":
+        optimizer = torch.optim.Adam(model.parameters(), foreach=False)
+    else:
         master = [p.detach().clone() for p in model.parameters()]  # FP32
         model.bfloat16()
+        optimizer = torch.optim.Adam(master, foreach=False)
+    if name == "classic":
         optimizer = {copy: torch.optim.Adam([copy], foreach=False) for copy in master}
-        optimizers = list(optimizer.values())
-    else:
-        optimizer = torch.optim.Adam(model.parameters(), foreach=False)
-        optimizers = [optimizer]
+    if name == "FP32 gradients":
+        for copy, weight in zip(master, model.parameters(), strict=True):
+            weight.register_post_accumulate_grad_hook(hand_over(copy))
     run(model, optimizer, x, master)
-    with MemoryMeter(model, optimizers) as meter:
+    with MemoryMeter(model, optimizer.values() if name == "classic" else optimizer) as meter:
+        for copy in master:
+            copy.add_(0)  # the meter counts a tensor from its first use, and these are in memory from the start
         run(model, optimizer, x, master)
     schemes[name] = meter
 each = sum(p.numel() for p in model.parameters())
-print(f"{'bytes a parameter':24}" + "".join(f"{name:>10}" for name in schemes))
-for tenant in ("parameters", "gradients", "optimizer state", "inputs and other", "weight copies"):
-    print(f"{tenant:24}" + "".join(f"{meter.largest[tenant] / each:>10.2f}" for meter in schemes.values()))
-print(f"{'peak':24}" + "".join(f"{meter.peak_bytes / each:>10.2f}" for meter in schemes.values()))
-print(
-    f"{'left after the step':24}"
-    + "".join(f"{sum(m.stages[-1].held_after.values()) / each:>10.2f}" for m in schemes.values())
-)
+scheme_guess.reveal(schemes["autocast"].peak_bytes / each)
+rows = {
+    kind: [meter.largest[kind] / each for meter in schemes.values()]
+    for kind in ("parameters", "gradients", "optimizer state", "inputs and other", "weight copies", "temporaries")
+}
+rows["peak"] = [meter.peak_bytes / each for meter in schemes.values()]
+rows["left after the step"] = [sum(meter.stages[-1].held_after.values()) / each for meter in schemes.values()]
+print(f"{'bytes per parameter':24}" + "".join(f"{name:>16}" for name in schemes))
+for kind, figures in rows.items():
+    print(f"{kind:24}" + "".join(f"{figure:>16.2f}" for figure in figures))
 
 # %% [markdown] name="schemes_explained"
-# Each row is that tenant's own maximum. These maxima come at different moments, so a column need not add up to the peak. What is *left* when the step
-# is over no longer includes gradients: 12 bytes under autocast, 14 in the classic scheme.
+# Each row is the maximum of that category. These maxima occur at different moments, so a column need not add up to its peak.
+# After the step the gradients are gone: 12 bytes remain under autocast, 14 with master weights.
 #
-# In the classic scheme the master weights are listed under *inputs and other*: the meter was given the model and the optimizer, and they belong to
-# neither. Gradients are 2 bytes plus the single FP32 gradient being applied.
+# The master weights appear under *inputs and other*. The meter knows the model and the optimizer, and the master weights are not in the model.
+# In the classic scheme the gradients take 2 bytes plus the one FP32 gradient that is being applied.
 #
-# Under autocast there is a fifth item, *weight copies*: the 16-bit casts that autocast makes in the forward pass and keeps for the backward pass.
-# They are gone by the time the optimizer steps, so they matter only if your peak is in the backward pass.
+# Autocast adds *weight copies*: 16-bit casts of the weights, made in the forward pass and saved for the backward pass.
+# They are gone when the optimizer steps, so they matter only if the peak is in the backward pass.
 #
-# Both peaks are slightly above 16 because of Adam's temporaries, one layer at a time, since `foreach` is off here.
+# All three peaks exceed the table's sums by *temporaries* of Adam, which works on one layer at a time here (`foreach` is off). One layer in FP32 is 0.5
+# bytes per parameter. Adam takes the square root of the second moment and divides it: two tensors of a layer's size. Under autocast and with FP32 gradients there are three, because
+# Adam's loop still holds the previous layer's result. In the classic scheme each optimizer has one layer, so there is no previous one.
 #
-# The same arithmetic for 7B: two moments of 4 bytes for each parameter, with or without 4 more for the master weights. This needs no run;
+# The same arithmetic for 7B: two moments of 4 bytes per parameter, with or without 4 more for the master weights. This needs no run;
 # the parameter count is enough.
 
 # %% name="claim_16"
 for name, meter in schemes.items():
-    sixteen = [meter.largest[t] for t in ("parameters", "gradients", "optimizer state", "inputs and other")]
+    sixteen = [meter.largest[kind] for kind in ("parameters", "gradients", "optimizer state", "inputs and other")]
     sixteen = (sum(sixteen) - x.nbytes) / each
     claims.record(
         "C2", "Adam in mixed precision: 16 bytes a parameter", f"{name}, 8 linear layers", sixteen, "bytes", 15.5, 17
@@ -299,16 +373,16 @@ print(claims)
 #
 # Write the rule as code, for four schemes and for models that may be partly frozen.
 #
-# **Contract.** `resident_bytes(model, scheme)` returns the bytes of weights, gradients, master weights and Adam's two moments of `model` (an
-# `nn.Module`; only its number of elements matters, not its dtype):
+# **Contract.** `resident_bytes(model, scheme)` takes an `nn.Module` and the name of a scheme. It returns the bytes of the model's weights, gradients, master
+# weights and Adam's two moments. Only the number of elements matters, not the dtype that the model has now. The schemes are:
 #
 # - `"fp32"`: everything in FP32;
-# - `"autocast"`: as above, weights and gradients in FP32 (leave out the weight copies);
-# - `"classic"`: 16-bit weights and gradients; for each *trained* parameter an FP32 master copy; moments in FP32;
-# - `"bf16"`: weights, gradients and moments all in BF16, no master copy.
+# - `"autocast"`: weights and gradients in FP32, as in `"fp32"` (do not count the weight copies);
+# - `"classic"`: weights and gradients in 16 bits; an FP32 master copy for each *trained* parameter; moments in FP32;
+# - `"bf16"`: weights, gradients and moments all in BF16; no master copy.
 #
-# A frozen parameter (`requires_grad` is False) has a weight and nothing else. A shared parameter counts once. Buffers do not count, and neither does
-# a gradient's FP32 copy on its way into the optimizer. The function leaves the model as it is.
+# A frozen parameter (its `requires_grad` is False) has a weight and nothing else. A shared parameter counts once. Buffers do not count, and neither does
+# the temporary FP32 copy of a gradient. The function does not change the model.
 
 
 # %% name="stays" answer=true reveal=true
@@ -332,7 +406,7 @@ hint("where_memory_goes.stays")
 # Activations depend on four sizes: **batch**, **sequence**, **width** and **layers**. Change one at a time, double it, double it again, and see how
 # the activations follow.
 #
-# **Predict.** Double the sequence length. Do the activations double, or more than double?
+# **Predict.** Double the sequence length. By what factor do the activations grow?
 
 # %% name="guess_growth"
 my_guess = None  # activations at 256 tokens / activations at 128 tokens
@@ -357,52 +431,70 @@ for size, held in grown.items():
     claims.record("C4", f"activations grow with {size}, power 1", "GPT, fused attention", slopes[size], "", 0.85, 1.15)
 
 # %% [markdown] name="growth_explained"
-# *Power* is the p in "activations grow like size^p", fitted to the figures. It is 1 for batch and sequence, and a little less for layers and width.
-# The exponent is below 1 because some memory does not depend on that size: it is a constant, and it flattens the line. Here it is the logits: batch × sequence ×
+# *Power* is the exponent p in "activations grow like size^p", fitted to the figures. It is 1 for batch and sequence and slightly less for layers and width.
+# The exponent is below 1 because some memory does not depend on that size. Here that is the logits: batch × sequence ×
 # vocabulary does not grow with layers or width.
 #
-# The power for the sequence surprises people who have read that attention is quadratic. It is quadratic in *arithmetic*. In memory it depends on
-# whether the scores, a T × T table for each head, are ever written down. A **fused** kernel works through the table in tiles and never stores it.
-# Switch to plain attention and see:
+# The exponent of the sequence surprises people who have read that attention is quadratic. Its *arithmetic* is quadratic. Its memory depends on
+# whether the scores, a T × T table per head, are ever written to memory. A **fused** kernel works through the table in tiles and never stores it.
+# Switch to plain attention and compare:
 
 # %% name="eager"
 contexts = (64, 128, 256, 512)
 fused = [activations(context=context, batch=2, width=64) for context in contexts]
-with sdpa_kernel(SDPBackend.MATH):  # plain matrix products and a softmax, scores in memory
+with sdpa_kernel(SDPBackend.MATH):  # plain matmuls and a softmax, scores in memory
     eager = [activations(context=context, batch=2, width=64) for context in contexts]
 figure = Figure(figsize=(7, 3.4), layout="constrained")
 axes = figure.add_subplot()
 axes.loglog(contexts, np.array(eager) / MiB, "o-", base=2, color="#D55E00", label="scores in memory")
 axes.loglog(contexts, np.array(fused) / MiB, "s-", base=2, color="#0072B2", label="fused")
-axes.set(title="Activations against sequence length", xlabel="tokens", ylabel="MiB")
+axes.set(title="Activations by sequence length", xlabel="tokens", ylabel="MiB")
 axes.legend(frameon=False)
 show(figure, "The line of fused attention has slope 1; that of plain attention bends towards slope 2.")
 scores = [e - f for e, f in zip(eager, fused, strict=True)]
 power = np.polyfit(np.log(contexts[1:]), np.log(scores[1:]), 1)[0]
-print("what plain attention also keeps:", [human_bytes(s) for s in scores], f"power {power:.2f}")
+print("plain attention also saves:", [human_bytes(s) for s in scores], f"power {power:.2f}")
 claims.record("C4", "quadratic where scores are kept", "GPT, plain attention, the scores alone", power, "", 1.85, 2.15)
 
 # %% [markdown] name="exceed_text"
-# "In big models activations can exceed the parameters." A big model does not fit here, but the planner can tell us. A `Recipe` names the model and
-# how it is trained; `bf16-amp` is autocast to BF16. Take GPT-2 XL, with 1.6 billion parameters, on sequences of 1,024 tokens (about ten seconds):
+# How large do activations get in a big model? It does not fit here, but the planner can work it out. A `Recipe` names the model and
+# how it is trained; `bf16-amp` is autocast to BF16. Take GPT-2 XL, with 1.6 billion parameters, on 8 sequences of 1,024 tokens.
+#
+# **Predict.** At the peak of its training step, how many times the memory of its parameters do its activations take?
+
+# %% name="guess_exceed"
+my_guess = None  # activations / parameters
+### BEGIN GUESS
+my_guess = 3  # the small GPT's were ten times its parameters; in a large model the parameters weigh more
+### END GUESS
+exceed_guess = Prediction("GPT-2 XL, batch 8: activations relative to parameters", my_guess, "times")
 
 # %% name="exceed"
 batches = (1, 2, 4, 8)
 xl = plan_many([Recipe("gpt2-xl", micro_batch_size=batch, seq=1024, precision="bf16-amp") for batch in batches])
-for answer in xl:
-    held = ", ".join(f"{tenant} {held / 2**30:.1f}" for tenant, held in answer.at_peak.items() if held > 2**27)
-    print(f"batch {answer.recipe.micro_batch_size}: peak {answer.peak_allocated_bytes / 2**30:5.1f} GiB: {held}")
 ratio = xl[-1].at_peak["activations"] / xl[-1].at_peak["parameters"]
+exceed_guess.reveal(ratio, how="planned")
+for answer in xl:
+    held = ", ".join(f"{kind} {held / 2**30:.1f}" for kind, held in answer.at_peak.items() if held > 2**27)
+    print(f"batch {answer.recipe.micro_batch_size}: peak {answer.peak_allocated_bytes / 2**30:5.1f} GiB: {held}")
 claims.record("C4", "activations can exceed the parameters", "GPT-2 XL, batch 8 x 1,024", ratio, "times", 1, math.inf)
 
 # %% [markdown] name="control_text"
-# (A tenant's figure here counts blocks of CUDA's allocator, which rounds up. So the same state takes 11.6 or 11.9 GiB, depending on the holes it
-# finds.)
+# (These figures count blocks of CUDA's allocator, which rounds sizes up. That is why the same optimizer state takes 11.6 or 11.9 GiB, depending on the gaps it
+# fills.)
 #
-# ## 6 · A rule of thumb that must fail
+# ## 6 · The rule on a CNN
 #
-# Sixteen bytes a parameter and nothing else: does that predict a peak? Put it to the test on the CNN of [[mixed_precision]]. It must fail there; the
-# point is by how much.
+# Apply "16 bytes per parameter", and nothing else, to the CNN of [[mixed_precision]]: 66,000 parameters, 256 images of 16 × 16 pixels.
+#
+# **Predict.** How many times larger than the rule's figure is the measured peak?
+
+# %% name="guess_control"
+my_guess = None  # measured / rule
+### BEGIN GUESS
+my_guess = 10  # activations come on top, and an image is small
+### END GUESS
+control_guess = Prediction("CNN: measured peak / 16 bytes per parameter", my_guess, "times")
 
 # %% name="control"
 data = digits(device, size=16)
@@ -415,25 +507,25 @@ for _ in range(2):
         F.cross_entropy(cnn(images), labels).backward()
         optimizer.step()
 rule = 16 * sum(p.numel() for p in cnn.parameters())
-for name, said, got in (("CNN", rule, meter.peak_bytes), ("GPT, batch 1", 16 * n, runs["batch 1"].peak_bytes)):
-    print(
-        f"{name:13} rule {human_bytes(said):>10}, measured {human_bytes(got):>10}: the rule is {got / said:.1f}x too low"
-    )
+control_guess.reveal(meter.peak_bytes / rule)
+for name, ruled, got in (("CNN", rule, meter.peak_bytes), ("GPT, batch 1", 16 * n, runs["batch 1"].peak_bytes)):
+    ratio = got / ruled
+    print(f"{name:13} rule {human_bytes(ruled):>10}, measured {human_bytes(got):>10}: {ratio:.1f} times the rule")
 
 # %% [markdown] name="ledger_text"
-# The CNN has few weights and many positions to remember: the rule misses nearly all of its peak. For the GPT at batch 1 it misses only `foreach`'s
-# copy.
+# The CNN has few weights and saves an activation for every pixel and channel, so the rule misses nearly all of its peak. For the GPT at batch 1 it misses only
+# the copy that `foreach` makes.
 #
 # ## 7 · Predict a GPT
 #
-# Now put it together. What does one block of this GPT keep for the backward pass, for each token? Ask the meter: for each allocation it knows the
-# operation and the module that made it.
+# Now put it together. What does one block of this GPT save for the backward pass, per token? Ask the meter: it records the
+# operation and the module behind each allocation.
 
 # %% name="ledger"
 width, tokens = 128, 8 * 128
 made = [life for life in step.lifetimes if life.tenant == "activations"]
 block = [life for life in made if life.op.module.startswith("blocks.1")]
-print("kept by one block, in units of tokens x width x 4 bytes:")
+print("saved by one block, in units of tokens x width x 4 bytes:")
 for life in sorted(block, key=lambda life: life.start):
     print(f"  {life.nbytes / (tokens * width * 4):>6.2f}  {life.op.name.split('.')[1]:42} {life.op.module}")
 print(f"  {sum(life.nbytes for life in block) / (tokens * width * 4):>6.2f}  in all")
@@ -443,11 +535,13 @@ for life in rest:
     print(f"outside the blocks: {human_bytes(life.nbytes):>10}  {life.op.name} ({shape})")
 
 # %% [markdown] name="ledger_explained"
-# Read the list as a walk through the block: the first norm's output (1); q, k and v (3); attention's output (1); its sum with the block's input, which the second norm keeps (1); that norm's output (1); the MLP before and after GELU (4 + 4); and the block's own
-# output, which the next norm keeps (1). **Sixteen.** Outside the blocks: the input of the first norm, and the output of the last one. (Entries of 0.01 are a mean and a deviation for each token.)
+# The list follows the block's forward pass: the first norm's output (1); q, k and v (3); attention's output (1); its sum with the block's input, which the
+# second norm saves (1); that norm's output (1); the MLP before and after GELU (4 + 4); and the block's own
+# output, which the next norm saves (1). **Sixteen.** This is the ledger of this GPT; [[activation_checkpointing]] has one for a Llama block. Outside the blocks, the
+# first norm saves its input and the head saves the last norm's output. (Entries of 0.01 are a mean and a deviation per token, the one of 0.03 is attention's.)
 #
-# Then come the **logits**: one number for each token and *each word of the vocabulary*. When the backward pass begins, several tensors of that size
-# are alive at once. Find them:
+# Then come the **logits**: one number per token and *vocabulary entry*. When the backward pass begins, several tensors of that size
+# exist at once. Find them:
 
 # %% name="logits"
 logits_bytes, spans = tokens * 256 * 4, []
@@ -457,24 +551,24 @@ for life in step.lifetimes:
         print(f"{life.tenant:12} from {born / 1e6:5.1f} to {died / 1e6:5.1f} ms, made by {life.op}")
         spans.append((born, died))
 together = max(sum(born <= moment < died for born, died in spans) for moment, _ in spans)
-print(f"alive at once: {together}")
+print(f"in memory at once: {together}")
 
 # %% [markdown] name="peak_task"
-# The first of them lives until the function returns: the name `logits` in `train_step` still refers to it. So it is still there in the optimizer
+# The first of them stays in memory until the function returns, because the name `logits` in `train_step` still refers to it. So it is still there in the optimizer
 # step.
 #
 # ### Your turn: the peak of a GPT
 #
 # **Contract.** `gpt_peak(vocabulary, context, layers, width, batch)` returns the bytes at the peak of `train_step` (the second one, as above) for
-# `SmallGPT(vocabulary, context, layers, width)` in FP32 with AdamW, `foreach=True`. It builds no model and makes no tensor: it is arithmetic on five
-# integers, so it also answers for models that fit on no machine you have.
+# `SmallGPT(vocabulary, context, layers, width)` in FP32 with AdamW, `foreach=True`. It builds no model and creates no tensor. It computes with five
+# integers, so it also works for models that fit on no machine you have.
 #
 # The check measures five GPTs of very different shapes and accepts predictions **within 10 %** for all of them. You need:
 #
-# - the number of parameters. Token embedding (shared with the output layer), position embedding, final norm; a block has four matrices (`qkv`: 3 × width², `out`: width²,
+# - the number of parameters: token embedding (shared with the output layer), position embedding and final norm; each block has four matrices (`qkv`: 3 × width², `out`: width²,
 #   the MLP: 8 × width²), their biases and two norms. Print `SmallGPT()` if in doubt;
-# - which tensors are alive when the backward pass starts, and which during `optimizer.step()`. The larger sum is the peak. (For models whose embedding dwarfs
-#   all the rest there is a third candidate: the moment at which the two gradients of the shared embedding are added. The check has no such models.)
+# - which tensors are alive when the backward pass starts, and which during `optimizer.step()`. The larger sum is the peak. (Models whose embedding is far larger than
+#   everything else have a third candidate: the moment at which the two gradients of the shared embedding are added. The check has no such models.)
 
 
 # %% name="peak" answer=true reveal=true
@@ -483,11 +577,11 @@ def gpt_peak(vocabulary, context, layers, width, batch):
     tokens = batch * context
     parameters = (vocabulary + context) * width + layers * (12 * width**2 + 13 * width) + 2 * width
     logits = 4 * tokens * vocabulary
-    kept = 4 * tokens * (16 * width * layers + 2 * width)  # 16 a block; the final norm's input and output
+    kept = 4 * tokens * (16 * width * layers + 2 * width)  # 16 per block; the final norm's input and output
     # Logits, their log-softmax, its gradient, and the gradient of the logits are alive when the backward pass begins.
-    summit = 12 * parameters + kept + 4 * logits
+    at_backward = 12 * parameters + kept + 4 * logits
     step = (12 + 4 + 4) * parameters + logits  # all gradients, foreach's copy, and the variable `logits`
-    return max(summit, step)
+    return max(at_backward, step)
     ### END SOLUTION
 
 
@@ -498,16 +592,24 @@ gpt_peak = check("where_memory_goes.peak", gpt_peak)
 hint("where_memory_goes.peak")
 
 # %% [markdown] name="peak_explained"
-# Passed? Ten per cent leaves room for a forgotten norm. The table at the end shows how close you are; better than 1 % is possible.
+# Did you pass? Ten percent leaves room for a forgotten norm. The table at the end shows how close you are; better than 1 % is possible.
 
 # %% [markdown] name="temporaries_text"
 # ## 8 · Temporaries, reserve, fragmentation
 #
 # "Temporaries, the allocator's reserve and fragmentation add 20 to 30 % in practice." This sentence mixes several things. Temporaries are tensors,
-# and you have measured them. The **reserve** is what CUDA's allocator has taken from the GPU and not returned: it keeps freed memory for the next
-# request, in blocks that may not fit. The planner replays every allocation of a step through the allocator's rules ([[profiling_and_oom_clinic]]
-# opens that box), so it can tell the two apart for models that do not fit here. Below, temporaries and reserve are relative to everything else at the
-# peak. The reserve, holes included, is the middle of the range that the planner gives. (This takes a quarter of a minute.)
+# and you have measured them. The **reserve** is memory that CUDA's allocator has taken from the GPU and not returned: it keeps freed memory for the next
+# request, in blocks that may not fit. The planner replays every allocation of a step through the allocator's rules, so it can tell the two apart for models that do
+# not fit here. [[Profiling_and_oom_clinic]] explains those rules.
+#
+# **Predict.** GPT-2 trains on 8 sequences of 512 tokens under BF16 autocast. What percentage do temporaries and reserve add to everything else at the peak?
+
+# %% name="guess_temporaries"
+my_guess = None  # %
+### BEGIN GUESS
+my_guess = 25  # the middle of the quoted range
+### END GUESS
+temporaries_guess = Prediction("GPT-2, batch 8: temporaries and reserve add", my_guess, "%")
 
 # %% name="temporaries"
 recipes = [
@@ -518,39 +620,43 @@ recipes = [
     Recipe("llama-3.2-1b", micro_batch_size=1, seq=1024, precision="bf16"),
     Recipe("llama-3.2-1b", micro_batch_size=1, seq=1024, precision="bf16", lora_rank=16, checkpointing="every"),
 ]
-print(f"{'':70}{'temporaries':>12}{'reserve':>9}{'together':>10}   peak in")
+lines = [f"{'':70}{'temporaries':>12}{'reserve':>9}{'together':>10}   peak in"]
+added = []
 for answer in plan_many(recipes):
     passing = answer.at_peak["temporaries"] + answer.at_peak["kernel workspace"]
     rest = answer.peak_allocated_bytes - passing
-    reserved = sum(answer.reserved_bytes) / 2
+    reserved = sum(answer.reserved_bytes) / 2  # the middle of the planned range
     total = 100 * (reserved / rest - 1)
     kept_back = (reserved - answer.peak_allocated_bytes) / rest
     operation = answer.peak_at.split(" in ")[0].split("aten.")[-1]
-    print(f"{answer.recipe.summary:70}{passing / rest:>12.0%}{kept_back:>9.0%}{total:>9.0f} %   {operation}")
+    lines.append(f"{answer.recipe.summary:70}{passing / rest:>12.0%}{kept_back:>9.0%}{total:>9.0f} %   {operation}")
+    added.append(total)
     claims.record("C5", "temporaries and reserve add 20 to 30 %", answer.recipe.summary, total, "%", 20, 30)
+temporaries_guess.reveal(added[0], how="planned")
+print("\n".join(lines))
 
 # %% [markdown] name="temporaries_explained"
 # There is no such constant. Temporaries depend on the operation at the peak: in the softmax of a large vocabulary they are copies of the logits, in
-# Adam's `foreach` a copy of the parameters, in a CNN or a vision transformer next to nothing. A rule of thumb that is right for somebody's model is a
-# measurement of somebody's model.
+# Adam's `foreach` a copy of the parameters, and in a CNN or a vision transformer they are small. A rule of thumb like this one was measured on one model and
+# holds for models like it.
 #
-# ## 9 · Play
+# ## 9 · Explore
 #
-# The calculator below asks the planner. Turn one knob at a time. Before you do, say which tenant will change and whether the peak will move. The
-# lower bar is what the allocator will have reserved; its hatched part is what the planner cannot know. All its answers were planned in advance; for
-# anything it does not offer, use `plan(Recipe(...))`. (With the keyboard: Tab reaches a control. In a list, Home and End choose, and Alt + ↓ opens
+# The calculator below asks the planner. Change one setting at a time. Before you do, predict which category will change and whether the peak will move. The
+# lower bar shows what the allocator will have reserved; its hatched part is uncertain. All answers were planned in advance; for
+# other settings, use `plan(Recipe(...))`. (With the keyboard: Tab moves to a control. In a list, Home and End choose, and Alt + ↓ opens
 # it. JupyterLab keeps the plain arrow keys for itself.)
 #
-# Start with this: *Llama 3.2 1B with AdamW, one sequence of 1,024 tokens, would fit into 24 GiB if only allocated memory counted. Look at what is
-# reserved. Which single knobs make room, and why is checkpointing not one of them?* Then set the batch to 4: *which tenant grew, and in which
-# operation is the peak now? Does the knob that helped before still help?* Last: *what do four sequences of 256 tokens and one of 1,024 have in
+# Start with this: *Llama 3.2 1B with AdamW, one sequence of 1,024 tokens, would fit into 24 GiB if only allocated memory counted. Look at the
+# reserved memory. Which single settings make room, and why is checkpointing not one of them?* Then set the batch to 4: *which category grew, and in which
+# operation is the peak now? Does the setting that helped before still help?* Last: *what do four sequences of 256 tokens and one of 1,024 have in
 # common?*
 
 # %% name="play"
 explore_memory()
 
 # %% [markdown] name="summary_text"
-# ## 10 · What was said, what was measured
+# ## 10 · Claims and measurements
 
 # %% name="summary"
 print(tenant_table(runs))
@@ -559,12 +665,12 @@ sizes = {"vocabulary": 256, "context": 128, "layers": 4, "width": 128}
 for batch in (1, 8, 32):
     measured = runs[f"batch {batch}"].peak_bytes
     try:
-        said = gpt_peak(batch=batch, **sizes)
+        yours = gpt_peak(batch=batch, **sizes)
     except NotImplementedError:
         print(f"batch {batch:2}: measured {measured / MiB:.1f} MiB; your formula is still missing")
         continue
     print(
-        f"batch {batch:2}: your formula {said / MiB:7.1f} MiB, measured {measured / MiB:7.1f} MiB, {said / measured - 1:+.1%}"
+        f"batch {batch:2}: your formula {yours / MiB:7.1f} MiB, measured {measured / MiB:7.1f} MiB, {yours / measured - 1:+.1%}"
     )
 
 # %% name="claims"
@@ -574,14 +680,15 @@ claims
 # ## Recap
 #
 # - Parameters, gradients and optimizer state follow from the number of parameters; activations from batch × sequence × width × layers; logits from batch × sequence × vocabulary.
-# - The peak is a *moment*: usually near the top of the mountain, where the backward pass begins, or in the optimizer step. All that matters is who is
-#   there at that moment.
-# - Sixteen bytes a parameter is a sum of different parts in different schemes, and says nothing about activations.
-# - Fused attention made memory linear in the sequence.
+# - Training takes about 6ND FLOPs, plus attention.
+# - The peak is a *moment*: usually the beginning of the backward pass, or the optimizer step. Only what is in memory at that moment matters.
+# - Sixteen bytes per parameter is a sum of different parts in different schemes, 18 with FP32 gradients, and it leaves out activations and temporaries.
+# - Fused attention made memory linear in the sequence length.
 #
-# **What to reach for when.** Are activations the largest tenant? Mixed precision ([[mixed_precision]]), accumulation ([[#gradient_accumulation]]),
+# **What to reach for when.** Are activations the largest category? Mixed precision ([[mixed_precision]]), accumulation ([[#gradient_accumulation]]),
 # checkpointing ([[#activation_checkpointing]]). Optimizer state? Lean optimizers ([[#lean_optimizers]]), sharding ([[#sharding]]). Weights? LoRA and
 # quantization ([[#lora]]).
 #
-# **Sources.** Rajbhandari et al. 2020, *ZeRO*, section 3 (the 16 bytes); Korthikanti et al. 2022, *Reducing Activation Recomputation*, section 4 (activations of a transformer, term by term); Dao et al.
+# **Sources.** Rajbhandari et al. 2020, *ZeRO*, section 3 (the 16 bytes); Megatron Core documentation, *Distributed optimizer* (the 18 bytes); Kaplan et al. 2020, *Scaling Laws for Neural Language Models* (6ND); Touvron et
+# al. 2023, *Llama 2*; Korthikanti et al. 2022, *Reducing Activation Recomputation*, section 4 (activations of a transformer, term by term); Dao et al.
 # 2022, *FlashAttention*; PyTorch documentation, *CUDA semantics: memory management*.

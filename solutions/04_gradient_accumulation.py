@@ -1,19 +1,19 @@
 # %% [markdown] name="title"
 # # Gradient accumulation
 #
-# **You can feed a batch in pieces: gradients add up, so you get the update of the whole batch with the activations of one piece, if you weight the
-# pieces correctly and know what does not add up.**
+# **You can process a batch in micro-batches: gradients add up. You get the update of the full batch with the activations of one micro-batch, if you weight
+# the micro-batches correctly and know what does not add up.**
 #
 # | | |
 # |---|---|
-# | After this you can | write the loop, for rows and for tokens, and prove that the update is the same; say what memory it saves and when it saves none; recognise six ways to get it wrong by their numbers; say when a larger batch buys nothing |
+# | After this you can | write the loop for rows and for tokens, and prove that the update is the same; predict how much memory it saves; recognize six mistakes by their numbers; decide whether a larger batch is worth its cost |
 # | Time | 100 minutes |
 # | Difficulty | ●●○ |
 # | Needs | a CPU; the same cells use a GPU where there is one |
 # | Before this | labs [[#start_here]], [[#where_memory_goes]], [[#number_formats]] and [[#mixed_precision]] |
 # | Syllabus | T8, C8, P4, T43 (in part), C26 |
 #
-# Exercise X2, the graded notebook after this one, uses all of it.
+# The graded exercise X2 comes after this lab.
 
 # %% name="setup" setup=true
 import contextlib
@@ -59,10 +59,10 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 # %% [markdown] name="idea_text"
 # ## 1 · The idea
 #
-# Somebody found that a batch of 256 trains well. Your GPU holds 64. Carry the shopping home in four trips: the kitchen does not care.
+# A batch of 256 is known to train well, but your GPU holds only 64 rows.
 #
-# The gradient of a mean is the mean of the gradients. So: feed 64 rows, `backward()`, feed the next 64, `backward()` again. PyTorch **adds** to
-# `.grad` instead of overwriting it; after four *micro-batches* the gradients of all 256 rows are in there. Then step, once.
+# The gradient of a mean is the mean of the gradients. So run 64 rows forward and backward, then the next 64, and so on. PyTorch **adds** to
+# `.grad` instead of overwriting it: after four *micro-batches*, `.grad` contains the gradients of all 256 rows. Then take one optimizer step.
 
 # %% name="idea_picture"
 show(
@@ -71,8 +71,7 @@ show(
 )
 
 # %% [markdown] name="naive_text"
-# First the obvious way to write it, which is wrong. The model is a small network of GroupNorm and linear layers on digits.
-
+# First a version that looks right and is wrong. The model is a small network of GroupNorm and linear layers on digits.
 
 # %% name="naive"
 data = digits(device)
@@ -106,7 +105,7 @@ def distance(a, b):
 
 
 # %% [markdown] name="guess_naive_text"
-# **Predict.** Take the naive gradient of 256 rows in four micro-batches of 64. How many times as long as the gradient of the whole batch is it?
+# **Predict.** 256 rows go through `naive` in four micro-batches of 64. By what factor is its gradient longer than that of the full batch?
 
 # %% name="guess_naive"
 my_guess = None
@@ -123,18 +122,18 @@ naive_guess.reveal((wrong.norm() / right.norm()).item())
 print(f"direction: cosine {F.cosine_similarity(right, wrong, dim=0).item():.6f}")
 
 # %% [markdown] name="naive_explained"
-# The direction is right, the length is not: by accident, the learning rate is four times too high.
+# The direction is right and the length is not: the learning rate is in effect four times too high.
 #
 # ### Your turn: the loop
 #
-# **Contract.** `accumulate(model, x, y, micro_batch)` adds the gradient of the mean cross-entropy over all rows to the parameters' `.grad`.
+# **Contract.** `accumulate(model, x, y, micro_batch)` adds the gradient of the mean cross-entropy over all N rows to the parameters' `.grad`.
 #
-# - The model sees each of the N rows once, in order, at most `micro_batch` at a time. If N is no multiple of it, the last micro-batch is smaller.
-# - Each row weighs 1/N, also in a smaller micro-batch.
-# - Memory: one micro-batch at a time. Its backward pass comes before the next forward pass, and afterwards neither its graph nor its outputs are kept.
-# - Gradients that are there already are added to, not cleared: that is the caller's business, and so is the optimizer's step. Weights, rows and the model's mode
-#   stay as they are.
-# - Returns the mean loss over all rows: a number, or a detached tensor without dimensions.
+# - The model sees each row once, in order, at most `micro_batch` rows at a time. If N is not a multiple of it, the last micro-batch is smaller.
+# - Each row has weight 1/N, also in a smaller micro-batch.
+# - Memory: one micro-batch at a time. Its backward pass runs before the next forward pass, and then neither its graph nor its outputs are kept.
+# - Existing gradients are added to, not cleared. Clearing them and the optimizer's step are up to the caller. Weights, rows and the model's mode do
+#   not change.
+# - It returns the mean loss over all rows: a number, or a detached tensor without dimensions.
 
 
 # %% name="loop" answer=true reveal=true
@@ -158,8 +157,7 @@ hint("gradient_accumulation.loop")
 # %% [markdown] name="equal_text"
 # ### The same numbers
 #
-# Is it *equal*, or nearly equal? Computers add in some order, and floating-point sums depend on that order. Compare formats with more and fewer
-# digits:
+# Is the gradient *equal* or only nearly equal? Floating-point sums depend on the order of addition. Compare formats with more and fewer digits:
 
 # %% name="equal"
 SAME_GRADIENT = "the gradient equals the whole batch's"  # to six digits or so
@@ -175,11 +173,11 @@ for dtype in (torch.float64, torch.float32, torch.bfloat16):
         claims.record("C8", SAME_GRADIENT, subject, away, "relative", 0, 1e-5)
 
 # %% [markdown] name="swamping_text"
-# The distance follows the format's epsilon: it is rounding and nothing else. In pure BF16, where `.grad` itself has 8 significant bits, rounding is no
-# longer negligible. What rounds, the micro-batches' gradients or their sum? Keep the gradients as they are, in BF16, and add them up once in BF16 and
-# once in FP32.
+# The distance follows the format's epsilon, so it is rounding error. In pure BF16, where `.grad` has 8 significant bits, it is no longer negligible. Which
+# step loses the digits: computing the micro-batches' gradients, or adding them up? To find out, keep the gradients in BF16 and add them once in BF16 and once in
+# FP32.
 #
-# **Predict.** From micro-batches of 64 to micro-batches of 1, by what factor does the distance grow if the sum is in FP32?
+# **Predict.** From micro-batches of 64 to micro-batches of 1, by what factor does the error grow if the sum is in FP32?
 
 # %% name="swamping_guess"
 my_guess = None  # distance with micro-batches of 1 / with micro-batches of 64
@@ -210,12 +208,14 @@ growth = sums[1][0] / sums[64][0]
 claims.figure("BF16 sums: micro-batches of 1 / of 64, distance", "MLP, pure BF16", growth, "times")
 
 # %% [markdown] name="equal_explained"
-# It is the sum. With many micro-batches small gradients are added to a large sum that has no room for their last digits (swamping, [[number_formats]]).
-# Under autocast `.grad` is FP32, and the problem does not arise. If you train in pure BF16, keep an FP32 sum beside it.
+# The sum loses the digits. With many micro-batches, small gradients are added to a large sum that has no bits for their last digits (swamping,
+# [[number_formats]]). Under autocast the parameters and `.grad` are FP32, and the problem does not arise.
+#
+# In pure BF16, set `p.grad_dtype = torch.float32`: the weight stays BF16, and `.grad` is an FP32 tensor that costs 2 more bytes per parameter.
 #
 # ## 2 · What it saves
 #
-# First the whole batch: one AdamW step of the CNN of [[mixed_precision]] on 256 digits of 16 × 16 pixels.
+# First the full batch: one AdamW step of the CNN of [[mixed_precision]] on 256 digits of 16 × 16 pixels.
 
 
 # %% name="step"
@@ -242,7 +242,7 @@ cnn = {256: measured(lambda: SmallCNN(32), images, labels, 256)}
 print(cnn[256])
 
 # %% [markdown] name="guess_memory_text"
-# (The tenants are those at the moment of the peak. The backward pass has only just begun there: the head and the last norm have gradients, no other layer has.)
+# (The categories are those at the moment of the peak. The backward pass has just begun there, so only the head and the last norm have gradients.)
 #
 # **Predict.** How many **MiB** does the same step need in four micro-batches of 64?
 
@@ -271,12 +271,12 @@ axes.legend(frameon=False)
 show(figure, "Peak and activations grow in straight lines with the rows of a micro-batch.")
 
 # %% [markdown] name="memory_explained"
-# (The table shows each tenant at its own largest moment, so a column adds up to more than its peak.)
+# (The table shows each category at its own maximum, so a column adds up to more than its peak.)
 #
-# Straight lines, as far as they go: a fixed part, plus so many bytes per row. Where a line meets the axis is what accumulation cannot save: parameters,
-# gradients, optimizer state, and the whole batch of inputs, which is always there.
+# The lines are straight: a fixed part plus so many bytes per row. The fixed part, where a line meets the axis, is what accumulation cannot save:
+# parameters, gradients, optimizer state, and all rows of the batch, which stay on the device.
 #
-# "The peak is that of the micro-batch": compare with a plain step on 64 rows.
+# An article says "the peak is that of the micro-batch". Compare with a plain step on 64 rows.
 
 # %% name="micro_claim"
 plain = measured(lambda: SmallCNN(32), images[:64].clone(), labels[:64].clone(), 64)
@@ -285,10 +285,10 @@ print(f"4 x 64: {human_bytes(cnn[64].peak_bytes)}; a plain step on 64 rows: {hum
 claims.record("C8", "the peak is that of the micro-batch", "CNN, inputs aside", ratio, "times", 0.95, 1.05)
 
 # %% [markdown] name="nothing_text"
-# ### Another model, smaller pieces
+# ### More parameters, smaller micro-batches
 #
-# A GPT has more parameters for each row it reads. **Predict**: a GPT of 3.3 million parameters trains with AdamW (`foreach=True`, the default on a GPU) on
-# 32 sequences of 32 characters. How much memory do 32 micro-batches of one row need, relative to 8 micro-batches of four rows?
+# **Predict.** A GPT of 3.3 million parameters trains with AdamW (`foreach=True`, the default on a GPU) on 32 sequences of 32 characters. How much memory do 32
+# micro-batches of one sequence need, relative to 8 micro-batches of four?
 
 # %% name="guess_nothing"
 my_guess = None  # peak with micro-batches of 1 / peak with micro-batches of 4
@@ -327,15 +327,15 @@ for micro_batch, meter in gpt.items():
     print(f"micro-batch {micro_batch:2}: peak {human_bytes(meter.peak_bytes):>10} in {meter.peak_at}")
 
 # %% [markdown] name="foreach_text"
-# Below a certain micro-batch the peak stops moving. It is now in the **optimizer step**, which holds gradients and moments and no activations at all,
-# and something else: its own temporaries. How large those are depends on how AdamW goes through the parameters.
+# Below a certain micro-batch the peak stops falling. It is now in the **optimizer step**, which holds gradients, moments and its own temporaries, but no
+# activations. The size of the temporaries depends on how AdamW goes through the parameters.
 #
-# - `foreach=True`, the default on a GPU, does each operation of the formula for *all* parameters together: few launches, but each temporary is as large as
+# - `foreach=True`, the default on a GPU, runs each operation of the formula for *all* parameters together: few launches, and temporaries of the size of
 #   the whole model.
-# - `foreach=False`, the default on a CPU, finishes one parameter after another: temporaries of the size of one.
-# - `fused=True` does the whole formula in one kernel, without temporaries.
+# - `foreach=False`, the default on a CPU, finishes one parameter after another: temporaries of the size of one parameter.
+# - `fused=True` computes the whole formula in one kernel, without temporaries.
 #
-# **Predict** the most temporaries that `foreach=True` holds, in sizes of the model.
+# **Predict.** How large are the temporaries of `foreach=True` at their maximum, in sizes of the model?
 
 # %% name="foreach_guess"
 my_guess = None  # temporaries / parameters
@@ -360,15 +360,16 @@ looped = smaller.peak_bytes / ways["foreach=False"].peak_bytes
 print(f"foreach=False: micro-batches of 1 need {looped:.2f} x the memory of micro-batches of 4")
 
 # %% [markdown] name="nothing_explained"
-# One: the root of the second moment. The rest of the formula works in place.
+# `foreach=True` holds one model-sized temporary, the square root of the second moment. It computes the rest of the formula in place.
 #
-# Once the peak is in the optimizer step, smaller micro-batches save nothing and cost time. Where that begins depends on the optimizer: the step of
-# `foreach=False` needs less, so there the peak still falls from micro-batches of 4 to micro-batches of 1, as the last line above shows.
+# Once the peak is in the optimizer step, smaller micro-batches save nothing and cost time. With `foreach=False` the step needs less, so the peak still
+# falls from micro-batches of 4 to micro-batches of 1.
 #
-# And is the peak always that of a plain step on one micro-batch? For the CNN it was, within a few percent. Now take four linear layers of
-# 1024 × 1024 and a small one, and plain SGD, which has no state. A plain step sees 256 rows, the accumulated one two micro-batches of 256.
+# Is the peak always that of a plain step on one micro-batch? For the CNN it was, within a few percent. Now take four linear layers of
+# 1024 × 1024 and a small one, with plain SGD, which has no state.
 #
-# **Predict** the peak of the second relative to the first. The inputs are not counted.
+# **Predict.** A plain step sees 256 rows. The accumulated step sees two micro-batches of 256. What is the peak of the second relative to the first, inputs
+# not counted?
 
 # %% name="guess_price"
 my_guess = None  # peak of 2 x 256 / peak of a plain step on 256 rows
@@ -397,15 +398,15 @@ claims.record(
 )
 
 # %% [markdown] name="time_text"
-# That is the price of accumulating: gradients stay alive through the forward and backward passes of the later micro-batches, where a plain step starts
-# without any. This matters when parameters are large and activations small.
+# Gradients stay alive through the forward and backward passes of the later micro-batches, while a plain step starts without any. This matters when
+# parameters are large and activations small.
 #
 # ### What it costs in time
 #
-# The same rows go through the same layers. Time is lost only where a micro-batch is too small to keep the device busy. There is another way to
-# save memory: run the whole batch and recompute ([[activation_checkpointing]]).
+# All variants run the same rows through the same layers. Accumulation loses time where a micro-batch is too small to keep the device busy. The
+# alternative is to run the full batch and recompute activations ([[activation_checkpointing]]).
 #
-# **Predict** the time of 64 micro-batches of 4 rows, relative to one batch of 256.
+# **Predict.** How long do 64 micro-batches of 4 rows take, relative to one batch of 256?
 
 # %% name="time_guess"
 my_guess = None  # time, 64 x 4 / whole batch
@@ -441,19 +442,20 @@ for name, way in ways.items():
 time_guess.reveal(paces["64 x 4"])
 
 # %% [markdown] name="time_explained"
-# On a CPU smaller pieces may even be faster for a while, because they fit its cache. Below a certain size the time rises, and the
-# table shows how steeply. Recomputing costs its arithmetic at every size. So cut the batch until the device is no longer busy, then recompute.
+# Time grows as micro-batches shrink. Checkpointing costs about its arithmetic at any batch size, and saves less here. So cut the batch as long as the
+# device stays busy, and when more memory is needed, checkpoint. With FSDP, each additional micro-batch also gathers the weights again
+# ([[sharding]]).
 
 # %% [markdown] name="pitfalls_text"
-# ## 3 · Six ways to get it wrong
+# ## 3 · Six mistakes
 #
-# You will see each mistake happen, measure it, and see the repair. All of them train without an error message.
+# You will see each mistake happen, measure it, and fix it. All of them train without an error message.
 #
 # ### Wrong length
 #
-# The naive gradient is 4 times too long. With SGD that is a learning rate 4 times too high. With Adam? It divides by the size of the gradient.
+# The naive gradient is 4 times too long. With SGD that is a learning rate 4 times too high.
 #
-# **Predict**, for Adam: how long is the update without the division, relative to the update with it?
+# **Predict.** With Adam, how long is the first update without the division, relative to the update with it?
 
 # %% name="adam_guess"
 my_guess = None  # length without the division / with it
@@ -491,12 +493,12 @@ adam_guess.reveal(longer["Adam"])
 print(text_table(table))
 
 # %% [markdown] name="clip_text"
-# Adam's update does not change, and neither does its loss after 40 updates: nobody notices. SGD's update is four times as long, and its loss may even be
-# lower: four times the learning rate happened to be no worse.
+# Adam divides by the size of the gradient, so its update does not change, and neither does its loss after 40 updates. SGD's update is four times as
+# long, yet its loss need not be worse.
 #
-# Both hold until gradient clipping is switched on, which looks at the gradient's length. Clip both at norm 1.
+# Gradient clipping depends on the gradient's norm. Clip both at norm 1.
 #
-# **Predict.** With the right gradient, a small part of the 40 updates is clipped. What part with the naive one?
+# **Predict.** With the right gradient, a small share of the 40 updates is clipped. What share with the naive one?
 
 # %% name="clip_guess"
 my_guess = None  # %
@@ -514,14 +516,14 @@ clip_guess.reveal(100 * share)
 print(text_table(table))
 
 # %% [markdown] name="adam_explained"
-# With the naive gradient clipping is at work far more often. What it clips to is the same length, so the first update of both looks alike. The mistake
-# now is that the threshold means something else. A loss curve that looks fine tells you nothing here; the *norm* does.
+# With the naive gradient, far more updates are clipped: the threshold has a different meaning. The clipped gradient has the same length, so the first updates look alike.
+# The loss curve does not show this mistake. The gradient *norm* does: log it.
 #
 # ### A smaller last micro-batch
 #
-# 200 rows split by 64 make micro-batches of 64, 64, 64 and 8. The usual loop divides each loss by their number.
+# 200 rows split by 64 make micro-batches of 64, 64, 64 and 8. The usual loop divides each loss by the number of micro-batches.
 #
-# **Predict.** How many times the weight of any other row does a row of the last micro-batch get?
+# **Predict.** How many times the weight of another row does a row of the last micro-batch get?
 
 # %% name="ragged_guess"
 my_guess = None  # times
@@ -553,18 +555,18 @@ for method in (by_pieces, accumulate):
 # %% [markdown] name="tokens_text"
 # ### Tokens that do not count
 #
-# In text the rows differ in length, and padding does not count (target -100). `F.cross_entropy` takes the mean over the targets that count *in the micro-batch*, so a micro-batch of short
-# rows weighs as much as one of long rows. Many training libraries did this for years, until somebody compared the loss curves in October 2024 (see the sources).
+# Text rows differ in length, and padding does not count (target -100). `F.cross_entropy` takes the mean over the targets that count *in the micro-batch*, so a micro-batch of short
+# rows has the same weight as one of long rows. Many training libraries had this bug for years, until a comparison of loss curves in October 2024 exposed it (see the sources).
 #
 # ### Your turn: tokens
 #
 # **Contract.** `accumulate_tokens(model, ids, targets, micro_batch)` is like `accumulate`, for a language model. The mean is over all **targets that
-# count** in the whole batch.
+# count** in the full batch.
 #
-# - `ids` and `targets` are (N, T), of int64; `model(ids)` returns logits (N, T, vocabulary). A target of -100 does not count; at least one does.
-# - Each target that counts weighs the same. A micro-batch in which none counts adds nothing, and may be skipped.
-# - Micro-batches, memory, gradients that are there already, and what stays as it is: as before. `micro_batch` may be larger than N.
-# - Returns the mean loss over the targets that count: a number, or a detached tensor without dimensions.
+# - `ids` and `targets` are (N, T), int64. `model(ids)` returns logits (N, T, vocabulary). A target of -100 does not count; at least one target does.
+# - Each target that counts has the same weight. A micro-batch in which none counts adds nothing, and may be skipped.
+# - Micro-batches, memory, existing gradients, and what must not change: as in the first task. `micro_batch` may be larger than N.
+# - It returns the mean loss over the targets that count: a number, or a detached tensor without dimensions.
 
 
 # %% name="tokens" answer=true reveal=true
@@ -588,8 +590,8 @@ accumulate_tokens = check("gradient_accumulation.tokens", accumulate_tokens)
 hint("gradient_accumulation.tokens")
 
 # %% [markdown] name="means_text"
-# **Predict.** A GPT reads 64 rows in four micro-batches. From 2 to 32 targets count in a row, and the rows are sorted by length. How far from the gradient of
-# the whole batch, relatively, is the gradient that older libraries computed?
+# **Predict.** A GPT reads 64 rows in four micro-batches. Between 2 and 32 targets count per row, and the rows are sorted by length. What is the relative
+# error of the gradient that older libraries computed?
 
 # %% name="means_guess"
 my_guess = None  # relative distance
@@ -621,16 +623,13 @@ for method in (mean_of_means, accumulate_tokens):
         claims.record("C8", SAME_GRADIENT, "GPT, rows of 2 to 32, mean of means", away, "relative", 0, 1e-5)
 
 # %% [markdown] name="tokens_explained"
-# The repair needs one number that no single micro-batch knows: how many targets count in the **whole** batch. Count first, then go through the
-# pieces. (With several GPUs, the whole batch is that of all of them.)
+# The fix needs a number that a single micro-batch does not have: how many targets count in the **full** batch. Count first, then loop over the
+# micro-batches. (With several GPUs, the full batch is that of all GPUs together.)
 #
-# ### BatchNorm
+# ### Norms
 #
-# BatchNorm normalises with the mean and variance of the rows it sees; in evaluation mode it uses its running statistics. LayerNorm and GroupNorm look
-# at one row at a time.
-#
-# **Predict.** Four networks differ in nothing but their norm: BatchNorm, BatchNorm in evaluation mode, GroupNorm, LayerNorm. How many of them get a different
-# gradient (beyond rounding) when 256 rows come in micro-batches of 16?
+# **Predict.** Four networks differ only in their norm layer: BatchNorm, BatchNorm in evaluation mode, GroupNorm, LayerNorm. How many of them get a
+# different gradient (beyond rounding) when 256 rows come in micro-batches of 16?
 
 # %% name="guess_norms"
 my_guess = None
@@ -663,16 +662,17 @@ for micro_batch in (256, 16):
 print(f"running mean after one batch of 256: {seen[256]:.2f}; after 16 micro-batches of it: {seen[16]:.2f}")
 
 # %% [markdown] name="batchnorm_explained"
-# BatchNorm feels the split in two places.
+# BatchNorm in training mode normalizes with the mean and variance of the rows it sees. The split changes two things.
 #
-# - Its gradients differ, and no weighting brings back the statistics of the whole batch.
-# - The *running* statistics, which evaluation uses, move once per micro-batch. So with momentum 0.1 they forget faster.
+# - The gradient: no weighting restores the statistics of the full batch.
+# - The *running* statistics, which evaluation uses: they are updated once per micro-batch, so with momentum 0.1 they forget faster.
 #
-# What to do: use GroupNorm from the start or, in fine-tuning, BatchNorm in evaluation mode with frozen statistics.
+# GroupNorm and LayerNorm look at one row at a time, and BatchNorm in evaluation mode uses fixed statistics. So use GroupNorm from the start or, in
+# fine-tuning, BatchNorm in evaluation mode.
 #
 # ### The schedule
 #
-# A warm-up of 100 steps means optimizer steps. Step the scheduler after each of four micro-batches, and the warm-up ends too early:
+# A warm-up of 100 steps means optimizer steps. If the scheduler steps after each of four micro-batches, the warm-up ends too early:
 
 # %% name="schedule"
 ends = {}
@@ -688,15 +688,15 @@ for where in ("after each update", "after each micro-batch"):
 print(f"updates until the warm-up is over: {ends}")
 
 # %% [markdown] name="ddp_text"
-# ### Talking too much
+# ### Too many messages
 #
-# With several GPUs ([[data_parallel]]), `DistributedDataParallel` averages gradients between them in every backward pass. During accumulation only
-# the last pass needs that; `no_sync()` turns it off in the others. To count the traffic, one process is enough: DDP with world size one and a hook
-# that records what would be sent.
+# With several GPUs ([[data_parallel]]), `DistributedDataParallel` (DDP) averages gradients over them in every backward pass. During accumulation, only
+# the last pass needs that. Inside `with replica.no_sync():` DDP does not communicate. One process is enough to count the traffic: DDP with world
+# size 1, and a hook that records what would be sent.
 #
-# Gradients are sent in the backward pass. One way is to write `loss = ...` first and then `with replica.no_sync(): loss.backward()`.
+# Some loops compute `loss = ...` first and then run `with replica.no_sync(): loss.backward()`.
 #
-# **Predict.** With four micro-batches, how many times as much does that send as one pass?
+# **Predict.** With four micro-batches, how many times the bytes of one pass does such a loop send?
 
 # %% name="ddp_guess"
 my_guess = None  # no_sync around backward() alone: bytes / bytes of one pass
@@ -739,22 +739,22 @@ dist.destroy_process_group()
 sync_guess.reveal(traffic["no_sync around backward() alone"] / traffic["no_sync around both passes"])
 
 # %% [markdown] name="critical_text"
-# `no_sync` must enclose the **forward** pass as well: that is where DDP decides whether to send.
+# `no_sync` must enclose the **forward** pass as well: DDP decides there whether the backward pass will send.
 #
 # ## 4 · How large a batch is worth it?
 #
-# Accumulation gives you any batch you like. But do you want it? Its micro-batches run one after the other, so a step on twice the rows takes twice the time. Doubling the batch pays only if it halves the steps.
+# Accumulation allows any batch size. But its micro-batches run one after the other, so a step on twice the rows takes twice the time. Doubling the batch
+# pays only if it halves the number of steps.
 #
-# A larger batch gives a gradient with less noise. Once there is little noise left, more rows change nothing. McCandlish et al. (2018) found a simple law for
-# the number of rows that have to be seen until a given loss is reached, with a learning rate tuned for each batch B:
+# A larger batch gives a gradient with less noise. Once there is little noise left, more rows change nothing. McCandlish et al. (2018) fitted a simple formula for
+# the number of rows needed to reach a given loss, with a learning rate tuned for each batch size B:
 #
 # $$\text{rows}(B) = \text{rows}_\text{min} \cdot \left(1 + \frac{B}{B_\text{crit}}\right)$$
 #
-# Below the **critical batch size** the rows stay the same, and four times the batch takes a quarter of the steps. Far above it the *steps* stay the same.
+# Far below the **critical batch size** the rows stay the same, and four times the batch takes a quarter of the steps. Far above it the *steps* stay the same.
 #
-# The cell below trains a network of 6,000 parameters that predicts the next byte of English text from four bytes. To be quick, it trains four copies at once, each with a
-# learning rate of its own, and stops when the first of them has reached the loss.
-
+# The network below has 6,000 parameters and predicts the next byte of English text from four bytes. Four copies train at once, each with its own
+# learning rate, until the first of them reaches the loss.
 
 # %% name="critical_model"
 characters, unseen = text.train_x.clamp(max=127), text.test_x.clamp(max=127)
@@ -811,7 +811,7 @@ def rows_until(target, batch, rates, betas, most=150_000):
 
 
 # %% [markdown] name="critical_guess_text"
-# **Predict.** From 512 rows a step to 2,048, by what factor does the number of *steps* fall?
+# **Predict.** From 512 rows per step to 2,048, by what factor does the number of *steps* fall?
 
 # %% name="critical_guess"
 my_guess = None  # steps with 512 rows / steps with 2,048 rows
@@ -847,21 +847,22 @@ axes.legend(frameon=False)
 show(figure, "Steps fall in proportion at first and then level out; rows are level at first and then rise.")
 
 # %% [markdown] name="betas_text"
-# Four times the rows a step are free only if they save three steps in four, a factor of 4. Here they did not.
+# With four times the rows per step, the factor would have to be 4 for the larger batch to cost no additional rows.
 #
-# - **To the left** of the dashed line, the rows rise slowly: a larger batch costs little, and on several GPUs it saves time.
-# - **To the right**, accumulation makes you look at many more rows for the same loss, one after the other. It still buys fewer steps, which counts only where
-#   rows are computed side by side.
+# - **To the left** of the dashed line, rows rise slowly: a larger batch costs little, and on several GPUs it saves time.
+# - **To the right**, accumulation processes many more rows for the same loss, one micro-batch after the other. It still needs fewer steps, but that helps
+#   only if the rows are computed in parallel.
 #
-# (The critical batch is not constant. It grows early in training and then levels off, which is why large runs warm up their batch size:
-# [Merrill et al. 2025](https://arxiv.org/abs/2505.23971). For language models it is millions of tokens. One seed gives a rough figure only.)
+# This is one seed, so treat the critical batch size as an order of magnitude. It is not a constant of the model, either. It grows early in
+# training and then levels off, which is why large runs warm up their batch size (Merrill et al. 2025). At the end of training it depends on the amount of data more
+# than on the size of the model (Zhang et al. 2024). For large language models it is millions of tokens.
 #
-# Why accumulate at all *below* the line? Often the reason is that "small batches are unstable". Part of that is Adam: its $\beta_2$ says how many **steps** the
-# mean of the squares remembers. With 64 times fewer rows a step, it remembers 64 times fewer rows. The runs above took that into account: β₂ was
-# 0.95 at 512 rows, and closer to 1 for smaller batches, so that the memory was the same in rows.
+# Below the line, a common reason to accumulate is that "small batches are unstable". Part of that is Adam: $\beta_2$ sets how many **steps** the
+# average of the squared gradients remembers. With 64 times fewer rows per step, it remembers 64 times fewer rows. The runs above accounted for that: β₂ was
+# 0.95 at 512 rows and closer to 1 for smaller batches, so that the memory was the same in rows.
 #
-# **Predict.** Now 4 rows a step, four copies with the tuned β₂ and four with 0.95. When the best of the tuned ones has reached 2.6, what is the loss of the best of
-# the others?
+# **Predict.** Now 4 rows per step: four copies with the tuned β₂ and four with 0.95. When the best of the tuned ones reaches 2.6, what is the lowest loss
+# of the others?
 
 # %% name="betas_guess"
 my_guess = None  # loss
@@ -885,23 +886,23 @@ said = "small batches need no accumulation"
 claims.record("C26", said, "4 rows, beta_2 tuned, against 512", rows / rows_needed[512], "x the rows", 0, 1)
 
 # %% [markdown] name="betas_explained"
-# So before you accumulate to a larger batch, ask what for.
+# So before you accumulate to a larger batch, know why.
 #
-# - **To keep a batch that is known to train well**, on a smaller GPU: fine, that is what this lab is about.
-# - **To fill the device**: choose the micro-batch for that. There is no need for many micro-batches per update.
-# - **Because small batches train badly**: tune the learning rate and β₂ first (Marek et al. 2025, down to a batch of one).
+# - **To keep a batch size that is known to train well** on a smaller GPU: that is what this lab is about.
+# - **To keep the device busy**: choose the micro-batch for that. It does not require many micro-batches per update.
+# - **Because small batches train badly**: first tune the learning rate and β₂ (Marek et al. 2025, down to a batch of one).
 #
 # ## 5 · Your turn: the largest micro-batch that fits
 #
-# You have a budget, and you want the largest micro-batch that stays within it: fewer, larger pieces are faster. Trying one after another takes a long
+# Given a memory budget, find the largest micro-batch that stays within it: fewer, larger micro-batches are faster. Trying all sizes takes a long
 # time. Section 2 showed that a few measurements are enough: the peak is flat while it is in the optimizer step, then it follows a straight line.
 #
 # **Contract.** `largest_micro_batch(peak_bytes, budget, most)` returns the largest number of rows m, 1 ≤ m ≤ `most`, with `peak_bytes(m) <= budget`; 0 if not even one row
 # fits. The result is an int.
 #
-# - `peak_bytes(m)` measures and returns the peak for a micro-batch of m rows (1 ≤ m ≤ `most`). It is the larger of a constant and *fixed + each × m*; at `most` and at
+# - `peak_bytes(m)` measures and returns the peak for a micro-batch of m rows (1 ≤ m ≤ `most`). It is the maximum of a constant and *fixed + each × m*. At `most` and at
 #   `most // 2` it is on the line. Call it **at most four times**.
-# - `budget` is in bytes, `most` is even, *each* is above 0; all are whole numbers.
+# - `budget` is in bytes, `most` is even, and *each* is positive. All are integers.
 
 
 # %% name="largest" answer=true reveal=true
@@ -922,7 +923,7 @@ largest_micro_batch = check("gradient_accumulation.largest", largest_micro_batch
 hint("gradient_accumulation.largest")
 
 # %% [markdown] name="largest_real_text"
-# The check uses made-up numbers. Try your function on the real CNN and its batch of 256, with a budget of 20 MiB:
+# The check uses invented numbers. Try your function on the real CNN and its batch of 256, with a budget of 20 MiB:
 
 # %% name="largest_real"
 calls = {}
@@ -942,11 +943,9 @@ else:
     print("The line said that more fit. A GPU's allocator may hand out larger blocks than you ask for; plan a margin.")
 
 # %% [markdown] name="play_text"
-# ## 6 · Play
+# ## 6 · Explore
 #
-# One optimizer step on 256 digits, in as many pieces as you like. Watch the mountain of [[where_memory_goes]] become a range of hills, with gradients
-# that stay in between.
-
+# One optimizer step on 256 digits, in micro-batches of any size. Activations rise and fall once per micro-batch, and gradients stay in between.
 
 # %% name="play"
 explore(
@@ -977,15 +976,15 @@ claims
 # %% [markdown] name="recap"
 # ## Recap
 #
-# - Gradients of a mean add up; activations need not all be there at once. Effective batch = micro-batch × accumulation steps (× GPUs).
-# - Give every **row** (or token) the same weight. Dividing by the number of micro-batches is right only when they are alike.
-# - The line *fixed + each × rows* tells you what can be saved. Once the peak has moved to the optimizer step, smaller pieces save nothing.
-# - Not everything adds up: BatchNorm, schedules, clipping, communication (`no_sync` around *both* passes).
+# - Gradients of a mean add up, and only one micro-batch's activations are needed at a time. Effective batch = micro-batch × accumulation steps (× GPUs).
+# - Give every **row** (or token) the same weight. Dividing by the number of micro-batches is right only if they all have the same size.
+# - The line *fixed + each × rows* shows what accumulation can save. Once the peak is in the optimizer step, smaller micro-batches save nothing.
+# - Some things do not add up: BatchNorm, schedules, clipping, communication (`no_sync` around *both* passes). In pure BF16, set `grad_dtype`.
 # - Above the critical batch size a larger batch costs rows, and accumulated rows cost time.
 #
-# **What to reach for when.** If activations are the largest tenant and the batch is above one, accumulate first: section 2 has its time beside that of
-# checkpointing. If the batch is one already, use checkpointing ([[activation_checkpointing]]). If the peak is in the optimizer step:
-# [[lean_optimizers]].
+# **What to reach for when.** If activations are the largest category and the batch is above one, accumulate while the device stays busy. Then
+# checkpoint ([[activation_checkpointing]]); section 2 compares their times. If the peak is in the optimizer step: [[lean_optimizers]].
 #
 # **Sources.** PyTorch documentation, *torch.amp: gradient accumulation*, and `DistributedDataParallel.no_sync`; Hugging Face, *Fixing Gradient Accumulation* (October 2024), on token-weighted losses; Wu and
-# He 2018, *Group Normalization*; McCandlish et al. 2018, *An Empirical Model of Large-Batch Training*; Marek et al. 2025, *Small Batch Size Training for Language Models*.
+# He 2018, *Group Normalization*; McCandlish et al. 2018, *An Empirical Model of Large-Batch Training*; Zhang et al. 2024, *How Does Critical Batch Size Scale in Pre-training?*
+# ([arXiv 2410.21676](https://arxiv.org/abs/2410.21676)); Merrill et al. 2025, *Critical Batch Size Revisited* ([arXiv 2505.23971](https://arxiv.org/abs/2505.23971)); Marek et al. 2025, *Small Batch Size Training for Language Models*.

@@ -1,13 +1,13 @@
 # %% [markdown] name="title"
 # # Activation checkpointing
 #
-# **What the forward pass keeps can be thrown away and recomputed when the backward pass needs it: arithmetic buys memory, at a rate you can choose
-# block by block.**
+# **Activations can be thrown away after the forward pass and recomputed in the backward pass. You choose how much memory to save, block by block or
+# operation by operation, and pay for it in arithmetic.**
 #
 # | | |
 # |---|---|
-# | After this you can | write checkpointing yourself, with everything the second run must see again; decide what a block keeps, operation by operation; move saved tensors elsewhere; read off what each choice saves and costs |
-# | Time | 150 minutes |
+# | After this you can | write checkpointing yourself, including everything that the second run must reproduce; choose what a block keeps, operation by operation; move saved tensors elsewhere; measure what each choice saves and costs |
+# | Time | 120 minutes |
 # | Difficulty | ●●● |
 # | Needs | a CPU; the same cells use a GPU where there is one |
 # | Before this | labs [[#start_here]], [[#where_memory_goes]] and, for autocast, [[#mixed_precision]] |
@@ -26,16 +26,13 @@ from helpers import (
     SmallGPT,
     benchmark,
     check,
-    compare,
     count_flops,
     device_name,
     english,
     explore,
-    hfu,
     hint,
     human_bytes,
     kept_over_time,
-    mfu,
     pick_device,
     saved_tensor_bytes,
     show,
@@ -60,39 +57,44 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 # %% [markdown] name="idea_text"
 # ## 1 · The idea
 #
-# A hiker who wants to find the way back can draw every step on a map. Or she can drop a stone at each crossing and, on the way back, walk each
-# stretch between two stones once more to see what lies there. Fewer notes, more walking.
+# Autograd saves the tensors that the backward pass will need. With **activation checkpointing**
 #
-# The forward pass draws the map. With **activation checkpointing**
-#
-# - a block keeps only its *input*;
-# - when the backward pass reaches it, the block runs forward again from that input;
-# - now it keeps the rest, but only for as long as its own backward pass takes.
+# - a block saves only its *input*;
+# - when the backward pass reaches the block, the block runs forward again from that input;
+# - the recomputed tensors are freed as soon as the block's own backward pass is done.
 
 # %% name="idea"
 show(
     kept_over_time(blocks=6, keeps=6),
-    "Tensors held over time by six blocks. Above, six more with each block, up to 36, and down again in the backward "
-    "pass. Below, one more with each block, up to 6; then each block runs forward again before its backward pass, and "
-    "12 is the most.",
+    "Tensors held over time by six blocks. Top: each block adds six, up to 36, and the backward pass frees them. Bottom: "
+    "each block adds one, up to 6; in the backward pass each block first runs forward again, and the maximum is 12.",
 )
 
 # %% [markdown] name="model_text"
-# (A sketch: six blocks, each of which keeps six tensors as large as its input.) A block of a GPT keeps 16 such tensors ([[where_memory_goes]]), and the
-# model below has 24 narrow blocks, so that activations are nearly everything. A *policy* says how to run block number i.
+# The sketch shows six blocks, each of which saves six tensors of the size of its input. A block of our GPT saves 16 ([[where_memory_goes]]). The model
+# below has many narrow blocks, so that activations take nearly all of its memory. A *policy* is a function that decides how to run block number i.
 
 # %% name="model"
-text = english(device)
-ids, targets = text.train_x[: 4 * 128].view(4, 128).clone(), text.train_y[: 4 * 128].view(4, 128).clone()
 LAYERS = 24
+WIDTH, BATCH = (512, 4) if device.type == "cuda" else (64, 4)  # a GPU is busy only with wider layers
+LENGTH = 2 * WIDTH  # tokens per sequence
+text = english(device)
 
 
-def make_gpt(layers=LAYERS, width=64):
+def make_batch(sequences, length):
+    """Return token ids and targets, each (sequences, length)."""
+    return (stream[: sequences * length].view(sequences, length).clone() for stream in (text.train_x, text.train_y))
+
+
+def make_gpt(layers=LAYERS, width=WIDTH, length=LENGTH):
     torch.manual_seed(0)
-    return SmallGPT(layers=layers, width=width).to(device)
+    return SmallGPT(layers=layers, width=width, context=length).to(device)
 
 
-def loss_of(model, policy):
+ids, targets = make_batch(BATCH, LENGTH)
+
+
+def loss_of(model, policy, ids=ids, targets=targets):
     x = model.tokens(ids) + model.positions(torch.arange(ids.shape[1], device=device))
     for i, block in enumerate(model.blocks):
         x = policy(block, x, i)
@@ -114,27 +116,27 @@ def metered(policy):
 def measured(policy):
     """Return the meter of one run, and its floating-point operations."""
     model = make_gpt()
-    flops = count_flops(lambda: loss_of(model, policy).backward())  # and no first run is under the meter
+    flops = count_flops(lambda: loss_of(model, policy).backward())  # this run also warms up
     return metered(policy), flops
 
 
 # %% [markdown] name="recompute_task"
-# ### Your turn: keep the input, run once more
+# ### Your turn: keep the input, run again
 #
-# PyTorch lets you write an operation with a backward pass of your own: a `torch.autograd.Function` has two static methods.
+# In PyTorch you can write an operation with its own backward pass. A `torch.autograd.Function` has two static methods.
 #
-# - Inside `forward` autograd records nothing.
-# - `ctx` is for what `backward` will need: tensors go in with `ctx.save_for_backward(...)` and come out of `ctx.saved_tensors`; anything else may be an
-#   attribute of it.
-# - `backward` is given the gradient of the result, and returns a gradient for each argument of `forward`, or None.
+# - Autograd records nothing inside `forward`.
+# - `ctx` carries what `backward` needs: save tensors with `ctx.save_for_backward(...)` and read them from `ctx.saved_tensors`; store anything else as an
+#   attribute.
+# - `backward` receives the gradient of the result and returns one gradient per argument of `forward`, or None.
 #
-# **Contract.** `Recompute.apply(run, x)` is run(x), checkpointed. `run` maps one tensor to another and may use parameters; `x` requires a gradient.
+# **Contract.** `Recompute.apply(run, x)` returns run(x), checkpointed. `run` maps one tensor to another and may use parameters; `x` requires a gradient.
 #
-# - The result is that of run(x).
-# - Between the passes, x is kept and nothing else. After the backward pass, the graph of the second run is not kept.
-# - `run` is called once in the forward pass, and once more in the backward pass.
+# - The result equals run(x).
+# - Between the passes, only x is kept. After the backward pass, the graph of the second run is not kept.
+# - `run` is called once in the forward pass and once in the backward pass.
 # - `backward` returns the gradient of x (and None for `run`).
-# - The gradients of the parameters that `run` uses are added to their `.grad`. A model calls `apply` many times, with another `run` each time.
+# - The gradients of the parameters that `run` uses are added to their `.grad`. A model calls `apply` many times, each time with a different `run`.
 
 
 # %% name="recompute" answer=true reveal=true
@@ -151,10 +153,10 @@ class Recompute(torch.autograd.Function):
     def backward(ctx, gradient):
         ### BEGIN SOLUTION
         (x,) = ctx.saved_tensors
-        x = x.detach().requires_grad_()  # a new beginning: the graph of this stretch ends here
+        x = x.detach().requires_grad_()  # a leaf: the graph of the second run ends here
         with torch.enable_grad():
             y = ctx.run(x)
-        torch.autograd.backward(y, gradient)  # on its way it adds to the parameters' .grad
+        torch.autograd.backward(y, gradient)  # this also adds to the parameters' .grad
         return None, x.grad
         ### END SOLUTION
 
@@ -167,7 +169,7 @@ hint("activation_checkpointing.recompute")
 
 
 # %% [markdown] name="same_text"
-# ### The same numbers first
+# ### First, the same numbers
 
 
 # %% name="same"
@@ -183,107 +185,101 @@ for name, policy in {"plain": plain, "recomputed": recomputed}.items():
 print("identical to the last bit:", torch.equal(gradients["plain"], gradients["recomputed"]))
 
 # %% [markdown] name="guess_text"
-# Identical, not merely close: the same operations ran on the same numbers, some of them twice. (On a GPU some kernels add in a different order on
-# every run; there, compare with the difference between two plain runs.)
+# The gradients are identical, because the same operations ran on the same numbers. (Some GPU kernels add in a different order on every run. There,
+# compare with the difference between two plain runs.)
 #
-# **Predict.** Without checkpointing, each of the 24 blocks keeps 16 tensors of tokens × width. With it, each keeps 1, and at any moment one block has
-# its 16 back. By what factor does the **peak** fall? And by what factor does the **arithmetic** grow, if a backward pass costs two forward passes?
+# **Predict.** By what factor does the **peak** fall when all 24 blocks are checkpointed?
 
 # %% name="guess"
 my_guess = None  # peak, plain / checkpointed
 ### BEGIN GUESS
-my_guess = 24 * 16 / (24 + 16)  # leaves out logits, weights and so on: too high
+my_guess = 24 * 16 / (24 + 16)  # activations alone: 24 inputs, and one block's 16 tensors
 ### END GUESS
 peak_guess = Prediction("Peak, plain / checkpointed", my_guess, "times")
-my_guess = None  # FLOPs, checkpointed / plain
-### BEGIN GUESS
-my_guess = 4 / 3  # forward 1, backward 2; and the forward pass once more
-### END GUESS
-flops_guess = Prediction("FLOPs, checkpointed / plain", my_guess, "times")
 
 # %% name="measure"
 with sign_of_life("measuring both"):
     runs = {"plain": measured(plain), "recomputed": measured(recomputed)}
 (before, flops), (after, more_flops) = runs.values()
 peak_guess.reveal(before.peak_bytes / after.peak_bytes)
-flops_guess.reveal(more_flops / flops)
 print(f"\nplain: {before}\n\nrecomputed: {after}")
 
 # %% name="measure_figure"
-shapes = {"plain": "Activations are a mountain.", "recomputed": "Activations are a low ramp, and then 24 teeth."}
+shapes = {
+    "plain": "Activations grow through the forward pass and shrink through the backward pass.",
+    "recomputed": "Activations grow slowly; the backward pass has 24 short spikes.",
+}
 for name, alt in shapes.items():
     show(runs[name][0].plot(f"Forward and backward pass, {name}"), alt)
 
 # %% [markdown] name="measure_explained"
-# Look at the second picture. The forward pass is a low ramp: the inputs of the blocks. The backward pass is a row of teeth: each tooth is one block,
-# recomputed, used and freed. The meter has a tenant for them: **recomputed activations**.
+# In the second picture, the forward pass saves only the inputs of the blocks. In the backward pass, each spike is one block: recomputed, used and
+# freed. The meter has a category for these tensors: **recomputed activations**.
 #
-# - The **peak** falls by less than 24 × 16 / (24 + 16) = 9.6, the ratio for activations alone: parameters and temporaries stay, and gradients grow through the backward pass, so the peak is at the last tooth.
-# - **FLOPs** grow by a little less than 4/3. The output head is not checkpointed, and a backward pass costs a little more than two forward passes, because
-#   fused attention computes its scores again there, checkpointed or not.
+# For activations alone the ratio would be 24 × 16 / (24 + 16) = 9.6. The peak falls by less because parameters and temporaries stay, and gradients
+# grow through the backward pass. The peak is now at its end, in block 0.
 #
-# ## 2 · What the second run must see again
+# ## 2 · What the second run must reproduce
 #
-# `run` is called twice, some time apart. The gradients are right only if it does the same thing both times. A block with **dropout** draws random
-# numbers.
+# `run` is called twice, and the gradients are right only if both calls do the same thing. A block with **dropout** draws random numbers.
 #
-# **Predict.** 32 equal rows of ones go through a linear layer, dropout of one half, and another linear layer. The first two are recomputed with your
-# function. By how many percent is the gradient of the first layer's weight off, relative to its length?
+# **Predict.** 32 equal rows of ones go through a linear layer, dropout with p = 0.5, and another linear layer. Your function checkpoints the first two.
+# How far off is the gradient of the first layer's weight, in percent of its norm?
 
 # %% name="dropout_guess"
 my_guess = None  # %
 ### BEGIN GUESS
-my_guess = 100 * math.sqrt(2 / 32)  # two independent means of 32 masks, each with deviation 1 / sqrt(32)
+my_guess = 100 * math.sqrt(2 / 32)  # the difference of two means over 32 masks
 ### END GUESS
-dropout_guess = Prediction("Gradient off", my_guess, "%")
+dropout_guess = Prediction("Error of the gradient", my_guess, "%")
 
 
 # %% name="dropout"
-def dropped(way):
+def dropped(wrap):
     torch.manual_seed(0)
     layers = nn.Sequential(nn.Linear(64, 64), nn.Dropout(0.5)).to(device)
     last = nn.Linear(64, 1).to(device)
     rows = torch.ones(32, 64, device=device, requires_grad=True)
     torch.manual_seed(1)
-    last(way(layers, rows)).sum().backward()
+    last(wrap(layers, rows)).sum().backward()
     return layers[0].weight.grad
 
 
-def off(way):
+def off(wrap):
     right = dropped(lambda run, x: run(x))
-    return 100 * ((dropped(way) - right).norm() / right.norm()).item()
+    return 100 * ((dropped(wrap) - right).norm() / right.norm()).item()
 
 
 dropout_guess.reveal(off(Recompute.apply))
 
 # %% [markdown] name="repeatable_task"
-# The second run dropped different elements. The gradient belongs to a network that never ran, and nothing complains.
+# The second run dropped different elements. The gradient belongs to a network that never ran, and no error is raised.
 #
-# ### Your turn: the same again
+# ### Your turn: reproduce the first run
 #
-# Random numbers come from a generator whose state can be read and set. The other thing that a block takes from its surroundings is **autocast**: the
-# forward pass often runs inside of `torch.autocast`, the backward pass outside.
+# Random numbers come from a generator whose state can be read and set. A block also depends on **autocast**: the forward pass often runs inside
+# `torch.autocast`, the backward pass outside.
 #
-# **Contract.** `repeatable(run)` returns a function of x that runs `run` the same way each time.
+# **Contract.** `repeatable(run)` returns a function of x that runs `run` the same way every time.
 #
-# - The *first* call is that of `run`: nothing is different, and the generators move on as they do after `run`.
-# - Each later call draws the random numbers of the first call, and leaves the generators as they were before it.
-# - Each later call runs `run` once, on the x that it is given. Autograd records a call if it is on around that call, whatever was on around the first one.
-# - Each later call runs under the autocast of the first call, whatever is on around it: on or off, and in the same format.
+# - The *first* call is exactly run(x), and the generators advance as they do after `run`.
+# - Each later call draws the same random numbers as the first, and leaves the generators as they were before it.
+# - Each later call runs `run` once, on the x that it is given. Autograd records the call if it is enabled around that call, whether or not it was enabled around the first.
+# - Each later call runs under the autocast settings of the first call (on or off, and the dtype), whatever the settings around it are.
 #
-# `torch.is_autocast_enabled(kind)` and `torch.get_autocast_dtype(kind)` tell how autocast is set for a kind of device, such as `x.device.type`;
-# `torch.autocast(kind, dtype, enabled)` is the context that sets it.
+# `torch.is_autocast_enabled(kind)` and `torch.get_autocast_dtype(kind)` return the settings for a device type such as `x.device.type`;
+# `torch.autocast(kind, dtype, enabled)` is the context manager that sets them.
 
 
 # %% name="repeatable" answer=true reveal=true
 def random_states():
-    """Return the states of the generators: that of the CPU, and that of the device if it has its own."""
+    """Return the states of the CPU's generator and of the device's, if it has one."""
     own = {"cuda": torch.cuda, "mps": torch.mps}.get(device.type)
     return torch.get_rng_state(), own.get_rng_state() if own else None
 
 
 def set_random_states(states):
-    """Put back what `random_states` returned."""
+    """Restore the states that `random_states` returned."""
     torch.set_rng_state(states[0])
     if states[1] is not None:
         {"cuda": torch.cuda, "mps": torch.mps}[device.type].set_rng_state(states[1])
@@ -319,7 +315,7 @@ hint("activation_checkpointing.repeatable")
 
 
 # %% [markdown] name="own_text"
-# Put the two together, and you have a checkpoint of your own.
+# Together, the two are a checkpoint function of your own.
 
 
 # %% name="own"
@@ -327,10 +323,10 @@ def own_checkpoint(run, x):
     return Recompute.apply(repeatable(run), x)
 
 
-def autocast_off(way):
-    """Return by how many percent the gradient is off that a layer gets when its forward pass runs under autocast."""
+def autocast_off(wrap):
+    """Return the error in percent of a weight's gradient when the forward pass alone runs under autocast."""
     found = []
-    for each in (lambda run, x: run(x), way):
+    for each in (lambda run, x: run(x), wrap):
         torch.manual_seed(0)
         layer = nn.Linear(64, 64).to(device)
         rows = torch.randn(32, 64, device=device, requires_grad=True)
@@ -341,59 +337,64 @@ def autocast_off(way):
     return 100 * ((found[1] - found[0]).norm() / found[0].norm()).item()
 
 
-for name, way in {"Recompute": Recompute.apply, "with repeatable": own_checkpoint}.items():
-    print(f"{name:16} dropout: {off(way):6.2f} % off, autocast: {autocast_off(way):6.2f} % off")
+for name, wrap in {"Recompute": Recompute.apply, "with repeatable": own_checkpoint}.items():
+    print(f"{name:16} error with dropout: {off(wrap):6.2f} %, with autocast: {autocast_off(wrap):6.2f} %")
+
 # %% [markdown] name="reentrant_text"
 # ### PyTorch's own
 #
 # `torch.utils.checkpoint.checkpoint` has two implementations.
 #
-# - `use_reentrant=True` is the older one, and it is what you have just written: a Function that runs a backward pass *inside* a backward pass.
-# - `use_reentrant=False` needs no Function. The block runs as usual, under hooks that throw away what autograd wants to save (section 6 has such hooks).
-#   When the backward pass asks for the first of those tensors, the block runs again and the hooks fill in all of them.
+# - `use_reentrant=True` is the older one. It works like yours: a Function that runs a backward pass *inside* a backward pass.
+# - `use_reentrant=False` needs no Function. The block runs as usual, under hooks that discard what autograd wants to save (you write such hooks in
+#   section 6). When the backward pass asks for the first of these tensors, the block runs again and the hooks fill in all of them.
 #
-# Both note random numbers and autocast, as yours does (`preserve_rng_state=False` switches the former off).
+# Both restore random numbers and autocast, as yours does. (`preserve_rng_state=False` switches off the first.)
 #
-# **Predict.** A linear layer gets data that need no gradient. (So do blocks behind frozen layers, as in LoRA.) Its weights still require gradients. Does the
-# checkpointed result require a gradient? 1 for yes, 0 for no, for your function and for PyTorch's newer one.
+# **Predict.** A linear layer has trainable weights, and its input does not require a gradient. (This is the case behind frozen layers, as in LoRA.) Does the result of
+# *your* checkpoint function require a gradient? 1 for yes, 0 for no.
 
 # %% name="reentrant_guess"
-my_guess = None  # your own: 1 or 0
+my_guess = None  # 1 or 0
 ### BEGIN GUESS
 my_guess = 0  # autograd asks whether an input of the Function requires a gradient, and does not know of the weights
 ### END GUESS
-own_guess = Prediction("Your own: the result requires a gradient", my_guess, "(1: yes)")
-my_guess = None  # use_reentrant=False: 1 or 0
-### BEGIN GUESS
-my_guess = 1  # the block runs under autograd as usual
-### END GUESS
-hooks_guess = Prediction("use_reentrant=False: the result requires a gradient", my_guess, "(1: yes)")
+own_guess = Prediction("Your own: the result requires a gradient", my_guess, "(1: yes)", difference=True)
 
 # %% name="reentrant"
 import warnings
 
 layer, data = nn.Linear(8, 8).to(device), torch.randn(4, 8, device=device)  # data: needs no gradient
-with warnings.catch_warnings(record=True) as said:
-    warnings.simplefilter("always")
-    needs = {r: float(checkpoint(layer, data, use_reentrant=r).requires_grad) for r in (True, False)}
 own_guess.reveal(float(own_checkpoint(layer, data).requires_grad))
-hooks_guess.reveal(needs[False])
-print(f"use_reentrant=True: {needs[True]:.0f}, with this warning: {said[0].message}")
+needs = {}
+for how, options in {
+    "use_reentrant=False": {"use_reentrant": False},
+    "use_reentrant=True": {"use_reentrant": True},
+    "without the argument": {},
+}.items():
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        needs[how] = float(checkpoint(layer, data, **options).requires_grad)
+    print(f"{how:21} requires a gradient: {needs[how]:.0f}")
+    for warning in caught:
+        print(f"    {str(warning.message)[:100]}")
 words = "no gradient for the weights where the input needs none (use_reentrant=True)"
-claims.record("P5", words, "one layer", needs[True], "gradients", 0, 0)
+claims.record("P5", words, "one layer", needs["use_reentrant=True"], "gradients", 0, 0)
 
 # %% [markdown] name="reentrant_explained"
-# A Function is asked for gradients of its *arguments*. The weights are not arguments: they are hidden inside `run`. If no argument wants a gradient, autograd leaves
-# the Function out, and the block never trains. All you get is a warning, if you get that.
+# Autograd asks a Function for the gradients of its *arguments*. The weights are not arguments: they are hidden inside `run`. If no argument requires a
+# gradient, autograd skips the Function and the block never trains. Your version does not even warn.
 #
-# From here on we use `use_reentrant=False`. It also takes keyword arguments and works with `torch.autograd.grad`.
+# Look at the last lines. If you leave the argument out, PyTorch warns and still runs the older implementation (up to version 2.13, the one this lab is
+# tested with). So always pass `use_reentrant=False`. It also takes keyword arguments and works with `torch.autograd.grad`.
 #
-# **Predict.** Every block checkpointed with PyTorch's own: how much more arithmetic than plain, in percent?
+# **Predict.** Your own function recomputes every block completely, which the next cell prints as more arithmetic than plain. What about
+# PyTorch's (`use_reentrant=False`), in percent?
 
 # %% name="beside_guess"
 my_guess = None  # %
 ### BEGIN GUESS
-my_guess = 100 * (more_flops / flops - 1)  # what yours takes
+my_guess = 33  # one more forward pass, where a step is a forward pass and two for the backward
 ### END GUESS
 stop_guess = Prediction("PyTorch's own: more arithmetic", my_guess, "%")
 
@@ -406,22 +407,25 @@ def every(k):
 
 runs["every block"] = measured(every(1))
 stop_guess.reveal(100 * (runs["every block"][1] / flops - 1))
-del runs["recomputed"]  # the two differ in arithmetic only, as the next lines show
+del runs["recomputed"]
 for name, (meter, these_flops) in {"your own": (after, more_flops), "PyTorch's": runs["every block"]}.items():
     more = 100 * (these_flops / flops - 1)
     print(f"{name:10} peak {human_bytes(meter.peak_bytes)}, arithmetic +{more:.1f} %")
 after, more_flops = runs["every block"]
 
 # %% [markdown] name="beside_explained"
-# PyTorch stops recomputing a block as soon as it has the last tensor that the backward pass needs (*early stop*). Here that saves the last product of
-# the MLP, whose result nobody keeps. In units of 2 × tokens × width², a block costs
+# Your function adds a little less than a third: the output head is not checkpointed, and fused attention computes its scores again in the backward pass
+# anyway.
 #
-# - 3 for q, k and v, 4 for attention (over 128 tokens at width 64), 1 for its output,
-# - 4 and 4 for the MLP: so early stop saves a quarter of what is recomputed.
+# PyTorch stops recomputing a block as soon as it has the last tensor that the backward pass needs (*early stop*). Here that skips the last matmul of
+# the MLP, whose result is not saved. In units of 2 × tokens × width², the forward pass of a block costs
+#
+# - 3 for q, k and v, 4 for attention (sequences are twice as long as the model is wide), 1 for its output,
+# - 4 and 4 for the two layers of the MLP. Early stop saves the last 4 of these 16.
 #
 # ### What the articles say
 #
-# One says "2 to 3 times less memory", another "40 to 50 % of the activations saved", and both say "30 to 33 % slower".
+# One says "2 to 3 times less memory", another "40 to 50 % of the activations saved". Both say "30 to 33 % slower".
 #
 # **Predict.** On this device, how much longer does a forward and backward pass take with every block checkpointed?
 
@@ -441,73 +445,100 @@ def run(policy):
     loss_of(model, policy).backward()
 
 
+def in_turns(steps, rounds=5):
+    """Time each step once per round, after a warm-up; return seconds by name, an array with one entry per round."""
+    taken = {name: [] for name in steps}
+    for step in steps.values():
+        step()
+    for _ in range(rounds):  # taking turns, so that a slow moment of the machine meets all of them
+        for name, step in steps.items():
+            taken[name].append(benchmark(step, runs=1, warmup=0).median)
+    return {name: np.array(these) for name, these in taken.items()}
+
+
+def more_time(taken, name, baseline="plain"):
+    """Return the quartiles of the additional time over the rounds, in percent of the baseline in the same round."""
+    return np.percentile(100 * (taken[name] / taken[baseline] - 1), (25, 50, 75))
+
+
 with sign_of_life("plain and checkpointed in turns"):
-    pace = compare(lambda: run(plain), lambda: run(every(1)), runs=3, warmup=1)
-slower = 100 * (1 / pace.speedup - 1)
+    taken = in_turns({"plain": lambda: run(plain), "every block": lambda: run(every(1))})
+low, slower, high = more_time(taken, "every block")
 time_guess.reveal(slower)
 kept = {name: sum(m.largest[t] for t in ("activations", "recomputed activations")) for name, (m, _) in runs.items()}
 saved = 100 * (1 - kept["every block"] / kept["plain"])
+print(f"middle half of {len(taken['plain'])} pairs: {low:.0f} to {high:.0f} % more time")
 print(f"of the activations {saved:.0f} % are saved; {100 * (more_flops / flops - 1):.0f} % more arithmetic")
-gpt24 = "GPT, 24 blocks of width 64"
+gpt24 = f"GPT, 24 blocks of width {WIDTH}"
 claims.record("C9", "2 to 3x less memory", gpt24, before.peak_bytes / after.peak_bytes, "times", 2, 3)
-claims.record("C9", "30 to 33 % slower", f"{gpt24}, time on this device", slower, "%", 29, 34)
+claims.figure("every block checkpointed, more time", f"{gpt24}, this device", slower, "%")
 claims
 
 # %% [markdown] name="whole_explained"
-# - **Memory.** On a deep stack of equal blocks the saving is larger than any of the articles say. Their models had other tenants: with Adam and few
-#   activations the peak falls only a little, because it was never made of activations.
-# - **Time** need not follow arithmetic. Recomputed norms, activations and additions count few FLOPs but move as many bytes as before, and each
-#   segment adds Python's own work. The ratio also varies from run to run on a busy machine.
+# **Memory.** On a deep stack of narrow blocks the saving is larger than the articles say. It depends on the share of activations: with Adam and few
+# activations, the peak would hardly fall.
 #
-# How well do the two runs use the machine?
-#
-# - **MFU** counts the arithmetic that the model needs, **HFU** all that was done: recomputed blocks are in HFU only.
-# - Each is a share of what the machine could have done in the same time ([[where_the_time_goes]]).
-#
-# **Predict.** Checkpointing every block changes MFU and HFU, each relative to that of the plain run. Which of them moves further from 1?
+# **Time** grows by more than arithmetic. Why? Three explanations can be measured one by one: which operations run again and how long they
+# take, what early stop skips, and what `checkpoint` itself costs in Python.
 
-# %% name="utilization_guess"
-my_guess = None  # MFU, every block / plain
-### BEGIN GUESS
-my_guess = 1 / (1 + slower / 100)  # the same useful arithmetic in more time
-### END GUESS
-mfu_guess = Prediction("MFU, every block / plain", my_guess, "times")
-my_guess = None  # HFU, every block / plain
-### BEGIN GUESS
-my_guess = (more_flops / flops) / (1 + slower / 100)
-### END GUESS
-hfu_guess = Prediction("HFU, every block / plain", my_guess, "times")
-
-# %% name="utilization"
-side = 1024 if device.type == "cpu" else 8192
-square = torch.randn(side, side, device=device)
-fastest = 2 * side**3 / benchmark(lambda: square @ square).median  # FLOP/s of a large product
-shares = {}
-for name, timing, executed in (("plain", pace.before, flops), ("every block", pace.after, more_flops)):
-    needed, done = mfu(executed, timing.median, fastest, executed - flops), hfu(executed, timing.median, fastest)
-    shares[name] = needed, done
-    print(f"{name:12} {1e3 * timing.median:6.0f} ms, MFU {needed:.0%}, HFU {done:.0%}")
-mfu_guess.reveal(shares["every block"][0] / shares["plain"][0])
-hfu_guess.reveal(shares["every block"][1] / shares["plain"][1])
+# %% name="where_time"
+block, x = model.blocks[0], torch.randn(BATCH, LENGTH, WIDTH, device=device, requires_grad=True)
+q = torch.randn(BATCH, block.heads, LENGTH, WIDTH // block.heads, device=device, requires_grad=True)
+wide = torch.randn(BATCH, LENGTH, 4 * WIDTH, device=device, requires_grad=True)
+operations = {
+    "4 linear layers": lambda: (block.qkv(x), block.out(x), block.mlp[0](x), block.mlp[2](wide)),
+    "attention": lambda: F.scaled_dot_product_attention(q, q, q, is_causal=True),
+    "2 norms": lambda: (block.norm_1(x), block.norm_2(x)),
+    "GELU": lambda: F.gelu(wide),
+    "2 residual sums": lambda: (x + x, x + x),
+}
+with sign_of_life("one operation after the other"):
+    lasts = {name: benchmark(operation, runs=10).median for name, operation in operations.items()}
+    skipped = LAYERS * benchmark(lambda: block.mlp[2](wide), runs=10).median
+    again = benchmark(lambda: model.blocks(x), runs=5).median  # the forward pass of all blocks
+    tiny = torch.zeros(1, device=device, requires_grad=True)
+    empty = in_turns(
+        {
+            "plain": lambda: torch.tanh(tiny).backward(),
+            "checkpointed": lambda: checkpoint(torch.tanh, tiny, use_reentrant=False).backward(),
+        },
+        30,
+    )
+work = {name: count_flops(operation) for name, operation in operations.items()}
+table = [("forward pass of a block", "of its FLOPs", "of its time")]
+for name, seconds in lasts.items():
+    table.append((name, f"{work[name] / sum(work.values()):.0%}", f"{seconds / sum(lasts.values()):.0%}"))
+print(text_table(table))
+whole = np.median(taken["plain"])
+own_cost = LAYERS * np.median(empty["checkpointed"] - empty["plain"])
+print(f"\nforward pass of all blocks: {again / whole:.0%} of a plain step")
+print(f"the layers that early stop skips: {skipped / whole:.0%} of a plain step")
+print(f"24 calls of checkpoint around almost nothing: {own_cost / whole:.0%} of a plain step")
+print(f"sum: {100 * (again - skipped + own_cost) / whole:+.0f} % time; measured {slower:+.0f} %")
 
 # %% [markdown] name="segments_text"
-# The MFU that you see is the HFU divided by the growth in arithmetic, so it is MFU that falls further. HFU falls only as far as recomputing runs
-# slower than the rest of the step. A report that quotes HFU for a run with checkpointing counts recomputation as useful work.
+# Two things add up.
+#
+# - The forward pass of the blocks takes more of the step's time than its third of the FLOPs. Norms, GELU, sums and the launch of each operation count almost
+#   no FLOPs.
+# - Early stop skips a quarter of the recomputed FLOPs, but in one large matmul, and that takes little time for its FLOPs.
+#
+# Before you look for a cause of what is left, compare it with the spread of the pairs.
 #
 # ## 3 · How many segments?
 #
-# Several blocks can be checkpointed as one **segment**: fewer inputs kept, more recomputed at a time.
+# Several blocks can be checkpointed as one **segment**: fewer inputs are saved, and more is recomputed at a time.
 #
 # - `checkpoint_sequential` cuts an `nn.Sequential` into equal segments.
-# - The last segment runs without a checkpoint, since it would be recomputed immediately. So "1 segment" is no checkpointing at all.
-# - The textbook says that with n layers, √n segments need O(√n) memory. For 24 layers that is about 5 segments.
+# - The last segment runs without a checkpoint, because it would be recomputed immediately. So one segment means no checkpointing at all.
+# - The textbook rule: with n layers, √n segments need O(√n) memory. For 24 layers that is about 5 segments.
 #
-# **Predict.** What number of segments gives the lowest peak for the 24 GPT blocks? (1, 2, 4, 6, 8, 12 or 24)
+# **Predict.** Which number of segments gives the lowest peak for the 24 GPT blocks: 1, 2, 4, 6, 8, 12 or 24?
 
 # %% name="guess_segments"
 my_guess = None
 ### BEGIN GUESS
-my_guess = 24  # inputs cost 1 each and a recomputed block 16: s + 16 x 24 / s is least at s = sqrt(16 x 24), about 20
+my_guess = 24  # an input costs 1 and a recomputed block 16: s + 16 x 24 / s has its minimum near 20
 ### END GUESS
 segments_guess = Prediction("Segments with the lowest peak", my_guess, "")
 
@@ -517,118 +548,162 @@ from torch.utils.checkpoint import checkpoint_sequential
 
 
 class Thin(nn.Module):
-    """A layer that keeps one tensor, as large as its input."""
+    """A layer that saves one tensor of the size of its input."""
 
     def forward(self, x):
         return torch.tanh(x)
 
 
 def segmented(blocks, x, segments):
-    """Return the most that activations hold when `blocks` run in `segments` checkpointed segments."""
+    """Return the peak of activations when `blocks` run in `segments` checkpointed segments."""
     with MemoryMeter(blocks) as meter:
         checkpoint_sequential(blocks, segments, x, use_reentrant=False).sum().backward()
     blocks.zero_grad()
-    tenants = ("activations", "recomputed activations", "temporaries")
-    return max(sum(moment.held[t] for t in tenants) for moment in meter.timeline)
+    categories = ("activations", "recomputed activations", "temporaries")
+    return max(sum(moment.held[c] for c in categories) for moment in meter.timeline)
 
 
 counts = (1, 2, 4, 6, 8, 12, 24)
-x = torch.randn(2, 128, 64, device=device, requires_grad=True)
+x = torch.randn(2, LENGTH, WIDTH, device=device, requires_grad=True)
 stacks = {
-    "GPT blocks, which keep 16": make_gpt().blocks,
-    "thin layers, which keep 1": nn.Sequential(*(Thin() for _ in range(24))),
+    "GPT blocks": make_gpt().blocks,
+    "thin layers": nn.Sequential(*(Thin() for _ in range(24))),
 }
 with sign_of_life("two stacks in 1 to 24 segments"):
     curves = {name: [segmented(blocks, x, s) / x.nbytes for s in counts] for name, blocks in stacks.items()}
 best = {name: counts[int(np.argmin(curve))] for name, curve in curves.items()}
-segments_guess.reveal(best["GPT blocks, which keep 16"])
+segments_guess.reveal(best["GPT blocks"])
 
 # %% name="segments_figure"
 figure = Figure(figsize=(7, 3.4), layout="constrained")
 axes = figure.add_subplot()
 for (name, curve), colour, marker in zip(curves.items(), (COLOURS[4], COLOURS[0]), "os", strict=True):
     axes.loglog(counts, curve, marker + "-", base=2, color=colour, label=name)
-axes.set(title="24 layers in segments", xlabel="segments", ylabel="most held, in inputs", xticks=counts)
+axes.set(title="24 layers in segments", xlabel="segments", ylabel="peak of activations, in inputs", xticks=counts)
 axes.set_xticklabels(counts)
 axes.legend(frameon=False)
 show(figure, "Thin layers have their minimum near 5 segments; GPT blocks fall all the way to one segment a block.")
 for name, curve in curves.items():
     print(f"{name}: {dict(zip(counts, [round(c) for c in curve], strict=True))}")
-times_root = best["GPT blocks, which keep 16"] / math.sqrt(24)
+times_root = best["GPT blocks"] / math.sqrt(24)
 claims.record("C9", "the square root of n segments is best", "24 GPT blocks", times_root, "x root", 0.5, 1.7)
 
 # %% [markdown] name="segments_explained"
-# - **Thin layers.** The textbook's rule assumes that what a layer keeps is as large as its input. Then *s* segments of *n/s* layers hold about
-#   *s + n/s*, which is smallest at √n.
-# - **Transformer blocks** keep 16 times their input, and *s + 16·n/s* is smallest at √(16·n), about 20. Of the numbers tried, 24 is best.
+# - **Thin layers.** The textbook rule assumes that a layer saves as much as its input takes. Then *s* segments of *n/s* layers hold about *s + n/s*,
+#   with its minimum at √n.
+# - **GPT blocks** save 16 times their input. *s + 16·n/s* has its minimum at √(16·n), about 20. Of the numbers that we tried, 24 is best.
 #
-# So "checkpoint every block" is the right default for transformers, and √n for long chains of thin layers.
-#
-# Does the minimum itself grow like √n? Here are chains of thin layers, each with √n segments:
-
-# %% name="root"
-depths = (16, 64, 256)
-least = [segmented(nn.Sequential(*(Thin() for _ in range(n))), x, math.isqrt(n)) / x.nbytes for n in depths]
-power = np.polyfit(np.log(depths), np.log(least), 1)[0]
-print({n: round(m, 1) for n, m in zip(depths, least, strict=True)}, f"power of n: {power:.2f}")
+# So checkpoint every transformer block by itself. √n is for long chains of thin layers.
 
 # %% [markdown] name="every_text"
 # ## 4 · Every second, every third
 #
-# If there is room, checkpoint only some blocks. "Every 2nd or 3rd block: 60 to 70 % of the saving for 10 to 15 % of the time."
-#
-# **Predict.** If every second block is checkpointed, how much of the saving is left? And how much arithmetic comes on top of the plain run's?
-
-# %% name="every_guess"
-my_guess = None  # % of the saving
-### BEGIN GUESS
-my_guess = 50  # half of the blocks, half of what they keep
-### END GUESS
-every_guess = Prediction("Every second block: of the saving", my_guess, "%")
-my_guess = None  # % more FLOPs than plain
-### BEGIN GUESS
-my_guess = 50 * (more_flops / flops - 1)  # half of what all blocks cost
-### END GUESS
-price_guess = Prediction("Every second block: more arithmetic", my_guess, "%")
+# If some memory is left, checkpoint only some of the blocks. An article promises for every second or third block "60 to 70 % of the saving for 10 to 15 % of
+# the time".
 
 # %% name="every"
 with sign_of_life("every second, every third"):
     runs |= {f"every {k}": measured(every(k)) for k in (2, 3)}
 whole_saving = before.peak_bytes - after.peak_bytes
-share, extra = {}, {}
+share = {}
 for k in (2, 3):
     meter, these_flops = runs[f"every {k}"]
     share[k] = 100 * (before.peak_bytes - meter.peak_bytes) / whole_saving
-    extra[k] = 100 * (these_flops / flops - 1)
-    gain = f"{share[k]:.0f} % of the saving for {extra[k]:.1f} % more arithmetic"
+    gain = f"{share[k]:.0f} % of the saving for {100 * (these_flops / flops - 1):.1f} % more arithmetic"
     print(f"every {k}: {gain}, peak in {meter.peak_at}")
-print(f"every block: peak in {after.peak_at}")
-every_guess.reveal(share[2])
-price_guess.reveal(extra[2])
+print(f"every block: {100 * (more_flops / flops - 1):.1f} % more arithmetic, peak in {after.peak_at}")
 claims.record("C9", "every 2nd or 3rd: 60 to 70 % of the saving", f"{gpt24}, every 2", share[2], "%", 60, 70)
 
 # %% [markdown] name="parts_text"
-# - The saving is nearly in proportion to the price: half of the blocks give about half of both.
-# - The saving is not exactly half, because the two peaks come at different moments: at the loss for every second block, at the end for every block.
+# Half of the blocks give about half of the saving for half of the arithmetic, and a third gives about a third. (It is not exactly half because the peak
+# moves: with every second block it is at the loss, with every block at the end of the backward pass.)
 #
-# With equal blocks there is no free lunch in choosing *which* ones. There is one in choosing **what inside a block**.
+# With equal blocks it does not matter *which* ones you choose. It does matter **what inside a block** you keep.
 #
 # ## 5 · Inside a block
 #
+# ### What a block saves
+#
+# The GPT's block has LayerNorm, fused attention and an MLP with GELU. A Llama's block has RMSNorm, rotary position embeddings and SwiGLU: three matrices,
+# of an inner size of 2.75 × width here, in place of two with 4 × width. Both have about the same number of parameters.
+#
+# **Predict.** How many times the size of its input does the Llama block save?
+
+# %% name="ledger_guess"
+my_guess = None  # saved bytes / bytes of the input
+### BEGIN GUESS
+my_guess = 16  # as the GPT's
+### END GUESS
+ledger_guess = Prediction("A Llama block saves, relative to its input", my_guess, "times")
+
+# %% name="ledger"
+with sign_of_life("importing transformers"):
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+
+def make_llama(kv_heads=4, layers=8):
+    sizes = {"hidden_size": WIDTH, "intermediate_size": 11 * WIDTH // 4, "num_attention_heads": 4}
+    sizes |= {"num_key_value_heads": kv_heads, "num_hidden_layers": layers, "max_position_embeddings": LENGTH}
+    return LlamaForCausalLM(LlamaConfig(vocab_size=256, use_cache=False, **sizes)).to(device).train()
+
+
+def ledger(block, parts, forward):
+    """Return what each part of `block` adds to the saved tensors, in sizes of the block's input."""
+    saved, inside = {}, ["rest"]
+    handles = []
+    for name in parts:
+        part = block.get_submodule(name)
+        handles.append(part.register_forward_pre_hook(lambda *_, name=name: inside.append(name)))
+        handles.append(part.register_forward_hook(lambda *_: inside.pop() and None))
+    own = {p.untyped_storage().data_ptr() for p in block.parameters()}
+
+    def pack(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            saved.setdefault(storage.data_ptr(), (inside[-1], storage))  # counted where it is saved first
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        result = forward()
+    for handle in handles:
+        handle.remove()
+    by_part = {name: sum(s.nbytes() for part, s in saved.values() if part == name) for name in (*parts, "rest")}
+    return {name: nbytes / result.nbytes for name, nbytes in by_part.items()}
+
+
+block, x = make_gpt(layers=1).blocks[0], torch.randn(BATCH, LENGTH, WIDTH, device=device, requires_grad=True)
+ledgers = {"GPT": ledger(block, ("norm_1", "qkv", "out", "norm_2", "mlp"), lambda: block(x))}
+for heads in (4, 1):
+    llama = make_llama(heads, layers=1)
+    layer, angles = llama.model.layers[0], llama.model.rotary_emb(x, torch.arange(LENGTH, device=device)[None])
+    parts = ("input_layernorm", "self_attn", "post_attention_layernorm", "mlp")
+    forward = functools.partial(layer, x, position_embeddings=angles)
+    ledgers[f"Llama, {heads} KV head{'s' * (heads > 1)}"] = ledger(layer, parts, forward)
+ledger_guess.reveal(sum(ledgers["Llama, 4 KV heads"].values()))
+for name, parts in ledgers.items():
+    print(f"{name:18} {sum(parts.values()):5.2f}: {', '.join(f'{part} {size:.2f}' for part, size in parts.items())}")
+
+# %% [markdown] name="ledger_explained"
+# In sizes of the block's input, each block saves
+#
+# | | GPT | Llama |
+# |---|---|---|
+# | first norm | 1: its input | 2: its input, and the normalized input before it is multiplied by the weight |
+# | attention | 5: the norm's result, q, k, v, and the output | 5: the same; rotary embeddings add only small tables |
+# | second norm | 1 | 2 |
+# | MLP | 9: the norm's result; before and after GELU, 4 each | 12: the norm's result; gate, SiLU of the gate, up and their product, 2.75 each |
+# | together | 16 | 21 |
+#
+# (The printed lines count a tensor where it is first saved, so the "rest" of the GPT holds q, k, v and the output of attention.) With one KV head instead of four, k and v
+# shrink to a quarter. Fused kernels for RMSNorm or SwiGLU would save less.
+#
+# Korthikanti et al. (2022) published **34 bytes** per token and unit of width for a GPT block in 16 bits. It is the same ledger: 16 tensors
+# of 2 bytes, and two dropout masks of 1 byte. Without fused attention they add 5 × heads × T / width bytes for the scores.
+#
 # ### Attention or MLP
 #
-# With score-keeping attention a block keeps the T × T scores of every head. With fused attention these scores never exist. So the value of "checkpoint
-# attention only" depends on the kernel (and, since scores grow with T², on the sequence length).
-#
-# **Predict.** With fused attention, which half should be checkpointed? Give the peak with attention only, relative to that with the MLP only.
-
-# %% name="parts_guess"
-my_guess = None  # peak with attention only / peak with the MLP only
-### BEGIN GUESS
-my_guess = (16 - 6 + 1) / (16 - 10 + 1)  # of 16 inputs the MLP keeps 10: a norm's result, and 4 before and after GELU
-### END GUESS
-parts_guess = Prediction("Peak, attention only / MLP only", my_guess, "times")
-
+# Without a fused kernel, a block also saves the T × T scores of every head. With fused attention these scores never exist in memory. So the value of
+# "checkpoint attention only" depends on the kernel (and, since scores grow with T², on the sequence length).
 
 # %% name="attention_only"
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -659,36 +734,34 @@ with sign_of_life("halves of blocks, with two kernels"):
     runs |= {name: measured(policy) for name, policy in halves.items()}
     with sdpa_kernel(SDPBackend.MATH):
         with_scores = {name: metered(policy) for name, policy in ({"plain": plain} | halves).items()}
-parts_guess.reveal(runs["attention only"][0].peak_bytes / runs["MLP only"][0].peak_bytes)
 fused = {name: runs[name][0] for name in with_scores}
-for kernel, meters in {"fused": fused, "score-keeping": with_scores}.items():
+for kernel, meters in {"fused": fused, "unfused": with_scores}.items():
     for name in halves:
         share = meters[name].peak_bytes / meters["plain"].peak_bytes
         print(f"{kernel} attention, {name:15} checkpointed: peak {share:.0%} of no checkpoint")
 
 # %% [markdown] name="policy_task"
-# With fused attention the MLP holds more. With score-keeping attention the scores are held as well, and the order is reversed.
+# With fused attention the MLP saves more. Without it, attention does.
 #
 # ### Your turn: operation by operation
 #
 # A *selective* policy is asked about every operation in the block: keep the result, or recompute it?
 #
-# - The usual rule says that products are expensive and everything else is cheap.
-# - But products differ: an element that was summed over 256 terms cost four times as much as one summed over 64, and takes the same room.
+# - The usual rule: matmuls are expensive, everything else is cheap.
+# - But matmuls differ. An element that sums 256 terms costs four times as much as one that sums 64, and takes the same memory.
 #
-# So ask of each operation how many FLOPs **one element of its result** cost, and keep what costs enough.
+# So compute for each operation how many FLOPs **one element of its result** costs, and keep the expensive results.
 #
 # **Contract.** `keep_costly(least)` returns a `context_fn` for `checkpoint(..., use_reentrant=False, context_fn=...)`: a function without arguments that
-# returns what `create_selective_checkpoint_contexts(policy)` returns.
+# returns `create_selective_checkpoint_contexts(policy)`.
 #
-# - `policy(context, op, *args, **kwargs)` is called for each operation. It returns `CheckpointPolicy.MUST_SAVE` to keep the result and
+# - PyTorch calls `policy(context, op, *args, **kwargs)` for each operation. It returns `CheckpointPolicy.MUST_SAVE` to keep the result and
 #   `CheckpointPolicy.PREFER_RECOMPUTE` to drop it.
-# - A product of (m, k) and (k, n) costs 2·k FLOPs per element of its result. `FACTOR` has these operations and says which argument is the first factor.
-# - Fused attention, whose names `is_attention` knows, costs 4·T FLOPs per element for T keys. Its first arguments are q, k and v, each (..., length, d).
-# - Everything else costs 0.
-# - Results of `least` FLOPs per element or more are kept, all others dropped; `least` is above 0, and need not be a whole number.
+# - A matmul of (m, k) and (k, n) costs 2·k FLOPs per element of its result. `FACTOR` lists these operations, each with the position of its first factor in `args`.
+# - Fused attention costs 4·T FLOPs per element, for T keys. `is_attention` recognizes it. Its first arguments are q, k and v, each (..., length, d).
+# - Every other operation costs 0.
+# - Results that cost `least` FLOPs per element or more are kept, all others dropped. `least` is above 0 and need not be an integer.
 # - One `context_fn` serves many blocks: each call returns new contexts.
-
 
 # %% name="policy" answer=true reveal=true
 FACTOR = {aten.mm.default: 0, aten.bmm.default: 0, aten.addmm.default: 1, aten.linear.default: 0}
@@ -720,22 +793,23 @@ keep_costly = check("activation_checkpointing.policy", keep_costly)
 hint("activation_checkpointing.policy")
 
 # %% [markdown] name="selective_text"
-# What an element costs in our blocks, by this account:
+# In FLOPs per element, with sequences twice as long as the model is wide, our block has
 #
-# - 2 × 64 = 128 FLOPs in the products for q, k, v, for attention's output and for the MLP's first layer;
-# - 2 × 256 = 512 in the MLP's second layer;
-# - 4 × 128 = 512 in attention: as much, since the text is just twice as long as the model is wide.
+# - 2 × width in the matmuls for q, k and v, for the output of attention and for the first layer of the MLP;
+# - 8 × width in the second layer of the MLP, which sums 4 × width terms;
+# - 8 × width in attention.
 #
-# So there are three levels to choose from. *Keep products* is the usual rule: it looks for matrix products by name, and fused attention has another name.
+# We compare three policies: `keep_costly` from 2 × width, `keep_costly` from 4 × width, and the rule that people usually write, "keep matmuls":
+# keep the result if the operation is in `FACTOR`.
 #
-# **Predict.** How much more arithmetic than plain, in percent, does *keep products* take?
+# **Predict.** How much more arithmetic than plain, in percent, does "keep matmuls" cost?
 
 # %% name="selective_guess"
 my_guess = None  # %
 ### BEGIN GUESS
-my_guess = 100 * 4 / (3 * 16)  # attention again, 4 of 16 units; the whole takes three times 16
+my_guess = 0  # all matmuls are kept, and the rest costs no FLOPs that count
 ### END GUESS
-products_guess = Prediction("Keep products: more arithmetic", my_guess, "%")
+matmuls_guess = Prediction("Keep matmuls: more arithmetic", my_guess, "%", difference=True)
 
 
 # %% name="selective"
@@ -743,108 +817,144 @@ def selective(context_fn):
     return lambda block, x, i: checkpoint(block, x, use_reentrant=False, context_fn=context_fn)
 
 
-def keep_products(context, op, *args, **kwargs):
+def keep_matmuls(context, op, *args, **kwargs):
     return CheckpointPolicy.MUST_SAVE if op in FACTOR else CheckpointPolicy.PREFER_RECOMPUTE
 
 
-usual_rule = functools.partial(create_selective_checkpoint_contexts, keep_products)
-policies = {
-    "plain": plain,
-    "every block": every(1),
-    "every 2": every(2),
-    "every 3": every(3),
-    **halves,
-    "keep products": selective(usual_rule),
-    "keep from 128 FLOPs": selective(keep_costly(128)),
-    "keep from 512 FLOPs": selective(keep_costly(512)),
-}
+usual_rule = functools.partial(create_selective_checkpoint_contexts, keep_matmuls)
+
+
+def policies_for(width):
+    """Return all policies by name; those of `keep_costly` suit a model of this width."""
+    return {
+        "plain": plain,
+        "every block": every(1),
+        "every 2": every(2),
+        "every 3": every(3),
+        **halves,
+        "keep matmuls": selective(usual_rule),
+        "keep from 2 x width": selective(keep_costly(2 * width)),
+        "keep from 4 x width": selective(keep_costly(4 * width)),
+    }
+
+
+policies = policies_for(WIDTH)
 with sign_of_life("three selective policies"):
     runs |= {name: measured(policy) for name, policy in policies.items() if name not in runs}
-products_guess.reveal(100 * (runs["keep products"][1] / flops - 1))
+matmuls_guess.reveal(100 * (runs["keep matmuls"][1] / flops - 1))
 for name in list(policies)[-3:]:
     meter, these_flops = runs[name]
     print(f"{name:20} peak {human_bytes(meter.peak_bytes):>10}, arithmetic +{100 * (these_flops / flops - 1):.1f} %")
 
 # %% [markdown] name="pareto_text"
+# Fused attention is not in `FACTOR`: its kernel has a name of its own, and the usual rule recomputes it.
+#
 # ### All in one picture
 #
-# Each way of running the model is a point: memory against arithmetic on the left, memory against time on the right. Lower left is better. A way is
-# **beaten** if another one takes neither more memory nor more arithmetic.
+# Each policy is a point: peak against arithmetic on the left, peak against time on the right. Lower left is better. A policy is **dominated** if
+# another one needs no more memory and no more arithmetic.
 #
-# **Predict.** How many of the nine ways are beaten in arithmetic?
+# **Predict.** "Keep from 2 × width" recomputes no matmul and no attention. How much more time than plain does it take on this device?
 
 # %% name="pareto_guess"
-my_guess = None  # ways
+my_guess = None  # %
 ### BEGIN GUESS
-my_guess = 5  # whole blocks, attention and keep products lose to those that drop what is cheap and wide; plain, too
+my_guess = 10  # norms, GELU and sums
 ### END GUESS
-beaten_guess = Prediction("Ways that are beaten", my_guess, "ways")
+policy_guess = Prediction("Keep from 2 x width: more time", my_guess, "%", difference=True)
 
 # %% name="pareto"
 ways = {name: (runs[name][0].peak_bytes / MiB, 100 * (runs[name][1] / flops - 1)) for name in policies}
-beaten_by = {
+dominated_by = {
     name: [other for other, (x, y) in ways.items() if (x, y) != here and x <= here[0] and y <= here[1]]
     for name, here in ways.items()
 }
-taken = {name: [] for name in policies}
-with sign_of_life("nine ways in turns, twice"):  # in turns, so that a slow moment of the machine meets all of them
-    for name, policy in 2 * list(policies.items()):
-        taken[name].append(benchmark(lambda policy=policy: run(policy), runs=1, warmup=0).median)
-seconds = {name: min(these) for name, these in taken.items()}
-beaten_guess.reveal(sum(bool(by) for by in beaten_by.values()))
-for name, by in beaten_by.items():
-    print(f"{name:20} {f'beaten by {by[0]}' + (', ...' if by[1:] else '') if by else 'beaten by none'}")
+with sign_of_life("nine policies in turns"):
+    taken = in_turns({name: lambda policy=policy: run(policy) for name, policy in policies.items()})
+quartiles = {name: more_time(taken, name) for name in policies}
+policy_guess.reveal(quartiles["keep from 2 x width"][1])
+table = [("", "peak", "more arithmetic", "more time", "middle half", "dominated by")]
+for name, (peak, more) in ways.items():
+    low, middle, high = quartiles[name]
+    spread, by = f"{low:.0f} to {high:.0f} %", dominated_by[name]
+    table.append((name, f"{peak:.1f} MiB", f"{more:.1f} %", f"{middle:.0f} %", spread, by[0] if by else "-"))
+print(text_table(table))
 
 # %% name="pareto_figure"
 figure = Figure(figsize=(9, 3.8), layout="constrained")
 left, right = figure.subplots(1, 2)
-front = sorted(ways[name] for name, by in beaten_by.items() if not by)
+front = sorted(ways[name] for name, by in dominated_by.items() if not by)
 left.plot(*zip(*front, strict=True), color=COLOURS[7], lw=1)
 looks = zip(itertools.cycle(COLOURS), itertools.cycle("osD^v<>P"), strict=False)
 for (name, (peak, more)), (colour, marker) in zip(ways.items(), looks, strict=False):
+    low, middle, high = quartiles[name]
     left.plot(peak, more, marker, color=colour, ls="", label=name)
-    right.plot(peak, 100 * (seconds[name] / seconds["plain"] - 1), marker, color=colour, ls="")
+    right.errorbar(peak, middle, [[middle - low], [high - middle]], fmt=marker, color=colour, capsize=3)
 figure.legend(*left.get_legend_handles_labels(), loc="outside right upper", frameon=False, fontsize=8)
 limits = (0, 1.1 * before.peak_bytes / MiB)
 left.set(title="in arithmetic", xlabel="peak, MiB", ylabel="more FLOPs than plain, %", xlim=limits)
-right.set(title="in time on this device", xlabel="peak, MiB", ylabel="more time than plain, %", xlim=limits)
+right.set(title=f"in time, width {WIDTH}", xlabel="peak, MiB", ylabel="more time than plain, %", xlim=limits)
 show(
     figure,
-    "Left, arithmetic against peak: ways that keep what is costly, and the MLP alone, lie on a line below all others. "
-    "Right, time against peak: selective policies take more time than their arithmetic says.",
+    "Left, arithmetic against peak: the policies by cost per element, and the MLP alone, lie on a line below the others. "
+    "Right, time against peak, with error bars for the middle half of the rounds.",
 )
 
 # %% [markdown] name="selective_explained"
-# Read the left picture first.
+# The left picture, on arithmetic:
 #
-# - *Keep from 128 FLOPs* keeps all products and attention. Nothing that counts is repeated, and norms, GELU and sums were a good part of what was kept.
-# - *Keep products* runs attention again, and is beaten by *MLP only*, which holds less for the same arithmetic: it drops the widest results of the block,
-#   and those are cheap. (That the arithmetic is the same is a coincidence of this size: attention costs as much as the MLP's first layer when the text
-#   is twice as long as the model is wide.)
-# - *Keep from 512 FLOPs* keeps attention and the MLP's result, and drops what is wide: it saves most of the memory for the fewest extra FLOPs.
-# - *Every block* reaches a peak that no other way reaches.
+# - *Keep from 2 × width* repeats no matmul and no attention. Norms, GELU and sums were a good part of the saved bytes.
+# - *Keep matmuls* runs attention again and is dominated by *MLP only*, which recomputes the widest tensors of the block. They are cheap.
+# - *Keep from 4 × width* keeps attention and the result of the MLP, and drops the wide tensors: most of the saving for the fewest FLOPs.
+# - *Every block* reaches a peak that no other policy reaches.
 #
-# So **keep what costs the most FLOPs for each byte**. That even *plain* is beaten comes from how arithmetic is counted: only products count.
+# So **keep what costs the most FLOPs per byte**. (*Plain* is dominated because only matmuls and attention count as arithmetic here.)
 #
-# The right picture says that arithmetic is not time. A policy is asked about every operation, in Python, and with operations as small as these that costs more than
-# the arithmetic it saves. For a compiled block the choice is made once, before it runs (section 7).
+# The right picture is different: a policy is asked about every operation, in Python. With narrow layers that takes longer than the arithmetic that it
+# saves. Does this hold for wide ones?
+
+# %% name="wider"
+wider, longer, sequences = (2048, 2048, 2) if device.type == "cuda" else (512, 512, 1)
+model, batch = make_gpt(layers=2, width=wider, length=longer), list(make_batch(sequences, longer))
+chosen = ("plain", "every block", "MLP only", "keep matmuls", "keep from 2 x width", "keep from 4 x width")
+of_wider = {name: policy for name, policy in policies_for(wider).items() if name in chosen}
+
+
+def wider_step(policy):
+    model.zero_grad()
+    loss_of(model, policy, *batch).backward()
+
+
+with sign_of_life(f"six policies at width {wider}"):
+    work = {name: count_flops(lambda policy=policy: wider_step(policy)) for name, policy in of_wider.items()}
+    taken = in_turns({name: lambda policy=policy: wider_step(policy) for name, policy in of_wider.items()}, 3)
+table = [("", "more arithmetic", f"more time, width {wider}", "middle half", f"more time, width {WIDTH}")]
+for name in chosen:
+    low, middle, high = more_time(taken, name)
+    spread, narrow = f"{low:.0f} to {high:.0f} %", f"{quartiles[name][1]:.0f} %"
+    table.append((name, f"{100 * (work[name] / work['plain'] - 1):.1f} %", f"{middle:.0f} %", spread, narrow))
+print(text_table(table))
+
+# %% [markdown] name="moved_task"
+# With wide layers, Python's share is small, and time follows arithmetic: *keep from 2 × width* costs the least, and *MLP only* and *keep
+# matmuls* cost less than *every block*. A compiled block needs no Python at all for this choice (section 7).
 #
 # ## 6 · Moved instead of recomputed
 #
-# A third way is to keep activations elsewhere and fetch them when they are needed. Autograd has hooks for that: `pack` is called with each tensor that
-# is being saved, and what it returns is kept instead; `unpack` is called with that in the backward pass and returns the tensor.
+# Activations can also be kept elsewhere and fetched when they are needed. Autograd has hooks for that. It calls `pack` with each tensor that it saves,
+# and keeps what `pack` returns. In the backward pass it calls `unpack` with that object, and `unpack` returns the tensor.
 #
 # ### Your turn: hooks
 #
-# **Contract.** `moved(parameters, put, get, least)` returns a context, `torch.autograd.graph.saved_tensors_hooks(pack, unpack)`. Under it, saved tensors
-# are put away.
+# **Contract.** `moved(parameters, put, get, least)` returns a context manager, `torch.autograd.graph.saved_tensors_hooks(pack, unpack)`. Tensors that are
+# saved inside it are put away.
 #
-# - `put(tensor)` puts a copy away and returns a ticket, which may be anything, a tensor as well; `get(ticket)` brings the tensor back. Call `get` in the backward pass only;
+# - `put(tensor)` stores a copy and returns a ticket, which may be any object, including a tensor. `get(ticket)` returns the tensor. Call `get` in the backward pass only;
 #   if the graph is retained, a second backward pass calls it again.
-# - Put away tensors of floating-point numbers, of `least` bytes or more. All others stay.
-# - `parameters` stay as well, and so does everything that shares memory with one. (They exist anyway, and a linear layer saves its weight *transposed*.)
-# - Of what was put away, only the ticket is kept, and nothing of it after the backward pass.
-# - What stays is kept as `tensor.detach()`: an operation that saves its own result would otherwise keep itself alive.
+# - Put away floating-point tensors of `least` bytes or more. All others stay.
+# - `parameters` stay, and so does every tensor that shares memory with one. (They exist anyway, and a linear layer saves its weight *transposed*.)
+# - For a tensor that was put away, only the ticket is kept, and nothing after the backward pass.
+# - For a tensor that stays, keep `tensor.detach()`. Otherwise an operation that saves its own result would keep itself alive.
 
 
 # %% name="moved" answer=true reveal=true
@@ -873,42 +983,30 @@ moved = check("activation_checkpointing.moved", moved)
 hint("activation_checkpointing.moved")
 
 # %% [markdown] name="offload_text"
-# Where to?
+# Where can saved tensors go?
 #
-# - **Away.** On a GPU, into the memory of the host. On a CPU they are already there, so they move one level down, to a file
-# on the disk. (The
-#   system keeps pages of the file in memory as long as nobody else wants it, and gives them up when somebody does. They are not the program's.)
-# - **Nowhere.** Keep them in place, in half the bytes: in BF16.
+# - **Away.** From a GPU's memory to the host's. On a CPU they are already in the host's memory, so here they move to a file on disk. (The operating
+#   system caches the file in free memory and evicts it under pressure. It does not count as the program's memory.)
+# - **Nowhere.** They can stay in half the bytes: in BF16.
 #
-# **Predict** the peak for each, relative to plain. And how much more time than plain does it take to move them away and back?
+# **Predict.** How much more time than plain does a step take that moves every large tensor away and back?
 
 # %% name="offload_guess"
-my_guess = None  # moved away: peak / plain
+my_guess = None  # %
 ### BEGIN GUESS
-my_guess = 2 * before.at_peak["parameters"] / before.peak_bytes  # parameters and gradients are left
+my_guess = 2 * slower  # twice as slow as recomputing
 ### END GUESS
-away_guess = Prediction("Peak, moved away / plain", my_guess, "times")
-my_guess = None  # kept in BF16: peak / plain
-### BEGIN GUESS
-my_guess = 0.55  # half of the activations, all of the rest
-### END GUESS
-half_guess = Prediction("Peak, kept in BF16 / plain", my_guess, "times")
-my_guess = None  # moved away: % more time
-### BEGIN GUESS
-my_guess = 2 * slower  # twice as slow as computing them again
-### END GUESS
-moving_guess = Prediction("Moved away: more time than plain", my_guess, "%")
-
+moving_guess = Prediction("Moved away: more time than plain", my_guess, "%", difference=True)
 
 # %% name="elsewhere"
 import tempfile
 
 
 class Elsewhere:
-    """The host's memory for tensors of a GPU; a file on disk for those of a CPU."""
+    """Stores tensors of a GPU in the host's memory, and tensors of a CPU in a file on disk."""
 
     def __init__(self):
-        self.file, self.nbytes = tempfile.TemporaryFile(buffering=0), 0  # noqa: SIM115 (open as long as the object)
+        self.file, self.nbytes = tempfile.TemporaryFile(buffering=0), 0  # noqa: SIM115 (open as long as the object lives)
 
     def put(self, tensor):
         self.nbytes += tensor.nbytes
@@ -929,63 +1027,62 @@ class Elsewhere:
 
 
 # %% name="offload"
-def under(put, get, least=64 * 1024):
-    """Run forward and backward under the hooks; return the meter, the seconds, and how far off the gradient is."""
-    model = make_gpt()
-
-    def step():
-        model.zero_grad()
-        with moved(model.parameters(), put, get, least):
-            loss = loss_of(model, plain)
-        loss.backward()
-
-    with MemoryMeter(model) as meter:
-        step()
-    away, right = torch.cat([p.grad.flatten() for p in model.parameters()]), gradients["plain"]
-    timing = benchmark(step, runs=1, warmup=0)
-    return meter, timing.median, ((away - right).norm() / right.norm()).item()
+def step_under(model, put, get, least=64 * 1024):
+    """Run forward and backward; tensors that autograd saves go through `put` and `get`."""
+    model.zero_grad()
+    with moved(model.parameters(), put, get, least):
+        loss = loss_of(model, plain)
+    loss.backward()
 
 
 elsewhere = Elsewhere()
+hooks = {
+    "moved away": (elsewhere.put, elsewhere.get),
+    "kept in BF16": (lambda t: t.bfloat16(), lambda t: t.float()),
+}
+found, right = {}, gradients["plain"]
+model = make_gpt()
 with sign_of_life("moving tensors"):
-    found = {
-        "moved away": under(elsewhere.put, elsewhere.get),
-        "kept in BF16": under(lambda t: t.bfloat16(), lambda t: t.float()),
-    }
-away_guess.reveal(found["moved away"][0].peak_bytes / before.peak_bytes)
-half_guess.reveal(found["kept in BF16"][0].peak_bytes / before.peak_bytes)
-moving_guess.reveal(100 * (found["moved away"][1] / seconds["plain"] - 1))
-for name, (meter, took, far) in found.items():
-    slower = 100 * (took / seconds["plain"] - 1)
-    print(f"{name:13} peak {human_bytes(meter.peak_bytes)}, {slower:+.0f} % time, gradient off by {far:.1e}")
-print(f"each step moved {human_bytes(elsewhere.nbytes / 2)} there, and as much back")
+    for name, (put, get) in hooks.items():
+        with MemoryMeter(model) as meter:
+            step_under(model, put, get)
+        mine = torch.cat([p.grad.flatten() for p in model.parameters()])
+        found[name] = meter, ((mine - right).norm() / right.norm()).item()
+    moved_bytes = elsewhere.nbytes
+    steps = {"plain": lambda: run(plain), "every block": lambda: run(every(1))}
+    steps |= {name: lambda pair=pair: step_under(model, *pair) for name, pair in hooks.items()}
+    taken = in_turns(steps, 5)
+quartiles |= {name: more_time(taken, name) for name in hooks}
+moving_guess.reveal(quartiles["moved away"][1])
+for name, (meter, error) in found.items():
+    low, middle, high = quartiles[name]
+    print(
+        f"{name:13} peak {human_bytes(meter.peak_bytes)}, {middle:+.0f} % time ({low:.0f} to {high:.0f} %), gradient off by {error:.1e}"
+    )
+print(f"each step moves {human_bytes(moved_bytes)} away, and as much back")
+low, middle, high = more_time(taken, "every block")
+print(f"every block checkpointed, in the same rounds: {middle:+.0f} % time ({low:.0f} to {high:.0f} %)")
 
 # %% [markdown] name="offload_explained"
-# - **Moved away**: no extra arithmetic and the same gradient, at the price of a round trip for every byte. Whether that is quicker than computing the bytes
-#   again depends on the link: compare its bytes a second with what recomputing a byte costs ([[where_the_time_goes]]).
-# - **On a GPU**, pinned memory and a stream of its own let the copies run beside the arithmetic. `torch.autograd.graph.save_on_cpu(pin_memory=True)` is
-#   the one-line version, but without a stream of its own.
-# - **In BF16** the forward pass is untouched. Only the backward pass works with rounded values, so the gradient is off by what rounding to 8 bits costs.
+# - **Moved away**: no additional arithmetic and the same gradient, at the price of a round trip for every byte. Whether this is faster than recomputing
+#   depends on the link: compare its bandwidth with the bytes per second that recomputation produces ([[where_the_time_goes]]).
+# - **On a GPU**, the copies can run beside the arithmetic if they use pinned memory and a stream of their own.
+#   `torch.autograd.graph.save_on_cpu(pin_memory=True)` is the one-line version, without a separate stream.
+# - **In BF16**, the forward pass is unchanged. Only the backward pass works with rounded values, and the gradient is off by about the rounding error of
+#   a format with 8 significant bits.
 #
-# Both can be combined with checkpointing: then only the blocks' inputs move.
+# Both can be combined with checkpointing. Then only the inputs of the blocks move.
 #
 # ## 7 · Let the compiler choose
 #
-# `torch.compile` sees a whole block, forward and backward, before it runs. It can decide for itself what to keep: minimise what is recomputed, under a
-# budget of memory.
+# `torch.compile` sees a whole block, forward and backward, before it runs. It can choose what to keep: it minimizes what is recomputed under a memory
+# budget.
 #
-# - `activation_memory_budget` is 1 for "keep what the backward pass wants" and 0 for "keep the inputs alone".
-# - Here each block is compiled; the code of all 24 is the same, so it is compiled once.
-# - The backend used here only cuts the graph in two and needs no C++ compiler; with the default one the kernels would be fused as well.
+# - `activation_memory_budget` is 1 for "keep what the backward pass needs" and 0 for "keep only the inputs".
+# - Here each block is compiled by itself. All 24 have the same code, so it is compiled once.
+# - The backend used here only splits the graph in two and needs no C++ compiler. The default backend would also fuse the kernels.
 #
-# **Predict.** With a budget of 0.4, what share of the saved bytes is left?
-
-# %% name="budget_guess"
-my_guess = None  # saved bytes, budget 0.4 / budget 1
-### BEGIN GUESS
-my_guess = 0.4
-### END GUESS
-budget_guess = Prediction("Saved with a budget of 0.4 / with 1", my_guess, "times")
+# Order matters: checkpoint a block first, then compile it, then shard it with FSDP ([[sharding]] tries the other orders).
 
 # %% name="budget"
 from torch._functorch import config as partitioner
@@ -994,52 +1091,42 @@ model = make_gpt()
 
 
 def compiled_with(budget):
-    """Return the bytes saved, and the peak."""
+    """Return the bytes that autograd saves between the passes."""
     torch._dynamo.reset()
     with partitioner.patch(activation_memory_budget=budget):
         one_block = torch.compile(lambda block, x: block(x), backend="aot_eager_decomp_partition")
-
-        def choose(block, x, i):
-            return one_block(block, x)
-
-        kept_bytes = saved_tensor_bytes(lambda: loss_of(model, choose), model.parameters())
-        with MemoryMeter(model, by_tenant=False) as meter:
-            loss_of(model, choose).backward()
-    model.zero_grad()
-    return kept_bytes, meter.peak_bytes
+        return saved_tensor_bytes(lambda: loss_of(model, lambda block, x, i: one_block(block, x)), model.parameters())
 
 
 with sign_of_life("compiling a block three times"):
     compiled = {budget: compiled_with(budget) for budget in (1.0, 0.4, 0.0)}
-budget_guess.reveal(compiled[0.4][0] / compiled[1.0][0])
-table = [("budget", "saved", "peak")]
-for budget, (kept_bytes, peak) in compiled.items():
-    table.append((f"{budget:.1f}", human_bytes(kept_bytes), human_bytes(peak)))
+table = [("budget", "saved", "of budget 1")]
+for budget, kept_bytes in compiled.items():
+    table.append((f"{budget:.1f}", human_bytes(kept_bytes), f"{kept_bytes / compiled[1.0]:.0%}"))
 print(text_table(table))
 
 # %% [markdown] name="budget_explained"
-# One number, and the memory follows it. Nothing is decided per operation while the model runs: the choice was made when the block was compiled.
-#
-# Here each block is a graph of its own, so that what is recomputed is there for one block at a time, as with your function.
+# The saved bytes follow the budget. No policy runs while the model trains: the choice was made once, when the block was compiled.
 #
 # ## 8 · The head, and whole models
 #
 # ### The head
 #
-# Logits are large: tokens × vocabulary. Checkpoint the output head together with the loss, and they need not be kept. **Predict**: how much of the
-# peak is left, for a vocabulary of 8,000?
+# Logits are large: tokens × vocabulary. Checkpoint the output head together with the loss, and the logits are not saved.
+#
+# **Predict.** For a vocabulary of 8,000, what share of the peak is left?
 
 # %% name="head_guess"
 my_guess = None  # peak, checkpointed / plain
 ### BEGIN GUESS
-my_guess = 0.5  # as if what is not kept were never there
+my_guess = 0.5  # as if the logits no longer existed
 ### END GUESS
 head_guess = Prediction("Peak with a checkpointed head / plain", my_guess, "times")
 
 # %% name="head"
 torch.manual_seed(0)
-head, norm = nn.Linear(64, 8000, bias=False).to(device), nn.LayerNorm(64).to(device)
-hidden = torch.randn(4 * 128, 64, device=device, requires_grad=True)
+head, norm = nn.Linear(WIDTH, 8000, bias=False).to(device), nn.LayerNorm(WIDTH).to(device)
+hidden = torch.randn(BATCH * LENGTH, WIDTH, device=device, requires_grad=True)
 
 
 def head_loss(hidden):
@@ -1064,115 +1151,36 @@ left = head_peaks[1] / head_peaks[0]
 head_guess.reveal(left)
 
 # %% [markdown] name="head_explained"
-# Less is held *after the forward pass*, but the peak is where it was: the head is the first thing that the backward pass reaches, so its logits are
-# back at the very moment of the peak. What helps here is to compute the loss in chunks of tokens and checkpoint each chunk
-# ([[profiling_and_oom_clinic]] has such a patient).
+# Less is held *after the forward pass*, but the peak stays. The backward pass starts with the head, so its logits are recomputed at the very moment of
+# the peak. Instead, compute the loss in chunks of tokens and checkpoint each chunk ([[profiling_and_oom_clinic]] does this).
 #
 # ### Hugging Face models
 #
-# Models from `transformers` come with their own switch. It checkpoints every block, in training mode only. The cache of keys and values, which is for
-# generating text, has to be off.
+# Models from `transformers` have a switch that checkpoints every block, in training mode only. The cache of keys and values for generating text has to
+# be off. Since version 5 the switch is called `activation_checkpointing_enable`, and two options cover sections 4 and 6:
 #
-# **Predict.** A Llama of 8 blocks, of the same width: how much of the peak is left?
-
-# %% name="hugging_face_guess"
-my_guess = None  # peak, checkpointed / plain
-### BEGIN GUESS
-my_guess = (8 + 16) / (8 * 16)  # inputs of 8 blocks and one block's 16; leaves out logits, weights and so on: too low
-### END GUESS
-llama_guess = Prediction("Llama's peak, checkpointed / plain", my_guess, "times")
+# - `every_n_layers=2` checkpoints every second block;
+# - `offload=True` also moves the saved inputs of the blocks to pinned host memory. On a CPU it does nothing.
 
 # %% name="hugging_face"
-with sign_of_life("importing transformers"):
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-sizes = {"hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 8, "num_attention_heads": 4}
-llama = LlamaForCausalLM(LlamaConfig(vocab_size=256, use_cache=False, **sizes)).to(device).train()
 held = {}
-for name in ("plain", "checkpointed"):
-    if name == "checkpointed":
-        # Newer versions of transformers call it activation_checkpointing_enable.
-        switch = getattr(llama, "activation_checkpointing_enable", None) or llama.gradient_checkpointing_enable
-        switch({"use_reentrant": False})  # the default today; in older versions it was True
+for name, options in {"plain": None, "every block": {}, "every_n_layers=2": {"every_n_layers": 2}}.items():
+    llama = make_llama()
+    if options is not None and hasattr(llama, "activation_checkpointing_enable"):
+        llama.activation_checkpointing_enable({"use_reentrant": False}, **options)
+    elif options == {}:  # the name before version 5, without the two options
+        llama.gradient_checkpointing_enable({"use_reentrant": False})
+    elif options:
+        continue
     with MemoryMeter(llama) as meter:
         llama(input_ids=ids, labels=ids).loss.backward()
-    llama.zero_grad()
     held[name] = meter.peak_bytes
-    print(f"{name:13} peak {human_bytes(meter.peak_bytes)}, in {meter.peak_at}")
-llama_guess.reveal(held["checkpointed"] / held["plain"])
-
-# %% [markdown] name="fit_task"
-# One switch, and nearly what section 1 won. With a third of the blocks, logits, weights and gradients are a larger part of the whole.
-#
-# ## 9 · Your turn: fit the budget
-#
-# Blocks are not always equal. Given what each block keeps and what recomputing it costs, find the cheapest choice of blocks to checkpoint that fits
-# the budget.
-#
-# **Contract.** `choose_blocks(kept, inputs, flops, budget)` returns the indices of the blocks to checkpoint (any order), or None if no choice fits.
-#
-# - `kept[i]`: bytes that block i keeps when it is not checkpointed; `inputs[i]`: bytes of its input; `flops[i]`: what recomputing it costs. At most 10 blocks.
-# - Held at the worst moment: `kept` of all blocks that are **not** checkpointed, plus `inputs` of those that **are**, plus the largest `kept` among those that are
-#   (the one being recomputed).
-# - Of all choices that hold at most `budget` bytes, take the one with the smallest sum of `flops`. No checkpointing at all is also a choice.
-
-
-# %% name="fit" answer=true reveal=true
-def choose_blocks(kept, inputs, flops, budget):
-    ### BEGIN SOLUTION
-    n = len(kept)
-
-    def held(chosen):
-        stay = sum(kept[i] for i in range(n) if i not in chosen)
-        return stay + sum(inputs[i] for i in chosen) + max((kept[i] for i in chosen), default=0)
-
-    choices = itertools.chain.from_iterable(itertools.combinations(range(n), r) for r in range(n + 1))
-    fitting = [chosen for chosen in choices if held(chosen) <= budget]
-    return min(fitting, key=lambda chosen: sum(flops[i] for i in chosen), default=None)
-    ### END SOLUTION
-
-
-# %% name="fit_check"
-choose_blocks = check("activation_checkpointing.fit", choose_blocks)
-
-# %% name="fit_hint"
-hint("activation_checkpointing.fit")
-
-# %% [markdown] name="fit_real_text"
-# Now a real network: eight MLP blocks of different hidden widths. A formula says what each keeps, and the meter checks it. Your choice must bring the
-# activations below 60 %.
-
-# %% name="fit_real"
-widths = (64, 512, 128, 768, 256, 384, 64, 640)
-torch.manual_seed(0)
-parts = nn.ModuleList(nn.Sequential(nn.Linear(64, w), nn.GELU(), nn.Linear(w, 64), nn.Tanh()) for w in widths).to(
-    device
-)
-rows = torch.randn(2048, 64, device=device, requires_grad=True)
-
-
-def activations_of(chosen):
-    with MemoryMeter(parts) as meter:
-        x = rows
-        for i, part in enumerate(parts):
-            x = checkpoint(part, x, use_reentrant=False) if i in chosen else part(x)
-        x.sum().backward()
-    parts.zero_grad()
-    return max(m.held["activations"] + m.held["recomputed activations"] for m in meter.timeline)
-
-
-kept = [4 * 2048 * (2 * w + 64) for w in widths]  # GELU's input and output, and Tanh's output, which is the next input
-inputs, costs = [4 * 2048 * 64] * 8, [4 * 2048 * 64 * w for w in widths]
-nothing = activations_of(())
-chosen = choose_blocks(kept, inputs, costs, int(0.6 * sum(kept))) or ()
-less, again = activations_of(chosen), sum(costs[i] for i in chosen) / sum(costs)
-print(f"choice {sorted(chosen)}: activations {human_bytes(nothing)} -> {human_bytes(less)}, {less / nothing:.0%}")
-print(f"recomputed: {again:.0%} of the forward pass")
+    print(f"{name:17} peak {human_bytes(meter.peak_bytes):>10}, in {meter.peak_at}")
 
 # %% [markdown] name="play_text"
-# ## 10 · Play
+# ## 9 · Explore
 #
-# The same 24 blocks, with every k-th of them checkpointed. Where is the peak, and who holds it?
+# The same 24 blocks, with every k-th of them checkpointed. Where is the peak, and which category is the largest there?
 
 # %% name="play"
 strides = {k: runs[name][0] for k, name in ((1, "every block"), (2, "every 2"), (3, "every 3"))}
@@ -1182,37 +1190,37 @@ explore(
     lambda every_kth: strides[every_kth].plot(
         f"one block in {every_kth} checkpointed: peak {human_bytes(strides[every_kth].peak_bytes)}"
     ),
-    "Memory over a forward and a backward pass: with more blocks checkpointed, a lower mountain and more teeth.",
+    "Memory over a forward and a backward pass: with more blocks checkpointed, a lower curve with more spikes.",
     every_kth=(2, tuple(strides)),
 )
 
 # %% [markdown] name="summary_text"
-# ## 11 · Before and after
+# ## 10 · Before and after
 
 # %% name="summary"
-table = [("", "peak", "of plain", "more arithmetic", "more time")]
-for name in policies:
-    peak, more = ways[name]
-    share, longer = MiB * peak / before.peak_bytes, 100 * (seconds[name] / seconds["plain"] - 1)
-    table.append((name, f"{peak:.1f} MiB", f"{share:.0%}", f"{more:.1f} %", f"{longer:.0f} %"))
-for name, (meter, took, _) in found.items():
-    share, longer = meter.peak_bytes / before.peak_bytes, 100 * (took / seconds["plain"] - 1)
-    table.append((name, f"{meter.peak_bytes / MiB:.1f} MiB", f"{share:.0%}", "0.0 %", f"{longer:.0f} %"))
+table = [("", "peak", "of plain", "more arithmetic", "more time", "middle half")]
+peaks = {name: (MiB * peak, more) for name, (peak, more) in ways.items()}
+peaks |= {name: (meter.peak_bytes, 0.0) for name, (meter, _) in found.items()}
+for name, (peak, more) in peaks.items():
+    low, middle, high = quartiles[name]
+    share, spread = f"{peak / before.peak_bytes:.0%}", f"{low:.0f} to {high:.0f} %"
+    table.append((name, human_bytes(peak), share, f"{more:.1f} %", f"{middle:.0f} %", spread))
 print(text_table(table))
 claims
 
 # %% [markdown] name="recap"
 # ## Recap
 #
-# - A checkpointed block keeps its input and runs forward once more in the backward pass: the same numbers for at most a third more arithmetic.
-# - The second run must see what the first saw: random numbers and autocast. A Function sees only its arguments, so use `use_reentrant=False`.
-# - The blocks of this lab's GPT keep 16 times their input, a Llama's more, so one block per segment is right; √n segments are for thin layers.
-# - Choosing *what* to keep inside a block beats choosing *which* blocks: keep what costs the most FLOPs for each byte, and count attention.
-# - Saved tensors can also be moved or rounded, with two hooks.
+# - A checkpointed block saves its input and runs forward again in the backward pass: the same gradients for at most a third more arithmetic. Time grows
+#   by more, because norms and activations run again, too.
+# - The second run must reproduce the first, including random numbers and autocast. Always pass `use_reentrant=False`.
+# - This lab's GPT block saves 16 times its input, a Llama block about 21 times. So checkpoint each block by itself; √n segments are for thin layers.
+# - Choosing *what* to keep inside a block beats choosing *which* blocks: keep what costs the most FLOPs per byte, and count attention.
+# - Two hooks can also move saved tensors or round them.
 #
-# **What to reach for when.** If activations are the largest tenant and the batch is one already, checkpoint every block first; then keep as much as
+# **What to reach for when.** If activations are the largest category and the batch is one already, checkpoint every block first. Then keep as much as
 # you can afford, with a selective policy or the compiler's budget. If the peak is in the optimizer step, checkpointing will not help
-# ([[lean_optimizers]]).
+# ([[lean_optimizers]]). What checkpointing does to MFU: [[where_the_time_goes]].
 #
-# **Sources.** Chen et al. 2016, *Training Deep Nets with Sublinear Memory Cost* (√n); Korthikanti et al. 2022 (selective recomputation); PyTorch documentation, `torch.utils.checkpoint` and *Hooks for
+# **Sources.** Chen et al. 2016, *Training Deep Nets with Sublinear Memory Cost* (√n); Korthikanti et al. 2022, *Reducing Activation Recomputation in Large Transformer Models*; PyTorch documentation, `torch.utils.checkpoint` and *Hooks for
 # autograd saved tensors*; PyTorch blog 2025, *Current and New Activation Checkpointing Techniques in PyTorch*.

@@ -1,12 +1,11 @@
 # %% [markdown] name="title"
 # # Memory profiling and the OOM clinic
 #
-# **"CUDA out of memory" names a size but no culprit; four questions find one: at which moment, in which operation, whose bytes, and what to do about
-# it.**
+# **"CUDA out of memory" gives a size, not a cause. Four questions find the cause: at which moment is the peak, in which operation, which category of bytes is it, and what removes them?**
 #
 # | | |
 # |---|---|
-# | After this you can | say what each of PyTorch's memory functions counts; record, save and read a snapshot, and find a leak in it; tell allocated, reserved and fragmented memory apart; diagnose and cure five common illnesses |
+# | After this you can | say what each of PyTorch's memory functions counts; record, save and read a snapshot, and find a leak in it; tell allocated, reserved and fragmented memory apart; diagnose and cure six common memory problems |
 # | Time | 120 minutes |
 # | Difficulty | ●●○ |
 # | Needs | a CPU; the same cells use a GPU where there is one |
@@ -61,23 +60,18 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 # %% [markdown] name="functions_text"
 # ## 1 · What the functions count
 #
-# CUDA's allocator is a wholesaler.
-#
-# - It buys **segments** from the GPU, which is slow.
-# - It cuts **blocks** from them for its customers, the tensors.
-# - It keeps what is returned for the next customer.
-#
-# So there are several figures, and people quote all of them as "memory":
+# PyTorch does not call `cudaMalloc` for every tensor, because that is slow. Its **caching allocator** requests large **segments** from CUDA and splits them
+# into **blocks**, one per tensor. So "memory" can mean several figures:
 #
 # | figure | function | what it counts |
 # |---|---|---|
 # | allocated | `torch.cuda.memory_allocated()` | blocks that tensors hold now |
-# | peak allocated | `torch.cuda.max_memory_allocated()` | the most since `reset_peak_memory_stats()` |
-# | reserved | `torch.cuda.memory_reserved()` | segments bought, in use or not |
-# | peak reserved | `torch.cuda.max_memory_reserved()` | the most since then |
-# | used | `nvidia-smi`, `torch.cuda.mem_get_info()` | reserved + CUDA context + everybody else on that GPU |
+# | peak allocated | `torch.cuda.max_memory_allocated()` | the highest value since `reset_peak_memory_stats()` |
+# | reserved | `torch.cuda.memory_reserved()` | segments that PyTorch has requested from CUDA |
+# | peak reserved | `torch.cuda.max_memory_reserved()` | the highest value since `reset_peak_memory_stats()` |
+# | used on the device | `nvidia-smi`; total − free from `torch.cuda.mem_get_info()`, which returns (free, total) | reserved, the CUDA context, memory that libraries request from CUDA directly, and all other processes on that GPU |
 #
-# Take two training steps of a small GPT, and measure them. The meter notes when each stretch of memory came and went.
+# Run two training steps of a small GPT. The meter records when each block of memory was allocated and freed: a **lifetime**.
 
 
 # %% name="step"
@@ -104,18 +98,19 @@ life = meter.lifetimes[-1]
 print(f"{len(meter.lifetimes):,} lifetimes; the last: start {life.start}, end {life.end}, nbytes {life.nbytes}")
 
 # %% [markdown] name="replay_task"
-# ### Your turn: send the wholesaler its orders
+# ### Your turn: replay the log through the allocator
 #
-# On a GPU you could ask the real one. To work anywhere, this lab has a **model of CUDA's allocator**, which the course's planner uses too: the same
-# segment sizes, the same rules. Figures from it are labelled "model".
+# On a GPU, CUDA's allocator answers this. On any machine, this lab has a **model of that allocator**: the same segment sizes, the same rules. The course's
+# planner uses it, too. Figures from it are labeled "simulated" or "model".
 #
-# **Contract.** `replay(lifetimes, allocator)` gives the allocator the orders that the log implies, and returns a list of what became of them.
+# **Contract.** `replay(lifetimes, allocator)` makes the allocation and release calls that the log implies, and returns a list of what the allocator
+# held after each call.
 #
-# - Each of `lifetimes`, which come in any order, has a `start`, an `end` (both in ns) and `nbytes`. An `end` of None means that it was never freed.
-# - `allocator.allocate(nbytes)` at the start returns a block, and `allocator.release(block)` at the end takes this very block back.
-# - Orders are given in order of time. At the same moment, allocations come before releases.
-# - After each order the list gets an entry: (time, `allocator.allocated`, `allocator.reserved`).
-# - `lifetimes` stays as it is.
+# - Each of `lifetimes` has a `start` and an `end` (both in ns) and `nbytes`. They come in any order. An `end` of None means that the block was never freed.
+# - At the start, call `allocator.allocate(nbytes)`, which returns a block. At the end, call `allocator.release(block)` with that same block.
+# - Make the calls in order of time. Where an allocation and a release have the same time, the allocation comes first.
+# - After each call, append (time, `allocator.allocated`, `allocator.reserved`) to the list.
+# - Do not change `lifetimes`.
 
 
 # %% name="replay" answer=true reveal=true
@@ -141,18 +136,12 @@ replay = check("profiling_and_oom_clinic.replay", replay)
 hint("profiling_and_oom_clinic.replay")
 
 # %% [markdown] name="guess_after_text"
-# **Predict.** After the second step all activations are gone. What is left of each figure, as a share of its own peak: of *allocated*, and of
-# *reserved*?
+# **Predict.** After the second step all activations have been freed. What fraction of *peak reserved* is still reserved?
 
 # %% name="guess_after"
-my_guess = None  # allocated at the end / peak allocated
-### BEGIN GUESS
-my_guess = 0.3  # weights, gradients and Adam's state stay
-### END GUESS
-allocated_guess = Prediction("Allocated after two steps / peak allocated", my_guess, "times")
 my_guess = None  # reserved at the end / peak reserved
 ### BEGIN GUESS
-my_guess = 0.3  # as if stock were returned
+my_guess = 0.3  # as if freed memory went back to the GPU
 ### END GUESS
 reserved_guess = Prediction("Reserved after two steps / peak reserved", my_guess, "times")
 
@@ -168,23 +157,24 @@ for label, values, colour in (
     ("allocated", allocated, COLOURS[0]),
 ):
     axes.step(milliseconds, [v / MiB for v in values], where="post", color=colour, label=label)
-axes.set(title="Two training steps: three figures (model)", xlabel="milliseconds", ylabel="MiB", ylim=(0, None))
+axes.set(title="Two training steps: three figures (simulated)", xlabel="milliseconds", ylabel="MiB", ylim=(0, None))
 axes.legend(frameon=False, loc="lower right")
 show(figure, "Allocated rises and falls twice; peak allocated and reserved only rise.")
-allocated_guess.reveal(allocated[-1] / allocator.peak_allocated)
-reserved_guess.reveal(reserved[-1] / allocator.peak_reserved)
+reserved_guess.reveal(reserved[-1] / allocator.peak_reserved, "simulated")
+print(f"allocated at the end / peak allocated: {allocated[-1] / allocator.peak_allocated:.2f} (simulated)")
 print(f"peak allocated {human_bytes(allocator.peak_allocated)}, peak reserved {human_bytes(allocator.peak_reserved)}")
 if device.type == "cuda":
     print(torch.cuda.memory_summary(abbreviated=True))
 
 # %% [markdown] name="timeline_explained"
-# Only *allocated* falls. Reserved stays where the wholesaler's stock was at its largest. That is most of what `nvidia-smi` shows, and why it says
-# nothing about how much your program needs *now*. Compare allocated with allocated, and say which peak you mean, and when you reset it.
+# Only *allocated* falls. The allocator keeps freed blocks for later requests, so *reserved* stays at its peak. Most of what `nvidia-smi` shows is reserved
+# memory, so `nvidia-smi` cannot tell you how much your program needs *now*. When you compare two programs, compare the same figure, say which
+# peak you mean, and say when you reset it.
 #
 # ## 2 · Stage by stage, operation by operation
 #
-# The meter divides the step into stages. This is the profile to print first, before any theory. *peak* is the highest moment of the stage; the other
-# columns are what the stage **leaves** behind, by tenant. Below the table are the largest tensors at the peak:
+# The meter divides the step into stages. Print this table first. *peak* is the highest value within the stage; the other columns show what is still
+# held when the stage **ends**, by category. Below the table are the largest tensors at the peak.
 
 # %% name="stages"
 optimizer.zero_grad()
@@ -198,7 +188,7 @@ print(
 # %% [markdown] name="snapshot_text"
 # ## 3 · Snapshots
 #
-# A **snapshot** shows the same, block by block over time. Here is how the meter draws it:
+# A **snapshot** shows every block over time. Here is the meter's version:
 
 # %% name="snapshot"
 show(
@@ -207,22 +197,26 @@ show(
 )
 
 # %% [markdown] name="record_text"
-# PyTorch's own tool writes a file, and the page [pytorch.org/memory_viz](https://pytorch.org/memory_viz) draws it: drag the file onto it. On a GPU
-# three calls of `torch.cuda.memory` do it:
+# PyTorch writes such a snapshot to a file, and [pytorch.org/memory_viz](https://pytorch.org/memory_viz) draws it when you drag the file onto the page. On a GPU
+# it takes three calls of `torch.cuda.memory`:
 #
-# - `_record_memory_history()` starts recording, with the lines of Python that ask for memory;
-# - `_dump_snapshot(path)` saves what happened so far;
-# - `_record_memory_history(enabled=None)` stops.
+# - `_record_memory_history(stacks="python", max_entries=100_000)` starts recording. Each entry carries the stack that requested the memory. The
+#   default, `stacks="all"`, puts C++ frames before the Python frames. Without `max_entries` the history grows without limit.
+# - `_dump_snapshot(path)` saves the history and the current blocks.
+# - `_record_memory_history(enabled=None)` stops recording.
 #
-# The meter writes such a file on any device, with the operation and the module where CUDA's has lines of Python. (Instead of dragging a file, you can
-# let PyTorch write the page with the file in it; it needs the network for the viewer's script.)
+# The most useful snapshot is one taken *at* the out-of-memory error. Turn recording on at the start, and call `_dump_snapshot` in the
+# `except torch.OutOfMemoryError` block, while the failed step's tensors are still alive.
 #
-# The patient here is our training step with a small addition: somebody logs the logits of each row's last token.
+# The meter writes a file of the same format on any device. Its frames hold the operation and the module instead of lines of Python. (You can also let
+# PyTorch write an HTML page that contains the file. The page loads the viewer's script from the network.)
 #
-# **Predict.** 16 rows, 1,000 words in the vocabulary, FP32. How many KiB stay behind with each step?
+# Here is our training step with a small addition: it keeps the logits of each row's last token for a log.
+#
+# **Predict.** There are 16 rows and 1,000 tokens in the vocabulary, in FP32. How many KiB does each step leave behind?
 
 # %% name="guess_leak"
-my_guess = None  # KiB a step
+my_guess = None  # KiB per step
 ### BEGIN GUESS
 my_guess = 16 * 1000 * 4 / 1024
 ### END GUESS
@@ -243,41 +237,62 @@ def logging_steps(model, optimizer, keep, steps=3):
     return history
 
 
+def trace_of(path):
+    return pickle.loads(path.read_bytes())["device_traces"][device.index or 0]
+
+
 folder = Path(tempfile.mkdtemp())
 with MemoryMeter(model, optimizer) as meter_log:
     history = logging_steps(model, optimizer, lambda logits: logits.detach()[:, -1])
 meter_log.save_snapshot(folder / "meter.pickle")
+trace = trace_of(folder / "meter.pickle")
 if device.type == "cuda":
-    torch.cuda.memory._record_memory_history()
-    logging_steps(model, optimizer, lambda logits: logits.detach()[:, -1])
+    torch.cuda.memory._record_memory_history(stacks="python", max_entries=100_000)
+    history = logging_steps(model, optimizer, lambda logits: logits.detach()[:, -1])
     torch.cuda.memory._dump_snapshot(str(folder / "pytorch.pickle"))
     torch.cuda.memory._record_memory_history(enabled=None)
+    trace = trace_of(folder / "pytorch.pickle") or trace  # the meter's, if the driver recorded nothing
 for path in sorted(folder.iterdir()):
     print(f"{path}: {human_bytes(path.stat().st_size)}, for pytorch.org/memory_viz")
-snapshot = pickle.loads((folder / "meter.pickle").read_bytes())
-(folder / "meter.html").write_text(trace_plot(snapshot))
+(folder / "meter.html").write_text(trace_plot(pickle.loads((folder / "meter.pickle").read_bytes())))
 print(f"{folder / 'meter.html'}: the same as a page, to open in a browser")
-trace = snapshot["device_traces"][0]
 print(f"{len(trace):,} events, such as {trace[-1]}")
 
 # %% [markdown] name="snapshot_task"
-# ### Your turn: who was never freed?
+# ### Your turn: what was never freed?
 #
-# The viewer shows a leak as a staircase of blocks that never come down. A file can be asked, too.
+# The viewer shows a leak as a staircase of blocks that never come down. Your function finds the same blocks in the file. Here is one event of a CUDA snapshot, recorded with `stacks="all"` and shortened:
 #
-# **Contract.** `still_there(trace, since)` returns a dictionary: for each line that leaked, how many bytes.
+# ```python
+# {"action": "alloc", "addr": 139908053925888, "size": 4096000, "stream": 0, "time_us": 1795314105123456, "frames": [
+#     {"name": "torch::CapturedTraceback::gather(bool, bool, bool)", "filename": "??", "line": 0},
+#     {"name": "at::empty_cuda(...)", "filename": "/pytorch/aten/src/ATen/cuda/EmptyTensor.cpp", "line": 111},
+#     {"name": "forward", "filename": "/venv/lib/python3.12/site-packages/torch/nn/modules/linear.py", "line": 134},
+#     {"name": "forward", "filename": "/home/me/model.py", "line": 57},
+#     {"name": "train_step", "filename": "/home/me/train.py", "line": 21}]}
+# ```
 #
-# - `trace` is a list of events in order of time, dictionaries with `action`, `addr`, `size` (bytes), `time_us` and `frames`. It stays as it is.
-# - `alloc` begins a block at an address, and `free_completed` ends it. Addresses are used again and again. A block that was allocated before the trace
-#   began may end in it.
-# - `free_requested` ends nothing yet, and other actions are about segments.
-# - A block counts if it was allocated at `since` (microseconds) or later, and not freed by the end of the trace.
-# - The line is the `name` of the first frame of the `alloc`. Blocks of the same line add up; lines with nothing left are not in the dictionary.
+# **Contract.** `still_there(trace, since)` returns a dictionary: for each place in the code, the bytes that it allocated and that were never freed.
+#
+# - `trace` is a list of such events in order of time. Do not change it.
+# - `alloc` starts a block at an address, and `free_completed` ends it. Addresses are reused. A block that was allocated before the trace
+#   began may be freed within it.
+# - `free_requested` does not free a block yet, and all other actions concern segments.
+# - A block counts if it was allocated at `since` (microseconds) or later and not freed by the end of the trace.
+# - The place is `"filename:line"` of the first frame of the `alloc` that is your own Python: its filename ends in `.py` and does not contain `/torch/`.
+#   Above, that is `"/home/me/model.py:57"`. If an `alloc` has no such frame, as in the meter's files, the place is the `name` of its first frame.
+# - Bytes of the same place add up. A place with nothing left is not in the dictionary.
 
 
 # %% name="still_there" answer=true reveal=true
 def still_there(trace, since):
     ### BEGIN SOLUTION
+    def place(frames):
+        for frame in frames:
+            if frame["filename"].endswith(".py") and "/torch/" not in frame["filename"]:
+                return f"{frame['filename']}:{frame['line']}"
+        return frames[0]["name"]
+
     alive = {}  # address -> the event that allocated the block there
     for event in trace:
         if event["action"] == "alloc":
@@ -287,8 +302,8 @@ def still_there(trace, since):
     left = {}
     for event in alive.values():
         if event["time_us"] >= since:
-            name = event["frames"][0]["name"]
-            left[name] = left.get(name, 0) + event["size"]
+            where = place(event["frames"])
+            left[where] = left.get(where, 0) + event["size"]
     return left
     ### END SOLUTION
 
@@ -302,40 +317,39 @@ hint("profiling_and_oom_clinic.snapshot")
 
 # %% name="leak"
 def left_behind(trace):
-    """Return what leaked, line by line, crumbs left out. What is older than the trace appears to begin with it."""
+    """Return what leaked by place in the code, small entries omitted. What is older appears at the first event's time."""
     left = still_there(trace, since=trace[0]["time_us"] + 1)
-    return {line: size for line, size in left.items() if size > 16 * 1024}
+    return {place: size for place, size in left.items() if size > 16 * 1024}
 
 
-for name, size in left_behind(trace).items():
-    print(f"{name:24} left {human_bytes(size)} behind in three steps")
-leak_guess.reveal(max(left_behind(trace).values()) / 3 / 1024)
+for place, size in left_behind(trace).items():
+    print(f"{place:24} left {human_bytes(size)} behind in three steps")
+with MemoryMeter(model, optimizer) as meter_log:
+    kept = logging_steps(model, optimizer, lambda logits: logits.detach()[:, -1].clone())
+meter_log.save_snapshot(folder / "cured.pickle")
+leaked, cured = (sum(left_behind(trace_of(folder / f"{name}.pickle")).values()) for name in ("meter", "cured"))
+leak_guess.reveal(leaked / 3 / 1024)
 storage = human_bytes(history[0].untyped_storage().nbytes())
 print(f"what was kept has the shape {tuple(history[0].shape)}; its storage has {storage}")
-
-with MemoryMeter(model, optimizer) as meter_log:
-    history = logging_steps(model, optimizer, lambda logits: logits.detach()[:, -1].clone())
-meter_log.save_snapshot(folder / "cured.pickle")
-cured = pickle.loads((folder / "cured.pickle").read_bytes())["device_traces"][0]
-print("with a clone:", {name: human_bytes(size) for name, size in left_behind(cured).items()})
-shrunk = max(left_behind(trace).values()) / max(left_behind(cured).values())
-claims.record("T14", "a view keeps the whole tensor", "last token of 64, leak / with a clone", shrunk, "times", 32, 128)
+print(f"with a clone: {human_bytes(kept[0].untyped_storage().nbytes())} each, {human_bytes(cured)} in three steps")
+subject = "last token of 64, leak / with a clone"
+claims.record("T14", "a view keeps the whole tensor", subject, leaked / cured, "times", 32, 128)
 
 # %% [markdown] name="leak_explained"
-# `[:, -1]` makes a **view**: a small window on the logits, whose memory it keeps whole. `.detach()` lets go of the graph, not of the storage;
-# `.clone()` copies what you want to keep. No error, no warning, and in the viewer one more step of the staircase with each batch.
+# `[:, -1]` returns a **view**, which shares the storage of the full logits. `.detach()` drops the graph but not the storage. `.clone()` copies the part
+# that you want to keep, so the rest can be freed. The leak raises no error and no warning.
 
 # %% [markdown] name="cursor_text"
-# ### Play: put the cursor on it
+# ### Explore: which operation is running?
 #
-# The picture shows who is there, but not which operation is running at a given moment. In the next figure you move a cursor over two steps at once,
-# and the titles name the operation and the module. There are three steps to choose from:
+# The snapshot shows which blocks are alive, but not which operation is running at a given moment. In the next figure you move a cursor over two steps at once,
+# and the titles name the operation and the module. Choose among three steps:
 #
-# - the plain one,
+# - the plain step,
 # - one with every block checkpointed ([[activation_checkpointing]]),
 # - one with a quarter of the rows.
 #
-# **Predict.** With a quarter of the rows, what share of the plain step's peak is left?
+# **Predict.** What fraction of the plain step's peak is left with a quarter of the rows?
 
 # %% name="cursor_guess"
 my_guess = None  # peak, a quarter of the rows / plain
@@ -347,7 +361,7 @@ quarter_guess = Prediction("Peak with a quarter of the rows / plain", my_guess, 
 
 # %% name="cursor"
 class Recomputed(nn.Module):
-    """A block that keeps only its input."""
+    """A block that saves only its input."""
 
     def __init__(self, block):
         super().__init__()
@@ -381,26 +395,26 @@ for name, step in steps.items():
 quarter_guess.reveal(steps["a quarter of the rows"].peak_bytes / steps["plain"].peak_bytes)
 
 # %% [markdown] name="cursor_explained"
-# Three questions to ask the figure; look before you unfold.
+# Answer three questions from the figure before you unfold the answers.
 #
-# 1. The cursor starts at the peak of the plain step. Which operation is it, and which tensors of the size of the logits does it need at once?
-# 2. With every block checkpointed: is it still the same operation?
-# 3. With a quarter of the rows: which tenants are smaller, and which are not?
+# 1. The cursor starts at the peak of the plain step. Which operation is running, and which tensors of the size of the logits are alive?
+# 2. With every block checkpointed, is the peak in the same operation?
+# 3. With a quarter of the rows, which categories shrink, and which do not?
 #
 # <details><summary>Answers</summary>
 #
-# 1. The backward pass of the loss. It needs four: the logits, their log-softmax, and the gradients of both, on top of all activations of the blocks.
-# 2. Yes. Checkpointing removes the blocks' activations and leaves the logits: the same operation, on a lower mountain.
-# 3. Everything that has rows (activations, logits) shrinks to a quarter. Weights, gradients and optimizer state stay as they were.
+# 1. The backward pass of the loss. Four such tensors are alive: the logits, their log-softmax, and the gradients of both. All activations of the blocks are alive, too.
+# 2. Yes. Checkpointing removes the blocks' activations but not the logits, so the peak is lower and in the same operation.
+# 3. Everything with a row dimension (activations, logits) shrinks to a quarter. Weights, gradients and optimizer state keep their size.
 #
 # </details>
 
 # %% [markdown] name="cache_text"
 # ## 4 · Does `empty_cache()` help?
 #
-# It is the first advice in every forum: `torch.cuda.empty_cache()` returns *unused* segments to the GPU.
+# Forums often recommend `torch.cuda.empty_cache()`, which returns *unused* segments to the GPU.
 #
-# **Predict.** If you call it after every step, how much of the peak is left? And how many times as many segments are bought in three steps?
+# **Predict.** If you call it after every step, what fraction of peak reserved memory is left?
 
 # %% name="cache_guess"
 my_guess = None  # peak reserved, with empty_cache / without
@@ -408,12 +422,6 @@ my_guess = None  # peak reserved, with empty_cache / without
 my_guess = 0.8
 ### END GUESS
 peak_guess = Prediction("Peak reserved, with empty_cache / without", my_guess, "times")
-my_guess = None  # segments bought, with empty_cache / without
-### BEGIN GUESS
-my_guess = 3  # all of them anew in each of three steps
-### END GUESS
-bought_guess = Prediction("Segments bought in three steps, with empty_cache / without", my_guess, "times")
-
 
 # %% name="cache"
 earlier = [life for life in meter.lifetimes if life.start < meter.began]  # parameters and Adam's state
@@ -422,68 +430,68 @@ during = [dataclasses.replace(life, end=life.end or meter.ended) for life in dur
 
 
 def three_steps(clear):
-    """Replay three equal steps on the model of the allocator; return peak reserved and the segments bought."""
-    allocator, bought = CachingAllocator(), 0
+    """Replay three equal steps on the model of the allocator; return peak reserved and the segments requested."""
+    allocator, requested = CachingAllocator(), 0
     replay(earlier, allocator)
     for _ in range(3):
-        stock = [allocator.reserved] + [reserved for _, _, reserved in replay(during, allocator)]
-        bought += sum(more > less for less, more in itertools.pairwise(stock))
+        over_time = [allocator.reserved] + [reserved for _, _, reserved in replay(during, allocator)]
+        requested += sum(more > less for less, more in itertools.pairwise(over_time))
         if clear:
             allocator.empty_cache()
-    return allocator.peak_reserved, bought
+    return allocator.peak_reserved, requested
 
 
-peak, bought = three_steps(clear=False)
-peak_cleared, bought_cleared = three_steps(clear=True)
-peak_guess.reveal(peak_cleared / peak)
-bought_guess.reveal(bought_cleared / bought)
+peak, requested = three_steps(clear=False)
+peak_cleared, requested_cleared = three_steps(clear=True)
+peak_guess.reveal(peak_cleared / peak, "simulated")
+print(f"segments requested from CUDA in three steps: {requested}, with empty_cache {requested_cleared} (simulated)")
 subject = "three steps of a GPT, model of the allocator"
 claims.record("T14", "empty_cache lowers the peak", subject, peak_cleared / peak, "times", 0, 0.95)
 
 # %% [markdown] name="cache_explained"
-# The peak is the same: the next step needs what the last one needed. But every segment must be requested from CUDA again, and that is slow.
-# `empty_cache` is useful when *another* program needs the memory, or when another phase of your own program needs it in blocks of another size.
+# The peak is the same, because the next step needs what the last one needed. But every segment must be requested from CUDA again, which is slow.
+# `empty_cache` is useful when *another* process needs the memory, or before a phase of your own program that needs blocks of other sizes.
 #
 # ## 5 · Reserved, but not allocated
 #
 # > `CUDA out of memory. Tried to allocate 35.60 GiB. GPU 0 has a total capacity of 79.33 GiB of which 26.16 GiB is free. Process 76883 has 53.16 GiB memory in use. Of the allocated memory 11.97 GiB is allocated by PyTorch, and 40.69 GiB is reserved by PyTorch but unallocated. If reserved but unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  See documentation for Memory Management  (https://pytorch.org/docs/stable/notes/cuda.html#environment-variables)`
 #
-# (A user's message, whole, from [a bug report](https://github.com/Tianhao-Qi/Mask2DiT/issues/4) of 2026.) Read the last number first. *Reserved but
-# unallocated* is stock: 26 GiB free and 41 GiB in stock cannot serve 36. How can that be?
+# (A user's complete message, from [a bug report](https://github.com/Tianhao-Qi/Mask2DiT/issues/4) of 2026.) Read the last number first. 26 GiB are free and 41 GiB are *reserved but
+# unallocated*, yet a request for 36 GiB fails. How can that be?
 #
-# **Predict** for two GPUs. (An order of 1 to 10 MiB buys a segment of 20 MiB; a larger order buys a segment of its own.)
+# **Predict** for two GPUs. (A request of 1 to 10 MiB gets its block from a segment of 20 MiB. A larger request gets a segment of its own.)
 #
-# 1. It has 100 MiB. Allocate 5 MiB sixteen times, then free every second block. Now 40 MiB are held. Does a tensor of 24 MiB fit?
-# 2. It has 512 MiB. Allocate 64 MiB six times, then free all of them. Nothing is held; 384 MiB are in stock, in six pieces. Do 400 MiB fit?
+# 1. A GPU has 100 MiB. You allocate 5 MiB sixteen times, then free every second block, so 40 MiB are allocated. Does a tensor of 24 MiB fit?
+# 2. A GPU has 512 MiB. You allocate 64 MiB six times, then free all of them. Does a tensor of 400 MiB fit?
 
 # %% name="fragmentation_guess"
 my_guess = None  # 24 MiB beside 40 in 100: 1 or 0
 ### BEGIN GUESS
-my_guess = 1  # 60 of 100 are not held
+my_guess = 1  # 60 of 100 are not allocated
 ### END GUESS
 holes_guess = Prediction("24 MiB fit beside 40 MiB in 100", my_guess, "(1: yes)")
-my_guess = None  # 400 MiB in 512, of which 384 are in stock: 1 or 0
+my_guess = None  # 400 MiB in 512, of which 384 are reserved: 1 or 0
 ### BEGIN GUESS
-my_guess = 0  # the stock has pieces of 64, and only 128 were never bought
+my_guess = 0  # the free segments have 64 MiB each, and only 128 MiB were never reserved
 ### END GUESS
-stock_guess = Prediction("400 MiB fit where 384 of 512 are in stock", my_guess, "(1: yes)")
+cached_guess = Prediction("400 MiB fit where 384 of 512 are reserved but free", my_guess, "(1: yes)")
 
 
 # %% name="fragmentation"
 def fits(allocator, nbytes):
     held, unused = (human_bytes(n) for n in (allocator.allocated, allocator.reserved - allocator.allocated))
-    said = f"{held} allocated, {unused} reserved but unallocated; {human_bytes(nbytes)} more"
+    request = f"{held} allocated, {unused} reserved but unallocated; {human_bytes(nbytes)} more"
     try:
         allocator.allocate(nbytes)
-        print(f"{said} fit (model)")
+        print(f"{request} fit (model)")
     except OutOfMemory as error:
-        print(f"{said}: out of memory, {error} (model)")
+        print(f"{request}: out of memory, {error} (model)")
         return 0.0
     return 1.0
 
 
 def with_holes(expandable):
-    """Return an allocator after sixteen orders and eight releases, and the blocks in use."""
+    """Return an allocator after sixteen allocations and eight releases, and the blocks in use."""
     allocator = CachingAllocator(100 * MiB, expandable)
     blocks = [allocator.allocate(5 * MiB) for _ in range(16)]
     for block in blocks[1::2]:
@@ -491,69 +499,77 @@ def with_holes(expandable):
     return allocator, blocks[::2]
 
 
-in_stock = CachingAllocator(512 * MiB)
-for block in [in_stock.allocate(64 * MiB) for _ in range(6)]:
-    in_stock.release(block)
-holes_guess.reveal(fits(with_holes(expandable=False)[0], 24 * MiB))
-stock_guess.reveal(fits(in_stock, 400 * MiB))
-print(f"emptied its cache and tried again: {in_stock.retries} time; now reserved: {human_bytes(in_stock.reserved)}")
-print("The first one again, with expandable segments:")
+cached = CachingAllocator(512 * MiB)
+for block in [cached.allocate(64 * MiB) for _ in range(6)]:
+    cached.release(block)
+holes_guess.reveal(fits(with_holes(expandable=False)[0], 24 * MiB), "simulated")
+cached_guess.reveal(fits(cached, 400 * MiB), "simulated")
+print(f"times the cache was emptied to try again: {cached.retries}; now reserved: {human_bytes(cached.reserved)}")
+print("The first GPU again, with expandable segments:")
 for size in (24, 30):
     fits(with_holes(expandable=True)[0], size * MiB)
 
 # %% name="fragmentation_figure"
-ways = {"segments of 20 MiB": False, "expandable segments": True}
-pools = {name: with_holes(expandable)[1] for name, expandable in ways.items()}
+pools = {
+    name: with_holes(expandable)[1]
+    for name, expandable in {"segments of 20 MiB": False, "expandable segments": True}.items()
+}
 show(
     segments_figure(pools, capacity=100 * MiB, wanted=24 * MiB),
-    "The first GPU, along its addresses: blocks of 5 MiB in use and gaps of 5 MiB take turns up to 80 MiB; the last "
-    "20 MiB were never bought. The 24 MiB wanted are longer than any gap, and than what was never bought. An expandable "
-    "segment may join its last gap to what was never bought: 25 MiB.",
+    "The first GPU, along its addresses: blocks of 5 MiB in use alternate with gaps of 5 MiB up to 80 MiB; the last "
+    "20 MiB were never reserved. The 24 MiB wanted are longer than any gap, and than the part that was never reserved. An "
+    "expandable segment can join its last gap to that part: 25 MiB.",
 )
 
 # %% [markdown] name="fragmentation_explained"
-# **The first GPU.** Each segment of 20 MiB still has a tenant, so none can be returned. No hole is large enough, and there is no room for a new segment
-# of 24 MiB. This is **fragmentation**. It happens when sizes change from step to step (sequences of different lengths) and long-lived blocks sit between
-# short-lived ones.
+# **The first GPU.** Each segment of 20 MiB still contains a block in use, so the allocator cannot return any of them. No gap is large enough, and there is
+# no room for a new segment of 24 MiB. This is **fragmentation**. It happens when sizes change from step to step (sequences of different lengths) and
+# long-lived blocks sit between short-lived ones.
 #
-# **The second GPU.** Before the allocator gives up, it returns the segments that nobody uses to the GPU and tries again. The six were unused.
-# `num_alloc_retries` in `torch.cuda.memory_stats()` counts that. A program that lives on the edge retries in every step: it does not fail, it is just
-# slow. Look at this number when memory is nearly full.
+# **The second GPU.** Before the allocator gives up, it returns unused segments to the GPU and tries again. All six were unused. `num_alloc_retries` in
+# `torch.cuda.memory_stats()` counts these retries. A program that is nearly out of memory may retry in every step: it does not fail, but it is
+# slow. Check this counter when memory is nearly full.
 #
-# **Expandable segments** (`PYTORCH_ALLOC_CONF=expandable_segments:True`): there is *one* segment, which grows at its end by as much as is missing.
+# **Expandable segments** (`PYTORCH_ALLOC_CONF=expandable_segments:True`). There is *one* segment, which grows at its end as needed, in pages of 20 MiB.
 #
-# - The last 5 MiB were free, so one more page of 20 MiB is enough for 24.
-# - The holes in between are still holes, so 30 MiB do not fit. (Before it refuses, the model returns the free end, those 5 MiB: hence 75 reserved. CUDA
-#   would return whole pages.)
-# - But segments of one size are no longer useless for orders of another.
-# - It costs one environment variable, which must be set before CUDA starts.
+# - The last 5 MiB were free, so one more page is enough for 24 MiB.
+# - The gaps in between are still gaps, so 30 MiB do not fit. (The model returns those last 5 MiB before it refuses and reports 75 MiB reserved. CUDA returns
+#   only complete pages. The last page still holds two blocks, so CUDA would report 80.)
+# - Free blocks of one size can merge and serve requests of another size.
+# - The option must be set before CUDA starts.
+#
+# **`max_split_size_mb:N`** is the older remedy. Blocks larger than N MiB are never split, so small requests cannot break up a large cached block. Use
+# it where expandable segments are not available.
 #
 # The variable's name has changed:
 #
 # - up to PyTorch 2.8 it was `PYTORCH_CUDA_ALLOC_CONF`;
 # - since 2.9 that name draws a warning, and the new one is `PYTORCH_ALLOC_CONF`;
-# - 2.9.1 is [reported](https://github.com/pytorch/pytorch/issues/183387) to ignore the new name for this very option, and 2.11 to heed it.
+# - 2.9.1 is [reported](https://github.com/pytorch/pytorch/issues/183387) to ignore the new name for this option, and 2.11 to respect it.
 #
-# So do not trust a name: ask the allocator.
+# So check the setting in the allocator itself:
 
 # %% name="allocator_settings"
 for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
     print(f"{name}: {os.environ.get(name, 'not set')}")
 if device.type == "cuda":
     settings = torch.cuda.memory._snapshot()["allocator_settings"]
-    print("expandable segments, says the allocator:", settings["expandable_segments"])
+    print("expandable segments in the allocator:", settings["expandable_segments"])
 else:
-    print("expandable segments: nobody to ask, for only a CUDA GPU has this allocator")
+    print("expandable segments: not applicable, only CUDA has this allocator")
 
 # %% [markdown] name="real_text"
-# Now the real thing. A GPU with an artificial limit retries, and then gives up:
+# On a GPU, the next cell sets an artificial limit. CUDA's allocator retries first, and then gives up. The cell also prints what the device
+# holds **outside PyTorch's allocator**: total − free − reserved. That includes the CUDA context with its kernels, buffers of NCCL (each
+# communicator has its own), and other processes. No PyTorch counter sees it, and no snapshot shows it. Plan for 0.5 to 2 GiB.
 
 # %% name="real_oom"
 if device.type == "cuda":
-    there = torch.cuda.get_device_properties(device).total_memory
-    torch.cuda.set_per_process_memory_fraction(min(1.0, (torch.cuda.memory_reserved() + 512 * MiB) / there))
-    stock = [torch.empty(64 * MiB, dtype=torch.uint8, device=device) for _ in range(6)]
-    del stock  # 384 MiB of segments, unused
+    free, total = torch.cuda.mem_get_info()
+    print("outside PyTorch's allocator:", human_bytes(total - free - torch.cuda.memory_reserved()))
+    torch.cuda.set_per_process_memory_fraction(min(1.0, (torch.cuda.memory_reserved() + 512 * MiB) / total))
+    freed = [torch.empty(64 * MiB, dtype=torch.uint8, device=device) for _ in range(6)]
+    del freed  # 384 MiB of unused segments
     before = torch.cuda.memory_stats()["num_alloc_retries"]
     try:
         torch.empty(400 * MiB, dtype=torch.uint8, device=device)  # fits once the segments are returned
@@ -564,12 +580,12 @@ if device.type == "cuda":
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
 else:
-    print("Only a CUDA GPU has this limit and counts its retries; the model above follows the same rules.")
+    print("Not applicable: only CUDA has this limit and this counter. The model above follows the same rules.")
 
 # %% [markdown] name="varied_text"
-# And lengths that change, with nothing long-lived in between: sixty steps, each with twelve activations in proportion to its length.
+# Now let the lengths change, without long-lived blocks in between: sixty steps, each with twelve activations whose size is proportional to its length.
 #
-# **Predict.** Without the option, how many times as much is reserved as allocated, peak against peak?
+# **Predict.** Without expandable segments, what is the ratio of peak reserved to peak allocated?
 
 # %% name="varied_guess"
 my_guess = None  # peak reserved / peak allocated
@@ -577,7 +593,6 @@ my_guess = None  # peak reserved / peak allocated
 my_guess = 1.1
 ### END GUESS
 varied_guess = Prediction("Lengths that change: peak reserved / peak allocated", my_guess, "times")
-
 
 # %% name="varied"
 generator = torch.Generator().manual_seed(0)
@@ -595,16 +610,69 @@ def varied(expandable):
 
 
 fixed, grown = varied(expandable=False), varied(expandable=True)
-varied_guess.reveal(fixed)
-print(f"with expandable segments: {grown:.2f} (model)")
+varied_guess.reveal(fixed, "simulated")
+print(f"with expandable segments: {grown:.2f} (simulated)")
 subject = "60 lengths, model of the allocator"
 claims.record("T14", "expandable segments cure fragmentation", subject, grown / fixed, "x reserved", 0, 0.95)
 
-# %% [markdown] name="play_text"
-# ### Play
+# %% [markdown] name="retry_text"
+# ### After the error: what a handler keeps alive
 #
-# Choose the size of a GPU, and replay the step of section 2 on the model. It opens where the step fails. Which size is just enough, and does the
-# option change that?
+# A common recovery is to catch the error and run the step again with half the batch. A caught exception holds its **traceback**, the traceback
+# holds the frames, and the frames hold their local variables. Here a step needs 32 MiB, fails at its next operation, and the handler tries
+# again with 16 MiB.
+#
+# **Predict.** What is the peak in MiB if the second try runs inside the `except` block?
+
+# %% name="retry_guess"
+my_guess = None  # MiB
+### BEGIN GUESS
+my_guess = 32  # the failed step is over
+### END GUESS
+retry_guess = Prediction("Peak, second try inside the except block", my_guess, "MiB")
+
+
+# %% name="retry"
+def failing_step(rows, fails):
+    activations = torch.zeros(rows, MiB // 4, device=device)  # 1 MiB per row
+    if fails:
+        raise OutOfMemory("the next operation of this step")
+    return activations[0, 0].clone()
+
+
+def inside():
+    try:
+        failing_step(32, fails=True)
+    except OutOfMemory:
+        failing_step(16, fails=False)
+
+
+def after():
+    try:
+        failing_step(32, fails=True)
+    except OutOfMemory:
+        failed = True
+    if failed:
+        failing_step(16, fails=False)
+
+
+peaks = {}
+for handler in (inside, after):
+    with MemoryMeter() as meter_retry:
+        handler()
+    peaks[handler] = meter_retry.peak_bytes / MiB
+retry_guess.reveal(peaks[inside])
+print(f"second try after the except block: {peaks[after]:.0f} MiB")
+
+# %% [markdown] name="retry_explained"
+# Inside the block, the failed step's activations are still alive. Set a flag in the `except` block, leave it, then retry. In a notebook the last traceback
+# also stays alive between cells (`sys.last_traceback`), and the failed step's tensors with it.
+
+# %% [markdown] name="play_text"
+# ### Explore
+#
+# Choose the size of a GPU, and replay the step of section 2 on the model. The figure opens at a size where the step fails. Which size is just enough, and
+# does the option change that?
 
 
 # %% name="play"
@@ -614,16 +682,16 @@ def on_gpu(capacity_MiB, expandable_segments):
     expandable = expandable_segments == "on"
     try:
         log = replay(meter.lifetimes, CachingAllocator(capacity_MiB * MiB, expandable))
-        said = f"fits: peak reserved {max(reserved for *_, reserved in log) / MiB:.0f} MiB (model)"
+        title = f"fits: peak reserved {max(reserved for *_, reserved in log) / MiB:.0f} MiB (simulated)"
     except OutOfMemory as error:
         log = replay(meter.lifetimes, CachingAllocator(expandable=expandable))
-        said = f"out of memory: {error}\nWith more room it would look like this."
+        title = f"out of memory: {error}\nThe curves show the same step without a limit."
     times, allocated, reserved = zip(*log, strict=True)
     milliseconds = [max(0, when - meter.began) / 1e6 for when in times]
     for label, values, colour in (("reserved", reserved, "#DDDDDD"), ("allocated", allocated, COLOURS[0])):
         axes.fill_between(milliseconds, [v / MiB for v in values], step="post", color=colour, label=label)
     axes.legend(frameon=False, loc="lower right")
-    axes.set_title(said, fontsize=9)
+    axes.set_title(title, fontsize=9)
     axes.axhline(capacity_MiB, color="black", lw=1)
     axes.set(xlabel="milliseconds", ylabel="MiB", ylim=(0, 1.1 * max(capacity_MiB, *(v / MiB for v in reserved))))
     return figure
@@ -637,37 +705,29 @@ explore(
 )
 
 # %% name="play_answer"
-print(f"the peak of what tensors hold: {meter.peak_bytes / MiB:.1f} MiB")
+print(f"peak allocated: {meter.peak_bytes / MiB:.1f} MiB")
 for expandable in (False, True):
     for capacity in range(meter.peak_bytes // MiB, 4 * meter.peak_bytes // MiB):
         try:
             replay(meter.lifetimes, CachingAllocator(capacity * MiB, expandable))
         except OutOfMemory:
             continue
-        print(f"expandable segments {'on' if expandable else 'off'}: {capacity} MiB are just enough (model)")
+        print(f"expandable segments {'on' if expandable else 'off'}: {capacity} MiB are just enough (simulated)")
         break
 
 # %% [markdown] name="play_explained"
-# More than the peak, either way. A segment comes whole, and a page of an expandable segment has 20 MiB: the last one is rarely full.
+# Both need more than the peak. The allocator reserves complete segments, or complete pages of 20 MiB, and the last one is rarely full.
 
 # %% [markdown] name="clinic_text"
 # ## 6 · The clinic
 #
-# There are five patients. Run each one, **find the peak, find the operation, name the tenant**, then write the cure. The check runs your code under
-# the meter: it must hold no more than healthy code, and **compute the same numbers**.
+# There are six patients. For each, **find the moment of the peak, the operation and the category** before you read on, then write the cure. The check runs your
+# code under the meter. It must hold no more memory than healthy code, and it must **compute the same numbers**. None of the cures needs `.item()`,
+# which would make a GPU wait in every step ([[where_the_time_goes]]).
 #
-# ### Patient A: the list
+# ### Patient A
 #
-# "It runs for an hour, then dies. Somebody added `retain_graph=True` because of an error message, and we log the losses."
-#
-# **Predict.** The patient trains on four batches. How many times as high is the peak as with one batch?
-
-# %% name="patient_a_guess"
-my_guess = None  # times
-### BEGIN GUESS
-my_guess = 4  # four graphs instead of one
-### END GUESS
-steps_guess = Prediction("Peak of four steps / of one", my_guess, "times")
+# "It trains for an hour, then dies. The batches all have the same size."
 
 
 # %% name="patient_a"
@@ -685,11 +745,8 @@ def sick_train_and_log(model, optimizer, batches):
 batches = [torch.randint(256, (8, 65), device=device) for _ in range(4)]
 patient = SmallGPT(context=64, layers=2, width=64).to(device)
 optimizer = torch.optim.SGD(patient.parameters(), lr=0.1)
-with MemoryMeter(patient, optimizer) as meter_first:
-    sick_train_and_log(patient, optimizer, batches[:1])
 with MemoryMeter(patient, optimizer) as meter_a:
     sick_train_and_log(patient, optimizer, batches)
-steps_guess.reveal(meter_a.peak_bytes / meter_first.peak_bytes)
 print(stage_table(meter_a))
 show(
     meter_a.plot("Patient A"),
@@ -697,10 +754,14 @@ show(
 )
 
 # %% [markdown] name="task_a"
-# A staircase: each step's activations stay. (Parameters and gradients do not multiply.) That takes two mistakes:
+# <details><summary>Diagnosis</summary>
+#
+# The peak is in the last backward pass, the category is activations, and each step adds as much as the one before. Two lines together cause it:
 #
 # - the list keeps every loss and, with it, the graph;
-# - `retain_graph` keeps what the graph has saved.
+# - `retain_graph=True` keeps the tensors that the graph has saved.
+#
+# </details>
 #
 # **Contract.** `train_and_log(model, optimizer, batches)` trains as above and returns the list of losses (as numbers or tensors). No graph outlives
 # its step.
@@ -728,12 +789,11 @@ train_and_log = check("profiling_and_oom_clinic.history", train_and_log)
 hint("profiling_and_oom_clinic.history")
 
 # %% [markdown] name="patient_b_text"
-# ### Patient B: the head
+# ### Patient B
 #
-# "A small model, and it dies right after the loss. The vocabulary is rather large."
+# "A small model with a large vocabulary. It dies right after the loss."
 #
 # **Predict.** How many tensors of rows × vocabulary are alive at the peak?
-
 
 # %% name="patient_b_guess"
 my_guess = None  # tensors of rows x vocabulary at the peak
@@ -761,13 +821,13 @@ logits_guess.reveal(as_large)
 print(peak_table(meter_b, rows=4))
 
 # %% [markdown] name="task_b"
-# (The logits themselves are not among them: by now no name refers to them, and the backward pass needs only their softmax.) Checkpointing the whole
-# head would not lower the peak: its logits come back at this very moment ([[activation_checkpointing]]). Here is what does help: rows are
-# independent, so go through them in chunks, and checkpoint each chunk.
+# Three: the log-softmax, its gradient, and the gradient of the logits. The logits themselves have been freed, because no variable refers to them and the
+# backward pass needs only their softmax. Checkpointing the whole head would not lower the peak, because it recomputes all logits at this
+# very moment ([[activation_checkpointing]]). But rows are independent, so you can process them in chunks and checkpoint each chunk.
 #
-# **Contract.** `head_loss(head, hidden, targets)` returns the mean cross-entropy over all rows, ready for `backward()`, which may start from a multiple of it.
+# **Contract.** `head_loss(head, hidden, targets)` returns the mean cross-entropy over all rows as a scalar tensor. The caller may multiply it by a number before it calls `backward()`.
 #
-# - `hidden` is (rows, width), `targets` (rows,); every row counts. Their number need not be a multiple of 128.
+# - `hidden` is (rows, width) and `targets` is (rows,). Every row counts. The number of rows need not be a multiple of 128.
 # - At most 128 rows of logits exist at a time, in the backward pass too.
 
 
@@ -791,12 +851,11 @@ head_loss = check("profiling_and_oom_clinic.head", head_loss)
 hint("profiling_and_oom_clinic.head")
 
 # %% [markdown] name="patient_c_text"
-# ### Patient C: the evaluation
+# ### Patient C
 #
 # "Training fits. It dies in the evaluation, which does not even have a backward pass!"
 #
-# **Predict.** Four batches are evaluated, one after the other. The activations of how many are held at the peak?
-
+# **Predict.** Four batches are evaluated, one after the other. How many batches' activations are held at the peak?
 
 # %% name="patient_c_guess"
 my_guess = None  # batches
@@ -823,19 +882,19 @@ held_guess.reveal(held)
 print(f"peak {human_bytes(meter_c.peak_bytes)} in {meter_c.peak_at}")
 
 # %% [markdown] name="task_c"
-# Autograd records each forward pass in case somebody calls `backward()`, and `total` holds on to all the graphs.
+# Autograd records every forward pass, because a `backward()` might follow, and `total` keeps all four graphs alive.
 #
-# **Contract.** `evaluate(model, batches)` returns the mean of the batches' losses (a number or a tensor), with the same weight for each batch, and
-# leaves the model, its gradients, its mode and autograd as it found them; whether you switch to `eval()` meanwhile is up to you.
+# **Contract.** `evaluate(model, batches)` returns the mean of the batches' losses (a number or a tensor). Each batch has the same weight. The
+# model's parameters, gradients and mode, and the state of autograd, are afterwards as they were. You may switch to `eval()` in between.
 
 
 # %% name="evaluation" answer=true reveal=true
 def evaluate(model, batches):
     ### BEGIN SOLUTION
-    total = 0.0
+    total = 0
     with torch.no_grad():
         for ids in batches:
-            total += F.cross_entropy(model(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten()).item()
+            total += F.cross_entropy(model(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten())
     return total / len(batches)
     ### END SOLUTION
 
@@ -849,20 +908,15 @@ hint("profiling_and_oom_clinic.evaluation")
 # %% [markdown] name="inference_text"
 # ### `no_grad` or `inference_mode`?
 #
-# The documentation calls `torch.inference_mode()` the "extreme" of the two. Tensors made under it are *never* part of a graph, so PyTorch skips two more kinds of bookkeeping: the **version counter**, which notices changes in place, and the list of **views**.
+# PyTorch's documentation calls `torch.inference_mode()` the "extreme" version of `no_grad`. Tensors made under it are *never* part of a graph, so PyTorch skips two more
+# kinds of bookkeeping: the **version counter**, which detects in-place changes, and the tracking of **views**.
 #
-# **Predict.** The sick evaluation above, under each of them: which share of `no_grad`'s peak does `inference_mode` have? And how many times as fast is it
-# at a thousand sums of *four numbers*, with two views each?
+# **Predict.** How much faster than under `no_grad` are a thousand additions of *four numbers*, with two views each?
 
 # %% name="inference_guess"
-my_guess = None  # peak, inference_mode / no_grad
-### BEGIN GUESS
-my_guess = 0.9  # the accounts take memory, too
-### END GUESS
-inference_guess = Prediction("Peak, inference_mode / no_grad", my_guess, "times")
 my_guess = None  # times as fast
 ### BEGIN GUESS
-my_guess = 1.1  # two accounts fewer for each operation
+my_guess = 1.1  # less bookkeeping for each operation
 ### END GUESS
 faster_guess = Prediction("Tiny operations, inference_mode against no_grad", my_guess, "times as fast")
 
@@ -890,9 +944,8 @@ for mode in (torch.no_grad, torch.inference_mode):
         evaluation(mode)
     peaks[mode] = meter_mode.peak_bytes
 left = peaks[torch.inference_mode] / peaks[torch.no_grad]
-inference_guess.reveal(left)
 faster_guess.reveal(pace(tiny))
-print(f"the evaluation: {pace(evaluation):.2f} times as fast")
+print(f"the evaluation: {pace(evaluation):.2f} times as fast, {left:.2f} times the peak (measured)")
 claims.record("T15", "inference_mode takes less memory than no_grad", "an evaluation", left, "times", 0, 0.98)
 
 # %% name="inference_price"
@@ -905,21 +958,21 @@ for use in (lambda: features._version, lambda: nn.Linear(64, 1).to(device)(featu
         print(f"{type(error).__name__}: {error}")
 
 # %% [markdown] name="inference_explained"
-# - **Memory**: the same. This bookkeeping holds no tensor data. Activations dominate, and `no_grad` has dropped them.
-# - **Time**: it saves a moment for each operation and each view. That is a good part of operations as small as these, and next to nothing of
+# - **Memory.** The same. This bookkeeping holds no tensor data. Activations dominate, and both modes drop them.
+# - **Time.** `inference_mode` saves a little for each operation and each view. That is a good part of such small operations and almost nothing of
 #   the evaluation.
-# - **The price** is in the two messages. Without a version counter autograd cannot vouch for a tensor, so it refuses to save one, and features that were
+# - **The price** is in the two messages. Without a version counter autograd cannot detect a change, so it refuses to save such a tensor. Features that were
 #   computed under `inference_mode` cannot be fed to a layer that trains.
 #
 # In a training loop's evaluation, use either. If the results feed training, use `no_grad`.
 
 # %% [markdown] name="patient_d_text"
-# ### Patient D: dead on the first optimizer step
+# ### Patient D
 #
-# "Forward and backward fit, I checked. Then `optimizer.step()` dies." Adam creates its state in the first step: two numbers for each parameter. And
-# there is one more thing.
+# "Forward and backward fit, I checked. Then it dies in the very first `optimizer.step()`." Adam allocates its state in the first step: two numbers per
+# parameter. That is not all it allocates.
 #
-# **Predict.** How large are the temporaries at the peak, counted in copies of all the parameters?
+# **Predict.** How large are the temporaries at the peak, in copies of all the parameters?
 
 # %% name="patient_d"
 my_guess = None  # copies of the parameters
@@ -940,10 +993,10 @@ Prediction("Temporaries at the peak", my_guess, "copies of the parameters").reve
 print(f"{stage_table(meter_d)}\n\npeak {human_bytes(meter_d.peak_bytes)} in {meter_d.peak_at}")
 
 # %% [markdown] name="task_d"
-# The state itself is needed. The temporaries are not: `foreach` runs each operation of Adam over *all* parameters before it goes on to the next, so
-# what lies between two operations exists for all of them at once. It is the default on a GPU.
+# The state is needed. The temporaries are not. `foreach` runs each operation of Adam over *all* parameters before it starts the next operation, so every
+# intermediate result exists for all parameters at once. On a GPU `foreach` is the default.
 #
-# **Contract.** `make_optimizer(parameters)` returns an optimizer with the same updates (up to rounding) as `torch.optim.Adam(parameters)`, whose step
+# **Contract.** `make_optimizer(parameters)` returns an optimizer with the same updates (up to rounding) as `torch.optim.Adam(parameters)`. Its step
 # never holds temporaries for all parameters at once, on a GPU or a CPU.
 
 
@@ -961,11 +1014,11 @@ make_optimizer = check("profiling_and_oom_clinic.optimizer", make_optimizer)
 hint("profiling_and_oom_clinic.optimizer")
 
 # %% [markdown] name="patient_e_text"
-# ### Patient E: the hook
+# ### Patient E
 #
 # "We only log the mean of every layer's output. No parameter needs a gradient, and nothing is trained."
 #
-# **Predict.** How many times as large as without the hooks are the temporaries at the peak?
+# **Predict.** What is the ratio of temporaries at the peak with the hooks to those without?
 
 # %% name="patient_e_guess"
 my_guess = None  # times
@@ -1005,10 +1058,10 @@ hook_guess.reveal(temporaries / meter_bare.at_peak["temporaries"])
 print(f"peak {human_bytes(meter_e.peak_bytes)} in {meter_e.peak_at}, of which temporaries {human_bytes(temporaries)}")
 
 # %% [markdown] name="task_e"
-# `outputs` keeps every layer's output until the next batch replaces it, one after the other. So all of them are there at once, as in training.
+# `outputs` keeps every layer's output until the next batch replaces it. So all of them are alive at once, as in training.
 #
-# **Contract.** `log_means(model, means)` puts hooks on all leaf modules of `model`. After a forward pass `means[name]` is the mean of that module's
-# output (a number, or a tensor without a graph). No output may outlive its use, in training either.
+# **Contract.** `log_means(model, means)` registers hooks on all leaf modules of `model`. After a forward pass `means[name]` is the mean of that module's
+# output (a number, or a tensor without a graph). No output outlives its use, in training either.
 
 
 # %% name="hook" answer=true reveal=true
@@ -1016,7 +1069,7 @@ def log_means(model, means):
     ### BEGIN SOLUTION
     def hook(name):
         def remember(module, inputs, output):
-            means[name] = output.mean().item()  # a number holds on to nothing
+            means[name] = output.detach().mean()  # one number, without a graph, and still on the device
 
         return remember
 
@@ -1032,18 +1085,82 @@ log_means = check("profiling_and_oom_clinic.hook", log_means)
 # %% name="hook_hint"
 hint("profiling_and_oom_clinic.hook")
 
-# %% [markdown] name="summary_text"
-# ## 7 · The ward book
+# %% [markdown] name="patient_f_text"
+# ### Patient F
 #
-# | patient | where the peak was | tenant | what was wrong | remedy |
+# "The first step fits, the second does not. It is plain SGD, so there is no optimizer state to allocate."
+#
+# Read the table and write down three things before you look at the code again: the moment of the peak, the operation, and the category whose bytes need
+# not be there.
+
+
+# %% name="patient_f"
+def sick_train(model, optimizer, batches):
+    losses = []
+    for inputs, targets in batches:
+        loss = F.mse_loss(model(inputs), targets)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+        del loss
+    return losses
+
+
+torch.manual_seed(0)
+regressor = nn.Sequential(*(nn.Linear(256, 256) for _ in range(8))).to(device)
+sgd = torch.optim.SGD(regressor.parameters(), lr=0.1)
+examples = [tuple(torch.randn(512, 256, device=device) for _ in range(2)) for _ in range(2)]
+with MemoryMeter(regressor, sgd) as meter_f:
+    sick_train(regressor, sgd, examples)
+print(f"{stage_table(meter_f)}\n\npeak {human_bytes(meter_f.peak_bytes)} in {meter_f.peak_at}")
+
+# %% [markdown] name="task_f"
+# <details><summary>Diagnosis</summary>
+#
+# The peak is at the end of the second forward pass or right after it. During the first forward pass there were no gradients. During the second, all gradients of the first step are still
+# alive, beside all activations: `zero_grad()` runs after the forward pass. Before it, they could have been freed.
+#
+# </details>
+#
+# **Contract.** `train(model, optimizer, batches)` trains as above: one step per pair (inputs, targets), with the mean squared error. It returns the list of
+# losses (as numbers or tensors). No gradient of a step is alive during the next forward pass.
+
+
+# %% name="train" answer=true reveal=true
+def train(model, optimizer, batches):
+    ### BEGIN SOLUTION
+    losses = []
+    for inputs, targets in batches:
+        optimizer.zero_grad()  # sets .grad to None, so the memory is free during the forward pass
+        loss = F.mse_loss(model(inputs), targets)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+        del loss
+    return losses
+    ### END SOLUTION
+
+
+# %% name="train_check"
+train = check("profiling_and_oom_clinic.second", train)
+
+# %% name="train_hint"
+hint("profiling_and_oom_clinic.second")
+
+# %% [markdown] name="summary_text"
+# ## 7 · The six patients
+#
+# | patient | where the peak was | category | cause | remedy |
 # |---|---|---|---|---|
-# | A | last forward/backward, a staircase | activations | graphs kept by a list | `.detach()`, no `retain_graph` |
+# | A | last backward pass, after a staircase | activations | a list keeps graphs | `.detach()`, no `retain_graph` |
 # | B | start of the backward pass | activations, temporaries | all logits at once | chunks, each checkpointed |
-# | C | forward, without backward | activations | autograd recorded for nobody | `torch.no_grad()`, or `torch.inference_mode()` |
+# | C | forward, without a backward pass | activations | graphs that no backward pass uses | `torch.no_grad()`, or `torch.inference_mode()` |
 # | D | optimizer step | temporaries | `foreach` works on all parameters at once | `fused=True` or `foreach=False` |
 # | E | forward | temporaries | a hook keeps outputs | keep the mean, not the output |
+# | F | second forward pass | gradients | the last step's gradients are still alive | `zero_grad()` before the forward pass |
 #
-# Sick and cured, measured:
+# Peaks before and after the cure, measured:
 
 
 # %% name="summary"
@@ -1053,10 +1170,11 @@ def peak_of(model, optimizer, run):
     return meter.peak_bytes
 
 
-sgd = torch.optim.SGD(patient.parameters(), lr=0.1)
+patient_sgd = torch.optim.SGD(patient.parameters(), lr=0.1)
 adam = make_optimizer(tower.parameters())
 observed = SmallGPT(context=64, layers=2, width=64).to(device).requires_grad_(False)
 log_means(observed, {})
+regressor.zero_grad()
 
 
 def two_steps():
@@ -1072,11 +1190,12 @@ def watch_all():
 
 
 cured = {
-    "A": (meter_a, peak_of(patient, sgd, lambda: train_and_log(patient, sgd, batches))),
+    "A": (meter_a, peak_of(patient, patient_sgd, lambda: train_and_log(patient, patient_sgd, batches))),
     "B": (meter_b, peak_of(head, None, lambda: head_loss(head, hidden, targets).backward())),
     "C": (meter_c, peak_of(patient, None, lambda: evaluate(patient, batches))),
     "D": (meter_d, peak_of(tower, adam, two_steps)),
     "E": (meter_e, peak_of(observed, None, watch_all)),
+    "F": (meter_f, peak_of(regressor, sgd, lambda: train(regressor, sgd, examples))),
 }
 for name, (sick, healthy) in cured.items():
     print(f"patient {name}: {human_bytes(sick.peak_bytes):>10} -> {human_bytes(healthy):>10}")
@@ -1085,18 +1204,19 @@ claims
 # %% [markdown] name="recap"
 # ## Recap
 #
-# - Allocated, reserved, used: three figures for three questions. Reset peaks before you measure, and name the figure.
-# - In an out-of-memory message, look at *reserved but unallocated* first. If it is large, memory is fragmented. If it is small, you need less memory,
-#   not another allocator.
-# - Moment, operation, tenant, remedy: the stage table gives the moment, `peak_at` the operation, `peak_table` the tenant.
-# - A snapshot names what was never freed. A view keeps the whole tensor: clone what you keep.
+# - Allocated, reserved and used on the device are three figures for three questions. Reset peaks before you measure, and name the figure.
+# - In an out-of-memory message, read *reserved but unallocated* first. If it is large, memory is fragmented. If it is small, you need less memory,
+#   not another allocator setting.
+# - Moment, operation, category, remedy: the stage table gives the moment, `peak_at` the operation, `peak_table` the category.
+# - A snapshot shows what was never freed, and the line of Python that allocated it. A view keeps the whole storage alive: clone what you keep.
 # - `empty_cache` does not lower what the same step needs.
+# - Retry after the `except` block, not inside it.
 #
 # **What to reach for when**
 #
 # - A staircase: something holds on to graphs, or to views.
 # - A spike in the loss: the logits. A spike in the optimizer's step: its temporaries.
-# - A mountain: labs [[#mixed_precision]], [[#gradient_accumulation]], [[#activation_checkpointing]].
+# - A broad peak of activations: labs [[#mixed_precision]], [[#gradient_accumulation]], [[#activation_checkpointing]].
 #
 # **Sources.** PyTorch documentation, *CUDA semantics: memory management* and *Understanding CUDA Memory Usage* (snapshots); PyTorch source,
 # `c10/cuda/CUDACachingAllocator.cpp`; PyTorch FAQ, *My model reports "cuda runtime error(2): out of memory"*.

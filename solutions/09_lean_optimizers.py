@@ -213,19 +213,19 @@ for way, row in ways.items():
 count_guess.reveal(thirds)
 
 # %% [markdown] name="count_explained"
-# - Two thirds is right for *plain* SGD, and only if you count the master weights: 4 is a third of 12.
-# - By state alone, plain SGD saves everything, and SGD with momentum, which is what people mean by SGD, saves half.
+# - Two thirds is right for *plain* SGD if you count the master weights: 4 is a third of 12.
+# - By state alone, plain SGD saves all of it. SGD with momentum, which is what people usually mean by SGD, saves half.
 # - Of everything static they save a half and a quarter.
 #
-# A percentage without its denominator says nothing. Say *bytes a parameter*.
+# So give bytes per parameter, not a percentage.
 #
 # ## 2 · The same state in fewer bits
 #
-# A moment need not be exact. **8-bit optimizers** store it like this:
+# A moment need not be exact. (BF16 is not enough for the second one: with β₂ = 0.999 each step would shrink it by less than half of BF16's spacing, so it could grow but hardly shrink.) **8-bit optimizers** store a moment like this:
 #
-# 1. Cut the tensor into blocks of 256 neighbours.
-# 2. The **scale** of a block is its largest magnitude, in FP32. Divided by it, all numbers of the block lie between -1 and 1.
-# 3. A **code book** lists 256 values in that range. For each number, store the place of the nearest one: one byte, its **code**.
+# 1. Cut the tensor into blocks of 256 contiguous numbers.
+# 2. The **scale** of a block is its largest magnitude, in FP32. Divided by it, all numbers of the block are between -1 and 1.
+# 3. A **code book** lists 256 values in that range. For each number, store the index of the nearest value: one byte, its **code**.
 #
 # Here are two code books for each moment: one with equal steps, and one in which each value is a fixed *factor* from the next.
 
@@ -251,14 +251,14 @@ for name, (_, second) in BOOKS.items():
 # %% [markdown] name="blocks_task"
 # ### Your turn: encode and decode
 #
-# **Contract.** `encode(x, book, block)` returns a pair, `codes` and `scales`; `decode(codes, scales, book, block, shape)` returns the tensor.
+# **Contract.** `encode(x, book, block)` returns a pair, `codes` and `scales`. `decode(codes, scales, book, block, shape)` returns the tensor.
 #
-# - `x` is FP32, of any shape, contiguous or not; it is not changed. `book` (up to 256 values) is in ascending order and lies on the same device.
-# - Blocks are cut from the flattened tensor; the last one may be shorter.
+# - `x` is FP32, of any shape, contiguous or not, and is not changed. `book` (up to 256 values) is in ascending order and on the same device.
+# - Blocks are cut from the flattened tensor. The last one may be shorter.
 # - `scales` (blocks,), FP32: the largest magnitude of each block.
-# - `codes` (numbers,), `torch.uint8`: for each number the place in `book` of the value nearest to number / scale.
-# - A block of zeros has the scale 0 and comes back as zeros; a block of numbers near 1e-12 keeps its relative precision.
-# - `encode` never holds more than 40 bytes for each number; a table of all distances would take 1,024.
+# - `codes` (numbers,), `torch.uint8`: for each number the index in `book` of the value nearest to number / scale.
+# - A block of zeros has the scale 0 and decodes to zeros. A block of numbers near 1e-12 keeps its relative precision.
+# - `encode` never holds more than 40 bytes per number. (A table of all distances would take 1,024.)
 # - `decode` returns FP32 of the given `shape`: the book's value for each code, times the scale of its block.
 
 
@@ -289,9 +289,9 @@ encode, decode = check("lean_optimizers.blocks", encode, decode)
 hint("lean_optimizers.blocks")
 
 # %% [markdown] name="guess_zero_text"
-# Adam divides by the root of the second moment. What is rounded to zero there is divided by almost nothing.
+# Adam divides by the square root of the second moment. If the second moment rounds to zero, Adam divides by almost zero.
 #
-# **Predict.** With equal steps and blocks of 256, how many percent of a real second moment come back as zero? Gradients within a block differ by a factor of ten or more, and the second moment holds their squares.
+# **Predict.** With equal steps and blocks of 256, what percentage of a real second moment decodes to zero? Gradients within a block differ by a factor of ten or more, and the second moment holds their squares.
 
 # %% name="guess_zero"
 my_guess = None  # percent
@@ -343,13 +343,13 @@ show(
 )
 
 # %% [markdown] name="books_explained"
-# - Equal steps serve the largest numbers of a block and lose the smallest: a few percent here. With one scale for the whole tensor they lose nearly half.
+# - Equal steps represent the largest numbers of a block well and lose the smallest: a few percent here. With one scale for the full tensor they lose nearly half.
 # - Equal factors give each number the same *relative* error and lose none. That is the difference between integers and floating point ([[number_formats]]), and why 8-bit optimizers have code books that are dense near zero.
-# - By the median error, you could not tell the two books apart. Keep the few percent in mind.
+# - The median error does not tell the two books apart. The few percent of zeros do.
 #
-# Blocks cost 4 / 256 bytes a number. They keep an outlier from spoiling the scale of more than its 256 neighbours.
+# Blocks cost 4 / 256 bytes per number. They limit the effect of an outlier to its block.
 #
-# ### Your turn: Adam with it
+# ### Your turn: Adam with 8-bit moments
 #
 # Adam keeps exponential moving averages of *g* and *g*², and its step divides the first by the root of the second. *t* counts the steps of this parameter:
 #
@@ -357,12 +357,12 @@ show(
 #
 # **Contract.** `step()` updates all parameters by these formulas, with `books` (of *m*, of *v*) and blocks of 256.
 #
-# - The update uses *m* and *v* as just computed. They are rounded afterwards, when they are stored; the next step begins with what was stored, or with zeros.
-# - `lr`, `betas` and `eps` come from the parameter's group in each step: a schedule may have changed them.
-# - A tensor of 4,096 numbers or more leaves codes and scales in `self.state[p]`, and nothing else that is large. A smaller one keeps FP32 moments there, and goes exactly Adam's way.
-# - One parameter at a time is unpacked: with 24 equal tensors, a step holds at most 14 FP32 copies of one of them.
-# - In a step in which a parameter has no gradient, it is left alone, and so are its moments; its *t* does not count that step.
-# - The gradients stay as they are.
+# - The update uses *m* and *v* as just computed, in FP32. They are encoded afterwards. The next step starts from the decoded values, or from zeros if there are none.
+# - `lr`, `betas` and `eps` come from the parameter's group in each step, because a schedule may have changed them.
+# - For a tensor of 4,096 numbers or more, `self.state[p]` has codes and scales, and nothing else that is large. A smaller tensor keeps FP32 moments there and is updated exactly as by Adam.
+# - Only one parameter at a time is decoded: with 24 equal tensors, a step holds at most 14 FP32 copies of one of them.
+# - In a step in which a parameter has no gradient, neither the parameter nor its moments change, and its *t* does not count that step.
+# - The gradients are not changed.
 
 
 # %% name="adam" answer=true reveal=true
@@ -404,12 +404,12 @@ Adam8 = check("lean_optimizers.adam", Adam8)
 hint("lean_optimizers.adam")
 
 # %% [markdown] name="others_text"
-# ### What it weighs, and where you find it ready-made
+# ### Its size, and existing implementations
 #
-# Two libraries have such an optimizer. Like yours, they quantise nothing below 4,096 numbers: biases and norms take few bytes and are delicate.
+# Two libraries have such an optimizer. Like yours, they do not quantize tensors below 4,096 numbers: biases and norms take few bytes and are sensitive.
 #
 # - **bitsandbytes**: `AdamW8bit`, blocks of 256, and a code book that is dense near zero.
-# - **torchao**: `AdamW8bit`, too, and `AdamW4bit` with blocks of 128 and a code book of 16 values: 2 × (½ + 4/128) bytes a number. It compiles its step with `torch.compile`, which takes a while for each shape. `force_eager` runs it uncompiled: the same state, with larger temporaries.
+# - **torchao**: also `AdamW8bit`, and `AdamW4bit` with blocks of 128 and a code book of 16 values: 2 × (½ + 4/128) bytes per number. It compiles its step with `torch.compile`, which takes some time for each shape. `force_eager` runs it uncompiled: the same state, with larger temporaries.
 
 # %% name="ready_made"
 HAS_BNB, HAS_TORCHAO = (importlib.util.find_spec(name) is not None for name in ("bitsandbytes", "torchao"))
@@ -437,13 +437,13 @@ show(
 )
 
 # %% [markdown] name="quality_text"
-# So the mean lies a little above 2 × (1 + 4/256) bytes. It would lie far above for a network of many small tensors.
+# So the average is a little above 2 × (1 + 4/256) bytes. It would be much higher for a network of many small tensors.
 #
 # ### Is it as good?
 #
-# Bytes are only half of the question. Train an MLP on handwritten digits: same seeds, same batches, same learning rate. The schedule is a rise over a third of the steps, then a **cosine** down to zero.
+# Bytes are only half of the question. Train an MLP on handwritten digits: same seeds, same batches, same learning rate. The schedule is a linear warmup over a third of the steps, then a **cosine** decay to zero.
 #
-# The distance between *seeds* is the yardstick: a difference far below it does not matter. We search for the learning rate with FP32 Adam and one seed, on 300 *training* images held out for it.
+# The distance between *seeds* is the unit: a much smaller difference does not matter. We search for the learning rate with FP32 Adam and one seed, on 300 *training* images held out for it.
 
 # %% name="train"
 data = digits()
@@ -517,16 +517,16 @@ for lr in (best, RATES[0]):
             claims.record("T13", "fewer bits, as good a test loss", f"MLP, {name}, rate {lr:g}", worse, "of FP32's", 0, 1.15)  # fmt: skip
 
 # %% [markdown] name="quality_explained"
-# *Apart* is how far a loss curve lies from the FP32 one, measured in distances between two FP32 seeds.
+# *Apart* is the distance between a loss curve and the FP32 one, in units of the distance between two FP32 seeds.
 #
 # - Your 8 bits are as good as FP32 at either rate: a change of seed matters more.
-# - So are 4 bits, at the best rate. At a rate that is too small they leave a mark, and not by chance: look at the test losses of both seeds. So a verdict on a format holds only for a learning rate.
+# - So are 4 bits, at the best rate. At a rate that is too small they are worse, and not by chance: the test losses of both seeds are higher. So a verdict on a format holds only for a learning rate.
 #
-# This is a small network on an easy task. 8 bits hold up on large models too (Dettmers et al. 2022), with one habit: keep the embedding's state in 32 bits.
+# This is a small network on an easy task. 8 bits also work on large models (Dettmers et al. 2022), with one exception: keep the embedding's state in 32 bits.
 #
 # ### The control that must fail
 #
-# The same optimizer, the same bytes, the other code book. A uniform guess over ten digits has a loss of ln 10, which is 2.3.
+# The same optimizer, the same bytes, but the other code book. A uniform guess over ten digits has loss ln 10, which is 2.3.
 #
 # **Predict** the highest loss of the first six steps.
 
@@ -543,17 +543,17 @@ control_guess.reveal(max(loss for loss in losses[:6] if math.isfinite(loss)))
 print("losses with equal steps: " + ", ".join(f"{loss:.3g}" for loss in losses[:6]), f"... {losses[-1]:.3g}")
 
 # %% [markdown] name="moment_idea_text"
-# A few percent of the second moments are zero, so these steps divide by ε alone, which is 10⁻⁸. The few percent throw the loss up by powers of ten. A code that looks harmless by its median error can still do that: ask what the number is *used* for.
+# A few percent of the second moments are zero, so those steps divide by ε alone, which is 10⁻⁸. That raises the loss by powers of ten. The median error would not have warned you: look at what a number is *used* for.
 #
-# ## 3 · What the step holds for a moment
+# ## 3 · Temporaries of the step
 #
-# The state is what stays. While the step runs, more is held. PyTorch has three implementations of the same update:
+# The state stays. While the step runs, temporaries come on top. PyTorch has three implementations of the same update:
 #
 # - **for-loop**: parameter by parameter, several small kernels each;
 # - **foreach**: each operation for *all* parameters at once; the default on a GPU;
-# - **fused**: the whole update in one kernel.
+# - **fused**: the full update in one kernel.
 #
-# They compute the same numbers. **Predict** the peak of the whole training step with `foreach`, in bytes a parameter. Weights, gradients and two moments are 16.
+# They compute the same numbers. **Predict** the peak of a full training step with `foreach`, in bytes per parameter. Weights, gradients and two moments are 16.
 
 # %% name="guess_foreach"
 my_guess = None  # bytes a parameter
@@ -605,7 +605,7 @@ show(
 )
 
 # %% [markdown] name="foreach_named_text"
-# What are the temporaries? Here they are by the operation that made them: how many tensors, and their bytes together, in units of the largest matrix (crumbs left out).
+# What are the temporaries? The next cell lists them by the operation that made them: how many tensors, and their total size in units of the largest matrix (small entries omitted).
 
 # %% name="foreach_named"
 matrix = max(p.nbytes for p in make_gpt().parameters())
@@ -628,15 +628,15 @@ for name, meter in implemented.items():
     print_moment(meter)
 
 # %% [markdown] name="foreach_explained"
-# Adam's step divides by √v + ε. That root is a new tensor, since *v* itself must stay:
+# Adam's step divides by √v + ε. That root is a new tensor, because *v* itself must stay:
 #
-# - `foreach` takes the roots of **all** parameters before it uses the first: one more copy of the model, 4 bytes a parameter.
+# - `foreach` takes the roots of **all** parameters before it uses the first: one more copy of the model, 4 bytes per parameter.
 # - The **for-loop** has one root at a time, and the root divided by its correction: two tensors of the size of the largest parameter.
-# - **fused** has none: the root never leaves the registers. Its peak has even moved out of the step, to the end of the backward pass, where the embedding, which is used twice, adds up its two gradients.
+# - **fused** has none: the root never leaves the registers. Its peak is no longer in the step but at the end of the backward pass, where the embedding, which is used twice, adds up its two gradients.
 #
 # Do they take the same step, and how long does it take?
 #
-# **Predict.** How many times as fast as the for-loop is `fused`, on your device?
+# **Predict.** By what factor is `fused` faster than the for-loop on your device?
 
 # %% name="guess_fused"
 my_guess = None  # times
@@ -670,9 +670,9 @@ for name in ("foreach", "fused"):
 fused_guess.reveal(pace.speedup)
 
 # %% [markdown] name="implementation_explained"
-# `fused` is the lean one, and it is fast as well: the state is read and written once. You have to ask for it by name: `AdamW(..., fused=True)`. `foreach` was made for GPUs, where launching thousands of small kernels costs more than the work; on a CPU it gains little.
+# `fused` is lean and fast: it reads and writes the state once. You have to ask for it: `AdamW(..., fused=True)`. `foreach` was made for GPUs, where launching thousands of small kernels takes longer than their work. On a CPU it gains little.
 #
-# And the 8-bit optimizers? AdamW's state is 8 bytes a parameter; yours is a little over 2. With weights and gradients that makes a little over 10. **Predict** the *peak* of a whole step with it.
+# What about the 8-bit optimizers? AdamW's state is 8 bytes per parameter; yours is a little over 2. With weights and gradients that makes a little over 10. **Predict** the *peak* of a full step with it.
 
 # %% name="guess_peak"
 my_guess = None  # bytes a parameter
@@ -694,7 +694,7 @@ for name, meter in peaks.items():
     print(f"{name:21}{figures}  {meter.peak_at}")
 
 # %% [markdown] name="moment_text"
-# *Moment* is what is alive at the peak and gone after it. Again by operation:
+# *Moment* is what is alive at the peak and freed after it. Again by operation:
 
 # %% name="moment_named"
 for name in ("Muon and AdamW", *FEW_BITS):
@@ -702,29 +702,29 @@ for name in ("Muon and AdamW", *FEW_BITS):
     print_moment(peaks[name])
 
 # %% [markdown] name="peaks_explained"
-# The peak falls less than the state. To update a parameter, its moments are unpacked to FP32 and packed again afterwards:
+# The peak falls less than the state. To update a parameter, its moments are decoded to FP32 and encoded again afterwards:
 #
 # - On a GPU, **bitsandbytes** does both inside its kernel. Its CPU version holds several FP32 copies of the parameter.
-# - **torchao** uncompiled, and **yours**, are open books: the new moments, their roots, the numbers divided by their scales, codes as wide integers. Compiled, most of that stays in registers ([[compilation_and_fusion]]).
-# - **Muon** holds the new momentum and a few BF16 matrices, small in a row of layers of this size.
+# - In **yours** and in uncompiled **torchao** you can see every temporary: the new moments, their roots, the scaled numbers, codes as wide integers. Compiled, most of them stay in registers ([[compilation_and_fusion]]).
+# - **Muon** holds the new momentum and a few BF16 matrices, which are small for layers of this size.
 #
-# So **fewer bits with a poor kernel can peak above more bits with a better one** (4 and 8, if torchao is installed). All this is for **one parameter at a time**: a lot here, where the largest matrix is a twelfth of the model, and little in a model of a hundred layers. (SGD has a moment too, but in the backward pass, where the embedding adds up its two gradients.)
+# So **fewer bits with a poor kernel can peak above more bits with a better one** (compare 4 and 8, if torchao is installed). These temporaries exist for **one parameter at a time**. That is a lot here, where the largest matrix is a twelfth of the model, and little in a model of a hundred layers. (SGD's temporaries are in the backward pass, where the embedding adds up its two gradients.)
 #
-# Something else is worth noticing: with plain SGD, half of what is left is **gradients**.
+# With plain SGD, half of what is left is **gradients**.
 #
 # ## 4 · The step inside the backward pass
 #
-# Gradients are finished at different moments of the backward pass, the last layer's first. Yet all of them wait for the end, because `optimizer.step()` comes after `backward()`. They need not: a **hook** can step a parameter as soon as its gradient is complete, and free the gradient. That takes an optimizer for each parameter.
+# Gradients are finished at different moments of the backward pass, the last layer's first. All of them then wait until the end, because `optimizer.step()` comes after `backward()`. This is not necessary: a **hook** can step a parameter as soon as its gradient is complete, and free the gradient. That takes one optimizer per parameter.
 #
-# The tool is `p.register_post_accumulate_grad_hook(hook)`: it calls `hook(p)` when the gradient of `p` is complete, and returns a handle that takes the hook off again.
+# `p.register_post_accumulate_grad_hook(hook)` registers a function. PyTorch calls `hook(p)` when the gradient of `p` is complete. The call returns a handle that removes the hook.
 #
 # ### Your turn
 #
 # **Contract.** `step_in_backward(parameters, make_optimizer)` returns two lists, `optimizers` and `handles`.
 #
-# - `parameters` yields tensors, once (it may be a generator). Some may be frozen (`requires_grad` is False): leave them alone. The same one may appear twice: treat it once.
-# - `make_optimizer([p])` makes an optimizer for the list it is given. Make one for each trained parameter, once, before the first backward pass, and return them all, in any order: a schedule sets `group["lr"]` there, and each step must obey it.
-# - From then on `loss.backward()` steps each parameter that gets a gradient, once, when the gradient is complete, with its own optimizer, and frees the gradient at once: `p.grad` is None afterwards, and all gradients are never alive together. The result is that of one optimizer for all parameters.
+# - `parameters` yields tensors, once (it may be a generator). Do not touch frozen ones (`requires_grad` is False). The same parameter may appear twice: treat it once.
+# - `make_optimizer([p])` makes an optimizer for the list it is given. Make one per trained parameter, once, before the first backward pass, and return them all, in any order. A schedule sets `group["lr"]` in them, and each step must use it.
+# - From then on `loss.backward()` steps each parameter that gets a gradient, once, when the gradient is complete, with its own optimizer, and frees the gradient at once. `p.grad` is None afterwards, and all gradients are never alive together. The result equals that of one optimizer for all parameters.
 # - `handles` have `.remove()`. When all are removed, `backward()` makes gradients and updates nothing.
 
 
@@ -753,7 +753,7 @@ step_in_backward = check("lean_optimizers.backward", step_in_backward)
 hint("lean_optimizers.backward")
 
 # %% [markdown] name="same_text"
-# PyTorch has a function for it, too, still with an underscore before its name. Yours, PyTorch's, and the step after the backward pass, side by side:
+# PyTorch has such a function, too, still with an underscore before its name. Compare yours, PyTorch's, and the step after the backward pass:
 
 
 # %% name="step_inside_same"
@@ -784,7 +784,7 @@ for name, put_inside in {
     print(f"{name:10} gradients left: {left}; same weights to the last bit: {torch.equal(weights, after)}")
 
 # %% [markdown] name="inside_text"
-# This is no approximation: it gives the same numbers, earlier. (A tied weight gets its two contributions added up first; the hook runs once.) Where do the gradients go?
+# The result is not an approximation: it is identical. (A tied weight gets its two contributions added up first, and the hook runs once.) What happens to the gradients' memory?
 
 # %% name="inside_measured"
 outside, inside = implemented["fused"], metered(fused_adamw, inside=True)
@@ -801,9 +801,9 @@ show(inside.plot("AdamW, step inside"), "The same with the step inside: gradient
 claims.record("T13", "the step inside the backward pass lowers the peak", "GPT, 16 tokens, AdamW fused", outside.peak_bytes / inside.peak_bytes, "times", 1.05, math.inf)  # fmt: skip
 
 # %% [markdown] name="inside_explained"
-# Gradients become a row of teeth, each as high as one layer's gradient. The peak is now near the *beginning* of the backward pass, where a large gradient meets the activations that are still alive. Not quite four bytes are saved: the largest gradient, those activations and a temporary remain.
+# Each gradient now lives only for a moment. The peak is near the *start* of the backward pass, where a large gradient meets the activations that are still alive. The saving is a little less than four bytes per parameter: the largest gradient, those activations and a temporary remain.
 #
-# So who benefits? Feed in more tokens, and activations join in. At 16 tokens, `foreach` peaks above `fused` with the step inside by its temporaries and most of the gradients: nearly two copies of the weights. **Predict** the distance at 512 tokens.
+# Who benefits? With more tokens, activations grow. At 16 tokens, `foreach` peaks above `fused` with the step inside by its temporaries and most of the gradients: nearly two copies of the weights. **Predict** the distance at 512 tokens.
 
 # %% name="guess_sweep"
 my_guess = None  # copies of the weights
@@ -853,13 +853,13 @@ show(
 )
 
 # %% [markdown] name="sweep_explained"
-# With many tokens the peak is where the activations are at their highest, as the backward pass begins. There are no gradients and no step temporaries at that moment, so `foreach` or not, inside or not, makes no difference.
+# With many tokens the peak is where the activations are highest, at the start of the backward pass. There are no gradients and no temporaries of the step at that moment, so neither `foreach` nor the step inside makes a difference.
 #
-# *State* is always there, so a leaner optimizer pays at any size, by the same number of bytes. The lowest line changes two things; at the right end only the state still counts.
+# *State* is always there, so a leaner optimizer saves the same number of bytes at any size. The lowest line changes two things; at the right end only the state still counts.
 #
-# ### What it forbids
+# ### What it rules out
 #
-# Whatever needs **all gradients at once** is gone: clipping by their joint norm, a loss scaler's search for infinities before the step, and gradient accumulation. None of them raises an error. The control that must fail:
+# Methods that need **all gradients at once** no longer work: clipping by their joint norm, a loss scaler's search for infinities before the step, and gradient accumulation. None of them raises an error. The control that must fail:
 
 
 # %% name="forbidden"
@@ -884,13 +884,13 @@ print(f"norm that clip_grad_norm_ saw: {seen:g}; the true norm: {norm:.3g}")
 print(f"two micro-batches: the update is off by {(wrong - right).norm() / right.norm():.0%} of its norm")
 
 # %% [markdown] name="forbidden_explained"
-# Two steps were taken instead of one, and the clipping clipped nothing. Ways out:
+# Two steps were taken instead of one, and `clip_grad_norm_` saw no gradients. Alternatives:
 #
 # - clip each parameter by its own norm (a different algorithm);
-# - fold micro-batches into the momentum ([[capstone]] does);
+# - merge micro-batches into the momentum ([[capstone]] does);
 # - train in BF16, which needs no scaler.
 #
-# Under `DistributedDataParallel`, a gradient that is used before it is averaged belongs to one process only, and the copies of the model drift apart; there, let the framework do it.
+# Under `DistributedDataParallel`, a gradient that is used before it is averaged belongs to one process only, and the copies of the model diverge. Use the framework's own support there.
 
 # %% [markdown] name="sgd_text"
 # ## 5 · Does leaner cost anything? SGD and Muon against AdamW
@@ -1101,12 +1101,11 @@ inplace_guess.reveal(relu_spared)
 # %% [markdown] name="inplace_explained"
 # Ask what the backward pass needs:
 #
-# - **ReLU**: its derivative follows from its *output*, which the next layer keeps anyway. Its input is freed at once, in place or not: nothing is spared.
-# - **LeakyReLU, ELU**: out of place they keep their *input*; in place they work from the *output*. That halves what is kept.
-# - **SiLU, Hardtanh**: PyTorch needs the input in any case, so it keeps a copy before overwriting it: nothing is spared.
+# - **ReLU**: its derivative follows from its *output*, which the next layer saves anyway. Its input is freed at once, in place or not, so nothing is gained.
+# - **LeakyReLU, ELU**: out of place they save their *input*; in place they work from the *output*. That halves what is saved.
+# - **SiLU, Hardtanh**: PyTorch needs the input in any case, so it copies it before overwriting it. Nothing is gained.
 #
-# Without a backward pass nothing is kept, and what counts is the widest moment:
-
+# Without a backward pass nothing is saved, and the widest moment counts:
 
 # %% name="inplace_inference"
 widest = []
@@ -1121,9 +1120,9 @@ claims.record("T12", "in place saves memory", "inference, SiLU, 8 times as wide 
 # %% [markdown] name="versions_text"
 # ### When autograd forbids it
 #
-# Each tensor has a **version**, which every in-place operation raises by one. A tensor saved for the backward pass is saved with its version. If that has changed by the time the tensor is needed, autograd refuses, because the gradient would be wrong.
+# Each tensor has a **version**, which every in-place operation increases by one. Autograd saves a tensor together with its version. If the version has changed when the tensor is needed, autograd raises an error, because the gradient would be wrong.
 #
-# **Predict**: which of these six pass? `w` requires a gradient. Ask of each operation what it saved: its input, its output, or nothing.
+# **Predict** which of these six pass. `w` requires a gradient. For each operation, ask what it saved: its input, its output, or nothing.
 
 
 # %% name="guess_versions"
@@ -1166,13 +1165,13 @@ if versions_guess:
     print(f"You guessed {sum(map(str.__eq__, versions_guess, found))} of {len(found)} right.")
 
 # %% [markdown] name="silent_text"
-# A product by a number saves nothing of its result, and the sine saves its input: what becomes of the output is no concern of theirs. exp and relu save their *output*. And a leaf that needs its gradient must not change at all, except under `torch.no_grad()`, as optimizers do it.
+# Multiplying by a number saves nothing of its result, and the sine saves its input, so changing their output does no harm. exp and relu save their *output*. A leaf that requires a gradient must not change at all, except under `torch.no_grad()`, as optimizers do it.
 #
-# The rule: **a saved tensor must not change.** The error comes late, in the backward pass; `torch.autograd.set_detect_anomaly(True)` names the forward operation.
+# The rule: **a saved tensor must not change.** The error comes late, in the backward pass. `torch.autograd.set_detect_anomaly(True)` names the forward operation.
 #
 # ### The control that must fail
 #
-# Old code writes through `.data`, which has its own version. Then nobody notices. The gradient of eʷ + 1 is eʷ:
+# Old code writes through `.data`, which has its own version, so autograd does not detect the change. The gradient of eʷ + 1 is eʷ:
 
 # %% name="silent"
 w = torch.linspace(0.5, 2, 4, device=device, requires_grad=True)
@@ -1216,21 +1215,21 @@ seven_guess.reveal(size / GiB)
 print(f"4 + 4 bytes a parameter over a bus of 25 GB/s: {8 * need.parameters / 25e9:.1f} s")
 
 # %% [markdown] name="seven_explained"
-# That is the whole ladder, without a GPU, and every weight is trained in FP32. Above its weights, the last line holds the largest gradient with its temporaries (the embedding has 32,000 × 4,096 numbers), the logits, and the inputs of the blocks.
+# Every weight is trained in FP32 in all of these. Above its weights, the last line holds the largest gradient with its temporaries (the embedding has 32,000 × 4,096 numbers), the logits, and the inputs of the blocks.
 #
 # ### Paged and offloaded state
 #
-# There are two ways to have the state without holding it on the GPU:
+# There are two ways to keep the state off the GPU:
 #
-# - **Paged** (`bitsandbytes.optim.PagedAdamW8bit`): pages of the state move to the host when something else needs the space. You plan nothing, and a rare long batch breaks nothing. If it never fits, every step waits for the bus.
-# - **Offloaded** (`torchao`'s `CPUOffloadOptimizer`, DeepSpeed's ZeRO-Offload): gradients travel to the host, the CPU takes the step, weights travel back. The line under the table says how long that takes over a bus of 25 GB/s. A long backward pass can hide it.
+# - **Paged** (`bitsandbytes.optim.PagedAdamW8bit`): pages of the state move to the host when other tensors need the space. This needs no planning, and a rare long batch does not fail. If the state never fits, every step waits for the bus.
+# - **Offloaded** (`torchao`'s `CPUOffloadOptimizer`, DeepSpeed's ZeRO-Offload): gradients travel to the host, the CPU takes the step, weights travel back. The last line under the table says how long that takes over a bus of 25 GB/s. A long backward pass can hide it.
 #
-# A CPU has nowhere else to put the state, so there is nothing to measure here; [[sharding]] runs DeepSpeed's version.
+# On a CPU there is no second place for the state, so this lab measures neither; [[sharding]] runs DeepSpeed's version.
 
 # %% [markdown] name="play_text"
-# ## 9 · Play
+# ## 9 · Explore
 #
-# Which optimizer, how many tokens, step inside or after? Find the number of tokens beyond which the step inside no longer helps `fused`. Work it out first: it is about where the activations take as much as all gradients; section 4 printed both.
+# Choose the optimizer, the number of tokens, and the step inside or after. Find the number of tokens beyond which the step inside no longer helps `fused`. Estimate it first: it is about where the activations take as much as all gradients, and section 4 printed both.
 
 # %% name="play"
 WAYS = {"AdamW, foreach": LANES["AdamW, foreach"][0], "AdamW, fused": fused_adamw}

@@ -1,15 +1,14 @@
 # %% [markdown] name="title"
 # # Data parallel
 #
-# **N workers, each with the whole model and a part of the batch, agree on the average gradient after every backward pass. You get the update of the joint batch at up to N times the
-# speed, and save not a byte of parameters, gradients or optimizer state.**
+# **N workers hold a full copy of the model each, compute on their parts of the batch, and average their gradients after every backward pass. The update is that of the joint batch, at up to N times the speed.**
 #
 # | | |
 # |---|---|
-# | After this you can | build an all-reduce from sends and receives and say what it costs; write gradient buckets that travel during the backward pass; say what `DistributedDataParallel` sends, when and in which buckets; recognise each way to get it wrong by its symptoms; find the rank that is slow and the rank that is stuck |
+# | After this you can | build an all-reduce from sends and receives and state its cost; write gradient buckets that travel during the backward pass; state what `DistributedDataParallel` sends, when and in which buckets; recognize common mistakes by their symptoms; find the rank that is slow and the rank that is stuck |
 # | Time | 150 to 230 minutes; good places to stop are after sections 5 and 8 |
 # | Difficulty | ●●● |
-# | Needs | a CPU: ranks are processes; with a GPU for each rank the same cells use NCCL |
+# | Needs | a CPU, where ranks are processes that use gloo; with one GPU per rank the cells choose NCCL, which has not been tried yet |
 # | Before this | labs [[#start_here]], [[#where_memory_goes]] and [[#gradient_accumulation]] |
 # | Syllabus | T18, C13, P7 |
 #
@@ -75,14 +74,9 @@ print(f"one or two ranks: on {'GPUs, over NCCL' if pair.type == 'cuda' else 'the
 # %% [markdown] name="ranks_text"
 # ## 1 · Ranks
 #
-# Four friends translate a book. Each takes a chapter. Every evening they compare notes, so that they all use the same words for the same things. There is no coordinator: they sit in a circle and
-# pass the notes around.
+# In PyTorch a worker is a **process**, its number is its **rank**, and the number of workers is the **world size**. There is no coordinator. The ranks communicate by **collectives**, calls that every rank makes, such as `all_reduce`, after which each rank has the sum of all ranks' tensors. Two libraries carry the messages: **NCCL** between GPUs, **gloo** between CPUs.
 #
-# In PyTorch a worker is a **process**, its number is its **rank**, and the number of workers is the **world size**. Comparing notes is a **collective**: a call that every
-# rank makes, such as `all_reduce`, after which each has the sum of what all had. Two libraries carry the messages: **NCCL** between GPUs, **gloo** between CPUs.
-#
-# The helper `run_ranks(fn, n)` starts *n* real processes, calls `fn` in each, and brings back what they returned and printed. The function and the variables it uses are **copied** to each rank: what a rank changes stays there, and only results come back. `rank_device()` is the rank's own GPU or the CPU. `measure=False` leaves out the memory meter around the
-# function, which would disturb a clock or a meter inside.
+# The helper `run_ranks(fn, n)` starts *n* real processes, calls `fn` in each, and collects their results and their printed lines. The function and the variables that it uses are **copied** to each rank. What a rank changes stays there, and only results come back. `rank_device()` is the rank's own GPU or the CPU. `measure=False` leaves out the memory meter around the function, which would disturb a clock or a meter inside.
 #
 # The collectives, the deadlocks and the bytes are those of a cluster. The speed is not.
 
@@ -100,19 +94,18 @@ run_ranks(hello, 4).results
 # %% [markdown] name="ring_text"
 # ## 2 · An all-reduce from sends and receives
 #
-# How does a sum reach everybody? Everyone could send everything to rank 0, which adds up and sends the sum back. Then all traffic goes through one rank, and the more ranks there are, the longer it takes.
+# How can every rank get the sum? All ranks could send everything to rank 0, which adds it up and sends the sum back. Then all traffic goes through one rank, and the more ranks there are, the longer it takes.
 #
-# In a **ring** each rank talks to its two neighbours only. It cuts its vector into N pieces. In each round it sends one piece to the right and receives another from the left. For N − 1 rounds it **adds** what
-# arrives to its own piece. Then each rank holds one piece that is complete, and for another N − 1 rounds the complete pieces go around and are **copied**.
+# In a **ring** each rank communicates with its two neighbors only. It cuts its vector into N chunks. In each round it sends one chunk to the right and receives another from the left. For N − 1 rounds it **adds** the chunk that arrives to its own. Then each rank holds one chunk that is complete. For another N − 1 rounds the complete chunks go around and are **copied**.
 
 # %% name="ring_picture"
 show(
     pictures.ring_figure(4),
-    "A table of four ranks and seven rows. Each rank has four pieces, at first with 1 in each. After three rounds of adding, each rank has one piece with a 4; after three more of copying, all pieces are 4.",
+    "A table of four ranks and seven rows. Each rank has four chunks, at first with 1 in each. After three rounds of adding, each rank has one chunk with a 4; after three more of copying, all chunks are 4.",
 )
 
 # %% [markdown] name="guess_ring_text"
-# **Predict.** How much does one of four ranks send in all? Count in sizes of its vector. And then: how much more would it be with 1,000 ranks?
+# **Predict.** How much does one of four ranks send in total, in units of its vector's size? And with 1,000 ranks?
 
 # %% name="guess_ring"
 my_guess = None  # bytes sent by one of four ranks / bytes of its vector
@@ -124,16 +117,15 @@ ring_guess = Prediction("Sent by one of four ranks", my_guess, "vectors")
 # %% [markdown] name="ring_task"
 # ### Your turn: the ring
 #
-# **Contract.** `ring_all_reduce(vector)` is called on every rank, with a vector of the same length and format on each.
+# **Contract.** `ring_all_reduce(vector)` is called on every rank, with a vector of the same length and dtype on each.
 #
-# - Afterwards `vector` holds the sum over all ranks, as after `dist.all_reduce(vector)`. It is changed in place, and nothing around it: it may be a (contiguous) slice of a larger tensor. Return nothing.
-# - Any number of ranks, also 1. Any length, also 0: it need not be divisible, and there may be fewer elements than ranks. Any floating-point format.
+# - Afterwards `vector` holds the sum over all ranks, as after `dist.all_reduce(vector)`. The function changes it in place and returns nothing. `vector` may be a (contiguous) slice of a larger tensor, and the rest of that tensor must not change.
+# - It works for any number of ranks, including 1, and any length, including 0. The length need not be divisible by the number of ranks, and may be smaller. Any floating-point dtype is allowed.
 # - All ranks end with the same numbers, to the last bit.
-# - A rank sends to `rank + 1` and receives from `rank - 1` only (the ring closes: after the last comes rank 0), and calls no collective.
+# - A rank only sends to `rank + 1` and only receives from `rank - 1` (the ring is closed: rank 0 follows the last rank). It calls no collective.
 # - It sends at most 2 (N − 1) messages, each of at most an N-th of the vector, rounded up.
 #
-# If every rank sends first and receives afterwards, all wait for each other: nobody is listening. `dist.batch_isend_irecv` starts both at once and returns a list of requests, to each of which you `wait()`. It takes
-# a list of `dist.P2POp(dist.isend, tensor, to_rank)` and `dist.P2POp(dist.irecv, tensor, from_rank)`. `vector.tensor_split(n)` returns n views.
+# If every rank sends first and receives afterwards, all of them wait for each other. `dist.batch_isend_irecv` starts both at once and returns a list of requests; call `wait()` on each. It takes a list of `dist.P2POp(dist.isend, tensor, to_rank)` and `dist.P2POp(dist.irecv, tensor, from_rank)`. `vector.tensor_split(n)` returns n views.
 
 
 # %% name="ring" answer=true reveal=true
@@ -176,54 +168,53 @@ for n, vectors in traffic.items():
     print(f"{n} ranks: each sends {vectors:.3f} vectors; 2 (N - 1) / N is {2 * (n - 1) / n:.3f}")
 
 # %% [markdown] name="cost_text"
-# With 1,000 ranks it would be 1.998 vectors. The traffic of a rank stays below two vectors, however many ranks there are: that is why a ring scales. (The number of *rounds* grows. For short messages, libraries use trees, which need fewer.)
+# With 1,000 ranks it is 1.998 vectors. Each rank sends less than two vectors, for any number of ranks, so a ring scales. (The number of *rounds* grows. For short messages, libraries use trees, which need fewer.)
 #
-# ## 3 · What a message costs
+# ## 3 · What an all-reduce costs
 #
-# A message of n bytes takes about
+# An all-reduce of n bytes between two ranks takes about
 #
 # $$t(n) = \alpha + \frac{n}{\beta}$$
 #
-# seconds. The **latency** α is what an empty message would take. The **bandwidth** β is how many bytes pass in a second once they flow. Both depend on machine, network and library; the law hardly does.
+# seconds. The **latency** α is the time of an empty one, and the **bandwidth** β the bytes that each rank sends per second once they flow. Both depend on machine, network and library; the form of the formula hardly does. (Between two ranks a ring has two rounds, so one round costs α/2. With N ranks the formula is (N − 1) α + 2 (N − 1)/N · n/β.)
 #
-# Here are messages of all sizes from 1 KiB to 4 MiB on this machine. You see the shortest and the longest first.
-
+# Here are all-reduces of sizes from 1 KiB to 16 MiB on this machine. You first see the shortest and the longest.
 
 # %% name="cost"
-SIZES = [1024 * 4**k for k in range(7)]  # bytes, up to 4 MiB
+SIZES = [1024 * 4**k for k in range(8)]  # bytes, up to 16 MiB
 HELD_OUT = [96 * 1024, 3 * MiB]  # these are for later
 
 
 def seconds_of(sizes, rounds=60):
     here = rank_device()
     tensors = [torch.zeros(nbytes // 4, device=here) for nbytes in sizes]
-    seconds, dice = [[] for _ in sizes], np.random.default_rng(0)  # all ranks throw alike
-    for _ in range(rounds):  # all sizes in each round: a busy moment of the machine meets each of them
-        for i in dice.permutation(len(sizes)):  # else one of them would always follow the longest
+    seconds, order = [[] for _ in sizes], np.random.default_rng(0)  # the same order on all ranks
+    for _ in range(rounds):  # all sizes in each round: a busy moment of the machine affects each of them
+        for i in order.permutation(len(sizes)):  # else one of them would always follow the longest
             dist.barrier()
             start = time.perf_counter()
             dist.all_reduce(tensors[i])
             synchronize(here)
             seconds[i].append(time.perf_counter() - start)
-    return [min(times[1:]) for times in seconds]  # the first makes connections; the least is what it costs undisturbed
+    return [min(times[1:]) for times in seconds]  # the first makes connections; the least is the undisturbed cost
 
 
 both_ranks = run_ranks(seconds_of, 2, SIZES + HELD_OUT, device=pair, measure=False).results
-measured = dict(zip(SIZES + HELD_OUT, map(max, *both_ranks), strict=True))  # the slower rank decides
+measured = dict(zip(SIZES + HELD_OUT, map(max, *both_ranks), strict=True))  # the slower rank counts
 for nbytes in (SIZES[0], SIZES[-1]):
     print(f"{human_bytes(nbytes):>10}: {1e6 * measured[nbytes]:>9,.0f} µs of this machine")
 
 # %% [markdown] name="guess_cost_text"
-# In the short one nearly all is latency, so it tells you α; the extra time of the long one comes from its bytes, so it tells you β.
+# The short one is nearly all latency, so it gives you α. The extra time of the long one comes from its bytes, so it gives you β.
 #
-# **Predict.** How many times as long does an all-reduce of 64 KiB take as one of 1 KiB? Work it out from the two figures.
+# **Predict.** By what factor does an all-reduce of 64 KiB take longer than one of 1 KiB? Calculate it from the two figures.
 
 # %% name="guess_cost"
 my_guess = None  # seconds of 64 KiB / seconds of 1 KiB
 ### BEGIN GUESS
 latency = measured[1024]
-seconds_a_byte = (measured[4 * MiB] - latency) / (4 * MiB)
-my_guess = (latency + 64 * 1024 * seconds_a_byte) / latency
+seconds_per_byte = (measured[16 * MiB] - latency) / (16 * MiB)
+my_guess = (latency + 64 * 1024 * seconds_per_byte) / latency
 ### END GUESS
 cost_guess = Prediction("Seconds of 64 KiB / of 1 KiB", my_guess, "times")
 
@@ -233,16 +224,16 @@ for nbytes in SIZES:
     print(f"{human_bytes(nbytes):>10}: {1e6 * measured[nbytes]:>9,.0f} µs of this machine")
 
 # %% [markdown] name="law_task"
-# ### Your turn: the law of this machine
+# ### Your turn: fit the formula
 #
-# **Contract.** `fit_link(sweep)` returns `alpha` (seconds) and `beta` (bytes a second), two floats.
+# **Contract.** `fit_link(sweep)` returns `alpha` (seconds) and `beta` (bytes per second), two floats.
 #
-# - `sweep` is a list of pairs (bytes, seconds) of two or more sizes, in any order. It is not changed.
-# - Where the seconds follow the law, it finds the law.
-# - Where every measurement of a sweep from 1 KiB to 16 MiB is off by up to 5 %, alpha and beta are off by no more than a quarter: an error in the largest message must not determine alpha.
+# - `sweep` is a list of pairs (bytes, seconds) of two or more sizes, in any order. Do not change it.
+# - Where the seconds follow the formula, the function finds its two numbers.
+# - Where every measurement of a sweep from 1 KiB to 16 MiB is off by up to 5 %, alpha and beta are off by at most a quarter: an error in the largest message must not determine alpha.
 # - alpha is never below 0, whatever the noise.
 #
-# Two well-chosen sizes will do. Least squares will do as well, if you weigh the sizes.
+# Two well-chosen sizes are enough. Least squares works as well if you weight the sizes.
 
 
 # %% name="law" answer=true reveal=true
@@ -267,20 +258,26 @@ show(
     "Seconds by bytes: flat at first, then a rising line.",
 )
 print(f"this machine: alpha {1e6 * alpha:,.0f} µs, beta {beta / 1e9:.2f} GB/s")
+ranks, table = 2, [("all-reduce", "algorithm bandwidth", "bus bandwidth")]
+for nbytes in SIZES[::2]:
+    algorithm = nbytes / measured[nbytes] / 1e9
+    table.append((human_bytes(nbytes), f"{algorithm:.3f} GB/s", f"{algorithm * 2 * (ranks - 1) / ranks:.3f} GB/s"))
+print(text_table(table))
 for nbytes in HELD_OUT:
     off = (alpha + nbytes / beta) / measured[nbytes]
-    print(f"{human_bytes(nbytes)}, not in the sweep: the law predicts {off:.2f} times as long as it took")
+    print(f"{human_bytes(nbytes)}, not in the sweep: the formula predicts {off:.2f} times the measured time")
     claims.figure(
         "alpha + n / beta: predicted / measured", f"all-reduce of {human_bytes(nbytes)}, 2 ranks", off, "times"
     )
 
 # %% [markdown] name="law_explained"
-# How good is it? Within a factor of two a law of two numbers is doing well: on one machine "the link" is memory, a cache that some sizes fit and others do not, and two processes that need a core at the same moment. If the
-# ratios are far from 1, see whether something else is running, and measure again.
+# A formula of two numbers is doing well within a factor of two. On one machine "the link" is memory, with a cache that some sizes fit and others do not, and two processes compete for cores. If the ratios are far from 1, see whether something else is running, and measure again. NCCL also changes its protocol with the size, so fit it on the sizes that you will send.
 #
-# The size at which both terms are equal is n = αβ. Below that size, shorter messages are no cheaper. So it is worth sending few messages.
+# NVIDIA's *nccl-tests* report two bandwidths. The **algorithm bandwidth** (`algbw`) is n / t. The **bus bandwidth** (`busbw`) is that times 2 (N − 1)/N, the bytes that each rank really sends per second. Compare `busbw` with the data sheet of the link, for any N. For two ranks the two are equal, and both approach β.
 #
-# **Predict.** The model that we train below has 3.5 million parameters in 76 tensors, 13.8 MB of gradients. How many times as long do 76 all-reduces take as a single one with all of it? Use your alpha and beta.
+# The size at which the two terms are equal is n = αβ. Below that size, shorter messages are no cheaper. So it pays to send few messages.
+#
+# **Predict.** The model that we train below has 3.5 million parameters in 76 tensors, 13.8 MB of gradients. By what factor do 76 all-reduces take longer than a single one of all bytes? Use your alpha and beta.
 
 # %% name="guess_many"
 my_guess = None  # seconds of 76 messages / seconds of one
@@ -308,16 +305,22 @@ def apart_and_together(rounds=6):
                 dist.all_reduce(message)
             synchronize(here)
             seconds[name].append(time.perf_counter() - start)
-    return min(seconds["apart"][1:]) / min(seconds["together"][1:])
+    return {name: min(times[1:]) for name, times in seconds.items()}
 
 
-many_guess.reveal(run_ranks(apart_and_together, 2, device=pair, measure=False).results[0])
+took = run_ranks(apart_and_together, 2, device=pair, measure=False).results[0]
+many_guess.reveal(took["apart"] / took["together"])
+for name, count in (("apart", 76), ("together", 1)):
+    formula = count * alpha + 13.8e6 / beta
+    print(f"{count:>2} all-reduces: formula {1e3 * formula:.1f} ms, measured {1e3 * took[name]:.1f} ms")
+
+# %% [markdown] name="many_explained"
+# The two lines show which of the two times the formula misses. It knows neither of two things. α was measured after a barrier, when both ranks were ready; in a series of 76, each all-reduce waits for the rank that comes later. And β is one number for all sizes, although some fit into the processor's caches and others do not.
 
 # %% [markdown] name="byhand_text"
 # ## 4 · Averaging gradients by hand
 #
-# The loss of a batch is a mean over its rows, and the gradient of a mean is the mean of the gradients ([[gradient_accumulation]]). So cut the batch into N equal parts, one for each rank. Each
-# rank computes the gradient of its part; the average of those is the gradient of the joint batch.
+# The loss of a batch is a mean over its rows, and the gradient of a mean is the mean of the gradients ([[gradient_accumulation]]). So cut the batch into N equal parts, one for each rank. Each rank computes the gradient of its part; the average of those is the gradient of the joint batch.
 #
 # First the reference: one process, the whole batch of 64.
 
@@ -392,30 +395,28 @@ print(f"distance from one process on the joint batch, after 5 steps: {distance(f
 print("one step sent:", four[0][1])
 
 # %% [markdown] name="byhand_explained"
-# These are two different kinds of equal. The ranks agree **to the last bit**: `all_reduce` gives each the same sum, they start from the same weights (the same seed), and the same numbers
-# in give the same numbers out. With one process they agree **up to rounding**, because four sums of 16 are added in a different order from one of 64.
+# These are two different kinds of equality. The ranks agree **to the last bit**: they start from the same weights (the same seed), `all_reduce` gives each the same sum, and the same inputs give the same results. With one process they agree **up to rounding**, because four sums of 16 are added in a different order from one of 64.
 #
-# There is one message for each of the six parameters, after the backward pass is over. That is right, but slow: you know what each message costs, and meanwhile the
-# processor has nothing to do.
+# Each of the six parameters is sent in a message of its own, after the backward pass is over. That is right but slow: you know what each message costs, and meanwhile the processor has nothing to do.
 #
 # ## 5 · Buckets that overlap the backward pass
 #
-# Two ideas repair that. Pack gradients into **buckets**, so that there are few messages. And send a bucket as soon as the backward pass has filled it, while the rest of the pass goes on.
+# Two ideas make this faster. Pack gradients into **buckets**, so that there are few messages. And send a bucket as soon as the backward pass has filled it, while the rest of the pass goes on.
 #
 # The backward pass begins at the loss, so the *last* layers have their gradients first. Therefore buckets are filled from the last parameter to the first.
 #
 # ### Your turn: the buckets
 #
-# **Contract.** `BucketedAverage(model, bucket_bytes)` is made on every rank. Then each step is `loss.backward()` and `finish()`.
+# **Contract.** `BucketedAverage(model, bucket_bytes)` is created on every rank. Then each step is `loss.backward()` and `finish()`.
 #
 # - The parameters that require a gradient go into buckets in the reverse order of `model.parameters()`. A bucket is closed once it holds `bucket_bytes` or more; the last one may hold less.
-# - A bucket leaves **during** the backward pass, as soon as it is full and all buckets before it have left. It is one all-reduce of one flat tensor.
-# - The backward pass does not wait for answers: `async_op=True`. `finish()` does.
-# - `finish()` sends the buckets that have not left, because some parameter got no gradient on this rank. Such a parameter counts as zeros. The order of the buckets is the same on all ranks.
+# - A bucket is sent **during** the backward pass, as soon as it is full and all buckets before it have been sent. It is one all-reduce of one flat tensor.
+# - The backward pass does not wait for results: use `async_op=True`. `finish()` waits.
+# - `finish()` sends the buckets that have not been sent because some parameter got no gradient on this rank. Such a parameter counts as zeros. The order of the buckets is the same on all ranks.
 # - After `finish()` each `.grad` is the average over the ranks, as with `DistributedDataParallel`, and the next step can begin. (A parameter that no rank uses may keep None.)
-# - Frozen parameters are left alone and not sent.
+# - Frozen parameters do not change and are not sent.
 #
-# The cell suggests two more methods; write others if you like. `p.register_post_accumulate_grad_hook(f)` calls `f(p)` when the gradient of p is complete. `dist.all_reduce(tensor, async_op=True)` returns a request to `wait()` for.
+# The cell suggests two more methods; write others if you like. `p.register_post_accumulate_grad_hook(f)` calls `f(p)` when the gradient of p is complete. `dist.all_reduce(tensor, async_op=True)` returns a request; call `wait()` on it.
 
 
 # %% name="overlap" answer=true reveal=true
@@ -468,19 +469,9 @@ BucketedAverage = check("data_parallel.overlap", BucketedAverage)
 hint("data_parallel.overlap")
 
 # %% [markdown] name="guess_overlap_text"
-# ### Seen on a timeline
+# ### On a timeline
 #
-# Take the GPT with buckets of 1 MiB: ten of them. A diary notes when each all-reduce is asked for, and when the answer comes. (This runs over gloo on every machine, because the diary reads the clock of the CPU. Between GPUs you would look at a profiler.)
-#
-# **Predict.** How many of the ten leave *before* the backward pass has finished?
-
-# %% name="guess_overlap"
-my_guess = None
-### BEGIN GUESS
-my_guess = 10  # even the last leaves in the hook of the first layer's parameter, inside backward()
-### END GUESS
-overlap_guess = Prediction("Buckets that leave before the backward pass has finished", my_guess, "of 10")
-
+# Take the GPT with buckets of 1 MiB, ten of them. A log records when each all-reduce starts and when its result arrives. (This runs over gloo on every machine, because the log reads the clock of the CPU. Between GPUs use `torch.profiler`: in its trace, NCCL kernels run on a stream of their own beside the backward pass's kernels.)
 
 # %% name="timeline"
 ids = torch.randint(256, (8, 129), generator=torch.Generator().manual_seed(0))
@@ -505,7 +496,8 @@ def step_with_diary():
 
 
 diary, own = run_ranks(step_with_diary, 2, device="cpu", measure=False).results[0]
-overlap_guess.reveal(sum(entry.asked < diary.computed for entry in diary.entries))
+early = sum(entry.asked < diary.computed for entry in diary.entries)
+print(f"{early} of {len(diary.entries)} buckets were sent before the backward pass had finished")
 show(
     pictures.bucket_timeline(diary),
     "A bar for the backward pass and one for each of ten buckets, each later than the one before.",
@@ -513,8 +505,7 @@ show(
 print(f"messages were under way while the pass computed: {diary.hidden:.0%} of their time, on this machine")
 
 # %% [markdown] name="timeline_explained"
-# Bucket 0 holds the gradients of the last layers, which come first. The last bucket leaves at the very end of the pass and can hide behind nothing. On this machine ranks share
-# cores, so messages and arithmetic slow each other down, and the hidden share depends on what else is running. Between GPUs, messages have their own wires and engines, and hiding them is what overlap is for.
+# Bucket 0 holds the gradients of the last layers, which come first. The last bucket is sent at the very end of the pass, so it cannot be hidden. On this machine ranks share cores, so messages and arithmetic slow each other down, and the hidden share depends on what else is running. GPUs send over links and engines of their own, so there overlap hides most messages.
 #
 # ## 6 · DistributedDataParallel
 #
@@ -553,10 +544,9 @@ sent = sum(c.nbytes for c in steps[-1].calls if c.name == "all_reduce") / (4 * p
 claims.record("C13", "gradients are all-reduced, once each", "GPT, DDP, 2 ranks", sent, "x gradients", 0.999, 1.001)
 
 # %% [markdown] name="buckets_explained"
-# The first step is special. DDP cannot know the order in which gradients will arrive, so it sends everything as one message and records the order. Before the second step
-# it builds the buckets in that order. Rank 0 tells the others (two small broadcasts of bucket indices and sizes), because all must pack alike.
+# The first step is special. DDP cannot know the order in which gradients will arrive, so it sends everything as one message and records the order. Before the second step it builds the buckets in that order. Rank 0 broadcasts the bucket indices and sizes, because all ranks must pack alike.
 #
-# Smaller buckets mean more messages, which can start earlier; larger ones mean fewer. `bucket_cap_mb` sets the limit, for the first bucket too.
+# Smaller buckets mean more messages, which can start earlier; larger ones mean fewer. `bucket_cap_mb` sets the limit, also for the first bucket.
 
 # %% name="caps"
 for cap in (0.25, 1, 25):
@@ -566,7 +556,7 @@ for cap in (0.25, 1, 25):
 # %% [markdown] name="memory_text"
 # ### Memory
 #
-# **Predict.** Two GPUs instead of one. Each rank now sees half of the batch. By what factor do parameters + gradients + optimizer state fall, on each?
+# **Predict.** Take two GPUs instead of one, so that each rank has half of the batch. By what factor do parameters, gradients and optimizer state together shrink on each rank?
 
 # %% name="guess_memory"
 my_guess = None
@@ -616,29 +606,26 @@ for name in (ddp, views):
     claims.record("C13", "memory 1x per GPU, buckets included", name, extra, "x gradients", -0.05, 0.06)
 
 # %% [markdown] name="memory_explained"
-# Data parallelism does not save a single static byte: that takes sharding ([[sharding]]). Activations are those of the rank's own rows, as if you had accumulated ([[gradient_accumulation]]).
+# Data parallelism saves no static byte: that takes sharding ([[sharding]]). The activations are those of the rank's own rows, as with accumulation ([[gradient_accumulation]]).
 #
-# And it has a price that few articles mention: the buckets are separate buffers (the meter files them under *inputs and other*), one more copy of all gradients. With `gradient_as_bucket_view=True` each `.grad` *is* a slice of its bucket, and after the backward
-# pass the copy is gone.
+# And it has a price: the buckets are separate buffers, one more copy of all gradients. (The meter counts them under *inputs and other*.) With `gradient_as_bucket_view=True` each `.grad` *is* a slice of its bucket, and after the backward pass the copy is gone.
 #
-# Look at the peak, though: here views save nothing, and cost a little (each new gradient is made first and then copied into place). The peak is at the start of the backward pass, when activations are at their highest. A single process holds no gradients at that moment; DDP's buckets are there all the time, views or not. What views save is one copy
-# during the optimizer step.
+# The peak is different: here views save nothing, and cost a little, because each new gradient is made first and then copied into place. The peak is at the start of the backward pass, when activations are at their highest. A single process holds no gradients at that moment, but DDP's buckets are there all the time, views or not. Views save one copy during the optimizer step.
 #
 # ### Speed
 #
-# "N GPUs, about N times the speed." The fair comparison on this machine is one process with one thread against two ranks with one thread each, and the same batch for each rank (so twice the rows a step).
+# "N GPUs, about N times the speed." A fair comparison on this machine is one process with one thread against two ranks with one thread each, and the same batch for each rank (so twice the rows per step).
 #
-# But who says that this machine has twice as much to give? Caches and memory are shared, and somebody else may be using the cores. So there is a control: two ranks that train side by side and never talk. What they reach is what DDP could reach at best.
+# But this machine may not have twice as much to give: caches and memory are shared, and other programs may be using the cores. So there is a control: two ranks that train side by side and never communicate. DDP cannot be faster than that.
 #
 # **Predict.** What share of the control's speed does DDP keep here?
 
 # %% name="guess_speed"
-my_guess = None  # rows a second of DDP / rows a second of two ranks that never talk
+my_guess = None  # rows per second of DDP / rows per second of two ranks that never communicate
 ### BEGIN GUESS
 my_guess = 0.9
 ### END GUESS
-speed_guess = Prediction("DDP's rows a second / those of two silent ranks", my_guess, "")
-
+speed_guess = Prediction("DDP's rows per second / those of two silent ranks", my_guess, "")
 
 # %% name="speed_step"
 larger = digits(size=16)
@@ -664,40 +651,35 @@ def rows_per_second(talk):
 
 
 # %% name="speed"
-ways = {"one rank": (1, False), "two that never talk": (2, False), "two with DDP": (2, True)}
-rounds = [  # all three in each round, so that a slow moment of the machine meets all
+ways = {"one rank": (1, False), "two silent ranks": (2, False), "two with DDP": (2, True)}
+rounds = [  # all three in each round, so that a slow moment of the machine affects all
     [run_ranks(rows_per_second, n, talk, device=pair, measure=False).results[0] for n, talk in ways.values()]
     for _ in range(3)
 ]
 one, silent, ddp = (max(rows) for rows in zip(*rounds, strict=True))  # the least disturbed of three
 for name, rows in zip(ways, (one, silent, ddp), strict=True):
-    print(f"{name:<20}{rows:>8,.0f} rows a second")
+    print(f"{name:<20}{rows:>8,.0f} rows per second")
 speed_guess.reveal(ddp / silent)
-print(f"two ranks that never talk: {silent / one:.2f} times as many as one; with DDP: {ddp / one:.2f} times")
+print(f"two silent ranks: {silent / one:.2f} times as many as one; with DDP: {ddp / one:.2f} times")
 claims.figure("speed of two ranks", "CNN, 2 ranks of one thread", ddp / one, "times that of one")
-said = "DDP keeps the speed of N ranks"
 if silent / one < 1.2:
     print("This machine has no second core to give at the moment: too busy to tell what DDP keeps.")
-    claims.not_measured("C13", said, "CNN, 2 ranks: the machine is too busy")
 else:
-    claims.record("C13", said, "CNN, 2 ranks of one thread", ddp / silent, "of two silent ranks", 0.6, torch.inf)
+    claims.figure("DDP's speed", "CNN, 2 ranks of one thread", ddp / silent, "of two silent ranks")
 
 # %% [markdown] name="speed_explained"
-# Two figures, two causes. What two silent ranks lose against twice the speed, they lose to the machine: caches and memory are shared, and so are the cores if other programs run. What DDP loses against them is the price of talking: the last bucket
-# hides behind nothing, and at the end of each backward pass the faster rank waits for the slower one. On a cluster the question is whether the backward pass is
-# long enough to hide the messages: a large micro-batch helps, a slow network hurts. Section 12 has a slider for that.
+# The two figures have different causes. What two silent ranks lack to twice the speed is lost to the machine: caches and memory are shared, and so are the cores if other programs run. The rest is the price of communication: the last bucket cannot be hidden, and at the end of each backward pass the faster rank waits for the slower one. On a cluster, the backward pass must be long enough to hide the messages. A large micro-batch helps; section 12 has a slider, and [[sharding]] the number of tokens that it takes.
 #
-# ## 7 · Who gets which rows
+# ## 7 · Which rank gets which rows
 #
-# Each rank runs its own `DataLoader`; a `DistributedSampler` gives it every N-th index of a shuffled list. All ranks shuffle with the same seed, so that the parts fit together. The order depends on
-# `seed + epoch`, and only you can tell the sampler which epoch it is.
+# Each rank runs its own `DataLoader`; a `DistributedSampler` gives it every N-th index of a shuffled list. All ranks shuffle with the same seed, so that the parts fit together. The order depends on `seed + epoch`, and only you can tell the sampler the epoch.
 #
-# **Predict.** Ten rows, two ranks, three epochs, and nobody calls `set_epoch`. How many of the ten rows does rank 0 ever see?
+# **Predict.** Ten rows, two ranks, three epochs, and the script never calls `set_epoch`. How many of the ten rows does rank 0 see?
 
 # %% name="guess_sampler"
 my_guess = None
 ### BEGIN GUESS
-my_guess = 5  # one order for ever, so always the same half
+my_guess = 5  # always the same order, so always the same half
 ### END GUESS
 sampler_guess = Prediction("Rows that rank 0 sees in three epochs without set_epoch", my_guess, "of 10")
 
@@ -720,45 +702,34 @@ for tell, (first_rank, second_rank) in orders.items():
     for epoch, (a, b) in enumerate(zip(first_rank, second_rank, strict=True)):
         print(f"  epoch {epoch}: rank 0 {a}, rank 1 {b}")
     different = len({tuple(part) for part in first_rank})
-    said = f"{'with' if tell else 'without'} set_epoch: {'a new order each epoch' if tell else 'one order for ever'}"
+    said = f"{'with' if tell else 'without'} set_epoch: {'a new order each epoch' if tell else 'always the same order'}"
     claims.record("P7", said, "3 epochs", different, "orders", *((3, 3) if tell else (1, 1)))
 
 # %% [markdown] name="sampler_explained"
-# Without `set_epoch` every epoch goes through the rows in the same order, and rank 0 never sees what rank 1 has. Nothing crashes; each rank just sees half of the data for ever. Look for the call in any script you inherit.
+# Without `set_epoch` every epoch goes through the rows in the same order, and rank 0 never sees rank 1's rows. Nothing crashes; each rank just sees the same half of the data in every epoch. Look for the call in any script that you inherit.
 #
 # ### Ten rows, four ranks
 #
-# Ten is not divisible by four. The sampler pads with rows from the front, so that all ranks have the same number.
-#
-# **Predict.** A model is right on rows 2 to 9 and wrong on rows 0 and 1: an accuracy of 0.8. What does the average over the ranks' shares say?
-
-# %% name="guess_padding"
-my_guess = None
-### BEGIN GUESS
-my_guess = 8 / 12  # twelve rows: 0 and 1 count twice
-### END GUESS
-padding_guess = Prediction("Accuracy over the padded shares", my_guess, "")
+# Ten is not divisible by four. The sampler pads with rows from the front, so that all ranks have the same number. Suppose that a model is right on rows 2 to 9 and wrong on rows 0 and 1, an accuracy of 0.8. The next cell averages over the ranks' shares.
 
 # %% name="padding"
 shares = run_ranks(lambda: list(DistributedSampler(range(10), shuffle=False)), 4).results
 scores = [0.0, 0.0] + 8 * [1.0]  # right or wrong, row by row
 padded = sum(scores[row] for share in shares for row in share) / sum(len(share) for share in shares)
-padding_guess.reveal(padded)
-print("shares:", shares)
+print(f"shares: {shares}\naccuracy over the padded shares: {padded:.3f}, over the rows: {sum(scores) / 10:.3f}")
 claims.record("P7", "padding falsifies a metric", "10 rows, 4 ranks", abs(padded - sum(scores) / 10), "off", 0.01, 1)
 
 # %% [markdown] name="padding_explained"
-# For training this does not matter (`drop_last=True` drops rows instead). For **evaluation** it does: rows 0 and 1 count twice. Give each rank `range(rank, n, world_size)`, sum right answers and rows separately, and
-# divide once, at the end.
+# For training this does not matter. (`drop_last=True` drops rows instead.) For **evaluation** it does: rows 0 and 1 count twice. Give each rank `range(rank, n, world_size)`, sum right answers and rows separately, and divide once at the end.
 
 # %% [markdown] name="seeds_text"
-# ## 8 · Ways to get it wrong
+# ## 8 · Common mistakes
 #
 # ### Different weights at the start
 #
 # We average by hand, with a different seed on each rank. The gradients are averaged correctly, and every step moves all ranks by the same amount.
 #
-# **Predict.** How far apart are the two replicas after 20 steps, relative to how far apart they were at the start?
+# **Predict.** How far apart are the two replicas after 20 steps, relative to their distance at the start?
 
 # %% name="guess_seeds"
 my_guess = None
@@ -795,21 +766,11 @@ claims.record("P7", said, "MLP, 20 steps by hand", distance(a, b), "relative", 0
 claims.record("P7", "DDP starts all from rank 0", "MLP, 20 steps", distance(c, d), "relative", 0, 0)
 
 # %% [markdown] name="seeds_explained"
-# DDP's constructor sends rank 0's parameters and buffers to all. So with DDP you are safe, as long as nobody changes the weights behind its back afterwards (by loading a checkpoint on rank 0 only, say).
-# Randomness is another matter: dropout and augmentation *should* differ between ranks. Make the model from the same seed everywhere, and then add the rank to the seed.
+# DDP's constructor sends rank 0's parameters and buffers to all ranks. So DDP is safe here, unless the weights are changed later on one rank only, for example by loading a checkpoint on rank 0. Randomness is another matter: dropout and augmentation *should* differ between ranks. Make the model from the same seed everywhere, and then add the rank to the seed.
 #
 # ### Unequal batches
 #
-# DDP divides the sum of gradients by the number of ranks. One rank has 60 rows, the other 4.
-#
-# **Predict.** How many times the weight of one of the 60 does one of the four rows get?
-
-# %% name="guess_unequal"
-my_guess = None
-### BEGIN GUESS
-my_guess = 60 / 4  # each rank's mean counts half
-### END GUESS
-unequal_guess = Prediction("Weight of a row on the rank with 4 / with 60", my_guess, "times")
+# DDP divides the sum of gradients by the number of ranks. Here one rank has 60 rows, the other 4, and each takes the mean loss over its own rows.
 
 
 # %% name="unequal"
@@ -827,7 +788,8 @@ def unequal(weigh):
 
 
 plain, weighed = (run_ranks(unequal, 2, weigh).results[0] for weigh in (False, True))
-unequal_guess.reveal((plain[:, -1].norm() / plain[:, 0].norm()).item())
+weight = (plain[:, -1].norm() / plain[:, 0].norm()).item()
+print(f"a row on the rank with 4 rows has {weight:.3g} times the weight of a row on the other rank")
 alike = F.one_hot(y, 10).T  # of one process on the joint batch: (softmax of zeros - one_hot) / 64
 whole = (0.1 - alike) / 64
 print(
@@ -838,7 +800,7 @@ claims.record("P7", said, "60 and 4 rows", distance(plain, whole), "relative", 0
 claims.record("P7", "weighing by rows repairs it", "60 and 4 rows", distance(weighed, whole), "relative", 0, 1e-5)
 
 # %% [markdown] name="average_text"
-# The repair here multiplies the loss before the backward pass. Now do it with the gradients.
+# The cure here multiplies the loss before the backward pass. Now do it with the gradients.
 #
 # ### Your turn: average with unequal rows
 #
@@ -846,8 +808,10 @@ claims.record("P7", "weighing by rows repairs it", "60 and 4 rows", distance(wei
 #
 # - Before the call each `.grad` is that of the **mean** loss over this rank's own `rows` rows. Ranks may have different numbers of rows.
 # - A rank with 0 rows has run no backward pass: its `.grad`s are `None`. It still takes part, and has gradients afterwards.
-# - Parameters with `requires_grad=False` keep `.grad` None on all ranks. No other parameter is unused.
+# - Parameters with `requires_grad=False` keep `.grad` None on all ranks. All other parameters are used.
 # - Use only collectives from `torch.distributed`, and send each gradient about once (do not send everything to every rank). Return nothing.
+#
+# The joint count can stay on the device: dividing by a tensor needs no `.item()`, which would stop Python until the GPU has caught up.
 
 
 # %% name="average" answer=true reveal=true
@@ -859,7 +823,7 @@ def average_gradients(model, rows):
     for p in trained:
         if p.grad is None:
             p.grad = torch.zeros_like(p)
-        p.grad *= rows / total.item()
+        p.grad *= rows / total  # a tensor: the device is not asked for its value
         dist.all_reduce(p.grad)
     ### END SOLUTION
 
@@ -871,9 +835,9 @@ average_gradients = check("data_parallel.average", average_gradients)
 hint("data_parallel.average")
 
 # %% [markdown] name="rank0_text"
-# ### A collective that not all reach
+# ### A collective that not all ranks reach
 #
-# Evaluating the *wrapped* model on rank 0 only deadlocks if the model has BatchNorm: DDP's forward pass broadcasts the buffers. `run_ranks` ends it after its time limit and asks every rank where it is. We use gloo here on every machine (`device="cpu"`), because over gloo a rank stands where it waits:
+# Evaluating the *wrapped* model on rank 0 only deadlocks if the model has BatchNorm: DDP's forward pass broadcasts the buffers. `run_ranks` ends it after its time limit and asks every rank where it is. We use gloo on every machine (`device="cpu"`), because over gloo a rank's stack shows the call in which it waits:
 
 
 # %% name="rank0"
@@ -895,16 +859,16 @@ for through, limit in (("ddp", 4), ("ddp.module", 60)):  # seconds
         print(f"through {through}: {error}\n")
 
 # %% [markdown] name="rank0_explained"
-# Look closely at the first report: each rank is *in* a collective, but not the same one. Rank 0 sends a broadcast that rank 1 never joins; rank 1 is at a barrier that rank 0 has not reached. That is gloo, which matches each call with its own kind. NCCL does not check: a barrier is an all-reduce there, it meets the broadcast on the same connections, and the result is undefined (a hang, a crash or wrong data; NCCL documentation, *Collective Operations*). Call `ddp.module` where only one rank works.
+# In the first report each rank is *in* a collective, but not the same one. Rank 0 sends a broadcast that rank 1 never joins; rank 1 is at a barrier that rank 0 has not reached. Gloo matches each call with a call of the same kind. NCCL does not check: there a barrier is an all-reduce, it meets the broadcast on the same connections, and the result is undefined (a hang, a crash or wrong data; NCCL documentation, *Collective Operations*). Call `ddp.module` where only one rank works.
 #
-# The same happens when one rank has a batch more than the others. `DistributedSampler` gives all ranks the same number. Where that is not possible, `Join` lets a rank that is done keep answering the collectives of those still at work:
+# The same happens when one rank has a batch more than the others. `DistributedSampler` gives all ranks the same number. Where that is not possible, `Join` lets a rank that has finished keep answering the collectives of the others:
 
 
 # %% name="hang"
 def uneven():
     model = DistributedDataParallel(make_mlp().to(rank_device()))
     with Join([model]):
-        for _ in range(3 if dist.get_rank() == 0 else 2):  # without Join, rank 0 would wait for ever
+        for _ in range(3 if dist.get_rank() == 0 else 2):  # without Join, rank 0 would hang
             F.cross_entropy(model(x.to(rank_device())), y.to(rank_device())).backward()
     return "done"
 
@@ -914,7 +878,7 @@ print("with Join:", run_ranks(uneven, 2).results)
 # %% [markdown] name="batchnorm_text"
 # ### BatchNorm
 #
-# Everything said about "the update of the joint batch" holds for models whose rows do not see each other. BatchNorm normalises with the rows of *its own rank*:
+# All statements about "the update of the joint batch" hold for models whose rows do not depend on each other. BatchNorm normalizes with the rows of *its own rank*:
 
 
 # %% name="batchnorm"
@@ -939,12 +903,11 @@ if pair.type == "cuda":
     print(f"with SyncBatchNorm: {together:.2g}")
 
 # %% [markdown] name="batchnorm_explained"
-# It is the same as with accumulation ([[gradient_accumulation]]). On GPUs `SyncBatchNorm.convert_sync_batchnorm(model)` computes the statistics over all ranks, at the price of a small collective in each such layer. Running statistics differ too: each forward pass in training mode
-# starts from those of rank 0, which are also the ones in rank 0's checkpoint.
+# Accumulation has the same problem ([[gradient_accumulation]]). On GPUs `SyncBatchNorm.convert_sync_batchnorm(model)` computes the statistics over all ranks, at the price of a small collective in each such layer. Running statistics differ, too: each forward pass in training mode starts from those of rank 0, which are also the ones in rank 0's checkpoint.
 #
-# ### A branch that not all take
+# ### A branch that not all ranks take
 #
-# A part of the model that gets no gradient leaves its bucket unfilled. Your `finish()` sends it all the same. DDP has no such call, and notices in the next forward pass:
+# A part of the model that gets no gradient leaves its bucket unfilled. Your `finish()` sends it anyway. DDP has no such call, and reports the problem in the next forward pass:
 
 
 # %% name="unused"
@@ -971,10 +934,9 @@ except RankError as error:
 print("\nfind_unused_parameters=True:", run_ranks(unused, 2, True).results)
 
 # %% [markdown] name="unused_explained"
-# `find_unused_parameters=True` walks the graph after each forward pass and marks the parameters that will get no gradient. That is work in every step, so use it only when you must. Parameters that are frozen (`requires_grad=False`) before the model is wrapped
-# cost nothing and are left alone.
+# `find_unused_parameters=True` walks the graph after each forward pass and marks the parameters that will get no gradient. That costs time in every step, so use it only when you must. Parameters that are frozen (`requires_grad=False`) before the model is wrapped cost nothing and are ignored.
 #
-# ### Everybody saves
+# ### Every rank saves
 #
 # Two ranks write a checkpoint to the same file at the same time:
 
@@ -989,7 +951,7 @@ def save(path, everybody):
             for blocks in race if everybody else (200,):
                 dist.barrier() if everybody else None
                 file.write(block * blocks)
-    dist.barrier()  # nobody reads before it is written
+    dist.barrier()  # no rank reads before the file is written
     return Path(path).read_bytes()
 
 
@@ -1002,13 +964,13 @@ for everybody in (True, False):
     claims.record("P7", said, "2 ranks, 1 file", writers, "writers", *((2, 2) if everybody else (1, 1)))
 
 # %% [markdown] name="straggler_text"
-# (Here barriers force the race; on a cluster it happens by itself.) The rule has three parts: rank 0 saves, **then** comes a barrier, then anybody may read or leave.
+# (Here barriers force the race; on a cluster it happens by itself.) The rule has three parts: rank 0 saves, **then** all ranks meet at a barrier, and only then may any rank read or leave.
 #
 # ## 9 · The slow rank and the stuck rank
 #
-# Suppose that one GPU runs hot and slows down. Every step then takes as long as the slowest rank, and all the others wait. Which one is it? Each rank can time its own all-reduces. (Over NCCL a call only queues: there, time with CUDA events, or take the shortest NCCL kernel from a trace.) Here computing is a nap: 20 ms on three ranks, 80 ms on rank 2.
+# Suppose that one GPU runs hot and slows down. Every step then takes as long as the slowest rank, and all others wait. Which one is it? Each rank can time its own all-reduces. (Over NCCL a call only queues: there, time with CUDA events, or take the shortest NCCL kernel from a trace.) Here `sleep` stands for computing: 20 ms on three ranks, 80 ms on rank 2.
 #
-# **Predict.** How does the time that rank 2 spends in the all-reduce compare with that of the others?
+# **Predict.** What is the time that rank 2 spends in the all-reduce, divided by that of the other ranks?
 
 # %% name="guess_straggler"
 my_guess = None  # seconds in all_reduce: the slow rank / the others
@@ -1040,23 +1002,38 @@ show(
 )
 
 # %% [markdown] name="straggler_explained"
-# The rank that waits **least** is the slow one. In a profile of any single healthy rank, communication looks terrible, and it is not communication at all. So gather the waiting times of all ranks (one `all_gather` of one number) before you blame the network.
+# The rank that waits **least** is the slow one. In a profile of any other rank, communication seems to take most of the time, but that time is waiting. So gather the waiting times of all ranks (one `all_gather` of one number) before you blame the network. On GPUs gather times from CUDA events around the collective, read once per logging interval.
 #
-# ### Stuck: a timeout, shown for real
+# ### Mismatched calls: `TORCH_DISTRIBUTED_DEBUG=DETAIL`
 #
-# A process group has a **timeout**: half an hour over gloo, ten minutes over NCCL, unless `init_process_group(timeout=...)` says otherwise. Here it is two seconds. After its second step rank 0, and no other, broadcasts its loss, "only for the log".
-#
-# Each group also has a **flight recorder**, a ring buffer of its last calls (`TORCH_FR_BUFFER_SIZE` of them), each with the line it came from. When the timeout strikes, every rank writes its own to a file.
+# With this variable set, the ranks compare the kind, shape and dtype of every collective before they run it. A mismatch raises an error instead of a hang. It costs extra messages per call, so use it for debugging only. In a program, `dist.set_debug_level` does the same before the group is opened:
 
-# %% [markdown] name="guess_flight_text"
-# **Predict.** Count the collectives of each rank in the cell below, from 1. At which number do the two records part?
 
-# %% name="guess_flight"
-my_guess = None
-### BEGIN GUESS
-my_guess = 3  # two all-reduces each; then a broadcast on rank 0, an all-reduce on rank 1
-### END GUESS
-flight_guess = Prediction("Number of the first collective in which the ranks differ", my_guess, "")
+# %% name="mismatched"
+def mismatched():
+    dist.set_debug_level(dist.DebugLevel.DETAIL)
+    dist.init_process_group("gloo")
+    try:
+        dist.all_reduce(torch.ones(1000))
+        if dist.get_rank() == 0:
+            dist.broadcast(torch.ones(5), src=0)
+        else:
+            dist.all_reduce(torch.ones(1000))
+    except RuntimeError as error:
+        return str(error)
+    finally:
+        dist.destroy_process_group()
+
+
+for rank, said in enumerate(run_ranks(mismatched, 2, device="cpu", process_group=False, measure=False).results):
+    print(f"rank {rank}: {said.partition('.')[0]}; {said.partition('following aspects:')[2].strip()}")
+
+# %% [markdown] name="stuck_text"
+# ### Stuck: a timeout
+#
+# A process group has a **timeout**: half an hour over gloo, ten minutes over NCCL, unless `init_process_group(timeout=...)` sets another. Here it is two seconds. After its second step rank 0, and no other rank, broadcasts its loss, "only for the log".
+#
+# Each group also has a **flight recorder**, a ring buffer of its last calls (`TORCH_FR_BUFFER_SIZE` of them), each with the line that made it. After a timeout every rank writes its records to a file.
 
 
 # %% name="flight"
@@ -1085,19 +1062,18 @@ for seconds in (2, 15):  # on a busy machine an all-reduce may take longer than 
 for rank, (said, recorded) in enumerate(outcome):
     print(f"rank {rank}: {said}; {recorded} calls recorded")
 if parts:
-    flight_guess.reveal(parts[0])
-    print(report)
+    print(f"the records differ from collective {parts[0]} on\n{report}")
 elif report:
-    print("This machine is too busy: the ranks timed out before they parted.")
+    print("This machine is too busy: the ranks timed out before their calls differed.")
 else:
     print("This version of PyTorch records no calls of gloo; from 2.13 on it does.")
 
 # %% [markdown] name="flight_explained"
-# Both ranks only know that somebody did not answer. Put side by side, the records say where they parted: `torchfrtrace FOLDER` matches the n-th call of each rank with the n-th of the others, and stops at the first that does not fit. Beware of the word *culprit*: it is whoever differs from the first rank. Here the report calls rank 1 the culprit, and it is rank 0 that does what no other does. (`--just_print_entries` shows all calls; it needs the package `tabulate`.)
+# Each rank only knows that an answer did not come. Side by side, the records show where the calls differ: `torchfrtrace FOLDER` matches the n-th call of each rank with the n-th of the others, and stops at the first mismatch. Do not trust the word *culprit*: it names any rank that differs from the first. Here the report calls rank 1 the culprit, but rank 0 makes the call that no other rank makes. (`--just_print_entries` shows all calls; it needs the package `tabulate`.)
 #
-# The recorder works over gloo in PyTorch 2.13, but the group has no name in the dump, and `torchfrtrace` stops with a `KeyError`; the helper fills the name in. Over gloo no call ever leaves the state *scheduled*. Over NCCL it goes on to *started* and *completed*, so you also see who came to the call and did not finish it.
+# The recorder works over gloo in PyTorch 2.13, but the group has no name in the dump, and `torchfrtrace` stops with a `KeyError`; the helper fills the name in. Over gloo a call never leaves the state *scheduled*. Over NCCL it goes on to *started* and *completed*, so you also see which ranks reached the call and did not finish it.
 #
-# **Over NCCL** a call only queues its collective on the GPU, and Python goes on. A hung rank's stack shows a later line, where it first needs a result: at `loss.item()`, or in `torch.cuda.synchronize()`. So "where does it stand?" says little there, and the recorder is the tool. Set
+# **Over NCCL** a call only queues its collective on the GPU, and Python goes on. A hung rank's stack shows a later line, where it first needs a result: at `loss.item()`, or in `torch.cuda.synchronize()`. So the stack says little there, and the recorder is the tool. Set
 #
 # ```
 # TORCH_FR_BUFFER_SIZE=2000  TORCH_NCCL_DUMP_ON_TIMEOUT=1  TORCH_FR_DUMP_TEMP_FILE=/shared/run7/rank_
@@ -1110,19 +1086,19 @@ else:
 # [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=80078, OpType=ALLREDUCE, NumelIn=2106881, ...)
 # ```
 #
-# You can read them now. Both ranks are at their call number 80,078, and the calls are different: rank 7 took another way through the program. It is no fault of the network, though it was reported as one.
+# Both ranks are at their call number 80,078, and the calls differ: rank 7 took a different path through the program. The network was reported as the cause, but it is not.
 #
 # <details><summary><code>NCCL_DEBUG</code>: which lines to look for</summary>
 #
-# `NCCL_DEBUG=WARN` prints what goes wrong, `NCCL_DEBUG=INFO` also how the ranks found each other; `NCCL_DEBUG_SUBSYS=INIT,COLL` chooses, `NCCL_DEBUG_FILE=nccl.%h.%p` sends it to a file for each process. A line begins with host, process, thread and the number of the GPU.
+# `NCCL_DEBUG=WARN` prints what goes wrong, `NCCL_DEBUG=INFO` also how the ranks found each other; `NCCL_DEBUG_SUBSYS=INIT,COLL` selects subsystems, `NCCL_DEBUG_FILE=nccl.%h.%p` writes a file for each process. A line begins with host, process, thread and the number of the GPU.
 #
-# | line | says |
+# | line | meaning |
 # |---|---|
-# | `NCCL INFO Bootstrap : Using eth0:...` | by which network interface the ranks met; the wrong one, and they never meet: `NCCL_SOCKET_IFNAME` |
+# | `NCCL INFO Bootstrap : Using eth0:...` | by which network interface the ranks met; over the wrong one they never connect: set `NCCL_SOCKET_IFNAME` |
 # | `NCCL INFO Using network Socket` (or `IB`) | what carries messages between machines; `Socket` where you have paid for InfiniBand explains slow training |
 # | `NCCL INFO Channel 01 : 0[...] -> 1[...] via P2P` (or `SHM`, `NET`) | an edge of a ring: rank 0 sends to rank 1 directly, through the host's memory, or over the network |
 # | `NCCL INFO comm 0x... rank 0 nranks 2 ... Init COMPLETE` | this rank is ready; a rank without this line is the one the others wait for |
-# | `NCCL WARN Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 1000` | two ranks on one GPU: somebody forgot `torch.cuda.set_device(local_rank)` |
+# | `NCCL WARN Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 1000` | two ranks on one GPU: the script does not call `torch.cuda.set_device(local_rank)` |
 #
 # (No cell has measured these: the table is from NVIDIA's documentation and from published logs.)
 # </details>
@@ -1131,9 +1107,9 @@ else:
 #
 # Eight ranks with 16 rows each are a batch of 128. In the same number of epochs there is an eighth of the updates. Goyal et al. (2017) multiply the learning rate by N (**linear scaling**): eight small steps in nearly the same direction are one step of eight times the length. Others take the square root of N.
 #
-# To find out we need no ranks: section 4 has shown that the update is that of the joint batch. The helper trains many copies of a small network at once, five seeds for each rate, eight epochs with plain SGD.
+# This experiment needs no ranks, because the update is that of the joint batch (section 4). The helper trains many copies of a small network at once: five seeds for each rate, eight epochs with plain SGD.
 #
-# **Predict.** With 16 rows and a rate of 0.1 the network reaches a certain training loss. By which factor must the rate grow for the batch of 128 to come nearest to it: 1, 2.8 (the root), 8 or 16?
+# **Predict.** With 16 rows and a rate of 0.1 the network reaches a certain training loss. With which factor of the rate does the batch of 128 come closest to it: 1, 2.8 (the root), 8 or 16?
 
 # %% name="guess_rate"
 my_guess = None
@@ -1161,24 +1137,15 @@ for base, factor in nearest.items():
     claims.record("", "N times the batch wants N times the rate", f"SGD from {base}, N = 8", factor, "times", 7, 9)
 
 # %% [markdown] name="rate_explained"
-# With the rate left alone, the large batch has simply done too little: an eighth of the updates, of the same length. From 0.1 a factor of 8 brings it nearer than the others to where the small batch was. From 0.3 the same rule asks for 2.4, and training breaks down: eight steps are one long step only as long as the gradient changes little on the way. There a smaller factor is the best there is, and nothing brings back what the small batch reached.
+# With the rate unchanged, the large batch has simply trained too little: an eighth of the updates, of the same length. From 0.1 a factor of 8 brings it closest to the small batch's loss. From 0.3 the same rule asks for 2.4, and training breaks down: eight steps equal one long step only if the gradient changes little on the way. There a smaller factor is best, and no factor reaches the small batch's loss.
 #
 # A warm-up is meant to help over the first steps, where the gradient changes fastest. Look at its rows: at a rate that stays too high it does not save the run, and in a run this short it costs updates.
 #
-# So linear scaling is a first guess that fails beyond some batch size. Adam's steps have a length that does not depend on the gradient's, and the square root is the usual first guess there. How far a batch can grow at all is the critical batch size of [[gradient_accumulation]].
+# So linear scaling is a first guess that fails beyond some batch size. The length of Adam's steps does not depend on the gradient's, and the square root is the usual first guess there. How far a batch can grow at all is the critical batch size of [[gradient_accumulation]].
 #
 # ## 11 · Accumulation: `no_sync`
 #
-# With accumulation, DDP averages after each micro-batch, though only the last one needs it. `no_sync()` holds it back.
-#
-# **Predict.** There are four micro-batches in an update. By what factor do the bytes that a rank sends fall with `no_sync` on the first three?
-
-# %% name="guess_nosync"
-my_guess = None
-### BEGIN GUESS
-my_guess = 4  # once instead of four times
-### END GUESS
-nosync_guess = Prediction("Bytes sent without no_sync / with it", my_guess, "times")
+# With accumulation, DDP averages after each micro-batch, though only the last average is needed. `no_sync()` turns the averaging off. The next cell compares both, with four micro-batches per update, and shows a trap.
 
 
 # %% name="nosync"
@@ -1201,19 +1168,19 @@ def accumulate(hold, forward_outside=False):
 ways = {"without no_sync": (False,), "with no_sync": (True,), "around the backward pass only": (True, True)}
 runs = {name: run_ranks(accumulate, 2, *how).results[0] for name, how in ways.items()}
 fewer = runs["without no_sync"][1].volume / runs["with no_sync"][1].volume
-nosync_guess.reveal(fewer)
+print(f"bytes sent without no_sync / with it on the first three: {fewer:.3g}")
 for name, (gradient, said) in runs.items():
     print(f"{name:30} {said.count('all_reduce')} all-reduces, {distance(gradient, joint):.1e} from the joint batch")
 claims.record("P7", "no_sync sends once in place of k times", "MLP, 4 micro-batches", fewer, "times", 3.9, 4.1)
 
 # %% [markdown] name="nosync_explained"
-# All are right; one communicates less often. (Averages add up: the average of four sums is the sum of four averages.) The last line is the trap: the **forward** pass must be inside `no_sync()` too, because that is where DDP decides whether the coming backward pass will communicate.
+# All three results are right; one run communicates less often. (The average of four sums is the sum of four averages.) The last line is the trap: the **forward** pass must be inside `no_sync()`, too, because there DDP decides whether the next backward pass communicates.
 #
 # ### Mixed precision under DDP
 #
-# Autocast ([[mixed_precision]]) works as ever, inside each rank: weights and gradients stay FP32, and so does what is sent. To send half as much, a **communication hook** can compress the buckets to BF16 on the way. DDP calls it with each full bucket, and it returns a future that yields the averaged bucket.
+# Autocast ([[mixed_precision]]) works as usual inside each rank: weights and gradients stay FP32, and so do the messages. To send half as much, a **communication hook** can compress the buckets to BF16. DDP calls it with each full bucket, and it returns a future that yields the averaged bucket.
 #
-# **Predict.** The gradient under autocast is some distance from that of FP32. By what factor does that distance grow when it also travels in BF16?
+# **Predict.** The gradient under autocast has some distance from that of FP32. By what factor does that distance grow when it is also sent in BF16?
 
 # %% name="guess_amp"
 my_guess = None  # distance with BF16 messages / with FP32 messages
@@ -1254,12 +1221,11 @@ claims.record("C13", "autocast leaves FP32 to be sent", "MLP", whole, "x FP32 tr
 claims.record("C13", "a BF16 hook halves it", "MLP", half, "x FP32 traffic", 0.49, 0.51)
 
 # %% [markdown] name="torchrun_text"
-# Autocast's own rounding is larger than what the hook adds. With an FP16 scaler there is nothing to do either. Gradients are averaged while they are still scaled, so an overflow on one rank is an overflow on all: a sum with an inf is inf or NaN, and the scaler skips the step for either.
+# Autocast's own rounding is larger than what the hook adds. An FP16 scaler needs no change either. Gradients are averaged while they are still scaled, so an overflow on one rank is an overflow on all: a sum with an inf is inf or NaN, and the scaler skips the step for either.
 #
 # ## 12 · On a server: `torchrun`
 #
-# On a server there is no notebook. `torchrun` starts the processes, and tells each who it is through the environment: `RANK`, `WORLD_SIZE`, `LOCAL_RANK` and `LOCAL_WORLD_SIZE` (on this machine), `MASTER_ADDR`, `MASTER_PORT`. `run_ranks` sets the same
-# variables, so one function works under both. Here is a whole training script:
+# On a server there is no notebook. `torchrun` starts the processes and passes them their identity in the environment: `RANK`, `WORLD_SIZE`, `LOCAL_RANK` and `LOCAL_WORLD_SIZE` (on this machine), `MASTER_ADDR`, `MASTER_PORT`. `run_ranks` sets the same variables, so one function works under both. Here is a complete training script:
 
 # %% name="torchrun"
 SCRIPT = """
@@ -1289,7 +1255,7 @@ def main():
         dist.all_reduce(total)                       # a metric, over all ranks
         if dist.get_rank() == 0:
             print(f"step {step}: loss {total.item() / dist.get_world_size():.3f}", flush=True)
-    dist.barrier()                                   # nobody leaves while others still talk
+    dist.barrier()                                   # no rank leaves while others still communicate
     dist.destroy_process_group()
 
 main()
@@ -1297,16 +1263,23 @@ main()
 print(torchrun(SCRIPT, 2))
 
 # %% [markdown] name="torchrun_explained"
-# The command was `torchrun --standalone --nproc-per-node=2 train.py`. `set_device` comes first; `device_id` tells NCCL which GPU is this rank's, so that it connects at once and not at the first collective. For more than one machine, see [[sharding]].
+# The command was `torchrun --standalone --nproc-per-node=2 train.py`. `set_device` comes first; `device_id` tells NCCL which GPU belongs to this rank, so that it connects at once and not at the first collective. For more than one machine, see [[sharding]].
 #
-# > **The older `nn.DataParallel`**, which you still meet in articles, is *one* process with a thread for each GPU. In every step GPU 0 copies the weights to all others, deals out the rows, gathers the outputs, computes the loss alone, and adds up the gradients that come back. So 2 (N − 1) copies of the model pass through GPU 0, where a ring
-# > needs less than two in and two out; the threads take turns in one Python; GPU 0 runs out of memory first; nothing overlaps. On a CPU it silently passes everything through. PyTorch's own documentation advises against it, even on one machine.
+# > **The older `nn.DataParallel`**, which still appears in articles, is *one* process with a thread for each GPU. In every step GPU 0 copies the weights to all others, distributes the rows, gathers the outputs, computes the loss alone, and adds up the gradients that come back. So 2 (N − 1) copies of the model pass through GPU 0, where a ring needs less than two in and two out. The threads share one Python interpreter, GPU 0 runs out of memory first, and nothing overlaps. On a CPU it silently passes everything through. PyTorch's own documentation advises against it, even on one machine.
 
 # %% [markdown] name="play_text"
-# ### Play: how far does it scale?
+# ### Explore: how far does it scale?
 #
-# This is a model of one step, not a measurement. Each GPU computes for as long as you say, two thirds of it in the backward pass. A ring takes 2 (N − 1) rounds, each of which costs α + n / (Nβ), from the first bucket on. Whatever does not fit behind the
-# backward pass makes the step longer.
+# This is a model of one step, not a measurement. Each GPU computes for as long as you set, two thirds of it in the backward pass. A ring has 2 (N − 1) rounds, and each costs α/2 + n / (Nβ), with the α and β of section 3. The rounds start with the first bucket. What does not fit behind the backward pass makes the step longer.
+#
+# | link, per GPU and direction | GB/s (data sheets) |
+# |---|---|
+# | NVLink 5 (B200) | 900 |
+# | NVLink 4 (H100) | 450 |
+# | PCIe 5.0, 16 lanes | 64 |
+# | InfiniBand NDR, 400 Gb/s | 50 |
+# | Ethernet, 100 Gb/s | 12.5 |
+# | Ethernet, 10 Gb/s | 1.25 |
 
 
 # %% name="play"
@@ -1316,8 +1289,8 @@ def scaling(parameters_in_millions, milliseconds_of_compute, link_in_GB_per_seco
         speeds[f"gradients in {precision}"] = speed = []
         for n in (2**i for i in range(8)):
             piece = nbytes * parameters_in_millions * 1e6 / n
-            talk = 2 * (n - 1) * (alpha_in_microseconds / 1e6 + piece / (link_in_GB_per_second * 1e9))
-            speed.append(n * compute / (compute + max(0.0, talk - 2 / 3 * compute)))
+            rounds = 2 * (n - 1) * (alpha_in_microseconds / 2e6 + piece / (link_in_GB_per_second * 1e9))
+            speed.append(n * compute / (compute + max(0.0, rounds - 2 / 3 * compute)))
     return pictures.scaling_figure(speeds)
 
 
@@ -1326,12 +1299,12 @@ explore(
     "Speed against the number of GPUs, for gradients in FP32 and BF16: straight lines that bend down where the link is slow.",
     parameters_in_millions=(1000, range(100, 7001, 100)),
     milliseconds_of_compute=(300, range(50, 1001, 50)),
-    link_in_GB_per_second=(100, (1, 3, 10, 25, 50, 100, 400)),
-    alpha_in_microseconds=(10, (1, 10, 100, 1000)),
+    link_in_GB_per_second=(50, (1.25, 12.5, 25, 50, 64, 450, 900)),
+    alpha_in_microseconds=(20, (2, 20, 200, 2000)),
 )
 
 # %% [markdown] name="summary_text"
-# Make the link slower until 128 GPUs are less than 64 times as fast with FP32 gradients, but still more than that with BF16. What would you change first: the link, the format, or the micro-batch (more compute a step)? And from which α on is latency what counts?
+# Make the link slower until 128 GPUs are less than 64 times as fast with FP32 gradients, but still more than that with BF16. What would you change first: the link, the format, or the micro-batch (more compute per step)? And from which α on does latency dominate?
 #
 # ## 13 · What this run measured
 
@@ -1341,15 +1314,14 @@ claims
 # %% [markdown] name="recap"
 # ## Recap
 #
-# - An all-reduce in a ring: N − 1 rounds of adding, N − 1 of copying, less than two vectors sent by each rank. A message costs α + n/β, so few messages are better than many.
-# - Data parallel: the whole model everywhere, a part of the batch each, gradients averaged. The update is that of the joint batch, if all ranks have the same number of rows and nothing like BatchNorm looks across rows.
+# - An all-reduce in a ring has N − 1 rounds of adding and N − 1 of copying, and each rank sends less than two vectors. Between two ranks it takes about α + n/β, so few messages are better than many.
+# - Data parallel: the full model on every rank, a part of the batch each, gradients averaged. The update is that of the joint batch if all ranks have the same number of rows and no layer, such as BatchNorm, mixes rows.
 # - DDP sends each gradient once, in buckets, during the backward pass. It saves no static memory: by default it holds one more copy of the gradients, with `gradient_as_bucket_view=True` none.
-# - The rank that waits least in its all-reduces is the slow one. The flight recorder says which call parted the ranks.
-# - N times the batch wants up to N times the learning rate, until the rate is too high.
-# - Call `set_epoch`. Wrap accumulation in `no_sync`. Save on rank 0, evaluate without padding, and never put a collective where some ranks do not pass.
+# - The rank that waits least in its all-reduces is the slow one. The flight recorder shows where the ranks' calls differ; `TORCH_DISTRIBUTED_DEBUG=DETAIL` raises an error there.
+# - N times the batch needs up to N times the learning rate, until the rate is too high.
+# - Call `set_epoch`. Wrap accumulation in `no_sync`. Save on rank 0, evaluate without padding, and never put a collective where only some ranks pass.
 # - Effective batch = micro-batch × accumulation × ranks.
 #
-# **What to reach for when.** The model fits on one GPU and you want speed: DDP. It does not fit: shard it ([[sharding]]), or cut up the model itself (labs [[#tensor_parallel]] and [[#pipeline]]).
+# **What to reach for when.** The model fits on one GPU and you want speed: DDP. It does not fit: shard it ([[sharding]]), or split the model itself (labs [[#tensor_parallel]] and [[#pipeline]]).
 #
-# **Sources.** Li et al. 2020, *PyTorch Distributed: Experiences on Accelerating Data Parallel Training*; Patarasuk and Yuan 2009, *Bandwidth Optimal All-reduce Algorithms for Clusters of Workstations*; Goyal et al. 2017,
-# *Accurate, Large Minibatch SGD*; PyTorch documentation, `DistributedDataParallel`, `DistributedSampler`, `init_process_group` (timeouts), `torchrun`; PyTorch tutorials, *Flight Recorder for Debugging Stuck Jobs*; NVIDIA, *NCCL: Environment Variables* and *Collective Operations*.
+# **Sources.** Li et al. 2020, *PyTorch Distributed: Experiences on Accelerating Data Parallel Training*; Patarasuk and Yuan 2009, *Bandwidth Optimal All-reduce Algorithms for Clusters of Workstations*; Goyal et al. 2017, *Accurate, Large Minibatch SGD*; PyTorch documentation, `DistributedDataParallel`, `DistributedSampler`, `init_process_group` (timeouts), `torchrun`; PyTorch tutorials, *Flight Recorder for Debugging Stuck Jobs*; NVIDIA, *NCCL: Environment Variables* and *Collective Operations*, *nccl-tests: Performance*, and data sheets (links).

@@ -1,29 +1,29 @@
 # %% [markdown] name="title"
 # # X3 · Train on two ranks
 #
-# **Graded exercise, 10 points.** You write the worker that every data-parallel job runs: an epoch with accumulation, an evaluation that counts each row once, and everything
-# around them. It runs on two GPUs, or as two processes on any machine.
+# **Graded exercise, 10 points.** You write the worker that every data-parallel job runs: an epoch with accumulation, an evaluation that counts each row once, and the program around them. It runs on two GPUs, or as two processes on any machine.
 #
 # | | |
 # |---|---|
-# | After this you can | write a `DistributedDataParallel` program that gives the weights of one process on the joint batch; prove it; say what each line is for |
+# | After this you can | write a `DistributedDataParallel` program that gives the weights of one process on the joint batch; check that it does; explain each of its lines |
 # | Time | 75 to 100 minutes |
 # | Difficulty | ●●● |
 # | Needs | a CPU (2 processes) |
 # | Before this | [[data_parallel]] |
 # | Syllabus | X3 (T18, C13, P7) |
 #
-# There are three answer cells, each followed by its check. A check starts real ranks (over gloo on the CPU, so that it says the same on every machine), takes a few seconds, and prints what it found; run it as often as you like. If
-# some rank misses a collective, the check tells you within half a minute, with the line each rank has reached. Save the notebook when you are done: it is your hand-in, and its name must stay as it is.
+# There are three answer cells, each followed by its check. A check starts real ranks (over gloo on the CPU, so that its result is the same on every machine), takes a few seconds and prints its verdicts. Run it as often as you like. If a rank misses a collective, the check reports it within half a minute, with the line that each rank has reached. Save the notebook when you are done. It is your submission, and its name must not change.
 
 # %% name="setup" setup=true
 import contextlib
+import statistics
 import tempfile
 import time
 from pathlib import Path
 from types import SimpleNamespace
 
 from helpers import SmallCNN, check, device_name, digits, hint, pick_device, rank_device, ranks_device, run_ranks
+from helpers.core.device import synchronize
 
 import torch
 import torch.distributed as dist
@@ -41,15 +41,15 @@ print(f"{device_name(device)} ({device.type}), torch {torch.__version__}; ranks 
 #
 # **Contract.** `train_epoch` is called on every rank and goes through the rank's `loader` once.
 #
-# 1. `model` is wrapped in `DistributedDataParallel`, has no BatchNorm, and comes in training mode; its parameters are on the rank's device. It sees each micro-batch once, one at a time: the graph of one is
-#    freed before the next goes in. Some parameters may be frozen (`requires_grad=False`) and stay so; some may be tied.
-# 2. `loader` is a `DataLoader` that yields micro-batches `(x, y)` on the CPU; `loader.sampler` is a `DistributedSampler`. Set its epoch to `epoch`: a resumed run does not begin at 0. All ranks get the same
-#    number of micro-batches, and of rows in each; the last one in an epoch may be smaller.
-# 3. Each group of `accumulate` micro-batches makes one update; what is left at the end makes a smaller group with its own update.
-# 4. The loss is the cross-entropy of `model(x)` and `y`. Each update is that of one process on the **joint** batch: all rows of the group, of all ranks, weigh the same.
+# 1. `model` is wrapped in `DistributedDataParallel`, has no BatchNorm, and comes in training mode; its parameters are on the rank's device. It sees each micro-batch once, one at a time: the graph of one is freed before the next goes in. Some parameters may be frozen (`requires_grad=False`) and stay so; some may be tied.
+# 2. `loader` is a `DataLoader` that yields micro-batches `(x, y)` on the CPU; `loader.sampler` is a `DistributedSampler`. Set its epoch to `epoch`: a resumed run does not begin at 0. All ranks get the same number of micro-batches, and of rows in each; the last one in an epoch may be smaller.
+# 3. Each group of `accumulate` micro-batches makes one update. Micro-batches left over at the end form a smaller group with its own update.
+# 4. The loss is the cross-entropy of `model(x)` and `y`. Each update is that of one process on the **joint** batch: all rows of the group, on all ranks, have the same weight.
 # 5. Gradients are averaged between ranks **once per update**, not once per micro-batch, and nothing else of their size is sent.
 # 6. Gradients of earlier steps must not leak in, and there may be none yet.
-# 7. Returns the mean loss over all rows that **all** ranks saw in this call, each row's loss taken at the moment it was seen: a Python float, the same on every rank.
+# 7. Returns the mean loss over all rows that **all** ranks saw in this call, each row's loss taken when the row was seen: a Python float, the same on every rank.
+#
+# On a GPU, `.item()` in the loop would make Python wait in every micro-batch. Add up losses on the device and read the sum once at the end.
 
 
 # %% name="epoch" answer=true
@@ -67,7 +67,8 @@ def train_epoch(model, loader, optimizer, accumulate, epoch):
             loss = F.cross_entropy(model(x.to(here)), y.to(here), reduction="sum")
             loss.backward()
         rows += len(x)
-        seen += torch.tensor([loss.item(), len(x)], device=here)
+        seen[0] += loss.detach()  # no .item(): it would wait for the GPU in every micro-batch
+        seen[1] += len(x)
         if last:
             for p in trained:
                 p.grad /= rows  # DDP has divided by the number of ranks
@@ -90,19 +91,19 @@ hint("x3.epoch")
 #
 # **Contract.** `evaluate` is called on every rank and returns the loss and the accuracy over the whole data set.
 #
-# 1. `model` is wrapped in `DistributedDataParallel`; it may contain dropout and BatchNorm, and all of its layers are in the same mode. `dataset[i]` is `(x, y)` without a batch dimension, on the CPU.
-# 2. Each row counts **once**, whatever the number of rows: it need not be divisible by the number of ranks, and there may be fewer rows than ranks.
+# 1. `model` is wrapped in `DistributedDataParallel`. It may contain dropout and BatchNorm, and a BatchNorm may be frozen: in evaluation mode while the model is in training mode. `dataset[i]` is `(x, y)` without a batch dimension, on the CPU.
+# 2. Each row counts **once**, for any number of rows: it need not be divisible by the number of ranks, and may be smaller.
 # 3. The ranks share the work: no rank reads more than its part of the rows, rounded up, or runs more through the model. The model sees at most `batch_size` rows at a time.
-# 4. It runs in evaluation mode and without a graph. Afterwards PyTorch records graphs as before, and the model is as it was: its mode, parameters, gradients and buffers.
+# 4. It runs in evaluation mode and without a graph. Afterwards PyTorch records graphs as before, and the model has not changed: not its parameters, gradients or buffers, nor the mode of any layer.
 # 5. Returns `{"loss": ..., "accuracy": ...}` and nothing else, Python floats, the same on every rank: mean cross-entropy, and the share of correct answers.
 
 
 # %% name="evaluate" answer=true
 def evaluate(model, dataset, batch_size):
     ### BEGIN SOLUTION
-    inner = model.module  # DDP's own forward pass sends BatchNorm's buffers round, and not all ranks come by as often
+    inner = model.module  # DDP's own forward pass broadcasts BatchNorm's buffers, and ranks may have fewer batches
     here = next(inner.parameters()).device
-    was_training = inner.training
+    modes = {layer: layer.training for layer in inner.modules()}  # a frozen BatchNorm stays in evaluation mode
     inner.eval()
     totals = torch.zeros(3, dtype=torch.float64, device=here)  # sum of losses, right answers, rows
     mine = Subset(dataset, range(dist.get_rank(), len(dataset), dist.get_world_size()))
@@ -112,7 +113,8 @@ def evaluate(model, dataset, batch_size):
             totals[0] += F.cross_entropy(logits, y, reduction="sum")
             totals[1] += (logits.argmax(1) == y).sum()
             totals[2] += len(y)
-    inner.train(was_training)
+    for layer, mode in modes.items():
+        layer.training = mode
     dist.all_reduce(totals)
     return {"loss": (totals[0] / totals[2]).item(), "accuracy": (totals[1] / totals[2]).item()}
     ### END SOLUTION
@@ -127,18 +129,15 @@ hint("x3.evaluate")
 # %% [markdown] name="worker_task"
 # ## Part 3 · The worker (3 points)
 #
-# **Contract.** `worker(job)` is the whole program of one rank. It runs under `torchrun` as well: the environment says who the rank is (`RANK`, `WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT`).
+# **Contract.** `worker(job)` is the whole program of one rank. It also runs under `torchrun`: the environment identifies the rank (`RANK`, `WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT`).
 #
-# 1. Opens the default process group and closes it before returning: over gloo; or, when `rank_device()` is a GPU, over NCCL, with that GPU as the current device and as
-#    `device_id`. (The check looks at this on every machine: it runs your worker up to the training where PyTorch seems to have two GPUs.)
+# 1. Opens the default process group and closes it before returning: over gloo; or, when `rank_device()` is a GPU, over NCCL, with that GPU as the current device and as `device_id`. (The check tests this on every machine: it runs your worker up to the training in a PyTorch that seems to have two GPUs.)
 # 2. `job.make_model()` returns a model on the CPU, with **different random weights on every rank**. All ranks must train the same one: rank 0's. It is trained on `rank_device()`.
-# 3. Trains on `job.train` for `job.epochs` epochs, by calling `job.train_epoch(ddp, loader, optimizer, job.accumulate, epoch)`, `ddp` being the wrapped model, with epoch 0, 1, ... The loader yields micro-batches of `job.micro_batch` rows
-#    (without loader processes); in each epoch each row goes to one rank, in an order shuffled with `job.seed`. (The number of rows is divisible by the number of ranks.)
+# 3. Trains on `job.train` for `job.epochs` epochs, by calling `job.train_epoch(ddp, loader, optimizer, job.accumulate, epoch)`, `ddp` being the wrapped model, with epoch 0, 1, ... The loader yields micro-batches of `job.micro_batch` rows (without loader processes); in each epoch each row goes to one rank, in an order shuffled with `job.seed`. (The number of rows is divisible by the number of ranks.)
 # 4. `job.make_optimizer(parameters)` returns the optimizer. It gets the trained parameters and no frozen ones, which stay frozen.
-# 5. After each epoch every rank calls `job.evaluate(ddp, job.test, job.micro_batch)`. (Both are your functions in this notebook. The check brings its own simple ones, so that a mistake above costs nothing here.)
-# 6. Rank 0, and no other, saves the trained model's `state_dict` with `torch.save` to the path `job.checkpoint`, so that it loads into `job.make_model()`. (`LOCAL_RANK` is 0 once on each machine; `RANK` is 0
-#    once in the job.) When `worker` returns, **on any rank**, the file is complete. (Synchronize with a collective: each rank may have a different path.)
-# 7. Returns `(model, history)`: the trained model itself, unwrapped and no copy, and a list with one dictionary for each epoch: `{"train_loss": ..., "loss": ..., "accuracy": ...}`.
+# 5. After each epoch every rank calls `job.evaluate(ddp, job.test, job.micro_batch)`. (Both are your functions in this notebook. The check uses simple ones of its own, so that a mistake above costs nothing here.)
+# 6. Rank 0, and no other, saves the trained model's `state_dict` with `torch.save` to the path `job.checkpoint`, so that it loads into `job.make_model()`. (`LOCAL_RANK` is 0 once on each machine; `RANK` is 0 once in the job.) When `worker` returns, **on any rank**, the file is complete. (Synchronize with a collective: each rank may have a different path.)
+# 7. Returns `(model, history)`: the trained model itself, unwrapped and not a copy, and a list with one dictionary for each epoch: `{"train_loss": ..., "loss": ..., "accuracy": ...}`.
 
 
 # %% name="worker" answer=true
@@ -173,10 +172,9 @@ check("x3.worker", worker)
 hint("x3.worker")
 
 # %% [markdown] name="run_text"
-# ## Your worker at work
+# ## Run your worker
 #
-# It trains a small CNN on the digits (BatchNorm makes it differ a little from one process), with two ranks and an effective batch of 2 ranks × 2 micro-batches × 32 rows.
-
+# It trains a small CNN on the digits (BatchNorm makes it differ a little from one process), with two ranks and an effective batch of 2 ranks × 2 micro-batches × 32 rows. The clock counts `train_epoch` only, from the second epoch on: starting processes, evaluating and saving would otherwise decide.
 
 # %% name="run"
 data = digits()
@@ -194,13 +192,30 @@ job = SimpleNamespace(
 )
 
 
-def timed(job):
-    torch.manual_seed(0)  # the same weights in each run
-    torch.set_num_threads(1)  # one thread a rank, as if each had one processor
+def seconds_of(epoch, device):
+    """Run an epoch; return its result and its seconds, from an idle device to an idle device."""
+    synchronize(device)
     start = time.perf_counter()
-    model, history = worker(job)
+    result = epoch()
+    synchronize(device)
+    return result, time.perf_counter() - start
+
+
+def timed(job):
+    """Return the worker's history and weights, and the seconds of each training epoch but the first."""
+    torch.manual_seed(0)  # the same weights in each run
+    torch.set_num_threads(1)  # one thread per rank, as if each had one processor
+    seconds = []
+
+    def clocked(*arguments):
+        dist.barrier()
+        loss, took = seconds_of(lambda: train_epoch(*arguments), rank_device())
+        seconds.append(took)
+        return loss
+
+    model, history = worker(SimpleNamespace(**vars(job) | {"train_epoch": clocked}))
     weights = torch.cat([p.detach().flatten().cpu() for p in model.parameters()])
-    return history, weights, time.perf_counter() - start
+    return history, weights, seconds[1:]
 
 
 try:
@@ -219,41 +234,45 @@ except RuntimeError as error:
 # %% [markdown] name="table_text"
 # ## Your table: throughput
 #
-# Here is the same job on one rank and on two, and with `DataParallel` if there are two GPUs to compare with. (On a CPU it passes everything through, as [[data_parallel]] says.)
+# Here is the same job on one rank and on two, and with `DataParallel` if there are two GPUs to compare with, all with the same clock and equally many updates for two GPUs. (On a CPU `DataParallel` passes everything through, as [[data_parallel]] says.)
+
 
 # %% name="table"
+def old_epoch(model, loader, optimizer):
+    """Train an epoch of micro-batches for all GPUs together, with as many updates as DDP makes on two ranks."""
+    for i, (x, y) in enumerate(loader, start=1):
+        (F.cross_entropy(model(x.cuda()), y.cuda()) / job.accumulate).backward()
+        if i % job.accumulate == 0 or i == len(loader):
+            optimizer.step()
+            optimizer.zero_grad()
+
+
 try:
     seconds = {}
     with tempfile.TemporaryDirectory() as folder:
         job.checkpoint = str(Path(folder) / "digits.pt")
         for ranks in (1, 2):
             runs = [run_ranks(timed, ranks, job, device=pair, process_group=False, measure=False) for _ in range(3)]
-            seconds[f"DDP, {ranks} rank{'s' if ranks > 1 else ''}"] = sorted(run.results[0][2] for run in runs)[1]
+            seconds[f"DDP, {ranks} rank{'s' if ranks > 1 else ''}"] = [s for run in runs for s in run.results[0][2]]
     if pair.type == "cuda":
         old = nn.DataParallel(SmallCNN(16).cuda())
         optimizer = job.make_optimizer(old.parameters())
-        start = time.perf_counter()
-        for _ in range(job.epochs):
-            for x, y in DataLoader(job.train, batch_size=2 * job.micro_batch, shuffle=True):
-                optimizer.zero_grad()
-                F.cross_entropy(old(x.cuda()), y.cuda()).backward()
-                optimizer.step()
-        seconds["DataParallel, 2 GPUs"] = time.perf_counter() - start
-    rows = job.epochs * len(job.train)
-    first = seconds["DDP, 1 rank"]
-    for name, took in seconds.items():
-        print(f"{name:22} {rows / took:>8,.0f} rows a second, {first / took:.2f} times one rank")
+        loader = DataLoader(job.train, batch_size=2 * job.micro_batch, shuffle=True)
+        times = [seconds_of(lambda: old_epoch(old, loader, optimizer), pair)[1] for _ in range(7)]
+        seconds["DataParallel, 2 GPUs"] = times[1:]
+    rows = {name: len(job.train) / statistics.median(times) for name, times in seconds.items()}
+    for name, speed in rows.items():
+        print(f"{name:22} {speed:>8,.0f} rows per second, {speed / rows['DDP, 1 rank']:.2f} times one rank")
 except RuntimeError as error:  # NotImplementedError is one, too
     print("The table appears when all three parts are done." if "NotImplementedError" in repr(error) else error)
 
 # %% [markdown] name="hand_in"
-# ## Hand in
+# ## Submit
 #
-# Save this notebook under the name it has. Your instructor collects it as `YOUR_NAME/11_x3_ddp.ipynb` and grades it with
+# Save this notebook under its present name. Your instructor collects it as `YOUR_NAME/11_x3_ddp.ipynb` and grades it with
 #
 # ```
 # python -m helpers grade SUBMISSIONS --out GRADES
 # ```
 #
-# Grading takes only your three answer cells, runs them with different random numbers, and runs the same ten checks. Changes
-# elsewhere in the notebook neither help nor hurt.
+# Grading takes only your three answer cells, and runs the same ten checks with different random numbers. Changes elsewhere in the notebook have no effect.

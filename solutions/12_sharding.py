@@ -1,14 +1,14 @@
 # %% [markdown] name="title"
 # # Sharding: ZeRO, FSDP, DeepSpeed
 #
-# **N ranks need not keep N copies. Each keeps one part of the optimizer state, the gradients and the parameters, and borrows the rest for the moment it is needed.**
+# **N ranks need not keep N copies of everything. Each rank keeps one part of the optimizer state, the gradients and the parameters, and gets the rest only while it is needed.**
 #
 # | | |
 # |---|---|
-# | After this you can | write ZeRO's partition, reduction and gathering; shard a model with `fully_shard` over an explicit mesh and choose the units; predict bytes a rank and bytes sent, and measure both; start a model that fits on no single rank; accumulate and clip across ranks; save on 4 ranks and resume on 2; plan 70B on 8 GPUs; start a job on several machines |
+# | After this you can | write ZeRO's partition, reduction and gathering; shard a model with `fully_shard` over an explicit mesh and choose the units; predict bytes per rank and bytes sent, and measure both; calculate when the messages hide behind computing; build, initialize and load a model that fits on no single rank; accumulate and clip across ranks; save on 4 ranks and resume on 2; plan 70B on 8 GPUs |
 # | Time | 150 to 220 minutes; good places to stop are after sections 3 and 8 |
 # | Difficulty | ●●● |
-# | Needs | a CPU: ranks are processes; with a GPU for each rank the same cells use NCCL. DeepSpeed is optional |
+# | Needs | a CPU, where ranks are processes that use gloo; with one GPU per rank the cells choose NCCL, which has not been tried yet. DeepSpeed is optional |
 # | Before this | labs [[#start_here]], [[#where_memory_goes]], [[#mixed_precision]] (BF16, master weights), [[#gradient_accumulation]], [[#activation_checkpointing]] and [[#data_parallel]] |
 # | Syllabus | T21, T22, T23, C14 |
 
@@ -19,6 +19,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import warnings
 from pathlib import Path
 
 from helpers import (
@@ -26,6 +27,7 @@ from helpers import (
     GiB,
     MemoryMeter,
     MiB,
+    ParallelConfig,
     Prediction,
     Recipe,
     check,
@@ -48,6 +50,7 @@ from helpers.exercises.sharding.blocks import Blocks, MLPBlock, rank_rows
 from helpers.exercises.sharding.diary import Diary
 from helpers.exercises.sharding.noted_graphs import NotedGraphs
 from helpers.exercises.sharding.trained import joint, train, worst
+from helpers.planner.catalog.clusters import CLUSTERS
 
 # %% name="setup_torch" setup=true
 import torch
@@ -77,48 +80,34 @@ print(f"ranks: on {'GPUs, over NCCL' if everywhere.type == 'cuda' else 'the CPU,
 # %% [markdown] name="idea_text"
 # ## 1 · What exists N times
 #
-# Four people share an office and need an encyclopedia of four volumes. DDP buys four sets. ZeRO gives each person one volume; anyone who needs a page borrows it, reads it and gives it back.
+# DDP keeps a full copy of everything on every rank. ZeRO keeps one copy in total: each rank stores a part, and gets other parts from the ranks that have them, uses them and frees them again.
 #
-# In FP32 with Adam a parameter costs 16 bytes ([[where_memory_goes]]): 4 for itself, 4 for its gradient, 8 for the optimizer. With DDP every rank pays all 16. The **stages** of ZeRO shard more and more of them:
+# In FP32 with Adam a parameter costs 16 bytes ([[where_memory_goes]]): 4 for itself, 4 for its gradient and 8 for the optimizer. Under DDP every rank pays all 16. ZeRO's **stages** shard more and more of them:
 
 # %% name="stages_drawn"
 show(
     drawings.shards_figure(),
-    "Four ranks, four panels. DDP: every rank has all. ZeRO-1: each has a quarter of the optimizer state. ZeRO-2: of the gradients, too. ZeRO-3: of the parameters, too.",
+    "Four ranks, four panels. DDP: every rank has everything. ZeRO-1: each rank has a quarter of the optimizer state. ZeRO-2: also of the gradients. ZeRO-3: also of the parameters.",
 )
 
 # %% [markdown] name="law_text"
-# | stage | sharded | bytes a parameter and rank, FP32 (this lab) | BF16 with master weights (the paper) |
+# | stage | sharded | bytes per parameter and rank, FP32 (this lab) | BF16 with master weights (the paper) |
 # |---|---|---|---|
 # | 0 (DDP) | nothing | 16 | 16 |
 # | 1 | optimizer state | 8 + 8/N | 4 + 12/N |
 # | 2 | and gradients | 4 + 12/N | 2 + 14/N |
 # | 3 (FSDP) | and parameters | 16/N | 16/N |
 #
-# The paper counts in BF16 with FP32 master weights ([[mixed_precision]]): 2 + 2 for parameter and gradient, 12 for master weight and moments in the optimizer. The sum is 16 as well, but it is divided differently.
-#
-# **Predict.** With 4 ranks, how many times as much does a rank hold with DDP as at stages 1 and 3?
-
-# %% name="guess_stages"
-my_guess = None  # stage 1
-### BEGIN GUESS
-my_guess = 16 / 10
-### END GUESS
-stage1_guess = Prediction("DDP / stage 1, 4 ranks", my_guess, "times")
-my_guess = None  # stage 3
-### BEGIN GUESS
-my_guess = 4
-### END GUESS
-stage3_guess = Prediction("DDP / stage 3, 4 ranks", my_guess, "times")
+# The paper counts in BF16 with FP32 master weights ([[mixed_precision]]): 2 + 2 bytes for parameter and gradient, and 12 in the optimizer for the master weight and the moments. The sum is 16 as well, but it is divided differently.
 
 # %% [markdown] name="partition_text"
 # ## 2 · ZeRO, by hand
 #
-# You will write ZeRO's three moves; the training loop around them is given.
+# You will write ZeRO's three operations; the training loop around them is given.
 #
 # ### Partition
 #
-# Parameters come in all shapes, and hardly any of them can be divided by the number of ranks. So all parameters of a **unit** (here: a block) are laid end to end in one *flat* vector, which is cut into N slices of one size. Each rank looks after one slice, its **shard**.
+# Parameters come in many shapes, and few of them divide evenly by the number of ranks. So all parameters of a **unit** (here: a block) are laid end to end in one *flat* vector, which is cut into N slices of equal size. Each rank is responsible for one slice, its **shard**.
 
 # %% name="flat_drawn"
 show(
@@ -127,14 +116,14 @@ show(
 )
 
 # %% [markdown] name="partition_contract"
-# Parameters become *views* of the flat vector: whatever is written into the vector, they have it at once, without a copy.
+# Parameters become *views* of the flat vector: a number written into the vector is at once the parameter's number, without a copy.
 #
 # **Contract.** `partition(parameters, rank, world_size)` returns `flat` and `shard`.
 #
-# - `parameters` is a list of `nn.Parameter`s of one dtype, on one device.
-# - `flat` has one dimension, the parameters' dtype and device, and requires no gradient. It holds their numbers in the order of the list, then zeros: as few as make its length a multiple of `world_size`.
+# - `parameters` is a list of `nn.Parameter`s of one dtype on one device.
+# - `flat` has one dimension, the parameters' dtype and device, and requires no gradient. It holds their numbers in the order of the list, and then as few zeros as make its length a multiple of `world_size`.
 # - Each parameter keeps its identity, shape and numbers, but its memory is now that of `flat` (assign to `p.data`).
-# - `shard` is the `rank`-th of `world_size` slices of one size, and a view of `flat`.
+# - `shard` is the `rank`-th of `world_size` equal slices, and a view of `flat`.
 
 
 # %% name="partition" answer=true reveal=true
@@ -161,15 +150,15 @@ hint("sharding.partition")
 # %% [markdown] name="reduce_contract"
 # ### Reduce
 #
-# The optimizer knows only shards, so a rank needs no more than its slice of the joint gradient. `dist.reduce_scatter(output, inputs)` takes a list of N tensors on every rank, adds up the first of all ranks, the second of all ranks and so on, and leaves the r-th sum in `output` on rank r.
+# The optimizer updates only the shard, so a rank needs only its slice of the joint gradient. `dist.reduce_scatter_tensor(output, input)` cuts the input of every rank into N equal parts, adds the parts of all ranks, and leaves the r-th sum in `output` on rank r.
 #
 # **Contract.** `reduce_gradients(parameters, shard)` is called on every rank after a backward pass.
 #
-# - `shard` is an `nn.Parameter`. Afterwards `shard.grad` has the **mean** over all ranks of the gradients of its slice (zeros for padding).
+# - `shard` is an `nn.Parameter`. Afterwards `shard.grad` is the **mean** over all ranks of the gradients of its slice, with zeros for padding.
 # - A parameter whose `.grad` is None on this rank counts as zeros.
-# - If `shard.grad` is there already, the mean is added to it.
-# - Afterwards every `p.grad` is None, and `shard.grad` keeps no memory alive but its own. The weights, those of `shard` as well, stay as they are.
-# - It sends one reduce-scatter of the padded vector, and nothing else.
+# - If `shard.grad` exists already, the mean is added to it.
+# - Afterwards every `p.grad` is None, and `shard.grad` keeps only its own memory alive. The weights, including those of `shard`, do not change.
+# - The function sends one reduce-scatter of the padded vector and nothing else.
 
 
 # %% name="reduce" answer=true reveal=true
@@ -183,7 +172,7 @@ def reduce_gradients(parameters, shard):
             p.grad = None
         start += p.numel()
     mine = torch.empty_like(shard.data)
-    dist.reduce_scatter(mine, list(whole.chunk(n)))
+    dist.reduce_scatter_tensor(mine, whole)
     mine /= n  # reduce_scatter adds up; the gradient of the joint batch is the mean
     shard.grad = mine if shard.grad is None else shard.grad + mine
     ### END SOLUTION
@@ -198,19 +187,19 @@ hint("sharding.reduce")
 # %% [markdown] name="gather_contract"
 # ### Gather
 #
-# After the optimizer's step each rank has new numbers in its own slice only. `dist.all_gather(outputs, tensor)` writes what rank r sends into `outputs[r]`, on every rank.
+# After the optimizer's step each rank has new numbers in its own slice only. `dist.all_gather_into_tensor(output, input)` writes the inputs of all ranks, one after the other, into `output` on every rank. (These are the *tensor collectives*. `all_gather` and `reduce_scatter` take lists instead, for which NCCL needs one more flat copy. PyTorch 2.13 calls the two `all_gather_single` and `reduce_scatter_single`; the older names work in every version.)
 #
 # **Contract.** `gather_parameters(flat, shard)` is called on every rank.
 #
-# - Afterwards `flat` holds the shards of all ranks, in order, in the memory that it had before. It returns nothing.
-# - `shard` is either a view of `flat` or has memory of its own. Its numbers and its gradient stay as they are; `flat` requires no gradient.
-# - It sends one all-gather of the whole vector, and nothing else.
+# - Afterwards `flat` holds the shards of all ranks, in order, in the memory that it had before. The function returns nothing.
+# - `shard` is either a view of `flat` or has its own memory. Its numbers and its gradient do not change, and `flat` requires no gradient.
+# - The function sends one all-gather of the whole vector and nothing else.
 
 
 # %% name="gather" answer=true reveal=true
 def gather_parameters(flat, shard):
     ### BEGIN SOLUTION
-    dist.all_gather(list(flat.chunk(dist.get_world_size())), shard.detach())
+    dist.all_gather_into_tensor(flat, shard.detach())
     ### END SOLUTION
 
 
@@ -224,20 +213,22 @@ hint("sharding.gather")
 # ### The loop around them
 #
 # - **Stage 1**: after the backward pass, reduce; step on the shards; gather.
-# - **Stage 2**: the same, but each unit is reduced *as soon as its gradients are ready*, in a hook.
-# - **Stage 3**: parameters are freed, too. Before a block runs, forward or backward, they are gathered; afterwards they are freed again.
+# - **Stage 2**: the same, but each unit is reduced in a hook *as soon as its gradients are ready*.
+# - **Stage 3**: parameters are freed, too. Each block's parameters are gathered before it runs, forward or backward, and freed afterwards.
 #
 # To free parameters without autograd noticing, we resize the storage of `flat` to 0 bytes. The tensors that autograd has saved stay; only their bytes go, and they are filled again before they are read.
 
 
 # %% name="unit"
 class Unit:
-    """A block's parameters: one flat vector, of which this rank looks after a shard."""
+    """A block's parameters: one flat vector, of which this rank keeps a shard."""
 
     def __init__(self, block, stage):
         self.stage, self.parameters = stage, list(block.parameters())
         self.flat, mine = partition(self.parameters, dist.get_rank(), dist.get_world_size())
-        self.shard = nn.Parameter(mine.clone() if stage == 3 else mine)  # before stage 3, a step is seen by all at once
+        self.shard = nn.Parameter(
+            mine.clone() if stage == 3 else mine
+        )  # before stage 3 a view: a step shows in flat at once
         if stage >= 2:
             for p in self.parameters:
                 p.register_post_accumulate_grad_hook(self.reduce_if_ready)
@@ -271,7 +262,7 @@ def train_by_hand(stage):
     else:
         units, wrapped = [Unit(block, stage) for block in model.blocks], model
         owned = [unit.shard for unit in units]
-        watch = nn.ModuleList([model, nn.ParameterList(owned)])  # whom the meter should recognise
+        watch = nn.ModuleList([model, nn.ParameterList(owned)])  # what the meter should recognize
     optimizer = torch.optim.AdamW(owned, lr=1e-3)
 
     def step():
@@ -289,7 +280,7 @@ def train_by_hand(stage):
 
 
 # %% [markdown] name="stages_text"
-# First the numbers: the loss of every stage, on 2 and 4 ranks, must be that of one process on the joint batch. Then the bytes. (On one rank all stages are the same. DDP keeps its gradients as views of its buckets, otherwise it would hold them twice: [[data_parallel]].)
+# First the numbers: at every stage, on 2 and 4 ranks, the loss must be that of one process on the joint batch. Then the bytes. (On one rank all stages are the same. DDP keeps its gradients as views of its buckets; otherwise it would hold them twice: [[data_parallel]].)
 
 
 # %% name="stages"
@@ -307,48 +298,41 @@ def run_cases(fn, ranks, cases):
 
 
 phi = sum(p.numel() for p in Blocks().parameters())  # the papers' name for the number of parameters
-law = {0: lambda n: 16, 1: lambda n: 8 + 8 / n, 2: lambda n: 4 + 12 / n, 3: lambda n: 16 / n}
+formula = {0: lambda n: 16, 1: lambda n: 8 + 8 / n, 2: lambda n: 4 + 12 / n, 3: lambda n: 16 / n}
 runs = {n: run_cases(train_by_hand, n, [0, 1, 2, 3] if n > 1 else [0]) for n in (1, 2, 4)}
 print(f"{phi:,} parameters; loss after 2 steps on one rank: {runs[1][0].losses[-1]:.6f}\n")
-table = [("", "ranks", "loss", "bytes a parameter", "law", "peak")]
+table = [("", "ranks", "loss", "bytes per parameter", "formula", "peak")]
 for n, by_stage in runs.items():
     for stage, got in by_stage.items():
         name, held = f"ZeRO-{stage}" if stage else "DDP", got.static / phi
-        row = (f"{got.losses[-1]:.6f}", f"{held:.2f}", f"{law[stage](n):.2f}", f"{human_bytes(got.peak)}")
+        row = (f"{got.losses[-1]:.6f}", f"{held:.2f}", f"{formula[stage](n):.2f}", f"{human_bytes(got.peak)}")
         table.append((name, str(n), *row))
         if n == 4 and stage:
-            right, unit = law[stage](n), 4 / 8  # bytes a parameter of one block's gradients, whole
-            said = f"ZeRO-{stage}: {right:.2f} bytes a parameter, or up to a block's gradients more"
+            right, unit = formula[stage](n), 4 / 8  # bytes per parameter of one block's gradients, unsharded
+            said = f"ZeRO-{stage}: {right:.2f} bytes per parameter, or up to a block's gradients more"
             claims.record("C14", said, "8 blocks, by hand, 4 ranks", held, "bytes", right * 0.99, right + unit)
 print(text_table(table))
-stage1_guess.reveal(runs[4][0].static / runs[4][1].static)
-stage3_guess.reveal(runs[4][0].static / runs[4][3].static)
 
 # %% name="stages_figure"
-held = {stage: {n: got[stage].static / phi for n, got in runs.items() if stage in got} for stage in law}
+held = {stage: {n: got[stage].static / phi for n, got in runs.items() if stage in got} for stage in formula}
 show(
     drawings.law_figure(held),
-    "DDP stays at 16 bytes a parameter; on 4 ranks ZeRO-1, 2 and 3 are at about 10, 7 and 4.",
+    "DDP stays at 16 bytes per parameter; on 4 ranks ZeRO-1, 2 and 3 are at about 10, 7 and 4.",
 )
 
 # %% [markdown] name="stages_explained"
-# The losses are the same everywhere. The formula holds, apart from one block's gradients. Under DDP one gradient has not yet been copied into its bucket. At stages 2 and 3 a unit's gradients are whole until the last of them is ready: up to 4 bytes of one parameter in 8, half a byte per parameter. The smaller the unit, the less.
+# The losses are the same everywhere. The formula holds, apart from one block's gradients. Under DDP one gradient has not yet been copied into its bucket. At stages 2 and 3 a unit's gradients are complete until the last of them is ready: 4 bytes for one parameter in 8, or half a byte per parameter. Smaller units add less.
 #
-# The peak falls by less than the static part. It also has the activations, the unit that is being reduced, whole and packed, and at stage 3 the gathered block.
+# The peak falls by less than the static part. It also contains the activations, the unit that is being reduced (its gradients and the flat copy of them), and at stage 3 the gathered block.
 #
-# ### What does a rank pay for it?
+# ### What does sharding cost in messages?
 #
-# DDP's all-reduce sends 2 Φ numbers a rank and step (Φ is the number of parameters; with N ranks take (N − 1)/N of it). Half of that is a reduce-scatter, the other half an all-gather; each of the two alone sends Φ.
+# Per step, DDP's all-reduce sends 2 Φ numbers per rank. (Φ is the number of parameters; multiply by (N − 1)/N for N ranks.)
 #
-# **Predict.** What do the stages send?
+# **Predict.** How many Φ does stage 3 send per step?
 
 # %% name="guess_volume"
-my_guess = None  # stage 2, in units of the parameters
-### BEGIN GUESS
-my_guess = 2  # an all-reduce is a reduce-scatter and an all-gather; here they are separate
-### END GUESS
-volume2_guess = Prediction("ZeRO-2 sends", my_guess, "x parameters")
-my_guess = None  # stage 3
+my_guess = None  # stage 3, in units of the parameters
 ### BEGIN GUESS
 my_guess = 3  # gathered forward, gathered backward, reduced
 ### END GUESS
@@ -358,7 +342,7 @@ volume3_guess = Prediction("ZeRO-3 sends", my_guess, "x parameters")
 FP32 = 4  # bytes
 said = {stage: got.sent for stage, got in runs[4].items()}
 sent = {stage: calls.volume / (FP32 * phi) for stage, calls in said.items()}
-volume2_guess.reveal(sent[2])
+
 volume3_guess.reveal(sent[3])
 for stage, volume in sent.items():
     names = ", ".join(sorted({call.name for call in said[stage].calls}))
@@ -370,26 +354,65 @@ swapped = "all-gather and reduce-scatter in place of all-reduce"
 claims.record("C14", swapped, f"ZeRO-3, {subject}", said[3].count("all_reduce"), "all-reduces", 0, 0)
 
 # %% [markdown] name="volume_explained"
-# Stages 1 and 2 send the same bytes as DDP and hold less. (They are not quite free: their all-gather comes after the step, when nothing is left to hide it behind.)
+# Stages 1 and 2 send the same bytes as DDP and hold less, because an all-reduce is a reduce-scatter followed by an all-gather, and they do these two at different times. (They are not quite free: the all-gather comes after the step, when there is no computing left to hide it.)
 #
-# Stage 3 sends half as much again, for every micro-batch. It must also wait for a gather before each block, unless the next block is gathered while this one computes. That is what PyTorch's own implementation adds.
+# Stage 3 sends half as much again: each block is gathered in the forward pass, gathered again in the backward pass, and reduced. It does so for every micro-batch.
 #
+# ### When do the messages hide?
+#
+# Stage 3 must also wait for a gather before each block, unless the next block's parameters travel while the current block computes. Then the gather hides if it takes no longer than computing. A forward pass needs 2 FLOPs per parameter and token, and a gather brings 2 bytes per parameter in BF16. Both are proportional to the number of parameters, so the size of the block cancels.
+#
+# **Predict.** H100s compute at 40 % of their BF16 peak, 396 TFLOP/s, and each has 50 GB/s of InfiniBand to other machines. From how many tokens per GPU and micro-batch does a forward pass hide its gathers?
+
+# %% name="guess_hidden"
+my_guess = None  # tokens
+### BEGIN GUESS
+my_guess = 2000
+### END GUESS
+hidden_guess = Prediction("Tokens per GPU that hide a gather between machines", my_guess, "tokens")
+
+
+# %% name="hidden"
+def tokens_that_hide(bytes_per_parameter, flops_per_parameter, rate, link):
+    """Return the tokens from which computing takes as long as sending: FLOPs x tokens / rate = bytes / link."""
+    return bytes_per_parameter / link * rate / flops_per_parameter
+
+
+table = [
+    ("tokens per GPU from which it hides", "GB/s", "gather, forward", "gather + reduce, backward", "DDP's all-reduce")
+]
+for name in ("dgx-a100", "dgx-h100"):
+    cluster = CLUSTERS[name]
+    rate = 0.4 * cluster.gpu.peaks["bfloat16"]
+    for where, link in (("inside a machine", cluster.inside), ("between machines", cluster.outside)):
+        forward = tokens_that_hide(2, 2, rate, link)
+        backward = tokens_that_hide(2 + 4, 4, rate, link)  # parameters in BF16, gradients in FP32
+        all_reduce = tokens_that_hide(2 * 4, 4, rate, link)  # 2 x gradients in FP32, behind the backward pass
+        figures = (f"{tokens:,.0f}" for tokens in (forward, backward, all_reduce))
+        table.append((f"{cluster.gpu.name}, {where}", f"{link / 1e9:.0f}", *figures))
+print(text_table(table))
+hidden_guess.reveal(tokens_that_hide(2, 2, rate, link), "calculated")
+
+# %% [markdown] name="hidden_explained"
+# The factor (N − 1)/N is taken as 1, as for many ranks. Inside a machine one sequence of 2,048 tokens is enough; between machines it takes several. Two things shorten the messages: more tokens per GPU, and fewer ranks that share a copy (section 8). Gradients in BF16 would halve the reductions.
+
+# %% [markdown] name="fully_shard_text"
 # ## 3 · `fully_shard`
 #
-# `fully_shard(module, mesh=mesh)` does to a module what your three functions did, in place: its parameters become one unit, gathered together and released together. Each is now a `DTensor`, of which this rank has a part (`p.to_local()`), cut along the first dimension.
+# `fully_shard(module, mesh=mesh)` does in place what your three functions did: the module's parameters become one unit that is gathered together and freed together. Each parameter is now a `DTensor`, of which this rank has a part (`p.to_local()`), split along the first dimension.
 #
-# - **Units.** Apply it to each block: only parameters of one unit need to be whole at a time.
-# - **The root.** Apply it to the whole model, too, and last: the *root* takes what is outside the blocks and coordinates the units. Without it each block is its own root, and a root keeps its parameters from the forward to the backward pass.
-# - **The mesh** says which ranks share, and on what device. Always give it: without one, `fully_shard` takes all ranks and the accelerator of the machine, even where the ranks are on the CPU.
+# - **Units.** Apply it to each block: then only the parameters of one unit need to be complete at a time.
+# - **The root.** Apply it to the whole model as well, last. The *root* takes the parameters outside the blocks and coordinates the units. Without it each block is its own root, and a root keeps its parameters from the forward to the backward pass.
+# - **The mesh** says which ranks share the shards, and on which device. Always pass one. Without it, `fully_shard` takes all ranks and the machine's accelerator, even where the ranks are on the CPU.
 #
 # ### Your turn: shard it
 #
 # **Contract.** `make_sharded(model, mesh, **options)` is called on every rank, and returns the model to train with.
 #
 # - `mesh` is the `DeviceMesh` to shard over: all ranks in one dimension, or two dimensions as in section 8. `options` are for every call of `fully_shard`.
-# - `model` is the same on every rank: FP32, whole. `model.blocks` is an `nn.ModuleList` of equal blocks; the model may have parameters outside them, too.
-# - `F.mse_loss(result(x), y).backward()` followed by a step of `torch.optim.AdamW(result.parameters())` must train in FP32 as DDP would: each rank has its part of the rows, gradients are averaged.
-# - Each rank holds its 1/N of parameters, gradients and optimizer state, and no copy of anything.
+# - `model` is the same FP32 model on every rank, unsharded. `model.blocks` is an `nn.ModuleList` of equal blocks; the model may also have parameters outside them.
+# - `F.mse_loss(result(x), y).backward()` followed by a step of `torch.optim.AdamW(result.parameters())` must train in FP32 as DDP would: each rank has its part of the rows, and gradients are averaged.
+# - Each rank holds 1/N of the parameters, gradients and optimizer state, and no copy of anything.
 # - The **peak** of a training step on a rank is at most that static part plus six times the parameters of a block.
 #
 # The check takes about ten seconds.
@@ -411,14 +434,14 @@ make_sharded = check("sharding.sharded", make_sharded)
 hint("sharding.sharded")
 
 # %% [markdown] name="units_text"
-# Now the same training with your `make_sharded`, and with other units: the whole model as one, every two blocks as one, and each block.
+# Now the same training with your `make_sharded`, and with other units: the whole model as one unit, every two blocks as one, and each block as one.
 #
-# **Predict.** How many MiB lower is the peak on 4 ranks when each of the 8 blocks is a unit than when the whole model is one? A block's parameters take 2.0 MiB.
+# **Predict.** On 4 ranks, how many MiB lower is the peak when each of the 8 blocks is a unit than when the whole model is one? A block's parameters take 2.0 MiB.
 
 # %% name="guess_units"
 my_guess = None  # MiB that the peak falls from "whole model" to "each block"
 ### BEGIN GUESS
-my_guess = 7 * 526_080 * 4 / 2**20  # seven blocks fewer are whole at a time
+my_guess = 7 * 526_080 * 4 / 2**20  # seven blocks fewer are gathered at a time
 ### END GUESS
 units_guess = Prediction("Whole model as a unit minus each block a unit, 4 ranks", my_guess, "MiB")
 
@@ -458,7 +481,7 @@ def train_sharded(make):
 
 fsdp = run_cases(train_sharded, 4, [one_unit, pairs, make_sharded, kept_whole])
 for make, got in fsdp.items():
-    print(f"{make.__name__:12} loss {got.losses[-1]:.6f}, {got.static / phi:.2f} bytes a parameter, sent {got.sent}")
+    print(f"{make.__name__:12} loss {got.losses[-1]:.6f}, {got.static / phi:.2f} bytes per parameter, sent {got.sent}")
     print(f"{'':12} peak {human_bytes(got.peak)}")
 units_guess.reveal((fsdp[one_unit].peak - fsdp[make_sharded].peak) / MiB)
 
@@ -473,26 +496,17 @@ lower = fsdp[one_unit].peak / got.peak
 claims.record("T21", "smaller units, lower peak", "4 ranks, whole model / each block", lower, "times", 1.2, 10)
 
 # %% [markdown] name="units_explained"
-# The losses, the law and the bytes sent are the same as by hand, with as many messages: three a block. "About N times less" is true of the static part but not of the peak: gathered units and packed messages are not divided by N. (Messages travel alongside the computation, so the peak differs by up to a MiB from rank to rank and from run to run; the tables show the rank with the most.)
+# The losses, the static bytes and the bytes sent are the same as by hand, in as many messages: three per block. "About N times less" is true of the static part but not of the peak: gathered units and flat copies of gradients are not divided by N. (Messages travel while the ranks compute, so the peak differs by up to a MiB from rank to rank and from run to run. The tables show the rank with the highest peak.)
 #
-# Smaller units save more than the seven blocks' parameters. At the end of a unit's backward pass its gradients are whole, and next to them is the buffer in which they are packed for the reduce-scatter. A unit costs its size two or three times over.
+# Smaller units save more than the seven blocks' parameters. At the end of a unit's backward pass all its gradients are there, and next to them the buffer in which they are packed for the reduce-scatter. So a unit costs two to three times its size.
 #
-# The last line is `reshard_after_forward=False`: parameters stay whole from the forward to the backward pass. That sends 2 Φ instead of 3 Φ, but all parameters are whole at the peak. It pays if the interconnect is slow and parameters are small compared with the rest. (It sends what ZeRO-2 sends. Between steps, the parameters are still sharded.)
+# The last line is `reshard_after_forward=False`: parameters stay gathered from the forward to the backward pass. That sends 2 Φ instead of 3 Φ, but at the peak all parameters are complete. It pays if links are slow and parameters are small compared with the rest. (It sends as much as ZeRO-2. Between steps the parameters are still sharded.)
 #
 # ### Policies: mixed precision, offload
 #
-# `MixedPrecisionPolicy` gathers and computes in 16 bits; shards and optimizer stay FP32. `CPUOffloadPolicy` keeps shards in the host's memory and moves a unit to the GPU when its turn comes; the table says what is left where the rank computes. (On a CPU it runs but moves nothing: host and device are the same.)
+# `MixedPrecisionPolicy` gathers and computes in 16 bits, while shards and optimizer stay FP32. `CPUOffloadPolicy` keeps the shards in the host's memory and moves a unit to the GPU when it is needed; the table shows what is left where the rank computes. Pinned host memory lets these copies overlap with computing, so pin it where there is a GPU. (On a CPU the policy runs but moves nothing, because host and device are the same.)
 #
-# You will also meet the older wrapper, `FullyShardedDataParallel`. It packs a unit into one flat parameter, as you did; `auto_wrap_policy` chooses the units. New code should use `fully_shard`.
-#
-# **Predict.** With the BF16 policy, and gradients still reduced in FP32, how much does a rank send, in units of the parameters in FP32? In FP32 it was 3.
-
-# %% name="guess_policies"
-my_guess = None
-### BEGIN GUESS
-my_guess = 2 * 0.5 + 1  # two gathers at half the bytes, one reduction at full size
-### END GUESS
-bf16_guess = Prediction("Sent with the BF16 policy", my_guess, "x parameters in FP32")
+# You will also meet the older wrapper, `FullyShardedDataParallel`. It packs a unit into one flat parameter, as you did, and its `auto_wrap_policy` chooses the units. New code should use `fully_shard`.
 
 
 # %% name="policies"
@@ -502,7 +516,7 @@ def in_bf16(model, mesh):
 
 
 def offloaded(model, mesh):
-    return make_sharded(model, mesh, offload_policy=CPUOffloadPolicy(pin_memory=False))
+    return make_sharded(model, mesh, offload_policy=CPUOffloadPolicy(pin_memory=rank_device().type == "cuda"))
 
 
 def older(model, mesh):
@@ -511,33 +525,33 @@ def older(model, mesh):
 
 
 policies = run_cases(train_sharded, 4, [in_bf16, offloaded, older])
-table = [("", "loss", "bytes a parameter", "sent, x parameters", "peak")]
+table = [("", "loss", "bytes per parameter", "sent, x parameters", "peak")]
 for make, got in {make_sharded: fsdp[make_sharded], **policies}.items():
     volume = got.sent.volume / (FP32 * phi)
     row = (f"{got.losses[-1]:.6f}", f"{got.static / phi:.2f}", f"{volume:.2f}", human_bytes(got.peak))
     table.append((make.__name__, *row))
 print(text_table(table))
 halved, old = policies[in_bf16].sent.volume / (FP32 * phi), policies[older].static / phi
-bf16_guess.reveal(halved)
+
 said = "BF16 policy: gathers halve, reduction stays FP32"
 claims.record("T21", said, "4 ranks", halved, "x parameters in FP32", 1.99, 2.01)
-claims.record("T21", "the older wrapper: same law", "8 blocks, 4 ranks", old, "bytes a parameter", 3.9, 4.2)
+claims.record("T21", "the older wrapper: 16/N bytes", "8 blocks, 4 ranks", old, "bytes per parameter", 3.9, 4.2)
 
 # %% [markdown] name="policies_explained"
-# With BF16 the gathered block is half as large, so the peak is lower. The static 4 bytes stay, because shards and optimizer are FP32, which keeps small updates alive ([[number_formats]]). The loss differs in the fourth digit.
+# With the BF16 policy both gathers send half the bytes, and the reduction stays FP32: 2 Φ instead of 3 Φ. The gathered block is half as large, so the peak is lower. The static 4 bytes stay, because shards and optimizer are FP32, which keeps small updates from being lost ([[number_formats]]). The loss differs in the fourth digit.
 #
 # ## 4 · A model that no rank can build
 #
-# So far each rank built the whole model and then cut it up. For 70B in FP32 that is four times 70 billion bytes, on every rank at once. On the *meta* device a parameter has a shape and no bytes, and `fully_shard` needs no more than that:
+# So far each rank built the whole model and then sharded it. For 70B in FP32 that is 280 GB on every rank at once. On the *meta* device a parameter has a shape and no bytes, and `fully_shard` needs no more than that:
 #
 # 1. Build on `meta`.
 # 2. Shard.
-# 3. `to_empty(device=...)` gives each rank memory for its shards, with anything in it.
-# 4. Load: rank 0 alone has the numbers, in the host's memory. It broadcasts one parameter after the other, and each rank keeps its part.
+# 3. `to_empty(device=...)` allocates each rank's shards, with arbitrary contents.
+# 4. Load or initialize. To load, rank 0 alone reads the numbers into the host's memory. It broadcasts one parameter after the other, and each rank keeps its part. (A `safetensors` file can be read in slices, so that each rank reads its own part and no broadcast is needed: `safe_open(path, "pt").get_slice(name)[start:end]`.) To initialize, every rank draws one layer after the other from the same seed and keeps its part.
 #
-# Nothing fills what the state dict lacks, such as non-persistent buffers: do that yourself after `to_empty`.
+# Nothing fills what the state dict lacks, such as non-persistent buffers. Fill them yourself after `to_empty`.
 #
-# **Predict.** On 4 ranks, what share of the whole model is the peak on a rank other than 0?
+# **Predict.** On 4 ranks, what is the peak of `load_by_hand` on a rank other than 0, as a share of the whole model?
 
 # %% name="guess_meta"
 my_guess = None  # of the whole model's parameters
@@ -552,21 +566,29 @@ def start_whole():
     return make_sharded(Blocks().to(rank_device()), all_ranks())
 
 
-def start_empty():
+def on_meta():
     with torch.device("meta"):
-        model = Blocks()
-    return make_sharded(model, all_ranks()).to_empty(device=rank_device())
+        return Blocks()
+
+
+def start_empty():
+    return make_sharded(on_meta(), all_ranks()).to_empty(device=rank_device())
+
+
+def keep_part(p, full):
+    """Copy this rank's rows of a full tensor into a sharded parameter."""
+    p.to_local().data.copy_(full.chunk(dist.get_world_size())[dist.get_rank()])
 
 
 def load_by_hand():
     model, full = start_empty(), Blocks().state_dict() if dist.get_rank() == 0 else {}
-    through = torch.empty(max(p.numel() for p in model.parameters()), device=rank_device())  # used again and again
+    through = torch.empty(max(p.numel() for p in model.parameters()), device=rank_device())  # reused
     for name, p in model.named_parameters():
-        whole = through[: p.numel()].view(p.shape)
+        received = through[: p.numel()].view(p.shape)
         if full:
-            whole.copy_(full[name])
-        dist.broadcast(whole, 0)
-        p.to_local().data.copy_(whole.chunk(dist.get_world_size())[dist.get_rank()])
+            received.copy_(full[name])
+        dist.broadcast(received, 0)
+        keep_part(p, received)
     return model
 
 
@@ -577,6 +599,18 @@ def load_in_a_call():
     return model
 
 
+def initialize():
+    model, template = start_empty(), on_meta()
+    torch.manual_seed(0)  # the same on all ranks, and as in one process
+    for name, layer in template.named_modules():
+        if hasattr(layer, "reset_parameters"):
+            layer.to_empty(device="cpu").reset_parameters()  # this layer alone, in full
+            for of_layer, p in model.get_submodule(name).named_parameters():
+                keep_part(p, layer.get_parameter(of_layer))
+            layer.to("meta")
+    return model
+
+
 # %% name="meta_measured"
 def measured_start(start):
     with MemoryMeter(device=rank_device(), by_tenant=False) as profile:
@@ -584,25 +618,42 @@ def measured_start(start):
     return profile.peak_bytes, [p.to_local().double().sum().item() for p in model.parameters()]
 
 
-ways = {start: run(measured_start, 4, start) for start in (start_whole, load_by_hand, load_in_a_call)}
+def reset_on_every_rank():
+    warnings.filterwarnings("ignore", message="DTensor random")  # on the CPU PyTorch warns, and rightly
+    model = start_empty()
+    torch.manual_seed(0)
+    for layer in model.modules():
+        if hasattr(layer, "reset_parameters"):
+            layer.reset_parameters()
+    return model
+
+
+starts = (start_whole, load_by_hand, load_in_a_call, initialize, reset_on_every_rank)
+ways = {start: run(measured_start, 4, start) for start in starts}
 numbers = {way: [got for _, got in ranks] for way, ranks in ways.items()}
-print("all ranks have the right numbers:", all(got == numbers[start_whole] for got in numbers.values()))
-whole, others = (min(peak for peak, _ in ways[start_whole]), max(peak for peak, _ in ways[load_by_hand][1:]))
-print(f"peak of a rank, whole first {human_bytes(whole)}; on meta {human_bytes(others)} on ranks 1 to 3", end="")
-print(f", {human_bytes(ways[load_by_hand][0][0])} on rank 0")
+table = [("", "as in one process", "rank 1 has rank 0's numbers", "peak, rank 0", "the highest of ranks 1 to 3")]
+for way, ranks in ways.items():
+    right, copied = numbers[way] == numbers[start_whole], numbers[way][0] == numbers[way][1]
+    peaks = human_bytes(ranks[0][0]), human_bytes(max(peak for peak, _ in ranks[1:]))
+    table.append((way.__name__, *("yes" if answer else "no" for answer in (right, copied)), *peaks))
+print(text_table(table))
+others = max(peak for peak, _ in ways[load_by_hand][1:])
 meta_guess.reveal(others / (FP32 * phi))
 claims.record(
     "T21", "meta start: shards and a parameter", "4 ranks, 1 to 3", others / (FP32 * phi), "of the whole", 0.25, 0.4
 )
 
 # %% [markdown] name="meta_explained"
-# The shards are a quarter; the rest is the largest parameter in transit. (On a CPU, rank 0 also shows the whole model, because the host's memory *is* what the meter reads.) `set_model_state_dict` with `broadcast_from_rank0` does step 4 in one call, however each parameter is sharded.
+# The shards are a quarter; the rest is the largest parameter in transit. (On a CPU, rank 0 also shows the whole model, because the host's memory *is* what the meter reads.) `set_model_state_dict` with `broadcast_from_rank0` does step 4 in one call, for any way of sharding.
 #
+# `initialize` gives the numbers of one process on any number of ranks. The last line is a control: calling `reset_parameters` on the sharded layers draws each shard from the same seed, so on the CPU all ranks get the *same* shard, and the model repeats itself N times. On CUDA, `DTensor` gives each rank its own range of the random numbers. Check this once on your own setup: compare the shards of two ranks.
+
+# %% [markdown] name="accumulate_text"
 # ## 5 · Accumulating
 #
 # With DDP, accumulation saves messages: only the last micro-batch is reduced (`no_sync`, [[gradient_accumulation]]). With `fully_shard` the switch is `model.set_requires_gradient_sync(False)`. With four micro-batches and a reduction for each, ZeRO-3 sends 4 × 3 Φ = 12 Φ.
 #
-# **Predict.** With gradient sync off for the first three micro-batches, how many Φ does it send?
+# **Predict.** How many Φ does it send with gradient sync off for the first three micro-batches?
 
 # %% name="guess_accumulate"
 my_guess = None
@@ -616,7 +667,7 @@ accumulate_guess = Prediction("Sent with sync off for three of four micro-batche
 def accumulated(way):
     model, (x, y) = start_whole(), rank_rows(64)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    if way == "kept whole, too":
+    if way == "kept gathered, too":
         model.set_reshard_after_forward(False)
 
     def step():
@@ -624,7 +675,7 @@ def accumulated(way):
         for i, (xs, ys) in enumerate(pieces):
             last = i == len(pieces) - 1
             model.set_requires_gradient_sync(last or way == "every time")
-            model.set_reshard_after_backward(last or way != "kept whole, too")
+            model.set_reshard_after_backward(last or way != "kept gathered, too")
             loss = F.mse_loss(model(xs), ys) / len(pieces)
             loss.backward()
             total += loss.detach()
@@ -635,30 +686,30 @@ def accumulated(way):
     return train(step, model, optimizer, steps=2)
 
 
-ways = run_cases(accumulated, 4, ["every time", "the last time", "kept whole, too"])
+ways = run_cases(accumulated, 4, ["every time", "the last time", "kept gathered, too"])
 sent = {way: got.sent.volume / (FP32 * phi) for way, got in ways.items()}
 for way, got in ways.items():
-    print(f"{way:15} loss {got.losses[-1]:.6f}, sent {sent[way]:5.2f} x parameters, peak {human_bytes(got.peak)}")
+    print(f"{way:18} loss {got.losses[-1]:.6f}, sent {sent[way]:5.2f} x parameters, peak {human_bytes(got.peak)}")
 accumulate_guess.reveal(sent["the last time"])
 grown = FP32 * phi * (1 - 1 / 4) / MiB
-print(f"Whole gradients take {grown:.1f} MiB more than a rank's quarter of them.")
+print(f"All gradients take {grown:.1f} MiB more than a rank's quarter of them.")
 claims.record("T21", "sync off: 9 Φ, not 12 Φ", "4 micro-batches", sent["the last time"], "x parameters", 8.99, 9.01)
 
 # %% [markdown] name="accumulate_explained"
-# Sync off saves the reductions. The gathers remain: parameters are released after each pass, whether or not gradients are reduced. And it has a price. A gradient that is not reduced stays whole, so each rank holds the gradients of the whole model until the last micro-batch; what stage 2 had saved is lost. The peaks show it: they are higher by most of those MiB.
+# Turning sync off saves the reductions. The gathers remain, because parameters are freed after each pass, whether or not gradients are reduced. And there is a price. A gradient that is not reduced stays complete, so each rank holds the gradients of the whole model until the last micro-batch, and the memory that stage 2 had saved is lost. The peaks show it: they are higher by most of those MiB.
 #
-# If there is room for whole gradients, perhaps there is room for whole parameters, too. The last line keeps both from one micro-batch to the next (`set_reshard_after_backward(False)`): gathered once, reduced once, 2 Φ, however many micro-batches there are.
+# If there is room for all gradients, there may be room for all parameters, too. The last line keeps both from one micro-batch to the next (`set_reshard_after_backward(False)`). Parameters are gathered once and gradients reduced once: 2 Φ for any number of micro-batches.
 #
 # ## 6 · Clipping across ranks
 #
-# Clipping divides the gradient by its norm, where that is above a limit ([[mixed_precision]]). But a rank knows only a part of the gradient. Suppose that each of 4 ranks takes the norm of its own part, and scales it to the limit.
+# Clipping divides the gradient by its norm if that is above a limit ([[mixed_precision]]). But a rank has only a part of the gradient. Suppose that each of 4 ranks takes the norm of its own part and scales that part to the limit.
 #
-# **Predict.** How long is the joint gradient then, in units of the limit?
+# **Predict.** What is the norm of the joint gradient then, in units of the limit?
 
 # %% name="guess_clip"
 my_guess = None  # norm after clipping / limit
 ### BEGIN GUESS
-my_guess = 2  # four parts of length 1, at right angles: the square root of 4
+my_guess = 2  # four orthogonal parts of norm 1: the square root of 4
 ### END GUESS
 clip_guess = Prediction("Norm of the gradient, each rank clipped by its own norm / limit", my_guess, "times")
 
@@ -688,22 +739,13 @@ right = ways["by the joint norm"][0][1]
 claims.record("T21", "clip_grad_norm_ clips the joint gradient", "4 ranks", right, "x the limit", 0.999, 1.001)
 
 # %% [markdown] name="clip_explained"
-# Local norms lie: each is about half of the joint one, because the squares of 4 parts add up to its square. So the wrong way clips too late and too little, and it depends on the number of ranks: a limit tuned on 4 ranks means something else on 64. Where parts differ in length, it also bends the direction.
+# Local norms mislead: each is about half of the joint norm, because the squares of the 4 parts' norms add up to its square. So local clipping starts too late and clips too little, and it depends on the number of ranks: a limit tuned on 4 ranks means something else on 64. Where the parts' norms differ, it also changes the gradient's direction.
 #
-# `torch.nn.utils.clip_grad_norm_` is right on `DTensor`s, because their norm includes the message that adds up the squares. It is wrong as soon as you hand it local tensors, such as the shards of section 2: there, all-reduce the sum of squares yourself.
+# `torch.nn.utils.clip_grad_norm_` is right on `DTensor`s **of one mesh**, because their norm includes the all-reduce of the squares. On parameters of two meshes it raises an error, as do fused and foreach optimizers. That happens when tensor parallelism splits some layers and leaves others alone; [[tensor_parallel]] shows it, and the cure. With a pipeline it sees one stage only, so the squares must be added over the stages, too ([[pipeline]]). And it is wrong on local tensors, such as the shards of section 2: there, all-reduce the sum of squares yourself.
 #
-# ## 7 · Prefetch, and the order of things
+# ## 7 · Prefetch, and the order of wrappers
 #
-# While a block computes, the next one's parameters can travel. In the backward pass `fully_shard` asks for the next block by itself. In the forward pass a GPU usually gets there in time because Python runs ahead; where it does not, `block.set_modules_to_forward_prefetch([...])` names the blocks to ask for early.
-#
-# **Predict.** Each block asks for the next **two**. When the third of 8 blocks begins its forward pass, how many blocks are whole, or on their way, and not yet released? Without prefetch it is one.
-
-# %% name="guess_prefetch"
-my_guess = None
-### BEGIN GUESS
-my_guess = 3  # itself, and the two after it
-### END GUESS
-prefetch_guess = Prediction("Blocks in flight when the third begins, prefetching two", my_guess, "blocks")
+# While a block computes, the next one's parameters can travel. In the backward pass `fully_shard` requests the next block by itself. In the forward pass on a GPU this usually happens in time because Python runs ahead. Where it does not, `block.set_modules_to_forward_prefetch([...])` names the blocks to request early. The next cell counts blocks that are gathered or on their way when the third of 8 blocks begins.
 
 
 # %% name="prefetch"
@@ -720,23 +762,23 @@ def forward_diary(ahead):
 
 diaries = {f"{ahead} ahead": run(forward_diary, 4, ahead)[0] for ahead in (0, 1, 2)}
 flying = {name: drawings.in_flight(events, "block 2") for name, events in diaries.items()}
-prefetch_guess.reveal(flying["2 ahead"])
+
 block = FP32 * phi / 8 / MiB
 for name, blocks in flying.items():
     print(f"{name}: {blocks} in flight when the third block begins, {blocks * block:.1f} MiB")
 show(
     drawings.flight_figure(diaries),
-    "Three forward passes of 8 blocks. Without prefetch each block is asked for right before it runs; with one or two ahead, one or two blocks earlier.",
+    "Three forward passes of 8 blocks. Without prefetch each block is requested right before it runs; with one or two ahead, one or two blocks earlier.",
 )
 
 # %% [markdown] name="order_text"
-# Each block in flight takes a block's parameters more. Whether it saves a wait depends on the link and on how long a block computes: measure it where you train.
+# Each block in flight takes one more block's parameters. Whether it saves a wait depends on the link and on how long a block computes (section 2): measure it where you train.
 #
-# ### What comes first
+# ### Which wrapper comes first?
 #
-# Several things want to wrap a model. The usual order (torchtitan's, for example): tensor parallelism ([[tensor_parallel]]), checkpointing, `torch.compile` of each block, `fully_shard`, and the **optimizer last**. Does the order matter? First try three, without the compiler: checkpointing inside of sharding, sharding inside of checkpointing, and an optimizer that was built before sharding.
+# Several things want to wrap a model: checkpointing, `fully_shard`, `torch.compile`, and the optimizer holds its parameters. Does the order matter? We first try three orders without the compiler: checkpointing inside sharding, sharding inside checkpointing, and an optimizer that was built before sharding.
 #
-# **Predict.** If the optimizer was built before `fully_shard`, what is the loss at the third step, divided by the loss at the first? (In the right order it falls with each step.)
+# **Predict.** If the optimizer was built before `fully_shard`, what is the loss at the third step divided by the loss at the first? (In the right order it falls with each step.)
 
 # %% name="guess_order"
 my_guess = None  # loss at step 3 / loss at step 1
@@ -780,22 +822,22 @@ order_guess.reveal(losses[-1] / losses[0])
 claims.record("T21", "optimizer before fully_shard: nothing trains", "3 steps", losses[-1] / losses[0], "", 1, 1)
 
 # %% [markdown] name="order_explained"
-# `fully_shard` replaces parameters by new ones. The optimizer that was built before it steps on the old ones, which no module has any more and which get no gradients: no error, no warning, no training.
+# `fully_shard` replaces the parameters by new ones. An optimizer that was built before it updates the old ones, which no module uses any more and which get no gradients. There is no error and no warning, and nothing trains.
 #
-# Checkpointing and sharding in either order gave the same losses and the same messages here. That is no accident: while a checkpointed block is recomputed in the backward pass, `fully_shard` notices, gathers it once and does not release it in between.
+# Checkpointing and sharding in either order gave the same losses and the same messages here. While a checkpointed block is recomputed in the backward pass, `fully_shard` notices, gathers it once and does not free it in between.
 #
 # ### And the compiler?
 #
-# `torch.compile` collects a module's operations in a *graph* and hands it to a *backend*, which makes kernels of it ([[compilation_and_fusion]]). What is not in one graph cannot be fused. `NotedGraphs` is a backend that compiles nothing and needs no C++ compiler: it notes which operations it is given, and runs them as they are.
+# `torch.compile` collects a module's operations in a *graph* and hands it to a *backend* that generates kernels ([[compilation_and_fusion]]). Operations in different graphs cannot be fused. `NotedGraphs` is a backend that compiles nothing and needs no C++ compiler: it records the operations that it gets, and runs them unchanged.
 #
-# A block has five operations: norm, up, gelu, down and the sum. Two blocks that are compiled together, and not sharded, make one graph of ten.
+# A block has five operations: norm, up, gelu, down and the sum. Two blocks that are compiled together, and not sharded, give one graph of ten.
 #
-# **Predict.** How many operations has the largest graph if the two blocks are sharded first, and then the *whole model* is compiled?
+# **Predict.** How many operations has the largest graph if the two blocks are sharded first and then the *whole model* is compiled?
 
 # %% name="guess_compiled"
 my_guess = None  # operations
 ### BEGIN GUESS
-my_guess = 5  # between two blocks something is gathered, and that is no part of a graph
+my_guess = 5  # between two blocks parameters are gathered, and that is not part of a graph
 ### END GUESS
 compiled_guess = Prediction("Largest graph: sharded, then compiled as a whole", my_guess, "operations")
 
@@ -840,15 +882,15 @@ for order, (graph, runs_of_graphs, loss, name) in noted.items():
 print(text_table(table))
 
 # %% [markdown] name="compiled_explained"
-# - **Compiled before or after sharding**: the same graphs and the same losses. (The first line is not sharded: its two ranks train apart, so its loss is another one.) `fully_shard` gathers in hooks, which stay outside of every graph. They also end it: compiled as a whole, a sharded model gives the compiler one block at a time. So compile the blocks and say what you mean.
-# - **Checkpoint inside or outside of the compiled block** is not the same. Inside, the graph contains the checkpoint: the compiler sees what is kept and what is computed again, and each block's graph is run once a step. Outside, the checkpoint runs the finished graph a second time in the backward pass, and the compiler has no say in it.
-# - `torch.compile(block)` wraps the block, and its parameters get new **names**: what was saved this way does not load into a model that is not compiled. `block.compile()` compiles in place and leaves names alone.
+# - **Compiled before or after sharding**: the graphs and the losses are the same. (The first line is not sharded. Its two ranks train independently, so its loss differs.) `fully_shard` gathers in hooks, which stay outside every graph and end it: compiled as a whole, a sharded model gives the compiler one block at a time. So compile the blocks explicitly.
+# - **Checkpoint inside or outside the compiled block** makes a difference. Inside, the graph contains the checkpoint: the compiler sees what is saved and what is recomputed, and each block's graph runs once per step. Outside, the checkpoint runs the finished graph a second time in the backward pass, and the compiler cannot optimize that.
+# - `torch.compile(block)` wraps the block, and its parameters get new **names**. A checkpoint saved this way does not load into a model that is not compiled. `block.compile()` compiles in place and keeps the names.
 #
-# So keep the usual order. Of its parts, the optimizer must come last or nothing trains, and checkpointing must come before the compiler to be seen by it. Compiling before sharding is a habit: here either order gave the same.
+# The usual order (torchtitan's, for example) is tensor parallelism ([[tensor_parallel]]), checkpointing, `torch.compile` of each block, `fully_shard`, optimizer. The optimizer must come last or nothing trains. Checkpointing must come before the compiler if the compiler is to see it. Compiling before sharding is a convention: here either order gave the same.
 #
 # ## 8 · Hybrid: a mesh of two dimensions
 #
-# Inside a machine GPUs talk fast, between machines slowly. With *hybrid* sharding (HSDP) each machine shards the model over its own GPUs, and the machines are replicas. The mesh has two dimensions; `fully_shard` shards along the second and replicates along the first. Here with 2 "machines" of 2 ranks:
+# Links inside a machine are fast, links between machines slow. With *hybrid* sharding (HSDP) each machine shards the model over its own GPUs, and the machines are replicas. The mesh has two dimensions; `fully_shard` shards along the second and replicates along the first. Here with 2 "machines" of 2 ranks:
 
 # %% name="mesh_drawn"
 show(
@@ -857,16 +899,7 @@ show(
 )
 
 # %% [markdown] name="mesh_text"
-# Within a row everything is as before: 3 Φ, of which a ring of N ranks sends (N − 1)/N, with N = 2. After its reduce-scatter, a rank has the gradient of its half, averaged over its row alone; an all-reduce along the column averages over the rows.
-#
-# **Predict.** In units of Φ, what does a rank really send along the column, (N − 1)/N included?
-
-# %% name="guess_mesh"
-my_guess = None
-### BEGIN GUESS
-my_guess = 2 * 0.5 * 1 / 2  # an all-reduce of half of the gradients, between two
-### END GUESS
-mesh_guess = Prediction("Sent along the replicate dimension, 2 x 2 mesh", my_guess, "x parameters")
+# Within a row everything is as before: 3 Φ, of which a ring of N ranks sends (N − 1)/N, with N = 2. After its reduce-scatter a rank has the gradient of its half, averaged over its row only. An all-reduce along the column averages over the rows.
 
 
 # %% name="mesh"
@@ -888,31 +921,33 @@ for shape in ((1, 4), (2, 2)):
     volumes = [f"{volume:.2f} Φ" for volume in along]
     table.append((f"{shape[0]} x {shape[1]}", f"{here:.2f}", *volumes, f"{loss:.6f}"))
 print(text_table(table))
-mesh_guess.reveal(along[0])
+
 claims.record("T21", "HSDP: between machines, the gradients of a shard", "2 x 2", along[0], "x parameters", 0.49, 0.51)
 
 # %% [markdown] name="mesh_explained"
-# In a flat mesh of four, a ring goes through both machines, and all that it carries crosses the slow link. Here only the shard's gradient does, and nothing of the forward pass waits for it. The price is memory: the law is 16 bytes over the ranks of a *row*. With two machines of eight GPUs that is 16 / 8, not 16 / 16.
+# In a flat mesh of four, the ring goes through both machines, and everything in it crosses the slow link. Here only the gradient of a shard does, Φ/2 numbers in an all-reduce of two ranks, and the forward pass waits for none of it. The price is memory: a rank holds 16 bytes per parameter divided by the ranks of a *row*. With two machines of eight GPUs that is 16 / 8, not 16 / 16.
 #
-# ## 9 · Large ones, planned
+# ## 9 · Large models, planned
 #
-# One rank of 1,024 runs the same program as one of 4. The planner ([[where_memory_goes]]) runs PyTorch's own `fully_shard` on a fake process group, so it can count for any number of ranks. All 80 layers of Llama-2-70B take it about half a minute (`python -m helpers plan --model llama-2-70b --ranks 8 --shard zero3 ...`). A plan is the same on every machine, so those in this lab were made beforehand: `planned` looks them up, and plans any that are missing.
+# One rank of 1,024 runs the same program as one of 4. The planner ([[where_memory_goes]]) runs PyTorch's own `fully_shard` on a fake process group, so it can count for any number of ranks. All 80 layers of Llama-2-70B take it about half a minute (`python -m helpers plan --model llama-2-70b --gpus 8 --engine pytorch ...`). A plan is the same on every machine, so those in this lab were made beforehand: `planned` looks them up, and plans any that are missing.
 #
-# **Predict.** 69 billion parameters in BF16 with AdamW in BF16: 8 bytes each ([[mixed_precision]]'s price for pure BF16). One sequence of 2,048 tokens a rank, every layer checkpointed. How many GiB is the peak on each of 8 ranks? An "80 GB" GPU shows 79.1 GiB.
+# **Predict.** Llama-2-70B has 69 billion parameters. BF16 with AdamW in BF16 takes 8 bytes per parameter ([[mixed_precision]]). Each rank has one sequence of 2,048 tokens, and every layer is checkpointed. How many GiB is the allocated peak on each of 8 ranks? An "80 GB" GPU shows 79.1 GiB.
 
 # %% name="guess_70b"
-my_guess = None  # GiB a rank
+my_guess = None  # GiB per rank
 ### BEGIN GUESS
 my_guess = 69e9 * 8 / 8 / 2**30 + 6  # the static part, plus something for activations and gathered layers
 ### END GUESS
 seventy_guess = Prediction("Peak of 70B on 8 ranks", my_guess, "GiB")
 
 # %% name="seventy"
-recipe = {"precision": "bf16", "optimizer_impl": "fused", "checkpointing": "every", "seq": 2048, "shard": "zero3"}
+recipe = {"precision": "bf16", "optimizer_impl": "fused", "checkpointing": "every", "seq": 2048}
 RANKS = (8, 64, 1024)
-plans = dict(zip(RANKS, planned([Recipe("llama-2-70b", ranks=n, **recipe) for n in RANKS]), strict=True))
+plans = dict(
+    zip(RANKS, planned([Recipe("llama-2-70b", parallel=ParallelConfig(shard=n), **recipe) for n in RANKS]), strict=True)
+)
 seventy = {n: plan.peak_allocated_bytes for n, plan in plans.items()}
-lines = [["GiB a rank", *(f"{n:,} ranks" for n in RANKS)]]
+lines = [["GiB per rank", *(f"{n:,} ranks" for n in RANKS)]]
 for tenant in plans[8].at_peak:
     held = [plan.at_peak[tenant] / GiB for plan in plans.values()]
     if max(held) > 0.005:
@@ -920,26 +955,25 @@ for tenant in plans[8].at_peak:
 lines.append(["PEAK", *(f"{size / GiB:.2f}" for size in seventy.values())])
 lines.append(["reserved, up to", *(f"{plan.reserved_bytes[1] / GiB:.2f}" for plan in plans.values())])
 print(text_table(lines))
-seventy_guess.reveal(seventy[8] / GiB)
+seventy_guess.reveal(seventy[8] / GiB, "planned")
 said, subject = "70B trains on 8 x 80 GB (79.1 GiB)", "BF16, AdamW, 2,048 tokens, planned"
-claims.record("C14", said, subject, seventy[8] / GiB, "GiB allocated", 0, 79.1)
+claims.record("C14", said, subject, plans[8].reserved_bytes[1] / GiB, "GiB reserved, up to", 0, 79.1)
 fewer, subject = seventy[8] / seventy[1024], "70B, from 8 to 1,024 ranks, planned"
 claims.record("C14", "about N times less memory", subject, fewer, "times less", 100, 140)
 
 # %% [markdown] name="seventy_explained"
-# With pure BF16 the allocated tensors fit (but remember [[number_formats]]: small updates are lost). The allocator reserves more ([[profiling_and_oom_clinic]]), and that decides: look at the upper end before you rent.
+# With pure BF16 the allocated tensors fit, although small updates are lost ([[number_formats]]). But the allocator reserves more than it allocates ([[profiling_and_oom_clinic]]), and reserved memory decides whether a run survives. Its upper end is above 79.1 GiB, so this plan does not safely fit: shorten the micro-batch or use more ranks.
 #
-# Then the 1/N law ends. On 1,024 ranks the static part is less than half a GiB. The rest is not sharded: the checkpointed inputs of 80 layers (32 MiB each, counted as activations where they are alive at the peak), the currently gathered layer, embedding and head, and the gradients of that layer, whole and packed for their message. From there
-# on more ranks save nothing; tensor or sequence parallelism ([[tensor_parallel]]) does.
+# On more ranks 1/N stops helping. On 1,024 ranks the static part is less than half a GiB. The rest is not sharded: the checkpointed inputs of 80 layers (32 MiB each, counted as activations while they are alive at the peak), the currently gathered layer, the embedding and the output layer, and the gradients of that layer with their flat copy. More ranks do not reduce these; tensor or sequence parallelism ([[tensor_parallel]]) does.
 #
-# ### Play
+# ### Explore
 #
-# For each stage, what is the smallest number of ranks that fits 7B in FP32, with 4 GiB of activations, onto 24 GB GPUs? Which stage never gets there?
+# 7B in FP32 with 4 GiB of activations should fit on 24 GB GPUs. What is the smallest number of ranks for each stage, and which stage never fits?
 
 # %% name="play"
 explore(
     drawings.gpus_figure,
-    "Bytes of a 7B model on one rank, by tenant, compared with the size of common GPUs.",
+    "Bytes of a 7B model on one rank, by category, compared with the size of common GPUs.",
     stage=("ZeRO-3", ("DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3")),
     ranks=(8, (1, 2, 4, 8, 16, 64, 256)),
     activations_in_GiB=(4, range(0, 41)),
@@ -948,11 +982,11 @@ explore(
 # %% [markdown] name="checkpoint_text"
 # ## 10 · Saved on 4 ranks, resumed on 2
 #
-# No rank holds the whole model. To export it, gather it on one rank (`StateDictOptions(full_state_dict=True, cpu_offload=True)`), which takes host memory and time. To resume later, each rank writes its own part with `torch.distributed.checkpoint`. On loading, each reads what it needs, even if the number of ranks has changed.
+# No rank holds the whole model. To export it, gather it on one rank (`StateDictOptions(full_state_dict=True, cpu_offload=True)`), which takes host memory and time. To resume later, each rank writes its own part with `torch.distributed.checkpoint`. When loading, each rank reads what it needs, even if the number of ranks has changed.
 #
-# `dcp.load` fills existing tensors. So we first take the state, which also creates the optimizer's moments, and then fill it. The control loads the weights but not the moments. (A real run also saves scheduler, position in the data and random state.)
+# `dcp.load` fills existing tensors. So we first take the state, which also creates the optimizer's moments, and then fill it. The control loads the weights but not the moments. (A real run also saves the scheduler, the position in the data and the random state.)
 #
-# While `dcp.save` writes, training waits. `dcp.async_save` copies the state to the host's memory (*staging*), returns, and writes in the background while training goes on. The ranks agree on who writes what, by messages of their own. So give it a process group of its own, over gloo: in the group of the training, its messages and yours would get mixed up.
+# While `dcp.save` writes, training waits. `dcp.async_save` returns early and writes in the background while training goes on. The ranks agree on what each of them writes by messages of their own. So pass a separate process group, over gloo: in the training's group these messages would mix with the training's.
 
 
 # %% name="checkpoint"
@@ -987,14 +1021,14 @@ def run_on(folder, steps, save_after=None, load=()):
 
 
 # %% [markdown] name="guess_checkpoint_text"
-# After step 3 we save both ways and train on at once. Five more steps change the weights while the second checkpoint is being written.
+# After step 3 we save in both ways and train on at once. Five more steps change the weights while the second checkpoint is being written.
 #
-# **Predict.** Resumed from that second checkpoint, how far in percent will the first loss be from the loss of step 4?
+# **Predict.** Resumed from that second checkpoint, by how many percent does the first loss differ from the loss of step 4?
 
 # %% name="guess_checkpoint"
 my_guess = None  # percent
 ### BEGIN GUESS
-my_guess = 0  # what is written is the copy that was staged before async_save returned
+my_guess = 0  # it writes a copy that it made before it returned
 ### END GUESS
 checkpoint_guess = Prediction("Resumed from the asynchronous checkpoint", my_guess, "% away", difference=True)
 
@@ -1019,11 +1053,11 @@ for way, losses in (("saved", after), ("saved asynchronously", late)):
     claims.record("T23", said, f"{way}, 4 to 2 ranks, 5 steps", furthest, "relative", 0, 1e-5)
 
 # %% [markdown] name="checkpoint_explained"
-# Both checkpoints are those of step 3, for any number of ranks. The control starts at the same loss, because the weights are right, and then goes astray for lack of moments. What `async_save` costs is a copy of the state in the host's memory, and patience: wait for the last one before you start the next.
+# Both checkpoints are those of step 3, for any number of ranks: `async_save` first copies the state to the host's memory (*staging*), and writes that copy. The control starts at the same loss, because the weights are right, and then diverges without the moments. `async_save` costs host memory for the copy, and you must wait for one save to finish before you start the next.
 #
-# ## 11 · DeepSpeed
+# ## Appendix A · DeepSpeed
 #
-# DeepSpeed introduced ZeRO. A JSON file (or a dictionary) says what to shard; `deepspeed.initialize` returns an *engine* that has `backward` and `step`. The helper `deepspeed_config` builds the configuration from this course's terms:
+# DeepSpeed introduced ZeRO. A JSON file (or a dictionary) sets what is sharded; `deepspeed.initialize` returns an *engine* that has `backward` and `step`. The helper `deepspeed_config` builds the configuration from this course's terms:
 
 # %% name="config"
 print(
@@ -1033,8 +1067,8 @@ print(
 )
 
 # %% [markdown] name="config_explained"
-# - `zero_optimization.stage` is the table at the top of this lab.
-# - `offload_optimizer` and `offload_param` keep optimizer state and parameters in the host's memory; the optimizer then steps on the CPU, for which DeepSpeed compiles its own Adam.
+# - `zero_optimization.stage` is the stage of the table at the top of this lab.
+# - `offload_optimizer` and `offload_param` keep optimizer state and parameters in the host's memory. The optimizer then steps on the CPU, for which DeepSpeed compiles its own Adam. The helper pins that memory where there is a GPU.
 # - `train_micro_batch_size_per_gpu` × `gradient_accumulation_steps` × ranks is the effective batch ([[gradient_accumulation]]).
 # - `gradient_clipping`: if you leave it out, recent versions (0.19) clip to norm 1 and older ones not at all. The helper always writes it, 0 for none.
 #
@@ -1078,9 +1112,9 @@ else:
     print("DeepSpeed is not installed, so this cell does nothing.")
 
 # %% [markdown] name="nodes_text"
-# ## 12 · More than one machine
+# ## Appendix B · More than one machine
 #
-# Nothing in the programs changes. You start one `torchrun` on every machine (*node*). They meet at one address and number their ranks consecutively: `RANK` counts across all nodes, `LOCAL_RANK` within one. Here are two "nodes" of two ranks each, on this one machine.
+# The programs do not change. You start one `torchrun` on every machine (*node*). They meet at one address and number their ranks consecutively: `RANK` counts across all nodes, `LOCAL_RANK` within one node. Here are two "nodes" of two ranks each on this machine.
 
 # %% name="nodes"
 SCRIPT = """
@@ -1132,13 +1166,12 @@ agree = sum("of 4, sum 1111" in line for line in lines)
 claims.record("T23", "two nodes make one world", "two torchruns of two ranks, here", agree, "ranks agree", 4, 4)
 
 # %% [markdown] name="slurm_text"
-# On two real machines, replace `127.0.0.1` with the address of the first, and give each machine its own `--node-rank` and the same code. They must reach each other on **all** ports: 29500 is only where they meet; NCCL and gloo open others. If they pick the wrong network card, set
-# `NCCL_SOCKET_IFNAME` (gloo: `GLOO_SOCKET_IFNAME`). On a cluster a scheduler starts the launchers for you. For Slurm:
+# On two real machines, replace `127.0.0.1` with the address of the first, and give each machine its own `--node-rank` and the same code. They must reach each other on **all** ports: they meet at 29500, but NCCL and gloo open others. If they pick the wrong network card, set `NCCL_SOCKET_IFNAME` (gloo: `GLOO_SOCKET_IFNAME`). On a cluster a scheduler starts the launchers for you. For Slurm:
 #
 # ```bash
 # #!/bin/bash
 # #SBATCH --nodes=2
-# #SBATCH --ntasks-per-node=1        # one torchrun a node; it starts the ranks
+# #SBATCH --ntasks-per-node=1        # one torchrun per node; it starts the ranks
 # #SBATCH --gpus-per-node=8
 # #SBATCH --cpus-per-task=64
 #
@@ -1152,7 +1185,7 @@ claims.record("T23", "two nodes make one world", "two torchruns of two ranks, he
 # With several nodes, shard inside a node and replicate between nodes if the GPUs of one node can hold the model (section 8). For two nodes of eight the mesh is `init_device_mesh("cuda", (2, 8), mesh_dim_names=("replicate", "shard"))`.
 
 # %% [markdown] name="summary_text"
-# ## 13 · What this run measured
+# ## 11 · What this run measured
 
 # %% name="summary"
 claims
@@ -1160,13 +1193,13 @@ claims
 # %% [markdown] name="recap"
 # ## Recap
 #
-# - DDP keeps 16 bytes a parameter on every rank. ZeRO-1: 8 + 8/N. ZeRO-2: 4 + 12/N. ZeRO-3 = FSDP: 16/N. Three moves do it: partition, reduce-scatter, all-gather.
-# - Stages 1 and 2 send what DDP sends, 2 Φ; stage 3 sends 3 Φ, for every micro-batch. Sync off saves its reductions, at the price of whole gradients.
+# - DDP keeps 16 bytes per parameter on every rank. ZeRO-1 keeps 8 + 8/N, ZeRO-2 4 + 12/N, ZeRO-3 = FSDP 16/N. Three operations do it: partition, reduce-scatter, all-gather.
+# - Stages 1 and 2 send what DDP sends, 2 Φ; stage 3 sends 3 Φ for every micro-batch. Gathers hide behind computing if each GPU has enough tokens. Turning sync off saves reductions and costs the memory of all gradients.
 # - The peak has a floor that N does not divide: the gathered unit, its gradients, activations, logits. Smaller units mean a lower floor and more messages.
-# - Give the mesh, always. With two dimensions, parameters and their messages stay inside a row.
-# - Build on meta, load from rank 0; build the optimizer after sharding; clip by the joint norm.
-# - Sharded checkpoints do not care how many ranks wrote them, nor whether training waited for them.
+# - Always pass the mesh. With two dimensions, parameters and their messages stay inside a row.
+# - Build on meta, then load in parts or initialize layer by layer; build the optimizer after sharding; clip by the joint norm, on one mesh.
+# - Sharded checkpoints can be loaded on any number of ranks, saved synchronously or not.
 #
-# **What to reach for when.** The model fits with room to spare: DDP. The optimizer state does not: ZeRO-1 (`ZeroRedundancyOptimizer` with DDP) or 2 (DeepSpeed; `fully_shard` with `reshard_after_forward=False` comes close). The parameters do not: `fully_shard`. The layer or the sequence does not: [[tensor_parallel]]. Not enough GPUs: offload, and patience.
+# **What to reach for when.** The model fits with room to spare: DDP. The optimizer state does not fit: ZeRO-1 (`ZeroRedundancyOptimizer` with DDP) or ZeRO-2 (DeepSpeed; `fully_shard` with `reshard_after_forward=False` comes close). The parameters do not fit: `fully_shard`. One layer or the sequence does not fit: [[tensor_parallel]]. Not enough GPUs: offload, which is slow.
 #
-# **Sources.** Rajbhandari et al. 2020, *ZeRO: Memory Optimizations Toward Training Trillion Parameter Models*; Zhao et al. 2023, *PyTorch FSDP*; PyTorch documentation, `fully_shard`, `torch.distributed.checkpoint`, `torchrun`; DeepSpeed documentation, *Configuration JSON*.
+# **Sources.** Rajbhandari et al. 2020, *ZeRO: Memory Optimizations Toward Training Trillion Parameter Models*; Zhao et al. 2023, *PyTorch FSDP*; Austin et al. 2025, *How to Scale Your Model*, chapter 5 (when communication hides); PyTorch documentation, `fully_shard`, `torch.distributed.checkpoint`, `torchrun`; DeepSpeed documentation, *Configuration JSON*; NVIDIA's DGX data sheets (links).

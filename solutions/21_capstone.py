@@ -33,6 +33,7 @@ from helpers import (
     LadderRun,
     LadderTask,
     MemoryMeter,
+    ParallelConfig,
     Prediction,
     Recipe,
     Rung,
@@ -74,12 +75,12 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 # %% [markdown] name="rules_text"
 # ## 1 · The rules
 #
-# Articles on these techniques promise that together they cut peak memory "up to 20 times, with the same accuracy" (section 4 looks at the one quoted most). It is easy to cheat on such a ladder: a smaller batch is a different training run, and a peak read at a different moment is a different figure. So here are the rules, before the first rung:
+# Articles promise that these techniques together cut peak memory "up to 20 times, with the same accuracy" (section 4 examines the one quoted most). It is easy to cheat on such a ladder: a smaller batch is a different training run, and a peak read at another moment is a different figure. So here are the rules:
 #
 # - **One model**: a vision transformer of four blocks on handwritten digits, started from the same weights.
 # - **One effective batch**: every update sees the same 512 images in the same order, and every rung sees the same number of images.
 # - **One figure**: the peak of a whole training step, in bytes, from the meter of [[where_memory_goes]], including parameters and optimizer state.
-# - **One loss to preserve**, on images that are used neither to train nor to choose anything. A single pair of runs says little, so rungs are compared over pairs of runs: same seed, same start, same order of images.
+# - **One loss to preserve**, on images that are used neither to train nor to choose anything. A single pair of runs shows little, so rungs are compared over several pairs: same seed, same start, same order of images.
 
 # %% name="task"
 task = (
@@ -93,20 +94,20 @@ print(f"{phi:,} parameters; {TRAINED:,} images of {images[0].size} pixels to tra
 # %% [markdown] name="optimizer_text"
 # ### A lean optimizer that can take its gradients early
 #
-# Adam keeps two numbers a parameter. **Signum** (Bernstein et al. 2018) keeps one, a running mean of gradients, and steps by its sign: every weight moves by the learning rate. Adam moves a weight by *at most* the learning rate, roughly, and by less where gradients contradict each other from update to update. So expect the two to need different rates.
+# Adam keeps two numbers per parameter. **Signum** (Bernstein et al. 2018) keeps one, a running mean of gradients, and steps by its sign, so every weight moves by the learning rate. Adam moves a weight by roughly *at most* the learning rate, and by less where gradients contradict each other from update to update. The two need different rates.
 #
-# Signum keeps one number for each parameter, its running mean. That has another use. [[Gradient_accumulation]] keeps a gradient for every parameter while micro-batches add up. An optimizer step in the backward pass would free each gradient at once, but a step after every micro-batch is a different training run: **the two cannot be combined as they are**. But the running mean is *linear* in the gradient,
+# The running mean has another use. [[Gradient_accumulation]] keeps a gradient for every parameter while micro-batches add up. An optimizer step in the backward pass would free each gradient at once, but a step after every micro-batch is a different training run: **the two cannot be combined as they are**. But the running mean is *linear* in the gradient,
 #
 # *m* ← β·*m* + (1 − β)·(*g*₁ + *g*₂ + … + *g*ₙ),
 #
-# so a hook can add each piece *g*ᵢ to *m* as soon as it exists, and free it. Weights move once, after the last micro-batch. The optimizer state *is* the accumulator. (This does not work for Adam's second moment: the square of a sum is not the sum of squares.)
+# so a hook can add each *g*ᵢ to *m* as soon as it exists, and free it. Weights move once, after the last micro-batch. The optimizer state *is* the accumulator. (This does not work for Adam's second moment: the square of a sum is not the sum of squares.) We call it **folding** the gradients into the momentum.
 #
-# In 16 bits small additions are lost ([[number_formats]]), so additions to BF16 tensors round **stochastically**: up or down, with the probability that is right on average. `helpers` has this optimizer as `Signum`; you will write your own in section 8.
+# In 16 bits small additions are lost ([[number_formats]]), so additions to BF16 tensors use **stochastic rounding**: up or down at random, so that the mean is right. `helpers` has this optimizer as `Signum`.
 
 # %% [markdown] name="same_text"
 # ### Equivalence before memory
 #
-# In FP32, the rungs that claim "the same gradient" must deliver it: accumulated, checkpointed, and folded into the momentum. The last line of the next cell's table is the control, which must fail: a step after *every* micro-batch.
+# In FP32, the rungs that claim "the same gradient" must deliver it: accumulated, checkpointed, and folded into the momentum. The last line of the second table is the control, which must fail: a step after *every* micro-batch.
 
 # %% name="same"
 base = Rung("0 FP32, AdamW")
@@ -159,9 +160,9 @@ for name, other in {
 # %% [markdown] name="same_explained"
 # Folding adds in a different order, so the last bit may differ, and so may the *sign* where a mean is almost zero.
 #
-# Why in the biases of the keys, of all weights? A key's bias *b* adds the same *q·b* to every score of a query, and softmax ignores whatever is added to all its inputs. So **the gradient of this bias is zero** in exact arithmetic. What arrives is rounding noise, and Signum takes a full step by its sign. That does no harm, since the model ignores the bias as well.
+# Why in the biases of the keys? A key's bias *b* adds the same *q·b* to every score of a query, and softmax ignores a constant added to all its inputs. So **the gradient of this bias is zero** in exact arithmetic. What arrives is rounding noise, and Signum takes a full step by its sign. That does no harm, since the model ignores the bias as well.
 #
-# The control, a step after every micro-batch, ends up somewhere else altogether.
+# The control, a step after every micro-batch, ends up with different weights almost everywhere.
 #
 # ## 2 · The ladder
 #
@@ -197,7 +198,9 @@ print(meters[base.name])
 print(peak_table(meters[base.name], 5))
 
 # %% [markdown] name="guess_text"
-# Nearly all of it is activations: 512 images × 5 tokens × 4 blocks. **Predict** two figures before you see them. By what factor does BF16 autocast alone lower the peak? And what is the factor with all six changes stacked?
+# Nearly all of it is activations: 512 images × 5 tokens × 4 blocks.
+#
+# **Predict** two figures. By what factor does BF16 autocast alone lower the peak? And what is the factor with all six changes stacked?
 
 # %% name="guess"
 my_guess = None  # times less, BF16 autocast alone
@@ -228,20 +231,20 @@ headline = f"{first / peaks[last]:.1f}x = {by_micro:.1f}x by micro-batches, {fir
 print(f"\n{headline}")
 
 # %% [markdown] name="climb_explained"
-# Read the table by columns, and ask of every rung what it took, what it *added*, and what it moved.
+# Read the table by columns. For every rung ask what it took, what it *added*, and what it moved.
 #
-# - **Autocast** halves most activations and leaves weights and state alone. It adds tenants: the 16-bit copies of weights, and what its products use as workspace. So the factor stays below 2.
+# - **Autocast** halves most activations and leaves weights and state alone. It adds 16-bit copies of the weights and workspace for their matmuls. So the factor stays below 2.
 # - **Micro-batches** take the most by far: from activations, temporaries, workspace and inputs at once. Accumulation keeps gradients alive. In rung 0 the peak comes early in the backward pass, before most gradients exist; now gradients live through the whole step.
-# - **Checkpointing** takes activations and adds recomputed ones. The copies of weights fall as well: those of a recomputed block are made for that block and freed with it. It looks modest because it had little left to take. *The order of the rungs decides what each of them seems to be worth.* Only the product counts.
-# - From rung 3 on, the static part dominates. **Signum** takes a state tensor and **folding** takes the gradients: each affects one tenant and leaves the others alone. **BF16** halves weights and state, takes the copies, and takes some of the activations that autocast keeps in FP32.
+# - **Checkpointing** takes activations and adds recomputed ones. The copies of weights fall as well, because a recomputed block makes and frees its own. Checkpointing looks modest because little was left to take. *The order of the rungs decides what each of them seems to be worth.* Only the product counts.
+# - From rung 3 on, the static part dominates. **Signum** removes a state tensor and **folding** removes the gradients: each affects one category. **BF16** halves weights and state, removes the copies, and some of the activations that autocast keeps in FP32.
 #
-# So the headline is mostly the oldest trick, small micro-batches; everything else together comes second. And it has a price.
+# So the largest factor comes from the oldest technique, small micro-batches. And it has a price.
 #
 # ### What did it cost? Time
 #
-# All rungs take a step in turn, for three rounds after a warm-up round. Each is compared with the others *within* a round, so that a slow moment of the machine hits both.
+# All rungs take a step in turn, for three rounds after a warm-up round. Each is compared with the others *within* a round, so that a slow moment of the machine affects both.
 #
-# **Predict.** How many times the time of rung 0 does the last rung take?
+# **Predict.** How many times as long as rung 0 does the last rung take?
 
 # %% name="guess_time"
 my_guess = None  # times
@@ -291,7 +294,7 @@ for name, rung, seen in (
     print(f"{name:36} checkpointing takes {slower:.2f}x the time ({least:.2f} to {most:.2f})")
 
 # %% [markdown] name="cost_text"
-# Small micro-batches keep a processor less busy. Checkpointed blocks run their forward pass twice, a third more arithmetic (a backward pass costs two forward passes). That is about what it takes with all images at once; in micro-batches of 32 it takes more. The four lines rule things out, within the noise: FP32 need not cast weights again for every recomputed block, so if it pays as much, casts are not the reason; if leaving out the random states gains nothing, they are not the reason either. That leaves the size of the pieces: a small operation mostly costs its call.
+# Small micro-batches keep a processor less busy. Checkpointed blocks run their forward pass twice, a third more arithmetic (a backward pass costs two forward passes). With all images at once, checkpointing costs about that; in micro-batches of 32 it costs more. The four lines test two explanations, within the noise. FP32 need not cast weights again for every recomputed block, so if it pays as much, casts are not the reason. If not saving the random states gains nothing, they are not the reason either. That leaves the size of the operations: a small operation mostly costs its call.
 #
 # ### And the loss?
 #
@@ -318,9 +321,9 @@ RATES = {optimizer: min(found)[1] for optimizer, found in RATES.items()}
 print("chosen:", RATES)
 
 # %% [markdown] name="scores_text"
-# With a few hundred images and one seed, neighbours in this list differ by an image or two: treat the choice between them as a coin toss, not a finding.
+# With a few hundred images and one seed, neighbors in this list differ by an image or two: treat the choice between them as a coin toss.
 #
-# Now the claim: the last rung against the first. Both are trained from six seeds, in pairs. Accuracy on a few hundred images moves in steps; the **loss** is finer, so the interval is of its differences. A margin must be set before the runs, and the interval must be narrow enough to *decide*: here 0.1 of loss at most. Then a control: the last rung with ordinary rounding. Does it lose its small steps in so short a run?
+# Now the claim: the last rung against the first. Both are trained from six seeds, in pairs. Accuracy on a few hundred images moves in steps; the **loss** is finer, so the interval is of its differences. The margin must be set before the runs, here 0.1 of loss at most, and the interval must be narrow enough to *decide*. Then a control: the last rung with ordinary rounding. Does it lose its small steps in so short a run?
 #
 # Do we have to train with checkpointing? It recomputes the same numbers, so the weights should be the same to the last bit, even with stochastic rounding, because `checkpoint` restores the random generator.
 
@@ -414,9 +417,9 @@ show(
 )
 
 # %% [markdown] name="cost_explained"
-# Beside the losses printed above, 0.1 is a generous margin; the interval is much narrower. The last line answers for the control: a run this short hardly loses anything to ordinary rounding.
+# Beside the losses printed above, 0.1 is a generous margin, and the interval is much narrower. The last line answers for the control: a run this short hardly loses anything to ordinary rounding.
 #
-# The interval says what so few pairs can show. If all of it is below the margin, the claim is safe for this model; if all of it is above, it is refuted; if it straddles the margin, these pairs **cannot decide**, and that takes more of them. Rung 3 changes no bit, and rungs 1, 2, 5 and 6 change rounding only; rung 4 is another optimizer with its own learning rate, the only rung that changes *what* is computed. The published ladder has one, too (Adam to SGD).
+# The interval states what so few pairs can show. If all of it is below the margin, the claim is safe for this model. If all of it is above, the claim is refuted. If it straddles the margin, these pairs **cannot decide**, and you need more of them. Rung 3 changes no bit, and rungs 1, 2, 5 and 6 change rounding only. Rung 4 is another optimizer with its own learning rate, the only rung that changes *what* is computed. The published ladder has one, too (Adam to SGD).
 #
 # ## 3 · The floor, byte by byte
 #
@@ -485,13 +488,11 @@ static = final.at_peak["parameters"] + final.at_peak["optimizer state"]
 claims.record("C12", "weights and state: 4 bytes a parameter", subject, static / phi, "bytes", 4, 4.3)
 
 # %% [markdown] name="floor_explained"
-# - **Weights and running means**, 2 + 2 bytes a parameter: the floor in the strict sense. To go lower you need another number format ([[fp8]]), fewer trained parameters ([[lora]]), or more machines ([[sharding]]).
-# - **Activations**: the inputs of checkpointed blocks, for one micro-batch. **Recomputed activations** and most **temporaries**: one block of one micro-batch, while its backward pass runs.
-# - **Kernel workspace** has two owners. One is scratch of the matrix product at the peak. On a CPU, 16-bit products repack their operands, and how is the library's business (the one figure here that no shape gives). The other is a discovery: `checkpoint` saves **the state of the random generator** for each block, so that dropout would draw the same numbers again. On a CPU that costs each block as many bytes as the last line says, and this model has no dropout.
+# - **Weights and running means**, 2 + 2 bytes per parameter: the floor in the strict sense. To go lower you need another number format ([[fp8]]), fewer trained parameters ([[lora]]), or more machines ([[sharding]]).
+# - **Activations**: the inputs of checkpointed blocks, for one micro-batch, and the images. **Recomputed activations** and most **temporaries**: one block of one micro-batch, while its backward pass runs.
+# - **Kernel workspace** has two sources. One is scratch of the matmul at the peak: on a CPU, 16-bit matmuls repack their operands, and the size is up to the library (the one figure here that no shape gives). The other is a surprise: `checkpoint` saves **the state of the random generator** for each block, so that dropout would draw the same numbers again. On a CPU each block pays as many bytes as the last line shows, and this model has no dropout. `preserve_rng_state=False` removes it.
 #
-# Account for a floor byte by byte, and you find what nobody had looked for; `preserve_rng_state=False` removes it.
-#
-# **Predict** what comes next: with micro-batches of 4 images instead of 32, what is the factor? Use the laws, but ask of each tenant whether it depends on the micro-batch at all.
+# **Predict.** With micro-batches of 4 images instead of 32, what is the factor? Use the formulas, but ask of each category whether it depends on the micro-batch at all.
 
 # %% name="guess_smaller"
 my_guess = None  # times less than rung 0, micro-batches of 4
@@ -523,15 +524,15 @@ print(f"\nwith 4 images the peak is in {smallest.peak_at}")
 print(f"if only weights and running means were left: {first / static:.0f}x")
 
 # %% [markdown] name="vit_text"
-# Activations fall with the micro-batch. Temporaries stop falling: with few images the peak moves into the optimizer's hook. There stochastic rounding holds the largest weight three times in 4-byte numbers (the mean, its change, the random bits), whatever the batch. Nor do the random states fall. Push one tenant down, and another takes its place at the peak.
+# Activations fall with the micro-batch. Temporaries stop falling: with few images the peak moves into the optimizer's hook. There stochastic rounding holds the largest weight three times in 4-byte numbers (the mean, its change, the random bits), whatever the batch. The random states do not fall either. Shrink one category, and another takes its place at the peak.
 #
-# So the floor depends on three choices: bytes a weight, bytes of state, and how little is computed at a time. The factor depends on what the first rung wasted: *"40 times" says as much about rung 0 as about rung 6.*
+# So the floor depends on three choices: bytes per weight, bytes of state, and how little is computed at a time. The factor depends on what the first rung wasted: *"40 times" says as much about rung 0 as about rung 6.*
 #
 # ## 4 · The famous ladder, checked
 #
-# The most quoted figure of this kind is from [rasbt/pytorch-memory-optim](https://github.com/rasbt/pytorch-memory-optim/blob/main/logs.md): ViT-L/16 on CIFAR-10 at 224 pixels, "20x". Its own logs give reserved memory, for six steps on one GPU. The planner ([[where_memory_goes]]) runs the same steps on fake tensors. It gives reserved memory as a range: the allocator's replay, and what may shift it.
+# The most quoted figure of this kind is from [rasbt/pytorch-memory-optim](https://github.com/rasbt/pytorch-memory-optim/blob/main/logs.md): ViT-L/16 on CIFAR-10 at 224 pixels, "20x". Its own logs give reserved memory, for six steps on one GPU. The planner ([[where_memory_goes]]) runs the same steps on fake tensors. It plans reserved memory as a range: the allocator's replay, and what may shift it.
 #
-# **Predict.** The six logs of ViT-L on one GPU begin with 26.79 GB in FP32 with batches of 64 and Adam, and 18.21 GB with FP16 autocast. Then come BF16 weights, a batch of 16, four micro-batches of 4, and SGD instead of Adam. There are about 300 million parameters. What is the last figure?
+# **Predict.** The six logs of ViT-L on one GPU begin with 26.79 GB in FP32 with batches of 64 and Adam, and 18.21 GB with FP16 autocast. Then come BF16 weights, a batch of 16, four micro-batches of 4, and SGD instead of Adam. There are about 300 million parameters. What is the last figure in the logs?
 
 # %% name="guess_vit"
 my_guess = None  # GB reserved
@@ -578,9 +579,9 @@ claims.record("C12", "the planner follows the logs", "6 logs, the worst of them"
 # %% [markdown] name="planned_text"
 # ### Our ladder, on models that people train
 #
-# The logs stay below 20 times, and their fourth rung cuts the batch from 64 to 16: a different training run. So take *our* seven rungs, with the batch kept: ViT-L on 64 images of 224 pixels, and a 1B language model on 16 sequences of 1,024 tokens. (SGD with momentum stands for Signum: one number a parameter.)
+# The logs stay below 20 times, and their fourth rung cuts the batch from 64 to 16: a different training run. So take *our* seven rungs, with the batch kept: ViT-L on 64 images of 224 pixels, and a 1B language model on 16 sequences of 1,024 tokens. (SGD with momentum stands for Signum: one number per parameter.)
 #
-# There is a **bound**. With Φ parameters, rung 0 holds at most 16Φ bytes (weights, gradients, two moments) and its activations A; the last rung 4Φ (weights and mean in BF16) and what little is alive of one micro-batch, a:
+# There is a **bound**. With Φ parameters, rung 0 holds at most 16Φ bytes (weights, gradients, two moments) and its activations A. The last rung holds 4Φ (weights and mean in BF16) and the few bytes alive of one micro-batch, a:
 #
 # $$\text{factor} = \frac{16Φ + A}{4Φ + a} < 4 + \frac{A}{4Φ}$$
 #
@@ -621,15 +622,15 @@ print(
 )
 
 # %% [markdown] name="vit_explained"
-# The bound explains the difference. A grows with the batch, Φ does not. Our small ViT has a batch that dwarfs its weights, so its bound is far away, and activations and scratch keep it from there. The large models come closer to a bound that is much lower: most of what is left of them is weights and means, and no micro-batch is small enough to change that. *A model with many weights and a small batch has a short ladder.*
+# The bound explains the difference. A grows with the batch, Φ does not. Our small ViT has a batch far larger than its weights, so its bound is high, and activations and scratch keep it below. The large models come closer to a bound that is much lower: most of what is left is weights and means, and no micro-batch is small enough to change that. *A model with many weights and a small batch has a short ladder.*
 #
-# The time is a lower bound, at an A100's data sheet rates: FP32 there is slow without tensor cores, so every rung after the first looks fast. The loss column says what may differ; how much, only pairs of runs can tell.
+# The time is a lower bound at an A100's data sheet rates: FP32 there is slow without TF32, so every rung after the first looks fast. The loss column states what may differ; how much, only pairs of runs can show.
 #
-# Where the planner is off from the logs, the software differs: they are of PyTorch 2.1, whose Adam held two temporary copies where today's holds one.
+# Where the plan differs from the logs, the software differs: the logs are from PyTorch 2.1, whose Adam held two temporary copies where today's holds one.
 #
 # ## 5 · A recipe guide, row by row
 #
-# "Which model can I train on my GPU?" Guides answer with one line a card. The lines below are collected from several guides, all with BF16, checkpointing and accumulation. Our reading is charitable: *pure* BF16, including weights and optimizer state; one sequence of 1,024 tokens; AdamW.
+# "Which model can I train on my GPU?" Guides answer with one line per card. The lines below are collected from several guides, all with BF16, checkpointing and accumulation. Our reading is charitable: *pure* BF16, including weights and optimizer state; one sequence of 1,024 tokens; AdamW.
 #
 # The rule: a line **holds** if the card has room for all that the allocator may *reserve*, with 0.2 GiB to spare (the CUDA context alone varies by that). If there is room for the tensors but perhaps not for the reserve, it is **at the edge**: it may run, or end in an out-of-memory error after an hour.
 #
@@ -637,9 +638,9 @@ print(
 #
 # | card | the guides say |
 # |---|---|
-# | 8 GB, 16 GB | about 1B; about 3B, all of it trained |
+# | 8 GB, 16 GB | about 1B; about 3B, fully trained |
 # | 24 GB, 40 GB | about 7B with LoRA, r = 16; about 13B with LoRA, r = 32 |
-# | 80 GB | 7B whole; 7B whole with FP32 weights |
+# | 80 GB | 7B fully trained; 7B fully trained with FP32 weights |
 # | 8 × 80 GB | 70B, ZeRO-3 / FSDP |
 
 # %% name="guess_lines"
@@ -677,7 +678,7 @@ GUIDE = {  # the guide's line -> (card, recipe)
     "40 GB: ~13B, LoRA r=32": ("40 GB", Recipe("llama-2-13b", lora_rank=32, **plain)),
     "80 GB: 7B whole": ("80 GB", Recipe("llama-2-7b", **plain)),
     "80 GB: 7B whole, FP32 weights": ("80 GB", Recipe("llama-2-7b", **plain | {"precision": "bf16-amp"})),
-    "8 x 80 GB: 70B, ZeRO-3 / FSDP": ("80 GB", Recipe("llama-2-70b", ranks=8, shard="zero3", **plain)),
+    "8 x 80 GB: 70B, ZeRO-3 / FSDP": ("80 GB", Recipe("llama-2-70b", parallel=ParallelConfig(shard=8), **plain)),
 }
 
 # %% name="guide_repaired"
@@ -690,7 +691,7 @@ REPAIRED = {  # what to do where a line does not hold
         Recipe("llama-3.2-3b", lora_rank=16, quantize="nf4-dq", **plain | {"precision": "fp16-amp"}),
     ),
     "80 GB: 7B, FP32 weights, offload": ("80 GB", Recipe("llama-2-7b", offload="optimizer", **fp32_weights)),
-    "16 x 80 GB: 70B, ZeRO-3 / FSDP": ("80 GB", Recipe("llama-2-70b", ranks=16, shard="zero3", **plain)),
+    "16 x 80 GB: 70B, ZeRO-3 / FSDP": ("80 GB", Recipe("llama-2-70b", parallel=ParallelConfig(shard=16), **plain)),
 }
 
 
@@ -730,15 +731,15 @@ for line, (card, recipe) in tested_lines.items():
     )
 
 # %% [markdown] name="guide_explained"
-# The LoRA lines hold, with room to spare: a card of 24 GB takes 7B (planned with the larger rank), because nearly all of it is the frozen weights. Full training in pure BF16 with AdamW takes **four times the weights** (weights, gradients and two moments, 8 bytes a parameter), so 1B does not fit into 8 GB, nor 3B into 16 GB. Those lines are right for *adapters*. With an 8-bit optimizer that steps in the backward pass (which rules out accumulation, section 1) the 1B comes down to the edge.
+# The LoRA lines hold, with room to spare: a card of 24 GB takes 7B (planned with the larger rank), because nearly all of it is the frozen weights. Full training in pure BF16 with AdamW takes **four times the weights** (weights, gradients and two moments, 8 bytes per parameter), so 1B does not fit into 8 GB, nor 3B into 16 GB. Those lines are right for *adapters*. With an 8-bit optimizer that steps in the backward pass (which rules out accumulation, section 1) the 1B comes down to the edge.
 #
-# "80 GB: 7B whole" holds only in pure BF16, where small updates are lost ([[number_formats]]). With FP32 weights it does not, unless the optimizer state moves to the host: then it fits, with a few GiB to spare. 70B on 8 cards is at the edge with one sequence a rank; on 16 cards it fits.
+# "80 GB: 7B" holds only in pure BF16, where small updates are lost ([[number_formats]]). With FP32 weights it does not, unless the optimizer state moves to the host: then it fits, with a few GiB to spare. 70B on 8 cards is at the edge with one sequence per rank; on 16 cards it fits.
 #
 # > **Note:** the common 16 GB cards, T4 and V100, **have no BF16**: it is emulated in FP32, at an eighth of the speed. The plans of the "16 GB" lines are for a card that has it (RTX 4080, A4000). On a T4 or V100 use FP16 autocast with a scaler ([[mixed_precision]]); pure FP16 weights do not train. The line "no BF16" is the one that fits.
 #
 # ## 6 · The summary table
 #
-# Overviews of these techniques like to end with a table: so many times less memory, so many times the speed. This one is collected from several. Memory comes first, planned: GPT-2 (124 million parameters), 8 sequences of 1,024 tokens per step and rank, AdamW. Each line is compared with the line it builds on.
+# Overviews of these techniques like to end with a table of factors in memory and speed. This one is collected from several. Memory comes first, planned: GPT-2 (124 million parameters), 8 sequences of 1,024 tokens per step and rank, AdamW. Each line is compared with the line it builds on.
 
 # %% name="summary_plans"
 job = {"micro_batch_size": 8, "seq": 1024, "precision": "bf16-amp"}
@@ -754,8 +755,14 @@ LINES = {  # name -> (recipe, compared with, said about memory, from, to)
         0.85,
         1.15,
     ),
-    "DDP, 8 ranks": (Recipe("gpt2", ranks=8, **job), "mixed precision", "1x", 0.85, 1.15),
-    "FSDP, 8 ranks": (Recipe("gpt2", ranks=8, shard="zero3", **job), "mixed precision", "8x", 6.8, 9.2),
+    "DDP, 8 ranks": (
+        Recipe("gpt2", parallel=ParallelConfig(shard=8, zero="none"), **job),
+        "mixed precision",
+        "1x",
+        0.85,
+        1.15,
+    ),
+    "FSDP, 8 ranks": (Recipe("gpt2", parallel=ParallelConfig(shard=8), **job), "mixed precision", "8x", 6.8, 9.2),
     "offloaded optimizer": (Recipe("gpt2", offload="optimizer", **job), "mixed precision", "less", 1.05, math.inf),
 }
 plans = dict(zip(LINES, planned([recipe for recipe, *_ in LINES.values()]), strict=True))
@@ -830,26 +837,26 @@ claims.record("T27", "mixed precision: memory 2x", f"our ViT on this {device.typ
 
 # %% [markdown] name="summary_explained"
 # - **On one device** the table's figures are those of some GPU with some model. 16 bits are fast if the arithmetic units support them and the matrices are large enough to fill them. Small micro-batches cost speed if they leave the device idle. This model is small, so accumulation is expensive; on a GPU that a micro-batch of 1 fills, it is nearly free.
-# - **Checkpointing** costs what it recomputes: a third of the arithmetic, says the textbook. In small micro-batches it costs more (section 2): with small operations, their number counts.
-# - **DDP and FSDP** give N times, less what the wire costs. It is a coincidence that both send the same here. DDP all-reduces FP32 gradients, twice 4 bytes a parameter, of which a ring of 8 ranks sends 7/8 (a rank keeps its own part). FSDP gathers weights in BF16 for the forward and again for the backward pass (2 + 2) and reduce-scatters FP32 gradients (4). In pure FP32 it would send half as much again. Communication overlaps with arithmetic, so real factors are better than this bound.
-# - **Offloading** is slower because of what crosses PCIe in every update, and because of the host's AdamW, which the bound leaves out. More sequences an update make it cheaper.
+# - **Checkpointing** costs the recomputation, a third of the arithmetic. In small micro-batches it costs more (section 2), because small operations mostly cost their calls.
+# - **DDP and FSDP** give N times, minus the cost of the wire. Here both happen to send the same. DDP all-reduces FP32 gradients, twice 4 bytes per parameter, of which a ring of 8 ranks sends 7/8 (a rank keeps its own part). FSDP gathers weights in BF16 for the forward and again for the backward pass (2 + 2) and reduce-scatters FP32 gradients (4). In pure FP32 it would send half as much again. Communication overlaps with arithmetic, so real factors are better than this bound.
+# - **Offloading** is slower because of the bytes that cross PCIe in every update, and because of the host's AdamW, which the bound leaves out. More sequences per update make it cheaper.
 #
 # In such a table, believe the row that was measured on your model.
 
 # %% [markdown] name="chooser_text"
 # ## 7 · Choose a recipe
 #
-# Now the other way round: GPU, model and data in, recipes out. Recipes that fit come first, starting with the one that has the *least to do*; then those that do not fit, the smallest first. "Times the least" compares roofline seconds, from arithmetic and memory traffic at the data sheet's rates. That is a lower bound: it can rank recipes, but not forecast a step. A micro-batch is one sequence, so more sequences in an update cost time but no memory; the optimizer runs once an update.
+# Now the other way round: GPU, model and data in, recipes out. Recipes that fit come first, starting with the one with the *least work*; then those that do not fit, the smallest first. "Times the least" compares roofline seconds, from arithmetic and memory traffic at the data sheet's rates. That is a lower bound: it can rank recipes, but not forecast a step. A micro-batch is one sequence, so more sequences per update cost time but no memory; the optimizer runs once per update.
 #
-# The plans were made in advance, by `python -m helpers chooser`, so that the figure can answer at once. LoRA rows put adapters on q and v alone, which is PEFT's default for these models. [[Lora]] shows that adapters on all linear layers learn more; they add little memory, so leave a little more room, and name the layers (`lora_targets`) in the recipe that you export. Three questions:
+# The plans were made in advance, by `python -m helpers chooser`, so that the figure can answer at once. LoRA rows put adapters on q and v alone, which is PEFT's default for these models. [[Lora]] shows that adapters on all linear layers learn more. They add little memory, so leave a little more room, and name the layers (`lora_targets`) in the recipe that you export. Three questions:
 #
-# 1. Which is the smallest of these cards that can train all of 7B, and how?
+# 1. Which is the smallest of these cards on which full training of 7B fits, and how?
 # 2. Which recipe does the longer sequence push off a card of 24 GB (7B)?
 # 3. On a T4 (7B), what comes first, and why is the only other recipe that fits so far behind?
 #
 # <details><summary>Answers</summary>
 #
-# 1. 40 GB (`a100-40gb`), with BF16 weights, SGD and checkpointing. With AdamW it takes 80 GB; with 8-bit AdamW and 512 tokens it is at the edge of 40 GB.
+# 1. 40 GB (`a100-40gb`), with BF16 weights, SGD and checkpointing. It *fits*; whether it learns is another matter, because BF16 weights lose small updates ([[number_formats]]) and SGD rarely trains a language model well. With AdamW it takes 80 GB; with 8-bit AdamW and 512 tokens it is at the edge of 40 GB.
 # 2. LoRA without checkpointing: its activations fit at 512 tokens, but not at 2,048. LoRA with checkpointing stays.
 # 3. QLoRA under FP16 autocast. The T4 has no BF16, so QLoRA in BF16 is computed in FP32, at an eighth of the rate. The figure says "BF16 emulated".
 #
@@ -908,18 +915,18 @@ claims.record(
 # %% [markdown] name="lean_text"
 # ## 8 · Your turn: no room for gradients
 #
-# Section 1 folded gradients into a mean. Here the loss has gaps, the update has weight decay, and part of the model is frozen. So think about what is done once an *update*, what once a *piece*, and what to divide by.
+# Section 1 folded gradients into a mean. Here the loss has gaps, the update has weight decay, and part of the model is frozen. Decide what happens once per *update*, what once per *micro-batch*, and what to divide by.
 #
 # **Contract.** `lean_update(model, means, x, y, lr)` makes one update, in place, from the *whole* batch.
 #
-# - `model` is an `nn.Sequential` of 9 layers in FP32. The parameters of its first layer are frozen (`requires_grad` is False) and stay as they are. `x` has shape (130, 64); `y` (130,) holds classes, and **−100 in rows that do not count**. The loss is the mean cross entropy over the rows that do. How many do differs from piece to piece, and a piece may have none.
+# - `model` is an `nn.Sequential` of 9 layers in FP32. The parameters of its first layer are frozen (`requires_grad` is False) and stay as they are. `x` has shape (130, 64); `y` (130,) holds classes, and **−100 in rows that do not count**. The loss is the mean cross-entropy over the rows that count. Their number differs between micro-batches, and a micro-batch may have none.
 # - `means` maps each trained parameter to its running mean. With *g* = gradient of the loss + **0.01 · p** (L2 decay, with the weights before the update): mean ← 0.9 · mean + 0.1 · *g*, then p ← p − lr · sign(mean). Both change in place.
 # - On top of weights, means and the batch, the peak may take **100 KiB**. All gradients together are larger than that; so are the activations of the batch, and so is a copy of the means.
-# - It is called again and again: afterwards no gradient is left, and no hook on a parameter or a layer, not even one that does nothing. `x` and `y` stay as they are.
+# - The function is called many times. After each call no gradient is left, and no hook on a parameter or a layer, not even one that does nothing. `x` and `y` stay as they are.
 #
 # <details><summary>Hint</summary>
 #
-# `F.cross_entropy` skips rows of −100 itself. With `reduction="sum"` the loss of a piece without rows is 0; with the default, a mean over no rows, it is NaN.
+# `F.cross_entropy` skips rows of −100 itself. With `reduction="sum"` the loss of a micro-batch without counted rows is 0; with the default, a mean over no rows, it is NaN.
 #
 # </details>
 
@@ -1008,7 +1015,7 @@ claims.record("C12", "20x less peak memory", "the open rung", first / my_rung.pe
 # %% [markdown] name="report_text"
 # ## 9 · Your lab report
 #
-# Every table of claims that this course's notebooks showed you was saved in one small file on this machine (`.progress/progress.json`; with `TAS_PROGRESS=off` in the environment nothing is saved). It is sent nowhere. Here it is as one page: your ladder, your floor and your recipe on top, then the claims of every lab. It certifies what *you* measured, on your device; change a rung and run again, and it says so. `save` writes the page as HTML.
+# Every table of claims that this course's notebooks showed you was saved in one small file on this machine (`.progress/progress.json`; with `TAS_PROGRESS=off` in the environment nothing is saved). It is sent nowhere. Here it is as one page: your ladder, your floor and your recipe on top, then the claims of every lab. It certifies what *you* measured, on your device; change a rung and run again, and the page changes. `save` writes it as HTML.
 
 # %% name="claims"
 claims
@@ -1030,8 +1037,8 @@ report
 # - A forty times lower peak with the same batch is possible where activations are nearly all of the peak. Most of it is small micro-batches, and the price is time. For large models the bound is 4 + A / 4Φ.
 # - Ask of each rung what it took, what it added and what it moved. The order decides what a rung seems to be worth. Only the product counts, and that depends on how wasteful rung 0 was.
 # - You cannot combine accumulation and a step in the backward pass as they are. But if the optimizer state is linear in the gradient, it can be the accumulator.
-# - The floor has names: bytes a weight, bytes of state, one block of one micro-batch, scratch; and a random generator's state that nobody asked for.
-# - To hold a loss you need pairs of runs, rates chosen without the test images, a margin set in advance, and an interval that is narrow enough to decide.
+# - Every byte of the floor has a cause: bytes per weight, bytes of state, one block of one micro-batch, scratch, and the saved states of a random generator that the model does not need.
+# - To show that a loss holds you need pairs of runs, rates chosen without the test images, a margin set in advance, and an interval that is narrow enough to decide.
 # - Guides and tables hold for the model, the batch and the number format they were made with. Ask the planner.
 #
 # **Sources.** Bernstein et al. 2018, *signSGD*; Zhang et al. 2023, *Adam Accumulation to Reduce Memory Footprints* (the same idea for Adam, which it has to change); [rasbt/pytorch-memory-optim](https://github.com/rasbt/pytorch-memory-optim), logs; PyTorch tutorial, *How to save memory by fusing the optimizer step into the backward pass*; Rajbhandari et al. 2020, *ZeRO*; Hu et al. 2021, *LoRA*.

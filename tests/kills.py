@@ -1,7 +1,8 @@
 """Random kills: start a run, kill one of its ranks with SIGKILL at a random moment, start it again, a hundred times.
 
 `python -m tests.kills x6 --kills 100` does it to the reference of exercise X6, `fsdp` to an exported script with FSDP
-over two ranks; the other scripts are in `SCRIPTS`. After each kill every published checkpoint is compared, bit for bit,
+over two ranks; the other scripts are in `SCRIPTS`. With `--signal TERM` all ranks of a script get SIGTERM, which lets
+them save. After each kill every published checkpoint is compared, bit for bit,
 with what the uninterrupted run had at that step; when a run has come to its end, its last checkpoint is. At the end no
 process may be left. Delays are drawn from the seed; which line they hit is up to the machine.
 """
@@ -31,7 +32,7 @@ from helpers.exercises.x6.entries import entries_of, steps_of
 from helpers.exercises.x6.job import Run
 from helpers.exercises.x6.processes import packed
 from helpers.exercises.x6.states import print_of
-from helpers.planner import Recipe
+from helpers.planner import ParallelConfig, Recipe
 from helpers.planner.script import training_script
 from helpers.ranks import rank as ranks_of_a_run
 from helpers.ranks.failure import RankError
@@ -39,12 +40,17 @@ from helpers.ranks.run import run_ranks
 
 import torch
 from safetensors.torch import load_file
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 STEPS, EVERY = 12, 2
 LONGEST_CHAIN = 8  # kills, after which a run may come to its end
+DDP = ParallelConfig(shard=2, zero="none")
 SCRIPTS = {
-    "fsdp": (Recipe("llama-3.2-1b", precision="bf16-amp", ranks=2, shard="zero3"), "pytorch"),
-    "ddp": (Recipe("gpt2", precision="bf16-amp", gradient_accumulation_steps=2, ranks=2), "pytorch"),  # with dropout
+    "fsdp": (Recipe("llama-3.2-1b", precision="bf16-amp", parallel=ParallelConfig(shard=2)), "pytorch"),
+    "ddp": (
+        Recipe("gpt2", precision="bf16-amp", gradient_accumulation_steps=2, parallel=DDP),
+        "pytorch",
+    ),  # with dropout
     "adapters": (Recipe("llama-3.2-1b", lora_rank=8, lora_dropout=0.1, checkpointing="every"), "pytorch"),
     "fp16": (Recipe("gpt2", precision="fp16-amp"), "pytorch"),
     "in-backward": (Recipe("gpt2", step_in_backward=True), "pytorch"),
@@ -127,7 +133,8 @@ class Script(Target):
         self._scripts[True].write_text(text.replace("KEEP = 2 ", f"KEEP = {STEPS} "))
 
     def start(self, folder: Path, ranks: int, pids: Path, whole: bool = False) -> None:
-        options = {"--steps": STEPS, "--lr": 1e-3, "--checkpoint-every": EVERY, "--checkpoints": folder}
+        every = 1 if whole else EVERY  # SIGTERM saves between two checkpoints
+        options = {"--steps": STEPS, "--lr": 1e-3, "--checkpoint-every": every, "--checkpoints": folder}
         line = [str(self._scripts[whole]), "--tiny", "--resume", *(str(x) for pair in options.items() for x in pair)]
         run_ranks(
             _noted, ranks, pids, _run_script, line,
@@ -137,25 +144,23 @@ class Script(Target):
     def published(self, folder: Path) -> dict[int, Path]:
         if not self._trainer:
             return super().published(folder)
-        return {int(path.parent.name.removeprefix("checkpoint-")): path.parent for path in folder.glob("*/whole")}
+        return {int(path.parent.name.removeprefix("checkpoint-")): path.parent for path in folder.glob("*/run.json")}
 
     def read(self, entry: Path) -> dict[str, str]:
-        prints = {}
+        done = json.loads((entry / "run.json").read_text())["done"]
         if self._trainer:
-            prints = print_of(load_file(entry / "model.safetensors"), "model")
-        for file in sorted(entry.glob("optimizer.pt" if self._trainer else "rank*.pt")):
-            state = torch.load(file, weights_only=False)
-            prints |= print_of(_local(state), file.name)
-        return prints
+            parts = {"model": load_file(entry / "model.safetensors"), "optimizer": _loaded(entry / "optimizer.pt")}
+        elif (entry / "state.pt").exists():
+            parts = _loaded(entry / "state.pt")
+        else:  # shards
+            with tempfile.TemporaryDirectory() as name:
+                dcp_to_torch_save(entry, Path(name, "state.pt"))
+                parts = _loaded(Path(name, "state.pt"))
+        return print_of(parts | {"done": done}, "state")
 
 
-def _local(value):
-    """Replace each shard by the part that the rank holds."""
-    if isinstance(value, dict):
-        return {key: _local(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_local(inner) for inner in value]
-    return value._local_tensor if hasattr(value, "_local_tensor") else value
+def _loaded(file: Path):
+    return torch.load(file, weights_only=False)
 
 
 def _noted(pids: Path, work, *args) -> None:
@@ -169,8 +174,13 @@ def _run_script(line: list[str]) -> None:
     """On a rank: be the process that torchrun would have started."""
     sys.argv = line
     os._exit = _end_of_script
-    with contextlib.suppress(_Ended):
+    try:
         runpy.run_path(line[0], run_name="__main__")
+    except _Ended:
+        pass
+    except SystemExit as end:
+        if end.code:  # SIGTERM, before the first step or later
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 class _Ended(BaseException):
@@ -184,8 +194,8 @@ def _end_of_script(code: int) -> None:
 
 
 @contextlib.contextmanager
-def _killer(pids: Path, delay: float, dice: random.Random) -> Iterator[None]:
-    """Kill one rank `delay` seconds after the first one has begun."""
+def _killer(pids: Path, delay: float, dice: random.Random, term: bool) -> Iterator[None]:
+    """Kill one rank `delay` seconds after the first one has begun; or let all of them end, by SIGTERM."""
     done, which = threading.Event(), dice.random()
 
     def kill() -> None:
@@ -194,8 +204,9 @@ def _killer(pids: Path, delay: float, dice: random.Random) -> Iterator[None]:
                 return
         if not done.wait(delay):
             there = sorted(int(path.name) for path in pids.iterdir())
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(there[int(which * len(there))], signal.SIGKILL)
+            for pid in there if term else there[int(which * len(there)) :][:1]:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGTERM if term else signal.SIGKILL)
 
     thread = threading.Thread(target=kill)
     thread.start()
@@ -206,12 +217,12 @@ def _killer(pids: Path, delay: float, dice: random.Random) -> Iterator[None]:
         thread.join()
 
 
-def kill_at_random(target: Target, kills: int, seed: int, scratch: Path) -> Count:
-    """Kill `target` so often, and compare what is left with the run that nobody kills."""
+def kill_at_random(target: Target, kills: int, seed: int, scratch: Path, term: bool = False) -> Count:
+    """Kill `target` so often, and compare what is left with the run that is not killed."""
     dice, count, everyone = random.Random(seed), Count(), []
     target.start(scratch / "whole", target.ranks[0], _new(scratch / "pids"), whole=True)
     whole = {step: target.read(entry) for step, entry in target.published(scratch / "whole").items()}
-    assert sorted(whole) == list(range(EVERY, STEPS + 1, EVERY)), sorted(whole)
+    assert set(range(EVERY, STEPS + 1, EVERY)) <= set(whole), sorted(whole)
     begin = time.monotonic()
     target.start(scratch / "again" / "kept", target.ranks[0], _new(scratch / "pids"))  # all is imported by now
     count.unlike += not _same(target, scratch / "again" / "kept", STEPS, whole)
@@ -223,11 +234,11 @@ def kill_at_random(target: Target, kills: int, seed: int, scratch: Path) -> Coun
         pids = _new(scratch / "pids")
         delay = 1e9 if chain == LONGEST_CHAIN or count.kills == kills else dice.uniform(0, long)
         ended, begin = True, time.monotonic()
-        with _killer(pids, delay, dice):
+        with _killer(pids, delay, dice, term):
             try:
                 target.start(folder, ranks, pids)
             except RankError as error:
-                if not re.search(r"died \(exit code -9\)|died as well", str(error)):
+                if not re.search(r"died \(exit code -(9|15)\)|died as well", str(error)):
                     raise
                 ended = False
         everyone += [int(path.name) for path in pids.iterdir()]
@@ -276,6 +287,7 @@ def main() -> None:
     parser.add_argument("what", choices=("x6", *SCRIPTS))
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--signal", choices=("KILL", "TERM"), default="KILL")
     args = parser.parse_args()
     os.environ["HF_HUB_OFFLINE"] = "1"
     logging.getLogger("torch.distributed.device_mesh").setLevel(logging.ERROR)  # shards are read here without a group
@@ -287,7 +299,7 @@ def main() -> None:
                 {"trainer": "transformers.trainer", "adapters": "peft"}.get(args.what, "json")
             )
         target = Script(Path(name), *SCRIPTS[args.what]) if args.what != "x6" else Exercise()
-        count = kill_at_random(target, args.kills, args.seed, Path(name))
+        count = kill_at_random(target, args.kills, args.seed, Path(name), args.signal == "TERM")
     print(json.dumps(asdict(count)))
     sys.exit(not count.right)
 

@@ -1,11 +1,14 @@
-"""What `make test` runs of the tests that take too long to run every time: another part each day, so all run in turn.
+"""What `make test` runs of the tests that take too long to run every time: another part each day.
 
-The sample depends on a seed, which is the day unless the environment variable SAMPLE_SEED sets it. WHOLE_LABS=1 runs
-everything, and CHANGED_TOPICS="x1 lora" all answers of these topics beside the sample (`tests/changed.py` sets it).
+Two samples are drawn. Of a large family, `sample` takes one case in so many, each in turn. Of all tests marked slow,
+those "of today" run, one in five. Both depend on a seed, which is the day unless the environment variable SAMPLE_SEED
+sets it. WHOLE_LABS=1 runs everything, and CHANGED_TOPICS="x1 lora" all answers of these topics beside the sample
+(`tests/changed.py` sets it).
 """
 
 import os
 import time
+import zlib
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -13,6 +16,7 @@ import pytest
 
 Item = TypeVar("Item")
 CHANGED_TOPICS = "CHANGED_TOPICS"
+SLOW_ONE_IN = 5
 _DAY = 24 * 60 * 60  # seconds
 
 
@@ -41,6 +45,11 @@ def sample(items: Sequence[Item], one_in: int, topic: Callable[[Item], str] | No
         return due or runs_whole() or (topic is not None and topic(item) in changed)
 
     return [item for number, item in enumerate(items) if runs(number, item)]
+
+
+def has_its_day(test: str) -> bool:
+    """Say whether a slow test is one of today's: drawn by its name and the seed, since turns could miss each other."""
+    return runs_whole() or zlib.crc32(f"{sample_seed()} {test}".encode()) % SLOW_ONE_IN == 0
 
 
 def sample_with_quick(

@@ -8,7 +8,7 @@ from helpers.core.files import ROOT
 
 import pytest
 
-from .sampling import sample, sample_seed, sample_with_quick, share_seed
+from .sampling import has_its_day, sample, sample_seed, sample_with_quick, share_seed
 
 ITEMS = [f"item {i}" for i in range(17)]
 
@@ -77,3 +77,15 @@ def test_pytest_prints_the_seed_and_how_to_repeat_it():
     env = {**os.environ, "SAMPLE_SEED": "7"}
     out = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True).stdout
     assert "sample: seed 7 (set SAMPLE_SEED to repeat; WHOLE_LABS=1 runs everything)" in out
+
+
+def test_about_one_slow_test_in_five_has_its_day_and_each_has_one_soon(monkeypatch):
+    tests = [f"tests/test_it.py::test_case[{n}]" for n in range(200)]
+    days = []
+    for day in range(60):
+        monkeypatch.setenv("SAMPLE_SEED", str(day))
+        days.append({test for test in tests if has_its_day(test)})
+    assert all(15 <= len(day) <= 75 for day in days)
+    assert set.union(*days) == set(tests)
+    monkeypatch.setenv("WHOLE_LABS", "1")
+    assert all(has_its_day(test) for test in tests)

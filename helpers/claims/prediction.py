@@ -4,7 +4,9 @@ A wrong prediction teaches more than a figure that was only read. So every measu
 and the difference gets explained.
 """
 
+import math
 from dataclasses import dataclass
+from numbers import Real
 
 
 @dataclass(frozen=True)
@@ -16,12 +18,21 @@ class Prediction:
         guess: None until the learner makes one.
         unit: of both figures.
         difference: whether zero is an ordinary answer; then how far off the guess is counts, not how many times.
+
+    Raises:
+        ValueError: the guess is not a number. So a typo shows in the cell of the guess, before anything is revealed.
     """
 
     question: str
     guess: float | None
     unit: str
     difference: bool = False
+
+    def __post_init__(self) -> None:
+        number = isinstance(self.guess, Real) and not isinstance(self.guess, bool) and math.isfinite(self.guess)
+        if self.guess is not None and not number:
+            unit = f" (in {self.unit})" if self.unit else ""
+            raise ValueError(f"my_guess is {self.guess!r}. Write a number alone{unit}, such as my_guess = 12.5.")
 
     def reveal(self, measured: float, how: str = "measured") -> None:
         """Print the guess beside the measured figure (same unit), and how far apart they are.

@@ -52,6 +52,9 @@ def set_up() -> None:
     torch_came_first = "torch" in sys.modules and _is_passive() and not {"OMP_WAIT_POLICY", *SPIN} <= before.keys()
     # transformers has renamed gradient checkpointing; PEFT, and labs that run with older versions, use the old name.
     warnings.filterwarnings("ignore", message="`(is_)?gradient_checkpointing", category=FutureWarning)
+    # PyTorch 2.13 renames these two; earlier versions lack the new names
+    renamed = "`torch.distributed.(all_gather_into_tensor|reduce_scatter_tensor)` is dep"
+    warnings.filterwarnings("ignore", message=renamed, category=FutureWarning)
     quiet_loggers()
 
 

@@ -180,8 +180,10 @@ def reference_evidence(part: Part, seed: int) -> dict[str, Evidence]:
     return {item.name(): evidence.get(item.name(), {"seen": {}}) for item in part.checks}
 
 
-def check(name: str, *answers: Callable[..., Any], seed: int = 0) -> Any:
-    """Check the learner's `answers` for the part called `name`, and print a verdict a line.
+def check(name: str, *answers: Callable[..., Any], seed: int = 0, counts: bool = True) -> Any:
+    """Check the learner's `answers` for the part called `name`, and print a verdict per line.
+
+    The result is saved as the learner's progress where it `counts`; that of a wrong answer shown by a lab does not.
 
     Nothing is raised when a check fails, so that "Run All" goes on; when nbgrader validates or grades
     a notebook, a failed check raises, as nbgrader expects.
@@ -203,7 +205,8 @@ def check(name: str, *answers: Callable[..., Any], seed: int = 0) -> Any:
     verdicts = judge(part, evidence, expected)
     last_verdicts[name] = verdicts
     print(report(part, verdicts))
-    remember_checks(name, [(v.check, v.passed, v.points, v.max_points) for v in verdicts])
+    if counts:
+        remember_checks(name, [(v.check, v.passed, v.points, v.max_points) for v in verdicts])
     if any(key in os.environ for key in ("NBGRADER_EXECUTION", "NBGRADER_VALIDATING")):
         failed = [v.check for v in verdicts if not v.passed]
         if failed:

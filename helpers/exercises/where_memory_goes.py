@@ -1,4 +1,4 @@
-"""Practice checks of where memory goes: bytes that stay through a step, and the peak of a GPT."""
+"""Practice checks of where memory goes: resident bytes of a model, and the peak of a GPT."""
 
 import functools
 import random
@@ -49,7 +49,9 @@ def _state(model: nn.Module) -> list[tuple[torch.dtype, bool]]:
 class CountsWhatStays(Check):
     """Weights, gradients and Adam's state of a model, under four schemes, frozen parameters included."""
 
-    hint = "For each parameter: numel() times the bytes of its scheme, more of them when it is trained."
+    hint = (
+        "Multiply each parameter's numel() by the scheme's bytes per element. A trained parameter takes more of them."
+    )
 
     @staticmethod
     def probe(seed: int, resident_bytes: Callable[[nn.Module, str], int]) -> Evidence:
@@ -76,11 +78,16 @@ class CountsWhatStays(Check):
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         if seen["changed"]:
-            return f"With {seen['changed'][0]!r} the model has changed: its dtype or `requires_grad`. Only count."
+            return (
+                f"With {seen['changed'][0]!r} your function changed the model: its dtype or `requires_grad`. "
+                "Count without changing it."
+            )
         for name, want in expected["bytes"].items():
             mine = seen["bytes"][name]
             if not abs(mine - want) <= 0.5:
-                first = f"For {name}: you count {mine:,.0f} bytes; it is {want:,.0f} ({mine / want:.3g} x)."
+                first = (
+                    f"For {name}: you return {mine:,.0f} bytes; expected {want:,.0f} ({mine / want:.3g} times that)."
+                )
                 return f"{first} {_where_to_look(name)}"
         return None
 
@@ -89,20 +96,22 @@ def _where_to_look(case: str) -> str:
     """Say what is special about the model of a case; cases are tried from the plainest on."""
     model, _, scheme = case.rpartition(", ")
     if model == "a linear layer":
-        return f'Nothing is frozen or shared here: look at the row of "{scheme}", and count bytes, not elements.'
+        return (
+            f'Nothing is frozen or shared here. Check the entry for "{scheme}", and count bytes rather than elements.'
+        )
     if "stored in BF16" in model:
         return (
-            "Its own dtype does not matter: the scheme says how many bytes an element takes. Use numel(), not nbytes."
+            "Its present dtype does not matter: the scheme determines the bytes per element. Use numel(), not nbytes."
         )
     if "tied" in model:
-        return "Its output layer shares the embedding's weight: model.parameters() gives it once."
+        return "Its output layer shares the embedding's weight, and model.parameters() yields that weight once."
     return "A frozen parameter has no gradient and no moments and needs no master copy; buffers do not count."
 
 
 class PredictsThePeak(Check):
     """The peak of a training step within 10 % of the measurement, for GPTs of many shapes."""
 
-    hint = "Write down, for each of the two moments, who is there; print your sum for the GPT of section 2 and compare."
+    hint = "List the tensors in memory at each of the two moments; then compare your sum with the GPT of section 2."
     # Each tells other terms apart: (what it stresses, sizes).
     shapes = (
         ("a long batch", {"vocabulary": 256, "context": 128, "layers": 4, "width": 128, "batch": 16}),
@@ -141,7 +150,7 @@ class PredictsThePeak(Check):
         if seen["operations"]:
             return (
                 f"`gpt_peak` runs {seen['operations']:,} operations on tensors. Build no model and measure nothing: "
-                "compute the peak from the five integers, with Python's own numbers."
+                "compute the peak from the five integers with plain Python numbers."
             )
         wrong = {}
         for name, want in expected["measured"].items():
@@ -150,7 +159,7 @@ class PredictsThePeak(Check):
                 wrong[name] = ratio
         if not wrong:
             return None
-        listed = "; ".join(f"{name}: {ratio:.2f} x the measurement" for name, ratio in wrong.items())
+        listed = "; ".join(f"{name}: {ratio:.2f} times the measurement" for name, ratio in wrong.items())
         return f"Off by more than 10 % for {listed}. {_advice(wrong)}"
 
 
@@ -160,21 +169,21 @@ def _advice(wrong: dict[str, float]) -> str:
     if len(wrong) == len(PredictsThePeak.shapes) and max(ratios) < 1.1 * min(ratios):
         if 0.2 < min(ratios) < 0.3:
             return "All by the same factor of 4: elements, or bytes?"
-        return "All by the same factor: which unit do you return? Bytes are wanted."
+        return "All by the same factor. Which unit do you return? It should be bytes."
     if len(wrong) == len(PredictsThePeak.shapes):
         return (
-            "All shapes are off: look at the bytes per parameter, which differ between the two moments; the larger "
-            "moment is the peak, not the sum."
+            "All shapes are off. Check the bytes per parameter, which differ between the two moments. The peak is the "
+            "larger moment, not the sum of both."
         )
     if "a large vocabulary" in wrong and not wrong.keys() & {"a long batch", "a deep and narrow model"}:
-        return "The shape with most logits is off: how many tensors of that size are alive at once?"
+        return "The shape with the most logits is off. How many tensors of that size are alive at once?"
     if "a long batch" in wrong or "a deep and narrow model" in wrong:
-        return "Shapes with many tokens are off: look at the activations per token and layer, and at the logits."
+        return "Shapes with many tokens are off. Check the activations per token and layer, and the logits."
     if "a wide model, batch 1" in wrong:
-        return "The shape with few tokens is off: its peak is in the optimizer step, which holds all gradients."
+        return "The shape with few tokens is off. Its peak is in the optimizer step, when all gradients are in memory."
     return (
-        "The large embedding is off: count its parameters once, and at the summit count parameters and moments, but no "
-        "gradients: they come later."
+        "The large embedding is off. Count its parameters once. At the start of the backward pass count parameters and "
+        "moments, but not gradients, which come later."
     )
 
 

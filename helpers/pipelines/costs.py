@@ -7,13 +7,13 @@ from dataclasses import dataclass
 class Costs:
     """Ticks of one micro-batch in one stage.
 
-    A linear layer's forward pass is one product, its backward pass two of the same size: one for the gradient of the
+    A linear layer's forward pass is one matmul, its backward pass two of the same size: one for the gradient of the
     input, one for the gradient of the weights.
 
     Attributes:
         forward, inputs, weights: of an F, an I and a W. A B is an I and a W.
         stages: how much more each stage has to do, by its number; empty: all stages have the same.
-        message: from one rank to another. Nobody is kept from working meanwhile.
+        message: from one rank to another. No rank stops working meanwhile.
     """
 
     forward: float = 1.0

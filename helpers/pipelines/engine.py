@@ -1,7 +1,7 @@
-"""One rank of a pipeline: it runs a list of actions on its stages, talks to its neighbours, and keeps a diary.
+"""One rank of a pipeline: it runs a list of actions on its stages, sends to its neighbors, and keeps a log.
 
 Activations travel from stage to stage, their gradients travel back. A message is sent without waiting and received
-where it is needed; its tag says what is in it, so messages may overtake each other. (Gloo has tags. NCCL has none:
+where it is needed; its tag says what is in it, so messages may overtake each other. (Gloo has tags. NCCL does not:
 there both sides must send and receive in the same order, and PyTorch's own schedules post such messages in pairs.)
 """
 

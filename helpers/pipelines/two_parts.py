@@ -1,6 +1,6 @@
 """A linear layer whose backward pass comes in two parts: the gradient of its input now, those of its weights later.
 
-With y = x Wᵀ + b and the gradient dy, the stage before waits for dx = dy W. Nobody waits for dW = dyᵀ x and db before
+With y = x Wᵀ + b and the gradient dy, the stage before waits for dx = dy W. No rank waits for dW = dyᵀ x and db before
 the optimizer's step. So the layer may note down (x, dy) and work out dW when there is nothing else to do.
 """
 

@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from .catalog.gpus import find_gpu
+from .config import TrainingConfig
 from .deep import DeepPlan, plan_deep
-from .recipe import Recipe
 
 TABLE = Path(__file__).with_suffix(".json")
 MODELS = ("llama-3.2-1b", "llama-3.2-3b", "llama-2-7b", "llama-2-13b")
@@ -51,7 +51,7 @@ class Choice:
     """
 
     name: str
-    recipe: Recipe
+    recipe: TrainingConfig
     peak_bytes: int
     reserved_bytes: int
     room_bytes: int
@@ -60,9 +60,9 @@ class Choice:
     seconds: float
 
 
-def _recipes() -> dict[tuple[str, int, str], Recipe]:
+def _recipes() -> dict[tuple[str, int, str], TrainingConfig]:
     return {
-        (model, seq, name): Recipe(model, seq=seq, gradient_accumulation_steps=_MICRO_BATCHES, **options)
+        (model, seq, name): TrainingConfig(model, seq=seq, gradient_accumulation_steps=_MICRO_BATCHES, **options)
         for model in MODELS
         for seq in LENGTHS
         for name, options in WAYS.items()

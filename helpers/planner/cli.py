@@ -1,110 +1,46 @@
-"""python -m helpers plan: the planner on the command line."""
+"""python -m helpers plan: the planner on the command line.
+
+Options become one description of a run (`described.py`); the description decides who answers. What prints or exports
+reads the answer, or the description, and changes neither.
+"""
 
 import argparse
 import contextlib
 import json
 import sys
-from collections.abc import Iterator
-from dataclasses import fields
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from ..core.units import human_bytes
-from .catalog.clusters import CLUSTERS
+from ..core.table import text_table
+from ..core.units import GiB, human_bytes
+from .catalog.clusters import CLUSTERS, Cluster
 from .catalog.configs import CONFIGS
 from .catalog.gpus import GIGA, GPUS
 from .catalog.models import check_name, limits, model_names
 from .catalog.this_machine import THIS
-from .layout.layout import PRECISIONS as LAYOUT_PRECISIONS
-from .layout.layout import Layout
-from .layout_cli import add_layout_arguments, run_layout
-from .layout_options import SHARED
+from .config import RecipeError
+from .described import Described, cluster_of, described
+from .options import add_arguments as add_arguments
 from .plan import Plan, plan
-from .recipe import (
-    ATTENTIONS,
-    CHECKPOINTINGS,
-    IMPLEMENTATIONS,
-    LORA_DTYPES,
-    OFFLOADS,
-    OPTIMIZERS,
-    PRECISIONS,
-    QUANTIZATIONS,
-    SHARDINGS,
-    Recipe,
-    RecipeError,
-)
-from .short_help import shorten_help
+from .whole_run import WholeRun, read_tokens
 
+if TYPE_CHECKING:  # its room imports PyTorch, which takes seconds
+    from .layout.layout import Layout
+    from .layout.layout_plan import LayoutPlan
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Describe the options of the command; those of a recipe have its defaults, if a layout does not share them."""
-    parser.add_argument("--model", metavar="NAME|config.json", help="a model of the catalog, or a Hugging Face config")
-    _add_recipe(parser)
-    parser.add_argument(
-        "--gpu", metavar="NAME|this", help="ask about one GPU, or this machine; remedies if it is too small"
-    )
-    parser.add_argument("--budget", type=float, metavar="GiB", help="the same for a GPU of this size")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("--list", action="store_true", help="show the models, GPUs and clusters that it knows")
-    parser.add_argument("--measure", action="store_true", help="train two real steps on this machine's GPU as well")
-    parser.add_argument("--rows", metavar="FILE.jsonl", help="plan many layouts, one a line (fields: docs/planner.md)")
-    parser.add_argument("--out", metavar="FILE", help="where the answers to --rows go, or what --export writes")
-    parser.set_defaults(layout_options=add_layout_arguments(parser))
-    shorten_help(parser)
-
-
-def _add_recipe(parser: argparse.ArgumentParser) -> None:
-    """Add an option for each field of a recipe but the model; some have a second, shorter name."""
-    default = {field.name: field.default for field in fields(Recipe)}
-
-    def option(flag: str, text: str, *aliases: str, **how: object) -> None:
-        name = flag.removeprefix("--").replace("-", "_")
-        value = default[name]
-        said = f"default {value}"
-        if name in SHARED:  # left open: a layout has another default
-            of_layout = Layout.__dataclass_fields__[name].default
-            said += f"; of a layout {of_layout}" if of_layout != value else ""
-            value = None
-        parser.add_argument(flag, *aliases, default=value, help=f"{text} ({said})", **how)
-
-    option("--micro-batch-size", "sequences or images in a micro-batch", "--batch", type=int, metavar="N")
-    option("--seq", "tokens in a sequence", type=int, metavar="N")
-    option("--image-size", "pixels a side; 0: the model's own", type=int, metavar="N")
-    precisions = tuple(dict.fromkeys((*PRECISIONS, *LAYOUT_PRECISIONS)))
-    option("--precision", "bf16 is all in BF16; amp keeps FP32 weights; fp8 in layouts only", choices=precisions)
-    option("--optimizer", "which optimizer", choices=OPTIMIZERS)
-    option("--optimizer-impl", "which implementation of it", choices=IMPLEMENTATIONS)
-    option("--lora-rank", "rank of LoRA adapters; 0: train the whole model", type=int, metavar="R")
-    option("--lora-alpha", "scale of the adapters; 0: twice the rank", type=float, metavar="A")
-    parser.add_argument(
-        "--lora-targets", default="", metavar="A,B", help="layers with adapters (default: PEFT's choice)"
-    )
-    option("--lora-dropout", "dropout in front of adapters", type=float, metavar="P")
-    option("--lora-dtype", "dtype of adapters", choices=LORA_DTYPES)
-    option("--quantize", "format of the frozen base", choices=QUANTIZATIONS)
-    option("--attention", "fused, or with scores in memory", choices=ATTENTIONS)
-    option("--checkpointing", "which blocks are recomputed", choices=CHECKPOINTINGS)
-    option("--gradient-accumulation-steps", "micro-batches in a step", "--accumulate", type=int, metavar="N")
-    parser.add_argument(
-        "--compile",
-        action=argparse.BooleanOptionalAction,
-        help="torch.compile fuses chains of operations (default no; of a layout yes)",
-    )
-    parser.add_argument("--step-in-backward", action="store_true", help="update parameters during the backward pass")
-    parser.add_argument(
-        "--no-set-to-none",
-        "--keep-grads",
-        dest="set_to_none",
-        action="store_false",
-        help="zero gradients in place instead of freeing them",
-    )
-    option("--ranks", "GPUs", type=int, metavar="N")
-    option("--shard", "what is sharded over them", choices=SHARDINGS)
-    option("--offload", "what host memory holds", choices=OFFLOADS)
-    parser.add_argument("--expandable-segments", action="store_true", help="the allocator's option of that name")
+Tell = Callable[[str], None]
+WHOLE_RUN = {  # an option's name -> the attribute of a `WholeRun`
+    "failures_per_gpu_day": "failures_per_gpu_day",
+    "checkpoint_seconds": "save",
+    "restart_seconds": "restart",
+    "price_per_gpu_hour": "price",
+}
 
 
 def run(args: argparse.Namespace) -> int:
-    """Plan the recipe in `args` and print the plan; return the exit status.
+    """Plan the run in `args` and print the plan; return the exit status.
 
     Raises:
         RecipeError: bad options; the message says what to change.
@@ -114,47 +50,214 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if args.rows:
         return _run_rows(args)
-    if not args.model:
-        raise RecipeError("Which model? --model NAME, or --list to see the catalog.")
-    check_name(args.model)  # before anything that takes seconds
-    if any(getattr(args, name) is not None for name in args.layout_options):
-        with _stand_ins_only():
-            return run_layout(args)
-    if args.out:
-        raise RecipeError("--out is the file of --rows or --export.")
-    values = {field.name: value for field in fields(Recipe) if (value := getattr(args, field.name)) is not None}
-    values["lora_targets"] = tuple(name.strip() for name in args.lora_targets.split(",") if name.strip())
-    result, measured = _plan_with_bar(Recipe(**values), args)
-    if args.json:
-        print(json.dumps(result.to_json() | ({"measured_bytes": measured} if measured else {}), indent=2))
-        return 0
-    print(result)
-    if measured:
-        error = result.peak_allocated_bytes / measured - 1
-        predicted = human_bytes(result.peak_allocated_bytes)
-        print(f"  predicted {predicted}, measured {human_bytes(measured)}, error {error:+.1%}")
+    _check(args)
+    options = vars(args)
+    with _stand_ins_only(), _bar(args.model) as tell:
+        cluster = cluster_of(options)  # before what takes seconds
+        asked = described(options | _of_export(args))
+        if args.export:
+            answer, text = None, _export(asked, cluster, args)
+        elif asked.config.by_blocks:
+            answer, text = _answer_by_blocks(asked, cluster, args, tell)
+        else:
+            answer, text = _answer_whole(asked, cluster, args, tell)
+    print(json.dumps(answer, indent=2) if args.json else text, end="" if args.export else "\n")
     return 0
 
 
-def _plan_with_bar(recipe: Recipe, args: argparse.Namespace) -> tuple[Plan, int | None]:
-    """Return the plan, and the measured peak in bytes if it was asked for; a bar on the terminal shows the stages."""
+def _check(args: argparse.Namespace) -> None:
+    """Refuse options about the answer that do not go together, before anything is planned."""
+    if not args.model:
+        raise RecipeError("Which model? --model NAME, or --list to see the catalog.")
+    check_name(args.model)  # before anything that takes seconds
+    if not args.run_tokens and any(getattr(args, name) is not None for name in WHOLE_RUN):
+        raise RecipeError("Failures, checkpoints and prices are about a whole run: of how many --run-tokens?")
+    if (args.out or args.wrap) and not args.export:
+        raise RecipeError("--out and --wrap are about --rows or --export: which of them?")
+    if args.wrap and not args.out:
+        raise RecipeError("--wrap prints the job; --out FILE says where the configuration goes that it starts.")
+    if args.export and (args.roles or args.timeline or args.json or args.run_tokens):
+        raise RecipeError("--export writes the configuration alone: leave --roles, --timeline, --json and tokens out.")
+    if args.run_tokens:
+        read_tokens(args.run_tokens)
+    if args.timeline:
+        from .layout.timeline import check_format
+
+        check_format(args.timeline)
+    for path in (args.timeline, args.out):
+        if path and not Path(path).resolve().parent.is_dir():
+            raise RecipeError(f"{path}: there is no such folder.")
+
+
+# -- the two kinds of answers
+
+
+def _answer_whole(
+    asked: Described, cluster: Cluster | None, args: argparse.Namespace, tell: Tell
+) -> tuple[dict[str, Any], str]:
+    """Return the answer for a Hugging Face model that is simulated as a whole: plain values, and words."""
+    if args.timeline:
+        raise RecipeError("--timeline draws passes of ranks that split a model, or of an engine: see --engine.")
+    if cluster and args.budget is not None:
+        raise RecipeError("Give a GPU or a budget, not both.")
+    config = asked.config
+    result = plan(config, None if cluster else args.gpu, args.budget, tell, cluster)
+    answer = {"model": config.model, "engine": config.engine, "assumed": asked.assumed, **result.to_json()}
+    lines = [asked.heading, str(result)]
+    if args.roles:
+        held = f"{result.peak_allocated_bytes / GiB:.2f}"
+        lines += ["", text_table([("rank", "peak GiB", "at"), (_all(config.ranks), held, result.peak_at)])]
+    if args.run_tokens:
+        whole = _whole_run(*_rates(result, config.ranks), args)
+        answer, lines = answer | {"run": whole.to_json()}, [*lines, str(whole)]
+    if args.measure:
+        from .measure import measure_recipe
+
+        tell("measuring")
+        measured = measure_recipe(config).peak_bytes
+        error, predicted = result.peak_allocated_bytes / measured - 1, human_bytes(result.peak_allocated_bytes)
+        lines.append(f"  predicted {predicted}, measured {human_bytes(measured)}, error {error:+.1%}")
+        answer |= {"measured_bytes": measured}
+    return answer, "\n".join(lines)
+
+
+def _all(ranks: int) -> str:
+    return "0" if ranks == 1 else f"0 to {ranks - 1}"
+
+
+def _rates(result: Plan, ranks: int) -> tuple[int, float, tuple[float, float, float]]:
+    """Return GPUs, parameters, and tokens a second of all GPUs: expected, at least, at most."""
+    if len(result.forecasts) != 1:
+        raise RecipeError("--run-tokens needs the seconds of a step on one kind of GPU: name a --gpu or a --cluster.")
+    (each,) = result.forecasts.values()
+    factors = (1.0, each.seconds / each.high, each.seconds / each.low)
+    return ranks, result.parameters, tuple(ranks * each.per_second * factor for factor in factors)
+
+
+def _answer_by_blocks(
+    asked: Described, cluster: Cluster | None, args: argparse.Namespace, tell: Tell
+) -> tuple[dict[str, Any], str]:
+    """Return the answer for a decoder whose blocks are simulated, a slice for each rank: plain values, and words."""
+    for name in ("budget", "measure"):
+        if getattr(args, name):
+            raise RecipeError(f"--{name} asks about one GPU in plain PyTorch, not about ranks or an engine.")
+    if cluster is None:
+        raise RecipeError("On which GPUs? --gpu NAME or --cluster NAME; --list shows both.")
+    layout = _layout(asked)
+    tell("importing PyTorch")
+    from .layout.layout_plan import plan_layout
+
+    result = plan_layout(layout, cluster, tell=tell)
+    answer = {"model": args.model, "engine": layout.engine, "assumed": asked.assumed, **to_json(result)}
+    lines = [asked.heading, str(result)]
+    if args.run_tokens:
+        rates = tuple(layout.tokens / seconds for seconds in (result.seconds, result.high, result.low))
+        whole = _whole_run(layout.ranks, layout.arch.count(), rates, args)
+        answer, lines = answer | {"run": whole.to_json()}, [*lines, str(whole)]
+    lines += ["", text_table(result.role_table())] if args.roles else []
+    if args.timeline:
+        tell("drawing")
+        from .layout.timeline import write_timeline
+
+        write_timeline(result, args.timeline)
+        lines.append(f"  timeline in {args.timeline}")
+    return answer, "\n".join(lines)
+
+
+def _layout(asked: Described) -> "Layout":
+    from .catalog.archs import arch_of
+    from .layout.layout import layout_of
+
+    return layout_of(asked.config, arch_of(asked.config.model))
+
+
+def _whole_run(gpus: int, parameters: float, rates: tuple[float, float, float], args: argparse.Namespace) -> WholeRun:
+    """Return the run of `--run-tokens` tokens in steps as planned."""
+    given = {field: value for name, field in WHOLE_RUN.items() if (value := getattr(args, name)) is not None}
+    return WholeRun(read_tokens(args.run_tokens), gpus, parameters, rates, **given)
+
+
+def to_json(plan: "LayoutPlan") -> dict[str, Any]:
+    """Return a plan as plain lists, dictionaries and numbers; without what each rank does when."""
+    ranks = [
+        {
+            "peak_allocated_bytes": rank.nbytes,
+            "at_peak": dict(rank.peak),
+            "peak_at": rank.at,
+            "in_flight": rank.in_flight,
+        }
+        for rank in plan.ranks
+    ]
+    return {
+        "layout": asdict(plan.layout),
+        "cluster": asdict(plan.cluster),
+        "peak_allocated_bytes": plan.worst.nbytes,
+        "reserved_bytes": list(plan.wanted),
+        "grades": {plan.cluster.gpu.name: plan.grade},
+        "fits": {plan.cluster.gpu.name: plan.fits},
+        "step_seconds": plan.seconds,
+        "step_seconds_interval": [plan.low, plan.high],
+        "tokens_per_step": plan.layout.tokens,
+        "tokens_per_second_per_gpu": plan.tokens_per_second,
+        "gpu_hours_per_billion_tokens": plan.gpu_hours_per_billion_tokens,
+        "mfu": plan.mfu,
+        "hfu": plan.hfu,
+        "bound_by": plan.bound_by,
+        "parts": dict(plan.parts),
+        "pipeline_ranks": ranks,
+    }
+
+
+# -- exports
+
+
+def _of_export(args: argparse.Namespace) -> dict[str, Any]:
+    """Return whose engine an export is for, where nobody says who trains. It prints no figures that this could move."""
+    if not args.export or args.engine:
+        return {}
+    return {"engine": "megatron" if args.export.startswith("megatron") else "torchtitan"}
+
+
+def _export(asked: Described, cluster: Cluster | None, args: argparse.Namespace) -> str:
+    """Return what is to be printed in place of a plan: the configuration, or the job that starts the one in a file."""
+    from .exports import FILES, command, export, wrap
+
+    layout = _layout(asked)
+    text = export(layout, args.model, args.export)
+    if not args.out:
+        return text
+    path = Path(args.out)
+    job = ""
+    if args.wrap:
+        if cluster is None:
+            raise RecipeError("On which GPUs? --gpu NAME or --cluster NAME; --list shows both.")
+        if path.name != FILES[args.export]:
+            raise RecipeError(f"The job looks for {FILES[args.export]} beside it: let --out end in this name.")
+        if layout.ranks > cluster.node and layout.ranks % cluster.node:
+            raise RecipeError(f"{layout.ranks} GPUs do not fill nodes of {cluster.node}: see --gpus-per-node.")
+        node = min(layout.ranks, cluster.node)
+        job = wrap(command(args.export), layout.ranks // node, node, args.wrap, cluster.name)
+    path.write_text(text, encoding="utf-8", newline="\n")
+    return job
+
+
+# -- around it
+
+
+@contextlib.contextmanager
+def _bar(model: str) -> Iterator[Tell]:
+    """Show a bar on the terminal, never in a pipe; yield a function that hears of each stage."""
     from tqdm import tqdm
 
-    # The bar goes to the terminal, never into a pipe.
-    with _stand_ins_only(), tqdm(total=5, disable=None, leave=False, bar_format="{desc:<24}{bar}{elapsed}") as bar:
+    with tqdm(total=6, disable=None, leave=False, bar_format="{desc:<34}{bar}{elapsed}") as bar:
+        bar.set_description_str(f"reading {model}")
 
         def tell(stage: str) -> None:
             if stage:
                 bar.set_description_str(stage)
                 bar.update()
 
-        result = plan(recipe, args.gpu, args.budget, tell)
-        if not args.measure:
-            return result, None
-        from .measure import measure_recipe
-
-        tell("measuring")
-        return result, measure_recipe(recipe).peak_bytes
+        yield tell
 
 
 @contextlib.contextmanager

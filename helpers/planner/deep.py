@@ -17,8 +17,8 @@ from pathlib import Path
 
 from .catalog.gpus import GPUS, Gpu
 from .catalog.models import find_model
+from .config import RecipeError, TrainingConfig
 from .plan import Plan, plan_many
-from .recipe import Recipe, RecipeError
 
 SHORT, DEEPER = (3, 6), (6, 12)  # layers; with fewer, embedding and head make the peak
 
@@ -35,7 +35,7 @@ class DeepPlan:
         micro_batch_traffic_bytes, update_traffic_bytes: memory traffic for each micro-batch, and once a step.
     """
 
-    recipe: Recipe
+    recipe: TrainingConfig
     allocated_bytes: int
     reserved_bytes: int
     phase: str
@@ -59,7 +59,7 @@ class DeepPlan:
         return {name: self.roofline_seconds(gpu) for name, gpu in GPUS.items()}
 
 
-def plan_deep(recipes: Sequence[Recipe], progress: bool = False) -> list[DeepPlan]:
+def plan_deep(recipes: Sequence[TrainingConfig], progress: bool = False) -> list[DeepPlan]:
     """Plan each of `recipes`, all for Hugging Face models of the catalog, from copies of 3 and of 6 layers.
 
     Raises:
@@ -75,7 +75,7 @@ def plan_deep(recipes: Sequence[Recipe], progress: bool = False) -> list[DeepPla
     return lines
 
 
-def _pairs(recipes: Sequence[Recipe], short: tuple[int, int], progress: bool) -> list[tuple]:
+def _pairs(recipes: Sequence[TrainingConfig], short: tuple[int, int], progress: bool) -> list[tuple]:
     """Return (recipe, depth, the two depths planned, their two plans) for each recipe."""
     depths, shallow = [], []
     with tempfile.TemporaryDirectory() as folder:
@@ -96,7 +96,7 @@ def _pairs(recipes: Sequence[Recipe], short: tuple[int, int], progress: bool) ->
     ]
 
 
-def _line(recipe: Recipe, depth: int, short: tuple[int, int], few: Plan, more: Plan) -> DeepPlan | None:
+def _line(recipe: TrainingConfig, depth: int, short: tuple[int, int], few: Plan, more: Plan) -> DeepPlan | None:
     """Return the plan at `depth`; None where the two plans peak in different places."""
 
     def at_depth(a: float, b: float) -> int:

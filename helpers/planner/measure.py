@@ -10,7 +10,7 @@ from torch import nn
 
 from ..meter.recorder import MemoryMeter
 from .catalog.models import spec_of
-from .recipe import Recipe, RecipeError
+from .config import RecipeError, TrainingConfig
 from .simulate.model import build, loss_of, make_micro_batch, materialize
 from .simulate.optimizers import make_optimizers, step_in_backward
 from .simulate.steps import SIMULATED_STEPS
@@ -31,7 +31,7 @@ class MeasuredRecipe:
     seconds: float
 
 
-def measure_recipe(recipe: Recipe, device: torch.device | None = None) -> MeasuredRecipe:
+def measure_recipe(recipe: TrainingConfig, device: torch.device | None = None) -> MeasuredRecipe:
     """Train two steps of `recipe` with random weights, on the CUDA GPU if no `device` is given.
 
     Args:
@@ -84,7 +84,7 @@ def measure_recipe(recipe: Recipe, device: torch.device | None = None) -> Measur
     return MeasuredRecipe(meter.peak_bytes, reserved, seconds)
 
 
-def _real_optimizers(recipe: Recipe, trained: list[nn.Parameter]) -> list[torch.optim.Optimizer]:
+def _real_optimizers(recipe: TrainingConfig, trained: list[nn.Parameter]) -> list[torch.optim.Optimizer]:
     """Return the optimizers of a plan, but bitsandbytes' own where the plan has a stand-in for them."""
     if not recipe.optimizer.startswith("adamw-8bit"):
         return make_optimizers(recipe, trained)

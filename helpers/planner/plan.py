@@ -10,10 +10,12 @@ from ..core.progress_line import progress_line
 from ..core.units import GiB, MiB, human_bytes
 from ..meter.tenants import TENANTS
 from .allocator import OutOfMemory
+from .catalog.clusters import Cluster
 from .catalog.gpus import GPUS, Gpu, find_gpu
 from .catalog.this_machine import THIS, this_machine
+from .config import RecipeError, TrainingConfig
 from .forecast import Forecast, seconds_in_words
-from .recipe import Recipe, RecipeError
+from .grades import DOES_NOT_FIT, FITS, grade
 from .remedies import RemedySearch
 from .replay import Replay, replay
 
@@ -41,11 +43,10 @@ class Plan:
         reserved_bytes: the two figures between which `torch.cuda.max_memory_reserved()` will lie.
         reserved_because: sentences on what separates reserved from allocated.
         floor_bytes: parameters, their gradients and the optimizer's state; no plain run of this recipe can need less.
-        fits: whether each GPU asked about has room for it, next to the CUDA context. Where `reserved_bytes` would
-            exceed the GPU, the allocator has to return its cache now and then, which takes time.
+        grades: whether it "fits" each GPU asked about, next to the CUDA context, is "tight" or "does not fit".
         roofline_seconds: a lower bound of a step on each GPU: FLOPs over peak FLOP/s, or traffic over bandwidth.
-        forecasts: how long a step will take on each GPU; none for several ranks, whose messages take time as well, nor
-            with offloading, where the host works, too.
+        forecasts: how long a step will take on each GPU; of several ranks on the cluster asked about, if they train a
+            decoder whole; none with offloading, where the host works, too.
         remedies: what to change when it does not fit; each with its own predicted peak and seconds (`Remedy`).
         flops, recomputed_share: of one optimizer step, and the share that checkpointing computes twice.
         micro_batch_traffic_bytes, update_traffic_bytes: what a GPU must at least read and write in its memory, for each
@@ -56,14 +57,14 @@ class Plan:
         seconds: how long the planning took.
     """
 
-    recipe: Recipe
+    recipe: TrainingConfig
     peak_allocated_bytes: int
     at_peak: dict[str, int]
     peak_at: str
     reserved_bytes: tuple[int, int]
     reserved_because: list[str]
     floor_bytes: int
-    fits: dict[str, bool]
+    grades: dict[str, str]
     roofline_seconds: dict[str, float]
     flops: int
     recomputed_share: float
@@ -78,9 +79,14 @@ class Plan:
     remedies: list[dict[str, Any]] = field(default_factory=list)
     seconds: float = 0.0
 
+    @property
+    def fits(self) -> dict[str, bool]:
+        """Whether each GPU asked about may run it, with room to spare or without."""
+        return {gpu: said != DOES_NOT_FIT for gpu, said in self.grades.items()}
+
     def to_json(self) -> dict[str, Any]:
         """Return the plan as plain lists, dictionaries and numbers."""
-        return asdict(self)
+        return asdict(self) | {"fits": self.fits}
 
     def __str__(self) -> str:
         low, high = self.reserved_bytes
@@ -99,9 +105,9 @@ class Plan:
         if self.host_bytes:
             where = "of paged state, on the host where the GPU is full" if self.recipe.paged else "in the host's memory"
             lines.append(f"  {human_bytes(self.host_bytes)} {where}")
-        for name, fits in self.fits.items():
-            speed = self._speed(name) if fits else ""
-            lines.append(f"  {name:<16}{'fits' if fits else 'does not fit':<14}{speed}".rstrip())
+        for name, said in self.grades.items():
+            speed = self._speed(name) if said != DOES_NOT_FIT else ""
+            lines.append(f"  {name:<16}{said:<14}{speed}".rstrip())
         return "\n".join([*lines, *self._remedy_lines()])
 
     def _speed(self, gpu: str) -> str:
@@ -111,7 +117,7 @@ class Plan:
         bound = self.roofline_seconds.get(gpu)
         if bound is None:
             return "without a data sheet there is no forecast of seconds"
-        return f"a step takes at least {bound * 1e3:,.3g} ms (a bound; seconds are forecast for one GPU, not offloaded)"
+        return f"a step takes at least {bound * 1e3:,.3g} ms (a bound: messages, or the host's work, are not in it)"
 
     def _remedy_lines(self) -> list[str]:
         if not self.remedies:
@@ -134,19 +140,22 @@ def _cost(remedy: Mapping[str, Any]) -> str:
 
 
 def plan(
-    recipe: Recipe,
+    recipe: TrainingConfig,
     gpu: str | None = None,
     budget: float | None = None,
     tell: Callable[[str], None] = progress_line,
+    cluster: Cluster | None = None,
 ) -> Plan:
     """Predict what `recipe` needs.
 
     Args:
-        recipe: what to train, and how.
+        recipe: what to train, and how: in plain PyTorch, by data-parallel ranks or on one GPU. `plan_layout` plans
+            other engines, and ranks that split a model.
         gpu: a GPU of the catalog to ask about, the path of a GPU's TOML file, or "this" machine, whose roofline was
             measured; without one, the common GPUs of the catalog.
         budget: GiB of a GPU that is not in the catalog.
         tell: called with the name of each stage as it begins, and with "" at the end.
+        cluster: whose GPU to ask about; its links carry the messages of several ranks.
 
     With a GPU or a budget that the recipe exceeds, the plan lists remedies.
 
@@ -154,11 +163,13 @@ def plan(
         RecipeError: the recipe, the GPU or the budget makes no sense.
     """
     began = time.perf_counter()
-    gpus = _gpus(gpu, budget)
+    gpus = [cluster.gpu] if cluster else _gpus(gpu, budget)
     try:
         simulation = _simulate(recipe, tell)
         result = _plan_of(simulation, gpus)
-        if (gpu is not None or budget is not None) and not all(result.fits.values()):
+        if cluster and recipe.ranks > 1:
+            result.forecasts = _forecast_over_ranks(recipe, cluster, tell)
+        if (cluster or gpu is not None or budget is not None) and not all(result.fits.values()):
             tell("trying remedies")
             search = RemedySearch(result, gpus, lambda changed: _plan_one(changed, gpus), simulation.batch_norm)
             result.remedies = [remedy.to_json() for remedy in search.remedies()]
@@ -169,7 +180,7 @@ def plan(
 
 
 def plan_many(
-    recipes: Sequence[Recipe], gpu: str | None = None, budget: float | None = None, progress: bool = False
+    recipes: Sequence[TrainingConfig], gpu: str | None = None, budget: float | None = None, progress: bool = False
 ) -> list[Plan]:
     """Predict what each of `recipes` needs; no remedies.
 
@@ -192,19 +203,35 @@ def plan_many(
     return [plans[recipe] for recipe in recipes]
 
 
-def _plan_one(recipe: Recipe, gpus: Sequence[Gpu]) -> Plan:
+def _plan_one(recipe: TrainingConfig, gpus: Sequence[Gpu]) -> Plan:
     simulation = _simulate(recipe)
     result = _plan_of(simulation, gpus)
     result.seconds = simulation.seconds
     return result
 
 
-def _simulate(recipe: Recipe, tell: Callable[[str], None] = lambda stage: None) -> "Simulation":
+def _simulate(recipe: TrainingConfig, tell: Callable[[str], None] = lambda stage: None) -> "Simulation":
     """Run the recipe's steps. Not before this is PyTorch imported: it takes seconds, which `--help` can do without."""
     tell("importing PyTorch")
     from .simulate.steps import simulate
 
     return simulate(recipe, tell)
+
+
+def _forecast_over_ranks(recipe: TrainingConfig, cluster: Cluster, tell: Callable[[str], None]) -> dict[str, Forecast]:
+    """Forecast the seconds of several ranks by the layout of a decoder that trains alike; {} where there is none."""
+    from .catalog.archs import arch_of
+    from .layout.layout import layout_of
+    from .layout.layout_plan import plan_layout
+
+    try:
+        timed = plan_layout(layout_of(recipe, arch_of(recipe.model)), cluster, tell=tell)
+    except RecipeError:
+        return {}
+    rate = timed.tokens_per_second
+    return {
+        cluster.gpu.name: Forecast(timed.seconds, timed.low, timed.high, rate, "tokens", timed.mfu, dict(timed.parts))
+    }
 
 
 def _gpus(gpu: str | None, budget: float | None) -> list[Gpu]:
@@ -238,7 +265,7 @@ def _plan_of(simulation: "Simulation", gpus: Sequence[Gpu]) -> Plan:
         reserved_bytes=(low, _highest_reserved(played.peak_reserved)),
         reserved_because=_reasons(recipe, played.peak_reserved),
         floor_bytes=_floor(simulation, strategy),
-        fits={gpu.name: _fits(simulation, played, gpu) for gpu in gpus},
+        grades={gpu.name: _grade(simulation, played, gpu) for gpu in gpus},
         roofline_seconds={
             gpu.name: gpu.roofline_seconds(simulation.flops, traffic, recipe.precision) for gpu in gpus if gpu.bandwidth
         },
@@ -261,22 +288,20 @@ def _highest_reserved(peak_reserved: int, workspace: int | None = None) -> int:
     return max(int(peak_reserved * (1 + ABOVE)), peak_reserved + WORKSPACES * workspace)
 
 
-def _fits(simulation: "Simulation", played: Replay, gpu: Gpu) -> bool:
-    """Return whether the recipe runs on `gpu`.
-
-    It may even where reserved memory would exceed the GPU: before it gives up, the allocator returns its cache.
-    """
-    high = _highest_reserved(played.peak_reserved, gpu.cublas_workspace)
-    if high <= gpu.room or played.peak_allocated > gpu.room:
-        return high <= gpu.room
+def _grade(simulation: "Simulation", played: Replay, gpu: Gpu) -> str:
+    """Return how the recipe fits `gpu`; what seems tight is replayed in the GPU's room, which fragments may fill."""
+    reserved = _highest_reserved(played.peak_reserved, gpu.cublas_workspace)
+    said = grade(played.peak_allocated, reserved, gpu.room)
+    if said in (FITS, DOES_NOT_FIT):
+        return said
     try:
         replay(simulation.blocks, simulation.recipe.expandable_segments, gpu.room)
     except OutOfMemory:
-        return False
-    return True
+        return DOES_NOT_FIT
+    return said
 
 
-def _reasons(recipe: Recipe, peak_reserved: int) -> list[str]:
+def _reasons(recipe: TrainingConfig, peak_reserved: int) -> list[str]:
     """Return what separates reserved from allocated memory, a sentence each."""
     kept = "in one segment that grows" if recipe.expandable_segments else "in segments of 2, 20 and more MiB"
     return [

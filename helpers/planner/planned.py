@@ -15,15 +15,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from .config import TrainingConfig
 from .forecast import Forecast
 from .plan import Plan, plan_many
-from .recipe import Recipe
 
 TABLE = Path(__file__).with_suffix(".json")
 KEEP = "TAS_KEEP_PLANS"  # set by the build: new plans go into the table
 
 
-def planned(recipes: Sequence[Recipe]) -> list[Plan]:
+def planned(recipes: Sequence[TrainingConfig]) -> list[Plan]:
     """Return a plan of each of `recipes`, with the common GPUs of the catalog: kept ones at once, others made now.
 
     Raises:
@@ -45,7 +45,7 @@ def plan_anew() -> None:
 
 
 @cache
-def _kept() -> dict[Recipe, Plan]:
+def _kept() -> dict[TrainingConfig, Plan]:
     """Return the plans of the table; those that are made later join them until the program ends."""
     rows = json.loads(TABLE.read_text(encoding="utf-8")) if TABLE.exists() else []
     return {plan.recipe: plan for plan in map(_from_json, rows)}
@@ -53,7 +53,7 @@ def _kept() -> dict[Recipe, Plan]:
 
 def _from_json(row: dict[str, Any]) -> Plan:
     objects = {
-        "recipe": Recipe(**row["recipe"]),
+        "recipe": TrainingConfig(**row["recipe"]),
         "reserved_bytes": tuple(row["reserved_bytes"]),
         "peaks": {phase: tuple(peak) for phase, peak in row["peaks"].items()},
         "forecasts": {gpu: Forecast(**values) for gpu, values in row.get("forecasts", {}).items()},
@@ -61,11 +61,13 @@ def _from_json(row: dict[str, Any]) -> Plan:
     return Plan(**row | objects)
 
 
-def _write(plans: dict[Recipe, Plan]) -> None:
-    plain = Recipe("plain")  # fields at their defaults are left out
+def _write(plans: dict[TrainingConfig, Plan]) -> None:
     rows = []
     for recipe, plan in sorted(plans.items(), key=lambda item: str(item[0])):
-        changed = {name: value for name, value in asdict(recipe).items() if value != getattr(plain, name)}
-        rows.append(json.dumps(plan.to_json() | {"recipe": changed, "seconds": round(plan.seconds, 1)}))
+        changed = {
+            "recipe": recipe.changed(),
+            "seconds": round(plan.seconds, 1),
+        }  # fields at their defaults are left out
+        rows.append(json.dumps(asdict(plan) | changed))
     TABLE.write_text("[\n" + ",\n".join(rows) + "\n]\n", encoding="utf-8", newline="\n")
     _kept.cache_clear()

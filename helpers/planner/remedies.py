@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from .catalog.models import limits
-from .recipe import Recipe, RecipeError
+from .config import RecipeError, TrainingConfig
 
 if TYPE_CHECKING:
     from .catalog.gpus import Gpu
@@ -45,7 +45,7 @@ class Change:
     trains_all: bool = True
 
 
-def candidates(recipe: Recipe) -> Iterator[Change]:
+def candidates(recipe: TrainingConfig) -> Iterator[Change]:
     """Yield what could be changed, the least trouble first; the micro-batch is a search of its own."""
     if recipe.attention == "eager":
         yield Change("--attention sdpa", "same numbers", {"attention": "sdpa"}, _OF_TOKENS)
@@ -53,7 +53,7 @@ def candidates(recipe: Recipe) -> Iterator[Change]:
         yield Change("--optimizer-impl fused", "same numbers", {"optimizer_impl": "fused"}, ("temporaries",))
     if recipe.checkpointing != "every":
         saves = (*_OF_TOKENS, "weight copies")
-        yield Change("--checkpointing every", "same gradient", {"checkpointing": "every"}, saves)
+        yield Change("--activation-checkpointing full", "same gradient", {"checkpointing": "every"}, saves)
     if recipe.gradient_accumulation_steps == 1 and recipe.set_to_none:
         fields, saves = {"step_in_backward": True}, ("gradients", *_OF_UPDATES)
         yield Change("--step-in-backward", "same numbers, no gradient clipping", fields, saves)
@@ -68,7 +68,9 @@ def candidates(recipe: Recipe) -> Iterator[Change]:
     if recipe.offload == "none" and not recipe.paged:
         yield Change("--offload optimizer", "the host updates", {"offload": "optimizer"}, _OF_UPDATES)
     if recipe.ranks > 1 and recipe.shard != "zero3":
-        yield Change("--shard zero3", "more communication", {"shard": "zero3", "set_to_none": True})
+        parallel = replace(recipe.parallel, zero="zero3")
+        fields = {"parallel": parallel, "set_to_none": True}
+        yield Change("--zero-stage 3", "more communication", fields)
     if recipe.precision in ("fp32", "fp16-amp", "bf16-amp"):
         yield Change("--precision bf16", "16-bit weights, too", {"precision": "bf16"})
     if not recipe.lora_rank:
@@ -94,7 +96,7 @@ class Remedy:
     """
 
     changes: tuple[Change, ...]
-    recipe: Recipe
+    recipe: TrainingConfig
     allocated: int
     reserved: tuple[int, int]
     fits: bool
@@ -126,12 +128,12 @@ class RemedySearch:
     """
 
     def __init__(
-        self, base: "Plan", gpus: Sequence["Gpu"], plan_one: Callable[[Recipe], "Plan"], batch_norm: bool
+        self, base: "Plan", gpus: Sequence["Gpu"], plan_one: Callable[[TrainingConfig], "Plan"], batch_norm: bool
     ) -> None:
         self._base, self._gpus, self._plan_one, self._batch_norm = base, gpus, plan_one, batch_norm
         self._images = any(limits(base.recipe.model)[1:])
         self._room = min(gpu.room for gpu in gpus)
-        self._known: dict[Recipe, Remedy | None] = {}
+        self._known: dict[TrainingConfig, Remedy | None] = {}
         self._plans = MOST_PLANS
 
     def remedies(self) -> list[Remedy]:
@@ -173,7 +175,7 @@ class RemedySearch:
         remedy = self._known[recipe]
         return remedy and replace(remedy, changes=changes)
 
-    def _estimated(self, changes: tuple[Change, ...], recipe: Recipe) -> Remedy | None:
+    def _estimated(self, changes: tuple[Change, ...], recipe: TrainingConfig) -> Remedy | None:
         from .costs import forecasts
         from .shallow import estimate
 
@@ -259,6 +261,6 @@ def _fits(remedy: Remedy | None) -> bool:
     return remedy is not None and remedy.fits
 
 
-def _tokens(recipe: Recipe) -> int:
+def _tokens(recipe: TrainingConfig) -> int:
     """Return the tokens of a step; of images, their number times a constant."""
     return recipe.micro_batch_size * recipe.gradient_accumulation_steps * recipe.seq

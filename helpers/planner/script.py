@@ -6,16 +6,16 @@ template `train.py.jinja`; here are the values that go into it.
 """
 
 import json
-from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from .catalog.models import ModelSpec, spec_of
-from .recipe import Recipe, RecipeError
+from .config import RecipeError, TrainingConfig
 
 TEMPLATE = Path(__file__).with_name("train.py.jinja")
 STYLES = ("pytorch", "trainer")
+_NODE = 8  # GPUs in a node, at most
 _OPTIMIZERS = {
     "adamw": "torch.optim.AdamW",
     "adam": "torch.optim.Adam",
@@ -34,7 +34,7 @@ _TRAINER_OPTIMIZERS = {
 }
 
 
-def training_script(recipe: Recipe, style: str = "pytorch") -> str:
+def training_script(recipe: TrainingConfig, style: str = "pytorch") -> str:
     """Return the text of a script that trains a causal language model with `recipe`.
 
     The script starts from random weights, or with `--weights` from pretrained ones; it trains on Python's own manual,
@@ -68,7 +68,7 @@ def training_script(recipe: Recipe, style: str = "pytorch") -> str:
         sharded=recipe.shard != "none",
         checkpointed=recipe.checkpointing != "none",
         block_stride={"every-2": "[::2]", "every-3": "[::3]"}.get(recipe.checkpointing, ""),
-        recipe_json=json.dumps(_chosen(recipe), indent=4),
+        recipe_json=json.dumps(recipe.changed(), indent=4),
         quantization=_quantization(recipe),
         config=_config(spec),
         tiny_config=_tiny_config(spec),
@@ -80,6 +80,12 @@ def training_script(recipe: Recipe, style: str = "pytorch") -> str:
         optimizer_class=_OPTIMIZERS[recipe.optimizer],
         optimizer_options=_optimizer_options(recipe),
         trainer_optimizer=_trainer_optimizer(recipe),
+        mark="step-" if style == "pytorch" else "checkpoint-",
+        launch=_launch(recipe),
+        attention=_attention(recipe),
+        decays=recipe.optimizer.startswith("adamw"),
+        swallows=_swallows(recipe),
+        **_rates(recipe),
     )
 
 
@@ -97,7 +103,7 @@ def _template() -> Any:
     return environment.get_template(TEMPLATE.name)
 
 
-def _refusals(recipe: Recipe, spec: ModelSpec, style: str) -> list[tuple[bool, str]]:
+def _refusals(recipe: TrainingConfig, spec: ModelSpec, style: str) -> list[tuple[bool, str]]:
     """Return (whether it applies, why) for each option that no script is written for."""
     trainer = style == "trainer"
     return [
@@ -150,12 +156,7 @@ def _tiny_config(spec: ModelSpec) -> str:
     return json.dumps(tiny, indent=4)
 
 
-def _chosen(recipe: Recipe) -> dict[str, Any]:
-    """Return the recipe's fields that differ from their defaults."""
-    return {f.name: getattr(recipe, f.name) for f in fields(recipe) if getattr(recipe, f.name) != f.default}
-
-
-def _quantization(recipe: Recipe) -> str:
+def _quantization(recipe: TrainingConfig) -> str:
     """Return the arguments of `BitsAndBytesConfig`; empty for a base that is not quantized."""
     if recipe.quantize == "none":
         return ""
@@ -166,20 +167,20 @@ def _quantization(recipe: Recipe) -> str:
     return f'load_in_4bit=True, bnb_4bit_quant_type="nf4"{double}, bnb_4bit_compute_dtype={compute}'
 
 
-def _lora_settings(recipe: Recipe) -> str:
+def _lora_settings(recipe: TrainingConfig) -> str:
     settings = [f"r={recipe.lora_rank}", f"lora_alpha={recipe.lora_alpha or 2 * recipe.lora_rank}"]
     settings += [f"lora_dropout={recipe.lora_dropout}"] if recipe.lora_dropout else []
     settings += [f"target_modules={list(recipe.lora_targets)!r}"] if recipe.lora_targets else []
     return ", ".join([*settings, 'task_type="CAUSAL_LM"'])
 
 
-def _fsdp_names(recipe: Recipe) -> list[str]:
+def _fsdp_names(recipe: TrainingConfig) -> list[str]:
     names = ["CPUOffloadPolicy"] if recipe.offload == "all" else []
     names += ["MixedPrecisionPolicy"] if recipe.precision == "bf16-amp" else []
     return [*names, "fully_shard"]
 
 
-def _fsdp_options(recipe: Recipe) -> str:
+def _fsdp_options(recipe: TrainingConfig) -> str:
     options = ["reshard_after_forward=False"] if recipe.shard == "zero2" else []
     if recipe.precision == "bf16-amp":
         options += ["mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)"]
@@ -188,7 +189,7 @@ def _fsdp_options(recipe: Recipe) -> str:
     return "".join(f", {option}" for option in options)
 
 
-def _optimizer_options(recipe: Recipe) -> str:
+def _optimizer_options(recipe: TrainingConfig) -> str:
     if recipe.optimizer.startswith("adamw-8bit"):
         return ""
     if recipe.optimizer == "adafactor":
@@ -200,7 +201,44 @@ def _optimizer_options(recipe: Recipe) -> str:
     )
 
 
-def _trainer_optimizer(recipe: Recipe) -> str:
+def _launch(recipe: TrainingConfig) -> str:
+    """Return the command that starts the script: beyond eight ranks, on several nodes of equal size."""
+    if recipe.ranks == 1:
+        return "python train.py"
+    if recipe.ranks <= _NODE:
+        return f"torchrun --standalone --nproc-per-node={recipe.ranks} train.py"
+    each = max(n for n in range(1, _NODE + 1) if recipe.ranks % n == 0)
+    nodes = f"--nnodes={recipe.ranks // each} --nproc-per-node={each}"
+    return f"torchrun {nodes} --rdzv-backend=c10d --rdzv-endpoint=HOST:29500 train.py"
+
+
+def _attention(recipe: TrainingConfig) -> str:
+    """Return an expression for the attention: a compiled model would make a mask that plain text does not need."""
+    if recipe.compile and recipe.attention == "sdpa":
+        return '"sdpa" if is_packed(args) else "unmasked"'
+    return f'"{recipe.attention}"'
+
+
+def _swallows(recipe: TrainingConfig) -> bool:
+    """Return whether trained weights are in BF16 and updates as large as the rate, which can be rounded away."""
+    in_bf16 = recipe.precision == "bf16" and (not recipe.lora_rank or recipe.lora_dtype == "weights")
+    return in_bf16 and recipe.optimizer.startswith("adam")
+
+
+def _rates(recipe: TrainingConfig) -> dict[str, str]:
+    """Return the default learning rate, as an expression and in words."""
+    if recipe.optimizer.startswith("sgd"):
+        rate = "1e-2"
+    elif recipe.optimizer == "adafactor":
+        rate = "1e-3"
+    elif recipe.lora_rank:
+        rate = "2e-4"
+    else:
+        return {"default_lr": "2e-5 if args.weights else 3e-4", "lr_help": "2e-5, from random weights 3e-4"}
+    return {"default_lr": rate, "lr_help": rate}
+
+
+def _trainer_optimizer(recipe: TrainingConfig) -> str:
     """Return the Trainer's name of the optimizer; empty where it has none."""
     fused = recipe.optimizer == "adamw" and recipe.optimizer_impl == "fused"
     return "adamw_torch_fused" if fused else _TRAINER_OPTIMIZERS.get(recipe.optimizer, "")

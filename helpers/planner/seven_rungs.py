@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from .recipe import Recipe
+from .config import TrainingConfig
 
 
-def seven_rungs(model: str, batch: int, micro: int, **shared: Any) -> dict[str, tuple[Recipe, int]]:
+def seven_rungs(model: str, batch: int, micro: int, **shared: Any) -> dict[str, tuple[TrainingConfig, int]]:
     """Return, for each rung, its recipe and how many times its step runs in an update.
 
     SGD with momentum stands for Signum: both keep one number a parameter. Gradients that are folded into it leave as
@@ -30,6 +30,6 @@ def seven_rungs(model: str, batch: int, micro: int, **shared: Any) -> dict[str, 
     rungs = {}
     for name, change in changes.items():
         settings |= change
-        recipe = Recipe(model, **settings)
+        recipe = TrainingConfig(model, **settings)
         rungs[name] = recipe, batch // (recipe.micro_batch_size * recipe.gradient_accumulation_steps)
     return rungs

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from ..meter.count import Block
 from .allocator import ROUNDING
 from .catalog.models import ModelSpec, spec_of
-from .recipe import Recipe
+from .config import TrainingConfig
 from .replay import replay
 from .simulate.steps import Simulation, simulate
 from .simulate.work_count import RepeatedWork
@@ -41,7 +41,7 @@ class Estimate:
     exact: bool
 
 
-def estimate(recipe: Recipe) -> Estimate:
+def estimate(recipe: TrainingConfig) -> Estimate:
     """Estimate a step of `recipe`, or run it whole where its model has too few blocks or they are not alike.
 
     Raises:
@@ -69,7 +69,7 @@ class _Shallow:
     reserved: int
 
 
-def _shallow(recipe: Recipe, spec: ModelSpec, layers: int) -> _Shallow:
+def _shallow(recipe: TrainingConfig, spec: ModelSpec, layers: int) -> _Shallow:
     simulation = simulate(recipe, spec=spec.with_layers(layers))
     played = replay(simulation.blocks, recipe.expandable_segments)
     return _Shallow(simulation, _peaks(simulation.blocks, layers), played.peak_allocated, played.peak_reserved)

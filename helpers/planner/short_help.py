@@ -6,14 +6,17 @@ from typing import NoReturn
 
 WIDTH, COLUMN = 110, 33
 EXAMPLES = (
-    ("--model llama-2-7b --lora-rank 16 --checkpointing every --gpu rtx-4090", "one GPU: does it fit, how long"),
+    (
+        "--model llama-2-7b --lora-rank 16 --activation-checkpointing full --gpu rtx-4090",
+        "one GPU: does it fit, how long",
+    ),
     ("--model config.json --micro-batch-size 8 --budget 16", "a Hugging Face config, 16 GiB"),
-    ("--model llama-3.1-70b --gpus 64 --tensor 8 --recompute full --cluster dgx-h100", "many GPUs"),
+    ("--model llama-3.1-70b --gpus 64 --tp 8 --pp 4 --cluster dgx-h100", "many GPUs"),
     ("--list", "models, GPUs and clusters"),
 )
 USUAL = ("model", "gpu", "budget", "micro_batch_size", "seq", "precision", "optimizer", "lora_rank", "quantize")
 USUAL += ("checkpointing", "attention", "compile", "gradient_accumulation_steps", "gpus", "cluster", "tensor")
-USUAL += ("pipeline", "recompute", "json", "list")
+USUAL += ("pipeline", "shard", "zero", "json", "list")
 
 
 class HelpAll(argparse.Action):
@@ -36,7 +39,7 @@ def shorten_help(parser: argparse.ArgumentParser) -> None:
 
 def short_help(parser: argparse.ArgumentParser) -> str:
     """Return the examples, a line for each of the usual options that the parser has, and where the others are."""
-    known = {action.dest: action for action in parser._actions}
+    known = {action.dest: action for action in parser._actions if action.help != argparse.SUPPRESS}
     lines = ["examples:"]
     for arguments, meaning in EXAMPLES:
         lines.append(f"  {parser.prog} {arguments}")

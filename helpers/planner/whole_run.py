@@ -5,8 +5,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from .config import RecipeError
 from .goodput import best_interval, goodput
-from .recipe import RecipeError
 
 DAY, HOUR = 86_400.0, 3600.0
 # "The Llama 3 Herd of Models" (arXiv 2407.21783), section 3.3.4: 419 unexpected interruptions of 16,384 GPUs in 54

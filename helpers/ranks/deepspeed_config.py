@@ -6,6 +6,8 @@ clips gradients to norm 1, and it checks the effective batch against micro-batch
 
 from typing import Any
 
+import torch
+
 STAGES = (0, 1, 2, 3)
 PRECISIONS = ("fp32", "bf16", "fp16")
 OFFLOADS = ("none", "optimizer", "all")
@@ -47,7 +49,7 @@ def deepspeed_config(
         raise ValueError("Offloading the optimizer needs stage 1 or higher.")
     if offload == "all" and stage != 3:
         raise ValueError("Offloading the parameters needs stage 3.")
-    host = {"device": "cpu", "pin_memory": False}
+    host = {"device": "cpu", "pin_memory": torch.cuda.is_available()}  # pinned copies overlap with computing
     zero: dict[str, Any] = {"stage": stage}
     if offload != "none":
         zero["offload_optimizer"] = dict(host)

@@ -122,11 +122,11 @@ class Explorer:
             self.said.value = f'<p class="layout-said"><b>{html.escape(str(error))}</b></p>'
             return
         found = found_of(plan)
-        fits = "fits" if plan.fits else "does not fit"
+        said = f"<b>{html.escape(name(plan.layout))}</b>: {plan.grade}"
         self.seen[settings] = found
         self.said.value = (
             (f"<p><b>{html.escape(wrong)}</b></p>" if wrong else "")
-            + f'<p class="layout-said"><b>{html.escape(name(plan.layout))}</b>: {fits}, {found.seconds:.4g} s a step '
+            + f'<p class="layout-said">{said}, {found.seconds:.4g} s a step '
             f"({found.low:.3g} to {found.high:.3g}), MFU {found.mfu:.1%}</p>"
         )
         self.memory.value = _image(memory_bars(plan), memory_alt(plan))

@@ -6,7 +6,8 @@ from urllib.parse import parse_qsl, urlencode
 from ..planner import RecipeError
 from ..planner.catalog.archs import arch_names, arch_of
 from ..planner.catalog.clusters import CLUSTERS
-from ..planner.layout.layout import CONTEXTS, RECOMPUTATIONS, SCHEDULES, Layout
+from ..planner.config import CONTEXTS, SCHEDULES
+from ..planner.layout.layout import RECOMPUTATIONS, Layout
 
 SHARDINGS = {  # what the controls call it: the values of a layout that it stands for
     "FSDP": {"engine": "torchtitan", "zero": "zero3"},

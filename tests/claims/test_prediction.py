@@ -44,3 +44,9 @@ def test_large_numbers_are_written_out(capsys):
 def test_a_figure_that_was_not_measured_is_called_something_else(capsys):
     Prediction("Idle", 27.0, "%", difference=True).reveal(27.3, "simulated")
     assert "Idle: simulated 27.3 %" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("guess", ["19 MiB", float("nan"), float("inf"), True, [3]])
+def test_what_is_not_a_number_is_refused_before_anything_is_revealed(guess):
+    with pytest.raises(ValueError, match=r"Write a number alone \(in MiB\)"):
+        Prediction("Peak", guess, "MiB")

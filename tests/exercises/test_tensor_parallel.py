@@ -61,15 +61,15 @@ def test_traffic_is_told_apart_by_the_dimension_of_a_mesh():
 def test_what_is_wrong_is_said_once_or_rank_by_rank():
     assert by_rank("y", [None, None]) is None
     assert by_rank("y", ["is 2", "is 2"]) == "y, on 2 ranks:\nall ranks: is 2"
-    assert by_rank("y", [None, "is 2"]).splitlines()[1:] == ["rank 0: as it should be", "rank 1: is 2"]
+    assert by_rank("y", [None, "is 2"]).splitlines()[1:] == ["rank 0: right", "rank 1: is 2"]
 
 
 def test_a_wrong_tensor_is_told_from_a_missing_one():
     right = {"shape": [2], "numbers": [1.0, 2.0]}
     assert wrong_tensor(right, right, {}) is None
-    assert "none" in wrong_tensor(None, right, {})
+    assert "missing" in wrong_tensor(None, right, {})
     assert "shape" in wrong_tensor({"shape": [1, 2], "numbers": [1.0, 2.0]}, right, {})
-    assert "3 times as long" in wrong_tensor({"shape": [2], "numbers": [3.0, 6.0]}, right, {})
+    assert "3 times the right length" in wrong_tensor({"shape": [2], "numbers": [3.0, 6.0]}, right, {})
     assert "NaN" in wrong_tensor({"shape": [2], "numbers": [float("nan"), 6.0]}, right, {})
     assert wrong_tensor({"shape": [2], "numbers": [3.0, 6.0]}, right, {"a mean": {"numbers": [3.0, 6.0]}}) == "a mean"
 

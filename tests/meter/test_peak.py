@@ -30,7 +30,7 @@ TRAININGS = list(itertools.product(ARCHITECTURES, RECIPES))
 
 
 @pytest.mark.parametrize(
-    ("make", "recipe"), sample_with_quick(TRAININGS, one_in=1, quick_one_in=4), ids=lambda f: f.__name__
+    ("make", "recipe"), sample_with_quick(TRAININGS, one_in=1, quick_one_in=12), ids=lambda f: f.__name__
 )
 def test_peak_is_the_allocators_to_a_tenth_of_a_percent(make, recipe):
     torch.manual_seed(0)

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from helpers.planner.config import RecipeError
 from helpers.planner.layout.layout import Layout
-from helpers.planner.recipe import RecipeError
 from helpers.planner.rows.line import read_line
 
 RUNS = Path(__file__).with_name("published_layouts.jsonl")
@@ -129,6 +129,7 @@ def line_of(row: Mapping[str, Any]) -> dict[str, Any]:
     sharding, shard, replicate = _sharding(row)
     line = {
         "id": row["id"],
+        "framework": str(row["id"]).rpartition("-")[0],
         **_model(row),
         "gpu": row.get("gpu") or ("B200" if "Blackwell" in str(hint.get("gpu")) else "H100"),
         "gpus": gpus,

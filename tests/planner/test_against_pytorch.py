@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from helpers.formats.autocast_rules import autocast_rule
-from helpers.planner import plan
+from helpers.planner import ParallelConfig, plan
 from helpers.planner.measure import measure_recipe
 from helpers.planner.replay import replay
 from helpers.planner.simulate import simulate
@@ -53,7 +53,7 @@ STEPS = (
     {"optimizer": "adamw-8bit"},
     {"step_in_backward": True},
     {"model": "bert-base", "micro_batch_size": 1, "attention": "eager"},
-    {"ranks": 4, "shard": "zero2"},
+    {"parallel": ParallelConfig(shard=4, zero="zero2")},
     {"offload": "optimizer"},
 )
 

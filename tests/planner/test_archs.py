@@ -44,7 +44,7 @@ def test_every_mixture_is_refused_by_recipes_and_known_to_layouts():
     assert not set(MIXTURES) & set(model_names())
     for name in MIXTURES:
         assert arch_of(name).experts > 1
-        with pytest.raises(RecipeError, match=r"mixture of experts.*--gpus"):
+        with pytest.raises(RecipeError, match="mixture of experts"):
             find_model(name)
 
 
@@ -73,7 +73,7 @@ def test_a_type_that_transformers_does_not_know_is_taken_at_its_word(config):
     [
         ({"model_type": "bert"}, "no causal language model"),
         ({"model_type": "vit"}, "no causal language model"),
-        ({"model_type": "t5"}, "none of"),
+        ({"model_type": "t5"}, "no causal language model"),
         (
             {
                 "model_type": "qwen2_moe",

@@ -4,8 +4,9 @@ import json
 from dataclasses import replace
 
 from helpers import MemoryMeter
-from helpers.planner import Recipe, RecipeError, plan, plan_many
+from helpers.planner import ParallelConfig, Recipe, RecipeError, plan, plan_many
 from helpers.planner.catalog import model_names, spec_of
+from helpers.planner.config import ZEROS
 from helpers.planner.simulate import simulate
 
 import pytest
@@ -160,7 +161,7 @@ def test_a_failed_plan_leaves_nothing_behind(tmp_path):
     path = tmp_path / "config.json"
     path.write_text(json.dumps({"model_type": "llama", "hidden_act": "nonsense"}))
     with pytest.raises(RecipeError):
-        plan(Recipe(str(path), ranks=2, shard="zero3"))
+        plan(Recipe(str(path), parallel=ParallelConfig(shard=2)))
     assert torch.UntypedStorage.resize_ is resize
     assert not torch.distributed.is_initialized()
     assert peak(SMALL) == before
@@ -168,9 +169,10 @@ def test_a_failed_plan_leaves_nothing_behind(tmp_path):
 
 @pytest.mark.slow
 def test_zero_stages_share_out_one_tenant_more_each():
-    base = Recipe(GPT2, precision="fp32", seq=32, ranks=4)
+    base = Recipe(GPT2, precision="fp32", seq=32)
+    over = {zero: ParallelConfig(shard=4, zero=zero) for zero in ZEROS}
     n = 4 * GPT2_PARAMETERS
-    ddp, one, two, three = (plan(replace(base, shard=shard)) for shard in ("none", "zero1", "zero2", "zero3"))
+    ddp, one, two, three = (plan(replace(base, parallel=over[zero])) for zero in ZEROS)
     assert ddp.at_peak["gradients"] == pytest.approx(2 * n, rel=0.02)  # and once more in the buckets
     assert simulate(ddp.recipe).state_bytes == pytest.approx(2 * n, rel=0.02)
     for sharded in (one, two, three):
@@ -179,15 +181,17 @@ def test_zero_stages_share_out_one_tenant_more_each():
     assert peaks == sorted(peaks, reverse=True)
     assert ddp.sent_bytes == one.sent_bytes == two.sent_bytes == 2 * 3 * n // 4
     assert three.sent_bytes == 3 * 3 * n // 4
-    assert plan(replace(base, shard="zero3", precision="bf16-amp")).sent_bytes == 3 * 2 * n // 4  # gathered in 16 bits
     assert (
-        plan(replace(base, shard="zero2", gradient_accumulation_steps=3)).sent_bytes == 3 * 4 * n // 4
+        plan(replace(base, parallel=over["zero3"], precision="bf16-amp")).sent_bytes == 3 * 2 * n // 4
+    )  # gathered in 16 bits
+    assert (
+        plan(replace(base, parallel=over["zero2"], gradient_accumulation_steps=3)).sent_bytes == 3 * 4 * n // 4
     )  # reduced three times
-    assert plan(replace(base, ranks=1)).sent_bytes == 0
+    assert plan(base).sent_bytes == 0
 
 
 def test_zero3_holds_a_part_of_everything_and_a_gathered_layer():
-    recipe = Recipe(GPT2, precision="fp32", seq=32, ranks=8, shard="zero3")
+    recipe = Recipe(GPT2, precision="fp32", seq=32, parallel=ParallelConfig(shard=8))
     answer = simulate(recipe)
     parameters = sum(b.nbytes for b in answer.blocks if b.tenant == "parameters")
     assert parameters == pytest.approx(

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from helpers.meter.roofline import Roofline
 from helpers.meter.work import Work
-from helpers.planner import Recipe, RecipeError, plan
+from helpers.planner import ParallelConfig, Recipe, RecipeError, plan
 from helpers.planner.catalog import GPUS, Gpu
 from helpers.planner.catalog.rooflines import fitted_rates, roofline_of
 from helpers.planner.costs import paging_seconds, seconds_by_bound
@@ -174,7 +174,7 @@ def test_this_machine_is_forecast_from_its_measured_roofline(monkeypatch):
 
 
 def test_there_is_no_forecast_where_messages_or_the_host_take_part():
-    for changed in ({"ranks": 2}, {"offload": "optimizer"}):
+    for changed in ({"parallel": ParallelConfig(shard=2, zero="none")}, {"offload": "optimizer"}):
         answer = plan(replace(SMALL, **changed), gpu="h100")
         assert answer.forecasts == {}
         assert "a bound" in str(answer)

@@ -63,8 +63,8 @@ def test_equal_recipes_are_planned_once_and_kept_in_order():
 def test_70b_on_8_ranks_takes_little_memory_here():
     program = (
         "import json, sys\n"
-        "from helpers.planner import Recipe, plan\n"
-        "p = plan(Recipe('llama-2-70b', seq=2048, ranks=8, shard='zero3', checkpointing='every'))\n"
+        "from helpers.planner import ParallelConfig, Recipe, plan\n"
+        "p = plan(Recipe('llama-2-70b', seq=2048, parallel=ParallelConfig(shard=8), checkpointing='every'))\n"
         "status = open('/proc/self/status').read() if sys.platform == 'linux' else 'VmHWM: 0 kB'\n"
         "print(json.dumps([p.peak_allocated_bytes, p.at_peak['parameters'], status]))\n"
     )

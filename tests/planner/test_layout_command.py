@@ -5,8 +5,8 @@ import json
 from helpers.__main__ import _parse, main
 from helpers.planner import RecipeError
 from helpers.planner.catalog.archs import arch_of
-from helpers.planner.layout.layout import Layout
-from helpers.planner.layout_options import fill, layout_of
+from helpers.planner.described import described, fill
+from helpers.planner.layout.layout import Layout, layout_of
 from helpers.planner.rows import answers
 
 import pytest
@@ -61,11 +61,14 @@ def test_the_dimensions_are_filled_and_the_answer_is_whole(plan):
     assert answer["tokens_per_second_per_gpu"] == pytest.approx(per_gpu)
     assert sum(answer["parts"].values()) == pytest.approx(1, rel=1e-6)
     assert answer["bound_by"] in answer["parts"]
-    assert answer["fits"] is True
+    assert answer["fits"] == {"h100-80gb": True}
+    assert answer["grades"] == {"h100-80gb": "fits"}
+    assert answer["assumed"]["gradient_accumulation_steps"] == 4
 
 
 def layout_of_options(model, options):
-    return layout_of(_parse(["plan", "--model", model, *options.split()]))
+    config = described(vars(_parse(["plan", "--model", model, *options.split()]))).config
+    return layout_of(config, arch_of(model))
 
 
 def test_every_option_reaches_the_layout(model):
@@ -96,11 +99,12 @@ def test_every_option_reaches_the_layout(model):
     }
     arch = arch_of(model)
     assert layout_of_options(model, options) == Layout(arch, **expected)
-    assert layout_of_options(model, "--gpus 8") == Layout(arch, shard=8)
+    usual = {"shard": 8, "seq": 2048}  # which the model reads at most
+    assert layout_of_options(model, "--gpus 8") == Layout(arch, **usual)
     options = "--gpus 8 --no-reshard-after-forward --attention eager"
-    assert layout_of_options(model, options) == Layout(arch, shard=8, reshard_after_forward=False, attention="eager")
-    assert layout_of_options(model, "--gpus 8 --attention sdpa") == Layout(arch, shard=8, attention="fused")
-    megatron = Layout(arch, shard=8, engine="megatron", zero="zero1")
+    assert layout_of_options(model, options) == Layout(arch, **usual, reshard_after_forward=False, attention="eager")
+    assert layout_of_options(model, "--gpus 8 --attention sdpa") == Layout(arch, **usual, attention="fused")
+    megatron = Layout(arch, **usual, engine="megatron", zero="zero1", transformer_engine=True)
     assert layout_of_options(model, "--gpus 8 --engine megatron") == megatron
     assert layout_of_options("mixtral-8x7b", "--gpus 8 --expert 4").expert == 4
 
@@ -155,10 +159,15 @@ def test_a_configuration_is_printed_or_written_and_a_job_beside_it(plan, tmp_pat
         ("--gpus 8 --gpu tpu", "not in the catalog"),
         ("--gpus 8 --gpu h100 --link-inside -2", "--link-inside is -2 GB/s"),
         ("--gpus 8 --gpu h100 --gpus-per-node 0", "at least one GPU"),
-        ("--gpus 8 --gpu h100 --checkpointing every", "no --checkpointing, but --recompute"),
-        ("--gpus 8 --gpu h100 --shard zero3", "no --shard, but --zero"),
-        ("--gpus 8 --gpu h100 --lora-rank 8", "no --lora-rank"),
-        ("--gpus 8 --gpu h100 --lora-targets q_proj", "no --lora-targets"),
+        ("--gpus 8 --gpu h100 --tp 2 --lora-rank 8", "adapters (lora_rank) go with engine pytorch"),
+        ("--gpus 8 --gpu h100 --engine torchtitan --optimizer sgd", "sgd goes with engine pytorch"),
+        ("--gpus 8 --gpu h100 --tp 2 --optimizer-impl foreach", "set optimizer_impl to fused"),
+        ("--gpus 8 --gpu h100 --tp 2 --checkpointing sqrt", "one by one"),
+        ("--gpus 8 --gpu h100 --tp 2 --offload optimizer", "offload"),
+        ("--gpus 8 --gpu h100 --lora-targets q_proj", "set lora_rank"),
+        ("--gpus 8 --gpu h100 --zero-stage 4", "choose from 0, 1, 2, 3"),
+        ("--gpus 8 --gpu h100 --dp-replicate 2 --engine pytorch", "take engine torchtitan"),
+        ("--gpus 8 --gpu h100 --lora-rank 8 --timeline step.svg", "see --engine"),
         ("--gpus 8 --budget 3 --gpu h100", "--budget asks about one GPU"),
         ("--gpus 8 --gpu h100 --expert 2", "dense"),
         ("--gpus 8 --gpu h100 --pipeline 8 --virtual-stages 2", "virtual_stages 2 needs"),

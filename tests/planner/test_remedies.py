@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 from helpers.planner import Recipe, plan
 from helpers.planner.catalog.gpus import Gpu
-from helpers.planner.recipe import RecipeError
+from helpers.planner.config import RecipeError
 from helpers.planner.remedies import SURELY, Remedy, RemedySearch, candidates
 
 import pytest
@@ -83,7 +83,7 @@ def test_what_suffices_alone_needs_no_combination(monkeypatch):
     found = search(monkeypatch, activations=100).remedies()
     assert [len(remedy.changes) for remedy in found if remedy.fits] == [1, 1, 1]
     options = [remedy.changes[0].option.split()[0] for remedy in found if remedy.fits]
-    assert options == ["--micro-batch-size", "--checkpointing", "--seq"]
+    assert options == ["--micro-batch-size", "--activation-checkpointing", "--seq"]
 
 
 def test_changes_that_cannot_suffice_are_not_tried(monkeypatch):
@@ -126,7 +126,11 @@ def test_nothing_helps_where_nothing_can(monkeypatch):
 
 
 def test_every_candidate_changes_the_recipe():
-    for recipe in (BASE, Recipe("gpt2", precision="fp32", attention="eager", lora_rank=4), Recipe("gpt2", ranks=2)):
+    for recipe in (
+        BASE,
+        Recipe("gpt2", precision="fp32", attention="eager", lora_rank=4),
+        Recipe("gpt2", parallel={"shard": 2, "zero": "none"}),
+    ):
         for change in candidates(recipe):
             try:
                 assert replace(recipe, **change.fields) != recipe
@@ -159,6 +163,6 @@ def test_remedies_of_a_real_recipe_are_what_the_planner_says_of_them(model):
         again = plan(Recipe(**remedy["recipe"]), budget=budget)
         assert again.peak_allocated_bytes == pytest.approx(remedy["peak_allocated_bytes"], rel=0.01)
         assert again.fits.popitem()[1]
-    recomputed = next(remedy for remedy in answer.remedies if remedy["change"].startswith("--checkpointing"))
+    recomputed = next(remedy for remedy in answer.remedies if remedy["change"].startswith("--activation-checkpointing"))
     assert 0.1 < recomputed["slower"] < 0.4
     assert "FLOPs" in str(answer)

@@ -23,7 +23,7 @@ ODD = (None, "", "many", -1, 0, 1.5, 3, True, [], {}, [8], {"a": 1}, float("nan"
 @pytest.fixture
 def read_only(monkeypatch):
     """Nothing is planned: how a layout is simulated is asked elsewhere."""
-    figures = ("seconds", "low", "high", "tokens_per_second", "mfu", "hfu", "bound_by")
+    figures = ("seconds", "low", "high", "tokens_per_second", "mfu", "hfu", "bound_by", "grade")
     worst, first = SimpleNamespace(nbytes=2), SimpleNamespace(nbytes=1)
     plan = SimpleNamespace(worst=worst, ranks=[first, worst], **dict.fromkeys(figures, 1))
 
@@ -49,13 +49,22 @@ def test_every_published_line_is_read(read_only):
     for line in PUBLISHED:
         said = checked(line)
         assert said["error"] is None
-        assert said["assumed"]["framework"] == line["id"].rpartition("-")[0]
+        assert line["framework"] == line["id"].rpartition("-")[0]
 
 
 def test_odd_values_get_an_answer_or_a_clear_line(read_only):
     chance = random.Random(0)
     for line in chance.sample(PUBLISHED, 60):
-        for name in (*line, "schedule", "sequence_parallel", "shard", "replicate", "gpus_per_node", "lora_rank"):
+        for name in (
+            *line,
+            "framework",
+            "schedule",
+            "sequence_parallel",
+            "shard",
+            "replicate",
+            "gpus_per_node",
+            "lora_rank",
+        ):
             checked({**line, name: chance.choice(ODD)})
             checked({key: value for key, value in line.items() if key != name})
         if isinstance(line.get("arch"), dict):
@@ -76,6 +85,7 @@ def test_odd_values_get_an_answer_or_a_clear_line(read_only):
         ({"precision": "fp2"}, "precision"),
         ({"checkpointing": "sometimes"}, "recompute"),
         ({"lora_rank": 8}, "LoRA"),
+        ({"framework": "abacus"}, "framework is 'abacus'; choose one of generic, torchtitan"),
     ],
 )
 def test_contradictions_are_named(changes, word, read_only):
@@ -89,24 +99,24 @@ def test_what_is_absent_or_null_is_assumed_and_named(read_only):
     assert {"framework", "seq", "precision", "checkpointing", "arch.gated", "arch.vocab"} <= set(absent["assumed"])
 
 
-@pytest.mark.parametrize("source", HABITS)
-def test_a_framework_brings_its_habits(source):
-    question = read_line(LINE | {"id": f"{source}-1"})
-    assert question.assumed["framework"] == source
-    said, casts = HABITS[source].precision, HABITS[source].casts_weights
+@pytest.mark.parametrize("framework", HABITS)
+def test_a_framework_brings_its_habits(framework):
+    question = read_line(LINE | {"framework": framework})
+    assert "framework" not in question.assumed  # since the line names it
+    said, casts = HABITS[framework].precision, HABITS[framework].casts_weights
     assert question.layout.precision == ("bf16" if casts and said == "bf16-amp" else said)
 
 
 def test_memory_is_that_of_the_rank_whose_memory_a_source_logs(read_only):
     piped = LINE | {"pipeline": 2, "micro_batch_size": 1, "global_batch_size": 16}
-    assert checked(piped | {"id": "torchtitan-1"})["peak_allocated_bytes"] == 2
-    logged = checked(piped | {"id": "kempnerforge-1"})
+    assert checked(piped | {"framework": "torchtitan"})["peak_allocated_bytes"] == 2
+    logged = checked(piped | {"framework": "kempnerforge"})
     assert logged["peak_allocated_bytes"] == 1
-    assert "rank 0" in logged["assumed"]["memory"]
+    assert logged["assumed"]["stage"] == "first"
 
 
 def test_reserved_memory_is_no_more_than_there_is_and_less_where_the_plan_says_more():
-    question = read_line(LINE | {"id": "torchtitan-1"})
+    question = read_line(LINE | {"framework": "torchtitan"})
     room = question.cluster.gpu.room
     for held in (room // 4, room - 1):
         low, high = reserved_bytes(question.layout, question.cluster, held)
@@ -117,12 +127,12 @@ def test_reserved_memory_is_no_more_than_there_is_and_less_where_the_plan_says_m
 
 def test_experts_spread_and_stages_interleave_as_frameworks_have_it():
     mixed = ARCH | {"experts": 16, "moe_ffn": 32}
-    assert read_line(LINE | {"id": "automodel-1", "arch": mixed}).layout.expert == 8
-    assert read_line(LINE | {"id": "megatron-bridge-1", "arch": mixed}).layout.expert == 1
-    piped = LINE | {"id": "torchtitan-1", "pipeline": 2, "micro_batch_size": 1, "global_batch_size": 16}
+    assert read_line(LINE | {"framework": "automodel", "arch": mixed}).layout.expert == 8
+    assert read_line(LINE | {"framework": "megatron-bridge", "arch": mixed}).layout.expert == 1
+    piped = LINE | {"framework": "torchtitan", "pipeline": 2, "micro_batch_size": 1, "global_batch_size": 16}
     assert read_line(piped | {"schedule": "Interleaved 1F1B"}).layout.virtual_stages == 2
     assert read_line(piped | {"schedule": "zero_bubble"}).layout.schedule == "zero-bubble"
-    assert not read_line(piped | {"id": "kempnerforge-1", "pipeline": 1}).layout.compile
+    assert not read_line(piped | {"framework": "kempnerforge", "pipeline": 1}).layout.compile
     assert read_line(piped | {"precision": "fp8"}).layout.compile
 
 

@@ -23,7 +23,7 @@ CASES = [
     {"compile": True, "optimizer_impl": "fused"},
     {"lora_rank": 4, "quantize": "nf4-dq"},
     {"offload": "optimizer"},
-    {"ranks": 2, "shard": "zero2"},
+    {"parallel": {"shard": 2, "zero": "zero2"}},
 ]
 
 

@@ -3,17 +3,9 @@
 import argparse
 import os
 import sys
-from pathlib import Path
 
-from .machine import Machine
-
-_HERE = Path(__file__).resolve().parent
-
-
-def environment(machine: Machine) -> dict[str, str]:
-    """Return the variables under which every Python process pretends to run on `machine`."""
-    path = [str(_HERE / "site"), str(_HERE.parents[1]), os.environ.get("PYTHONPATH", "")]
-    return machine.environment() | {"PYTHONPATH": os.pathsep.join(part for part in path if part)}
+from helpers.virtual_gpu.machine import Machine
+from helpers.virtual_gpu.process import environment
 
 
 def main() -> None:

@@ -17,12 +17,12 @@ from pathlib import Path
 from helpers.core.files import ROOT, atomic_write
 from helpers.planner.catalog import find_gpu
 from helpers.planner.catalog.rooflines import roofline_of
+from helpers.virtual_gpu.machine import Machine
+from helpers.virtual_gpu.process import SITE
 
 import torch
 from coverage import CoverageData
 from filelock import FileLock
-
-from .machine import Machine
 
 _HERE = Path(__file__).parent
 _KEPT = ROOT / "build" / "pretence"
@@ -79,7 +79,7 @@ def _run(command: list[str], limit: float) -> CountedRun:
         folder = Path(scratch)
         settings = folder / "coveragerc"
         settings.write_text(_SETTINGS.format(root=ROOT, folder=folder), encoding="utf-8")
-        paths = [str(_HERE / "site"), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        paths = [str(SITE), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = {
             **os.environ,
             "COVERAGE_PROCESS_START": str(settings),

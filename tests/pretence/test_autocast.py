@@ -1,8 +1,8 @@
 """The names of CUDA's autocast lists are those that PyTorch registers."""
 
-import torch
+from helpers.virtual_gpu.autocast import DTYPE_ARGUMENT, SIXTEEN_BITS, WIDEST
 
-from .autocast import DTYPE_ARGUMENT, SIXTEEN_BITS, WIDEST
+import torch
 
 
 def test_all_names_are_registered_and_stand_on_one_list():

@@ -1,6 +1,7 @@
 """The command line: one clear line and exit code 2 for bad input, never a traceback."""
 
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -39,7 +40,7 @@ def test_wrong_words_are_refused(args, words, capsys):
 
 
 COMMANDS = ["doctor", "roofline", "plan", "layout", "page", "build", "plans", "searches", "chooser", "grade", "claims"]
-COMMANDS += ["receipts", "gpu", "site", "autograder", "mistakes"]
+COMMANDS += ["receipts", "gpu", "site", "autograder", "mistakes", "handout"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -155,3 +156,11 @@ def test_sources_run_as_plain_scripts_without_jupyter(source, tmp_path):
     assert out.returncode == 0, out.stderr[-2000:]
     assert out.stderr == ""
     assert ("checks passed" in out.stdout) == any(checked_part(cell.source) for cell in Source(source).cells())
+
+
+def test_a_python_without_the_courses_packages_names_the_one_that_has_them():
+    bare = [sys.executable, "-S", "-m", "helpers", "plan", "--list"]  # -S: nothing that pip has installed
+    run = subprocess.run(bare, cwd=ROOT, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": ""})
+    assert run.returncode == 2
+    assert len(run.stderr.splitlines()) == 1
+    assert re.search(r"does not have the course's packages.*\.venv\S+python -m helpers", run.stderr)

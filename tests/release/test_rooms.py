@@ -20,6 +20,10 @@ MANY_PARAMETERS = {
     "exercises/x6/saving.py: _save_scene": "the two answers, and where and when they run",
     "planner/simulate/cuda_kernels.py: _attention": "takes the place of PyTorch's function of that signature",
     "ranks/deepspeed_config.py: deepspeed_config": "the entries of a configuration",
+    "virtual_gpu/kernels.py: _backward_elemt": "the signature of PyTorch's operator",
+    "virtual_gpu/kernels.py: _backward_reduce": "the signature of PyTorch's operator",
+    "virtual_gpu/kernels.py: _elemt": "the signature of PyTorch's operator",
+    "virtual_gpu/kernels.py: _gather_stats": "the signature of PyTorch's operator",
     "ranks/run.py: run_ranks": "labs use one or two of its four options",
 }
 

@@ -10,28 +10,27 @@ from pathlib import Path
 from ...claims.receipt import receipts
 from ...core.files import PACKAGE, ROOT
 from ..receipts import claims_table
+from .card import card
 from .import_graph import room_picture, room_table
-from .source import Source, sources
+from .option_list import option_list
+from .routes import routes_table, weeks_table
+from .source import sources
+from .syllabus import syllabus_tables
 
 README = ROOT / "README.md"
 DOCS = ROOT / "docs"
 _PLACE = r"(<!-- {}: [^>]*-->\n).*?(<!-- end of {} -->)"
 
 
-def card(source: Source) -> dict[str, str]:
-    """Return the rows of the card in the title cell, with the lab's title under "title"."""
-    text = source.cells()[0].source
-    rows = re.findall(r"^\| ([^|]+?) \| (.+?) \|$", text, flags=re.MULTILINE)
-    title = text.partition("\n")[0].removeprefix("# ")
-    return {"title": title if source.graded else f"{source.number} · {title}", **dict(rows)}
-
-
 def pages() -> dict[Path, str]:
     """Return README.md and the pages of docs/ that hold such tables, up to date."""
     return {
-        README: filled(README, labs=_short_list(), attacks=_attacks()),
+        README: filled(README, routes=routes_table(), labs=_short_list(), attacks=_attacks()),
         DOCS / "labs.md": filled(DOCS / "labs.md", labs=_long_list()),
         DOCS / "claims.md": filled(DOCS / "claims.md", claims=claims_table(receipts())),
+        DOCS / "paths.md": filled(DOCS / "paths.md", weeks=weeks_table()),
+        DOCS / "syllabus.md": filled(DOCS / "syllabus.md", syllabus=syllabus_tables()),
+        DOCS / "options.md": filled(DOCS / "options.md", options=option_list()),
         DOCS / "architecture.md": filled(
             DOCS / "architecture.md", picture=room_picture(PACKAGE), rooms=room_table(PACKAGE)
         ),

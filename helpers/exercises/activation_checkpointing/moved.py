@@ -151,7 +151,7 @@ class LeavesParameters(Check):
         if seen["parameters"]:
             return f"{seen['parameters']} of the {seen['put']} tensors put away are parameters, or views of one."
         if seen["put"] < expected["put"]:
-            return f"{seen['put']} tensors were put away; {expected['put']} are no parameters and should have gone."
+            return f"{seen['put']} tensors were put away; expected {expected['put']}, all that are not parameters."
         return None
 
 
@@ -180,7 +180,7 @@ class LeavesWhatIsSmall(Check):
         for case, want in expected.items():
             if seen[case]["put"] != want["put"]:
                 saved = f"{case}: tensors of {want['all']} bytes were saved, least = {want['least']}."
-                return f"{saved} You put away those of {seen[case]['put']} bytes; {want['put']} is right."
+                return f"{saved} You put away those of {seen[case]['put']} bytes; expected {want['put']}."
         return None
 
 

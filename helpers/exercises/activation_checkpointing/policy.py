@@ -117,7 +117,7 @@ class CountsProducts(Check):
 class CountsAttention(Check):
     """Fused attention over T keys costs 4T FLOPs per element of its result."""
 
-    hint = "Fused attention takes q, k and v, each (..., length, d). How many keys does each query meet?"
+    hint = "Fused attention takes q, k and v, each (..., length, d). How many keys does each query attend to?"
 
     @staticmethod
     def probe(seed: int, keep_costly: KeepCostly) -> Evidence:
@@ -145,7 +145,7 @@ class CountsAttention(Check):
 class KeepsExactlyLeast(Check):
     """What costs exactly `least` FLOPs per element is kept."""
 
-    hint = "`least` or more: at exactly `least`, keep."
+    hint = "A result that costs exactly `least` is kept."
 
     @staticmethod
     def probe(seed: int, keep_costly: KeepCostly) -> Evidence:
@@ -166,7 +166,7 @@ class DecidesEachTime(Check):
     """Matmuls of the same kind are told apart by their cost, and one `context_fn` serves several blocks."""
 
     hint = (
-        "The policy is asked about each operation anew, and answers from the arguments that this one has.\n"
+        "PyTorch calls the policy for each operation. Decide from the arguments of this operation.\n"
         "Each block calls context_fn once: make the contexts there, not once in keep_costly."
     )
 
@@ -188,7 +188,7 @@ class DecidesEachTime(Check):
             if seen[case] != want:
                 return (
                     f"Two blocks with the same context_fn, least = 40: of the two matmuls that sum {case} {seen[case]} "
-                    f"run again; {want} is right."
+                    f"run again; expected {want}."
                 )
         return None
 
@@ -214,7 +214,7 @@ class DropsTheRest(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for name, want in expected.items():
             if seen[name] != want:
-                return f"With least = 1, {name} runs again {seen[name]} times; {want} is right: it costs no product."
+                return f"With least = 1, {name} runs again {seen[name]} times; expected {want}: its cost is 0."
         return None
 
 

@@ -43,7 +43,7 @@ def _cast(seed: int, out: int = 6) -> tuple[_Counted, Tensor, Tensor]:
 class GivesTheSameResult(Check):
     """The result is that of run(x), to the last bit."""
 
-    hint = "forward is given `run` and `x`: call one with the other, and return what comes out."
+    hint = "forward receives `run` and `x`: return run(x)."
 
     @staticmethod
     def probe(seed: int, Recompute: Function) -> Evidence:
@@ -67,10 +67,10 @@ class KeepsTheInputAlone(Check):
     """Between the passes, x is kept and nothing else; after the backward pass, no graph of the second run."""
 
     hint = (
-        "In forward autograd records nothing, so what run makes on the way is freed, unless you keep a tensor yourself "
-        "or switch recording on.\n"
+        "In forward, autograd records nothing, so intermediate tensors of run are freed, unless you keep one "
+        "or enable recording.\n"
         "ctx.save_for_backward(x) is all that forward has to keep, beside `run` as an attribute of ctx.\n"
-        "ctx lives as long as the result of the forward pass: what backward hangs on it stays."
+        "ctx lives as long as the result of the forward pass. Anything that backward stores on ctx stays alive."
     )
 
     @staticmethod
@@ -101,7 +101,7 @@ class KeepsTheInputAlone(Check):
 class RunsOnceInEachPass(Check):
     """run is called once in the forward pass and once more in the backward pass."""
 
-    hint = "The result of the forward pass has no graph. The backward pass calls run itself, to get one that has."
+    hint = "The result of the forward pass has no graph. To get one, the backward pass calls run again."
 
     @staticmethod
     def probe(seed: int, Recompute: Function) -> Evidence:
@@ -115,7 +115,7 @@ class RunsOnceInEachPass(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for name, want in expected.items():
             if seen[name] != want:
-                return f"The {name} pass calls run {seen[name]} times; {want} is right."
+                return f"The {name} pass calls run {seen[name]} times; expected {want}."
         return None
 
 
@@ -150,11 +150,11 @@ def _wrong_gradient(seen: list[float], right: list[float], of: str) -> str | Non
     if relative_distance(seen, right) <= EXACT:
         return None
     if len(seen) != len(right):
-        return f"There is no gradient of {of}."
+        return f"There is no gradient for {of}."
     mine, want = torch.tensor(seen), torch.tensor(right)
     length, cosine = (mine.norm() / want.norm()).item(), torch.cosine_similarity(mine, want, dim=0).item()
     if cosine > 0.9999:
-        return f"The gradient of {of} points the right way and is {length:.4g} times as long as the right one."
+        return f"The gradient of {of} has the right direction, but {length:.4g} times the right norm."
     return f"The gradient of {of} is wrong: cosine {cosine:.4f}, {length:.4g} times as long as the right one."
 
 

@@ -26,7 +26,7 @@ class DrawsTheSameNumbers(Check):
     """Each later call draws the random numbers of the first."""
 
     hint = (
-        "What does dropout read that is different the second time?\n"
+        "Which state does dropout read, and why is it different the second time?\n"
         "random_states() before the first call; set_random_states(...) before each later one."
     )
 
@@ -47,13 +47,13 @@ class DrawsTheSameNumbers(Check):
         if all(seen["later"]):
             return None
         which = "second" if not seen["later"][0] else "third"
-        return f"A function with dropout and noise: the {which} call draws other random numbers than the first."
+        return f"A function with dropout and noise: the {which} call draws different random numbers from the first."
 
 
 class NotesWhatTheFirstCallSees(Check):
     """The first call is that of run itself: it draws what run would have drawn then, not what was due before."""
 
-    hint = "When is the state noted: when repeatable(run) makes the function, or when that is first called?"
+    hint = "When do you read the state: when repeatable(run) makes the function, or when that function is first called?"
 
     @staticmethod
     def probe(seed: int, repeatable: Repeatable) -> Evidence:
@@ -71,9 +71,11 @@ class NotesWhatTheFirstCallSees(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         between = "Numbers were drawn between the making and the first call."
         if not seen["first"]:
-            return f"The first call draws other random numbers than run itself would have drawn there. {between}"
+            return (
+                f"The first call draws different random numbers from those that run itself would have drawn. {between}"
+            )
         if not seen["second"]:
-            return f"The second call draws other random numbers than the first call drew. {between}"
+            return f"The second call draws different random numbers from the first. {between}"
         return None
 
 
@@ -81,7 +83,7 @@ class RunsOnTheGivenX(Check):
     """Each later call runs `run` once, on the x that it is given, and autograd records it if it is on then."""
 
     hint = (
-        "What is noted of the first call is its surroundings, not its result: call run(x) each time.\n"
+        "Remember the state around the first call, not its result: call run(x) each time.\n"
         "Inside of Recompute, autograd is off in the first call and on in the second, whose graph is needed."
     )
 
@@ -129,13 +131,13 @@ class RunsOnTheGivenX(Check):
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         if not all(seen["apart"]):
-            return "Two functions made of the same run disturb each other: each needs notes of its own."
+            return "Two functions made from the same run share state. Each needs its own."
         if not all(seen["same"]):
             return (
                 "A later call with another x returns something other than run(x) with the first call's random numbers."
             )
         if seen["calls"] != expected["calls"]:
-            return f"`run` is called {seen['calls']} times in {expected['calls']} calls; once in each is right."
+            return f"`run` is called {seen['calls']} times in {expected['calls']} calls; expected once per call."
         for case, wanted in expected["recorded"].items():
             if seen["recorded"][case] != wanted:
                 does = "has no graph" if wanted[0] else "has a graph"
@@ -148,7 +150,7 @@ class RunsOnTheGivenX(Check):
 class LeavesTheGenerator(Check):
     """The first call moves the generator on as run does; a later call leaves it as it was."""
 
-    hint = "Note the state before a later call as well, and put it back when run has returned."
+    hint = "Read the state before a later call as well, and restore it when run has returned."
 
     @staticmethod
     def probe(seed: int, repeatable: Repeatable) -> Evidence:
@@ -200,7 +202,7 @@ def _wrong_dtype(seen: Evidence, expected: Evidence) -> str | None:
         for call, dtype in want.items():
             if seen[case][call] != dtype:
                 what = "a product right behind the call" if call.startswith("after") else f"the {call} call"
-                return f"{case}: {what} is in {seen[case][call]}; {dtype} is right."
+                return f"{case}: {what} is in {seen[case][call]}; expected {dtype}."
     return None
 
 

@@ -183,9 +183,9 @@ class SameUpdateWithinTheRoom(Check):
     """Updates are those of the whole batch, one after the other, and the peak stays within the room."""
 
     hint = (
-        "A hook on each parameter (register_post_accumulate_grad_hook) sees a gradient the moment it exists: add it to "
-        "the mean and free it. Fade and decay once an update, before the first piece; divide by the rows that count in "
-        "the whole batch; frozen parameters admit no hook; take hooks off again."
+        "A hook on each parameter (register_post_accumulate_grad_hook) gets a gradient as soon as it exists: add it to "
+        "the mean and free it. Fade and decay once per update, before the first micro-batch; divide by the rows that "
+        "count in the whole batch; frozen parameters accept no hook; remove the hooks at the end."
     )
 
     @staticmethod
@@ -225,12 +225,12 @@ class SameUpdateWithinTheRoom(Check):
             raised = f"{seen['later']['error']}: {seen['later']['text']}"[:200]
             return (
                 f"Update {seen['later']['update']} failed where update 1 did not ({raised}). Is a hook of the first "
-                "one still there? Two hooks then meet one gradient."
+                "one still there? Then two hooks handle one gradient."
             )
         if seen["left"]["thawed"]:
             return "The first layer is frozen: its parameters must stay as they are, and stay frozen."
         if seen["left"]["changed"]:
-            return f"{seen['left']['changed'][0]} has changed: the batch must stay as it is. Work on a copy of a piece."
+            return f"{seen['left']['changed'][0]} has changed: the batch must stay as it is. Work on a copy."
         for update, (got, want) in enumerate(zip(seen["parts"], expected["parts"], strict=True), start=1):
             off = _off(got, want)
             if off:
@@ -238,22 +238,22 @@ class SameUpdateWithinTheRoom(Check):
         # A sign may differ where a mean is almost zero: a few weights of thousands, 2 x RATE each and update.
         for a, b, size in zip(seen["weights"], expected["weights"], expected["sizes"], strict=True):
             if not abs(a - b) <= RATE * max(4.0, 0.5 * size**0.5):
-                return "The weights moved otherwise: p - lr * sign(mean), once an update, after the last piece."
+                return "The weights did not move by p - lr * sign(mean), once per update, after the last micro-batch."
         left = seen["left"]
         if left["replaced"]:
             return "The running means must be updated in place: the dictionary holds other tensors now."
         if left["attached"]:
             return (
-                f"{left['attached']} running means require gradients now: a graph of the weights hangs on them and "
+                f"{left['attached']} running means require gradients now: they hold a graph of the weights that "
                 "grows with every update. Fade and decay belong under torch.no_grad()."
             )
         if left["moved"]:
-            return "A backward pass after the update still moves the running means: take the hooks off."
+            return "A backward pass after the update still changes the running means: remove the hooks."
         for of, where in (("parameters", "parameters"), ("modules", "layers")):
             if left["hooks"][of]:
                 return (
                     f"Hooks left on the model's {where} after {len(seen['parts'])} updates: {left['hooks'][of]}. Even "
-                    "those that do nothing add up. Take each off again: the handle has remove()."
+                    "those that do nothing add up. Remove each one: the handle has remove()."
                 )
         if left["gradients"]:
             return f"{left['gradients']} parameters still hold a gradient after the update."
@@ -261,7 +261,7 @@ class SameUpdateWithinTheRoom(Check):
         if not over <= ROOM:
             return (
                 f"Beside weights, means and batch the peak takes {human_bytes(over)}; there is room for "
-                f"{human_bytes(ROOM)}. Who holds it: gradients, or the activations of too many rows at once?"
+                f"{human_bytes(ROOM)}. What takes it: gradients, or the activations of too many rows at once?"
             )
         return None
 

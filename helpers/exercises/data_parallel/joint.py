@@ -46,8 +46,8 @@ class GradientOfTheJointBatch(Check):
     """Each rank ends with the gradient of the mean over all rows of all ranks."""
 
     hint = (
-        "Each rank has a mean over its own rows. Turn it into its part of the joint mean: times rows, divided by the "
-        "rows of all ranks, which one small all_reduce tells. Then add up; do not divide again."
+        "Each rank has a mean over its own rows. Multiply it by its rows and divide by the rows of "
+        "all ranks, which one small all_reduce adds up. Then all-reduce it, and do not divide again."
     )
 
     @staticmethod
@@ -61,7 +61,7 @@ class GradientOfTheJointBatch(Check):
                 where = f"{case}, rank {rank}"
                 for name, a, b in zip(NAMES, got["gradients"], right["gradients"], strict=True):
                     if (a is None) != (b is None):
-                        return f"{where}: the gradient of {name} is {'missing' if a is None else 'there'}."
+                        return f"{where}: the gradient of {name} is {'missing' if a is None else 'not None'}."
                     if a is None:
                         continue
                     off = (torch.tensor(a) - torch.tensor(b)).norm() / torch.tensor(b).norm()
@@ -69,14 +69,14 @@ class GradientOfTheJointBatch(Check):
                         ratio = torch.tensor(a).norm() / torch.tensor(b).norm()
                         return (
                             f"{where}: the gradient of {name} is off by {off:.2g} (relative), "
-                            f"{ratio:.3g} times as long as the joint one."
+                            f"{ratio:.3g} times as long as the joint gradient."
                         )
                 if not got["kept"]:
-                    return f"{where}: the weights have changed; only the gradients do."
+                    return f"{where}: the weights have changed; only gradients may change."
                 if got["returned"] != "NoneType":
-                    return f"{where}: you return a {got['returned']}; change each `.grad` and return nothing."
+                    return f"{where}: it returns a {got['returned']}; change each `.grad` and return nothing."
                 if got["sent"] > 2 * right["sent"]:
-                    return f"{where}: you sent {got['sent']:,} bytes; {right['sent']:,} are enough."
+                    return f"{where}: it sent {got['sent']:,} bytes; {right['sent']:,} are enough."
         return None
 
 

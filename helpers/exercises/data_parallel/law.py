@@ -1,4 +1,4 @@
-"""Check of the law of a message: latency and bandwidth, from a sweep over sizes."""
+"""Check of the fit of a link: latency and bandwidth, from a sweep over sizes."""
 
 from collections.abc import Callable, Sequence
 
@@ -30,12 +30,12 @@ def _answer(fit_link: Fit, sweep: list[tuple[int, float]]) -> Evidence:
 
 
 class RecoversTheLaw(Check):
-    """From seconds that follow alpha + n / beta it gives alpha in seconds and beta in bytes a second, as floats."""
+    """From seconds that follow alpha + n / beta it gives alpha in seconds and beta in bytes per second, as floats."""
 
     hint = (
         "Two sizes give two equations for two unknowns.\n"
         "The slope between two sizes is 1 / beta: (t2 - t1) / (n2 - n1). What is left at n = 0 is alpha.\n"
-        "Sort the sweep first: nobody promises an order."
+        "Sort the sweep first: it may come in any order."
     )
 
     @staticmethod
@@ -59,20 +59,20 @@ class RecoversTheLaw(Check):
             ):
                 if not abs(value / right - 1) <= 1e-3:
                     inverse = ", its inverse" if abs(value * right - 1) < 1e-3 else ""
-                    return f"a {case} link: {name} is {value:.4g}{inverse}; {right:.4g} {unit} is right."
+                    return f"a {case} link: {name} is {value:.4g}{inverse}; it should be {right:.4g} {unit}."
             if got["types"] != ["float", "float"]:
-                return f"a {case} link: you return {got['types'][0]} and {got['types'][1]}; two floats are wanted."
+                return f"a {case} link: it returns {got['types'][0]} and {got['types'][1]}, not two floats."
             if not got["untouched"]:
                 return f"a {case} link: the list that was passed in has changed."
         return None
 
 
 class BearsNoise(Check):
-    """Where each measurement is a few percent off, alpha and beta are close all the same."""
+    """With each measurement a few percent off, alpha and beta are still close."""
 
     hint = (
-        "Five percent of the largest message are many times alpha. What does plain least squares do with that?\n"
-        "Either weigh each size by 1 / its seconds, or take beta from the largest sizes and alpha from the smallest."
+        "Five percent of the largest message's time is many times alpha. How does plain least squares treat that?\n"
+        "Either weight each size by 1 / its seconds, or take beta from the largest sizes and alpha from the smallest."
     )
 
     @staticmethod
@@ -101,9 +101,9 @@ class BearsNoise(Check):
 
 
 class AlphaIsNotNegative(Check):
-    """Where noise hides the latency, alpha is 0 or more and beta still right."""
+    """Where noise hides the latency, alpha is 0 or more and beta is still right."""
 
-    hint = "No message arrives before it was sent: `max(0.0, alpha)`."
+    hint = "A message cannot arrive before it was sent: `max(0.0, alpha)`."
 
     @staticmethod
     def probe(seed: int, fit_link: Fit) -> Evidence:
@@ -116,7 +116,7 @@ class AlphaIsNotNegative(Check):
         for case in expected:
             got, beta = seen[case], LINKS[case][1]
             if not got["alpha"] >= 0:
-                return f"1 to 64 MiB over a {case} link: alpha is {got['alpha']:.3g} s, less than nothing."
+                return f"1 to 64 MiB over a {case} link: alpha is {got['alpha']:.3g} s, below 0."
             if not abs(got["beta"] / beta - 1) <= ROOM:
                 return f"1 to 64 MiB over a {case} link: beta is {got['beta'] / beta:.2f} times the right one."
         return None

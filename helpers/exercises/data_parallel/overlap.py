@@ -205,7 +205,7 @@ def _wrong_gradients(case: str, seen: list[Evidence], expected: list[Evidence]) 
             mine = got["steps"][step]["gradients"]
             for name, a, b in zip(names, mine, right, strict=True):
                 if name == "frozen" and a is not None:
-                    return f"{where}: the frozen parameter has got a gradient."
+                    return f"{where}: the frozen parameter has a gradient."
                 if b is None and (a is None or not any(a)):
                     continue
                 if a is None:
@@ -220,8 +220,8 @@ class GradientsEqualDdp(Check):
     """After backward and `finish()` every rank has the averaged gradients that DDP gives, step after step."""
 
     hint = (
-        "Did the second step begin as the first one did, with nothing ready and nothing sent?\n"
-        "An all-reduce adds up; who divides by the number of ranks? And each piece goes back in the shape of its "
+        "Does the second step begin like the first one, with no gradient ready and no bucket sent?\n"
+        "An all-reduce adds; where do you divide by the number of ranks? Each part goes back in the shape of its "
         "parameter.\n`work.wait()` first, then divide `flat`, `flat.split([p.numel() for p in bucket])`, `view_as(p)`."
     )
 
@@ -237,11 +237,11 @@ class GradientsEqualDdp(Check):
 
 
 class OneMessageABucket(Check):
-    """There is one all-reduce a bucket, of the sizes that the contract gives, the last smaller bucket included."""
+    """There is one all-reduce per bucket, of the sizes that the contract gives, including the smaller last one."""
 
     hint = (
         "Start with the last parameter. A bucket is closed once it holds `bucket_bytes` or more; the next parameter "
-        "opens a new one.\nWhat is in the last bucket when the parameters run out? It travels as well.\n"
+        "opens a new one.\nWhat is in the last bucket when the parameters run out? It is sent as well.\n"
         "`torch.cat` of the flattened gradients makes one message."
     )
 
@@ -253,7 +253,7 @@ class OneMessageABucket(Check):
             want = expected[case]
             for rank, got in enumerate(seen[case]):
                 if got["others"]:
-                    return f"{case}, rank {rank}: called {got['others'][0]}; an all-reduce a bucket is enough."
+                    return f"{case}, rank {rank}: called {got['others'][0]}; one all-reduce per bucket is enough."
                 for step, right in enumerate(want[rank]["steps"]):
                     mine = [nbytes for nbytes, _, _ in got["steps"][step]["calls"]]
                     sizes = [nbytes for nbytes, _, _ in right["calls"]]
@@ -266,10 +266,10 @@ class OneMessageABucket(Check):
 
 
 class BucketsLeaveWhenFull(Check):
-    """A bucket leaves during the backward pass, as soon as its last gradient has arrived."""
+    """A bucket is sent during the backward pass, as soon as its last gradient is complete."""
 
     hint = (
-        "Is anything sent before `finish()`? A hook on each parameter is called when its gradient is there.\n"
+        "Is anything sent before `finish()`? A hook on each parameter is called when its gradient is complete.\n"
         "`p.register_post_accumulate_grad_hook(self.arrived)`; in it, note p; send while the next bucket is full."
     )
 
@@ -284,20 +284,20 @@ class BucketsLeaveWhenFull(Check):
                     mine = got["steps"][step]["calls"]
                     where = f"{case}, step {step}, rank {rank}"
                     if len(mine) < len(right["calls"]):
-                        return f"{where}: {len(mine)} buckets left; there are {len(right['calls'])}."
+                        return f"{where}: {len(mine)} buckets were sent; there are {len(right['calls'])}."
                     for bucket, (_, arrived, over) in enumerate(right["calls"]):
                         if mine[bucket][2] and not over:
-                            return f"{where}: bucket {bucket} left after the backward pass; it was full before."
+                            return f"{where}: bucket {bucket} was sent after the backward pass; it was full before."
                         if mine[bucket][1] > arrived:
                             return (
-                                f"{where}: bucket {bucket} left when {mine[bucket][1]} gradients were there; "
+                                f"{where}: bucket {bucket} was sent when {mine[bucket][1]} gradients were complete; "
                                 f"it was full with {arrived}."
                             )
         return None
 
 
 class BackwardDoesNotWait(Check):
-    """The backward pass goes on while a bucket travels; `finish()` waits until all of them are back."""
+    """The backward pass goes on while a bucket travels; `finish()` waits for all results."""
 
     hint = (
         "What does `dist.all_reduce(flat)` do until the other ranks have sent theirs?\n"
@@ -312,19 +312,19 @@ class BackwardDoesNotWait(Check):
         if not seen[case][1]["through"]:
             return (
                 "Rank 1 had not begun its backward pass, and rank 0 got stuck in its own: "
-                "a hook waits for the answer of the others."
+                "a hook waits for the other ranks."
             )
         wrong = _wrong_gradients(case, seen[case], expected[case])
         return f"{wrong} Does `finish()` wait for every bucket?" if wrong else None
 
 
 class BearsMissingGradients(Check):
-    """Where a parameter got no gradient on a rank it counts as zeros there, and all ranks send alike."""
+    """A parameter without a gradient on a rank counts as zeros there, and all ranks send the same buckets."""
 
     hint = (
         "One rank takes a branch that another does not. Which bucket does each of them send first?\n"
         "A bucket that is full waits for those before it, so that the order is the same everywhere.\n"
-        "`finish()` sends what has not left: `torch.zeros_like(p)` where `p.grad is None`."
+        "`finish()` sends the rest: `torch.zeros_like(p)` where `p.grad is None`."
     )
 
     @staticmethod

@@ -10,7 +10,7 @@ from .diary import Diary
 
 
 def ring_figure(ranks: int = 4) -> Figure:
-    """Draw who holds which piece, summed over how many ranks, round after round, and what each rank sends next."""
+    """Draw the chunks of each rank round by round, summed over how many ranks, and what it sends next."""
     rounds = 2 * (ranks - 1)
     holds = [[1] * ranks for _ in range(ranks)]  # rank, piece -> how many ranks are in it
     figure = Figure(figsize=(8.5, 0.62 * (rounds + 1) + 0.9), layout="constrained")
@@ -36,7 +36,7 @@ def ring_figure(ranks: int = 4) -> Figure:
     names = ["at first"] + [f"round {n + 1}: {'add' if n < ranks - 1 else 'copy'}" for n in range(rounds)]
     axes.set_yticks([1.35 * n + 0.46 for n in range(rounds + 1)], names)
     axes.set(xlim=(-0.6, ranks * (ranks + 1.6)), ylim=(1.35 * (rounds + 1), -0.3))
-    axes.set_title("Ranks summed in each piece; framed: what goes to the right-hand neighbour next", fontsize=11)
+    axes.set_title("Ranks summed in each chunk; framed: the chunk that goes to the right next", fontsize=11)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     return figure
@@ -51,12 +51,12 @@ def bucket_timeline(diary: Diary) -> Figure:
         axes.barh(f"bucket {index}", 1e3 * (entry.answered - entry.asked), left=1e3 * entry.asked, color=COLOURS[4])
     axes.axvline(1e3 * diary.computed, color="black", lw=1, ls=":")
     axes.invert_yaxis()
-    axes.set(title="Buckets leave while the backward pass is at work (rank 0)", xlabel="milliseconds")
+    axes.set(title="Buckets are sent during the backward pass (rank 0)", xlabel="milliseconds")
     return figure
 
 
 def waiting_bars(working: Sequence[float], waiting: Sequence[float]) -> Figure:
-    """Draw for each rank how long a step it worked, and how long it stood in the all-reduce."""
+    """Draw for each rank how long a step it worked, and how long it waited in the all-reduce."""
     figure = Figure(figsize=(7, 0.8 + 0.4 * len(working)), layout="constrained")
     axes = figure.add_subplot()
     names = [f"rank {rank}" for rank in range(len(working))]

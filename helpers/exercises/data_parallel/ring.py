@@ -1,4 +1,4 @@
-"""Check of the all-reduce that a learner builds of messages to the neighbour."""
+"""Check of the all-reduce that a learner builds from messages to the neighbor."""
 
 from collections.abc import Callable
 from typing import Any
@@ -77,10 +77,10 @@ class SumsOnEveryRank(Check):
     """Every rank ends with the sum over all ranks, as after `dist.all_reduce`: any number of ranks, any length."""
 
     hint = (
-        "Write down for 3 ranks which piece each rank holds complete after N - 1 rounds.\n"
-        "`vector.tensor_split(n)` always makes n pieces, some of them shorter or empty; `chunk` may make fewer.\n"
-        "Round `step`: rank r sends piece (r - step) % n and receives piece (r - step - 1) % n. "
-        "It adds what comes in the first n - 1 rounds, and overwrites in the others."
+        "Write down for 3 ranks which chunk each rank has completed after N - 1 rounds.\n"
+        "`vector.tensor_split(n)` always makes n views, some of them shorter or empty; `chunk` may make fewer.\n"
+        "Round `step`: rank r sends chunk (r - step) % n and receives chunk (r - step - 1) % n. "
+        "It adds the chunk in the first n - 1 rounds, and copies it in the others."
     )
 
     probe = staticmethod(observe)
@@ -94,7 +94,7 @@ class SumsOnEveryRank(Check):
             wrong = [i for i, (a, b) in enumerate(zip(mine, right, strict=True)) if not abs(a - b) <= SAME * abs(b)]
             i = wrong[0] if wrong else 0
             if relative_distance(mine, [x / ranks for x in right]) <= SAME:
-                return f"{where}: this is the mean; the sum is wanted."
+                return f"{where}: this is the mean; it should be the sum."
             return (
                 f"{where}: {len(wrong)} of {length} elements are wrong, element {i} first: {mine[i]:.6g}; "
                 f"`dist.all_reduce` gives {right[i]:.6g}."
@@ -106,8 +106,8 @@ class AllRanksHaveTheSameBits(Check):
     """All ranks end with the same numbers to the last bit."""
 
     hint = (
-        "Who adds up a piece, and who only copies it? If two ranks add the same numbers in different orders, "
-        "they round differently.\nIn the second half nothing is computed: what arrives is copied as it is."
+        "Which rank adds up a chunk, and which only copy it? If two ranks add the same numbers in different orders, "
+        "they round differently.\nIn the second half nothing is computed: the chunk that arrives is copied unchanged."
     )
 
     probe = staticmethod(observe)
@@ -124,11 +124,11 @@ class AllRanksHaveTheSameBits(Check):
 
 
 class SendsNoMoreThanARing(Check):
-    """A rank sends 2 (N - 1) pieces of an N-th of the vector, and no more bytes."""
+    """A rank sends 2 (N - 1) chunks of an N-th of the vector, and no more bytes."""
 
     hint = (
-        "Does a whole vector travel, where a piece of it would do?\n"
-        "N - 1 rounds of adding, N - 1 rounds of copying, one piece of length / N in each."
+        "Does your code send a whole vector where a chunk would do?\n"
+        "N - 1 rounds of adding, N - 1 rounds of copying, one chunk of length / N in each."
     )
 
     probe = staticmethod(observe)
@@ -151,15 +151,15 @@ class SendsNoMoreThanARing(Check):
                     f"an N-th of the vector, rounded up, has {piece // size}."
                 )
             if received > rounds * piece:
-                return f"{where}: it received more than 2 (N - 1) pieces."
+                return f"{where}: it received more than 2 (N - 1) chunks."
         return None
 
 
 class TalksToItsNeighbours(Check):
-    """A rank sends to rank + 1 alone, receives from rank - 1 alone, and calls no collective."""
+    """A rank only sends to rank + 1, only receives from rank - 1, and calls no collective."""
 
     hint = (
-        "The ring closes: the last rank's neighbour is rank 0. `% n` on both sides.\n"
+        "The ring is closed: the last rank's neighbor is rank 0. Use `% n` on both sides.\n"
         "`dist.P2POp(dist.isend, piece, (rank + 1) % n)` and `dist.P2POp(dist.irecv, space, (rank - 1) % n)`."
     )
 
@@ -169,25 +169,25 @@ class TalksToItsNeighbours(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for where, ranks, rank, length, got, _ in _cases(seen, expected, SINGLE):
             if got["collectives"]:
-                return f"{where}: it called {got['collectives'][0]}; build it of sends and receives alone."
+                return f"{where}: it called {got['collectives'][0]}; build it from sends and receives only."
             right, left = (rank + 1) % ranks, (rank - 1) % ranks
             for verb, log, neighbour in (("sent to", got["sent"], right), ("received from", got["received"], left)):
                 others = sorted({other for other, _ in log} - {neighbour})
                 if others:
                     who = "anybody" if others[0] < 0 else f"rank {others[0]}"
-                    return f"{where}: it {verb} {who}; its neighbour on that side is rank {neighbour}."
+                    return f"{where}: it {verb} {who}; its neighbor on that side is rank {neighbour}."
             if ranks > 1 and length >= ranks and not got["sent"]:
                 return f"{where}: it sent nothing that this check can see; send with torch.distributed."
         return None
 
 
 class WorksInPlace(Check):
-    """The sum stands in `vector` itself, nothing around it is touched, any floating-point format is kept."""
+    """The sum is in `vector` itself, nothing around it changes, and any floating-point dtype is kept."""
 
     hint = (
-        "Does a slice of a larger tensor come back changed, with its surroundings as they were?\n"
-        "Pieces of `tensor_split` are views: `piece += arrived` and `piece.copy_(arrived)` write into the vector.\n"
-        "`torch.empty_like(piece)` is as long and of the same format as what arrives."
+        "Does a slice of a larger tensor change, and the rest of that tensor not?\n"
+        "The chunks of `tensor_split` are views: `chunk += arrived` and `chunk.copy_(arrived)` write into the vector.\n"
+        "`torch.empty_like(chunk)` has the length and the dtype of the chunk that arrives."
     )
 
     probe = staticmethod(observe)
@@ -196,9 +196,9 @@ class WorksInPlace(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for where, _, _, _, mine, right in _cases(seen, expected, DOUBLE):
             if mine["returned"] != "NoneType":
-                return f"{where}: you return a {mine['returned']}; write the sum into `vector` and return nothing."
+                return f"{where}: it returns a {mine['returned']}; write the sum into `vector` and return nothing."
             if mine["around"] != right["around"]:
-                return f"{where}: elements outside of the vector have changed."
+                return f"{where}: elements outside the vector have changed."
             far = relative_distance(mine["values"], right["all_reduce"])
             if not far <= 1e-12:
                 return f"{where}: off by {far:.2g} (relative). In FP64 the sum has 15 digits."

@@ -1,4 +1,4 @@
-"""Checks of the backward pass of an FP8 product: formats, scales, what was saved, and what nobody needs."""
+"""Checks of the backward pass of an FP8 product: formats, scales, saved tensors, and gradients that are not needed."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ LAST = {torch.float8_e4m3fn: 448.0, torch.float8_e5m2: 57344.0}
 
 
 class _Scales:
-    """Twice the current scale, which no other function returns; counts who asks."""
+    """Twice the current scale, which no other function returns; counts the calls."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -130,8 +130,8 @@ class ScalesEachOperand(Check):
     """g gets a scale of its own, by ctx.scale_of and for E5M2, once; x and w keep those of the forward pass."""
 
     hint = (
-        "Three tensors, three scales. Which of them are already there?\n"
-        "ctx.scale_of(g, E5M2) is asked once; scale_x and scale_w were saved."
+        "There are three tensors and three scales. Which scales do you already have?\n"
+        "Call ctx.scale_of(g, E5M2) once; scale_x and scale_w were saved."
     )
 
     probe = staticmethod(_observe)
@@ -144,8 +144,8 @@ class ScalesEachOperand(Check):
                 return f"{name}: {wrong}."
         if seen["asked"] != expected["asked"]:
             return (
-                f"The backward pass asks ctx.scale_of {len(seen['asked'])} times; each reads a whole tensor for its "
-                "amax. Once, for g, is enough."
+                f"The backward pass calls ctx.scale_of {len(seen['asked'])} times; each call reads a whole tensor for "
+                "its amax. One call, for g, is enough."
             )
         return None
 
@@ -154,8 +154,8 @@ class QuantisesGOnce(Check):
     """g is rounded to E5M2 once, for both products."""
 
     hint = (
-        "How often does g go through quantise?\n"
-        "g8 = quantise(g, E5M2, scale_g), before the two products; gradient_of_w transposes it."
+        "How many times do you quantize g?\n"
+        "Compute g8 = quantise(g, E5M2, scale_g) before the two matmuls; gradient_of_w transposes it."
     )
     probe = staticmethod(_observe)
 
@@ -163,8 +163,8 @@ class QuantisesGOnce(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         if not seen["casts_of_g"] <= expected["casts_of_g"]:
             return (
-                f"In a backward pass {seen['casts_of_g']:.3g} times as many numbers as g has are rounded to E5M2. "
-                "Does each product quantise g anew?"
+                f"The backward pass rounds {seen['casts_of_g']:.3g} times as many numbers to E5M2 as g has. "
+                "Does each matmul quantize g again?"
             )
         return None
 
@@ -173,7 +173,7 @@ class GivesEachItsGradient(Check):
     """x and w get their gradients, in this order, in BF16."""
 
     hint = (
-        "backward returns one gradient for each input of forward, in their order; None for what is no tensor.\n"
+        "backward returns one gradient per input of forward, in order, and None for inputs that are not tensors.\n"
         "gradient_of_x and gradient_of_w are written: call them."
     )
 
@@ -192,8 +192,8 @@ class TakesWhatWasSaved(Check):
     """Whether x and w were saved in FP8 or as they came, the gradients are the same."""
 
     hint = (
-        "Look at the dtype of what was saved.\n"
-        "What is already in E4M3 must not be divided by its scale again; what is in BF16 must be quantised."
+        "Look at the dtype of the saved tensor.\n"
+        "A tensor already in E4M3 must not be divided by its scale again; one in BF16 must be quantized."
     )
 
     probe = staticmethod(_observe_each)
@@ -208,11 +208,11 @@ class TakesWhatWasSaved(Check):
         return None
 
 
-class SkipsWhatNobodyNeeds(Check):
-    """Where x or w needs no gradient, its product is not computed."""
+class SkipsWhatIsNotNeeded(Check):
+    """Where x or w needs no gradient, its matmul is not computed."""
 
     hint = (
-        "A frozen weight, or the first layer's input: autograd throws such a gradient away, after it was paid for.\n"
+        "Think of a frozen weight or the first layer's input: autograd discards such a gradient.\n"
         "ctx.needs_input_grad has a bool for each input of forward; return None where it is False."
     )
 
@@ -226,8 +226,8 @@ class SkipsWhatNobodyNeeds(Check):
             other = {"x": "w", "w": "x"}[name]
             if len(seen[name]["calls"]) != len(want["calls"]):
                 return (
-                    f"{name} needs no gradient here: the backward pass should compute {len(want['calls'])} product, "
-                    f"and computes {len(seen[name]['calls'])}."
+                    f"{name} needs no gradient here: backward should call ctx.product {len(want['calls'])} time, "
+                    f"and calls it {len(seen[name]['calls'])} times."
                 )
             wrong = wrong_gradient(seen[name][other], want[other])
             if wrong:
@@ -236,17 +236,19 @@ class SkipsWhatNobodyNeeds(Check):
 
 
 class ChangesNothing(Check):
-    """g, x, w and what was saved of them stay as they are."""
+    """g, x, w and the saved tensors stay as they are."""
 
-    hint = "g may be the gradient of another branch, too. Did an operation in place (`mul_`, `div_`, `zero_`) reach it?"
+    hint = (
+        "g may also be the gradient of another branch. Did an in-place operation (`mul_`, `div_`, `zero_`) change it?"
+    )
     probe = staticmethod(_observe_each)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for case in expected:
-            for name, what in (("g", "g"), ("x", "x"), ("w", "w"), ("saved", "what was saved")):
+            for name, what in (("g", "g"), ("x", "x"), ("w", "w"), ("saved", "a saved tensor")):
                 if name in seen[case]["changed"]:
-                    return f"{case}: after the backward pass, {what} has other numbers than before."
+                    return f"{case}: the backward pass has changed {what}."
         return None
 
 
@@ -256,6 +258,6 @@ BACKWARD = (
     QuantisesGOnce,
     GivesEachItsGradient,
     TakesWhatWasSaved,
-    SkipsWhatNobodyNeeds,
+    SkipsWhatIsNotNeeded,
     ChangesNothing,
 )

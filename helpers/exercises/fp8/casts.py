@@ -38,7 +38,7 @@ def _off(seen: Evidence, expected: Evidence) -> str | None:
     for case, want in expected.items():
         got = seen[case]
         if "returned" in got:
-            return f"{case}: return one tensor of FP8 values; you return something else: {got['returned']}."
+            return f"{case}: return one tensor of FP8 values; you return an object of type {got['returned']}."
         if got["dtype"] != want["dtype"]:
             return f"{case}: the values should be {want['dtype']}; they are {got['dtype']}."
         if got["shape"] != want["shape"]:
@@ -52,11 +52,11 @@ def _off(seen: Evidence, expected: Evidence) -> str | None:
 
 
 class RoundsToTheFormat(Check):
-    """Each number is divided by the scale in FP32 and rounded once, to the format asked for."""
+    """Each number is divided by the scale in FP32 and rounded once, to the given format."""
 
     hint = (
-        "Which order: divide, then cast. And in which format does the division happen, if x is BF16?\n"
-        "x.float() first; .to(dtype) last, and nothing else rounds."
+        "In which dtype does the division happen if x is BF16?\n"
+        "x.float() comes first, .to(dtype) last, and nothing else rounds."
     )
 
     @staticmethod
@@ -77,10 +77,10 @@ def _ordinary(seed: int) -> Iterator[tuple[str, Tensor, str, Tensor | float]]:
 
 
 class SaturatesAndKeepsNan(Check):
-    """What is too large becomes the format's last number, with its sign; NaN stays NaN."""
+    """A number above the format's maximum becomes the maximum, with its sign; NaN stays NaN."""
 
     hint = (
-        "The cast alone does not do the same in every format: see what it made of 1e6 above.\n"
+        "The cast alone behaves differently in each format: see its result for 1e6 above.\n"
         "Clamp between minus and plus torch.finfo(dtype).max after the division; a clamp leaves NaN as it is."
     )
 
@@ -95,8 +95,8 @@ class SaturatesAndKeepsNan(Check):
         return _off(seen, expected)
 
 
-class _Reads(TorchDispatchMode):
-    """Counts the values that Python asks for: on a GPU it waits for each."""
+class Reads(TorchDispatchMode):
+    """Counts the values that Python reads: on a GPU it waits for each."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -109,7 +109,7 @@ class _Reads(TorchDispatchMode):
 
 def _scaled(current_scale: Callable[..., Any], x: Tensor, name: str) -> Evidence:
     given = x.clone().requires_grad_()
-    with _Reads() as reads:
+    with Reads() as reads:
         scale = current_scale(given, FORMATS[name])
     if not isinstance(scale, Tensor):
         return {"returned": type(scale).__name__}
@@ -123,8 +123,8 @@ def _scaled(current_scale: Callable[..., Any], x: Tensor, name: str) -> Evidence
     }
 
 
-class PutsTheAmaxOnTheLastNumber(Check):
-    """The scale is one FP32 number: the amax divided by the largest number of the format asked for."""
+class PutsTheAmaxOnTheMaximum(Check):
+    """The scale is one FP32 number: the amax divided by the maximum of the given format."""
 
     hint = (
         "The amax is the largest magnitude, whatever its sign.\n"
@@ -152,7 +152,7 @@ def _sizes(seed: int) -> Iterator[tuple[str, Tensor, str]]:
 class HasACaseForZeros(Check):
     """A tensor of zeros gets the scale 1."""
 
-    hint = "0 / 0 is NaN. torch.where chooses without asking the GPU for the number, as an `if` would have to."
+    hint = "0 / 0 is NaN. torch.where chooses without waiting for the GPU, as an `if` would."
 
     @staticmethod
     def probe(seed: int, current_scale: Callable[..., Any]) -> Evidence:
@@ -167,7 +167,7 @@ def _wrong_scale(seen: Evidence, expected: Evidence) -> str | None:
     for case, want in expected.items():
         got = seen[case]
         if "returned" in got:
-            return f"{case}: return a tensor; you return something else: {got['returned']}."
+            return f"{case}: return a tensor; you return an object of type {got['returned']}."
         if got["shape"] or got["dtype"] != want["dtype"]:
             return (
                 f"{case}: the scale should be one number in torch.float32 (shape []); it has shape {got['shape']} in "
@@ -176,9 +176,11 @@ def _wrong_scale(seen: Evidence, expected: Evidence) -> str | None:
         if not got["untouched"]:
             return f"{case}: the tensor you were given has changed; work on a copy."
         if got["reads"]:
-            return f"{case}: Python asks for {got['reads']} of the tensors' values, and so waits for the GPU."
+            return f"{case}: Python reads {got['reads']} values of tensors, and waits for the GPU each time."
         if got["graph"]:
-            return f"{case}: the scale is part of the graph: no gradient should flow through an amax. Detach x."
+            return (
+                f"{case}: the scale is part of the autograd graph. No gradient should flow through an amax: detach x."
+            )
         if not math.isclose(got["scale"], want["scale"], rel_tol=1e-6):
             inverse = math.isclose(got["scale"] * want["scale"], 1, rel_tol=1e-6)
             said = " You return its inverse; here x is about scale times values." if inverse else ""
@@ -187,4 +189,4 @@ def _wrong_scale(seen: Evidence, expected: Evidence) -> str | None:
 
 
 QUANTISE = (RoundsToTheFormat, SaturatesAndKeepsNan)
-SCALE = (PutsTheAmaxOnTheLastNumber, HasACaseForZeros)
+SCALE = (PutsTheAmaxOnTheMaximum, HasACaseForZeros)

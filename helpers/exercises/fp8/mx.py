@@ -52,7 +52,7 @@ def _wrong(seen: Evidence, expected: Evidence, about: About) -> str | None:
     for case, want in expected.items():
         got = seen[case]
         if "returned" in got:
-            return f"{case}: return two tensors, (values, scales); you return something else: {got['returned']}."
+            return f"{case}: return two tensors, (values, scales); you return an object of type {got['returned']}."
         if got["types"] != TYPES:
             return f"{case}: dtypes should be {' and '.join(TYPES)}; they are {' and '.join(got['types'])}."
         if got["shapes"] != want["shapes"]:
@@ -67,7 +67,7 @@ def _wrong(seen: Evidence, expected: Evidence, about: About) -> str | None:
 
 
 class ScalesOrdinaryBlocks(Check):
-    """Each 32 neighbours get the smallest power of two that clips nothing, and E4M3 values to go with it."""
+    """Each block of 32 gets the smallest power of two that clips nothing, and its values in E4M3."""
 
     hint = "Give the blocks a dimension of their own: one amax, one scale and 32 divisions each."
 
@@ -90,7 +90,7 @@ def _ordinary(seed: int) -> Cases:
 class MindsTheShape(Check):
     """Rows of 45, 40 or 5 numbers, in one dimension or four: only the last block of a row may be short."""
 
-    hint = "Zeros change no amax: fill the rows up, and do not hand out what you filled in."
+    hint = "Zeros do not change an amax: pad the rows with them, and cut the padding off the values."
 
     @staticmethod
     def probe(seed: int, mx_quantise: Quantiser) -> Evidence:
@@ -104,7 +104,7 @@ class MindsTheShape(Check):
 def _about_shape(scale: int, right: int, largest: float) -> str:
     if scale == right + 1 or 448 < largest / 2.0 ** (scale - 127) < 512:
         return ""  # the right numbers, by another rule
-    return "Blocks begin anew with each row, and what fills up the last of them must not count."
+    return "Each row starts a new block, and the padding of the last block must not count."
 
 
 def _shapes(seed: int) -> Cases:
@@ -119,7 +119,7 @@ def _shapes(seed: int) -> Cases:
 class KnowsItsEnd(Check):
     """An amax of 448 x 2^k gets the scale 2^k, and one just above it the next power of two."""
 
-    hint = "torch.frexp takes any number apart without rounding. What does it say of 448, and of the FP32 number above?"
+    hint = "torch.frexp splits any number without rounding. What does it return for 448, and just above it?"
 
     @staticmethod
     def probe(seed: int, mx_quantise: Quantiser) -> Evidence:
@@ -148,13 +148,11 @@ def _ends() -> Cases:
 def _about_end(scale: int, right: int, largest: float) -> str:
     quotient = largest / 2.0 ** (scale - 127)
     if 448.5 < quotient < 512:
-        return (
-            f"Then amax / scale is {quotient:.9g} and gets clipped, as by the standard's own rule, which comes later."
-        )
+        return f"Then amax / scale is {quotient:.9g} and gets clipped, as by the standard's own rule."
     if quotient == 224:
-        return "Then amax / scale is 224, but 448 itself is a number of E4M3: nothing would be clipped."
+        return "Then amax / scale is 224, but 448 itself is representable in E4M3: nothing would be clipped."
     if 448 < quotient < 448.5:
-        return f"Then amax / scale is {quotient:.9g}, a little too much. Has something rounded, a logarithm perhaps?"
+        return f"Then amax / scale is {quotient:.9g}, slightly too large. Did something round, perhaps a logarithm?"
     return ""
 
 
@@ -187,9 +185,9 @@ def _extremes(seed: int) -> Cases:
 
 def _about_extreme(scale: int, right: int, largest: float) -> str:
     if scale == 127 and right == 0 and largest:
-        return "It got the scale of zeros: did amax become zero on the way, when it was divided, say?"
+        return "It got the scale of a block of zeros. Did the amax underflow to zero, perhaps when it was divided?"
     if not largest:
-        return "Zeros have no exponent to go by; the contract names their scale."
+        return "The contract gives the scale of a block of zeros."
     return ""
 
 
@@ -211,7 +209,7 @@ def _first_wrong(got: Evidence, want: Evidence, about: About) -> str | None:
     each = math.ceil(n / BLOCK)  # blocks a row
     numbers = [float(number) for number in want["x"]]
     if len(got["scales"]) != len(want["scales"]) or len(got["values"]) != len(numbers):
-        return "there are not as many values and scales as the shapes say."
+        return "the number of values or scales does not match the shapes."
     pairs = list(zip(got["scales"], want["scales"], strict=True))
     inverse = all(scale + right == 254 for scale, right in pairs if right != NAN_SCALE)
     for index, (scale, right) in enumerate(pairs):
@@ -241,7 +239,7 @@ def _other_scale(number: float, right: int, value: float) -> str:
     steps = round(math.log2(value / exact))
     if steps == 0 or abs(value / exact / 2.0**steps - 1) > 1 / 16:
         return ""
-    return f"That is as if divided by 2^{right - 127 - steps}: divide by the scale that you return, as E8M0 holds it."
+    return f"It was divided by 2^{right - 127 - steps}: divide by the scale that you return, as E8M0 stores it."
 
 
 def _about_scale(block: _Block, scale: int, right: int, inverse: bool, about: About) -> str:

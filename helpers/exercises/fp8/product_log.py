@@ -60,7 +60,7 @@ def wrong_call(got: Evidence, want: Evidence, keys: tuple[str, ...] = ("names", 
     for key in keys:
         if got[key] != want[key]:
             wrong, right = (" and ".join(_short(each) for each in row[key]) for row in (got, want))
-            return f"the product {words[key]} {wrong}; it should be {right}"
+            return f"the call of `product` {words[key]} {wrong}; it should be {right}"
     return None
 
 

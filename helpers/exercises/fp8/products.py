@@ -38,12 +38,12 @@ def _run(seed: int, gradient_of_x: Callable[..., Any], gradient_of_w: Callable[.
 
 
 class MultipliesTheRightMatrices(Check):
-    """Each gradient is one product of FP8 matrices: g by w for x, g transposed by x for w."""
+    """Each gradient is one matmul of FP8 matrices: g by w for x, g transposed by x for w."""
 
     hint = (
         "Write down the shapes: x and its gradient are (M, K), w and its gradient (N, K), g is (M, N).\n"
-        "What is summed over: outputs (N) for the gradient of x, tokens (M) for that of w. It is the inner dimension.\n"
-        "Hand the FP8 matrices over as they are, or as .t(): a scale for the whole tensor suits both."
+        "The inner dimension is summed: outputs (N) for the gradient of x, tokens (M) for that of w.\n"
+        "Pass the FP8 matrices as they are, or as .t(): one scale per tensor fits both."
     )
 
     probe = staticmethod(_run)
@@ -53,17 +53,17 @@ class MultipliesTheRightMatrices(Check):
         for name, want in expected.items():
             calls = seen[name]["calls"]
             if len(calls) != 1:
-                return f"{name} should call `product` once; it calls it {len(calls)} times. It is {FORMULAS[name]}."
+                return f"{name} should call `product` once, not {len(calls)} times. The gradient is {FORMULAS[name]}."
             wrong = wrong_call(calls[0], want["calls"][0], ("names", "formats"))
             if wrong:
-                return f"{name}: {wrong}. It is {FORMULAS[name]}."
+                return f"{name}: {wrong}. The gradient is {FORMULAS[name]}."
         return None
 
 
 class HandsOverBothScales(Check):
-    """Next to each matrix stands its own scale."""
+    """Each matrix is passed with its own scale."""
 
-    hint = "product(a, scale_a, b, scale_b): each scale follows its matrix."
+    hint = "product(a, scale_a, b, scale_b): each matrix is followed by its scale."
 
     probe = staticmethod(_run)
 
@@ -78,9 +78,9 @@ class HandsOverBothScales(Check):
 
 
 class ReturnsTheProduct(Check):
-    """What comes back is the product as it is: in BF16, in the shape of what it is the gradient of."""
+    """Each function returns what `product` returns: BF16, with the shape of the tensor whose gradient it is."""
 
-    hint = "`product` has multiplied by both scales and returns BF16. There is nothing left to do."
+    hint = "`product` already multiplies by both scales and returns BF16."
 
     probe = staticmethod(_run)
 
@@ -107,8 +107,8 @@ def wrong_gradient(got: Evidence, want: Evidence) -> str | None:
     mine, right = (torch.tensor(each["values"], dtype=torch.float64) for each in (got, want))
     times = float(mine @ right / (right @ right))
     if relative_distance(got["values"], (times * right).tolist()) <= 0.01:  # BF16 rounds once more
-        return f"is {times:.4g} times as long as it should be. Was it multiplied by something once more?"
-    return f"is off by {off:.2g} of its norm. Which matrices, in which formats, are multiplied?"
+        return f"is {times:.4g} times too large. Was a scale applied twice?"
+    return f"is off by {off:.2g} of its norm. Check which matrices are multiplied, and in which formats."
 
 
 PRODUCTS = (MultipliesTheRightMatrices, HandsOverBothScales, ReturnsTheProduct)

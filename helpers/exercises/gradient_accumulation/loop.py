@@ -118,7 +118,7 @@ class OneGraphAtATime(Frees):
 
     hint = (
         "Call backward() inside the loop. A sum of losses with one backward() at the end keeps all graphs.\n"
-        "What the sum needs of a loss is its number: loss.detach()."
+        "For the sum, keep only the loss's value: loss.detach()."
     )
     probe = staticmethod(observe)
 

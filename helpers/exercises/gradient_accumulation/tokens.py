@@ -26,7 +26,7 @@ from .watched import (
 
 IGNORED = -100  # target of a position that does not count, as in F.cross_entropy
 MEAN_OF_MEANS = "this is the mean of the micro-batches' means: a token weighs more where few others count beside it."
-ZERO_LEFT_OUT = "the divisor is the number of targets above 0. A target of 0 is a token like any other; -100 is none."
+ZERO_LEFT_OUT = "the divisor is the number of targets above 0. A target of 0 counts; only -100 does not."
 
 
 def _model(seed: int) -> nn.Module:
@@ -126,7 +126,7 @@ class BearsEmptyMicroBatches(Check):
         for kind, case in cases(expected, "empty"):
             value = seen["runs"][kind][case]["loss"].get("value", 0.0)
             if value != value:
-                return f"{case}: the loss that you return is no number (NaN)."
+                return f"{case}: the loss that you return is NaN."
         return None
 
 

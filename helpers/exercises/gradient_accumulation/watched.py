@@ -119,12 +119,12 @@ def _wrong_gradient(seen: list[float], right: list[float], mistakes: Mapping[str
             return name
     mine, want = torch.tensor(seen), torch.tensor(right)
     if not mine.isfinite().all():
-        return "the gradient has entries that are no numbers (NaN or infinity)."
+        return "the gradient contains NaN or infinity."
     if not mine.any():
         return "no gradient was left in .grad."
     length, cosine = (mine.norm() / want.norm()).item(), torch.cosine_similarity(mine, want, dim=0).item()
     if cosine > 0.9999:
-        return f"the gradient points the right way and is {length:.4g} times as long as the whole batch's."
+        return f"the gradient has the right direction, but {length:.4g} times the norm of the whole batch's."
     return f"the gradient is not the whole batch's: cosine {cosine:.4f}, {length:.4g} times as long."
 
 
@@ -156,9 +156,9 @@ class Feeds(Check):
             mine, right = (evidence["runs"][kind][case]["rows"] for evidence in (seen, expected))
             sizes = [len(rows) for rows in mine]
             if sizes != [len(rows) for rows in right]:
-                return f"{case}: the model was called with {sizes} rows; {[len(rows) for rows in right]} is right."
+                return f"{case}: the model was called with {sizes} rows; expected {[len(rows) for rows in right]}."
             if mine != right:
-                return f"{case}: the rows come in another order than they have in the batch."
+                return f"{case}: the rows come in a different order than in the batch."
         return None
 
 

@@ -1,6 +1,7 @@
-"""Practice checks of LoRA: the layer, packed chats with a loss on answers only, exact match, NF4, many adapters."""
+"""Practice checks of LoRA: the layer, packed chats, exact match, NF4, preference training, many adapters."""
 
 from ..base import Part
+from .dpo import DPO
 from .exact import EXACT
 from .layer import LAYER
 from .nf4 import NF4
@@ -12,5 +13,6 @@ PARTS = (
     Part("lora.pack", ("pack",), PACKED),
     Part("lora.exact", ("exactly_right",), EXACT),
     Part("lora.nf4", ("nf4_encode", "nf4_decode"), NF4),
+    Part("lora.dpo", ("answer_log_probs", "dpo_loss"), DPO),
     Part("lora.serve", ("serve",), SERVE),
 )

@@ -74,9 +74,9 @@ class RightToTheLastToken(Check):
     """An answer is right if each of its tokens, the END included, is the likeliest one after those before it."""
 
     hint = (
-        "The output at place i speaks of the token at place i + 1: which two slices face each other?\n"
+        "The output at place i predicts the token at place i + 1: which two slices belong together?\n"
         "argmax over the last dimension gives the likeliest tokens.\n"
-        "A place whose label is -100 must not spoil a row: count it as right, then ask for all of the row."
+        "A place whose label is -100 must not make a row wrong: count it as right, then require the whole row."
     )
 
     @staticmethod
@@ -99,9 +99,7 @@ class RightToTheLastToken(Check):
             return f"{len(CASES)} rows and no rows give the shapes {seen['shapes']}; {expected['shapes']} is right."
         if seen["dtypes"] != expected["dtypes"]:
             rows, none = seen["dtypes"]
-            return (
-                f"The result is of {rows}, and for no rows of {none}; it should be of bool: right or not, for each row."
-            )
+            return f"The result is of {rows}, and for no rows of {none}; it should be bool: right or not, for each row."
         if seen["changed"]:
             return f"The {seen['changed'][0]} that you were given have changed; work on a copy."
         wrong = [name for name, a, b in zip(CASES, seen["right"], expected["right"], strict=True) if a != b]
@@ -109,11 +107,11 @@ class RightToTheLastToken(Check):
             return None
         if not any(seen["right"]):
             return (
-                "No answer counts as right. Does the output at place i face the label at place i + 1, and are places "
-                "with a label of -100 left out?"
+                "No answer counts as right. Is the output at place i compared with the label at place i + 1, and are "
+                "labels of -100 left out?"
             )
         said = "right" if seen["right"][list(CASES).index(wrong[0])] else "wrong"
-        return f"{wrong[0]}: the answer is said to be {said}."
+        return f"{wrong[0]}: the answer counts as {said}."
 
 
 EXACT = (RightToTheLastToken,)

@@ -74,7 +74,7 @@ class AddsTheCorrection(Check):
             off = relative_distance(got["y"], want["y"])
             if not off <= TOLERANCE:
                 slips = [say for say, y in want["slips"].items() if relative_distance(got["y"], y) <= TOLERANCE]
-                slip = [*slips, "Hold it against the formula, term by term"][0]
+                slip = [*slips, "Compare it with the formula, term by term"][0]
                 return f"{name}: the output is {off:.2g} off, relative. {slip}."
             for which, gradient in want["gradients"].items():
                 off = relative_distance(got["gradients"][which], gradient)
@@ -86,7 +86,9 @@ class AddsTheCorrection(Check):
 class StaysThin(Check):
     """No matrix as large as the weight is made on the way, and the frozen weight gets no gradient."""
 
-    hint = "B A has the shape of the weight; (x Aᵀ) Bᵀ goes through r numbers a row. Which pair is multiplied first?"
+    hint = (
+        "B A has the shape of the weight; (x Aᵀ) Bᵀ passes through r values per row. Which pair do you multiply first?"
+    )
 
     @staticmethod
     def probe(seed: int, LoRA: Callable[..., Any]) -> Evidence:
@@ -108,7 +110,7 @@ class StaysThin(Check):
             return "The frozen weight requires a gradient, or got one."
         more = seen["peak"] - expected["peak"]  # both count what was given
         if not more < 0.5 * expected["weight"]:
-            return f"{more:,} bytes more than needed are made on the way; the weight has {expected['weight']:,}."
+            return f"The layer allocates {more:,} bytes more than it needs; the weight has {expected['weight']:,}."
         return None
 
 

@@ -42,9 +42,9 @@ def _about_blocks(name: str, part: str, numbers: list[int]) -> str:
     each = BLOCK // 2 if part == "packed" else 1
     blocks = {number // each for number in numbers}
     if blocks == {CASES.get(name, 8) // 2}:
-        return " All of them are of a block of zeros: what is 0 / 0?"
+        return " All of them belong to a block of zeros: what is 0 / 0?"
     if name == TINY and blocks <= {0, 1}:
-        return " All of them are of blocks of small numbers: is their scale taken to be larger than it is?"
+        return " All of them belong to blocks of small numbers: is their scale too large?"
     return ""
 
 
@@ -134,7 +134,7 @@ class DecodesWhatWasEncoded(Check):
         for name, want in expected.items():
             got = seen[name]
             if (got["shape"], got["dtype"]) != (want["shape"], want["dtype"]):
-                return f"{name}: {got['dtype']} {got['shape']} comes back; {want['dtype']} {want['shape']} is right."
+                return f"{name}: {got['dtype']} {got['shape']} is returned; {want['dtype']} {want['shape']} is right."
             off = relative_distance(got["decoded"], want["decoded"])
             if not off <= 1e-5:
                 swapped = torch.tensor(want["decoded"]).view(-1, 2).flip(1).flatten().tolist()

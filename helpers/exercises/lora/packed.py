@@ -91,7 +91,7 @@ class ExamplesStayWhole(_Packed):
         if seen["changed"]:
             return "The examples that you were given have changed: `prompt += answer` writes to the caller's list."
         if seen["too long"] != "ValueError":
-            return "An example longer than a row must raise ValueError: cut off, it would teach half an answer."
+            return "An example longer than a row must raise ValueError: a truncated example would teach half an answer."
         return None
 
 
@@ -99,8 +99,8 @@ class OnlyAnswersCount(_Packed):
     """Labels are the answers' own tokens, the END of each included, and -100 at prompts and padding."""
 
     hint = (
-        "The model shifts labels itself: the label of a token stands at the token's own place. Which tokens are an "
-        "answer is known when the row is put together, and cannot be read off their values: END is also the padding."
+        "The model shifts labels itself: a token's label is at the token's own place. You know which tokens "
+        "are the answer when you build the row; their values do not show it, because END is also the padding."
     )
 
     @staticmethod
@@ -110,7 +110,7 @@ class OnlyAnswersCount(_Packed):
             if labels == right:
                 continue
             if [len(row) for row in labels] != [len(row) for row in right]:
-                return f"{name}: labels have not the shape of the rows."
+                return f"{name}: labels do not have the shape of the rows."
             return f"{name}: {_why(ids, labels, right)}"
         return None
 
@@ -126,7 +126,7 @@ def _why(ids: list[list[int]], labels: list[list[int]], right: list[list[int]]) 
     if counted and all(i > last for i in counted):
         return f"padding counts in the loss (places {counted}): the model would learn to write padding."
     if counted:
-        return f"tokens of prompts count in the loss (places {counted}): only what the model should say counts."
+        return f"tokens of prompts count in the loss (places {counted}): only the answer counts."
     if all(row[i] == END for i in places):
         return f"the END of an answer does not count (places {places}): the model would never learn to stop."
     return f"tokens of answers do not count, or have another label (places {places})."
@@ -145,7 +145,7 @@ class PositionsBeginAnew(_Packed):
                 continue
             n = len(want["positions"][0])
             if got == [list(range(n))] * len(want["positions"]):
-                return f"{name}: positions run on through the row, so an example would attend to the one before it."
+                return f"{name}: positions continue through the row, so an example would attend to the one before it."
             return f"{name}: the positions are {got}; {want['positions']} is right."
         return None
 

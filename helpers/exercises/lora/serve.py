@@ -57,12 +57,12 @@ def _off(case: str, got: list[float], want: list[float], base: list[float]) -> s
     a, b, c = (torch.tensor(values, dtype=torch.float64).view(-1, 7) for values in (got, want, base))
     if relative_distance((SCALE * (a - c)).flatten().tolist(), (b - c).flatten().tolist()) <= TOLERANCE:
         return (
-            f"{case}: the correction is {1 / SCALE:.3g} times as long, and scale is {SCALE}. Is it multiplied by scale?"
+            f"{case}: the correction is {1 / SCALE:.3g} times too large; scale is {SCALE}. Is it multiplied by scale?"
         )
     which = CASES[case][0]
     wrong = [not relative_distance(x.tolist(), y.tolist()) <= TOLERANCE for x, y in zip(a, b, strict=True)]
     if {k for k, bad in zip(which, wrong, strict=True) if bad} == {-1}:
-        return f"{case}: rows with -1 are off, and only these. -1 is the base alone, and as an index the last one."
+        return f"{case}: only the rows with -1 are wrong. -1 means the base alone; as an index it is the last adapter."
     if relative_distance(got, (SCALE * b).flatten().tolist()) <= TOLERANCE:
         return (
             f"{case}: the result is {SCALE} times what it should be: scale belongs on the correction, not on the base."
@@ -73,7 +73,7 @@ def _off(case: str, got: list[float], want: list[float], base: list[float]) -> s
     )
     if len(set(which)) == 1:
         return diagnosis
-    return f"{diagnosis} which is {which}. Did each row get its own A and B, and go back to its place?"
+    return f"{diagnosis} which is {which}. Did each row get its own A and B, and return to its place?"
 
 
 def _named(case: str, serve: Callable[..., Tensor], seed: int, which: list[int], k: int) -> Evidence:
@@ -156,7 +156,7 @@ class EachRowHasItsOwnAdapter(Check):
                 if not off <= TOLERANCE:
                     return f"{case}: the gradient of {name} is {off:.2g} off, relative. Was something detached?"
             if got["changed"]:
-                return f"{case}: something that was given has been changed."
+                return f"{case}: an argument has been changed."
         if seen["dtype"] != expected["dtype"]:
             return f"BF16 in, {seen['dtype'].removeprefix('torch.')} out: the result should keep the dtype."
         if seen["products"] > 1:
@@ -166,7 +166,7 @@ class EachRowHasItsOwnAdapter(Check):
             more = nbytes - expected["bytes"][name]  # both count what was given
             if not more < 0.5 * expected["weight"]:
                 return (
-                    f"{name}: {more:,} bytes more than needed are made on the way; the weight has "
+                    f"{name}: {more:,} bytes more than needed are allocated; the weight has "
                     f"{expected['weight']:,}. Is an (out, in) matrix among them?"
                 )
         return None

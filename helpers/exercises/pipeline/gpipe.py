@@ -37,7 +37,7 @@ class ForwardFirst(OnLists):
 
 
 class NobodyWaitsForever(OnLists):
-    """The lists fit together: no rank waits for something that never comes."""
+    """The lists fit together: no rank waits for a message that never comes."""
 
     hint = "A backward pass needs its own forward pass, and the backward pass of the next rank."
     cases = staticmethod(any_number)
@@ -51,7 +51,7 @@ class NoLongerThanNeeded(InTime):
     """The step takes (m + ranks - 1) forward and backward passes: the ranks agree on the order of micro-batches."""
 
     hint = (
-        "If a rank takes the micro-batches in another order than its neighbour, it waits for its first until the end."
+        "If a rank takes the micro-batches in another order than its neighbor, it may wait for its first until the end."
     )
     cases = staticmethod(any_number)
 
@@ -61,7 +61,7 @@ class NoLongerThanNeeded(InTime):
 
 
 class SameGradients(TrainsAsOneProcess):
-    """On real ranks, the lists give the loss and the gradients of one process, also where messages have no names."""
+    """On real ranks, the lists give the loss and the gradients of one process, even if messages carry no tags."""
 
     cases: ClassVar = [Case(3, 4)]
 

@@ -1,4 +1,4 @@
-"""Check of the interleaved schedule: several thin stages a rank."""
+"""Check of the interleaved schedule: several thin stages per rank."""
 
 from typing import ClassVar
 
@@ -13,7 +13,7 @@ class EachActionOnce(OnLists):
 
     hint = (
         "An action names its chunk: (\"F\", i, chunk). There are v x m forward passes on a rank.\n"
-        "As many backward passes are left at the end as forward passes came in the warm-up."
+        "The end has as many backward passes as the warm-up has forward passes."
     )  # fmt: skip
     cases = staticmethod(in_chunks)
 
@@ -23,11 +23,11 @@ class EachActionOnce(OnLists):
 
 
 class NobodyWaitsForever(OnLists):
-    """The lists fit together: no rank waits for something that never comes."""
+    """The lists fit together: no rank waits for a message that never comes."""
 
     hint = (
         "Chunk 1 of a micro-batch can start on rank 0 when chunk 0 has left the last rank.\n"
-        "Backwards it is the other way round: the last chunk comes first."
+        "In the backward pass the last chunk comes first."
     )
     cases = staticmethod(in_chunks)
 
@@ -40,7 +40,7 @@ class ThinnerBubble(InTime):
     """The step takes (v x m + ranks - 1) forward and backward passes of a chunk."""
 
     hint = (
-        "Take as many micro-batches through chunk 0 as there are ranks; then the first of them has come round.\n"
+        "Take as many micro-batches through chunk 0 as there are ranks; then the first of them is back on rank 0.\n"
         "So the order is: `ranks` micro-batches through chunk 0, the same through chunk 1, and so on; then the next.\n"
         "Warm-up: v - 1 rounds of all ranks, and then as in 1F1B. That is v x ranks - rank - 1 forward passes."
     )
@@ -52,9 +52,9 @@ class ThinnerBubble(InTime):
 
 
 class FewInFlight(OnLists):
-    """Rank r holds at most v x ranks - r micro-batches at once, each chunk's counted."""
+    """Rank r holds at most v x ranks - r micro-batches at once, counted per chunk."""
 
-    hint = "No more warm-up than the contract allows; after it, each F is followed by a B."
+    hint = "The warm-up is no longer than the contract allows; after it, each F is followed by a B."
     cases = staticmethod(in_chunks)
 
     @classmethod
@@ -63,7 +63,7 @@ class FewInFlight(OnLists):
 
 
 class SameGradients(TrainsAsOneProcess):
-    """On real ranks, the lists give the loss and the gradients of one process, also where messages have no names."""
+    """On real ranks, the lists give the loss and the gradients of one process, even if messages carry no tags."""
 
     cases: ClassVar = [Case(2, 4, 2)]
 

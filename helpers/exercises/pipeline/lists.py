@@ -31,7 +31,7 @@ class Case:
         return [self.ranks, self.m, self.v]
 
     def __str__(self) -> str:
-        chunks = f", {self.v} chunk{'s' * (self.v > 1)} a rank" if self.v else ""
+        chunks = f", {self.v} chunk{'s' * (self.v > 1)} per rank" if self.v else ""
         return f"{self.ranks} rank{'s' * (self.ranks > 1)}, {self.m} micro-batch{'es' * (self.m > 1)}{chunks}"
 
 

@@ -9,11 +9,11 @@ from .trained import TrainsAsOneProcess
 
 
 class EachActionOnce(OnLists):
-    """Each rank runs the forward and the backward pass of each micro-batch once, also where there are few of them."""
+    """Each rank runs the forward and the backward pass of each micro-batch once, even if there are few of them."""
 
     hint = (
-        "Is the warm-up longer than the list of micro-batches somewhere? Then it must stop at m.\n"
-        "As many backward passes are left at the end as forward passes came in the warm-up."
+        "Can the warm-up be longer than the list of micro-batches? It must stop at m.\n"
+        "The end has as many backward passes as the warm-up has forward passes."
     )
     cases = staticmethod(any_number)
 
@@ -23,10 +23,10 @@ class EachActionOnce(OnLists):
 
 
 class NobodyWaitsForever(OnLists):
-    """The lists fit together: no rank waits for something that never comes."""
+    """The lists fit together: no rank waits for a message that never comes."""
 
     hint = (
-        "Follow micro-batch 0 down the ranks: rank r can run B0 only after it has come back from the last rank.\n"
+        "Follow micro-batch 0 through the ranks: rank r can run B0 only after it has come back from the last rank.\n"
         "If a rank waits for a B too early, the ranks after it may wait for an F that this rank has not run yet."
     )
     cases = staticmethod(any_number)
@@ -65,7 +65,7 @@ class FewInFlight(OnLists):
 
 
 class SameGradients(TrainsAsOneProcess):
-    """On real ranks, the lists give the loss and the gradients of one process, also where messages have no names."""
+    """On real ranks, the lists give the loss and the gradients of one process, even if messages carry no tags."""
 
     cases: ClassVar = [Case(3, 5)]
 

@@ -1,4 +1,4 @@
-"""Whether messages come in the order in which they are taken, for ranks whose messages have no names."""
+"""Whether messages come in the order in which they are taken, for ranks whose messages carry no tags."""
 
 from ...pipelines.action import Action
 from ...pipelines.placement import in_a_row, rank_of
@@ -8,7 +8,7 @@ Channels = dict[tuple[int, int, str], list[Action]]  # (from this rank, to that 
 
 
 def taken_for_another(case: Case, lists: Lists) -> str | None:
-    """Each rank takes a neighbour's messages in the order in which that one sends them.
+    """Each rank takes a neighbor's messages in the order in which they are sent.
 
     The engine's messages have tags, as gloo allows: they can overtake each other. NCCL has none, and there a rank takes
     the next message for what it needs next.
@@ -19,7 +19,7 @@ def taken_for_another(case: Case, lists: Lists) -> str | None:
         for comes, wanted in zip(sent.get(channel, []), needed, strict=False):
             if comes != wanted:
                 return (
-                    "these lists run here, because messages have tags. Between GPUs they have none: "
+                    "these lists run here, because gloo's messages carry tags. NCCL's do not: "
                     f"rank {source} sends {comes} when rank {target} needs {wanted}, and one is taken for the other."
                 )
     return None

@@ -22,7 +22,7 @@ def not_each_once(case: Case, lists: Lists, kinds: str) -> str | None:
             if counts[action] == wanted[action]:
                 continue
             if action.kind not in tuple(KINDS):
-                return f'rank {rank}\'s list has an entry that is no action. One looks like this: ("F", 0).'
+                return f'rank {rank}\'s list has an entry that is not an action. An action looks like this: ("F", 0).'
             if action.kind not in kinds:
                 return f"rank {rank} runs {action}; the actions of this schedule are {', '.join(kinds)}."
             if not wanted[action]:
@@ -38,7 +38,7 @@ def not_each_once(case: Case, lists: Lists, kinds: str) -> str | None:
 
 
 def stuck(case: Case, lists: Lists) -> str | None:
-    """No rank waits for something that never comes."""
+    """No rank waits for a message that never comes."""
     ran = _simulated(case, lists, Costs())
     return ran if isinstance(ran, str) else None
 
@@ -52,23 +52,23 @@ def too_slow(case: Case, lists: Lists, ideal: float, best: Lists) -> str | None:
         idle = max(0.0, 100 * (1 - (1 - ran.idle / 100) * ran.duration / ideal))
         least = simulate(best, in_a_row(case.ranks, case.chunks))
         return (
-            f"the step takes {ran.duration:g} ticks (idle {ran.idle:.0f} %), and {ideal:g} are enough "
+            f"the step takes {ran.duration:g} ticks (idle {ran.idle:.0f} %); {ideal:g} are enough "
             f"(idle {idle:.0f} %). {longest_avoidable_wait(ran, least, case.ranks)}"
         )
     return None
 
 
 def too_much_held(lists: Lists, most: list[int]) -> str | None:
-    """Rank r holds at most `most[r]` micro-batches at once, each chunk's counted."""
+    """Rank r holds at most `most[r]` micro-batches at once, counted per chunk."""
     for rank, (actions, allowed) in enumerate(zip(lists, most, strict=True)):
         if any(action.kind not in tuple(KINDS) for action in actions):
-            return f"rank {rank}'s list has an entry that is no action."
+            return f"rank {rank}'s list has an entry that is not an action."
         held = in_flight(actions)
         if held > allowed:
             first = next(n for n in range(len(actions)) if in_flight(actions[: n + 1]) > allowed)
             return (
-                f"rank {rank} holds {held} micro-batches at once, and it may hold {allowed}. "
-                f"The first too many is {actions[first]}, entry {first} of its list."
+                f"rank {rank} holds {held} micro-batches at once; it may hold {allowed}. "
+                f"{actions[first]}, entry {first} of its list, is the first that exceeds it."
             )
     return None
 
@@ -83,4 +83,4 @@ def _simulated(case: Case, lists: Lists, costs: Costs) -> Timeline | str:
     try:
         return simulate(lists, in_a_row(case.ranks, case.chunks), costs)
     except Stuck as error:
-        return f"nobody can go on: {error}."
+        return f"the ranks are deadlocked: {error}."

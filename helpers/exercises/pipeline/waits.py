@@ -32,7 +32,7 @@ def longest_avoidable_wait(ran: Timeline, best: Timeline, ranks: int) -> str:
     needed = round(wait - avoidable, 6)
     enough = f"{needed:g} {'is' if needed == 1 else 'are'}" if needed else "none is"
     return (
-        f"The longest wait that can be avoided is rank {rank}'s {place} {_name(after, ranks)}: "
+        f"The longest avoidable wait is rank {rank}'s {place} {_name(after, ranks)}: "
         f"{wait:g} tick{'s' * (wait != 1)} where {enough} needed."
     )
 

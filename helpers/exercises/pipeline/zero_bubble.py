@@ -11,7 +11,7 @@ from .trained import TrainsAsOneProcess
 class EachActionOnce(OnLists):
     """Each rank runs F, I and W of each micro-batch once, and no B."""
 
-    hint = "Each B becomes an I now and a W later. Are all W run by the end, also when m is small?"
+    hint = "Each B becomes an I at once and a W later. Have all W run by the end, even if m is small?"
     cases = staticmethod(enough)
 
     @classmethod
@@ -20,9 +20,9 @@ class EachActionOnce(OnLists):
 
 
 class NobodyWaitsForever(OnLists):
-    """The lists fit together: each W comes after its own I, and no rank waits for something that never comes."""
+    """The lists fit together: each W comes after its own I, and no rank waits for a message that never comes."""
 
-    hint = "W of a micro-batch needs what its I has left: it comes later in the same list."
+    hint = "W of a micro-batch needs what its I has stored, so it comes later in the same list."
     cases = staticmethod(enough)
 
     @classmethod
@@ -34,8 +34,8 @@ class FilledBubble(InTime):
     """The step takes 3 m + ranks - 1 ticks, where F, I and W take one each."""
 
     hint = (
-        "On which rank does nobody wait for I, so that W may follow at once? How many W can the last rank put off?\n"
-        "Start from 1F1B. Rank r runs W of a micro-batch when it has run r more input gradients."
+        "Which rank's I does no other rank need, so that W may follow at once? How many W can the last rank postpone?\n"
+        "Start from 1F1B. Rank r runs W of a micro-batch after r more input gradients."
     )
     cases = staticmethod(enough)
 
@@ -48,7 +48,7 @@ class FewInFlight(OnLists):
     """No rank holds more micro-batches at once than rank 0 does with 1F1B: as many as there are ranks."""
 
     hint = (
-        "A micro-batch is held from its F to its W. Weight gradients that wait until the end hold everything.\n"
+        "A micro-batch is held from its F to its W. Weight gradients that wait until the end hold all of them.\n"
         "Rank r may let r of them wait, and no more."
     )
     cases = staticmethod(enough)
@@ -59,7 +59,7 @@ class FewInFlight(OnLists):
 
 
 class SameGradients(TrainsAsOneProcess):
-    """On real ranks, the lists give the loss and the gradients of one process, also where messages have no names."""
+    """On real ranks, the lists give the loss and the gradients of one process, even if messages carry no tags."""
 
     cases: ClassVar = [Case(3, 4)]
 

@@ -19,13 +19,13 @@ def number(loss: Any) -> Evidence:
 def wrong_loss(seen: Evidence, right: float) -> str | None:
     """Say what is wrong with a returned loss."""
     if "returned" in seen:
-        return "nothing was returned; the mean loss is wanted."
+        return "nothing was returned; return the mean loss."
     if not abs(seen["value"] - right) <= EXACT * abs(right):  # NaN is caught, too
         return f"you return {seen['value']:.6g}; the mean loss is {right:.6g}."
     if seen["attached"]:
         return "the returned loss still hangs on its graph, which keeps memory: return loss.detach()."
     if seen["shape"]:
-        return f"you return a tensor of shape {seen['shape']}; a number is wanted, or a tensor without dimensions."
+        return f"you return a tensor of shape {seen['shape']}; return a number or a tensor without dimensions."
     return None
 
 

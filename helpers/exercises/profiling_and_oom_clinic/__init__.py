@@ -1,7 +1,14 @@
-"""Practice checks of profiling and the OOM clinic: a replay, a reader of snapshots, and five sick training loops."""
+"""Practice checks of profiling and the OOM clinic: a replay, a reader of snapshots, and six sick training loops."""
 
 from ..base import Part
-from .clinic import EvaluationKeepsNothing, HeadInPieces, HistoryLetsGo, HookForgets, OptimizerTakesTurns
+from .clinic import (
+    EvaluationKeepsNothing,
+    GradientsMakeRoom,
+    HeadInPieces,
+    HistoryLetsGo,
+    HookForgets,
+    OptimizerTakesTurns,
+)
 from .replay import REPLAY
 from .snapshot import SNAPSHOT
 
@@ -13,4 +20,5 @@ PARTS = (
     Part("profiling_and_oom_clinic.evaluation", ("evaluate",), (EvaluationKeepsNothing,)),
     Part("profiling_and_oom_clinic.optimizer", ("make_optimizer",), (OptimizerTakesTurns,)),
     Part("profiling_and_oom_clinic.hook", ("log_means",), (HookForgets,)),
+    Part("profiling_and_oom_clinic.second", ("train",), (GradientsMakeRoom,)),
 )

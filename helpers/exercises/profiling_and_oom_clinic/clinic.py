@@ -1,4 +1,4 @@
-"""Checks of the clinic: five sick training loops.
+"""Checks of the clinic: six sick training loops.
 
 A loop is cured when its bytes are those of a healthy one. A cure must compute what the sick loop computed: peak
 and numbers are compared with those of the reference cure.
@@ -43,10 +43,10 @@ def _another(seen: list[float], right: list[float]) -> str | None:
         return "has the wrong sign"
     if same(1 / UPSTREAM):
         return (
-            f"is that of the loss itself. The loss was multiplied by {UPSTREAM:g} afterwards: multiply by the gradient "
-            "that `backward` is given"
+            f"is that of the loss itself. The caller multiplied the loss by {UPSTREAM:g}: multiply by the gradient "
+            "that `backward` receives"
         )
-    return f"is {seen[0] / right[0]:.3g} times as long as the right one, and differs from it in direction or order"
+    return f"has {seen[0] / right[0]:.3g} times the norm of the correct one, and differs from it in direction or order"
 
 
 class _Clinic(Check):
@@ -57,16 +57,16 @@ class _Clinic(Check):
         for what, right in expected["numbers"].items():
             mine = seen["numbers"][what]
             if len(mine) != len(right):
-                return f"{what}: {len(mine)} numbers; {len(right)} are right."
+                return f"{what}: {len(mine)} numbers; expected {len(right)}."
             for a, b in zip(mine, right, strict=True):
                 if not abs(a - b) <= SAME * (abs(b) + 1e-6):
-                    return f"{what}: {a:.6g} where the healthy loop has {b:.6g}. A cure computes the same."
+                    return f"{what}: {a:.6g}; the healthy loop computes {b:.6g}. A cure computes the same numbers."
         for what, right in expected["tensors"].items():
             if wrong := _another(seen["tensors"][what], right):
-                return f"{what} {wrong}. A cure computes the same."
+                return f"{what} {wrong}. A cure computes the same numbers."
         if not seen["peak"] <= ROOM * expected["peak"]:
             held, enough = (n / 2**20 for n in (seen["peak"], expected["peak"]))
-            return f"{MORE} {held:.1f} MiB at the peak, in {seen['at']}; {enough:.1f} are enough."
+            return f"{MORE} {held:.1f} MiB at the peak, in {seen['at']}; a healthy loop needs {enough:.1f}."
         return None
 
 
@@ -116,8 +116,8 @@ class HistoryLetsGo(_Clinic):
     """The training loop returns its losses and holds one step's graph at a time."""
 
     hint = (
-        "What does a loss in a list hold on to? And does anybody need the graph after backward()?\n"
-        "`loss.detach()` or `loss.item()` is a number without a graph; `retain_graph=True` keeps what backward() frees."
+        "What does a loss in a list keep alive? Is the graph needed after backward()?\n"
+        "`loss.detach()` has no graph. `retain_graph=True` keeps the saved tensors that backward() would free."
     )
 
     @staticmethod
@@ -136,10 +136,10 @@ class HistoryLetsGo(_Clinic):
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         if seen["graphs"]:
-            return f"Loss {seen['graphs'][0]} still has a graph (grad_fn): the list keeps it. .detach() or .item()."
+            return f"Loss {seen['graphs'][0]} still has a graph (grad_fn): the list keeps it. Append loss.detach()."
         wrong = _Clinic.judge(seen, expected)
         if wrong and wrong.startswith(MORE):
-            return f"{wrong} Two graphs at once? Look at `retain_graph`, and at what keeps outputs."
+            return f"{wrong} Are two graphs alive at once? Check `retain_graph`, and which variables keep outputs."
         return wrong
 
 
@@ -147,10 +147,10 @@ class HeadInPieces(_Clinic):
     """The loss of a large vocabulary, forward and backward, without all logits at once."""
 
     hint = (
-        "Rows are independent: which sum of their losses is the mean of all?\n"
-        "Loop over chunks of rows; checkpoint each chunk's logits and loss, so that only its inputs are kept.\n"
-        '`F.cross_entropy(..., reduction="sum")` for each chunk, and one division by the number of rows at the end.\n'
-        "A Function of your own multiplies what it has saved by the gradient that its backward pass is given."
+        "Rows are independent. How do you get the mean over all rows from the losses of chunks?\n"
+        "Loop over chunks of rows. Checkpoint each chunk's logits and loss, so that only its inputs are saved.\n"
+        'Use `F.cross_entropy(..., reduction="sum")` for each chunk, and divide once by the number of rows.\n'
+        "If you write an autograd Function: its backward multiplies the saved gradients by the one it receives."
     )
 
     @staticmethod
@@ -183,12 +183,12 @@ class HeadInPieces(_Clinic):
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         if "returned" in seen:
-            return f"head_loss returns {seen['returned']}; one number in a tensor with a graph is due, for backward()."
+            return f"head_loss returns {seen['returned']}; expected a scalar tensor that backward() can start from."
         if "without" in seen:
-            return f"{seen['without'][0]} gets no gradient: something between it and the loss cuts the graph."
+            return f"{seen['without'][0]} gets no gradient: an operation between it and the loss cuts the graph."
         wrong = _Clinic.judge(seen, expected)
         if wrong is None and seen["rows"] > 128:
-            return f"One operation makes logits of {seen['rows']} rows; 128 is the most."
+            return f"One operation makes logits of {seen['rows']} rows at once; the limit is 128."
         return wrong
 
 
@@ -196,8 +196,8 @@ class EvaluationKeepsNothing(_Clinic):
     """The evaluation returns the mean loss and keeps no graph."""
 
     hint = (
-        "Nobody will call backward() here. Who keeps the activations, then?\n"
-        "Tell autograd: `torch.no_grad()` around the loop."
+        "No backward() follows here. What keeps the activations alive?\n"
+        "Put the loop under `torch.no_grad()`, so that autograd records no graph."
     )
 
     @staticmethod
@@ -238,7 +238,7 @@ class OptimizerTakesTurns(_Clinic):
     """Adam's update with the same numbers and without a second copy of all parameters."""
 
     hint = (
-        "Look at the operation of the peak: on how many parameters does it work at once?\n"
+        "Look at the operation at the peak. How many parameters does it process at once?\n"
         "`torch.optim.Adam` has three implementations of the same update: for-loop, foreach and fused."
     )
 
@@ -270,22 +270,22 @@ class OptimizerTakesTurns(_Clinic):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         decays = [decay for decay in seen["weight_decay"] if decay not in expected["weight_decay"]]
         if seen["adam"] and decays:
-            return f"weight_decay is {decays[0]}; the updates would be others."
+            return f"weight_decay is {decays[0]}, which changes the updates."
         wrong = _Clinic.judge(seen, expected)
         if wrong and not seen["adam"]:
             return f"{seen['kind']} is not Adam. {wrong}"
         left_open = any(each is None and not fused for each, fused in zip(seen["foreach"], seen["fused"], strict=True))
         if wrong is None and seen["adam"] and left_open:
-            return "foreach is left open; on a GPU that means foreach=True, which is the illness."
+            return "foreach is left at its default; on a GPU that means foreach=True, which causes the peak."
         return wrong
 
 
 class HookForgets(_Clinic):
-    """The means of all activations are logged, and no activation outlives its use."""
+    """The means of all outputs are logged, and no output outlives its use."""
 
     hint = (
-        "A hook that stores a tensor keeps it. What does the log need of it?\n"
-        "`output.mean().item()` is a number and holds on to nothing; and no dictionary needs the output itself."
+        "A hook that stores a tensor keeps it alive. Which number does the log need?\n"
+        "`output.detach().mean()` has no graph and does not share memory with the output. Store nothing else."
     )
 
     @staticmethod
@@ -314,10 +314,35 @@ class HookForgets(_Clinic):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for name in seen["missing"]:
             held = f"{seen['sizes'][name]:,} numbers" if name in seen["sizes"] else "nothing"
-            return f"means[{name!r}] holds {held} after a forward pass; one number, the mean, is due."
+            return f"means[{name!r}] holds {held} after a forward pass; expected one number, the mean."
         if seen["graphs"]:
             return (
                 f"In training, means[{seen['graphs'][0]!r}] has a graph (grad_fn), which keeps the activations of the "
-                "whole forward pass: .item() or .detach()."
+                "whole forward pass: detach the output first."
             )
         return _Clinic.judge(seen, expected)
+
+
+class GradientsMakeRoom(_Clinic):
+    """Each step trains as before, and no gradient of the last step is alive during a forward pass."""
+
+    hint = (
+        "Compare the two forward passes in the stage table. Which category is there in the second one only?\n"
+        "`optimizer.zero_grad()` sets `.grad` to None and frees the memory. When is the earliest moment to call it?"
+    )
+
+    @staticmethod
+    def probe(seed: int, train: Any) -> Evidence:
+        torch.manual_seed(seed)
+        device = pick_device()
+        model = nn.Sequential(*(nn.Linear(512, 512) for _ in range(6))).to(device)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)  # large, so that a missing step shows
+        batches = [tuple(torch.randn(512, 512, device=device) for _ in range(2)) for _ in range(3)]
+        return _measured(model, optimizer, lambda: {"the losses": list(train(model, optimizer, batches))})
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        wrong = _Clinic.judge(seen, expected)
+        if wrong and wrong.startswith(MORE):
+            return f"{wrong} Are gradients of the last step alive during the forward pass?"
+        return wrong

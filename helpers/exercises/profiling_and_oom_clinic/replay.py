@@ -1,4 +1,4 @@
-"""Check of a replay: what the meter saw come and go, sent as orders to the model of CUDA's allocator."""
+"""Check of a replay: what the meter recorded, as calls to the model of CUDA's allocator."""
 
 import itertools
 import random
@@ -15,9 +15,9 @@ Replay = Callable[[Sequence[Lifetime], CachingAllocator], Log]
 
 
 class _Noting(CachingAllocator):
-    """An allocator that notes its orders, and what it has allocated and reserved after each.
+    """An allocator that records its calls, and what it has allocated and reserved after each.
 
-    Blocks are numbered in the order of their allocation; -1 is something that is no block in use.
+    Blocks are numbered in the order of their allocation; -1 is anything that is not a block in use.
     """
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class _Noting(CachingAllocator):
 
 
 def _lives(rng: random.Random, n: int) -> list[Lifetime]:
-    """Return `n` stretches of memory in no order, all of another size, beginning and ending at different moments."""
+    """Return `n` lifetimes in random order, all of different sizes, that start and end at different moments."""
     times = rng.sample(range(10_000), 2 * n)
     sizes = [512 * size for size in rng.sample(range(1, 2_000), n)]  # exact: the allocator rounds up to 512 bytes
     spans = [sorted(times[2 * i : 2 * i + 2]) for i in range(n)]
@@ -60,22 +60,22 @@ def _lives(rng: random.Random, n: int) -> list[Lifetime]:
 
 
 def _wrong_order(got: list[list[Any]], want: list[list[Any]]) -> str | None:
-    """Name the first order that is not the right one."""
+    """Name the first call that differs from the correct one."""
     for number, (mine, right) in enumerate(zip(got, want, strict=False), 1):
         if mine != right:
-            due = f"Order {number} of {len(want)} should {right[0]} {right[1]:,} bytes"
-            return f"{due}; yours is to {mine[0]} {mine[1]:,} bytes."
+            due = f"Call {number} of {len(want)} should {right[0]} {right[1]:,} bytes"
+            return f"{due}; yours would {mine[0]} {mine[1]:,} bytes."
     if len(got) != len(want):
-        return f"You give {len(got)} orders; {len(want)} are due."
+        return f"You make {len(got)} calls; expected {len(want)}."
     return None
 
 
 class OrdersInTime(Check):
-    """Each block is allocated at its start and released at its end, all orders in order of time."""
+    """Each block is allocated at its start and released at its end, in order of time."""
 
     hint = (
-        "Each stretch of memory means two orders. Make one list of all orders before you give the first of them.\n"
-        "Tuples (time, ...) sort by time; then go through them, and ask of each which of the two it is."
+        "Each lifetime with an end implies two calls. List all calls before you make the first one.\n"
+        "Tuples (time, ...) sort by time. Loop over them, and allocate or release."
     )
 
     @staticmethod
@@ -91,14 +91,14 @@ class OrdersInTime(Check):
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         if not seen["same"]:
-            return "The list of lifetimes that you were given has changed: sort a list of your own."
+            return "The list of lifetimes that you were given has changed: sort a new list instead."
         return _wrong_order(seen["orders"], expected["orders"])
 
 
 class ReleasesTheVeryBlock(Check):
-    """A release is given the block that was allocated for this stretch of memory, also among others of its size."""
+    """A release gets the block that was allocated for this lifetime, even if others have the same size."""
 
-    hint = "Keep the blocks that `allocate` returned in a dictionary: which stretch of memory -> its block."
+    hint = "Keep the blocks that `allocate` returned in a dictionary: lifetime -> its block."
 
     @staticmethod
     def probe(seed: int, replay: Replay) -> Evidence:
@@ -113,17 +113,17 @@ class ReleasesTheVeryBlock(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for number, (mine, right) in enumerate(zip(seen["released"], expected["released"], strict=False), 1):
             if mine != right:
-                what = "something that is no block in use" if mine < 0 else f"the block of allocation {mine + 1}"
-                return f"Twelve blocks of one size: release {number} gives back {what}; {right + 1} is due."
+                what = "something that is not a block in use" if mine < 0 else f"the block of allocation {mine + 1}"
+                return f"Twelve blocks of one size: release {number} returns {what}; expected: allocation {right + 1}."
         if len(seen["released"]) != len(expected["released"]):
-            return f"Twelve blocks have an end; you release {len(seen['released'])}."
+            return f"Twelve lifetimes have an end; you release {len(seen['released'])} blocks."
         return None
 
 
 class KeepsWhatNeverEnds(Check):
-    """What has no end is never released."""
+    """A block without an end is never released."""
 
-    hint = "Weights outlive the log: their `end` is None, and that means one order instead of two."
+    hint = "Weights outlive the log. Their `end` is None, so they imply one call instead of two."
 
     @staticmethod
     def probe(seed: int, replay: Replay) -> Evidence:
@@ -139,13 +139,13 @@ class KeepsWhatNeverEnds(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         if seen["released"] == expected["released"]:
             return None
-        return f"{expected['released']} of 10 blocks have an end; you release {seen['released']}."
+        return f"{expected['released']} of 10 lifetimes have an end; you release {seen['released']} blocks."
 
 
 class BeginsBeforeItEnds(Check):
     """At the same moment, allocations come before releases."""
 
-    hint = "Tuples with the same time are sorted by what comes second in them."
+    hint = "Tuples with the same time are sorted by their second element."
 
     @staticmethod
     def probe(seed: int, replay: Replay) -> Evidence:
@@ -159,13 +159,13 @@ class BeginsBeforeItEnds(Check):
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         wrong = _wrong_order(seen["orders"], expected["orders"])
-        return wrong and f"Each block ends at the moment when the next begins. {wrong}"
+        return wrong and f"Each block ends at the moment when the next starts. {wrong}"
 
 
 class WritesDownEachOrder(Check):
-    """The list has one entry for each order: the time, and what is allocated and reserved right after it."""
+    """The list has one entry per call: the time, and what is allocated and reserved right after it."""
 
-    hint = "Append (time, allocator.allocated, allocator.reserved) in the loop, after the order was given."
+    hint = "Append (time, allocator.allocated, allocator.reserved) in the loop, after the call."
 
     @staticmethod
     def probe(seed: int, replay: Replay) -> Evidence:
@@ -178,16 +178,16 @@ class WritesDownEachOrder(Check):
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         if len(seen["log"]) != len(seen["after"]):
-            return f"Your list has {len(seen['log'])} entries for {len(seen['after'])} orders."
+            return f"Your list has {len(seen['log'])} entries for {len(seen['after'])} calls."
         rows = zip(seen["log"], seen["after"], expected["due"], strict=False)
         for number, (entry, held, due) in enumerate(rows, 1):
             if len(entry) != 3:
-                return f"Entry {number} has {len(entry)} numbers; time, allocated and reserved are three."
+                return f"Entry {number} has {len(entry)} numbers; expected three: time, allocated, reserved."
             if entry[1:] != held:
                 said, right = (f"{a:,} allocated and {r:,} reserved" for a, r in (entry[1:], held))
-                return f"Entry {number} says {said}; right after that order it was {right}."
+                return f"Entry {number} is {said}; right after that call it was {right}."
             if entry[0] != due:
-                return f"Entry {number} has the time {entry[0]:,}; the order was due at {due:,}."
+                return f"Entry {number} has the time {entry[0]:,}; that call belongs at {due:,}."
         return None
 
 

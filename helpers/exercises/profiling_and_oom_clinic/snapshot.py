@@ -9,34 +9,51 @@ from ..base import Check, Evidence
 
 Event = dict[str, Any]
 StillThere = Callable[[list[Event], int], dict[str, int]]
-LINES = ("forward", "hook", "backward", "step")
+HOME, TORCH = "/home/me/train.py", "/venv/lib/python3.12/site-packages/torch/nn/modules/linear.py"
+LINES = (12, 15, 40, 61)  # of the program, where blocks are allocated and freed
+METERS = ("aten.mm.default", "aten.addmm.default", "aten.add.Tensor", "aten.gelu.default")  # by the line above
+MAIN = {"name": "main", "filename": HOME, "line": 90}
+
+
+def _python(line: int) -> list[Event]:
+    """Return the frames of `stacks="python"`: lines of PyTorch, the program's own line, its caller."""
+    own = {"name": "forward" if line < 20 else "step", "filename": HOME, "line": line}
+    return [{"name": "forward", "filename": TORCH, "line": 134}, own, MAIN]
+
+
+def _all(line: int) -> list[Event]:
+    """Return the frames of `stacks="all"`, as CUDA's allocator records them: C++ first."""
+    gather = {"name": "torch::CapturedTraceback::gather(bool, bool, bool)", "filename": "??", "line": 0}
+    kernel = {"name": "at::empty_cuda", "filename": "/pytorch/aten/src/ATen/cuda/EmptyTensor.cpp", "line": 111}
+    return [{"name": "unwind::unwind()", "filename": "??", "line": 0}, gather, kernel, *_python(line)]
+
+
+def _meters(line: int) -> list[Event]:
+    """Return the frame of the meter's own files: an operation, and no file."""
+    return [{"name": METERS[LINES.index(line)], "filename": "activations; forward head (Linear)", "line": 0}]
 
 
 class _MadeTrace:
-    """The trace of an allocator that hands out few addresses again and again."""
+    """The trace of an allocator that returns the same few addresses again and again."""
 
-    def __init__(self, seed: int) -> None:
-        self.rng = random.Random(seed)
+    def __init__(self, seed: int, frames: Callable[[int], list[Event]] = _python) -> None:
+        self.rng, self.frames = random.Random(seed), frames
         self.now, self.events, self.free = 1_000, [], [(n + 1) << 20 for n in range(40)]
 
-    def write(self, action: str, address: int, size: int, line: str) -> None:
-        """Note an event; a microsecond or more passes."""
+    def write(self, action: str, address: int, size: int, line: int) -> None:
+        """Append an event; a microsecond or more passes."""
         self.now += self.rng.randint(1, 9)
-        frames = [
-            {"name": line, "filename": "train.py", "line": 7},
-            {"name": "main", "filename": "train.py", "line": 90},
-        ]
-        event = {"action": action, "addr": address, "size": size, "stream": 0, "frames": frames, "time_us": self.now}
-        self.events.append(event)
+        event = {"action": action, "addr": address, "size": size, "stream": 0, "time_us": self.now}
+        self.events.append(event | {"frames": self.frames(line)})
 
-    def allocate(self, line: str) -> tuple[int, int, str]:
+    def allocate(self, line: int) -> tuple[int, int, int]:
         """Allocate a block at one of the free addresses."""
         address = self.free.pop(self.rng.randrange(len(self.free)))
         block = address, 512 * self.rng.randint(1, 4_000), line
         self.write("alloc", *block)
         return block
 
-    def release(self, block: tuple[int, int, str]) -> None:
+    def release(self, block: tuple[int, int, int]) -> None:
         """Ask for the block to be freed, and free it: the frames are those of the line that does so."""
         address, size, _ = block
         line = self.rng.choice(LINES)
@@ -66,12 +83,12 @@ def _wrong(case: str, got: Evidence, want: Evidence) -> str | None:
         mine, right = got["bytes"].get(line), want["bytes"].get(line)
         if mine != right:
             said, should = (f"{n:,} bytes" if n is not None else "nothing" for n in (mine, right))
-            return f"{case}: for the line {line!r} you say {said}; there should be {should}."
+            return f"{case}: for the place {line!r} you return {said}; expected {should}."
     return None
 
 
 class _Reads(Check):
-    """Compares what is said of made traces."""
+    """Compares the answers for synthetic traces."""
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
@@ -79,12 +96,12 @@ class _Reads(Check):
 
 
 class AddsUpWhatIsLeft(_Reads):
-    """The answer holds, for each line, the bytes of all blocks that it allocated and nobody freed; no other lines."""
+    """The answer has, for each place, the bytes of all its blocks that were never freed, and no other places."""
 
     hint = (
-        "Play the trace from beginning to end, and keep a dictionary of the blocks that are there.\n"
-        "`alloc` puts a block in under its address; `free_completed` takes it out. What is left at the end?\n"
-        '`event["frames"][0]["name"]` is the line. Several blocks of a line add up.'
+        "Go through the trace in order, and keep a dictionary of the blocks that are alive.\n"
+        "`alloc` adds a block under its address; `free_completed` removes it. What is left at the end?\n"
+        "Several blocks of one place add up."
     )
 
     @staticmethod
@@ -97,8 +114,28 @@ class AddsUpWhatIsLeft(_Reads):
         return seen
 
 
+class NamesYourOwnLine(_Reads):
+    """The place is the first frame of your own Python; where there is none, the name of the first frame."""
+
+    hint = (
+        "Print the frames of one event of each form. C++ frames come first, then PyTorch's Python, then yours.\n"
+        "Take the first frame whose filename ends in `.py` and does not contain `/torch/`: filename, colon, line.\n"
+        'If the loop finds no such frame, use `frames[0]["name"]`.'
+    )
+
+    @staticmethod
+    def probe(seed: int, still_there: StillThere) -> Evidence:
+        forms = {'CUDA, stacks="all"': _all, 'CUDA, stacks="python"': _python, "the meter's file": _meters}
+        seen: Evidence = {}
+        for case, frames in forms.items():
+            made = _MadeTrace(seed + 9, frames)
+            made.step(9)
+            seen[case] = _said(still_there, made.events, 0)
+        return seen
+
+
 class KnowsThatAddressesReturn(_Reads):
-    """An address is used again after its block was freed: that frees no later block, and counts no earlier one."""
+    """An address is reused after its block was freed: each free ends the block that is at the address then."""
 
     hint = "Does your dictionary know *which* block of an address was freed? Go through the events in order."
 
@@ -116,7 +153,7 @@ class LooksFromAMomentOn(_Reads):
     """Blocks that were allocated before `since` do not count, whether they are freed later or not."""
 
     hint = (
-        "Weights are older than the step that you look at.\n"
+        "Weights are older than the step you look at.\n"
         "Compare `time_us` of the event that *allocated* the block with `since`: at or after."
     )
 
@@ -124,31 +161,31 @@ class LooksFromAMomentOn(_Reads):
     def probe(seed: int, still_there: StillThere) -> Evidence:
         made = _MadeTrace(seed + 2)
         made.step(4)
-        older = made.allocate("forward")
-        made.allocate("forward")  # and stays: the block at the very moment
+        older = made.allocate(12)
+        made.allocate(12)  # and stays: the block at the very moment
         since = made.now
         made.step(4)
         made.release(older)
-        made.write("free_completed", 1 << 41, 4096, "step")  # allocated before the trace began
+        made.write("free_completed", 1 << 41, 4096, 61)  # allocated before the trace began
         return {"weights before, a step after": _said(still_there, made.events, since)}
 
 
 class WaitsUntilItIsFree(_Reads):
-    """A block is free at `free_completed`, not at `free_requested`; other actions (segments) are no blocks."""
+    """A block is freed at `free_completed`, not at `free_requested`; other actions concern segments, not blocks."""
 
     hint = (
         "Another stream may still use a block whose release was requested.\n"
-        "Look at `alloc` and `free_completed` alone: `segment_alloc` is memory that the allocator bought."
+        "Use `alloc` and `free_completed` only: `segment_alloc` is memory that the allocator requested from CUDA."
     )
 
     @staticmethod
     def probe(seed: int, still_there: StillThere) -> Evidence:
         made = _MadeTrace(seed + 3)
-        made.write("segment_alloc", 1 << 40, 20 << 20, "forward")
+        made.write("segment_alloc", 1 << 40, 20 << 20, 12)
         made.step(3)
-        block = made.allocate("hook")
+        block = made.allocate(40)
         made.write("free_requested", *block)
-        made.write("segment_free", 1 << 40, 20 << 20, "forward")
+        made.write("segment_free", 1 << 40, 20 << 20, 12)
         return {"requested, not completed": _said(still_there, made.events, 0)}
 
 
@@ -170,4 +207,11 @@ class ChangesNoTrace(Check):
         return None if seen["same"] else "The trace that you were given has changed."
 
 
-SNAPSHOT = (AddsUpWhatIsLeft, KnowsThatAddressesReturn, LooksFromAMomentOn, WaitsUntilItIsFree, ChangesNoTrace)
+SNAPSHOT = (
+    AddsUpWhatIsLeft,
+    NamesYourOwnLine,
+    KnowsThatAddressesReturn,
+    LooksFromAMomentOn,
+    WaitsUntilItIsFree,
+    ChangesNoTrace,
+)

@@ -6,7 +6,7 @@ Written by `python -m helpers build`; change the source, not this file.
 import functools
 import itertools
 import math
-from helpers import COLOURS, Claims, MemoryMeter, Prediction, SmallGPT, benchmark, check, compare, count_flops, device_name, english, explore, hfu, hint, human_bytes, kept_over_time, mfu, pick_device, saved_tensor_bytes, show, sign_of_life, text_table
+from helpers import COLOURS, Claims, MemoryMeter, Prediction, SmallGPT, benchmark, check, count_flops, device_name, english, explore, hint, human_bytes, kept_over_time, pick_device, saved_tensor_bytes, show, sign_of_life, text_table
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -30,21 +30,21 @@ class Recompute(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient):
         (x,) = ctx.saved_tensors
-        x = x.detach().requires_grad_()  # a new beginning: the graph of this stretch ends here
+        x = x.detach().requires_grad_()  # a leaf: the graph of the second run ends here
         with torch.enable_grad():
             y = ctx.run(x)
-        torch.autograd.backward(y, gradient)  # on its way it adds to the parameters' .grad
+        torch.autograd.backward(y, gradient)  # this also adds to the parameters' .grad
         return None, x.grad
 
 
 def random_states():
-    """Return the states of the generators: that of the CPU, and that of the device if it has its own."""
+    """Return the states of the CPU's generator and of the device's, if it has one."""
     own = {"cuda": torch.cuda, "mps": torch.mps}.get(device.type)
     return torch.get_rng_state(), own.get_rng_state() if own else None
 
 
 def set_random_states(states):
-    """Put back what `random_states` returned."""
+    """Restore the states that `random_states` returned."""
     torch.set_rng_state(states[0])
     if states[1] is not None:
         {"cuda": torch.cuda, "mps": torch.mps}[device.type].set_rng_state(states[1])
@@ -104,15 +104,3 @@ def moved(parameters, put, get, least):
         return get(kept) if away else kept
 
     return torch.autograd.graph.saved_tensors_hooks(pack, unpack)
-
-
-def choose_blocks(kept, inputs, flops, budget):
-    n = len(kept)
-
-    def held(chosen):
-        stay = sum(kept[i] for i in range(n) if i not in chosen)
-        return stay + sum(inputs[i] for i in chosen) + max((kept[i] for i in chosen), default=0)
-
-    choices = itertools.chain.from_iterable(itertools.combinations(range(n), r) for r in range(n + 1))
-    fitting = [chosen for chosen in choices if held(chosen) <= budget]
-    return min(fitting, key=lambda chosen: sum(flops[i] for i in chosen), default=None)

@@ -89,5 +89,5 @@ def average_gradients(model, rows):
     for p in trained:
         if p.grad is None:
             p.grad = torch.zeros_like(p)
-        p.grad *= rows / total.item()
+        p.grad *= rows / total  # a tensor: the device is not asked for its value
         dist.all_reduce(p.grad)

@@ -6,6 +6,7 @@ Written by `python -m helpers build`; change the source, not this file.
 import contextlib
 import functools
 import importlib.util
+import itertools
 import logging
 import math
 from collections import defaultdict
@@ -33,6 +34,16 @@ def current_scale(x, dtype):
     """One scale for the tensor, from its own amax."""
     amax = x.detach().abs().amax().float()
     return torch.where(amax > 0, amax / torch.finfo(dtype).max, 1.0)
+
+
+def delayed_scale(history, x, dtype):
+    """The scale from the amaxes of earlier steps; this step's amax goes into the history."""
+    known = history.max()
+    scale = torch.where(known > 0, known / torch.finfo(dtype).max, current_scale(x, dtype))
+    amax = x.detach().abs().amax().float()
+    moved = torch.cat((amax[None], history[:-1]))
+    history.copy_(torch.where(amax.isfinite(), moved, history))
+    return scale
 
 
 def gradient_of_x(g8, scale_g, w8, scale_w, product):

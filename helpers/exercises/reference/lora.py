@@ -8,10 +8,9 @@ import copy
 import importlib.util
 import math
 import tempfile
-import time
 import warnings
 from pathlib import Path
-from helpers import TENANTS, Claims, GiB, MemoryMeter, NumberTask, Prediction, RealModelError, Recipe, TokensLine, ViT, byte_tokenizer, check, compare, count_flops, count_parameters, device_name, digits, english, explore, find_gpu, fine_tune, hint, human_bytes, kept_run, levels_picture, lora_picture, measure_recipe, pick_device, planned, profile_step, python_source, real_model, show, supports, tenant_bars, tenant_table, text_table
+from helpers import TENANTS, Claims, GiB, MemoryMeter, NumberTask, Prediction, RealModelError, Recipe, TokensLine, byte_tokenizer, check, compare, count_flops, count_parameters, device_name, english, explore, find_gpu, fine_tune, hint, human_bytes, kept_run, levels_picture, lora_picture, measure_recipe, pick_device, planned, profile_step, python_source, real_model, show, supports, tenant_bars, tenant_table, text_table
 from helpers.exercises.lora.nf4 import LEVELS
 import torch
 import torch.nn.functional as F
@@ -42,7 +41,7 @@ class LoRA(nn.Module):
 
     @torch.no_grad()
     def merged(self):
-        """An ordinary linear layer that does the same: the sheet is printed onto the map."""
+        """An ordinary linear layer with the correction added to its weight."""
         linear = copy.deepcopy(self.linear)
         linear.weight += self.scale * (self.B @ self.A)
         return linear
@@ -85,6 +84,18 @@ def exactly_right(logits, labels):
     wanted = labels[:, 1:]
     right = logits[:, :-1].argmax(-1) == wanted
     return (right | (wanted == -100)).all(1)
+
+
+def answer_log_probs(logits, labels):
+    wanted = labels[:, 1:]
+    counts = wanted != -100
+    each = logits[:, :-1].log_softmax(-1).gather(-1, wanted.clamp(min=0)[..., None]).squeeze(-1)
+    return (each * counts).sum(1)
+
+
+def dpo_loss(chosen, rejected, ref_chosen, ref_rejected, beta):
+    margin = (chosen - ref_chosen.detach()) - (rejected - ref_rejected.detach())
+    return -F.logsigmoid(beta * margin).mean()
 
 
 def serve(x, weight, A, B, scale, which):

@@ -37,6 +37,12 @@ def replay(lifetimes, allocator):
 
 
 def still_there(trace, since):
+    def place(frames):
+        for frame in frames:
+            if frame["filename"].endswith(".py") and "/torch/" not in frame["filename"]:
+                return f"{frame['filename']}:{frame['line']}"
+        return frames[0]["name"]
+
     alive = {}  # address -> the event that allocated the block there
     for event in trace:
         if event["action"] == "alloc":
@@ -46,8 +52,8 @@ def still_there(trace, since):
     left = {}
     for event in alive.values():
         if event["time_us"] >= since:
-            name = event["frames"][0]["name"]
-            left[name] = left.get(name, 0) + event["size"]
+            where = place(event["frames"])
+            left[where] = left.get(where, 0) + event["size"]
     return left
 
 
@@ -74,10 +80,10 @@ def head_loss(head, hidden, targets):
 
 
 def evaluate(model, batches):
-    total = 0.0
+    total = 0
     with torch.no_grad():
         for ids in batches:
-            total += F.cross_entropy(model(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten()).item()
+            total += F.cross_entropy(model(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten())
     return total / len(batches)
 
 
@@ -88,10 +94,22 @@ def make_optimizer(parameters):
 def log_means(model, means):
     def hook(name):
         def remember(module, inputs, output):
-            means[name] = output.mean().item()  # a number holds on to nothing
+            means[name] = output.detach().mean()  # one number, without a graph, and still on the device
 
         return remember
 
     for name, module in model.named_modules():
         if not list(module.children()):
             module.register_forward_hook(hook(name))
+
+
+def train(model, optimizer, batches):
+    losses = []
+    for inputs, targets in batches:
+        optimizer.zero_grad()  # sets .grad to None, so the memory is free during the forward pass
+        loss = F.mse_loss(model(inputs), targets)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+        del loss
+    return losses

@@ -9,14 +9,16 @@ import os
 import subprocess
 import sys
 import tempfile
+import warnings
 from pathlib import Path
-from helpers import Claims, GiB, MemoryMeter, MiB, Prediction, Recipe, check, deepspeed_config, device_name, explore, hint, human_bytes, pick_device, planned, rank_device, ranks_device, run_ranks, show, text_table
+from helpers import Claims, GiB, MemoryMeter, MiB, ParallelConfig, Prediction, Recipe, check, deepspeed_config, device_name, explore, hint, human_bytes, pick_device, planned, rank_device, ranks_device, run_ranks, show, text_table
 from helpers.core.progress_line import progress_line
 from helpers.exercises.sharding import drawings
 from helpers.exercises.sharding.blocks import Blocks, MLPBlock, rank_rows
 from helpers.exercises.sharding.diary import Diary
 from helpers.exercises.sharding.noted_graphs import NotedGraphs
 from helpers.exercises.sharding.trained import joint, train, worst
+from helpers.planner.catalog.clusters import CLUSTERS
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
@@ -56,13 +58,13 @@ def reduce_gradients(parameters, shard):
             p.grad = None
         start += p.numel()
     mine = torch.empty_like(shard.data)
-    dist.reduce_scatter(mine, list(whole.chunk(n)))
+    dist.reduce_scatter_tensor(mine, whole)
     mine /= n  # reduce_scatter adds up; the gradient of the joint batch is the mean
     shard.grad = mine if shard.grad is None else shard.grad + mine
 
 
 def gather_parameters(flat, shard):
-    dist.all_gather(list(flat.chunk(dist.get_world_size())), shard.detach())
+    dist.all_gather_into_tensor(flat, shard.detach())
 
 
 def make_sharded(model, mesh, **options):

@@ -4,18 +4,20 @@ Written by `python -m helpers build`; change the source, not this file.
 """
 
 import warnings
-from helpers import Claims, Collectives, MemoryMeter, Prediction, check, device_name, explore, hint, human_bytes, pick_device, rank_device, ranks_device, run_ranks, saved_tensor_bytes, show, text_table
+from helpers import Claims, Collectives, MemoryMeter, Prediction, RankError, check, device_name, explore, hint, human_bytes, pick_device, rank_device, ranks_device, run_ranks, saved_tensor_bytes, show, text_table
 from helpers.exercises.tensor_parallel.mesh_traffic import MeshTraffic
 from helpers.exercises.tensor_parallel.pictures import crossing_picture, heads_picture, mesh_picture, split_picture
 from helpers.exercises.tensor_parallel.product_table import ProductTable
+from helpers.planner.catalog.clusters import find_cluster
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.nn.functional import all_reduce as functional_all_reduce
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
-from torch.distributed.tensor.parallel import ColwiseParallel, PrepareModuleInput, RowwiseParallel, parallelize_module
+from torch.distributed.tensor.parallel import ColwiseParallel, PrepareModuleInput, RowwiseParallel, SequenceParallel, parallelize_module
 from torch.utils.checkpoint import checkpoint
 
 device = pick_device()
@@ -66,23 +68,23 @@ def sum_shared(gradient, heads, kv_heads):
     ranks = dist.get_world_size()
     held = [sorted(set(kv_heads_of(r, ranks, heads, kv_heads))) for r in range(ranks)]
     if sum(map(len, held)) == kv_heads:
-        return gradient  # nobody shares a head
-    everyone = gradient.new_zeros(kv_heads, *gradient.shape[1:])
-    everyone[held[dist.get_rank()]] = gradient
-    dist.all_reduce(everyone)
-    return everyone[held[dist.get_rank()]]
+        return gradient  # no head is stored twice
+    total = gradient.new_zeros(kv_heads, *gradient.shape[1:])
+    total[held[dist.get_rank()]] = gradient
+    dist.all_reduce(total)
+    return total[held[dist.get_rank()]]
 
 
 def cross_entropy(logits, targets):
-    words = logits.shape[1]
+    held = logits.shape[1]  # tokens of the vocabulary on this rank
     largest = logits.detach().amax(dim=1)
     dist.all_reduce(largest, op=dist.ReduceOp.MAX)  # a constant: it cancels
     shifted = logits - largest[:, None]
     exponentials = Leave.apply(shifted.exp().sum(dim=1))  # (n,)
-    local = targets - dist.get_rank() * words
-    here = (local >= 0) & (local < words)
-    picked = shifted.gather(1, local.clamp(0, words - 1)[:, None])[:, 0]
-    picked = Leave.apply(picked.where(here, torch.zeros_like(picked)))  # one rank has it, the others 0
+    local = targets - dist.get_rank() * held
+    here = (local >= 0) & (local < held)
+    picked = shifted.gather(1, local.clamp(0, held - 1)[:, None])[:, 0]
+    picked = Leave.apply(picked.where(here, torch.zeros_like(picked)))  # one rank has it, the others add 0
     counts = targets != -100
     return ((exponentials.log() - picked) * counts).sum() / counts.sum()
 
@@ -90,16 +92,17 @@ def cross_entropy(logits, targets):
 class Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
-        mine = x.contiguous()
-        tokens = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
-        dist.all_gather(tokens, mine)
+        n, mine = dist.get_world_size(), x.contiguous()
+        full = mine.new_empty(n * len(mine), *mine.shape[1:])
+        dist.all_gather_into_tensor(full, mine)
+        tokens = full.chunk(n)
         return torch.cat(tokens, dim=1)
 
     @staticmethod
     def backward(ctx, gradient):
-        parts = [part.contiguous() for part in gradient.chunk(dist.get_world_size(), dim=1)]
-        added = torch.empty_like(parts[0])
-        dist.reduce_scatter(added, parts)
+        parts = torch.cat(gradient.chunk(dist.get_world_size(), dim=1))  # a contiguous copy, rank after rank
+        added = parts.new_empty(len(gradient), *parts.shape[1:])
+        dist.reduce_scatter_tensor(added, parts)
         return added
 
 

@@ -4,13 +4,14 @@ Written by `python -m helpers build`; change the source, not this file.
 """
 
 import math
-from helpers import Claims, MemoryMeter, Prediction, Recipe, SmallCNN, SmallGPT, check, count_parameters, device_name, digits, explore_memory, hint, human_bytes, pick_device, plan_many, profile_step, show, tenant_bars, tenant_table
+from helpers import Claims, MemoryMeter, Prediction, Recipe, SmallCNN, SmallGPT, check, count_parameters, device_name, digits, explore_memory, hint, human_bytes, pick_device, plan_many, show, tenant_bars, tenant_table
 import numpy as np
 import torch
 import torch.nn.functional as F
 from matplotlib.figure import Figure
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
 device = pick_device()
 claims = Claims()
@@ -27,8 +28,8 @@ def gpt_peak(vocabulary, context, layers, width, batch):
     tokens = batch * context
     parameters = (vocabulary + context) * width + layers * (12 * width**2 + 13 * width) + 2 * width
     logits = 4 * tokens * vocabulary
-    kept = 4 * tokens * (16 * width * layers + 2 * width)  # 16 a block; the final norm's input and output
+    kept = 4 * tokens * (16 * width * layers + 2 * width)  # 16 per block; the final norm's input and output
     # Logits, their log-softmax, its gradient, and the gradient of the logits are alive when the backward pass begins.
-    summit = 12 * parameters + kept + 4 * logits
+    at_backward = 12 * parameters + kept + 4 * logits
     step = (12 + 4 + 4) * parameters + logits  # all gradients, foreach's copy, and the variable `logits`
-    return max(summit, step)
+    return max(at_backward, step)

@@ -4,11 +4,13 @@ Written by `python -m helpers build`; change the source, not this file.
 """
 
 import contextlib
+import statistics
 import tempfile
 import time
 from pathlib import Path
 from types import SimpleNamespace
 from helpers import SmallCNN, check, device_name, digits, hint, pick_device, rank_device, ranks_device, run_ranks
+from helpers.core.device import synchronize
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -33,7 +35,8 @@ def train_epoch(model, loader, optimizer, accumulate, epoch):
             loss = F.cross_entropy(model(x.to(here)), y.to(here), reduction="sum")
             loss.backward()
         rows += len(x)
-        seen += torch.tensor([loss.item(), len(x)], device=here)
+        seen[0] += loss.detach()  # no .item(): it would wait for the GPU in every micro-batch
+        seen[1] += len(x)
         if last:
             for p in trained:
                 p.grad /= rows  # DDP has divided by the number of ranks
@@ -45,9 +48,9 @@ def train_epoch(model, loader, optimizer, accumulate, epoch):
 
 
 def evaluate(model, dataset, batch_size):
-    inner = model.module  # DDP's own forward pass sends BatchNorm's buffers round, and not all ranks come by as often
+    inner = model.module  # DDP's own forward pass broadcasts BatchNorm's buffers, and ranks may have fewer batches
     here = next(inner.parameters()).device
-    was_training = inner.training
+    modes = {layer: layer.training for layer in inner.modules()}  # a frozen BatchNorm stays in evaluation mode
     inner.eval()
     totals = torch.zeros(3, dtype=torch.float64, device=here)  # sum of losses, right answers, rows
     mine = Subset(dataset, range(dist.get_rank(), len(dataset), dist.get_world_size()))
@@ -57,7 +60,8 @@ def evaluate(model, dataset, batch_size):
             totals[0] += F.cross_entropy(logits, y, reduction="sum")
             totals[1] += (logits.argmax(1) == y).sum()
             totals[2] += len(y)
-    inner.train(was_training)
+    for layer, mode in modes.items():
+        layer.training = mode
     dist.all_reduce(totals)
     return {"loss": (totals[0] / totals[2]).item(), "accuracy": (totals[1] / totals[2]).item()}
 

@@ -8,7 +8,7 @@ import math
 import subprocess
 import sys
 from pathlib import Path
-from helpers import GiB, RealModelError, Recipe, check, device_name, hint, measure_recipe, pick_device, plan, real_model, training_script
+from helpers import GiB, Prediction, RealModelError, Recipe, check, device_name, hint, measure_recipe, pick_device, plan, real_model, training_script
 from helpers.exercises.x4 import small_llama
 import torch
 import torch.nn.functional as F

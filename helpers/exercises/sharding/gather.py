@@ -63,11 +63,11 @@ def _each_call(seen: Evidence, expected: Evidence) -> Iterator[tuple[str, Eviden
 
 
 class FillsTheVectorInPlace(Check):
-    """The vector holds all ranks' shards, in the order of the ranks, in the memory that it had."""
+    """The vector holds all ranks' shards, in rank order, in the memory that it had."""
 
     hint = (
-        "all_gather writes what rank r sends into the r-th tensor of a list.\n"
-        "flat.chunk(N) are N views of the vector: what is received there is in the vector, and in the parameters."
+        "all_gather_into_tensor writes the ranks' tensors one after the other into its output.\n"
+        "Pass the vector itself as the output: then the parameters, which are views of it, have the numbers, too."
     )
     probe = staticmethod(observe)
 
@@ -75,14 +75,14 @@ class FillsTheVectorInPlace(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for where, got, want, n in _each_call(seen, expected):
             if got["moved"]:
-                return f"{where}: flat has other memory than before; the parameters are views of the old one."
+                return f"{where}: flat's memory has changed; the parameters are views of the old one."
             if got["returned"] != "NoneType":
                 return f"{where}: you return a {got['returned']}; fill `flat` and return nothing."
             if got["flat"] == want["right"]:
                 continue
             mine, right = (torch.tensor(_numbers(one)).chunk(n) for one in (got["flat"], want["right"]))
             off = [rank for rank, (a, b) in enumerate(zip(mine, right, strict=True)) if not torch.equal(a, b)]
-            return f"{where}: the slices of rank {off} are not what those ranks have in their shards."
+            return f"{where}: the slices of ranks {off} are not equal to those ranks' shards."
         return None
 
 
@@ -92,34 +92,34 @@ def _numbers(numbers: list[float | None]) -> list[float]:
 
 
 class LeavesTheShardAlone(Check):
-    """The shard and its gradient stay as they are, and no autograd graph hangs on the vector."""
+    """The shard and its gradient do not change, and the vector has no autograd graph."""
 
-    hint = "Send shard.detach(), or shard.data: the message is no step of the forward pass."
+    hint = "Send shard.detach() or shard.data: autograd should not record the message."
     probe = staticmethod(observe)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for where, got, _, _ in _each_call(seen, expected):
             if not got["shard"]:
-                return f"{where}: the shard has other numbers than before."
+                return f"{where}: the shard's numbers have changed."
             if not got["grad"]:
-                return f"{where}: the shard's gradient was changed; clearing it is the optimizer's business."
+                return f"{where}: the shard's gradient has changed; leave clearing it to the optimizer."
             if got["graph"]:
-                return f"{where}: flat requires a gradient now: the shard was written into it inside autograd."
+                return f"{where}: flat requires a gradient now: autograd recorded how the shard was written into it."
         return None
 
 
 class SendsOneAllGather(Check):
-    """A call sends one all-gather of the vector, and nothing else."""
+    """A call sends one all-gather of the vector and nothing else."""
 
-    hint = "One all_gather brings all slices. A broadcast for each rank, or a sum of vectors with zeros, sends more."
+    hint = "One all-gather is enough. A broadcast per rank, or a sum of vectors with zeros, sends more."
     probe = staticmethod(observe)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for where, got, right, _ in _each_call(seen, expected):
             if got["calls"] != right["calls"]:
-                return f"{where}: sent {_words(got['calls'])}; {_words(right['calls'])} is right."
+                return f"{where}: sent {_words(got['calls'])}; it should send {_words(right['calls'])}."
         return None
 
 

@@ -1,4 +1,4 @@
-"""Check of the partition: all parameters of a unit in one flat vector, of which each rank looks after a slice."""
+"""Check of the partition: all parameters of a unit in one flat vector, of which each rank keeps a slice."""
 
 import operator
 from collections.abc import Callable
@@ -90,7 +90,7 @@ class OneVectorForAll(Check):
             got, right, numbers = seen[case], want["right"], want["numbers"]
             if got["shape"] != want["shape"]:
                 return (
-                    f"{case}: flat has the shape {got['shape']}; {want['shape']} is right: the next multiple of "
+                    f"{case}: flat has the shape {got['shape']}; it should have {want['shape']}: the next multiple of "
                     f"{want['ranks']} from {numbers} up, in one dimension."
                 )
             if got["dtype"] != want["dtype"]:
@@ -100,7 +100,7 @@ class OneVectorForAll(Check):
             if got["flat"] != right:
                 return f"{case}: the padding at the end is {got['flat'][numbers:]}; it must be zeros."
             if got["graph"]:
-                return f"{case}: flat requires a gradient: it was made of the parameters inside autograd."
+                return f"{case}: flat requires a gradient: autograd recorded how it was made from the parameters."
         return None
 
 
@@ -108,7 +108,7 @@ class ShardIsThisRanksSlice(Check):
     """The shard is a view of this rank's slice of the vector; all ranks' shards have the same size."""
 
     hint = (
-        "Rank r's shard is the r-th of N slices of equal size, also where it holds padding.\n"
+        "Rank r's shard is the r-th of N slices of equal size, even where it holds padding.\n"
         "A slice of a tensor is a view: flat[a:b] shares its memory. clone() and torch.tensor do not."
     )
 
@@ -120,18 +120,18 @@ class ShardIsThisRanksSlice(Check):
             got = seen[case]
             if len(got["shard"]) != want["size"]:
                 return (
-                    f"{case}: the shard has {len(got['shard'])} numbers; {want['size']} is right. The optimizer "
+                    f"{case}: the shard has {len(got['shard'])} numbers; it should have {want['size']}. The optimizer "
                     "keeps state for every number of the shard, and messages need shards of one size."
                 )
             if got["shard"] != want["slice"]:
-                return f"{case}: the shard holds other numbers than this rank's slice of the vector."
+                return f"{case}: the shard's numbers are not those of this rank's slice of the vector."
             if not got["view"]:
                 return f"{case}: the shard is a copy. A step on it would not reach the vector; a view would."
         return None
 
 
 class ParametersAreViews(Check):
-    """Each parameter keeps shape, numbers and identity, and its memory is now the vector's."""
+    """Each parameter keeps its shape, numbers and identity, and its memory is now that of the vector."""
 
     hint = (
         "The parameter object stays, because its module holds it. Only its data is replaced.\n"
@@ -145,18 +145,18 @@ class ParametersAreViews(Check):
         for case, want in expected.items():
             got = seen[case]
             if not got["same"] or got["shapes"] != want["shapes"]:
-                return f"{case}: the parameters have other numbers or shapes than before: {got['shapes']}."
+                return f"{case}: the parameters' numbers or shapes have changed: {got['shapes']}."
             if not got["listed"]:
                 return f"{case}: the list of parameters has changed; the model holds the parameters that came in it."
             if not all(got["views"]):
                 return (
-                    f"{case}: parameter {got['views'].index(False)} has memory of its own. What is gathered into the "
-                    "vector would never reach it, and everything is there twice."
+                    f"{case}: parameter {got['views'].index(False)} has its own memory. Numbers gathered into the "
+                    "vector would never reach it, and everything is stored twice."
                 )
             if got["places"] != got["flat after"][: len(got["places"])]:
-                return f"{case}: a parameter is a view of another place in the vector than that of its numbers."
+                return f"{case}: a parameter is a view of the wrong place in the vector."
             if not got["trained"]:
-                return f"{case}: a parameter is no leaf that requires a gradient any more."
+                return f"{case}: a parameter is no longer a leaf that requires a gradient."
         return None
 
 

@@ -103,7 +103,7 @@ def _wrong(where: str, got: Evidence, right: Evidence) -> str | None:
     """Name what a shard's gradient is instead of the mean of its slice."""
     mistakes = {
         "sum": "is the sum over the ranks; the gradient of the joint batch is their mean",
-        "own": "is this rank's own; the other ranks' is not in it",
+        "own": "is this rank's own; the other ranks' gradients are not in it",
         "next": "is that of another rank's slice",
     }
     mine = got["grad"]
@@ -117,7 +117,7 @@ def _wrong(where: str, got: Evidence, right: Evidence) -> str | None:
     for name, words in mistakes.items():
         if relative_distance(mine, right[name]) <= EXACT:
             return f"{where}: shard.grad {words}."
-    return f"{where}: shard.grad is at a relative distance of {off:.2g} from the mean gradient of its slice."
+    return f"{where}: shard.grad differs from the mean gradient of its slice by {off:.2g} (relative)."
 
 
 class MeanOfItsSlice(Check):
@@ -125,7 +125,7 @@ class MeanOfItsSlice(Check):
 
     hint = (
         "Lay the gradients out as `partition` does the parameters, zeros as padding, and cut the vector into N parts.\n"
-        "reduce_scatter adds the parts of all ranks up and gives rank r the r-th. How does a sum become a mean?"
+        "reduce_scatter_tensor adds the parts of all ranks and gives rank r the r-th. How does a sum become a mean?"
     )
 
     probe = staticmethod(observe)
@@ -139,7 +139,7 @@ class MeanOfItsSlice(Check):
 class MissingGradientsAreZeros(Check):
     """A parameter without a gradient on some rank counts as zeros there, and the others keep their places."""
 
-    hint = "Where p.grad is None, the place in the vector stays zero: move on by p.numel() all the same."
+    hint = "Where p.grad is None, its place in the vector stays zero; still move on by p.numel()."
 
     @staticmethod
     def probe(seed: int, reduce_gradients: Reduce) -> Evidence:
@@ -153,9 +153,9 @@ class MissingGradientsAreZeros(Check):
 
 
 class AddsToTheShard(Check):
-    """A gradient that the shard has already is added to, so that micro-batches add up."""
+    """A gradient that the shard already has is added to, so that micro-batches accumulate."""
 
-    hint = "As backward() does with .grad: where there is none yet, set it; where there is one, add."
+    hint = "Do as backward() does with .grad: set it if it is None, otherwise add to it."
 
     probe = staticmethod(observe)
 
@@ -163,9 +163,7 @@ class AddsToTheShard(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for where, call, got, right in _each_call(seen, expected):
             if call > 1 and got["grad"] and relative_distance(got["grad"], right["last"]) <= EXACT:
-                return (
-                    f"{where}: shard.grad holds the gradients of this call alone; those of the calls before are gone."
-                )
+                return f"{where}: shard.grad holds the gradients of this call only; those of earlier calls are lost."
             wrong = _wrong(where, got, right) if call > 1 else None
             if wrong:
                 return wrong
@@ -173,12 +171,12 @@ class AddsToTheShard(Check):
 
 
 class LeavesNothingWhole(Check):
-    """No parameter has a gradient afterwards, the shard's keeps no memory but its own, and no weight has changed."""
+    """Afterwards no parameter has a gradient, the shard's keeps only its own memory, and no weight has changed."""
 
     hint = (
         "p.grad = None frees a gradient as soon as it is copied.\n"
         "A slice of the whole vector keeps the whole vector alive: receive into a tensor of the shard's size.\n"
-        "The shard is a weight: what is received into it, or into its data, replaces what was trained."
+        "The shard is a weight: receiving into it, or into its data, overwrites it."
     )
     probe = staticmethod(observe)
 
@@ -193,7 +191,7 @@ class LeavesNothingWhole(Check):
                     "it is a view of something larger."
                 )
             if not got["kept"]:
-                return f"{where}: the weights, of the parameters or of the shard, are not those before the call."
+                return f"{where}: the weights of the parameters or of the shard have changed in the call."
         return None
 
 

@@ -1,4 +1,4 @@
-"""Check of `make_sharded`: a model that is really sharded, not only in name, over the ranks that the mesh says."""
+"""Check of `make_sharded`: a model that is really sharded, and over the ranks of the given mesh."""
 
 from collections.abc import Callable
 from typing import Any
@@ -85,8 +85,8 @@ class HoldsItsShareAndNoMore(Check):
     """Trains as DDP would, with 1/N of the static bytes on each rank and a peak within the budget."""
 
     hint = (
-        "Which modules are gathered together, from when to when is each whole, and who looks after the parameters that "
-        "are in no block?\n"
+        "Which modules are gathered together, when is each gathered and freed, and which call shards the parameters "
+        "outside the blocks?\n"
         "Units first, the root last: fully_shard for each block, then for the whole model."
     )
 
@@ -107,16 +107,16 @@ def _wrong_losses(got: Evidence, right: Evidence) -> str | None:
     for step, (a, b) in enumerate(zip(got["losses"], right["losses"], strict=True)):
         if not abs(a - b) <= 1e-4 * b:
             why = (
-                "Are the gradients of all parameters averaged, also of those outside the blocks?"
+                "Are all gradients averaged, including those of parameters outside the blocks?"
                 if step
-                else "No update has been made by then: the forward pass differs, in layers or precision."
+                else "No update has happened by then, so the forward pass differs, in its layers or precision."
             )
-            return f"the joint loss of step {step} is {a:.6f}; {b:.6f} is right. {why}"
+            return f"the joint loss of step {step} is {a:.6f}; it should be {b:.6f}. {why}"
     return None
 
 
 def _too_much(got: Evidence, right: Evidence, ranks: int) -> str | None:
-    """Say which bytes are more than a rank's share of 16 bytes a parameter: static, left over, or at the peak."""
+    """Describe which bytes exceed a rank's share of 16 bytes per parameter: static, left over, or at the peak."""
     share = 16 * right["trained"] / ranks
     if got["static"] > 1.1 * share:
         return (
@@ -126,7 +126,7 @@ def _too_much(got: Evidence, right: Evidence, ranks: int) -> str | None:
     if got["left"] > share + 4 * right["block"]:
         return (
             f"after the step {human_bytes(got['left'])} are still held; the share is {human_bytes(share)}. "
-            "Is there a copy of the whole somewhere?"
+            "Does something keep a copy of the whole model?"
         )
     beside = (got["peak"] - share) / right["block"]
     if beside > ROOM:
@@ -148,9 +148,9 @@ def _local_shares(make_sharded: MakeSharded, seed: int) -> Evidence:
 
 
 class ShardsOverTheGivenMesh(Check):
-    """The model is sharded over the given mesh: of two dimensions, along the second, replicated along the first."""
+    """The model is sharded over the given mesh; of two dimensions, the second shards and the first replicates."""
 
-    hint = "fully_shard(module, mesh=mesh), everywhere: without a mesh it makes one of its own, of all ranks."
+    hint = "Pass mesh=mesh to every call of fully_shard: without one it makes a mesh of all ranks."
 
     @staticmethod
     def probe(seed: int, make_sharded: MakeSharded) -> Evidence:
@@ -162,8 +162,8 @@ class ShardsOverTheGivenMesh(Check):
             for name, share in right.items():
                 if got[name] != share:
                     return (
-                        f"2 x 2 mesh, rank {rank}: {got[name]:.3g} of {name} is here; {share:.3g} is right. Which call "
-                        "of fully_shard looks after it, and over which mesh?"
+                        f"2 x 2 mesh, rank {rank} has {got[name]:.3g} of {name}; it should have {share:.3g}. "
+                        "Which call of fully_shard shards it, and over which mesh?"
                     )
         return None
 
@@ -185,7 +185,7 @@ def _dtypes(make_sharded: MakeSharded, seed: int) -> Evidence:
 class HandsOptionsOn(Check):
     """Options such as `mp_policy` reach every unit and the root."""
 
-    hint = "make_sharded(model, mesh, **options): write **options into each call of fully_shard."
+    hint = "Pass **options to each call of fully_shard."
 
     @staticmethod
     def probe(seed: int, make_sharded: MakeSharded) -> Evidence:
@@ -198,7 +198,7 @@ class HandsOptionsOn(Check):
                 if got[layer] != dtype:
                     return (
                         f"rank {rank}: with a policy of BF16 the weight of {layer} is {got[layer]} while it computes. "
-                        "Which call of fully_shard looks after it?"
+                        "Which call of fully_shard shards it?"
                     )
         return None
 

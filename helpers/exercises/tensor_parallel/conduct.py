@@ -130,7 +130,7 @@ class SendsOneAllReduce(Check):
     """Each sends one all-reduce of its tensor, in one direction, and keeps its dtype."""
 
     hint = (
-        "Count: where is something sent that need not be, or twice, or in another dtype?\n"
+        "Count the calls. Is anything sent needlessly, twice, or in another dtype?\n"
         "Enter and column send in the backward pass, Leave and row in the forward pass."
     )
 
@@ -153,11 +153,11 @@ class SendsOneAllReduce(Check):
 
 
 class KeepsWhatComesIn(Check):
-    """No tensor that comes in is changed: no input, and no gradient, which another path may be using too."""
+    """Inputs and incoming gradients, which other paths may use as well, are not changed."""
 
     hint = (
-        "`dist.all_reduce(t)` writes into t. Whose tensor is it?\n"
-        "A copy first: `t.clone()`, in the forward pass and in the backward pass."
+        "`dist.all_reduce(t)` writes into t, which another part of the model may still use.\n"
+        "Reduce a copy, `t.clone()`, in the forward pass and in the backward pass."
     )
 
     probe = staticmethod(_observe)
@@ -172,26 +172,26 @@ class KeepsWhatComesIn(Check):
 
 
 class CallsDoNotMix(Check):
-    """What one call has returned, and the gradient that goes back through it, is not touched by the next."""
+    """A call does not change what an earlier call returned, or the gradient that passes back through that."""
 
-    hint = "A tensor that is kept from call to call, on the class or outside of it, holds the latest call only."
+    hint = "A tensor that you store on the class or in a global holds only the latest call."
 
     probe = staticmethod(_observe)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for what in expected[AGAIN][0]:
-            texts = ["is another one than before" if got[what] else None for got in seen[AGAIN]]
+            texts = ["has changed" if got[what] else None for got in seen[AGAIN]]
             if said := by_rank(what, texts):
                 return said
         return None
 
 
 class RanksAgree(Check):
-    """After the paths have met, all ranks hold the same numbers to the last bit, in 16 bits too."""
+    """Where the paths merge, all ranks hold the same numbers to the last bit, also in 16 bits."""
 
     hint = (
-        "Adding and subtracting this rank's own part gives a rounding error of its own on each rank.\n"
+        "Adding and subtracting this rank's own part rounds differently on each rank.\n"
         "Return the all-reduced tensor itself, from the forward of a Function."
     )
 
@@ -204,7 +204,7 @@ class RanksAgree(Check):
             for rank, other in enumerate(others, 1):
                 if different := int((first != other).sum()):
                     return (
-                        f"{name}, BF16: {different} of {len(first)} numbers on rank {rank} are not those of rank 0; "
+                        f"{name}, BF16: {different} of {len(first)} numbers on rank {rank} differ from rank 0's; "
                         f"the largest difference is {(first - other).abs().max():.2g}. The ranks drift apart."
                     )
         return None

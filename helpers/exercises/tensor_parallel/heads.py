@@ -35,7 +35,7 @@ SHARED = {
 
 
 class HoldsWhatItsQueriesUse(Check):
-    """A rank has consecutive query heads, and for each of them its K/V head, also where they do not divide."""
+    """A rank has consecutive query heads and the K/V head of each of them, also where the numbers do not divide."""
 
     hint = (
         "Which query heads does the rank have? Then, for each: how many query heads share one K/V head?\n"
@@ -56,7 +56,7 @@ class HoldsWhatItsQueriesUse(Check):
         for ranks, heads, kv in LAYOUTS:
             case = f"{ranks} {heads} {kv}"
             texts = [
-                None if got == want else f"you say {got}; {want} is right"
+                None if got == want else f"returns {got}; it should return {want}"
                 for got, want in zip(seen[case], expected[case], strict=True)
             ]
             if said := by_rank(f"{heads} query heads, {kv} K/V heads", texts):
@@ -103,12 +103,12 @@ def observe(seed: int, _: Any, sum_shared: SumShared) -> Evidence:
 
 
 class SumsTheCopies(Check):
-    """The gradient of a shared K/V head is put together from those of all ranks that hold it."""
+    """The gradient of a shared K/V head combines those of all ranks that hold it."""
 
     hint = (
         "The copies are one parameter, used by several ranks' query heads. What does autograd do with a parameter that "
         "is used several times?\n"
-        "Zeros for all K heads, this rank's gradients in their places, one all-reduce, and this rank's heads taken out."
+        "Put this rank's gradients into zeros for all K heads, all-reduce them once, and return this rank's heads."
     )
 
     probe = staticmethod(observe)
@@ -128,7 +128,7 @@ class SumsTheCopies(Check):
             texts = []
             for got in seen["ranks"]:
                 returned, came = got[case]["dtypes"]
-                texts.append(None if returned == came else f"is {returned}; {came} came in")
+                texts.append(None if returned == came else f"is {returned}; it should be {came}")
             if said := by_rank(f"{case}, the gradient's dtype", texts):
                 return said
             texts = ["was changed in place" if got[case]["changed"] else None for got in seen["ranks"]]
@@ -138,11 +138,11 @@ class SumsTheCopies(Check):
 
 
 class SendsSharedHeadsOnly(Check):
-    """One all-reduce of at most all K/V heads where some are shared; nothing where none is."""
+    """One all-reduce of at most K heads if some head is stored twice; otherwise nothing."""
 
     hint = (
-        "Each rank can work out which heads the others hold: are there more of them, all together, than K/V heads?\n"
-        "Return the gradient as it is when nobody shares."
+        "Each rank can compute which heads the others hold. Are these more in total than there are K/V heads?\n"
+        "Return the gradient itself if no head is stored twice."
     )
 
     probe = staticmethod(observe)

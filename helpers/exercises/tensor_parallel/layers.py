@@ -22,12 +22,12 @@ from .said import by_rank, noted, wrong_tensor
 X_SHAPES = {"x of 1 dimension": (), "of 2 dimensions": (5,), "of 3 dimensions": (2, 3), "of 4 dimensions": (2, 1, 3)}
 MISTAKES = {  # of the result, and of the gradient
     "Enter": (
-        "is the sum over ranks, and should be handed on",
-        "is that of this rank alone: nothing was summed on the way back",
+        "is the sum over ranks; Enter should pass its tensor through",
+        "is this rank's alone: nothing was summed in the backward pass",
     ),
     "Leave": (
         "is this rank's part: nothing was summed",
-        "is the sum over ranks: it is whole already on each of them, and is handed on",
+        "is the sum over ranks; the gradient is whole already on each rank, so Leave should pass it through",
     ),
 }
 
@@ -56,14 +56,14 @@ def _crossings(seed: int, Enter: Any, Leave: Any, *_: Any) -> Evidence:
 
 
 class SumsOneWayOnly(Check):
-    """Enter hands its tensor on and sums the gradient; Leave sums its tensor and hands the gradient on."""
+    """Enter passes its tensor through and sums the gradient; Leave sums its tensor and passes the gradient through."""
 
     hint = (
-        "What does each rank hold at this place, and what would one process hold, forward and on the way back?\n"
-        "Where the paths part, x is whole on each rank, but only a part of its gradient comes back. Where they meet, "
-        "it is the other way round.\n"
-        "`dist.all_reduce(t)` inside a static method of the Function, on a copy of the tensor: autograd does not look "
-        "in there."
+        "What does each rank hold at this place, and what would one process hold, forward and backward?\n"
+        "Where the paths split, each rank has all of x but gets only a part of its gradient. Where they merge, "
+        "each rank has a part of the output and the full gradient.\n"
+        "`dist.all_reduce(t)` inside a static method of the Function, on a copy of the tensor: autograd does not "
+        "record what happens there."
     )
 
     @staticmethod
@@ -83,7 +83,7 @@ class SumsOneWayOnly(Check):
                 if said := by_rank(f"{case}, {what}", texts):
                     return said
             if any(got["behind autograd"] for got, _ in pairs):
-                return f"{case}: PyTorch warned: a collective on a tensor that autograd follows. Is it in the Function?"
+                return f"{case}: PyTorch warned of a collective on a tensor that autograd tracks; use the Function."
         return None
 
 
@@ -141,9 +141,9 @@ class LayersOfOneProcess(Check):
     """Outputs and gradients of column and row are those of one process, for x of any number of dimensions."""
 
     hint = (
-        "Which of Enter and Leave does a column layer need, and on which side of the product? And a row layer?\n"
+        "Which of Enter and Leave does a column layer need, and on which side of the matmul? And a row layer?\n"
         "`F.linear` takes an x of any number of dimensions.\n"
-        "The bias comes after the sum; before it, it would be added once for each rank."
+        "Add the bias after the sum; before the sum it would be added once per rank."
     )
 
     @staticmethod
@@ -157,7 +157,7 @@ class LayersOfOneProcess(Check):
                 texts = []
                 for got, want in zip(seen["ranks"], expected["ranks"], strict=True):
                     _, right, alone = want[case]["tensors"][what]
-                    mistakes = {"is that of this rank alone": alone} if alone else {}
+                    mistakes = {"is this rank's alone": alone} if alone else {}
                     if what == "the output" and want[case]["bias"]:
                         mistakes |= _biased(right, want[case]["bias"], len(expected["ranks"]))
                     texts.append(wrong_tensor(got[case]["tensors"][what][0], right, mistakes))

@@ -69,7 +69,7 @@ def _wrong(seen: Evidence, expected: Evidence, names: tuple[str, ...]) -> str | 
             return said
         texts = []
         for got, want in pairs:
-            mistakes = {"is that of a softmax over this rank's words alone": want["softmax alone"]}
+            mistakes = {"is that of a softmax over this rank's logits alone": want["softmax alone"]}
             texts.append(wrong_tensor(got["gradient"], want["right gradient"], mistakes, 10 * want["tolerance"]))
         if said := by_rank(f"{case}: the gradient of the logits", texts):
             return said
@@ -84,7 +84,7 @@ def _mistakes(want: Evidence) -> dict[str, Evidence]:
     (mean,), counted = want["right"]["numbers"], want["counted"]
     losses = {"is a sum over tokens, not a mean": mean * counted}
     if counted < want["tokens"]:
-        losses["is divided by all tokens, also those that do not count"] = mean * counted / want["tokens"]
+        losses["is divided by all tokens, including those that do not count"] = mean * counted / want["tokens"]
     return {text: {"shape": [], "numbers": [loss]} for text, loss in losses.items()}
 
 
@@ -161,10 +161,10 @@ class LossOfTheWholeVocabulary(Check):
     """Loss and gradient are those of the whole logits, whichever rank has a target, and the same on each rank."""
 
     hint = (
-        "log(sum of exponentials) - target's logit: which of the two parts does each rank know, and for which words?\n"
-        "A rank's words begin at rank x (V/N): subtract that from the targets. Where the result is outside of its "
-        "words, it contributes 0.\n"
-        "The sum over ranks must hand the gradient back as it is: `Leave` does."
+        "log(sum of exponentials) - target's logit: which part of each can a rank compute?\n"
+        "A rank's part of the vocabulary begins at rank x (V/N): subtract that from the targets. A result outside "
+        "its part contributes 0.\n"
+        "The sum over ranks must pass the gradient back unchanged, as `Leave` does."
     )
 
     probe = staticmethod(observe)
@@ -175,10 +175,10 @@ class LossOfTheWholeVocabulary(Check):
 
 
 class LeavesOutWhatDoesNotCount(Check):
-    """A target of -100 adds nothing to loss and gradient, and the mean is over the others."""
+    """A target of -100 adds nothing to the loss or the gradient, and the mean is over the other targets."""
 
     hint = (
-        "What does a token with target -100 add to the sum, and to the number that you divide by?\n"
+        "What does a token with target -100 add to the sum, and to the count that you divide by?\n"
         "counts = targets != -100; multiply each token's loss by it, and divide by its sum."
     )
 
@@ -190,11 +190,11 @@ class LeavesOutWhatDoesNotCount(Check):
 
 
 class BearsLargeLogits(Check):
-    """Logits of ±10,000 neither overflow nor lose the loss."""
+    """Loss and gradient are finite and correct for logits of ±10,000."""
 
     hint = (
         "exp(89) is too large for FP32. What may you subtract from all logits of a token without changing its loss?\n"
-        "The largest logit of the token over all ranks: an all-reduce with `op=dist.ReduceOp.MAX`, outside of autograd."
+        "The largest logit of the token over all ranks: an all-reduce with `op=dist.ReduceOp.MAX`, outside autograd."
     )
 
     probe = staticmethod(observe)
@@ -247,11 +247,11 @@ def _sent(seed: int, cross_entropy: Loss) -> Evidence:
 
 
 class SendsThreeNumbersAToken(Check):
-    """The forward pass all-reduces three numbers a token, and the backward pass sends nothing."""
+    """The forward pass all-reduces three numbers per token, and the backward pass sends nothing."""
 
     hint = (
         "Which numbers of a token need all ranks? The largest logit, the sum of exponentials, the target's logit.\n"
-        "An all-reduce in the backward pass, as `Enter` has it, is not needed: the gradient is whole on each rank."
+        "The backward pass needs no all-reduce such as `Enter`'s: each rank has the full gradient."
     )
 
     probe = staticmethod(observe)
@@ -265,7 +265,7 @@ class SendsThreeNumbersAToken(Check):
             calls = got["forward"]
             fine = all(name == "all_reduce" for name, _ in calls) and sum(n for _, n in calls) <= want["most"]
             texts.append(
-                None if fine else f"sends {in_words(calls)}; all-reduces of {want['most']} B in all are enough"
+                None if fine else f"sends {in_words(calls)}; all-reduces of {want['most']} B in total are enough"
             )
         if said := by_rank(f"{case}: forward pass", texts):
             return said
@@ -274,10 +274,10 @@ class SendsThreeNumbersAToken(Check):
 
 
 class KeepsToItsWords(Check):
-    """No tensor is as large as the whole logits, and neither logits nor targets that come in are changed."""
+    """No tensor is as large as the full logits, and the incoming logits and targets are not changed."""
 
     hint = (
-        "Each rank works with its own words: no padding to the whole vocabulary, no one-hot vectors over all of it.\n"
+        "Each rank works on its part of the vocabulary, without padding or one-hot vectors over all of it.\n"
         "Operations whose names end in an underscore change the tensor that they are called on."
     )
 

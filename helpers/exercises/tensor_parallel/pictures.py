@@ -78,7 +78,7 @@ def crossing_picture() -> "Figure":
         axes.text(
             2.95, 1.3 * (1 - rank) + 0.45, f"rank {rank}", ha="right", va="center", color=COLOURS[rank], fontsize=8
         )
-    for x, name, forward, backward in ((0.3, "Enter", "hand on", "sum"), (9.2, "Leave", "sum", "hand on")):
+    for x, name, forward, backward in ((0.3, "Enter", "pass on", "sum"), (9.2, "Leave", "sum", "pass on")):
         _box(axes, (x, 0), (1.5, 2.2), _WHOLE)
         axes.text(x + 0.75, 1.1, name, ha="center", va="center", fontsize=10)
         axes.text(x + 0.75, 2.75, forward, ha="center", va="center", weight="bold" if forward == "sum" else None)

@@ -1,4 +1,4 @@
-"""What a judge says about tensors and collectives that several ranks have reported: what was seen, rank by rank."""
+"""Diagnoses of tensors and collectives that several ranks have reported, rank by rank."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from torch import Tensor
 from ..base import Evidence
 from ..probing.distance import relative_distance
 
-EXACT = 1e-6  # relative; in FP64 with room for a count that somebody has rounded to FP32, and for no mistake
+EXACT = 1e-6  # relative; in FP64 with room for a count that was rounded to FP32, but not for a mistake
 Calls = Sequence[Sequence[Any]]  # [name, bytes] each
 
 
@@ -24,15 +24,15 @@ def noted(tensor: Tensor | None) -> Evidence | None:
 def wrong_tensor(
     seen: Evidence | None, right: Evidence, mistakes: Mapping[str, Evidence], tolerance: float = EXACT
 ) -> str | None:
-    """Say how a noted tensor differs from the right one: as one of the `mistakes` does, in length, or in direction.
+    """Describe how a noted tensor differs from the right one: like one of the `mistakes`, in length, in direction.
 
     Args:
-        mistakes: by what to say of it, the tensor that a well-known mistake leaves.
+        mistakes: the tensor that each well-known mistake gives, by its description.
     """
     if seen is None:
-        return "there is none (None)"
+        return "is missing (None)"
     if seen["shape"] != right["shape"]:
-        return f"has the shape {tuple(seen['shape'])}; {tuple(right['shape'])} is right"
+        return f"has the shape {tuple(seen['shape'])}; it should have {tuple(right['shape'])}"
     if relative_distance(seen["numbers"], right["numbers"]) <= tolerance:
         return None
     for name, tensor in mistakes.items():
@@ -40,20 +40,20 @@ def wrong_tensor(
             return name
     mine, want = torch.tensor(seen["numbers"]), torch.tensor(right["numbers"])
     if len(mine) == 1:
-        return f"is {mine.item():.6g}; {want.item():.6g} is right"
+        return f"is {mine.item():.6g}; it should be {want.item():.6g}"
     if not mine.isfinite().all():
-        return "has entries that are no numbers (NaN or infinity)"
+        return "has NaN or infinite entries"
     if not mine.any():
         return "is all zeros"
     times, cosine = (mine.norm() / want.norm()).item(), torch.cosine_similarity(mine, want, dim=0).item()
     if cosine > 0.999999 and abs(times - 1) > 1e-6:
-        return f"points the right way and is {times:.3g} times as long as it should be"
+        return f"has the right direction and {times:.3g} times the right length"
     off = relative_distance(seen["numbers"], right["numbers"])
-    return f"is another tensor: it differs by {off:.2g} of the right one's norm"
+    return f"differs from the right tensor by {off:.2g} of its norm"
 
 
 def wrong_calls(seen: Calls, right: Calls) -> str | None:
-    """Say which collectives were called in place of the right ones."""
+    """Describe which collectives were called instead of the right ones."""
     if [list(call) for call in seen] == [list(call) for call in right]:
         return None
     return f"sends {in_words(seen)}; it should send {in_words(right)}"
@@ -66,10 +66,10 @@ def in_words(calls: Calls) -> str:
 
 
 def by_rank(what: str, texts: Sequence[str | None]) -> str | None:
-    """Put what is wrong on each rank under one another; None where nothing is wrong on any."""
+    """List what is wrong, a line per rank; None if nothing is wrong on any."""
     if not any(texts):
         return None
     if len(set(texts)) == 1:
         return f"{what}, on {len(texts)} ranks:\nall ranks: {texts[0]}"
-    lines = (f"rank {i}: {text or 'as it should be'}" for i, text in enumerate(texts))
+    lines = (f"rank {i}: {text or 'right'}" for i, text in enumerate(texts))
     return "\n".join([f"{what}, on {len(texts)} ranks:", *lines])

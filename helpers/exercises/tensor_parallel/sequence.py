@@ -17,7 +17,7 @@ from .said import by_rank, noted, wrong_calls, wrong_tensor
 
 SHAPES = {"2 dimensions": (), "3 dimensions": (5,), "4 dimensions": (2, 3)}  # what follows (B, tokens)
 ROWS, TOKENS = 3, 2  # rows, tokens of a rank
-NOT_CONTIGUOUS = "gets a tensor that is not contiguous; gloo copes, NCCL raises an error"
+NOT_CONTIGUOUS = "gets a tensor that is not contiguous; gloo accepts it, NCCL raises an error"
 
 
 def _gathered(parts: list[Tensor]) -> Tensor:
@@ -86,7 +86,7 @@ def _wrong(seen: list[Evidence], expected: list[Evidence]) -> str | None:
             texts = []
             for got, want in pairs:
                 mistakes = (
-                    {"is cut from this rank's tensor: the other ranks' was not added": want["own"]} if sums else {}
+                    {"comes from this rank alone: the other ranks' part was not added": want["own"]} if sums else {}
                 )
                 texts.append(wrong_tensor(got["got"][i], want["right"][i], mistakes))
             if said := by_rank(f"{case}, {what}", texts):
@@ -127,12 +127,12 @@ def observe(seed: int, *answers: Any) -> Evidence:
 
 
 class GathersAndScatters(Check):
-    """Gather brings the tokens together and scatters the gradient's sum; Scatter is its mirror image."""
+    """Gather collects the tokens and scatters the sum of the gradients; Scatter does the reverse."""
 
     hint = (
-        "Gather: a token goes to all ranks. What comes back for it from each of them, and which rank needs the sum?\n"
-        "Scatter's forward is what Gather's backward does, and the other way round.\n"
-        "`torch.cat(parts, dim=1)` and `x.chunk(ranks, dim=1)`: dimension 1 is the sequence."
+        "Gather sends a token to all ranks. What gradient comes back from each, and which rank needs the sum?\n"
+        "Scatter's forward pass is Gather's backward pass, and the reverse.\n"
+        "The tensor collectives stack along dimension 0, but the sequence is dimension 1: use `torch.cat` and `chunk`."
     )
 
     probe = staticmethod(observe)
@@ -143,9 +143,9 @@ class GathersAndScatters(Check):
 
 
 class TakesAnyLayout(Check):
-    """What comes in need not be contiguous, and is not changed: neither x nor the gradient."""
+    """x and the incoming gradient need not be contiguous, and they are not changed."""
 
-    hint = "Collectives take memory as it lies: give them contiguous tensors, and buffers that are your own."
+    hint = "Collectives read raw memory: give them contiguous tensors, and write into buffers of your own."
 
     @staticmethod
     def probe(seed: int, *answers: Any) -> Evidence:
@@ -169,9 +169,9 @@ class SendsHalfAnAllReduce(Check):
     """An all-gather in one direction, a reduce-scatter in the other, and nothing else."""
 
     hint = (
-        "An all-reduce of which most is thrown away sends twice as much as it must. Which collective adds, and hands "
-        "each rank its part only?\n"
-        "dist.reduce_scatter(mine, parts): parts is a list with a contiguous tensor for each rank."
+        "An all-reduce followed by a slice sends twice the necessary bytes. Which collective adds, and gives "
+        "each rank only its part?\n"
+        "dist.reduce_scatter_tensor(mine, full): full holds each rank's part, one after the other along dimension 0."
     )
 
     probe = staticmethod(observe)

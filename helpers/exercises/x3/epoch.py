@@ -176,7 +176,7 @@ def _wrong_conduct(seen: list[Evidence]) -> str | None:
             return f"the model of rank {rank} ran under autocast; one process on the joint batch computes without."
         if got["unmoved"]:
             return (
-                f"on rank {rank}, {', '.join(got['unmoved'])} got data of the loader as they come, on the CPU. "
+                f"on rank {rank}, {', '.join(got['unmoved'])} got the loader's data on the CPU. "
                 "On a GPU that raises: move x and y to the device of the model's parameters."
             )
         if got["thawed"]:
@@ -188,9 +188,9 @@ def _wrong_training(seen: list[Evidence], expected: list[Evidence]) -> str | Non
     """Say how the replicas of `seen` differ from each other and from those of `expected`."""
     for rank, (got, want) in enumerate(zip(seen, expected, strict=True)):
         if got["updates"] != want["updates"]:
-            return f"rank {rank} stepped {got['updates']} times; {want['updates']} updates are right."
+            return f"rank {rank} stepped {got['updates']} times; it should make {want['updates']} updates."
         if got["rows"] != want["rows"]:
-            return f"{got['rows']} rows went through the model of rank {rank}; {want['rows']} are right, each once."
+            return f"{got['rows']} rows went through the model of rank {rank}; it should see {want['rows']}, each once."
         if got["weights"] != seen[0]["weights"]:
             return f"the weights of ranks 0 and {rank} differ: their gradients were not averaged, or not alike."
     got, want = seen[0]["moved"], expected[0]["moved"]
@@ -199,17 +199,17 @@ def _wrong_training(seen: list[Evidence], expected: list[Evidence]) -> str | Non
         a, b = torch.tensor(got).norm().item(), torch.tensor(want).norm().item()
         return (
             f"the weights moved {a / b:.4g} times as far as on the joint batch; they ended {off:.2g} of that distance "
-            "away. How much does each row of a group count, and what is in the gradients before the first one?"
+            "away. What weight does each row of a group have, and what is in the gradients before the first row?"
         )
     return None
 
 
 class UpdateEqualsJointBatch(Check):
-    """After an epoch the replicas are bit-identical, and what one process on the joint batch would be."""
+    """After an epoch the replicas are bit-identical, and equal to one process on the joint batch."""
 
     points = 1
     hint = (
-        "DDP averages over ranks what backward() leaves on each. Weigh so that every row of a group counts 1 / rows of "
+        "DDP averages the ranks' gradients. Weight the losses so that every row of a group counts 1 / rows of "
         "the group; clear old gradients; divide once."
     )
     probe = staticmethod(observe)
@@ -224,7 +224,7 @@ class UpdateEqualsJointBatch(Check):
 
 
 class RaggedGroupsWeighByRows(Check):
-    """When the last micro-batch or the last group is smaller, every row of a group still weighs the same."""
+    """When the last micro-batch or the last group is smaller, every row of a group still has the same weight."""
 
     points = 1
     hint = "The last group of an epoch has fewer micro-batches, and the last micro-batch fewer rows: count the rows."
@@ -240,7 +240,7 @@ class RaggedGroupsWeighByRows(Check):
 
 
 class OneSynchronisationAnUpdate(Check):
-    """Gradients travel once an update, whatever the number of micro-batches, and nothing else of their size does."""
+    """Gradients are sent once per update, for any number of micro-batches, and nothing else of their size is."""
 
     points = 1
     hint = "`with model.no_sync():` around forward and backward of all micro-batches of a group but the last."
@@ -256,9 +256,9 @@ class OneSynchronisationAnUpdate(Check):
                     f"{case}: rank {rank} sent {got['sent'] / once / updates:.1f} times an all-reduce of the gradients"
                 )
                 if got["sent"] > updates * (once + SLACK) + once // 4:
-                    return f"{times} per update; 1 is right. Which micro-batches of a group need none?"
+                    return f"{times} per update; it should be 1. Which micro-batches of a group need none?"
                 if got["sent"] < updates * once:
-                    return f"{times} per update; 1 is right. Without it, each rank trains alone."
+                    return f"{times} per update; it should be 1. Without it, each rank trains alone."
         return None
 
 
@@ -266,7 +266,7 @@ class EveryEpochInANewOrder(Check):
     """Each epoch goes through the rows in a new order, and the ranks' parts fit together."""
 
     points = 1
-    hint = "The sampler shuffles with seed + epoch, and only you can tell it the epoch: set_epoch."
+    hint = "The sampler shuffles with seed + epoch, and does not know the epoch unless you call set_epoch."
     probe = staticmethod(observe)
 
     @staticmethod
@@ -277,7 +277,7 @@ class EveryEpochInANewOrder(Check):
             if orders == right:
                 continue
             if all(order == orders[0] for order in orders):
-                return f"rank {rank} saw its rows in one and the same order in {len(orders)} epochs."
+                return f"rank {rank} saw its rows in the same order in {len(orders)} epochs."
             lengths = [len(order) for order in orders]
             if lengths != [len(order) for order in right]:
                 return f"rank {rank} asked for {lengths} rows in {len(orders)} epochs; its part has {len(right[0])}."
@@ -290,7 +290,7 @@ class EveryEpochInANewOrder(Check):
 
 
 class LossIsOfAllRanks(Check):
-    """The loss that comes back is the mean over the rows of all ranks, the same float on each."""
+    """The returned loss is the mean over the rows of all ranks, the same float on each."""
 
     points = 1
     hint = "Sum losses and rows on each rank, all_reduce both sums, and divide once, at the end."
@@ -307,7 +307,7 @@ class LossIsOfAllRanks(Check):
             for rank, (got, right) in enumerate(zip(seen[case], expected[case], strict=True)):
                 for call, (a, b) in enumerate(zip(got["losses"], right["losses"], strict=True), 1):
                     if not isinstance(a, float):
-                        return f"{case}: rank {rank} returned {a}; a Python float is asked for."
+                        return f"{case}: rank {rank} returned {a}; it should be a Python float."
                     if not near(a, b):
                         text = (
                             f"{case}, call {call}: rank {rank} returned {a:.6g}; the mean over all ranks is {b:.6g}. "

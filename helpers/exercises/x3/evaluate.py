@@ -18,14 +18,15 @@ BATCH = 5
 
 @dataclass(frozen=True)
 class _Case:
-    """A data set of so many rows, and the mode in which the model comes."""
+    """A data set of so many rows, and the mode of the model; with `frozen`, its BatchNorm is in evaluation mode."""
 
     rows: int
     training: bool = True
+    frozen: bool = False
 
 
 CASES = {
-    2: {"40 rows": _Case(40), "41 rows": _Case(41)},
+    2: {"40 rows": _Case(40), "41 rows": _Case(41), "12 rows, BatchNorm frozen": _Case(12, frozen=True)},
     3: {"37 rows, model in evaluation mode": _Case(37, training=False), "2 rows": _Case(2), "16 rows": _Case(16)},
 }
 EVALUATIONS = {case_name(ranks, name): (ranks, case) for ranks in CASES for name, case in CASES[ranks].items()}
@@ -49,6 +50,7 @@ def _evaluation(evaluate: Callable[..., Any], seed: int, case: _Case) -> Evidenc
     model = DistributedDataParallel(inner)
     model(torch.randn(8, 12, dtype=torch.float64)).square().sum().backward()
     model.train(case.training)
+    inner.norm.train(case.training and not case.frozen)
     rows = Rows(seed, case.rows)
     calls: list[tuple[int, bool, bool]] = []
     inner.register_forward_hook(
@@ -70,7 +72,7 @@ def _evaluation(evaluate: Callable[..., Any], seed: int, case: _Case) -> Evidenc
         "train mode": any(mode for _, mode, _ in calls),
         "graph": any(graph for _, _, graph in calls),
         "unmoved": sorted(set(met)),
-        "modes after": sorted({module.training for module in inner.modules()}),
+        "modes after": {name: module.training for name, module in inner.named_modules()},
         "wrapper after": model.training,
         "records": records,
         "changed": [name for name, kept in same.items() if not kept],
@@ -97,21 +99,21 @@ class EveryTestRowCountsOnce(Check):
         for case, want in expected.items():
             for rank, (got, right) in enumerate(zip(seen[case], want, strict=True)):
                 if got["metrics"].keys() != right["metrics"].keys():
-                    return f"{case}: rank {rank} returned {sorted(got['metrics'])}; accuracy and loss are asked for."
+                    return f"{case}: rank {rank} returned {sorted(got['metrics'])}; it should return accuracy and loss."
                 for name, value in right["metrics"].items():
                     answer = got["metrics"][name]
                     if not isinstance(answer, float):
-                        return f"{case}: the {name} of rank {rank} is {answer}; a Python float is asked for."
+                        return f"{case}: the {name} of rank {rank} is {answer}; it should be a Python float."
                     if not near(answer, value):
                         return f"{case}: the {name} of rank {rank} is {answer:.6g}; over all rows it is {value:.6g}."
         return None
 
 
 class EvaluationSharesTheWork(Check):
-    """No rank reads or sees more than its part; evaluation mode, no graph, and the model is left as it was."""
+    """No rank reads or computes more than its part, in evaluation mode, without a graph; the model is unchanged."""
 
     points = 1
-    hint = "range(rank, len(dataset), world_size); model.module.eval() and torch.no_grad(); remember the mode."
+    hint = "range(rank, len(dataset), world_size); model.module.eval(), torch.no_grad(). Store each module's mode."
     probe = staticmethod(observe)
 
     @staticmethod
@@ -119,8 +121,8 @@ class EvaluationSharesTheWork(Check):
         for case in expected:
             ranks, of = EVALUATIONS[case]
             most = -(-of.rows // ranks)
-            for rank, got in enumerate(seen[case]):
-                wrong = _wrong_work(got, most) or _wrong_after(got, of.training)
+            for rank, (got, right) in enumerate(zip(seen[case], expected[case], strict=True)):
+                wrong = _wrong_work(got, most) or _wrong_after(got, right, of.training)
                 if wrong:
                     return f"{case}: rank {rank} {wrong}"
             if sum(sum(got["rows"]) for got in seen[case]) < of.rows:
@@ -129,7 +131,7 @@ class EvaluationSharesTheWork(Check):
 
 
 def _wrong_work(got: Evidence, most: int) -> str | None:
-    """Say what is wrong with the forward passes of a rank whose part has `most` rows."""
+    """Describe what is wrong with the forward passes of a rank whose part has `most` rows."""
     if sum(got["rows"]) > most:
         return f"ran {sum(got['rows'])} rows through the model; its part has at most {most}."
     if got["read"] > most + 1:  # a look at the first row is no harm
@@ -142,22 +144,22 @@ def _wrong_work(got: Evidence, most: int) -> str | None:
         return "recorded a graph: torch.no_grad() is missing."
     if got["unmoved"]:
         return (
-            f"used data at {', '.join(got['unmoved'])} as they come, on the CPU. "
+            f"used data at {', '.join(got['unmoved'])} on the CPU. "
             "On a GPU that raises: move x and y to the device of the model's parameters."
         )
     return None
 
 
-def _wrong_after(got: Evidence, training: bool) -> str | None:
-    """Say what a rank has left changed; the model came in training mode if `training`."""
-    if got["modes after"] != [training]:
-        left = " and ".join("training" if mode else "evaluation" for mode in got["modes after"])
-        came = "training" if training else "evaluation"
-        return f"left the layers of the model in {left} mode; they came in {came} mode."
+def _wrong_after(got: Evidence, right: Evidence, training: bool) -> str | None:
+    """Describe what a rank has left changed; the model came in training mode if `training`."""
+    for name, came in right["modes after"].items():
+        if got["modes after"].get(name) != came:
+            mode, layer = "training" if came else "evaluation", f"the layer {name!r}" if name else "the model"
+            return f"left {layer} in another mode; it came in {mode} mode."
     if got["wrapper after"] != training:
-        return "left the wrapper around the model in another mode; the model's is right."
+        return "changed the mode of the DDP wrapper and did not restore it."
     if not got["records"]:
-        return "left the recording of graphs switched off: what is trained afterwards gets no gradients."
+        return "left graph recording switched off, so later training gets no gradients."
     if got["changed"]:
         return f"changed the model's {' and '.join(got['changed'])}; an evaluation leaves them as they are."
     return None

@@ -191,7 +191,7 @@ class ReplicasShareTheWorkAndAgree(Check):
     points = 1
     hint = (
         "DistributedDataParallel sends rank 0's weights to all and averages gradients; DistributedSampler with job.seed"
-        " deals out the rows. The optimizer gets what requires a gradient."
+        " distributes the rows. The optimizer gets the parameters that require a gradient."
     )
     probe = staticmethod(observe)
 
@@ -221,10 +221,10 @@ class ReplicasShareTheWorkAndAgree(Check):
                         times = entry["sent"] / other["sent"]
                         return (
                             f"{case}, epoch {entry['epoch']}: the backward passes of rank {rank} averaged gradients "
-                            f"{times:.1f} times; once is right. How often is the model wrapped?"
+                            f"{times:.1f} times; it should be once. How often is the model wrapped?"
                         )
             if not relative_distance(got[0]["weights"], want[0]["weights"]) <= EXACT:
-                return f"{case}: the replicas agree, but not on what training rank 0's model gives."
+                return f"{case}: the replicas agree, but not with a training of rank 0's model."
         return None
 
 
@@ -238,14 +238,14 @@ def _wrong_calls(mine: Evidence, right: Evidence) -> str | None:
         return "called train_epoch with a model that DDP does not wrap."
     processes = max(entry["processes"] for entry in mine["log"])
     if processes:
-        return f"loads its rows with {processes} process(es) of the loader; none are asked for."
+        return f"loads its rows with {processes} process(es) of the loader; it should use none."
     samplers = {entry["sampler"] for entry in mine["log"]} - {entry["sampler"] for entry in right["log"]}
     if samplers:
-        return f"called train_epoch with a loader that has a {samplers.pop()}; a DistributedSampler is asked for."
+        return f"called train_epoch with a loader that has a {samplers.pop()}; it should be a DistributedSampler."
     if mine["wrapped"]:
         return "returned the wrapper; return the model inside."
     if not mine["itself"]:
-        return "returned another model than the one that train_epoch trained. Return the trained model itself, no copy."
+        return "returned a model other than the one that train_epoch trained. Return the trained model, not a copy."
     if mine["thawed"]:
         return "changed which parameters are frozen; the frozen ones of job.make_model() stay frozen."
     if mine["frozen"]:
@@ -254,7 +254,7 @@ def _wrong_calls(mine: Evidence, right: Evidence) -> str | None:
 
 
 class Rank0SavesForAll(Check):
-    """Rank 0 alone saves a checkpoint that loads into a fresh model, and no rank leaves before it is complete."""
+    """Only rank 0 saves a checkpoint, it loads into a fresh model, and no rank leaves before it is complete."""
 
     points = 1
     hint = "model.module.state_dict() has no 'module.' in its names; dist.barrier() after saving makes the others wait."
@@ -266,7 +266,7 @@ class Rank0SavesForAll(Check):
             alone = " LOCAL_RANK is 0 on each of them: each has a machine of its own." if case == "3 ranks" else ""
             for rank, got in enumerate(seen[case]):
                 if rank and got["saved"] is not None:
-                    return f"{case}: rank {rank} has saved, too.{alone}"
+                    return f"{case}: rank {rank} saved as well.{alone}"
                 if not rank and got["saved"] is None:
                     return f"{case}: rank 0 has saved nothing at job.checkpoint."
                 if not got["there"]:
@@ -281,7 +281,7 @@ class Rank0SavesForAll(Check):
 
 
 class ClosesAndReports(Check):
-    """The process group fits the device and is closed; each rank returns one entry an epoch, of training and test."""
+    """The process group fits the device and is closed; each rank returns one entry per epoch, of training and test."""
 
     points = 1
     hint = (
@@ -298,7 +298,7 @@ class ClosesAndReports(Check):
                     return f"{case}: rank {rank} left the process group open."
                 for entry in got["log"]:
                     if entry["evaluated"] >= 100:
-                        return f"{case}: rank {rank} called evaluate with the model inside; pass the wrapped one."
+                        return f"{case}: rank {rank} called evaluate with the inner model; pass the wrapped one."
                     if entry["evaluated"] != 1:
                         return (
                             f"{case}: rank {rank} called evaluate {entry['evaluated']} times after epoch "
@@ -318,9 +318,9 @@ def _wrong_on_gpus(got: Evidence | None, right: Evidence | None) -> str | None:
         return None
     gpu = right["device_id"]
     if not got["opened"]:
-        return f"opened no process group: it ended with {got['ended']} before."
+        return f"opened no process group: it ended with {got['ended']} first."
     if got["backend"] is not None and "nccl" not in got["backend"]:
-        return f"opened the process group over {got['backend']}; NCCL is asked for."
+        return f"opened the process group over {got['backend']}; it should be NCCL."
     if got["device_id"] != gpu:
         return f"opened the process group with device_id={got['device_id']}; {gpu} is its GPU."
     if got["current"] != gpu:

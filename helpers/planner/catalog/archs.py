@@ -10,8 +10,8 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+from ..config import RecipeError
 from ..layout.arch import Arch, arch_of_config
-from ..recipe import RecipeError
 from .configs import CONFIGS
 from .models import kind_of, make_config, model_names, read_config
 
@@ -40,7 +40,7 @@ def arch_of(name: str) -> Arch:
             name, SimpleNamespace(**sizes | sizes.get("text_config", {}) | {"model_type": model_type})
         )
     config = make_config(name, model_type, sizes)
-    if kind_of(config, model_type) != "CausalLM":
+    if kind_of(name, config, model_type)[0] != "CausalLM":
         raise RecipeError(f"{name} is no causal language model, and layouts are of these.")
     arch = arch_of_config(name, config.get_text_config())
     if name not in CONFIGS:

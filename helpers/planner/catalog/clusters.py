@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..recipe import RecipeError
+from ..config import RecipeError
 from .gpus import GIGA, SHEETS, Gpu, find_gpu, gpu_of, read_sheet
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ...core.units import GiB, KiB, MiB
-from ..recipe import RecipeError
+from ..config import RecipeError
 
 TERA, GIGA = 1e12, 1e9
 HARDWARE = Path(__file__).parents[1] / "hardware"

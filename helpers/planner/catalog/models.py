@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..recipe import Recipe, RecipeError
+from ..config import RecipeError, TrainingConfig
 from .configs import CONFIGS, EXPERTS
 
 if TYPE_CHECKING:  # it takes seconds to import, and names and limits need none of it
@@ -33,17 +33,32 @@ IMAGE_MODELS = ("small-cnn", "small-vit", *VITS)  # built without transformers
 SMALL_CONTEXT = 512  # of the course's GPT
 
 
+# The kinds of models that are built: as in the names of the Auto classes -> what transformers calls their table.
+_TABLES = {
+    "ImageClassification": "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES",
+    "MaskedLM": "MODEL_FOR_MASKED_LM_MAPPING_NAMES",
+    "CausalLM": "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",
+    "Seq2SeqLM": "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES",
+    "SpeechSeq2Seq": "MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES",
+    "SequenceClassification": "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES",
+    "TokenClassification": "MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES",
+    "QuestionAnswering": "MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES",
+}
+
+
 @dataclass(frozen=True)
 class ModelSpec:
     """A model of the catalog, ready to be built.
 
     Attributes:
         config: its Hugging Face config; None for those built without.
-        kind: "CausalLM", "MaskedLM" or "ImageClassification", as in the names of the Auto classes.
+        kind: "CausalLM", "SequenceClassification" and so on, as in the names of the Auto classes.
         side, channels: what images it is made for; 0 when it reads text.
         context: longest sequence; 0 when it looks at images.
+        extends: whether its positions are rotations, which go on beyond `context`.
         patch: pixels a side of what it cuts images into; sides must be multiples of it.
         depth: blocks, where they are other than the name says; 0 where they are not.
+        called: the class that is built.
     """
 
     name: str
@@ -52,8 +67,10 @@ class ModelSpec:
     side: int = 0
     channels: int = 0
     context: int = 0
+    extends: bool = False
     patch: int = 1
     depth: int = 0
+    called: str = ""
 
     @property
     def layers(self) -> int:
@@ -78,7 +95,7 @@ class ModelSpec:
         """Whether it takes images; else tokens."""
         return self.kind == "ImageClassification"
 
-    def build(self, recipe: Recipe, dtype: "torch.dtype") -> "nn.Module":
+    def build(self, recipe: TrainingConfig, dtype: "torch.dtype") -> "nn.Module":
         """Build the model on the meta device: shapes, no memory."""
         import torch
 
@@ -88,18 +105,26 @@ class ModelSpec:
             import transformers
 
             family = getattr(transformers, f"AutoModelFor{self.kind}")
-            config = copy.deepcopy(self.config)  # `from_config` writes into it
-            if recipe.image_size and hasattr(config, "image_size"):
-                config.image_size = recipe.image_size
+            config = self._config(recipe)
             try:
                 model = family.from_config(config, dtype=dtype, attn_implementation=recipe.attention)
             except ValueError as error:
                 if "attention implementation" not in str(error):
                     raise  # else: it has no attention, or one way only
-                config = copy.deepcopy(self.config)
-                model = family.from_config(config, dtype=dtype, attn_implementation="eager")
+                model = family.from_config(self._config(recipe), dtype=dtype, attn_implementation="eager")
             model.tie_weights()
             return model
+
+    def _config(self, recipe: TrainingConfig) -> Any:
+        """Return a config of one's own (`from_config` writes into it), with what a training needs and it may lack."""
+        config = copy.deepcopy(self.config)
+        if recipe.image_size and hasattr(config, "image_size"):
+            config.image_size = recipe.image_size
+        if self.kind not in ("CausalLM", "MaskedLM", "ImageClassification"):
+            for name in ("pad_token_id", "decoder_start_token_id"):  # padding ends a text, a start begins an answer
+                if getattr(config, name, None) is None:
+                    setattr(config, name, 0)
+        return config
 
 
 def _own_model(name: str, side: int, depth: int) -> "nn.Module":
@@ -116,27 +141,27 @@ def _own_model(name: str, side: int, depth: int) -> "nn.Module":
     return ViT(side or 224, channels=3, classes=1000, **sizes)
 
 
-def kind_of(config: Any, model_type: str) -> str:
-    """Return the kind of model that `config` describes: "ImageClassification", "MaskedLM" or "CausalLM".
+def kind_of(name: str, config: Any, model_type: str) -> tuple[str, str]:
+    """Return the kind of model that `config` describes, and its class: the one that it names, or its type's usual one.
 
     Raises:
-        RecipeError: it is none of them.
+        RecipeError: it names a class that is not planned, or its type has no class that is.
     """
     from transformers.models.auto import modeling_auto
 
-    architecture = (getattr(config, "architectures", None) or [""])[0]
-    known = {
-        "ImageClassification": modeling_auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES,
-        "MaskedLM": modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,
-        "CausalLM": modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
-    }
-    for kind, names in known.items():
-        if architecture and architecture in (names.get(model_type) or ""):
-            return kind
-    for kind, names in known.items():
-        if model_type in names:
-            return kind
-    raise RecipeError(f"A config of type {model_type!r} is none of: {', '.join(known)}.")
+    classes = {kind: getattr(modeling_auto, table).get(model_type) or () for kind, table in _TABLES.items()}
+    known = {kind: [names] if isinstance(names, str) else list(names) for kind, names in classes.items()}
+    if model_type != "whisper":  # others hear in other ways
+        known["SpeechSeq2Seq"] = []
+    named = (getattr(config, "architectures", None) or [""])[0]
+    order = list(known)
+    if getattr(config, "is_encoder_decoder", False):
+        order = ["SpeechSeq2Seq", "Seq2SeqLM", *order]
+    for kind in order:
+        if named in known[kind] or (not named and known[kind]):
+            return kind, named or known[kind][0]
+    words = f"a {named}" if named else f"of type {model_type!r}"
+    raise RecipeError(f"{name} is {words}, which is not planned; a config's class is one of: {', '.join(known)}.")
 
 
 def _side(size: Any) -> int:
@@ -173,16 +198,56 @@ def find_model(name: str) -> ModelSpec:
         return ModelSpec(name, None, "ImageClassification", side=side, channels=channels, patch=patch)
     model_type, sizes = read_config(name)
     config = make_config(name, model_type, sizes)
+    kind, called = kind_of(name, config, model_type)
     for part in (config, config.get_text_config()):
         if any(getattr(part, experts, 0) for experts in EXPERTS):
             raise RecipeError(
-                f"{name} is a mixture of experts; a recipe for one GPU does not simulate these: plan a layout (--gpus)."
+                f"{name} is a mixture of experts, which plain PyTorch's loop is not planned with: take another engine."
             )
-    kind = kind_of(config, model_type)
     if kind == "ImageClassification":
         side, patch = _side(getattr(config, "image_size", None) or 224), _side(getattr(config, "patch_size", None) or 1)
-        return ModelSpec(name, config, kind, side=side, channels=getattr(config, "num_channels", 3), patch=patch)
-    return ModelSpec(name, config, kind, context=getattr(config, "max_position_embeddings", 0) or sys.maxsize)
+        channels = getattr(config, "num_channels", 3)
+        return ModelSpec(name, config, kind, side=side, channels=channels, patch=patch, called=called)
+    context, extends = _context(config)
+    return ModelSpec(name, config, kind, context=context, extends=extends, called=called)
+
+
+def _context(config: Any) -> tuple[int, bool]:
+    """Return the longest sequence that a config names, and whether rotations of positions go on beyond it."""
+    longest = getattr(config, "max_target_positions", 0) or getattr(config, "max_position_embeddings", 0)
+    text = config.get_text_config()
+    rotates = bool(getattr(text, "rope_parameters", None) or getattr(text, "rope_theta", None))
+    return longest or sys.maxsize, rotates
+
+
+def find_context(name: str) -> tuple[int, bool]:
+    """Return the longest sequence that a model reads, 0 if it looks at images, and whether it can be extended.
+
+    Raises:
+        RecipeError: there is no such model, or no class of it is planned.
+    """
+    if name in IMAGE_MODELS or name == "small-gpt":
+        return find_model(name).context, False
+    from transformers import CONFIG_MAPPING
+
+    model_type, sizes = read_config(name)
+    if model_type not in CONFIG_MAPPING:
+        return sizes.get("max_position_embeddings") or sys.maxsize, True
+    config = make_config(name, model_type, sizes)
+    images = kind_of(name, config, model_type)[0] == "ImageClassification"
+    return (0, False) if images else _context(config)
+
+
+def is_mixture(name: str) -> bool:
+    """Return whether a model is a mixture of experts, as far as its config says.
+
+    Raises:
+        RecipeError: there is no such model.
+    """
+    if name in IMAGE_MODELS or name == "small-gpt":
+        return False
+    sizes = read_config(name)[1]
+    return any(part.get(experts) for part in (sizes, sizes.get("text_config") or {}) for experts in EXPERTS)
 
 
 def read_config(name: str) -> tuple[str, dict[str, Any]]:
@@ -247,11 +312,11 @@ def count_parameters(name: str) -> int:
     """
     import torch
 
-    model = find_model(name).build(Recipe(name), torch.float32)
+    model = find_model(name).build(TrainingConfig(name), torch.float32)
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def spec_of(recipe: Recipe) -> ModelSpec:
+def spec_of(recipe: TrainingConfig) -> ModelSpec:
     """Return the model that `recipe` names, and make sure that the recipe's options suit it.
 
     Raises:
@@ -262,7 +327,7 @@ def spec_of(recipe: Recipe) -> ModelSpec:
         raise RecipeError(f"{spec.name} reads text: leave image_size out.")
     if spec.images and recipe.image_size % spec.patch:
         raise RecipeError(f"{spec.name} takes images whose side is a multiple of {spec.patch} pixels.")
-    if not spec.images and recipe.seq > spec.context:
+    if not spec.images and recipe.seq > spec.context and not spec.extends:
         raise RecipeError(f"{spec.name} takes at most {spec.context} tokens; seq is {recipe.seq}.")
     if spec.config is None and recipe.attention == "eager":
         raise RecipeError(f"{spec.name} has no eager attention: use attention sdpa.")

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from ..recipe import RecipeError
+from ..config import RecipeError
 from .gpus import Gpu
 
 if TYPE_CHECKING:  # its room imports PyTorch, which takes seconds

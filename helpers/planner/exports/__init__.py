@@ -5,8 +5,8 @@ express is refused in one line, never left out: a configuration that trains some
 than none.
 """
 
+from ..config import RecipeError
 from ..layout.layout import Layout
-from ..recipe import RecipeError
 from . import deepspeed, megatron, megatron_bridge, torchrun, torchtitan
 from .wrappers import WRAPPERS, wrap
 

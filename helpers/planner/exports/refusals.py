@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
+from ..config import RecipeError
 from ..layout.layout import Layout
-from ..recipe import RecipeError
 
 
 def refuse(reasons: Iterable[tuple[bool, str]]) -> None:

@@ -5,9 +5,9 @@ torchrun, described at https://docs.pytorch.org/docs/stable/elastic/run.html.
 """
 
 from ..catalog.models import find_model
+from ..config import ParallelConfig, RecipeError, TrainingConfig
 from ..layout.arch import Arch, arch_of_config
 from ..layout.layout import Layout
-from ..recipe import Recipe, RecipeError
 from ..script import training_script
 from .refusals import graphs, other_habits, plain_loops, refuse
 
@@ -27,7 +27,7 @@ def text(layout: Layout, model: str) -> str:
     refuse([(found != layout.arch, f"{model} has other sizes than the layout's model; name the one that was planned.")])
     sharded = layout.zero == "zero3" and layout.shard > 1
     return training_script(
-        Recipe(
+        TrainingConfig(
             model,
             micro_batch_size=layout.micro_batch_size,
             seq=layout.seq,
@@ -35,11 +35,14 @@ def text(layout: Layout, model: str) -> str:
             checkpointing="none" if layout.recompute == "none" else _EVERY[layout.recompute_every],
             gradient_accumulation_steps=layout.micro_batches,
             compile=layout.compile,
-            ranks=layout.ranks,
             # The script's zero2 is fully_shard that keeps what it gathered.
-            shard="none" if not sharded else "zero3" if layout.reshard_after_forward else "zero2",
+            parallel=ParallelConfig(shard=layout.ranks, zero=_zero(layout) if sharded else "none"),
         )
     )
+
+
+def _zero(layout: Layout) -> str:
+    return "zero3" if layout.reshard_after_forward else "zero2"
 
 
 def _arch(model: str) -> Arch:

@@ -10,7 +10,7 @@ import re
 
 from ..catalog.clusters import find_cluster
 from ..catalog.gpus import GPUS
-from ..recipe import RecipeError
+from ..config import RecipeError
 
 WRAPPERS = ("torchrun", "sbatch", "skypilot")
 PORT = 29500

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from ..recipe import RecipeError
+from ..config import RecipeError
 
 
 @dataclass(frozen=True)

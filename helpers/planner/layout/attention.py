@@ -25,7 +25,7 @@ class Wires:
 def column(x: Tensor, layers: list[nn.Linear], wire: Wire, layout: Layout) -> list[Tensor]:
     """Return the results of layers whose columns are split over `wire`; x: (B, S, D), or this rank's tokens of it."""
     if layout.engine == "megatron" and layout.splits_tokens:
-        outs = products(x, [layer.weight for layer in layers], wire)
+        outs = products(x, [layer.weight for layer in layers], wire, layout.transformer_engine)
         return [out if layer.bias is None else out + layer.bias for out, layer in zip(outs, layers, strict=True)]
     x = enter(x, wire, layout.splits_tokens)
     return [layer(x) for layer in layers]
@@ -62,8 +62,10 @@ class Attention(nn.Module):
             out = checkpoint(eager, q, k, v, **_PLAINLY) if again else eager(q, k, v)
         else:
             out = attend(q, k, v, self.wires.context, self.layout.context_method == "ring")  # (B, heads, S, head)
-        out = self.out(out.transpose(1, 2).flatten(2))
-        return leave(out, self.wires.tensor, self.layout.splits_tokens)
+        out = out.transpose(1, 2).flatten(2)  # (B, S, heads x head)
+        if self.layout.transformer_engine and self.layout.attention != "eager" and len(out) > 1:
+            out = out.clone()  # of (S, B, D): the fused kernel keeps its own (B, S, D)
+        return leave(self.out(out), self.wires.tensor, self.layout.splits_tokens)
 
 
 class LatentAttention(nn.Module):

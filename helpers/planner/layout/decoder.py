@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from .attention import Wires, attention_of, column
-from .kernels import activate, fused_loss, layer_norm, rms_norm
+from .kernels import activate, drop, fused_loss, layer_norm, rms_norm
 from .layout import Layout
 from .wire import Wire, exchange, join, leave
 
@@ -89,7 +89,7 @@ class Block(nn.Module):
 
     def __init__(self, layout: Layout, wires: Wires, layer: int) -> None:
         super().__init__()
-        arch = layout.arch
+        arch, self.dropout = layout.arch, layout.dropout
         self.attention_norm = Norm(arch.hidden, arch.layer_norm)
         self.attention = attention_of(layout, wires)
         self.mlp_norm = Norm(arch.hidden, arch.layer_norm)
@@ -97,8 +97,8 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, S, D), or (B, S / tensor, D) where tokens are split; likewise the result."""
-        x = x + self.attention(self.attention_norm(x))
-        return x + self.mlp(self.mlp_norm(x))
+        x = x + drop(self.attention(self.attention_norm(x)), self.dropout)
+        return x + drop(self.mlp(self.mlp_norm(x)), self.dropout)
 
 
 class Embedding(nn.Module):
@@ -111,6 +111,7 @@ class Embedding(nn.Module):
         super().__init__()
         arch = layout.arch
         self.wire, self.by_tokens, self.whole = wire, layout.splits_tokens, layout.plain_ends
+        self.dropout = layout.dropout
         self.table = nn.Embedding(arch.vocab if self.whole else -(-arch.vocab // wire.size), arch.hidden)
         self.positions = nn.Embedding(max(arch.positions, layout.seq), arch.hidden) if arch.positions else None
 
@@ -121,7 +122,8 @@ class Embedding(nn.Module):
             x = leave(x, self.wire, self.by_tokens)
         elif self.by_tokens:
             x = x[:, : x.shape[1] // self.wire.size]
-        return x if self.positions is None else x + self.positions(ids[:, : x.shape[1]])
+        x = x if self.positions is None else x + self.positions(ids[:, : x.shape[1]])
+        return drop(x, self.dropout)
 
 
 class Head(nn.Module):
@@ -146,7 +148,7 @@ class Head(nn.Module):
             return self._plain_loss(self.norm(x), labels)
         (logits,) = column(self.norm(x), [self.logits], self.wire, self.layout)  # (B, S, V / tensor)
         if self.wire.size > 1 or self.layout.engine == "megatron":
-            return VocabularyLoss.apply(logits, labels, self.wire)
+            return VocabularyLoss.apply(logits, labels, self.wire, self.layout.transformer_engine)
         if self.layout.compile:
             return fused_loss(logits.flatten(0, 1), labels.flatten())
         return F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
@@ -169,8 +171,8 @@ class VocabularyLoss(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, labels: Tensor, wire: Wire) -> Tensor:
-        """logits: (B, S, V / tensor); labels: (B, S)."""
+    def forward(ctx: Any, logits: Tensor, labels: Tensor, wire: Wire, in_place: bool = False) -> Tensor:
+        """logits: (B, S, V / tensor); labels: (B, S); in_place: the gradient takes the place of what was kept."""
         wide = logits.float()
         maximum = wide.amax(-1) if wire.size == 1 else wire.all_reduce(wide.amax(-1), largest=True)
         shares = wide.sub_(maximum.unsqueeze(-1))
@@ -179,14 +181,15 @@ class VocabularyLoss(torch.autograd.Function):
         total = _summed(shares.sum(-1), wire)
         shares.div_(total.unsqueeze(-1))
         ctx.save_for_backward(shares)
-        ctx.dtype = logits.dtype
+        ctx.dtype, ctx.in_place = logits.dtype, in_place
         return (total.log() - target).mean()
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
         """gradient: of the mean loss."""
         (shares,) = ctx.saved_tensors
-        return (shares * gradient).to(ctx.dtype), None, None
+        wide = shares.mul_(gradient) if ctx.in_place else shares * gradient
+        return wide.to(ctx.dtype), None, None, None
 
 
 def _summed(x: Tensor, wire: Wire) -> Tensor:

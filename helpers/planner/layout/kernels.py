@@ -41,6 +41,24 @@ def activate(gate: Tensor, x: Tensor | None = None) -> Tensor:
     return F.gelu(gate, approximate="tanh") if x is None else F.silu(gate) * x
 
 
+class _Dropout(torch.autograd.Function):
+    """Dropout as CUDA's kernel does it: a mask of one byte per element is kept."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(torch.empty_like(x, dtype=torch.bool))
+        return x.neg()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient.mul(ctx.saved_tensors[0])
+
+
+def drop(x: Tensor, rate: float) -> Tensor:
+    """Return a tensor like x, as dropout with its mask returns it; with a rate of 0, x itself."""
+    return _Dropout.apply(x) if rate else x
+
+
 class _FusedLoss(torch.autograd.Function):
     """Cross-entropy in one kernel: it keeps the logits and a number a row, and writes nothing else of their size."""
 

@@ -1,78 +1,38 @@
-"""A layout: how the ranks of a cluster share one training step."""
+"""A layout: how the ranks of a cluster share one training step of a decoder."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
-from ..recipe import MOST, RecipeError
+from ..config import ENGINES, PRECISIONS, ParallelConfig, RecipeError, TrainingConfig, check_known, check_range
 from .arch import Arch
 
-SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble")
-ZEROS = ("none", "zero1", "zero2", "zero3")
-CONTEXTS = ("ring", "all-to-all")
-PRECISIONS = ("fp32", "bf16", "bf16-amp", "fp16-amp", "fp8")
 RECOMPUTATIONS = ("none", "selective", "full")
 ATTENTIONS = ("fused", "fused-2023", "eager")
-ENGINES = ("torchtitan", "megatron", "pytorch")
-MOST_GPUS = 65536
 
 
 @dataclass(frozen=True)
-class Layout:
-    """One way to spread one training step over GPUs.
-
-    The ranks form a grid: pipeline x replicate x shard x context x tensor. Experts take their ranks from all but the
-    pipeline's: `expert` must divide their product. An expert itself is never split.
+class Layout(ParallelConfig):
+    """One way to spread one training step of a decoder over GPUs: the ranks, the model's sizes, and what they do.
 
     Attributes:
         arch: the model's sizes.
-        tensor: ranks that split each product between them.
-        sequence_parallel: whether they split norms and residuals by tokens as well.
-        tensor_overlap: whether they gather and reduce those tokens in chunks, beside products.
-        pipeline: stages; each holds consecutive blocks.
-        schedule, virtual_stages: the order of micro-batches, and how many pieces of the model a rank holds.
-        context, context_method: ranks that split each sequence; keys and values travel round a "ring", or heads are
-            exchanged for tokens ("all-to-all").
-        expert: ranks that split the experts.
-        shard, replicate: ranks of the data dimension that split state, and how many such groups there are.
-        zero: what `shard` splits: "zero1" the optimizer's state, "zero2" gradients, too, "zero3" parameters, too.
-        reshard_after_forward: whether zero3 frees gathered parameters between forward and backward.
-        accumulate_whole: whether zero3 adds up whole gradients, in FP32, and reduces them once a step.
-        plain_ends: whether embedding and loss are those of a plain loop around blocks that tensor ranks split: each
-            rank holds the whole embedding and whole rows of logits, in the products' dtype; in pipelines all of the
-            head, too.
         micro_batch_size: sequences in a micro-batch of one data rank.
         micro_batches: in one optimizer step, of one data rank.
         seq: tokens in a sequence.
-        precision: "fp32"; "bf16": weights and all; "bf16-amp", "fp16-amp": 16-bit products, FP32 weights; "fp8": the
-            same with 8-bit products.
+        precision, compile, cuda_graphs, engine: as in `TrainingConfig`.
         recompute: what the backward pass computes again: nothing, "selective" (cheap parts), "full" blocks.
         recompute_every: only every so many blocks are recomputed.
-        attention: "fused"; "fused-2023", FlashAttention-2, which is half as fast on GPUs after Ampere as kernels
-            made for them (arXiv 2407.08608); or "eager": scores in memory, with dropout, as before 2022.
-        compile: chains of operations are fused.
-        cuda_graphs: the host launches recorded graphs, not operations, and holds nobody up.
-        engine: whose habits: "megatron" keeps 16-bit weights beside FP32 masters and FP32 gradients in one buffer;
-            "torchtitan" FP32 weights, cast as they are gathered; "pytorch" autocast.
+        attention: "fused", "fused-2023", or "eager": scores in memory, with dropout, as before 2022.
+        dropout: of the residual stream: after the embedding, attention and perceptron; each keeps a mask.
+        transformer_engine: whether megatron runs its kernels: tensor ranks keep the output of norms, the loss works in
+            place, and matmuls with `wgrad_fusion` add weights' gradients to their buffer and return a dummy.
+        attention_mask: whether first and last stage hold a mask of (B, 1, S, S) bytes that no kernel reads.
+        deterministic: whether cuBLAS has the larger workspace that reproducible results want (":4096:8").
 
     Raises:
         RecipeError: values that are unknown, or cannot be combined.
     """
 
     arch: Arch
-    tensor: int = 1
-    sequence_parallel: bool = True
-    tensor_overlap: bool = False
-    pipeline: int = 1
-    schedule: str = "1f1b"
-    virtual_stages: int = 1
-    context: int = 1
-    context_method: str = "ring"
-    expert: int = 1
-    shard: int = 1
-    replicate: int = 1
-    zero: str = "zero3"
-    reshard_after_forward: bool = True
-    accumulate_whole: bool = False
-    plain_ends: bool = False
     micro_batch_size: int = 1
     micro_batches: int = 1
     seq: int = 4096
@@ -83,24 +43,17 @@ class Layout:
     compile: bool = True
     cuda_graphs: bool = False
     engine: str = "torchtitan"
+    dropout: float = 0.0
+    transformer_engine: bool = False
+    wgrad_fusion: bool = True
+    attention_mask: bool = False
+    deterministic: bool = False
 
     def __post_init__(self) -> None:
-        for name, known in (
-            ("schedule", SCHEDULES),
-            ("zero", ZEROS),
-            ("context_method", CONTEXTS),
-            ("precision", PRECISIONS),
-            ("recompute", RECOMPUTATIONS),
-            ("attention", ATTENTIONS),
-            ("engine", ENGINES),
-        ):
-            if getattr(self, name) not in known:
-                raise RecipeError(f"{name} is {getattr(self, name)!r}; choose one of {', '.join(known)}.")
-        for name in _COUNTS:
-            if not 1 <= getattr(self, name) <= MOST:
-                raise RecipeError(f"{name} is {getattr(self, name)}; it must be at least 1 and at most {MOST:,}.")
-        if self.ranks > MOST_GPUS:
-            raise RecipeError(f"The dimensions multiply to {self.ranks:,} ranks; at most {MOST_GPUS:,} are planned.")
+        super().__post_init__()
+        known = {"precision": PRECISIONS, "recompute": RECOMPUTATIONS, "attention": ATTENTIONS, "engine": ENGINES}
+        check_known(self, known)
+        check_range(self, dict.fromkeys(("micro_batch_size", "micro_batches", "seq", "recompute_every"), 1))
         for broken, message in [*self._conflicts_of_tensor_ranks(), *self._conflicts()]:
             if broken:
                 raise RecipeError(message)
@@ -182,26 +135,6 @@ class Layout:
         ]
 
     @property
-    def data(self) -> int:
-        """Ranks with different sequences."""
-        return self.shard * self.replicate
-
-    @property
-    def ranks(self) -> int:
-        """GPUs of the layout."""
-        return self.tensor * self.pipeline * self.context * self.data
-
-    @property
-    def shards(self) -> int:
-        """Ranks that split a dense parameter's state: the context ranks have the same parameters and join in."""
-        return self.shard * self.context
-
-    @property
-    def expert_shards(self) -> int:
-        """Ranks that split the state of an expert's parameters."""
-        return max(1, self.shards * self.tensor // self.expert)
-
-    @property
     def tokens(self) -> int:
         """Tokens of one optimizer step over all ranks."""
         return self.data * self.micro_batch_size * self.micro_batches * self.seq
@@ -210,16 +143,6 @@ class Layout:
     def local_seq(self) -> int:
         """Tokens of a sequence on one context rank."""
         return self.seq // self.context
-
-    @property
-    def splits_tokens(self) -> bool:
-        """Whether the tensor ranks split norms and residuals."""
-        return self.sequence_parallel and self.tensor > 1
-
-    @property
-    def splits_backward(self) -> bool:
-        """Whether the stages make gradients of inputs and of weights at different times."""
-        return self.schedule == "zero-bubble" and self.pipeline > 1
 
     def stage_layers(self) -> list[list[int]]:
         """Return the blocks of each stage in order; early stages take one more where they do not divide evenly."""
@@ -247,16 +170,33 @@ class Layout:
         return ", ".join(parts)
 
 
-_COUNTS = (
-    "tensor",
-    "pipeline",
-    "virtual_stages",
-    "context",
-    "expert",
-    "shard",
-    "replicate",
-    "micro_batch_size",
-    "micro_batches",
-    "seq",
-    "recompute_every",
-)
+def layout_of(config: TrainingConfig, arch: Arch) -> Layout:
+    """Return the layout by which a decoder of these sizes is trained as `config` says.
+
+    Raises:
+        RecipeError: a decoder's blocks cannot be trained so; the message says what to change.
+    """
+    for refused, message in (
+        (config.lora_rank > 0, "train whole models: adapters (lora_rank) go with engine pytorch and data ranks alone."),
+        (config.optimizer != "adamw", f"update by AdamW: {config.optimizer} goes with engine pytorch and data ranks."),
+        (config.optimizer_impl != "fused", "update by the fused AdamW: set optimizer_impl to fused."),
+        (not config.whole, "keep all on the GPU: offload, step_in_backward and the like go with engine pytorch."),
+        (config.checkpointing == "sqrt", "recompute blocks one by one: take full, or every-2 and so on."),
+    ):
+        if refused:
+            raise RecipeError(f"Ranks that split a model, and engines for many GPUs, {message}")
+    return Layout(
+        arch,
+        **asdict(config.parallel),
+        micro_batch_size=config.micro_batch_size,
+        micro_batches=config.gradient_accumulation_steps,
+        seq=config.seq,
+        precision=config.precision,
+        recompute="full" if config.stride else config.checkpointing,
+        recompute_every=config.stride or 1,
+        attention={"sdpa": "fused"}.get(config.attention, config.attention),
+        compile=config.compile,
+        cuda_graphs=config.cuda_graphs,
+        engine=config.engine,
+        transformer_engine=config.engine == "megatron",
+    )

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from ...core.units import GiB, human_bytes
 from ..catalog.clusters import Cluster
 from ..catalog.layout_rates import LayoutRates, layout_rates
+from ..grades import DOES_NOT_FIT, grade
 from .layout import Layout
 from .long_stage import run_long_stage
 from .pipeline import Span
-from .rank_memory import RankMemory, rank_memory
+from .rank_memory import RankMemory, add_workspaces, rank_memory
 from .schedule import orders
 from .stage_run import ActionKey, StageKind
 from .step_time import StepTime
@@ -34,7 +35,6 @@ class LayoutPlan:
         timings: of each stage, how long its actions take and on what they wait.
         reduced: when the gradients of each pipeline rank are reduced, if not before its last pass ends.
         flops: that a rank computes in a step, on average, recomputation included.
-        fits: whether the fullest rank has room on the cluster's GPU.
     """
 
     layout: Layout
@@ -46,7 +46,6 @@ class LayoutPlan:
     parts: dict[str, float]
     spans: list[list[Span]]
     flops: float
-    fits: bool
     timings: list[dict[ActionKey, Timing]]
     reduced: list[float]
 
@@ -59,6 +58,21 @@ class LayoutPlan:
     def reserved(self) -> tuple[int, int]:
         """Bytes between which the fullest rank's reserved memory will lie."""
         return reserved_bytes(self.layout, self.cluster, self.worst.nbytes)
+
+    @property
+    def wanted(self) -> tuple[int, int]:
+        """The same where nothing limits the allocator."""
+        return tuple(int(self.worst.nbytes * share) for share in RESERVED[self.layout.engine])
+
+    @property
+    def grade(self) -> str:
+        """Whether the layout "fits" the cluster's GPU, is "tight" or "does not fit"."""
+        return grade(self.worst.nbytes, self.wanted[1], self.cluster.gpu.room)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the cluster's GPU may run it, with room to spare or without."""
+        return self.grade != DOES_NOT_FIT
 
     @property
     def tokens_per_second(self) -> float:
@@ -91,7 +105,7 @@ class LayoutPlan:
 
     def __str__(self) -> str:
         layout, worst = self.layout, self.worst
-        low, high = self.reserved
+        low, high = self.wanted
         lines = [
             f"{layout.ranks} x {self.cluster.gpu.name}: {layout.summary}",
             f"  {layout.arch.count() / 1e9:,.1f}B parameters, {layout.tokens / 1e6:.3g}M tokens a step",
@@ -105,8 +119,8 @@ class LayoutPlan:
                 if share >= 0.005
             ),
             f"  peak allocated {human_bytes(worst.nbytes)} on pipeline rank {self.ranks.index(worst)}, {worst.at}",
-            f"  reserved {low / GiB:,.1f} to {high / GiB:,.1f} GiB of {self.cluster.gpu.room / GiB:,.1f}: "
-            + ("fits" if self.fits else "does not fit"),
+            f"  reserved {low / GiB:,.1f} to {high / GiB:,.1f} GiB where there is room; "
+            f"{self.cluster.gpu.name} has {self.cluster.gpu.room / GiB:,.1f}: {self.grade}",
         ]
         lines += [f"    {tenant:<23}{human_bytes(n):>12}" for tenant, n in worst.peak.most_common() if n > GiB // 100]
         return "\n".join(lines)
@@ -158,9 +172,11 @@ def plan_layout(
         rank_memory(layout, order[rank], {s: stage_runs[kinds[s]] for s in range(rank, len(kinds), layout.pipeline)})
         for rank in range(layout.pipeline)
     ]
+    if layout.transformer_engine:
+        for rank in ranks:
+            add_workspaces(rank, layout, cluster.gpu)
     time = StepTime(layout, cluster, rates, order, [stage_runs[kind] for kind in kinds])
     low, high = (time.seconds * factor for factor in rates.interval)
-    fits = max(rank.nbytes for rank in ranks) <= cluster.gpu.room
     return LayoutPlan(
         layout,
         cluster,
@@ -171,7 +187,6 @@ def plan_layout(
         time.parts,
         time.spans,
         time.flops,
-        fits,
         time.timings,
         time.reduced,
     )

@@ -15,7 +15,9 @@ from functools import cached_property
 
 import torch
 
+from ...core.units import MiB
 from ...meter.work import Work
+from ..catalog.gpus import Gpu
 from . import stage_run as runs
 from .layout import Layout
 from .schedule import FOR_INPUT, FOR_WEIGHTS, FORWARD, Action
@@ -83,6 +85,17 @@ def rank_memory(layout: Layout, order: Sequence[Action], stages: Mapping[int, St
             result.peak = _moved(held, update.before, update.fullest.peak)
             result.at = f"update of stage {number}, {update.fullest.name}"
     return result
+
+
+def add_workspaces(rank: RankMemory, layout: Layout, gpu: Gpu) -> None:
+    """Add what matmuls of Transformer Engine have as scratch memory on `gpu`, from the first step on.
+
+    PyTorch gives cuBLAS a workspace for each of two threads; Transformer Engine has one of its own: 32 MiB from Hopper
+    on, else 4 (`get_cublas_workspace_size_bytes` in its repository).
+    """
+    large = (gpu.capability or (0, 0)) >= (9, 0)
+    each = 32 * MiB if layout.deterministic else gpu.cublas_workspace or 0
+    rank.peak["kernel workspace"] += 2 * each + (32 if large else 4) * MiB
 
 
 def _after(held: Held, done: "Sequence[_Passed]") -> Held:

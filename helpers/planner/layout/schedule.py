@@ -7,7 +7,7 @@ zero-bubble schedule is computed by PyTorch; the others are a few lines, and tes
 from functools import lru_cache
 from typing import NamedTuple
 
-from ..recipe import RecipeError
+from ..config import RecipeError
 from .layout import Layout
 
 FORWARD, BACKWARD = "F", "B"

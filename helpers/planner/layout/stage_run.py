@@ -123,6 +123,19 @@ def _process_group(layout: Layout) -> Iterator[_Meshes]:
         sys.excepthook = hook
 
 
+def weight_shapes(layout: Layout) -> set[tuple[int, int]]:
+    """Return the distinct shapes of the weights that Transformer Engine multiplies with on a rank."""
+    arch, ranks = layout.arch, layout.tensor
+    heads, kv_heads, gates = arch.heads // ranks, max(1, arch.kv_heads // ranks), 2 if arch.gated else 1
+    shapes = {(heads * arch.head_dim, arch.hidden)}  # of the output; transposed it is the same memory
+    shapes.add(((heads + 2 * kv_heads) * arch.head_dim, arch.hidden))
+    inner = [arch.ffn // ranks] if not arch.experts or arch.dense_layers else []
+    inner += [arch.moe_ffn, arch.shared_experts * arch.moe_ffn // ranks] if arch.experts else []
+    for width in filter(None, inner):
+        shapes |= {(gates * width, arch.hidden), (arch.hidden, width)}
+    return shapes
+
+
 def micro_batches_of(count: int) -> list[str]:
     """Return which kinds of micro-batches a step of `count` has: those that are alike are run once."""
     return {1: [LAST], 2: [FIRST, LAST]}.get(count, [FIRST, NEXT, LAST])
@@ -184,9 +197,18 @@ class _Training:
         return own, torch.optim.AdamW(own, fused=True)
 
     def _keep_gradients_in_one_buffer(self) -> None:
-        """Add each gradient to an FP32 buffer inside its product, as Megatron's kernels do."""
+        """Add each gradient to an FP32 buffer inside its matmul, as Transformer Engine's kernels do for Megatron.
+
+        What they return to autograd in its place is a dummy; one is kept for each distinct shape of a weight
+        (`get_dummy_wgrad` in Transformer Engine's module/base.py).
+        """
         self.buffer = torch.empty(self.dense + self.expert)
         self.trace.track(self.buffer, "gradients")
+        dummies = self.layout.transformer_engine and self.layout.wgrad_fusion
+        shapes = weight_shapes(self.layout) if dummies else ()
+        self.dummies = [torch.empty(shape, dtype=_weight_dtype(self.layout)) for shape in shapes]
+        for dummy in self.dummies:
+            self.trace.track(dummy, "gradients")
 
         def drop(parameter: Tensor) -> None:
             parameter.grad = None
@@ -221,9 +243,15 @@ class _Training:
             tokens = layout.local_seq // (layout.tensor if layout.splits_tokens else 1)
             x = torch.empty(size, tokens, layout.arch.hidden, dtype=self.low, requires_grad=True)
             self.trace.made(x)
+        masked = layout.attention_mask and (self.kind.first or self.kind.last)
+        mask = torch.zeros(size, 1, layout.seq, layout.local_seq if masked else 0, dtype=torch.bool)
         autocast = layout.precision.endswith("-amp") and layout.zero != "zero3" and layout.engine != "megatron"
         with torch.autocast("cpu", self.low, enabled=autocast):
-            self.kept.append(self.stage(x, labels))
+            out = self.stage(x, labels)
+        del mask  # which no fused kernel reads
+        if layout.transformer_engine and not self.kind.last:
+            out.untyped_storage().resize_(0)  # it has been sent; Megatron keeps its graph alone
+        self.kept.append(out)
         torch.clear_autocast_cache()
 
     def _label_gathered(self) -> None:

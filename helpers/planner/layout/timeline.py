@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from ...core.colours import COLOURS
-from ..recipe import RecipeError
+from ..config import RecipeError
 from . import stage_run as runs
 from .layout_plan import LayoutPlan
 from .pipeline import Span

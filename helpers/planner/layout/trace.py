@@ -127,6 +127,10 @@ class Trace(Count):
         """Hear from a `Wire` that `tensor` is a buffer of its own."""
         self.track(tensor, BUFFERS)
 
+    def kept(self, tensor: Tensor) -> None:
+        """Hear from a `Wire` that `tensor` lies in memory: no chain of a compiler makes it up again."""
+        self.work.keep(tensor)
+
     def _write(self, entry: "_Bound | Message | Arrival") -> None:
         self._log.append((self.work.mark(), entry))
 

@@ -22,6 +22,9 @@ class Listener(Protocol):
     def made(self, tensor: Tensor) -> None:
         """Hear that the wire has made a tensor for what arrives."""
 
+    def kept(self, tensor: Tensor) -> None:
+        """Hear that a tensor lies in memory until the backward pass, whatever a compiler would compute again."""
+
 
 class Wire:
     """The ranks of one dimension, as one of them sees it. With one rank nothing is sent.
@@ -189,9 +192,11 @@ class _Products(torch.autograd.Function):
     """Products of a gathered input with several weights; only this rank's tokens are kept, and gathered again."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, wire: Wire, *weights: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, x: Tensor, wire: Wire, keeps: bool, *weights: Tensor) -> tuple[Tensor, ...]:
         ctx.wire = wire
         ctx.save_for_backward(x, *weights)
+        if keeps:
+            wire.listener.kept(x)
         whole = wire.all_gather(x, 1)
         return tuple(torch.matmul(whole, weight.t()) for weight in weights)
 
@@ -203,12 +208,12 @@ class _Products(torch.autograd.Function):
         for gradient, weight in zip(gradients[1:], weights[1:], strict=True):
             of_input += gradient @ weight
         of_weights = [gradient.flatten(0, 1).t() @ whole for gradient in gradients]
-        return ctx.wire.reduce_scatter(of_input, 1), None, *of_weights
+        return ctx.wire.reduce_scatter(of_input, 1), None, None, *of_weights
 
 
-def products(x: Tensor, weights: list[Tensor], wire: Wire) -> tuple[Tensor, ...]:
+def products(x: Tensor, weights: list[Tensor], wire: Wire, keeps: bool) -> tuple[Tensor, ...]:
     """Return x @ w.T for each of `weights`, x gathered by tokens and not kept whole, as Megatron does.
 
-    x: (B, S / size, D); results: (B, S, n).
+    x: (B, S / size, D), which `keeps` has lie in memory, whatever a compiler would compute again; results: (B, S, n).
     """
-    return _Products.apply(x, wire, *weights)
+    return _Products.apply(x, wire, keeps, *weights)

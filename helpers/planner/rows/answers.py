@@ -4,8 +4,8 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from ..config import RecipeError
 from ..layout.layout_plan import LayoutPlan, plan_layout, reserved_bytes
-from ..recipe import RecipeError
 from .line import Question, read_line
 
 PROCESSES = 2
@@ -55,6 +55,7 @@ FIELDS = (
     "id",
     "peak_allocated_bytes",
     "reserved_bytes",
+    "grade",
     "step_seconds",
     "step_seconds_interval",
     "tokens_per_second_per_gpu",
@@ -71,6 +72,7 @@ def _figures(question: Question, plan: LayoutPlan) -> dict[str, Any]:
     return {
         "peak_allocated_bytes": held,
         "reserved_bytes": list(reserved_bytes(plan.layout, plan.cluster, held)),
+        "grade": plan.grade,
         "step_seconds": plan.seconds,
         "step_seconds_interval": [plan.low, plan.high],
         "tokens_per_second_per_gpu": plan.tokens_per_second,

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, replace
 
+from ..config import RecipeError
+
 
 @dataclass(frozen=True)
 class Habits:
@@ -19,7 +21,8 @@ class Habits:
         spreads_experts: whether all ranks of a stage split the experts, up to 64.
         tensor_overlap, accumulate_whole, plain_ends, cuda_graphs: see `Layout`.
         casts_weights: whether its mixed precision casts weights and optimizer's state, too.
-        logs_first: whether its log has the memory of rank 0 alone, which is in the pipeline's first stage.
+        logs: whose memory its log has: "fullest" for the fullest rank's, "first" or "last" for that pipeline stage's.
+        dropout, attention_mask: see `Layout`.
         slow_h100: whether its H100 are the ones with 96 GB and a limit of 500 W, as those of torchtitan's authors.
         network: GB/s between nodes that each of its GPUs has; 0.0 where it is as in the catalog.
     """
@@ -41,7 +44,9 @@ class Habits:
     accumulate_whole: bool = False
     plain_ends: bool = False
     casts_weights: bool = False
-    logs_first: bool = False
+    logs: str = "fullest"
+    dropout: float = 0.0
+    attention_mask: bool = False
     cuda_graphs: bool = False
     plain_tokens: str = ""
     compiles_fp8: bool = False
@@ -66,7 +71,7 @@ _OLD_MEGATRON = Habits(
     layer_norm=True,
 )
 
-# By the beginning of a line's id, which names its source.
+# By the `framework` of a line.
 HABITS = {
     "torchtitan": _TITAN,
     "ao": _TITAN,
@@ -82,7 +87,7 @@ HABITS = {
         accumulate_whole=True,
         plain_ends=True,
         casts_weights=True,
-        logs_first=True,
+        logs="first",
         plain_tokens="in pipelines",
     ),
     # examples/llm_benchmark: Transformer Engine's norms and rotations, and ep_size 64 or all ranks of a stage.
@@ -99,7 +104,9 @@ HABITS = {
         vocab=50368,
     ),
     "fms-fsdp": Habits("torchtitan", "bf16-amp", "zero3", fused=True, vocab=32000, network=6.25),
-    "megatron-lm": _MEGATRON,
+    # megatron/training/global_vars.py: the last rank writes the log; transformer_config.py: dropout is 0.1;
+    # arguments.py: the data loader makes attention masks.
+    "megatron-lm": replace(_MEGATRON, logs="last", dropout=0.1, attention_mask=True),
     "megatron-bridge": _LLAMA,
     "nemo": _LLAMA,
     # Korthikanti et al. 2022, table 5: full recomputation without, selective with sequence parallelism.
@@ -122,7 +129,15 @@ HABITS = {
 USUAL = Habits("torchtitan", "bf16-amp", "zero3", fused=True)
 
 
-def habits_of(line_id: str) -> tuple[str, Habits]:
-    """Return the framework that the id of a line names, and its habits; those of no framework are called "usual"."""
-    source = str(line_id).rpartition("-")[0]
-    return (source, HABITS[source]) if source in HABITS else ("usual", USUAL)
+GENERIC = "generic"
+
+
+def habits_of(framework: str) -> Habits:
+    """Return the habits of a framework by its name; `GENERIC` has those of no one in particular.
+
+    Raises:
+        RecipeError: it is not known.
+    """
+    if framework != GENERIC and framework not in HABITS:
+        raise RecipeError(f"framework is {framework!r}; choose one of {GENERIC}, {', '.join(HABITS)}.")
+    return HABITS.get(framework, USUAL)

@@ -7,12 +7,12 @@ from typing import Any
 
 from ..catalog.clusters import Cluster, find_cluster
 from ..catalog.gpus import GIGA
+from ..config import RecipeError
 from ..layout.arch import Arch
 from ..layout.layout import Layout
 from ..layout.layout_plan import LayoutPlan
 from ..layout.rank_memory import RankMemory
-from ..recipe import RecipeError
-from .habits import Habits, habits_of
+from .habits import GENERIC, Habits, habits_of
 
 _PRECISIONS = {"fp32": "fp32", "bf16": "bf16", "bf16-amp": "bf16-amp", "fp16-amp": "fp16-amp", "fp8": "fp8"}
 _GPUS = (  # whole parts at the beginning of a GPU's name -> its cluster; the first that matches
@@ -36,17 +36,17 @@ class Question:
 
     Attributes:
         assumed: what the line does not say, with the value taken for it.
-        logs_first: whether the memory that its source prints is rank 0's, and not the fullest rank's.
+        logs: whose memory its source prints: the "fullest" rank's, or that of the "first" or the "last" stage.
     """
 
     layout: Layout
     cluster: Cluster
     assumed: dict[str, Any] = field(default_factory=dict)
-    logs_first: bool = False
+    logs: str = "fullest"
 
     def logged(self, plan: LayoutPlan) -> RankMemory:
         """Return the rank whose memory the source prints."""
-        return plan.ranks[0] if self.logs_first else plan.worst
+        return {"first": plan.ranks[0], "last": plan.ranks[-1]}.get(self.logs, plan.worst)
 
 
 class _Reader:
@@ -89,8 +89,7 @@ def read_line(line: Mapping[str, Any]) -> Question:
         RecipeError: it contradicts itself, or asks for what is not planned.
     """
     read = _Reader(line)
-    source, habits = habits_of(str(line.get("id", "")))
-    read.assumed["framework"] = source
+    habits = habits_of(str(read("framework", GENERIC)))
     if read("lora_rank", 0, note=False):
         raise RecipeError("LoRA is planned on one GPU, by a recipe; layouts train whole models.")
     arch = _arch(read, habits)
@@ -133,14 +132,27 @@ def read_line(line: Mapping[str, Any]) -> Question:
         precision=precision,
         recompute=recompute,
         recompute_every=every,
-        attention=habits.attention,
+        attention=str(read("attention", habits.attention, note=False)),
         compile=bool(read("compile", habits.fused or (habits.compiles_fp8 and precision == "fp8"))),
         cuda_graphs=habits.cuda_graphs,
         engine=_engine(habits, zero, precision),
+        dropout=_rate(read, habits),
+        transformer_engine=_engine(habits, zero, precision) == "megatron",
+        attention_mask=bool(read("attention_mask", habits.attention_mask, note=False)),
+        deterministic=bool(read("deterministic", False, note=False)),
+        wgrad_fusion=bool(read("wgrad_fusion", True, note=False)),
     )
-    if habits.logs_first and layout.pipeline > 1:
-        read.assumed["memory"] = "of rank 0, whose memory its log has"
-    return Question(layout, cluster, read.assumed, habits.logs_first)
+    logs = str(read("stage", habits.logs, note=habits.logs != "fullest" and layout.pipeline > 1))
+    if logs not in ("fullest", "first", "last"):
+        raise RecipeError(f"stage is {logs!r}; whose memory: fullest, first or last.")
+    return Question(layout, cluster, read.assumed, logs)
+
+
+def _rate(read: _Reader, habits: Habits) -> float:
+    rate = read("dropout", habits.dropout, note=habits.dropout > 0)
+    if not isinstance(rate, int | float) or not 0 <= rate < 1:
+        raise RecipeError(f"dropout is {rate!r}; it must be at least 0 and less than 1.")
+    return float(rate)
 
 
 def _arch(read: _Reader, habits: Habits) -> Arch:
@@ -169,7 +181,8 @@ def _arch(read: _Reader, habits: Habits) -> Arch:
     hidden, heads = number("hidden"), number("heads")
     gated = bool(size("gated", habits.gated))
     experts = _whole(sizes.get("experts") or 0, "arch.experts", 0)
-    optional = {name: _whole(sizes.get(name) or 0, f"arch.{name}", 0) for name in _OF_EXPERTS} if experts else {}
+    wanted = (*_OF_LATENT, *(_OF_EXPERTS if experts else ()))
+    optional = {name: _whole(sizes.get(name) or 0, f"arch.{name}", 0) for name in wanted}
     ffn = number("ffn", _round(8 * hidden / 3, 256) if gated else 4 * hidden)
     if experts:
         optional["moe_ffn"] = optional["moe_ffn"] or ffn
@@ -187,14 +200,15 @@ def _arch(read: _Reader, habits: Habits) -> Arch:
         vocab=number("vocab", habits.vocab),
         gated=gated,
         tied=bool(size("tied", False)),
-        bias=habits.layer_norm,
-        layer_norm=habits.layer_norm,
-        positions=2048 if habits.layer_norm else 0,
+        bias=bool(size("bias", habits.layer_norm)),
+        layer_norm=bool(size("layer_norm", habits.layer_norm)),
+        positions=_whole(size("positions", 2048 if habits.layer_norm else 0), "arch.positions", 0),
         experts=experts,
         **optional,
     )
 
 
+_OF_LATENT = ("q_lora", "kv_lora", "rope_dim", "value_dim")
 _OF_EXPERTS = ("experts_per_token", "shared_experts", "moe_ffn", "dense_layers")
 
 

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ..catalog.clusters import Cluster
+from ..config import RecipeError
 from ..layout.layout import Layout
 from ..layout.layout_plan import plan_layout
 from ..layout.long_stage import run_key
-from ..recipe import RecipeError
 from .bounds import Bounds, Probe
 from .found import Found, found_of
 from .probe import probe_of, run_probe

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from ..catalog.clusters import CLUSTERS, Cluster, find_cluster
 from ..catalog.configs import CONFIGS
 from ..catalog.models import read_config
-from ..layout.layout import PRECISIONS
-from ..recipe import RecipeError
+from ..config import PRECISIONS, RecipeError
 from .question import OBJECTIVES, SEQ, Question, parse_count
 
 if TYPE_CHECKING:  # its room imports PyTorch, which takes seconds

@@ -3,9 +3,9 @@
 from functools import lru_cache
 from typing import NamedTuple
 
+from ..config import RecipeError
 from ..layout.layout import Layout
 from ..layout.schedule import FOR_INPUT, FOR_WEIGHTS, FORWARD, order_of
-from ..recipe import RecipeError
 
 
 class InFlight(NamedTuple):

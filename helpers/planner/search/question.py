@@ -4,9 +4,8 @@ import re
 from dataclasses import dataclass
 
 from ..catalog.clusters import Cluster
+from ..config import MOST_GPUS, PRECISIONS, RecipeError
 from ..layout.arch import Arch
-from ..layout.layout import MOST_GPUS, PRECISIONS
-from ..recipe import RecipeError
 
 SEQ = 8192  # tokens in a sequence, unless one says otherwise
 OBJECTIVES = ("time", "memory", "cost")

@@ -8,8 +8,8 @@ parameters are sharded, Megatron where they are not, each with its own habits.
 from collections.abc import Iterator
 from typing import Any
 
+from ..config import RecipeError
 from ..layout.layout import Layout
-from ..recipe import RecipeError
 from .question import Question
 
 

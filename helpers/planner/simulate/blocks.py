@@ -40,9 +40,17 @@ def _rows_of_blocks(model: nn.Module) -> list[nn.Module]:
     return [row for row in rows if type(next(iter(row))) is chosen]
 
 
+def _rows(model: nn.Module) -> list[nn.Module]:
+    """Return the containers of the model's blocks; of an encoder-decoder, those of both."""
+    if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
+        base = model.get_base_model() if hasattr(model, "get_base_model") else model
+        return _rows_of_blocks(base.get_encoder()) + _rows_of_blocks(base.get_decoder())
+    return _rows_of_blocks(model)
+
+
 def find_blocks(model: nn.Module) -> list[nn.Module]:
     """Return the repeated blocks of `model`, in order; empty when it has none."""
-    return [block for row in _rows_of_blocks(model) for block in row]
+    return [block for row in _rows(model) for block in row]
 
 
 class Segment(nn.Module):
@@ -76,11 +84,11 @@ def _checkpointed(forward: Any, contexts: Contexts, *args: Any, **kwargs: Any) -
 
 
 def checkpoint_blocks(model: nn.Module, which: str, contexts: Contexts) -> None:
-    """Checkpoint the blocks of `model` that `which` names ("every", "every-2", "every-3", "sqrt").
+    """Checkpoint the blocks of `model` that `which` names ("every", "every-2" and so on, "sqrt").
 
     `contexts` makes the two contexts in which blocks run forward and are recomputed.
     """
-    rows = _rows_of_blocks(model)
+    rows = _rows(model)
     blocks = [block for row in rows for block in row]
     if which == "sqrt":
         size = math.ceil(math.sqrt(len(blocks)))
@@ -91,6 +99,6 @@ def checkpoint_blocks(model: nn.Module, which: str, contexts: Contexts) -> None:
             for segment in segments:
                 row.append(segment)
         return
-    stride = {"every": 1, "every-2": 2, "every-3": 3}[which]
+    stride = int(which.partition("-")[2] or 1)
     for block in blocks[::stride]:
         block.forward = partial(_checkpointed, block.forward, contexts)

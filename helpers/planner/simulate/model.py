@@ -5,12 +5,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..catalog.models import ModelSpec
-from ..recipe import Recipe, RecipeError
+from ..config import RecipeError, TrainingConfig
 from .blocks import Contexts, checkpoint_blocks, find_blocks
 from .quantized import quantize_linears
 
 
-def build(recipe: Recipe, spec: ModelSpec, contexts: Contexts) -> nn.Module:
+def build(recipe: TrainingConfig, spec: ModelSpec, contexts: Contexts) -> nn.Module:
     """Build the model on the meta device, with quantized layers, adapters and checkpointing.
 
     Args:
@@ -33,7 +33,7 @@ def build(recipe: Recipe, spec: ModelSpec, contexts: Contexts) -> nn.Module:
     return model.train()
 
 
-def _add_adapters(model: nn.Module, recipe: Recipe) -> nn.Module:
+def _add_adapters(model: nn.Module, recipe: TrainingConfig) -> nn.Module:
     from peft import LoraConfig, get_peft_model
 
     config = LoraConfig(
@@ -65,15 +65,28 @@ def materialize(model: nn.Module, device: torch.device | str = "cpu") -> None:
             module._parameters[other] = first._parameters[name]
 
 
-def make_micro_batch(recipe: Recipe, spec: ModelSpec) -> dict[str, Tensor]:
-    """Return one micro-batch of B: token ids and labels, (B, seq), or pixels, (B, channels, side, side), and labels."""
-    size = recipe.micro_batch_size
-    if not spec.images:
-        ids = torch.zeros(size, recipe.seq, dtype=torch.long)
-        return {"input_ids": ids, "labels": torch.zeros_like(ids)}
-    side = recipe.image_size or spec.side
-    pixels = torch.zeros(size, spec.channels, side, side, dtype=recipe.weight_dtype)
-    return {"pixel_values": pixels, "labels": torch.zeros(size, dtype=torch.long)}
+def make_micro_batch(recipe: TrainingConfig, spec: ModelSpec) -> dict[str, Tensor]:
+    """Return one micro-batch of B by the names of the model's arguments.
+
+    Token ids and labels, (B, seq); of classes, labels (B,); pixels, (B, channels, side, side), and labels (B,); or half
+    a minute of sound, (B, mels, frames), and labels (B, seq).
+    """
+    size, long = recipe.micro_batch_size, torch.long  # nothing is made that is not used: each tensor is counted
+    if spec.images:
+        side = recipe.image_size or spec.side
+        pixels = torch.zeros(size, spec.channels, side, side, dtype=recipe.weight_dtype)
+        return {"pixel_values": pixels, "labels": torch.zeros(size, dtype=long)}
+    if spec.kind == "SpeechSeq2Seq":  # a convolution of stride 2 makes positions of frames
+        shape = (size, spec.config.num_mel_bins, 2 * spec.config.max_source_positions)
+        features = torch.zeros(shape, dtype=recipe.weight_dtype)
+        return {"input_features": features, "labels": torch.zeros(size, recipe.seq, dtype=long)}
+    ids = torch.zeros(size, recipe.seq, dtype=long)
+    if spec.kind == "QuestionAnswering":
+        return {"input_ids": ids, **{f"{end}_positions": torch.zeros(size, dtype=long) for end in ("start", "end")}}
+    return {
+        "input_ids": ids,
+        "labels": torch.zeros(size, dtype=long) if spec.kind == "SequenceClassification" else torch.zeros_like(ids),
+    }
 
 
 def loss_of(spec: ModelSpec, model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:

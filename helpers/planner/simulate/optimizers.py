@@ -6,11 +6,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ..recipe import Recipe
+from ..config import TrainingConfig
 from .quantized import EightBitAdam
 
 
-def make_optimizers(recipe: Recipe, parameters: list[Tensor]) -> list[torch.optim.Optimizer]:
+def make_optimizers(recipe: TrainingConfig, parameters: list[Tensor]) -> list[torch.optim.Optimizer]:
     """Return one optimizer for all parameters, or one for each if the step is taken in the backward pass."""
     options = {"fused": True} if recipe.optimizer_impl == "fused" else {"foreach": recipe.optimizer_impl == "foreach"}
     make = {

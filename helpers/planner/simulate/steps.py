@@ -20,7 +20,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from ...meter.count import Block
 from ..catalog.models import ModelSpec, spec_of
-from ..recipe import Recipe, RecipeError
+from ..config import RecipeError, TrainingConfig
 from .contexts import default_modes, no_collector, no_compiler, quiet_transformers, resizing_counted
 from .cuda_kernels import CudaKernels
 from .flop_count import HOST, FlopCount
@@ -53,7 +53,7 @@ class Simulation:
         seconds: how long the simulation took.
     """
 
-    recipe: Recipe
+    recipe: TrainingConfig
     blocks: list[Block]
     flops: int
     recomputed_flops: int
@@ -70,7 +70,7 @@ class Simulation:
 
 
 def simulate(
-    recipe: Recipe,
+    recipe: TrainingConfig,
     tell: Callable[[str], None] = lambda stage: None,
     repeat: bool = True,
     spec: ModelSpec | None = None,
@@ -87,6 +87,10 @@ def simulate(
         RecipeError: the recipe asks for something its model does not have, or the model cannot run on fake tensors.
     """
     began = time.perf_counter()
+    if recipe.by_blocks:
+        raise RecipeError(f"{recipe.engine} and ranks that split a model train a decoder by blocks: see plan_layout.")
+    if recipe.shard != "none" and recipe.parallel.replicate > 1:
+        raise RecipeError("Groups of ranks that shard are not planned with plain PyTorch: take engine torchtitan.")
     tell("building the model")
     spec = spec or spec_of(recipe)
     with _one_at_a_time, warnings.catch_warnings(), quiet_transformers(), default_modes():
@@ -102,7 +106,7 @@ def simulate(
     return result
 
 
-def _simulate(recipe: Recipe, spec: ModelSpec, tell: Callable[[str], None], repeat: bool) -> Simulation:
+def _simulate(recipe: TrainingConfig, spec: ModelSpec, tell: Callable[[str], None], repeat: bool) -> Simulation:
     strategy = strategy_of(recipe)
     # Inside `backward()` a function mode is off; what is recomputed there needs it again.
     contexts = lambda: (contextlib.nullcontext(), CudaKernels(strategy.autocast_dtype))  # noqa: E731
@@ -189,7 +193,7 @@ class _Training:
             self.count.move_to_host(self.trained)
 
 
-def simulated_micro_batches(recipe: Recipe) -> int:
+def simulated_micro_batches(recipe: TrainingConfig) -> int:
     """Return how many of a step's micro-batches are run."""
     return min(recipe.gradient_accumulation_steps, SIMULATED_MICRO_BATCHES)
 
@@ -240,7 +244,7 @@ def _sizes(parameters: list[Tensor]) -> dict[str, Any]:
     }
 
 
-def _on_the_gpu(blocks: list[Block], recipe: Recipe) -> list[Block]:
+def _on_the_gpu(blocks: list[Block], recipe: TrainingConfig) -> list[Block]:
     """Leave out what lies in host memory."""
     counters_on_host = recipe.optimizer_impl != "fused"  # Adam's step counters are CPU scalars unless it is fused
 

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ...core.units import MiB
-from ..recipe import Recipe, RecipeError
+from ..config import RecipeError, TrainingConfig
 from .blocks import find_blocks
 from .model import materialize
 
@@ -38,7 +38,7 @@ class Strategy:
     shards_parameters = shards_gradients = shards_state = False
     repeats = True
 
-    def __init__(self, recipe: Recipe) -> None:
+    def __init__(self, recipe: TrainingConfig) -> None:
         self.recipe = recipe
 
     @property
@@ -200,7 +200,7 @@ class FullyShard(Strategy):
         return self._ring(recipe.gradient_accumulation_steps, 2 * gathered + trained_bytes)
 
 
-def strategy_of(recipe: Recipe) -> Strategy:
+def strategy_of(recipe: TrainingConfig) -> Strategy:
     """Return the strategy of `recipe`. To offload everything takes `fully_shard`, even on one rank."""
     if recipe.offload == "all":
         return FullyShard(recipe)

@@ -98,6 +98,12 @@ class WorkCount:
         for block, *_ in operands:
             self._write(block)
 
+    def keep(self, tensor: Tensor) -> None:
+        """Count `tensor` as written, though chains alone read it."""
+        block = self._block_of(tensor)
+        if block is not None:
+            self._write(block)
+
     def steps(self, share: Callable[[Phase], float]) -> list[RepeatedWork]:
         """Return the work of one optimizer step; `share` says how often a phase that was seen comes in it."""
         times = Counter(self.between(0, self.mark()))

@@ -4,9 +4,9 @@ import ast
 import json
 from dataclasses import fields, replace
 
+from helpers.planner.config import ENGINES, PRECISIONS, ZEROS, RecipeError
 from helpers.planner.exports import EXPORTS, FILES, command, export
-from helpers.planner.layout.layout import ENGINES, PRECISIONS, ZEROS, Layout
-from helpers.planner.recipe import RecipeError
+from helpers.planner.layout.layout import Layout
 
 import pytest
 

@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 from helpers.planner.catalog.gpus import GPUS
+from helpers.planner.config import RecipeError
 from helpers.planner.exports import EXPORTS, WRAPPERS, command, wrap
 from helpers.planner.exports.wrappers import ACCELERATORS
-from helpers.planner.recipe import RecipeError
 
 import pytest
 import yaml

@@ -47,7 +47,7 @@ class VocabularyLoss(torch.autograd.Function):
     """The planner's, with the label's logit taken from the rank that has it."""
 
     @staticmethod
-    def forward(ctx, logits, labels, wire):
+    def forward(ctx, logits, labels, wire, in_place):
         words = Words(labels, logits.shape[-1], wire)
         wide = logits.float()
         maximum = wire.all_reduce(wide.amax(-1), largest=True) if wire.size > 1 else wide.amax(-1)
@@ -64,7 +64,7 @@ class VocabularyLoss(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient):
         (shares,) = ctx.saved_tensors
-        return shares * gradient / shares.shape[:-1].numel(), None, None
+        return shares * gradient / shares.shape[:-1].numel(), None, None, None
 
 
 def embed(self, ids):

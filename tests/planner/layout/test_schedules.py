@@ -5,9 +5,9 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from helpers.planner.config import RecipeError
 from helpers.planner.layout.pipeline import play
 from helpers.planner.layout.schedule import Action, orders
-from helpers.planner.recipe import RecipeError
 
 import pytest
 from torch.distributed.pipelining import schedules

@@ -16,7 +16,7 @@ def pins_in_vain(batches, depth, device):
     for batch in batches:
         for tensor in batch:
             tensor.pin_memory()
-        yield tuple(tensor.cuda(non_blocking=True) for tensor in batch)
+        yield tuple(tensor.to(device, non_blocking=True) for tensor in batch)
 
 
 def test_what_was_sent_is_told_from_what_was_pinned():

@@ -1,4 +1,4 @@
-"""Drawing: when each block's parameters are asked for, and when it runs."""
+"""Drawing: when each block's parameters are requested, and when it runs."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -32,10 +32,10 @@ def flight_figure(diaries: Mapping[str, Sequence[Event]]) -> "Figure":
         begun = [at for at, event in enumerate(events) if not event.ranks]
         for unit, (gather, run) in enumerate(zip(asked, begun, strict=False)):
             first = unit == 0 and axes is figure.axes[0]
-            axes.barh(unit, run - gather, left=gather, color=COLOURS[3], label="asked for" if first else None)
+            axes.barh(unit, run - gather, left=gather, color=COLOURS[3], label="requested" if first else None)
             axes.barh(unit, 1, left=run, color=COLOURS[0], label="runs" if first else None)
         axes.set(yticks=[], xticks=[], ylabel=name)
         axes.invert_yaxis()
-    axes.set_xlabel("order of events in the forward pass, one row a block")
+    axes.set_xlabel("order of events in the forward pass, one row per block")
     figure.legend(loc="outside upper center", ncols=2, frameon=False)
     return figure

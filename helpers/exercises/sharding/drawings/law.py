@@ -1,4 +1,4 @@
-"""Drawing: static bytes a parameter against the number of ranks, a line for each stage."""
+"""Drawing: static bytes per parameter against the number of ranks, a line for each stage."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ ORDER = (COLOURS[7], COLOURS[1], COLOURS[2], COLOURS[0])
 
 
 def law_figure(held: Mapping[int, Mapping[int, float]]) -> "Figure":
-    """Draw bytes a parameter, by stage (0 is DDP) and number of ranks."""
+    """Draw bytes per parameter, by stage (0 is DDP) and number of ranks."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 3.2), layout="constrained")
@@ -21,6 +21,6 @@ def law_figure(held: Mapping[int, Mapping[int, float]]) -> "Figure":
         label = f"ZeRO-{stage}" if stage else "DDP"
         axes.plot(list(by_ranks), list(by_ranks.values()), "o-", color=colour, label=label)
     title = "Parameters, gradients and optimizer state on one rank"
-    axes.set(title=title, xlabel="ranks", ylabel="bytes a parameter", ylim=(0, 18), xticks=(1, 2, 4))
+    axes.set(title=title, xlabel="ranks", ylabel="bytes per parameter", ylim=(0, 18), xticks=(1, 2, 4))
     axes.legend(frameon=False)
     return figure

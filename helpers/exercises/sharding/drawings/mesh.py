@@ -1,4 +1,4 @@
-"""Drawing: a mesh of ranks, and the groups that talk to each other along its two dimensions."""
+"""Drawing: a mesh of ranks, and the groups that communicate along its two dimensions."""
 
 from typing import TYPE_CHECKING
 

@@ -11,7 +11,7 @@ TENANTS = (("parameters", 4, 3), ("gradients", 4, 2), ("optimizer state", 8, 1))
 
 
 def shards_figure(ranks: int = 4) -> "Figure":
-    """Draw DDP and the stages of ZeRO side by side: one row a rank, as wide as the bytes of a parameter.
+    """Draw DDP and the stages of ZeRO side by side: one row per rank, as wide as the bytes of a parameter.
 
     What is pale is kept by another rank.
     """

@@ -87,18 +87,3 @@ class moved:
 
     def __exit__(self, *error):
         return self.context.__exit__(*error)
-
-
-def choose_blocks(kept, inputs, flops, budget):
-    answers = []
-
-    def go(i, chosen, memory, largest, cost):
-        if i == len(kept):
-            if memory + largest <= budget:
-                answers.append((cost, chosen))
-            return
-        go(i + 1, chosen, memory + kept[i], largest, cost)
-        go(i + 1, chosen | {i}, memory + inputs[i], max(largest, kept[i]), cost + flops[i])
-
-    go(0, frozenset(), 0, 0, 0)
-    return min(answers, key=lambda a: a[0])[1] if answers else None

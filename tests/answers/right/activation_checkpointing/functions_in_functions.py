@@ -70,15 +70,3 @@ def moved(parameters, put, get, least):
         return lambda: stays
 
     return torch.autograd.graph.saved_tensors_hooks(pack, lambda fetch: fetch())
-
-
-def choose_blocks(kept, inputs, flops, budget):
-    best = None
-    for mask in range(2 ** len(kept)):
-        on = [bool(mask >> i & 1) for i in range(len(kept))]
-        memory = sum(i if c else k for c, k, i in zip(on, kept, inputs))
-        memory += max([k for c, k in zip(on, kept) if c] + [0])
-        cost = sum(f for c, f in zip(on, flops) if c)
-        if memory <= budget and (best is None or cost < best[0]):
-            best = cost, [i for i, c in enumerate(on) if c]
-    return None if best is None else best[1]

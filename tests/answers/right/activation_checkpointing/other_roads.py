@@ -1,7 +1,6 @@
 # other roads
 
 import contextlib
-import itertools
 
 import torch
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
@@ -86,16 +85,3 @@ def moved(parameters, put, get, least):
 
     with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
         yield
-
-
-def choose_blocks(kept, inputs, flops, budget):
-    def cost(choice):
-        return sum(itertools.compress(flops, choice))
-
-    for choice in sorted(itertools.product((False, True), repeat=len(kept)), key=cost):
-        peak = max(itertools.compress(kept, choice), default=0)
-        for block, (k, i) in enumerate(zip(kept, inputs)):
-            peak += i if choice[block] else k
-        if peak <= budget:
-            return {block for block, chosen in enumerate(choice) if chosen}
-    return None

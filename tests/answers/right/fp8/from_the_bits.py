@@ -13,6 +13,18 @@ def current_scale(x, dtype):
     return (top / torch.finfo(dtype).max).masked_fill(top == 0, 1.0)
 
 
+def delayed_scale(history, x, dtype):
+    with torch.no_grad():
+        top = torch.linalg.vector_norm(x.float(), ord=torch.inf)
+        before = history.amax() / torch.finfo(dtype).max
+        scale = before.where(before > 0, current_scale(x, dtype))
+        fine = torch.isfinite(top)
+        shifted = history.roll(1)
+        shifted[0] = top
+        history.copy_(shifted.where(fine, history))
+        return scale
+
+
 def gradient_of_x(g8, scale_g, w8, scale_w, product):
     return product(g8, scale_g, w8.t().contiguous().t(), scale_w)
 

@@ -66,6 +66,20 @@ def nf4_decode(packed, codes, tops, mean):
     return (levels.reshape(-1, 64) * scales.unsqueeze(1)).reshape(-1)
 
 
+def answer_log_probs(logits, labels):
+    wanted = labels[:, 1:]
+    flat = torch.nn.functional.cross_entropy(
+        logits[:, :-1].flatten(0, 1), wanted.flatten(), ignore_index=-100, reduction="none"
+    )
+    return -flat.view(wanted.shape).sum(1)
+
+
+def dpo_loss(chosen, rejected, ref_chosen, ref_rejected, beta):
+    with torch.no_grad():
+        reference = ref_chosen - ref_rejected
+    return torch.nn.functional.softplus(-beta * (chosen - rejected - reference)).mean()
+
+
 def serve(x, weight, A, B, scale, which):
     low = torch.einsum("ni,kri->nkr", x, A)
     chosen = F.one_hot(which + 1, len(A) + 1)[:, 1:].to(x.dtype)

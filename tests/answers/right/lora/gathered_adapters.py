@@ -81,6 +81,21 @@ def nf4_decode(packed, codes, tops, mean):
     return weights * scales.repeat_interleave(64)
 
 
+def answer_log_probs(logits, labels):
+    sums = []
+    for outputs, row in zip(logits, labels, strict=True):
+        places = (row != -100).nonzero().squeeze(1)
+        logs = outputs[places - 1] - outputs[places - 1].logsumexp(-1, keepdim=True)
+        sums.append(logs[torch.arange(len(places)), row[places]].sum())
+    return torch.stack(sums)
+
+
+def dpo_loss(chosen, rejected, ref_chosen, ref_rejected, beta):
+    up, down = chosen - ref_chosen.data, rejected - ref_rejected.data
+    zero = torch.zeros_like(up)
+    return torch.logaddexp(zero, beta * (down - up)).sum() / len(up)
+
+
 def serve(x, weight, A, B, scale, which):
     used = (which >= 0).to(x.dtype)[:, None]
     at = which.clamp(min=0)

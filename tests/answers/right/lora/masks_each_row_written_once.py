@@ -81,6 +81,20 @@ def nf4_decode(packed, codes, tops, mean):
     return weights * scales.repeat_interleave(64)
 
 
+def answer_log_probs(logits, labels):
+    wanted = labels[:, 1:]
+    flat = torch.nn.functional.cross_entropy(
+        logits[:, :-1].flatten(0, 1), wanted.flatten(), ignore_index=-100, reduction="none"
+    )
+    return -flat.view(wanted.shape).sum(1)
+
+
+def dpo_loss(chosen, rejected, ref_chosen, ref_rejected, beta):
+    with torch.no_grad():
+        reference = ref_chosen - ref_rejected
+    return torch.nn.functional.softplus(-beta * (chosen - rejected - reference)).mean()
+
+
 def serve(x, weight, A, B, scale, which):
     y = x @ weight.T
     for k in range(len(A)):

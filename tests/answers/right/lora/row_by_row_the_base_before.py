@@ -65,6 +65,21 @@ def nf4_decode(packed, codes, tops, mean):
     return (levels.reshape(-1, 64) * scales.unsqueeze(1)).reshape(-1)
 
 
+def answer_log_probs(logits, labels):
+    sums = []
+    for outputs, row in zip(logits, labels, strict=True):
+        places = (row != -100).nonzero().squeeze(1)
+        logs = outputs[places - 1] - outputs[places - 1].logsumexp(-1, keepdim=True)
+        sums.append(logs[torch.arange(len(places)), row[places]].sum())
+    return torch.stack(sums)
+
+
+def dpo_loss(chosen, rejected, ref_chosen, ref_rejected, beta):
+    up, down = chosen - ref_chosen.data, rejected - ref_rejected.data
+    zero = torch.zeros_like(up)
+    return torch.logaddexp(zero, beta * (down - up)).sum() / len(up)
+
+
 def serve(x, weight, A, B, scale, which):
     y = torch.einsum("ni,oi->no", x, weight)
     for i, k in enumerate(which):

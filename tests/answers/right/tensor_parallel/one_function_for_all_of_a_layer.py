@@ -76,7 +76,7 @@ def sum_shared(gradient, heads, kv_heads):
     owners = [set(kv_heads_of(r, n, heads, kv_heads)) for r in range(n)]
     if not any(a & b for i, a in enumerate(owners) for b in owners[:i]):
         return gradient.clone()
-    at = torch.zeros(len(gradient), kv_heads)
+    at = gradient.new_zeros(len(gradient), kv_heads)
     for i, head in enumerate(sorted(owners[dist.get_rank()])):
         at[i, head] = 1
     return torch.einsum("hk,k...->h...", at, summed(torch.einsum("hk,h...->k...", at, gradient)))

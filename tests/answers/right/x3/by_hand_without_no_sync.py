@@ -38,7 +38,7 @@ def train_epoch(model, loader, optimizer, accumulate, epoch):
 
 def evaluate(model, dataset, batch_size):
     net = model.module
-    mode = net.training
+    modes = [(layer, layer.training) for layer in net.modules()]
     net.train(False)
     rank, n = dist.get_rank(), dist.get_world_size()
     mine = [i for i in range(len(dataset)) if i % n == rank]
@@ -51,8 +51,8 @@ def evaluate(model, dataset, batch_size):
             out = net(x.to(next(net.parameters()).device)).cpu()
             loss += F.cross_entropy(out, y, reduction="sum").item()
             right += int((out.argmax(-1) == y).sum())
-    if mode:
-        net.train()
+    for layer, mode in modes:
+        layer.training = mode
     all_of_them = [None] * n
     dist.all_gather_object(all_of_them, (loss, right))
     size = len(dataset)

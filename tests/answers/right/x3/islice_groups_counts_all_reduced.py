@@ -39,7 +39,7 @@ def train_epoch(model, loader, optimizer, accumulate, epoch):
 def evaluate(model, dataset, batch_size):
     net = model.module
     device = next(net.parameters()).device
-    before = net.training
+    before = [layer.training for layer in net.modules()]
     net.eval()
     per = -(-len(dataset) // dist.get_world_size())
     first = per * dist.get_rank()
@@ -49,7 +49,8 @@ def evaluate(model, dataset, batch_size):
         out = net(x.to(device)).cpu()
         sums["loss"] += nn.functional.cross_entropy(out, y, reduction="sum").item()
         sums["accuracy"] += (out.argmax(1) == y).sum().item()
-    net.train(before)
+    for layer, mode in zip(net.modules(), before, strict=True):
+        layer.training = mode
     for name, value in sums.items():
         tensor = torch.tensor(value, dtype=torch.float64)
         dist.all_reduce(tensor)

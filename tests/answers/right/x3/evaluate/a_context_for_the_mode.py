@@ -10,13 +10,14 @@ from torch.utils.data import DataLoader, Subset
 
 @contextlib.contextmanager
 def evaluating(net):
-    before = net.training
+    before = {layer for layer in net.modules() if layer.training}
     net.eval()
     try:
         with torch.no_grad():
             yield net
     finally:
-        net.train(before)
+        for layer in net.modules():
+            layer.training = layer in before
 
 
 def evaluate(model, dataset, batch_size):

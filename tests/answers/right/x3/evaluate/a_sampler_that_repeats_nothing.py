@@ -19,7 +19,7 @@ class Share(torch.utils.data.Sampler):
 
 def evaluate(model, dataset, batch_size):
     net = model.module
-    was, where = net.training, next(net.parameters()).device
+    was, where = [m for m in net.modules() if m.training], next(net.parameters()).device
     net.train(False)
     numbers = torch.zeros(2, dtype=torch.float64, device=where)
     with torch.inference_mode():
@@ -29,7 +29,8 @@ def evaluate(model, dataset, batch_size):
             numbers = numbers + torch.stack(
                 [F.cross_entropy(out, y, reduction="sum"), out.argmax(1).eq(y).sum().double()]
             )
-    net.train(was)
+    for m in was:
+        m.training = True
     numbers = numbers.clone()
     dist.all_reduce(numbers)
     loss, right = (numbers / len(dataset)).tolist()

@@ -1,0 +1,110 @@
+"""The routes through the labs: for each kind of reader the labs in order, with the time that their cards say."""
+
+from typing import NamedTuple
+
+from .card import card, minutes
+from .source import Source, sources
+
+
+class Route(NamedTuple):
+    """One way through the course.
+
+    Attributes:
+        want: what the reader wants, as the end of "I want to ...".
+        labs: names of sources without their numbers, in order.
+        first: what to do first.
+    """
+
+    want: str
+    labs: tuple[str, ...]
+    first: str
+
+
+_START = ("start_here", "where_memory_goes")
+ROUTES = (
+    Route(
+        "fine-tune a 7B model on one card",
+        (
+            *(*_START, "number_formats", "mixed_precision", "gradient_accumulation", "activation_checkpointing"),
+            *("profiling_and_oom_clinic", "lora", "x4_lora"),
+        ),
+        "`make lab`",
+    ),
+    Route(
+        "train on many GPUs",
+        (
+            *(*_START, "number_formats", "mixed_precision", "gradient_accumulation", "activation_checkpointing"),
+            *("data_parallel", "x3_ddp", "sharding", "tensor_parallel", "pipeline", "choosing_a_layout"),
+            *("runs_that_survive", "x6_survive"),
+        ),
+        "`make lab`",
+    ),
+    Route(
+        "teach a course",
+        (),
+        "[a syllabus of ten weeks](docs/paths.md), then [the instructor's guide](solutions/README.md)",
+    ),
+    Route(
+        "know whether my run fits",
+        ("start_here",),
+        "[the planner](docs/planner.md): `.venv/bin/training-at-scale plan --model llama-2-7b --gpu rtx-4090`",
+    ),
+)
+# Ten weeks: what each is about, and its labs. A graded exercise is what the week hands in.
+WEEKS = (
+    ("What fills memory", (*_START, "number_formats")),
+    ("Sixteen bits", ("mixed_precision", "x1_amp_cnn")),
+    ("Large batches", ("gradient_accumulation", "x2_batch_256")),
+    ("Fewer activations, and finding leaks", ("activation_checkpointing", "profiling_and_oom_clinic")),
+    ("Seconds", ("where_the_time_goes", "compilation_and_fusion")),
+    ("Lean optimizers, and 7B in 24 GB", ("lean_optimizers", "lora", "x4_lora")),
+    ("Data, and many ranks", ("data_loading", "data_parallel", "x3_ddp")),
+    ("Splitting state and layers", ("sharding", "tensor_parallel")),
+    ("Pipelines and long sequences", ("pipeline", "context_parallel", "x5_ring_attention")),
+    ("Choosing a layout, and runs that survive", ("choosing_a_layout", "runs_that_survive", "x6_survive")),
+)
+
+
+def routes_table() -> str:
+    """Return the table of README.md: what people want, where they begin, their labs and the hours."""
+    known = _by_topic()
+    lines = ["| I want to … | First | Labs, in order | Time |", "|---|---|---|---|"]
+    for route in ROUTES:
+        labs = " · ".join(_link(known[name], "labs/") for name in route.labs) or "all"
+        lines.append(
+            f"| **{route.want}** | {route.first} | {labs} | {_hours([known[n] for n in route.labs or known])} |"
+        )
+    return "\n".join(lines)
+
+
+def weeks_table() -> str:
+    """Return the table of docs/paths.md: each week's subject, labs, hours and what is handed in."""
+    known = _by_topic()
+    lines = ["| Week | Subject | Labs | Time | To hand in |", "|---|---|---|---|---|"]
+    for number, (subject, names) in enumerate(WEEKS, start=1):
+        chosen = [known[name] for name in names]
+        labs = " · ".join(_link(source, "../labs/") for source in chosen if not source.graded)
+        handed_in = (
+            " · ".join(_link(source, "../labs/") for source in chosen if source.graded) or "guesses, at the start"
+        )
+        lines.append(f"| {number} | {subject} | {labs} | {_hours(chosen)} | {handed_in} |")
+    return "\n".join(lines)
+
+
+def _by_topic() -> dict[str, Source]:
+    return {source.topic: source for source in sources()}
+
+
+def _link(source: Source, folder: str) -> str:
+    title = card(source)["title"]
+    short = title.partition(" · ")[0]
+    return f"[{short}]({folder}{source.name}.ipynb)"
+
+
+def _hours(chosen: list[Source]) -> str:
+    """Return "15 to 17 hours", or minutes where it is less than two hours."""
+    least, most = (sum(each) for each in zip(*map(minutes, chosen), strict=True))
+    if most < 120:
+        return f"{most} minutes"
+    low, high = round(least / 60), round(most / 60)
+    return f"{low} hours" if low == high else f"{low} to {high} hours"

@@ -1,0 +1,84 @@
+"""The page of the syllabus: what each code on a lab's card stands for, and which labs have it."""
+
+import re
+
+from .card import card
+from .source import Source, sources
+
+TECHNIQUES = {
+    "T1": "Why scale hurts: the weights of large models against the memory of GPUs",
+    "T2": "The categories of GPU memory: parameters, gradients, optimizer state, activations and the rest",
+    "T3": "FP32, FP16, BF16 and two FP8 formats: sign, exponent, fraction, range, and which tensor takes which",
+    "T4": "Mixed precision with autocast: which operation runs in which type",
+    "T5": "Loss scaling by hand, then dynamic, then `GradScaler`",
+    "T6": "BF16 without a scaler, and where its 8-bit significand hurts",
+    "T7": "Gradient clipping with a scaler, and with data parallel",
+    "T8": "Gradient accumulation and the effective batch",
+    "T9": "Activation checkpointing: every block, some blocks, attention only, selective policies",
+    "T10": "Reentrant and non-reentrant checkpointing",
+    "T11": "Data loading: workers, pinned memory, prefetching, and how to tell that the loader is the limit",
+    "T12": "In-place operations: what they save, and when autograd forbids them",
+    "T13": "Lean optimizers: SGD, 8-bit Adam, fused and foreach, the step inside the backward pass",
+    "T14": "Memory profiling: counters, snapshots, a profile stage by stage",
+    "T15": "The OOM clinic: read the error, find the peak and its owner, choose the remedy",
+    "T16": "TorchScript, which is history, and what took its place",
+    "T17": "Kernel fusion: eager, compiled and hand-written kernels",
+    "T18": "`DataParallel`, `DistributedDataParallel`, samplers and `torchrun`",
+    "T19": "Pipeline parallel: stages, the bubble, schedules of micro-batches",
+    "T20": "Tensor parallel: column- and row-parallel layers by hand, then PyTorch's",
+    "T21": "FSDP: wrapping, precision policies, offloading",
+    "T22": "DeepSpeed: ZeRO stages 1 to 3, offloading, its configuration",
+    "T23": "More than one machine: starting there, checkpoints, resuming on another number of ranks",
+    "T24": "FP8 training: formats, scaling recipes, and the libraries that do it",
+    "T25": "Fine-tuning 7B within 24 GB, step by step",
+    "T26": "Recipes by memory size, each tried with the planner",
+    "T27": "The summary table: what each technique saves and costs, measured",
+    "T28": "What comes next: transfer learning, feature extraction, adapters",
+    "T29": "Where time goes: rooflines, FLOPs of a step, MFU and HFU, honest timing",
+    "T30": "Reading a profiler trace",
+    "T31": "Online softmax and tiled attention by hand",
+    "T32": "Saved-tensor hooks, and memory budgets under a compiler",
+    "T33": "Token data: memory maps, packing, document masks, resuming within an epoch",
+    "T34": "What a collective costs, buckets that overlap, stragglers, the flight recorder",
+    "T35": "Meshes: HSDP, two and three dimensions, starting on the meta device",
+    "T36": "Sequence parallel, and a loss whose vocabulary is split",
+    "T37": "Interleaved and zero-bubble pipelines",
+    "T38": "Context parallel: ring attention, zigzag, all-to-all",
+    "T39": "Mixtures of experts: routing, balance, expert parallel",
+    "T40": "Choosing a layout, and the cost of a whole run",
+    "T41": "Runs that survive: goodput, checkpoint intervals, silent errors, loss spikes",
+    "T42": "A real fine-tune: chat template, loss on answers alone, scores before and after",
+    "T43": "Large batches: critical batch size, learning rate, and when accumulation buys nothing",
+}
+PITFALLS = {
+    "P1": "A small update that a 16-bit weight swallows",
+    "P2": "FP16 gradients that become zero",
+    "P3": "Autocast around the backward pass, clipping scaled gradients, names that are gone",
+    "P4": "Accumulation: the undivided loss, an uneven last micro-batch, token weights, BatchNorm, the scheduler",
+    "P5": "Checkpointing: random state, inputs without gradients, a checkpointed loss head",
+    "P6": "Workers that are spawned: a slow start, what cannot be pickled, too many of them",
+    "P7": "Data parallel: a forgotten `set_epoch`, unequal weights and batches, saving from every rank, hangs",
+}
+
+
+def syllabus_tables() -> str:
+    """Return the tables of techniques and pitfalls, each code with links to its labs."""
+    labs = _labs_by_code()
+    parts = []
+    for heading, codes in (("Techniques", TECHNIQUES), ("Pitfalls", PITFALLS)):
+        lines = [f"## {heading}", "", "| Code | What | Labs |", "|---|---|---|"]
+        lines += [f"| {code} | {what} | {_links(labs.get(code, []))} |" for code, what in codes.items()]
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)
+
+
+def _labs_by_code() -> dict[str, list[Source]]:
+    found: dict[str, list[Source]] = {}
+    for source in sources():
+        for code in re.findall(r"[TP]\d+", card(source)["Syllabus"]):
+            found.setdefault(code, []).append(source)
+    return found
+
+
+def _links(labs: list[Source]) -> str:
+    return " · ".join(f"[{card(lab)['title'].partition(' · ')[0]}](../labs/{lab.name}.ipynb)" for lab in labs)

@@ -1,0 +1,361 @@
+"""One description of a run: what is trained and how (`TrainingConfig`), and over which ranks (`ParallelConfig`).
+
+A run on one GPU is the run whose sizes are all 1. Two simulators answer, and the description alone decides which one.
+The model of Hugging Face's library runs as a whole where data-parallel ranks train it in plain PyTorch. A decoder's
+blocks run, a slice for each rank, where ranks split the model, or another engine trains it (`layout/`).
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # a config is words and numbers; PyTorch takes seconds to import
+    import torch
+
+PRECISIONS = ("fp32", "bf16", "bf16-amp", "fp16-amp", "fp8")
+OPTIMIZERS = ("adamw", "adam", "sgd", "sgd-momentum", "adamw-8bit", "adamw-8bit-paged", "adafactor")
+IMPLEMENTATIONS = ("foreach", "fused", "for-loop")
+LORA_DTYPES = ("fp32", "weights")
+QUANTIZATIONS = ("none", "nf4", "nf4-dq", "int8")
+ATTENTIONS = ("sdpa", "eager", "fused-2023")
+OFFLOADS = ("none", "optimizer", "all")
+ENGINES = ("pytorch", "torchtitan", "megatron")
+SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble")
+ZEROS = ("none", "zero1", "zero2", "zero3")
+CONTEXTS = ("ring", "all-to-all")
+MOST = 2**24  # of a batch, a sequence, micro-batches: far beyond any use, and far below overflow
+MOST_GPUS = 65536
+
+
+class RecipeError(ValueError):
+    """A run that cannot work; the message says what to change."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParallelConfig:
+    """The ranks of a run, and what they share.
+
+    They form a grid: pipeline x replicate x shard x context x tensor. Experts take their ranks from all but the
+    pipeline's: `expert` must divide their product. An expert itself is never split.
+
+    Attributes:
+        tensor: ranks that split each matmul between them.
+        sequence_parallel: whether they split norms and residuals by tokens as well.
+        tensor_overlap: whether they gather and reduce those tokens in chunks, beside matmuls.
+        pipeline: stages; each holds consecutive blocks.
+        schedule, virtual_stages: the order of micro-batches, and how many pieces of the model a rank holds.
+        context, context_method: ranks that split each sequence; keys and values travel round a "ring", or heads are
+            exchanged for tokens ("all-to-all").
+        expert: ranks that split the experts.
+        shard, replicate: ranks of the data dimension that split state, and how many such groups there are.
+        zero: what `shard` splits: "none" is DDP, "zero1" the optimizer's state, "zero2" gradients, too, "zero3"
+            parameters, too.
+        reshard_after_forward: whether zero3 frees gathered parameters between forward and backward.
+        accumulate_whole: whether zero3 adds up whole gradients, in FP32, and reduces them once a step.
+        plain_ends: whether embedding and loss are those of a plain loop around blocks that tensor ranks split: each
+            rank holds the whole embedding and whole rows of logits, in the matmuls' dtype; in pipelines all of the
+            head, too.
+
+    Raises:
+        RecipeError: values that are unknown or too large.
+    """
+
+    tensor: int = 1
+    sequence_parallel: bool = True
+    tensor_overlap: bool = False
+    pipeline: int = 1
+    schedule: str = "1f1b"
+    virtual_stages: int = 1
+    context: int = 1
+    context_method: str = "ring"
+    expert: int = 1
+    shard: int = 1
+    replicate: int = 1
+    zero: str = "zero3"
+    reshard_after_forward: bool = True
+    accumulate_whole: bool = False
+    plain_ends: bool = False
+
+    def __post_init__(self) -> None:
+        check_known(self, {"schedule": SCHEDULES, "zero": ZEROS, "context_method": CONTEXTS})
+        names = ("tensor", "pipeline", "virtual_stages", "context", "expert", "shard", "replicate")
+        check_range(self, dict.fromkeys(names, 1))
+        if self.ranks > MOST_GPUS:
+            raise RecipeError(f"The dimensions multiply to {self.ranks:,} ranks; at most {MOST_GPUS:,} are planned.")
+
+    @property
+    def data(self) -> int:
+        """Ranks with different sequences."""
+        return self.shard * self.replicate
+
+    @property
+    def ranks(self) -> int:
+        """GPUs of the run."""
+        return self.tensor * self.pipeline * self.context * self.data
+
+    @property
+    def splits_the_model(self) -> bool:
+        """Whether ranks hold different parts of the model or of a sequence."""
+        return self.tensor * self.pipeline * self.context * self.expert > 1
+
+    @property
+    def shards(self) -> int:
+        """Ranks that split a dense parameter's state: the context ranks have the same parameters and join in."""
+        return self.shard * self.context
+
+    @property
+    def expert_shards(self) -> int:
+        """Ranks that split the state of an expert's parameters."""
+        return max(1, self.shards * self.tensor // self.expert)
+
+    @property
+    def splits_tokens(self) -> bool:
+        """Whether the tensor ranks split norms and residuals."""
+        return self.sequence_parallel and self.tensor > 1
+
+    @property
+    def splits_backward(self) -> bool:
+        """Whether the stages make gradients of inputs and of weights at different times."""
+        return self.schedule == "zero-bubble" and self.pipeline > 1
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """One way to train one model.
+
+    Attributes:
+        model: a name of the catalog, or the path of a Hugging Face `config.json`.
+        micro_batch_size: sequences or images in a micro-batch of one data rank.
+        seq: tokens in a sequence (language models); of an encoder-decoder, on both sides.
+        image_size: pixels a side (image classifiers); 0 takes the model's own.
+        precision: "fp32"; "bf16": weights and all in BF16; "fp16-amp", "bf16-amp": FP32 weights, 16-bit matmuls; "fp8":
+            the same with 8-bit matmuls.
+        optimizer, optimizer_impl: which, and in which of PyTorch's implementations. What is "paged" keeps its state in
+            memory that GPU and host share: it leaves the GPU as far as there is no room, and comes back for the update.
+        lora_rank: rank of the LoRA adapters; 0 trains the whole model.
+        lora_alpha: scale of the adapters; 0 takes twice the rank. It does not change memory.
+        lora_targets: names of the linear layers that get an adapter.
+        lora_dropout: dropout in front of each adapter.
+        lora_dtype: of the adapters: "fp32", as PEFT has it by default, or that of the other "weights".
+        quantize: the format of the frozen base's linear layers.
+        attention: "sdpa" (fused); "eager" (the scores are materialised); or "fused-2023", FlashAttention-2, which is
+            half as fast on GPUs after Ampere as kernels made for them (arXiv 2407.08608).
+        checkpointing: which blocks are recomputed: "none", "every" (or "full"), "every-2", "every-3" and so on, in
+            "sqrt" many segments; or "selective": the cheap parts of every block.
+        gradient_accumulation_steps: micro-batches of one data rank in one optimizer step.
+        compile: `torch.compile` fuses chains of operations of model and loss: what only a chain uses is not written.
+        step_in_backward: update each parameter as soon as its gradient is complete, and free the gradient.
+        set_to_none: free the gradients after the step, as `zero_grad` does by default; False zeroes them in place.
+        offload: what host memory holds: nothing, the optimizer, or everything but the current layer.
+        expandable_segments: the allocator's option of that name.
+        engine: who trains: "pytorch": a plain loop around the Hugging Face model; "torchtitan": FP32 weights, cast as
+            they are gathered; "megatron": 16-bit weights beside FP32 masters, and FP32 gradients in one buffer.
+        cuda_graphs: the host launches recorded graphs, not operations, and holds nobody up.
+        parallel: over which ranks; by default on one GPU.
+
+    Raises:
+        RecipeError: values that are unknown, or cannot be combined.
+    """
+
+    model: str
+    micro_batch_size: int = 1
+    seq: int = 512
+    image_size: int = 0
+    precision: str = "bf16"
+    optimizer: str = "adamw"
+    optimizer_impl: str = "foreach"
+    lora_rank: int = 0
+    lora_alpha: float = 0
+    lora_targets: Sequence[str] = ()
+    lora_dropout: float = 0.0
+    lora_dtype: str = "fp32"
+    quantize: str = "none"
+    attention: str = "sdpa"
+    checkpointing: str = "none"
+    gradient_accumulation_steps: int = 1
+    compile: bool = False
+    step_in_backward: bool = False
+    set_to_none: bool = True
+    offload: str = "none"
+    expandable_segments: bool = False
+    engine: str = "pytorch"
+    cuda_graphs: bool = False
+    parallel: ParallelConfig = field(default_factory=ParallelConfig)
+
+    def __post_init__(self) -> None:
+        set_field = object.__setattr__
+        set_field(self, "lora_targets", tuple(self.lora_targets))  # a list would not hash
+        set_field(self, "checkpointing", "every" if self.checkpointing == "full" else self.checkpointing)
+        set_field(self, "attention", "sdpa" if self.attention == "fused" else self.attention)
+        if isinstance(self.parallel, Mapping):  # as JSON has it
+            set_field(self, "parallel", ParallelConfig(**self.parallel))
+        check_known(
+            self,
+            {
+                "precision": PRECISIONS,
+                "optimizer": OPTIMIZERS,
+                "optimizer_impl": IMPLEMENTATIONS,
+                "lora_dtype": LORA_DTYPES,
+                "quantize": QUANTIZATIONS,
+                "attention": ATTENTIONS,
+                "offload": OFFLOADS,
+                "engine": ENGINES,
+            },
+        )
+        if self.stride == 0 and self.checkpointing not in ("none", "selective", "sqrt"):
+            raise RecipeError(
+                f"checkpointing is {self.checkpointing!r}; choose one of none, selective, full, every-2, every-3, sqrt."
+            )
+        at_least_one = ("micro_batch_size", "seq", "gradient_accumulation_steps")
+        check_range(self, {**dict.fromkeys(at_least_one, 1), "lora_rank": 0, "image_size": 0})
+        if not math.isfinite(self.lora_alpha):
+            raise RecipeError(f"lora_alpha is {self.lora_alpha}; it must be a number.")
+        if not 0 <= self.lora_dropout < 1:
+            raise RecipeError(f"lora_dropout is {self.lora_dropout}; it must be at least 0 and less than 1.")
+        for broken, message in self._conflicts():
+            if broken:
+                raise RecipeError(message)
+
+    def _conflicts(self) -> list[tuple[bool, str]]:
+        """Return (whether it applies, what to change) for each combination that cannot work."""
+        lora, quantized, alone = self.lora_rank > 0, self.quantize != "none", self.ranks == 1
+        low_bit = self.optimizer.startswith("adamw-8bit")
+        simple_impl = (low_bit or self.optimizer == "adafactor") and self.optimizer_impl == "fused"
+        return [
+            (quantized and not lora, "Quantized weights cannot be trained: add LoRA adapters (lora_rank)."),
+            (quantized and self.precision == "fp32", "A quantized base computes in 16 bits: precision bf16 or an amp."),
+            (quantized and self.shard != "none", "Sharding a quantized base is not simulated: use zero none."),
+            (not lora and bool(self.lora_targets), "lora_targets were given without adapters: set lora_rank."),
+            (not lora and self.lora_alpha != 0, "lora_alpha was given without adapters: set lora_rank."),
+            (not lora and self.lora_dropout > 0, "lora_dropout was given without adapters: set lora_rank."),
+            (not lora and self.lora_dtype != "fp32", "lora_dtype was given without adapters: set lora_rank."),
+            (
+                self.step_in_backward and self.gradient_accumulation_steps > 1,
+                "The step in the backward pass leaves no gradient to add to: set gradient_accumulation_steps to 1.",
+            ),
+            (
+                self.step_in_backward and not self.set_to_none,
+                "The step in the backward pass frees gradients: leave set_to_none at True.",
+            ),
+            (
+                self.step_in_backward and (not alone or self.offload != "none"),
+                "The step in the backward pass is simulated on one GPU without offload.",
+            ),
+            (simple_impl, f"{self.optimizer} has no fused implementation: use foreach or for-loop."),
+            (
+                self.shard in ("zero1", "zero2") and self.offload == "all",
+                "Only zero3 takes the parameters off the GPU: use zero3, or offload optimizer.",
+            ),
+            (
+                not self.set_to_none and (self.shard in ("zero2", "zero3") or self.offload == "all"),
+                f"Only whole gradients are zeroed in place: keep set_to_none with {self.shard} or offload all.",
+            ),
+            (
+                not alone and self.shard == "none" and self.offload == "all",
+                "Offloading everything over several ranks means zero3: use zero3.",
+            ),
+            (low_bit and self.shard == "zero3", f"{self.optimizer} with zero3 is not simulated."),
+            (self.paged and self.offload != "none", "Paged state leaves the GPU by itself: use offload none."),
+            (self.optimizer == "adafactor" and self.shard == "zero3", "adafactor with zero3 is not simulated."),
+        ]
+
+    @property
+    def ranks(self) -> int:
+        """GPUs of the run."""
+        return self.parallel.ranks
+
+    @property
+    def shard(self) -> str:
+        """What is sharded over the data ranks; over one there is nothing to shard."""
+        return self.parallel.zero if self.parallel.shard > 1 else "none"
+
+    @property
+    def stride(self) -> int:
+        """Every how many blocks one is recomputed as a whole; 0 where none is, or not as a whole."""
+        words, _, number = self.checkpointing.partition("-")
+        if words != "every" or (number and not (number.isdecimal() and 1 <= int(number) <= MOST)):
+            return 0
+        return int(number or 1)
+
+    @property
+    def whole(self) -> bool:
+        """Whether all parameters are trained as engines for many GPUs train them: by AdamW, on the GPUs."""
+        plain = self.set_to_none and not (self.step_in_backward or self.expandable_segments or self.image_size)
+        return plain and not self.lora_rank and (self.optimizer, self.offload) == ("adamw", "none")
+
+    @property
+    def by_blocks(self) -> bool:
+        """Whether a decoder's blocks are simulated, and not the Hugging Face model as a whole."""
+        special = self.precision == "fp8" or self.attention == "fused-2023" or self.checkpointing == "selective"
+        return self.parallel.splits_the_model or self.engine != "pytorch" or special or self.cuda_graphs
+
+    @property
+    def paged(self) -> bool:
+        """Whether the optimizer's state makes room on the GPU by itself."""
+        return self.optimizer.endswith("-paged")
+
+    @property
+    def amp_dtype(self) -> "torch.dtype | None":
+        """What autocast, or the mixed-precision policy of `fully_shard`, computes in."""
+        import torch
+
+        return {"bf16-amp": torch.bfloat16, "fp16-amp": torch.float16}.get(self.precision)
+
+    @property
+    def weight_dtype(self) -> "torch.dtype":
+        """The dtype of the weights."""
+        import torch
+
+        return torch.bfloat16 if self.precision == "bf16" else torch.float32
+
+    def changed(self) -> dict[str, Any]:
+        """Return the fields that differ from their defaults, as plain values."""
+        values = _changed(self, TrainingConfig(self.model))
+        return values | ({"parallel": _changed(self.parallel, ParallelConfig())} if "parallel" in values else {})
+
+    @property
+    def summary(self) -> str:
+        """The run in one line."""
+        parts = [self.model, self.precision, f"batch {self.micro_batch_size}"]
+        parts += [f"LoRA r={self.lora_rank}"] if self.lora_rank else ["full training"]
+        parts += [self.quantize] if self.quantize != "none" else []
+        parts += [self.optimizer if self.optimizer_impl == "foreach" else f"{self.optimizer} {self.optimizer_impl}"]
+        parts += [f"checkpointing {self.checkpointing}"] if self.checkpointing != "none" else []
+        parts += ["eager attention"] if self.attention == "eager" else []
+        micro_batches = self.gradient_accumulation_steps
+        parts += [f"accumulate {micro_batches}"] if micro_batches > 1 else []
+        parts += ["compiled"] if self.compile else []
+        parts += ["step in backward"] if self.step_in_backward else []
+        parts += [f"{self.ranks} ranks, {'DDP' if self.shard == 'none' else self.shard}"] if self.ranks > 1 else []
+        parts += [f"offload {self.offload}"] if self.offload != "none" else []
+        return ", ".join(parts)
+
+
+def _changed(config: Any, plain: Any) -> dict[str, Any]:
+    pairs = ((f.name, getattr(config, f.name), getattr(plain, f.name)) for f in fields(config))
+    return {name: value for name, value, default in pairs if value != default or name == "model"}
+
+
+def check_known(config: Any, known: Mapping[str, Sequence[str]]) -> None:
+    """Make sure that fields have one of their known values.
+
+    Raises:
+        RecipeError: one has not.
+    """
+    for name, values in known.items():
+        if getattr(config, name) not in values:
+            raise RecipeError(f"{name} is {getattr(config, name)!r}; choose one of {', '.join(values)}.")
+
+
+def check_range(config: Any, least: Mapping[str, int]) -> None:
+    """Make sure that fields are at least as large as `least` says, and at most `MOST`.
+
+    Raises:
+        RecipeError: one is not.
+    """
+    for name, smallest in least.items():
+        if not smallest <= getattr(config, name) <= MOST:
+            raise RecipeError(
+                f"{name} is {getattr(config, name)}; it must be at least {smallest} and at most {MOST:,}."
+            )

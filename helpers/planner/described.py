@@ -1,0 +1,173 @@
+"""From options to one description of a run, and to the GPUs that it runs on.
+
+What is not given is assumed, by one rule: whoever trains all of a decoder's parameters on several GPUs, or with an
+engine made for that, has a long sequence, FP32 weights and a compiler; everybody else fine-tunes. How a question is
+spelled plays no part.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from .catalog.clusters import CLUSTERS, Cluster, find_cluster
+from .catalog.gpus import GIGA
+from .catalog.models import find_context, is_mixture
+from .catalog.this_machine import THIS
+from .config import ParallelConfig, RecipeError, TrainingConfig
+
+DIMENSIONS = ("tensor", "pipeline", "context", "shard", "replicate")  # whose product is the number of GPUs
+_OF_RANKS = tuple(field.name for field in fields(ParallelConfig))
+_OF_TRAINING = tuple(field.name for field in fields(TrainingConfig) if field.name != "parallel")
+_SHOWN = (  # what decides most, if it was not given
+    *("micro_batch_size", "gradient_accumulation_steps", "seq", "precision", "engine", "compile"),
+    *("checkpointing", "optimizer", "optimizer_impl", "lora_dtype"),
+)
+
+
+@dataclass(frozen=True)
+class Described:
+    """A run, and what of it was assumed, by name; `context` is the longest sequence that the model reads, 0 if none."""
+
+    config: TrainingConfig
+    assumed: dict[str, Any]
+    context: int
+
+    @property
+    def heading(self) -> str:
+        """The model, the sequence, the precision and the engine in a line, and what was assumed in another."""
+        config = self.config
+        reads = f"sequences of {config.seq:,} tokens, " if self.context else ""
+        who = {"pytorch": "plain PyTorch"}.get(config.engine, config.engine)
+        assumed = ", ".join(f"{name.replace('_', ' ')} {_word(value)}" for name, value in self.assumed.items())
+        return f"{config.model}, {config.precision}, {reads}as {who} trains\n  assumed: {assumed or 'nothing'}"
+
+
+def _word(value: Any) -> str:
+    return ("on" if value else "off") if isinstance(value, bool) else str(value)
+
+
+def described(options: Mapping[str, Any]) -> Described:
+    """Return the run that `options` describe: fields of `TrainingConfig` and `ParallelConfig`, and `gpus`.
+
+    Options that are None were not given. `ranks` and `recompute_every` are old spellings: the former are GPUs that
+    shard nothing unless `zero` says so.
+
+    Raises:
+        RecipeError: they contradict each other, or cannot work.
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    if "ranks" in given:
+        given.setdefault("gpus", given["ranks"])
+        given.setdefault("zero", "none")
+    if "recompute_every" in given:
+        if given.get("checkpointing") not in ("full", "every"):
+            raise RecipeError("--recompute-every needs --activation-checkpointing full.")
+        given["checkpointing"] = f"every-{given['recompute_every']}"
+    is_mixture(given["model"])  # a name that nobody knows is refused before anything else
+    context, extends = find_context(given["model"])
+    ranks = {name: given[name] for name in _OF_RANKS if name in given}
+    ranks |= fill(given.get("gpus"), {name: ranks[name] for name in DIMENSIONS if name in ranks})
+    training = {name: given[name] for name in _OF_TRAINING if name in given}
+    by_engine = _for_engines(training, ranks)
+    usual = _usual(training, ranks, by_engine, context)
+    if ParallelConfig(**ranks).ranks == 1 and usual["engine"] == "pytorch":
+        if ranks.get("zero", "none") != "none":
+            raise RecipeError(f"{ranks['zero']} shards over ranks: set --gpus to 2 or more.")
+        ranks.pop("zero", None)
+        usual.pop("zero")
+    zero = {"zero": usual.pop("zero")} if "zero" in usual else {}
+    config = TrainingConfig(**{**usual, **training}, parallel=ParallelConfig(**{**zero, **ranks}))
+    assumed = {name: getattr(config, name) for name in _SHOWN if name not in given}
+    assumed |= zero if "zero" not in ranks else {}
+    for name, needed in (("seq", context), ("lora_dtype", config.lora_rank)):
+        if not needed:
+            assumed.pop(name, None)
+    if context and config.seq > context:
+        if not extends:
+            raise RecipeError(f"{config.model} takes at most {context} tokens; seq is {config.seq}.")
+        assumed["positions"] = f"rotated beyond the config's {context:,}"
+    return Described(config, assumed, context)
+
+
+def _for_engines(training: Mapping[str, Any], ranks: Mapping[str, Any]) -> bool:
+    """Return whether an engine for many GPUs would train this: a decoder, whole, on several of them or in its way."""
+    config = TrainingConfig(**training, parallel=ParallelConfig(**{"zero": "none", **ranks}))
+    if config.by_blocks or is_mixture(config.model):
+        return True
+    fused = training.get("optimizer_impl", "fused") == "fused" and config.checkpointing != "sqrt"
+    return config.ranks > 1 and config.whole and fused and _is_decoder(config.model)
+
+
+def _is_decoder(model: str) -> bool:
+    from .catalog.archs import arch_of
+
+    try:
+        arch_of(model)
+    except RecipeError:
+        return False
+    return True
+
+
+def _usual(training: Mapping[str, Any], ranks: Mapping[str, Any], by_engine: bool, context: int) -> dict[str, Any]:
+    """Return what is assumed where nothing is given."""
+    engine = training.get("engine", "torchtitan" if by_engine else "pytorch")
+    quantized = training.get("quantize", "none") != "none"
+    usual = {
+        "engine": engine,
+        "seq": min(4096 if by_engine else 512, context or 512),
+        "zero": "zero1" if engine == "megatron" else "none" if quantized else "zero3",
+        "gradient_accumulation_steps": ranks.get("pipeline", 1),
+    }
+    if by_engine:
+        usual |= {"precision": "bf16-amp", "compile": True, "optimizer_impl": "fused"}
+    return usual
+
+
+def fill(gpus: int | None, given: Mapping[str, int]) -> dict[str, int]:
+    """Return the sizes of the dimensions that are not given, so that their product is `gpus`.
+
+    What is left goes to `shard`, or to `replicate` where `shard` is given.
+
+    Raises:
+        RecipeError: there is no way.
+    """
+    if any(size < 1 for size in given.values()) or (gpus is not None and gpus < 1):
+        raise RecipeError("gpus and every dimension must be at least 1.")
+    product = math.prod(given.values())
+    if gpus is None:
+        return {}
+    words = " x ".join(f"{name} {size}" for name, size in given.items())
+    free = next((name for name in ("shard", "replicate") if name not in given), None)
+    if free is None and product != gpus:
+        raise RecipeError(f"{words} are {product} ranks, and --gpus says {gpus}.")
+    if gpus % product:
+        raise RecipeError(f"{gpus} GPUs are no multiple of {words}" + (f" = {product}." if len(given) > 1 else "."))
+    return {free: gpus // product} if free else {}
+
+
+def cluster_of(options: Mapping[str, Any]) -> Cluster | None:
+    """Return the cluster that the options describe; None where they name no GPU of the catalog.
+
+    Raises:
+        RecipeError: there is none of this name, or its numbers make no sense.
+    """
+    cluster, gpu, node = (options.get(name) for name in ("cluster", "gpu", "gpus_per_node"))
+    if cluster and gpu:
+        raise RecipeError("Give a GPU or a cluster, not both.")
+    if cluster and cluster.lower() not in CLUSTERS:
+        raise RecipeError(f"There is no cluster {cluster!r}: {', '.join(CLUSTERS)}.")
+    if node is not None and node < 1:
+        raise RecipeError(f"--gpus-per-node is {node}; a node has at least one GPU.")
+    changes: dict[str, Any] = {} if node is None else {"node": node}
+    for name in ("inside", "outside"):
+        speed = options.get(f"link_{name}")
+        if speed is not None:
+            if not 0 < speed < math.inf:
+                raise RecipeError(f"--link-{name} is {speed:g} GB/s; it must be more than 0.")
+            changes[name] = speed * GIGA
+    if not (cluster or gpu) or gpu == THIS:
+        if changes:
+            raise RecipeError("On which GPUs? --gpu NAME or --cluster NAME; --list shows both.")
+        return None
+    return replace(find_cluster(cluster or gpu), **changes)

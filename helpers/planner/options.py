@@ -1,0 +1,165 @@
+"""The options of `python -m helpers plan`: the field's words, each once; old spellings work and are not shown."""
+
+import argparse
+from typing import Any
+
+from .catalog.clusters import CLUSTERS
+from .config import (
+    ATTENTIONS,
+    CONTEXTS,
+    ENGINES,
+    IMPLEMENTATIONS,
+    LORA_DTYPES,
+    OFFLOADS,
+    OPTIMIZERS,
+    PRECISIONS,
+    QUANTIZATIONS,
+    SCHEDULES,
+    ZEROS,
+)
+from .short_help import shorten_help
+from .whole_run import FAILURES_PER_GPU_DAY, RESTART_SECONDS
+
+WRAPS = ("torchrun", "sbatch", "skypilot")
+
+
+class _Group:
+    """Adds options to a group of the help. None has a default: what is not given is assumed, and printed."""
+
+    def __init__(self, parser: argparse.ArgumentParser, title: str) -> None:
+        self._group = parser.add_argument_group(title)
+
+    def option(self, flag: str, text: str, *old: str, **how: Any) -> None:
+        """Add an option, and its old spellings without a line of their own."""
+        how.setdefault("dest", flag.removeprefix("--").replace("-", "_"))
+        self._group.add_argument(flag, help=text, **how)
+        for spelling in old:
+            self._group.add_argument(spelling, help=argparse.SUPPRESS, **how)
+
+    def number(self, flag: str, text: str, *old: str, **how: Any) -> None:
+        """Add an option that takes a whole number."""
+        self.option(flag, text, *old, type=int, metavar="N", **how)
+
+    def switch(self, flag: str, text: str, *old: str, value: bool = True, **how: Any) -> None:
+        """Add an option that takes nothing and stands for `value`."""
+        self.option(flag, text, *old, action="store_const", const=value, **how)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe all options."""
+    _add_training(_Group(parser, "what is trained, and how"))
+    _add_memory(_Group(parser, "what saves memory"))
+    _add_ranks(_Group(parser, "ranks"))
+    _add_hardware(_Group(parser, "hardware"))
+    _add_answer(_Group(parser, "the answer"))
+    _add_whole_run(_Group(parser, "a run of many steps"))
+    shorten_help(parser)
+
+
+def _add_training(group: _Group) -> None:
+    group.option("--model", "a model of the catalog, or a Hugging Face config", metavar="NAME|config.json")
+    group.number("--micro-batch-size", "sequences or images in a micro-batch", "--batch")
+    steps = "micro-batches of a data rank in a step (usually 1, in a pipeline as many as stages)"
+    group.number("--gradient-accumulation-steps", steps, "--accumulate", "--micro-batches")
+    group.number("--seq", "tokens in a sequence")
+    group.number("--image-size", "pixels a side (default: the model's own)")
+    text = "bf16 is all in BF16; amp, and fp8, keep FP32 weights"
+    group.option("--precision", text, choices=PRECISIONS)
+    group.option("--optimizer", "which optimizer", choices=OPTIMIZERS)
+    group.option("--optimizer-impl", "which implementation of it", choices=IMPLEMENTATIONS)
+    group.option("--attention", "fused, or with scores in memory", choices=(*ATTENTIONS, "fused"))
+    group.option("--compile", "torch.compile fuses chains of operations", action=argparse.BooleanOptionalAction)
+    group.switch("--cuda-graphs", "the host launches recorded graphs")
+    group.option("--engine", "who trains: a plain PyTorch loop around the whole model, or an engine", choices=ENGINES)
+
+
+def _add_memory(group: _Group) -> None:
+    blocks = "which blocks are recomputed: none, selective, full, every-2, every-3, sqrt"
+    old = ("--checkpointing", "--recompute")
+    group.option("--activation-checkpointing", blocks, *old, dest="checkpointing", metavar="WHICH")
+    group.number("--recompute-every", argparse.SUPPRESS)
+    group.number("--lora-rank", "rank of LoRA adapters; without, the whole model is trained")
+    group.option("--lora-alpha", "scale of the adapters (default: twice the rank)", type=float, metavar="A")
+    group.option("--lora-targets", "layers with adapters (default: PEFT's choice)", type=_names, metavar="A,B")
+    group.option("--lora-dropout", "dropout in front of adapters", type=float, metavar="P")
+    group.option("--lora-dtype", "dtype of adapters", choices=LORA_DTYPES)
+    group.option("--quantize", "format of the frozen base", choices=QUANTIZATIONS)
+    group.option("--offload", "what host memory holds", choices=OFFLOADS)
+    group.switch("--step-in-backward", "update parameters during the backward pass")
+    zeroed = "zero gradients in place instead of freeing them"
+    group.switch("--no-set-to-none", zeroed, "--keep-grads", value=False, dest="set_to_none")
+    group.switch("--expandable-segments", "the allocator's option of that name")
+
+
+def _add_ranks(group: _Group) -> None:
+    group.number("--gpus", "GPUs of the run (default: the product of the ranks below)")
+    group.number("--ranks", argparse.SUPPRESS)
+    group.number("--tp", "tensor parallel: ranks that split each matmul", "--tensor", dest="tensor")
+    group.number("--pp", "pipeline parallel: stages of consecutive blocks", "--pipeline", dest="pipeline")
+    group.number("--cp", "context parallel: ranks that split each sequence", "--context", dest="context")
+    group.number("--ep", "expert parallel: ranks that split the experts", "--expert", dest="expert")
+    rest = "data-parallel ranks that split state (default: what the others leave of --gpus)"
+    group.number("--dp-shard", rest, "--data-shard", dest="shard")
+    groups = "groups of such ranks (default 1, or what --dp-shard leaves of --gpus)"
+    group.number("--dp-replicate", groups, "--replicate", dest="replicate")
+    stage = "what they split: 0 nothing (DDP), 1 optimizer state, 2 gradients, too, 3 parameters, too (FSDP)"
+    group.option("--zero-stage", stage, "--zero", "--shard", dest="zero", type=_zero, metavar="{0,1,2,3}")
+    group.option("--schedule", "order of the pipeline's micro-batches", choices=SCHEDULES)
+    group.number("--virtual-stages", "pieces of the model on a pipeline rank")
+    group.option("--context-method", "how context ranks exchange keys and values", choices=CONTEXTS)
+    tokens = "tensor ranks do not split norms by tokens"
+    group.switch("--no-sequence-parallel", tokens, value=False, dest="sequence_parallel")
+    group.switch("--tensor-overlap", "tensor ranks send in chunks, beside matmuls")
+    kept = "ZeRO-3 keeps gathered parameters"
+    group.switch("--no-reshard-after-forward", kept, value=False, dest="reshard_after_forward")
+    group.switch("--accumulate-whole", "ZeRO-3 reduces gradients once a step")
+    group.switch("--plain-ends", "tensor ranks hold the embedding and whole rows of logits")
+
+
+def _add_hardware(group: _Group) -> None:
+    group.option("--gpu", "a GPU of the catalog, or this machine; default: all of them", metavar="NAME|this")
+    group.option("--budget", "a GPU of this size", type=float, metavar="GiB")
+    group.option("--cluster", f"{', '.join(CLUSTERS)}", metavar="NAME")
+    group.number("--gpus-per-node", "GPUs in a node (default: the cluster's)")
+    group.option("--link-inside", "of a GPU to others of its node, each way", type=float, metavar="GB/s")
+    group.option("--link-outside", "of a GPU to other nodes, each way", type=float, metavar="GB/s")
+
+
+def _add_answer(group: _Group) -> None:
+    for flag, text in (
+        ("--json", "print JSON"),
+        ("--list", "show the models and GPUs of the catalog"),
+        ("--roles", "print a table of all pipeline ranks"),
+        ("--measure", "train two real steps on this machine's GPU as well"),
+    ):
+        group.option(flag, text, action="store_true")
+    group.option("--timeline", "draw the step of several GPUs into an SVG, PNG or PDF", metavar="FILE")
+    group.option("--export", "write the run as a configuration of this engine, in place of an answer", metavar="ENGINE")
+    group.option("--wrap", "and as a job for a cluster", choices=WRAPS)
+    group.option("--rows", "plan many runs, one a line (docs/planner.md lists the fields)", metavar="FILE.jsonl")
+    group.option("--out", "where the answers to --rows go, or what --export writes", metavar="FILE")
+
+
+def _add_whole_run(group: _Group) -> None:
+    tokens = "of a whole run, like 15T: days, GPU-hours, goodput, how often to save"
+    group.option("--run-tokens", tokens, metavar="N")
+    rate = f"that stop the job (default {FAILURES_PER_GPU_DAY:.2g}, as Llama 3 had)"
+    group.option("--failures-per-gpu-day", rate, type=float, metavar="N")
+    written = "until the state is written, at the rate per GPU that Llama 3's storage took"
+    still = f"that training stands still (default: {written})"
+    group.option("--checkpoint-seconds", still, type=float, metavar="S")
+    again = f"from a failure until the job trains again (default {RESTART_SECONDS:g})"
+    group.option("--restart-seconds", again, type=float, metavar="S")
+    group.option("--price-per-gpu-hour", "in any currency: what the run costs", type=float, metavar="P")
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _zero(text: str) -> str:
+    """Return a ZeRO stage as a config has it, from its number or its name."""
+    name = {"0": "none", "1": "zero1", "2": "zero2", "3": "zero3"}.get(text, text)
+    if name not in ZEROS:
+        raise argparse.ArgumentTypeError(f"{text!r} is no stage of ZeRO; choose from 0, 1, 2, 3")
+    return name

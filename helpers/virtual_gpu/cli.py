@@ -1,0 +1,111 @@
+"""`python -m helpers dry-run`: run a training script on a GPU that is not there."""
+
+import argparse
+import json
+import os
+import runpy
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+from ..planner import RecipeError
+from ..planner.catalog.gpus import find_gpu
+from .context import virtual_gpu
+from .dry_run import DryRun
+from .script_patches import for_scripts
+from .steps import EnoughStepsError
+from .waits import ValueWithoutDataError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the options."""
+    parser.add_argument("--gpu", default="h100-80gb", help="a name of the catalog, e.g. rtx-4090 (default: h100-80gb)")
+    parser.add_argument("--gpus", type=int, default=1, help="how many GPUs the machine has (default: 1)")
+    parser.add_argument("--steps", type=int, default=3, help="end after so many optimizer steps (default: 3)")
+    parser.add_argument("--strict", action="store_true", help="stop where a value is asked for that does not exist")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON, after the script's own output")
+    parser.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module, as in python -m")
+    parser.add_argument("script", metavar="SCRIPT", help="the training script")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENTS", help="of the script")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the script and print the report. Returns 0, 2 for bad input, or the script's own exit code."""
+    if args.steps < 1 or args.gpus < 1:
+        raise RecipeError("--steps and --gpus are at least 1.")
+    find_gpu(args.gpu)
+    if not args.module and not Path(args.script).is_file():
+        raise RecipeError(f"{args.script} is not a file. A module takes -m before its name.")
+    with virtual_gpu(args.gpu, gpus=args.gpus, steps=args.steps, strict=args.strict) as dry:
+        code = _run_script(args, dry)
+    if code == 2 and not dry.ledger.events:
+        return code
+    sys.stdout.flush()
+    if args.json:
+        print(json.dumps(dry.to_json() if dry.ledger.events else {"gpu": dry.gpu, "steps": []}))
+    else:
+        print(f"\n{dry}")
+    if code == 0 and not dry.ledger.marks:
+        print(f"{args.script} ended without an optimizer step on the GPU.", file=sys.stderr)
+        return 2
+    return code
+
+
+def _run_script(args: argparse.Namespace, dry: DryRun) -> int:
+    """Run the script as Python would; return its exit code."""
+    try:
+        with _as_script(args), for_scripts(dry.waits):
+            if args.module:
+                runpy.run_module(args.script, run_name="__main__", alter_sys=True)
+            else:
+                runpy.run_path(args.script, run_name="__main__")
+    except EnoughStepsError:
+        return 0
+    except SystemExit as end:
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except ValueWithoutDataError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except ImportError as error:
+        if args.module and error.name in (None, args.script, args.script.partition(".")[0]):
+            print(f"{args.script} is not a module: {error}", file=sys.stderr)
+            return 2
+        _print_traceback(error)
+        return 1
+    except Exception as error:
+        _print_traceback(error)
+        return 1
+    return 0
+
+
+@contextmanager
+def _as_script(args: argparse.Namespace) -> Iterator[None]:
+    """Let the script find its arguments, and the modules beside it."""
+    argv, path = sys.argv, list(sys.path)
+    sys.argv = [args.script, *args.arguments]
+    sys.path[0] = os.getcwd() if args.module else str(Path(args.script).resolve().parent)
+    try:
+        yield
+    finally:
+        sys.argv, sys.path[:] = argv, path
+
+
+def _print_traceback(error: Exception) -> None:
+    """Print the script's own traceback, without the lines of the dry run below and above it."""
+    here = str(Path(__file__).parent)
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith((here, "<frozen runpy>")) and "torch/overrides" not in frame.filename
+    ]
+    print("Traceback (most recent call last):", file=sys.stderr)
+    print("".join(traceback.format_list(frames)), end="", file=sys.stderr)
+    print("".join(traceback.format_exception_only(error)), end="", file=sys.stderr)
+    if isinstance(error, torch.OutOfMemoryError):
+        print(file=sys.stderr)

@@ -1,0 +1,47 @@
+"""`with virtual_gpu("rtx-4090"):` in a notebook or a program: the code inside runs on a GPU that is not there."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from . import memory, waits
+from .dry import DryMode
+from .dry_run import DryRun
+from .install import install, mode, uninstall
+from .ledger import Ledger
+from .machine import Machine
+from .steps import Steps
+
+
+@contextmanager
+def virtual_gpu(name: str, *, gpus: int = 1, steps: int | None = None, strict: bool = False) -> Iterator[DryRun]:
+    """Let this process have GPUs, on which operations take memory and compute nothing; afterwards it has none.
+
+    Tensors that outlive the block are the CPU's, and their values mean nothing.
+
+    Args:
+        name: of the catalog, e.g. "rtx-4090".
+        gpus: how many.
+        steps: optimizer steps after which the program is ended by `EnoughStepsError`; None lets it go on.
+        strict: raise where a value is asked for that does not exist.
+
+    Yields:
+        What is known of the program so far; print it inside the block or after.
+
+    Raises:
+        RecipeError: the catalog has no such GPU.
+    """
+    machine = Machine.named(name, gpus)
+    seen = waits.Waits(strict=strict)
+    ledger = Ledger()
+    install(machine, seen)
+    memory.watch = ledger
+    dry = mode()
+    assert isinstance(dry, DryMode)
+    dry.seen = ledger.worked
+    run = DryRun(machine.gpu, ledger, seen)
+    try:
+        with Steps(ledger, steps):
+            yield run
+    finally:
+        run.close()
+        uninstall()

@@ -1,0 +1,202 @@
+"""The mode that sees every operation: it places the results, and refuses what CUDA refuses.
+
+It stands at the bottom of the stack of dispatch modes, so memory meters and FLOP counters above it see what they would
+see on a GPU. Two things it knows of PyTorch's bindings: a factory that Python calls names `pin_memory`, and one that
+C++ calls does not.
+"""
+
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ..planner.simulate.cuda_kernels import scratch_bytes
+from . import generators, memory
+from .attention import attention, is_attention
+from .giants import is_giant, shaped_like
+from .homes import Home, gpu_index, home_of, is_gpu, place, storage_of
+from .refusals import Refusals
+
+_CPU = torch.device("cpu")
+_FAKE = torch._C._TorchDispatchModeKey.FAKE
+aten = torch.ops.aten
+# These go between devices. c10d's collectives are looked after in ranks.py.
+_MOVERS = {"copy_", "_foreach_copy_", "_to_copy", "_copy_from", "set_", "resize_as_", "record_stream"}
+
+
+class _Thread(threading.local):
+    destination: int | str | None = None  # where `.to` is moving a tensor: a GPU's index, or "cpu"
+    last: int | None = None  # the GPU of the last operation
+    arriving = False  # whether a tensor comes from another device
+    casting_weights = False  # whether autocast makes a copy that it keeps
+
+
+thread = _Thread()
+
+
+class Pretence(TorchDispatchMode):
+    """Runs operations on the CPU as if on the machine's GPUs."""
+
+    def __init__(self, refusals: Refusals) -> None:
+        super().__init__()
+        self._refusals = refusals
+
+    @classmethod
+    def is_infra_mode(cls) -> bool:
+        """Say that this mode is part of the machine, or `torch.compile` would leave everything uncompiled.
+
+        Apple's would have to be taught more of it first.
+        """
+        return memory.machine.kind == "cuda"
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if torch._C._get_dispatch_mode(_FAKE) is not None:
+            return func(*args, **kwargs)
+        if any(hasattr(kind, "__tensor_flatten__") for kind in types):
+            return NotImplemented  # a DTensor, say, takes itself apart: its parts come through here again
+        tensors = list(_tensors(args))
+        if not tensors and args and isinstance(args[0], (int, float)):
+            args = tuple(_constants(func, args))
+        if kwargs:
+            tensors += _tensors(kwargs.values())
+        homes = [home_of(tensor) for tensor in tensors]
+        device = kwargs.get("device")
+        asked = device is not None and is_gpu(device)
+        if not asked and not any(homes):
+            if thread.destination is not None:
+                return self._moved(func, args, kwargs)
+            result = self._execute(func, args, kwargs, tensors, None)
+            if device is not None and not tensors and "pin_memory" not in kwargs and device.type == "cpu":
+                _place_all(result, None)  # C++ made it, for whom is not known yet
+            return result
+        return self._run(func, args, kwargs, tensors, homes)
+
+    def _run(self, func: Any, args: Any, kwargs: dict[str, Any], tensors: Sequence[Tensor], homes: Any) -> Any:
+        name = func._schema.name.partition("::")[2]
+        if thread.destination is not None and name == "_to_copy":
+            return self._moved(func, args, kwargs)
+        device = kwargs.get("device")
+        if device is not None and device.type != "cpu" and not is_gpu(device):
+            return func(*args, **kwargs)
+        index = self._common(func, name, tensors, homes)
+        if device is not None and is_gpu(device):
+            index = gpu_index(device)
+            kwargs = kwargs | {"device": _CPU}
+        elif device is not None and kwargs.get("pin_memory") is False and tensors:  # from Python: it means the CPU
+            index = None
+        if index is not None:
+            thread.last = index
+            self._refusals.check(func, name, tensors)
+        if "generator" in kwargs or "generator" in _argument_names(func):
+            kwargs = generators.chosen(func, args, kwargs, index)
+        if index is None:
+            result = self._execute(func, args, kwargs, tensors, None)
+        else:
+            if nbytes := scratch_bytes(func, args):
+                Home.taken_for_a_moment(nbytes, index)
+            try:
+                result = self._execute(func, args, kwargs, tensors, index)
+            except RuntimeError as error:
+                memory.refuse_what_no_gpu_holds(index, error)
+                raise
+            _place_all(result, index)
+            if name.startswith("resize_") or name == "set_":
+                self._follow(args[0])
+        undecided = index is None and any(homes) and (device is None or "pin_memory" not in kwargs)
+        if undecided and (name == "_to_copy" or name not in _MOVERS):
+            _place_all(result, None)  # made from undecided tensors
+        return result
+
+    def _moved(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Copy a tensor to another device."""
+        destination, thread.destination = thread.destination, None
+        kwargs = kwargs | {"device": _CPU} if kwargs.get("device") is not None else kwargs
+        result = self._copied(func, args, kwargs, destination)
+        if destination != "cpu":
+            thread.arriving = not any(home_of(tensor) for tensor in _tensors(args[:1]))
+            try:
+                _place_all(result, destination)
+            finally:
+                thread.arriving = False
+        return result
+
+    def _execute(
+        self, func: Any, args: Any, kwargs: dict[str, Any], tensors: Sequence[Tensor], index: int | None
+    ) -> Any:
+        """Return what an operation returns; it runs on GPU `index`, or, with None, on the CPU."""
+        if index is not None and func is aten.native_dropout.default:
+            return generators.dropout(args[0], args[1], index)
+        if index is not None and is_attention(func):
+            return attention(func, args, kwargs)
+        if index is not None and is_giant(func, args, kwargs):
+            return shaped_like(func, args, kwargs)
+        return func(*args, **kwargs)
+
+    def _copied(self, func: Any, args: Any, kwargs: dict[str, Any], destination: Any) -> Any:
+        """Return the copy of a tensor that goes to another device: a GPU's index, or "cpu"."""
+        return func(*args, **kwargs)
+
+    def _common(self, func: Any, name: str, tensors: Sequence[Tensor], homes: Sequence[Home | None]) -> int | None:
+        """Return the GPU on which the operation runs; undecided tensors settle there.
+
+        Raises:
+            RuntimeError: its tensors are on several devices.
+        """
+        indices = {home.index for home in homes if home is not None and home.index is not None}
+        if name in _MOVERS or func.namespace == "c10d":
+            first = homes[0] if homes else None
+            if first is not None and first.index is None and indices:
+                first.settle(next(iter(indices)))
+            return first.index if first is not None else None
+        if not indices:
+            return None  # undecided ones among themselves
+        if len(indices) > 1 or None in homes:
+            self._refusals.meeting(func, name, tensors, homes, indices)
+        index = next(iter(indices))
+        for home in homes:
+            if home is not None and home.index is None:
+                home.settle(index)
+        return index
+
+    @staticmethod
+    def _follow(tensor: Tensor) -> None:
+        storage = storage_of(tensor)
+        if storage is not None and (home := storage.__dict__.get("home")):
+            home.resize(storage)
+
+
+_names: dict[Any, frozenset[str]] = {}
+
+
+def _argument_names(func: Any) -> frozenset[str]:
+    if func not in _names:
+        _names[func] = frozenset(argument.name for argument in func._schema.arguments)
+    return _names[func]
+
+
+def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from _tensors(value)
+
+
+def _constants(func: Any, args: Any) -> Iterator[Any]:
+    """Yield the arguments, and tensors for the constants of TorchScript, which Python gets as numbers."""
+    for value, argument in zip(args, func._schema.arguments, strict=False):
+        if isinstance(value, (int, float)) and str(argument.type) == "Tensor":
+            value = torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else None)
+        yield value
+
+
+def _place_all(result: Any, index: int | None) -> None:
+    if isinstance(result, Tensor):
+        place(result, index)
+    elif isinstance(result, (list, tuple)):
+        for part in result:
+            _place_all(part, index)

@@ -1,0 +1,196 @@
+"""What a dry run has learned of a program: its peaks, who holds them, where it waits, how long a step would take."""
+
+from typing import Any
+
+from ..core.units import human_bytes
+from ..planner.catalog.gpus import find_gpu
+from ..planner.forecast import Forecast
+from .cures import Cure, cures_for
+from .fits import Reserved, common_gpus, fits, reserved_between
+from .ledger import Ledger
+from .memory import expandable_segments
+from .owners import Owners, Step, busiest_gpu, owners_at, steps_of
+from .step_forecast import step_forecast
+from .waits import Waits
+
+_ROWS = 8  # of a table in the text; JSON has all
+
+
+class DryRun:
+    """The record of a program on a virtual GPU.
+
+    Attributes:
+        gpu: its name.
+        ledger: every allocation.
+        waits: where it waited for the GPU, and which values were assumed.
+    """
+
+    def __init__(self, gpu: str, ledger: Ledger, waits: Waits) -> None:
+        self.gpu, self.ledger, self.waits = gpu, ledger, waits
+        self._expandable = expandable_segments()
+        self._peak: Owners | None = None  # while the models live, whose modules have names
+
+    def close(self) -> None:
+        """Look at the peak for the last time: the program's models may go now."""
+        self._peak = None
+        self._peak = self.owners
+
+    @property
+    def index(self) -> int:
+        """The GPU that is reported: the one that gave most bytes."""
+        return busiest_gpu(self.ledger)
+
+    @property
+    def steps(self) -> list[Step]:
+        """The memory of each step; the last may be unfinished."""
+        return steps_of(self.ledger, self.index)
+
+    @property
+    def peak_step(self) -> int:
+        """The number of the step with the highest allocated peak, counted from 0."""
+        steps = self.steps
+        return max(range(len(steps)), key=lambda number: steps[number].allocated)
+
+    @property
+    def peak_allocated(self) -> int:
+        """What `torch.cuda.max_memory_allocated` would say in the end."""
+        return max(step.allocated for step in self.steps)
+
+    @property
+    def reserved(self) -> Reserved:
+        """Between which bytes `torch.cuda.max_memory_reserved` would lie."""
+        return reserved_between(self.peak_allocated, self._peak_reserved, find_gpu(self.gpu).cublas_workspace)
+
+    @property
+    def _peak_reserved(self) -> int:
+        return max(step.reserved for step in self.steps)
+
+    @property
+    def owners(self) -> Owners:
+        """Who holds the peak; after a refusal, who held the memory then."""
+        if self._peak is not None:
+            return self._peak
+        if self.ledger.refusals:
+            return owners_at(self.ledger, self.ledger.refusals[-1][1], self.ledger.refusals[-1][0] - 1)
+        return owners_at(self.ledger, self.index, self.steps[self.peak_step].at)
+
+    @property
+    def cures(self) -> list[Cure]:
+        """What would make it smaller."""
+        return cures_for(self.owners, self._peak_reserved - self.peak_allocated)
+
+    @property
+    def fits(self) -> dict[str, bool]:
+        """Whether it runs on this GPU and on the common ones of the catalog."""
+        peaks = self.peak_allocated, self._peak_reserved
+        refused = bool(self.ledger.refusals)
+        room = find_gpu(self.gpu).room
+        return {
+            gpu.name: not (refused and gpu.room <= room) and fits(self.ledger, self.index, gpu, peaks, self._expandable)
+            for gpu in common_gpus(self.gpu)
+            if not (refused and gpu.room > room)  # it ended before its peak
+        }
+
+    @property
+    def forecast(self) -> Forecast | None:
+        """Seconds of the last whole step; None where no step was finished."""
+        works = self.ledger.works[: len(self.ledger.marks)]
+        return step_forecast(works[-1], find_gpu(self.gpu)) if works else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all of it as plain lists, dictionaries and numbers."""
+        owners, forecast, reserved = self.owners, self.forecast, self.reserved
+        return {
+            "gpu": self.gpu,
+            "steps": [{"allocated": step.allocated, "reserved": step.reserved} for step in self.steps],
+            "finished_steps": len(self.ledger.marks),
+            "peak_allocated_bytes": self.peak_allocated,
+            "reserved_bytes": [reserved.low, reserved.high],
+            "at_peak": {
+                "step": self.peak_step + 1,
+                "phase": owners.phase,
+                "line": owners.line,
+                "categories": owners.categories,
+                "modules": dict(owners.modules.most_common()),
+                "lines": dict(owners.lines.most_common()),
+            },
+            "out_of_memory": bool(self.ledger.refusals),
+            "fits": self.fits,
+            "seconds": None if forecast is None else [forecast.low, forecast.seconds, forecast.high],
+            "mfu": None if forecast is None else forecast.mfu,
+            "bounds": {} if forecast is None else dict(forecast.bounds),
+            "synchronizations": _rows(self.waits.synchronizations),
+            "pageable_copies": _rows(self.waits.pageable_copies),
+            "assumed": _rows(self.waits.assumed),
+            "cures": [{"change": cure.change, "saves": cure.saves} for cure in self.cures],
+        }
+
+    def __str__(self) -> str:
+        if not self.ledger.events:
+            return f"Nothing was allocated on the GPU ({self.gpu})."
+        return "\n".join([*self._memory_lines(), *self._owner_lines(), *self._time_lines(), *self._wait_lines()])
+
+    def _memory_lines(self) -> list[str]:
+        reserved = self.reserved
+        lines = [f"Dry run on a virtual {self.gpu}", f"{'step':>6}  {'allocated':>12}  {'reserved':>12}"]
+        for number, step in enumerate(self.steps, 1):
+            name = str(number) if number <= len(self.ledger.marks) else f"({number})"
+            lines.append(f"{name:>6}  {human_bytes(step.allocated):>12}  {human_bytes(step.reserved):>12}")
+        between = f"{human_bytes(reserved.low)} to {human_bytes(reserved.high)}"
+        lines.append(f"Peak: {human_bytes(self.peak_allocated)} allocated, {between} reserved on a real GPU")
+        fitting = [name for name, yes in self.fits.items() if yes]
+        lines.append(f"Fits: {', '.join(fitting) or 'none of the common GPUs'}")
+        others = [name for name, yes in self.fits.items() if not yes]
+        return [*lines, f"Does not fit: {', '.join(others)}"] if others else lines
+
+    def _owner_lines(self) -> list[str]:
+        owners = self.owners
+        when = "when the memory ran out" if self.ledger.refusals else f"at the peak, in step {self.peak_step + 1}"
+        lines = ["", f"Memory {when} ({owners.phase}, {short(owners.line)})"]
+        lines += _table(owners.categories, len(owners.categories))
+        for title, rows in (("By module", owners.modules), ("By line", owners.lines)):
+            lines += ["", title, *_table(dict(rows.most_common()), _ROWS)]
+        if self.ledger.refusals or not self.fits.get(self.gpu, True):
+            lines += ["", "What to change; the first is the least trouble:", *(f"  {cure}" for cure in self.cures)]
+        return lines
+
+    def _time_lines(self) -> list[str]:
+        forecast = self.forecast
+        if forecast is None:
+            return []
+        bound = max(forecast.bounds, key=lambda name: forecast.bounds[name])
+        return [
+            "",
+            f"Forecast: {forecast.low:.3g} to {forecast.high:.3g} s a step, MFU {forecast.mfu:.0%}, "
+            f"{forecast.bounds[bound]:.0%} bound by {bound}",
+        ]
+
+    def _wait_lines(self) -> list[str]:
+        lines = []
+        for title, rows in (
+            ("The host waits for the GPU", self.waits.synchronizations),
+            ("Copies from pageable memory", self.waits.pageable_copies),
+            ("Values that a dry run does not have, and what stood in for them", self.waits.assumed),
+        ):
+            if rows:
+                lines += ["", title]
+                for (line, *words), times in rows.most_common(_ROWS):
+                    nbytes = [] if words else [f"{human_bytes(self.waits.pageable_bytes[line])} in all"]
+                    lines.append(f"  {times:>6} x  {short(line)}  {': '.join([*words, *nbytes])}")
+                lines += [f"  and {len(rows) - _ROWS} more"] if len(rows) > _ROWS else []
+        return lines
+
+
+def short(line: str) -> str:
+    """Return the last folder and the file of a line, "folder/file.py:12"."""
+    return "/".join(line.replace("\\", "/").split("/")[-2:])
+
+
+def _table(rows: dict[str, int], most: int) -> list[str]:
+    lines = [f"  {human_bytes(nbytes):>12}  {short(name) if ':' in name else name}" for name, nbytes in rows.items()]
+    rest = sum(list(rows.values())[most:])
+    return [*lines[:most], *([f"  {human_bytes(rest):>12}  all others"] if rest else [])]
+
+
+def _rows(counts: Any) -> list[dict[str, Any]]:
+    return [{"line": line, "what": list(words), "times": times} for (line, *words), times in counts.most_common()]

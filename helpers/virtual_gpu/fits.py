@@ -1,0 +1,63 @@
+"""On which GPUs a program would run: its allocations, played through the allocator of each."""
+
+from dataclasses import dataclass
+
+from ..planner.allocator import Block, CachingAllocator, OutOfMemory
+from ..planner.catalog.gpus import GPUS, Gpu
+from ..planner.plan import ABOVE, BELOW, CUBLAS_WORKSPACE, WORKSPACES
+from .ledger import Ledger
+
+
+@dataclass(frozen=True)
+class Reserved:
+    """Between which bytes `torch.cuda.max_memory_reserved` will lie on a real GPU."""
+
+    low: int
+    high: int
+
+
+def reserved_between(allocated: int, reserved: int, workspace: int | None) -> Reserved:
+    """Return the interval around the reserved peak of a dry run, as the planner draws it.
+
+    Args:
+        allocated, reserved: the peaks of the dry run.
+        workspace: bytes of one cuBLAS workspace; None where nobody knows.
+    """
+    workspaces = WORKSPACES * (CUBLAS_WORKSPACE if workspace is None else workspace)
+    return Reserved(
+        max(allocated, int(reserved * (1 - BELOW))), max(int(reserved * (1 + ABOVE)), reserved + workspaces)
+    )
+
+
+def fits(ledger: Ledger, index: int, gpu: Gpu, peaks: tuple[int, int], expandable: bool) -> bool:
+    """Return whether a program runs on `gpu`, which may have to empty its cache now and then.
+
+    Args:
+        ledger: of the program.
+        index: of the GPU on which it ran.
+        gpu: in question.
+        peaks: allocated and reserved, in bytes.
+        expandable: whether segments grow.
+    """
+    allocated, reserved = peaks
+    high = reserved_between(allocated, reserved, gpu.cublas_workspace).high
+    if high <= gpu.room or allocated > gpu.room:
+        return high <= gpu.room
+    allocator = CachingAllocator(gpu.room, expandable)
+    blocks: dict[int, Block] = {}
+    try:
+        for place, record in enumerate(ledger.events):
+            if record.index != index:
+                continue
+            if record.born == place:
+                blocks[place] = allocator.allocate(record.nbytes)
+            else:
+                allocator.release(blocks.pop(record.born))
+    except OutOfMemory:
+        return False
+    return True
+
+
+def common_gpus(name: str) -> list[Gpu]:
+    """Return the GPU called `name` and the common ones of the catalog, by size."""
+    return [gpu for gpu in GPUS.values() if gpu.common or gpu.name == name]

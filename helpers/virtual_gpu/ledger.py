@@ -1,0 +1,152 @@
+"""Who holds memory: every allocation on a virtual GPU, with the line, the module and the phase that made it.
+
+At the time nothing more is known than where the program is. What an allocation was for, its category, shows later: a
+parameter when an optimizer or a module holds it, a gradient when the optimizer comes for it, an activation when it
+lives on into the backward pass.
+"""
+
+import weakref
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..meter.work import Work
+from .dispatch import thread
+from .homes import home_of
+from .memory import gpu
+from .user_line import place
+
+SETUP, FORWARD, BACKWARD, UPDATE = "setup", "forward", "backward", "optimizer step"
+
+
+@dataclass(slots=True, eq=False)
+class Allocation:
+    """One allocation.
+
+    Attributes:
+        index: of the GPU.
+        nbytes: of the allocator's block.
+        line: of the user's program, "file:line".
+        module: whose forward pass made it.
+        phase, ended: in which it was made and freed; `ended` is "" while it lives.
+        recomputed: whether activation checkpointing made it a second time.
+        category: one of `helpers.meter.tenants`; "" while nothing is known.
+        born, died: places in the ledger's list of events; -1 while it lives.
+        reserved: bytes that the allocator held right after it.
+    """
+
+    index: int
+    nbytes: int
+    line: str
+    module: "weakref.ref[torch.nn.Module] | None"
+    phase: str
+    recomputed: bool
+    category: str
+    born: int
+    reserved: int
+    died: int = -1
+    ended: str = ""
+
+
+class Ledger:
+    """The allocations of a program, in order, and the work of its operations.
+
+    Attributes:
+        events: an allocation at its birth and again at its death.
+        marks: places in `events` at which an optimizer step ended.
+        works: for each step, and the one that has begun, how often each work was done, by phase.
+        refusals: (place in `events`, GPU, bytes) of each allocation that did not fit.
+    """
+
+    def __init__(self) -> None:
+        self.events: list[Allocation] = []
+        self.marks: list[int] = []
+        self.works: list[Counter[tuple[Work, str, bool]]] = [Counter()]
+        self.refusals: list[tuple[int, int, int]] = []
+        self.updating = False
+        self._roots: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
+        self._references: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+
+    def born(self, index: int, nbytes: int) -> Allocation:
+        """Return the record of an allocation."""
+        here = place()
+        reference = None
+        if here.module is not None:
+            self._roots.add(here.root)
+            reference = self._references.setdefault(here.module, weakref.ref(here.module))
+        phase, recomputed = self._phase()
+        if thread.casting_weights:
+            category = "weight copies"
+        elif recomputed:
+            category = "recomputed activations"
+        else:
+            category = "inputs and other" if thread.arriving or phase == SETUP else ""
+        reserved = gpu(index).cache.reserved
+        now = len(self.events)
+        record = Allocation(index, nbytes, here.line, reference, phase, recomputed, category, now, reserved)
+        self.events.append(record)
+        return record
+
+    def died(self, record: Allocation) -> None:
+        """Note the end of an allocation."""
+        record.died, record.ended = len(self.events), self._phase()[0]
+        self.events.append(record)
+
+    def refused(self, index: int, nbytes: int) -> None:
+        """Note that a GPU had no room."""
+        self.refusals.append((len(self.events), index, nbytes))
+
+    def worked(self, work: Work) -> None:
+        """Count the work of an operation."""
+        self.works[-1][work, *self._phase()] += 1
+
+    def before_update(self, optimizer: torch.optim.Optimizer) -> None:
+        """Learn what is a parameter and what a gradient."""
+        self.updating = True
+        for parameter in _parameters(optimizer):
+            _label(parameter, "parameters")
+            _label(parameter.grad, "gradients")
+
+    def after_update(self, optimizer: torch.optim.Optimizer) -> None:
+        """Learn what is the optimizer's."""
+        self.updating = False
+        for state in optimizer.state.values():
+            for value in state.values() if isinstance(state, dict) else ():
+                _label(value, "optimizer state")
+
+    def end_step(self) -> None:
+        """Let a new step begin."""
+        self.marks.append(len(self.events))
+        self.works.append(Counter())
+
+    def label_modules(self) -> dict[int, str]:
+        """Learn the parameters and buffers of all models that ran; return the names of their modules by id."""
+        names = {}
+        for root in list(self._roots):
+            for name, module in root.named_modules():
+                names.setdefault(id(module), name or type(module).__name__)
+            for tensor in (*root.parameters(), *root.buffers()):
+                _label(tensor, "parameters")
+            for parameter in root.parameters():
+                _label(parameter.grad, "gradients")
+        return names
+
+    def _phase(self) -> tuple[str, bool]:
+        if torch._C._current_graph_task_id() != -1:
+            return (UPDATE if self.updating else BACKWARD), not self.updating and torch.is_grad_enabled()
+        if self.updating:
+            return UPDATE, False
+        return (FORWARD if self._roots else SETUP), False
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def _label(tensor: Any, category: str) -> None:
+    if isinstance(tensor, torch.Tensor):
+        home = home_of(tensor)
+        if home is not None and home.record is not None:
+            home.record.category = category

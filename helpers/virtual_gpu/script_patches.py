@@ -1,0 +1,39 @@
+"""What a script does besides computing that a dry run leaves out: compiling for the GPU, and writing checkpoints."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from .patches import Patches
+from .waits import Waits
+
+
+@contextmanager
+def for_scripts(waits: Waits) -> Iterator[None]:
+    """Let `torch.compile` return what it is given, and `torch.save` write nothing; both are noted."""
+    patches = Patches()
+
+    def compiled(model: Any = None, **options: Any) -> Any:
+        if model is None:
+            return lambda function: compiled(function, **options)
+        waits.assume("torch.compile", "not compiled: the peak is that of eager mode")
+        return model
+
+    def compiled_module(self: Any, *_: Any, **__: Any) -> None:
+        waits.assume("Module.compile", "not compiled: the peak is that of eager mode")
+
+    def save(*_: Any, **__: Any) -> None:
+        waits.assume("torch.save", "nothing is written")
+
+    replaced: dict[Any, dict[str, Callable[..., Any]]] = {
+        torch: {"compile": compiled, "save": save},
+        torch.nn.Module: {"compile": compiled_module},
+    }
+    for owner, functions in replaced.items():
+        patches.put_all(owner, functions)
+    try:
+        yield
+    finally:
+        patches.undo()

@@ -1,0 +1,67 @@
+"""What an operation would return, from the shapes of its arguments: it runs on PyTorch's meta device, once a shape.
+
+A training step repeats itself, layer by layer and step by step, so nearly every answer is known already.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+_META = torch.device("meta")
+_known: dict[Any, Any] = {}
+
+
+class Spec(NamedTuple):
+    """A tensor without its data."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+
+
+def signature(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """Return what decides the shapes of an operation's results."""
+    return func, _key(args), _key(tuple(kwargs.items())) if kwargs else ()
+
+
+def specs_of(key: Any, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """Return the results of an operation, with a `Spec` in place of each tensor.
+
+    Raises:
+        RuntimeError: in PyTorch's words, where the shapes do not go together.
+        NotImplementedError: the shapes depend on values.
+    """
+    found = _known.get(key)
+    if found is None:
+        args, kwargs = _on_meta(args), {name: _on_meta(value) for name, value in kwargs.items()}
+        if kwargs.get("device") is not None:
+            kwargs["device"] = _META
+        _known[key] = found = _described(func(*args, **kwargs))
+    return found
+
+
+def _key(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.shape, value.stride(), value.dtype
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_key, value))
+    if isinstance(value, torch.Generator):
+        return None
+    return type(value), value
+
+
+def _on_meta(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=_META)
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(_on_meta, value))
+    return None if isinstance(value, torch.Generator) else value
+
+
+def _described(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return Spec(tuple(value.shape), value.stride(), value.dtype)
+    if isinstance(value, (list, tuple)):
+        return [_described(part) for part in value]
+    return value

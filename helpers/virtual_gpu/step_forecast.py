@@ -1,0 +1,34 @@
+"""How long a step would take: the work of its operations, by the planner's cost model."""
+
+from collections import Counter
+
+from ..meter.utilization import mfu
+from ..meter.work import Work
+from ..planner.catalog.gpus import Gpu
+from ..planner.catalog.rooflines import fitted_rates, roofline_of
+from ..planner.costs import needed_flops, seconds_by_bound
+from ..planner.forecast import Forecast
+from ..planner.simulate.work_count import RepeatedWork
+
+
+def step_forecast(works: Counter[tuple[Work, str, bool]], gpu: Gpu) -> Forecast | None:
+    """Return the forecast of a step on `gpu`; None where it has no data sheet, or nothing was done.
+
+    Args:
+        works: how often the step does each work, with its phase and whether it is recomputed.
+        gpu: of the catalog.
+    """
+    steps = [RepeatedWork(work, phase, again, times) for (work, phase, again), times in works.items()]
+    if not gpu.bandwidth or not steps:
+        return None
+    by_bound = seconds_by_bound(steps, roofline_of(gpu))
+    seconds = by_bound.total()
+    flops: Counter[str] = Counter()
+    for step in steps:
+        flops[step.work.dtype] += step.times * step.work.flops
+    dtype = max(flops, key=lambda name: flops[name])
+    peak = gpu.peaks.get(dtype, gpu.flops32)
+    low, high = fitted_rates().interval
+    bounds = {name: part / seconds for name, part in by_bound.items()}
+    share = mfu(needed_flops(steps), seconds, peak)
+    return Forecast(seconds, seconds * low, seconds * high, 1 / seconds, "steps", share, bounds)

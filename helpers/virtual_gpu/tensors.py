@@ -1,0 +1,114 @@
+"""What a tensor says of itself."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+
+from .dispatch import thread
+from .homes import home_of, index_of, is_gpu, storage_of, traced_device
+from .moves import device_of, move
+from .patches import Patches
+
+_CPU = torch.device("cpu")
+_base_device = torch._C.TensorBase.device.__get__
+
+
+def _device(self: Tensor) -> torch.device:
+    home = home_of(self)
+    if home is None:
+        return traced_device(self) or _base_device(self)
+    index = thread.last if home.index is None else home.index
+    return _base_device(self) if index is None else device_of(index)
+
+
+_base_wrapper = Tensor._make_wrapper_subclass
+
+
+def _wrapper(cls: type, *args: Any, **kwargs: Any) -> Tensor:
+    """Make a wrapper, such as a DTensor; on which device it is, the tensors inside will say."""
+    device = kwargs.get("device")
+    if device is not None and hasattr(cls, "__tensor_flatten__") and torch.device(device).type == "cuda":
+        kwargs["device"] = _CPU
+    return _base_wrapper(cls, *args, **kwargs)
+
+
+def _no_numpy(self: Tensor) -> None:
+    device = self.device
+    if is_gpu(device):
+        raise TypeError(
+            f"can't convert {device} device type tensor to numpy. "
+            "Use Tensor.cpu() to copy the tensor to host memory first."
+        )
+
+
+def pin_memory(self: Tensor, device: Any = None) -> Tensor:
+    """Stand for `torch.Tensor.pin_memory`: the copy only says that it is pinned.
+
+    Raises:
+        RuntimeError: a tensor on a GPU.
+    """
+    if index_of(self) is not None:
+        raise RuntimeError(f"cannot pin 'torch.cuda.{_legacy_name(self)}' only dense CPU tensors can be pinned")
+    if _is_pinned(self):
+        return self
+    copy = self.detach().clone()
+    storage_of(copy).pinned = True
+    return copy
+
+
+def _is_pinned(self: Tensor, device: Any = None) -> bool:
+    storage = None if isinstance(self, FakeTensor) else storage_of(self)
+    return storage is not None and storage.__dict__.get("pinned", False)
+
+
+_base_type = Tensor.type
+
+
+def _legacy_name(self: Tensor) -> str:
+    return _base_type(self).rpartition(".")[2]
+
+
+def _type(self: Tensor, dtype: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
+    if dtype is None:
+        return f"torch.cuda.{_legacy_name(self)}" if self.is_cuda else _base_type(self)
+    if isinstance(dtype, str) and dtype.startswith("torch.cuda."):
+        return _base_type(move(self, "cuda"), dtype.replace(".cuda", ""))
+    return _base_type(self, dtype)
+
+
+def install(patches: Patches) -> None:
+    """Teach `torch.Tensor`."""
+    base_numpy, base_array = Tensor.numpy, Tensor.__array__
+
+    def numpy(self: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if not kwargs.get("force"):
+            _no_numpy(self)
+        return base_numpy(self, *args, **kwargs)
+
+    def array(self: Tensor, *args: Any, **kwargs: Any) -> Any:
+        _no_numpy(self)
+        return base_array(self, *args, **kwargs)
+
+    patches.put(Tensor, "device", property(_device))
+    for kind in ("cuda", "cpu", "mps"):
+        patches.put(Tensor, f"is_{kind}", property(lambda self, kind=kind: self.device.type == kind))
+    for name, method in {
+        "get_device": lambda self: self.device.index if is_gpu(self.device) else -1,
+        "to": move,
+        "cuda": lambda self, device=None, non_blocking=False, memory_format=torch.preserve_format: move(
+            self, "cuda" if device is None else device
+        ),
+        "cpu": lambda self, memory_format=torch.preserve_format: move(self, _CPU),
+        "type": _type,
+        "type_as": lambda self, other: move(self, other.device, other.dtype),
+        "numpy": numpy,
+        "__array__": array,
+        "pin_memory": pin_memory,
+        "is_pinned": _is_pinned,
+        "record_stream": lambda self, stream: None,
+    }.items():
+        method.__name__ = name  # by which torch.compile knows that it is a tensor's
+        patches.put(Tensor, name, method)
+    patches.put(Tensor, "_make_wrapper_subclass", staticmethod(_wrapper))

@@ -1,0 +1,61 @@
+"""Which line of the user's program is running, and which module of the model."""
+
+import os
+import sys
+import sysconfig
+from pathlib import Path
+from types import FrameType
+from typing import NamedTuple
+
+import torch
+
+_HELPERS = str(Path(__file__).resolve().parents[1]) + os.sep
+_TORCH = str(Path(torch.__file__).parent) + os.sep
+_LIBRARIES = tuple(
+    str(Path(sysconfig.get_path(name)).resolve()) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")
+)
+_OWN, _CALL, _LIBRARY, _USER = range(4)
+_kinds: dict[str, int] = {}
+
+
+class Place(NamedTuple):
+    """Where a program is.
+
+    Attributes:
+        line: "file:line" of the user's innermost frame; "" where there is none.
+        module: the innermost module whose forward pass runs; None outside of any.
+        root: the outermost one.
+    """
+
+    line: str
+    module: torch.nn.Module | None
+    root: torch.nn.Module | None
+
+
+def place() -> Place:
+    """Return where the calling thread is."""
+    frame: FrameType | None = sys._getframe(1)
+    line = library = ""
+    module = root = None
+    while frame is not None:
+        code = frame.f_code
+        kind = _kinds.get(code.co_filename)
+        if kind is None:
+            kind = _kinds[code.co_filename] = _kind(code.co_filename)
+        if kind == _USER:
+            line = line or f"{code.co_filename}:{frame.f_lineno}"
+        elif kind == _LIBRARY:
+            library = library or f"{code.co_filename}:{frame.f_lineno}"
+        elif kind == _CALL and code.co_name == "_call_impl":
+            root = frame.f_locals["self"]
+            module = module or root
+        frame = frame.f_back
+    return Place(line or library, module, root)
+
+
+def _kind(path: str) -> int:
+    if path.startswith(_TORCH):
+        return _CALL if path.endswith(os.path.join("nn", "modules", "module.py")) else _OWN
+    if path.startswith(_HELPERS) or path.startswith("<frozen"):
+        return _OWN
+    return _LIBRARY if path.startswith(_LIBRARIES) or "site-packages" in path else _USER

@@ -1,0 +1,100 @@
+"""A config's class is the one that is planned, or it is refused by its name."""
+
+import json
+from dataclasses import replace
+
+from helpers.planner import Recipe, RecipeError, plan
+from helpers.planner.catalog.archs import arch_of
+from helpers.planner.catalog.models import find_model
+from helpers.planner.measure import measure_recipe
+from helpers.planner.simulate.blocks import find_blocks
+
+import pytest
+import torch
+
+BERT = {"hidden_size": 128, "intermediate_size": 512, "num_hidden_layers": 2, "num_attention_heads": 4}
+LLAMA = BERT | {"num_key_value_heads": 4, "vocab_size": 1000}
+T5 = {"d_model": 128, "d_kv": 32, "d_ff": 512, "num_layers": 2, "num_heads": 4, "vocab_size": 1000, "dropout_rate": 0.0}
+BART = {"d_model": 128, "encoder_layers": 2, "decoder_layers": 2, "vocab_size": 1000, "dropout": 0.0}
+BART |= {
+    f"{side}_{name}": n for side in ("encoder", "decoder") for name, n in (("ffn_dim", 512), ("attention_heads", 4))
+}
+PLANNED = {
+    "BertForSequenceClassification": ("bert", BERT),
+    "BertForTokenClassification": ("bert", BERT),
+    "BertForQuestionAnswering": ("bert", BERT),
+    "BertForMaskedLM": ("bert", BERT),
+    "LlamaForSequenceClassification": ("llama", LLAMA),
+    "T5ForConditionalGeneration": ("t5", T5),
+    "BartForConditionalGeneration": ("bart", BART),
+    "BartForCausalLM": ("bart", BART),
+    "WhisperForConditionalGeneration": (
+        "whisper",
+        BART | {"max_source_positions": 100, "pad_token_id": 0, "decoder_start_token_id": 1},
+    ),
+}
+REFUSED = {
+    "LlavaForConditionalGeneration": "llava",
+    "Qwen2VLForConditionalGeneration": "qwen2_vl",
+    "BertModel": "bert",
+    "BertForNextSentencePrediction": "bert",
+    "LlamaForCausalLM": "bert",
+}
+
+
+@pytest.fixture
+def config(tmp_path):
+    def write(model_type, sizes, named):
+        path = tmp_path / "config.json"
+        architectures = {"architectures": [named]} if named else {}
+        path.write_text(json.dumps({"model_type": model_type, **sizes, **architectures}))
+        return str(path)
+
+    return write
+
+
+@pytest.mark.parametrize("named", PLANNED)
+def test_the_class_that_is_named_is_built_and_planned(config, named):
+    import transformers
+
+    model = config(*PLANNED[named], named)
+    recipe = Recipe(model, precision="fp32", micro_batch_size=4, seq=64)
+    spec = find_model(model)
+    assert spec.called == named
+    built = spec.build(recipe, torch.float32)
+    assert type(built) is getattr(transformers, named)
+    answer = plan(recipe)
+    assert answer.parameters == sum(parameter.numel() for parameter in built.parameters())
+    measured = measure_recipe(recipe, torch.device("cpu")).peak_bytes
+    assert answer.peak_allocated_bytes == pytest.approx(measured, rel=0.05)
+
+
+@pytest.mark.parametrize("named", ["T5ForConditionalGeneration", "WhisperForConditionalGeneration"])
+def test_the_blocks_of_encoder_and_decoder_are_recomputed(config, named):
+    model = config(*PLANNED[named], named)
+    recipe = Recipe(model, precision="fp32", micro_batch_size=16, seq=256)
+    built = find_model(model).build(recipe, torch.float32)
+    blocks = find_blocks(built)
+    sides = [name for name, module in built.named_modules() if any(module is block for block in blocks)]
+    assert len(blocks) == len(sides) == 4
+    assert any("encoder" in side for side in sides)
+    assert any("decoder" in side for side in sides)
+    plain, recomputed = (plan(replace(recipe, checkpointing=which)) for which in ("none", "every"))
+    assert recomputed.peak_allocated_bytes < plain.peak_allocated_bytes
+    assert recomputed.recomputed_share > 0
+
+
+@pytest.mark.parametrize("named", REFUSED)
+def test_any_other_class_is_refused_by_its_name(config, named):
+    model = config(REFUSED[named], {}, named)
+    with pytest.raises(RecipeError, match=f"a {named}, which is not planned"):
+        plan(Recipe(model))
+    with pytest.raises(RecipeError, match=named):
+        arch_of(model)
+
+
+def test_a_config_without_a_class_is_that_of_its_type(config):
+    usual = {"bert": "BertForMaskedLM", "t5": "T5ForConditionalGeneration", "llama": "LlamaForCausalLM"}
+    usual["whisper"] = "WhisperForConditionalGeneration"
+    for model_type, called in usual.items():
+        assert find_model(config(model_type, {}, "")).called == called

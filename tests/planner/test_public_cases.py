@@ -1,0 +1,48 @@
+"""What people have reported of their own runs, and what `plan` says of these: bytes, seconds, and whether they ran."""
+
+import json
+from pathlib import Path
+
+from helpers.__main__ import main
+
+import pytest
+
+from ..sampling import sample
+
+CASES = {case["id"]: case for case in json.loads(Path(__file__).with_name("public_cases.json").read_text("utf-8"))}
+BYTES, SECONDS = 0.10, 0.30  # at most so far off
+# Reports that the planner misses, and by what.
+MISSED = {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sample(list(CASES), one_in=3))
+def test_a_report_is_met_or_its_miss_is_known(name, tmp_path, capsys):
+    case = CASES[name]
+    model = case["model"]
+    if isinstance(model, dict):
+        path = tmp_path / "config.json"
+        path.write_text(json.dumps(model), encoding="utf-8")
+        model = str(path)
+    assert main(["plan", "--model", model, *case["options"].split(), "--json"]) == 0
+    missed = misses(case["stated"], json.loads(capsys.readouterr().out))
+    assert missed == MISSED.get(name, [])
+
+
+def misses(stated, answer):
+    """Return the names of the stated figures that an answer does not meet."""
+    (grade,) = answer["grades"].values()
+    low, high = answer["reserved_bytes"]
+    seconds = answer.get("seconds") or next(iter(answer.get("forecasts", {}).values()), {}).get("seconds")
+    met = {
+        "allocated_gb": lambda gb: abs(answer["peak_allocated_bytes"] / 1e9 / gb - 1) <= BYTES,
+        "reserved_gb": lambda gb: low / 1e9 * (1 - BYTES) <= gb <= high / 1e9 * (1 + BYTES),
+        "seconds": lambda s: abs(seconds / s - 1) <= SECONDS,
+        "verdict": lambda word: grade != ("does not fit" if word == "runs" else "fits"),
+    }
+    return [name for name, figure in stated.items() if not met[name](figure)]
+
+
+def test_at_least_nineteen_in_twenty_are_met():
+    figures = sum(len(case["stated"]) for case in CASES.values())
+    assert sum(map(len, MISSED.values())) <= figures / 20

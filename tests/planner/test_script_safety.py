@@ -1,0 +1,207 @@
+"""What an exported script keeps when a run goes wrong: NaN, a divergent rate, SIGTERM, a full disk, a lost rank."""
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+from helpers.core.descendants import end_process
+from helpers.planner import ParallelConfig, Recipe
+
+import pytest
+import torch
+from torch.distributed.checkpoint import FileSystemReader
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+
+from ..sampling import sample, sample_seed
+from .scripts import command, run
+
+ALONE = Recipe("gpt2", precision="bf16-amp")
+DDP = Recipe("gpt2", precision="bf16-amp", parallel=ParallelConfig(shard=2, zero="none"), gradient_accumulation_steps=2)
+FSDP = Recipe("llama-3.2-1b", precision="bf16-amp", parallel=ParallelConfig(shard=2))
+ADAPTERS = Recipe("llama-3.2-1b", precision="bf16", lora_rank=4, parallel=ParallelConfig(shard=2))
+KINDS = {
+    "one rank": (ALONE, "pytorch"),
+    "ddp": (DDP, "pytorch"),
+    "fsdp": (FSDP, "pytorch"),
+    "trainer": (ALONE, "trainer"),
+}
+
+# Runs the script with a NaN in a gradient, before the update of number AT.
+NAN = """
+import runpy, sys
+import torch
+
+at, update = int(sys.argv[1]), 0
+sys.argv = sys.argv[2:]
+clip = torch.nn.utils.clip_grad_norm_
+
+
+def planted(parameters, *rest, **options):
+    global update
+    parameters, update = list(parameters), update + 1
+    if update == at:
+        gradient = parameters[1].grad
+        getattr(gradient, "_local_tensor", gradient).view(-1)[:1] = float("nan")
+    return clip(parameters, *rest, **options)
+
+
+torch.nn.utils.clip_grad_norm_ = planted
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+# Runs the script where no file may grow beyond so many bytes: what a full disk does, without one.
+SMALL_DISK = """
+import resource, runpy, sys
+
+most = int(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+sys.argv = sys.argv[2:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def _through(folder: Path, line: list, program: str, value: int) -> list:
+    """Return `line` with `program`, which is given `value`, between Python and the script."""
+    (folder / "through.py").write_text(program)
+    at = line.index("train.py")
+    return [*line[:at], "through.py", str(value), *line[at:]]
+
+
+def _kept(folder: Path) -> dict[int, Path]:
+    """Return the complete checkpoints by their step."""
+    return {int(path.parent.name.partition("-")[2]): path.parent for path in folder.glob("checkpoints/*/run.json")}
+
+
+def _tensors(folder: Path, scratch: Path) -> list[torch.Tensor]:
+    """Return the weights in a checkpoint."""
+    if (folder / "model.safetensors").exists():
+        from safetensors.torch import load_file
+
+        return list(load_file(folder / "model.safetensors").values())
+    file = folder / "state.pt"
+    if not file.exists():
+        file = scratch / "state.pt"
+        dcp_to_torch_save(folder, file)
+    return list(torch.load(file)["model"].values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", sample(list(KINDS), one_in=2))
+def test_a_nan_in_a_gradient_is_skipped_counted_and_never_published(kind, tmp_path):
+    recipe, style = KINDS[kind]
+    line, settings = command(tmp_path, recipe, style, "--steps", 6, "--checkpoint-every", 2)
+    done = run(_through(tmp_path, line, NAN, random.Random(sample_seed()).randrange(1, 7)), settings)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "1 updates skipped" in done.stdout
+    assert sorted(_kept(tmp_path)) == [4, 6]
+    assert all(tensor.isfinite().all() for tensor in _tensors(_kept(tmp_path)[6], tmp_path))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", sample(["one rank", "fsdp", "trainer"], one_in=2))
+def test_a_run_that_diverges_ends_and_its_last_good_checkpoint_stays(kind, tmp_path):
+    recipe, style = KINDS[kind]
+    good = ["--steps", 2, "--checkpoint-every", 2]
+    assert run(*command(tmp_path, recipe, style, *good)).returncode == 0
+    before = [tensor.clone() for tensor in _tensors(_kept(tmp_path)[2], tmp_path)]
+    wild = ["--steps", 30, "--checkpoint-every", 2, "--lr", 1e9, "--resume", "--allow-changes"]
+    done = run(*command(tmp_path, recipe, style, *wild))
+    assert done.returncode == 1
+    assert "10 updates in a row were not finite" in done.stdout
+    kept = _kept(tmp_path)
+    assert 2 in kept
+    for folder in kept.values():
+        assert all(tensor.isfinite().all() for tensor in _tensors(folder, tmp_path))
+    assert all(map(torch.equal, before, _tensors(kept[2], tmp_path)))
+
+
+def _started(line: list, settings: dict, folder: Path, checkpoints: int) -> subprocess.Popen:
+    """Start the script; return it once it has so many checkpoints."""
+    with open(folder / "log.txt", "w") as log:
+        process = subprocess.Popen(line, stdout=log, stderr=log, **settings)
+    end = time.monotonic() + 200
+    while len(_kept(folder)) < checkpoints and process.poll() is None and time.monotonic() < end:
+        time.sleep(0.02)
+    assert process.poll() is None, (folder / "log.txt").read_text()
+    return process
+
+
+def _process_of(rank: int, launcher: subprocess.Popen) -> int:
+    """Return the number of the process that torchrun has started as `rank`."""
+    children = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split()
+    return next(int(pid) for pid in children if f"\0RANK={rank}\0" in Path(f"/proc/{pid}/environ").read_text())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", sample(list(KINDS), one_in=2))
+def test_sigterm_saves_the_step_it_comes_in(kind, tmp_path):
+    recipe, style = KINDS[kind]
+    line, settings = command(tmp_path, recipe, style, "--steps", 100_000, "--checkpoint-every", 3)
+    process = _started(line, settings, tmp_path, 1)
+    process.send_signal(signal.SIGTERM)
+    process.wait(100)
+    told = (tmp_path / "log.txt").read_text()
+    stopped = int(re.search(r"SIGTERM: stopped after step (\d+)\.", told)[1])
+    assert max(_kept(tmp_path)) == stopped
+    assert f"-{stopped} is complete: continue with --resume" in told
+    assert json.loads((_kept(tmp_path)[stopped] / "run.json").read_text())["done"]["before"] > 1
+    if recipe.ranks == 1:
+        assert process.returncode == 143
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", sample(["one rank", "fsdp"], one_in=2))
+def test_a_full_disk_costs_no_checkpoint_that_is_there(kind, tmp_path):
+    recipe, style = KINDS[kind]
+    assert run(*command(tmp_path, recipe, style, "--steps", 2, "--checkpoint-every", 2)).returncode == 0
+    line, settings = command(
+        tmp_path, recipe, style, "--steps", 6, "--checkpoint-every", 2, "--resume", "--allow-changes"
+    )
+    done = run(_through(tmp_path, line, SMALL_DISK, 200_000), settings)
+    assert done.returncode == 1
+    assert re.search(r"step-6 is not saved: .*GiB of the disk are free\). checkpoints/step-2 is complete", done.stdout)
+    assert list(_kept(tmp_path)) == [2]
+    assert not (tmp_path / "checkpoints" / "unfinished").exists()
+    last = run(line, settings)  # there is room again
+    assert last.returncode == 0, last.stderr[-2000:]
+    assert sorted(_kept(tmp_path)) == [4, 6]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", sample(["ddp", "fsdp"], one_in=2))
+def test_a_lost_rank_ends_the_run_with_one_line_and_no_checkpoint_is_lost(kind, tmp_path):
+    recipe, style = KINDS[kind]
+    line, settings = command(tmp_path, recipe, style, "--steps", 100_000, "--checkpoint-every", 2)
+    process = _started(line, settings, tmp_path, 2)
+    try:
+        os.kill(_process_of(1, process), signal.SIGKILL)
+        process.wait(100)
+    finally:
+        end_process(process.pid)
+    told = (tmp_path / "log.txt").read_text()
+    assert process.returncode == 1
+    newest = max(_kept(tmp_path))
+    assert f"rank 0: another rank is gone. checkpoints/step-{newest} is complete: continue with --resume." in told
+    assert all(tensor.isfinite().all() for tensor in _tensors(_kept(tmp_path)[newest], tmp_path))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", sample([FSDP, ADAPTERS], one_in=2), ids=lambda recipe: recipe.summary)
+def test_shards_load_on_another_number_of_ranks(recipe, tmp_path):
+    options = ["--checkpoint-every", 2, "--steps", 2]
+    assert run(*command(tmp_path, recipe, "pytorch", *options)).returncode == 0
+    stored = FileSystemReader(tmp_path / "checkpoints" / "step-2").read_metadata().state_dict_metadata
+    assert stored
+    if recipe.lora_rank:
+        assert all("lora_" in name for name in stored if name.startswith("model."))
+    other = ["--checkpoint-every", 2, "--steps", 4, "--resume", "--allow-changes", "--out", "kept"]
+    done = run(*command(tmp_path, recipe, "pytorch", *other, ranks=1))
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "world size 1" in done.stdout
+    assert "continuing after step 2" in done.stdout
+    before = float(re.search(r"held-out loss: ([\d.]+) before", done.stdout)[1])
+    assert float(re.search(r"before, ([\d.]+) after", done.stdout)[1]) < before

@@ -1,0 +1,25 @@
+"""What learners get: the labs and what these need, and nothing that gives answers away in a notebook."""
+
+import subprocess
+import sys
+
+from helpers.__main__ import main
+
+
+def test_learners_get_labs_and_helpers_without_solved_notebooks_and_tests(tmp_path, capsys):
+    folder = tmp_path / "class"
+    assert main(["handout", "--to", str(folder)]) == 0
+    assert "make lab" in capsys.readouterr().out
+    assert (folder / "labs" / "00_start_here.ipynb").exists()
+    assert not (folder / "solutions").exists()
+    assert not (folder / "tests").exists()
+    assert not list(folder.rglob("__pycache__"))
+    run = subprocess.run(
+        [sys.executable, "-c", "import helpers; print(helpers.__file__)"], cwd=folder, capture_output=True, text=True
+    )
+    assert run.stdout.strip().startswith(str(folder.resolve()))
+
+
+def test_a_folder_that_is_there_is_left_alone(tmp_path, capsys):
+    assert main(["handout", "--to", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.count("\n") == 1

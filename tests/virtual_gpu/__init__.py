@@ -1,0 +1,1 @@
+"""Dry runs: what a program takes on a GPU that is not there."""

@@ -1,0 +1,155 @@
+"""`python -m helpers dry-run`: the report, the script's exit code, one clear line for bad input."""
+
+import json
+import sys
+import textwrap
+
+from helpers.__main__ import main
+
+import pytest
+
+TRAINS = """
+    import sys
+    import torch
+    from torch import nn
+
+    width = int(sys.argv[1])
+    model = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10)).cuda()
+    optimizer = torch.optim.AdamW(model.parameters())
+    for step in range(20):
+        x, y = torch.randn(64, width), torch.randint(10, (64,))
+        loss = nn.functional.cross_entropy(model(x.cuda()), y.cuda())
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if not torch.isfinite(loss) or torch.isnan(loss).any():
+            sys.exit("the loss is not finite")
+        print("loss", loss.item())
+    print("the end")
+"""
+
+
+@pytest.fixture
+def dry_run(tmp_path, capsys):
+    """Run a script and return (exit code, stdout, stderr); the lines of the script itself are there, too."""
+
+    def run(text, *arguments, options=("--gpu", "t4")):
+        script = tmp_path / "train.py"
+        script.write_text(textwrap.dedent(text))
+        argv = list(sys.argv)
+        code = main(["dry-run", *options, str(script), *arguments])
+        assert sys.argv == argv
+        return code, *capsys.readouterr()
+
+    return run
+
+
+def lines_with(text, *words):
+    return [line for line in text.splitlines() if all(word in line for word in words)]
+
+
+def test_a_script_runs_for_three_steps_and_is_reported(dry_run):
+    code, out, err = dry_run(TRAINS, "512")
+    assert code == 0, err
+    assert out.count("loss") >= 2
+    assert "the end" not in out
+    assert lines_with(out, "Fits:", "t4-16gb")
+    assert lines_with(out, "optimizer state")
+    assert lines_with(out, "train.py:17", "value of one element")
+    assert lines_with(out, "Forecast:", "s a step")
+
+
+def test_json_has_the_bytes_of_the_arithmetic(dry_run):
+    code, out, _ = dry_run(TRAINS, "1024", options=("--json", "--gpu", "rtx-4090", "--steps", "2"))
+    report = json.loads(out.splitlines()[-1])
+    weights = sum(512 * -(-4 * n // 512) for n in (1024 * 1024, 1024, 10 * 1024, 10))
+    held = report["at_peak"]["categories"]
+    assert (code, report["finished_steps"], report["gpu"]) == (0, 2, "rtx-4090-24gb")
+    assert held["parameters"] == weights
+    assert held["optimizer state"] == 2 * weights
+    assert sum(held.values()) == report["peak_allocated_bytes"]
+    assert report["fits"]["rtx-4090-24gb"] is True
+    low, high = report["reserved_bytes"]
+    assert report["peak_allocated_bytes"] <= low < high
+
+
+def test_out_of_memory_is_raised_at_the_line_in_cudas_words(dry_run):
+    code, out, err = dry_run(TRAINS, "70000")
+    assert code == 1
+    assert "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 18.25 GiB. GPU 0 has a total capacity" in err
+    assert "model = nn.Sequential(" in err
+    code, out, err = dry_run(TRAINS, "40000")
+    assert code == 1
+    assert lines_with(err, "Tried to allocate 5.96 GiB")
+    assert "loss.backward()" in err or "optimizer.step()" in err
+    assert lines_with(out, "Memory when the memory ran out")
+    assert lines_with(out, "8-bit optimizer") or lines_with(out, "inside the backward pass")
+
+
+def test_a_program_that_catches_it_goes_on(dry_run):
+    code, out, _ = dry_run(
+        """
+        import torch
+        try:
+            torch.empty(2**36, device="cuda")
+        except torch.OutOfMemoryError:
+            print("caught")
+        x = torch.zeros(3, device="cuda", requires_grad=True)
+        optimizer = torch.optim.SGD([x], lr=1)
+        x.sum().backward()
+        optimizer.step()
+        """
+    )
+    assert code == 0
+    assert "caught" in out
+
+
+def test_strict_stops_at_the_first_value(dry_run):
+    code, _, err = dry_run(TRAINS, "2048", options=("--strict",))
+    assert code == 2
+    assert lines_with(err, "train.py:15", "a value that a dry run does not have")
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "words"),
+    [
+        ("raise ValueError('mine')", 1, "ValueError: mine"),
+        ("import sys; sys.exit(7)", 7, ""),
+        ("import sys; sys.exit('no data')", 1, "no data"),
+        ("print('nothing')", 2, "without an optimizer step"),
+        ("x = (", 1, "SyntaxError"),
+    ],
+)
+def test_a_script_has_its_own_end(dry_run, text, code, words):
+    found, _, err = dry_run(text)
+    assert found == code
+    assert words in err
+
+
+def test_its_own_traceback_names_its_own_lines_alone(dry_run):
+    _, _, err = dry_run("import torch\ntorch.ones(2, device='cuda') @ torch.ones(3, device='cuda')\n")
+    assert "virtual_gpu" not in err
+    assert 'train.py", line 2' in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["no_such_file.py"], "no_such_file.py is not a file"),
+        (["--gpu", "rtx-9999", "x.py"], "'rtx-9999' is not in the catalog"),
+        (["--steps", "0", "x.py"], "--steps and --gpus are at least 1"),
+        (["-m", "no_such_module_here"], "no_such_module_here is not a module"),
+    ],
+)
+def test_bad_input_is_one_line(capsys, arguments, words):
+    assert main(["dry-run", *arguments]) == 2
+    err = capsys.readouterr().err
+    assert words in err
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_a_module_runs_by_its_name(tmp_path, monkeypatch, capsys):
+    (tmp_path / "tiny_training.py").write_text(textwrap.dedent(TRAINS))
+    monkeypatch.chdir(tmp_path)
+    assert main(["dry-run", "-m", "tiny_training", "256"]) == 0
+    assert "Peak:" in capsys.readouterr().out

@@ -1,0 +1,89 @@
+"""`with virtual_gpu(...)`: a GPU inside the block, and nothing of it afterwards."""
+
+import threading
+
+from helpers.planner import RecipeError
+from helpers.virtual_gpu import virtual_gpu
+
+import pytest
+import torch
+from torch import nn
+
+MODULES = (torch, torch._C, torch.cuda, torch.Tensor, torch.UntypedStorage, torch.cuda.streams, torch.cuda.memory)
+
+
+def attributes():
+    """Return what PyTorch's modules hold; what they import when first asked is no difference."""
+    return {(str(owner), name): value for owner in MODULES for name, value in list(vars(owner).items())}
+
+
+def train(device):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5), nn.Linear(8, 1)).to(device)
+    optimizer = torch.optim.Adam(model.parameters())
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = model(torch.randn(4, 8, device=device)).float().square().mean()
+    loss.backward()
+    optimizer.step()
+    return [p.detach().clone() for p in model.parameters()]
+
+
+def test_nothing_is_left_behind():
+    before, weights = train("cpu"), None
+    with virtual_gpu("t4"):
+        train("cuda")  # what PyTorch imports on the way stays
+    known = attributes()
+    with virtual_gpu("rtx-4090") as run:
+        x = torch.ones(3, 4, device="cuda")
+        assert (x.device.type, torch.cuda.is_available()) == ("cuda", True)
+        train("cuda")
+    left = {key: value for key, value in attributes().items() if known.get(key, key) is not value}
+    assert left == {}
+    assert not torch.cuda.is_available()
+    assert x.device.type == "cpu"
+    assert torch._C._len_torch_dispatch_stack() == 0
+    weights = train("cpu")
+    assert all(torch.equal(a, b) for a, b in zip(before, weights, strict=True))
+    assert run.peak_allocated > 0
+
+
+def test_nothing_is_left_after_an_error_either():
+    with pytest.raises(ZeroDivisionError), virtual_gpu("t4"):
+        torch.ones(3, device="cuda")
+        1 / 0  # noqa: B018
+    assert not torch.cuda.is_available()
+    assert torch.ones(2).device.type == "cpu"
+
+
+def test_a_second_one_inside_is_refused():
+    with virtual_gpu("t4"):
+        with pytest.raises(RuntimeError, match="virtual GPUs already"), virtual_gpu("l4"):
+            pass
+        assert torch.cuda.is_available()
+    with pytest.raises(RecipeError, match="not in the catalog"), virtual_gpu("rtx-9999"):
+        pass
+
+
+def test_memory_that_the_machine_does_not_have_is_not_taken():
+    with virtual_gpu("b200") as run:
+        x = torch.empty(64, 2**30, dtype=torch.float16, device="cuda")  # 128 GiB
+        y = x[0].float() + 1
+        assert y.shape == (2**30,)
+    assert run.peak_allocated == 132 * 2**30 + 4 * 2**30
+
+
+def test_out_of_memory_and_then_less():
+    with virtual_gpu("rtx-3060") as run:
+        with pytest.raises(torch.OutOfMemoryError, match=r"Tried to allocate 16\.00 GiB"):
+            torch.empty(2**34, dtype=torch.uint8, device="cuda")
+        torch.empty(2**33, dtype=torch.uint8, device="cuda")
+    assert run.ledger.refusals
+
+
+def test_threads_of_the_block_have_the_gpu():
+    found = []
+    with virtual_gpu("t4"):
+        thread = threading.Thread(target=lambda: found.append(torch.ones(2, device="cuda").device.type))
+        thread.start()
+        thread.join()
+    assert found == ["cuda"]

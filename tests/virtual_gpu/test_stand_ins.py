@@ -1,0 +1,86 @@
+"""Values in a dry run: known ones are exact, unknown ones have stand-ins, and each of those is listed."""
+
+from helpers.virtual_gpu import virtual_gpu
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+@pytest.fixture
+def run():
+    with virtual_gpu("a100-80gb") as run:
+        yield run
+
+
+@pytest.fixture
+def unknown(run):
+    """Return 6,400 hidden states of width 64 that nothing is known of."""
+    return torch.randn(6400, 64, device="cuda") @ torch.randn(64, 64, device="cuda")
+
+
+def test_what_is_known_is_computed(run):
+    tokens = torch.randint(100, (8, 512), generator=torch.Generator().manual_seed(1))
+    there = tokens.cuda()
+    assert (there > 50).sum().item() == (tokens > 50).sum().item()
+    assert (there == 7).nonzero().tolist() == (tokens == 7).nonzero().tolist()
+    assert there.max().cpu().item() == tokens.max().item()
+    assert not run.waits.assumed
+    assert run.waits.synchronizations
+
+
+def test_nothing_is_infinite(run, unknown):
+    assert not torch.isnan(unknown).any()
+    assert not torch.isinf(unknown).any().item()
+    assert torch.isfinite(unknown).all()
+    assert unknown.mean().item() == 1.0
+    assert {words for _, words, _ in run.waits.assumed} == {"value of one element"}
+
+
+def test_a_mask_of_unknown_values_is_true_everywhere(unknown):
+    mask = unknown[:, 0] > 0
+    assert unknown[mask].shape == unknown.shape
+    assert mask.nonzero().shape == (6400, 1)
+    assert unknown.masked_select(unknown > 0).shape == (6400 * 64,)
+
+
+def test_tokens_spread_evenly_over_experts(unknown):
+    chosen = (unknown @ torch.randn(64, 8, device="cuda")).topk(2, dim=-1).indices
+    assert F.one_hot(chosen, 8).shape == (6400, 2, 8)
+    mask = F.one_hot(chosen, 8).permute(2, 1, 0)
+    assert [len(torch.where(mask[expert])[0]) for expert in range(8)] == [1600] * 8
+    assert (chosen == 3).nonzero().shape == (1600, 2)
+    assert torch.bincount(chosen.flatten(), minlength=8).tolist() == [1600] * 8
+
+
+def test_a_copy_to_the_host_has_finite_values(unknown):
+    assert unknown[0].cpu().isfinite().all()
+    assert unknown[0].tolist() == [1.0] * 64
+    assert len(unknown.argmax(-1).cpu().unique()) == 1
+
+
+def test_losses_fall_and_a_scaler_steps(run):
+    model = nn.Linear(2048, 2048).cuda()
+    optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1), torch.amp.GradScaler()
+    losses = []
+    for _ in range(3):
+        with torch.autocast("cuda", torch.float16):
+            loss = model(torch.randn(16, 2048).cuda()).square().mean()
+        losses.append(loss.item())
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    assert losses == sorted(losses, reverse=True)
+    assert len(set(losses)) == 3
+    assert scaler.get_scale() == 65536
+    assert len(run.ledger.marks) == 3
+
+
+def test_wrong_shapes_are_refused(unknown):
+    with pytest.raises(RuntimeError):
+        unknown @ unknown
+    with pytest.raises(RuntimeError, match="same device"):
+        unknown @ torch.ones(64, 64)
+    with pytest.raises(TypeError, match="can't convert cuda:0"):
+        unknown.numpy()
