@@ -1,21 +1,18 @@
 # %% [markdown] name="title"
 # # X5 · Ring attention
 #
-# **Graded exercise, 10 points.** A sequence too long for one rank is spread over several. Each keeps its queries, and keys and values travel in a ring, so that nobody ever holds all of them. You write
-# the whole of it: which tokens a rank holds, the message, attention forward and backward, and the training step around it.
+# **Graded exercise, 10 points.** A sequence too long for one rank is spread over several. Each rank keeps its queries, and keys and values travel around a ring, so that no rank ever holds all of them. You write the whole of it: which tokens a rank holds, the message, attention forward and backward, and the training step around it.
 #
 # | | |
 # |---|---|
-# | After this you can | train on a sequence that no rank holds, with the loss and the gradients of one process; say what a rank keeps, sends and multiplies, and prove it |
+# | After this you can | train on a sequence that no rank holds, with the loss and the gradients of one process; bound what a rank keeps, sends and multiplies, and prove it |
 # | Time | 90 to 120 minutes |
 # | Difficulty | ●●● |
 # | Needs | a CPU (4 processes) |
 # | Before this | [[context_parallel]] |
 # | Syllabus | X5 |
 #
-# There are four answer cells, each followed by its check. Most checks start four or five real ranks (over gloo on the CPU, so that they say the same on every machine), which share sequences in groups of
-# 2 to 5. Run them as often as you like. If ranks wait for each other, a check says so within half a minute, with the line that each of them has reached. Save the notebook when you are done: it is your
-# hand-in, and its name must stay as it is.
+# There are four answer cells, each followed by its check. Most checks start four or five real ranks (over gloo on the CPU, so that every machine gives the same verdict), which share sequences in groups of 2 to 5. Run them as often as you like. If ranks wait for each other, the check reports it within half a minute, with the line that each of them has reached. Save the notebook when you are done: it is your submission, and its name must stay the same.
 
 # %% name="setup" setup=true
 from helpers import check, device_name, english, hint, human_bytes, pick_device, rank_device, ranks_device, run_ranks
@@ -32,14 +29,14 @@ print(f"{device_name(device)} ({device.type}), torch {torch.__version__}; ranks 
 # %% [markdown] name="shard_task"
 # ## Part 1 · Which tokens a rank holds (1 point)
 #
-# A causal query sees what lies before it, so the rank with the end of a sequence would have the most to do. In **zigzag order** every rank gets one early and one late chunk.
+# A causal query attends to earlier tokens only, so the rank with the end of a sequence would have the most work. In **zigzag order** every rank gets one early and one late chunk.
 #
 # **Contract.** `shard(tokens, rank, ranks)` returns `(inputs, targets, positions)` of one rank.
 #
-# 1. `tokens` is `(B, T + 1)`, int64: the inputs are its first `T` tokens, and the target of each is the token after it.
-# 2. The `T` positions are cut into `2 * ranks` chunks of one size. Rank `r` holds chunks `r` and `2 * ranks - 1 - r`, in this order.
-# 3. `inputs` and `targets` are `(B, T / ranks)`; `positions` is `(T / ranks,)`, int64, for all rows alike.
-# 4. Where `T` cannot be cut like that, it raises `ValueError` on every rank.
+# 1. `tokens` is `(B, T + 1)`, int64. The inputs are its first `T` tokens, and the target of each is the token after it.
+# 2. The `T` positions are cut into `2 * ranks` chunks of equal size. Rank `r` holds chunks `r` and `2 * ranks - 1 - r`, in this order.
+# 3. `inputs` and `targets` are `(B, T / ranks)`. `positions` is `(T / ranks,)`, int64, and applies to all rows.
+# 4. If `T` cannot be cut like that, it raises `ValueError` on every rank.
 
 
 # %% name="shard" answer=true
@@ -63,12 +60,12 @@ hint("x5.shard")
 # %% [markdown] name="pass_on_task"
 # ## Part 2 · The message (1 point)
 #
-# **Contract.** `pass_on(x, group)` is called on every rank of a process group, sends `x` to the next rank of the group and receives what the one before it sends. (The last rank's next one is the first.)
+# **Contract.** `pass_on(x, group)` is called on every rank of a process group. It sends `x` to the next rank of the group and receives what the previous one sends. (After the last rank comes the first.)
 #
-# 1. It starts both messages and returns **at once**, before its neighbors need to have called it. The messages travel while the caller computes, also before it waits. What comes back is a function: called without arguments, it waits and returns the tensor that has come, of the shape and dtype of `x`.
-# 2. `x` may be a view that is not contiguous. It stays as it is. Only its own bytes are sent, and only to the next rank, without a collective.
-# 3. Two calls may be under way between the same ranks, and the second may be waited for first.
-# 4. `group` may be any ranks of the world, such as 1 and 3; the others have something else to do. In a group of one rank, what comes is `x`.
+# 1. It starts both messages and returns **at once**, before its neighbors need to have called it. The messages travel while the caller computes, also before it waits. It returns a function. Called without arguments, that function waits and returns the received tensor, with the shape and dtype of `x`.
+# 2. `x` may be a non-contiguous view, and is not changed. Only its own bytes are sent, only to the next rank, and without a collective.
+# 3. Two calls may be in flight between the same ranks, and the second may be waited for first.
+# 4. `group` may consist of any ranks of the world, such as 1 and 3, while the others do something else. In a group of one rank, the function returns `x`.
 
 
 # %% name="pass_on" answer=true
@@ -102,17 +99,14 @@ hint("x5.pass_on")
 #
 # **Contract.** `ring_attention(q, k, v, group)` is called on every rank of `group` and returns the rank's part of causal attention over the whole sequence.
 #
-# 1. `q` is `(B, H, t, D)`, `k` and `v` are `(B, h, t, D)`, in FP32: the rank's own part in zigzag order, `t / 2` tokens a chunk. They may be views that are not contiguous. `H` is a multiple of `h`: query head `i` uses key head
-#    `i // (H / h)`.
+# 1. `q` is `(B, H, t, D)`, `k` and `v` are `(B, h, t, D)`, in FP32: the rank's own part in zigzag order, `t / 2` tokens per chunk. They may be non-contiguous views. `H` is a multiple of `h`: query head `i` uses key head `i // (H / h)`.
 # 2. The output, `(B, H, t, D)`, is what `F.scaled_dot_product_attention(..., is_causal=True, enable_gqa=True)` gives one process for these queries, to 1e-5. Scores may be larger than 100.
-# 3. So are the gradients of `q`, `k` and `v`, when every rank has run its backward pass: those of the sum of all ranks' losses. There may be several calls before the first backward pass, and their backward passes may come in any order. Second derivatives are not needed. The tensors that come in, and the gradient of the output, stay as they are.
-# 4. **Memory.** With parts of one size, more ranks take no more memory, neither at the peaks nor between the passes. So no rank holds the keys or the values of all, nor its scores with all of them, nor what it would take to
-#    keep either for the backward pass. Nor does it make a mask of the whole sequence, if only for a moment, or keep an output of each block until the end. A few numbers for each token are fine.
-# 5. **Messages** go from a rank to the next one of the group, and to no other, by `dist.isend` and `dist.irecv` or their kin; there are no collectives beyond some counts. Of N ranks each sends at most N - 1 blocks (the keys and values of one rank, with their `h` heads) forward, and
-#    N - 1 blocks and N times a block's gradients backward.
-# 6. **Work.** What causality hides is not multiplied, forward or backward: a rank does its own block, and half of each of the others, in every product. Backward, scores and output may be made again. (A mask in your own block is fine. Multiply with `@`, `einsum` or PyTorch's attention: the check counts those.)
+# 3. The gradients of `q`, `k` and `v`, after every rank has run its backward pass, are those of the sum of all ranks' losses in one process. There may be several calls before the first backward pass, and their backward passes may come in any order. Second derivatives are not needed. The inputs and the gradient of the output are not changed.
+# 4. **Memory.** With parts of the same size, more ranks take no more memory per rank, neither at the peaks nor between the passes. So no rank holds the keys or the values of all ranks, nor its scores with all of them, nor anything of that size for the backward pass. It does not create a mask of the whole sequence, even briefly, or keep an output per block until the end. A few numbers per token are fine.
+# 5. **Messages** go from a rank to the next one of the group, and to no other rank, by `dist.isend` and `dist.irecv` or `dist.batch_isend_irecv`. A rank takes part in collectives of at most 512 bytes in each pass, counted per kind of collective, which is room for counts and barriers. Each of N ranks sends at most N - 1 blocks (the keys and values of one rank, with their `h` heads) forward. Backward it sends at most N - 1 blocks, and N times a block's gradients.
+# 6. **Work.** Masked pairs are not multiplied, forward or backward: in every matmul a rank computes its own block, and half of each other block. Scores and output may be recomputed in the backward pass. (A mask in your own block is fine. Multiply with `@`, `einsum` or PyTorch's attention: the check counts those.)
 #
-# The check calls `ring_attention` alone. `meets` and the class are there because most solutions need something like them; change or drop them as you like.
+# The check calls only `ring_attention`. `meets` and the class are there because most solutions need something like them. Change or drop them as you like.
 
 
 # %% name="ring" answer=true
@@ -198,14 +192,13 @@ hint("x5.ring")
 # %% [markdown] name="train_task"
 # ## Part 4 · The training step (2 points)
 #
-# **Contract.** `train_step(model, inputs, targets, positions, group)` is called on every rank of `group` with the rank's part of a batch. It returns the loss, and leaves gradients to an optimizer.
+# **Contract.** `train_step(model, inputs, targets, positions, group)` is called on every rank of `group` with the rank's part of a batch. It returns the loss, and leaves gradients for an optimizer.
 #
-# 1. `model(inputs, positions)` gives logits `(B, t, V)` for the rank's tokens, `(B, t)`. Its attention sees the whole sequence, forward and backward, as yours does; every rank calls the model once. The parameters are the same on all
-#    ranks. (The check brings its own attention, so that a mistake above costs nothing here.)
+# 1. `model(inputs, positions)` returns logits `(B, t, V)` for the rank's tokens, `(B, t)`. Its attention sees the whole sequence, forward and backward, as yours does. Every rank calls the model once. The parameters are the same on all ranks. (The check brings its own attention, so that a mistake above costs nothing here.)
 # 2. The loss is the mean cross-entropy over the targets of **all** ranks of the group. A target of -100 does not count. Ranks may have different numbers of targets that count, and a rank may have none.
 # 3. Afterwards each parameter's `.grad`, on every rank, is the gradient of that loss in one process. Frozen parameters (`requires_grad=False`) get none.
-# 4. A model takes many steps: gradients, hooks and numbers of earlier ones must not leak in. Parameters and inputs stay as they are.
-# 5. Returns the loss, a Python float, the same on every rank.
+# 4. A model takes many steps: gradients, hooks and numbers of earlier steps must not leak in. Parameters and inputs do not change.
+# 5. It returns the loss, a Python float, the same on every rank.
 
 
 # %% name="train" answer=true
@@ -235,7 +228,7 @@ hint("x5.train")
 # %% [markdown] name="run_text"
 # ## Your ring at work
 #
-# A small model reads 1,024 letters at a time, on one rank, on two and on four. It is the same model with the same data, so the loss must be the same as well; and each rank's peak says what the ring is for.
+# A small model reads 1,024 letters at a time, on one rank, on two and on four. The model and the data are the same, so the loss must be the same as well. Each rank's peak shows what the ring is for.
 
 
 # %% name="model"
@@ -288,11 +281,10 @@ except RuntimeError as error:  # NotImplementedError is one, too
     print("The table appears when all four parts are done." if "NotImplementedError" in repr(error) else error)
 
 # %% [markdown] name="run_reading"
-# The scores of a rank with one block are `(t, t)`, and `t` is `T / N`: so twice as many ranks take a quarter of the memory for scores, and half of it for everything that grows with `t`. What does not shrink is what every rank holds
-# whole: the parameters, their gradients, and the optimizer's state.
+# The scores of a rank with one block are `(t, t)`, and `t` is `T / N`. So twice as many ranks take a quarter of the memory for scores, and half of it for everything that grows with `t`. The part that does not shrink is what every rank holds completely: the parameters, their gradients, and the optimizer's state.
 
 # %% [markdown] name="hand_in"
-# ## Hand in
+# ## Submit
 #
 # Save this notebook under the name it has. Your instructor collects it as `YOUR_NAME/15_x5_ring_attention.ipynb` and grades it with
 #

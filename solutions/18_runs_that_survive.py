@@ -1,12 +1,12 @@
 # %% [markdown] name="title"
 # # Runs that survive
 #
-# **At 16,384 GPUs something fails every three hours. A run survives if it loses minutes then, not days: it saves often enough, but not too often, all that it needs, and finds its way back by itself.**
+# **On 16,384 GPUs something fails every three hours. A run survives if each failure costs minutes, not days. It needs checkpoints that are complete, written often enough but not too often, and a restart without human help.**
 #
 # | | |
 # |---|---|
-# | After this you can | compute how often to save, and what share of the time is of use; say what a checkpoint must hold, and what happens without each part; write checkpoints that survive a kill at any moment; restart under `torchrun`, also on fewer ranks; tell from logs which rank was killed, hangs, is slow or is wrong; roll back a loss spike |
-# | Time | 150 to 215 minutes; a good place to stop is after section 4 |
+# | After this you can | compute how often to save, and the goodput that results; list what a checkpoint must hold, and what happens without each part; write checkpoints that survive a kill or a power failure at any moment; save when a scheduler preempts the job; restart under `torchrun`, and resume on another number of ranks; tell from logs which rank was killed, hangs, is slow or is wrong; roll back a loss spike |
+# | Time | 150 to 210 minutes; a good place to stop is after section 4 |
 # | Difficulty | ●●● |
 # | Needs | a CPU: ranks are processes, and get killed |
 # | Before this | labs [[#start_here]], [[#data_loading]], [[#data_parallel]] and [[#sharding]] |
@@ -63,7 +63,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 import torch.nn.functional as F
 from torch import nn
-from torch.distributed.checkpoint.staging import BlockingAsyncStager
+from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict import get_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -75,56 +75,45 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 # %% [markdown] name="failures_text"
 # ## 1 · Something always fails
 #
-# One light bulb lasts for years. A hall with ten thousand of them needs somebody with a ladder every few hours, though no bulb has become worse.
+# In data-parallel training all ranks wait for each other in every step ([[data_parallel]]), so one failing GPU stops the whole job. If one GPU fails λ times per day, a job on n GPUs fails nλ times per day. Its **mean time between failures** is M = 1 / (nλ).
 #
-# Training is a hall in which all lamps go out when one does: ranks wait for each other in every step ([[data_parallel]]). If one GPU fails λ times a day, a job on n GPUs fails nλ times a day. Its **mean time between failures** is M = 1 / (nλ).
-#
-# Meta counted for Llama 3: 16,384 GPUs, 54 days, 419 unexpected interruptions.
-#
-# **Predict.** At this rate, after how many days would *your* job on 64 such GPUs fail, on average?
-
-# %% name="failures_guess"
-my_guess = None  # days between failures, 64 GPUs
-### BEGIN GUESS
-my_guess = 54 / 419 * 16_384 / 64
-### END GUESS
-failures_guess = Prediction("Days between failures on 64 GPUs", my_guess, "days")
+# The table compares three published counts. The last column scales each of them to a job on 64 GPUs.
 
 # %% name="failures"
-failures_guess.reveal(1 / (64 * PUBLISHED_RUNS[0].per_gpu_day))
-table = [("published", "GPUs", "days", "failures", "per 1,000 GPU-days", "hours between two")]
+table = [("published", "GPUs", "days", "failures", "per 1,000 GPU-days", "hours between two", "64 GPUs: days")]
 for run in PUBLISHED_RUNS:
-    each = f"{1000 * run.per_gpu_day:.2f}"
-    table.append((run.name, f"{run.gpus:,}", f"{run.days:g}", str(run.failures), each, f"{run.hours_between:.1f}"))
+    each, small = f"{1000 * run.per_gpu_day:.2f}", f"{1 / (64 * run.per_gpu_day):.0f}"
+    hours = f"{run.hours_between:.1f}"
+    table.append((run.name, f"{run.gpus:,}", f"{run.days:g}", str(run.failures), each, hours, small))
 print(text_table(table))
 for run in PUBLISHED_RUNS:
     print(f"{run.name}: {run.counted} ({run.source})")
 
 # %% [markdown] name="cost_text"
-# They count different things, on different hardware, and still lie within a factor of five. Rates fall as bad machines are sorted out, and rise with new hardware.
+# The three count different things on different hardware, and their rates still agree within a factor of five. Rates fall as bad machines are sorted out, and rise with new hardware.
 #
 # ## 2 · What a failure costs, and how often to save
 #
-# A **checkpoint** is all that a run needs to go on. Time is lost in three ways:
+# A **checkpoint** is everything that a run needs to continue. Time is lost in three ways:
 #
-# - each checkpoint takes `save` seconds;
-# - each failure throws away the work since the last finished checkpoint;
-# - after each failure, the job takes `restart` seconds to train again.
+# - Each checkpoint takes `save` seconds.
+# - Each failure discards the work since the last finished checkpoint.
+# - After each failure, the job takes `restart` seconds before it trains again.
 #
-# **Goodput** is the share of the time that is left for training that counts. Save more often, and you lose less work and more saving time.
+# **Goodput** is the share of the time spent on training that counts. Saving more often loses less work and more saving time.
 #
-# First an exact bookkeeper, then a formula.
+# First write an exact replay, then a formula.
 #
 # ### Your turn: replay a run, and choose its interval
 #
-# **Contract.** `wall_clock(work, interval, save, restart, failures)` returns the seconds that a run takes in all.
+# **Contract.** `wall_clock(work, interval, save, restart, failures)` returns the total number of seconds that a run takes.
 #
-# - The run has `work` seconds of training to do. After each `interval` seconds of training it writes a checkpoint, which takes `save` seconds. After its last piece, which may be shorter, it is over: no checkpoint.
-# - `failures` is a list of moments on the clock, ascending; it stays as it is. At a failure the run loses all that is not in a finished checkpoint, restarts for `restart` seconds, and goes on from that checkpoint (or from the start).
-# - A failure may come while it saves: then that checkpoint is worth nothing. (At the very moment at which a save ends, it comes too late: the checkpoint counts.) It may come while it restarts: then the restart begins anew.
+# - The run has `work` seconds of training to do. After each `interval` seconds of training it writes a checkpoint, which takes `save` seconds. The last segment may be shorter. After it the run is over, without a checkpoint.
+# - `failures` is a list of times on the clock, in ascending order; do not change it. At a failure the run loses everything that is not in a finished checkpoint, restarts for `restart` seconds, and continues from that checkpoint (or from the start).
+# - A failure during a save makes that checkpoint worthless. A failure at the exact moment at which a save ends comes too late: the checkpoint counts. A failure during a restart begins the restart again.
 # - Failures after the end change nothing.
 #
-# `best_interval(save, mtbf)` returns the seconds of training between two checkpoints that give a goodput within 1 % of the best, where failures come at random, one every `mtbf` seconds on average, and `save` is at most a tenth of `mtbf`. (Restarts cost the same whatever the interval is.)
+# `best_interval(save, mtbf)` returns how many seconds to train between two checkpoints. Its goodput must be within 1 % of the best. Failures come at random, one every `mtbf` seconds on average, and `save` is at most a tenth of `mtbf`. (Restarts cost the same for every interval.)
 
 
 # %% name="interval" answer=true reveal=true
@@ -157,21 +146,18 @@ wall_clock, best_interval = check("runs_that_survive.interval", wall_clock, best
 hint("runs_that_survive.interval")
 
 # %% [markdown] name="young_text"
-# John Young, 1974: √(2 · save · M). Saving costs `save / interval` of the time, lost work `interval / (2 M)`; at the best interval both are equal. John Daly (2006) corrected it for failures so frequent that they hit saves and each other.
+# John Young derived √(2 · save · M) in 1974. Saving costs `save / interval` of the time, and lost work `interval / (2 M)`. At the best interval the two are equal. John Daly (2006) corrected it for failures so frequent that they hit saves and each other.
 #
-# How good is it? Your replay can tell. A run like Llama 3's: failures every 3.1 hours at random moments, a checkpoint takes a minute, a restart ten. Twenty runs of a week for each of many intervals.
+# How good is the formula? Your replay can answer. Simulate a run like Llama 3's: failures every 3.1 hours at random times, a minute per checkpoint, ten per restart. Each of many intervals gets twenty runs of a week.
 #
-# **Predict.** What is the best goodput? And by how many points does it fall if you save four times too rarely?
+# **Predict.** How many points of goodput do you lose if you save four times too rarely?
 
 # %% name="young_guess"
-my_guess = None  # goodput in percent, at the best interval
-my_rare_guess = None  # points lost with four times this interval
+my_guess = None  # points lost with four times Young's interval
 ### BEGIN GUESS
-my_guess = 100 * (1 - math.sqrt(2 * 60 / 11140) - 600 / 11140)  # save / T and T / 2M are equal at the best
-my_rare_guess = 100 * math.sqrt(2 * 60 / 11140) * ((4 + 1 / 4) / 2 - 1)  # one share 4 times as large, one a quarter
+my_guess = 25  # four times the lost work
 ### END GUESS
-young_guess = Prediction("Goodput at the best interval", my_guess, "%", difference=True)
-rare_guess = Prediction("Lost with four times the best interval", my_rare_guess, "points", difference=True)
+rare_guess = Prediction("Goodput lost with four times the best interval", my_guess, "points", difference=True)
 
 # %% name="young"
 MTBF, SAVE, RESTART, WEEK = 3600 * PUBLISHED_RUNS[0].hours_between, 60, 600, 7 * 86_400
@@ -192,17 +178,16 @@ goodputs = {
 }
 means = {factor: statistics.mean(shares) for factor, shares in goodputs.items()}
 best = max(means.values())
-young_guess.reveal(best)
-rare_guess.reveal(best - means[4])
+rare_guess.reveal(best - means[4], how="simulated")
 print(f"Young's interval is {young / 60:.0f} minutes: {means[1]:.1f} %; the best of all is {best:.1f} %")
 print(f"√(save · M), without the 2, is 0.7 of Young's: {means[0.7]:.1f} %")
 show(goodput_figure(young, goodputs), "Goodput by interval: a flat top around Young's interval, steep on both sides.")
 claims.record("C22", "Young's interval is close to the best", "simulated week", best - means[1], "points lost", 0, 1)
 
 # %% [markdown] name="young_explained"
-# The top is flat, so nobody needs to know M exactly, and whoever forgets the 2 under the root hardly loses: the check takes that answer, too. And if saving is four times faster, you save twice as often and lose half as much: hence section 5.
+# The top is flat, so you need not know M exactly. Even without the 2 under the root you lose very little, so the check accepts that answer too. If saving becomes four times faster, you save twice as often and lose half as much. That is why section 5 makes saving faster.
 #
-# Larger jobs, with the same save, restart and rate of failures:
+# Larger jobs, with the same save, restart and failure rate:
 
 # %% name="larger"
 table = [("GPUs", "hours between failures", "save every", "goodput")]
@@ -214,15 +199,13 @@ for gpus in (1_024, 16_384, 100_000):
 print(text_table(table))
 
 # %% [markdown] name="killed_text"
-# Meta reports more than 90 % for Llama 3; our minute and our ten minutes are assumptions. On the last line it is the restart that hurts, and no interval helps against it.
+# Meta reports more than 90 % for Llama 3; our minute and ten minutes are assumptions. On the last line the restarts dominate, and no interval helps against them.
 #
 # ### Real kills
 #
-# Is the bookkeeping right? Here is a real process: a step takes 10 ms, a checkpoint 30 ms, and from outside comes SIGKILL, at random, 0.6 seconds after a start on average. SIGKILL cannot be caught; the process has no time to say goodbye. Three of them, each with its own interval, must do 300 steps.
+# Does the replay match a real run? The next cell starts a real process. A step takes 10 ms and a checkpoint 30 ms. SIGKILL arrives at random, 0.6 seconds after a start on average. A process cannot catch SIGKILL and has no time to clean up. Three such runs, each with its own interval, must do 300 steps. A restart costs about as much as importing PyTorch.
 #
-# A restart costs about as much as importing PyTorch does on your machine, and the picture below shows what it came to.
-#
-# **Predict.** Which goodput does the one with Young's interval reach? (The formulas above leave the restart out. What does it take off?)
+# **Predict.** Which goodput does the run with Young's interval reach? (The formula leaves the restarts out.)
 
 # %% name="killed_guess"
 my_guess = None  # percent
@@ -248,30 +231,27 @@ for name, run in runs.items():
 print(text_table(table))
 
 # %% [markdown] name="killed_explained"
-# *Replayed* is your `wall_clock`, given the moments at which this process was really killed, and what its steps, saves and restarts took on average. (With so few kills, luck has a say in which run is fastest; the curve above was an average.)
+# *Replayed* is your `wall_clock`, given the times at which this process was really killed, and the average duration of its steps, saves and restarts. With so few kills, chance decides which run is fastest; the curve above was an average.
 #
 # ## 3 · What must a checkpoint hold?
 #
-# The helper `Training` is a small run on the digits, with all that real ones have. Its state has six parts:
+# The helper `Training` is a small run on the digits with all the state of a real one. Its state has six parts:
 
 # %% name="parts"
 print(inspect.getsource(Training.step))
 print("parts:", ", ".join(Training.PARTS))
 
 # %% [markdown] name="parts_guess_text"
-# Without interruption it does 70 steps. Then six runs are resumed after step 35, each with one part left out, as if somebody had forgotten to save it: the part stays as it is at the start of a run.
+# Without interruption it does 70 steps. Then six runs resume after step 35. Each of them lacks one part of the saved state and keeps that part's initial value.
 #
-# **Predict.** In how many of the six does the *first* loss after resuming differ from that without interruption, even if only in the last digit? And how many of the six would you notice: mean loss of the next 35 steps more than 10 % above the right one?
+# **Predict.** How many of the six mistakes would you notice? (Noticing means that the mean loss of the next 35 steps is more than 10 % above the correct one.)
 
 # %% name="parts_guess"
-my_guess = None  # of 6: first loss differs
-my_notice_guess = None  # of 6: mean loss more than 10 % higher
+my_guess = None  # of 6
 ### BEGIN GUESS
-my_guess = 3  # weights, rows, dropout; the others act through the first update
-my_notice_guess = 2  # weights, optimizer
+my_guess = 4
 ### END GUESS
-first_guess = Prediction("First loss differs", my_guess, "of 6", difference=True)
-notice_guess = Prediction("Mean loss more than 10 % higher", my_notice_guess, "of 6", difference=True)
+notice_guess = Prediction("Mean loss more than 10 % higher", my_guess, "of 6", difference=True)
 
 # %% name="parts_left_out"
 through = Training(70)
@@ -291,7 +271,6 @@ def resumed(without):
 
 right = through.losses[35:]
 left_out = {part: resumed({part}) for part in Training.PARTS}
-first_guess.reveal(sum(losses[0] != right[0] for losses in left_out.values()))
 worse = {part: statistics.mean(losses) / statistics.mean(right) - 1 for part, losses in left_out.items()}
 notice_guess.reveal(sum(share > 0.1 for share in worse.values()))
 table = [("left out", "first loss off by", "mean loss", "largest difference")]
@@ -302,35 +281,23 @@ print(text_table(table))
 print("with all six, the losses are the same to the last bit:", resumed(()) == right)
 show(
     losses_figure(through.losses, left_out, 35),
-    "Six panels: only without weights is the curve clearly a different one.",
+    "Six panels, one per missing part. Only without the weights does the loss curve clearly differ.",
 )
 same = float(resumed(()) == right)
 claims.record("T41", "all six parts: the same bits", "35 steps after resuming", same, "(1: yes)", 1, 1)
 
 # %% [markdown] name="parts_explained"
-# Only one mistake is obvious. That is the danger: the others pass for noise, and it is a different run all the same.
+# Without the table you would notice one of the six, perhaps two. That is the danger: the others look like noise, but each of them is a different run.
 #
-# - **Optimizer**: without moments, Adam's first steps are far too large: a hump, then it recovers.
-# - **Schedule**: the rate warms up again, and decays too late.
-# - **Scaler**: steps are thrown away until the scale is right again.
-# - **Data position**: the run trains on rows that it has had, and never sees others. The loss may even be *lower*.
-# - **Random state**: other dropout masks, no better and no worse. But a run that cannot be repeated cannot be debugged.
+# - **Optimizer**: without its moments, Adam's first steps are far too large. The loss has a hump, then recovers.
+# - **Schedule**: the learning rate warms up again, and decays too late.
+# - **Scaler**: steps are skipped until the scale has adjusted again.
+# - **Data position**: the run repeats rows that it has seen, and never sees others. The loss may even be *lower*.
+# - **Random state**: the dropout masks differ. They are no better and no worse, but you cannot debug a run that you cannot repeat.
 #
-# ### Of every rank, and of every worker
+# ### Per rank, and per worker
 #
-# On N ranks there are N random states. A common shortcut: rank 0 saves its own, and all ranks load it.
-#
-# **Predict.** Dropout with p = 0.5 on two ranks. What share of the two masks agrees before, and what share after such a resume?
-
-# %% name="masks_guess"
-my_before_guess = None  # share of equal elements
-my_after_guess = None
-### BEGIN GUESS
-my_before_guess = 0.5  # two coins
-my_after_guess = 1.0  # one coin, thrown once for both
-### END GUESS
-before_guess = Prediction("Masks that agree, before", my_before_guess, "")
-after_guess = Prediction("Masks that agree, after", my_after_guess, "")
+# N ranks have N random states. A common shortcut is that rank 0 saves its own and all ranks load it. The cell below applies dropout with p = 0.5 on two ranks, before and after such a resume.
 
 
 # %% name="masks"
@@ -338,31 +305,31 @@ def two_masks():
     torch.manual_seed(100 + dist.get_rank())  # its own state on each rank
     before = F.dropout(torch.ones(10_000), 0.5)
     state = torch.get_rng_state()
-    dist.broadcast(state, src=0)  # what rank 0 has saved
+    dist.broadcast(state, src=0)  # what rank 0 saved
     torch.set_rng_state(state)
     return before, F.dropout(torch.ones(10_000), 0.5)
 
 
 (before_0, after_0), (before_1, after_1) = run_ranks(two_masks, 2, device="cpu").results
-before_guess.reveal((before_0 == before_1).float().mean().item())
-after_guess.reveal((after_0 == after_1).float().mean().item())
+for when, one, other in (("before", before_0, before_1), ("after", after_0, after_1)):
+    print(f"{when:6} the resume, {(one == other).float().mean().item():.0%} of the two masks agree")
 
 # %% [markdown] name="masks_explained"
-# So each rank saves its own state: on GPUs `torch.cuda.get_rng_state()` as well, and those of `numpy` and `random`.
+# So each rank saves its own state: `torch.get_rng_state()`, on GPUs `torch.cuda.get_rng_state()` as well, and those of `numpy` and `random`.
 #
-# Workers of a `DataLoader` are worse: they run ahead, so when you save, their generators are further than the loop. And on another number of ranks or workers there *is* no state to give back. The way out is no state at all: the crop of sample 4,711 in epoch 3 is drawn from a generator made from `(seed, 3, 4711)`, whoever loads it.
+# Workers of a `DataLoader` are harder. They prefetch, so at a save their generators are ahead of the loop. (torchdata's `StatefulDataLoader` saves the workers' states too.) And with another number of ranks or workers, no saved state fits. The solution is to need no state: draw the crop of sample 4,711 in epoch 3 from a generator seeded with `(seed, 3, 4711)`, in whichever worker loads it.
 #
-# The same goes for the order of the data. The loader of [[data_loading]] remembers its place, and counts on the same ranks coming back. At scale a broken machine is taken out, and the job goes on with fewer. The **global batch** should stay as it was, whoever computes it.
+# The same applies to the order of the data. The loader of [[data_loading]] remembers its position, and assumes that the same ranks come back. At scale, a broken machine is removed and the job continues with fewer ranks. The **global batch** should stay the same.
 #
 # ### Your turn: a data order that can be resumed
 #
-# **Contract.** `DataOrder(samples, batch_size, seed)` says who trains on what.
+# **Contract.** `DataOrder(samples, batch_size, seed)` determines which rank trains on which samples.
 #
-# - `rows(step, rank, ranks)` returns the samples (numbers from 0 to `samples` − 1) of this rank in this step, of any step, in any order of asking.
-# - The parts of all ranks, one after the other, are the global batch of the step: `batch_size` samples, **the same list for any number of ranks**. Parts differ by one sample at most.
-# - An epoch has `samples // batch_size` steps. In it no sample comes twice. Each epoch has a new order, and so has each seed: no epoch of a seed is like any epoch of another. The program's own random numbers (`torch`, `numpy`, `random`) are neither used nor changed.
-# - `skip(step, count)`: from now on `step` has the batch that came `count` steps later, and so on for all later steps. Earlier steps keep theirs. It may be called again, also with an earlier step. (Section 8 needs it.)
-# - `state_dict()` is small and plain (`json.dumps` can write it). Skips that come later do not change a state that was returned or loaded. `load_state_dict(state)` makes any order with the same samples and batch size that one, whatever seed it began with. The step itself is not part of it: the checkpoint has it anyway.
+# - `rows(step, rank, ranks)` returns the samples (numbers from 0 to `samples` − 1) of this rank in this step. Steps may be asked for in any order.
+# - The parts of all ranks, concatenated in rank order, are the global batch of the step: `batch_size` samples, **the same list for any number of ranks**. The sizes of the parts differ by at most one.
+# - An epoch has `samples // batch_size` steps. No sample occurs twice in it. Each epoch and each seed has its own order. The program's random generators (`torch`, `numpy`, `random`) are neither used nor changed.
+# - After `skip(step, count)`, `step` has the batch that previously came `count` steps later, and so have all later steps. Earlier steps keep theirs. `skip` may be called again, also with an earlier step. (Section 8 needs it.)
+# - `state_dict()` returns something small that `json.dumps` can write. Later skips do not change a state that was returned or loaded. After `load_state_dict(state)`, an order with the same samples and batch size gives the saved order, whatever seed it was created with. The step itself is not part of the state; the checkpoint has it anyway.
 
 
 # %% name="order" answer=true reveal=true
@@ -417,14 +384,14 @@ for ranks in (1, 2, 3):
 # %% [markdown] name="torn_text"
 # ## 4 · A checkpoint that survives a kill at any moment
 #
-# `torch.save(state, "checkpoint.pt")` empties the old file and then writes the new one. Here is a process that does so over and over, and is killed forty times at a random moment.
+# `torch.save(state, "checkpoint.pt")` empties the old file and then writes the new one. The next cell runs a process that does so over and over, and kills it forty times at a random moment.
 #
 # **Predict.** After how many of the forty kills can the file not be loaded?
 
 # %% name="torn_guess"
 my_guess = None  # of 40
 ### BEGIN GUESS
-my_guess = 30  # it does nothing else but write
+my_guess = 30  # it does nothing but write
 ### END GUESS
 torn_guess = Prediction("Files torn by a kill", my_guess, "of 40", difference=True)
 
@@ -437,25 +404,25 @@ content[len(content) // 2] ^= 64  # one bit
 print("a bit changed, and torch.load reads:", torch.load(io.BytesIO(content))["weights"].unique().tolist())
 
 # %% [markdown] name="torn_explained"
-# And the old one is gone, too. (A program that saves for 1 % of its time is hit there once in a hundred kills: rarely enough that nobody tests it.)
+# And the old file is gone, too. A program that saves for 1 % of its time is hit there once in a hundred kills. That is rare enough that tests miss it.
 #
-# One operation of file systems helps: `os.replace(draft, name)` is **atomic**. Anyone who looks sees the old file or the new one, never half of one. So write under another name, and *publish* with a rename.
+# **Rename.** `os.replace(draft, name)` is **atomic**: a reader sees the old file or the new one, never a mixture. So write under another name and *publish* with a rename. This holds on a local or network file system. Object stores such as S3 have no rename: there a "rename" is a copy and a deletion. On them, upload all parts first, and a small manifest last.
 #
-# After a power failure the name may be on disk and the bytes not yet, unless `os.fsync` has waited for them.
+# **Sync.** After a power failure the file may have its name but not its data, unless `os.fsync` has waited for the data. The rename itself is a change of the *directory*, and needs an `fsync` of the directory. POSIX orders neither of the two: without it, a power failure may undo the rename and still keep a later deletion of the old checkpoint. So: sync the file, rename, sync the directory, and only then delete.
 #
-# And disks lose bits. The last line above shows one of them: the weights should all be 1, and `torch.load` says nothing. A reader needs a proof that a file is whole, a **checksum** in it. (`torch.save` writes a ZIP archive, which has one for each of its entries. `torch.load` does not look at them; `zipfile.ZipFile(path).testzip()` does.)
+# **Verify.** Disks flip bits. In the last line above all weights should be 1, and `torch.load` reports no error. A reader needs a **checksum** to know that a file is whole. (`torch.save` writes a ZIP archive with a checksum per entry, but `torch.load` does not check them; `zipfile.ZipFile(path).testzip()` does.)
 #
 # ### Your turn: a checkpoint manager
 #
-# **Contract.** `Checkpoints(folder, keep=2)` makes the folder if there is none.
+# **Contract.** `Checkpoints(folder, keep=2)` creates the folder if it does not exist.
 #
-# - `save(step, state)` writes a dictionary of tensors, numbers and such dictionaries, and leaves it as it is; its keys are strings or integers. `step` is a whole number from 0 to 9,999,999. When `save` returns, a new `Checkpoints(folder)`, in another process, finds it. A step may be saved again: then the new state counts.
-# - Killed at **any** moment of `save`, what is found is the newest from before (the highest step), whole, or the new one, whole.
-# - All bytes are on the disk (`os.fsync` of every file, after it has been flushed) before the checkpoint is published.
-# - `latest()` returns `(step, state)` of the whole checkpoint with the highest step, whatever the files' names and dates, or None if there is none. A damaged one (cut short, empty, all zeros, a single bit changed, parts exchanged, gone) is passed over; no error. `latest()` only reads.
-# - After `save` at most `keep` checkpoints are left, the newest ones, and nothing that killed saves have left behind. `keep` counts **whole** ones: the last whole one is never deleted in favour of a damaged one.
+# - `save(step, state)` writes a dictionary of tensors, numbers and nested dictionaries with string or integer keys, and does not change it. `step` is an integer from 0 to 9,999,999. When `save` returns, a new `Checkpoints(folder)` in another process finds the checkpoint. A step may be saved again; then the new state counts.
+# - If the process is killed at **any** moment of `save`, a reader finds either the previously newest checkpoint (the highest step) or the new one, whole in both cases.
+# - The same holds for a power failure at any moment, and after `save` has returned, it finds the new one. So all data are on the disk before the checkpoint is published (`os.fsync` of every file, after flushing it), and the directory is synced before anything old is deleted.
+# - `latest()` returns `(step, state)` of the whole checkpoint with the highest step, whatever the names and dates of the files, or None if there is none. It passes over a damaged checkpoint (cut short, empty, all zeros, a bit changed, parts exchanged, missing) without an error. `latest()` only reads.
+# - After `save`, at most `keep` checkpoints are left, the newest ones, and nothing that killed saves left behind. `keep` counts **whole** checkpoints: the last whole one is never deleted in favor of a damaged one.
 #
-# How many files a checkpoint has, and how they are called, is up to you.
+# You choose how many files a checkpoint has, and their names.
 
 
 # %% name="manager" answer=true reveal=true
@@ -477,6 +444,9 @@ class Checkpoints:
             file.flush()
             os.fsync(file.fileno())
         os.replace(draft, self.folder / f"step-{step:012}")  # published
+        directory = os.open(self.folder, os.O_RDONLY)
+        os.fsync(directory)  # the rename is on the disk before anything is deleted
+        os.close(directory)
         kept = [path for path in self.newest_first() if self.whole(path)][: self.keep]
         for path in self.folder.iterdir():
             if path not in kept:
@@ -508,33 +478,72 @@ Checkpoints = check("runs_that_survive.manager", Checkpoints)
 hint("runs_that_survive.manager")
 
 # %% [markdown] name="manager_explained"
-# The check kills nothing. While your `save` runs, it copies the folder whenever it has changed, and lets a new manager look at each copy: that is what a kill at that moment would leave.
+# The check kills nothing. While your `save` runs, it copies the folder after each change, and opens each copy with a new manager. A copy is what a kill at that moment would leave. For power failures it also removes every name that was not yet synced.
+#
+# ### Preemption: a signal before the kill
+#
+# Most interruptions that you will meet are not failures. A scheduler takes the machine back, and sends a signal first. Slurm sends SIGTERM when a job is preempted or reaches its time limit, and SIGKILL after `KillWait` (30 seconds by default). `#SBATCH --signal=B:USR1@120` asks for an earlier signal, and `--requeue` puts the job back into the queue. Cloud spot instances give 30 seconds to two minutes.
+#
+# So install a handler that only sets a flag, finish the step, save, and exit. With several ranks the signal reaches each rank at a different time, perhaps in different steps. If each rank reacts on its own, one leaves while another waits in a collective. Let the ranks agree: add the flag to a collective that every step has anyway.
+
+
+# %% name="preempted"
+def until_preempted(folder, agree):
+    """Train on two ranks until SIGTERM, which rank 1 gets in step 13; return the step that was saved, and steps done."""
+    noticed = []
+    signal.signal(signal.SIGTERM, lambda *_: noticed.append(True))  # only a flag: a save in a handler may hit a save
+    rank, manager, weights, saved = dist.get_rank(), Checkpoints(folder), torch.zeros(4), 0
+    for step in range(1, 40):
+        if step == 13 and rank == 1:
+            os.kill(os.getpid(), signal.SIGTERM)  # as a scheduler would, between two steps
+        sums = torch.cat([torch.ones(4), torch.tensor([float(bool(noticed))])])
+        dist.all_reduce(sums)  # gradients, and the flag in one more number
+        weights += sums[:4]
+        stop = sums[4] > 0 if agree else False
+        if stop or step % 8 == 0:
+            saved = step
+            if rank == 0:
+                manager.save(step, {"weights": weights})
+            dist.barrier()
+        if stop or step == 13:  # without agreement the grace period ends here
+            return saved, step
+    return saved, step
+
+
+table = [("", "steps done", "steps saved", "steps lost")]
+for name, agree in (("the signal is ignored", False), ("the ranks agree, save and exit", True)):
+    with tempfile.TemporaryDirectory() as folder:
+        saved, done = run_ranks(until_preempted, 2, folder, agree, device="cpu", measure=False).results[0]
+        table.append((name, str(done), str(saved), str(done - saved)))
+print(text_table(table))
+
+# %% [markdown] name="sharded_text"
+# Without the flag the job loses everything since the last periodic checkpoint. With it, it loses nothing, if one step and one save fit into the grace period. Measure both before you rely on it.
 #
 # ## 5 · Sharded, and without waiting
 #
-# A state of 175 billion parameters does not go through one process. With `torch.distributed.checkpoint` (DCP) each rank writes its own part ([[sharding]]). A complete one has the file `.metadata`, written last and renamed; it proves that all parts were written, not that their bytes are still right. So give each step a folder of its own, and publish that: a save *over* an old checkpoint destroys it first.
+# A state of 175 billion parameters does not fit through one process. With `torch.distributed.checkpoint` (DCP) each rank writes its own part ([[sharding]]). DCP writes the file `.metadata` last and renames it into place. Its presence shows that all parts were written. It does not show that their bytes are still correct; that takes a checksum. Give each step a folder of its own: saving *over* an old checkpoint destroys it first. Parameters that are replicated on several ranks are written by only one of them (deduplication).
 #
-# And training need not wait for the disk. `dcp.async_save` copies the state into the host's memory (**staging**) and returns; a thread writes while training goes on. On a GPU the copy must cross PCIe and is then apart from the GPU's memory. On a CPU it is a plain copy. Two ranks, a sharded model, AdamW; a save with every fourth of twelve steps.
+# Training need not wait for the disk. `dcp.async_save` copies the state into host memory (**staging**) and returns, and a thread writes it while training goes on. `DefaultStager` does the copy. On a GPU, `StagingOptions` gives it pinned memory and an asynchronous copy on its own stream, so that even the staging overlaps with the next step. The options are off below, because they need CUDA. `async_checkpointer_type=AsyncCheckpointerType.PROCESS` writes from a separate process. It does not compete with training for Python's interpreter lock, which a thread does.
 #
-# **Predict.** How large is the staging copy, in units of the bytes of the rank's own parameters? And what share of the seconds of a `save` does the loop wait in `async_save`?
+# Two ranks train a sharded model with AdamW, 12 steps with a save after every fourth.
+#
+# **Predict.** How large is the staging copy, in multiples of the bytes of the rank's own parameters?
 
 # %% name="async_guess"
-my_bytes_guess = None  # bytes staged / bytes of the rank's parameters
-my_wait_guess = None  # seconds waited, async_save / save
+my_guess = None  # bytes staged / bytes of the rank's parameters
 ### BEGIN GUESS
-my_bytes_guess = 3  # parameters and two moments
-my_wait_guess = 0.2
+my_guess = 1
 ### END GUESS
-staged_guess = Prediction("Staged / own parameters", my_bytes_guess, "times")
-wait_guess = Prediction("The loop waits: async_save / save", my_wait_guess, "")
+staged_guess = Prediction("Staged / own parameters", my_guess, "times")
 
 
 # %% name="async"
-class CountingStager(BlockingAsyncStager):
+class CountingStager(DefaultStager):
     nbytes = 0
 
-    def stage(self, state):
-        staged = super().stage(state)
+    def stage(self, state, **options):
+        staged = super().stage(state, **options)
         tensors = [t for part in staged.values() for t in torch.utils._pytree.tree_leaves(part)]
         self.nbytes = sum(getattr(t, "_local_tensor", t).nbytes for t in tensors if isinstance(t, torch.Tensor))
         return staged
@@ -544,8 +553,8 @@ def train_and_save(folder, ways):
     mesh, group = init_device_mesh("cpu", (2,)), dist.new_group(backend="gloo")
     torch.manual_seed(0)
     model = fully_shard(nn.Sequential(*(nn.Linear(768, 768) for _ in range(6))), mesh=mesh)
-    optimizer, x, told = torch.optim.AdamW(model.parameters()), torch.randn(64, 768), {}
-    stager = CountingStager(cache_staged_state_dict=False)
+    optimizer, x, seen = torch.optim.AdamW(model.parameters()), torch.randn(64, 768), {}
+    stager = CountingStager(StagingOptions(False, False, False, False))  # pinned, shared, asynchronous, non-blocking
     for turn, way in enumerate(("warm up", *ways, *ways)):
         begin, waited, writing = time.perf_counter(), 0.0, None
         for step in range(12):
@@ -565,39 +574,44 @@ def train_and_save(folder, ways):
                 waited += time.perf_counter() - start
         if writing:
             writing.result()
-        told.setdefault(way, []).append((waited, time.perf_counter() - begin))
+        seen.setdefault(way, []).append((waited, time.perf_counter() - begin))
     own = sum(p.to_local().nbytes for p in model.parameters())
-    return {way: tuple(map(min, zip(*runs, strict=True))) for way, runs in told.items()}, stager.nbytes, own
+    stager.close()
+    return {way: tuple(map(min, zip(*runs, strict=True))) for way, runs in seen.items()}, stager.nbytes, own
 
 
 # %% name="async_measured"
 with tempfile.TemporaryDirectory() as folder:
-    told, staged, own = run_ranks(
+    times, staged, own = run_ranks(
         train_and_save, 2, folder, ("none", "save", "async_save"), device="cpu", measure=False, timeout=180
     ).results[0]
 staged_guess.reveal(staged / own)
-wait_guess.reveal(told["async_save"][0] / told["save"][0])
-table = [("12 steps, 3 checkpoints", "the loop waits, s", "in all, s")]
-table += [(way, f"{waited:.2f}", f"{seconds:.2f}") for way, (waited, seconds) in told.items() if way != "warm up"]
+table = [("12 steps, 3 checkpoints", "the loop waits, s", "total, s")]
+table += [(way, f"{waited:.2f}", f"{seconds:.2f}") for way, (waited, seconds) in times.items() if way != "warm up"]
 print(text_table(table))
 print(f"staged on each rank: {human_bytes(staged)}; its own parameters: {human_bytes(own)}")
-slower = {way: told[way][1] - told["none"][1] for way in ("save", "async_save")}
-subject = "2 ranks on the CPU, sharded, AdamW"
-if slower["save"] > 0.1 * told["none"][1]:
-    cost = slower["async_save"] / slower["save"]
-    claims.record("C22", "async checkpoints cost (almost) no time", subject, cost, "of a synchronous one", -1, 0.2)
+slower = {way: times[way][1] - times["none"][1] for way in ("save", "async_save")}
+said, subject = "async checkpoints cost (almost) no time", "2 ranks on the CPU, sharded, AdamW"
+cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+if slower["save"] <= 0.1 * times["none"][1]:
+    claims.not_measured("C22", said, f"{subject}; too busy to tell")
+elif cores >= 4:  # one per rank that trains, and one per thread that writes
+    claims.record("C22", said, subject, slower["async_save"] / slower["save"], "of a synchronous one", -1, 0.2)
 else:
-    claims.not_measured("C22", "async checkpoints cost (almost) no time", f"{subject}; too busy to tell")
+    claims.figure(f"{said}: no free core", subject, slower["async_save"] / slower["save"], "of a synchronous one")
 
 # %% [markdown] name="async_explained"
-# The loop waits for the copy alone. But the thread that writes needs a processor, and here training needs it, too: compare the last column. So claim C22, that asynchronous checkpoints cost almost no time, may well fall on a CPU; the table at the end says what it came to on yours. Beside a GPU the host's cores are mostly free. The copy is as large as the whole state.
+# The loop waits only for the staging copy, which holds the parameters and both of Adam's moments. But the thread that writes needs a core. On a machine with as many ranks as cores, training needs the same core, and the last column shows how little is gained there. That says nothing about the claim that asynchronous checkpoints cost almost no time: it speaks of GPU nodes, whose host cores are mostly idle. So the table at the end has a verdict only if this machine has at least two cores per rank.
 #
-# In the formula of section 2, `save` becomes the time that the loop waits. But what is being written is not yet safe; and if it takes longer than an interval, the next save waits for it.
+# In the formula of section 2, `save` becomes the time that the loop waits. Two caveats: the checkpoint being written is not safe yet, and if writing takes longer than an interval, the next save waits for it.
+#
+# Two ideas avoid the disk altogether. **In-memory replicas**: each rank copies its state into the host memory of a rank on another node, every few steps. That costs network bandwidth and twice the state in host memory. A restart after a single lost node takes seconds, and the disk is needed only if both nodes fail. **Per-step fault tolerance** (torchft): replica groups train with a fault-tolerant all-reduce. When a group fails, the others continue in the next step, and the group later copies a peer's weights. That costs some speed in every step, and the batch is smaller while a group is missing.
 #
 # ## 6 · Restarted by `torchrun`
 #
-# `torchrun --max-restarts=2` watches its ranks. When one fails, it ends all others and starts all anew, up to two times. It brings back no state: each start must look for the newest checkpoint itself. Here is a whole program, with your `DataOrder` and your `Checkpoints`, and with places where it can be broken.
-
+# `torchrun --max-restarts=2` watches its ranks. When one fails, it ends all others and starts all of them again, up to two times. It restores no state: after each start the program must look for the newest checkpoint itself. With `--nnodes=MIN:MAX` it also continues with fewer nodes, or with more when some come back. Then the number of ranks changes between attempts, and the program must cope with that.
+#
+# Below is a whole program with your `DataOrder` and your `Checkpoints`, and with places where it can be broken.
 
 # %% name="faults"
 data = digits()
@@ -607,11 +621,11 @@ images, labels = data.train_x, data.train_y
 def small_model():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
-    return model, torch.optim.AdamW(model.parameters(), lr=3e-3)
+    return model, torch.optim.AdamW(model.parameters(), lr=3e-3, betas=(0.9, 0.95))
 
 
 def break_here(fault, where, model):
-    """Do to this rank what `fault` says, if this is where it is done."""
+    """Apply `fault` to this rank, if it belongs at this place in the step."""
     if where == "before":
         if fault == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
@@ -628,11 +642,11 @@ def break_here(fault, where, model):
 
 # %% name="program"
 def survive(folder, faults, steps):
-    """Train on this rank from the newest checkpoint on; `faults` says what breaks: (attempt, rank, step) -> how."""
+    """Train on this rank from the newest checkpoint; `faults` maps (attempt, rank, step) to what breaks."""
     attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
     dist.init_process_group("gloo")
     patience = 5 if "hang" in faults.values() else 60  # seconds; on a busy machine a healthy rank may take long
-    group = dist.new_group(timeout=timedelta(seconds=patience))  # once all are there
+    group = dist.new_group(timeout=timedelta(seconds=patience))  # after all ranks have started
     rank, ranks = dist.get_rank(), dist.get_world_size()
     diary, manager = RankDiary(folder, rank, attempt), Checkpoints(f"{folder}/checkpoints")
     order, begin, losses = DataOrder(len(images), 48, seed=1), 0, []
@@ -670,16 +684,16 @@ def survive(folder, faults, steps):
 
 
 # %% [markdown] name="restart_text"
-# In the first attempt rank 1 is killed at step 20. In the second it hangs at step 27: it never comes to its all-reduce. The group of the all-reduces has a timeout of 5 seconds where a hang is staged ([[data_parallel]]): without one there would be no failure, and so no restart.
+# In the first attempt rank 1 is killed at step 20. In the second attempt rank 1 hangs at step 27: it never reaches its all-reduce. The group of the all-reduces has a timeout of 5 seconds where a hang is staged ([[data_parallel]]). Without a timeout there would be no failure, and so no restart.
 #
-# **Predict.** It saves every 8 steps and has 32 to do. How many steps does rank 0 do in all three attempts together?
+# **Predict.** Which rank does `torchrun` report as the one that failed in the second attempt?
 
 # %% name="restart_guess"
-my_guess = None  # steps
+my_guess = None  # rank
 ### BEGIN GUESS
-my_guess = 20 + (27 - 16) + (32 - 24)  # 0 to 20, 16 to 27, 24 to 32
+my_guess = 1
 ### END GUESS
-restart_guess = Prediction("Steps done in three attempts", my_guess, "")
+restart_guess = Prediction("Rank that torchrun reports for the hang", my_guess, "", difference=True)
 
 # %% name="restart"
 faults = {(0, 1, 20): "kill", (1, 1, 27): "hang"}
@@ -690,33 +704,26 @@ with tempfile.TemporaryDirectory() as folder:
     untouched = torchrun_job(survive, 2, folder, {}, 32)
 print(f"killed and hung: {job.printed}\nuninterrupted:   {untouched.printed}")
 for exit_code, rank in job.failures:
-    print(f"torchrun blames rank {rank}, exit code {exit_code}")
+    print(f"torchrun reports rank {rank}, exit code {exit_code}")
 said, subject = "killed and hung: the same bits", "2 ranks, torchrun, 32 steps"
 as_staged = [code for code, _ in job.failures] == [-9, 1]  # not for a rank that a busy machine held up for too long
 if job.code == untouched.code == 0 and as_staged:
-    restart_guess.reveal(sum(len(logs[0].checksums) for logs in attempts))
+    restart_guess.reveal(job.failures[1][1])
+    done = sum(len(logs[0].checksums) for logs in attempts)
+    print(f"rank 0 did {done} steps in three attempts, for a run of 32")
     claims.record("T41", said, subject, float(job.printed[-8:] == untouched.printed[-8:]), "(1: yes)", 1, 1)
 else:
-    print("This machine is too busy at the moment: a job took longer than it may.")
+    print("This machine is too busy at the moment: a job exceeded its time limit.")
     claims.not_measured("T41", said, f"{subject}; this machine was too busy")
 
 # %% [markdown] name="restart_explained"
-# The weights are those of the run that nobody disturbed, to the last bit. Now look at which rank `torchrun` blames: the one that failed *first*. For the kill it is right. In the second attempt rank 1 hung, and rank 0 was the first to lose patience: the one that reports the accident is not the one that caused it.
+# The weights equal those of the uninterrupted run to the last bit. `torchrun` reports the rank that failed *first*. For the kill this is the right one. In the second attempt rank 1 hung and rank 0 timed out waiting for it. The rank that reports the error need not be the rank that caused it.
 #
-# > **Note:** By default the ranks of a new attempt meet in the *same* store as the last ones, and may read addresses of processes that are dead ("connection refused", now and then; PyTorch issues 135712 and 167288, and still so over gloo in 2.13). The helper sets `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`: a new store for each attempt.
+# > **Note:** By default the ranks of a new attempt use the *same* store as the previous ones, and may read addresses of dead processes ("connection refused", occasionally; PyTorch issues 135712 and 167288, still open for gloo in 2.13). The helper sets `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`, which gives each attempt a new store.
 #
-# ### With fewer ranks
+# ### With other numbers of ranks
 #
-# The broken machine does not come back. Two ranks train for 16 steps; then one rank, or three, go on with the same checkpoint.
-#
-# **Predict.** How far is the last loss, after 16 more steps on 1 or 3 ranks, from that of 2 ranks throughout? Relative, and to the nearest power of ten.
-
-# %% name="fewer_guess"
-my_guess = None
-### BEGIN GUESS
-my_guess = 1e-6  # the same samples, added in another order
-### END GUESS
-fewer_guess = Prediction("Last loss on other numbers of ranks: relative difference", my_guess, "")
+# The broken machine does not come back. Below, two ranks train for 16 steps. Then one, two or three ranks continue from that checkpoint.
 
 
 # %% name="fewer"
@@ -731,34 +738,31 @@ for ranks in (1, 2, 3):
         on_ranks(2, folder, 16)
         losses[ranks] = on_ranks(ranks, folder, 32)
 furthest = max(abs(losses[ranks][-1] / losses[2][-1] - 1) for ranks in (1, 3))
-fewer_guess.reveal(furthest)
 for ranks, after in losses.items():
     print(f"resumed on {ranks}: {' '.join(f'{loss:.6f}' for loss in after[-6:])}")
+print(f"the last losses differ by at most {furthest:.1e}, relative")
 claims.record("T41", "resumed on other ranks: same losses", "2 to 1 and 3 ranks", furthest, "relative", 0, 1e-4)
 
 # %% [markdown] name="fewer_explained"
-# The global batch is the same because `DataOrder` knows nothing of ranks. Had each rank kept *its* 24 rows, one rank would have gone on with a batch of 24, and that is a different run. What is left is rounding. If you need the last bit on fewer ranks, too, sum in an order that does not depend on them.
+# The global batch is the same because `DataOrder` does not depend on the ranks. If each rank had kept *its* 24 rows, one rank would have continued with a batch of 24, which is a different run. The remaining difference is rounding: the same numbers are summed in another order.
 #
 # ## 7 · Slow, and wrong
 #
-# Nobody dies, and still something is broken. Three ranks train for 12 steps. In one run rank 2 is slow in each step. In another, from step 6 on, a bit of rank 1 goes wrong: either in its **weights**, after the update, or in its **gradient**, before the all-reduce. Replicas should be equal to the last bit, so after each step each rank notes a checksum of its weights.
+# No rank fails, and something is still broken. Three ranks train for 12 steps. In one run rank 2 is slow in each step. In another, from step 6 on, a value on rank 1 goes wrong: either in its **weights**, after the update, or in its **gradient**, before the all-reduce. Replicas should be equal to the last bit, so each rank records a checksum of its weights after each step.
 #
-# **Predict.** In how many of the 12 steps do the checksums of the ranks differ: with a wrong weight from step 6 on, and with a wrong gradient from step 6 on?
+# **Predict.** With a wrong gradient from step 6 on, in how many of the 12 steps do the ranks' checksums differ?
 
 # %% name="wrong_guess"
-my_weight_guess = None  # of 12 steps
-my_gradient_guess = None
+my_guess = None  # of 12 steps
 ### BEGIN GUESS
-my_weight_guess = 6
-my_gradient_guess = 0  # the sum is wrong, and it is wrong for everybody
+my_guess = 6
 ### END GUESS
-weight_guess = Prediction("Steps in which checksums differ: wrong weight", my_weight_guess, "of 12", difference=True)
-sum_guess = Prediction("Steps in which checksums differ: wrong gradient", my_gradient_guess, "of 12", difference=True)
+sum_guess = Prediction("Steps in which checksums differ: wrong gradient", my_guess, "of 12", difference=True)
 
 
 # %% name="wrong"
 def broken(rank, first, fault):
-    """Return what three ranks leave after a job of 12 steps with a fault."""
+    """Return the logs of three ranks after a job of 12 steps with a fault."""
     with tempfile.TemporaryDirectory() as folder:
         on_ranks(3, folder, 12, {(0, rank, step): fault for step in range(first, 12)})
         return read_logs(folder, {0: 0, 1: 0, 2: 0})
@@ -771,15 +775,15 @@ differ = {
     name: sum(len(set(step)) > 1 for step in zip(*(log.checksums for log in logs), strict=False))
     for name, logs in jobs.items()
 }
-weight_guess.reveal(differ["wrong weight"])
 sum_guess.reveal(differ["wrong gradient"])
+print(f"steps in which checksums differ: wrong weight {differ['wrong weight']} of 12")
 for rank, log in enumerate(jobs["wrong weight"]):
     print(f"wrong weight, rank {rank}:", " ".join(f"{value:08x}" for value in log.checksums[4:8]))
 
 # %% [markdown] name="wrong_explained"
-# A wrong weight shows at once, and with three ranks the majority says whose it is. (With two you only know that one is wrong.) A wrong gradient goes into the sum, and everybody gets the same wrong sum. Replicas agree, and all are wrong.
+# A wrong weight shows at once, and with three ranks the majority identifies the faulty one. (With two ranks you know only that one of them is wrong.) A wrong gradient enters the sum, and every rank gets the same wrong sum. The replicas agree, and all of them are wrong.
 #
-# To find that one, give all ranks the **same** rows now and then, and compare gradients *before* they are summed:
+# To find this fault, give all ranks the **same** rows now and then, and compare the gradients *before* they are summed:
 
 
 # %% name="same_rows"
@@ -795,17 +799,17 @@ found = run_ranks(same_rows, 3, 1, device="cpu", show=False).results
 print("the same rows on all ranks, gradients:", " ".join(f"{value:08x}" for value in found))
 
 # %% [markdown] name="diagnosis_task"
-# ### Your turn: who broke the job?
+# ### Your turn: which rank broke the job?
 #
-# On 16,384 GPUs nobody reads logs by hand. Each rank leaves a `RankLog`: `exit_code`; `calls`, its collectives, each with `asked` and `answered` (seconds; None if it never came back); `checksums`, of its weights after each step. (The calls are those that a flight recorder keeps ([[data_parallel]]), with the times that it lacks over gloo.)
+# On 16,384 GPUs you cannot read the logs by hand. Each rank leaves a `RankLog`: its `exit_code`; `calls`, its collectives, each with the times `asked` and `answered` in seconds (`answered` is None if the call never returned); and `checksums` of its weights after each step. (A flight recorder keeps the same calls ([[data_parallel]]), without the times over gloo.)
 #
 # **Contract.** `diagnose(logs)` takes the logs of all ranks, at least three, and returns a pair: what happened, and to which rank. It does not change the logs.
 #
-# - `("killed", rank)`: SIGKILL took it (exit code −9). The others lose their connection and raise (1), or are told to stop (−15).
-# - `("hung", rank)`: the job broke and nobody was killed; all others wait in a collective that this rank has not called.
-# - `("wrong", rank)`: its weights are not those of the others, from some step on.
-# - `("slow", rank)`: it works more than 1.5 times as long as the median rank, in most steps. *Working* is the time between an answer and the next question. A single long step, such as a rank that writes a checkpoint, means nothing.
-# - `("healthy", None)`: none of these. Each job has at most one of them.
+# - `("killed", rank)`: the rank was killed by SIGKILL (exit code −9). The others lose their connection and raise an error (1), or are stopped (−15).
+# - `("hung", rank)`: the job broke and no rank was killed. All other ranks wait in a collective that this rank has not called. It may have hung before its first collective.
+# - `("wrong", rank)`: from some step on, its weights differ from those of the others.
+# - `("slow", rank)`: it works more than 1.5 times as long as the median rank, in most steps. *Working* is the time from one answer to the next call. A single long step, such as a rank writing a checkpoint, means nothing.
+# - `("healthy", None)`: none of these. Each job has at most one fault.
 
 
 # %% name="diagnosis" answer=true reveal=true
@@ -815,7 +819,8 @@ def diagnose(logs):
         if log.exit_code == -9:
             return "killed", rank
     if any(log.exit_code for log in logs):
-        return "hung", next(rank for rank, log in enumerate(logs) if log.calls[-1].answered is not None)
+        waits = [log.calls and log.calls[-1].answered is None for log in logs]
+        return "hung", next(rank for rank, wait in enumerate(waits) if not wait)
     for step in zip(*(log.checksums for log in logs), strict=False):
         usual = Counter(step).most_common(1)[0][0]
         for rank, value in enumerate(step):
@@ -843,28 +848,28 @@ for name, logs in jobs.items():
     print(f"{name:15} diagnosed as {diagnose(logs)}")
 for rank, log in enumerate(jobs["slow"]):
     waits = statistics.median(call.answered - call.asked for call in log.calls)
-    print(f"slow, rank {rank}: waits {1000 * waits:.0f} ms a step in its all-reduce")
+    print(f"slow, rank {rank}: waits {1000 * waits:.0f} ms per step in its all-reduce")
 
 # %% [markdown] name="diagnosed_explained"
-# These are the real jobs of this lab. The one with the wrong gradient is not called wrong, and cannot be: what nobody records, no diagnosis can find. (On a busy machine a rank of it may pass for slow, and it is slow then.) The slow rank is the one that waits least ([[data_parallel]]).
+# These are the real jobs of this lab. The job with the wrong gradient is not diagnosed as wrong, and cannot be: its logs do not contain the fault. (On a busy machine one of its ranks may be reported as slow, and then it is slow.) The slow rank is the one that waits least ([[data_parallel]]).
 #
 # ## 8 · Loss spikes
 #
-# Sometimes it is not the machine. The loss jumps, for a batch or for good. PaLM's authors met about twenty spikes. They went back about 100 steps before each, left out a few hundred batches, and the spike did not return. Their data were not bad: the same batches did no harm with other weights. (We stage a spike with bad batches below, because that can be repeated.)
+# Sometimes the loss jumps, for a few batches or for good. A spike can come from corrupted batches, from a faulty device, or from an unlucky combination of weights and batch. PaLM's authors met about twenty spikes. They went back about 100 steps before each, skipped a few hundred batches, and the spike did not return. Their batches were not bad: the same batches did no harm to other weights.
 #
-# We stage one: four batches from step 65 on have wrong labels and inputs that are ten times too large. Four ways to deal with it:
+# The spike below comes from corrupted batches, because that can be repeated: four batches from step 65 on have wrong labels, and inputs that are ten times too large. Compare four reactions:
 #
 # - *carry on*;
 # - *clip* the gradient to a norm of 1;
 # - *leave out* each update whose gradient norm is more than 4 times the median of the last 20;
-# - *roll back*: when the loss is more than 3 times the median of the last 20, go back to the last checkpoint, and `skip` 8 batches from the spike on.
+# - *roll back*: when the loss is more than 3 times the median of the last 20, return to the last checkpoint and `skip` 8 batches from the spike on.
 #
-# **Predict.** By what factor is the test loss at the end, after 180 steps, higher if you carry on than if you roll back?
+# **Predict.** By what factor is the test loss after 180 steps higher if you carry on than if you roll back?
 
 # %% name="spike_guess"
 my_guess = None  # test loss carrying on / rolled back
 ### BEGIN GUESS
-my_guess = 1.5  # four bad updates, and Adam's second moment forgets slowly
+my_guess = 1.2  # four bad updates of 180
 ### END GUESS
 spike_guess = Prediction("Test loss at the end: carry on / roll back", my_guess, "times")
 
@@ -920,31 +925,38 @@ def spiked(bad):
 
 
 curves = spiked(bad=4)
-spike_guess.reveal(curves["carry on"][-1] / curves["roll back"][-1])
-show(spike_figure(curves, 65), "Four curves of the test loss; carrying on, it jumps and comes back slowly.")
 worse = curves["carry on"][-1] / curves["roll back"][-1]
-said = "a spike costs more than its steps"
-claims.record("T41", said, "4 bad batches, carry on / roll back", worse, "x", 1.2, math.inf)
+spike_guess.reveal(worse)
+show(spike_figure(curves, 65), "Four curves of the test loss. Carrying on, it jumps and comes back slowly.")
+claims.figure("test loss, carry on / roll back", "4 bad batches", worse, "x")
 
 # %% [markdown] name="spike_short"
-# Four batches cost the rest of the run: the weights are thrown off, and Adam's second moment (β₂ = 0.999) remembers huge gradients for about 1,000 steps; with the 0.95 of most language models it is about 20, so the way back goes in small ones. Each of the three remedies is good enough here.
+# Four of 180 batches cost much more than their share. The weights move far away, and Adam's second moment remembers the huge gradients: for about 20 steps at β₂ = 0.95, which most language models use and this lab too, and for about 1,000 at the default of 0.999. While it remembers, the steps back are small. Each of the three remedies is good enough here.
 #
-# Then why does anybody go to the trouble of rolling back? Here is a spike of 24 batches.
+# Then why roll back at all? The next cell has a spike of 24 batches.
 #
-# **Predict.** Which of the three remedies fails now? (One of them compares with the last 20 steps.)
+# **Predict.** By what factor is the test loss at the end higher with *leave out* than with *roll back*?
+
+# %% name="long_guess"
+my_guess = None  # test loss, leave out / roll back
+### BEGIN GUESS
+my_guess = 1
+### END GUESS
+long_guess = Prediction("Test loss at the end, 24 bad batches: leave out / roll back", my_guess, "times")
 
 # %% name="long_spike"
 long = spiked(bad=24)
-show(spike_figure(long, 65), "Four curves of the test loss; only rolled back does it show no hump.")
+long_guess.reveal(long["leave out"][-1] / long["roll back"][-1])
+show(spike_figure(long, 65), "Four curves of the test loss. Only the one that is rolled back has no hump.")
 
 # %% [markdown] name="spike_explained"
-# - *Leaving out* catches what stands out from the last 20 steps. After ten bad batches, half of those 20 are bad ones: the median has become theirs, and the rest goes through.
-# - *Clipping* bounds what one batch can do, in healthy steps, too. Twenty-four bounded steps in a wrong direction are still 24 of them.
-# - *Rolling back* undoes everything, as often as the loss stands out again. It needs all that you have built: whole checkpoints, and an order of the data whose gap survives the next restart.
+# - *Leaving out* catches updates that stand out from the last 20 steps. After ten bad batches, half of those 20 steps are bad. The median has become theirs, and the remaining bad updates go through.
+# - *Clipping* bounds what one batch can do, also in healthy steps. Twenty-four bounded steps in a wrong direction are still 24 wrong steps.
+# - *Rolling back* undoes everything, as often as the loss stands out again. It needs all that you have built: whole checkpoints, and a data order whose skipped batches survive the next restart.
 #
-# ### Play: goodput
+# ### Explore: goodput
 #
-# Exact for failures at random (Daly's model, with restarts). Which helps more at 100,000 GPUs: to save four times faster, or to restart four times faster? And at 1,000?
+# The figure uses the exact formula for random failures (Daly's model, with restarts). What helps more at 100,000 GPUs: saving four times faster, or restarting four times faster? And at 1,000?
 
 
 # %% name="play"
@@ -973,15 +985,16 @@ claims
 # %% [markdown] name="recap"
 # ## Recap
 #
-# - A job on n GPUs fails n times as often as one GPU. Goodput is what is left after saving, lost work and restarts.
-# - Save every √(2 · save · M) seconds. The top is flat; what helps is a faster save and a faster restart.
-# - A checkpoint holds weights, optimizer, schedule, scaler, data position, and the random state of every rank. Most of what you forget does not show in the loss. Test it: the resumed run must have the same bits.
-# - Write a draft, `fsync`, rename; store a checksum; keep two; delete last.
-# - `async_save` waits only for the staging copy, as large as the state.
-# - `torchrun` restarts everything after a failure, and only a timeout makes a hang a failure. It blames the rank that failed first, which need not be the one at fault.
-# - Checksums of replicas find what goes wrong after the all-reduce, not before.
-# - Roll back, and skip.
+# - A job on n GPUs fails n times as often as one GPU. Goodput is what remains after saving, lost work and restarts.
+# - Save every √(2 · save · M) seconds. The optimum is flat. Faster saves and faster restarts help more than a better interval.
+# - A checkpoint holds weights, optimizer, schedule, scaler, data position, and the random state of every rank. Most omissions do not show in the loss. Test the resume: the resumed run must have the same bits.
+# - Write a draft, `fsync` it, rename it, `fsync` the directory, and only then delete. Store a checksum, and keep two.
+# - On SIGTERM set a flag, let the ranks agree on a step, save, and exit.
+# - `async_save` waits only for the staging copy, which is as large as the state.
+# - `torchrun` restarts everything after a failure, and only a timeout turns a hang into a failure. It reports the rank that failed first, which need not be the faulty one.
+# - Checksums of replicas find errors after the all-reduce, not before it.
+# - After a loss spike, roll back and skip.
 #
-# **What to reach for when.** One GPU and a few hours: save weights, optimizer, position and random state every half an hour, and test the resume once. Many GPUs: DCP with `async_save`, a folder for each step, `torchrun` with restarts, and timeouts that fit the job (NCCL's default is ten minutes, gloo's thirty). Thousands: spare machines, and a diagnosis that runs by itself.
+# **What to reach for when.** One GPU and a few hours: save weights, optimizer, position and random state every half hour and on SIGTERM, and test the resume once. Many GPUs: DCP with `async_save`, a folder per step, `torchrun` with restarts, and timeouts that fit the job (NCCL's default is ten minutes, gloo's thirty). Thousands: spare machines, and automatic diagnosis.
 #
-# **Sources.** Young 1974, *A First Order Approximation to the Optimum Checkpoint Interval*; Daly 2006, *A Higher Order Estimate of the Optimum Checkpoint Interval for Restart Dumps*; Llama team 2024, *The Llama 3 Herd of Models*, section 3.3.4; Zhang et al. 2022, *OPT: Open Pre-trained Transformer Language Models*, and its logbook (facebookresearch/metaseq, `projects/OPT/chronicles`); Lablup 2026, *From Detection to Recovery* (arXiv 2605.09370); Chowdhery et al. 2022, *PaLM*, section 5.1 (loss spikes); PyTorch documentation, `torchrun`, `torch.distributed.checkpoint`, *Flight Recorder*.
+# **Sources.** Young 1974, *A First Order Approximation to the Optimum Checkpoint Interval*; Daly 2006, *A Higher Order Estimate of the Optimum Checkpoint Interval for Restart Dumps*; Llama team 2024, *The Llama 3 Herd of Models*, section 3.3.4; Zhang et al. 2022, *OPT: Open Pre-trained Transformer Language Models*, and its logbook (facebookresearch/metaseq, `projects/OPT/chronicles`); Lablup 2026, *From Detection to Recovery* (arXiv 2605.09370); Chowdhery et al. 2022, *PaLM*, section 5.1 (loss spikes); PyTorch documentation, `torchrun`, `torch.distributed.checkpoint`, *Flight Recorder*; Slurm documentation, `sbatch --signal` and `KillWait`; the torchft repository.

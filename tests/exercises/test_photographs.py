@@ -66,3 +66,18 @@ def test_they_say_whether_all_bytes_were_on_the_disk(tmp_path, options, on_disk)
     assert os.fsync is original
     first = next(n for n, look in enumerate(camera.looks) if "final" in look)
     assert ("final" in camera.on_disk[first]) == on_disk
+
+
+@pytest.mark.parametrize(("synced", "lost"), [((), ["final"]), (("folder",), []), (("folder/final",), ["final"])])
+def test_a_power_failure_undoes_a_rename_whose_directory_was_not_synced(tmp_path, synced, lost):
+    def rename(folder):
+        save(folder)
+        for path in synced:
+            handle = os.open(folder.parent / path, os.O_RDONLY)
+            os.fsync(handle)
+            os.close(handle)
+        (folder / "last").touch()  # so that there is a photograph
+
+    camera = photographed(tmp_path, rename)
+    assert [path for path in camera.lost[-1] if path == "final"] == lost
+    assert (camera.after_power_failure(len(camera.taken) - 1) / "final").exists() == (not lost)

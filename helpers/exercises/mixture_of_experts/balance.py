@@ -1,4 +1,4 @@
-"""Checks of balance: the loss that punishes an uneven router, the bias that steers it, and a capacity that drops."""
+"""Checks of balancing: the loss that punishes an uneven router, the bias that steers it, and the capacity."""
 
 from typing import Any
 
@@ -45,7 +45,7 @@ class PunishesImbalance(Check):
 
     hint = (
         "f: `torch.bincount(chosen.flatten(), minlength=E) / chosen.numel()`, the share of the choices.\n"
-        "P: `logits.softmax(dim=1).mean(dim=0)`, all tokens, whether they have chosen the expert or not."
+        "P: `logits.softmax(dim=1).mean(dim=0)`, over all tokens, whether or not they chose the expert."
     )
 
     @staticmethod
@@ -76,11 +76,11 @@ LOADS = {
 
 
 class NudgesByTheSign(Check):
-    """`nudge` changes the bias in place: up by `rate` below the mean load, down above it, not at all on it."""
+    """`nudge` changes the bias in place: up by `rate` below the mean load, down above it, unchanged at it."""
 
     hint = (
-        "How far an expert is from the mean does not matter; on which side of it does: `torch.sign`.\n"
-        "In place: `bias += ...` or `bias.add_(...)`; a new tensor is not what the router holds."
+        "The distance from the mean does not matter, only the side: `torch.sign`.\n"
+        "Change it in place: `bias += ...` or `bias.add_(...)`. The router does not see a new tensor."
     )
 
     @staticmethod
@@ -99,10 +99,10 @@ class NudgesByTheSign(Check):
         for case, want in expected.items():
             got = seen[case]
             if got["moved"] != want["moved"]:
-                still = " Is it changed in place?" if not any(got["moved"]) else ""
+                still = " Did you change it in place?" if not any(got["moved"]) else ""
                 return (
                     f"{case}, counts {want['counts']}, rate 0.25: the bias moved by {got['moved']}; "
-                    f"{want['moved']} is right.{still}"
+                    f"it should move by {want['moved']}.{still}"
                 )
             if got["counts"] != want["counts"]:
                 return f"{case}: the counts were changed."
@@ -122,7 +122,7 @@ class FirstComeFirstServed(Check):
     """Each expert keeps the first `capacity` choices, token after token, and no more."""
 
     hint = (
-        "For each choice: how many before it, in the flat order, went to the same expert?\n"
+        "For each choice: how many earlier choices, in the flat order, went to the same expert?\n"
         "`F.one_hot(chosen.flatten(), experts).cumsum(dim=0)` counts for all experts at once."
     )
 
@@ -154,8 +154,8 @@ class FirstComeFirstServed(Check):
             asked = [sum(expert == e for expert, _ in flat) for e in range(EXPERTS)]
             right = [min(number, capacity) for number in asked]
             if served != right:
-                return f"{case}: of {asked} choices an expert, {served} are kept; {right} is right."
-            return f"{case}: the numbers kept are right, but they are not the first that came, token after token."
+                return f"{case}: the experts were chosen {asked} times and keep {served}; they should keep {right}."
+            return f"{case}: each expert keeps the right number of choices, but not the first ones in flat order."
         return None
 
 

@@ -69,12 +69,12 @@ def _wrong(seen: Evidence, expected: Evidence) -> str | None:
 
 
 class ExchangesRows(Check):
-    """Rank j gets, in rank order, the rows that each rank has for it; gradients go the same way back."""
+    """Rank j receives, in rank order, the rows that each rank has for it; gradients take the reverse route."""
 
     hint = (
-        "`dist.all_to_all_single(output, input, receive, send, group=group)`: the parts of the output come first.\n"
-        "The output has sum(receive) rows; `rows.new_empty(...)` makes it.\n"
-        "On the way back, who has sent receives: swap the two lists. `ctx` can keep them."
+        "`dist.all_to_all_single(output, input, receive, send, group=group)`: the output's split sizes come first.\n"
+        "The output has sum(receive) rows; `rows.new_empty(...)` allocates it.\n"
+        "In the backward pass the sender receives: swap the two lists. `ctx` can keep them."
     )
 
     @staticmethod
@@ -89,7 +89,7 @@ class ExchangesRows(Check):
 class TakesAnyLayout(Check):
     """The rows and the gradient that come in need not be contiguous, and are not changed."""
 
-    hint = "A collective takes memory as it lies: `.contiguous()` first, forward and backward."
+    hint = "A collective needs contiguous memory: call `.contiguous()` first, forward and backward."
 
     @staticmethod
     def probe(seed: int, Exchange: Any, _: Any) -> Evidence:
@@ -100,4 +100,36 @@ class TakesAnyLayout(Check):
         return _wrong(seen, expected)
 
 
-EXCHANGE = (ExchangesRows, TakesAnyLayout)
+def _twice(seed: int, Exchange: Any) -> Evidence:
+    """One rank: the gradient of a first and of a second backward pass through the same graph."""
+    me, table = dist.get_rank(), TABLES["uneven"]
+    there, back = _pieces(seed, table), _pieces(seed + 1, list(zip(*table, strict=True)))
+    rows = leaf(torch.cat(there[me]))
+    y = Exchange.apply(rows * 1, list(table[me]), [row[me] for row in table], dist.group.WORLD)
+    found = [torch.autograd.grad(y, rows, torch.cat(back[me]), retain_graph=True)[0] for _ in range(2)]
+    return {"passes": [noted(gradient) for gradient in found], "right": noted(torch.cat([row[me] for row in back]))}
+
+
+class GoesBackTwice(Check):
+    """A second backward pass through the same graph gives the same gradient."""
+
+    hint = (
+        "After `backward(retain_graph=True)`, `backward` runs again with the same `ctx`. Does it find what `forward` "
+        "put there?"
+    )
+
+    @staticmethod
+    def probe(seed: int, Exchange: Any, _: Any) -> Evidence:
+        return {"ranks": on_ranks(_twice, 3, seed + 5, Exchange)}
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for i, what in enumerate(("the first backward pass", "the second backward pass, with retain_graph=True")):
+            pairs = zip(seen["ranks"], expected["ranks"], strict=True)
+            texts = [wrong_tensor(got["passes"][i], want["right"], {}) for got, want in pairs]
+            if said := by_rank(f"uneven, the gradient of {what}", texts):
+                return said
+        return None
+
+
+EXCHANGE = (ExchangesRows, TakesAnyLayout, GoesBackTwice)

@@ -1,4 +1,4 @@
-"""Checks of the experts' work: each on its rows, no row more, and every result back at its token."""
+"""Checks of the experts' work: each expert on its own rows only, and every result back at its token."""
 
 from collections.abc import Callable
 from typing import Any
@@ -39,12 +39,12 @@ def _by_hand(rows: Tensor, counts: Tensor, up: Tensor, down: Tensor) -> Tensor:
 
 
 class EachExpertOnItsRows(Check):
-    """Rows go through their own expert; gradients are right, zeros for an expert without rows."""
+    """Each row goes through its own expert; gradients are right, and zero for an expert without rows."""
 
     hint = (
-        "`rows.split(counts.tolist())` cuts the rows into one piece for each expert, some of them empty.\n"
-        "`F.gelu(piece @ up[e].T) @ down[e].T` also works for a piece of 0 rows, and keeps autograd's graph together.\n"
-        "`torch.cat` puts the results one after the other."
+        "`rows.split(counts.tolist())` cuts the rows into one tensor per expert; some may be empty.\n"
+        "`F.gelu(piece @ up[e].T) @ down[e].T` also works for 0 rows, and keeps the expert in autograd's graph.\n"
+        "`torch.cat` joins the results."
     )
 
     @staticmethod
@@ -65,9 +65,9 @@ class EachExpertOnItsRows(Check):
 
 
 class ComputesNoOtherRows(Check):
-    """An expert computes its own rows and no others: the FLOPs are those of the rows, once."""
+    """An expert computes its own rows and no others: the FLOPs are those of each row, once."""
 
-    hint = "Where does an expert see tokens that have not chosen it, to be masked or left out later?"
+    hint = "Where does an expert compute tokens that did not choose it, only to mask or drop them later?"
 
     @staticmethod
     def probe(seed: int, _: Any, __: Any, grouped: Any, ___: Any) -> Evidence:
@@ -83,8 +83,8 @@ class ComputesNoOtherRows(Check):
         for case, counts in COUNTS.items():
             right = 2 * 2 * sum(counts) * WIDTH * HIDDEN
             if not seen[case] <= right:
-                times = f", {seen[case] / right:.2g} times as many" if right else ""
-                return f"{case}: {seen[case]:,} FLOPs; two products with {sum(counts)} rows take {right:,}{times}."
+                times = f": too many by a factor of {seen[case] / right:.2g}" if right else ""
+                return f"{case}: {seen[case]:,} FLOPs; two matmuls with {sum(counts)} rows take {right:,}{times}."
         return None
 
 
@@ -92,9 +92,9 @@ class PutsRowsBack(Check):
     """A token gets the sum of its k rows, each times its weight; gradients reach rows and weights."""
 
     hint = (
-        "Row j belongs at place source[j] of the flat (n·k) choices.\n"
-        "`torch.empty_like(rows).index_copy(0, source, rows)` puts all rows at their places at once.\n"
-        "Then `.view(n, k, C)`, times the weights, and the sum over k."
+        "Row j belongs at position source[j] of the flat (n·k) choices.\n"
+        "`torch.empty_like(rows).index_copy(0, source, rows)` puts all rows at their positions at once.\n"
+        "Then `.view(n, k, C)`, multiply by the weights, and sum over k."
     )
 
     @staticmethod

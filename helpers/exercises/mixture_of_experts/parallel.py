@@ -1,4 +1,4 @@
-"""Checks of expert parallel: the layer of one process, in its group, with no byte more than it takes."""
+"""Checks of expert parallelism: the layer of one process, inside its group, without an unnecessary byte."""
 
 from typing import Any
 
@@ -97,11 +97,11 @@ class EqualsOneProcess(Check):
     """Output and gradients are those of one process with all tokens and all experts, however uneven the load."""
 
     hint = (
-        "What arrives is sorted by the rank that it comes from, and within each by expert. `grouped` wants all rows of "
-        "an expert together.\n"
-        "The counts that arrived, as (ranks, experts of this rank), say which expert each row belongs to: "
+        "Rows arrive sorted by the rank that sent them, and within each rank by expert. `grouped` needs all rows of an "
+        "expert together.\n"
+        "The received counts, as (ranks, experts of this rank), determine which expert each row belongs to: "
         "`repeat_interleave`, then `argsort`.\n"
-        "Put the results back into the order in which the rows came, and send them with the lists swapped."
+        "Restore the order in which the rows arrived, and send the results with the lists swapped."
     )
 
     probe = staticmethod(observe)
@@ -112,9 +112,9 @@ class EqualsOneProcess(Check):
 
 
 class KeepsToItsGroup(Check):
-    """Everything happens inside `group`, whichever ranks of the world it has."""
+    """All communication stays inside `group`, whichever ranks it contains."""
 
-    hint = "Which of your calls ask the world: `dist.get_world_size()`, an all-to-all without `group=`?"
+    hint = "Which call uses the whole world: `dist.get_world_size()` without the group, an all-to-all without `group=`?"
 
     @staticmethod
     def probe(seed: int, _: Any, expert_parallel: Any) -> Evidence:
@@ -126,9 +126,9 @@ class KeepsToItsGroup(Check):
 
 
 class KeepsWhatComesIn(Check):
-    """No tensor that comes in is changed: x, chosen, weights and the experts stay as they are."""
+    """No input tensor is changed: x, chosen, weights and the experts keep their values."""
 
-    hint = "Which of your lines writes into a tensor that it did not make?"
+    hint = "Which line writes into a tensor that your function did not create?"
 
     probe = staticmethod(observe)
 
@@ -137,7 +137,7 @@ class KeepsWhatComesIn(Check):
         for ranks, want in expected.items():
             for case in want[0]:
                 texts = [None if got[case]["kept"] else "was changed in place" for got in seen[ranks]]
-                if said := by_rank(f"{case}, a tensor that came in", texts):
+                if said := by_rank(f"{case}, an input tensor", texts):
                     return said
         return None
 
@@ -160,11 +160,11 @@ def _sent(seed: int, expert_parallel: Any) -> Evidence:
 
 
 class SendsEachRowOnce(Check):
-    """A row travels to its expert and back, its gradient too; beside that, only how many there are."""
+    """Each row travels to its expert and back, and so does its gradient; only the row counts are sent besides."""
 
     hint = (
-        "Count what leaves: the counts (one number for each expert), the rows, the results. What else is sent?\n"
-        "Uneven parts need no padding: each rank says how many rows it has for each other."
+        "List what leaves the rank: the counts (one number per expert), the rows, the results. What else is sent?\n"
+        "Uneven parts need no padding: the exchanged counts are the split sizes."
     )
 
     @staticmethod
@@ -191,7 +191,7 @@ def _too_much(calls: list[list[Any]], way: str, bounds: tuple[int, int, int]) ->
     if not least <= total <= most:
         return f"{way} pass: {total:,} B leave ({listed}); the rows are {least:,} B"
     if len(calls) > number:
-        return f"{way} pass: {len(calls)} collectives ({listed}); {number} will do"
+        return f"{way} pass: {len(calls)} collectives ({listed}); {number} are enough"
     return None
 
 

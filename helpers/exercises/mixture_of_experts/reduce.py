@@ -1,4 +1,4 @@
-"""Checks of whose gradients meet where, on a mesh of replicas times expert ranks."""
+"""Checks of which gradients are averaged over which ranks, on a mesh of replicas x expert ranks."""
 
 from typing import Any
 
@@ -66,9 +66,9 @@ class AveragesAmongTheirCopies(Check):
     """Gradients are those of the mean loss of all ranks: shared ones over all, an expert's summed over its copies."""
 
     hint = (
-        "Whose losses have already reached the gradient of an expert on this rank, through the exchange?\n"
-        "The loss is a mean over all ranks, so whatever is summed up is divided by their number: by `mesh.size()`.\n"
-        '`mesh.get_group("replica")` has the ranks that hold the same experts as this one.'
+        "Which ranks' losses have already reached this rank's expert gradients, through the exchange?\n"
+        "The loss is a mean over all ranks, so divide every sum by their number, `mesh.size()`.\n"
+        '`mesh.get_group("replica")` contains the ranks that hold the same experts as this one.'
     )
 
     probe = staticmethod(observe)
@@ -85,13 +85,13 @@ class AveragesAmongTheirCopies(Check):
                     if said := by_rank(f"{case} (replica x expert), gradient {i} of {kind}", texts):
                         return said
             if not all(got[case]["kept"] for got in seen["ranks"]):
-                return f"{case}: a parameter was changed; only gradients are to be."
+                return f"{case}: a parameter was changed; only gradients should change."
         return None
 
 
 def _mistakes(want: Evidence, kind: str, i: int) -> dict[str, Evidence]:
     """Return what well-known mistakes leave, by what to say of it."""
-    mistakes = {"is as the backward pass has left it": want["alone"][kind][i]}
+    mistakes = {"is unchanged since the backward pass": want["alone"][kind][i]}
     if kind == "experts":
         mistakes["is the mean over all ranks: different experts were mixed"] = want["over all"][i]
         mistakes["is the mean over its copies: the loss is a mean over all ranks"] = want["over copies"][i]
@@ -101,7 +101,7 @@ def _mistakes(want: Evidence, kind: str, i: int) -> dict[str, Evidence]:
 class SendsAmongTheirCopies(Check):
     """Shared gradients are sent among all ranks, once; an expert's among the ranks that hold it, once."""
 
-    hint = "What is sent to a rank that has no use for it, or twice?"
+    hint = "Which gradient goes to a rank that does not use it, or travels twice?"
 
     probe = staticmethod(observe)
 
@@ -111,7 +111,7 @@ class SendsAmongTheirCopies(Check):
             texts = []
             for got, want in zip(seen["ranks"], expected["ranks"], strict=True):
                 mine, right = _by_group(got[case]["sent"]), _by_group(want[case]["sent"])
-                texts.append(None if mine == right else f"sends {_words(mine)}; {_words(right)} is right")
+                texts.append(None if mine == right else f"sends {_words(mine)}; it should send {_words(right)}")
             if said := by_rank(f"{case} (replica x expert), what is sent", texts):
                 return said
         return None

@@ -1,4 +1,4 @@
-"""Checks of the way to the experts: who is chosen, with which weight, and how the rows are sorted."""
+"""Checks of routing: which experts a token goes to, with which weights, and how the rows are sorted."""
 
 from typing import Any
 
@@ -49,7 +49,7 @@ def _wrong_route(seen: Evidence, expected: Evidence) -> str | None:
         if not relative_distance(got["weights"], want["weights"]) <= EXACT:
             return f"{case}: {_wrong_weights(got, want)}"
         if got["gradient"] is None:
-            return f"{case}: no gradient reaches the logits through the weights: the router learns nothing."
+            return f"{case}: no gradient reaches the logits through the weights, so the router learns nothing."
         far = torch.tensor(got["gradient"]) - torch.tensor(want["gradient"])  # with k = 1 the right one is zero
         if far.numel() and not far.abs().max() <= 1e-9:
             return f"{case}: the weights are right, and their gradient for the logits is not."
@@ -61,19 +61,19 @@ def _wrong_route(seen: Evidence, expected: Evidence) -> str | None:
 def _wrong_weights(got: Evidence, want: Evidence) -> str:
     sums = torch.tensor(got["weights"]).view(TOKENS, -1).sum(dim=1)
     if relative_distance(got["weights"], got["probabilities"]) <= EXACT:
-        return f"the weights are the probabilities as they are; those of a token sum to {sums[0]:.3f}, and should to 1."
+        return f"the weights are the probabilities as they are; token 0's sum to {sums[0]:.3f}, and should sum to 1."
     if not (sums - 1).abs().max() <= EXACT:
-        return f"the weights of token 0 sum to {sums[0]:.3f}, and should to 1."
+        return f"the weights of token 0 sum to {sums[0]:.3f}; they should sum to 1."
     first = slice(len(want["chosen"][0]))
     return f"the weights of token 0 are {got['weights'][first]}; {want['weights'][first]} is right."
 
 
 class RoutesToTheMostLikely(Check):
-    """A token goes to its k most likely experts; the weights are their probabilities, made to sum to 1."""
+    """A token goes to its k most likely experts; the weights are their probabilities, scaled to sum to 1."""
 
     hint = (
         "`logits.softmax(dim=1)` has the probabilities (n, E); `.topk(k, dim=1)` returns values and indices.\n"
-        "Divide by the sum of the k that were chosen, not of all."
+        "Divide by the sum over the k chosen experts, not over all experts."
     )
 
     @staticmethod
@@ -89,8 +89,8 @@ class BiasOnlyChooses(Check):
     """The bias is added to the probabilities when experts are chosen, and to nothing else."""
 
     hint = (
-        "Two different things are asked of the probabilities: who is largest, with the bias, and how large they are.\n"
-        "`topk(...).indices` of the sum, then `probabilities.gather(1, chosen)` without it."
+        "The probabilities have two uses. The bias takes part in choosing experts, but not in the weights.\n"
+        "Take `topk(...).indices` of the sum, then `probabilities.gather(1, chosen)` without the bias."
     )
 
     @staticmethod
@@ -116,12 +116,12 @@ def _plain(tensor: Any) -> list[Any]:
 
 
 class SortsByExpert(Check):
-    """One row for each choice, sorted by expert; `counts` says how many each has, `source` where a row comes from."""
+    """One row per choice, sorted by expert; `counts` holds rows per expert, `source` where each row comes from."""
 
     hint = (
-        "`chosen.flatten()` names the expert of each choice, token after token. Which order sorts it?\n"
-        "`.argsort()` of it is `source`; choice j belongs to token j // k.\n"
-        "`torch.bincount(..., minlength=experts)` also counts those that nobody has chosen."
+        "`chosen.flatten()` lists the expert of each choice, token after token. Which order sorts it?\n"
+        "Its `.argsort()` is `source`; choice j belongs to token j // k.\n"
+        "`torch.bincount(..., minlength=experts)` also returns zeros for experts that no token chose."
     )
 
     @staticmethod
@@ -149,20 +149,22 @@ class SortsByExpert(Check):
         for case, want in expected.items():
             got, k = seen[case], CASES[case][1]
             if not all(isinstance(count, int) for count in got["counts"]):
-                return f"{case}: counts are {got['counts']}; numbers of rows are integers."
+                return f"{case}: counts are {got['counts']}; they should be integers."
             if got["counts"] != want["counts"]:
                 return f"{case}: counts are {got['counts']}; {want['counts']} is right."
             if sorted(got["source"]) != list(range(len(want["chosen"]))):
                 return f"{case}: `source` must have each of 0 to n·k - 1 once; it is {got['source'][:8]} …"
             experts = [want["chosen"][place] for place in got["source"]]
             if experts != sorted(experts):
-                return f"{case}: by `source`, the rows belong to experts {experts[:12]} …, which is not sorted."
+                return (
+                    f"{case}: according to `source`, the rows belong to experts {experts[:12]} …, which are not sorted."
+                )
             if got["rows"] != [want["x"][place // k] for place in got["source"]]:
-                return f"{case}: `rows` are not the tokens that `source` says: row j is token source[j] // k."
+                return f"{case}: `rows` does not match `source`: row j should be token source[j] // k."
             if got["gradient"] is None:
-                return f"{case}: no gradient comes back from `rows` to x."
+                return f"{case}: no gradient flows from `rows` back to x."
             if not relative_distance(got["gradient"], want["gradient"]) <= EXACT:
-                return f"{case}: a token's gradient is not the sum of those of its rows."
+                return f"{case}: a token's gradient is not the sum of the gradients of its rows."
         return None
 
 

@@ -29,6 +29,7 @@ class Photographs:
         taken: folders with a copy each, in order; the last one is the folder when the function was done.
         looks: for each photograph, the files that the folder had.
         on_disk: for each photograph, the paths of those files that were on the disk with all their bytes.
+        lost: for each photograph, the names in the folder that a power failure may lose at that moment.
     """
 
     def __init__(self, folder: Path, album: Path, synced: SyncedFiles) -> None:
@@ -37,10 +38,12 @@ class Photographs:
         self.taken: list[Path] = []
         self.looks: list[Look] = []
         self.on_disk: list[list[str]] = []
+        self.lost: list[list[str]] = []
 
     def during(self, call: Callable[[], Any]) -> None:
         """Run `call`; take a photograph whenever the folder has changed, and one at the end."""
         self.before = look_at(self.folder)
+        self.synced.all_names_are_on_disk()
         FolderWatch(self.folder, self._take).during(call)
         self._take(look_at(self.folder), MOST + 1)
 
@@ -51,3 +54,12 @@ class Photographs:
             self.taken.append(copy)
             self.looks.append(look)
             self.on_disk.append(self.synced.among(look))
+            self.lost.append(self.synced.lost_names(self.folder, look))
+
+    def after_power_failure(self, number: int) -> Path:
+        """Return a copy of a photograph without what a power failure may lose: all deletions stay, new names go."""
+        copy = Path(shutil.copytree(self.taken[number], self.album / f"{number} without power"))
+        for name in self.lost[number]:
+            there = copy / name
+            shutil.rmtree(there) if there.is_dir() else there.unlink(missing_ok=True)
+        return copy

@@ -1,6 +1,11 @@
-"""Which files are on the disk with all their bytes: that `os.fsync` was called is no proof of it."""
+"""Which files are on the disk with all their bytes, and which names: that `os.fsync` was called is no proof of it.
+
+A file's bytes are on the disk after `fsync` of the file. Its name is an entry of its directory, and on the disk after
+`fsync` of the directory. POSIX does not order the two, nor a rename and a later deletion.
+"""
 
 import os
+import stat
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,18 +17,20 @@ _SYNCS = ("fsync", "fdatasync", "sync")
 
 
 class SyncedFiles:
-    """Notes, inside `with`, which files below `folder` are written through to the disk.
+    """Notes, inside `with`, which files and names below `folder` are written through to the disk.
 
     A file counts as long as it has not changed since: bytes that Python still held back, or that were written later,
-    are not on the disk.
+    are not on the disk. What there is at the beginning counts as written through.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._noted: dict[int, tuple[int, int]] = {}  # inode: (bytes, time of the last write)
+        self._names: dict[int, set[str]] = {}  # inode of a directory: its names that are on the disk
         self._originals: list[tuple[Any, str, Callable[..., Any]]] = []
 
     def __enter__(self) -> "SyncedFiles":
+        self.all_names_are_on_disk()
         for module in filter(None, (os, sys.modules.get("posix"))):  # what is imported from os is pickled as posix's
             for name in filter(lambda name: hasattr(module, name), _SYNCS):
                 self._originals.append((module, name, getattr(module, name)))
@@ -36,17 +43,37 @@ class SyncedFiles:
             setattr(module, name, original)
         self._originals.clear()
 
+    def all_names_are_on_disk(self) -> None:
+        """Take all names that there are now for written through."""
+        for path, folders, files in os.walk(self._folder):
+            self._names[os.stat(path).st_ino] = {*folders, *files}
+
     def _noting(self, original: Callable[..., None]) -> Callable[..., None]:
         def sync(*fd: Any) -> None:
             original(*fd)
             if fd:
-                status = os.fstat(fd[0] if isinstance(fd[0], int) else fd[0].fileno())
+                number = fd[0] if isinstance(fd[0], int) else fd[0].fileno()
+                status = os.fstat(number)
                 self._noted[status.st_ino] = (status.st_size, status.st_mtime_ns)
+                if stat.S_ISDIR(status.st_mode):
+                    self._names[status.st_ino] = set(os.listdir(number))
             else:
                 self._noted |= {file[2]: file[:2] for file in look_at(self._folder).values() if file}
+                self.all_names_are_on_disk()
 
         return sync
 
     def among(self, look: Look) -> list[str]:
         """Return the paths in `look` of the files that are on the disk as they are now."""
         return [path for path, file in look.items() if file and self._noted.get(file[2]) == file[:2]]
+
+    def lost_names(self, folder: Path, look: Look) -> list[str]:
+        """Return the names in `folder`, of which `look` is a look, that a power failure may lose now.
+
+        Names in folders below it count as on the disk, and so do all names if `folder` itself is new.
+        """
+        try:
+            names = self._names.get(os.stat(folder).st_ino)
+        except OSError:  # it is not there
+            return []
+        return [path for path in look if os.sep not in path and names is not None and path not in names]

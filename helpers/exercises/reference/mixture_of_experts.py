@@ -5,7 +5,7 @@ Written by `python -m helpers build`; change the source, not this file.
 
 import copy
 import math
-from helpers import Claims, Prediction, check, compare, count_flops, device_name, english, explore, hint, model_flops, pick_device, rank_device, ranks_device, run_ranks, show, text_table
+from helpers import Claims, MemoryMeter, Prediction, check, compare, count_flops, device_name, english, explore, hint, human_bytes, model_flops, pick_device, rank_device, ranks_device, run_ranks, show, text_table
 from helpers.exercises.mixture_of_experts import pictures
 from helpers.exercises.mixture_of_experts.parcels import Parcels
 from helpers.exercises.mixture_of_experts.trained import batch_at, loss_on_test_text, train
@@ -46,6 +46,12 @@ def unpermute(rows, source, weights):
     return (placed.view(*weights.shape, rows.shape[1]) * weights[:, :, None]).sum(dim=1)
 
 
+def grouped_kernel(rows, counts, up, down):
+    ends = counts.cumsum(dim=0).to(torch.int32)
+    hidden = F.gelu(F.grouped_mm(rows, up.mT, offs=ends))
+    return F.grouped_mm(hidden, down.mT, offs=ends)
+
+
 def balance_loss(logits, chosen):
     experts = logits.shape[1]
     f = torch.bincount(chosen.flatten(), minlength=experts) / chosen.numel()
@@ -73,7 +79,9 @@ class Exchange(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient):
         send, receive, group = ctx.parts
-        return Exchange.forward(ctx, gradient, receive, send, group), None, None, None
+        back = gradient.new_empty(sum(send), *gradient.shape[1:])
+        dist.all_to_all_single(back, gradient.contiguous(), send, receive, group=group)
+        return back, None, None, None
 
 
 def expert_parallel(x, chosen, weights, up, down, group):

@@ -24,7 +24,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 import torch.nn.functional as F
 from torch import nn
-from torch.distributed.checkpoint.staging import BlockingAsyncStager
+from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict import get_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -93,6 +93,9 @@ class Checkpoints:
             file.flush()
             os.fsync(file.fileno())
         os.replace(draft, self.folder / f"step-{step:012}")  # published
+        directory = os.open(self.folder, os.O_RDONLY)
+        os.fsync(directory)  # the rename is on the disk before anything is deleted
+        os.close(directory)
         kept = [path for path in self.newest_first() if self.whole(path)][: self.keep]
         for path in self.folder.iterdir():
             if path not in kept:
@@ -119,7 +122,9 @@ def diagnose(logs):
         if log.exit_code == -9:
             return "killed", rank
     if any(log.exit_code for log in logs):
-        return "hung", next(rank for rank, log in enumerate(logs) if log.calls[-1].answered is not None)
+        return "hung", next(
+            rank for rank, log in enumerate(logs) if not log.calls or log.calls[-1].answered is not None
+        )
     for step in zip(*(log.checksums for log in logs), strict=False):
         usual = Counter(step).most_common(1)[0][0]
         for rank, value in enumerate(step):

@@ -1,8 +1,8 @@
-"""Practice checks of runs that survive, and what its lab needs to break jobs: real kills, `torchrun`, diaries of ranks.
+"""Practice checks of runs that survive, and what its lab needs to break jobs: real kills, `torchrun`, logs of ranks.
 
-The learner replays a run with failures and chooses its checkpoint interval, writes an order of the data that can be
-taken up on any number of ranks, a checkpoint manager, and the diagnosis of broken jobs. No check looks at a clock: a
-failure is a number, and what a kill would leave behind is a photograph of the folder (`photographs.py`).
+The learner replays a run with failures and chooses its checkpoint interval, then writes a data order that can resume on
+any number of ranks, a checkpoint manager, and the diagnosis of broken jobs. No check uses a clock: a failure is a
+number, and a photograph of the folder shows what a kill or a power failure would leave (`photographs.py`).
 """
 
 from ..base import Part

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from ..base import Check, Evidence
 from .made_jobs import made_job
 
-JOBS = 12  # of each kind
+JOBS = 24  # of each kind
 
 
 class OnMadeJobs(Check):
@@ -36,55 +36,55 @@ class OnMadeJobs(Check):
             if [fault, rank] != [cls.kind, blamed]:
                 right = f'("{cls.kind}", {blamed})'
                 got = f'("{fault}", {rank})'
-                return f"a job of {ranks} ranks: {got}, and it is {right}. {cls.look}"
-        return "diagnose changed the logs, which others read as well." if seen["changed"] else None
+                return f"a job of {ranks} ranks: the answer is {got}; it should be {right}. {cls.look}"
+        return "diagnose changed the logs; other code reads them, too." if seen["changed"] else None
 
 
 class FindsTheKilled(OnMadeJobs):
-    """A rank that was killed is found, though the others ended badly, too."""
+    """A rank that was killed is found, although the others failed, too."""
 
     kind = "killed"
-    look = "When a rank is killed, the others lose their connection (1) or are told to stop (-15). Only one has -9."
-    hint = "Exit code -9 is SIGKILL: nobody sends that to a healthy rank."
+    look = "When a rank is killed, the others lose their connection (1) or are stopped (-15). Only one has -9."
+    hint = "Exit code -9 is SIGKILL. Which rank has it?"
 
 
 class FindsTheHung(OnMadeJobs):
-    """A rank that hangs is found: it is the one that the others wait for."""
+    """A rank that hangs is found: the others wait for it."""
 
     kind = "hung"
-    look = "All the others stand in a collective that this rank has not called."
+    look = "All other ranks wait in a collective that this rank has not called, perhaps the first one."
     hint = (
-        "The job broke, and nobody was killed. Who raised the error does not matter: the first to time out raises it.\n"
-        "A rank that waits has a last call with answered=None. Who has none?"
+        "No rank was killed. Which rank raised the error does not matter: the first to time out raises it.\n"
+        "A waiting rank has a last call with answered=None. Which rank has no such call? It may have no calls at all."
     )
 
 
 class FindsTheWrong(OnMadeJobs):
-    """A rank whose weights differ from those of the others is found."""
+    """A rank whose weights differ from the others' is found."""
 
     kind = "wrong"
-    look = "After each step all replicas must have the same checksum. From some step on, one rank's are different."
-    hint = "Step by step: which checksum do most ranks have, and who has another one? collections.Counter counts."
+    look = "After each step all replicas must have the same checksum. From some step on, one rank's checksum differs."
+    hint = "Step by step: which checksum do most ranks have, and which rank differs? collections.Counter counts."
 
 
 class FindsTheSlow(OnMadeJobs):
-    """A rank that is slow in every step is found, and one long pause of another rank is not taken for it."""
+    """A rank that is slow in every step is found; one long pause of another rank is not mistaken for it."""
 
     kind = "slow"
-    look = "Everybody's steps take the same time, because all wait for the slow rank. It waits least and works longest."
+    look = "All ranks have the same step time, because they wait for the slow rank. It waits least and works longest."
     hint = (
-        "Working is the time from one answer to the next question: calls[i].answered to calls[i + 1].asked.\n"
+        "Working time runs from one answer to the next call: calls[i].answered to calls[i + 1].asked.\n"
         "Take the median over the steps, which one long pause does not move. "
-        "Slow is who works more than 1.5 times as long as the median rank."
+        "A rank is slow if it works more than 1.5 times as long as the median rank."
     )
 
 
 class LeavesTheHealthyAlone(OnMadeJobs):
-    """A healthy job is called healthy, though its ranks are not all equally fast."""
+    """A healthy job is reported as healthy, although its ranks are not equally fast."""
 
     kind = "healthy"
-    look = "Nobody has failed, all weights agree, and nobody is more than a few percent slower than the others."
-    hint = "Somebody is always the slowest. Slow begins at 1.5 times the working time of the median rank."
+    look = "No rank failed, all weights agree, and no rank works 1.5 times as long as the median."
+    hint = "One rank is always the slowest. Only more than 1.5 times the median working time counts as slow."
 
 
 DIAGNOSIS = (FindsTheKilled, FindsTheHung, FindsTheWrong, FindsTheSlow, LeavesTheHealthyAlone)

@@ -36,31 +36,31 @@ class OnReplays(Check):
                 said = f"failures at {times}" if failures else "no failures"
                 return (
                     f"work {work:g}, interval {interval:g}, save {save:g}, restart {restart:g}, {said}: "
-                    f"{got:g} s, and it takes {right:g} s. {cls.look}"
+                    f"{got:g} s; it should be {right:g} s. {cls.look}"
                 )
         return None
 
 
 class CheckpointsBetweenPieces(OnReplays):
-    """Without failures, the run takes its work and a checkpoint between two pieces, none at the end."""
+    """Without failures, the run takes its work plus a checkpoint between segments, none at the end."""
 
     hint = (
-        "Go piece by piece: the next piece is `interval` seconds, or what is left of the work.\n"
-        "After the last piece the run is over: no checkpoint."
+        "Go segment by segment: the next one is `interval` seconds, or the rest of the work.\n"
+        "After the last segment the run is over, without a checkpoint."
     )
-    look = "How many checkpoints does this run write? None after the last piece."
+    look = "How many checkpoints does this run write? None after the last segment."
     cases: ClassVar = [(100, 25, 2, 7, []), (90, 40, 3, 5, []), (30, 50, 4, 1, []), (60, 20, 0, 0, [])]
 
 
 class LosesWorkSinceCheckpoint(OnReplays):
-    """A failure loses the work since the last checkpoint, and the restart takes its time."""
+    """A failure loses the work since the last checkpoint and costs a restart."""
 
     hint = (
         "Two numbers are enough: the time on the clock, and the work that is safe in a checkpoint.\n"
-        "If the piece would not be finished before the next failure, the clock jumps to the failure and then over the "
-        "restart; the safe work stays as it is."
+        "If the segment would not finish before the next failure, the clock jumps to the failure, plus the restart. "
+        "The safe work does not change."
     )
-    look = "What was safe in a checkpoint when the failure came, and what had to be done again?"
+    look = "How much work was in a checkpoint at the failure, and how much had to be repeated?"
     cases: ClassVar = [
         (100, 25, 2, 7, [40]),
         (90, 40, 3, 5, [10, 71]),
@@ -70,25 +70,25 @@ class LosesWorkSinceCheckpoint(OnReplays):
 
 
 class CountsWhenFinished(OnReplays):
-    """A checkpoint counts once it is finished: a failure while saving loses the piece."""
+    """A checkpoint counts once it is finished: a failure while saving loses the segment."""
 
-    hint = "A piece and its checkpoint succeed or fail together: compare the next failure with the end of both."
-    look = "The failure comes while a checkpoint is being written, so that checkpoint is worth nothing."
+    hint = "A segment and its checkpoint succeed or fail together: compare the next failure with the end of both."
+    look = "A failure comes while a checkpoint is being written, so that checkpoint is worthless."
     cases: ClassVar = [(100, 25, 4, 7, [27]), (90, 30, 10, 5, [35, 79]), (60, 20, 5, 2, [22, 48])]
 
 
 class FailsWhileRestarting(OnReplays):
     """A failure during a restart starts the restart again."""
 
-    hint = "After a failure, as long as the next one comes before now + restart: the clock jumps to it, again."
-    look = "A failure comes while the job restarts, so the restart begins anew."
+    hint = "After a failure, while the next one comes before now + restart, the clock jumps to that one."
+    look = "A failure comes while the job restarts, so the restart begins again."
     cases: ClassVar = [(100, 25, 2, 10, [40, 45]), (50, 25, 2, 20, [5, 20, 35]), (40, 10, 1, 6, [8, 12, 40, 45])]
 
 
 class EndsWithItsWork(OnReplays):
     """The run is over as soon as its work is done; failures after that change nothing."""
 
-    hint = "Return the clock when the last piece is done, before you look at the next failure."
+    hint = "Return the clock when the last segment is done, before you look at the next failure."
     look = "The work is done before the last of these failures."
     cases: ClassVar = [(50, 25, 2, 7, [53]), (50, 50, 9, 7, [55]), (60, 20, 3, 4, [30, 90, 200])]
 
@@ -96,8 +96,8 @@ class EndsWithItsWork(OnReplays):
 class ManyFailures(OnReplays):
     """Long runs with many random failures take the right time."""
 
-    hint = "Each failure is used up once. Those that fall into work, saving and restarting are all on one clock."
-    look = "The short cases are easier to follow by hand: make those pass first."
+    hint = "Use each failure once. Failures during work, saves and restarts are all on one clock."
+    look = "The short cases are easier to trace by hand. Make those pass first."
     cases: ClassVar = []
 
     @classmethod
@@ -114,14 +114,14 @@ class ManyFailures(OnReplays):
 
 
 class NearTheBest(Check):
-    """With `best_interval`, goodput is within 1 % of the best there is."""
+    """With `best_interval`, goodput is within 1 % of the best."""
 
     compared = False
     hint = (
         "A second of training costs save / interval seconds for checkpoints.\n"
-        "A failure loses half an interval on average, and there is one every `mtbf` seconds: "
+        "A failure loses half an interval on average, and failures come every `mtbf` seconds: "
         "a second of training costs interval / (2 mtbf).\n"
-        "Which interval makes save / interval + interval / (2 mtbf) smallest? The derivative is zero there."
+        "Which interval makes save / interval + interval / (2 mtbf) smallest? At the minimum the derivative is zero."
     )
 
     @staticmethod
@@ -143,8 +143,8 @@ class NearTheBest(Check):
             if not share >= 0.99 * best:
                 shorter = goodput(interval * 0.9, save, mtbf) > share
                 return (
-                    f"save {save:.4g}, mtbf {mtbf:.4g}: with an interval of {interval:.4g} seconds, {share:.1%} of the "
-                    f"time is of use, and up to {best:.1%} could be. The best is {'shorter' if shorter else 'longer'}."
+                    f"save {save:.4g}, mtbf {mtbf:.4g}: with an interval of {interval:.4g} seconds, goodput "
+                    f"is {share:.1%}; up to {best:.1%} is possible. The best is {'shorter' if shorter else 'longer'}."
                 )
         return None
 

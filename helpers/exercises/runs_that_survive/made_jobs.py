@@ -1,4 +1,4 @@
-"""Logs of jobs that never ran: broken in a chosen way, with what distracts in real ones."""
+"""Logs of made-up jobs: broken in a chosen way, with the distractions of real ones."""
 
 import math
 import random
@@ -22,6 +22,8 @@ def made_job(kind: str, chance: random.Random) -> tuple[list[RankLog], int | Non
             chance.uniform(1.62, 1.7) if chance.random() < 0.5 else chance.uniform(1.7, 3)
         )
     stop = chance.randint(5, steps - 3)
+    if kind in ("killed", "hung") and chance.random() < 0.25:
+        stop = 0  # before or in the first collective
     pause_of, pause_at = chance.randrange(ranks), chance.randrange(1, 5)  # one long step: it writes a checkpoint
     logs = [RankLog(0) for _ in range(ranks)]
     free = [chance.uniform(0, 0.2) for _ in range(ranks)]
@@ -50,7 +52,7 @@ def made_job(kind: str, chance: random.Random) -> tuple[list[RankLog], int | Non
 
 
 def _set_exits(logs: list[RankLog], kind: str, blamed: int | None, chance: random.Random) -> None:
-    """Say how each rank came to its end."""
+    """Set the exit code of each rank."""
     if kind in ("killed", "hung"):
         for rank, log in enumerate(logs):
             log.exit_code = chance.choice((1, -15))  # its connection broke or timed out, or torchrun was quicker

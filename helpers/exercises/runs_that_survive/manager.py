@@ -84,7 +84,7 @@ class FindsTheNewest(InFolder):
 
     hint = (
         "`torch.save` and `torch.load` do the writing and reading of a dictionary.\n"
-        "File names sort as text: step_9 comes after step_10. Compare numbers, or write them with zeros in front."
+        "File names sort as text: step_9 comes after step_10. Compare numbers, or pad them with zeros."
     )
 
     @classmethod
@@ -121,31 +121,40 @@ class FindsTheNewest(InFolder):
         if seen["changed"]:
             return "`save` changed the dictionary that it was given."
         if seen["later"] != [1, 0]:
-            return f"the state was changed in place after `save`, and another process looks: {said(seen['later'])}."
+            return f"the state was changed in place after `save`; in another process, {said(seen['later'])}."
         if seen["touched"]:
             return "`latest()` changed the folder; it only reads."
         return None
+
+
+_SCENES = (  # name, keep, steps that were saved before, the step that is saved and its version
+    ("first", 2, [], (5, 0)),
+    ("next", 2, [5, 10], (15, 0)),
+    ("next, keep=1", 1, [5], (10, 0)),
+    ("same step again", 2, [5, 10], (10, 1)),
+    ("same step again, keep=1", 1, [10], (10, 1)),
+)
+
+
+def _scene(name: str, step: int) -> str:
+    """Say during which save something happened."""
+    where = "the first save" if name == "first" else f"the save of step {step}"
+    return where + " (again)" * ("again" in name) + ", with keep=1" * ("keep=1" in name)
 
 
 class SurvivesKills(InFolder):
     """Killed at any moment of `save`, it leaves the old checkpoint or the new one to be found, whole."""
 
     hint = (
-        "Write under a name that `latest` does not look at; os.replace(draft, name) then publishes it in one move.\n"
-        "Delete old checkpoints after the new one has its name, not before.\n"
-        "A step may be saved a second time: the old file of that step must stay until the new one takes its place."
+        "Write under a name that `latest` ignores; os.replace(draft, name) then publishes it atomically.\n"
+        "Delete old checkpoints after the new one is published, not before.\n"
+        "A step may be saved a second time: the old file of that step must stay until the new one replaces it."
     )
 
     @classmethod
     def measured(cls, folder: Path, Checkpoints: Any) -> Evidence:
         runs = {}
-        for name, keep, before, (step, version) in (
-            ("first", 2, [], (5, 0)),
-            ("next", 2, [5, 10], (15, 0)),
-            ("next, keep=1", 1, [5], (10, 0)),
-            ("same step again", 2, [5, 10], (10, 1)),
-            ("same step again, keep=1", 1, [10], (10, 1)),
-        ):
+        for name, keep, before, (step, version) in _SCENES:
             place, album = folder / name, folder / f"{name}, photographs"
             manager = Checkpoints(place, keep=keep)
             for old in before:
@@ -162,25 +171,61 @@ class SurvivesKills(InFolder):
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for name, run in seen["runs"].items():
-            where = {"first": "while the first checkpoint was saved"}.get(
-                name, f"while the checkpoint of step {run['new'][0]} was saved"
-            )
-            where += " (again)" if "again" in name else ""
-            where += ", with keep=1" if "keep=1" in name else ""
+            where = _scene(name, run["new"][0])
             for number, got in enumerate(run["found"], 1):
                 if got not in run["allowed"]:
-                    return f"killed {where} (at moment {number} of {len(run['found'])}): {said(got)}."
+                    return f"killed during {where} (moment {number} of {len(run['found'])}): {said(got)}."
             if run["found"][-1] != run["new"]:
-                return f"after `save` has returned ({where.partition('while ')[2]}): {said(run['found'][-1])}."
+                return f"after {where} has returned: {said(run['found'][-1])}."
+        return None
+
+
+class SurvivesPowerFailures(InFolder):
+    """After a power failure at any moment, the old or the new checkpoint is found; after `save`, the new one."""
+
+    hint = (
+        "A rename changes the directory. Until the directory is synced, a power failure may undo the rename and keep a "
+        "later deletion.\n"
+        "fd = os.open(folder, os.O_RDONLY); os.fsync(fd); os.close(fd): after os.replace, before you delete anything."
+    )
+
+    @classmethod
+    def measured(cls, folder: Path, Checkpoints: Any) -> Evidence:
+        runs = {}
+        for name, keep, before, (step, version) in _SCENES:
+            place, album = folder / name, folder / f"{name}, photographs"
+            manager = Checkpoints(place, keep=keep)
+            for old in before:
+                manager.save(old, state_of(old))
+            state = state_of(step, version)
+            camera = photographed(place, album, lambda m=manager, step=step, state=state: m.save(step, state))
+            left = [found(Checkpoints, camera.after_power_failure(i), keep) for i in range(len(camera.taken))]
+            runs[name] = {"allowed": [[before[-1], 0] if before else [], [step, version]], "found": left}
+        return {"runs": runs}
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for name, run in seen["runs"].items():
+            where = _scene(name, run["allowed"][1][0])
+            for number, got in enumerate(run["found"], 1):
+                if got not in run["allowed"]:
+                    return (
+                        f"power fails during {where} (moment {number} of {len(run['found'])}): {said(got)}. Was the "
+                        "directory synced after the rename, and before anything was deleted?"
+                    )
+            if run["found"][-1] != run["allowed"][1]:
+                return (
+                    f"power fails just after {where} has returned: {said(run['found'][-1])}. Sync the directory, too."
+                )
         return None
 
 
 class OnDiskFirst(InFolder):
-    """The bytes are on the disk (os.fsync) before the checkpoint gets its name."""
+    """The bytes are on the disk (os.fsync) before the checkpoint is published."""
 
     hint = (
-        "A file that has been written may still be in the memory of the operating system; a power failure loses it.\n"
-        "file.flush(), then os.fsync(file.fileno()), then os.replace. Without flush(), Python may hold back bytes."
+        "Written data may still be in the memory of the operating system; a power failure loses it.\n"
+        "file.flush(), then os.fsync(file.fileno()), then os.replace. Without flush(), Python may still buffer bytes."
     )
 
     @classmethod
@@ -203,8 +248,8 @@ class OnDiskFirst(InFolder):
                 return "the new checkpoint is never found."
             if missing:
                 return (
-                    f"{name}: the checkpoint has its name, and of {missing} bytes that were written for it not all are "
-                    "on the disk: was os.fsync called for this file, after all of it had been written and flushed?"
+                    f"{name}: the checkpoint is published, but not all of its {missing} bytes are on the disk. Was "
+                    "os.fsync called for this file after all of it had been written and flushed?"
                 )
         return None
 
@@ -220,9 +265,9 @@ class PassesOverDamage(InFolder):
     """If the newest is damaged (cut short, empty, a bit changed, gone), the one before is found, without an error."""
 
     hint = (
-        "A size or a file that can be read is no proof: a bit may have changed. Store a checksum, "
+        "The right size, or a file that loads, proves nothing: a bit may have changed. Store a checksum, "
         "hashlib.sha256(data), beside the data, and compare it when you read.\n"
-        "`latest` tries the newest first, and goes on to the next older one until the checksum is right."
+        "`latest` tries the newest first, then the next older one, until a checksum matches."
     )
     damages = (
         "half of it gone",
@@ -255,7 +300,7 @@ class PassesOverDamage(InFolder):
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         if not seen["results"]:
-            return "`save` has left no file in its folder."
+            return "`save` left no file in its folder."
         for damage, got in seen["results"]:
             if damage in PassesOverDamage.damages and got not in ([5, 0], [10, 0]):
                 return f"a file of the newest checkpoint, {damage}: {said(got)}; the one before is whole."
@@ -265,7 +310,7 @@ class PassesOverDamage(InFolder):
 class BoundedDisk(InFolder):
     """No more than `keep` checkpoints stay, and one more while the new one is written."""
 
-    hint = "After the new one has its name, delete all but the newest `keep`."
+    hint = "After the new one is published, delete all but the newest `keep`."
 
     @classmethod
     def measured(cls, folder: Path, Checkpoints: Any) -> Evidence:
@@ -297,9 +342,9 @@ class BoundedDisk(InFolder):
 
 
 class NoLeftovers(InFolder):
-    """What killed saves have left behind goes with the next save."""
+    """The next save removes what killed saves left behind."""
 
-    hint = "Drafts: give them all the same name, or delete every file that is not one of the checkpoints you keep."
+    hint = "Give all drafts the same name, or delete every file that is not one of the checkpoints you keep."
 
     @classmethod
     def measured(cls, folder: Path, Checkpoints: Any) -> Evidence:
@@ -329,9 +374,9 @@ class NoLeftovers(InFolder):
 
 
 class KeepsWholeOnes(InFolder):
-    """`keep` counts whole checkpoints: a damaged one does not push out the last one that is of use."""
+    """`keep` counts whole checkpoints: a damaged one does not displace the last usable one."""
 
-    hint = "When you delete old ones, check the newer ones as `latest` does: only whole ones count."
+    hint = "When you delete old ones, verify the newer ones as `latest` does: only whole ones count."
 
     @classmethod
     def measured(cls, folder: Path, Checkpoints: Any) -> Evidence:
@@ -351,7 +396,7 @@ class KeepsWholeOnes(InFolder):
         if seen["before"] != [10, 0]:
             return (
                 "keep=2: step 15 was damaged when step 20 was saved, so steps 20 and 10 are the two whole ones. "
-                f"Then step 20 is damaged, too: {said(seen['before'])}."
+                f"Then step 20 is damaged as well: {said(seen['before'])}."
             )
         return None
 
@@ -425,6 +470,7 @@ def _without(DataClass: Any, place: Path, step: int) -> list[int] | str:
 MANAGER = (
     FindsTheNewest,
     SurvivesKills,
+    SurvivesPowerFailures,
     OnDiskFirst,
     PassesOverDamage,
     BoundedDisk,

@@ -1,4 +1,4 @@
-"""Checks of the order of the data: the same global batches on any number of ranks, from any step on, with gaps."""
+"""Checks of the data order: the same global batches on any number of ranks, from any step on, with skips."""
 
 import json
 import random
@@ -23,12 +23,12 @@ def part(order: Any, step: int, rank: int, ranks: int) -> list[int]:
 
 
 class EachSampleOnceAnEpoch(Check):
-    """An epoch has samples // batch_size steps, each with `batch_size` samples, and no sample comes twice in it."""
+    """An epoch has samples // batch_size steps, each with `batch_size` samples, and no sample occurs twice in it."""
 
     compared = False
     hint = (
         "A permutation of all samples for each epoch, cut into slices of batch_size.\n"
-        "epoch, index = divmod(position, samples // batch_size); what is left at the end of an epoch is left out."
+        "epoch, index = divmod(position, samples // batch_size); drop the rest at the end of an epoch."
     )
 
     @staticmethod
@@ -53,7 +53,7 @@ class EachSampleOnceAnEpoch(Check):
                     return f"{where}: there is no sample {min(set(had) - set(range(samples)))}."
                 if len(set(had)) < len(had):
                     twice = next(sample for sample in had if had.count(sample) > 1)
-                    return f"{where}: sample {twice} comes {had.count(twice)} times."
+                    return f"{where}: sample {twice} occurs {had.count(twice)} times."
         return None
 
 
@@ -82,15 +82,17 @@ class NewOrderEachEpoch(Check):
                 if (seed, epoch) < (other_seed, other_epoch) and order == other:
                     if seed == other_seed:
                         return f"epochs {epoch} and {other_epoch} go through the samples in the same order."
-                    return f"two seeds give the same order, in epoch {epoch} of the one and {other_epoch} of the other."
+                    return (
+                        f"two seeds give the same order, in epoch {epoch} of one and epoch {other_epoch} of the other."
+                    )
         return None
 
 
 class FairParts(Check):
-    """The ranks' parts of a batch differ by one sample at most."""
+    """The sizes of the ranks' parts of a batch differ by at most one."""
 
     compared = False
-    hint = "np.array_split(batch, ranks)[rank] cuts as evenly as possible, and so does batch[rank::ranks]."
+    hint = "np.array_split(batch, ranks)[rank] splits as evenly as possible."
 
     @staticmethod
     def probe(seed: int, DataOrder: Any) -> Evidence:
@@ -109,7 +111,7 @@ class SameOnAnyRanks(Check):
     """The parts of all ranks, in the order of the ranks, are the same batch for any number of ranks."""
 
     compared = False
-    hint = "First the global batch, which knows nothing of ranks; then this rank's slice of it, without gaps."
+    hint = "Compute the global batch first, independent of the ranks; then take this rank's contiguous slice of it."
 
     @staticmethod
     def probe(seed: int, DataOrder: Any) -> Evidence:
@@ -129,14 +131,14 @@ class SameOnAnyRanks(Check):
                     return f"step {step}: {ranks} ranks together do not have the batch of one rank: {what}."
                 if batch != alone:
                     return (
-                        f"step {step}: {ranks} ranks have the samples of one rank, but not in its order when their "
-                        "parts are put one after the other."
+                        f"step {step}: {ranks} ranks have the same samples as one rank, but their concatenated "
+                        "parts are in another order."
                     )
         return None
 
 
 class AnyStepFirst(Check):
-    """Any step can be asked for first, in any order and again; random numbers of the program are left alone."""
+    """Steps can be asked for in any order and repeatedly; the program's random generators do not change."""
 
     compared = False
     hint = (
@@ -172,14 +174,14 @@ class AnyStepFirst(Check):
         for step, (one, other) in enumerate(zip(seen["straight"], seen["jumped"], strict=True)):
             if one != other:
                 return (
-                    f"the batch of step {step} depends on which steps were asked for before, or on the program's "
+                    f"the batch of step {step} depends on which steps were asked for earlier, or on the program's "
                     "random numbers."
                 )
         if not seen["again"]:
             return "the same step asked for twice gives two different batches."
         for name, alone in zip(("torch", "numpy", "random"), seen["left_alone"], strict=True):
             if not alone:
-                return f"the program's random numbers ({name}) are other ones afterwards."
+                return f"the program's random generator ({name}) has changed."
         return None
 
 
@@ -198,10 +200,10 @@ class SkipsBatches(Check):
 
     compared = False
     hint = (
-        "The batches without gaps have positions 0, 1, 2, …; note the positions that are skipped.\n"
-        "A step's position: start at the step, and go one further for each skipped position that is not above it, "
-        "from the lowest skipped one up.\n"
-        "What a second skip leaves out are the batches that the steps have by then: look their positions up first."
+        "Without skips, batches have positions 0, 1, 2, …. Keep a list of the positions that are skipped.\n"
+        "A step's position: start at the step. Go through the skipped positions in ascending order, and add one for "
+        "each that is not above the current position.\n"
+        "A second skip removes the batches that those steps have by then: look up their positions first."
     )
 
     @staticmethod
@@ -241,7 +243,7 @@ class StateTravels(Check):
     """The state is small and plain, and an order made with another seed goes on from it, with its skips."""
 
     compared = False
-    hint = "What cannot be computed from the step? The seed, and which batches are skipped."
+    hint = "What cannot be computed from the step? The seed, and the list of skipped batches."
 
     @staticmethod
     def probe(seed: int, DataOrder: Any) -> Evidence:
@@ -266,10 +268,10 @@ class StateTravels(Check):
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         if not seen["characters"] <= 2000:
-            return f"the state of 4,000 samples takes {seen['characters']:,} characters; a seed and a few numbers do."
+            return f"the state of 4,000 samples takes {seen['characters']:,} characters; a few numbers are enough."
         for step, here, there in zip(STEPS, seen["here"], seen["there"], strict=True):
             if here != there:
-                return f"after load_state_dict, step {step} has another batch than in the order that was saved."
+                return f"after load_state_dict, step {step} has a different batch than in the saved order."
         if not seen["same"]:
             return "a later skip has changed the state that was returned or loaded: return and keep copies."
         return None

@@ -133,9 +133,9 @@ class PassesOnWithoutWaiting(Check):
 def _wrong_pass(got: Evidence, want: Evidence, others: list[Any]) -> str | None:
     """Say what is wrong with what came on one rank; `others` are what came on each of the group."""
     if not got["callable"]:
-        return f"a {got['came'][0]} came back; a function is asked for that waits and returns the tensor."
+        return f"a {got['came'][0]} was returned; it should be a function that waits and returns the tensor."
     if not got["kept"]:
-        return "the tensor that was passed on has changed."
+        return "the tensor that was sent has changed."
     for which, (a, b) in enumerate(zip(got["came"], want["came"], strict=True)):
         if a != b:
             return _wrong_tensor(a, b, [other[which] for other in others])
@@ -144,19 +144,21 @@ def _wrong_pass(got: Evidence, want: Evidence, others: list[Any]) -> str | None:
 
 def _wrong_tensor(got: Any, want: list[Any], others: list[Any]) -> str:
     if not isinstance(got, list):
-        return f"wait() returned a {got}; the tensor that has come is asked for."
+        return f"wait() returned a {got}; it should return the received tensor."
     if got[:2] != want[:2]:
-        return f"what came is {got[0]} of shape {tuple(got[1])}; {want[0]} of shape {tuple(want[1])} was sent."
+        return (
+            f"the received tensor is {got[0]} of shape {tuple(got[1])}; {want[0]} of shape {tuple(want[1])} was sent."
+        )
     if got in others:
-        return "what came is not from the rank before it in the group."
-    return "what came is no rank's tensor. (What is sent may be a view, and two may be under way.)"
+        return "the received tensor is not from the previous rank of the group."
+    return "the received tensor is not one that any rank sent. (x may be a view, and two calls may be in flight.)"
 
 
 def _wrong_messages(got: Evidence, want: Evidence) -> str | None:
     """Say what a rank sends beside its tensors, or to other ranks than the next one."""
     for name, nbytes in got["collectives"].items():
         if nbytes > SLACK:
-            return f"took part in a collective ({name}) of {nbytes:,} bytes; a message to the next rank is asked for."
+            return f"took part in a collective ({name}) of {nbytes:,} bytes; only a message to the next rank is needed."
     for other, nbytes in got["sent"].items():
         if other not in want["sent"] and nbytes > SLACK:
             who = "a rank outside of the group" if int(other) == OUTSIDE else f"rank {other} of the group"
@@ -173,7 +175,7 @@ def _wrong_moment(seen: list[Evidence], expected: list[Evidence]) -> str | None:
         for late, got, want in zip(LATE, mine["late"], right["late"], strict=False):
             if got["absent"]:
                 first = got["absent"][0]
-                return f"The call waits for a neighbor's: rank {first} did not come back before rank {late} had called."
+                return f"The call waits for a neighbor: on rank {first} it did not return before rank {late} called."
             if got["unfinished"]:
                 return (
                     f"While rank {late} had called, and not waited yet, wait() of rank {got['not done'][0]} did not "

@@ -68,7 +68,7 @@ def _difference(got: Any, want: list[Evidence], rank: int, exact: float) -> str 
     off = _off(got, right, exact)
     if off is None:
         shape = f" of shape {tuple(got['shape'])}" if "shape" in got else ""
-        return f"is {got['kind']}{shape}; a tensor of {right['kind']} of shape {tuple(right['shape'])} is right"
+        return f"is {got['kind']}{shape}; it should be a tensor of {right['kind']} of shape {tuple(right['shape'])}"
     if not off:
         return None
     others = [i for i, other in enumerate(want) if i != rank and _off(got, other, exact) == []]
@@ -115,7 +115,7 @@ class _OnNumbers(Check):
                     if wrong:
                         return f"{case}: {words} of rank {right['rank']} {wrong}."
                 if not got["kept"]:
-                    return f"{case}: rank {right['rank']} has changed what it was given. Who else uses q, k and v?"
+                    return f"{case}: rank {right['rank']} has changed its inputs. q, k and v belong to the caller."
         return None
 
 
@@ -137,18 +137,18 @@ class GradientOfQueries(_OnNumbers):
     """The gradient of a rank's queries is that of one process, however many calls come before the backward pass."""
 
     hint = (
-        "The rows of softmax are made again from the saved log-sum-exp: p = exp(scores - lse).\n"
+        "Recompute the rows of the softmax from the saved log-sum-exp: p = exp(scores - lse).\n"
         "ds = p * (grad @ v^T - delta) with delta = (grad * output).sum(-1) of the whole output; dq = ds @ k / sqrt(D)."
     )
     names, stage = (("q", "the gradient of q"),), "gradients"
 
 
 class GradientsOfKeysComeHome(_OnNumbers):
-    """The gradients of a rank's keys and values hold what all ranks' queries add, and are where the block began."""
+    """The gradients of a rank's keys and values include all ranks' queries, and end on the rank that owns the block."""
 
     hint = (
         "A block's gradients travel with the block, and every rank adds its part.\n"
-        "After the last part has been added they are one step from home. Query heads that share a key head add up."
+        "After the last part has been added they need one more step home. Sum over query heads that share a key head."
     )
     names, stage = (("k", "the gradient of k"), ("v", "the gradient of v")), "gradients"
 
@@ -169,9 +169,9 @@ class MemoryDoesNotGrowWithRanks(Check):
 
     points = 1
     hint = (
-        "What is still alive of the block before the last one? A list, or autograd, may hold it.\n"
+        "What is still alive of the block before the last one? A list, or autograd, may keep it.\n"
         "A torch.autograd.Function saves what you tell it: your own q, k, v, the output and a number for each query. "
-        "The blocks come round again in the backward pass."
+        "The blocks travel around the ring again in the backward pass."
     )
 
     probe, stage = staticmethod(observe), "memory"
@@ -240,15 +240,15 @@ class BlocksGoRoundTheRing(_OnTraffic):
     """A rank sends to the next one only: each block once a step forward; backward again, with its gradients."""
 
     hint = (
-        "Which step's message does nobody use? N ranks make N - 1 steps forward.\n"
-        "Send k and v with the heads that they have, before any head is repeated. Nothing goes to all ranks at once."
+        "Which step's message is never used? N ranks make N - 1 steps forward.\n"
+        "Send k and v with their own heads, before any head is repeated. Send nothing to all ranks at once."
     )
 
     @classmethod
     def wrong(cls, seen: Evidence, rank: int, ranks: int, direction: str) -> str | None:
         for name, nbytes in seen["collectives"].items():
             if nbytes > SLACK:
-                return f"took part in a collective ({name}) of {nbytes:,} bytes; blocks go from neighbour to neighbour."
+                return f"took part in a collective ({name}) of {nbytes:,} bytes; at most {SLACK} are allowed."
         following = (rank + 1) % ranks
         for other, nbytes in seen["sent"].items():
             if int(other) != following and nbytes > SLACK:
@@ -260,7 +260,7 @@ class BlocksGoRoundTheRing(_OnTraffic):
         if not blocks <= most + SLACK / nbytes:
             return f"sent {blocks:.2f} times its keys and values; {most} times are enough."
         if not blocks >= (ranks - 1) / 2:
-            return f"sent only {blocks:.2f} times its keys and values to the next one: how do they get round?"
+            return f"sent only {blocks:.2f} times its keys and values to the next one: how do they reach all ranks?"
         return None
 
 
@@ -269,8 +269,8 @@ class HiddenBlocksAreSkipped(_OnTraffic):
 
     hint = (
         "Before a block meets your queries, ask which chunks of it lie before which of yours.\n"
-        "Of a block from a lower rank you need the earlier chunk only; of one from a higher rank your later chunk alone"
-        " sees something. Slice before you multiply."
+        "Of a block from a lower rank you need only the earlier chunk; of one from a higher rank only your later chunk"
+        " attends to anything. Slice before you multiply."
     )
 
     @classmethod
@@ -284,11 +284,11 @@ class HiddenBlocksAreSkipped(_OnTraffic):
         enough = 1 + (ranks - 1) / 2
         if not blocks <= ROOM * enough:
             return (
-                f"multiplied as much as {blocks:.2f} blocks of queries and keys take; {enough:g} are enough: its own, "
+                f"multiplied as much as {blocks:.2f} blocks of queries and keys need; {enough:g} are enough: its own, "
                 "and half of every other."
             )
         if not blocks >= 0.9 * ranks / 2 * (1 if direction == "forward" else 4 / 6):
-            return f"multiplied as much as {blocks:.2f} blocks take, as far as PyTorch knows: that is too little."
+            return f"multiplied as much as {blocks:.2f} blocks need, as far as PyTorch can count: that is too little."
         return None
 
 

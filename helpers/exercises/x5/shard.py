@@ -70,7 +70,7 @@ class EachRankHoldsTwoChunks(Check):
             for rank, (mine, right) in enumerate(zip(got, want, strict=True)):
                 where = f"{case}, rank {rank}"
                 if len(mine) != 3:
-                    return f"{where}: {len(mine)} things came back; (inputs, targets, positions) are asked for."
+                    return f"{where}: {len(mine)} values were returned; it should be (inputs, targets, positions)."
                 if mine[2] != right[2]:
                     return f"{where}: {_wrong_positions(mine[2], right[2], [part[2] for part in want])}"
                 for name, tensor, goal in zip(("inputs", "targets"), mine, right, strict=False):
@@ -80,7 +80,7 @@ class EachRankHoldsTwoChunks(Check):
             going_on = [rank for rank, name in enumerate(names) if name != "ValueError"]
             if going_on:
                 return (
-                    f"{length} tokens for {ranks} rank(s) make no chunks of one size, and rank {going_on[0]} raised no "
+                    f"{length} tokens for {ranks} rank(s) make no equal chunks, but rank {going_on[0]} raised no "
                     "ValueError."
                 )
         return None
@@ -88,22 +88,22 @@ class EachRankHoldsTwoChunks(Check):
 
 def _wrong_positions(got: Any, want: list[int], all_ranks: list[list[int]]) -> str:
     if not isinstance(got, list):
-        return f"the positions are {got}; a tensor of int64 is asked for."
+        return f"the positions are {got}; they should be a tensor of int64."
     if got in all_ranks:
         return f"these are the positions of rank {all_ranks.index(got)}."
     if len(got) != len(want):
-        return f"it has {len(got)} positions; {len(want)} are its part."
+        return f"it has {len(got)} positions; it should have {len(want)}."
     if isinstance(got[0], int) and sorted(got) == sorted(want):
-        return "the positions are the right ones in another order; the earlier chunk comes first."
+        return "the positions are right but in another order; the earlier chunk comes first."
     return f"the positions are {_short(got)}; chunks r and 2N - 1 - r are {_short(want)}."
 
 
 def _wrong_tokens(name: str, got: Any, want: list[list[int]]) -> str:
     if not isinstance(got, list):
-        return f"the {name} are {got}; a tensor of int64 is asked for."
+        return f"the {name} are {got}; they should be a tensor of int64."
     a, b = torch.tensor(got), torch.tensor(want)
     if a.shape != b.shape:
-        return f"the {name} have shape {tuple(a.shape)}; {tuple(b.shape)} is right."
+        return f"the {name} have shape {tuple(a.shape)}; it should be {tuple(b.shape)}."
     wrong = (a != b).any(0).nonzero().flatten().tolist()
     half = b.shape[1] // 2
     if name == "targets" and set(wrong) <= {half - 1, b.shape[1] - 1}:

@@ -75,6 +75,14 @@ class DataOrder:
         self.without = [int(number) for number in state["without"].split(",") if number]
 
 
+def sync_directory(folder):
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 class Checkpoints:
     def __init__(self, folder, keep=2):
         self.folder, self.keep = pathlib.Path(folder), keep
@@ -91,6 +99,7 @@ class Checkpoints:
         finally:
             os.close(handle)
         pathlib.Path(name).rename(self.folder / f"{step}.ckpt")
+        sync_directory(self.folder)
         good = 0
         for path in self._sorted():
             if good < self.keep and self._body(path) is not None:

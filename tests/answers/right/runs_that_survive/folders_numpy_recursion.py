@@ -64,6 +64,14 @@ class DataOrder:
         self.state = {"seed": state["seed"], "skips": [list(skip) for skip in state["skips"]]}
 
 
+def sync_directory(folder):
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 class Checkpoints:
     """A folder for each checkpoint, renamed when it is complete; a second save of a step is another folder."""
 
@@ -100,6 +108,7 @@ class Checkpoints:
             os.fsync(file.fileno())
         same = [int(name.split("_")[2]) for name in self._folders() if int(name.split("_")[1]) == step]
         os.rename(work, os.path.join(self.root, f"done_{step}_{max(same, default=-1) + 1}"))
+        sync_directory(self.root)
         steps = []
         for name in self._folders():
             if int(name.split("_")[1]) in steps or len(steps) == self.keep or self._state(name) is None:
@@ -120,7 +129,7 @@ def diagnose(logs):
     for rank in range(len(logs)):
         if logs[rank].exit_code == -9:
             return "killed", rank
-    waiting = [log.calls[-1].answered is None for log in logs]
+    waiting = [bool(log.calls) and log.calls[-1].answered is None for log in logs]
     if any(waiting):
         return "hung", waiting.index(False)
     table = np.array([log.checksums for log in logs], dtype=np.int64)

@@ -74,6 +74,14 @@ class DataOrder:
         self.gaps = set(state["gaps"])
 
 
+def sync_directory(folder):
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 class Checkpoints:
     """A file and, written after it, a small file with its checksum; the small one publishes it."""
 
@@ -110,7 +118,9 @@ class Checkpoints:
             json.dump({"step": step, "file": path.name, "md5": digest}, file)
             file.flush()
             os.fsync(file.fileno())
+        sync_directory(self.folder)
         os.rename(draft, self.folder / f"{step}.json")
+        sync_directory(self.folder)
         stays = set()
         for proof in self._proofs():
             found = self._read(proof)

@@ -95,6 +95,14 @@ def diagnose(logs):
     return ("healthy", None)
 
 
+def sync_directory(folder):
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 class Checkpoints:
     """The ZIP archive that torch.save writes has a checksum of each entry; testzip compares them."""
 
@@ -117,6 +125,7 @@ class Checkpoints:
             torch.save(state, file)
             os.fsync(file.fileno())
         (self.folder / "new.tmp").replace(self.folder / f"{step}.pt")
+        sync_directory(self.folder)
         whole = [path for path in self._all() if self._read(path) is not None]
         for path in set(self.folder.iterdir()) - set(whole[: self.keep]):
             path.unlink()
