@@ -1,12 +1,12 @@
 # %% [markdown] name="title"
 # # Long sequences: context parallel
 #
-# **A sequence that does not fit on one GPU can be cut into parts. Everything but attention works on the parts as they are; attention takes a ring of messages, and you write it, forward and backward.**
+# **A sequence that does not fit on one GPU can be split over several. Every layer except attention works on the parts independently. Attention needs a ring of messages, and you write it, forward and backward.**
 #
 # | | |
 # |---|---|
-# | After this you can | say what grows with the sequence, and plan 128k tokens for 8B; merge partial attention by log-sum-exp; write ring attention with right gradients; predict its traffic and its memory; see and cure the imbalance of causal masks; get positions, labels and documents right over shards; choose between the ring and all-to-all |
-# | Time | 120 to 190 minutes; a good place to stop is after section 4 |
+# | After this you can | list what grows with the sequence, and plan 128k tokens for an 8B model; merge partial attention by log-sum-exp; write ring attention with correct gradients, and derive what its backward pass needs; compute its traffic and measure its memory; fix the imbalance of causal masks; keep positions, labels and documents correct over shards; choose between ring, all-gather and all-to-all |
+# | Time | 120 to 180 minutes; a good place to stop is after section 4 |
 # | Difficulty | ●●● |
 # | Needs | a CPU: ranks are processes; with a GPU for each rank the same cells use NCCL |
 # | Before this | labs [[#where_memory_goes]], [[#compilation_and_fusion]] (the online softmax), [[#data_parallel]] and [[#tensor_parallel]] |
@@ -60,21 +60,16 @@ print(f"ranks: on {'GPUs, over NCCL' if where.type == 'cuda' else 'the CPU, over
 # %% [markdown] name="grows_text"
 # ## 1 · What grows with the sequence
 #
-# Parameters, gradients and optimizer state do not care how long a sequence is. Activations do. Here is a small decoder, and two kinds of attention in it: `plain` keeps its scores, one number for each pair of tokens and each head; `fused` is PyTorch's own, which recomputes them in the backward pass ([[compilation_and_fusion]]).
+# Parameters, gradients and optimizer state do not depend on the length of a sequence. Activations do. The cell below has a small decoder with two kinds of attention. `plain` saves its scores: one number per head and pair of tokens. `fused` is PyTorch's own, which recomputes the scores in the backward pass ([[compilation_and_fusion]]).
 #
-# **Predict.** From 256 to 1,024 tokens, by what factor do the bytes saved for the backward pass grow? First with plain attention, then with fused.
+# **Predict.** From 256 to 1,024 tokens, by what factor do the bytes saved for the backward pass grow with plain attention?
 
 # %% name="grows_guess"
-my_guess = None  # plain attention, times
+my_guess = None  # times
 ### BEGIN GUESS
 my_guess = 12  # the scores by 16, the rest by 4
 ### END GUESS
 plain_guess = Prediction("Saved with plain attention, 1,024 tokens / 256", my_guess, "times")
-my_guess = None  # fused attention, times
-### BEGIN GUESS
-my_guess = 4
-### END GUESS
-fused_guess = Prediction("Saved with fused attention, 1,024 tokens / 256", my_guess, "times")
 
 
 # %% name="grows"
@@ -100,24 +95,13 @@ kept = {length: [saved(attention, length) for attention in (plain, fused)] for l
 table += [(f"{length:,}", *map(human_bytes, both)) for length, both in kept.items()]
 plain_growth, fused_growth = (b / a for a, b in zip(kept[256], kept[1024], strict=True))
 plain_guess.reveal(plain_growth)
-fused_guess.reveal(fused_growth)
+print(f"with fused attention: {fused_growth:.2f} times")
 print(text_table(table))
 
 # %% [markdown] name="grows_explained"
-# Scores grow with the square of the sequence, all other activations with its length. Fused attention gets rid of the square: what is left is linear, and that is the problem of this lab.
+# Scores grow with the square of the sequence length, all other activations linearly. Fused attention removes the square. What is left is linear, and it is the problem of this lab.
 #
-# The planner does the same sum for a real model: Llama 3.1 8B, one sequence of 131,072 tokens on each of eight H100s (80 GB), parameters sharded over all eight ([[sharding]]), fused attention.
-#
-# Its 32 blocks work on tensors of (tokens, 4,096) in BF16, and each block keeps about 16 of them for the backward pass.
-#
-# **Predict.** How many GiB of activations does each GPU have to hold?
-
-# %% name="plan_guess"
-my_guess = None  # GiB of activations on each GPU
-### BEGIN GUESS
-my_guess = 32 * 16 * 131072 * 4096 * 2 / 2**30  # 32 blocks that keep about 16 tensors of (tokens, width) in BF16
-### END GUESS
-plan_guess = Prediction("Activations of 128k tokens on each GPU", my_guess, "GiB")
+# The planner computes the same for a real model: Llama 3.1 8B, one sequence of 131,072 tokens on each of eight H100s (80 GB), parameters sharded over all eight ([[sharding]]), fused attention. Each of its 32 blocks saves about 16 tensors of (tokens, 4,096) in BF16 for the backward pass.
 
 # %% name="plan"
 llama, h100s = arch_of("llama-3.1-8b"), find_cluster("dgx-h100")
@@ -133,8 +117,7 @@ for name, how in layouts.items():
     progress_line(f"planning: {name}")
     plans[name] = plan_layout(Layout(llama, seq=131072, **how), h100s)
 progress_line("")
-plan_guess.reveal(plans["8 sequences, one on each GPU"].worst.peak["activations"] / 2**30)
-table = [("8 x H100, 128k tokens", "activations", "all", "fits in 80 GB")]
+table = [("planned: 8 x H100, 128k tokens", "activations", "total", "fits in 80 GB")]
 for name, plan in plans.items():
     table.append(
         (
@@ -147,18 +130,18 @@ for name, plan in plans.items():
 print(text_table(table))
 
 # %% [markdown] name="plan_explained"
-# Sharding does not help here: one sequence alone is too much, even if each block is recomputed ([[activation_checkpointing]]). So cut the **sequence**: of T tokens, each of N ranks keeps T/N. That is *context parallelism*.
+# Sharding the parameters does not help here: a single sequence is too large, even if each block is recomputed ([[activation_checkpointing]]). So split the **sequence**: of T tokens, each of N ranks keeps T/N. This is *context parallelism*.
 #
-# Embedding, norms, projections, MLP and loss look at one token at a time. Attention is the exception: a query needs the keys and values of all tokens before it, and these are on other ranks. Gathering them would grow with T again. So they come by in blocks, one at a time.
+# Embedding, norms, projections, MLP and loss work on one token at a time. Attention is the exception. A query needs the keys and values of all earlier tokens, and some of them are on other ranks. There are two ways to get them. Gather all keys and values before attention, or pass them around in blocks, one at a time. This lab builds the second and compares it with the first in section 7.
 #
 # ## 2 · Half an answer, and the other half
 #
-# In [[compilation_and_fusion]] you kept three things for each row of scores, and added tile after tile. Here is a tidier way to say it. Attention of a row on **some** of the columns gives
+# In [[compilation_and_fusion]] you kept three numbers per row of scores, and added tile after tile. The same idea has a tidier form. Attention of a row over **some** of the columns gives
 #
 # - `out`, the mean of their values, weighted by the softmax of their scores;
 # - `lse`, the logarithm of the sum of the exponentials of their scores (*log-sum-exp*).
 #
-# Two such results, for different columns, can be merged into that for all of them. The given `attend(q, k, v, causal)` returns both.
+# Two such results, over different columns, can be merged into the result over all of them. The given `attend(q, k, v, causal)` returns both. (Real kernels do, too: FlashAttention and PyTorch's `_scaled_dot_product_flash_attention` return the log-sum-exp as a second output.)
 
 # %% name="attend"
 torch.manual_seed(0)
@@ -170,16 +153,16 @@ print(f"the mean of both halves is off by {((left[0] + right[0]) / 2 - whole[0])
 print(f"the sum of the exponentials is off by {(left[1].exp() + right[1].exp() - whole[1].exp()).abs().max():.0e}")
 
 # %% [markdown] name="merge_task"
-# The mean of the two is wrong: the halves do not weigh the same. Their weights are the sums of exponentials, and `lse` knows them.
+# The mean of the two is wrong, because the halves have different weights. Their weights are their sums of exponentials, which `lse` contains.
 #
 # ### Your turn: merge
 #
 # **Contract.** `merge(one, other)` takes two results `(out, lse)` for the same rows and different columns, and returns `(out, lse)` for all these columns.
 #
-# - `out` (..., R, d), `lse` (..., R), FP32 or FP64; the result has the same shapes and dtype.
-# - An `lse` may be as large as ±10,000, in each row another: no overflow, no NaN.
-# - An `lse` of -inf says that nothing was seen: then the other result is the answer. If neither has seen anything, `out` is 0 and `lse` -inf.
-# - Nothing that comes in is changed.
+# - `out` is (..., R, d) and `lse` is (..., R), in FP32 or FP64. The result has the same shapes and dtype.
+# - An `lse` may be as large as ±10,000, and differ from row to row, without overflow or NaN.
+# - An `lse` of -inf means that no column was attended. Then the other result is the answer. If neither result attended a column, `out` is 0 and `lse` is -inf.
+# - The inputs are not changed.
 
 
 # %% name="merge" answer=true reveal=true
@@ -200,33 +183,32 @@ merge = check("context_parallel.merge", merge)
 hint("context_parallel.merge")
 
 # %% [markdown] name="ring_text"
-# ## 3 · Round the ring
+# ## 3 · Around the ring
 #
-# Each rank keeps its queries. Keys and values travel: in each step a rank hands the block that it has to the next rank and gets one from the rank before. After N − 1 steps everybody has seen everything, and nobody has had more than a block or two at a time.
+# Each rank keeps its queries. Keys and values travel: in each step a rank sends the block that it holds to the next rank, and receives one from the previous rank. After N − 1 steps every rank has seen every block, and no rank has held more than a block or two at a time.
 
 # %% name="ring_figure"
 show(
     ring_picture(RANKS),
-    "Four ranks in rows, four steps in columns. In step 0 rank r has block r. An arrow from each rank to the next: in "
-    "step 1 rank 1 has block 0, rank 0 has block 3, and so on, until each rank has had all four blocks.",
+    "Four ranks in rows, four steps in columns. In step 0 rank r has block r. An arrow points from each rank to the "
+    "next. In step 1 rank 1 has block 0, rank 0 has block 3, and so on, until each rank has had all four blocks.",
 )
 
 # %% [markdown] name="shift_text"
-# That takes a send and a receive at once. The obvious way is `dist.send` to the next rank, then `dist.recv` from the one before. Everybody does the same.
+# A rank has to send and receive at the same time. The obvious code is `dist.send` to the next rank, then `dist.recv` from the previous one. All ranks do the same.
 #
 # **Predict.** How many of the four ranks get their block within five seconds?
-
 
 # %% name="shift_guess"
 my_guess = None  # ranks, of 4
 ### BEGIN GUESS
 my_guess = 4
 ### END GUESS
-polite_guess = Prediction("Ranks that get a block, each sending first", my_guess, "of 4", difference=True)
+polite_guess = Prediction("Ranks that get a block if each sends first", my_guess, "of 4", difference=True)
 
 
 # %% name="shift_naive"
-def everybody_sends_first():
+def all_send_first():
     rank, n = dist.get_rank(), dist.get_world_size()
     mine = torch.full((1000,), float(rank))
     arrived = torch.empty_like(mine)
@@ -236,7 +218,7 @@ def everybody_sends_first():
 
 
 try:
-    got = run_ranks(everybody_sends_first, RANKS, device="cpu", timeout=5, measure=False, show=False).results
+    got = run_ranks(all_send_first, RANKS, device="cpu", timeout=5, measure=False, show=False).results
     polite_guess.reveal(sum(got))
 except RankError as error:
     polite_guess.reveal(0)
@@ -244,18 +226,18 @@ except RankError as error:
     print("\n".join(line for line in str(error).splitlines() if line.startswith("rank ")))
 
 # %% [markdown] name="shift_task"
-# Over gloo, `send` returns when the other side receives the message, and no rank receives: all wait in a circle. (Over NCCL the host returns at once and the stream waits, in the same circle.) So hand over both at once: `dist.batch_isend_irecv` takes a list of `dist.P2POp(dist.isend, tensor, to)` and `dist.P2POp(dist.irecv, tensor, from)`, starts all of them and returns a list of requests before any data arrive. `request.wait()` waits for one request.
+# Over gloo, `send` returns when the other side receives the message. No rank reaches its `recv`, so all ranks wait in a circle. Over NCCL the host returns at once, but the stream waits in the same circle.
 #
-# It returns before anything has arrived, and that is what we want: a rank computes with the block that it has while the next is on its way.
+# So start both at once. `dist.batch_isend_irecv` takes a list of `dist.P2POp(dist.isend, tensor, to)` and `dist.P2POp(dist.irecv, tensor, from)`, starts all of them, and returns a list of requests before any data arrive. `request.wait()` waits for one of them. In between, a rank can compute with the block that it already has.
 #
 # ### Your turn: shift
 #
-# **Contract.** `shift(*tensors)` is called on every rank (two or more), and returns `(arriving, finish)`.
+# **Contract.** `shift(*tensors)` is called on every rank (two or more) and returns `(arriving, finish)`.
 #
-# - It sends each tensor to the next rank, and receives those of the rank before: rank 0 from the last. Nothing else is sent.
-# - All messages set out in the call, which does not wait for other ranks. `finish()`, called without arguments, does.
-# - After `finish()`, `arriving` is a list of new tensors with the numbers that the rank before gave to its `shift`, of the same shapes and dtypes, in that order.
-# - `tensors` may be of different shapes and dtypes, need not be contiguous, and are not changed. Several shifts may be under way at a time; they are finished in the order in which they were begun.
+# - It sends each tensor to the next rank and receives the tensors of the previous rank. The last rank sends to rank 0. Nothing else is sent.
+# - The call starts all messages and does not wait for other ranks. `finish()`, which takes no arguments, waits.
+# - After `finish()`, `arriving` is a list of new tensors with the values that the previous rank passed to its `shift`, in the same order, with the same shapes and dtypes.
+# - `tensors` may have different shapes and dtypes, need not be contiguous, and are not changed. Several shifts may be in flight at a time. They are finished in the order in which they were started.
 
 
 # %% name="shift" answer=true reveal=true
@@ -286,20 +268,21 @@ hint("context_parallel.shift")
 # %% [markdown] name="forward_task"
 # ## 4 · Ring attention
 #
-# Specify which part of the sequence each rank holds. Cut the sequence into **pieces** of equal length, numbered from 0; `order[r]` lists the pieces of rank r as they lie in its tensors. For now that is one piece each: `[[0], [1], [2], [3]]`. Section 5 will want two.
+# The function needs to know which part of the sequence each rank holds. Split the sequence into **chunks** of equal length, numbered from 0. `order[r]` lists the chunks of rank r in the order in which its tensors hold them. For now each rank has one chunk: `[[0], [1], [2], [3]]`. In section 5 each has two.
 #
-# A causal mask then says of each pair of pieces: rows of piece i see columns of piece j entirely if j < i, up to the diagonal if j = i, and not at all if j > i.
+# With a causal mask, rows of chunk i attend to all columns of chunk j if j < i, up to the diagonal if j = i, and to none if j > i.
 #
 # ### Your turn: forward
 #
 # **Contract.** `ring_forward(q, k, v, order)` is called on every rank (two or more) and returns `(out, lse)` of causal attention for this rank's rows.
 #
-# - `q` (B, H, S, d), `k` and `v` (B, K, S, d) hold this rank's pieces one after the other; K divides H, and `attend` copes with that. `out` (B, H, S, d) and `lse` (B, H, S) are for all columns that a row may see, on whichever rank they are.
-# - All ranks have equally many pieces, one or more. `order` is any way to deal them out, and the same on each rank.
-# - All scores are computed by `attend`, and none twice; pieces that a row may not see cost nothing.
-# - Sent: keys and values, N − 1 times a block of each, point to point. No queries, no collective.
-# - No rank holds more than a fixed number of blocks at a time, however many ranks there are.
-# - Nothing that comes in is changed, `order` included.
+# - `q` (B, H, S, d), `k` and `v` (B, K, S, d) hold this rank's chunks one after the other. K divides H (grouped-query attention, GQA), and `attend` handles that. `out` (B, H, S, d) and `lse` (B, H, S) are over all columns that a row may attend to, on whichever rank they are.
+# - Every rank has the same number of chunks, one or more. `order` is any distribution of the chunks, and the same on each rank.
+# - `attend` computes all scores, each once. Compute nothing for chunks that a row may not attend to.
+# - Each rank sends its keys and values, and those it receives, point to point: N − 1 blocks of each. It sends no queries and calls no collective.
+# - The keys and values for the next step set out before this step's block is computed, so that they travel during the computation.
+# - The number of blocks that a rank holds at a time does not grow with the number of ranks.
+# - The inputs, including `order`, are not changed.
 
 
 # %% name="forward" answer=true reveal=true
@@ -311,7 +294,7 @@ def ring_forward(q, k, v, order):
     visiting = k, v
     for step in range(n):
         if step < n - 1:
-            arriving, finish = shift(*visiting)  # on its way while this block is at work
+            arriving, finish = shift(*visiting)  # travels while this block is computed
         held = order[(rank - step) % n]
         for column, *block in zip(held, *(t.chunk(len(held), dim=2) for t in visiting), strict=True):
             for i, row in enumerate(order[rank]):
@@ -331,39 +314,66 @@ ring_forward = check("context_parallel.forward", ring_forward)
 hint("context_parallel.forward")
 
 # %% [markdown] name="backward_task"
-# On the way back, no merging is needed. Once `lse` and `out` of the whole row are known, each score's share of the softmax is exp(score − lse) on any rank, and the gradient of a score is that share times (g · v − δ), where δ is the sum over the row of g · `out`. So each pair of pieces adds its part to three gradients without the other pairs, as long as it gets the `lse` *and* the `out` of whole rows. `attend_backward(gradient, (q, k, v), (out, lse), causal)` returns these parts: dq, dk and dv.
+# The backward pass needs no merging, but it needs two things per row. Write p = exp(s − lse) for the softmax weight of a score s, with the `lse` of the whole row. Any rank can compute p for its pairs from that alone. Let g be the gradient of the row's output. The gradient of a weight is dp = g · v. The softmax couples the weights of a row, so the gradient of a score is
 #
-# dq belongs to the rows, and stays. dk and dv belong to the visitors: the rank that computes a part must send it to the owner.
+# ds = p (dp − δ),  δ = Σ p dp, summed over **all** columns of the row.
+#
+# That sum seems to need all blocks. It does not: Σ p (g · v) = g · Σ p v = g · `out`. So **δ = g · out**, one number per row (rowsum(dO ∘ O) in FlashAttention's papers), if `out` is that of the whole row. With `lse` and `out` of whole rows, each pair of chunks contributes to three gradients independently of the other pairs. `attend_backward(gradient, (q, k, v), (out, lse), causal)` returns these contributions: dq, dk and dv. The cell below shows what happens with the `out` of one's own block.
+
+# %% name="delta"
+torch.manual_seed(0)
+q, k, v, g = (torch.randn(1, 2, 6, 4) for _ in range(4))
+halves = [(k[:, :, :2], v[:, :, :2]), (k[:, :, 2:], v[:, :, 2:])]
+parts = [attend(q, *half, causal=False) for half in halves]
+whole = attend(q, k, v, causal=False)
+right = attend_backward(g, (q, k, v), whole, causal=False)[0]
+for name, outs in (("whole out", [whole[0]] * 2), ("each half's own out", [out for out, _ in parts])):
+    dq = sum(
+        attend_backward(g, (q, *half), (out, whole[1]), causal=False)[0] for half, out in zip(halves, outs, strict=True)
+    )
+    print(f"{name:20} and whole lse: dq off by {(dq - right).norm() / right.norm():.0e}")
+
+# %% [markdown] name="backward_contract"
+# dq belongs to the rows and stays. dk and dv belong to the block that is visiting: the rank that computes a part must send it to the owner.
 #
 # ### Your turn: backward
 #
 # **Contract.** `ring_backward(gradient, inputs, results, order)` is called on every rank (two or more) and returns this rank's `(dq, dk, dv)`.
 #
-# - `inputs` is `(q, k, v)` and `results` is `(out, lse)` as `ring_forward` took and returned them; `gradient` has the shape of `out`. All gradients are those of one process.
-# - All of them are computed by `attend_backward`, each pair of pieces once; nothing is computed that no row may see, and nothing of the forward pass again.
-# - Sent, point to point: keys and values N − 1 times, and their gradients at most N times, a block of each.
-# - No rank holds more than a fixed number of blocks at a time. Nothing that comes in is changed, `order` included.
+# - `inputs` is `(q, k, v)` and `results` is `(out, lse)`, as `ring_forward` took and returned them. `gradient` has the shape of `out`. All gradients equal those of one process.
+# - `attend_backward` computes all of them, each pair of chunks once. Compute no masked pairs, and repeat nothing from the forward pass.
+# - Each rank sends, point to point, at most N − 1 blocks of keys and of values, and at most N blocks of each of their gradients.
+# - The keys and values for the next step set out before this step's block is computed.
+# - The number of blocks that a rank holds at a time does not grow with the number of ranks. The inputs, including `order`, are not changed.
 
 
 # %% name="backward" answer=true reveal=true
 def ring_backward(gradient, inputs, results, order):
     ### BEGIN SOLUTION
     (q, k, v), rank, n = inputs, dist.get_rank(), dist.get_world_size()
-    dq = torch.zeros_like(q)
-    visiting = [k, v, torch.zeros_like(k), torch.zeros_like(v)]
+    dq, visiting, coming, land = torch.zeros_like(q), [k, v], None, None
     mine = list(zip(*(t.chunk(len(order[rank]), dim=2) for t in (gradient, q, *results, dq)), strict=True))
     for step in range(n):
-        held = order[(rank - step) % n]
-        guests = list(zip(*(t.chunk(len(held), dim=2) for t in visiting), strict=True))
-        for row, (g, q_piece, out, lse, dq_piece) in zip(order[rank], mine, strict=True):
-            for column, (k_piece, v_piece, *theirs) in zip(held, guests, strict=True):
+        if step < n - 1:
+            arriving, finish = shift(*visiting)  # keys and values travel while this block is computed
+        held, sums = order[(rank - step) % n], [torch.zeros_like(k), torch.zeros_like(v)]
+        columns = list(zip(*(t.chunk(len(held), dim=2) for t in (*visiting, *sums)), strict=True))
+        for row, (g, q_chunk, out, lse, dq_chunk) in zip(order[rank], mine, strict=True):
+            for column, (k_chunk, v_chunk, *theirs) in zip(held, columns, strict=True):
                 if column <= row:
-                    parts = attend_backward(g, (q_piece, k_piece, v_piece), (out, lse), causal=column == row)
-                    for total, part in zip((dq_piece, *theirs), parts, strict=True):
+                    parts = attend_backward(g, (q_chunk, k_chunk, v_chunk), (out, lse), causal=column == row)
+                    for total, part in zip((dq_chunk, *theirs), parts, strict=True):
                         total += part  # a view: it lands in the whole tensor
-        visiting, finish = shift(*(visiting if step < n - 1 else visiting[2:]))  # at last the gradients alone: home
-        finish()
-    return dq, *visiting
+        if land:
+            land()  # the sums of the ranks before, which traveled during this block
+            for total, earlier in zip(sums, coming, strict=True):
+                total += earlier
+        coming, land = shift(*sums)  # travels during the next block; from the last one, home
+        if step < n - 1:
+            finish()
+            visiting = arriving
+    land()
+    return dq, *coming
     ### END SOLUTION
 
 
@@ -374,12 +384,12 @@ ring_backward = check("context_parallel.backward", ring_backward)
 hint("context_parallel.backward")
 
 # %% [markdown] name="ring_function_text"
-# Put the two into a function for autograd, and hold it against one process: output and all three gradients, in FP32, on 2 and 4 ranks.
+# The next cells put the two into an autograd function and compare it with one process: output and all three gradients, in FP32, on 2 and 4 ranks.
 
 
 # %% name="ring_function"
 class Ring(torch.autograd.Function):
-    """Causal attention over all ranks; each has its pieces of q, k and v."""
+    """Causal attention over all ranks; each has its chunks of q, k and v."""
 
     @staticmethod
     def forward(ctx, q, k, v, order):
@@ -394,14 +404,14 @@ class Ring(torch.autograd.Function):
         return *ring_backward(gradient.contiguous(), (q, k, v), (out, lse), ctx.order), None
 
 
-def in_a_row(ranks):
+def contiguous_order(ranks):
     return [[rank] for rank in range(ranks)]
 
 
 def mine(tensor, order):
-    """Return this rank's pieces of dimension 2."""
-    pieces = tensor.chunk(sum(map(len, order)), dim=2)
-    return torch.cat([pieces[number] for number in order[dist.get_rank()]], dim=2)
+    """Return this rank's chunks of dimension 2."""
+    chunks = tensor.chunk(sum(map(len, order)), dim=2)
+    return torch.cat([chunks[number] for number in order[dist.get_rank()]], dim=2)
 
 
 def relative(a, b):
@@ -431,9 +441,9 @@ def ring_on_ranks(order):
     return [relative(a, mine(b, order)) for a, b in zip(ring, alone, strict=True)]
 
 
-table = [("ring, in a row", "output", "dq", "dk", "dv")]
+table = [("ring, contiguous", "output", "dq", "dk", "dv")]
 for n in (2, 4):
-    results = run_ranks(ring_on_ranks, n, in_a_row(n), device=where, measure=False).results
+    results = run_ranks(ring_on_ranks, n, contiguous_order(n), device=where, measure=False).results
     worst = [max(far) for far in zip(*results, strict=True)]
     table.append((f"{n} ranks, off by at most", *(f"{far:.1e}" for far in worst)))
     claims.record("T38", "ring attention equals one process", f"{n} ranks, FP32", max(worst), "relative", 0, 1e-5)
@@ -442,21 +452,7 @@ print(text_table(table))
 # %% [markdown] name="traffic_guess_text"
 # ### What it sends
 #
-# Take one block of keys, B × K × T/N × d numbers, as the unit.
-#
-# **Predict** for four ranks: how many units does a rank send in the forward pass, and how many in the backward pass?
-
-# %% name="traffic_guess"
-my_guess = None  # units, forward
-### BEGIN GUESS
-my_guess = 3 * 2  # keys and values, N - 1 times
-### END GUESS
-forward_guess = Prediction("Sent by a rank forward", my_guess, "blocks")
-my_guess = None  # units, backward
-### BEGIN GUESS
-my_guess = 3 * 2 + 4 * 2  # again, and their gradients N times: they have to get home
-### END GUESS
-backward_guess = Prediction("Sent by a rank backward", my_guess, "blocks")
+# The next cell counts in units of one block of keys, B × K × T/N × d numbers.
 
 
 # %% name="traffic"
@@ -473,45 +469,29 @@ def ring_traffic(order):
     ]
 
 
-ways = run_ranks(ring_traffic, RANKS, in_a_row(RANKS), device=where, measure=False).results[0]
-forward_guess.reveal(ways[0])
-backward_guess.reveal(ways[1])
+ways = run_ranks(ring_traffic, RANKS, contiguous_order(RANKS), device=where, measure=False).results[0]
+print(f"a rank of {RANKS} sends {ways[0]:g} blocks forward and {ways[1]:g} backward")
 formula = 2 * (RANKS - 1) + 2 * (RANKS - 1) + 2 * RANKS
-claims.record(
-    "T38",
-    "a ring sends 6 N - 4 blocks of keys",
-    "4 ranks, measured / formula",
-    sum(ways) / formula,
-    "times",
-    0.98,
-    1.02,
-)
+said, subject = "a ring sends 6 N - 4 blocks of keys", "4 ranks, FP32, measured / formula"
+claims.record("T38", said, subject, sum(ways) / formula, "times", 0.98, 1.02)
 
 # %% [markdown] name="memory_guess_text"
-# All together **6 N − 4** units: 2 (N − 1) forward and 2 (N − 1) + 2 N backward. A unit is 1/N of the keys, so what a rank sends hardly depends on N: about three times the sequence's keys and values.
+# That makes **6 N − 4** blocks: 2 (N − 1) forward, and 2 (N − 1) + 2 N backward. A block is 1/N of the keys, so the bytes that a rank sends hardly depend on N: about six times the bytes of the sequence's keys, which is three times its keys and values.
+#
+# In BF16 training it is more. The gradients are sums over many blocks, so PyTorch and Megatron accumulate and send dK and dV in FP32, at twice the bytes of a BF16 block. Counted in BF16 blocks this makes 4 (N − 1) + 2 · 2 N = **8 N − 4**, or four times the sequence's keys and values.
 #
 # ### What it holds
 #
-# The sequence stays as long as it is, and more and more ranks share it. Two figures for attention alone: the bytes that a rank **keeps** for the backward pass, and its **peak** in both passes, inputs included. One process runs `attend` and `attend_backward` once, on the whole sequence.
+# The sequence stays the same, and more ranks share it. Two figures for attention alone: the bytes that a rank **saves** for the backward pass, and its **peak** over both passes, inputs included. One process runs `attend` and `attend_backward` once on the whole sequence.
 #
-# **Predict.** To what share of one process do they fall with four ranks? And the peak from two ranks to four? (For the peaks, count the blocks that your own two functions hold at their busiest moment.)
+# **Predict.** What fraction of one process's peak does a rank of four need? (Count the blocks that your two functions hold at their busiest moment.)
 
 # %% name="memory_guess"
-my_guess = None  # kept by a rank of 4 / kept by one process
-### BEGIN GUESS
-my_guess = 0.25
-### END GUESS
-kept_guess = Prediction("Kept for the backward pass, 4 ranks / one process", my_guess, "times")
 my_guess = None  # peak of a rank of 4 / peak of one process
 ### BEGIN GUESS
 my_guess = 0.25
 ### END GUESS
 memory_guess = Prediction("Peak of a rank, 4 ranks / one process", my_guess, "times")
-my_guess = None  # peak of a rank of 4 / peak of a rank of 2
-### BEGIN GUESS
-my_guess = 0.5
-### END GUESS
-halved_guess = Prediction("Peak of a rank, 4 ranks / 2 ranks", my_guess, "times")
 
 
 # %% name="memory"
@@ -538,70 +518,56 @@ def attention_peak(order):
 
 
 # %% name="memory_run"
-peaks = {n: max(run_ranks(attention_peak, n, in_a_row(n), device=where, measure=False).results) for n in (1, 2, 4)}
-kept_guess.reveal(peaks[4][1] / peaks[1][1])
+peaks = {
+    n: max(run_ranks(attention_peak, n, contiguous_order(n), device=where, measure=False).results) for n in (1, 2, 4)
+}
 memory_guess.reveal(peaks[4][0] / peaks[1][0])
-halved_guess.reveal(peaks[4][0] / peaks[2][0])
-table = [("ranks", "kept for the backward pass", "peak of a rank", "in blocks of its keys")]
+table = [("ranks", "saved for the backward pass", "peak of a rank", "in blocks of its keys")]
 for n, (peak, kept_bytes, unit) in peaks.items():
     table.append((str(n), human_bytes(kept_bytes), human_bytes(peak), f"{peak / unit:.1f}"))
 print(text_table(table))
-print(f"(scores of the whole sequence, if anybody kept them: {human_bytes(4 * 2048**2 * 4)})")
-for what, i in (("kept for the backward pass", 1), ("peak of both passes", 0)):
+print(f"(all scores of the whole sequence would take {human_bytes(4 * 2048**2 * 4)})")
+for what, i in (("saved for the backward pass", 1), ("peak of both passes", 0)):
     share = peaks[4][i] / peaks[1][i]
-    claims.record(
-        "C17", "ring attention's memory a rank is 1/N", f"{what}, 4 ranks", share, "of one process", 0.2, 0.27
-    )
-claims.record(
-    "C17", "from N to 2 N ranks it halves", "peak, 2 to 4 ranks", peaks[4][0] / peaks[2][0], "times", 0.45, 0.6
-)
+    said = "ring attention needs 1/N of the memory per rank"
+    claims.record("C17", said, f"{what}, 4 ranks", share, "of one process", 0.2, 0.27)
+halved = peaks[4][0] / peaks[2][0]
+claims.record("C17", "from N to 2 N ranks it halves", "peak, 2 to 4 ranks", halved, "times", 0.45, 0.6)
+claims.not_measured("C17", "its messages hide behind arithmetic", "needs GPUs and the link between them")
 
 # %% [markdown] name="memory_explained"
-# What stays from the forward to the backward pass is 1/N, as promised: q, k, v, out and lse of this rank's tokens.
+# The bytes saved from the forward to the backward pass fall to 1/N, as claimed: q, k, v, out and lse of this rank's tokens.
 #
-# The peak is another matter. Ring attention works with a fixed number of blocks: the visitors, their gradients, those that are arriving, and what a block's gradients take. One process has fewer tensors, but whole ones. So two ranks save little; what halves, from there on, is what the blocks take. "1/N" hides a constant: the last column. The contract asks only that this constant does not depend on N, so yours may be larger than the course's or smaller, and the claims about the peak in the table at the end are judged by **your** functions. If they did not hold: which tensors are alive at once that could take turns? Scores exist for 64 rows at a time.
+# The peak does not. Ring attention works with a fixed number of blocks: the visiting keys and values, their gradients, those that are arriving, and the temporary tensors of a block. One process has fewer tensors, but they cover the whole sequence. So two ranks save little, and from there on the peak halves with each doubling. "1/N" hides a constant, shown in the last column. The contract only asks that this constant does not depend on N, so yours may be larger or smaller than the course's, and the two claims about the peak are judged on **your** functions. If they did not hold: which tensors that are alive together could take turns?
 #
 # ### When is the traffic hidden?
 #
-# While a rank computes with one block, the next one travels. With c tokens on a rank, computing grows with c², the message with c: so from some c on, the message arrives in time. Take Llama 3.1 8B (H = 32 heads, K = 8 of them for keys and values) on H100s that compute at their peak in BF16 (989 TFLOP/s), with half of each block masked: 2 c² H d FLOPs forward against 4 c K d bytes.
-#
-# **Predict.** At how many tokens per GPU does computing begin to hide the forward ring's messages between nodes (400 Gb/s per GPU)?
-
-# %% name="hide_guess"
-my_guess = None  # tokens on each GPU
-### BEGIN GUESS
-my_guess = 10_000  # 2 c^2 H d / F = 4 c K d / W, so c = 2 (K / H) F / W
-### END GUESS
-hide_guess = Prediction("Tokens per GPU at which the ring is hidden, between nodes", my_guess, "tokens")
+# While a rank computes with one block, the next one travels. With c tokens per rank, the computation grows with c² and the message with c, so from some c on the message arrives in time. The next cell evaluates this **formula** for the forward pass of Llama 3.1 8B (H = 32 query heads, K = 8 key and value heads) on H100s at their BF16 peak (989 TFLOP/s), with half of each block masked: 2 c² H d FLOPs against 4 c K d bytes. It is an estimate for hardware that this lab does not have.
 
 # %% name="hide"
 grouped = llama.kv_heads / llama.heads
-hides = {
-    link: 2 * grouped * h100s.gpu.flops16 / bandwidth
-    for link, bandwidth in (("NVLink, in a node", h100s.inside), ("network, between nodes", h100s.outside))
-}
-hide_guess.reveal(hides["network, between nodes"])
-for link, tokens in hides.items():
+for link, bandwidth in (("NVLink, in a node", h100s.inside), ("network, between nodes", h100s.outside)):
+    tokens = 2 * grouped * h100s.gpu.flops16 / bandwidth
     print(f"{link:23}: from {tokens:,.0f} tokens on each GPU; with 8 GPUs, sequences of {8 * tokens:,.0f}")
 
 # %% [markdown] name="hide_explained"
-# Kernels that reach half of the peak halve these figures. For long sequences on few GPUs a ring costs next to nothing; for short ones on many it is all you see. Grouped queries help: fewer heads of keys travel.
+# Kernels that reach half of the peak halve these figures. In the backward pass a block takes 2.5 times the FLOPs, and keys, values and two FP32 gradients travel, three times the bytes. So the backward pass needs slightly more tokens to hide its messages, if both rotations overlap with computation, as in the solution and in PyTorch's own ring. Grouped queries (GQA) help: fewer heads of keys travel.
 #
 # ## 5 · Who works when
 #
-# The tokens are dealt out evenly. Is the work?
+# The tokens are distributed evenly. Is the work?
 #
-# **Predict.** Four ranks, a causal mask, one piece each in order. What share of the step does a rank wait for others, on average? (The step ends with the last rank; messages take no time.)
+# **Predict.** Four ranks, a causal mask, one chunk each, in sequence order. What percentage of the step does a rank wait for others, on average? (The step ends with the last rank.)
 
 # %% name="row_guess"
 my_guess = None  # percent
 ### BEGIN GUESS
 my_guess = 43  # works of 0.5, 1.5, 2.5 and 3.5 blocks: the mean is 2, the most 3.5
 ### END GUESS
-row_guess = Prediction("Waiting, pieces in a row", my_guess, "%", difference=True)
+row_guess = Prediction("Waiting, contiguous chunks", my_guess, "%", difference=True)
 
 # %% [markdown] name="clock_text"
-# As in [[pipeline]], a clock makes waiting visible: each block *takes* as long as it has scores, whatever the cores of this machine do, and the messages are real.
+# As in [[pipeline]], a clock makes waiting visible. Each block *takes* a time proportional to its scores, whatever the cores of this machine do. The messages are real, and short compared with that time.
 
 
 # %% name="row_clocked"
@@ -610,36 +576,36 @@ def one_step(order):
     through(lambda *qkv: Ring.apply(*qkv, order), inputs, gradient)
 
 
-in_row = clock_rings(one_step, RANKS, {"in a row": in_a_row(RANKS)})["in a row"]
-row_guess.reveal(in_row.share)
-print(in_row)
+in_sequence = clock_rings(one_step, RANKS, {"contiguous": contiguous_order(RANKS)})["contiguous"]
+row_guess.reveal(in_sequence.share)
+print(in_sequence)
 show(
-    scores_picture(in_a_row(RANKS), "In a row"),
-    "Scores in four pieces of rows and columns, below the diagonal coloured by the rank of the row: half a square for "
+    scores_picture(contiguous_order(RANKS), "Contiguous"),
+    "Scores in four chunks of rows and columns, below the diagonal, colored by the rank of the row: half a square for "
     "rank 0, one and a half for rank 1, two and a half for rank 2, three and a half for rank 3.",
 )
 show(
-    timeline_picture(in_row, "In a row"),
-    "Four rows of bars, a short forward and a short backward bar for rank 0, more for each further rank; only the last "
+    timeline_picture(in_sequence, "Contiguous"),
+    "Four rows of bars: a short forward and a short backward bar for rank 0, more for each further rank. Only the last "
     "row is full.",
 )
 
 # %% [markdown] name="cut_task"
-# Rank 0 has almost no work, the last rank the most, and all ranks wait for the last. With more ranks, nearly half of the time is lost.
+# Rank 0 has almost no work, the last rank has the most, and all ranks wait for the last. With more ranks, nearly half of the time is lost.
 #
-# The cure costs nothing. Cut the sequence into 2 N pieces, and give each rank **two** of them, chosen so that all ranks compute equally many scores. Your ring can do that already: `order` takes any number of pieces.
+# The fix costs nothing. Split the sequence into 2 N chunks, and give each rank **two** of them, chosen so that all ranks compute the same number of scores. Your ring supports that already: `order` takes any number of chunks.
 #
-# The tokens are then no longer in a row, and three things must follow them: the **labels** (the next token of the whole sequence, not of the piece), the **positions** that rotate queries and keys, and whoever puts the results together.
+# The tokens of a rank are then no longer contiguous, and two things must follow them: the **labels** (the next token of the whole sequence, not of the chunk), and the **positions**, by which rotary position embedding (RoPE) rotates queries and keys.
 #
 # ### Your turn: another order, and its tokens
 #
-# **Contract.** Two functions, without messages.
+# **Contract.** Write two functions. Neither communicates.
 #
-# - `zigzag(ranks)` returns an `order`: a list for each rank, with two of the pieces 0 to 2 · `ranks` − 1 in ascending order. Each piece is on one rank, and under a causal mask all ranks compute the same number of scores.
-# - `cut(tokens, order, rank)` returns what `rank` trains with, `(ids, labels, positions)`. `tokens` (B, T + 1) are whole sequences, of which the first T are inputs; T is a multiple of the number of pieces. Neither `tokens` nor `order` is changed.
-#   - `ids` (B, T/N): the inputs of this rank's pieces, one after the other, for any `order` with equally many pieces a rank.
-#   - `labels` (B, T/N): for each of them the token that follows it in the sequence.
-#   - `positions` (T/N,): where they stand in the sequence, from 0; int64, on the device of `tokens`.
+# - `zigzag(ranks)` returns an `order`: for each rank a list of two of the chunks 0 to 2 · `ranks` − 1, in ascending order. Each chunk is on one rank, and under a causal mask all ranks compute the same number of scores.
+# - `cut(tokens, order, rank)` returns what `rank` trains with, `(ids, labels, positions)`. `tokens` (B, T + 1) are whole sequences, whose first T tokens are inputs. T is a multiple of the number of chunks. Neither `tokens` nor `order` is changed.
+#   - `ids` (B, T/N) are the inputs of this rank's chunks, one after the other, for any `order` with the same number of chunks on every rank.
+#   - `labels` (B, T/N) hold for each of them the token that follows it in the sequence.
+#   - `positions` (T/N,) are their positions in the sequence, from 0, in int64, on the device of `tokens`.
 
 
 # %% name="cut" answer=true reveal=true
@@ -651,8 +617,8 @@ def zigzag(ranks):
 
 def cut(tokens, order, rank):
     ### BEGIN SOLUTION
-    pieces = torch.arange(tokens.shape[1] - 1, device=tokens.device).chunk(sum(map(len, order)))
-    positions = torch.cat([pieces[number] for number in order[rank]])
+    chunks = torch.arange(tokens.shape[1] - 1, device=tokens.device).chunk(sum(map(len, order)))
+    positions = torch.cat([chunks[number] for number in order[rank]])
     return tokens[:, positions], tokens[:, positions + 1], positions
     ### END SOLUTION
 
@@ -664,23 +630,16 @@ zigzag, cut = check("context_parallel.cut", zigzag, cut)
 hint("context_parallel.cut")
 
 # %% [markdown] name="zigzag_guess_text"
-# **Predict.** By what factor does the whole step become shorter on four ranks?
-
-# %% name="zigzag_guess"
-my_guess = None  # times
-### BEGIN GUESS
-my_guess = 3.5 / 2
-### END GUESS
-shorter_guess = Prediction("Step in a row / step with zigzag", my_guess, "times")
+# The same step, with two chunks per rank:
 
 # %% name="zigzag_clocked"
 zigzagged = clock_rings(one_step, RANKS, {"zigzag": zigzag(RANKS)})["zigzag"]
-shorter_guess.reveal(max(in_row.work) / max(zigzagged.work))
+print(f"the step is {max(in_sequence.work) / max(zigzagged.work):.2f} times shorter, counted in scores")
 print(zigzagged)
 show(
     timeline_picture(zigzagged, "Zigzag"), "Four full rows of bars: all ranks work all the time, forward and backward."
 )
-for name, run, ideal in (("in a row", in_row, 100 * (1 - 2 / 3.5)), ("zigzag", zigzagged, 0)):
+for name, run, ideal in (("contiguous", in_sequence, 100 * (1 - 2 / 3.5)), ("zigzag", zigzagged, 0)):
     said = f"{name}: {ideal:.0f} % of the step is waiting"
     claims.record("T38", said, "4 ranks, counted", run.counted, "% idle", ideal - 0.5, ideal + 0.5)
     if run.busy:
@@ -689,29 +648,29 @@ for name, run, ideal in (("in a row", in_row, 100 * (1 - 2 / 3.5)), ("zigzag", z
         claims.record("T38", said, "4 ranks, by the clock", run.idle, "% idle", ideal - 5, ideal + 10)
 
 # %% [markdown] name="orders_play_text"
-# Play with it: which orders are fair, for how many ranks? *Striped* deals pieces out one at a time, like cards, four to each rank.
+# Explore: which orders are fair, and for how many ranks? *Striped* deals chunks out one at a time, four to each rank.
 
 
 # %% name="orders_play"
 def orders_drawn(order, ranks):
-    orders = {"in a row": in_a_row(ranks), "zigzag": zigzag(ranks)}
+    orders = {"contiguous": contiguous_order(ranks), "zigzag": zigzag(ranks)}
     orders["striped"] = [list(range(rank, 4 * ranks, ranks)) for rank in range(ranks)]
     return scores_picture(orders[order], order)
 
 
 explore(
     orders_drawn,
-    "Scores below the diagonal, in pieces, coloured by the rank that computes them, with each rank's work.",
-    order=("zigzag", ("in a row", "zigzag", "striped")),
+    "Scores below the diagonal, in chunks, colored by the rank that computes them, with each rank's work.",
+    order=("zigzag", ("contiguous", "zigzag", "striped")),
     ranks=(4, (2, 3, 4, 6, 8)),
 )
 
 # %% [markdown] name="model_text"
 # ## 6 · A whole model
 #
-# Now train a decoder of two blocks, with rotated queries and keys, on a sequence that no rank has whole. Each rank has all parameters and its own tokens, so the gradients of the parameters are summed over the ranks, as in [[data_parallel]].
+# Now train a decoder of two blocks, with rotary positions, on a sequence that no rank holds completely. Each rank has all parameters and its own tokens, so the gradients of the parameters are summed over the ranks, as in [[data_parallel]].
 #
-# The loss is a mean over all tokens that count. Some do not (label −100), and they are not spread evenly: divide by the count of **all** ranks.
+# The loss is a mean over all tokens that count. Some do not (label −100), and they are not spread evenly. So divide by the count over **all** ranks.
 
 
 # %% name="model"
@@ -767,7 +726,7 @@ def off(results, right):
 right = run_ranks(train_alone, 1, device=where, measure=False).results[0]
 table = [("ranks, order", "loss off by", "worst gradient off by")]
 for n in (2, 4):
-    for name, order in (("in a row", in_a_row(n)), ("zigzag", zigzag(n))):
+    for name, order in (("contiguous", contiguous_order(n)), ("zigzag", zigzag(n))):
         loss, gradient = off(run_ranks(train_on_ranks, n, order, device=where, measure=False).results, right)
         table.append((f"{n}, {name}", f"{loss:.1e}", f"{gradient:.1e}"))
         claims.record(
@@ -782,13 +741,13 @@ for n in (2, 4):
 print(text_table(table))
 
 # %% [markdown] name="wrong_text"
-# Three controls that must fail. Each of them works for data parallelism and looks right in the code:
+# Three controls that must fail. Each of them is correct for data parallelism and looks right in the code:
 #
-# - **Labels after cutting**: each rank shifts its own tokens by one, and drops its last.
+# - **Labels after cutting**: each rank shifts its own tokens by one, and drops its last one.
 # - **Positions from 0**: each rank numbers its own tokens.
 # - **A mean of means**: each rank divides by its own count, and the ranks' losses are averaged.
 #
-# **Predict.** With 512 tokens on four ranks in zigzag order: how many of the 512 labels are wrong or missing when they are made after cutting?
+# **Predict.** With 512 tokens on four ranks in zigzag order, how many of the 512 labels are wrong or missing if they are made after cutting?
 
 # %% name="wrong_guess"
 my_guess = None  # labels
@@ -817,8 +776,8 @@ def lost_labels():
 
 
 def mean_of_means():
-    model = make_model(lambda q, k, v: Ring.apply(q, k, v, in_a_row(RANKS)))
-    loss, count = summed_loss(model, *cut(make_tokens(LENGTH), in_a_row(RANKS), dist.get_rank()))
+    model = make_model(lambda q, k, v: Ring.apply(q, k, v, contiguous_order(RANKS)))
+    loss, count = summed_loss(model, *cut(make_tokens(LENGTH), contiguous_order(RANKS), dist.get_rank()))
     mean = loss.detach() / count
     dist.all_reduce(mean)
     return (mean / RANKS).item()
@@ -827,24 +786,24 @@ def mean_of_means():
 # %% name="wrong"
 lost = run_ranks(lost_labels, RANKS, device=where, measure=False).results
 labels_guess.reveal(sum(map(len, lost)))
-print("whose labels:", {f"rank {rank}": positions for rank, positions in enumerate(lost)})
+print("positions of these labels:", {f"rank {rank}": positions for rank, positions in enumerate(lost)})
 table = [("4 ranks", "loss", "off by", "worst gradient off by"), ("one process", f"{right[0]:.4f}", "", "")]
 for name, way in (("labels after cutting", labels_after_cutting), ("positions from 0", positions_from_zero)):
     results = run_ranks(train_on_ranks, RANKS, zigzag(RANKS), way, device=where, measure=False).results
     loss, gradient = off(results, right)
     table.append((name, f"{results[0][0]:.4f}", f"{loss:.1e}", f"{gradient:.1e}"))
 mean = run_ranks(mean_of_means, RANKS, device=where, measure=False).results[0]
-table.append(("a mean of means, in a row", f"{mean:.4f}", f"{abs(mean / right[0].item() - 1):.1e}", ""))
+table.append(("a mean of means, contiguous", f"{mean:.4f}", f"{abs(mean / right[0].item() - 1):.1e}", ""))
 print(text_table(table))
 
 # %% [markdown] name="wrong_explained"
-# None of the three raises an error, and no loss looks alarming: the model is new, and every answer is equally bad. The gradients tell. Each rank has two wrong or missing labels, but for the last: its two pieces are neighbours, so it has one seam fewer. In the mean of means, rank 0 has the prompt and few labels, and each of these counts several times as much as it should.
+# None of the three raises an error, and no loss looks alarming: the model is untrained, and every answer is equally bad. The gradients show it. Each rank has two wrong or missing labels, except the last, whose two chunks are adjacent. In the mean of means, rank 0 has the prompt and few labels, and each of its labels counts several times as much as it should.
 #
 # ### Documents
 #
-# Long sequences are often many documents in a row, and no token may look into another document ([[data_loading]]). That changes who has how much to do.
+# A long sequence often consists of many documents, and no token may attend to another document ([[data_loading]]). That changes the distribution of work.
 #
-# **Predict.** 1,024 tokens, documents of 640, 128, 128 and 128, four ranks, and attention inside of documents only. What share of the step does a rank wait with the zigzag order?
+# **Predict.** Take 1,024 tokens in documents of 640, 128, 128 and 128, four ranks, and attention within documents only. What percentage of the step does a rank wait with the zigzag order?
 
 # %% name="documents_guess"
 my_guess = None  # percent
@@ -858,22 +817,22 @@ DOCUMENTS = (640, 128, 128, 128)
 
 
 def waiting(order):
-    """Return the share of the step in which a rank waits, from the scores that each rank's rows take."""
-    seen = torch.cat([torch.arange(1, length + 1) for length in DOCUMENTS])  # columns that each row may see
-    pieces = seen.chunk(sum(map(len, order)))
-    work = [sum(pieces[number].sum().item() for number in held) for held in order]
+    """Return the percentage of the step in which a rank waits, counted in scores, and each rank's scores."""
+    seen = torch.cat([torch.arange(1, length + 1) for length in DOCUMENTS])  # columns that each row may attend to
+    chunks = seen.chunk(sum(map(len, order)))
+    work = [sum(chunks[number].sum().item() for number in held) for held in order]
     return 100 * (1 - sum(work) / len(work) / max(work)), work
 
 
-for name, order in (("in a row", in_a_row(RANKS)), ("zigzag", zigzag(RANKS))):
+documents_guess.reveal(waiting(zigzag(RANKS))[0], how="counted")
+for name, order in (("contiguous", contiguous_order(RANKS)), ("zigzag", zigzag(RANKS))):
     share, work = waiting(order)
     print(f"{name}: waiting {share:.0f} %; scores of each rank: {', '.join(f'{scores:,}' for scores in work)}")
-documents_guess.reveal(waiting(zigzag(RANKS))[0])
 
 # %% [markdown] name="documents_explained"
-# Zigzag is fair for **one** causal triangle. The end of the long document stands in the middle of the row, and one rank has it all; here zigzag is worse than no order at all.
+# Zigzag is fair for **one** causal triangle. Here the most expensive rows, those at the end of the long document, lie in the middle of the sequence, and one rank has them all. Zigzag is even worse than the contiguous order.
 #
-# So treat each document as a sequence of its own: cut **each** into 2 N pieces, and let it go round the ring alone. Then every document is shared out fairly, and nothing across borders is computed. (Pad each to a multiple of 2 N. Short ones had better stay whole on one rank, and need no ring.)
+# So treat each document as a sequence of its own: split **each** into 2 N chunks, and run the ring per document. Then every document is distributed fairly, and nothing is computed across documents. PyTorch's context parallelism has a load balancer per document for this. (Pad each document to a multiple of 2 N. Keep short documents whole on one rank; they need no ring.)
 
 
 # %% name="documents_run"
@@ -893,7 +852,7 @@ def documents_on_ranks():
         k, v = (t.repeat_interleave(q.shape[1] // t.shape[1], 1) for t in (k, v))
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
 
-    def each_alone(q, k, v):  # each holds this rank's pieces of all documents, one document after the other
+    def each_alone(q, k, v):  # each holds this rank's chunks of all documents, one document after the other
         lengths = [length // dist.get_world_size() for length in DOCUMENTS]
         parts = zip(*(t.split(lengths, dim=2) for t in (q, k, v)), strict=True)
         return torch.cat([Ring.apply(*document, order) for document in parts], dim=2)
@@ -912,14 +871,16 @@ claims.record(
 )
 
 # %% [markdown] name="ulysses_text"
-# ## 7 · The other way: all-to-all
+# ## 7 · Other methods: all-to-all and all-gather
 #
-# Attention treats each **head** on its own. So exchange: before attention every rank gives away all heads but its own, and gets all tokens for those it keeps. Attention then runs as in one process, with any kernel and any mask; afterwards the exchange is reversed. That is *Ulysses* (Jacobs et al. 2023). `dist.all_to_all_single` sends each rank its slice of a tensor. Its gradient is the exchange in reverse: a slice that came from a rank sends its gradient back to that rank, so `backward` below calls the same function with `split` and `join` swapped.
+# **All-to-all.** Attention treats each **head** independently. So exchange heads for tokens: before attention every rank gives away all heads but its own, and receives all tokens for the heads it keeps. Attention then runs as in one process, with any kernel and any mask. Afterwards the exchange is reversed. This is *Ulysses* (Jacobs et al. 2023). `dist.all_to_all_single` sends each rank its slice of a tensor. The gradient of the exchange is the reverse exchange, so `backward` below calls the same function with `split` and `join` swapped.
+#
+# **All-gather.** Gather all keys and values on every rank before attention, and reduce-scatter their gradients afterwards. Llama 3 was trained this way, and it is PyTorch's default. Counted as in section 4, a rank sends 2 (N − 1) blocks forward; if it gathers again in the backward pass, it sends 4 (N − 1) there, in all 6 N − 6, about what the ring sends. It handles any mask, including documents, with one kernel call, and with GQA the gathered keys and values are small. In return nothing overlaps by itself, and every rank holds the keys and values of the whole sequence.
 
 
 # %% name="ulysses"
 class Exchange(torch.autograd.Function):
-    """Cut `split` over the ranks and join `join`: heads (1) for tokens (2), or back."""
+    """Split dimension `split` over the ranks and join dimension `join`: heads (1) for tokens (2), or back."""
 
     @staticmethod
     def forward(ctx, x, split, join):
@@ -936,24 +897,19 @@ class Exchange(torch.autograd.Function):
 
 
 def ulysses(q, k, v):
-    """Causal attention of this rank's tokens, in a row; where there are fewer K/V heads than ranks, they are repeated."""
+    """Causal attention of this rank's contiguous tokens; with fewer K/V heads than ranks, K/V heads are repeated."""
     n = dist.get_world_size()
     k, v = (t.repeat_interleave(max(1, n // t.shape[1]), dim=1) for t in (k, v))
     return Exchange.apply(fused(*(Exchange.apply(t, 1, 2) for t in (q, k, v))), 2, 1)
 
 
 # %% [markdown] name="ulysses_guess_text"
-# What does it send? q, k, v and the result once each, forward and backward. Of each tensor a rank keeps 1/N and sends the rest.
+# Ulysses sends q, k, v and the result once each, forward and backward. Of each tensor a rank keeps 1/N and sends the rest.
 #
-# **Predict.** With as many heads for keys as for queries: how many times as much as Ulysses does the ring send, forward and backward, on four ranks? And on two ranks with grouped queries, four query heads for each head of keys?
+# **Predict.** On two ranks, with 8 query heads and 2 key and value heads (GQA): how many times Ulysses's bytes does the ring send, forward and backward together?
 
 # %% name="ulysses_guess"
-my_guess = None  # bytes of the ring / bytes of Ulysses, 4 ranks, no groups
-### BEGIN GUESS
-my_guess = 20 / (8 * 3 / 4)  # 6 N - 4 blocks against 8 tensors, of which 3/4 travel
-### END GUESS
-four_guess = Prediction("Ring / Ulysses, 4 ranks, 8 heads and 8 K/V heads", my_guess, "times")
-my_guess = None  # the same, 2 ranks, 8 heads and 2 K/V heads
+my_guess = None  # bytes of the ring / bytes of Ulysses
 ### BEGIN GUESS
 my_guess = 8 / 5  # fewer keys travel in both
 ### END GUESS
@@ -963,7 +919,7 @@ grouped_guess = Prediction("Ring / Ulysses, 2 ranks, 8 heads and 2 K/V heads", m
 # %% name="ulysses_run"
 def both_ways(kv_heads):
     """Return, for both ways, the bytes that this rank sends, and how far they are from one process."""
-    n, order = dist.get_world_size(), in_a_row(dist.get_world_size())
+    n, order = dist.get_world_size(), contiguous_order(dist.get_world_size())
     *inputs, gradient = drawn(512, heads=8, kv_heads=kv_heads)
     alone, found = through(fused, inputs, gradient), {}
     for name, attention in (("ring", lambda *qkv: Ring.apply(*qkv, order)), ("ulysses", ulysses)):
@@ -992,7 +948,6 @@ for n, kv_heads in ((2, 8), (4, 8), (2, 2), (4, 2)):
     shown = (human_bytes(got[way][0]) for way in ("ring", "ulysses"))
     far = max(distance for _, distance in got.values())
     table.append((str(n), "8", str(kv_heads), *shown, f"{ratios[n, kv_heads]:.2f}", f"{far:.0e}"))
-four_guess.reveal(ratios[4, 8])
 grouped_guess.reveal(ratios[2, 2])
 print(text_table(table))
 
@@ -1006,9 +961,9 @@ for (n, kv_heads), ratio in ratios.items():
     claims.record("C18", "all-to-all sends less than the ring", subject, ratio, "times", 1.0, float("inf"))
 
 # %% [markdown] name="ulysses_explained"
-# "Ulysses sends less" is right for many ranks: its bytes fall with N, and the ring's do not. But grouped queries help the ring far more: only keys and values travel in it, while Ulysses has to send queries and results, too. On few ranks with few heads of keys, the ring sends less.
+# "Ulysses sends less" is right for many ranks: its bytes fall with N, and the ring's do not. But grouped queries help the ring far more. Only keys and values travel in the ring, while Ulysses has to send queries and results, too. On few ranks with few K/V heads, the ring sends less.
 #
-# Ulysses has a limit that no link can mend: a rank needs at least one head. Tensor parallelism ([[tensor_parallel]]) cuts the same heads, so both together cannot go beyond their number. Ask the planner for 8 × 8 ranks and 32 heads:
+# Ulysses has a hard limit: a rank needs at least one head. Tensor parallelism ([[tensor_parallel]]) splits the same heads, so the two degrees together cannot exceed their number. Ask the planner for 8 × 8 ranks and 32 heads:
 
 # %% name="heads_limit"
 for method in ("ring", "all-to-all"):
@@ -1019,20 +974,20 @@ for method in ("ring", "all-to-all"):
         print(f"{method}: {error}")
 
 # %% [markdown] name="heads_limit_text"
-# And they can be combined: Ulysses inside a node, where links are fast and heads suffice, and a ring between nodes.
+# The methods can be combined: Ulysses inside a node, where links are fast and heads suffice, and a ring between nodes (USP, *unified sequence parallelism*).
 #
 # ## 8 · PyTorch's own
 #
-# `context_parallel(mesh, buffers=..., buffer_seq_dims=...)` is a context in which the buffers are cut in place, and `F.scaled_dot_product_attention` becomes ring attention. It is a prototype (`torch.distributed.tensor.experimental`), and covers CUDA's fused kernels.
+# `context_parallel(mesh, buffers=..., buffer_seq_dims=...)` is a context manager that shards the buffers in place and makes `F.scaled_dot_product_attention` context-parallel. It is a prototype (`torch.distributed.tensor.experimental`) and supports CUDA's fused kernels. Transformer Engine and Megatron offer the methods of this lab as `cp_comm_type`: "p2p" (the ring), "all_gather", "a2a" (Ulysses) and "a2a+p2p".
 #
-# **Predict.** Of eight pieces, 0 to 7, which ones does it leave on rank 0 of four? Write down the sum of their numbers.
+# **Predict.** Of eight chunks, 0 to 7, which ones does it leave on rank 0 of four? Write down the sum of their numbers.
 
 # %% name="torch_guess"
-my_guess = None  # the sum of the numbers of rank 0's pieces
+my_guess = None  # the sum of the numbers of rank 0's chunks
 ### BEGIN GUESS
 my_guess = 0 + 1  # the first two
 ### END GUESS
-torch_guess = Prediction("Sum of the numbers of rank 0's pieces", my_guess, "")
+torch_guess = Prediction("Sum of the numbers of rank 0's chunks", my_guess, "")
 
 
 # %% name="torch_run"
@@ -1056,23 +1011,23 @@ def torch_on_ranks():
 results = run_ranks(torch_on_ranks, RANKS, device=where, measure=False).results
 torch_guess.reveal(sum(results[0][0]))
 for rank, (kept, _) in enumerate(results):
-    print(f"rank {rank}: pieces {kept}")
+    print(f"rank {rank}: chunks {kept}")
 said = results[0][1]
 print(f"its attention: off by {said:.1e}" if isinstance(said, float) else f"its attention here: {said}")
 
 # %% [markdown] name="torch_explained"
-# It cuts in zigzag, as you did: the first and the last piece on rank 0. So whatever else belongs to tokens, labels and positions above all, must be in its list of buffers, or it stays in the old order.
+# It shards in zigzag order, as you did: the first and the last chunk on rank 0. So everything else that belongs to tokens, above all labels and positions, must be in its list of buffers, or it keeps the old order.
 #
-# On a CPU its attention raises an error: no rule has been written for the CPU's kernel. On GPUs it either gathers all keys and values at once (its default), or passes them round (`set_rotate_method("alltoall")`). The default breaks the promise of section 4: whole keys and values on each rank.
+# On a CPU its attention raises an error, because it has no rule for the CPU's kernel. On GPUs it gathers all keys and values at once by default, or passes them around after `set_rotate_method("alltoall")`. The default gives up the memory bound of section 4: every rank holds the keys and values of the whole sequence.
 #
 # ## 9 · What this run measured
 
 # %% name="summary"
 table = [("4 ranks", "first", "second")]
 table += [
-    ("kept for the backward pass: one process, ring", human_bytes(peaks[1][1]), human_bytes(peaks[4][1])),
+    ("saved for the backward pass: one process, ring", human_bytes(peaks[1][1]), human_bytes(peaks[4][1])),
     ("peak of attention: one process, ring", human_bytes(peaks[1][0]), human_bytes(peaks[4][0])),
-    ("waiting: in a row, zigzag", f"{in_row.share:.0f} %", f"{zigzagged.share:.0f} %"),
+    ("waiting: contiguous, zigzag", f"{in_sequence.share:.0f} %", f"{zigzagged.share:.0f} %"),
     ("sent: ring, Ulysses (8 K/V heads)", *(human_bytes(sent[4, 8][way][0]) for way in ("ring", "ulysses"))),
     ("sent: ring, Ulysses (2 K/V heads)", *(human_bytes(sent[4, 2][way][0]) for way in ("ring", "ulysses"))),
 ]
@@ -1082,14 +1037,14 @@ claims
 # %% [markdown] name="recap"
 # ## Recap
 #
-# - Everything but attention looks at one token at a time. So cut the sequence, and repair attention.
-# - A partial result is a mean and a log-sum-exp; two of them merge into one. In the backward pass the whole row's log-sum-exp makes each block independent.
-# - Keys and values go round; their gradients go round with them and end at home. 6 N − 4 blocks a layer, hidden behind arithmetic if the blocks are long enough.
-# - What is kept falls to 1/N. The peak is a fixed number of blocks, so it falls from a higher level.
-# - Under a causal mask, a row of pieces leaves nearly half of the time unused; zigzag is fair. Documents each need their own zigzag.
-# - Labels are made before cutting, positions travel with their tokens, and the loss is divided by the count of all ranks.
-# - Ulysses sends less on many ranks, until the heads run out; with grouped queries on few ranks, the ring sends less.
+# - Every layer except attention works on one token at a time. So split the sequence, and handle attention separately.
+# - A partial result is a mean and a log-sum-exp, and two of them merge into one. In the backward pass, the log-sum-exp and the output of the whole row (through δ = g · out) make each block independent.
+# - Keys and values travel around the ring, and their gradients travel with them and end at home: 6 N − 4 blocks per layer in one dtype, 8 N − 4 BF16 blocks with FP32 gradients. Start each message before the block is computed.
+# - The saved bytes fall to 1/N. The peak is a fixed number of blocks, so it falls from a higher level.
+# - Under a causal mask, contiguous chunks waste nearly half of the time, and zigzag is fair. Documents each need their own zigzag.
+# - Make labels before cutting, let positions travel with their tokens, and divide the loss by the count of all ranks.
+# - Ulysses sends less on many ranks, until the heads run out. With GQA on few ranks, the ring sends less. All-gather sends about as much as the ring and needs more memory, but takes any mask.
 #
-# **What to reach for when.** Activations too large: recompute ([[activation_checkpointing]]) first, then context parallel. Up to eight ranks in a node and enough heads: all-to-all. Beyond, or with few heads of keys: a ring in zigzag order. The planner knows both (`python -m helpers plan --context 8 --context-method ring`).
+# **What to reach for when.** If activations are too large, recompute first ([[activation_checkpointing]]), then use context parallelism. With document masks, few K/V heads and memory to spare: all-gather. Up to eight ranks in a node and enough heads: all-to-all. For more ranks or tight memory: a ring in zigzag order. The planner knows ring and all-to-all (`python -m helpers plan --context 8 --context-method ring`).
 #
-# **Sources.** Liu et al. 2023, *Ring Attention with Blockwise Transformers*; Dao et al. 2022, *FlashAttention*; Brandon et al. 2023, *Striped Attention*; Dubey et al. 2024, *The Llama 3 Herd of Models*, section 3.3.2 (pieces dealt out in pairs; it gathers keys and values); Jacobs et al. 2023, *DeepSpeed Ulysses*; PyTorch documentation, `torch.distributed.tensor.experimental.context_parallel`.
+# **Sources.** Liu et al. 2023, *Ring Attention with Blockwise Transformers*; Dao et al. 2022, *FlashAttention*; Brandon et al. 2023, *Striped Attention*; Dubey et al. 2024, *The Llama 3 Herd of Models*, section 3.3.2 (chunks assigned in pairs; all-gather of keys and values); Jacobs et al. 2023, *DeepSpeed Ulysses*; Fang and Zhao 2024, *USP: A Unified Sequence Parallelism Approach*; Su et al. 2021, *RoFormer* (RoPE); Ainslie et al. 2023, *GQA*; PyTorch documentation, `torch.distributed.tensor.experimental.context_parallel`; Transformer Engine documentation, `cp_comm_type`.

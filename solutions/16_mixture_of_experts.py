@@ -41,6 +41,7 @@ from helpers.exercises.mixture_of_experts.parcels import Parcels
 from helpers.exercises.mixture_of_experts.trained import batch_at, loss_on_test_text, train
 from helpers.exercises.mixture_of_experts.window_model import WIDTH, WindowModel
 
+# %% name="setup_torch" setup=true
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -389,9 +390,9 @@ rounding_guess.reveal(rerouted(models["bias"], batch_at(text, 4096, torch.Genera
 for weight in (0.0, 0.01):
     model = WindowModel(MoE).to(device)
     z_loss = lambda layer, weight=weight: weight * layer.logits.logsumexp(dim=1).square().mean()  # noqa: E731
-    short = train(model, text, 100, also=z_loss, **WAYS["bias"])
+    short = train(model, text, 50, also=z_loss, **WAYS["bias"])
     sizes = [block.logits.logsumexp(dim=1).abs().mean().item() for block in model.blocks]
-    print(f"z-loss x {weight:<5} after 100 steps: |logsumexp| {max(sizes):.2f}, test loss {short.test:.3f}")
+    print(f"z-loss x {weight:<5} after 50 steps: |logsumexp| {max(sizes):.2f}, test loss {short.test:.3f}")
 
 # %% [markdown] name="capacity_text"
 # Each of these tokens ran through other experts than in training, because of rounding alone. The same rounding matters in recomputation: activation checkpointing that routes a token differently the second time computes a wrong gradient. The z-loss pulls logsumexp toward zero, as the last lines show. The logits of this small model are small in either case.
@@ -867,7 +868,7 @@ print("the same rows and gradients:", run_ranks(beside_torch, RANKS, device=wher
 # - `over_all`: average every gradient over all ranks, as `DistributedDataParallel` does by default;
 # - `over_copies`: average shared parameters over all ranks, and an expert's parameters over the ranks that hold that expert.
 #
-# **Predict.** Train 100 steps with AdamW on a 2 × 2 mesh with `over_all`. By how much does the loss exceed that of a correct run?
+# **Predict.** Train 50 steps with AdamW on a 2 × 2 mesh with `over_all`. By how much does the loss exceed that of a correct run?
 
 # %% name="mesh_figure"
 show(
@@ -881,7 +882,7 @@ my_guess = None  # loss with over_all - correct loss
 ### BEGIN GUESS
 my_guess = 0.8
 ### END GUESS
-mixed_guess = Prediction("Loss after 100 steps, over_all - correct", my_guess, "nats", difference=True)
+mixed_guess = Prediction("Loss after 50 steps, over_all - correct", my_guess, "nats", difference=True)
 
 # %% [markdown] name="reduce_contract"
 # ### Your turn: average the gradients
@@ -974,11 +975,11 @@ def on_a_mesh(finish, replicas, steps=1):
 
 ways = {"over_all": over_all, "over_copies": over_copies, "yours": average_gradients}
 tried = {
-    name: run_ranks(on_a_mesh, RANKS, way, 2, 100, device=where, measure=False).results for name, way in ways.items()
+    name: run_ranks(on_a_mesh, RANKS, way, 2, 50, device=where, measure=False).results for name, way in ways.items()
 }
-alone = losses_of(WindowModel(MoE).to(rank_device()), 100)[0]
+alone = losses_of(WindowModel(MoE).to(rank_device()), 50)[0]
 mixed_guess.reveal(tried["over_all"][0][2] - alone)
-table = [("2 x 2, worst of 4 ranks", "shared off by", "experts off by", "norm of an expert's", "loss after 100 steps")]
+table = [("2 x 2, worst of 4 ranks", "shared off by", "experts off by", "norm of an expert's", "loss after 50 steps")]
 for name, results in tried.items():
     worst = [f"{max(far[i] for far, *_ in results):.1e}" for i in (0, 1)]
     table.append((name, *worst, f"{results[0][1]:.2f} x", f"{results[0][2]:.3f}"))
@@ -986,7 +987,7 @@ print(text_table([*table, ("one process", "", "", "", f"{alone:.3f}")]))
 
 # %% [markdown] name="groups_explained"
 # - `over_all` averages the gradients of *different* experts that happen to have the same shape and name on their ranks. It raises no error and no warning. The loss still falls, only less, because everything else learns correctly and experts still learn what they have in common. Without a correct run to compare with, you would not notice. `DistributedDataParallel` does the same unless you exclude the experts from it.
-# - `over_copies` has the right direction, but is too large by a factor equal to the number of ranks along `expert`. The exchange has already *summed* over those ranks, while the loss is a *mean* over all. AdamW cancels a constant factor up to its ε, which hides the mistake ([[gradient_accumulation]]): the loss after 100 steps is close to the correct one. SGD, or clipping by the global norm, would reveal it.
+# - `over_copies` has the right direction, but is too large by a factor equal to the number of ranks along `expert`. The exchange has already *summed* over those ranks, while the loss is a *mean* over all. AdamW cancels a constant factor up to its ε, which hides the mistake ([[gradient_accumulation]]): the loss after 50 steps is close to the correct one. SGD, or clipping by the global norm, would reveal it.
 # - The correct method sums over the ranks that hold a copy, and divides by the number of all ranks.
 #
 # The next cell checks yours against one process on every mesh shape.

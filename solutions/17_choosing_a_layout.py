@@ -1,12 +1,12 @@
 # %% [markdown] name="title"
 # # Choosing a layout
 #
-# **Data, tensor, pipeline and context ranks multiply to thousands of layouts, and a few laws say which of them is worth renting GPUs for: what fits, what is sent along which link, and who waits.**
+# **Data, tensor, pipeline and context ranks multiply to thousands of layouts. A few formulas narrow them down: what fits in memory, how many bytes travel along which link, and which ranks wait.**
 #
 # | | |
 # |---|---|
-# | After this you can | lay ranks out on a grid and name the groups of each dimension; predict what a rank sends along each, and measure it on a 2 × 2 × 2 grid; write a search by three laws and say where it errs; test the rules of thumb; choose a layout that a planner accepts; write the bill of a whole run with its uncertainty; hand the layout to torchtitan |
-# | Time | 110 to 170 minutes; a good place to stop is after section 4 |
+# | After this you can | lay ranks out on a grid and list the groups of each dimension; compute what a rank sends along each, and measure it on a 2 × 2 × 2 grid; write a search with three formulas and find out where it errs; test the rules of thumb; choose a layout that a planner accepts; write the bill of a run with its uncertainty; export the layout to torchtitan |
+# | Time | 110 to 160 minutes; a good place to stop is after section 4 |
 # | Difficulty | ●●● |
 # | Needs | a CPU: ranks are processes |
 # | Before this | labs [[#start_here]], [[#sharding]], [[#tensor_parallel]], [[#pipeline]], [[#context_parallel]] and [[#mixture_of_experts]] |
@@ -67,15 +67,15 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 # %% [markdown] name="nine_text"
 # ## 1 · Nine questions
 #
-# Three models, three clusters. The planner's search has tried layouts for each pair: all divisors of the GPUs in each dimension, sizes of micro-batches, schedules, what is recomputed. It has not tried everything that the planner can simulate: tensor parallelism whose messages overlap with matmuls (`tensor_overlap`), for one, which can beat the printed best. It simulates a step of the promising ones and keeps the fastest that fits. A search takes minutes, so its answers are kept with the course. (`python -m helpers layout` answers any question of this kind, also yours.)
+# The table in this section combines three models with three clusters. For each pair the planner's search has tried layouts: all divisors of the GPUs in each dimension, sizes of micro-batches, schedules, and what to recompute. It then simulates a step of the promising ones and keeps the fastest that fits. A search takes minutes, so its answers are stored with the course. It has not tried everything that the planner can simulate. (`python -m helpers layout` answers any question of this kind.)
 #
-# In the table, *GB/s inside* is what a GPU sends to another one of its node, *outside* what each GPU sends to other nodes, and *tokens a step* are those of one optimizer step, over all GPUs.
+# *GB/s inside* is the bandwidth of one GPU to others of its node. *GB/s outside* is the bandwidth of one GPU to other nodes, so a node of 8 GPUs has 8 times as much. *Tokens per step* are those of one optimizer step over all GPUs.
 
 # %% name="nine_questions"
 MODELS = ("llama-3.1-8b", "llama-3.1-70b", "llama-3.1-405b")
 PLACES = {"one node": ("dgx-h100", 8, 2**19), "eight nodes": ("dgx-h100", 64, 2**21), "4090s": ("8x-4090", 8, 2**19)}
 QUESTIONS = {(model, place): Asked(model, *of) for model in MODELS for place, of in PLACES.items()}
-table = [("cluster", "GPUs", "memory", "TFLOP/s", "GB/s inside", "GB/s outside", "tokens a step")]
+table = [("cluster", "GPUs", "memory", "TFLOP/s", "GB/s inside", "GB/s outside", "tokens per step")]
 for place, (name, gpus, tokens) in PLACES.items():
     c = CLUSTERS[name]
     links = f"{c.inside / 1e9:g}", f"{c.outside / 1e9:g}"
@@ -92,14 +92,26 @@ for place, (name, gpus, tokens) in PLACES.items():
 print(text_table(table))
 
 # %% [markdown] name="nine_guess_text"
-# Sequences have 8,192 tokens; weights are kept in FP32, products computed in BF16.
+# Sequences have 8,192 tokens. Weights are kept in FP32, and matmuls run in BF16.
 #
-# **Predict** the best layouts of the 8B model. How many tensor ranks has the best one on one node? What MFU does the best one reach on the 4090s? And how many of the three models fit on those at all?
+# The tables name a layout in short:
+#
+# | name | meaning |
+# |---|---|
+# | FSDP 8 | parameters, gradients and optimizer state sharded over 8 ranks (ZeRO-3); "not resharded": parameters stay gathered between forward and backward |
+# | FSDP 8 × 2 | HSDP: sharded over 8 ranks, 2 replicas of that |
+# | ZeRO-1 4 | 4 data ranks that shard only the optimizer state; DDP 4 shards nothing |
+# | TP 2, PP 4, CP 2 | 2 tensor ranks, 4 pipeline ranks, 2 context ranks; after PP the schedule, "× 16" its virtual stages, after CP the method |
+# | batch 1 x 16 | 16 micro-batches of 1 sequence per data rank in each step |
+# | recompute full | all blocks are recomputed in the backward pass; "selective": only attention |
+# | (Megatron) | the layout needs Megatron; without a name torchtitan runs it |
+#
+# **Predict.** How many tensor ranks has the best layout of the 8B model on one node? And which MFU does its best layout reach on the eight 4090s?
 
 # %% name="nine_guess"
 my_guess = None  # tensor ranks, 8B on one node of 8 H100
 ### BEGIN GUESS
-my_guess = 1
+my_guess = 2
 ### END GUESS
 tensor_guess = Prediction("Tensor ranks, 8B on one node", my_guess, "")
 my_guess = None  # percent
@@ -107,18 +119,12 @@ my_guess = None  # percent
 my_guess = 30
 ### END GUESS
 mfu_guess = Prediction("MFU, 8B on eight 4090s", my_guess, "%", difference=True)
-my_guess = None  # of three models
-### BEGIN GUESS
-my_guess = 1
-### END GUESS
-fits_guess = Prediction("Models that fit on the 4090s", my_guess, "")
 
 # %% name="nine_answers"
 answers = {key: kept_answers()[asked] for key, asked in QUESTIONS.items() if asked in kept_answers()}
-tensor_guess.reveal(answers["llama-3.1-8b", "one node"].best[0].layout.tensor)
-mfu_guess.reveal(100 * answers["llama-3.1-8b", "4090s"].best[0].mfu)
-fits_guess.reveal(sum(bool(answers[model, "4090s"].best) for model in MODELS))
-table = [("", "layouts", "the best", "GiB", "s a step", "MFU")]
+tensor_guess.reveal(answers["llama-3.1-8b", "one node"].best[0].layout.tensor, how="planned")
+mfu_guess.reveal(100 * answers["llama-3.1-8b", "4090s"].best[0].mfu, how="planned")
+table = [("planned", "layouts", "the best", "GiB", "s per step", "MFU")]
 for (model, place), answer in answers.items():
     row = ("none fits", "", "", "")
     if answer.best:
@@ -128,7 +134,7 @@ for (model, place), answer in answers.items():
 print(text_table(table))
 
 # %% [markdown] name="losers_text"
-# An answer without its reasons is an oracle. What would people have tried instead, and why does it lose? (Only the pairs with a layout that fits have losers.)
+# What would people have tried instead, and why does it lose? Only the pairs with a layout that fits have losers.
 
 # %% name="losers"
 for pair in (("llama-3.1-8b", "one node"), ("llama-3.1-8b", "4090s"), ("llama-3.1-70b", "eight nodes")):
@@ -137,52 +143,43 @@ for pair in (("llama-3.1-8b", "one node"), ("llama-3.1-8b", "4090s"), ("llama-3.
         print(f"  {loser.name}: {loser.reason}")
 
 # %% name="ten_best"
-table = [("8B on one node: the ten best", "s a step", "from", "to")]
+table = [("8B on one node: the ten best", "s per step", "from", "to")]
 for found in answers["llama-3.1-8b", "one node"].best:
     table.append((name_of(found.layout), *(f"{value:.2f}" for value in (found.seconds, found.low, found.high))))
 print(text_table(table))
 
 # %% [markdown] name="losers_explained"
-# Memory rules most layouts out before any clock runs: all those of the two larger models on eight GPUs, and whatever keeps parameters whole. Among those that fit, the ten best differ by less than the planner's own error (*from* and *to*), so read an answer as a group. On the H100 node tensor ranks lose; their messages cost more than they save. On the 4090s everything is recomputed, because 22 GiB is not much.
+# Memory rules out most layouts before any timing: all layouts of the two larger models on eight GPUs, and every layout that keeps parameters whole. Among those that fit, the ten best differ by less than the planner's own error (*from* and *to*), so treat them as a group of equals. On the 4090s every block is recomputed, because 22 GiB is not much.
 #
-# The rest of this lab builds what is behind such an answer: where ranks lie, what they send, what fits, how long it takes.
+# The rest of this lab builds the parts of such an answer: where ranks are, what they send, what fits, and how long it takes.
 #
 # ## 2 · A grid of ranks
 #
-# Seats in a theatre have a number, and also a floor, a row and a place in the row. Ranks likewise: one number, and a coordinate in each dimension. The last dimension counts fastest, so its ranks are neighbours, and neighbours share a node.
+# Each rank has one number, and a coordinate in each dimension of a grid. The last dimension counts fastest, so its ranks are neighbors, and neighbors share a node.
 
 # %% name="grid_figure"
 SIZES = {"pipeline": 2, "data": 2, "tensor": 2}  # slowest first
 show(
     pictures.grid_picture(SIZES, node=4),
-    "Eight ranks in four rows of two. A row has the two tensor ranks of one pipeline stage and one data coordinate. "
-    "The first two rows, which are pipeline stage 0, are one node of four; the last two, stage 1, the other.",
+    "Eight ranks in four rows of two. A row holds the two tensor ranks of one pipeline stage and one data coordinate. "
+    "The first two rows, pipeline stage 0, are one node of four ranks; the last two, stage 1, are the other node.",
 )
 
 # %% [markdown] name="grid_guess_text"
-# Each dimension has its **groups**: ranks that differ in this coordinate alone, and talk to each other. In the picture, nodes have four ranks.
-#
-# **Predict.** Of the 4 groups of each dimension, so 12 in all, how many have to cross from node to node?
-
-# %% name="grid_guess"
-my_guess = None  # groups of 12
-### BEGIN GUESS
-my_guess = 4  # the pipeline's
-### END GUESS
-crossing_guess = Prediction("Groups that cross nodes", my_guess, "of 12")
+# Each dimension has its **groups**: ranks that differ only in this coordinate and communicate with each other. A group that crosses nodes uses the slower link.
 
 # %% [markdown] name="grid_contract"
 # ### Your turn: groups, and what they send
 #
-# **Contract.** `groups(sizes, dimension)`: `sizes` is a dict such as SIZES, slowest dimension first; `dimension` is one of its keys. Returns a list of lists of ranks, all groups along that dimension. Within a group, ranks stand in the order of their coordinate; groups in the order of their first ranks.
+# **Contract.** `groups(sizes, dimension)`: `sizes` is a dict such as SIZES, slowest dimension first, and `dimension` is one of its keys. It returns a list of lists of ranks: all groups along that dimension. Ranks of a group are in the order of their coordinate, groups in the order of their first ranks.
 #
-# `sent(sizes, stage, model, m)`: returns a dict with the bytes that one rank of pipeline stage `stage` sends in one step, along "tensor", "pipeline" and "data". `sizes` has these three.
+# `sent(sizes, stage, model, m)` returns a dict with the bytes that one rank of pipeline stage `stage` sends in one step along "tensor", "pipeline" and "data". `sizes` has these three.
 #
-# - `model` has `blocks` equal blocks, cut into stages of equal numbers; `weights`, the bytes of one block's gradients; `message`, the bytes that one micro-batch has between two blocks; `all_reduces`, of one message, that tensor ranks need for a block and a micro-batch, forward and backward.
-# - There are `m` micro-batches on each data rank.
-# - Tensor ranks split every block's weights evenly. Along "data", a rank's gradients are all-reduced once a step.
-# - Along "pipeline", each micro-batch's message goes to the next stage, and its gradient to the one before, if there are such stages.
-# - An all-reduce goes round a ring: of B bytes over n ranks, each sends 2 (n − 1) / n · B.
+# - `model` has `blocks` equal blocks, split into stages of equal size; `weights`, the bytes of one block's gradients; `message`, the bytes of one micro-batch between two blocks; `all_reduces`, the number of all-reduces of one message that tensor ranks need per block and micro-batch, forward and backward.
+# - Each data rank has `m` micro-batches.
+# - Tensor ranks split every block's weights evenly. Along "data", a rank's gradients are all-reduced once per step.
+# - Along "pipeline", each micro-batch's message goes to the next stage, and its gradient to the previous one, where there is such a stage.
+# - All-reduces use a ring: for B bytes over n ranks, each rank sends 2 (n − 1) / n · B.
 
 
 # %% name="grid" answer=true reveal=true
@@ -217,32 +214,26 @@ hint("choosing_a_layout.grid")
 
 # %% name="grid_run"
 crossing = {name: sum(len({rank // 4 for rank in group}) > 1 for group in groups(SIZES, name)) for name in SIZES}
-crossing_guess.reveal(sum(crossing.values()))
 for name in SIZES:
-    print(f"{name:9} {groups(SIZES, name)}, {crossing[name]} cross")
+    print(f"{name:9} {groups(SIZES, name)}, {crossing[name]} cross nodes")
 
 # %% [markdown] name="run_text"
-# The order of the dimensions decides who crosses. `init_device_mesh("cpu", (2, 2, 2), mesh_dim_names=...)` makes the same grid, with a process group for each list.
+# The order of the dimensions decides which groups cross. `init_device_mesh("cpu", (2, 2, 2), mesh_dim_names=...)` makes the same grid, with a process group for each list.
 #
 # ## 3 · Eight ranks for real
 #
-# Now train on it. The model has the eight blocks of [[pipeline]], each x + MLP(x). A pipeline of two stages, by the engine and the 1F1B list of that lab; in each stage PyTorch cuts every MLP over two tensor ranks ([[tensor_parallel]]), with two all-reduces a block; and two data ranks take half of the micro-batches each and average their gradients.
+# Now train on that grid. The model has the eight blocks of [[pipeline]], each x + MLP(x). It runs in a pipeline of two stages, with the engine and the 1F1B schedule of that lab. In each stage PyTorch splits every MLP over two tensor ranks ([[tensor_parallel]]), with two all-reduces per block. Two data ranks take half of the micro-batches each and average their gradients.
 #
-# The grid makes one mistake easy: to average gradients over the wrong group. All stages and halves have tensors of the same shapes here, so nothing will complain.
+# The grid makes one mistake easy: averaging gradients over the wrong group. All stages and halves have tensors of the same shapes here, so nothing raises an error.
 #
-# **Predict.** Which share of a rank's bytes goes along `tensor`? And if gradients are averaged over **all** ranks, not along `data`, how far off are they (in lengths of the right gradient)?
+# **Predict.** If gradients are averaged over **all** ranks, not along `data`, how far off are they, as a multiple of the norm of the correct gradient?
 
 # %% name="run_guess"
-my_guess = None  # percent of the bytes
-### BEGIN GUESS
-my_guess = 60
-### END GUESS
-share_guess = Prediction("Bytes along tensor", my_guess, "%", difference=True)
-my_guess = None  # distance / length of the right gradient
+my_guess = None  # distance / norm of the correct gradient
 ### BEGIN GUESS
 my_guess = 1
 ### END GUESS
-wrong_guess = Prediction("Off, averaged over all ranks", my_guess, "lengths", difference=True)
+wrong_guess = Prediction("Off, averaged over all ranks", my_guess, "norms", difference=True)
 
 # %% name="step_on_a_grid"
 M, ROWS = 4, 64  # micro-batches of a data rank, and rows in each
@@ -297,13 +288,13 @@ results = run_ranks(step_on_a_grid, 8, SIZES, device="cpu", measure=False).resul
 mixed = run_ranks(step_on_a_grid, 8, SIZES, True, device="cpu", measure=False).results
 block = toy_stages(8, nn.Linear)[0]
 model = ModelOfBlocks(8, 4 * sum(p.numel() for p in block.parameters()), 4 * ROWS * 64, 2)
-# Sends of the pipeline are in no group of the mesh. What travels round a ring is counted for a long one: 2 B.
+# Sends of the pipeline are in no group of the mesh. What travels around a ring is counted for a long one: 2 B.
 measured = [
     {"tensor": sent_by["tensor"] / 2, "pipeline": sent_by["another group"], "data": sent_by["data"] / 2}
     for *_, sent_by in results
 ]
-share_guess.reveal(100 * measured[0]["tensor"] / sum(measured[0].values()))
 wrong_guess.reveal(off(mixed, SIZES["data"])[1])
+print(f"along tensor go {100 * measured[0]['tensor'] / sum(measured[0].values()):.0f} % of a rank's bytes")
 
 # %% name="grid_table"
 loss_off, gradient_off = off(results, SIZES["data"])
@@ -319,29 +310,20 @@ worst = max(loss_off, gradient_off)
 claims.record("T40", "a 2 x 2 x 2 grid equals one process", "loss and all gradients", worst, "relative", 0, 1e-5)
 
 # %% [markdown] name="grid_explained"
-# Loss and gradients are those of one process. Bytes are those of the formula; the excess along `data` comes from the norms and the biases after the second matrix. Each tensor rank holds these in full, but the formula halves them.
+# Loss and gradients are those of one process. The bytes match the formula. The excess along `data` comes from the norms, and from the biases after the second matrix: each tensor rank holds them in full, but the formula halves them.
 #
-# Averaged over all ranks, stage 0 got gradients of stage 1 mixed in, and the loss looks perfect: it was computed before. Only a comparison with one process, or many steps, shows it.
+# With the average over all ranks, gradients of stage 1 were mixed into stage 0, and the loss looks perfect, because it was computed earlier. Only a comparison with one process, or many steps, shows the mistake.
 #
 # ## 4 · Tokens or parameters
 #
-# Look at the three formulas again. Along `tensor` and `pipeline` go **activations**: they grow with the tokens. Along `data` go **gradients**, and with sharding parameters: they do not. So which sends less depends on how many tokens a rank reads before it must reduce.
+# Look at the three formulas again. `tensor` and `pipeline` carry **activations**, which grow with the tokens. `data` carries **gradients**, and with sharding also parameters, which do not. So the cheaper of the two depends on how many tokens a rank processes between two reductions.
 #
-# Four ranks, one MLP block of width 64 (33,216 parameters). `fully_shard` gathers the parameters twice and reduces the gradients once. Tensor parallel all-reduces a message twice.
-#
-# **Predict.** With how many tokens in a micro-batch of each rank do both send the same?
-
-# %% name="tokens_guess"
-my_guess = None  # tokens of a micro-batch
-### BEGIN GUESS
-my_guess = 3 * 33_216 / (2 * 2 * 64)  # three times the parameters; two all-reduces of tokens x width, twice each
-### END GUESS
-tokens_guess = Prediction("Tokens at which both send the same", my_guess, "")
+# The next cell takes four ranks and one MLP block of width 64 (33,216 parameters). `fully_shard` gathers the parameters twice and reduces the gradients once. Tensor parallelism all-reduces a message twice.
 
 
 # %% name="tokens_run"
 def both_ways(lengths):
-    """Bytes that a rank sends for micro-batches of these lengths: sharded, and with tensor ranks (four ranks)."""
+    """Return the bytes that a rank of four sends per micro-batch length: sharded, and with tensor ranks."""
     mesh, rows = init_device_mesh("cpu", (4,)), []
     for length in lengths:
         sharded, cut = (toy_stages(8, nn.Linear)[0] for _ in range(2))
@@ -350,9 +332,9 @@ def both_ways(lengths):
         volumes = []
         for way in (sharded, cut):
             x = torch.randn(length, 64, requires_grad=True)
-            with Collectives() as said:
+            with Collectives() as seen:
                 way(x).square().mean().backward()
-            volumes.append(said.volume * 3 / 4)
+            volumes.append(seen.volume * 3 / 4)
         rows.append(volumes)
     return rows
 
@@ -360,52 +342,52 @@ def both_ways(lengths):
 LENGTHS = (64, 128, 256, 512, 1024)
 rows = run_ranks(both_ways, 4, LENGTHS, device="cpu", measure=False).results[0]
 ways = dict(zip(("sharded", "tensor"), zip(*rows, strict=True), strict=True))
-tokens_guess.reveal(LENGTHS[0] * ways["sharded"][0] / ways["tensor"][0])
 show(
     pictures.crossing_picture(LENGTHS, ways),
     "Bytes over tokens, both axes logarithmic: a flat line for the sharded block, a rising one for tensor ranks.",
 )
+print(f"both send the same at {LENGTHS[0] * ways['sharded'][0] / ways['tensor'][0]:.0f} tokens per micro-batch")
 growth = {name: nbytes[-1] / nbytes[0] for name, nbytes in ways.items()}
-claims.record(
-    "C20", "sharding sends the same for any tokens", "4 ranks, 16 x tokens", growth["sharded"], "x", 0.99, 1.01
-)
-claims.record("C20", "tensor ranks send in step with tokens", "4 ranks, 16 x tokens", growth["tensor"], "x", 15, 17)
+said = "sharding sends the same for any number of tokens"
+claims.record("C20", said, "4 ranks, 16 x tokens", growth["sharded"], "x", 0.99, 1.01)
+said = "tensor ranks send in proportion to tokens"
+claims.record("C20", said, "4 ranks, 16 x tokens", growth["tensor"], "x", 15, 17)
 
 # %% [markdown] name="tokens_explained"
-# The flat line is why sharding is cheap for long micro-batches: its messages hide behind computation that grows with the tokens. The rising line does not hide behind a larger batch: messages and computation grow together, and plain tensor ranks wait for each message. (Splitting each matmul so that its messages overlap with it, `tensor_overlap`, hides a part.)
+# The flat line is why sharding is cheap for long micro-batches: its messages hide behind computation that grows with the tokens. For tensor ranks a larger batch does not help, because messages and computation grow together, and plain tensor ranks wait for each message. Splitting each matmul so that its messages overlap with it (Megatron's `--tp-comm-overlap`, here `tensor_overlap`) hides a part.
 #
-# ## 5 · Laws that search
+# ## 5 · Formulas that search
 #
-# A search needs three things: what fits, how long a step takes, and the patience to try. You write laws of a few lines for layouts of sharded data ranks, tensor ranks and 1F1B. A `Layout` knows its `arch`, `tensor`, `pipeline`, `shard`, `micro_batch_size`, `micro_batches`, `seq`, `recompute`, `ranks` and `tokens` (of a step).
+# A search needs to know what fits and how long a step takes. You write both as formulas of a few lines, for layouts of sharded data ranks, tensor ranks and 1F1B. A `Layout` has `arch`, `tensor`, `pipeline`, `shard`, `micro_batch_size`, `micro_batches`, `seq`, `recompute`, `ranks` and `tokens` (of a step).
 #
-# How fast a ring is depends on where its ranks lie. `ring_bandwidth(cluster, ranks, stride)` says it, in bytes/s: inside a node, its links; over several nodes, as many network ports as the ring has ranks in a node.
+# The speed of a ring depends on where its ranks are. `ring_bandwidth(cluster, ranks, stride)` returns it in bytes/s. Inside a node it is the GPU's link. Over several nodes it is the GPU's network port times the number of ring members in a node: NCCL builds one ring per port, and each carries its share of the message.
 
 # %% name="rings"
 h100 = CLUSTERS["dgx-h100"]
 for ranks, stride, what in (
-    (8, 1, "8 neighbours"),
-    (16, 1, "16 neighbours"),
-    (64, 1, "64 neighbours"),
-    (8, 8, "8 ranks, one of each node"),
+    (8, 1, "8 neighbors"),
+    (16, 1, "16 neighbors"),
+    (64, 1, "64 neighbors"),
+    (8, 8, "8 ranks, one per node"),
 ):
     print(f"{what:26} {ring_bandwidth(h100, ranks, stride) / 1e9:5.0f} GB/s")
 
 # %% [markdown] name="laws_contract"
 # ### Your turn: what fits, how long, and the best
 #
-# **Contract.** `memory(layout)`: bytes on the first pipeline rank, the sum of
+# **Contract.** `memory(layout)` returns the bytes on a rank of the first pipeline stage. It is the sum of three terms:
 #
-# - state: 16 bytes (FP32 weights, gradients, two moments) for each of its parameters, `arch.count()` / (tensor · pipeline); each of the `shard` ranks keeps its part;
-# - activations: 34 bytes for each token of a micro-batch and each of `arch.hidden` numbers, in each of its layers / pipeline blocks, for each micro-batch in flight in 1F1B; tensor ranks split them. With recompute "full" a block keeps 2 bytes in place of 34, and beside that one block of one micro-batch has all 34;
-# - logits: 4 bytes for each token of a micro-batch and each of `arch.vocab` words, split by tensor ranks. Only if pipeline is 1: else they are on another rank.
+# - State: 16 bytes (FP32 weights, gradients, two moments) for each of the rank's parameters. They are `arch.count()` / (tensor · pipeline), and each of the `shard` ranks keeps its part.
+# - Activations: each of the rank's layers / pipeline blocks saves 34 bytes per token of a micro-batch and per element of `arch.hidden`, for each micro-batch in flight in 1F1B. Tensor ranks split them. With recompute "full" a block saves 2 bytes in place of 34, and in addition one block of one micro-batch has all 34.
+# - Logits: 4 bytes per token of a micro-batch and per entry of `arch.vocab`, split by tensor ranks. They count only if pipeline is 1; otherwise they are on another rank.
 #
-# `seconds(layout, cluster)`: (max(compute, data) + tensor) · (1 + (pipeline − 1) / micro_batches), where
+# `seconds(layout, cluster)` returns (max(compute, data) + tensor) · (1 + (pipeline − 1) / micro_batches).
 #
-# - compute: `arch.flops_per_token(seq)` for each token of the step, shared by all ranks, at half of `cluster.gpu.flops16`; with recompute "full" 4/3 of it;
-# - data: for each micro-batch, two gathers of 2 bytes and one reduction of 4 bytes a parameter of this rank; (n − 1) / n of it leaves the rank. The shard ranks lie `tensor` apart;
-# - tensor: for each micro-batch and block of this rank 4 all-reduces, with recompute "full" 6, of 2 bytes for each token and hidden number. Tensor ranks are neighbours.
+# - compute: all ranks share `arch.flops_per_token(seq)` FLOPs per token of the step, at half of `cluster.gpu.flops16`. With recompute "full" it takes 4/3 as long.
+# - data: derive it. For each micro-batch, fully sharded ranks gather their parameters in BF16 for the forward pass and again for the backward pass, and reduce their gradients in FP32. Section 2 says how much of a message leaves a rank of a ring (an all-gather or a reduce-scatter is half an all-reduce). The shard ranks are `tensor` apart.
+# - tensor: derive it from `sent`. A transformer block needs 4 all-reduces per micro-batch, or 6 with recompute "full". A message is one micro-batch's hidden state in BF16. Tensor ranks are neighbors.
 #
-# `best(layouts, cluster)`: of a list, the layout with the least seconds whose memory is at most `cluster.gpu.room`; None if none fits.
+# `best(layouts, cluster)` returns the layout of a list with the fewest seconds whose memory is at most `cluster.gpu.room`, or None if none fits.
 
 
 # %% name="laws" answer=true reveal=true
@@ -452,16 +434,16 @@ hint("choosing_a_layout.laws")
 
 
 # %% [markdown] name="laws_guess_text"
-# Now let them search: all powers of two in each dimension, and micro-batches of 1 to 8 sequences. The planner, which simulates every kernel and message, says what the choice is worth.
+# Now let them search: all powers of two in each dimension, and micro-batches of 1 to 8 sequences. The planner, which simulates every kernel and message, then evaluates the choice.
 #
-# **Predict.** How much longer does the step of the laws' choice take than that of the search's best, on average over the questions that have an answer?
+# **Predict.** How much longer does the step of your formulas' choice take than that of the search's best, on average over the questions that have an answer?
 
 # %% name="laws_guess"
 my_guess = None  # percent
 ### BEGIN GUESS
 my_guess = 10
 ### END GUESS
-laws_guess = Prediction("The laws' choice, longer than the best by", my_guess, "%", difference=True)
+laws_guess = Prediction("The formulas' choice, longer than the best by", my_guess, "%", difference=True)
 
 
 # %% name="laws_search"
@@ -478,7 +460,7 @@ def candidates(arch, gpus, tokens, seq=8192):
             yield Layout(arch, **sizes, micro_batch_size=size, micro_batches=count, seq=seq, recompute=recompute)
 
 
-table, slower, memory_ratios, time_ratios = [("", "by your laws", "fits", "longer than the best")], [], [], []
+table, slower, memory_ratios, time_ratios = [("", "by your formulas", "fits", "longer than the best")], [], [], []
 for (model, place), answer in answers.items():
     if not answer.best:
         continue
@@ -491,96 +473,78 @@ for (model, place), answer in answers.items():
     table.append((f"{model}, {place}", chosen.summary, "yes" if real.fits else "no", f"{slower[-1]:.0f} %"))
 
 # %% name="laws_table"
-laws_guess.reveal(sum(slower) / len(slower))
+laws_guess.reveal(sum(slower) / len(slower), how="planned")
 print(text_table(table))
-print(f"bytes, law / planner:   {min(memory_ratios):.2f} to {max(memory_ratios):.2f}")
-print(f"seconds, law / planner: {min(time_ratios):.2f} to {max(time_ratios):.2f}")
-claims.record(
-    "T40", "three laws choose nearly as well as the search", "worst of the questions", max(slower), "% longer", 0, 15
-)
+print(f"bytes, formula / planner:   {min(memory_ratios):.2f} to {max(memory_ratios):.2f}")
+print(f"seconds, formula / planner: {min(time_ratios):.2f} to {max(time_ratios):.2f}")
+claims.figure("three formulas, longer than the search's best", "worst of the questions, planned", max(slower), "%")
 
 # %% [markdown] name="laws_explained"
-# A few lines of law choose nearly as well as the simulation. What they miss in bytes are gathered parameters and other temporaries. In seconds, half of the peak stands for everything a chip does; the ratios show that it is right for one and wrong for another. The choice hardly minds, because such an error stretches all layouts of a cluster alike.
+# A few lines choose nearly as well as the simulation. In bytes they miss gathered parameters and other temporaries. In seconds, "half of the peak" stands for everything that a chip does, and the ratios show that it fits one chip better than another. The choice hardly suffers, because such an error stretches all layouts of a cluster alike.
 #
-# Two warnings. A law that errs in *bytes* chooses layouts that do not fit, so leave room. And laws know only what you put in: yours know neither context ranks nor selective recomputation, and nothing can be chosen that was not written down.
+# Two warnings. A formula that errs in *bytes* chooses layouts that do not fit, so leave room. And formulas cover only what you put in: yours know neither context ranks nor selective recomputation, so they cannot choose them.
 #
 # ## 6 · Rules of thumb
 #
-# Four rules are quoted everywhere. *Tensor parallel stays inside a node.* *Pipelines go between nodes.* *Shard everything until communication shows.* *Give each GPU enough tokens to hide the gathers.* The planner can try them on 16 and 64 H100.
+# Four rules are quoted everywhere. *Keep tensor parallelism inside a node.* *Put pipelines between nodes.* *Shard everything until communication shows.* *Give each GPU enough tokens to hide the gathers.* The planner can test them on 16 and 64 H100s.
 #
-# **Predict.** Take the 8B model on 16 H100, two nodes; 64 sequences of 8,192 tokens a step, one in a micro-batch. How many times as long does the step take with 16 tensor ranks, over both nodes, as with 8 inside a node? And with 8, compared with 1 (all sharded)?
+# **Predict.** The 8B model on 16 H100s (two nodes), 64 sequences of 8,192 tokens per step. Each layout processes the same tokens per GPU and micro-batch: more tensor ranks get proportionally larger micro-batches. How many times the step time of 1 tensor rank (all sharded) is that of 8 tensor ranks inside a node?
 
 # %% name="tensor_rule_guess"
-my_guess = None  # seconds with 16 tensor ranks / with 8
-### BEGIN GUESS
-my_guess = 2
-### END GUESS
-beyond_guess = Prediction("Tensor 16 over two nodes / tensor 8 inside", my_guess, "times")
 my_guess = None  # seconds with 8 tensor ranks / with 1
 ### BEGIN GUESS
-my_guess = 1.2
+my_guess = 1.1
 ### END GUESS
 inside_guess = Prediction("Tensor 8 inside / tensor 1", my_guess, "times")
 
 # %% name="tensor_rule_run"
 EIGHT = answers["llama-3.1-8b", "one node"].best[0].layout.arch
-cut = {t: plan_layout(Layout(EIGHT, tensor=t, shard=16 // t, micro_batches=4 * t, seq=8192), h100) for t in (1, 8, 16)}
-beyond_guess.reveal(cut[16].seconds / cut[8].seconds)
-inside_guess.reveal(cut[8].seconds / cut[1].seconds)
+sizes = {t: {"tensor": t, "shard": 16 // t, "micro_batch_size": t, "micro_batches": 4} for t in (1, 8, 16)}
+cut = {t: plan_layout(Layout(EIGHT, **size, seq=8192), h100) for t, size in sizes.items()}
+beyond, inside = cut[16].seconds / cut[8].seconds, cut[8].seconds / cut[1].seconds
+inside_guess.reveal(inside, how="planned")
 show(
     pictures.parts_picture({f"tensor {t}, shard {16 // t}": plan for t, plan in cut.items()}),
     "Three bars of seconds: with more tensor ranks, waiting for them grows, and so do passes over memory.",
 )
-beyond, inside = cut[16].seconds / cut[8].seconds, cut[8].seconds / cut[1].seconds
-claims.record(
-    "C20", "tensor parallel beyond a node loses", "planner: 8B, 16 H100, 16 / 8 ranks", beyond, "x", 1.05, math.inf
-)
-claims.record(
-    "C20", "tensor parallel inside a node is for free", "planner: 8B, 16 H100, 8 / 1 ranks", inside, "x", 0, 1.05
-)
+for t, plan in cut.items():
+    print(
+        f"tensor {t:2}: {plan.seconds:.2f} s, {human_bytes(plan.worst.nbytes)}, {'fits' if plan.fits else 'too large'}"
+    )
+claims.figure("tensor parallel over two nodes / inside one", "planned: 8B, 16 H100, 16 / 8 ranks", beyond, "x")
+claims.figure("tensor parallel inside a node / none", "planned: 8B, 16 H100, 8 / 1 ranks", inside, "x")
 
 # %% [markdown] name="tensor_rule_explained"
-# Beyond a node it loses. But not because the network is that slow: two full nodes have eight ports each between them. Messages stay as long as they were, while each rank's products become half as large; so waiting takes a larger share, whichever link. That is why eight ranks inside a node lose to one as well, where one fits. The rule says **where** to put tensor ranks that memory (or a batch that is too small to split further) forces on you, and not that you should have some.
+# These figures are planned, for tensor ranks that wait for every message. With `tensor_overlap` they wait less, and a difference within the planner's error of about 15 % decides nothing. The direction is clear: with more tensor ranks each rank's matmuls become smaller while its messages do not, so waiting takes a larger share on any link. Two full nodes have eight network ports each between them, so the network alone does not explain the loss. The rule tells you **where** to put tensor ranks that memory (or a batch too small to split further) forces on you. It does not tell you to have some.
 #
 # ### Enough tokens
 #
-# From `data = compute` in your law follows how many tokens a GPU must read between two gatherings: 8 bytes a parameter over the ring, against 6 FLOPs a parameter and token at half the peak.
-#
-# **Predict.** With how many tokens in a micro-batch does the computation just cover the messages, on 64 H100?
-
-# %% name="enough_guess"
-my_guess = None  # tokens
-### BEGIN GUESS
-my_guess = 8 / ring_bandwidth(h100, 64) / (6 / (0.5 * h100.gpu.flops16))
-### END GUESS
-enough_guess = Prediction("Tokens of a micro-batch that hide the gathers, 64 H100", my_guess, "tokens")
+# Setting `data = compute` in your formula gives the number of tokens that a GPU must process between two gathers: 8 bytes per parameter over the ring, against 6 FLOPs per parameter and token at half of the peak.
 
 # %% name="enough_run"
+law = 8 / ring_bandwidth(h100, 64) / (6 / (0.5 * h100.gpu.flops16))
+print(f"by the formula, {law:,.0f} tokens per micro-batch hide the gathers on 64 H100s")
 enough = {
     tokens: plan_layout(Layout(EIGHT, shard=64, seq=tokens, micro_batches=2), h100) for tokens in (1024, 2048, 8192)
 }
-table = [("tokens of a micro-batch", "waits for data ranks", "MFU")]
+table = [("planned: tokens of a micro-batch", "waits for data ranks", "MFU")]
 for tokens, plan in enough.items():
     table.append((f"{tokens:,}", f"{plan.parts['shard']:.0%}", f"{plan.mfu:.0%}"))
 print(text_table(table))
-law = 8 / ring_bandwidth(h100, 64) / (6 / (0.5 * h100.gpu.flops16))
-enough_guess.reveal(law)
 few, many = (100 * enough[tokens].parts["shard"] for tokens in (1024, 8192))
-claims.record(
-    "C20", "too few tokens a GPU: gathers show", "planner: 8B, 64 H100, 1,024 tokens", few, "% waits", 10, 100
-)
-claims.record(
-    "C20", "enough tokens a GPU hide the gathers", "planner: 8B, 64 H100, 8,192 tokens", many, "% waits", 0, 3
-)
+said, subject = "too few tokens per GPU: gathers show", "planned: 8B, 64 H100, 1,024 tokens"
+claims.record("C20", said, subject, few, "% waits", 10, 100)
+said, subject = "enough tokens per GPU hide the gathers", "planned: 8B, 64 H100, 8,192 tokens"
+claims.record("C20", said, subject, many, "% waits", 0, 3)
 
 # %% [markdown] name="enough_explained"
-# Around the law's figure the chips stop waiting for parameters, and little by little: there is no cliff. The model's size is not in it: parameters cancel. What counts is FLOP/s over bytes/s, a property of the cluster. So a faster chip on the same network needs **more** tokens.
+# Around that figure the chips stop waiting for parameters, and they do so gradually. The model's size cancels. What counts is FLOP/s over bytes/s, a property of the cluster. So a faster chip on the same network needs **more** tokens.
 #
-# Micro-batches do not add up here: two of 1,024 tokens gather twice. "Until communication shows" has thus a number: with a fixed batch and more and more GPUs, the tokens of each fall until they reach it. Then it is time for another dimension.
+# Micro-batches do not add up here: two micro-batches of 1,024 tokens gather twice. So "until communication shows" has a number: with a fixed batch and more and more GPUs, the tokens of each GPU fall until they reach it. Then it is time for another dimension. (A larger batch is no way out beyond the critical batch size ([[gradient_accumulation]]), which limits the number of data ranks.)
 #
 # ### Pipelines between nodes
 #
-# **Predict.** The 70B model on 64 H100, 2 million tokens a step. Sharded over all with full recomputation; or, as Megatron does it, 8 tensor ranks in each node, and a pipeline of 8 nodes. How many times as long does the second take?
+# **Predict.** The 70B model on 64 H100s, 2 million tokens per step. One layout shards over all of them with full recomputation. The other follows Megatron's rule: 8 tensor ranks in each node, and a pipeline of 8 nodes. How many times the step time of the first does the second need?
 
 # %% name="pipeline_guess"
 my_guess = None  # seconds, tensor 8 x pipeline 8 / sharded
@@ -599,54 +563,47 @@ ways = {
 }
 plans = {name: plan_layout(layout, h100) for name, layout in ways.items()}
 sharded, line = plans.values()
-pipeline_guess.reveal(line.seconds / sharded.seconds)
+pipeline_guess.reveal(line.seconds / sharded.seconds, how="planned")
 show(
     pictures.parts_picture(plans),
-    "Two bars of seconds. The sharded one computes more, for it recomputes; the other waits for tensor ranks.",
+    "Two bars of seconds. The sharded one computes more, because it recomputes; the other waits for tensor ranks.",
 )
 for name, plan in plans.items():
     law = seconds(plan.layout, h100)
-    print(f"{name}: {plan.seconds:.1f} s by the planner, {law:.1f} s by your laws; MFU {plan.mfu:.0%}", end=", ")
+    print(f"{name}: {plan.seconds:.1f} s by the planner, {law:.1f} s by your formulas; MFU {plan.mfu:.0%}", end=", ")
     print(f"{human_bytes(plan.worst.nbytes)}, {'fits' if plan.fits else 'does not fit'}")
 by_law = seconds(line.layout, h100) / seconds(sharded.layout, h100)
-claims.record("T40", "the laws rank this pair as the planner does", "70B, 64 H100, / sharded", by_law, "x", 1, math.inf)
-claims.record(
-    "C20",
-    "tensor in the node, pipeline between: the best",
-    "planner: 70B, 64 H100, / sharded",
-    line.seconds / sharded.seconds,
-    "x",
-    0,
-    1,
-)
+subject = "70B, 64 H100, tensor 8 x pipeline 8 / sharded"
+claims.figure("by your formulas", subject, by_law, "x")
+claims.figure("by the planner, without tensor overlap", subject, line.seconds / sharded.seconds, "x")
 
 # %% [markdown] name="pipeline_explained"
-# The picture shows what each pays: recomputation in one, waiting for tensor ranks and a bubble in the other. With 256 micro-batches the schedule's bubble is small; the rest of it is the head, which makes the last stage heavier ([[pipeline]]). So here the rule loses.
+# The picture shows what each layout pays: recomputation in one, waiting for tensor ranks and a bubble in the other. With 256 micro-batches the schedule's own bubble is small. The rest of the bubble is the head, which makes the last stage heavier ([[pipeline]]).
 #
-# By your laws it wins. They know of no head, and give a rank with an eighth of each product the same half of the peak as a rank with whole ones. So they are a little too slow for the one and too fast for the other, and that reverses their order: laws find the region, and a simulation or a measurement has to decide within it.
+# The planner and your formulas rank the two differently. Your formulas do not know the head, and they give a rank with an eighth of each matmul the same half of the peak as a rank with whole ones. So they are a little too slow for the first layout and too fast for the second. Formulas find the region. Within it a simulation or a measurement has to decide, and here not even the simulation does: with overlapped tensor messages (`tensor_overlap=True` in the second layout) the two are within its error.
 #
-# The rule has conditions: a small batch, a model that does not fit otherwise, a network without a port for each GPU. Try one of them: a quarter of the tokens (micro-batches / 4), or a cluster with a slower network.
+# The rule has conditions: a small batch, a model that does not fit otherwise, or a network without a port per GPU. Try one of them: a quarter of the tokens (micro-batches / 4), or a cluster with a slower network.
 #
 # ## 7 · Decide
 #
-# Two questions that nobody has answered for you. There is no one right answer: the planner is asked about whatever you propose.
+# Here are two questions without a single right answer. The planner evaluates whatever you propose.
 
 # %% name="decide_questions"
 for name, question in decisions().items():
     cluster, seq = question.cluster, f"sequences of {question.seq:,}"
     print(f"{name}: {question.arch.count() / 1e9:.1f}B parameters on {question.gpus} x {cluster.gpu.name},")
-    print(f"    {question.tokens:,} tokens a step in {seq}: {question.sequences} sequences")
+    print(f"    {question.tokens:,} tokens per step in {seq}: {question.sequences} sequences")
 
 # %% [markdown] name="decide_contract"
 # ### Your turn: a layout
 #
-# **Contract.** `decide(question)` gets one of the questions above. Returns a `Layout` that
+# **Contract.** `decide(question)` gets one of the questions above and returns a `Layout` that
 #
-# - answers the question: its `arch`, all its `gpus`, its `seq`, and `sequences` in a step (`shard` × `replicate` × `micro_batch_size` × `micro_batches`);
-# - fits;
-# - takes at most 10 % longer than the best that the search knows.
+# - answers the question: its `arch`, all its `gpus`, its `seq`, and its number of `sequences` per step (`shard` × `replicate` × `micro_batch_size` × `micro_batches`);
+# - fits in memory;
+# - takes at most 10 % longer than the best layout that the search knows.
 #
-# Besides what your laws know, a layout has `context` ranks with `context_method` "ring" or "all-to-all", `replicate`, `zero`, `engine` ("torchtitan", "megatron" or "pytorch"), `reshard_after_forward`, recompute "selective"; `help(Layout)` lists all. A proposal takes seconds to be judged: try several.
+# Besides what your formulas know, a layout has `context` ranks with `context_method` "ring" or "all-to-all", `replicate`, `zero`, `engine` ("torchtitan", "megatron" or "pytorch"), `reshard_after_forward`, and recompute "selective". `help(Layout)` lists everything. Evaluating a proposal takes seconds, so try several.
 
 
 # %% name="decide" answer=true reveal=true
@@ -667,14 +624,9 @@ decide = check("choosing_a_layout.decide", decide)
 hint("choosing_a_layout.decide")
 
 # %% [markdown] name="decide_guess_text"
-# **Predict.** How much longer than the best known does your layout take, for the long sequences? And for the small step, how much longer than *your* layout does one take that also recomputes "full", though it need not?
+# **Predict.** For the small step: how much longer than *your* layout does the same layout take if it also recomputes "full", although it need not?
 
 # %% name="decide_guess"
-my_guess = None  # percent
-### BEGIN GUESS
-my_guess = 0
-### END GUESS
-decide_guess = Prediction("Long sequences, longer than the best by", my_guess, "%", difference=True)
 my_guess = None  # percent
 ### BEGIN GUESS
 my_guess = 33
@@ -683,16 +635,15 @@ again_guess = Prediction("Small step, recomputed: longer by", my_guess, "%", dif
 
 # %% name="decide_run"
 mine = {name: plan_layout(decide(question), question.cluster) for name, question in decisions().items()}
-decide_guess.reveal(100 * (mine["long"].seconds / best_known("long").seconds - 1))
 again = plan_layout(replace(mine["small"].layout, recompute="full"), h100)
-again_guess.reveal(100 * (again.seconds / mine["small"].seconds - 1))
+again_guess.reveal(100 * (again.seconds / mine["small"].seconds - 1), how="planned")
 for name, plan in mine.items():
     found = best_known(name)
     print(f"{name}: {name_of(plan.layout)}, {plan.seconds:.3g} s, {human_bytes(plan.worst.nbytes)}")
     print(f"    best known: {name_of(found.layout)}, {found.seconds:.3g} s, {human_bytes(found.nbytes)}")
 
 # %% [markdown] name="decide_others_text"
-# The small step has half as many sequences as there are GPUs: 32 data ranks, and two of something else. Here are all three candidates, otherwise alike.
+# The small step has half as many sequences as there are GPUs. So there are 32 data ranks, and two ranks of another dimension. Here are all three candidates, otherwise equal.
 
 # %% name="decide_others"
 small = decisions()["small"]
@@ -707,13 +658,13 @@ for name, pair in pairs.items():
     print(f"2 {name} ranks: {plan.seconds:.3f} s, {plan.parts.get('bubble', 0):.0%} of it bubble")
 
 # %% [markdown] name="play_text"
-# Context ranks are the fastest ([[context_parallel]]), and two tensor ranks in a node come close. A pipeline has one micro-batch in each data rank here, so one of its two stages always waits.
+# Context ranks are the fastest here ([[context_parallel]]), and two tensor ranks in a node come close, within the planner's error. A pipeline has one micro-batch per data rank here, so one of its two stages always waits.
 #
-# Then memory decides. Long sequences need recomputation; the small step has room for everything, so whatever saves memory there is time given away: recomputation, and also parameters gathered twice. The best known does not even split them (ZeRO-1).
+# Then memory decides. The long sequences need recomputation. The small step has room for everything, so whatever saves memory there costs time for nothing: recomputation, and also parameters that are gathered twice. The best known layout does not even shard them (ZeRO-1).
 #
-# ### Play
+# ### Explore
 #
-# All controls of a layout, the memory of its ranks and the timeline of its step. Begin with the long sequences. Which control brings it closest to not fitting? Which one makes the chips wait most?
+# The figure has all controls of a layout, the memory of its ranks, and the timeline of its step. Begin with the long sequences. Which control brings it closest to not fitting? Which one makes the chips wait most?
 
 # %% name="play"
 layout_explorer(
@@ -731,15 +682,15 @@ layout_explorer(
 # %% [markdown] name="bill_text"
 # ## 8 · The bill
 #
-# A layout is chosen for a run, and a run has a price. Its uncertainty belongs to it: the planner gives a step between `low` and `high` seconds, and not all of the time is training ([[runs_that_survive]]): goodput lies between two values, too.
+# A layout is chosen for a run, and a run has a price, with an uncertainty. The planner gives a step between `low` and `high` seconds. And not all of the time is training ([[runs_that_survive]]): goodput lies between two values, too.
 #
 # ### Your turn: days, GPU-hours, dollars
 #
-# **Contract.** `bill(found, tokens, price, goodput)`: `found` has `seconds`, `low` and `high` of one step, and `layout` with `tokens` of a step and `ranks`. `tokens` are those of the run, `price` the dollars of one GPU for an hour, `goodput` a pair (worst, best) of shares of 1. Returns a dict with "days", "gpu_hours" and "dollars", each a tuple (low, likely, high).
+# **Contract.** `bill(found, tokens, price, goodput)` gets `found`, which has the `seconds`, `low` and `high` of one step, and a `layout` with `tokens` per step and `ranks`. `tokens` are those of the run, `price` is in dollars per GPU-hour, and `goodput` is a pair (worst, best) of fractions. It returns a dict with "days", "gpu_hours" and "dollars", each a tuple (low, likely, high).
 #
-# - A run takes whole steps. Each takes its seconds over the goodput.
-# - Likely: `seconds`, at the mean of the two goodputs. Low: the quickest step at the best goodput. High: the slowest at the worst.
-# - You pay for every GPU the whole time.
+# - A run takes a whole number of steps. Each takes its seconds divided by the goodput.
+# - Likely: `seconds`, at the mean of the two goodputs. Low: the fastest step at the best goodput. High: the slowest step at the worst goodput.
+# - You pay for every GPU during the whole run.
 
 
 # %% name="bill" answer=true reveal=true
@@ -761,14 +712,9 @@ bill = check("choosing_a_layout.bill", bill)
 hint("choosing_a_layout.bill")
 
 # %% [markdown] name="bill_guess_text"
-# **Predict.** The 8B model on 160 billion tokens (20 a parameter, as *Chinchilla* advises), with a goodput of 0.85 to 0.97. What does it cost on the H100 node at 2.50 dollars a GPU-hour? And on the eight 4090s, at 0.40 dollars, how many times that? (Prices change weekly: put in yours.)
+# **Predict.** The 8B model on 160 billion tokens (20 per parameter, as *Chinchilla* advises), with a goodput of 0.85 to 0.97. What does it cost on eight 4090s at 0.40 dollars per GPU-hour, as a multiple of the cost on the H100 node at 2.50 dollars? (Prices change weekly. Insert yours.)
 
 # %% name="bill_guess"
-my_guess = None  # dollars, H100
-### BEGIN GUESS
-my_guess = 6 * 8e9 * 160e9 / (0.45 * 989e12) / 3600 / 0.91 * 2.5  # FLOPs over what a GPU does at 45 % MFU
-### END GUESS
-bill_guess = Prediction("Dollars for 8B on 160 billion tokens, H100", my_guess, "dollars")
 my_guess = None  # dollars on 4090s / on H100
 ### BEGIN GUESS
 my_guess = 0.5
@@ -776,25 +722,24 @@ my_guess = 0.5
 cards_guess = Prediction("Dollars, 4090s / H100", my_guess, "times")
 
 # %% name="bill_run"
-PRICES = {"one node": 2.50, "4090s": 0.40}  # dollars of a GPU for an hour
-table, bills = [("8B, 160 billion tokens", "days", "GPU-hours", "dollars")], {}
+PRICES = {"one node": 2.50, "4090s": 0.40}  # dollars per GPU-hour
+table, bills = [("planned: 8B, 160 billion tokens", "days", "GPU-hours", "dollars")], {}
 for place, price in PRICES.items():
     bills[place] = bill(answers["llama-3.1-8b", place].best[0], 160e9, price, (0.85, 0.97))
     cells = (f"{likely:,.0f} ({low:,.0f} to {high:,.0f})" for low, likely, high in bills[place].values())
     table.append((place, *cells))
 dollars = {place: made["dollars"] for place, made in bills.items()}
-bill_guess.reveal(dollars["one node"][1])
-cards_guess.reveal(dollars["4090s"][1] / dollars["one node"][1])
+cards_guess.reveal(dollars["4090s"][1] / dollars["one node"][1], how="planned")
 print(text_table(table))
 wide = dollars["one node"][2] / dollars["one node"][0]
 claims.figure("a bill's high end / its low end", "8B, 160 billion tokens, 8 H100", wide, "x")
 
 # %% [markdown] name="bill_explained"
-# The cheap card's hours add up: it recomputes, it waits for PCIe, and its days are many. Whether it is cheaper depends on prices within the width of the estimate. That is what the two ends are for: a difference that is smaller than their distance decides nothing.
+# The cheap card needs many more hours: it recomputes, it waits for PCIe, and it is slower. Whether it is cheaper in the end depends on prices. The two ranges overlap, so this estimate does not decide it.
 #
-# ### Hand it over
+# ### Export it
 #
-# A plan becomes a run when an engine is configured with it. The planner writes the configuration for torchtitan, Megatron and DeepSpeed, and refuses what an engine cannot do. Here is the sharded 70B of section 6:
+# A plan becomes a run when an engine is configured with it. The planner writes the configuration for torchtitan, Megatron and DeepSpeed, and refuses what an engine cannot do. Here is the sharded 70B layout of section 6:
 
 # %% name="export"
 print(export(ways["sharded over 64"], "llama-3.1-70b", "torchtitan"))
@@ -808,12 +753,12 @@ claims
 # %% [markdown] name="recap"
 # ## Recap
 #
-# - Ranks lie on a grid; the last dimension has neighbours. Each dimension's groups carry one kind of traffic: activations along tensor, pipeline and context, parameters and gradients along data.
+# - Ranks form a grid, and ranks of the last dimension are neighbors. Each dimension's groups carry one kind of traffic: activations along tensor, pipeline and context; parameters and gradients along data.
 # - Activations grow with tokens, gradients do not. So sharding hides behind enough tokens, and plain tensor ranks wait.
-# - Three laws choose: what fits; computation or gathers, whichever is longer; messages nobody can hide, stretched by the bubble.
-# - Enough tokens: 8 bytes over the ring against 6 FLOPs. A cluster has this number, not a model.
-# - A rule of thumb is a law with its conditions left out. Ask the planner, or measure, before you quote it.
+# - Three formulas make a search: what fits; the longer of computation and gathers; and messages that nothing hides, stretched by the bubble.
+# - Enough tokens means 8 bytes over the ring against 6 FLOPs. The cluster determines this number, not the model.
+# - A rule of thumb is a formula without its conditions. Ask the planner, or measure, before you quote it, and ignore differences smaller than the planner's error.
 #
-# **What to reach for when.** It fits sharded, with enough tokens a GPU: shard, and stop there. It does not fit: recompute, then cut along tensor inside a node, or split long sequences over context ranks. Too few tokens a GPU for all of them: tensor and pipeline ranks take GPUs that data ranks cannot use. Next: [[runs_that_survive]], for what happens to such a run in its third week.
+# **What to reach for when.** If the model fits sharded, with enough tokens per GPU: shard, and stop there. If it does not fit: recompute, then split along tensor inside a node, or split long sequences over context ranks. If there are too few tokens per GPU for all of them: use tensor and pipeline ranks for the GPUs that data ranks cannot use. Next: [[runs_that_survive]], about what happens to such a run in its third week.
 #
 # **Sources.** Narayanan et al. 2021, *Efficient Large-Scale Language Model Training on GPU Clusters* (tensor inside, pipeline between nodes); Korthikanti et al. 2022, *Reducing Activation Recomputation* (the 34 bytes); Rajbhandari et al. 2020, *ZeRO*; Hoffmann et al. 2022, *Training Compute-Optimal Large Language Models*; Tazi et al. 2025, *The Ultra-Scale Playbook*; Austin et al. 2025, *How to Scale Your Model*; torchtitan's documentation.

@@ -819,9 +819,8 @@ def diagnose(logs):
         if log.exit_code == -9:
             return "killed", rank
     if any(log.exit_code for log in logs):
-        return "hung", next(
-            rank for rank, log in enumerate(logs) if not log.calls or log.calls[-1].answered is not None
-        )
+        waits = [log.calls and log.calls[-1].answered is None for log in logs]
+        return "hung", next(rank for rank, wait in enumerate(waits) if not wait)
     for step in zip(*(log.checksums for log in logs), strict=False):
         usual = Counter(step).most_common(1)[0][0]
         for rank, value in enumerate(step):

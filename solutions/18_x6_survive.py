@@ -1,20 +1,18 @@
 # %% [markdown] name="title"
 # # X6 · A run that survives
 #
-# **Graded exercise, 10 points.** You write a training loop on two ranks that may be killed at any moment. Started again, on two ranks or on one, it ends with the weights of the uninterrupted
-# run: not nearly, but to the last bit. And its disk does not fill up.
+# **Graded exercise, 10 points.** You write a training loop on two ranks that may be killed at any moment. Started again, on two ranks or on one, it ends with the weights of the uninterrupted run, to the last bit. And its disk does not fill up.
 #
 # | | |
 # |---|---|
-# | After this you can | publish a checkpoint so that no kill and no power cut leaves a torn one; find the newest whole one; say what a checkpoint must hold, and prove it; continue on fewer ranks with the same bits |
+# | After this you can | publish a checkpoint so that no kill and no power cut leaves a torn one or none; find the newest whole one; list what a checkpoint must hold, and prove it; continue on fewer ranks with the same bits |
 # | Time | 90 to 120 minutes |
 # | Difficulty | ●●● |
 # | Needs | a CPU (2 processes) |
 # | Before this | [[data_parallel]], [[runs_that_survive]] |
 # | Syllabus | X6 |
 #
-# There are three answer cells, each followed by its check. A fourth check runs all of it together. The checks start real processes and kill them (over gloo on the CPU, so that every machine gives the same verdict); each takes
-# a few seconds. Run them as often as you like. Save the notebook when you are done: it is your submission, and its name must stay as it is.
+# There are three answer cells, each followed by its check. A fourth check runs all of it together. The checks start real processes and kill them (over gloo on the CPU, so that every machine gives the same verdict). Each takes a few seconds. Run them as often as you like. Save the notebook when you are done: it is your submission, and its name must stay the same.
 
 # %% name="setup" setup=true
 import hashlib
@@ -38,18 +36,18 @@ print(f"{device_name(device)} ({device.type}), torch {torch.__version__}; ranks 
 # %% [markdown] name="files_task"
 # ## Part 1 · Checkpoints on a disk (5 points)
 #
-# **Contract.** `save(folder, step, state, keep)` stores a checkpoint; `load(folder)` returns `(step, state)` of the newest whole one, or None. One process at a time uses the folder.
+# **Contract.** `save(folder, step, state, keep)` stores a checkpoint. `load(folder)` returns `(step, state)` of the newest whole one, or None. One process at a time uses the folder.
 #
-# 1. `folder` is a `Path`; neither it nor its parents need exist. `step` counts finished steps, from 0 to 9,999,999. `state` is a dictionary of dictionaries, lists, tuples, tensors, numbers, strings, `True`, `False` and `None`. Its keys are strings; further in, keys are strings or integers. Tensors have any dtype and shape and are on the CPU; none is a view of a larger one. The state comes back in another process, equal to the last bit and with the same types. `save` does not change it, and what the caller does with it later does not change the checkpoint. `load` only reads: it changes nothing in the folder.
-# 2. A checkpoint is **one** entry of `folder`, a file or a directory, called `step-`, the number, and then whatever you like: `step-12`, `step-0012.pt`. Other programs copy such entries away at any time, so **whatever has a name that begins with `step-` is whole at every moment**, also when `save` is killed half-way. Everything else in the folder may have any other name. `save` writes inside `folder` only: the folder may be on its own disk, and from another disk a rename fails or copies.
-# 3. The newest is the one with the most steps, whatever the names' order in the alphabet and the files' dates.
-# 4. A process killed in `save`, at any moment, costs at most the checkpoint that it was saving: the one before is deleted only after the new one has its name.
-# 5. Before a checkpoint has its name, all its bytes are on the disk: `os.fsync` of every file. Otherwise a power cut may leave the name without the data.
-# 6. Disks fail, too. A checkpoint that was cut short (a directory: that lacks a file), or in which bytes have changed, wherever they are, is passed over: the next older whole one comes back.
-# 7. The disk is bounded. After `save` the folder holds this checkpoint and the `keep - 1` newest **before** it, and nothing else: no older ones, none with more steps (they are damaged, or the run was set back), nothing that a killed `save` left. A damaged one of the same step is replaced.
+# 1. `folder` is a `Path`. Neither it nor its parents need exist. `step` counts finished steps, from 0 to 9,999,999. `state` is a dictionary of dictionaries, lists, tuples, tensors, numbers, strings, `True`, `False` and `None`. Its keys are strings; nested keys are strings or integers. Tensors have any dtype and shape and are on the CPU; none is a view of a larger one. The state comes back in another process, equal to the last bit and with the same types. `save` does not change it, and later changes by the caller do not change the checkpoint. `load` only reads: it changes nothing in the folder.
+# 2. A checkpoint is **one** entry of `folder`, a file or a directory. Its name is `step-`, the number, and then anything you like: `step-12`, `step-0012.pt`. Other programs copy such entries away at any time, so **every entry whose name begins with `step-` is whole at every moment**, also if `save` is killed halfway. All other entries may have any other name. `save` writes only inside `folder`: the folder may be on its own disk, and from another disk a rename fails or copies.
+# 3. The newest checkpoint is the one with the most steps, whatever the alphabetical order of the names and the dates of the files.
+# 4. If a process is killed in `save`, at any moment, it loses at most the checkpoint that it was saving. The previous one is deleted only after the new one has its name.
+# 5. The same holds for a power cut. Before a checkpoint gets its name, all its bytes are on the disk: `os.fsync` of every file. The new name is an entry of `folder`, and it is on the disk before an older checkpoint is deleted and before `save` returns: `os.fsync` of the folder, opened with `os.open(folder, os.O_RDONLY)`.
+# 6. Disks fail, too. A checkpoint that was cut short (a directory: that lacks a file), or in which bytes have changed anywhere, is passed over, and `load` returns the next older whole one.
+# 7. The disk is bounded. After `save` the folder holds this checkpoint and the `keep - 1` newest **before** it, and nothing else: no older ones, none with more steps (they are damaged, or the run was set back), nothing that a killed `save` left. A damaged checkpoint of the same step is replaced.
 #    While `save` runs, the folder never holds more than the bytes of `keep + 1` checkpoints. (A `save` that was killed after the new name may leave one checkpoint too many, until the next `save` ends.)
 #
-# (The check kills nothing here. While your `save` runs, it copies the folder whenever the folder has changed, and a new process loads from each copy: that is what a kill at that moment would leave.)
+# (The check kills nothing here. While your `save` runs, it copies the folder after each change, and a new process loads from each copy: that is what a kill at that moment would leave. It also records what you sync.)
 
 
 # %% name="files" answer=true
@@ -66,6 +64,9 @@ def save(folder, step, state, keep):
         file.flush()
         os.fsync(file.fileno())
     os.replace(unfinished, folder / f"step-{step}")
+    entries = os.open(folder, os.O_RDONLY)
+    os.fsync(entries)  # the new name is on the disk before an old one goes
+    os.close(entries)
     paths = {int(path.name.removeprefix("step-")): path for path in folder.glob("step-*")}
     kept = sorted(n for n in paths if n <= step)[-keep:]
     for n in paths.keys() - kept:
@@ -93,16 +94,15 @@ hint("x6.files")
 # %% [markdown] name="gradient_task"
 # ## Part 2 · The same bits on one rank and on two (1 point)
 #
-# To continue on one rank with the same bits, a step must not depend on the number of ranks. So the run has two **lanes**, however many ranks there are. On two ranks, lane 0 is rank 0's work and lane 1 is rank 1's;
-# a rank that is alone does both. A lane has its own stream of micro-batches and its own random state, which dropout draws from.
+# To continue on one rank with the same bits, a step must not depend on the number of ranks. So the run has two **lanes**, however many ranks there are. On two ranks, lane 0 is rank 0's work and lane 1 is rank 1's. A single rank does both. A lane has its own stream of micro-batches and its own random state, which dropout draws from.
 #
 # **Contract.** `gradient(model, streams, random, micro_batches)` is called on every rank and leaves the gradient of one update in `p.grad`.
 #
 # 1. `streams` and `random` have an entry for each lane of this rank: `{0: ...}` and `{1: ...}` on two ranks, `{0: ..., 1: ...}` on one. The default process group is open, with one rank or two.
 # 2. A lane draws `micro_batches` times `x, y = next(streams[lane])`. The model sees one micro-batch at a time, of any number of rows; its loss is the cross-entropy of `model(x)` and `y`. The model and all rows are on the CPU, in FP64; all parameters are trained.
-# 3. A lane's forward passes begin in the random state `random[lane]` (as `torch.get_rng_state()` gives it). Afterwards `random[lane]` is the state that the lane left.
-# 4. `p.grad` is the mean over the micro-batches of **both** lanes, on every rank; each micro-batch counts the same. Gradients of earlier steps do not leak in, and the weights stay as they are.
-# 5. **The bits are those of one fixed order of summation:** in each lane its micro-batches one after the other, in the order in which they were drawn, beginning from zero; then the sum of lane 0 plus the sum of lane 1. (Over two ranks `all_reduce` does the last addition. `a + b` and `b + a` have the same bits; three numbers in another order need not. Whether you divide before or after the sums is up to you.)
+# 3. A lane's forward passes begin in the random state `random[lane]` (as `torch.get_rng_state()` returns it). Afterwards `random[lane]` is the state that the lane left.
+# 4. `p.grad` is the mean over the micro-batches of **both** lanes, on every rank. Each micro-batch counts the same. Gradients of earlier steps do not leak in, and the weights do not change.
+# 5. **The bits are those of one fixed order of summation.** In each lane, add the micro-batches' gradients one after the other, starting from zero, in the order in which they were drawn: keep one sum per lane, and reduce once at the end, not per micro-batch. Then add the sum of lane 0 and the sum of lane 1. (Over two ranks `all_reduce` does the last addition. `a + b` and `b + a` have the same bits; three numbers in another order need not. You may divide before or after the sums.)
 
 
 # %% name="gradient" answer=true
@@ -137,12 +137,12 @@ hint("x6.gradient")
 #
 # **Contract.** `train(job)` is the program of one rank, the same at every start. It finds out whether there is something to continue, and returns the trained model when step `job.steps` is done.
 #
-# 1. The default process group is open, with one rank or two. `job.make_model()` gives the same weights on every rank. `job.make_optimizer(parameters)` and `job.make_schedule(optimizer)` make the other two, and `job.make_stream(lane)` a lane's stream, at its beginning. All four have `state_dict()` and `load_state_dict(state)`.
-# 2. The random state of a lane is, at first, the one after `torch.manual_seed(job.seed + lane)`.
+# 1. The default process group is open, with one rank or two. `job.make_model()` gives the same weights on every rank. `job.make_optimizer(parameters)` and `job.make_schedule(optimizer)` make the other two, and `job.make_stream(lane)` makes a lane's stream, at its beginning. All four have `state_dict()` and `load_state_dict(state)`.
+# 2. The initial random state of a lane is the one after `torch.manual_seed(job.seed + lane)`.
 # 3. A step is: `job.gradient(model, streams, random, job.micro_batches)`, one step of the optimizer, one of the schedule.
-# 4. After every `job.every` steps, and after the last (once, if it is both), `job.save(job.folder, step, state, job.keep)` stores everything that is needed to continue, on two ranks or on one. Rank 0 begins its next step when `job.save` has returned: no thread saves while training goes on.
-# 5. Each rank has its own `job.folder`, on its own machine. **Only rank 0's counts:** rank 0 alone calls `job.save`, and at the start `job.load(job.folder)`, once. What lies in the folder of rank 1 may belong to another run. When `train` returns, on any rank, the last checkpoint is published.
-# 6. It may be killed at any moment, on any rank, several times, and started again on two ranks or on one, whatever it ran on before. It goes on from the newest checkpoint, does no step before that again and draws none of those micro-batches again, and **ends with the bits of the uninterrupted run**. Only `job.save` deletes checkpoints.
+# 4. After every `job.every` steps, and after the last (once, if it is both), `job.save(job.folder, step, state, job.keep)` stores everything that is needed to continue, on two ranks or on one. Rank 0 begins its next step after `job.save` has returned: no thread saves while training goes on.
+# 5. Each rank has its own `job.folder`, on its own machine. **Only rank 0's counts:** rank 0 alone calls `job.save`, and at the start `job.load(job.folder)`, once. The folder of rank 1 may contain checkpoints of another run. When `train` returns, on any rank, the last checkpoint is published.
+# 6. The run may be killed at any moment, on any rank, several times, and started again on two ranks or on one, whatever it ran on before. It continues from the newest checkpoint, repeats no step before it, draws none of those micro-batches again, and **ends with the bits of the uninterrupted run**. Only `job.save` deletes checkpoints.
 #
 # (`job.gradient`, `job.save` and `job.load` are your functions in this notebook. The check brings its own simple ones, so that a mistake above costs nothing here.)
 
@@ -193,7 +193,7 @@ hint("x6.train")
 # %% [markdown] name="survive_text"
 # ## Part 4 · All of it (1 point)
 #
-# Nothing more to write. This check runs your four functions together, and kills the ranks inside a save, at a start, in a step, and twice in a row.
+# There is nothing more to write. This check runs your four functions together, and kills the ranks inside a save, at a start, in a step, and twice in succession.
 
 # %% name="survive_check" points=1
 check("x6.survive", save, load, gradient, train)
@@ -204,14 +204,14 @@ hint("x6.survive")
 # %% [markdown] name="run_text"
 # ## Your run at work
 #
-# It trains a small classifier on the digits, 60 steps, a checkpoint every 10. The first start ends after 27 updates with SIGKILL, the second after 18; the third has lost a rank and runs on one.
+# The run trains a small classifier on the digits, 60 steps, with a checkpoint every 10. The first start ends after 27 updates with SIGKILL, the second after 18. The third has lost a rank and runs on one.
 
 # %% name="run_job"
 data = digits()
 
 
 class DigitStream:
-    """Micro-batches of 16 digits. All that it must remember is how many it has given."""
+    """Micro-batches of 16 digits. Its only state is how many it has returned."""
 
     def __init__(self, lane):
         self.lane, self.given = lane, 0
@@ -283,7 +283,7 @@ with tempfile.TemporaryDirectory() as scratch:
         print(f"{differ} of {len(whole):,} weights differ; the folder holds {human_bytes(size)}")
 
 # %% [markdown] name="hand_in"
-# ## Hand in
+# ## Submit
 #
 # Save this notebook under the name it has. Your instructor collects it as `YOUR_NAME/18_x6_survive.ipynb` and grades it with
 #

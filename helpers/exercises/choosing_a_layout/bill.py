@@ -1,4 +1,4 @@
-"""Checks of the bill of a whole run: hours and dollars, each between two ends."""
+"""Checks of the bill of a whole run: hours and dollars, each with a low and a high end."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -52,26 +52,26 @@ class OnBills(Check):
                 got, want = (each["bills"][number][cls.what][end] for each in (seen, expected))
                 if not abs(got - want) <= NEAR * want:
                     what = cls.what.replace("_", " ")
-                    return f"{_case(number)}: {end} {got:,.6g} {what}; {want:,.6g} is right. {cls.look}"
+                    return f"{_case(number)}: {end} {got:,.6g} {what}; it should be {want:,.6g}. {cls.look}"
         return None
 
 
 class WholeSteps(OnBills):
-    """A run takes a whole number of steps: the last one is as long as any other."""
+    """A run takes a whole number of steps; the last takes as long as any other."""
 
     what, ends, cases, look = "days", ("likely",), (2, 3), "How many steps read so many tokens?"
     hint = "`math.ceil(tokens / layout.tokens)`"
 
 
 class DaysAtLikelySpeed(OnBills):
-    """Likely days: steps times likely seconds, over the middle of the two goodputs."""
+    """Likely days: steps times likely seconds, divided by the mean of the two goodputs."""
 
     what, ends, cases, look = "days", ("likely",), (0, 1), "Goodput is the share of the time that is training."
-    hint = "If 90 % of the time is of use, the run takes 1 / 0.9 of the time. 86,400 seconds are a day."
+    hint = "At a goodput of 90 % the run takes 1 / 0.9 as long. A day has 86,400 seconds."
 
 
 class EndsBelongTogether(OnBills):
-    """The low end: the quickest step at the best goodput. The high end: the slowest at the worst."""
+    """Low: the fastest step at the best goodput. High: the slowest step at the worst goodput."""
 
     what, ends, cases, look = "days", ("low", "high"), (0, 1, 3), "Which goodput goes with the quickest step?"
     hint = "Low: `low` seconds over the larger goodput; high: `high` seconds over the smaller one."

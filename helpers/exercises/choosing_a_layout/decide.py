@@ -1,4 +1,4 @@
-"""Checks of decisions: the planner is asked about the layout that was chosen, whichever it is."""
+"""Checks of decisions: the planner evaluates the chosen layout, whichever it is."""
 
 from collections.abc import Callable
 from dataclasses import fields
@@ -60,8 +60,8 @@ class AnswersTheQuestion(Check):
 
     compared = False
     hint = (
-        "tensor x pipeline x context x shard x replicate must be the GPUs.\n"
-        "shard x replicate x micro_batch_size x micro_batches must be the sequences of a step: `question.sequences`."
+        "tensor x pipeline x context x shard x replicate must equal the number of GPUs.\n"
+        "shard x replicate x micro_batch_size x micro_batches must equal `question.sequences`."
     )
 
     probe = staticmethod(_proposed)
@@ -70,7 +70,7 @@ class AnswersTheQuestion(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         def line(name: str, one: Evidence) -> str | None:
             if "type" in one:
-                return f"{name}: the answer is a {one['type']}, and no Layout."
+                return f"{name}: the answer is a {one['type']}, not a Layout."
             return None if one["answers"] else f"{_name(name, one)} {_other_question(name, one)}."
 
         return _lines(seen, line)
@@ -92,12 +92,12 @@ def _figure(value: Any) -> str:
 
 
 class FitsByThePlanner(Check):
-    """The fullest rank has room, by the planner's simulation."""
+    """The rank with the highest peak fits, according to the planner."""
 
     compared = False
     hint = (
-        "What makes a rank hold less: more shards, recomputation, smaller micro-batches, tensor or context ranks.\n"
-        "`layout_explorer` below shows what a rank holds at its fullest moment."
+        "Memory per rank falls with more shards, recomputation, smaller micro-batches, tensor or context ranks.\n"
+        "`layout_explorer` below shows what a rank holds at its peak."
     )
 
     probe = staticmethod(_proposed)
@@ -123,7 +123,7 @@ class NearTheBest(Check):
 
     compared = False
     hint = (
-        "Which part of the step takes longest? Cut what sends most along the slowest link.\n"
+        "Which part of the step takes longest? Reduce the traffic along the slowest link.\n"
         "Recompute only what memory demands, and try larger micro-batches: fewer gathers for the same tokens."
     )
 
@@ -146,7 +146,7 @@ class NearTheBest(Check):
 
 
 _WORDS = {
-    "compute": "products, computed again or slower",
+    "compute": "computation (recomputed, or in smaller matmuls)",
     "memory": "passes over memory",
     "launch": "waiting for the host",
     "bubble": "bubble",

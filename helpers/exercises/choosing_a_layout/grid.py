@@ -1,4 +1,4 @@
-"""Checks of the grid of ranks: who is in a group with whom, along each dimension."""
+"""Checks of the grid of ranks: which ranks form a group, along each dimension."""
 
 from typing import Any
 
@@ -22,12 +22,12 @@ def _observe(seed: int, groups: Any, _: Any) -> Evidence:
 
 
 class GroupsAlongEachDimension(Check):
-    """Ranks of a group differ in one coordinate alone; the last dimension's are neighbours."""
+    """Ranks of a group differ in one coordinate only; in the last dimension they are neighbors."""
 
     hint = (
         "Write the numbers 0, 1, 2, ... into an array of shape `tuple(sizes.values())`: its indices are coordinates.\n"
-        "`torch.arange(n).view(shape)`, then `movedim` brings one dimension to the end; `reshape(-1, size)` has the "
-        "groups for rows."
+        "`torch.arange(n).view(shape)`, then `movedim` moves one dimension to the end; the rows of "
+        "`reshape(-1, size)` are the groups."
     )
 
     probe = staticmethod(_observe)
@@ -36,14 +36,14 @@ class GroupsAlongEachDimension(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for case, right in expected.items():
             if (mine := sorted(map(sorted, seen[case]))) != sorted(right):
-                return f"{case}: {_short(mine)}; {_short(right)} is right.{_mistake(mine, right)}"
+                return f"{case}: {_short(mine)}; it should be {_short(right)}.{_mistake(mine, right)}"
         return None
 
 
 class OrderWithinAGroup(Check):
-    """Ranks of a group stand in the order of their coordinate, and groups in that of their first rank."""
+    """Ranks of a group are in the order of their coordinate, and groups in the order of their first rank."""
 
-    hint = "Stages are counted along the pipeline's group, so order matters: lowest coordinate first."
+    hint = "Order matters: rank i of a pipeline's group is stage i. Lowest coordinate first."
 
     probe = staticmethod(_observe)
 
@@ -52,7 +52,9 @@ class OrderWithinAGroup(Check):
         for case, right in expected.items():
             mine = seen[case]
             if sorted(map(sorted, mine)) == sorted(right) and mine != right:
-                return f"{case}: the groups are right, and their order is not: {_short(mine)}; {_short(right)} is."
+                return (
+                    f"{case}: the groups are right, but not their order: {_short(mine)}; it should be {_short(right)}."
+                )
         return None
 
 

@@ -1,4 +1,4 @@
-"""Checks of three laws: what a layout holds, how long its step takes, and which of several is the best that fits.
+"""Checks of three formulas: what a layout holds, how long its step takes, and which of several is the best that fits.
 
 Each law has several terms. Most checks look at one of them: they compare two layouts, or clusters, that differ in
 nothing else, so the other terms cancel. What would cancel in each difference, such as a constant, is found by the two
@@ -45,7 +45,7 @@ class OnFormulas(Check):
         cases = cls.cases(None, None)  # for their words: nothing is computed
         for (words, _), got, want in zip(cases, seen["got"], expected["got"], strict=True):
             if not abs(got - want) <= NEAR * max(abs(want), 1e-9):
-                return f"{words}: {got:,.6g} {cls.unit}; {want:,.6g} is right. {cls.look}"
+                return f"{words}: {got:,.6g} {cls.unit}; it should be {want:,.6g}. {cls.look}"
         return None
 
 
@@ -74,10 +74,12 @@ def _words(layout: Layout) -> str:
 
 
 class StateOfThisRank(OnFormulas):
-    """State: 16 bytes for each parameter of this rank, of which `shard` ranks keep a part each."""
+    """State: 16 bytes per parameter of this rank, split over the `shard` ranks."""
 
     unit, look = "bytes", "Which part of the parameters is on this rank, and which part of their state does it keep?"
-    hint = "A rank works with `layout.arch.count()` / (tensor x pipeline) parameters, and keeps 1 / shard of the state."
+    hint = (
+        "A rank computes with `layout.arch.count()` / (tensor x pipeline) parameters, and keeps 1 / shard of the state."
+    )
 
     @classmethod
     def cases(cls, memory: Any, seconds: Any) -> list[Case]:
@@ -89,12 +91,12 @@ class StateOfThisRank(OnFormulas):
 
 
 class ActivationsInFlight(OnFormulas):
-    """Activations: 34 bytes a token and hidden number in each block, for each micro-batch in flight."""
+    """Activations: 34 bytes per token and hidden element in each block, for each micro-batch in flight."""
 
     unit, look = "bytes", "How many blocks has this rank, and how many micro-batches are under way at once?"
     hint = (
         "Tokens of a micro-batch: micro_batch_size x seq; tensor ranks keep 1 / tensor of them.\n"
-        "1F1B: the first rank has `pipeline` micro-batches under way, and never more than there are."
+        "1F1B: the first rank has `pipeline` micro-batches in flight, but never more than `micro_batches`."
     )
 
     @classmethod
@@ -109,10 +111,10 @@ class ActivationsInFlight(OnFormulas):
 
 
 class FullRecomputeKeepsInputs(OnFormulas):
-    """Full recomputation keeps 2 bytes in place of 34, and one block whole while it is computed again."""
+    """Full recomputation saves 2 bytes in place of 34, and holds all of one block while it is recomputed."""
 
     unit, look = "bytes", "Every block keeps its input; one block at a time has all of its 34 bytes beside them."
-    hint = "Kept: 2 bytes x blocks x in flight. Beside that, once: 34 bytes of one block of one micro-batch."
+    hint = "Saved: 2 bytes x blocks x in flight. In addition, once: 34 bytes of one block of one micro-batch."
 
     @classmethod
     def cases(cls, memory: Any, seconds: Any) -> list[Case]:
@@ -125,10 +127,10 @@ class FullRecomputeKeepsInputs(OnFormulas):
 
 
 class LogitsOfTheWholeModel(OnFormulas):
-    """Logits: 4 bytes for each word and token of a micro-batch, on the rank that has the whole model's length."""
+    """Logits: 4 bytes per vocabulary entry and token of a micro-batch, if there is no pipeline."""
 
     unit, look = "bytes", "Logits: tokens x vocabulary x 4 bytes / tensor, if there is one stage; else nothing here."
-    hint = "With a pipeline the last rank has the logits, and has less in flight: count them where pipeline is 1."
+    hint = "With a pipeline the last rank has the logits, and less in flight. Count them only if pipeline is 1."
 
     @classmethod
     def cases(cls, memory: Any, seconds: Any) -> list[Case]:
@@ -182,12 +184,12 @@ def _by_link(seconds: Any, layout: Layout, link: str) -> Callable[[], float]:
 
 
 class TensorWaitsOnItsLink(OnFormulas):
-    """Tensor: four all-reduces a block and micro-batch, six with full recomputation, on the ring of neighbours."""
+    """Tensor: four all-reduces per block and micro-batch, six with full recomputation, on a ring of neighbors."""
 
     unit, look = "seconds", "Which link do they use, how many all-reduces, of how many bytes, in how many blocks?"
     hint = (
         "A message has 2 bytes x micro_batch_size x seq x hidden; a ring sends 2 (n - 1) / n of it.\n"
-        "Blocks of this rank: layers / pipeline. Neighbours: `ring_bandwidth(cluster, layout.tensor)`."
+        "Blocks of this rank: layers / pipeline. Neighbors: `ring_bandwidth(cluster, layout.tensor)`."
     )
 
     @classmethod
@@ -203,12 +205,13 @@ class TensorWaitsOnItsLink(OnFormulas):
 
 
 class DataHidesBehindCompute(OnFormulas):
-    """Data: 8 bytes a parameter and micro-batch, beside the computation: the longer of the two counts."""
+    """Data: two BF16 gathers and an FP32 reduction per micro-batch; only the longer of data and compute counts."""
 
     unit, look = "seconds", "Two gathers of 2 bytes and a reduction of 4, (n - 1) / n of it leaves; max, not a sum."
     hint = (
-        "Parameters of this rank: count / (tensor x pipeline). Bytes: 8 x (shard - 1) / shard x micro_batches.\n"
-        "They lie `tensor` ranks apart: `ring_bandwidth(cluster, layout.shard, layout.tensor)`.\n"
+        "Parameters of this rank: count / (tensor x pipeline). Per micro-batch 2 + 2 + 4 bytes for each of them.\n"
+        "An all-gather or a reduce-scatter of B bytes over n ranks sends (n - 1) / n of B.\n"
+        "The ranks are `tensor` apart: `ring_bandwidth(cluster, layout.shard, layout.tensor)`.\n"
         "`max(compute, data)`: the next block is gathered while this one computes."
     )
 
@@ -235,7 +238,7 @@ class BubbleStretchesTheStep(OnFormulas):
     """Bubble: a step takes (1 + (pipeline - 1) / micro_batches) times as long."""
 
     unit, look = "times", "What a rank does in the step, and beside it pipeline - 1 turns of waiting."
-    hint = "The bubble is (p - 1) / m of the working time: the share of the whole step is another number."
+    hint = "The bubble is (p - 1) / m of the working time, which is a larger share than of the whole step."
 
     @classmethod
     def cases(cls, memory: Any, seconds: Any) -> list[Case]:
@@ -248,7 +251,7 @@ class BubbleStretchesTheStep(OnFormulas):
 
 
 class SecondsAreTheSum(OnFormulas):
-    """Seconds are (max(compute, data) + tensor) x bubble, and nothing else, also where every dimension is above 1."""
+    """Seconds are (max(compute, data) + tensor) x bubble, and nothing else, even if every dimension is above 1."""
 
     unit, look = "seconds", "If all checks above pass, their terms are right. How do they belong together?"
     hint = "`(max(compute, data) + tensor) * (1 + (pipeline - 1) / micro_batches)`. Is anything else added?"
@@ -264,10 +267,10 @@ class SecondsAreTheSum(OnFormulas):
 
 
 class FastestThatFits(Check):
-    """`best` returns the layout with the least seconds of those whose memory fits, by your own laws."""
+    """`best` returns the layout with the fewest seconds of those whose memory fits, by your own formulas."""
 
     compared = False
-    hint = "First leave out what exceeds `cluster.gpu.room`, then take the least `seconds`: `min(..., key=...)`."
+    hint = "First drop the layouts that exceed `cluster.gpu.room`, then take the fewest `seconds`: `min(..., key=...)`."
 
     @staticmethod
     def probe(seed: int, memory: Any, seconds: Any, best: Any) -> Evidence:
@@ -314,7 +317,7 @@ class NoneWhereNothingFits(Check):
     """`best` returns None where no layout fits."""
 
     compared = False
-    hint = "`min` of nothing raises; it takes a `default`."
+    hint = "`min` of an empty list raises, unless it has a `default`."
 
     @staticmethod
     def probe(seed: int, memory: Any, seconds: Any, best: Any) -> Evidence:

@@ -7,10 +7,19 @@ from torch import Tensor
 
 from ..base import Check, Evidence
 from . import ring_case
-from .ring_case import Order, RingCase, changed_inputs, wrong_growth, wrong_messages, wrong_values, wrong_work
+from .ring_case import (
+    Order,
+    RingCase,
+    changed_inputs,
+    late_messages,
+    wrong_growth,
+    wrong_messages,
+    wrong_values,
+    wrong_work,
+)
 
 Backward = Callable[[Tensor, Any, Any, Order], tuple[Tensor, Tensor, Tensor]]
-GROWTH = 6.5  # blocks that the peak may grow from 2 to 5 ranks; kept visitors are 6 more, and their gradients as many
+GROWTH = 6.5  # blocks that the peak may grow from 2 to 5 ranks; all blocks are 6 more, and their gradients as many
 
 
 def _look(case: RingCase, ring_backward: Backward) -> ring_case.Look:
@@ -26,11 +35,11 @@ def observe(seed: int, ring_backward: Backward) -> Evidence:
 
 
 class GradientsOfOneProcess(Check):
-    """dq, dk and dv are those of one process, each on the rank whose tokens they belong to."""
+    """dq, dk and dv are those of one process, each on the rank that owns the tokens."""
 
     hint = (
-        "dq stays: it adds up over the visitors. dk and dv travel with their keys, and every rank adds its part.\n"
-        "After N - 1 steps a block's gradients are one rank short of home: one more shift.\n"
+        "dq stays and sums over all blocks. dk and dv travel after their keys, and every rank adds its part.\n"
+        "After N - 1 shifts a block's gradients are one rank short of home, so they need one more.\n"
         "`attend_backward` takes out and lse of your rows, over all columns, as `ring_forward` returned them."
     )
 
@@ -44,11 +53,11 @@ class GradientsOfOneProcess(Check):
 
 
 class EachPairOnce(Check):
-    """Each pair of pieces takes one `attend_backward`; nothing of the forward pass is computed again."""
+    """Each pair of chunks takes one `attend_backward`; nothing of the forward pass is computed again."""
 
     hint = (
-        "The same pairs as forward: j < i whole, j = i causal, j > i not at all.\n"
-        "out and lse are given; no `attend` is needed."
+        "The same pairs as forward: j < i unmasked, j = i causal, j > i not at all.\n"
+        "out and lse are given, so no `attend` is needed."
     )
 
     compared = False
@@ -61,11 +70,11 @@ class EachPairOnce(Check):
 
 
 class SendsGradientsHome(Check):
-    """At most N - 1 blocks of keys and values and N of their gradients are sent, point to point, and nothing else."""
+    """At most N - 1 blocks of keys and values and N of their gradients are sent, point to point."""
 
     hint = (
-        "The last shift brings gradients home. Do keys and values have to go along?\n"
-        "One block for each of dk and dv in each step: they are added up on the way."
+        "The last shift sends gradients home. Do keys and values have to go along?\n"
+        "One block each of dk and dv per step is enough: they are summed on the way."
     )
 
     compared = False
@@ -77,10 +86,28 @@ class SendsGradientsHome(Check):
         return wrong_messages(seen, lambda n: 2 * (n - 1) + 2 * n)
 
 
-class HoldsFewGradients(Check):
-    """With as many tokens on each rank, the peak of a rank does not grow with the ranks."""
+class SendsBeforeBlock(Check):
+    """The first block is computed while the next keys and values are already on their way."""
 
-    hint = "A tensor of gradients for all keys on each rank is the whole sequence again: let the gradients travel."
+    hint = (
+        "Keys and values are ready at the beginning of a step, so shift them first. Their gradients are ready at its "
+        "end.\n"
+        "Two shifts, then: one for keys and values, and one for the gradients, which may finish a step later."
+    )
+
+    compared = False
+
+    probe = staticmethod(observe)
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        return late_messages(seen)
+
+
+class HoldsFewGradients(Check):
+    """With the same number of tokens per rank, the peak of a rank does not grow with the number of ranks."""
+
+    hint = "Gradients of all keys on each rank are as large as the whole sequence. Let the gradients travel."
 
     compared = False
 
@@ -92,9 +119,9 @@ class HoldsFewGradients(Check):
 
 
 class KeepsResults(Check):
-    """Nothing that comes in is changed."""
+    """No input is changed."""
 
-    hint = "Whose memory do you write into? What is given is the caller's; what arrives is yours."
+    hint = "Which line writes into an input? Inputs belong to the caller; only the blocks that arrive are yours."
 
     compared = False
 
@@ -105,4 +132,11 @@ class KeepsResults(Check):
         return changed_inputs(seen, ("gradient", "q", "k", "v", "out", "lse"))
 
 
-BACKWARD: tuple[Any, ...] = (GradientsOfOneProcess, EachPairOnce, SendsGradientsHome, HoldsFewGradients, KeepsResults)
+BACKWARD: tuple[Any, ...] = (
+    GradientsOfOneProcess,
+    EachPairOnce,
+    SendsGradientsHome,
+    SendsBeforeBlock,
+    HoldsFewGradients,
+    KeepsResults,
+)

@@ -1,4 +1,4 @@
-"""Check of the fair order and of what follows the tokens into their pieces: labels and positions."""
+"""Check of the fair order, and of the labels and positions that follow the tokens into their chunks."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,48 +11,48 @@ Order = list[list[int]]
 Zigzag = Callable[[int], Order]
 Cut = Callable[[torch.Tensor, Order, int], Any]
 WORLDS = (1, 2, 3, 4, 8)
-CASES: dict[str, tuple[Order, int, int]] = {  # order, sequences, tokens of a piece
-    "two ranks, a piece of 4 tokens each": ([[0], [1]], 2, 4),
-    "one rank, one piece of 4 tokens": ([[0]], 2, 4),
-    "three ranks, first and last pieces of 4 tokens": ([[0, 5], [1, 4], [2, 3]], 2, 4),
-    "two ranks, pieces of 4 tokens at will": ([[3, 0, 4], [1, 5, 2]], 2, 4),
-    "two ranks, pieces of one token, one sequence": ([[0, 3], [1, 2]], 1, 1),
+CASES: dict[str, tuple[Order, int, int]] = {  # order, sequences, tokens of a chunk
+    "two ranks, a chunk of 4 tokens each": ([[0], [1]], 2, 4),
+    "one rank, one chunk of 4 tokens": ([[0]], 2, 4),
+    "three ranks, first and last chunks of 4 tokens": ([[0, 5], [1, 4], [2, 3]], 2, 4),
+    "two ranks, chunks of 4 tokens at will": ([[3, 0, 4], [1, 5, 2]], 2, 4),
+    "two ranks, chunks of one token, one sequence": ([[0, 3], [1, 2]], 1, 1),
 }
 
 
 class SharesOutFairly(Check):
-    """zigzag gives each rank two pieces, each piece once, and all ranks the same number of scores."""
+    """zigzag gives each rank two chunks, each chunk once, and all ranks the same number of scores."""
 
     hint = (
-        "Rows of piece i see i whole pieces and half of their own: which two add up to the same for each rank?\n"
-        "The cheapest piece and the dearest, the second cheapest and the second dearest, and so on."
+        "Rows of chunk i see i whole chunks and half of their own: which two add up to the same for each rank?\n"
+        "The cheapest chunk and the dearest, the second cheapest and the second dearest, and so on."
     )
 
     @staticmethod
     def probe(seed: int, zigzag: Zigzag, _: Cut) -> Evidence:
-        return {str(n): [[int(piece) for piece in held] for held in zigzag(n)] for n in WORLDS}
+        return {str(n): [[int(chunk) for chunk in held] for held in zigzag(n)] for n in WORLDS}
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for n in WORLDS:
             order = seen[str(n)]
             if len(order) != n or any(len(held) != 2 for held in order):
-                return f"{n} ranks: two pieces for each rank are wanted; you give {[len(held) for held in order]}."
-            if sorted(piece for held in order for piece in held) != list(range(2 * n)):
-                return f"{n} ranks: {order} does not have each of the pieces 0 to {2 * n - 1} once."
-            work = [sum(piece + 0.5 for piece in held) for held in order]
+                return f"{n} ranks: each rank needs two chunks; yours have {[len(held) for held in order]}."
+            if sorted(chunk for held in order for chunk in held) != list(range(2 * n)):
+                return f"{n} ranks: {order} does not have each of the chunks 0 to {2 * n - 1} once."
+            work = [sum(chunk + 0.5 for chunk in held) for held in order]
             if len(set(work)) > 1:
-                return f"{n} ranks: {order} makes work of {', '.join(f'{w:g}' for w in work)} pieces' scores."
+                return f"{n} ranks: with {order} the ranks compute {', '.join(f'{w:g}' for w in work)} chunks' scores."
             if any(held != sorted(held) for held in order):
-                return f"{n} ranks: {order} is fair, and not in ascending order on each rank."
+                return f"{n} ranks: {order} is fair, but not in ascending order on each rank."
         return None
 
 
 def observe(seed: int, _: Zigzag, cut: Cut) -> Evidence:
     """Return what each rank gets of sequences of random tokens."""
     seen: Evidence = {}
-    for case, (order, batch, piece) in CASES.items():
-        length = batch * (piece * sum(map(len, order)) + 1)
+    for case, (order, batch, chunk) in CASES.items():
+        length = batch * (chunk * sum(map(len, order)) + 1)
         tokens = torch.randperm(1000, generator=torch.Generator().manual_seed(seed))[:length].view(batch, -1)
         kept, given, ranks = tokens.clone(), [list(held) for held in order], []
         for rank in range(len(order)):
@@ -89,9 +89,9 @@ def _first(rows: list[Any]) -> str:
 
 
 class CutsTheInputs(Check):
-    """ids are the inputs of this rank's pieces, in the order in which it has them."""
+    """ids are the inputs of this rank's chunks, in the order in which it holds them."""
 
-    hint = "T is one less than there are tokens. How long is a piece, and where does piece number p begin?"
+    hint = "T is one less than the number of tokens. How long is a chunk, and where does chunk number p begin?"
 
     probe = staticmethod(observe)
 
@@ -104,10 +104,10 @@ class CutsTheInputs(Check):
 
 
 class LabelsOfTheSequence(Check):
-    """A label is the token that follows in the sequence, also after the last token of a piece."""
+    """A label is the token that follows in the sequence, also after the last token of a chunk."""
 
     hint = (
-        "What follows the last token of a piece? It is on another rank, or in the middle of this one.\n"
+        "What follows the last token of a chunk? It is on another rank, or in the middle of this one.\n"
         "Make the labels of the whole sequence first, tokens[:, 1:], and cut them like the inputs."
     )
 
@@ -119,9 +119,9 @@ class LabelsOfTheSequence(Check):
 
 
 class PositionsOfTheSequence(Check):
-    """positions say where a token stands in the sequence, as int64."""
+    """positions hold each token's position in the sequence, as int64."""
 
-    hint = "Number the whole sequence, torch.arange(T), and cut the numbers like the inputs."
+    hint = "Number the whole sequence, torch.arange(T), and cut them like the inputs."
 
     probe = staticmethod(observe)
 

@@ -7,7 +7,16 @@ from torch import Tensor
 
 from ..base import Check, Evidence
 from . import ring_case
-from .ring_case import Order, RingCase, changed_inputs, wrong_growth, wrong_messages, wrong_values, wrong_work
+from .ring_case import (
+    Order,
+    RingCase,
+    changed_inputs,
+    late_messages,
+    wrong_growth,
+    wrong_messages,
+    wrong_values,
+    wrong_work,
+)
 
 Forward = Callable[[Tensor, Tensor, Tensor, Order], tuple[Tensor, Tensor]]
 GROWTH = 4.0  # blocks that the peak may grow from 2 to 5 ranks; gathered keys and values are 6 more, of 3 more ranks
@@ -24,12 +33,12 @@ def observe(seed: int, ring_forward: Forward) -> Evidence:
 
 
 class ForwardOfOneProcess(Check):
-    """out and lse are those of one process, whoever has which pieces."""
+    """out and lse are those of one process, for any distribution of the chunks."""
 
     hint = (
-        "Which rank's block is at work in step s? It was that of rank - 1 a step ago.\n"
-        "Its pieces are order[(rank - step) % ranks]: compare their numbers with those of your rows, piece by piece.\n"
-        "Begin with nothing seen, out 0 and lse -inf, and merge what `attend` returns into it."
+        "Which rank's block does this rank compute with in step s? One step earlier, rank - 1 had it.\n"
+        "Its chunks are order[(rank - step) % ranks]: compare their numbers with those of your rows, chunk by chunk.\n"
+        "Start with out 0 and lse -inf (no column attended), and merge each result of `attend` into it."
     )
 
     compared = False
@@ -42,11 +51,11 @@ class ForwardOfOneProcess(Check):
 
 
 class ComputesWhatRowsSee(Check):
-    """All scores are computed by `attend`, each once; what no row may see costs nothing."""
+    """`attend` computes all scores, each once; masked chunks cost nothing."""
 
     hint = (
-        "Rows of piece i, columns of piece j: everything if j < i, causal if j = i, and no call at all if j > i.\n"
-        "Scores that are computed and masked away cost as much as the others."
+        "Rows of chunk i, columns of chunk j: all of them if j < i, causal if j = i, and no call at all if j > i.\n"
+        "Scores that are computed and then masked cost as much as the others."
     )
 
     compared = False
@@ -61,10 +70,7 @@ class ComputesWhatRowsSee(Check):
 class SendsKeysAndValues(Check):
     """N - 1 blocks of keys and values are sent, point to point, and nothing else."""
 
-    hint = (
-        "In the last step everybody has the last visitor: does anybody need what comes after it?\n"
-        "Queries stay where they are."
-    )
+    hint = "In the last step every rank holds its last block. Does any rank need another shift?\nQueries do not travel."
 
     compared = False
 
@@ -75,12 +81,26 @@ class SendsKeysAndValues(Check):
         return wrong_messages(seen, lambda n: 2 * (n - 1))
 
 
+class SendsBeforeItComputes(Check):
+    """The first block is computed while the next keys and values are already on their way."""
+
+    hint = "Call `shift` at the beginning of a step, compute with the block at hand, and call `finish` at its end."
+
+    compared = False
+
+    probe = staticmethod(observe)
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        return late_messages(seen)
+
+
 class HoldsAFewBlocks(Check):
-    """With as many tokens on each rank, the peak of a rank does not grow with the ranks."""
+    """With the same number of tokens per rank, the peak of a rank does not grow with the number of ranks."""
 
     hint = (
-        "Which blocks are still alive in the last step? A list of all visitors is the whole sequence.\n"
-        "A visitor may go when the next one has arrived."
+        "Which blocks are still alive in the last step? A list of all of them is the whole sequence.\n"
+        "A block can be released when the next one has arrived."
     )
 
     compared = False
@@ -93,9 +113,9 @@ class HoldsAFewBlocks(Check):
 
 
 class KeepsQueriesKeysValues(Check):
-    """Nothing that comes in is changed."""
+    """No input is changed."""
 
-    hint = "Whose memory do you write into? q, k and v are the caller's; what arrives is yours."
+    hint = "Which line writes into q, k or v? They belong to the caller; only the blocks that arrive are yours."
 
     compared = False
 
@@ -110,6 +130,7 @@ FORWARD: tuple[Any, ...] = (
     ForwardOfOneProcess,
     ComputesWhatRowsSee,
     SendsKeysAndValues,
+    SendsBeforeItComputes,
     HoldsAFewBlocks,
     KeepsQueriesKeysValues,
 )

@@ -1,4 +1,4 @@
-"""Check of the merging of partial attention: two means and two log-sum-exps make one of each."""
+"""Check of merging partial attention: two means and two log-sum-exps become one of each."""
 
 from collections.abc import Callable
 from typing import Any
@@ -79,7 +79,7 @@ class MergesAsOneSoftmax(Check):
 
 
 class TakesAnyScore(Check):
-    """Log-sum-exps of thousands, positive or negative, make no infinity and no NaN."""
+    """Log-sum-exps of thousands, positive or negative, cause no infinity and no NaN."""
 
     hint = "exp(100) overflows in FP32. Subtract before you take the exponential: only differences matter."
 
@@ -109,7 +109,7 @@ class TakesAnyScore(Check):
 
 
 class KnowsWhatIsEmpty(Check):
-    """Where a part has seen nothing (-inf), the other one is the answer; where neither has, 0 and -inf."""
+    """Where one part attended no column (-inf), the other is the answer; where neither did, 0 and -inf."""
 
     hint = (
         "-inf minus -inf is NaN. Where does your code subtract one from the other?\n"
@@ -148,14 +148,14 @@ class KnowsWhatIsEmpty(Check):
             if said := _wrong({case: seen[case]}, {case: want}):
                 return said
             if seen[case]["empty"] != want["empty"]:
-                return f"{case}: lse is -inf in {seen[case]['empty']} rows; {want['empty']} have seen nothing."
+                return f"{case}: lse is -inf in {seen[case]['empty']} rows; {want['empty']} rows attended no column."
         return None
 
 
 class KeepsParts(Check):
-    """Nothing that comes in is changed, and the results have its dtype."""
+    """No input is changed, and the results have the inputs' dtype."""
 
-    hint = "`+=` and `*=` write into the tensor on the left. Make new ones."
+    hint = "`+=` and `*=` write into the tensor on the left. Create new tensors instead."
 
     @staticmethod
     def probe(seed: int, merge: Merge) -> Evidence:

@@ -52,15 +52,15 @@ def ring_picture(ranks: int) -> "Figure":
 
 
 def scores_picture(order: Sequence[Sequence[int]], title: str) -> "Figure":
-    """Draw the scores, cut into pieces of rows and columns, coloured by the rank that computes them.
+    """Draw the scores, cut into chunks of rows and columns, coloured by the rank that computes them.
 
     Args:
-        order: the pieces of each rank.
+        order: the chunks of each rank.
         title: above the drawing; what each rank computes is written under it.
     """
     figure, axes = _figure(4.6, 4.2)
-    owner = {piece: rank for rank, pieces in enumerate(order) for piece in pieces}
-    work = [sum(piece + 0.5 for piece in pieces) for pieces in order]
+    owner = {chunk: rank for rank, chunks in enumerate(order) for chunk in chunks}
+    work = [sum(chunk + 0.5 for chunk in chunks) for chunks in order]
     for row in sorted(owner):
         for column in range(len(owner)):
             seen = column <= row
@@ -70,7 +70,7 @@ def scores_picture(order: Sequence[Sequence[int]], title: str) -> "Figure":
     idle = 1 - sum(work) / len(work) / max(work)
     axes.set_title(f"{title}: waiting {idle:.0%}", fontsize=11)
     axes.set_xlabel(
-        "columns (keys), by piece\n" + ", ".join(f"rank {r}: {w:g}" for r, w in enumerate(work)), fontsize=8
+        "columns (keys), by chunk\n" + ", ".join(f"rank {r}: {w:g}" for r, w in enumerate(work)), fontsize=8
     )
     axes.set_yticks([row + 0.5 for row in owner], [f"{row}: rank {rank}" for row, rank in owner.items()], fontsize=8)
     axes.set_xticks([column + 0.5 for column in owner], [str(column) for column in owner], fontsize=8)

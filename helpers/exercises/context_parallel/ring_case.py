@@ -1,6 +1,6 @@
-"""One run of the learner's ring on a rank, and what can be said of it: results, work, messages, memory, inputs.
+"""One run of the learner's ring on a rank, and what is measured: results, work, messages, memory, inputs.
 
-All checks of a direction look at the same runs: one start of 2 ranks and one of 5.
+All checks of a direction use the same runs: one start of 2 ranks and one of 5.
 """
 
 import math
@@ -25,45 +25,45 @@ from .diary import Diary, attending
 Order = list[list[int]]
 FAR = 100.0, 20.0  # an entry of each q, its sign changing from row to row, and of each k: scores of 1,000 and -1,000
 HEAD = 4  # channels of a head
-LONG = 64  # rows of a piece where memory is measured, and what is multiplied outside of `attend`
+LONG = 64  # rows of a chunk where memory is measured, and what is multiplied outside of `attend`
 AGAIN = 0.4  # products outside, in those of a rank's queries and its own keys; merging by products takes a thirtieth
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What the ranks share: the pieces of each, heads of q and of k, rows of a piece, sequences, and far-off scores."""
+    """What the ranks share: the chunks of each, heads of q and of k, rows of a chunk, sequences, and far-off scores."""
 
     order: Order
     heads: tuple[int, int]
-    piece: int = 6
+    chunk: int = 6
     batch: int = 2
     far: bool = False
 
 
 SETTINGS: dict[int, dict[str, Setting]] = {  # by number of ranks
     2: {
-        "2 ranks, a piece each": Setting([[0], [1]], (4, 4)),
-        "2 ranks, three pieces each": Setting([[4, 0, 5], [2, 3, 1]], (6, 3)),
-        "2 ranks, two pieces of one row each, one head": Setting([[0, 3], [1, 2]], (1, 1), piece=1, batch=1),
+        "2 ranks, a chunk each": Setting([[0], [1]], (4, 4)),
+        "2 ranks, three chunks each": Setting([[4, 0, 5], [2, 3, 1]], (6, 3)),
+        "2 ranks, two chunks of one row each, one head": Setting([[0, 3], [1, 2]], (1, 1), chunk=1, batch=1),
         "2 ranks, scores of 1,000 and of -1,000": Setting([[0, 3], [1, 2]], (2, 2), far=True),
     },
     5: {
-        "5 ranks, a piece each, grouped queries": Setting([[0], [1], [2], [3], [4]], (4, 2)),
-        "5 ranks, two pieces each, first and last": Setting([[0, 9], [1, 8], [2, 7], [3, 6], [4, 5]], (2, 1)),
-        "5 ranks, two pieces each, dealt out at will": Setting([[5, 2], [9, 4], [7, 1], [3, 6], [0, 8]], (2, 2)),
+        "5 ranks, a chunk each, grouped queries": Setting([[0], [1], [2], [3], [4]], (4, 2)),
+        "5 ranks, two chunks each, first and last": Setting([[0, 9], [1, 8], [2, 7], [3, 6], [4, 5]], (2, 1)),
+        "5 ranks, two chunks each, dealt out at will": Setting([[5, 2], [9, 4], [7, 1], [3, 6], [0, 8]], (2, 2)),
     },
 }
 LARGE = {n: Setting([[rank] for rank in range(n)], (1, 1), LONG) for n in SETTINGS}
 
 
 class RingCase:
-    """Whole tensors that all ranks draw alike, this rank's pieces of them, and what one process makes of them."""
+    """Whole tensors that all ranks draw alike, this rank's chunks of them, and the results of one process."""
 
     def __init__(self, seed: int, setting: Setting) -> None:
         self.setting, self.order, self.rank = setting, [list(held) for held in setting.order], dist.get_rank()
-        self.pieces = sum(map(len, self.order))
+        self.chunks = sum(map(len, self.order))
         heads, kv_heads = setting.heads
-        rows = self.pieces * setting.piece
+        rows = self.chunks * setting.chunk
         draw = lambda i, h: drawn(seed + i, setting.batch, h, rows, HEAD)[0]  # noqa: E731
         self.whole = [
             draw(i, h) for i, h in enumerate((heads, kv_heads, kv_heads, heads))
@@ -75,8 +75,8 @@ class RingCase:
         self.mine = [self.cut(t) for t in self.whole]
 
     def cut(self, tensor: Tensor) -> Tensor:
-        """Return this rank's pieces of dimension 2."""
-        parts = tensor.chunk(self.pieces, dim=2)
+        """Return this rank's chunks of dimension 2."""
+        parts = tensor.chunk(self.chunks, dim=2)
         return torch.cat([parts[number] for number in self.setting.order[self.rank]], dim=2)
 
     def right(self) -> dict[str, Tensor]:
@@ -93,8 +93,8 @@ class RingCase:
 
     def work(self) -> int:
         """Return the pairs of a row and a column that this rank's rows see."""
-        piece = self.setting.piece
-        return sum(number * piece * piece + piece * (piece + 1) // 2 for number in self.setting.order[self.rank])
+        chunk = self.setting.chunk
+        return sum(number * chunk * chunk + chunk * (chunk + 1) // 2 for number in self.setting.order[self.rank])
 
 
 Look = tuple[Sequence[str], Sequence[Tensor], Callable[[], Sequence[Tensor]]]
@@ -126,11 +126,25 @@ def _named(seen: Evidence) -> Iterator[tuple[str, list[Evidence]]]:
             yield name, [rank["settings"][i] for rank in ranks]
 
 
+class _EarlyMessages(Diary):
+    """A diary that counts the messages that this rank had started when its first block was done."""
+
+    def __init__(self, calls: Collectives) -> None:
+        super().__init__()
+        self.early, self._calls = 0, calls
+
+    def note(self, kind: str, work: float, start: float) -> None:
+        """Write down a block that is done."""
+        if not self.entries:
+            self.early = sum(call.name == "send" for call in self._calls.calls)
+        super().note(kind, work, start)
+
+
 def _run(case: RingCase, look: Look) -> Evidence:
     """Call the learner's function on one rank and note everything that is asked of it."""
     names, inputs, call = look
     kept = [t.clone() for t in inputs]
-    with Collectives() as calls, Diary() as diary:
+    with Collectives() as calls, _EarlyMessages(calls) as diary:
         got = call()
     right, block = case.right(), case.mine[1].nbytes
     work: dict[str, float] = {"forward": 0.0, "backward": 0.0}
@@ -141,6 +155,7 @@ def _run(case: RingCase, look: Look) -> Evidence:
         "right": {name: noted(right[name]) for name in names},
         "work": work,
         "scores": case.work(),
+        "early": diary.early,
         "blocks": sum(call.nbytes for call in calls.calls if call.name == "send") / block,
         "others": [list(call) for call in calls.calls if call.name not in ("send", "recv")],
         "changed": [not torch.equal(t, before) for t, before in zip(inputs, kept, strict=True)],
@@ -197,12 +212,12 @@ def wrong_work(seen: Evidence, products: dict[str, int]) -> str | None:
             for got in ranks:
                 scores, right = got["work"][kind] / max(1, times), got["scores"] * bool(times)
                 fine = scores == right
-                texts.append(None if fine else f"computes {scores:,.0f} scores a head; its rows see {right:,}")
+                texts.append(None if fine else f"computes {scores:,.0f} scores per head; its rows attend to {right:,}")
             if said := by_rank(f"{case}, blocks computed {kind}", texts):
                 return said
     for n, ranks in seen.items():
         texts = [
-            f"matrices are multiplied, as if for the scores of {rank['again']:.1f} blocks; it returns what is needed"
+            f"matmuls are computed, as many as the scores of {rank['again']:.1f} blocks take; use the returned results"
             if rank["again"] > AGAIN
             else None
             for rank in ranks
@@ -219,8 +234,19 @@ def wrong_messages(seen: Evidence, most: Callable[[int], float]) -> str | None:
         for got in ranks:
             said = f"calls {in_words(got['others'])}" if got["others"] else None
             if not said and not got["blocks"] <= most(len(ranks)) + 1e-9:
-                said = f"sends {got['blocks']:g} blocks of keys' size; {most(len(ranks)):g} will do"
+                said = f"sends {got['blocks']:g} blocks of the size of its keys; {most(len(ranks)):g} are enough"
             texts.append(said)
+        if said := by_rank(case, texts):
+            return said
+    return None
+
+
+def late_messages(seen: Evidence) -> str | None:
+    """Say which rank computes its first block before it starts a message."""
+    for case, ranks in _named(seen):
+        texts = [
+            None if got["early"] else "computes its first block and has not started a message yet" for got in ranks
+        ]
         if said := by_rank(case, texts):
             return said
     return None

@@ -131,7 +131,7 @@ def observe(seed: int, shift: Shift) -> Evidence:
 
 
 class HandsOnToTheNext(Check):
-    """Each rank gets the tensors of the rank before, in their order, shapes and dtypes, and keeps its own."""
+    """Each rank gets the tensors of the previous rank, in their order, shapes and dtypes, and keeps its own."""
 
     hint = (
         "To (rank + 1) % ranks, from (rank - 1) % ranks: who comes after the last rank?\n"
@@ -163,7 +163,7 @@ def _wrong_arrivals(case: str, reports: Sequence[Evidence]) -> str | None:
         texts = []
         for got in reports:
             if len(got["got"]) != len(got["right"]):
-                return f"{case}: {len(got['right'])} tensors were given, and {len(got['got'])} arrive."
+                return f"{case}: {len(got['right'])} tensors were sent, but {len(got['got'])} arrive."
             mistakes = {
                 "is what the next rank sends: it went the wrong way round": got["next"][i],
                 "is this rank's own": got["own"][i],
@@ -180,7 +180,7 @@ def _wrong_arrivals(case: str, reports: Sequence[Evidence]) -> str | None:
 class SendsEachTensorOnce(Check):
     """Each tensor is sent once, to one rank; nothing else is sent, and no collective is called."""
 
-    hint = "One isend and one irecv for each tensor. What else does your code send, or send twice?"
+    hint = "One isend and one irecv per tensor. What else does your code send, or send twice?"
 
     compared = False
 
@@ -201,7 +201,7 @@ class SendsEachTensorOnce(Check):
 
 
 class WaitsInFinishOnly(Check):
-    """`shift` returns before the other ranks have come; `finish` waits until everything has arrived."""
+    """`shift` returns before the other ranks call it; `finish` waits until everything has arrived."""
 
     hint = (
         "Which of your calls waits? `dist.send`, `dist.recv` and `request.wait()` do; those in a batch start and "
@@ -218,11 +218,11 @@ class WaitsInFinishOnly(Check):
         for late, reports in zip(LATE, zip(*seen["3"], strict=True), strict=False):
             if waiting := " and ".join(map(str, reports[late]["absent"])):
                 return (
-                    f"Rank {late} came late. Before it called `shift`, that of rank {waiting} did not return: it waits."
+                    f"Rank {late} calls `shift` late. Until then, `shift` on rank {waiting} does not return: it waits."
                 )
             if waiting := " and ".join(map(str, reports[late]["unfinished"])):
                 return (
-                    f"Rank {late} had called `shift`, and not yet `finish`: the `finish` of rank {waiting} did not "
+                    f"Rank {late} has called `shift`, but not yet `finish`, and `finish` on rank {waiting} does not "
                     "return. Do the messages set out in the call, or only in `finish`?"
                 )
             texts = [
@@ -235,9 +235,9 @@ class WaitsInFinishOnly(Check):
 
 
 class SeveralAtATime(Check):
-    """Several shifts may be under way, and none writes into what another has returned."""
+    """Several shifts may be in flight, and none writes into the results of another."""
 
-    hint = "Does something outlive the call: a buffer that is used again, a list of requests outside the function?"
+    hint = "Does anything outlive the call: a reused buffer, a list of requests outside the function?"
 
     compared = False
 

@@ -57,7 +57,7 @@ def ring_forward(q, k, v, order):
     visiting = k, v
     for step in range(n):
         if step < n - 1:
-            arriving, finish = shift(*visiting)  # on its way while this block is at work
+            arriving, finish = shift(*visiting)  # travels while this block is computed
         held = order[(rank - step) % n]
         for column, *block in zip(held, *(t.chunk(len(held), dim=2) for t in visiting), strict=True):
             for i, row in enumerate(order[rank]):
@@ -71,21 +71,29 @@ def ring_forward(q, k, v, order):
 
 def ring_backward(gradient, inputs, results, order):
     (q, k, v), rank, n = inputs, dist.get_rank(), dist.get_world_size()
-    dq = torch.zeros_like(q)
-    visiting = [k, v, torch.zeros_like(k), torch.zeros_like(v)]
+    dq, visiting, coming, land = torch.zeros_like(q), [k, v], None, None
     mine = list(zip(*(t.chunk(len(order[rank]), dim=2) for t in (gradient, q, *results, dq)), strict=True))
     for step in range(n):
-        held = order[(rank - step) % n]
-        guests = list(zip(*(t.chunk(len(held), dim=2) for t in visiting), strict=True))
-        for row, (g, q_piece, out, lse, dq_piece) in zip(order[rank], mine, strict=True):
-            for column, (k_piece, v_piece, *theirs) in zip(held, guests, strict=True):
+        if step < n - 1:
+            arriving, finish = shift(*visiting)  # keys and values travel while this block is computed
+        held, sums = order[(rank - step) % n], [torch.zeros_like(k), torch.zeros_like(v)]
+        columns = list(zip(*(t.chunk(len(held), dim=2) for t in (*visiting, *sums)), strict=True))
+        for row, (g, q_chunk, out, lse, dq_chunk) in zip(order[rank], mine, strict=True):
+            for column, (k_chunk, v_chunk, *theirs) in zip(held, columns, strict=True):
                 if column <= row:
-                    parts = attend_backward(g, (q_piece, k_piece, v_piece), (out, lse), causal=column == row)
-                    for total, part in zip((dq_piece, *theirs), parts, strict=True):
+                    parts = attend_backward(g, (q_chunk, k_chunk, v_chunk), (out, lse), causal=column == row)
+                    for total, part in zip((dq_chunk, *theirs), parts, strict=True):
                         total += part  # a view: it lands in the whole tensor
-        visiting, finish = shift(*(visiting if step < n - 1 else visiting[2:]))  # at last the gradients alone: home
-        finish()
-    return dq, *visiting
+        if land:
+            land()  # the sums of the ranks before, which traveled during this block
+            for total, earlier in zip(sums, coming, strict=True):
+                total += earlier
+        coming, land = shift(*sums)  # travels during the next block; from the last one, home
+        if step < n - 1:
+            finish()
+            visiting = arriving
+    land()
+    return dq, *coming
 
 
 def zigzag(ranks):
@@ -93,6 +101,6 @@ def zigzag(ranks):
 
 
 def cut(tokens, order, rank):
-    pieces = torch.arange(tokens.shape[1] - 1, device=tokens.device).chunk(sum(map(len, order)))
-    positions = torch.cat([pieces[number] for number in order[rank]])
+    chunks = torch.arange(tokens.shape[1] - 1, device=tokens.device).chunk(sum(map(len, order)))
+    positions = torch.cat([chunks[number] for number in order[rank]])
     return tokens[:, positions], tokens[:, positions + 1], positions

@@ -31,6 +31,9 @@ def save(folder, step, state, keep):
         file.flush()
         os.fsync(file.fileno())
     os.replace(unfinished, folder / f"step-{step}")
+    entries = os.open(folder, os.O_RDONLY)
+    os.fsync(entries)  # the new name is on the disk before an old one goes
+    os.close(entries)
     paths = {int(path.name.removeprefix("step-")): path for path in folder.glob("step-*")}
     kept = sorted(n for n in paths if n <= step)[-keep:]
     for n in paths.keys() - kept:

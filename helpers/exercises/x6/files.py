@@ -108,7 +108,7 @@ class SurvivesAKillWhileSaving(OneObservation):
 
     hint = (
         "Write inside `folder`, under a name that does not begin with step-; rename it when it is complete.\n"
-        "os.replace(temporary, final) changes the name in one go. Delete the older ones after that, not before."
+        "os.replace(temporary, final) renames atomically. Delete the older ones after that, not before."
     )
 
     @staticmethod
@@ -163,7 +163,7 @@ class DamagedOnesArePassedOver(OneObservation):
     """A checkpoint that was cut short, or in which bytes have changed, is passed over for the next older whole one."""
 
     hint = (
-        "torch.load notices a missing end, and not always a changed byte. Keep a checksum of the bytes with them.\n"
+        "torch.load notices a missing end, but not always a changed byte. Store a checksum with the bytes.\n"
         "hashlib.sha256(data).digest() + data in the file; compare when loading, and go on to the next older one."
     )
 
@@ -189,11 +189,12 @@ class DamagedOnesArePassedOver(OneObservation):
 
 
 class FlushedBeforePublished(OneObservation):
-    """The bytes are on the disk before the name is: a power cut leaves no name step-N with nothing behind it."""
+    """The bytes are on the disk before the name, and the name before an older checkpoint goes, as power may fail."""
 
     hint = (
-        "close() hands bytes to the operating system, which writes them when it likes: os.fsync waits for the disk.\n"
-        "file.flush(), then os.fsync(file.fileno()), then os.replace. Without flush(), Python may hold back bytes."
+        "close() hands bytes to the operating system, which writes them later: os.fsync waits for the disk.\n"
+        "file.flush(), then os.fsync(file.fileno()), then os.replace. Without flush(), Python may still buffer bytes.\n"
+        "A name is an entry of its directory: os.fsync of the folder, too, after the rename and before any deletion."
     )
 
     @staticmethod
@@ -207,15 +208,30 @@ class FlushedBeforePublished(OneObservation):
             if not new:
                 return f"{words}: no entry got the name step-10 when step 10 was saved."
             if not all(arrival["synced"] for arrival in new):
-                return f"{words}: step-10 got its name while bytes of it had not been written through to the disk."
+                return f"{words}: step-10 got its name before all of its bytes were on the disk."
+            wrong = _lost_name(seen["scenes"][scene]["durable"]) if scene != "first" else None
+            if wrong:
+                return f"{words}: {wrong}"
         return None
+
+
+def _lost_name(moments: list[list[int]]) -> str | None:
+    """Say at which moment a power cut would leave neither step 9 nor step 10; later, step 10 must be there."""
+    if not all({9, 10} & set(steps) for steps in moments):
+        return (
+            "step 9 was deleted while the name step-10 was not yet on the disk, so a power cut may leave neither. "
+            "Sync the folder after the rename, and before you delete."
+        )
+    if 10 not in moments[-1]:
+        return "save has returned, and a power cut may still lose the name step-10: the folder was not synced."
+    return None
 
 
 class DiskStaysBounded(OneObservation):
     """After a save the newest `keep` are left and nothing else; during it, no more than one beside them."""
 
     hint = (
-        "What an earlier save left when it was killed lies there, too: remove it before you write.\n"
+        "What a killed save left is in the folder, too: remove it before you write.\n"
         "After publishing, keep this step and the keep - 1 newest below it; remove every other entry of the folder."
     )
 

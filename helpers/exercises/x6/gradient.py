@@ -80,8 +80,8 @@ class SameBitsOnOneRankAndTwo(Check):
 
     points = 1
     hint = (
-        "Addition in floating point depends on the order: (a + b) + (c + d) is not ((a + b) + c) + d.\n"
-        "Let each lane's gradients add up from zero in p.grad, and add the two lanes' sums at the end.\n"
+        "Floating-point sums depend on the order: (a + b) + (c + d) is not ((a + b) + c) + d.\n"
+        "Accumulate each lane's gradients from zero in p.grad, and add the two lanes' sums once at the end.\n"
         "torch.set_rng_state(random[lane]) before a lane's micro-batches; torch.get_rng_state() after them."
     )
 
@@ -107,9 +107,9 @@ def _wrong_call(got: Evidence, ideal: Evidence, first: list[float]) -> str | Non
     if got["drawn"] != ideal["drawn"]:
         counts = {lane: len(draws) for lane, draws in got["drawn"].items()}
         right = {lane: len(draws) for lane, draws in ideal["drawn"].items()}
-        return f"micro-batches drawn by lane: {counts}; {right} is right."
+        return f"micro-batches drawn by lane: {counts}; it should be {right}."
     if got["rows"] != ideal["rows"]:
-        return f"the model saw {got['rows']} rows at a time; one micro-batch of 4 is right."
+        return f"the model saw {got['rows']} rows at a time; it should see one micro-batch of 4."
     if got["begin"] != ideal["begin"]:
         return "the model was called in a random state that is not its lane's."
     off = relative_distance(got["gradient"], ideal["gradient"]) if got["gradient"] else 1.0
@@ -118,12 +118,12 @@ def _wrong_call(got: Evidence, ideal: Evidence, first: list[float]) -> str | Non
         return f"the gradient is {sizes[0] / sizes[1]:.4g} times as long as it should be, and {off:.2g} (relative) off."
     for lane, state in ideal["random"].items():
         if got["random"][lane] != state:
-            return f"random[{lane}] is not the random state with which lane {lane} goes on."
+            return f"random[{lane}] is not the random state that lane {lane} left."
     if got["gradient"] != first:
         others = sum(a != b for a, b in zip(got["gradient"], first, strict=True))
-        return f"the last bits of {others} of {len(first)} numbers are not those of rank 0 of 2."
+        return f"{others} of {len(first)} numbers differ from rank 0 of 2 in their last bits."
     if not got["kept"]:
-        return "the weights have changed; the call only leaves gradients."
+        return "the weights have changed; only gradients should change."
     return None
 
 
@@ -133,12 +133,12 @@ def _wrong_order(got: list[float], ideal: list[float]) -> str | None:
     if not got or not relative_distance(got[::every], ideal[::every]) <= EXACT:
         return (
             f"micro-batches of {', '.join(map(str, ROWS))} rows: the gradient is not the mean of theirs. "
-            "Each counts the same, whatever its rows, and nothing is clipped."
+            "Each micro-batch counts the same, whatever its number of rows, and nothing is clipped."
         )
     if not relative_distance(got, ideal) <= EXACT:
         return (
-            "the sums are not formed in the contract's order: with huge numbers that cancel, the gradient is another "
-            "one. In each lane, one micro-batch after the other from zero; then lane 0's sum plus lane 1's."
+            "the sums are not formed in the contract's order: with huge numbers that cancel, the gradient "
+            "differs. In each lane, add one micro-batch after the other from zero; then lane 0's sum plus lane 1's."
         )
     return None
 

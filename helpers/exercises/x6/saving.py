@@ -107,6 +107,7 @@ def _save_scene(save: Any, load: Any, place: Place, seed: int, scene: Scene, syn
         "later": _loaded(load, folder),
         "bytes": [sum(file[0] for file in look.values() if file) for look in camera.looks],
         "arrivals": _arrivals(camera),
+        "durable": [_durable(*moment) for moment in zip(camera.looks, camera.lost, strict=True)],
     }
 
 
@@ -133,6 +134,12 @@ def _arrivals(camera: Photographs) -> list[Evidence]:
                 arrivals.append({"step": steps_of(Path(name)), "synced": synced, "within": within})
         before, known = entries, known | _inodes(look)
     return arrivals
+
+
+def _durable(look: Look, lost: list[str]) -> list[int]:
+    """Return the steps whose names step-N a power cut at this moment would leave."""
+    names = {Path(path).parts[0] for path in look} - set(lost)
+    return sorted(steps_of(Path(name)) for name in names if name.startswith("step-"))
 
 
 def _entries(look: Look) -> dict[str, set[tuple[str, int]]]:

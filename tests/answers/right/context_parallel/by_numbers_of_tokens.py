@@ -33,6 +33,8 @@ def ring_forward(q, k, v, order):
     results = {}
     guest = [k, v]
     for owner in [(rank - i) % n for i in range(n)]:
+        if owner != (rank + 1) % n:
+            following, wait = shift(*guest)
         for j, column in enumerate(order[owner]):
             keys, values = (t.narrow(2, j * length, length) for t in guest)
             for i, row in enumerate(order[rank]):
@@ -40,8 +42,8 @@ def ring_forward(q, k, v, order):
                     part = attend(q.narrow(2, i * length, length), keys, values, causal=row == column)
                     results[row] = merge(results[row], part) if row in results else part
         if owner != (rank + 1) % n:
-            guest, wait = shift(*guest)
             wait()
+            guest = following
     return tuple(torch.cat([results[row][which] for row in order[rank]], 2) for which in (0, 1))
 
 
@@ -53,6 +55,8 @@ def ring_backward(gradient, inputs, results, order):
     totals = [torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)]
     for step in range(n):
         owner = (rank - step) % n
+        if step + 1 < n:
+            following, arrived = shift(k, v)
         for i, row in enumerate(order[rank]):
             for j, column in enumerate(order[owner]):
                 if row >= column:
@@ -64,11 +68,11 @@ def ring_backward(gradient, inputs, results, order):
                     )
                     for total, at, grad in zip(totals, (i, j, j), grads):
                         piece(total, at).add_(grad)
-        message = [totals[1], totals[2]] + ([k, v] if step + 1 < n else [])
-        message, wait = shift(*message)
+        if step + 1 < n:
+            arrived()
+            k, v = following
+        totals[1:], wait = shift(*totals[1:])
         wait()
-        totals[1:] = message[:2]
-        k, v = message[2:] if step + 1 < n else (k, v)
     return tuple(totals)
 
 

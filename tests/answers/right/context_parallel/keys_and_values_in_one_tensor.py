@@ -37,6 +37,7 @@ def ring_forward(q, k, v, order):
     kv = torch.stack((k, v))
     for step in range(n):
         source = (rank - step) % n
+        coming, done = shift(kv) if step + 1 < n else (None, None)
         for i, row in enumerate(mine):
             at = slice(i * size, (i + 1) * size)
             for j, column in enumerate(order[source]):
@@ -47,8 +48,8 @@ def ring_forward(q, k, v, order):
                 new = merge((out[:, :, at], lse[:, :, at]), part)
                 out[:, :, at], lse[:, :, at] = new
         if step + 1 < n:
-            (kv,), done = shift(kv)
             done()
+            (kv,) = coming
     return out, lse
 
 
@@ -62,6 +63,8 @@ def ring_backward(gradient, inputs, results, order):
     dkv = torch.zeros_like(kv)
     for step in range(n):
         source = order[(rank - step) % n]
+        if step < n - 1:
+            (following,), arrived = shift(kv)
         for i, row in enumerate(mine):
             a = slice(i * size, (i + 1) * size)
             for j, column in enumerate(source):
@@ -74,8 +77,8 @@ def ring_backward(gradient, inputs, results, order):
                 dkv[0][:, :, b] += y
                 dkv[1][:, :, b] += z
         if step < n - 1:
-            (kv,), done = shift(kv)
-            done()
+            arrived()
+            kv = following
         (dkv,), done = shift(dkv)
         done()
     return dq, dkv[0], dkv[1]

@@ -10,6 +10,12 @@ import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 
 
+def sync_directory(folder):
+    handle = os.open(folder, os.O_RDONLY)
+    os.fsync(handle)
+    os.close(handle)
+
+
 def save(folder, step, state, keep):
     if not folder.exists():
         folder.mkdir(parents=True)
@@ -26,6 +32,7 @@ def save(folder, step, state, keep):
     finally:
         os.close(descriptor)
     (folder / "next").rename(folder / f"step-{step:07}.ckpt")
+    sync_directory(folder)
     ordered = sorted(entry.name for entry in os.scandir(folder) if entry.name.startswith("step-"))
     this = ordered.index(f"step-{step:07}.ckpt")
     for place, name in enumerate(ordered):

@@ -10,6 +10,12 @@ import torch.distributed as dist
 import torch.nn.functional as F
 
 
+def sync_directory(folder):
+    handle = os.open(folder, os.O_RDONLY)
+    os.fsync(handle)
+    os.close(handle)
+
+
 def save(folder, step, state, keep):
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -31,6 +37,7 @@ def save(folder, step, state, keep):
     target = folder / f"step-{step}"
     target.unlink(missing_ok=True)
     os.link(scratch, target)
+    sync_directory(folder)
     scratch.unlink()
     steps = sorted(int(path.name[5:]) for path in folder.glob("step-*"))
     below = [n for n in steps if n <= step]

@@ -16,6 +16,12 @@ def number(path):
     return int(re.fullmatch(r"step-(\d+)", path.name)[1])
 
 
+def sync_directory(folder):
+    handle = os.open(folder, os.O_RDONLY)
+    os.fsync(handle)
+    os.close(handle)
+
+
 def save(folder, step, state, keep):
     os.makedirs(folder, exist_ok=True)
     for entry in os.listdir(folder):
@@ -33,6 +39,7 @@ def save(folder, step, state, keep):
     if final.exists():
         shutil.rmtree(final)
     new.rename(final)
+    sync_directory(folder)
     all_of_them = sorted(folder.glob("step-*"), key=number)
     place = all_of_them.index(final)
     for path in all_of_them[: max(0, place + 1 - keep)] + all_of_them[place + 1 :]:

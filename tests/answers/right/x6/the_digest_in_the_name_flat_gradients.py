@@ -18,6 +18,12 @@ def listed(folder):
     return sorted(out)
 
 
+def sync_directory(folder):
+    handle = os.open(folder, os.O_RDONLY)
+    os.fsync(handle)
+    os.close(handle)
+
+
 def save(folder, step, state, keep):
     folder.mkdir(exist_ok=True, parents=True)
     for path in folder.iterdir():
@@ -30,6 +36,7 @@ def save(folder, step, state, keep):
         digest = hashlib.file_digest(file, "sha1").hexdigest()
     final = folder / f"step-{step}.{digest}.pt"
     part.replace(final)
+    sync_directory(folder)
     older = [path for n, _, path in listed(folder) if n < step]
     wanted = {final, *(older[max(0, len(older) - keep + 1) :] if keep > 1 else [])}
     for _, _, path in listed(folder):

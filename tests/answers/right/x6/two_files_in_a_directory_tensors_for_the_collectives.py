@@ -14,6 +14,12 @@ def as_step(name):
     return int(name.split("-")[1])
 
 
+def sync_directory(folder):
+    handle = os.open(folder, os.O_RDONLY)
+    os.fsync(handle)
+    os.close(handle)
+
+
 def save(folder, step, state, keep):
     folder.mkdir(parents=True, exist_ok=True)
     held = sorted((p.name for p in folder.iterdir() if p.name.startswith("step-")), key=as_step)
@@ -35,6 +41,7 @@ def save(folder, step, state, keep):
     if name in held:
         os.rename(folder / name, folder / "damaged")
     os.rename(building, folder / name)
+    sync_directory(folder)
     names = [n for n in held if as_step(n) < step][-(keep - 1) :] if keep > 1 else []
     for path in folder.iterdir():
         if path.name not in (name, *names):

@@ -15,6 +15,12 @@ def steps_in(folder):
     return {int(name[5:-4]): os.path.join(folder, name) for name in names if name.startswith("step-")}
 
 
+def sync_directory(folder):
+    handle = os.open(folder, os.O_RDONLY)
+    os.fsync(handle)
+    os.close(handle)
+
+
 def save(folder, step, state, keep):
     os.makedirs(folder, exist_ok=True)
     for name in os.listdir(folder):
@@ -28,6 +34,7 @@ def save(folder, step, state, keep):
         file.flush()
         os.fdatasync(file.fileno())
     os.rename(file.name, os.path.join(folder, f"step-{step}.zip"))
+    sync_directory(folder)
     there = steps_in(folder)
     for number in set(there) - set(sorted(set(there) & set(range(step + 1)))[-keep:]):
         os.unlink(there[number])

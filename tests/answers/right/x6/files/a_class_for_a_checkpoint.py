@@ -25,6 +25,12 @@ class Checkpoint:
         return torch.load(io.BytesIO(body), map_location="cpu")
 
 
+def sync_directory(folder):
+    handle = os.open(folder, os.O_RDONLY)
+    os.fsync(handle)
+    os.close(handle)
+
+
 def save(folder, step, state, keep):
     folder.mkdir(parents=True, exist_ok=True)
     temporary = folder / "unfinished"
@@ -36,6 +42,7 @@ def save(folder, step, state, keep):
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, folder / f"step-{step}")
+    sync_directory(folder)
     before = [one for one in Checkpoint.all(folder) if one.step <= step]
     for one in Checkpoint.all(folder):
         if one not in before[-keep:]:

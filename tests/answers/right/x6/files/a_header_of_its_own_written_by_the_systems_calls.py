@@ -12,6 +12,12 @@ def written(folder):
     return {int(p.name.split("-")[1]): p for p in folder.glob("step-*")} if folder.exists() else {}
 
 
+def sync_directory(folder):
+    handle = os.open(folder, os.O_RDONLY)
+    os.fsync(handle)
+    os.close(handle)
+
+
 def save(folder, step, state, keep):
     folder.mkdir(parents=True, exist_ok=True)
     half = folder / ".half"
@@ -28,6 +34,7 @@ def save(folder, step, state, keep):
     finally:
         os.close(handle)
     os.rename(half, folder / f"step-{step}")
+    sync_directory(folder)
     there = written(folder)
     for n in sorted(there):
         later = [m for m in there if n <= m <= step]

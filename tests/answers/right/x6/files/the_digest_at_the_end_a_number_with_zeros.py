@@ -15,6 +15,12 @@ def steps_in(folder):
     return found
 
 
+def sync_directory(folder):
+    handle = os.open(folder, os.O_RDONLY)
+    os.fsync(handle)
+    os.close(handle)
+
+
 def save(folder, step, state, keep):
     folder.mkdir(parents=True, exist_ok=True)
     for path in folder.iterdir():
@@ -30,6 +36,7 @@ def save(folder, step, state, keep):
         file.flush()
         os.fsync(file.fileno())
     part.replace(folder / f"step-{step:09d}.pt")
+    sync_directory(folder)
     older = sorted((n for n in steps_in(folder) if n < step), reverse=True)
     stays = {step, *older[: keep - 1]}
     for n, path in steps_in(folder).items():
