@@ -1,11 +1,11 @@
 # %% [markdown] name="title"
 # # Where the time goes
 #
-# **An operation takes as long as its arithmetic or as its bytes, whichever is slower, plus a launch. Add them up and you know a step before it runs; what is left over has a name.**
+# **An operation takes as long as its arithmetic or as its memory traffic, whichever is slower, plus the launch overhead. Add these up and you can predict a training step. A profile shows where the prediction is wrong.**
 #
 # | | |
 # |---|---|
-# | After this you can | predict the seconds of an operation, and of a training step, from FLOPs, bytes and launches; say what bounds a layer and at which batch that changes; count the FLOPs of a transformer by both conventions; read a profiler's trace; report MFU and HFU; time two programs without fooling yourself; diagnose a slow loop from its trace |
+# | After this you can | predict the seconds of an operation, and of a training step, from FLOPs, bytes and launches; say what bounds a layer and at which batch that changes; count the FLOPs of a transformer by both conventions; read a profiler's trace; compute MFU and HFU; compare the speed of two programs correctly; diagnose a slow loop from its trace |
 # | Time | 150 to 180 minutes |
 # | Difficulty | ●●○ |
 # | Needs | a CPU; the same cells use a GPU if there is one |
@@ -34,11 +34,9 @@ from helpers import (
     english,
     explore,
     find_gpu,
-    hfu,
     hint,
     kept_roofline,
     measure_roofline,
-    mfu,
     model_flops,
     numbers_beyond_cache,
     pick_device,
@@ -55,7 +53,7 @@ import torch
 import torch.nn.functional as F
 from matplotlib.figure import Figure
 from torch import nn
-from torch.profiler import ProfilerActivity, profile, record_function
+from torch.profiler import ProfilerActivity, profile, record_function, schedule
 from torch.utils.checkpoint import checkpoint
 
 device = pick_device()
@@ -63,13 +61,11 @@ claims = Claims()
 print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}, threads: {torch.get_num_threads()}")
 
 # %% [markdown] name="clocks_text"
-# ## 1 · Two operations, two clocks
+# ## 1 · Two operations, two limits
 #
-# A kitchen has cooks and a door to the cellar. A stew keeps the cooks busy for hours on one basket of vegetables; a salad is all walking to the cellar. Hire more cooks and the salad is not ready any sooner.
+# A processor has two limits. Its **peak** is the number of floating-point operations (FLOPs) that it can do per second. Its **bandwidth** is the number of bytes per second that it can move to and from memory. A matmul of two n × n matrices does 2·n³ FLOPs on 12·n² bytes (FP32), so for large n arithmetic dominates. Adding two tensors of n numbers does n FLOPs on 12·n bytes, so memory traffic dominates.
 #
-# A processor is such a kitchen. It does so many floating-point operations (FLOPs) in a second: its **peak**. It moves so many bytes to and from memory in a second: its **bandwidth**. A product of two n × n matrices does 2·n³ FLOPs on 12·n² bytes (FP32): a stew. Adding two tensors of n numbers does n FLOPs on 12·n bytes: a salad.
-#
-# Measure both limits, the peak with a large product and the bandwidth with a copy of tensors that no cache holds. And measure a third figure: what an operation costs that has nothing to do, its **launch**.
+# Measure both limits: the peak with a large matmul, and the bandwidth with a copy of tensors that do not fit in any cache. Then measure a third figure, the **launch overhead**: the cost of an operation that does almost no work.
 
 # %% name="by_hand"
 x = torch.randn(numbers_beyond_cache(device), device=device)
@@ -86,14 +82,14 @@ print(f"peak {peak / 1e9:,.0f} GFLOP/s, bandwidth {bandwidth / 1e9:.1f} GB/s, la
 print(f"while one byte moves, there is time for {balance:.1f} FLOPs")
 
 # %% [markdown] name="clocks_guess_text"
-# **Predict**, from these figures alone, the milliseconds of two operations that were not measured: the product of a `side` × `side` matrix and one of `side` × `side` / 2, and the addition of two tensors as large as the one that was copied, into a third.
+# **Predict** the milliseconds of two new operations from these figures alone: the matmul of a `side` × `side` matrix with one of `side` × `side` / 2, and the addition of two tensors as large as the one that was copied, with the result written to a third.
 
 # %% name="clocks_guess"
 my_guess = None  # milliseconds, product
 ### BEGIN GUESS
 my_guess = 1e3 * 2 * side * (side // 2) * side / peak
 ### END GUESS
-product_guess = Prediction("Product", my_guess, "ms")
+product_guess = Prediction("Matmul", my_guess, "ms")
 my_guess = None  # milliseconds, addition
 ### BEGIN GUESS
 my_guess = 1e3 * 3 * x.nbytes / bandwidth  # reads two, writes one
@@ -113,16 +109,16 @@ claims.record(
 claims.record("T29", "an addition takes its bytes / bandwidth", "x + y with out=", by_bytes, "x", 0.67, 1.5)
 flops_alone = x.numel() / peak
 print(f"by its FLOPs alone the addition would take {1e3 * flops_alone:.3f} ms")
-print("spread of the runs:", f"product {product.spread:.0%}, addition {addition.spread:.0%}")
+print("spread of the runs:", f"matmul {product.spread:.0%}, addition {addition.spread:.0%}")
 
 # %% [markdown] name="clocks_explained"
-# Two figures describe the machine, and both predictions come out about right. With the wrong limit you are off by orders of magnitude, as the second-to-last line shows: there was almost nothing to compute.
+# Two figures describe the machine, and each operation needs the right one. The second-to-last line uses the wrong limit for the addition and is off by a large factor, because an addition has almost nothing to compute.
 #
-# (If the spread is large, something else is running on this machine. All figures of this lab move with it; the laws do not.)
+# (If the spread is large, another program is running on this machine, and all figures of this lab vary with it.)
 #
 # ## 2 · The roofline
 #
-# Arithmetic and traffic go on at the same time, so an operation takes as long as the **slower** of the two. Before that it has to be launched: Python, PyTorch's dispatcher and, on a GPU, the driver. So
+# Arithmetic and memory traffic overlap, so an operation takes as long as the **slower** of the two. Before that it has to be launched by Python, PyTorch's dispatcher and, on a GPU, the driver. So
 #
 # $$\text{seconds} = \max\left(\frac{\text{FLOPs}}{\text{peak}},\ \frac{\text{bytes}}{\text{bandwidth}}\right) + \text{launch}$$
 #
@@ -130,9 +126,9 @@ print("spread of the runs:", f"product {product.spread:.0%}, addition {addition.
 #
 # **Contract.** `operation_seconds(flops, nbytes, peak, bandwidth, launch)` returns a pair: the seconds, and what bounds the operation.
 #
-# - Seconds as in the formula: `peak` in FLOP/s, `bandwidth` in bytes/s, `launch` in seconds.
-# - The bound is the word for the longest of the three times, FLOPs / peak, bytes / bandwidth and launch: `"compute"`, `"memory"` or `"launch"`.
-# - `flops` may be 0 (a copy), and `nbytes` as well (an empty operation).
+# - The seconds follow the formula: `peak` is in FLOP/s, `bandwidth` in bytes/s, `launch` in seconds.
+# - The bound names the longest of the three times FLOPs / peak, bytes / bandwidth and launch: `"compute"`, `"memory"` or `"launch"`.
+# - `flops` may be 0 (a copy), and so may `nbytes` (an empty operation).
 
 
 # %% name="operation" answer=true reveal=true
@@ -150,21 +146,21 @@ operation_seconds = check("where_the_time_goes.roofline", operation_seconds)
 hint("where_the_time_goes.roofline")
 
 # %% [markdown] name="measured_text"
-# Peak and bandwidth are not one number each. A product with a side of 16 cannot keep a processor busy, and what fits the cache need not come from memory. `measure_roofline` measures rates over many shapes and sizes in less than a minute; `python -m helpers roofline` prints and keeps them, and the next cell takes what was kept. The law is the one that you have just written.
+# Peak and bandwidth are not single numbers. A matmul with a side of 16 cannot keep a processor busy, and data in the cache does not come from memory. `measure_roofline` measures rates over many shapes and sizes in less than a minute. `python -m helpers roofline` prints and saves them, and the next cell uses the saved figures. The formula is the one that you have just written.
 
 # %% name="measured"
 roofline = kept_roofline(device) or measure_roofline(device)
 by_roofline = roofline.peak("float32")
-print(f"measured on {roofline.date}; the runs of one measurement lay {roofline.spread:.0%} apart")
-print(f"fastest FP32 product {by_roofline / 1e9:,.0f} GFLOP/s; by hand {peak / 1e9:,.0f}")
+print(f"measured on {roofline.date}; spread of its runs {roofline.spread:.0%}")
+print(f"fastest FP32 matmul {by_roofline / 1e9:,.0f} GFLOP/s; by hand {peak / 1e9:,.0f}")
 for shape in ((1024, 1024, 1024), (16, 1024, 1024), (16, 16, 16)):
     rate = 2 * math.prod(shape) / roofline.product_seconds(shape, "float32")
-    print(f"a product of m, n, k = {shape}: {rate / 1e9:,.1f} GFLOP/s")
+    print(f"a matmul of m, n, k = {shape}: {rate / 1e9:,.1f} GFLOP/s")
 if not 0.7 < peak / by_roofline < 1.4:
-    print("The two lie far apart: the machine is busier or quieter than when its roofline was measured.")
+    print("The two differ a lot: the machine is busier or quieter than when its roofline was measured.")
 
 # %% [markdown] name="dots_text"
-# The picture of this law gave it its name. The horizontal axis is **arithmetic intensity**: how many FLOPs an operation does for each byte that it moves. The vertical axis is FLOPs per second. The slope is the memory's bandwidth, and there is a level for the peak of each number format. Left of the corner an operation is bound by memory, right of it by arithmetic, and nothing gets through the roof. The dashed slope is the cache's bandwidth, for operations whose bytes never leave it. Here are some operations with their measured speed.
+# The plot of this formula gave the model its name. The horizontal axis is **arithmetic intensity**: FLOPs per byte moved. The vertical axis is FLOPs per second. The slope is the memory bandwidth, and there is one level for the peak of each number format. Left of the corner an operation is memory-bound, right of it compute-bound, and no operation gets above the roof. The dashed slope is the cache's bandwidth, for data that never leaves the cache. Here are some operations with their measured speed.
 
 # %% name="dots"
 wide = 4096 if device.type == "cpu" else 2 * side  # weights that no cache holds
@@ -175,13 +171,13 @@ operations = {  # what to run, FLOPs, bytes
     "sum of x": (lambda: x.sum(), x.numel(), x.nbytes),
     "1 row through a layer": (lambda: row @ weights, 2 * wide**2, weights.nbytes + 2 * row.nbytes),
     "64 rows through a layer": (lambda: rows @ weights, 2 * 64 * wide**2, weights.nbytes + 2 * rows.nbytes),
-    f"product, {side}": (lambda: a @ b, 2 * side**3, 3 * a.nbytes),
-    "512 products of 16 x 16": (lambda: tiny @ tiny, 512 * 2 * 16**3, 3 * tiny.nbytes),
+    f"matmul, {side}": (lambda: a @ b, 2 * side**3, 3 * a.nbytes),
+    "512 matmuls of 16 x 16": (lambda: tiny @ tiny, 512 * 2 * 16**3, 3 * tiny.nbytes),
 }
 timed = {name: (flops, nbytes, benchmark(fn, runs=7).median) for name, (fn, flops, nbytes) in operations.items()}
 show(
     roofline_figure(roofline, timed),
-    "Roofline on logarithmic axes: sums and a single row lie far left near the memory's slope, the large product far right near the level. Tiny products lie well below the roof: neither clock explains them.",
+    "Roofline on logarithmic axes: sums and a single row lie far left near the memory's slope, the large product far right near the level. Tiny products lie well below the roof: neither limit explains them.",
 )
 rows_of_table = [("operation", "FLOP/byte", "measured, ms", "predicted, ms", "bound by")]
 try:
@@ -194,18 +190,18 @@ except NotImplementedError:
     print("Fill in the answer cell first.")
 
 # %% [markdown] name="turn_text"
-# ### Where a layer turns
+# ### Where a layer turns compute-bound
 #
-# A linear layer of width W reads W² weights, whatever the batch. For B rows it does 2·B·W² FLOPs. As long as B is small against W, nearly all of its 4·W² bytes are weights. So each row does half a FLOP for each byte, and by the law one more row costs nothing, until the cooks are busy.
+# A linear layer of width W reads W² weights, whatever the batch. For B rows it does 2·B·W² FLOPs. As long as B is small compared with W, nearly all of its 4·W² bytes are weights. Then each row adds half a FLOP per byte. By the formula, an additional row costs nothing until the arithmetic takes longer than reading the weights.
 #
-# One thing first. The layer reads its weights and writes next to nothing, while the copy of section 1 wrote as much as it read. On a CPU that makes a difference: before a line of memory is written, it is fetched. So measure reading by itself.
+# The layer reads its weights and writes almost nothing, while the copy of section 1 wrote as much as it read. The two rates can differ in either direction: a CPU may have to read a cache line before it writes to it, and one reading thread may not reach the full bandwidth. So measure reading by itself.
 
 # %% name="reading"
 reading = x.nbytes / benchmark(lambda: x.sum(), runs=7).median
 print(f"reading {reading / 1e9:.1f} GB/s, copying {bandwidth / 1e9:.1f} GB/s; peak {peak / 1e9:,.0f} GFLOP/s")
 
 # %% [markdown] name="turn_guess_text"
-# So the time of a batch is flat at first, and later each row more adds the same time. The layer **turns** where these two lines meet: the time of a single row, divided by the time that each row takes in a large batch.
+# The time of a batch is flat at first. Later each additional row adds the same time. The layer **turns** where the two lines meet: the time of a single row, divided by the time that each row takes in a large batch.
 #
 # **Predict** the batch at which the layer turns from memory-bound to compute-bound on this machine.
 
@@ -231,28 +227,28 @@ claims.record("T29", said, subject, turn / (2 * peak / reading), "x", 1 / 3, 3)
 figure = Figure(figsize=(7, 3.6), layout="constrained")
 axes = figure.add_subplot()
 axes.loglog(batches, [1e3 * s for s in sweep], "o", base=2, color=COLOURS[4], label="measured")
-law = [1e3 * max(4 * wide**2 / reading, 2 * batch * wide**2 / peak) for batch in batches]
-axes.loglog(batches, law, base=2, color=COLOURS[0], label="roofline, by hand")
+predicted = [1e3 * max(4 * wide**2 / reading, 2 * batch * wide**2 / peak) for batch in batches]
+axes.loglog(batches, predicted, base=2, color=COLOURS[0], label="roofline, by hand")
 axes.axvline(turn, color=COLOURS[7], ls=":", label="turning point, measured")
 axes.set(title=f"A linear layer of width {wide}", xlabel="rows in the batch", ylabel="milliseconds")
 axes.legend(frameon=False)
 show(
     figure,
-    "Milliseconds over batch size. The law: flat for few rows, then in proportion to the rows. Measured: above the law for a few rows, closer to it for one and for many.",
+    "Milliseconds over batch size. The roofline: flat for few rows, then proportional to the rows. Measured: above it for a few rows, closer to it for one and for many.",
 )
 
 # %% [markdown] name="turn_explained"
-# A row alone pays for reading all the weights; many rows share the bill. That is why servers collect requests, and why training with one row at a time wastes a machine. (The figures are the least of four runs: a law is about the machine at its quietest.)
+# A single row pays for reading all the weights; many rows share that cost. That is why inference servers batch requests, and why training with one row at a time wastes a machine. (The plot uses the fastest of four runs, because the formula describes an idle machine.)
 #
-# The model has a sharp corner; the machine does not. A product of a few rows is *skinny*. Libraries first copy the weights into an order that suits their kernels; they *pack* them (Goto and van de Geijn 2008), which pays off over many rows only, and which a single row does without. So on a CPU two rows may take several times as long as one. The measured roofline has skinny products in it and knows.
+# The model has a sharp corner; the machine does not. A matmul of a few rows is *skinny*. Libraries first copy the weights into an order that suits their kernels. This *packing* (Goto and van de Geijn 2008) pays off only over many rows, and libraries skip it for a single row. So on a CPU two rows may take several times as long as one, and the turning point is the least accurate prediction of this lab: the table in section 11 has its error on every machine that was measured.
 #
-# A GPU has its corner further right: it has gained more FLOP/s over the years than bytes/s. The explorer at the end includes several GPUs.
+# A GPU has its corner further right, because FLOP/s have grown faster than bytes/s over the years. The explorer in section 10 includes several GPUs.
 #
 # ## 3 · Small layers
 #
-# A stack of 8 linear layers, 16 rows: at width 32 it does 64 times the arithmetic of width 4.
+# Take a stack of 8 linear layers and 16 rows. At width 32 it does 64 times the arithmetic of width 4.
 #
-# **Predict.** How many times as long does it take?
+# **Predict.** What is the ratio of their times?
 
 # %% name="launch_guess"
 my_guess = None  # times
@@ -289,27 +285,27 @@ axes.legend(frameon=False)
 show(figure, "Microseconds over width: flat for small widths, then rising; the arithmetic alone starts far below.")
 
 # %% [markdown] name="launch_explained"
-# Flat, then rising: a third bound. Where it is flat, the network is **launch-bound**: what you pay for is the number of operations, not their size. A layer costs more than an empty addition, since Python calls a module, the module calls a function, and the function has a result to allocate.
+# Flat, then rising: launches are a third bound. In the flat part the network is **launch-bound**. Its time depends on the number of operations, not on their size. A layer costs more than an empty addition, because Python calls a module, the module calls a function, and the function allocates its result.
 #
-# A small model may become wider at no cost there. To make it faster, launch less: larger batches, fused operations ([[compilation_and_fusion]]), CUDA graphs. On a GPU the host launches while the GPU works; there the rule is that a step cannot be faster than all its launches, one after another.
+# In that range, making a model wider costs almost nothing. To make it faster, launch fewer operations: larger batches, fused operations ([[compilation_and_fusion]]), CUDA graphs. On a GPU the host launches while the GPU works, so a step cannot be faster than the sum of its launches.
 #
 # ## 4 · Counting FLOPs
 #
-# A product of (m, k) and (k, n) takes 2·m·n·k FLOPs, a multiplication and an addition each. A transformer is made of such products. For B sequences of T tokens and a width W:
+# A matmul of (m, k) and (k, n) takes 2·m·n·k FLOPs: m·n·k multiplications and as many additions. A transformer consists of such matmuls. For B sequences of T tokens and a width W:
 #
-# - **projections**: q, k, v and out are products of all B·T tokens with a matrix. In models with grouped queries, k and v are narrower (`kv_width`);
-# - **attention**: scores q·kᵀ, then scores·v; every query of a sequence meets every key of the same sequence. How many heads there are does not matter: H heads of W / H numbers do the same products in H pieces;
-# - **MLP**: up to `inner` and down again, and in Llama and its relatives a *gate*, a third matrix like `up`.
+# - **projections**: q, k, v and out multiply all B·T tokens by a matrix. In models with grouped queries, k and v are narrower (`kv_width`);
+# - **attention**: scores q·kᵀ, then scores·v. Every query of a sequence is paired with every key of the same sequence. The number of heads does not matter: H heads of width W / H do the same FLOPs;
+# - **MLP**: up to `inner` and down again. Llama and its relatives have a *gate*, a third matrix of the same size as `up`.
 #
-# A causal mask throws half of the scores away. Some count them all the same (nanoGPT, torchtitan, PyTorch's counter): the **full square**. Others count half (Megatron): the **causal half**. A figure without its convention cannot be compared with anybody's.
+# A causal mask discards half of the scores. Some count them anyway (nanoGPT, torchtitan, PyTorch's counter): the **full square**. Others count half (Megatron): the **causal half**. Two figures can be compared only if they use the same convention.
 #
 # ### Your turn
 #
 # **Contract.** `block_flops(batch, length, width, inner, kv_width, gated, convention)` returns the FLOPs of one block's forward pass: a dictionary of whole numbers (`int`) with the keys `q`, `k`, `v`, `scores`, `values`, `out` and `mlp`.
 #
 # - `kv_width` is the width of k and of v; q has `width`. `gated` says whether the MLP has a gate.
-# - With `convention="full square"`, scores and values count all pairs of tokens. With `"causal half"` they count exactly half of that, and everything else stays.
-# - Norms, softmax, activations and sums are left out, as is customary.
+# - With `convention="full square"`, scores and values count all pairs of tokens. With `"causal half"` they count exactly half of that, and the other parts are the same.
+# - Norms, softmax, activation functions and sums are not counted, by convention.
 
 
 # %% name="block" answer=true reveal=true
@@ -339,7 +335,7 @@ block_flops = check("where_the_time_goes.block", block_flops)
 hint("where_the_time_goes.block")
 
 # %% [markdown] name="counter_text"
-# `count_flops` does the same for any code: it watches PyTorch's dispatcher, and adds up the products that pass by. Here is the GPT of this lab, forward, by both.
+# `count_flops` does the same for any code: it intercepts PyTorch's dispatcher and adds up the matmuls. Here is the forward pass of this lab's GPT, counted by both.
 
 # %% name="counter"
 BATCH, LENGTH, WIDTH, BLOCKS, VOCABULARY = 8, 128, 128, 4, 256
@@ -360,16 +356,7 @@ except NotImplementedError:
     print("Fill in the answer cell first.")
 
 # %% [markdown] name="step_flops_text"
-# A training step does more. For each product of the forward pass, the backward pass needs the gradient of its input and the gradient of its weight. Each of these is a product, too: write down the shapes.
-#
-# **Predict.** FLOPs of a whole training step, in forward passes?
-
-# %% name="step_flops_guess"
-my_guess = None  # forward passes
-### BEGIN GUESS
-my_guess = 3
-### END GUESS
-step_guess = Prediction("FLOPs of a step", my_guess, "forward passes")
+# A training step does more. For each matmul of the forward pass, the backward pass computes the gradient of its input and the gradient of its weight. Count a whole step:
 
 # %% name="step_flops"
 optimizer = torch.optim.AdamW(model.parameters())
@@ -383,17 +370,17 @@ def step():
 
 
 step_flops = count_flops(step)
-step_guess.reveal(step_flops / forward_flops)
+print(f"FLOPs of a step: {step_flops / forward_flops:.3f} forward passes")
 tokens = BATCH * LENGTH
-in_products = sum(p.numel() for p in model.parameters()) - model.positions.weight.numel()
-print(f"6 x parameters x tokens is {model_flops(in_products, tokens) / step_flops:.0%} of what was counted")
+in_matmuls = sum(p.numel() for p in model.parameters()) - model.positions.weight.numel()
+print(f"6 x parameters x tokens is {model_flops(in_matmuls, tokens) / step_flops:.0%} of what was counted")
 
 # %% [markdown] name="step_flops_explained"
-# Three. The little extra comes from fused attention: it does not keep the scores, so its backward pass computes them once more (five products where the forward pass had two).
+# Three, and a little more. Fused attention does not save the scores, so its backward pass computes them again (five matmuls, where the forward pass has two).
 #
-# From "three" comes the best-known formula of the trade. Each parameter takes part in one multiplication and one addition for each token, forward; three times that is **6·N·D**, for N parameters and D tokens. (Positions are only looked up, so they do not count. The embedding counts here because the output layer shares it.) It leaves attention out.
+# This gives the best-known formula of the field. In the forward pass each parameter takes part in one multiplication and one addition per token. Three times that is **6·N·D**, for N parameters and D tokens. (Position embeddings are only looked up, so they do not count. The token embedding counts here because the output layer shares it.) The formula leaves out attention.
 #
-# **When is it off?** Attention adds 4·T·W FLOPs a token to a block's 24·W². So the question is how T compares with 6·W. Tensors on the `meta` device have shapes and no numbers, so counting costs nothing, whatever the size:
+# **When is it off?** Attention adds 4·T·W FLOPs per token to a block's 24·W², so the error depends on the ratio of T to 6·W. Tensors on the `meta` device have shapes and no data, so counting costs nothing at any size:
 
 
 # %% name="six"
@@ -403,8 +390,8 @@ def share_of_6nd(width, length, layers=2):
         gpt = SmallGPT(VOCABULARY, length, layers, width, heads=max(4, width // 128))
         tokens = torch.zeros(1, length, dtype=torch.long)
     counted = count_flops(lambda: gpt(tokens).sum().backward())
-    in_products = sum(p.numel() for p in gpt.parameters()) - gpt.positions.weight.numel()
-    return counted / model_flops(in_products, length)
+    in_matmuls = sum(p.numel() for p in gpt.parameters()) - gpt.positions.weight.numel()
+    return counted / model_flops(in_matmuls, length)
 
 
 lengths = (128, 512, 2048, 8192)
@@ -418,23 +405,23 @@ for width in (128, 1024, 4096):
             claims.record("C24", said, subject, 100 * (share - 1), "%", -10, 10)
 
 # %% [markdown] name="six_explained"
-# With T below about half of W, 6·N·D is right within 10 %. At 8,192 tokens it is off even for the width of an 8B model; count, or add 12·T·W a token and layer for the full square.
+# With T below about half of W, 6·N·D is within 10 %. At 8,192 tokens it is off even at the width of an 8B model. Then count, or add 12·T·W per token and layer for the full square.
 #
-# One prediction to keep until section 6.
+# Make one prediction now and keep it until section 6.
 #
-# **Predict** a whole step of this GPT by the simplest law, its FLOPs over the peak. How many milliseconds?
+# **Predict** a whole step of this GPT with the simplest model, FLOPs over peak. How many milliseconds does it take?
 
 # %% name="predict_guess"
 my_guess = None  # milliseconds
 ### BEGIN GUESS
-my_guess = 1e3 * step_flops / peak  # leaves out everything that is no product: too low
+my_guess = 1e3 * step_flops / peak  # leaves out everything but matmuls: too low
 ### END GUESS
 simple_guess = Prediction("A training step", my_guess, "ms")
 
 # %% [markdown] name="traced_text"
 # ## 5 · Reading a trace
 #
-# Now look at one. PyTorch's **profiler** notes when each operation begins and ends. Its trace is a list of events in Chrome's format, which the page [ui.perfetto.dev](https://ui.perfetto.dev) draws. We read it ourselves.
+# PyTorch's **profiler** records when each operation starts and ends. Its trace is a list of events in Chrome's format, which [ui.perfetto.dev](https://ui.perfetto.dev) draws. Here you read the list yourself.
 
 
 # %% name="traced"
@@ -459,15 +446,15 @@ for event in [e for e in events if e["ph"] == "X" and e["name"] in ("step", "ate
 # %% [markdown] name="trace_task"
 # ### Your turn
 #
-# `ts` is when an event begins and `dur` how long it lasts, both in microseconds. `aten::linear` calls `aten::addmm`, so the same microseconds stand in the trace twice, and adding up durations gives more than there is. What you want is the time that each spends **itself**: its duration less that of the events directly inside it.
+# `ts` is when an event starts and `dur` how long it lasts, both in microseconds. `aten::linear` calls `aten::addmm`, so the same microseconds are in the trace twice, and the sum of all durations is too large. What you need is each operation's **self time**: its duration minus that of the events directly inside it.
 #
-# **Contract.** `self_times(events)` returns a dictionary: name → microseconds that events of this name spent themselves, all of them together.
+# **Contract.** `self_times(events)` returns a dictionary: name → self time in microseconds, summed over all events of this name.
 #
-# - Only complete events are spans: those with `event["ph"] == "X"`. Others mark moments and name threads, and may lack `ts` or `dur`. A trace may have no spans, or no events at all: the dictionary is empty.
-# - A span is inside another if both are on the same thread, the same `(pid, tid)`, and one lies within the other. Events of the same name may be inside each other.
-# - Events come in any order. Of two that begin together, the longer one is outside. No two events of a thread begin and end together.
-# - One span may begin in the very nanosecond in which the one before it ends; it is beside it. Careful: the profiler counts whole nanoseconds, `ts` is large, and so `ts + dur` is rounded; it may come out a little later than the `ts` of the next event.
-# - The events stay as they are.
+# - Only complete events are spans: those with `event["ph"] == "X"`. Other events mark moments or name threads, and may lack `ts` or `dur`. A trace may have no spans, or no events at all: then the dictionary is empty.
+# - A span is inside another if both are on the same thread, the same `(pid, tid)`, and its interval is within the other's. Events of the same name may be nested.
+# - Events come in any order. Of two that start together, the longer one is outside. No two events of a thread have both the same start and the same end.
+# - A span may start in the very nanosecond in which the one before it ends. Then it is beside it, not inside it. Careful: the profiler counts whole nanoseconds and `ts` is large, so `ts + dur` is rounded and may be slightly later than the `ts` of the next event.
+# - Do not change the events.
 
 
 # %% name="trace" answer=true reveal=true
@@ -499,32 +486,40 @@ self_times = check("where_the_time_goes.trace", self_times)
 hint("where_the_time_goes.trace")
 
 # %% [markdown] name="longest_text"
-# Now the step of the GPT. **Predict**: what share of the step does its longest operation take, by its own time, summed over all calls?
-
-# %% name="longest_guess"
-my_guess = None  # percent
-### BEGIN GUESS
-my_guess = 33  # products, forward and backward
-### END GUESS
-longest_guess = Prediction("Share of the longest operation", my_guess, "%")
+# Now the step of the GPT. Which operations have the largest self time, summed over all calls?
 
 # %% name="longest"
 whole = next(e for e in events if e["name"] == "step" and e["cat"] == "user_annotation")
 try:
     own = self_times(events)
-    longest = sorted((name for name in own if name.startswith("aten::")), key=own.get, reverse=True)
-    longest_guess.reveal(100 * own[longest[0]] / whole["dur"])
-    for name in longest[:3]:
+    for name in sorted((name for name in own if name.startswith("aten::")), key=own.get, reverse=True)[:3]:
         print(f"{name:24} {own[name] / 1e3:8.2f} ms, {own[name] / whole['dur']:.0%} of the step")
 except NotImplementedError:
     print("Fill in the answer cell first.")
 
+# %% [markdown] name="schedule_text"
+# ### The profiler in a real loop
+#
+# A trace of every step would fill the disk, and the first steps are not typical. `torch.profiler.schedule` skips some steps, warms up, and records a few. `key_averages()` adds up self times by operation, as you just did. On a GPU, sort it by `self_cuda_time_total`.
+#
+# `record_function("name")` marks a range of your own. For NVIDIA's Nsight Systems, mark ranges with `torch.cuda.nvtx.range("name")` and run `nsys profile python train.py`: its timeline also shows CUDA calls, NCCL and other processes.
+
+# %% name="schedule"
+activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
+with profile(activities=activities, schedule=schedule(wait=2, warmup=1, active=2)) as profiler:
+    for _ in range(5):
+        step()
+        profiler.step()  # tells the schedule that a step has ended
+sort_by = "self_cuda_time_total" if device.type == "cuda" else "self_cpu_time_total"
+for row in profiler.key_averages().table(sort_by=sort_by, row_limit=4).splitlines()[:8]:
+    print(row[:120])
+
 # %% [markdown] name="profile_text"
-# `profile_step` adds up the same own times, by the **phase** of the step in which an operation ran (columns) and by its **kind** (rows).
+# `profile_step` adds up self times by the **phase** of the step in which an operation ran (columns) and by its **kind** (rows).
 #
 # - *gap* is time in which no operation runs: Python and the dispatcher.
-# - Recording an event takes time. So the step is also timed without the profiler, and what recording costs is taken off the parts.
-# - *unexplained* is the difference between that step and the sum of the parts. It may be negative: the steps with the profiler and those without it are different runs.
+# - Recording an event takes time. So the step is also timed without the profiler, and the cost of recording is subtracted from the parts.
+# - *unexplained* is the difference between that step and the sum of the parts. It may be negative, because the steps with and without the profiler are different runs.
 #
 # The trace is saved for Perfetto.
 
@@ -543,7 +538,7 @@ show(
 )
 
 # %% [markdown] name="line_text"
-# And the same trace as a time line. Each row is a level of nesting: what stands below was called by what stands above.
+# Here is the same trace as a time line. Each row is a level of nesting: an operation was called by the one above it.
 
 
 # %% name="line"
@@ -585,12 +580,12 @@ show(
 # %% [markdown] name="predict_text"
 # ## 6 · Predict a whole step
 #
-# Everything is there now. A step is a list of operations; each has its FLOPs, bytes and shape; the roofline gives seconds for each. Sum them, and compare the sum with the simplest model, which you used in section 4.
+# A step is a list of operations. Each has its FLOPs, bytes and shape, and the roofline gives the seconds of each. Add them up, and compare the sum with the simplest model, which you used in section 4.
 
 
 # %% name="predict"
 def predicted_seconds(fn):
-    """Return what the roofline says of all operations of `fn`, by kind; launches by themselves."""
+    """Return the roofline's seconds for all operations of `fn`, by kind; launches separately."""
     works, kinds = works_of(fn), Counter()
     for work in works:
         kinds[work.kind] += roofline.seconds(work)[0] - roofline.launch
@@ -605,12 +600,15 @@ timing = benchmark(step, runs=9)
 simple_guess.reveal(1e3 * timing.median)
 off = 100 * (in_step / timing.median - 1)
 print(f"roofline, operation by operation: {1e3 * in_step:.1f} ms, {off:+.0f} %; the step: {timing}")
+said, subject = "the roofline predicts a step within 25 %", "GPT, 4 blocks of width 128"
 if max(timing.spread, roofline.spread) > 0.25:
-    print("The runs lie so far apart, here or when the roofline was measured, that this machine is too busy to tell.")
-claims.record("T29", "the roofline predicts a step within 25 %", "GPT, 4 blocks of width 128", off, "%", -25, 25)
+    print("The runs differ too much, here or when the roofline was measured: no verdict.")
+    claims.figure("error of the roofline, machine too busy for a verdict", subject, off, "%")
+else:
+    claims.record("T29", said, subject, off, "%", -25, 25)
 
 # %% [markdown] name="residue_text"
-# FLOPs over peak explains only a part of the step. The rest is what that law leaves out: products slower than the peak, everything memory-bound, and launches. And what the roofline still misses? Hold prediction and profile against each other, kind by kind:
+# FLOPs over peak explains only a part of the step. That model leaves out three things: matmuls slower than the peak, memory-bound operations, and launches. What does the roofline itself miss? Compare prediction and profile, kind by kind:
 
 # %% name="residue"
 measured_kinds = profiled.by_kind()
@@ -625,15 +623,44 @@ worst = max(table[1:], key=lambda row: abs(float(row[3])))
 print(f"\nmost of the rest: {worst[0]}")
 
 # %% [markdown] name="residue_explained"
-# So the residual can be located. Usual suspects: the dispatcher's part of a small operation is a *gap* in the profile, and belongs to the operation in the roofline; products of shapes between those that the roofline has measured; data that was still in the cache, because the operation before had just written it; and other programs on this machine, which no law knows about.
+# So the residual can be located. Common causes:
+#
+# - the dispatcher's share of a small operation is a *gap* in the profile, but part of the operation in the roofline;
+# - matmuls of shapes between those that the roofline has measured;
+# - inputs that were still in the cache, because the operation before had just written them;
+# - other programs on this machine.
 #
 # ## 7 · MFU and HFU
 #
-# How well is a machine used? **Model FLOPs utilization** (MFU; Chowdhery et al. 2022) takes the FLOPs that the model *needs*, one forward and one backward pass, and divides by what the machine could have done in that time. **Hardware FLOPs utilization** (HFU) takes all that were *executed*. The two differ by what activation checkpointing recomputes ([[activation_checkpointing]]).
+# **Model FLOPs utilization** (MFU; Chowdhery et al. 2022) answers how well a machine is used. It takes the FLOPs that the model *needs*, one forward and one backward pass, and divides by what the machine could have done in that time. **Hardware FLOPs utilization** (HFU) takes all FLOPs that were *executed*. The two differ by what activation checkpointing recomputes ([[activation_checkpointing]]).
 #
-# The peak is usually the data sheet's; ours is the fastest product that we measured.
+# ### Your turn
 #
-# **Predict.** Every block is checkpointed: the backward pass recomputes it from its input. HFU / MFU?
+# **Contract.** `utilization(parameters, layers, width, length, tokens, seconds, peak, recomputed)` returns the pair (MFU, HFU), each a fraction: 0.4 for 40 %.
+#
+# - `parameters` is the number of parameters in matmuls. `tokens` is the number of tokens in a step of `seconds`, in sequences of `length`. `peak` is in FLOP/s.
+# - The model needs 6 FLOPs per parameter and token, plus the attention of each layer at the full square, forward and backward (section 4).
+# - `recomputed` is the number of FLOPs per step that were executed again.
+
+
+# %% name="utilization_answer" answer=true reveal=true
+def utilization(parameters, layers, width, length, tokens, seconds, peak, recomputed):
+    ### BEGIN SOLUTION
+    needed = (6 * parameters + 12 * layers * width * length) * tokens
+    return needed / (seconds * peak), (needed + recomputed) / (seconds * peak)
+    ### END SOLUTION
+
+
+# %% name="utilization_check"
+utilization = check("where_the_time_goes.utilization", utilization)
+
+# %% name="utilization_hint"
+hint("where_the_time_goes.utilization")
+
+# %% [markdown] name="utilization_text"
+# The peak is usually the data sheet's. Here it is the fastest FP32 matmul that was measured.
+#
+# **Predict.** Every block is checkpointed, so the backward pass recomputes it from its input. What is HFU / MFU?
 
 # %% name="utilization_guess"
 my_guess = None  # times
@@ -657,13 +684,14 @@ def checkpointed_step():
 pace = compare(step, checkpointed_step, runs=7)
 executed = count_flops(checkpointed_step)
 seconds = {"plain": pace.before.median, "checkpointed": pace.after.median}
-used = {}
-for name, flops in {"plain": step_flops, "checkpointed": executed}.items():
-    again = flops - step_flops
-    used[name] = mfu(flops, seconds[name], by_roofline, again), hfu(flops, seconds[name], by_roofline)
-utilization_guess.reveal(used["checkpointed"][1] / used["checkpointed"][0])
+shape = (in_matmuls, BLOCKS, WIDTH, LENGTH, tokens)
+used = {
+    "plain": utilization(*shape, seconds["plain"], by_roofline, 0),
+    "checkpointed": utilization(*shape, seconds["checkpointed"], by_roofline, executed - step_flops),
+}
+utilization_guess.reveal(used["checkpointed"][1] / used["checkpointed"][0], "measured (FLOPs counted)")
 for name, (model_share, hardware_share) in used.items():
-    print(f"{name:13} {1e3 * seconds[name]:6.1f} ms a step, MFU {model_share:.0%}, HFU {hardware_share:.0%}")
+    print(f"{name:13} {1e3 * seconds[name]:6.1f} ms per step, MFU {model_share:.0%}, HFU {hardware_share:.0%}")
 print("plain -> checkpointed:", pace)
 more = {what: used["checkpointed"][i] / used["plain"][i] for i, what in enumerate(("MFU", "HFU"))}
 subject = "GPT, every block, checkpointed / plain"
@@ -672,19 +700,58 @@ claims.record("T29", "recomputation raises HFU above MFU", "GPT, HFU / MFU", exe
 claims.figure("HFU, checkpointed / plain", subject, more["HFU"], "times")
 
 # %% [markdown] name="utilization_explained"
-# One more forward pass would make it 4/3. It is less for two reasons: the output layer is not checkpointed, and PyTorch stops recomputing a block as soon as it has the last tensor that the backward pass needs. So the last product of each block, one of its two largest, is not done again.
+# One more forward pass would give 4/3. It is less for two reasons. The output layer is not checkpointed, and PyTorch stops recomputing a block as soon as it has the last tensor that the backward pass needs. So the last matmul of each block, one of its two largest, is not executed again.
 #
-# Recomputation is work that the machine does and the model does not need. It adds to the numerator of HFU and to the seconds of both. So MFU falls by as much as the step gets slower, and HFU holds: the machine is busy, with the same thing twice. A recipe that boasts of its HFU may only be recomputing a lot.
+# The model does not need the recomputed FLOPs. They add to the numerator of HFU and to the seconds of both. So MFU falls as the step gets slower, and HFU stays about the same. A recipe with a high HFU may only be recomputing a lot.
 #
-# Use MFU to compare recipes for the same model, and HFU to ask whether kernels are slow. Before you compare with others, ask which FLOPs they count: the full square or the causal half, embeddings or none, 6·N·D or a count; and which peak they divide by (data sheets also print one with sparsity, which is twice as high).
+# Use MFU to compare recipes for the same model, and HFU to see whether kernels are slow. Before you compare with others, ask which FLOPs they count (full square or causal half, with or without embeddings, 6·N·D or a count) and which peak they divide by (data sheets also list one with sparsity, which is twice as high).
 #
-# ## 8 · Timing without fooling yourself
+# Published MFUs are of BF16 training, divided by the data sheet's dense BF16 peak. On a GPU, the next cell computes that figure for a model large enough to keep the GPU busy:
+
+
+# %% name="bf16_mfu"
+def data_sheet():
+    """Return the catalog's entry for this GPU, found by the words of its name, or None."""
+    words = device_name(device).lower().replace("-", " ").split()
+    model_names = [w for w in words if any(c.isdigit() for c in w) and not w.endswith("gb")]
+    for name in model_names:
+        for candidate in (name, *(f"{name}-{w}" for w in words if w.endswith("gb"))):
+            try:
+                return find_gpu(candidate)
+            except ValueError:
+                continue
+    return None
+
+
+sheet = data_sheet() if device.type == "cuda" else None
+if sheet is None:
+    print("Not applicable: no GPU here whose data sheet is in the catalog.")
+else:
+    big = {"layers": 8, "width": 2048, "length": 1024, "tokens": 8 * 1024}
+    large = SmallGPT(VOCABULARY, big["length"], big["layers"], big["width"], heads=16).to(device)
+    sgd = torch.optim.SGD(large.parameters(), lr=1e-3)
+    rows = torch.randint(VOCABULARY, (8, big["length"]), device=device)
+
+    def bf16_step():
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = F.cross_entropy(large(rows).flatten(0, 1), rows.flatten())
+        loss.backward()
+        sgd.step()
+        sgd.zero_grad()
+
+    took = benchmark(bf16_step, runs=5)
+    weights_used = sum(p.numel() for p in large.parameters()) - large.positions.weight.numel()
+    share, _ = utilization(weights_used, *big.values(), took.median, sheet.flops16, 0)
+    print(f"{took}; MFU {share:.0%} of {sheet.flops16 / 1e12:.0f} TFLOP/s, the data sheet of {sheet.name}")
+
+# %% [markdown] name="clock_text"
+# ## 8 · Comparing times correctly
 #
-# All of this rests on a clock. Here are ways of reading it wrong that say the opposite of the truth.
+# All of this depends on timing. Here are mistakes that reverse the result.
 #
 # ### The first call
 #
-# Two versions of a layer that multiplies by a table of cosines. One computes the part of the table that it needs in every call. The other computes a long table once and keeps it, as real models do. Which is faster?
+# Two versions of a layer multiply by a table of cosines. One computes the part of the table that it needs in every call. The other computes a long table once and keeps it, as real models do. Which is faster?
 
 # %% name="first_call"
 POSITIONS, NEEDED, FREQUENCIES = 2**15, 256, 256
@@ -719,16 +786,16 @@ def once(fn):
 computed()  # it is not the first operation on this device; only `kept` has something left to do
 naive = once(computed) / once(kept)
 honest = compare(computed, kept)
-print(f"one call each: the kept table takes {1 / naive:.1f} times as long")
+print(f"one call each: the stored table takes {1 / naive:.1f} times as long")
 print(f"after a warm-up, alternately: {honest}")
 claims.figure("a single cold call", "kept table, naive / honest speed", naive / honest.speedup, "times")
 
 # %% [markdown] name="drift_text"
-# The first call maps memory, chooses kernels, fills caches, compiles. It is true, and it is not what you want to know. So warm up.
+# The first call maps memory, chooses kernels, fills caches and compiles. Its time is real, but it is not the time of the other calls. So warm up first.
 #
 # ### The order
 #
-# Laptops get hot and slow down; on a shared machine the neighbour wakes up. We simulate such a machine: after each call it sleeps, a little longer each time. On it we time two products, of which the second does half the work. First all runs of one and then all of the other, then alternately.
+# Laptops get hot and slow down, and on a shared machine other jobs start. The next cell simulates such a machine: after each call it sleeps, a little longer each time. Two matmuls are timed on it. The second does half the work of the first. First all runs of one and then all of the other, then alternately.
 
 
 # %% name="drift"
@@ -751,40 +818,48 @@ machine = Warming()
 blocks = [benchmark(lambda fn=fn: machine.run(fn), runs=8, warmup=0).median for fn in (more_work, less_work)]
 machine = Warming()
 paired = compare(lambda: machine.run(more_work), lambda: machine.run(less_work), runs=8, warmup=1)
-print(f"one after the other: the smaller product is {blocks[0] / blocks[1]:.2f} times as fast")
-if blocks[0] > blocks[1]:
-    print("Here other programs outweighed the simulated drift: this machine is too busy to tell.")
+print(f"one after the other: the smaller matmul is {blocks[0] / blocks[1]:.2f} times as fast")
 print(f"alternately: {paired.speedup:.2f} times; by its FLOPs it should be 2")
 subject = "drift simulated, smaller product"
 claims.figure("timed one after the other", subject, blocks[0] / blocks[1], "times as fast")
-claims.record("T29", "timing in pairs finds the faster", subject, paired.speedup, "times as fast", 1, math.inf)
+if blocks[0] > blocks[1]:
+    print("Other programs outweighed the simulated drift: no verdict.")
+else:
+    claims.record("T29", "timing in pairs finds the faster", subject, paired.speedup, "times as fast", 1, math.inf)
 
 # %% [markdown] name="drift_explained"
-# One after the other, the product with *less* work pays for its late turn, and loses. In pairs both meet nearly the same machine. That is what `compare` does, and why it prints the middle half of the pairs: if 1 lies inside, you cannot tell. It takes the median, since a single bad moment pulls the mean up; the minimum is the machine at its quietest, which is fine for a law and too good for a plan.
+# One after the other, the matmul with *less* work appears slower, because it runs later. In pairs, both see nearly the same machine. `compare` works this way, and prints the middle half of the pairs: if it contains 1, the difference is not significant. `compare` takes the median, because a single slow run would distort the mean. The minimum describes the machine when it is idle. That suits a cost model but is too optimistic for a plan.
 #
 # ### The queue
 #
-# On a GPU there is a third way. An operation returns as soon as it is *queued*; a clock that stops there has timed the queueing. `benchmark` and `compare` synchronise before they look at the clock. This cell does not:
+# On a GPU there is a third mistake. An operation returns as soon as it is *queued*, so a clock that stops then has timed only the queueing. `benchmark` and `compare` synchronize before they read the clock. The first line below does not. The third uses **CUDA events**: the GPU itself records two time stamps in its queue, and the host waits only once, at the end.
 
 # %% name="queue"
-honest_product = benchmark(lambda: a @ b, runs=5).median
+honest_matmul = benchmark(lambda: a @ b, runs=5).median
 synchronize(device)
 start = time.perf_counter()
 a @ b
 queued = time.perf_counter() - start
 synchronize(device)
-print(f"without waiting {1e3 * queued:.3f} ms, with {1e3 * honest_product:.3f} ms")
+print(f"without waiting {1e3 * queued:.3f} ms, with {1e3 * honest_matmul:.3f} ms")
+said = "a clock that does not wait sees the queueing only"
 if device.type == "cpu":
-    print("A CPU has no queue: when the operation returns, it is done.")
-    claims.not_measured("T29", "a clock that does not wait sees the queueing only", "a product, needs a GPU")
+    print("On a CPU an operation returns when it is done: there is no queue, and there are no CUDA events.")
+    claims.not_measured("T29", said, "a product, needs a GPU")
 else:
-    said = "a clock that does not wait sees the queueing only"
-    claims.record("T29", said, "a product, queued / done", queued / honest_product, "times", 0, 0.5)
+    if device.type == "cuda":
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        a @ b
+        end.record()
+        end.synchronize()
+        print(f"by CUDA events {begin.elapsed_time(end):.3f} ms")
+    claims.record("T29", said, "a product, queued / done", queued / honest_matmul, "times", 0, 0.5)
 
 # %% [markdown] name="clinic_text"
 # ## 9 · The trace clinic
 #
-# Three evaluation loops. Each is slow, and nothing about them looks wrong at first sight. We have 2,000 small images, and a classifier.
+# Here are three slow evaluation loops. Their data: 2,000 small images, and a classifier.
 
 # %% name="ward_data"
 SAMPLES, PIXELS = 2_000, 1_024
@@ -795,7 +870,6 @@ torch.manual_seed(0)
 net = nn.Sequential(nn.Linear(PIXELS, 16), nn.ReLU(), nn.Linear(16, 10)).to(device).eval()
 pairs = zip(images.split(250), labels.split(250), strict=True)
 loaded = [(x.to(device, torch.float32), y.to(device)) for x, y in pairs]
-
 
 # %% name="patients"
 
@@ -834,24 +908,25 @@ for name, patient in patients.items():
     print(f"patient {name}: {benchmark(patient, runs=3, warmup=0)}, share right {patient():.3f}")
 
 # %% [markdown] name="clinic_task"
-# **Predict**, from the code alone, and write it down: what is wrong with A, with B and with C? Which of them would gain most if it were mended?
+# Before you go on, write down from the code alone: what is wrong with A, with B and with C?
 #
 # ### Your turn
 #
-# Three signs tell their illnesses apart:
+# Three signs tell these problems apart. The first question is always whether the processor is idle. If it is busy with useful work, there is nothing to fix in the loop: a few reads or copies that hide behind running kernels cost nothing.
 #
-# - **items**: how often Python asks for the value of a tensor. `if`, `float()`, `print` and `.item()` all end in `aten::item`. On a GPU each one waits until everything queued before it is done, and while Python waits nothing new is queued. On a CPU there is nothing to wait for: each read costs only Python's overhead.
-# - **copying**: the share of the step spent in `aten::copy_`, where data is moved or converted.
-# - **idle**: the share in which nothing works. On a GPU: no kernel runs. On a CPU: no operation runs, only Python does.
+# - **idle**: the fraction of the step in which the processor does no useful work. On a GPU: no kernel runs. On a CPU: no operation runs other than copies and reads of values.
+# - **items**: how often Python reads the value of a tensor. `if`, `float()`, `print` and `.item()` all end in `aten::item`. On a GPU each read waits until everything queued before it is done, and in the meantime nothing new is queued. On a CPU each read costs only Python overhead.
+# - **copying**: the fraction of the step in which a copy runs and no kernel does.
 #
-# **Contract.** `signs(events)` returns a dictionary with these three, for the step in the trace.
+# **Contract.** `signs(events)` returns a dictionary with these three, for the step in the trace. Do not change the events.
 #
-# - The step is the event named `step` of the category (`event["cat"]`) `user_annotation`; a GPU's trace has another of that name. Shares are of its `dur`. Events outside it do not count, and no event straddles its boundaries. As before, only complete events (`ph` is `X`) are spans.
-# - `items`: the number of events named `aten::item` on the step's thread. `copying`: the time of those named `aten::copy_` on that thread; they do not lie inside each other.
-# - `idle`: if there are events of the category `kernel` inside the step, the share in which none of them runs, on whatever stream. Otherwise, the share in which no event runs on the step's thread whose name begins with `aten::`. Where several run at once, or inside each other, the moment counts once. If nothing runs, `idle` is 1.
-# - The events stay as they are.
+# - The step is the event named `step` of the category (`event["cat"]`) `user_annotation`; a GPU's trace has another event of that name. Fractions are of its `dur`. Events outside it do not count, and no event straddles its boundaries. Only complete events (`ph` is `X`) are spans.
+# - *Operations* are the events on the step's thread whose name starts with `aten::`. *Kernels* are the events of the category `kernel` inside the step, on any stream. Wherever several events run at once, or inside each other, that time counts once.
+# - `items`: the number of operations named `aten::item`.
+# - `copying`: the time in which an operation named `aten::copy_` or an event of the category `gpu_memcpy` runs and no kernel does.
+# - `idle`: if there are kernels, the time in which none of them runs. Otherwise, the time in which no operation runs or an `aten::copy_` or `aten::item` does. If nothing runs, `idle` is 1.
 #
-# `diagnose(signs)` takes that dictionary and returns a word, the first that is true: `"synchronises"` (more than 10 items), `"copies"` (copying above 0.3), `"tiny"` (idle above 0.3), `"healthy"`.
+# `diagnose(signs)` takes that dictionary and returns a word. If `idle` is at most 0.3, there is nothing to fix: `"healthy"`. Otherwise it is the first that is true: `"synchronises"` (more than 10 items), `"copies"` (copying above 0.3), `"tiny"` (many small operations).
 
 
 # %% name="clinic" answer=true reveal=true
@@ -862,28 +937,36 @@ def signs(events):
     end = step["ts"] + step["dur"]
     inside = [e for e in spans if step["ts"] <= e["ts"] < end]
     mine = [e for e in inside if (e["pid"], e["tid"]) == (step["pid"], step["tid"])]
+    operations = [e for e in mine if e["name"].startswith("aten::")]
     kernels = [e for e in inside if e.get("cat") == "kernel"]
-    working = kernels or [e for e in mine if e["name"].startswith("aten::")]
-    busy, reached = 0, -math.inf
-    for event in sorted(working, key=lambda e: e["ts"]):
-        until = event["ts"] + event["dur"]
-        busy += max(0, until - max(event["ts"], reached))
-        reached = max(reached, until)
+    copies = [e for e in operations if e["name"] == "aten::copy_"]
+    reads = [e for e in operations if e["name"] == "aten::item"]
+    transfers = [e for e in inside if e.get("cat") == "gpu_memcpy"]
+
+    def covered(some):  # microseconds in which at least one of them runs
+        total, reached = 0, -math.inf
+        for event in sorted(some, key=lambda e: e["ts"]):
+            until = event["ts"] + event["dur"]
+            total += max(0, until - max(event["ts"], reached))
+            reached = max(reached, until)
+        return total
+
+    useful = covered(kernels) if kernels else covered(operations) - covered(copies + reads)
     return {
-        "items": sum(e["name"] == "aten::item" for e in mine),
-        "copying": sum(e["dur"] for e in mine if e["name"] == "aten::copy_") / step["dur"],
-        "idle": 1 - busy / step["dur"],
+        "items": len(reads),
+        "copying": (covered(copies + transfers + kernels) - covered(kernels)) / step["dur"],
+        "idle": 1 - useful / step["dur"],
     }
     ### END SOLUTION
 
 
 def diagnose(signs):
     ### BEGIN SOLUTION
+    if signs["idle"] <= 0.3:
+        return "healthy"
     if signs["items"] > 10:
         return "synchronises"
-    if signs["copying"] > 0.3:
-        return "copies"
-    return "tiny" if signs["idle"] > 0.3 else "healthy"
+    return "copies" if signs["copying"] > 0.3 else "tiny"
     ### END SOLUTION
 
 
@@ -894,7 +977,7 @@ signs, diagnose = check("where_the_time_goes.clinic", signs, diagnose)
 hint("where_the_time_goes.clinic")
 
 # %% [markdown] name="ward_text"
-# Now the real patients. Beside them for comparison a loop with nothing wrong: the large product.
+# Now the real programs, and beside them one without a problem: the large matmul.
 
 # %% name="ward"
 planted = {"A": "synchronises", "B": "copies", "C": "tiny", "a product": "healthy"}
@@ -919,14 +1002,14 @@ show(
 )
 
 # %% [markdown] name="cure_task"
-# ### Your turn: cure patient A
+# ### Your turn: fix patient A
 #
-# **Contract.** `accuracy(model, batches)` returns the share of samples for which the model's largest logit is at the label, as a Python number.
+# **Contract.** `accuracy(model, batches)` returns the fraction of samples for which the model's largest logit is at the label, as a Python number.
 #
 # - `batches` is a list of pairs (inputs (B, ...), labels (B,)), which may differ in size; `model(inputs)` returns logits (B, classes).
 # - Each batch goes through the model once, as a whole.
-# - Python asks for **one** value at most, after the last batch: no `.item()`, `if`, `float()`, `.tolist()` or `.cpu()` before. `.nonzero()` and a mask as an index count, too: the size of their result is a value.
-# - Autograd records nothing, and is afterwards as it was. The model comes in evaluation mode; leave its mode alone, and the batches.
+# - Python reads **one** value at most, after the last batch: no `.item()`, `if`, `float()`, `.tolist()` or `.cpu()` before. `.nonzero()` and a mask as an index count, too, because the size of their result is a value.
+# - Autograd records nothing, and its state is afterwards as before. The model comes in evaluation mode. Do not change its mode or the batches.
 
 
 # %% name="cure" answer=true reveal=true
@@ -935,7 +1018,7 @@ def accuracy(model, batches):
     right = samples = 0
     with torch.no_grad():
         for inputs, labels in batches:
-            right = right + (model(inputs).argmax(1) == labels).sum()  # stays a tensor: nobody waits for it
+            right = right + (model(inputs).argmax(1) == labels).sum()  # stays a tensor: nothing waits for it
             samples += len(labels)
     return right.item() / samples
     ### END SOLUTION
@@ -948,9 +1031,9 @@ accuracy = check("where_the_time_goes.cure", accuracy)
 hint("where_the_time_goes.cure")
 
 # %% [markdown] name="cures_text"
-# The same function cures patient C, whose batches were there all the time. Patient B needs another cure: pick the rows first, and convert what was picked.
+# The same function fixes patient C, whose batches were there all along. Patient B needs another fix: select the rows first, then convert what was selected.
 #
-# **Predict.** You know what share of its time patient B spends copying. How many times as fast will it be without?
+# **Predict.** By what factor is patient B faster after the fix?
 
 # %% name="cures_guess"
 my_guess = None  # times as fast
@@ -982,11 +1065,11 @@ except NotImplementedError:
     print("Fill in the answer cell first.")
 
 # %% [markdown] name="cures_explained"
-# On a CPU, patient A suffers from a round through Python for every sample. On a GPU the same line also stops the queue: each `if` is a copy to the host and a wait (PyTorch's *Performance Tuning Guide*), and nothing new is queued until Python has made up its mind. So in a GPU's trace of patient A look for `cudaStreamSynchronize` inside `aten::item`, and for wide gaps between kernels. (`torch.cuda.set_sync_debug_mode("warn")` points at such lines.) With patient B look for `Memcpy HtoD`, with patient C for gaps longer than the kernels.
+# On a CPU, patient A goes through Python for every sample. On a GPU the same line also stops the queue: each `if` copies a value to the host and waits (PyTorch's *Performance Tuning Guide*), and nothing new is queued in the meantime. In a GPU's trace of patient A, look for `cudaStreamSynchronize` inside `aten::item`, and for wide gaps between kernels. (`torch.cuda.set_sync_debug_mode("warn")` warns at such lines.) For patient B look for `Memcpy HtoD`, for patient C for gaps longer than the kernels.
 #
-# ## 10 · Play
+# ## 10 · Explore
 #
-# A linear layer in 16 bits on GPUs of the catalog, by their data sheets. Choose width, batch and GPU. When does a layer of width 1,024 become compute-bound on an H100, and when on a T4? What happens to a layer of width 64?
+# This figure shows a linear layer in 16 bits on GPUs of the catalog, by their data sheets. Choose width, batch and GPU. When does a layer of width 1,024 become compute-bound on an H100, and when on a T4? What happens to a layer of width 64?
 
 
 # %% name="play"
@@ -1017,9 +1100,11 @@ explore(
 )
 
 # %% [markdown] name="play_explained"
-# A narrow layer never gets there: with W small, inputs and outputs are most of its bytes, and its intensity cannot exceed W / 2, whatever the batch. That is why LoRA's thin matrices cost more time than their FLOPs say ([[lora]]).
+# A narrow layer never becomes compute-bound. With W small, inputs and outputs are most of its bytes, and its intensity cannot exceed W / 2, whatever the batch. That is why LoRA's thin matrices take more time than their FLOPs suggest ([[lora]]).
 #
-# ## 11 · What was said, what was measured
+# ## 11 · Claims and measurements
+#
+# The table has this run beside the machines that have a receipt. A run on a busy machine records no verdict for the whole step.
 
 # %% name="summary"
 claims
@@ -1027,12 +1112,12 @@ claims
 # %% [markdown] name="recap"
 # ## Recap
 #
-# - Seconds = max(FLOPs / peak, bytes / bandwidth) + launch. With the three figures measured, the roofline model predicts operations, layers and whole steps, with errors that the tables above state; a profile shows where they come from.
-# - A layer turns from memory-bound to compute-bound at a batch that depends on the machine, not on the model. Below it, the rows of a batch share the bill for the weights.
-# - A training step costs three forward passes, 6·N·D FLOPs and attention. State the convention.
-# - MFU counts what the model needs, HFU what was executed. Recomputing keeps HFU up and lets MFU fall.
-# - Warm up, wait for the queue, time in pairs, look at the spread.
+# - Seconds = max(FLOPs / peak, bytes / bandwidth) + launch. With the three figures measured, this predicts single large operations well and the turning point of a layer only roughly. The table above has the error of each prediction on each machine, and a profile shows where it comes from.
+# - A layer turns from memory-bound to compute-bound at a batch that depends on the machine more than on the model. Below it, the rows of a batch share the cost of reading the weights.
+# - A training step costs three forward passes: 6·N·D FLOPs plus attention. State the convention.
+# - MFU counts what the model needs, HFU what was executed. Recomputing lowers MFU and keeps HFU.
+# - Warm up, wait for the queue, time in pairs, and check the spread.
 #
-# **What to reach for when.** GPU idle and many `aten::item`: keep values in tensors. Long copies: move less, later, in the background ([[data_loading]]). Idle and thousands of operations: larger batches, compile ([[compilation_and_fusion]]). No gaps and MFU low: look at what is memory-bound, fuse it, or use fewer bits ([[mixed_precision]]). No gaps and MFU high: buy more machines ([[data_parallel]]).
+# **What to reach for when.** First ask whether the GPU is idle. If it is not and MFU is high, you need more machines ([[data_parallel]]). If it is not and MFU is low, find what is memory-bound, and fuse it or use fewer bits ([[mixed_precision]]). If it is idle with many `aten::item`, keep values in tensors. Idle with long copies: move less data, or move it in the background ([[data_loading]]). Idle with thousands of operations: larger batches, or compile ([[compilation_and_fusion]]).
 #
 # **Sources.** Williams, Waterman and Patterson 2009, *Roofline*; Kaplan et al. 2020, *Scaling Laws for Neural Language Models* (6ND); Goto and van de Geijn 2008, *Anatomy of High-Performance Matrix Multiplication* (packing); Chowdhery et al. 2022, *PaLM* (MFU); Korthikanti et al. 2022, *Reducing Activation Recomputation* (HFU); PyTorch documentation, `torch.profiler` and *Performance Tuning Guide*; Perfetto documentation, *Trace Event Format*.

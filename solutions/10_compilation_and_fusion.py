@@ -1,19 +1,18 @@
 # %% [markdown] name="title"
 # # Compilation and fusion
 #
-# **Most operations in a network do little arithmetic on a lot of memory. Fusing them saves the trips to memory, and often the memory itself.**
+# **Most operations in a network do little arithmetic on a lot of memory. Fusing them saves memory traffic, and often the memory itself.**
 #
 # | | |
 # |---|---|
-# | After this you can | count what a chain of operations reads and writes; compile it and say when that pays; find and fix graph breaks and recompilations; say what compiling does to the peak; read a Triton kernel, and write the core of one; write attention that never holds its scores; compute a language model's loss without its logits |
-# | Time | 135 minutes |
+# | After this you can | count what a chain of operations reads and writes; compile it and say when that pays; find and fix graph breaks and recompilations; say what compiling does to the peak; read a Triton kernel, and write the core of one; write attention that never stores all its scores; compute a language model's loss without storing its logits |
+# | Time | 135 to 200 minutes |
 # | Difficulty | ●●○ |
 # | Needs | a CPU, with a C++ compiler for some cells; the same cells use a GPU if there is one. Triton is optional |
 # | Before this | labs [[#start_here]], [[#where_memory_goes]] and [[#activation_checkpointing]]; [[#gradient_accumulation]], [[#profiling_and_oom_clinic]] and [[#lean_optimizers]] help |
 # | Syllabus | T16, T17 |
 
 # %% name="setup" setup=true
-import contextlib
 import importlib.util
 import io
 import json
@@ -48,6 +47,7 @@ from helpers import (
     why_no_compiler,
     written_kernels,
 )
+from helpers.core.device import synchronize
 from helpers.planner.catalog import find_model
 
 # %% name="setup_torch" setup=true
@@ -65,12 +65,11 @@ print("torch.compile makes kernels here:", f"no, {missing}; cells that need them
 # %% [markdown] name="traffic_text"
 # ## 1 · What eager mode moves
 #
-# A cook who fetches one ingredient from the cellar, stirs, and carries the pot back down before fetching the next spends the day on the stairs. *Eager mode* works like that:
-# each operation reads its inputs from memory, computes, and writes a whole new tensor, which the next one reads again.
+# In *eager mode* each operation reads its inputs from memory, computes, and writes a new tensor to memory. The next operation reads that tensor back.
 #
-# A *kernel* is the function that does an operation's work on the device. To *fuse* is to make one kernel out of several operations: what passes between them stays in registers.
+# A *kernel* is the function that does an operation's work on the device. To *fuse* operations is to replace them by one kernel, which keeps intermediate results in registers.
 #
-# Below is GELU as its paper writes it (with the tanh approximation). An operation on two tensors reads 2n numbers and writes n; one on a tensor and a constant reads n and writes n.
+# Below is GELU as its paper writes it (with the tanh approximation). An operation on two tensors reads 2n numbers and writes n. An operation on a tensor and a constant reads n and writes n.
 #
 # **Predict.** How many times n numbers do the operations of this line read and write in total? A fused kernel would read x once and write the result once: 2n.
 
@@ -94,9 +93,9 @@ print(eager_traffic.table(x.nbytes))
 fewer_bytes = eager_traffic.nbytes / (2 * x.nbytes)
 
 # %% [markdown] name="machine_text"
-# `traffic` asks PyTorch's dispatcher, the switchboard that every operation goes through, for the sizes of the tensors. It knows nothing about caches. (Our tensors are 32 MiB on a CPU; on a GPU they are at least eight times as large as its L2 cache, which then can keep next to nothing from one operation to the next.)
+# `traffic` gets the sizes of the tensors from PyTorch's dispatcher, through which every operation passes. It does not know about caches. (Our tensors are 32 MiB on a CPU. On a GPU they are at least eight times as large as its L2 cache, which then keeps almost nothing from one operation to the next.)
 #
-# How long should that take? A machine has two limits: how many bytes it moves in a second, and how many floating-point operations it does. Measure the first with a copy, the second with a matrix product.
+# How long should the traffic take? A machine has two limits: the bytes it moves per second, and the floating-point operations it does per second. Measure the first with a copy, the second with a matmul.
 
 # %% name="machine"
 side = 1024 if device.type == "cpu" else 2 ** (int(math.log2(x.numel())) // 2)  # a GPU needs more to be busy
@@ -104,13 +103,13 @@ target, square = torch.empty_like(x), torch.randn(side, side, device=device)
 bandwidth = 2 * x.nbytes / benchmark(lambda: target.copy_(x)).median
 flop_rate = 2 * side**3 / benchmark(lambda: square @ square).median
 balance = flop_rate / bandwidth
-print(f"copying moves {bandwidth / 1e9:.1f} GB/s, a product does {flop_rate / 1e9:,.0f} GFLOP/s")
+print(f"a copy moves {bandwidth / 1e9:.1f} GB/s, a matmul does {flop_rate / 1e9:,.0f} GFLOP/s")
 print(f"so while one byte moves, there is time for {balance:.1f} operations; for an FP32 number, {4 * balance:.0f}")
 
 # %% [markdown] name="machine_explained"
-# An operation that does fewer than that on each byte waits for memory: it is **memory-bound**. Adding two tensors does one operation on 12 bytes. Nearly everything in a network except the matrix products does as little.
+# An operation that does less arithmetic per byte than that waits for memory: it is **memory-bound**. Adding two tensors does one operation on 12 bytes. Most operations in a network other than matmuls are similar.
 #
-# There is one more cost to separate before we time anything. The copy wrote to `target`, which already existed. `x + x` moves as many bytes, and makes a new tensor for them:
+# Separate one more cost before you time anything. The copy wrote to `target`, which already existed. `x + x` moves as many bytes as `torch.add` with `out=`, but allocates a new tensor:
 
 # %% name="new_memory"
 addition = compare(lambda: x + x, lambda: torch.add(x, x, out=target), runs=7)
@@ -118,13 +117,13 @@ print("x + x -> with out=   ", addition)
 print(f"a copy of as many bytes takes {2 * x.nbytes / bandwidth * 1e3:.2f} ms")
 
 # %% [markdown] name="new_memory_explained"
-# - Given a place for its result, the addition takes about as long as moving its bytes.
-# - On a CPU, a new tensor of this size is new memory from the system each time: its pages are mapped and cleared before the addition writes a number. (Small tensors get memory that was used before.)
-# - PyTorch's GPU allocator keeps the memory it has ([[where_memory_goes]]), so there the two lines are alike.
+# - With a preallocated result, the addition takes about as long as moving its bytes.
+# - On a CPU, a new tensor of this size is fresh memory from the operating system: its pages are mapped and cleared before the addition writes a number. (Small tensors reuse memory.)
+# - PyTorch's GPU allocator caches memory ([[where_memory_goes]]), so there the two lines should be close.
 #
-# A CPU timing may mostly measure fresh pages. To measure traffic, we preallocate outputs.
+# A CPU timing may therefore mostly measure fresh pages. To measure traffic, we preallocate outputs.
 #
-# **Predict.** By what factor will a fused GELU be faster than the eight operations, if all have a place for their results?
+# **Predict.** By what factor will a fused GELU be faster than the eight operations, if all outputs are preallocated?
 
 # %% name="guess_speed"
 my_guess = None  # times
@@ -136,10 +135,10 @@ speed_guess = Prediction("Eight operations / F.gelu, time, with out=", my_guess,
 # %% [markdown] name="compile_text"
 # ## 2 · torch.compile
 #
-# `torch.compile` works in two halves. *TorchDynamo* watches the Python code run and records its tensor operations as a **graph**. A *backend*, by default *Inductor*, turns the graph into
-# kernels: C++ on a CPU, Triton on a GPU. That happens at the **first call**, and again for inputs that the graph was not made for.
+# `torch.compile` has two halves. *TorchDynamo* follows the Python code as it runs and records its tensor operations as a **graph**. A *backend*, by default *Inductor*, turns the graph into
+# kernels: C++ on a CPU, Triton on a GPU. This happens at the **first call**, and again for inputs that the graph does not fit.
 #
-# **Predict.** How long does the first call take for one line of Python? (We start with an empty cache of compiled kernels, so the start is cold.)
+# **Predict.** How long does the first call take for one line of Python? (The cache of compiled kernels is empty, so the start is cold.)
 
 # %% name="guess_cold"
 my_guess = None  # seconds
@@ -152,8 +151,10 @@ cold_guess = Prediction("First call, nothing compiled before", my_guess, "s")
 # %% name="compile"
 def seconds(fn):
     with sign_of_life("compiling"):
+        synchronize(device)
         start = time.perf_counter()
         fn()
+        synchronize(device)  # a GPU's kernels are only queued when the call returns
         return time.perf_counter() - start
 
 
@@ -166,14 +167,14 @@ def silu(x):
 
 
 cache = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
-os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache.name  # an empty place for compiled kernels
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache.name  # an empty folder for compiled kernels
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # no pool of compiling processes for so few kernels
 backend = "aot_eager" if missing else "inductor"
 fused_gelu = torch.compile(gelu, backend=backend)
 cold = seconds(lambda: fused_gelu(x))
 cold_guess.reveal(cold)
 print(f"first call {cold:.2f} s, second call {seconds(lambda: fused_gelu(x)):.3f} s")
-torch._dynamo.reset()  # forget what this process knows; the cache on disk stays, as for tomorrow's run
+torch._dynamo.reset()  # drops what this process has compiled; the cache on disk stays, as for tomorrow's run
 print(f"first call with the kernel on disk {seconds(lambda: fused_gelu(x)):.2f} s")
 another = seconds(lambda: torch.compile(silu, backend=backend)(x))
 print(f"first call of another function, SiLU: {another:.2f} s")
@@ -184,9 +185,9 @@ if missing:
     print(f"These times are for the backend 'aot_eager', which records graphs and makes no kernels: {missing}.")
 
 # %% [markdown] name="kernel_text"
-# The very first compilation also prepares the compiler itself: headers, tests of the processor. The other function's time is what each later graph costs. The results agree up to rounding, not to the bit.
+# The very first compilation also prepares the compiler itself: headers, tests of the processor. Each later graph costs about as much as SiLU did. The results agree up to rounding, not bit for bit.
 #
-# And this is what it wrote. Count what reads memory and what writes it before you run the cell after it; everything in between is in registers.
+# Here is the generated kernel. Count the reads and writes of memory before you run the next cell. Everything in between stays in registers.
 
 # %% name="kernel"
 if missing:
@@ -212,7 +213,7 @@ def eight_there():
     return torch.mul(target, spare, out=target)
 
 
-def one_there():  # fused by hand by PyTorch's authors
+def one_there():  # fused by hand in PyTorch
     return torch.ops.aten.gelu.out(x, approximate="tanh", out=target)
 
 
@@ -247,42 +248,42 @@ else:
 # So eager mode has three costs:
 #
 # - **Bytes.** Fusing divides them by nine.
-# - **Arithmetic.** tanh takes many instructions, and fusing saves none of them. Once the waiting is gone, the arithmetic remains, which is why the factor stays below what the bytes promise.
-# - **New memory.** Eight new tensors against one. On a CPU that raises the factor for code as it is usually written; do not mistake it for a saving in bytes.
+# - **Arithmetic.** tanh takes many instructions, and fusing removes none of them. Once the memory traffic is gone, the arithmetic remains, so the speedup is smaller than the reduction in bytes.
+# - **New memory.** Eight new tensors against one. On a CPU this raises the speedup for code as it is usually written. It is not a saving in traffic.
 #
 # On the **roofline** ([[where_the_time_goes]]) fusion moves a kernel to the *right*: same operations, fewer bytes.
 
 # %% [markdown] name="fusion_text"
-# ### What fusion buys in a whole step
+# ### What fusion gains in a full step
 #
-# A chain of pointwise operations is one thing, a training step another: products, which fusion leaves alone, take most of it. The planner knows the roofline of a GPU and can run both steps on paper, GPT-2 with 8 sequences of 1,024 tokens, eager and compiled.
+# A training step is more than a chain of pointwise operations: it spends most of its time in matmuls, which fusion does not change. The planner knows the roofline of several GPUs and can predict both steps, eager and compiled, for GPT-2 with 8 sequences of 1,024 tokens.
 #
-# **Predict.** How many times as fast is the compiled step on an H100?
+# **Predict.** By what factor is the compiled step faster on an H100?
 
 # %% name="guess_fusion"
 my_guess = None  # times
 ### BEGIN GUESS
-my_guess = 1.3  # products take most of a step
+my_guess = 1.3  # matmuls take most of a step
 ### END GUESS
-fusion_guess = Prediction("GPT-2 on an H100, eager / compiled, planned", my_guess, "times")
+fusion_guess = Prediction("GPT-2 on an H100, eager / compiled", my_guess, "times")
 
 # %% name="fusion"
 same_step = {"seq": 1024, "micro_batch_size": 8, "precision": "bf16-amp"}
 plans = planned([Recipe("gpt2", **same_step), Recipe("gpt2", **same_step, compile=True)])
-print(f"{'ms a step (bound by memory)':30}{'eager':>12}{'compiled':>14}{'times as fast':>16}")
+print(f"{'planned ms per step (bound by memory)':38}{'eager':>12}{'compiled':>14}{'times as fast':>16}")
 for gpu in ("rtx-4090-24gb", "a100-80gb", "h100-80gb"):
     eager, after = (plan.forecasts[gpu] for plan in plans)
     shown = "".join(f"{1e3 * f.seconds:>8.0f} ({f.bounds['memory']:.0%})" for f in (eager, after))
-    print(f"{gpu:29}{shown}{eager.seconds / after.seconds:>13.2f}")
-fusion_guess.reveal(eager.seconds / after.seconds)
+    print(f"{gpu:37}{shown}{eager.seconds / after.seconds:>13.2f}")
+fusion_guess.reveal(eager.seconds / after.seconds, "planned")
 
 # %% [markdown] name="fusion_explained"
-# This is the roofline at work, not a run: each operation takes as long as its FLOPs or its bytes, and a compiled chain reads and writes once. What fusion can win is the part that memory bounds. The faster a GPU multiplies compared with its memory, the larger that part, and the more a compiler is worth.
+# This is a prediction by the roofline, not a run: each operation takes as long as its FLOPs or its bytes, and a compiled chain reads and writes once. Fusion can only shorten the memory-bound part. The larger a GPU's ratio of FLOP/s to bandwidth, the larger that part, and the more compiling gains.
 
 # %% [markdown] name="breaks_text"
 # ## 3 · Where a graph breaks
 #
-# TorchDynamo records operations on tensors. Where Python needs a *value* from a tensor, or does something that cannot be recorded, the graph ends, Python runs, and a new graph begins. Nothing fuses across such a **graph break**. Most breaks are silent.
+# TorchDynamo records operations on tensors. Where Python needs a *value* from a tensor, or does something that cannot be recorded, the graph ends, Python runs, and a new graph starts. Nothing fuses across such a **graph break**, and most breaks are silent.
 #
 # **Predict.** Into how many graphs does this function break?
 
@@ -305,15 +306,15 @@ graphs_guess = Prediction("Graphs", my_guess, "")
 # %% name="explain"
 torch._dynamo.reset()
 sample = torch.linspace(-1, 2, 8, device=device)
-told = torch._dynamo.explain(normalise)(sample)
-graphs_guess.reveal(told.graph_count)
-for reason in told.break_reasons:
+explained = torch._dynamo.explain(normalise)(sample)
+graphs_guess.reveal(explained.graph_count)
+for reason in explained.break_reasons:
     print(f"  {reason.user_stack[-1].line.strip()!r:45} {reason.reason.splitlines()[0]}")
 
 # %% [markdown] name="fullgraph_text"
 # The reasons are in the compiler's words: a jump (an `if`) that depends on a tensor; a call to a builtin function (`print`) that cannot be recorded; a number taken out of a tensor.
 #
-# `fullgraph=True` turns the silence into an error. Use it on everything that you mean to compile.
+# `fullgraph=True` turns a silent break into an error. Use it on everything that you intend to compile. For a large program, set `TORCH_TRACE=FOLDER` and run the tool `tlparse` on that folder: it writes a page with every graph, break, guard and recompilation.
 
 # %% name="fullgraph"
 torch._dynamo.reset()
@@ -325,9 +326,9 @@ except torch._dynamo.exc.Unsupported as error:
 # %% [markdown] name="repair_text"
 # ### Your turn: one graph
 #
-# **Contract.** `repaired(x)` returns the numbers of `normalise(x)`, for a tensor of any shape, contiguous or not, in one graph.
+# **Contract.** `repaired(x)` returns the same numbers as `normalise(x)` in one graph, for a tensor of any shape, contiguous or not.
 #
-# - The numbers: 2x, less 1 if the mean of 2x is above 0, divided by the largest magnitude of that.
+# - The numbers are 2x, minus 1 if the mean of 2x is above 0, divided by the largest magnitude of the result.
 # - One graph: no value leaves the tensors on the way, and nothing is printed.
 # - `x` is not changed.
 
@@ -348,52 +349,63 @@ repaired = check("compilation_and_fusion.repair", repaired)
 hint("compilation_and_fusion.repair")
 
 # %% [markdown] name="shapes_text"
-# The usual cure is to compute both branches and choose. That costs a little arithmetic in a kernel that waits for memory anyway.
+# The usual fix is to compute both branches and select. That costs a little arithmetic in a kernel that waits for memory anyway.
 #
 # ### Recompilations
 #
-# A graph is valid for the shapes it was recorded with. Text comes in all lengths: is every length compiled again? Our own backend will count; a backend is just a function that takes a graph and returns something to call.
+# A graph is valid for the shapes it was recorded with. Text comes in all lengths. A backend is a function that takes a graph and returns a callable, so a backend of our own can count graphs, and calls that run one.
 #
-# **Predict.** How many graphs does `torch.compile` make, by default, for 11 different lengths?
+# With `dynamic=False` each new length needs a new graph, and PyTorch stops after `recompile_limit` = 8 graphs per function. **Predict.** You call the function with 11 lengths, then with the same 11 again. How many of the second 11 calls run compiled?
 
 # %% name="guess_shapes"
-my_guess = None  # graphs
+my_guess = None  # calls
 ### BEGIN GUESS
-my_guess = 11  # one for each, you would think
+my_guess = 0  # after the limit, it would seem, PyTorch gives up on the function
 ### END GUESS
-shapes_guess = Prediction("Graphs for 11 lengths, by default", my_guess, "graphs")
+shapes_guess = Prediction("Compiled calls among the second 11, dynamic=False", my_guess, "calls", difference=True)
 
 # %% name="shapes"
 lengths = (100, 101, 102, 150, 200, 250, 300, 350, 400, 450, 500)
-for dynamic in (False, None, True):
-    made = []
 
-    def counting(graph, inputs, made=made):
+
+def two_rounds(dynamic=None, mark=False):
+    """Return the graphs made in a round of all lengths, and how many calls of a second round run one of them."""
+    made, ran = [], []
+
+    def counting(graph, inputs):
         made.append(graph)
-        return graph.forward
+        return lambda *given: ran.append(1) or graph.forward(*given)
 
     torch._dynamo.reset()
     counted = torch.compile(gelu, backend=counting, dynamic=dynamic)
-    history = []
-    for length in lengths:
-        counted(x[:length])
-        history.append(len(made))
-    print(f"dynamic={dynamic!s:6} graphs after each of {len(lengths)} lengths: {history}")
-    if dynamic is None:
-        shapes_guess.reveal(len(made))
-print(f"PyTorch's limit: {torch._dynamo.config.recompile_limit} graphs a function; one took {another:.1f} s above")
+    for _ in range(2):
+        ran.clear()
+        for length in lengths:
+            rows = x[:length].clone()
+            if mark:
+                torch._dynamo.mark_dynamic(rows, 0)
+            counted(rows)
+    return len(made), len(ran)
+
+
+settings = {"dynamic=False": {"dynamic": False}, "default": {}, "mark_dynamic": {"mark": True}}
+for name, setting in settings.items():
+    graphs, compiled_calls = two_rounds(**setting)
+    print(f"{name:14} {graphs} graphs for 11 lengths; in the second round {compiled_calls} of 11 calls run compiled")
+    if name == "dynamic=False":
+        shapes_guess.reveal(compiled_calls, "counted")
+print(f"PyTorch's limit: {torch._dynamo.config.recompile_limit} graphs per function; SiLU's took {another:.1f} s above")
 
 # %% [markdown] name="shapes_explained"
-# - `dynamic=False`: a graph for each length, up to the limit. From then on the function runs **uncompiled**, and the only sign is a warning in the log (muted here). So "every shape" does not hold, for a bad reason.
-# - the default: the second length makes the length a variable, and that graph serves all others.
-# - `dynamic=True`: a variable from the start.
+# - **`dynamic=False`** makes a graph per length, up to the limit. After that, PyTorch compiles no more, but keeps the graphs it has: known lengths still run compiled, and new lengths run eagerly. The only sign is a warning in the log (muted here).
+# - **The default** makes the length a variable when it sees a second length, and that graph serves all others.
+# - **`mark_dynamic(tensor, dim)`** makes it a variable from the start, for this dimension only. (`dynamic=True` does so for all dimensions.)
 #
-# With a backend that makes kernels, each graph costs about what SiLU did; and code that has hit the limit runs uncompiled, which is worse. `TORCH_LOGS="recompiles"` and `TORCH_LOGS="graph_breaks"` say why.
+# `TORCH_LOGS="recompiles"` and `TORCH_LOGS="graph_breaks"` print the reasons.
 #
 # ## 4 · What compiling does to the peak
 #
-# Fused operations have no intermediate results: nothing to write, and nothing to *keep for the backward pass*. The compiler looks at forward and backward together and chooses what to keep. A
-# pointwise result that can be recomputed from something kept costs only arithmetic, inside a kernel that waits for memory anyway. That is activation checkpointing ([[activation_checkpointing]]), operation by operation.
+# Fused operations have no intermediate results, so they write nothing, and *save nothing for the backward pass*. The compiler sees the forward and the backward pass together and chooses what to save. It can recompute a pointwise result from a saved tensor inside a kernel that waits for memory anyway, so that costs almost nothing. This is activation checkpointing ([[activation_checkpointing]]) at the level of operations.
 
 
 # %% name="block"
@@ -419,18 +431,17 @@ data = torch.randn(4096, 128, device=device)  # 2 MiB
 compiled_block = torch.compile(block, backend=backend)
 at_hand = [data, *block.parameters()]
 eager_kept = saved_tensor_bytes(lambda: block(data), besides=at_hand)
-print(f"eager mode keeps {human_bytes(eager_kept)} for the backward pass, {eager_kept / data.nbytes:.0f} times `data`")
+print(f"eager mode saves {human_bytes(eager_kept)} for the backward pass, {eager_kept / data.nbytes:.0f} times `data`")
 
 # %% [markdown] name="guess_kept_text"
-# **Predict.** `data` is 2 MiB, so the output of `up` is 8. Eager mode keeps what each operation's gradient needs: `up`'s output once for the cube, tanh's result, and so on. Inductor recomputes pointwise results, but keeps each product's *input* (for the gradient of its weight) and GELU's input (for
-# GELU's derivative). How many MiB is that? (`data` and the weights are there anyway.)
+# **Predict.** `data` is 2 MiB, so the output of `up` is 8. How many MiB does the compiled block save for the backward pass? (`data` and the weights are not counted: they exist anyway.)
 
 # %% name="guess_kept"
 my_guess = None  # MiB
 ### BEGIN GUESS
-my_guess = 2 + 8 + 8  # input of `up`, its output, and the input of `down`; the rsqrt of each row is next to nothing
+my_guess = 2 + 8 + 8  # input of `up`, its output, and the input of `down`; per-row scalars are negligible
 ### END GUESS
-kept_guess = Prediction("Kept for the backward pass, compiled", my_guess, "MiB")
+kept_guess = Prediction("Saved for the backward pass, compiled", my_guess, "MiB")
 
 
 # %% name="kept"
@@ -453,14 +464,12 @@ for name, model in {"eager": block, "compiled": compiled_block}.items():
     seen[name] = {"kept": kept, "peak": peak_of(lambda model=model: step(model), block)}
 kept_guess.reveal(seen["compiled"]["kept"] / MiB)
 for name, row in seen.items():
-    print(f"{name:9} kept {human_bytes(row['kept'])}, peak of a step {human_bytes(row['peak'])}")
+    print(f"{name:9} saved {human_bytes(row['kept'])}, peak of a step {human_bytes(row['peak'])}")
 
 # %% [markdown] name="kept_explained"
-# (Two instruments: autograd says what it keeps; the meter, with `by_tenant=False`, reads the allocator's log, which sees inside compiled graphs. Counting by tenant needs single operations, so it would run compiled code uncompiled.)
+# Inductor recomputes pointwise results. It saves each matmul's *input* (for the gradient of its weight) and GELU's input (for GELU's derivative): 2 + 8 + 8 MiB. It could even recompute the input of `down` from that of GELU, which would save another 8 MiB. It does not, because a matmul reads its input from memory. If only the backend `aot_eager` can run, the figure is higher.
 #
-# Inductor could even recompute the input of `down` from that of GELU, which would save another 8 MiB. It does not, because a product reads its input from memory.
-#
-# If only the backend `aot_eager` can run, the figure is higher: it frees less.
+# (Two instruments: autograd reports what it saves. The meter, with `by_tenant=False`, reads the allocator's log, which sees inside compiled graphs. Counting by category needs single operations, so it would run compiled code uncompiled.)
 
 # %% name="kept_claims"
 less = seen["eager"]["peak"] / seen["compiled"]["peak"]
@@ -477,9 +486,9 @@ else:
 # %% [markdown] name="rise_text"
 # ### The second micro-batch
 #
-# Eight linear layers, P bytes of parameters in all, hardly any activations, and gradients of an earlier micro-batch waiting in `.grad` ([[gradient_accumulation]]).
+# Take eight linear layers with P bytes of parameters in all, small activations, and gradients of an earlier micro-batch in `.grad` ([[gradient_accumulation]]). In eager mode the second micro-batch peaks at 2.1 P.
 #
-# Eager mode makes the new gradients one by one. Each is added to `.grad` and freed before the next is made, so the peak is P + P and the gradient of one layer: 2.1 P. **Predict** the peak when the eight layers are compiled as a whole.
+# **Predict** the peak when the eight layers are compiled together.
 
 # %% name="guess_rise"
 my_guess = None  # times P
@@ -502,7 +511,7 @@ class Layer(nn.Module):
 
 
 def fresh_compiler():
-    """Forget what was compiled, and count from zero."""
+    """Drop what was compiled, and count from zero."""
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
 
@@ -537,18 +546,18 @@ less = peaks["eager"] / peaks["as a whole"]
 claims.record("T17", "compiling lowers the peak", "8 layers, accumulating, whole", less, "times", 1.1, math.inf)
 
 # %% [markdown] name="rise_explained"
-# A whole extra P: for a 7B model in BF16, 14 GB. To autograd, a compiled backward pass is *one* operation: it returns all gradients at once. The same happens to an optimizer step in the backward pass ([[lean_optimizers]]): with one compiled graph, all gradients exist before the first step.
+# A full extra P: for a 7B model in BF16, 14 GB. Eager mode makes the new gradients one by one, adds each to `.grad`, and frees it before it makes the next. To autograd, a compiled backward pass is *one* operation, which returns all gradients at once. The same happens to an optimizer step in the backward pass ([[lean_optimizers]]): with one compiled graph, all gradients exist before the first step.
 #
-# The remedy is to compile **block by block** (`block.compile()`): the gradients of a block come back when the block is done. For equal blocks the compiler works twice, however many there are (the first block's input needs no gradient). We used a backend that makes no kernels: the rise comes from the graph.
+# The remedy is to compile **block by block** (`block.compile()`): the gradients of a block are returned when the block is done. For equal blocks the compiler runs twice, however many there are (the first block's input needs no gradient). This measurement uses a backend that makes no kernels, so the rise comes from the graph.
 #
-# Two more rises show only on a GPU:
+# Two more increases occur only on a GPU:
 #
-# - **CUDA graphs** (`mode="reduce-overhead"`) record a sequence of kernel launches and replay it with one call, always at the same addresses. So inputs are copied to fixed places, and what was allocated while recording stays reserved, for every recorded shape.
+# - **CUDA graphs** (`mode="reduce-overhead"`) record a sequence of kernel launches and replay it with one call, always at the same addresses. Inputs are copied to fixed addresses, and memory that was allocated during recording stays reserved, for every recorded shape.
 # - `mode="max-autotune"` tries several kernels at compile time, each with its own scratch memory.
 #
 # ### What gets compiled at all
 #
-# There are two ways to ask: `torch.compile(module)` returns a compiled wrapper, `module.compile()` changes the module in place. **Predict.** For how many of these five does the compiler make a graph?
+# You can ask in two ways: `torch.compile(module)` returns a compiled wrapper, `module.compile()` changes the module in place. **Predict.** For how many of these five does the compiler make a graph?
 #
 # 1. `torch.compile(nn.Linear(512, 8))`
 # 2. `nn.Linear(512, 8).compile()`
@@ -589,13 +598,13 @@ for name, count in made.items():
 modules_guess.reveal(sum(count > 0 for count in made.values()))
 
 # %% [markdown] name="modules_explained"
-# Where there is no graph, nothing is compiled, and nothing is said. TorchDynamo does not begin a graph in a function that PyTorch itself defines, and after `.compile()` the first function it meets is the module's `forward`. A class of yours has a `forward` of yours. `torch.compile` puts a wrapper around the module, in which a graph can begin.
+# Where no graph is made, nothing is compiled, and PyTorch does not report it. TorchDynamo does not start a graph in a function that PyTorch itself defines, and after `.compile()` the first function it meets is the module's `forward`. A class of yours has its own `forward`. `torch.compile` puts a wrapper around the module, in which a graph can start.
 #
-# So compile **blocks that you wrote**, and count graphs before you believe a timing.
+# So compile **blocks that you wrote**, and count graphs before you trust a timing.
 #
 # ### Together with autocast and checkpointing
 #
-# Both change what a block does behind its back. Does the compiler follow?
+# Both change how a block runs without changing its code. Does the compiler handle them?
 
 
 # %% name="together"
@@ -621,7 +630,7 @@ for checkpointed in (False, True):
         seconds(lambda call=call: call(data))  # compiles
         kept = saved_tensor_bytes(lambda call=call: call(data), besides=[data, *tower.parameters()])
         how = f"{'checkpointed' if checkpointed else 'plain':13}{'compiled' if compiled else 'eager':9}"
-        print(f"{how} kept {human_bytes(kept):>10}, {graphs_made()} graphs")
+        print(f"{how} saved {human_bytes(kept):>10}, {graphs_made()} graphs")
 
 # %% name="under_autocast"
 fresh_compiler()
@@ -634,21 +643,12 @@ for on in (True, False, True):
     print(f"autocast {on!s:6} a part returns {dtype}; graphs so far: {graphs_made()}")
 
 # %% [markdown] name="together_explained"
-# - **Checkpointing** goes into the same graph: nothing breaks, and as little is kept as in eager mode.
-# - The graph is specialized on the state of **autocast**. Called without it, the module gets a second graph; both stay valid. So evaluate under the same autocast as you train, or pay for two compilations.
+# - **Checkpointing** goes into the same graph: nothing breaks, and it saves as little as in eager mode.
+# - The graph is specialized on the state of **autocast**. Called without autocast, the module gets a second graph, and both stay valid. So evaluate under the same autocast as you train, or pay for two compilations.
 #
-# ## 5 · TorchScript, and what took its place
+# ## 5 · TorchScript is history; `torch.export` ships a graph
 #
-# Articles from before 2023 recommend `torch.jit.script` for fusion. It compiles a subset of Python into its own language. What does PyTorch say today, and what does it do for GELU?
-#
-# **Predict.** How many times as fast as eager mode is `gelu` in TorchScript?
-
-# %% name="guess_script"
-my_guess = None  # times
-### BEGIN GUESS
-my_guess = 3  # it fuses, so the articles say; torch.compile did better than that
-### END GUESS
-script_guess = Prediction("GELU, eager / TorchScript", my_guess, "times")
+# Articles from before 2023 recommend `torch.jit.script` for fusion. It compiles a subset of Python into its own language, needed rewrites for most real models, and is deprecated. Its job is now split: `torch.compile` for **speed** in Python, and `torch.export` for a **graph to ship** without Python. One cell shows what PyTorch says today, and what TorchScript does for GELU here:
 
 # %% name="torchscript"
 sample = torch.randn(2**21, device=device)
@@ -658,43 +658,13 @@ with warnings.catch_warnings(record=True) as caught:
 deprecations = [w for w in caught if issubclass(w.category, (DeprecationWarning, FutureWarning))]
 for warning in deprecations:
     print(f"{warning.category.__name__}: {warning.message}")
-print(scripted.code)
 pace = compare(lambda: gelu(sample), lambda: scripted(sample), runs=7, warmup=4)
 print("eager -> TorchScript", pace)
-script_guess.reveal(pace.speedup)
 said, subject = "TorchScript fuses, and is faster", f"GELU, {sample.numel() / 1e6:.0f} million numbers"
 claims.record("T16", said, subject, pace.speedup, "times", 1.2, math.inf)
 
-# %% [markdown] name="torchscript_explained"
-# It makes a graph, yes. Whether it also fuses depends on device and version; the timing says what it did here. Its job is now split: `torch.compile` for **speed** in Python, and `torch.export` for a **graph to ship** as an artefact without Python, whole or not at all.
-#
-# The difference shows where code branches on a value. Each is recorded with an input that takes the first branch, and called with one that takes the second:
-
-
-# %% name="branch"
-class Branch(nn.Module):
-    def forward(self, x):
-        if x.sum() > 0:
-            return x + 1
-        return x - 1
-
-
-ones, right = torch.ones(3), Branch()(-torch.ones(3))
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    recorded = {"jit.trace": torch.jit.trace(Branch(), ones), "jit.script": torch.jit.script(Branch())}
-for name, model in recorded.items():
-    print(f"{name:11} correct on the other branch: {torch.equal(model(-ones), right)}")
-try:
-    with contextlib.redirect_stderr(io.StringIO()):  # it also prints the graph so far
-        torch.export.export(Branch(), (ones,))
-except RuntimeError as error:
-    print(f"export      refuses: {str(error).splitlines()[0]}")
-
-# %% [markdown] name="branch_explained"
-# *Tracing* ran the code once and kept the branch it saw: silently wrong on other data. *Scripting* compiled both branches. *Export* refuses what it cannot guarantee. (`torch.cond` keeps two branches and runs one.)
-#
-# Your `repaired` has no branch left. Here it is exported, saved, loaded, and run on a different length, because we declare the length a variable:
+# %% [markdown] name="export_text"
+# `torch.export` refuses code that branches on a value, because it would have to guarantee both branches. Your `repaired` has no branch left. Here it is exported, saved, loaded, and run on a different length, because the length is declared a variable:
 
 
 # %% name="export"
@@ -715,16 +685,9 @@ for x_long in (longer, -longer):
 # %% [markdown] name="norm_text"
 # ## 6 · A kernel by hand
 #
-# (Without Triton: do the norm and its timing, then go on to section 7.)
+# (Without Triton, do the norm and its timing, then go on to section 7.)
 #
-# Each half of a transformer block ends with a sum (the residual) and begins with a norm. Together: `total = x + residual`, `out = total * rsqrt(mean(total²) + eps) * weight`. With n numbers in x, a fused kernel reads 2n and writes 2n. **Predict.** How many times n numbers does eager mode read and write? (What has one number a row is next to nothing.)
-
-# %% name="guess_norm"
-my_guess = None  # times n
-### BEGIN GUESS
-my_guess = 3 + 2 + 1 + 2 + 2  # +, square, mean (it only reads), and two products by something small
-### END GUESS
-norm_guess = Prediction("Numbers read and written, residual and norm", my_guess, "times n")
+# Each half of a transformer block ends with a sum (the residual), and the next one starts with a norm. Together: `total = x + residual`, `out = total * rsqrt(mean(total²) + eps) * weight`. With n numbers in x, a fused kernel reads 2n and writes 2n. Eager mode reads and writes more (per-row scalars are negligible):
 
 
 # %% name="norm"
@@ -738,11 +701,11 @@ def add_norm(x, residual, weight):
 rows = [torch.randn(4096, 512, device=device) for _ in range(2)]
 weight = torch.rand(512, device=device)
 norm_traffic = traffic(add_norm, *rows, weight)
-norm_guess.reveal(norm_traffic.nbytes / rows[0].nbytes)
+print(f"read and written: {norm_traffic.nbytes / rows[0].nbytes:.1f} times n")
 print(norm_traffic.table(rows[0].nbytes))
 
 # %% [markdown] name="norm_speed_text"
-# By bytes, then, fusing should be 10 / 4 = 2.5 times as fast, and there is no tanh in the way. Time it on tensors of two sizes, with a place for all results. (We take the quickest of 15 runs: whatever else the machine is doing also takes cache and memory bandwidth.)
+# By bytes, fusing should be 10 / 4 = 2.5 times as fast, and there is no tanh. Time it on tensors of two sizes, with preallocated results. (The cell takes the fastest of 15 runs, because other programs on the machine also use cache and memory bandwidth.)
 
 
 # %% name="norm_speed"
@@ -775,18 +738,18 @@ else:
     del given
 
 # %% [markdown] name="norm_speed_explained"
-# We count bytes from the sizes of tensors, whatever a cache may keep.
+# `traffic` counts bytes from the sizes of tensors, whether or not they are in a cache.
 #
-# - **Small tensors** stay in the processor's last-level cache (some tens of MiB): the next operation finds there what the last one wrote, and the trips to memory that fusing would save never happen.
-# - **Tensors several times as large as the cache** do make the trips, so there the bytes can show in the time, as long as nothing else uses the memory. Compare the two factors above.
+# - **Small tensors** stay in the processor's last-level cache (some tens of MiB). The next operation reads from the cache what the last one wrote, so there is no memory traffic for fusion to save.
+# - **Tensors several times as large as the cache** do go to memory, so there the bytes can show in the time, as long as no other program uses the memory. Compare the two factors above.
 #
-# So ask two questions before you hope for fusion: is it memory-bound, and is that really memory, or a cache?
+# So ask two questions before you expect a gain from fusion: is the chain memory-bound, and is the traffic really to memory, not to a cache?
 
 # %% [markdown] name="triton_text"
-# **Triton** is Python for GPU kernels. Here one *program* runs for each row, as many at a time as the GPU has room for. A program loads its row into registers, computes, and stores:
-# `tl.load` and `tl.store` are the only traffic. Count them: three loads (the weight is small, and stays in the cache), two stores.
+# **Triton** is a language for GPU kernels inside Python. Here one *program* runs per row, as many at a time as the GPU has room for. A program loads its row into registers, computes, and stores:
+# `tl.load` and `tl.store` are the only traffic. Count three loads (the weight is small, and stays in the cache) and two stores.
 #
-# The width is padded to a power of two, and the mask keeps the padding out of memory. Sums are FP32 whatever the type of the inputs. Without a GPU, Triton's *interpreter* runs the same kernel with NumPy: you can see whether it is right, but not whether it is fast.
+# The width is padded to a power of two, and the mask excludes the padding from memory accesses. Sums are FP32 whatever the type of the inputs. Without a GPU, Triton's *interpreter* runs the same kernel with NumPy: it shows whether the kernel is correct, but not how fast it is.
 
 # %% name="triton_kernel"
 if HAS_TRITON:
@@ -825,24 +788,27 @@ if HAS_TRITON:
         off = max(((a.double() - b).norm() / b.norm()).item() for a, b in zip(mine, exact, strict=True))
         print(f"{dtype}: relative error {off:.1e}; the format's step is {torch.finfo(dtype).eps:.1e}")
     if device.type == "cuda":
+        compiled_norm = torch.compile(add_norm, dynamic=False)
         print("eager -> Triton", compare(lambda: add_norm(*rows, weight), lambda: triton_add_norm(*rows, weight)))
+        pace = compare(lambda: compiled_norm(*rows, weight), lambda: triton_add_norm(*rows, weight))
+        print("torch.compile -> Triton", pace)
 else:
     print("Triton is not installed, so this cell does nothing: pip install triton")
 
 # %% [markdown] name="attention_text"
 # ## 7 · Attention without its scores
 #
-# The scores of attention, T × T for each head, are the largest tensor of a long sequence, and nobody wants them: they become weights, and the weights a mean of values.
+# The scores of attention, T × T per head, are the largest tensor of a long sequence, and they are only an intermediate result: they become weights, and the weights are used for a mean of values.
 #
-# To fuse the three steps, a softmax has to be computed from **part** of a row at a time. But a softmax divides by a sum over the whole row, and subtracts its maximum first, so that `exp` does not overflow.
+# To fuse the three steps, a softmax has to be computed from **part** of a row at a time. But a softmax divides by a sum over the full row, and subtracts its maximum first, so that `exp` does not overflow.
 #
-# It can be done. Keep, for each row, three things about the columns seen so far:
+# It can be done. For each row, keep three things about the columns seen so far:
 #
 # - `largest`, the largest score;
 # - `total`, the sum of exp(score − largest);
 # - `weighted`, the sum of exp(score − largest) · value.
 #
-# Then `weighted / total` is the answer so far. When a tile brings a larger score, the old sums are wrong by a factor that you know.
+# Then `weighted / total` is the result so far. When a tile contains a larger score, the old sums are wrong by a known factor.
 
 # %% name="softmax_picture"
 figure = Figure(figsize=(7.5, 2.2), layout="constrained")
@@ -865,11 +831,11 @@ show(figure, "A row of five tiles: three sums stand for those seen; a new tile r
 #
 # **Contract.** `online_softmax(state, scores, values)` takes one tile and returns the new state, `(largest, total, weighted)`.
 #
-# - `scores` (..., R, C) and `values` (..., C, d) are the tile, contiguous or not: R rows, C columns. `state` is what the last call returned, or None at first; tiles may differ in C.
-# - `largest` (..., R), `total` (..., R) and `weighted` (..., R, d) mean what the list above says, for all columns so far.
-# - Scores of thousands make no infinity and no NaN.
-# - A score of -inf counts for nothing. In a row that has seen nothing else, `total` and `weighted` are 0 (and `largest` is -inf).
-# - Nothing that it is given changes.
+# - `scores` (..., R, C) and `values` (..., C, d) are the tile, contiguous or not: R rows, C columns. `state` is what the last call returned, or None at first. Tiles may differ in C.
+# - `largest` (..., R), `total` (..., R) and `weighted` (..., R, d) are defined as in the list above, over all columns so far.
+# - Scores of several thousand must not produce an infinity or a NaN.
+# - A score of -inf contributes nothing. In a row that has seen only such scores, `total` and `weighted` are 0 (and `largest` is -inf).
+# - The arguments are not changed.
 
 
 # %% name="softmax" answer=true reveal=true
@@ -898,12 +864,12 @@ hint("compilation_and_fusion.softmax")
 # %% [markdown] name="attention_task"
 # ### Your turn: attention, tile by tile
 #
-# **Contract.** `tiled_attention(q, k, v, tile)` returns causal attention, softmax(q kᵀ / √d) v, in which row i sees the columns 0 to i.
+# **Contract.** `tiled_attention(q, k, v, tile)` returns causal attention, softmax(q kᵀ / √d) v, in which row i attends to columns 0 to i.
 #
-# - `q`, `k`, `v` (B, H, T, d), FP32; the result has their shape. T need not be a multiple of `tile`, and may be smaller. The inputs stay as they are; they may be transposed views, as heads usually are. There is no backward pass here.
-# - Scores may be of any size, on either side of zero, as in `online_softmax`.
-# - Each product makes at most `tile` × `tile` scores per head, and full tiles except at the edges.
-# - Tiles above the diagonal, in which everything is masked, cost no product.
+# - `q`, `k`, `v` (B, H, T, d), FP32; the result has their shape. T need not be a multiple of `tile`, and may be smaller. The inputs are not changed; they may be transposed views, as heads usually are. There is no backward pass here.
+# - Scores may be of any size and sign, as in `online_softmax`.
+# - Each matmul makes at most `tile` × `tile` scores per head, and full tiles except at the edges.
+# - Tiles above the diagonal, in which everything is masked, cost no matmul.
 # - Besides inputs and result, at most six tiles of scores exist at a time.
 
 
@@ -914,7 +880,7 @@ def tiled_attention(q, k, v, tile):
     out = torch.empty_like(q)
     for top in range(0, length, tile):
         rows, state = q[..., top : top + tile, :] * scale, None
-        for left in range(0, top + 1, tile):  # what lies to the right of the diagonal is masked
+        for left in range(0, top + 1, tile):  # tiles to the right of the diagonal are masked
             scores = rows @ k[..., left : left + tile, :].mT
             if left == top:
                 later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
@@ -933,9 +899,9 @@ tiled_attention = check("compilation_and_fusion.attention", tiled_attention)
 hint("compilation_and_fusion.attention")
 
 # %% [markdown] name="guess_tiles_text"
-# Now peak (besides inputs and result) and traffic: four heads, 1,024 tokens, tiles of 128, beside the plain way and PyTorch's own (`F.scaled_dot_product_attention`).
+# Now measure peak (besides inputs and result) and traffic for four heads, 1,024 tokens and tiles of 128, and compare with the plain version and PyTorch's own (`F.scaled_dot_product_attention`).
 #
-# **Predict.** The tiled loop holds a fraction of the scores. How many times fewer bytes do its *operations* read and write, all together, than those of the plain way? (It leaves out nearly half of the scores.)
+# **Predict.** By what factor do the *operations* of the tiled loop read and write fewer bytes than those of the plain version? (The loop skips nearly half of the scores.)
 
 # %% name="guess_tiles"
 my_guess = None  # times fewer bytes
@@ -954,13 +920,13 @@ def plain_attention(q, k, v):
 
 torch.manual_seed(0)
 q, k, v = (torch.randn(1, 4, 1024, 64, device=device) for _ in range(3))
-WAYS = {
+METHODS = {
     "plain": plain_attention,
     "tiled, yours": lambda q, k, v: tiled_attention(q, k, v, 128),
     "PyTorch's own": lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
 }
 exact, costs = plain_attention(q, k, v), {}
-for name, way in WAYS.items():
+for name, way in METHODS.items():
     with MemoryMeter(device=device) as meter:
         out = way(q, k, v)
     costs[name] = meter.peak_bytes - 4 * q.nbytes, traffic(way, q, k, v).nbytes
@@ -975,23 +941,22 @@ for name in ("tiled, yours", "PyTorch's own"):
 
 # %% [markdown] name="attention_explained"
 # - **The peak** falls to a few tiles.
-# - **The traffic does not fall.** The loop skips nearly half of the scores and still moves more bytes than the plain way: its product writes a tile, and the next operations read it, one after the other, and rescale three sums besides. In eager mode a tile goes to memory between two operations as a whole matrix does.
-# - On a CPU it need not lose time by that: a tile fits into a cache, which `traffic` knows nothing about. Compare the milliseconds above.
+# - **The traffic does not fall.** The loop skips nearly half of the scores and still moves more bytes than the plain version. Its matmul writes a tile, the next operations read it one after the other, and each tile also rescales three sums. In eager mode a tile goes to memory between two operations, as a full matrix does.
+# - On a CPU this need not cost time: a tile fits into a cache, which `traffic` does not know about. Compare the milliseconds above.
 # - PyTorch's own moves q, k, v and the result, and nothing else that the dispatcher could see. It is **one kernel**: a tile stays in registers until its three sums are updated. That is FlashAttention: your loop, fused.
 #
-# The backward pass needs the weights again. FlashAttention does not keep them: it keeps one number a row, largest + log total, and makes each tile anew.
+# The backward pass needs the weights again. FlashAttention does not save them. It saves one number per row, largest + log total, and recomputes each tile.
 #
 # ### Your turn: the same in Triton
 #
-# One program of the kernel below takes one row of tiles of one head. It loads the tiles; you write what it does with each. (Without Triton nothing can be
-# checked: leave this one out, or `pip install triton`. On a CPU its interpreter runs the kernel.)
+# One program of the kernel below handles one row of tiles of one head. It loads the tiles; you write what it does with each. (Without Triton this cannot be
+# checked: skip it, or `pip install triton`. On a CPU its interpreter runs the kernel.)
 #
 # **Contract.** `merge_tile(largest, total, weighted, scores, values)` merges one tile into the state and returns the new state, in this order.
 #
-# - `scores` (R, C) and `values` (C, d) are the tile; `largest` (R,), `total` (R,) and `weighted` (R, d) mean what they did above, and begin with -inf, 0 and 0.
-# - All are FP32. In each row of scores at least one is finite. Scores of thousands make no infinity and no NaN.
-# - Triton's functions only: `tl.maximum`, `tl.max(x, axis)`, `tl.sum(x, axis)`, `tl.exp`, and `tl.dot(a, b, input_precision="ieee")`, which does not round to TF32.
-
+# - `scores` (R, C) and `values` (C, d) are the tile; `largest` (R,), `total` (R,) and `weighted` (R, d) are defined as above, and start with -inf, 0 and 0.
+# - All are FP32. Each row of scores has at least one finite score. Scores of several thousand must not produce an infinity or a NaN.
+# - Use Triton's functions only: `tl.maximum`, `tl.max(x, axis)`, `tl.sum(x, axis)`, `tl.exp`, and `tl.dot(a, b, input_precision="ieee")`, which does not round to TF32.
 
 # %% name="merge" answer=true reveal=true
 if HAS_TRITON:
@@ -1015,9 +980,9 @@ merge_tile = check("compilation_and_fusion.merge", merge_tile)
 hint("compilation_and_fusion.merge")
 
 # %% [markdown] name="guess_kernel_text"
-# And this is the kernel around it.
+# The next cell has the kernel around it.
 #
-# **Predict.** Count `tl.load` and `tl.store`, and how often each runs. How many times fewer bytes than the plain way does this kernel read and write, with eight rows of tiles?
+# **Predict.** Count `tl.load` and `tl.store`, and how often each runs. By what factor does this kernel read and write fewer bytes than the plain version, with eight rows of tiles?
 
 # %% name="triton_attention"
 if HAS_TRITON:
@@ -1065,23 +1030,16 @@ if HAS_TRITON:
     if device.type == "cuda":
         print("plain -> Triton", compare(lambda: plain_attention(q, k, v), lambda: triton_attention(q, k, v, 64)))
 else:
-    print("Triton is not installed, so this cell does nothing.")
+    print("Triton is not installed, so this cell only counts.")
 length, tile = q.shape[-2], 128
 moved = q.nbytes * (1 + (length // tile + 1) + 1)  # q; k and v for each row of tiles, to the diagonal; the result
 print(f"counted from its loads and stores, {length:,} tokens, tiles of {tile}: {human_bytes(moved)}")
-kernel_guess.reveal(costs["plain"][1] / moved)
+kernel_guess.reveal(costs["plain"][1] / moved, "counted")
 
 # %% [markdown] name="logits_text"
 # ## 8 · The fusion that saves most
 #
-# The last layer of a language model turns `hidden` (N, D) into logits (N, V), and the loss needs one number from each row. V is 32,000 to 256,000 today, and logits, softmax and gradients are FP32. **Predict**: how many N × V tensors does the plain way hold at its peak?
-
-# %% name="guess_naive"
-my_guess = None  # tensors of N x V
-### BEGIN GUESS
-my_guess = 3  # the log-softmax, the gradient that reaches it, and the gradient of the logits
-### END GUESS
-naive_guess = Prediction("Tensors of N x V at the peak of the plain way", my_guess, "tensors")
+# The last layer of a language model turns `hidden` (N, D) into logits (N, V), and the loss needs one number from each row. V is 32,000 to 256,000 today, and logits, softmax and gradients are FP32. Here is the plain version, and what it holds at its peak:
 
 # %% name="naive"
 N, D, V = 2048, 64, 8192
@@ -1106,17 +1064,17 @@ def run(loss_function, chunk=None):
 
 
 plain_run = run(naive)
-naive_guess.reveal(plain_run[0].peak_bytes / (4 * N * V))
+print(f"peak / a tensor of N x V: {plain_run[0].peak_bytes / (4 * N * V):.2f}")
 print(plain_run[0])
 
 # %% [markdown] name="chunked_text"
-# Three at the peak, in the backward pass of the log-softmax. The logits are gone by then: the log-softmax kept its output (1, "activations"). From that and the gradient of the log-probabilities (2) it makes the gradient of the logits (3): "temporaries".
+# The peak is in the backward pass of the log-softmax, with the three tensors of N × V that you know from patient B of [[profiling_and_oom_clinic]].
 #
-# Rows are independent, so take `chunk` rows at a time. [[Profiling_and_oom_clinic]] checkpointed each chunk: correct, but every product is done twice. Here is a fusion that does it once. The gradient of a row's loss is known **in the forward pass**:
+# Rows are independent, so take `chunk` rows at a time. That lab checkpointed each chunk, which is correct but does every matmul twice. This fusion does it once, because the gradient of a row's loss is known **in the forward pass**:
 #
 # $$\frac{\partial\, \text{loss}}{\partial\, \text{logits}_{ij}} = \frac{\text{softmax}(\text{logits}_i)_j - [j = \text{label}_i]}{\text{rows that count}}$$
 #
-# So while a chunk of logits is there, compute its loss, its gradient, and its contribution to the gradients of `hidden` and `weight`; then free the chunk. The backward pass has nothing left to do but multiply by the gradient that reaches the loss.
+# While a chunk of logits exists, compute its loss, its gradient, and its contribution to the gradients of `hidden` and `weight`. Then free the chunk. The backward pass only multiplies by the gradient that it receives.
 #
 # ### Your turn: the loss
 #
@@ -1124,13 +1082,13 @@ print(plain_run[0])
 #
 # - `hidden` (N, D), `weight` (V, D), both FP32 or both in 16 bits, with logits of any size; `labels` (N,), integers; `chunk` need not divide N, and may be larger.
 # - The mean is over rows whose label is not -100. If all labels are -100, the loss is 0 and gradients are zeros (`F.cross_entropy` returns NaN).
-# - Loss and gradients are those of `F.cross_entropy(hidden @ weight.t(), labels)`, also when the loss is scaled, added to others, or computed under `no_grad`. A `weight` that requires no gradient gets none, and no product is done for it; under `no_grad`, none is done for `hidden` either.
-# - At most `chunk` rows of logits exist at a time, in either pass, and each product is done once: the backward pass makes no logits.
+# - Loss and gradients are those of `F.cross_entropy(hidden @ weight.t(), labels)`, also when the loss is scaled, added to others, or computed under `no_grad`. A `weight` that requires no gradient gets none, and no matmul is done for it; under `no_grad`, none is done for `hidden` either.
+# - At most `chunk` rows of logits exist at a time, in either pass, and each matmul is done once: the backward pass makes no logits.
 # - A chunk's rows are in at most three tensors (logits, softmax, one more). Free a chunk's tensors before you make the next chunk's logits. Take `chunk` rows at once, not fewer (except in the last chunk).
-# - 16 bits: softmax, loss and sums over chunks in FP32, the division last (small numbers vanish in FP16); products may be in 16 bits; each gradient in the type of its tensor.
+# - 16 bits: compute softmax, loss and sums over chunks in FP32, and divide last (small numbers underflow in FP16). Matmuls may be in 16 bits. Each gradient has the type of its tensor.
 #
-# `torch.autograd.Function` is the tool: `forward(ctx, ...)` computes and saves with `ctx.save_for_backward`; `backward(ctx, upstream)` returns a gradient for each argument of `apply`, or None. `ctx.needs_input_grad` says which inputs require one,
-# even under `no_grad`; and inside `forward` gradients are always off. So call `torch.is_grad_enabled()` before `apply`, and pass the answer in.
+# Use `torch.autograd.Function`: `forward(ctx, ...)` computes and saves with `ctx.save_for_backward`; `backward(ctx, upstream)` returns a gradient for each argument of `apply`, or None. `ctx.needs_input_grad` says which inputs require one,
+# even under `no_grad`, and inside `forward` gradients are always off. So call `torch.is_grad_enabled()` before `apply`, and pass the result in.
 
 
 # %% name="chunked" answer=true reveal=true
@@ -1156,7 +1114,7 @@ class ChunkedLoss(torch.autograd.Function):
                 if wanted[1]:
                     sums[1] += gradient.t() @ rows
             logits = gradient = None  # before the next chunk's are made
-        counts = (labels != -100).sum().clamp(min=1)  # stays a tensor: the GPU need not be waited for
+        counts = (labels != -100).sum().clamp(min=1)  # stays a tensor, so nothing waits for the GPU
         ctx.dtype = hidden.dtype
         ctx.save_for_backward(*sums, counts)
         return total / counts
@@ -1182,21 +1140,6 @@ chunked_cross_entropy = check("compilation_and_fusion.chunked", chunked_cross_en
 # %% name="chunked_hint"
 hint("compilation_and_fusion.chunked")
 
-# %% [markdown] name="chunked_measure_text"
-# **Predict** the peak with chunks of 128, inputs included. One chunk's logits are 4 MiB, `head` is 2 MiB and `hidden` half of one. Which line of your loop holds most, and what is alive there?
-
-# %% name="guess_chunked"
-my_guess = None  # MiB
-### BEGIN GUESS
-my_guess = (
-    2 * 4  # a chunk's logits, and their softmax
-    + 2 * 2  # the gradient of the weight: the sum, and one chunk's share
-    + 0.5  # the gradient of hidden
-    + 2 + 0.5  # the inputs
-)  # fmt: skip
-### END GUESS
-chunked_guess = Prediction("Peak, chunks of 128", my_guess, "MiB")
-
 
 # %% name="chunked_measure"
 def own(hidden, weight, labels, chunk=None):  # None: it chooses
@@ -1205,7 +1148,6 @@ def own(hidden, weight, labels, chunk=None):  # None: it chooses
 
 
 runs = {"naive": plain_run, "chunked": run(chunked_cross_entropy, 128)}
-chunked_guess.reveal(runs["chunked"][0].peak_bytes / MiB)
 if hasattr(F, "linear_cross_entropy"):  # new in PyTorch 2.13
     runs |= {"PyTorch's own": run(own), "the same, 128": run(own, 128)}
 else:
@@ -1215,9 +1157,9 @@ for name, (meter, loss, *gradients) in runs.items():
     print(f"{name:14} loss {loss:.6f}, gradients off by {off:.0e}, peak {human_bytes(meter.peak_bytes)}")
 
 # %% [markdown] name="chunked_table_explained"
-# PyTorch's own is the same idea. Left to itself it may take far smaller chunks. With chunks of 128, what remains of its lead is that it works in place and holds one tensor of a chunk where the lab's answer holds two.
+# PyTorch's own uses the same idea. By default it may take far smaller chunks. With chunks of 128 it still holds less, because it works in place and holds one tensor of a chunk where the lab's answer holds two.
 #
-# Names keep tensors alive. A name that still points to the last chunk's gradient while the next logits are made would cost one more chunk (4 MiB), which is why the check asks.
+# Variables keep tensors alive. A variable that still refers to the last chunk's gradient while the next logits are made costs one more chunk (4 MiB), which is why the check looks at this.
 
 
 # %% name="chunked_time"
@@ -1235,9 +1177,9 @@ for fn in (chunked_cross_entropy, own) if len(runs) > 2 else (chunked_cross_entr
         claims.record("T17", said, subject, pace.speedup, "times as fast", 0.9, math.inf)
 
 # %% [markdown] name="play_text"
-# ### Play
+# ### Explore
 #
-# Small chunks, small peak; but each chunk's products get thinner, and a GPU likes them thick. Where does the peak stop falling, and who holds it there?
+# Smaller chunks lower the peak, but they make each chunk's matmuls thinner, and a GPU needs thick ones to be busy. Where does the peak stop falling, and which tensors hold it there?
 
 # %% name="play"
 by_chunk = {size: run(chunked_cross_entropy, size)[0] for size in (8, 32, 128, 512)}
@@ -1245,29 +1187,20 @@ for size, meter in by_chunk.items():
     print(f"chunks of {size:4}: peak {human_bytes(meter.peak_bytes)}, logits of a chunk {human_bytes(4 * size * V)}")
 explore(
     lambda chunk: by_chunk[chunk].plot(f"chunks of {chunk}: peak {human_bytes(by_chunk[chunk].peak_bytes)}"),
-    "Memory over time: one tooth a chunk; the teeth get smaller and more numerous as chunks shrink.",
+    "Memory over time: one tooth per chunk; the teeth get smaller and more numerous as chunks shrink.",
     chunk=(512, tuple(by_chunk)),
 )
 print("chunks of 8,", by_chunk[8])
 
 # %% [markdown] name="play_explained"
-# The peak falls until the backward pass sets it. There the tenants are the inputs, the sums that the forward pass kept, and those sums times the upstream gradient: three times `hidden` and `head`. No logits are among them, so smaller chunks gain nothing more.
+# The peak falls until the backward pass sets it. It then consists of the inputs, the sums that the forward pass saved, and those sums times the upstream gradient: three times `hidden` and `head`. No logits are among them, so smaller chunks gain nothing more.
 
 # %% [markdown] name="llama_text"
 # ### At the size of Llama 3
 #
-# The vocabulary is 128,256. We train LoRA (small trained matrices beside a frozen model, [[lora]]) on the 8B model: one sequence of 8,192 tokens, every block checkpointed, everything else already small.
+# The vocabulary of Llama 3 is 128,256. Train LoRA (small trained matrices beside a frozen model, [[lora]]) on the 8B model: one sequence of 8,192 tokens, every block checkpointed.
 #
-# The planner says what the step needs as it is, and what the same model needs with a vocabulary of 128 words. To that we add back the weights of embedding and head.
-#
-# **Predict.** What share of the peak are three copies of the logits? (The weights of 8 billion parameters take 2 bytes each.)
-
-# %% name="guess_llama"
-my_guess = None  # %
-### BEGIN GUESS
-my_guess = 40  # 3 x 4 x 8,192 x 128,256 bytes are 12.6 GB, the weights 16 GB, and a little for all else
-### END GUESS
-share_guess = Prediction("Three copies of the logits, of the peak", my_guess, "%")
+# The planner computes what the step needs as it is, and what the same model needs with a vocabulary of 128 tokens. To the second figure, the cell adds back the weights of embedding and head.
 
 # %% name="llama"
 tokens = 8192
@@ -1280,17 +1213,17 @@ with tempfile.TemporaryDirectory() as folder:
     names = "llama-3.1-8b", path
     recipes = [Recipe(name, seq=tokens, lora_rank=16, checkpointing="every") for name in names]
     full, bare = plan_deep(recipes, progress=True)
-whole, words = full.allocated_bytes, shape["vocab_size"]
-without = bare.allocated_bytes + 2 * 2 * shape["hidden_size"] * (words - 128)  # embedding and head, BF16
-three = 3 * 4 * tokens * words
-print(f"peak {human_bytes(whole)}; three copies of the logits {human_bytes(three)}, {three / whole:.0%} of it")
-print(f"without logits {human_bytes(without)}; two copies of a chunk of 512 rows: {human_bytes(2 * 4 * 512 * words)}")
-share_guess.reveal(100 * three / whole)
+whole, vocabulary = full.allocated_bytes, shape["vocab_size"]
+without = bare.allocated_bytes + 2 * 2 * shape["hidden_size"] * (vocabulary - 128)  # embedding and head, BF16
+three = 3 * 4 * tokens * vocabulary
+print(f"planned peak {human_bytes(whole)}; three copies of the logits {human_bytes(three)}, {three / whole:.0%} of it")
+chunks = human_bytes(2 * 4 * 512 * vocabulary)
+print(f"planned without logits {human_bytes(without)}; two copies of a chunk of 512 rows: {chunks}")
 
 # %% [markdown] name="llama_explained"
-# With the logits gone, something else sets the peak (a block's recomputation), and the step fits a smaller GPU. And the logits grow with the length of the sequences. That is why every fine-tuning library has such a kernel: `liger-kernel`, Unsloth's, `cut-cross-entropy` (which keeps not even a chunk of logits in memory), PyTorch's own from 2.13.
+# Without the logits, the recomputation of a block sets the peak, and the step fits a smaller GPU. The logits also grow with the length of the sequences. That is why every fine-tuning library has such a kernel: `liger-kernel`, Unsloth's, `cut-cross-entropy` (which does not store even a chunk of logits in memory), and PyTorch's own since 2.13.
 #
-# ## 9 · What was said, what was measured
+# ## 9 · Claims and measurements
 
 # %% name="summary"
 claims
@@ -1298,14 +1231,15 @@ claims
 # %% [markdown] name="recap"
 # ## Recap
 #
-# - Pointwise operations and norms do little arithmetic on each byte. Fusing leaves only the first read and the last write: 18n became 2n, 10n became 4n.
-# - The time gained is a different figure: a tanh stays, a cache may have saved the trips already, and on a CPU new memory for each result can cost more than moving all the bytes.
-# - `torch.compile`: slow first call, fused kernels, fewer activations kept. Look for graph breaks (`fullgraph=True`) and recompilations before you believe a timing.
+# - Pointwise operations and norms do little arithmetic per byte. Fusing leaves only the first read and the last write: 18n became 2n, 10n became 4n.
+# - The speedup is a different figure. A tanh stays, a cache may already have saved the traffic, and on a CPU new memory for each result can cost more than moving the bytes.
+# - `torch.compile`: slow first call, fused kernels, fewer saved activations. Check for graph breaks (`fullgraph=True`) and recompilations before you trust a timing.
+# - Past the recompile limit, known shapes still run compiled and new ones run eagerly. `mark_dynamic` avoids the limit.
 # - One compiled backward pass returns all gradients at once, so with accumulation or a step in the backward pass the peak rises. Compile block by block.
 # - `.compile()` on PyTorch's own modules does nothing, silently. Count graphs.
-# - TorchScript is history: `torch.compile` for speed, `torch.export` to ship a graph.
-# - Attention needs no T × T scores: three sums a row, rescaled when the maximum changes. Tiles lower the peak; fewer bytes move only when one kernel keeps a tile in registers.
-# - With a large vocabulary, compute the loss in chunks, and its gradient while the logits are there.
+# - Use `torch.compile` for speed and `torch.export` to ship a graph.
+# - Attention needs no T × T scores, only three sums per row, rescaled when the maximum changes. Tiles lower the peak. The traffic falls only when one kernel keeps a tile in registers.
+# - With a large vocabulary, compute the loss in chunks, and its gradient while the logits exist.
 #
 # | You see | Reach for |
 # |---|---|

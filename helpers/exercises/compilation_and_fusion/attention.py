@@ -47,10 +47,11 @@ def _cases(seed: int) -> Iterator[tuple[str, tuple[Tensor, Tensor, Tensor], int]
 
 
 class MatchesAttention(Check):
-    """The result is that of causal attention: softmax(q kᵀ / √d) v, where no row sees a later column."""
+    """The result is that of causal attention: softmax(q kᵀ / √d) v, in which no row attends to a later column."""
 
     hint = (
-        "Scale the scores by 1 / √d, and mask before the softmax: what a row must not see has the score -inf.\n"
+        "Scale the scores by 1 / √d, and mask before the softmax: columns that a row must not attend "
+        "to have the score -inf.\n"
         "Only the tile on the diagonal is masked in part. When a row of tiles is done, divide weighted by total."
     )
 
@@ -83,9 +84,12 @@ class MatchesAttention(Check):
                     "are scores left as they are?"
                 )
             if got["nan_first"]:
-                return f"{case}: NaN in row 0. Does a row see its own column?"
+                return f"{case}: NaN in row 0. Does a row attend to its own column?"
             if case not in (HIGH, LOW) and not got["off"] <= SAME:
-                return f"{case}: the result is off by {got['off']:.2g} of its length. Scaled, masked, divided?"
+                return (
+                    f"{case}: the result is off by {got['off']:.2g} of its norm. Check the scale, the "
+                    "mask and the division."
+                )
         return None
 
 
@@ -107,10 +111,10 @@ class _Tiles(TorchDispatchMode):
 
 
 class ScoresNeverWhole(Check):
-    """Products make at most tile x tile scores of a head, and full tiles of them; PyTorch's own is not called."""
+    """Matmuls make at most tile x tile scores per head, and full tiles; PyTorch's own attention is not called."""
 
     hint = (
-        "Slice q by rows and k by columns before the product, not its result after.\n"
+        "Slice q by rows and k by columns before the matmul, not its result after.\n"
         "`q[..., top : top + tile, :] @ k[..., left : left + tile, :].mT` makes one tile of scores."
     )
 
@@ -129,17 +133,17 @@ class ScoresNeverWhole(Check):
         for tile, want in expected.items():
             rows, columns = seen[tile]
             if not rows:
-                return f"tile={tile}: no product makes scores. Write the loop yourself: q times k, a tile at a time."
+                return f"tile={tile}: no matmul makes scores. Write the loop yourself: q times k, a tile at a time."
             if [rows, columns] != want:
                 made, right = f"{rows} x {columns}", f"{want[0]} x {want[1]}"
-                return f"tile={tile}: the largest product makes {made} scores of a head; it should be {right}."
+                return f"tile={tile}: the largest matmul makes {made} scores per head; expected {right}."
         return None
 
 
 class SkipsWhatIsMasked(Check):
-    """Tiles above the diagonal, in which everything is masked, cost no product."""
+    """Tiles above the diagonal, in which everything is masked, cost no matmul."""
 
-    hint = "Rows from `top` on see no column beyond `top + tile`. Where does the loop over columns end?"
+    hint = "Rows from `top` on attend to no column beyond `top + tile`. Where does the loop over columns end?"
 
     @staticmethod
     def probe(seed: int, tiled_attention: TiledAttention) -> Evidence:
@@ -152,18 +156,18 @@ class SkipsWhatIsMasked(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         times = seen["flops"] / expected["flops"]
         if not times <= 1.02:
-            return f"Products take {times:.2f} times the FLOPs of the tiles that are needed."
+            return f"Matmuls take {times:.2f} times the FLOPs of the tiles that are needed."
         if not times >= 0.98:
-            return f"Products take {times:.2f} times the FLOPs that are needed: which tiles are left out?"
+            return f"Matmuls take {times:.2f} times the FLOPs that are needed: which tiles are missing?"
         return None
 
 
 class HoldsATileAtATime(Check):
-    """Besides inputs, result and row sums, at most six tiles of scores exist at a time; inputs stay as they are."""
+    """Besides inputs, result and row sums, at most six tiles of scores exist at a time; the inputs are not changed."""
 
     hint = (
-        "What of a tile outlives its turn? Only the state does.\n"
-        "Nothing of the size of T x T may be made: neither scores, nor a mask, nor a list of tiles to be joined later."
+        "Which tensors of a tile are needed later? Only the state.\n"
+        "Make no tensor of size T x T: neither scores, nor a mask, nor a list of tiles to concatenate later."
     )
     HEADS, WIDTH = 2, 8
 
@@ -185,7 +189,7 @@ class HoldsATileAtATime(Check):
             return "q, k or v has changed; work on copies."
         if not seen["tiles"] <= 6:
             tiles = f"{seen['tiles']:.0f} tiles of scores"
-            return f"At the peak there is room for {tiles} besides inputs and result; six are enough."
+            return f"The peak besides inputs and result equals {tiles}; six are enough."
         return None
 
 

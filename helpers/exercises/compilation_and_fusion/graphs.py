@@ -67,7 +67,7 @@ class BecomesOneGraph(Check):
     """TorchDynamo records it as one graph, without a break."""
 
     hint = (
-        "Where does a number leave the tensors, or Python do something that is no operation on tensors?\n"
+        "Where does Python read a value of a tensor, or do something that is not a tensor operation?\n"
         "`if` on a tensor and `.item()` need the number now. A tensor of one number can divide just as well."
     )
 

@@ -20,9 +20,9 @@ class MatchesTheWholeLogits(Check):
     """Loss and gradients are those of F.cross_entropy on all logits, whatever the chunk and whatever comes after."""
 
     hint = (
-        "Which factor does backward() hand you, and who has divided by the rows that count?\n"
+        "Which factor does backward() receive, and where is the division by the rows that count?\n"
         "The gradient of a row's logits is (softmax - one at its label) / rows that count.\n"
-        "Sum losses and gradients over chunks, divide once, and multiply by the gradient that backward() hands you."
+        "Sum losses and gradients over chunks, divide once, and multiply by the gradient that backward() receives."
     )
 
     @staticmethod
@@ -68,10 +68,10 @@ class MatchesTheWholeLogits(Check):
 
 
 class IgnoredRowsCountForNothing(Check):
-    """Rows labelled -100 add nothing to the loss, to the count or to a gradient; with no other row, the loss is 0."""
+    """Rows labeled -100 add nothing to the loss, to the count or to a gradient; with no other row, the loss is 0."""
 
     hint = (
-        "Which rows count, in the chunk and in all chunks together?\n"
+        "Which rows count, in one chunk and in all chunks together?\n"
         "Divide by the number of labels that are not -100, of all chunks together, and by 1 where there is none. "
         "A row that is ignored has a gradient of zeros."
     )
@@ -124,7 +124,7 @@ class SumsInFullPrecision(Check):
     """In 16 bits, softmax, loss and sums over chunks are FP32, the division last; gradients have the inputs' type."""
 
     hint = (
-        "Where do many small numbers meet a large one? That sum must be FP32.\n"
+        "Which sum adds many small numbers to a large one? That sum must be FP32.\n"
         "Cast each chunk's logits to FP32 before the softmax; add up loss and gradients in FP32 tensors, undivided; "
         "multiply by upstream / count, and cast to the inputs' type, once and last."
     )
@@ -171,8 +171,8 @@ class SumsInFullPrecision(Check):
         off = relative_distance(seen[_MANY_ROWS] or [0.0], expected[_MANY_ROWS])
         if not off <= 0.01:
             return (
-                f"{_MANY_ROWS}: the gradient of weight is off by {off:.2g} of its length. A probability of 1/2048 "
-                "divided by 16,384 rows vanishes in FP16: divide by the count last, in FP32."
+                f"{_MANY_ROWS}: the gradient of weight is off by {off:.2g} of its norm. A probability of 1/2048 "
+                "divided by 16,384 rows underflows in FP16: divide by the count last, in FP32."
             )
         return None
 

@@ -63,7 +63,7 @@ def what_is_wrong(got: Evidence, want: Evidence, tolerance: float) -> str | None
                 return f"the gradient of {name} should be zero everywhere and is not."
         elif not relative_distance(mine, right) <= tolerance:
             off = f"{relative_distance(mine, right):.2g} of its length"
-            return f"the gradient of {name} is not that of the whole logits: off by {off}.{_scaled(mine, right)}"
+            return f"the gradient of {name} is not that of the full logits: off by {off}.{_scaled(mine, right)}"
     return None
 
 
@@ -74,4 +74,4 @@ def _scaled(mine: list[float], right: list[float]) -> str:
     if not math.isfinite(factor) or not any(mine):
         return " It is zero or not finite."
     same = relative_distance(mine, [factor * b for b in right]) <= 1e-3
-    return f" It is {factor:.4g} times as large as it should be: which factor is missing?" if same else ""
+    return f" It is too large by a factor of {factor:.4g}: which factor is missing?" if same else ""

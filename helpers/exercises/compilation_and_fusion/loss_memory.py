@@ -14,14 +14,14 @@ Loss = Callable[[Tensor, Tensor, Tensor, int], Tensor]
 
 
 class LogitsNeverWhole(Check):
-    """At most `chunk` rows of logits exist at a time; each product is done once, and none that nobody asked for."""
+    """At most `chunk` rows of logits exist at a time; each matmul is done once, and only those that are needed."""
 
     hint = (
-        "What of a chunk is still alive when the next one is made? And who asked for each product?\n"
-        "Loop over slices of `chunk` rows. Nothing of a chunk may outlive its turn but its share of the sums: compute "
-        "the gradients there and then, and let every name of the chunk's tensors go.\n"
+        "Which tensors of a chunk are alive when the next one is made? And which matmuls are needed?\n"
+        "Loop over slices of `chunk` rows. Of a chunk only its contribution to the sums may stay: compute "
+        "the gradients at once, and release every variable of the chunk's tensors.\n"
         "`ctx.needs_input_grad` says which inputs require a gradient, `torch.is_grad_enabled()`, asked before `apply`, "
-        "whether anybody will call backward()."
+        "whether a backward() may follow."
     )
     ROWS, WIDTH, VOCABULARY, CHUNK = 1000, 12, 1500, 32
 
@@ -62,33 +62,34 @@ class LogitsNeverWhole(Check):
                 )
             if not got["products"] or max(got["products"]) < sizes.CHUNK:
                 largest = max(got["products"], default=0)
-                return f"{case}, chunk={sizes.CHUNK}: products of {largest} rows at most; take {sizes.CHUNK} at a time."
+                return f"{case}, chunk={sizes.CHUNK}: matmuls of {largest} rows at most; take {sizes.CHUNK} at a time."
             if sum(got["products"]) < sizes.ROWS:
                 return f"{case}: logits of {sum(got['products'])} rows were computed; there are {sizes.ROWS}."
             if sum(got["products"]) > sizes.ROWS:
                 return (
                     f"{case}: logits of {sum(got['products']):,} rows were computed; there are {sizes.ROWS:,}. Each "
-                    "product is done once: what could the forward pass keep, so that the backward pass needs no logits?"
+                    "matmul is done once: what could the forward pass save, so that the backward pass needs no logits?"
                 )
             if not got["extra"] <= whole / 3:
                 return (
                     f"{case}: {got['extra'] / 2**20:.1f} MiB at the peak besides the inputs; a chunk of logits has "
-                    f"{one / 2**20:.1f}, all of them {whole / 2**20:.1f}. What of a chunk is kept?"
+                    f"{one / 2**20:.1f}, all of them {whole / 2**20:.1f}. Which tensors of a chunk are kept?"
                 )
             if not got["extra"] <= 3.25 * one + 2 * sums:
                 return (
                     f"{case}: besides inputs and sums the peak holds {(got['extra'] - 2 * sums) / one:.1f} times a "
-                    "chunk of logits, or more; three are enough. Which name still points to the last chunk's tensors?"
+                    "chunk of logits, or more; three are enough. Which variable still refers to the "
+                    "last chunk's tensors?"
                 )
             if got["left_over"]:
                 return (
                     f"{case}: when the next chunk's logits are made, {got['left_over']} of the last chunk's tensors "
-                    "are still alive. A name still points to them: let it go before the next product."
+                    "are still alive. A variable still refers to them: release it before the next matmul."
                 )
             if case != "trained weight" and got["weight_products"]:
-                return f"{case}: {got['weight_products']} products for a gradient of the weight, which nobody wants."
+                return f"{case}: {got['weight_products']} matmuls for a gradient of the weight, which is not needed."
             if case == "under no_grad" and got["hidden_products"]:
-                return f"{case}: {got['hidden_products']} products for a gradient of hidden, which nobody wants."
+                return f"{case}: {got['hidden_products']} matmuls for a gradient of hidden, which is not needed."
             for name in ("weight_products", "hidden_products"):
                 if got[name] > want[name]:
                     what = f"{got[name]} products make the gradient of {name.partition('_')[0]}"

@@ -23,7 +23,7 @@ class KernelMatchesTheSoftmax(MatchesTheSoftmax):
 
     hint = (
         "The lines are those of your `online_softmax`, with `tl.` for `torch.`; a state is always there.\n"
-        "`tl.max(scores, 1)` and `tl.sum(weights, 1)` reduce over columns; `rescale[:, None]` stands beside a matrix."
+        "`tl.max(scores, 1)` and `tl.sum(weights, 1)` reduce over columns; `rescale[:, None]` broadcasts over a matrix."
     )
 
     @staticmethod
@@ -42,7 +42,7 @@ class KernelStateMeansWhatItSays(StateMeansWhatItSays):
 
 
 class KernelSurvivesLargeScores(SurvivesLargeScores):
-    """In a kernel, too, scores of thousands make no infinity and no NaN."""
+    """In a kernel, too, scores of several thousand make no infinity or NaN."""
 
     hint = "Subtract the new maximum before `tl.exp`, from the scores and from the old maximum."
 

@@ -94,7 +94,7 @@ class StateMeansWhatItSays(Check):
     """The state is the largest score of each row so far, the sum of exp(score - largest), and that times values."""
 
     hint = (
-        "Another routine may go on with your state. Is each of the three relative to the same maximum?\n"
+        "Other code may continue from your state. Is each of the three relative to the same maximum?\n"
         "The maximum is that of all tiles so far: `torch.maximum(state[0], scores.amax(-1))`."
     )
 
@@ -122,7 +122,7 @@ class StateMeansWhatItSays(Check):
 
 
 class SurvivesLargeScores(Check):
-    """Scores of thousands, rising or falling from tile to tile, make no infinity and no NaN."""
+    """Scores of several thousand, rising or falling from tile to tile, make no infinity or NaN."""
 
     hint = "exp(89) is too large for FP32. Never take exp of a number above zero: subtract the maximum first."
 
@@ -143,7 +143,7 @@ class SurvivesLargeScores(Check):
 
 
 class SurvivesMaskedTiles(Check):
-    """A score of -inf counts for nothing; a row that has seen nothing else has total and weighted 0, without a NaN."""
+    """A score of -inf contributes nothing; a row with only such scores has total and weighted 0, without a NaN."""
 
     hint = (
         "What is -inf - (-inf)?\n"
@@ -174,9 +174,9 @@ class SurvivesMaskedTiles(Check):
 
 
 class LeavesItsInputsAlone(Check):
-    """The state, the scores and the values that it is given are the same afterwards."""
+    """The state, the scores and the values are not changed."""
 
-    hint = "Did an operation in place (`mul_`, `+=`) write to the old state or to the scores? Make new tensors."
+    hint = "Did an in-place operation (`mul_`, `+=`) change the old state or the scores? Make new tensors."
 
     @staticmethod
     def probe(seed: int, online_softmax: OnlineSoftmax) -> Evidence:

@@ -84,8 +84,8 @@ class KeepsPace(Check):
 
     compared = False
     hint = (
-        "Time a few reads of the data set first: how long does one worker need for a batch?\n"
-        "num_workers for the pace: seconds of a batch / seconds of a step, rounded up.\n"
+        "Time a few reads of the data set first: how long does one worker need per batch?\n"
+        "num_workers: seconds per batch / seconds per step, rounded up.\n"
         "persistent_workers keeps the same workers in each epoch; prefetch_factor limits what waits."
     )
 
@@ -195,7 +195,7 @@ class SameSamples(Check):
         orders = []
         for number, batches in enumerate(seen["batches"], 1):
             if [len(batch) for batch in batches] != sizes:
-                return f"Epoch {number} has batches of {[len(b) for b in batches]} files; {sizes} are due."
+                return f"Epoch {number} has batches of {[len(b) for b in batches]} files; expected {sizes}."
             order = [name for batch in batches for name in batch]
             if sorted(order) != list(range(FILES)):
                 missing = sorted(set(range(FILES)) - set(order))

@@ -104,8 +104,8 @@ class TargetsStayInTheirDocument(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         def why(got: int, due: int, at_end: bool) -> str:
             if due == -100:
-                return "Nothing follows there: it must not count."
-            return "Its next token stands in the next row." if at_end else ""
+                return "No token follows there: it must not count."
+            return "Its next token is in the next row." if at_end else ""
 
         case, made = next(iter(seen.items()))  # all its tokens differ
         rows = zip(*(made.get(name, {}).get("values", []) for name in ("ids", "targets")), strict=False)
@@ -115,11 +115,11 @@ class TargetsStayInTheirDocument(Check):
 
 
 class PositionsRestart(Check):
-    """positions: counted from 0 with each document, and with each row; 0 where filled up."""
+    """positions: counted from 0 with each document, and with each row; 0 for padding."""
 
     hint = (
-        "A token's position is its place in the long tensor, less the place where its count began.\n"
-        "The count begins with the document or with the row, whichever comes later: torch.maximum."
+        "A token's position is its index in the long tensor, minus the index where its count started.\n"
+        "The count starts with the document or with the row, whichever comes later: torch.maximum."
     )
 
     probe = staticmethod(_packed)
@@ -130,7 +130,7 @@ class PositionsRestart(Check):
 
 
 class NumbersDocuments(Check):
-    """document: for each token the place of its document in the list; -1 where filled up."""
+    """document: for each token the index of its document in the list; -1 for padding."""
 
     hint = "Document k is len(documents[k]) times the number k.\ntorch.repeat_interleave(lengths) does just that."
 
@@ -140,18 +140,18 @@ class NumbersDocuments(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         def why(got: int, due: int, at_end: bool) -> str:
             if due == -1:
-                return "That is no document's."
-            return "Documents are counted through the whole list, not anew in each row." if 0 <= got < due else ""
+                return "That is not a document's."
+            return "Documents are numbered through the full list, not from 0 in each row." if 0 <= got < due else ""
 
         return _wrong(seen, expected, "document", why)
 
 
 class KeepsDocumentsApart(Check):
-    """The mask is True where a token may look: at itself and at earlier tokens of its own document in the row."""
+    """The mask is True where a token may attend: to itself and to earlier tokens of its own document in the row."""
 
     hint = (
         "document[:, :, None] == document[:, None, :] compares each token of a row with each.\n"
-        "Later tokens are above the diagonal: tril(). A dimension for the heads goes in at place 1."
+        "Later tokens are above the diagonal: tril(). Insert a dimension for the heads at index 1."
     )
 
     @staticmethod
@@ -175,9 +175,11 @@ class KeepsDocumentsApart(Check):
             if got["changed"]:
                 return f"{case}: `document_mask` changes the tensor that comes in."
             if got["kind"] != want["kind"]:
-                return f"{case}: the mask is of type {got['kind']}; {want['kind']} is due."
+                return f"{case}: the mask is of type {got['kind']}; expected {want['kind']}."
             if got["shape"] != want["shape"]:
-                return f"{case}: the mask has the shape {got['shape']}; {want['shape']} is due: rows, heads, from, to."
+                return (
+                    f"{case}: the mask has the shape {got['shape']}; expected {want['shape']}: rows, heads, from, to."
+                )
             for r, (mine, right) in enumerate(zip(got["values"], want["values"], strict=True)):
                 different = torch.tensor(mine[0]) != torch.tensor(right[0])
                 real = torch.tensor(want["document"][r]) >= 0

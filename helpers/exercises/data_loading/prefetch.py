@@ -205,11 +205,11 @@ class DeliversAllInOrder(Check):
         def say(got: Evidence, want: Evidence) -> str | None:
             numbers, due = ([int(batch[-1][0]) for batch in of["tensors"]] for of in (got, want))
             if numbers != due:
-                return f"batches {numbers} came; {due} are due."
+                return f"batches {numbers} came; expected {due}."
             if repr(got["tensors"]) != repr(want["tensors"]):  # 1.0 is not 1 here
                 return "a batch lacks some of its tensors, or has them in another order."
             if got["kinds"] != want["kinds"]:
-                return f"a batch comes as a {got['kinds'][0]}; a tuple of tensors is due."
+                return f"a batch comes as a {got['kinds'][0]}; expected a tuple of tensors."
             if got.get("after"):
                 return f"{got['after']} batches come after the end."
             return None
@@ -229,7 +229,9 @@ class DrawsInOneThread(Check):
         def say(got: Evidence, want: Evidence) -> str | None:
             if got.get("by_loop"):
                 count = len(want["tensors"])
-                return f"the loop's own thread drew {got['by_loop']} of {count} batches. It cannot train meanwhile."
+                return (
+                    f"the loop's own thread drew {got['by_loop']} of {count} batches. It cannot train in the meantime."
+                )
             if got.get("threads") != want.get("threads"):
                 return f"{got['threads']} threads drew the batches; use one."
             return None
@@ -241,7 +243,7 @@ class KeepsDepthWaiting(Check):
     """While the loop is busy, `depth` batches wait for it; no more are drawn, not even before the first is taken."""
 
     hint = (
-        "Count the batches in the queue, and the one in the hands of the thread.\n"
+        "Count the batches in the queue, and the one that the thread holds.\n"
         "queue.Queue(depth) holds `depth`, and stops the thread when it has drawn one more. Stop it before it draws.\n"
         "threading.Semaphore(depth): acquire() before each draw, release() for each batch that the loop takes."
     )
@@ -255,13 +257,16 @@ class KeepsDepthWaiting(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         def say(got: Evidence, want: Evidence) -> str | None:
             if got["early"] > want["ahead"][0]:
-                return f"before the loop took its first batch, {got['early']} had been drawn. Is one too many in hand?"
+                return (
+                    f"before the loop took its first batch, {got['early']} had been drawn. Does the "
+                    "thread hold one too many?"
+                )
             for taken, (ahead, due) in enumerate(zip(got["ahead"], want["ahead"], strict=False), 1):
                 says = f"after the loop took {taken} and stopped, {ahead} more had been drawn"
                 if ahead == due + 1:
-                    return f"{says}, which is one too many. Where is it: in the thread's hands?"
+                    return f"{says}, which is one too many. Does the thread hold it?"
                 if ahead != due:
-                    return f"{says}{'; it should be ' + str(due) if ahead else ': nothing is drawn meanwhile'}."
+                    return f"{says}{'; it should be ' + str(due) if ahead else ': nothing is drawn in the meantime'}."
             return None
 
         return _first(seen, expected, say)
@@ -272,7 +277,7 @@ class SendsFromPinnedMemory(Check):
 
     hint = (
         "tensor.pin_memory() returns a pinned copy; send that one, with .to(device, non_blocking=True).\n"
-        "Both calls belong into the thread, right after a batch was drawn. device.type says whether to pin."
+        "Both calls belong in the thread, right after a batch is drawn. device.type says whether to pin."
     )
 
     @staticmethod
@@ -284,7 +289,7 @@ class SendsFromPinnedMemory(Check):
         def say(got: Evidence, want: Evidence) -> str | None:
             count, pins = len(want["arrived"]), len(want["pinned"])
             if got["arrived"] != want["arrived"]:
-                return f"tensors {got['arrived']} came; {want['arrived']} are due."
+                return f"tensors {got['arrived']} came; expected {want['arrived']}."
             if got["places"] != want["places"]:
                 return f"tensors are on {', '.join(got['places'])}; send them to the device that was given."
             if got["pinned"] != want["pinned"]:
@@ -294,7 +299,7 @@ class SendsFromPinnedMemory(Check):
             if pins and got["non_blocking"] < got["sent"]:
                 return f"{got['non_blocking']} of {got['sent']} were sent with non_blocking=True; the others wait."
             if pins and got["by_loop"]:
-                return f"the loop's own thread took {got['by_loop']} steps of pinning and sending; leave it none."
+                return f"the loop's own thread pinned or sent {got['by_loop']} times; the prefetcher's thread should."
             return None
 
         return _first(seen, expected, say)
@@ -304,9 +309,9 @@ class PassesErrorsOn(Check):
     """An error in drawing or sending reaches the loop as itself, after the batches that were drawn before it."""
 
     hint = (
-        "An error in a thread ends the thread; the loop does not hear of it. Catch it and put it into the queue.\n"
+        "An error in a thread ends the thread; the loop does not notice. Catch it and put it into the queue.\n"
         "iter(batches) may fail as well as next(), and a batch may hold something that cannot be sent: all three "
-        "belong into the try."
+        "belong in the try."
     )
 
     @staticmethod
@@ -324,9 +329,9 @@ class PassesErrorsOn(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         def say(got: Evidence, want: Evidence) -> str | None:
             if not got["raised"]:
-                return f"the loop ends after {len(got['got'])} batches as if they were all. The error is lost."
+                return f"the loop ends after {len(got['got'])} batches without an error. The error is lost."
             if not got["itself"]:
-                return f"the loop gets a {got['raised']}; the error itself is due."
+                return f"the loop gets a {got['raised']}; expected the original error."
             if got["got"] != want["got"]:
                 return f"batches {got['got']} came before the error; {want['got']} had been drawn."
             return None
@@ -339,8 +344,8 @@ class EndsItsThread(Check):
 
     hint = (
         "A generator that is closed raises GeneratorExit at its yield: `finally` runs.\n"
-        "The thread may be waiting for room just then. Say that it is over (threading.Event), then wake it up.\n"
-        "It has to look whether it is over after it was woken, and before it draws."
+        "The thread may be waiting for room at that moment. Set a threading.Event, then wake it up.\n"
+        "It has to check the event after it wakes up and before it draws."
     )
 
     @staticmethod

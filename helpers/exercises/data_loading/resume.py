@@ -97,7 +97,7 @@ class RunsThroughEpochs(Check):
     """Each epoch has every sample once, in batches of `batch_size`; the last is smaller. Workers change nothing."""
 
     hint = (
-        "Cut an order of all indices into pieces of batch_size; the last piece is what is left.\n"
+        "Cut an order of all indices into chunks of batch_size; the last chunk may be smaller.\n"
         "DataLoader(dataset, batch_sampler=list of lists of indices, num_workers=workers) does the rest."
     )
     probe = staticmethod(_whole)
@@ -108,16 +108,16 @@ class RunsThroughEpochs(Check):
             sizes, count = [len(batch) for batch in want["batches"][0]], len(want["readers"])
             for number, batches in enumerate(seen["epochs"][case]["batches"], 1):
                 if [len(batch) for batch in batches] != sizes:
-                    return f"{case}, epoch {number}: batches of {[len(b) for b in batches]}; {sizes} are due."
+                    return f"{case}, epoch {number}: batches of {[len(b) for b in batches]}; expected {sizes}."
                 if sorted(n for batch in batches for n in batch) != list(range(count)):
-                    return f"{case}, epoch {number}: some samples come twice, others never."
+                    return f"{case}, epoch {number}: some samples come twice, others are missing."
             used, due = (sorted(set(of["readers"])) for of in (seen["epochs"][case], want))
             if used != due:
                 by = "the main process" if used == [0] else f"{len(used)} worker{'s' * (len(used) > 1)}"
                 return f"{case}: {by} read the samples. Is `workers` passed on to DataLoader?"
         alone, crew = (seen["epochs"][f"{COUNT} samples, {workers} workers"]["batches"] for workers in (0, 2))
         if alone != crew:
-            return "With two workers the batches are others, or come in another order."
+            return "With two workers the batches differ, or come in another order."
         if isinstance(seen["collated"], str):
             return f"Samples that are pairs of a number and a text: {seen['collated']}. Let DataLoader collate them."
         if seen["collated"] != seen["due"]:
@@ -126,7 +126,7 @@ class RunsThroughEpochs(Check):
 
 
 class OrderFromSeedAndEpoch(Check):
-    """The order follows from `seed` and the number of the epoch alone: another for each, the same in each run."""
+    """The order follows from `seed` and the number of the epoch alone: different for each, the same in every run."""
 
     hint = (
         "A generator of your own, seeded from the loader's seed and the epoch's number.\n"
@@ -139,7 +139,7 @@ class OrderFromSeedAndEpoch(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         orders, other = seen["orders"]["first"], seen["orders"]["other"]
         if orders != seen["orders"]["again"]:
-            return "Two loaders of the same seed have different orders: something else is drawn from."
+            return "Two loaders of the same seed have different orders: another source of random numbers is used."
         first = [number for batch in orders[0] for number in batch]
         if first == sorted(first):
             return "The first epoch is in the order of the data set: nothing is shuffled."
@@ -241,24 +241,24 @@ def _not_the_next(case: str, due: list[list[int]], got: list[list[int]]) -> str 
         return None
     k = next((k for k, (a, b) in enumerate(zip(got, due, strict=False)) if a != b), min(len(got), len(due)))
     if k >= len(got):
-        return f"{case}: only {k} batches come; {len(due)} are due."
+        return f"{case}: only {k} batches come; expected {len(due)}."
     if k:
         where = ", with the next epoch" if len(due[k - 1]) < BATCH else ""
-        return f"{case}: {k} batches are right; then{where} {got[k]} comes where {due[k]} is due."
+        return f"{case}: {k} batches are correct; then{where} {got[k]} comes instead of {due[k]}."
     if got[0] in due:
-        return f"{case}: {got[0]} comes first. Left out, though the loop never had it: {due[: due.index(got[0])]}."
-    return f"{case}: {got[0]} comes first; {due[0]} is due."
+        return f"{case}: {got[0]} comes first. Skipped, though the loop never received it: {due[: due.index(got[0])]}."
+    return f"{case}: {got[0]} comes first; expected {due[0]}."
 
 
 class GoesOnWithTheNextBatch(Check):
-    """A new loader with the saved state goes on with the next batch, and then with the next epochs."""
+    """A new loader with the saved state continues with the next batch, and then with the next epochs."""
 
     hint = (
-        "The state: seed, epoch, and how many batches of this epoch the loop has had.\n"
-        "Count a batch before you yield it: the loop saves while it has it.\n"
-        "The order can be drawn again from seed and epoch; then leave out what the loop has had. In the next epoch "
-        "leave out nothing.\n"
-        "After a second break, the batches from before the first one still count."
+        "The state: seed, epoch, and how many batches of this epoch the loop has received.\n"
+        "Count a batch before you yield it: the loop may save while it has the batch.\n"
+        "The order can be drawn again from seed and epoch; then skip what the loop has received. In the next epoch "
+        "skip nothing.\n"
+        "After a second interruption, the batches from before the first one still count."
     )
     probe = staticmethod(_broken)
 
@@ -274,11 +274,11 @@ class GoesOnWithTheNextBatch(Check):
 
 
 class CountsWhatTheLoopHad(Check):
-    """With workers as well, whose batches in hand do not count; and with another number of workers afterwards."""
+    """With workers as well, whose undelivered batches do not count; and with another number of workers afterwards."""
 
     hint = (
-        "Workers fetch ahead: a sampler that counts what it has handed out counts batches that the loop never had.\n"
-        "Count in the loop over the DataLoader, where batches come out."
+        "Workers fetch ahead: a sampler that counts what it hands out counts batches that the loop never received.\n"
+        "Count in the loop over the DataLoader, where batches are delivered."
     )
     probe = staticmethod(_broken)
 
@@ -290,9 +290,9 @@ class CountsWhatTheLoopHad(Check):
 
 
 class ReadsNothingAgain(Check):
-    """Taking up an epoch reads none of the samples that the loop had before the break."""
+    """Resuming an epoch reads none of the samples that the loop received before the interruption."""
 
-    hint = "Leave out indices, not batches: skip in the order, before the DataLoader reads anything."
+    hint = "Skip indices, not batches: skip in the order, before the DataLoader reads anything."
     probe = staticmethod(_broken)
 
     @staticmethod
@@ -306,7 +306,7 @@ class ReadsNothingAgain(Check):
 
 
 class StateIsSmall(Check):
-    """The state is a dictionary of a few numbers, which survives JSON, however large the data set."""
+    """The state is a dictionary of a few numbers, which JSON can store, however large the data set."""
 
     hint = "Whole numbers from seed and epoch draw the order again; the order itself need not be saved."
     probe = staticmethod(_broken)
@@ -316,9 +316,12 @@ class StateIsSmall(Check):
         for case in expected["states"]:
             size = seen["states"][case]
             if size is None:
-                return f"{case}: json.dumps cannot write the state. A dictionary of plain numbers is wanted."
+                return f"{case}: json.dumps cannot write the state. Return a dictionary of plain numbers."
             if size > CHARACTERS:
-                return f"{case}: in mid-epoch the state takes {size:,} characters as JSON; {CHARACTERS} are enough."
+                return (
+                    f"{case}: in the middle of an epoch the state takes {size:,} characters as JSON; "
+                    f"{CHARACTERS} are enough."
+                )
         return None
 
 

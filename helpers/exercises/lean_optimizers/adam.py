@@ -34,7 +34,7 @@ _HELD_BACK = "Held back until the first step is Adam's own: see that verdict."
 
 
 def _kept(seed: int, make: MakeAdam, *shapes: tuple[int, ...]) -> Evidence:
-    """Return the bytes a number that stay after a step, and those that stay when `optimizer.state` is emptied."""
+    """Return the bytes per number that stay after a step, and those that stay when `optimizer.state` is emptied."""
     seen: Evidence = {}
     for name in ("stays", "elsewhere"):
         ps, books = drawn_parameters(seed, *shapes), books_of(seed)
@@ -58,13 +58,13 @@ def _wrongly_kept(seen: Evidence, expected: Evidence) -> str | None:
     """Say what is wrong with the bytes that stay, and with where they are."""
     stays, want = seen["stays"], expected["stays"]
     if not stays <= 1.02 * want:
-        return f"After the step, {stays:.3f} bytes per parameter remain allocated; {want:.3f} are enough."
+        return f"After the step, {stays:.3f} bytes per parameter remain allocated; expected {want:.3f}."
     if not stays >= 0.98 * want:
         return f"After the step, only {stays:.3f} bytes per parameter remain allocated. Where are the moments?"
     if not seen["elsewhere"] <= 0.25 * want:
         return (
             f"Of {stays:.3f} bytes per parameter, {seen['elsewhere']:.3f} are outside of `self.state`: they "
-            "remained when its entries were deleted. Only what is in `self.state[p]` is saved with the optimizer."
+            "remain after its entries were deleted. Only what is in `self.state[p]` is saved with the optimizer."
         )
     return None
 
@@ -134,11 +134,11 @@ class FollowsAdam(Check):
 
 
 class KeepsTwoBytes(Check):
-    """Between steps a tensor of 4,096 numbers or more costs two bytes a number, and two scales for 256 of them."""
+    """Between steps a tensor of 4,096 numbers or more costs two bytes per number, and two scales per 256 numbers."""
 
     hint = (
-        "What is alive when the step is over? Every name that still points to FP32 moments keeps them.\n"
-        "Store codes and scales in `self.state[p]`, and nothing else of a large tensor."
+        "What is alive after the step? Every variable that still refers to FP32 moments keeps them alive.\n"
+        "Store codes and scales in `self.state[p]`, and nothing else for a large tensor."
     )
 
     @staticmethod
@@ -151,11 +151,11 @@ class KeepsTwoBytes(Check):
 
 
 class OneParameterAtATime(Check):
-    """While the step runs, the moments of one parameter are unpacked at a time."""
+    """While the step runs, only one parameter's moments are decoded at a time."""
 
     hint = (
         "How many parameters have their FP32 moments alive at once?\n"
-        "Decode, update and encode inside one loop over parameters, and let go of what belongs to the last one."
+        "Decode, update and encode inside one loop over parameters, and release the last one's tensors."
     )
     COUNT, ROOM = 24, 14  # tensors of one size; copies of one of them, in FP32, that a step may hold
 
@@ -177,16 +177,17 @@ class OneParameterAtATime(Check):
         if not seen["copies"] <= OneParameterAtATime.ROOM:
             return (
                 f"A step on {OneParameterAtATime.COUNT} tensors of one size holds {seen['copies']:.0f} FP32 copies of "
-                f"one of them at its peak; {OneParameterAtATime.ROOM} are allowed. Who is kept from one to the next?"
+                f"one of them at its peak; {OneParameterAtATime.ROOM} are allowed. Which tensors live "
+                "on from one parameter to the next?"
             )
         return None
 
 
 class SmallOnesStayWhole(Check):
-    """A tensor of fewer than 4,096 numbers keeps its moments in FP32 and goes Adam's way."""
+    """A tensor of fewer than 4,096 numbers keeps its moments in FP32 and is updated as by Adam."""
 
     hint = (
-        "Where does a tensor of 4,095 numbers go, and where one of 4,096?\n"
+        "Which branch does a tensor of 4,095 numbers take, and which one of 4,096?\n"
         "If `p.numel() < 4096`, keep m and v in the state as they are."
     )
 
@@ -206,18 +207,19 @@ class SmallOnesStayWhole(Check):
         for case in expected:
             if case != "kept" and not seen[case] <= EXACT:
                 return (
-                    f"{case}: after six steps the weights are off by {seen[case]:.2g} of the way torch.optim.Adam goes."
+                    f"{case}: after six steps the weights are off by {seen[case]:.2g} of the distance "
+                    "that torch.optim.Adam moves them."
                 )
         wrong = _wrongly_kept(seen["kept"], expected["kept"])
         return f"Tensors of fewer than 4,096 numbers: {wrong}" if wrong else None
 
 
 class WaitsForAGradient(Check):
-    """A parameter without a gradient stays where it is, with its moments, and such a step does not count for it."""
+    """A parameter without a gradient does not change, nor do its moments, and the step does not count for it."""
 
     hint = (
-        "Is there always a gradient to read?\n"
-        "`p.grad is None` means: not this one, not now. The bias correction needs a count for each parameter."
+        "Does every parameter have a gradient in every step?\n"
+        "If `p.grad is None`, skip the parameter in this step. The bias correction needs a count per parameter."
     )
 
     @staticmethod
@@ -232,7 +234,7 @@ class WaitsForAGradient(Check):
         sizes = list(SIZES)
         for size in sizes:
             if seen[size]["moved"]:
-                return f"{size}: a parameter has moved in a step in which it had no gradient."
+                return f"{size}: a parameter changed in a step in which it had no gradient."
         if not seen["first"] <= EXACT:
             return _HELD_BACK
         for size in sizes:
@@ -241,7 +243,7 @@ class WaitsForAGradient(Check):
                 off = relative_distance(seen[size]["went"][when], way_there)
                 if not off <= room[when]:
                     return (
-                        f"{size}, with a gradient {when}: the weights are off by {off:.2g} of the way they should go. "
+                        f"{size}, with a gradient {when}: the weights are off by {off:.2g} of their correct change. "
                         "Does a step without a gradient count for the parameter, or change its moments?"
                     )
         return None
@@ -268,19 +270,20 @@ def _waited(seed: int, make: MakeAdam, shape: tuple[int, ...]) -> Evidence:
 
 
 class LeavesGradientsAlone(Check):
-    """After a step, each gradient is what it was."""
+    """A step does not change the gradients."""
 
     hint = (
-        "Did an operation in place (`mul_`, `square_`, `p.grad = None`) reach a gradient? Others read it, too: a log "
+        "Did an in-place operation (`mul_`, `square_`, `p.grad = None`) change a gradient? It has "
+        "other uses, too: a log "
         "of its norm, or the next micro-batch, which adds to it.\n"
-        "`p.grad.square()` makes a tensor of its own."
+        "`p.grad.square()` makes a new tensor."
     )
     probe = staticmethod(first_step)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         changed = [size for size in ("large", "small") if size in seen["changed"]]
-        return f"After a step the gradient of a {changed[0]} tensor has changed, or is gone." if changed else None
+        return f"After a step the gradient of a {changed[0]} tensor has changed or is None." if changed else None
 
 
 ADAM = (

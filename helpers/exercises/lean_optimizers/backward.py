@@ -63,10 +63,10 @@ class StepsLikeOneOptimizer(Check):
     """Each backward pass moves the weights as one optimizer for all parameters would, with a learning-rate schedule."""
 
     hint = (
-        "What should happen at the moment when one gradient is complete? That is all the hook has to do.\n"
-        "Inside the hook: step the parameter's own optimizer once, then drop the gradient. The optimizer is made "
+        "What should happen when one gradient is complete? The hook does only that.\n"
+        "Inside the hook: step the parameter's own optimizer once, then free the gradient. The optimizer is made "
         "outside of it, and is the one you return: a schedule writes its learning rates there.\n"
-        "A function made in a loop looks its names up when it runs, and by then the loop is over. A default argument, "
+        "A function defined in a loop looks up its variables when it runs, after the loop. A default argument, "
         "`optimizer=optimizer`, is looked up at once."
     )
 
@@ -98,8 +98,8 @@ class StepsLikeOneOptimizer(Check):
             got = seen[case]
             if not any(got["first"]):
                 return (
-                    f"{case}: after a backward pass no weight has moved. Is there a gradient when the step is taken? "
-                    "It has to be complete, and not dropped yet."
+                    f"{case}: after a backward pass no weight has changed. Is there a gradient when the step is taken? "
+                    "It has to be complete, and not freed yet."
                 )
             if len(got["moved"]) < len(want["moved"]):
                 share = f"{len(got['moved'])} of the {len(want['moved'])} tensors that get a gradient"
@@ -109,27 +109,28 @@ class StepsLikeOneOptimizer(Check):
                 )
             off = relative_distance(got["first"], want["first"])
             if not off <= SAME:
-                return f"{case}: after one backward pass the weights are off by {off:.2g} of the way they should go."
+                return f"{case}: after one backward pass the weights are off by {off:.2g} of their correct change."
             off = relative_distance(got["last"], want["last"])
             if not off <= SAME and got["left"]:
                 return (
                     f"{case}: the first step is right, and leaves {got['left']} parameters with their gradient, to "
-                    f"which the next backward pass adds. After four, the weights are off by {off:.2g} of their way."
+                    f"which the next backward pass adds. After four, the weights are off by {off:.2g} of their change."
                 )
             if not off <= SAME:
                 return (
                     f"{case}: the first step is right; after four, with a falling learning rate, the weights are off "
-                    f"by {off:.2g} of their way. Is the state kept, and does the schedule reach the right optimizers?"
+                    f"by {off:.2g} of their change. Is the state kept, and does the schedule reach "
+                    "the right optimizers?"
                 )
         return None
 
 
 class FreesEachGradientAtOnce(Check):
-    """Gradients are never all alive: each one goes as soon as its parameter has been stepped."""
+    """Gradients are never all alive together: each is freed as soon as its parameter has been stepped."""
 
     hint = (
-        "After the step, who still holds the gradient?\n"
-        "`zero_grad()` sets gradients to None and so lets their memory go; a zero is as large as any other number."
+        "After the step, which variable still refers to the gradient?\n"
+        "`zero_grad()` sets gradients to None and so frees their memory; zeros take as much memory as other numbers."
     )
 
     @staticmethod
@@ -154,24 +155,25 @@ class FreesEachGradientAtOnce(Check):
             return f"Parameters that still have a gradient after the backward pass: {seen['left']}."
         if not seen["gradients"] > 0:
             return (
-                "None of the optimizers you return has stepped a gradient during the backward pass, so there is "
+                "None of the optimizers that you return took a step during the backward pass, so there is "
                 "nothing to measure. Which optimizer takes the step?"
             )
         if not seen["gradients"] <= ROOM * expected["gradients"]:
             share = seen["gradients"] / seen["all"]
             return (
                 f"At some moment gradients hold {share:.0%} of what all of them would take; "
-                f"at most {ROOM * expected['gradients'] / seen['all']:.0%} is allowed. Who keeps them until later?"
+                f"at most {ROOM * expected['gradients'] / seen['all']:.0%} is allowed. What keeps them alive?"
             )
         return None
 
 
 class OneOptimizerForEach(Check):
-    """Each trained parameter has an optimizer of its own, which steps once a backward pass; frozen ones have none."""
+    """Each trained parameter has its own optimizer, which steps once per backward pass; frozen ones have none."""
 
     hint = (
-        "Which of the tensors that come by will get a gradient? Does any come by twice?\n"
-        "Ask `parameter.requires_grad` first. A tied weight comes by twice, but is one tensor: keep those that you "
+        "Which of the parameters will get a gradient? Does any appear twice?\n"
+        "Check `parameter.requires_grad` first. A tied weight appears twice, but is one tensor: "
+        "remember those that you "
         "have seen (`dict.fromkeys` drops repetitions and keeps the order).\n"
         "`p in a_list` compares the numbers of tensors; compare by `is` or by `id(p)`."
     )
@@ -210,7 +212,7 @@ class OneOptimizerForEach(Check):
         if seen["later"]:
             return (
                 f"{seen['later']} optimizers were made during two backward passes. Make each one before the first: "
-                "a new optimizer has forgotten its state, and no schedule knows it."
+                "a new optimizer has no state, and no schedule sets its learning rate."
             )
         owners: dict[str, int] = {}
         for names, _, _ in seen["made"]:
@@ -240,10 +242,10 @@ class OneOptimizerForEach(Check):
 
 
 class ComesOffAgain(Check):
-    """When all handles are removed, a backward pass makes gradients as it always did, and moves nothing."""
+    """When all handles are removed, a backward pass makes gradients as usual and updates nothing."""
 
     hint = (
-        "Who could take a hook off again, and with what?\n"
+        "How can the caller remove a hook again?\n"
         "`register_post_accumulate_grad_hook` returns a handle. Keep each of them in a list, and return the list."
     )
 
@@ -271,9 +273,9 @@ class ComesOffAgain(Check):
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         if not seen["before"] > 0:
-            return "The backward pass moved nothing even before the handles were removed."
+            return "The backward pass updated nothing even before the handles were removed."
         if not seen["after"] <= 0:
-            return "The handles were removed, and a backward pass still moves weights: some hook has no handle."
+            return "The handles were removed, and a backward pass still updates weights: some hook has no handle."
         if not seen["gradients"]:
             return "The handles were removed, and gradients still disappear."
         off = relative_distance(seen["gradients"], expected["gradients"])

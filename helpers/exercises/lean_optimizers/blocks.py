@@ -48,11 +48,11 @@ def _encoded(encode: Encode, *given: Any) -> tuple[Tensor, Tensor]:
 
 
 class OneScaleForEachBlock(Check):
-    """`encode` returns a scale for each block of neighbours, FP32: its largest magnitude; the last may be shorter."""
+    """`encode` returns one FP32 scale per block: its largest magnitude. The last block may be shorter."""
 
     hint = (
         "How many blocks are there, when the last one need not be full?\n"
-        "`flatten()`, pad with zeros to a whole number of blocks, `view(-1, block)`; then `abs().amax(1)`."
+        "`flatten()`, pad with zeros to a multiple of the block, `view(-1, block)`; then `abs().amax(1)`."
     )
 
     @staticmethod
@@ -88,7 +88,7 @@ class CodesAreBytes(Check):
     """`encode` returns a code for each number, in the order of the flattened tensor: one byte, torch.uint8."""
 
     hint = (
-        "How many numbers went in, and how many codes come out? What was padded must go.\n"
+        "How many numbers went in, and how many codes come out? Remove the padding.\n"
         "`codes.flatten()[:x.numel()].to(torch.uint8)`"
     )
 
@@ -111,17 +111,18 @@ class CodesAreBytes(Check):
                 return f"{case}: codes should have the shape {tuple(want['shape'])}; yours is {tuple(got['shape'])}."
             if got["storage"] > 2 * want["shape"][0]:
                 return (
-                    f"{case}: {want['shape'][0]} codes lie in a storage of {got['storage']} bytes: a view keeps it all."
+                    f"{case}: {want['shape'][0]} codes are in a storage of {got['storage']} bytes: a view "
+                    "keeps all of it."
                 )
         return None
 
 
 class TakesTheNearest(Check):
-    """Each code is the place in the book of the value nearest to number / scale of its block."""
+    """Each code is the index in the book of the value nearest to number / scale of its block."""
 
     hint = (
-        "Divide by the block's scale first; then every number lies between -1 and 1, as the book's values do.\n"
-        "The book is sorted. Between two neighbours the border lies in the middle: how many borders lie below?\n"
+        "Divide by the block's scale first; then every number is between -1 and 1, like the book's values.\n"
+        "The book is sorted. The border between two neighbors is halfway: how many borders are below a number?\n"
         "`torch.bucketize(scaled, (book[1:] + book[:-1]) / 2)` counts them, and that is the code."
     )
 
@@ -143,7 +144,7 @@ class TakesTheNearest(Check):
         for case in expected:
             excess = seen[case]["excess"]
             if excess is None:
-                return f"{case}: the codes are not a place in the book for each number."
+                return f"{case}: the codes are not one index into the book per number."
             wrong = [i for i, far in enumerate(excess) if not far <= 1e-6]
             if wrong:
                 return (
@@ -158,11 +159,11 @@ _TINY = "blocks of numbers near 1e-12"
 
 
 class ZerosStayZeros(Check):
-    """Only zeros need care: their block has the scale 0 and comes back as zeros, and all others keep their digits."""
+    """A block of zeros has the scale 0 and decodes to zeros; all other blocks keep their precision."""
 
     hint = (
         "What is 0 / 0?\n"
-        "Divide by `scales.clamp(min=...)` with the smallest number there is, and return the scales as they are."
+        "Divide by `scales.clamp(min=...)` with the smallest normal number, and return the scales unclamped."
     )
 
     @staticmethod
@@ -193,22 +194,23 @@ class ZerosStayZeros(Check):
             if got["scale"] != 0:
                 return f"{case}: its scale should be 0; it is {'not a number' if got['scale'] < 0 else got['scale']}."
             if not got["zeros"]:
-                return f"{case}: it does not come back as zeros."
+                return f"{case}: it does not decode to zeros."
             if not 0 <= got["off"] <= 0.05:
-                return f"{case}: the numbers beside it come back wrong."
+                return f"{case}: the numbers beside it decode to wrong values."
         if not 0 <= seen[_TINY] <= 0.2:
             return (
-                f"{_TINY} come back off by {seen[_TINY]:.0%}. Do you divide by something larger than their scale, a "
+                f"{_TINY} decode to values off by {seen[_TINY]:.0%}. Do you divide by something "
+                "larger than their scale, a "
                 "floor perhaps? Only 0 needs care."
             )
         return None
 
 
 class DecodesByItsBook(Check):
-    """`decode` returns book[code] times the scale of the code's block: FP32, of the shape that was asked for."""
+    """`decode` returns book[code] times the scale of the code's block: FP32, of the given shape."""
 
     hint = (
-        "A table look-up, and one product.\n"
+        "A table look-up and one multiplication.\n"
         "`book[codes.int()]`; every block has its own scale: `scales.repeat_interleave(block)`, as many as codes."
     )
 
@@ -245,16 +247,16 @@ class DecodesByItsBook(Check):
             if wrong:
                 at = wrong[0]
                 mine, right = got["numbers"][at], want["numbers"][at]
-                return f"{case}: number {at} should be {right:.4g}; it is {mine:.4g}. Of which value, by which scale?"
+                return f"{case}: number {at} should be {right:.4g}; it is {mine:.4g}. Which value, and which scale?"
         return None
 
 
 class NeedsNoTable(Check):
-    """`encode` leaves its input as it is and never holds more than 40 bytes for each number."""
+    """`encode` does not change its input and never holds more than 40 bytes per number."""
 
     hint = (
-        "A table of distances from every number to all 256 values takes 1,024 bytes a number.\n"
-        "The book is sorted: a search (`torch.bucketize`) does without it. The input is not yours to divide in place."
+        "A table of distances from every number to all 256 values takes 1,024 bytes per number.\n"
+        "The book is sorted: a search (`torch.bucketize`) does without it. Do not divide the input in place."
     )
 
     @staticmethod

@@ -3,7 +3,6 @@
 Written by `python -m helpers build`; change the source, not this file.
 """
 
-import contextlib
 import importlib.util
 import io
 import json
@@ -13,6 +12,7 @@ import tempfile
 import time
 import warnings
 from helpers import COLOURS, Claims, MemoryMeter, MiB, Prediction, Recipe, benchmark, check, compare, device_name, explore, hint, human_bytes, numbers_beyond_cache, pick_device, plan_deep, planned, saved_tensor_bytes, show, sign_of_life, traffic, why_no_compiler, written_kernels
+from helpers.core.device import synchronize
 from helpers.planner.catalog import find_model
 import torch
 import torch.nn.functional as F
@@ -49,7 +49,7 @@ def tiled_attention(q, k, v, tile):
     out = torch.empty_like(q)
     for top in range(0, length, tile):
         rows, state = q[..., top : top + tile, :] * scale, None
-        for left in range(0, top + 1, tile):  # what lies to the right of the diagonal is masked
+        for left in range(0, top + 1, tile):  # tiles to the right of the diagonal are masked
             scores = rows @ k[..., left : left + tile, :].mT
             if left == top:
                 later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
@@ -93,7 +93,7 @@ class ChunkedLoss(torch.autograd.Function):
                 if wanted[1]:
                     sums[1] += gradient.t() @ rows
             logits = gradient = None  # before the next chunk's are made
-        counts = (labels != -100).sum().clamp(min=1)  # stays a tensor: the GPU need not be waited for
+        counts = (labels != -100).sum().clamp(min=1)  # stays a tensor, so nothing waits for the GPU
         ctx.dtype = hidden.dtype
         ctx.save_for_backward(*sums, counts)
         return total / counts

@@ -3,7 +3,9 @@
 Written by `python -m helpers build`; change the source, not this file.
 """
 
+import contextlib
 import math
+import mmap
 import os
 import queue
 import random

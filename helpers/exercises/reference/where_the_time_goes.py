@@ -10,13 +10,13 @@ import tempfile
 import time
 from collections import Counter, defaultdict
 from pathlib import Path
-from helpers import COLOURS, Claims, Prediction, SmallGPT, benchmark, check, compare, count_flops, device_name, english, explore, find_gpu, hfu, hint, kept_roofline, measure_roofline, mfu, model_flops, numbers_beyond_cache, pick_device, profile_step, roofline_figure, show, text_table, works_of
+from helpers import COLOURS, Claims, Prediction, SmallGPT, benchmark, check, compare, count_flops, device_name, english, explore, find_gpu, hint, kept_roofline, measure_roofline, model_flops, numbers_beyond_cache, pick_device, profile_step, roofline_figure, show, text_table, works_of
 from helpers.core.device import synchronize
 import torch
 import torch.nn.functional as F
 from matplotlib.figure import Figure
 from torch import nn
-from torch.profiler import ProfilerActivity, profile, record_function
+from torch.profiler import ProfilerActivity, profile, record_function, schedule
 from torch.utils.checkpoint import checkpoint
 
 device = pick_device()
@@ -64,38 +64,51 @@ def self_times(events):
     return {name: nanoseconds / 1000 for name, nanoseconds in own.items()}
 
 
+def utilization(parameters, layers, width, length, tokens, seconds, peak, recomputed):
+    needed = (6 * parameters + 12 * layers * width * length) * tokens
+    return needed / (seconds * peak), (needed + recomputed) / (seconds * peak)
+
+
 def signs(events):
     spans = [event for event in events if event["ph"] == "X"]
     step = next(e for e in spans if e["name"] == "step" and e.get("cat") == "user_annotation")
     end = step["ts"] + step["dur"]
     inside = [e for e in spans if step["ts"] <= e["ts"] < end]
     mine = [e for e in inside if (e["pid"], e["tid"]) == (step["pid"], step["tid"])]
+    operations = [e for e in mine if e["name"].startswith("aten::")]
     kernels = [e for e in inside if e.get("cat") == "kernel"]
-    working = kernels or [e for e in mine if e["name"].startswith("aten::")]
-    busy, reached = 0, -math.inf
-    for event in sorted(working, key=lambda e: e["ts"]):
-        until = event["ts"] + event["dur"]
-        busy += max(0, until - max(event["ts"], reached))
-        reached = max(reached, until)
+    copies = [e for e in operations if e["name"] == "aten::copy_"]
+    reads = [e for e in operations if e["name"] == "aten::item"]
+    transfers = [e for e in inside if e.get("cat") == "gpu_memcpy"]
+
+    def covered(some):  # microseconds in which at least one of them runs
+        total, reached = 0, -math.inf
+        for event in sorted(some, key=lambda e: e["ts"]):
+            until = event["ts"] + event["dur"]
+            total += max(0, until - max(event["ts"], reached))
+            reached = max(reached, until)
+        return total
+
+    useful = covered(kernels) if kernels else covered(operations) - covered(copies + reads)
     return {
-        "items": sum(e["name"] == "aten::item" for e in mine),
-        "copying": sum(e["dur"] for e in mine if e["name"] == "aten::copy_") / step["dur"],
-        "idle": 1 - busy / step["dur"],
+        "items": len(reads),
+        "copying": (covered(copies + transfers + kernels) - covered(kernels)) / step["dur"],
+        "idle": 1 - useful / step["dur"],
     }
 
 
 def diagnose(signs):
+    if signs["idle"] <= 0.3:
+        return "healthy"
     if signs["items"] > 10:
         return "synchronises"
-    if signs["copying"] > 0.3:
-        return "copies"
-    return "tiny" if signs["idle"] > 0.3 else "healthy"
+    return "copies" if signs["copying"] > 0.3 else "tiny"
 
 
 def accuracy(model, batches):
     right = samples = 0
     with torch.no_grad():
         for inputs, labels in batches:
-            right = right + (model(inputs).argmax(1) == labels).sum()  # stays a tensor: nobody waits for it
+            right = right + (model(inputs).argmax(1) == labels).sum()  # stays a tensor: nothing waits for it
             samples += len(labels)
     return right.item() / samples

@@ -40,7 +40,7 @@ def _wrong_parts(seen: Evidence, expected: Evidence, parts: tuple[str, ...]) -> 
         for part in parts:
             mine, right = seen["full square"][case].get("flops", {}).get(part), want["flops"][part]
             if mine is None:
-                return f"{case}: {part!r} is no whole number, or is missing."
+                return f"{case}: {part!r} is missing or not a whole number."
             if mine != right:
                 batch, length, width, inner, kv_width, _ = want["sizes"]
                 sizes = f"batch {batch}, length {length}, width {width}, inner {inner}, kv_width {kv_width}"
@@ -63,15 +63,15 @@ class NamesEveryPart(Check):
             if got["parts"] != want["parts"]:
                 missing = sorted(set(want["parts"]) - set(got["parts"]))
                 more = len(set(got["parts"]) - set(want["parts"]))
-                return f"{case}: missing are {missing or 'none'}, and {more} have names that nobody asked for."
+                return f"{case}: missing: {missing or 'none'}; and {more} have names that are not in the contract."
             broken = sorted(set(want["parts"]) - set(got["flops"]))
             if broken:
-                return f"{case}: FLOPs are counted, so they are whole numbers (int); not so {broken}."
+                return f"{case}: FLOPs are counted, so they are whole numbers (int); these are not: {broken}."
         return None
 
 
 class CountsProjections(Check):
-    """q, k, v and out are products of all tokens with a matrix; those of k and v may be narrower."""
+    """q, k, v and out are matmuls of all tokens with a matrix; those of k and v may be narrower."""
 
     hint = "(m, k) times (k, n) takes 2·m·n·k FLOPs. m is all tokens of the batch. How wide is the result?"
     probe = staticmethod(observe)
@@ -82,7 +82,7 @@ class CountsProjections(Check):
 
 
 class CountsAttention(Check):
-    """At the full square every query of a sequence meets every key of the same sequence, for scores and for values."""
+    """At the full square every query is paired with every key of its sequence, for scores and for values."""
 
     hint = "For each sequence and head: (T, d) times (d, T), then (T, T) times (T, d). Heads times d is the width."
     probe = staticmethod(observe)
@@ -105,7 +105,7 @@ class HalvesCausalAttention(Check):
         for case, want in right.items():
             for part, share in want.items():
                 if part not in mine[case]:
-                    return f"{case}: {part!r} is no whole number, is 0, or is missing."
+                    return f"{case}: {part!r} is missing, 0, or not a whole number."
                 if mine[case][part] != share:
                     return (
                         f"{case}: {part!r} should be {share:g} times as much as at the full square; it is "
@@ -126,7 +126,7 @@ def _shares(evidence: Evidence) -> dict[str, dict[str, float]]:
 class CountsTheMlp(Check):
     """An MLP is two matrices, up and down; one with a gate is three."""
 
-    hint = "Up and down take 2·tokens·width·inner FLOPs each, and a gate is one more product of the size of `up`."
+    hint = "Up and down take 2·tokens·width·inner FLOPs each, and a gate is one more matmul of the size of `up`."
     probe = staticmethod(observe)
 
     @staticmethod

@@ -1,34 +1,35 @@
-"""Checks of the trace clinic, second half: the illness that three signs mean, and both halves together."""
+"""Checks of the trace clinic, second half: the problem that three signs mean, and both halves together."""
 
 import random
 from typing import Any
 
 from ..base import Check, Evidence
-from .patients import ILLNESSES, sick
+from .patients import BUSY_GPU, ILLNESSES, busy_gpu, sick
 from .signs import SIGN_CHECKS, SIGNS, Diagnose, Signs
 
 
 class NamesTheIllness(Check):
-    """The first that is true: over 10 reads "synchronises", copying > 0.3 "copies", idle > 0.3 "tiny"; or "healthy"."""
+    """Idle at most 0.3: "healthy". Otherwise over 10 reads "synchronises", copying above 0.3 "copies", or "tiny"."""
 
-    hint = "Ask in this order: reads leave the GPU idle, and so do copies, so the last question needs the first two."
+    hint = "First ask whether the processor is idle. If it is, ask for the reason: reads, then copies, then launches."
 
     @staticmethod
     def probe(seed: int, signs: Signs, diagnose: Diagnose) -> Evidence:
         rng = random.Random(seed)
         low, high = (lambda: rng.uniform(0.01, 0.25)), (lambda: rng.uniform(0.4, 0.6))
         cases: dict[str, tuple[float, float, float]] = {
-            "many reads": (rng.randint(12, 500), low(), low()),
             "many reads, and idle": (rng.randint(12, 500), low(), high()),
-            "many reads, and copies": (rng.randint(12, 500), high(), low()),
-            "11 reads": (11, low(), low()),
-            "10 reads": (10, low(), low()),
-            "copies": (rng.randint(0, 8), high(), low()),
+            "many reads, and copies": (rng.randint(12, 500), 0.35, 0.62),
+            "many reads, and busy": (rng.randint(12, 500), low(), low()),
+            "11 reads": (11, low(), high()),
+            "10 reads": (10, low(), high()),
             "copies, and idle": (rng.randint(0, 8), 0.35, 0.62),
-            "copying 0.3": (2, 0.3, low()),
+            "copying 0.3": (2, 0.3, high()),
             "idle": (rng.randint(0, 8), low(), high()),
-            "idle 0.3": (2, low(), 0.3),
-            "nothing to be seen": (rng.randint(0, 8), low(), low()),
+            "idle 0.3": (2, 0.1, 0.3),
+            "idle 0.31": (2, 0.1, 0.31),
+            "many reads, idle 0.3": (40, 0.3, 0.3),
+            "busy": (rng.randint(0, 8), low(), low()),
         }
         return {case: str(diagnose(dict(zip(SIGNS, values, strict=True)))) for case, values in cases.items()}
 
@@ -37,14 +38,14 @@ class NamesTheIllness(Check):
         for case, want in expected.items():
             if seen[case] != want:
                 said = seen[case] if seen[case] in ILLNESSES else "something else"
-                return f"{case}: that is {want!r}; you say {said!r}."
+                return f"{case}: that is {want!r}; you return {said!r}."
         return None
 
 
 class DiagnosesPatients(Check):
-    """Together, on traces of sick and healthy steps of a CPU and of a GPU, the two functions find what is there."""
+    """Together, the two functions find the problem in traces of slow and healthy steps, on a CPU and on a GPU."""
 
-    hint = "Print the signs of the patient that you got wrong, and look for the one that surprises you."
+    hint = "Print the signs of the trace that you got wrong. Which of the three is not what you expect?"
 
     @staticmethod
     def probe(seed: int, signs: Signs, diagnose: Diagnose) -> Evidence:
@@ -54,6 +55,8 @@ class DiagnosesPatients(Check):
             for gpu in (False, True):
                 found: dict[str, Any] = signs(sick(rng, illness, gpu))
                 seen[f"{illness}, on a {'GPU' if gpu else 'CPU'}"] = str(diagnose(found))
+        for case in BUSY_GPU:
+            seen[case] = str(diagnose(signs(busy_gpu(rng, case))))
         return seen
 
     @staticmethod

@@ -18,7 +18,7 @@ _READS += ("__bool__", "__int__", "__float__", "__index__", "__array__", "__form
 
 
 class _Reads(TorchFunctionMode):
-    """Counts how often Python asks for the value of a tensor."""
+    """Counts how often Python reads the value of a tensor."""
 
     count = 0
 
@@ -77,9 +77,9 @@ def observe(seed: int, accuracy: Accuracy) -> Evidence:
 
 
 class CountsTheShare(Check):
-    """The answer is the share of all samples that are right, however large the batches are."""
+    """The result is the fraction of all samples that are correct, whatever the sizes of the batches."""
 
-    hint = "Count what is right and what is there, over all batches; divide once."
+    hint = "Count correct samples and all samples over all batches; divide once."
     probe = staticmethod(observe)
 
     @staticmethod
@@ -88,7 +88,7 @@ class CountsTheShare(Check):
             return f"Return a Python number; you return {seen['returned']}. Call .item() once, after the loop."
         if math.isclose(seen["share"], expected["share"], rel_tol=1e-5):
             return None
-        return f"{expected['share']:.4f} of the samples are right; you say {seen['share']:.4f}."
+        return f"{expected['share']:.4f} of the samples are correct; you return {seen['share']:.4f}."
 
 
 class RunsWholeBatches(Check):
@@ -106,11 +106,11 @@ class RunsWholeBatches(Check):
 
 
 class ReadsOneValue(Check):
-    """Python asks for one value at most, when all batches have been queued."""
+    """Python reads one value at most, after all batches have been queued."""
 
     hint = (
-        "Leave the sum a tensor. `.item()`, `float()`, `if`, `.tolist()` and `.cpu()` wait for the GPU each time.\n"
-        "So do `.nonzero()` and `labels[mask]`: how large their results are depends on values."
+        "Keep the sum in a tensor. `.item()`, `float()`, `if`, `.tolist()` and `.cpu()` wait for the GPU each time.\n"
+        "So do `.nonzero()` and `labels[mask]`: the sizes of their results depend on values."
     )
     probe = staticmethod(observe)
 
@@ -118,7 +118,7 @@ class ReadsOneValue(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         if seen["reads"] <= 1:
             return None
-        return f"Python asked for the value of a tensor {seen['reads']} times; once is enough."
+        return f"Python read the value of a tensor {seen['reads']} times; once is enough."
 
 
 class RecordsNothing(Check):
@@ -131,13 +131,13 @@ class RecordsNothing(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         if not seen["recorded"]:
             return None
-        return f"Autograd recorded {seen['recorded']} calls of the model, for a backward pass that never comes."
+        return f"Autograd recorded {seen['recorded']} calls of the model, for a backward pass that does not follow."
 
 
 class LeavesThingsAsTheyAre(Check):
-    """The model's mode, the batches, and whether autograd records are afterwards what they were before."""
+    """The model's mode, the batches and autograd's state are afterwards as they were before."""
 
-    hint = "A `with` block switches autograd on again when it ends. The mode is the caller's business."
+    hint = "A `with` block switches autograd on again when it ends. Do not change the mode."
     probe = staticmethod(observe)
 
     @staticmethod

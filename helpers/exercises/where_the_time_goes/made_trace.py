@@ -15,7 +15,7 @@ _BOOTED = 4_100_000_000_000_000  # nanoseconds: a machine that has been on for w
 
 
 class MadeTrace:
-    """A trace in the making. Its clock stands where the last event ended.
+    """A synthetic trace. Its clock is at the end of the last event.
 
     Attributes:
         events: what has been written, in the order in which it was written.

@@ -1,10 +1,11 @@
-"""Steps with an illness, as traces made by hand; the pieces of which they consist. Times are in nanoseconds."""
+"""Synthetic traces of slow and healthy steps, and the pieces that they consist of. Times are in nanoseconds."""
 
 import random
 
 from .made_trace import Event, MadeTrace
 
 ILLNESSES = ("synchronises", "copies", "tiny", "healthy")
+BUSY_GPU = ("12 reads beside a busy GPU", "a copy that waits for a busy GPU", "copies behind kernels")
 
 
 def operations(made: MadeTrace, count: int, length: int, gap: int) -> None:
@@ -28,6 +29,17 @@ def copy(made: MadeTrace, length: int) -> None:
     made.run("aten::to", "aten::_to_copy", "aten::copy_", nanoseconds=_about(made, length), before=400, after=300)
 
 
+def converting_copy(made: MadeTrace, length: int) -> None:
+    """Write a copy that also converts: on CUDA `aten::copy_` calls itself then."""
+    names = ("aten::to", "aten::_to_copy", "aten::copy_", "aten::copy_")
+    made.run(*names, nanoseconds=_about(made, length), before=400, after=300)
+
+
+def transfer(made: MadeTrace, start: int, end: int) -> None:
+    """Write a transfer from the host to the GPU."""
+    made.write("Memcpy HtoD (Pageable -> Device)", start, end, 7, "gpu_memcpy")
+
+
 def kernels(made: MadeTrace, start: int, count: int, length: int, gap: int) -> None:
     """Write kernels of a GPU from `start` on; a second stream joins every third one and runs on into the gap."""
     at = start
@@ -41,7 +53,7 @@ def kernels(made: MadeTrace, start: int, count: int, length: int, gap: int) -> N
 
 
 def sick(rng: random.Random, illness: str, gpu: bool) -> list[Event]:
-    """Return the trace of a step that has `illness`."""
+    """Return the trace of a step with the problem that `illness` names."""
     made = MadeTrace(rng)
     start = made.now
     made.gap(2_000)
@@ -53,7 +65,7 @@ def sick(rng: random.Random, illness: str, gpu: bool) -> list[Event]:
         values_read(made, rng.randint(30, 60), 25_000 if gpu else 2_500)
     elif illness == "copies":
         operations(made, few, 6_000 if gpu else 40_000, 2_500)
-        copy(made, 900_000)
+        (converting_copy if gpu else copy)(made, 900_000)
         values_read(made, rng.randint(0, 3), 2_000)
     else:
         operations(made, rng.randint(80, 160), 3_000, 4_500)
@@ -64,6 +76,31 @@ def sick(rng: random.Random, illness: str, gpu: bool) -> list[Event]:
     made.step_from(start)
     if gpu:
         made.write("step", start + 4_000, made.now - 3_000, 7, "gpu_user_annotation")
+    return made.shuffled()
+
+
+def busy_gpu(rng: random.Random, case: str) -> list[Event]:
+    """Return the trace of a step whose GPU is busy nearly all the time: nothing in its loop needs a cure."""
+    made = MadeTrace(rng)
+    start = made.now
+    made.gap(2_000)
+    operations(made, 8, 6_000, 2_000)
+    if case == "12 reads beside a busy GPU":
+        values_read(made, 12, 240_000)  # each waits for the kernels before it
+    elif case == "a copy that waits for a busy GPU":
+        converting_copy(made, 2_900_000)
+    else:
+        for _ in range(6):
+            copy(made, 30_000)
+            transfer(made, made.now - 20_000, made.now + 300_000)
+            made.gap(330_000)
+    busy, end = 60, made.now
+    each = (end - start - 6_000) // busy
+    for number in range(busy):
+        at = start + 4_000 + number * each
+        made.write("ampere_sgemm_128x64_tn", at, at + round(0.985 * each), 7, "kernel")
+    made.gap(2_000)
+    made.step_from(start)
     return made.shuffled()
 
 

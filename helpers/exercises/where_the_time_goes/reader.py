@@ -49,26 +49,26 @@ def _totals(events: list[Event]) -> dict[str, float]:
 
 
 def _wrong(case: str, got: Evidence, want: Evidence, says: str = "it should be") -> str | None:
-    """Say which name has another time in `got` than in `want`."""
+    """Report a name whose time in `got` differs from that in `want`."""
     for answer in (got, want):
         if "returned" in answer:
             return f"{case}: return a dictionary, name -> microseconds; you return {answer['returned']}."
     mine, right = got["times"], want["times"]
     more = len([name for name in mine if name not in right])
     if more:
-        return f"{case}: {more} of your names belong to no span that counts."
+        return f"{case}: {more} of your names do not belong to a span that counts."
     for name, own in right.items():
         if name not in mine:
             return f"{case}: {name} is missing."
         if not abs(mine[name] - own) <= _TOLERANCE:
             whole = abs(mine[name] - want.get("all", {}).get(name, own)) <= _TOLERANCE
             about = " That is its time with all that runs inside." if whole else ""
-            return f"{case}: you say that {name} spends {mine[name]:.3f} µs itself; {says} {own:.3f}.{about}"
+            return f"{case}: your self time of {name} is {mine[name]:.3f} µs; {says} {own:.3f}.{about}"
     return None
 
 
 class SumsWhatEachSpendsItself(Check):
-    """A span's own time is its duration without the spans directly inside it; spans of one name add up."""
+    """A span's self time is its duration minus the spans directly inside it; spans of one name add up."""
 
     hint = "Go through the spans in order of time with a stack of those that are open: the last one is the parent."
 
@@ -113,12 +113,12 @@ class CountsCompleteEventsOnly(Check):
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        wrong = _wrong("a trace with other events", seen["with"], seen["without"], "without them you say")
+        wrong = _wrong("a trace with other events", seen["with"], seen["without"], "without them it is")
         return wrong or _wrong(_OTHERS, seen[_OTHERS], {"times": {}}) or _wrong(_EMPTY, seen[_EMPTY], {"times": {}})
 
 
 class KeepsThreadsApart(Check):
-    """Spans of another thread, or of another process, are never inside: they only happen at the same time."""
+    """Spans of another thread, or of another process, are never inside it, only concurrent with it."""
 
     hint = 'A thread is a pair: (event["pid"], event["tid"]). A stream of the GPU is a thread, too.'
 
@@ -145,7 +145,7 @@ class KeepsThreadsApart(Check):
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        says = "with a trace for each you say"
+        says = "with a trace for each it is"
         found = (_wrong(case, seen[case]["together"], seen[case]["apart"], says) for case in expected)
         return next((wrong for wrong in found if wrong), None)
 
@@ -159,9 +159,9 @@ def _added(first: Evidence, second: Evidence) -> Evidence:
 
 
 class TakesAnyOrder(Check):
-    """Events come in any order, and a span may begin together with the one around it."""
+    """Events come in any order, and a span may start together with the one around it."""
 
-    hint = "Sort by the beginning, and where two begin together put the longer one first."
+    hint = "Sort by the start, and where two start together put the longer one first."
 
     @staticmethod
     def probe(seed: int, self_times: SelfTimes) -> Evidence:
@@ -181,7 +181,7 @@ class TakesAnyOrder(Check):
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        says = "with the same events in order you say"
+        says = "with the same events in order it is"
         found = (_wrong(case, seen[case]["now"], seen[case]["in order"], says) for case in expected)
         return next((wrong for wrong in found if wrong), None)
 
@@ -207,7 +207,7 @@ class MindsTheClock(Check):
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        says = "with the same spans on a clock that never rounds, you say"
+        says = "with the same spans on a clock that never rounds, it is"
         return _wrong("spans that follow each other without a gap", seen["fractions"], seen["whole"], says)
 
 
@@ -221,9 +221,12 @@ def _in_whole_microseconds(events: list[Event]) -> list[Event]:
 
 
 class ChangesNothing(Check):
-    """The trace is as it was before: others want to read it, too."""
+    """The trace is not changed."""
 
-    hint = "sorted(events) makes a new list, events.sort() does not; and an event is a dictionary of somebody else's."
+    hint = (
+        "sorted(events) makes a new list, events.sort() does not; and an event is a dictionary that you "
+        "must not change."
+    )
 
     @staticmethod
     def probe(seed: int, self_times: SelfTimes) -> Evidence:

@@ -40,14 +40,14 @@ def _wrong_time(seen: Evidence, expected: Evidence) -> str | None:
         right, mine = want["microseconds"], got["microseconds"]
         if not math.isclose(mine, right, rel_tol=1e-6):
             parts = "FLOPs / peak {:.4g}, bytes / bandwidth {:.4g}, launch {:.4g}".format(*want["parts"])
-            return f"{case}: you say {mine:.4g} µs; it takes {right:.4g}. ({parts} µs.)"
+            return f"{case}: you return {mine:.4g} µs; expected {right:.4g}. ({parts} µs.)"
     return None
 
 
 class TakesTheSlowerOfTheTwo(Check):
-    """Arithmetic and traffic go on at the same time: an operation takes as long as the slower of the two."""
+    """Arithmetic and traffic overlap: an operation takes as long as the slower of the two."""
 
-    hint = "FLOPs over the peak rate, bytes over the bandwidth: which of the two has to be waited for?"
+    hint = "FLOPs over the peak rate, bytes over the bandwidth: which of the two takes longer?"
 
     @staticmethod
     def probe(seed: int, operation_seconds: Seconds) -> Evidence:
@@ -66,9 +66,9 @@ class TakesTheSlowerOfTheTwo(Check):
 
 
 class AddsTheLaunch(Check):
-    """The launch comes on top, whatever bounds the operation."""
+    """The launch is added, whatever bounds the operation."""
 
-    hint = "The launch is over before the work begins. So it is added, and cannot hide behind anything."
+    hint = "The launch ends before the work starts, so it is added and does not overlap."
 
     @staticmethod
     def probe(seed: int, operation_seconds: Seconds) -> Evidence:
@@ -96,9 +96,9 @@ class AddsTheLaunch(Check):
 
 
 class NamesWhatBoundsIt(Check):
-    """The word belongs to the longest of the three times: "compute", "memory" or "launch"."""
+    """The word names the longest of the three times: "compute", "memory" or "launch"."""
 
-    hint = "Put the three times into a dictionary by their words: max(times, key=times.get)."
+    hint = "Put the three times into a dictionary under their names: max(times, key=times.get)."
 
     @staticmethod
     def probe(seed: int, operation_seconds: Seconds) -> Evidence:
@@ -123,14 +123,14 @@ class NamesWhatBoundsIt(Check):
             if got["bound"] != want["bound"]:
                 parts = "arithmetic {:.3g}, traffic {:.3g} and launch {:.3g} µs".format(*want["parts"])
                 words = got["bound"] if got["bound"] in ("compute", "memory", "launch") else "another word"
-                return f"{case}: {parts}. That is bound by {want['bound']}; you say {words}."
+                return f"{case}: {parts}. That is bound by {want['bound']}; you return {words}."
         return None
 
 
 class WorksWithoutArithmetic(Check):
-    """A copy does no arithmetic, and an empty operation does nothing at all: both still take their time."""
+    """A copy does no arithmetic, and an empty operation does nothing: both still take time."""
 
-    hint = "FLOPs may be 0, and bytes, too: divide by the rates, not by the work."
+    hint = "FLOPs and bytes may be 0: divide by the rates, not by the work."
 
     @staticmethod
     def probe(seed: int, operation_seconds: Seconds) -> Evidence:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..base import Check, Evidence
 from .made_trace import GPU, HOST, OTHER, Event, MadeTrace
-from .patients import copy, kernels, operations, values_read
+from .patients import converting_copy, copy, kernels, operations, transfer, values_read
 
 Signs = Callable[[list[Event]], dict[str, float]]
 Diagnose = Callable[[dict[str, float]], str]
@@ -30,7 +30,7 @@ def _wrong(case: str, got: Evidence, want: Evidence, signs: tuple[str, ...], say
         if sign not in got:
             return f"{case}: {sign!r} is missing."
         if not abs(got[sign] - want[sign]) <= (0 if sign == "items" else 1e-3):
-            return f"{case}: you say that {sign!r} is {got[sign]:.4g}; {says} {want[sign]:.4g}."
+            return f"{case}: your {sign!r} is {got[sign]:.4g}; {says} {want[sign]:.4g}."
     return None
 
 
@@ -43,8 +43,18 @@ def _from_here(made: MadeTrace, count: int, length: int, gap: int) -> None:
 
 
 def _memcpy(made: MadeTrace, length: int) -> None:
-    made.write("Memcpy HtoD (Pageable -> Device)", made.now, made.now + length, 7, "gpu_memcpy")
+    transfer(made, made.now, made.now + length)
     made.gap(length)
+
+
+def _behind(made: MadeTrace, count: int) -> None:
+    """Write kernels from here on, and copies that they hide in part: a transfer, and a copy of the host."""
+    start = made.now
+    kernels(made, start + 3_000, count, 40_000, 2_000)
+    end = made.now
+    transfer(made, start + 20_000, end - 30_000)
+    made.now = end - 25_000
+    converting_copy(made, 60_000)
 
 
 def _around(made: MadeTrace) -> None:
@@ -66,10 +76,15 @@ _STEPS: dict[str, dict[str, list[tuple[Any, ...]]]] = {
         "nothing copied": [(operations, 6, 50_000, 2_000)],
         "one copy": [*_COPY, (operations, 6, 50_000, 2_000)],
         "nine copies": [*(9 * _COPY), (operations, 6, 50_000, 2_000)],
+        "a copy inside a copy": [(converting_copy, 90_000), (operations, 6, 50_000, 2_000)],
+        "copies in part behind kernels": [(operations, 6, 5_000, 2_000), (_behind, 9)],
+        "a transfer, and nothing beside it": [(_from_here, 9, 9_000, 2_000), (_memcpy, 70_000)],
     },
     "idle on a CPU": {
         "long operations": [(MadeTrace.gap, 5_000), (operations, 25, 200_000, 3_000), (_around,)],
         "short operations": [(MadeTrace.gap, 5_000), (operations, 25, 3_000, 5_000), (_around,)],
+        "copies": [(operations, 9, 30_000, 2_000), *(4 * _COPY), (converting_copy, 50_000)],
+        "reads": [(operations, 9, 30_000, 2_000), (values_read, 20, 3_000)],
     },
     "idle on a GPU": {
         "a busy GPU": [(operations, 10, 5_000, 1_000), (_from_here, 20, 90_000, 2_000), (_memcpy, 35_000)],
@@ -116,9 +131,13 @@ class CountsValuesRead(Check):
 
 
 class MeasuresCopies(Check):
-    """`copying` is the share of the step spent inside aten::copy_."""
+    """`copying` is the fraction in which aten::copy_ or a transfer (gpu_memcpy) runs and no kernel does."""
 
-    hint = "aten::to calls aten::_to_copy, which calls aten::copy_: add up the last alone, and divide by the step."
+    hint = (
+        "aten::to calls aten::_to_copy, which calls aten::copy_, which may call itself: nested time counts once.\n"
+        "Write a function that returns the time that some spans cover. The time of copies and kernels together,\n"
+        "minus that of kernels, is the time in which only copies run."
+    )
     probe = staticmethod(observe)
 
     @staticmethod
@@ -127,9 +146,12 @@ class MeasuresCopies(Check):
 
 
 class MeasuresIdleTimeOnCpu(Check):
-    """Without kernels in the step, `idle` is the share of the step in which no operation (aten::...) runs."""
+    """Without kernels, `idle` is the fraction in which no operation runs, or one that copies or reads a value."""
 
-    hint = "Wrappers are Python's: only names that begin with aten:: work. One inside another must not count twice."
+    hint = (
+        "Only names that start with aten:: are operations. Nested ones must not count twice.\n"
+        "The time covered by all operations, minus that covered by aten::copy_ and aten::item, is useful."
+    )
     probe = staticmethod(observe)
 
     @staticmethod
@@ -138,9 +160,9 @@ class MeasuresIdleTimeOnCpu(Check):
 
 
 class MeasuresIdleTimeOnGpu(Check):
-    """With kernels in the step, `idle` is the share of the step in which no kernel runs, on any stream."""
+    """With kernels in the step, `idle` is the fraction in which no kernel runs, on any stream."""
 
-    hint = 'Kernels have event["cat"] == "kernel". Those of two streams may run at once: a moment counts once.'
+    hint = 'Kernels have event["cat"] == "kernel". Kernels of two streams may overlap: that time counts once.'
     probe = staticmethod(observe)
 
     @staticmethod
@@ -151,7 +173,7 @@ class MeasuresIdleTimeOnGpu(Check):
 class ChangesNoTrace(Check):
     """The events are the same afterwards."""
 
-    hint = "sorted(events) makes a new list, events.sort() does not; and what you add to an event stays there."
+    hint = "sorted(events) makes a new list; events.sort() does not. A key that you add to an event stays there."
     probe = staticmethod(observe)
 
     @staticmethod
@@ -160,12 +182,12 @@ class ChangesNoTrace(Check):
 
 
 class LooksAtTheStepAlone(Check):
-    """What lies outside of the step, or on another thread of the host, is not the step's."""
+    """Events outside the step, or on another thread of the host, do not count."""
 
     hint = (
         "The step is the user_annotation of that name. Compare ts and ts + dur with its own.\n"
         "A thread is a pair, (pid, tid): another process may have a thread of the same number.\n"
-        "Ask for kernels inside the step: those of a warm-up say nothing about it."
+        "Look for kernels inside the step: those of a warm-up do not belong to it."
     )
 
     @staticmethod
@@ -189,7 +211,7 @@ class LooksAtTheStepAlone(Check):
 
 
 def _wrongly_disturbed(seen: Evidence, expected: Evidence) -> str | None:
-    says = "without it you say"
+    says = "without the additional event it is"
     found = (_wrong(case, seen[case]["disturbed"], seen[case]["alone"], SIGNS, says) for case in expected)
     return next((wrong for wrong in found if wrong), None)
 
@@ -220,9 +242,9 @@ def _disturbances(before: list[Event], step: list[Event], after: list[Event], gp
 
 
 class ReadsSpansAlone(Check):
-    """Only complete events ("ph": "X") are spans: marks, names, counters and arrows are not."""
+    """Only complete events ("ph": "X") are spans; marks, names, counters and arrows are not."""
 
-    hint = 'event["ph"] is "X" for a complete event. Others may lack "ts", "dur" or "cat": ask for "ph" first.'
+    hint = 'event["ph"] is "X" for a complete event. Others may lack "ts", "dur" or "cat": check "ph" first.'
 
     @staticmethod
     def probe(seed: int, signs: Signs, diagnose: Diagnose) -> Evidence:
@@ -250,7 +272,7 @@ class ReadsSpansAlone(Check):
 class BearsAnEmptyStep(Check):
     """A step in which nothing runs has no reads and no copies, and is idle all the time."""
 
-    hint = "What are the first of no events, their sum, and a share of it? `max(times, default=0)` has an answer."
+    hint = "Which of your expressions fails for an empty list? `max(times, default=0)` does not."
 
     @staticmethod
     def probe(seed: int, signs: Signs, diagnose: Diagnose) -> Evidence:

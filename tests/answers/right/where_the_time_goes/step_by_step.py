@@ -55,37 +55,63 @@ def self_times(events):
     return totals
 
 
+def merged(pairs):
+    out = []
+    for start, end in sorted(pairs):
+        if out and start <= out[-1][1]:
+            out[-1][1] = max(out[-1][1], end)
+        else:
+            out.append([start, end])
+    return out
+
+
+def length(pairs):
+    return sum(end - start for start, end in merged(pairs))
+
+
 def signs(events):
     step = [e for e in events if e["ph"] == "X" and e["cat"] == "user_annotation" and e["name"] == "step"][0]
     first, last = step["ts"], step["ts"] + step["dur"]
-    items, copying, host, kernels = 0, 0.0, [], []
+    items, copying, reading, host, kernels = 0, [], [], [], []
     for event in events:
         if event["ph"] != "X" or event["ts"] < first or event["ts"] + event["dur"] > last + 0.01:
             continue
         span = (event["ts"], event["ts"] + event["dur"])
         if event["cat"] == "kernel":
             kernels.append(span)
+        if event["cat"] == "gpu_memcpy":
+            copying.append(span)
         if event["pid"] != step["pid"] or event["tid"] != step["tid"]:
             continue
         if event["name"] == "aten::item":
             items += 1
+            reading.append(span)
         if event["name"] == "aten::copy_":
-            copying += event["dur"]
+            copying.append(span)
         if event["name"].split("::")[0] == "aten":
             host.append(span)
-    merged = []
-    for start, end in sorted(kernels if kernels else host):
-        if merged and start <= merged[-1][1]:
-            merged[-1][1] = max(merged[-1][1], end)
-        else:
-            merged.append([start, end])
-    idle = step["dur"] - sum(end - start for start, end in merged)
-    return {"idle": idle / step["dur"], "copying": copying / step["dur"], "items": items}
+    if kernels:
+        busy = length(kernels)
+    else:
+        busy = length(host) - length([span for span in copying + reading if span in host])
+    alone = length(copying + kernels) - length(kernels)
+    return {"idle": 1 - busy / step["dur"], "copying": alone / step["dur"], "items": items}
 
 
 def diagnose(signs):
-    words = {"synchronises": signs["items"] > 10, "copies": signs["copying"] > 0.3, "tiny": signs["idle"] > 0.3}
-    return next((word for word, true in words.items() if true), "healthy")
+    words = {
+        "healthy": not signs["idle"] > 0.3,
+        "synchronises": signs["items"] > 10,
+        "copies": signs["copying"] > 0.3,
+    }
+    return next((word for word, true in words.items() if true), "tiny")
+
+
+def utilization(parameters, layers, width, length, tokens, seconds, peak, recomputed):
+    sequences = tokens / length
+    attention = 3 * layers * sequences * 2 * (2 * length * length * width)
+    mfu = (3 * 2 * parameters * tokens + attention) / seconds / peak
+    return mfu, mfu + recomputed / seconds / peak
 
 
 def accuracy(model, batches):

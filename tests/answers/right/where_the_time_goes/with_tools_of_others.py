@@ -46,30 +46,40 @@ def signs(events):
     thread = np.array([e["pid"] == step["pid"] and e["tid"] == step["tid"] for e in complete])
     name, category = (np.array([str(e[key]) for e in complete]) for key in ("name", "cat"))
     length = np.array([e["dur"] for e in complete])
-    works = within & (category == "kernel")
-    if not works.any():
-        works = within & thread & np.char.startswith(name, "aten::")
-    marks = sorted([(start, 1) for start in at[works]] + [(end, -1) for end in (at + length)[works]])
-    running, idle, last = 0, 0.0, 0.0
-    for moment, change in [*marks, (step["dur"], 0)]:
-        idle += (moment - last) * (running == 0)
-        running, last = running + change, moment
+    mine = within & thread
+    kernels, copies = within & (category == "kernel"), mine & (name == "aten::copy_")
+    reads, operations = mine & (name == "aten::item"), mine & np.char.startswith(name, "aten::")
+
+    def time(*masks):
+        some = np.logical_or.reduce(masks)
+        marks = sorted([(start, 1) for start in at[some]] + [(end, -1) for end in (at + length)[some]])
+        running, total, last = 0, 0.0, 0.0
+        for moment, change in marks:
+            total += (moment - last) * (running > 0)
+            running, last = running + change, moment
+        return total
+
+    useful = time(kernels) if kernels.any() else time(operations) - time(copies, reads)
+    transfers = within & (category == "gpu_memcpy")
     return {
-        "items": int((within & thread & (name == "aten::item")).sum()),
-        "copying": float(length[within & thread & (name == "aten::copy_")].sum() / step["dur"]),
-        "idle": idle / step["dur"],
+        "items": int(reads.sum()),
+        "copying": float((time(copies, transfers, kernels) - time(kernels)) / step["dur"]),
+        "idle": 1 - useful / step["dur"],
     }
 
 
 def diagnose(signs):
-    if signs["items"] >= 11:
-        return "synchronises"
-    elif signs["copying"] > 0.3:
-        return "copies"
-    elif signs["idle"] > 0.3:
-        return "tiny"
-    else:
-        return "healthy"
+    if signs["idle"] > 0.3:
+        if signs["items"] >= 11:
+            return "synchronises"
+        return "copies" if signs["copying"] > 0.3 else "tiny"
+    return "healthy"
+
+
+def utilization(parameters, layers, width, length, tokens, seconds, peak, recomputed):
+    per_token = np.array([6, 12 * layers]) @ np.array([parameters, width * length], dtype=float)
+    could = seconds * peak
+    return float(per_token * tokens / could), float((per_token * tokens + recomputed) / could)
 
 
 @torch.no_grad()
