@@ -1,12 +1,12 @@
 # %% [markdown] name="title"
 # # Lean optimizers and in-place operations
 #
-# **What an optimizer remembers, what its step holds for a moment and how long gradients live are three separate memory costs, and you can lower each on its own.**
+# **An optimizer's state, the temporaries of its step, and the lifetime of gradients are three separate memory costs, and you can lower each on its own.**
 #
 # | | |
 # |---|---|
-# | After this you can | predict an optimizer's bytes; store its moments in 8 bits, block by block, and say which code book survives; choose between for-loop, foreach and fused; take the step inside the backward pass and say what that forbids; say which in-place operations save memory and which break a gradient |
-# | Time | 120 minutes |
+# | After this you can | predict an optimizer's bytes; store its moments in 8 bits, block by block, and say which code book works; choose between for-loop, foreach and fused; take the step inside the backward pass and say what that rules out; write Muon's orthogonalization; say which in-place operations save memory and which break a gradient |
+# | Time | 120 to 180 minutes |
 # | Difficulty | ●●○ |
 # | Needs | a CPU; the same cells use a GPU if there is one. bitsandbytes and torchao are optional |
 # | Before this | labs [[#start_here]] and [[#where_memory_goes]]; [[number_formats]] helps |
@@ -61,29 +61,23 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 # %% [markdown] name="idea_text"
 # ## 1 · What an optimizer remembers
 #
-# Walk downhill in fog.
+# - **SGD** keeps nothing: it follows the gradient.
+# - **Momentum** keeps a running average of the gradient: one number per weight. **Lion** keeps one, too, and uses only the sign of its update.
+# - **Adam** also keeps a running average of the squared gradient, and takes long steps where gradients are small: two numbers per weight.
+# - **Adafactor** replaces Adam's second number by one mean per row of a matrix and one per column.
+# - **GaLore** projects the gradient of a matrix onto *k* directions and keeps Adam's two numbers there.
+# - **Muon** keeps only momentum, and turns the momentum of a matrix into a step in which no direction dominates (section 5). Parameters that are not matrices go to AdamW.
 #
-# - **SGD** has no memory: it follows the slope under its feet.
-# - **Momentum** remembers the way it came, and stops zigzagging: one number for each weight.
-# - **Adam** also remembers how steep each direction has been, and takes long steps where it is flat: two numbers for each weight.
-# - **Adafactor** keeps of Adam's second number only a mean for each row of a matrix and one for each column.
-# - **Muon** keeps momentum alone, and turns the momentum of a whole matrix into a step in which no direction dominates (section 5). What is not a matrix goes to AdamW.
+# Each number takes 4 bytes in FP32 and lives as long as the training. Together they are the *optimizer state*. AdamW's takes 8 bytes per parameter ([[where_memory_goes]]).
 #
-# Each number is 4 bytes in FP32 and lives as long as the training. Together they are the *optimizer state*. AdamW's takes 8 bytes a parameter ([[where_memory_goes]]).
-#
-# **Predict** two more. The model is a GPT of 3 million parameters; its large matrices are 256 × 768 and 256 × 1,024.
+# **Predict** Adafactor's. The model is a GPT of 3 million parameters; its large matrices are 256 × 768 and 256 × 1,024.
 
 # %% name="guess_state"
-my_guess = None  # bytes a parameter, Adafactor
+my_guess = None  # bytes per parameter, Adafactor
 ### BEGIN GUESS
 my_guess = 0.03  # 4 x (256 + 1,024) bytes for a matrix of 256 x 1,024 numbers is 0.02; smaller ones cost more
 ### END GUESS
-adafactor_guess = Prediction("State of Adafactor", my_guess, "bytes a parameter")
-my_guess = None  # bytes a parameter, Muon, with AdamW for what is not a matrix
-### BEGIN GUESS
-my_guess = 4  # nearly everything is in matrices
-### END GUESS
-muon_guess = Prediction("State of Muon and AdamW", my_guess, "bytes a parameter")
+adafactor_guess = Prediction("State of Adafactor", my_guess, "bytes per parameter")
 
 
 # %% name="muon"
@@ -108,9 +102,9 @@ class MuonAndAdamW(torch.optim.Optimizer):
 
 
 # %% [markdown] name="state_text"
-# (`adjust_lr_fn` makes Muon's steps as large as AdamW's, so that one learning rate serves both. The usual recipe also leaves the embedding and the output layer to AdamW; here every matrix is Muon's.)
+# (`adjust_lr_fn` makes Muon's steps as large as AdamW's, so that one learning rate serves both. The usual recipe also leaves the embedding and the output layer to AdamW; here Muon gets every matrix.)
 #
-# The GPT gets 16 tokens: all weights, hardly any activations. `state_bytes` adds up what an optimizer keeps. (What `foreach` means is for section 3; it changes nothing that stays.)
+# The GPT gets 16 tokens, so weights dominate and activations are small. `state_bytes` adds up what an optimizer keeps. (`foreach` is the subject of section 3 and does not change the state.) Lion and GaLore are not part of PyTorch, so the table has only their formulas.
 
 # %% name="state"
 OPTIMIZERS = {
@@ -142,12 +136,15 @@ FORMULA = {  # bytes for a parameter; the `4 +` is a step counter
     "AdamW": lambda p: 4 + 8 * p.numel(),
     "Adafactor": lambda p: 4 + 4 * (sum(p.numel() // n for n in p.shape[-2:]) if p.dim() > 1 else p.numel()),
     "Muon and AdamW": lambda p: 4 * p.numel() if p.dim() == 2 else 4 + 8 * p.numel(),
+    "Lion": lambda p: 4 * p.numel(),
+    # the projection, and two moments of the projected gradient; AdamW for what is not a matrix
+    "GaLore, rank 64": lambda p: 4 * 64 * (min(p.shape) + 2 * max(p.shape)) if p.dim() == 2 else 4 + 8 * p.numel(),
 }
 phi = sum(p.numel() for p in make_gpt().parameters())
 
 
 def state_of(name):
-    """Return the bytes of state a parameter, after one step."""
+    """Return the bytes of state per parameter, after one step."""
     model = make_gpt()
     optimizer = OPTIMIZERS[name](model.parameters())
     backward(model, ids, next_ids)
@@ -158,22 +155,22 @@ def state_of(name):
 with sign_of_life("a step of each optimizer"):
     state = {name: state_of(name) for name in OPTIMIZERS}
 adafactor_guess.reveal(state["Adafactor"])
-muon_guess.reveal(state["Muon and AdamW"])
-print(f"\n{'bytes a parameter':18}{'by formula':>11}{'measured':>11}")
-for name, found in state.items():
-    print(f"{name:18}{sum(map(FORMULA[name], make_gpt().parameters())) / phi:>11.4f}{found:>11.4f}")
-whole = sum(4 * p.numel() for p in make_gpt().parameters() if p.dim() < 2) / phi
-print(f"of Adafactor's state, biases and norms, which are kept whole: {whole:.4f}")
+print(f"\n{'bytes per parameter':20}{'by formula':>11}{'measured':>11}")
+for name, formula in FORMULA.items():
+    found = f"{state[name]:>11.4f}" if name in state else f"{'-':>11}"
+    print(f"{name:20}{sum(map(formula, make_gpt().parameters())) / phi:>11.4f}{found}")
+unfactored = sum(4 * p.numel() for p in make_gpt().parameters() if p.dim() < 2) / phi
+print(f"of Adafactor's state, biases and norms, which it does not factor: {unfactored:.4f}")
 
 # %% [markdown] name="state_explained"
-# To the byte.
+# The formulas are exact to the byte.
 #
-# - Adafactor rebuilds the second moment from its rows and columns. For a matrix of *r* × *c* that is *r* + *c* numbers instead of 2·*r*·*c*: next to nothing. What is not a matrix is kept whole, and that is a good part of the little state there is.
-# - Muon costs what momentum costs. Most of a transformer's parameters are in matrices, so it halves Adam's state.
+# - Adafactor reconstructs the second moment from its rows and columns. For a matrix of *r* × *c* it keeps *r* + *c* numbers instead of 2·*r*·*c*, which is almost nothing. Parameters that are not matrices are not factored, and they make up much of what is left.
+# - Muon costs as much as momentum. Most of a transformer's parameters are in matrices, so it halves Adam's state.
 #
 # ### "SGD instead of Adam saves two thirds of the optimizer memory"
 #
-# So say the articles. Two thirds of what? There are three ways of counting:
+# Many articles claim this. Two thirds of what? There are three ways of counting:
 #
 # - **state only**, as above;
 # - **with the master weights**: in classic mixed precision the weights are 16-bit, and the FP32 copy that the optimizer updates counts as the optimizer's ([[where_memory_goes]]);
@@ -202,7 +199,7 @@ for name in ("AdamW", "SGD, momentum", "SGD"):
     weights, gradients = (sum(t.nbytes for t in ts) for ts in (masters, [m.grad for m in masters]))
     for way, nbytes in zip(ways, (kept, weights + kept, weights + gradients + kept), strict=True):
         ways[way][name] = nbytes / phi
-print(f"{'bytes a parameter':27}" + "".join(f"{name:>15}" for name in ways["state only"]))
+print(f"{'bytes per parameter':27}" + "".join(f"{name:>15}" for name in ways["state only"]))
 thirds = 0
 for way, row in ways.items():
     print(f"{way:27}" + "".join(f"{nbytes:>15.2f}" for nbytes in row.values()))
@@ -221,11 +218,41 @@ count_guess.reveal(thirds)
 #
 # ## 2 · The same state in fewer bits
 #
-# A moment need not be exact. (BF16 is not enough for the second one: with β₂ = 0.999 each step would shrink it by less than half of BF16's spacing, so it could grow but hardly shrink.) **8-bit optimizers** store a moment like this:
+# ### BF16 moments
+#
+# The simplest way to halve the state is to store the moments in BF16. The second moment is an average with β₂ = 0.999: each step multiplies it by 0.999 and adds 0.001·g². Suppose it is 1 and the gradient is 0 from now on.
+#
+# **Predict.** What is the second moment after 1,000 steps in BF16? (In FP32 it is 0.999¹⁰⁰⁰ ≈ 0.37.)
+
+# %% name="guess_bf16"
+my_guess = None
+### BEGIN GUESS
+my_guess = 0.37  # with a little rounding
+### END GUESS
+bf16_guess = Prediction("Second moment after 1,000 steps without gradient, BF16", my_guess, "")
+
+# %% name="bf16_moment"
+averages = {dtype: torch.ones(4, dtype=dtype, device=device) for dtype in (torch.float32, torch.bfloat16)}
+for _ in range(1000):
+    for average in averages.values():
+        average.mul_(0.999)
+bf16_guess.reveal(averages[torch.bfloat16][0].item())
+print(
+    f"in FP32 {averages[torch.float32][0].item():.3f}; BF16's next value below 1 is {1 - torch.finfo(torch.bfloat16).eps / 2}"
+)
+
+# %% [markdown] name="blocks_text"
+# It never decays. BF16 has eight bits of precision, 0.999 rounds back to 1, and every step after that does the same. So a second moment in BF16 can grow but hardly shrink, and after a few large gradients the steps of a weight stay too small. Either store it with **stochastic rounding** ([[number_formats]]), or use a format with its own scale:
+#
+# ### 8 bits, block by block
+#
+# **8-bit optimizers** store a moment like this:
 #
 # 1. Cut the tensor into blocks of 256 contiguous numbers.
 # 2. The **scale** of a block is its largest magnitude, in FP32. Divided by it, all numbers of the block are between -1 and 1.
 # 3. A **code book** lists 256 values in that range. For each number, store the index of the nearest value: one byte, its **code**.
+#
+# Each step decodes the moment to FP32, updates it and encodes it again. A moment that changes too little keeps its code, as in BF16; what protects it is that the codes are dense where the numbers are small.
 #
 # Here are two code books for each moment: one with equal steps, and one in which each value is a fixed *factor* from the next.
 
@@ -298,7 +325,7 @@ my_guess = None  # percent
 ### BEGIN GUESS
 my_guess = 5  # below half a step, 1/510 of the largest: a gradient of less than a 22nd
 ### END GUESS
-zero_guess = Prediction("Second moments that come back as zero, equal steps", my_guess, "%")
+zero_guess = Prediction("Second moments that decode to zero, equal steps", my_guess, "%")
 
 
 # %% name="books_compared"
@@ -316,7 +343,7 @@ def second_moment():
 
 v = second_moment()
 lost = {}
-print(f"{'code book':15}{'block':>15}{'bytes a number':>16}{'come back as 0':>16}{'median error':>14}")
+print(f"{'code book':15}{'block':>15}{'bytes per number':>16}{'decode to 0':>16}{'median error':>14}")
 for name, (_, book) in BOOKS.items():
     for block in (256, v.numel()):
         codes, scales = encode(v, book, block)
@@ -428,7 +455,7 @@ if HAS_TORCHAO:
 FEW_BITS = [name for name in OPTIMIZERS if name not in FORMULA]
 for name in FEW_BITS:
     state[name] = state_of(name)
-    print(f"{name:22}{state[name]:.4f} bytes a parameter")
+    print(f"{name:22}{state[name]:.4f} bytes per parameter")
 
 # %% name="state_figure"
 show(
@@ -533,7 +560,7 @@ for lr in (best, RATES[0]):
 # %% name="guess_control"
 my_guess = None
 ### BEGIN GUESS
-my_guess = 5  # a few percent of the weights go astray
+my_guess = 5  # a few percent of the weights take wrong steps
 ### END GUESS
 control_guess = Prediction("Equal steps: highest loss of six steps", my_guess, "")
 
@@ -553,19 +580,12 @@ print("losses with equal steps: " + ", ".join(f"{loss:.3g}" for loss in losses[:
 # - **foreach**: each operation for *all* parameters at once; the default on a GPU;
 # - **fused**: the full update in one kernel.
 #
-# They compute the same numbers. **Predict** the peak of a full training step with `foreach`, in bytes per parameter. Weights, gradients and two moments are 16.
-
-# %% name="guess_foreach"
-my_guess = None  # bytes a parameter
-### BEGIN GUESS
-my_guess = 20  # one more copy of everything: the square roots of the second moments
-### END GUESS
-foreach_guess = Prediction("Peak with foreach", my_guess, "bytes a parameter")
+# They compute the same numbers. Patient D of [[profiling_and_oom_clinic]] showed what `foreach` adds to the peak. Here are all three, for a full training step. Weights, gradients and two moments are 16 bytes per parameter.
 
 
 # %% name="metered"
 def metered(make_optimizer, make_model=make_gpt, x=ids, y=next_ids, inside=False):
-    """Measure one whole training step, after a warm-up step; `inside` takes it in the backward pass (section 4)."""
+    """Measure one full training step, after a warm-up step; `inside` takes it in the backward pass (section 4)."""
     model = make_model()
     if inside:
         optimizers, _ = step_in_backward(model.parameters(), make_optimizer)
@@ -590,16 +610,15 @@ with sign_of_life("a step of each implementation"):
     implemented = {
         name: metered(lambda ps, how=how: torch.optim.AdamW(ps, **how)) for name, how in IMPLEMENTATIONS.items()
     }
-foreach_guess.reveal(implemented["foreach"].peak_bytes / phi)
 for name, meter in implemented.items():
-    print(f"{name:9} {meter.peak_bytes / phi:6.2f} bytes a parameter, in {meter.peak_at}")
+    print(f"{name:9} {meter.peak_bytes / phi:6.2f} bytes per parameter, in {meter.peak_at}")
 
 # %% name="foreach_figure"
 show(
     tenant_bars(
         {name: m.at_peak for name, m in implemented.items()},
         TENANTS,
-        "AdamW's three implementations: who holds memory at the peak",
+        "AdamW's three implementations: memory at the peak by category",
     ),
     "Equal bars for parameters, gradients and state; foreach has temporaries as large as the parameters on top.",
 )
@@ -675,19 +694,19 @@ fused_guess.reveal(pace.speedup)
 # What about the 8-bit optimizers? AdamW's state is 8 bytes per parameter; yours is a little over 2. With weights and gradients that makes a little over 10. **Predict** the *peak* of a full step with it.
 
 # %% name="guess_peak"
-my_guess = None  # bytes a parameter
+my_guess = None  # bytes per parameter
 ### BEGIN GUESS
 my_guess = 11.3  # 10.1, and about four tensors of the largest matrix's size, 0.3 each
 ### END GUESS
-peak_guess = Prediction("Peak with Adam8", my_guess, "bytes a parameter")
+peak_guess = Prediction("Peak with Adam8", my_guess, "bytes per parameter")
 
 # %% name="peaks"
 peaks = {f"AdamW, {name}": meter for name, meter in implemented.items()}
 with sign_of_life("a step of each optimizer"):
     peaks |= {name: metered(make) for name, make in OPTIMIZERS.items() if name != "AdamW"}
 peak_guess.reveal(peaks["Adam8, yours"].peak_bytes / phi)
-print(f"the largest matrix: {matrix / phi:.2f} bytes a parameter of the model\n")
-print(f"{'bytes a parameter':21}{'state':>6}{'moment':>8}{'(matrices)':>11}{'PEAK':>7}  reached in")
+print(f"the largest matrix: {matrix / phi:.2f} bytes per parameter of the model\n")
+print(f"{'bytes per parameter':21}{'state':>6}{'moment':>8}{'(matrices)':>11}{'PEAK':>7}  reached in")
 for name, meter in peaks.items():
     kept, moment = meter.at_peak["optimizer state"], meter.at_peak["temporaries"] + meter.at_peak["kernel workspace"]
     figures = f"{kept / phi:>6.2f}{moment / phi:>8.2f}{moment / matrix:>11.1f}{meter.peak_bytes / phi:>7.2f}"
@@ -791,11 +810,11 @@ outside, inside = implemented["fused"], metered(fused_adamw, inside=True)
 for name, meter in {"step after the backward pass": outside, "step inside": inside}.items():
     share = meter.largest["gradients"] / phi / 4
     there = ", ".join(f"{tenant} {held / phi:.2f}" for tenant, held in meter.at_peak.items() if held > phi / 100)
-    print(f"{name:30} most gradients alive {share:5.0%}, peak {meter.peak_bytes / phi:5.2f} bytes a parameter")
+    print(f"{name:30} most gradients alive {share:5.0%}, peak {meter.peak_bytes / phi:5.2f} bytes per parameter")
     print(f"   in {meter.peak_at}: {there}")
 show(
     outside.plot("AdamW, step after the backward pass"),
-    "Memory over a step, by tenant: gradients pile up to the end of the backward pass.",
+    "Memory over a step, by category: gradients pile up to the end of the backward pass.",
 )
 show(inside.plot("AdamW, step inside"), "The same with the step inside: gradients are a row of thin teeth.")
 claims.record("T13", "the step inside the backward pass lowers the peak", "GPT, 16 tokens, AdamW fused", outside.peak_bytes / inside.peak_bytes, "times", 1.05, math.inf)  # fmt: skip
@@ -837,7 +856,7 @@ sweep_guess.reveal((one - other) / (4 * phi))
 for i in (0, -1):
     print(f"{SIZES[i]:>5} tokens: " + ", ".join(f"{name} {human_bytes(m[i].peak_bytes)}" for name, m in sweep.items()))
 a_token = sweep["AdamW, foreach"][-1].largest["activations"] / SIZES[-1]
-print(f"activations: {human_bytes(a_token)} a token; all gradients: {human_bytes(4 * phi)}")
+print(f"activations: {human_bytes(a_token)} per token; all gradients: {human_bytes(4 * phi)}")
 claims.record("T13", "the step inside the backward pass lowers the peak", "GPT, 512 tokens, against foreach", one / other, "times", 1.05, math.inf)  # fmt: skip
 
 # %% name="sweep_figure"
@@ -845,7 +864,7 @@ figure = Figure(figsize=(7.5, 3.6), layout="constrained")
 axes = figure.add_subplot()
 for (name, meters), colour, marker in zip(sweep.items(), COLOURS, "osD", strict=False):
     axes.plot(SIZES, [m.peak_bytes / MiB for m in meters], marker + "-", color=colour, label=name)
-axes.set(title="Three ways to train the same GPT", xlabel="tokens in a batch", ylabel="peak, MiB", ylim=(0, None))
+axes.set(title="Three setups for the same GPT", xlabel="tokens in a batch", ylabel="peak, MiB", ylim=(0, None))
 axes.legend(frameon=False)
 show(
     figure,
@@ -893,23 +912,54 @@ print(f"two micro-batches: the update is off by {(wrong - right).norm() / right.
 # Under `DistributedDataParallel`, a gradient that is used before it is averaged belongs to one process only, and the copies of the model diverge. Use the framework's own support there.
 
 # %% [markdown] name="sgd_text"
-# ## 5 · Does leaner cost anything? SGD and Muon against AdamW
+# ## 5 · Does leaner cost quality?
 #
-# "Adam is a habit; SGD with a cosine schedule gets you there with less memory." SGD with momentum and Muon both keep half of Adam's state. What does Muon do with it? It pulls the **singular values** of the step towards 1, so that directions in which gradients are small still move. Five rounds of matrix products do it, without a decomposition (Newton-Schulz); they do not get the smallest all the way.
+# SGD with momentum and Muon both keep half of Adam's state. Muon moves the **singular values** of the step towards 1, so that directions in which gradients are small still move. It needs only a few matmuls, no decomposition (Newton-Schulz). For a matrix *X* whose singular values are at most 1, one step is
 #
-# Look at one matrix of 256 × 256. **Predict**: how many of its gradient's 256 singular values are above a tenth of the largest? And how many of Muon's step?
+# $$A = X X^\top \qquad X \leftarrow a X + (b A + c A^2)\,X \qquad a = 3.4445,\ b = -4.7750,\ c = 2.0315$$
+#
+# It maps each singular value *s* to *as + bs³ + cs⁵* and keeps the singular vectors. These coefficients (Jordan et al. 2024) raise small values fast, and settle for values *near* 1.
+#
+# ### Your turn: Newton-Schulz
+#
+# **Contract.** `orthogonalize(matrix, steps)` returns a new FP32 matrix of the same shape, after that many steps.
+#
+# - First divide by the Frobenius norm (plus 1e-7), so that no singular value is above 1. The size of `matrix` then does not matter, and zeros give zeros.
+# - `matrix` is FP32, square, wide or tall, and is not changed.
+# - No intermediate has more numbers than `matrix`: for a tall matrix (more rows than columns), work with the transpose, and transpose the result.
+
+
+# %% name="newton" answer=true reveal=true
+def orthogonalize(matrix, steps):
+    ### BEGIN SOLUTION
+    a, b, c = 3.4445, -4.7750, 2.0315
+    x = matrix / (matrix.norm() + 1e-7)
+    tall = len(x) > x.shape[1]
+    x = x.mT if tall else x
+    for _ in range(steps):
+        square = x @ x.mT
+        x = a * x + (b * square + c * square @ square) @ x
+    return x.mT if tall else x
+    ### END SOLUTION
+
+
+# %% name="newton_check"
+orthogonalize = check("lean_optimizers.newton", orthogonalize)
+
+# %% name="newton_hint"
+hint("lean_optimizers.newton")
+
+# %% [markdown] name="guess_muon_text"
+# Apply it to the gradient of one matrix of 256 × 256, and compare with PyTorch's Muon, which does the same steps in BF16.
+#
+# **Predict.** After five steps, how many of the 256 singular values are above a tenth of the largest?
 
 # %% name="guess_muon"
-my_guess = None  # of the gradient
+my_guess = None  # of 256
 ### BEGIN GUESS
-my_guess = 50
+my_guess = 256  # all of them near 1
 ### END GUESS
-gradient_guess = Prediction("Singular values of the gradient above a tenth", my_guess, "of 256")
-my_guess = None  # of Muon's step
-### BEGIN GUESS
-my_guess = 200  # nearly all, if five rounds are enough
-### END GUESS
-step_guess = Prediction("Singular values of Muon's step above a tenth", my_guess, "of 256")
+step_guess = Prediction("Singular values above a tenth, after five steps", my_guess, "of 256")
 
 # %% name="muon_step"
 model = make_gpt()
@@ -918,35 +968,61 @@ before = weight.detach().clone()
 muon = torch.optim.Muon([weight], lr=1.0, weight_decay=0)
 backward(model, *(t[:512].clone().view(-1, 64) for t in (text.train_x, text.train_y)))
 muon.step()
-for name, matrix_of, guess in (
-    ("gradient", weight.grad, gradient_guess),
-    ("Muon's step", before - weight.detach(), step_guess),
+mine = orthogonalize(weight.grad.float(), 5)
+for name, matrix_of in (
+    ("gradient", weight.grad),
+    ("yours, five steps", mine),
+    ("Muon's step", before - weight.detach()),
 ):
     singular = torch.linalg.svdvals(matrix_of.cpu().float())
-    guess.reveal(int((singular > singular[0] / 10).sum()))
-    print(f"{name:12} largest singular value {singular[0]:.3g}, median {singular.median():.3g}")
+    above = int((singular > singular[0] / 10).sum())
+    print(
+        f"{name:18} above a tenth of the largest: {above:3} of 256; largest {singular[0]:.3g}, median {singular.median():.3g}"
+    )
+    if name == "yours, five steps":
+        step_guess.reveal(above)
 
 # %% [markdown] name="rivals_text"
-# Two networks on the digits, a convolutional one and a vision transformer. To be fair, each optimizer gets its own learning rate for each network, the best of three on the images held out in section 2, in runs of 6 epochs. Then each trains on all training images for as long, from four seeds. (Muon is for matrices, and a convolution's weight is none; so it competes on the transformer only.)
+# The gradient of this layer has hardly more than two large singular values. Five steps multiply a small one by at most 3.4445⁵ ≈ 485, so those below a thousandth of the norm have not arrived yet.
 #
-# **Predict** by how many points SGD falls behind AdamW on the vision transformer after 6 epochs, and Muon (negative: it is ahead).
+# Does it train as well? There are three subjects: a convolutional network and a vision transformer on the digits, and **a language model** on English text, which has the last word on Adafactor and Muon. Each optimizer gets its own learning rate for each network, the best of three by the loss on held-out data, with one seed. Then each trains from fresh seeds: three on the digits, two on the text. (Muon is for matrices, and a convolution's weight is not a matrix. It runs here with your `orthogonalize`, in FP32: BF16 matmuls are slow on many CPUs.)
+#
+# **Predict** by how much the language model's test loss is higher with Adafactor than with AdamW (negative: lower).
 
 # %% name="guess_sgd"
-my_guess = None  # points of accuracy behind AdamW
+my_guess = None  # test loss above AdamW's; negative: below
 ### BEGIN GUESS
-my_guess = 1
+my_guess = 0.1
 ### END GUESS
-sgd_guess = Prediction("Vision transformer, SGD behind AdamW", my_guess, "points", difference=True)
-my_guess = None  # points of accuracy behind AdamW; negative: ahead
-### BEGIN GUESS
-my_guess = 1
-### END GUESS
-ahead_guess = Prediction("Vision transformer, Muon behind AdamW", my_guess, "points", difference=True)
+adafactor_behind = Prediction("Language model, Adafactor's test loss above AdamW's", my_guess, "", difference=True)
+
+
+# %% name="your_muon"
+class YourMuon(torch.optim.Optimizer):
+    """Muon with your `orthogonalize` for matrices, AdamW for the rest, at one learning rate."""
+
+    def __init__(self, parameters, lr):
+        parameters = list(parameters)
+        super().__init__([p for p in parameters if p.dim() == 2], {"lr": lr})
+        self.rest = torch.optim.AdamW([p for p in parameters if p.dim() != 2], lr=lr, fused=True)
+        self.param_groups += self.rest.param_groups  # a schedule sets both rates
+
+    @torch.no_grad()
+    def step(self):
+        self.rest.step()
+        matrices = self.param_groups[0]
+        for p in matrices["params"]:
+            momentum = self.state[p].setdefault("momentum", torch.zeros_like(p))
+            momentum.lerp_(p.grad, 0.05)
+            step = orthogonalize(p.grad.lerp(momentum, 0.95), 5)  # Nesterov's momentum looks one step ahead
+            p.sub_(step, alpha=0.2 * math.sqrt(max(p.shape)) * matrices["lr"])  # as large as AdamW's steps
+
 
 # %% name="rivals"
 RIVALS = {
     "SGD": lambda ps, lr: torch.optim.SGD(ps, lr=lr, momentum=0.9, fused=True),
-    "Muon": MuonAndAdamW,
+    "Muon": YourMuon,
+    "Adafactor": lambda ps, lr: torch.optim.Adafactor(ps, lr=lr, foreach=False),
     "AdamW": lambda ps, lr: torch.optim.AdamW(ps, lr=lr, fused=True),
 }
 NETS = {
@@ -955,75 +1031,104 @@ NETS = {
 }
 RATES_OF = {
     ("ViT", "SGD"): (0.03, 0.1, 0.3),
-    ("ViT", "Muon"): (0.03, 0.1, 0.3),
     ("ViT", "AdamW"): (0.01, 0.03, 0.1),
     ("CNN", "SGD"): (0.1, 0.3, 1.0),
     ("CNN", "AdamW"): (0.01, 0.03, 0.1),
+    ("GPT", "SGD"): (0.03, 0.1, 0.3),
+    ("GPT", "Muon"): (0.01, 0.03, 0.1),
+    ("GPT", "Adafactor"): (0.03, 0.1, 0.3),
+    ("GPT", "AdamW"): (0.001, 0.003, 0.01),
 }
-EPOCHS = 6
+EPOCHS, LM_STEPS, LM_ROWS, LM_LENGTH = 6, 100, 8, 64
 
 
-def train_all(jobs, split):
-    """Train `jobs`, each (net, rival, rate, seed), in two processes; return {job: (loss, accuracy)}."""
+# %% name="train_gpt"
+def train_gpt(make_optimizer, lr, seed, test):
+    """Train a small language model from `seed`; return its loss on the ids `test`."""
+    torch.manual_seed(seed)
+    net = SmallGPT(context=LM_LENGTH, layers=2, width=64).to(device)
+    optimizer = make_optimizer(net.parameters(), lr)
+    warmup = LM_STEPS // 10
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda i: min((i + 1) / warmup, 0.5 * (1 + math.cos(math.pi * i / LM_STEPS)))
+    )
+    draw = torch.Generator().manual_seed(seed)
+    for _ in range(LM_STEPS):
+        places = torch.randint(len(text.train_x) - LM_LENGTH - 1, (LM_ROWS, 1), generator=draw)
+        rows = text.train_x[(places + torch.arange(LM_LENGTH + 1)).to(device)]
+        backward(net, rows[:, :-1], rows[:, 1:])
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+    rows = test[: 64 * LM_LENGTH + 1].unfold(0, LM_LENGTH + 1, LM_LENGTH)
+    with torch.no_grad():
+        return F.cross_entropy(net(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten()).item()
+
+
+def run_job(job, split, test):
+    """Run (net, rival, rate, seed); return the test loss and the accuracy, which a language model does not have."""
+    net, rival, lr, seed = job
+    if net == "GPT":
+        return train_gpt(RIVALS[rival], lr, seed, test), math.nan
+    return train(NETS[net], RIVALS[rival], lr, seed, EPOCHS, split)[1:]
+
+
+def train_all(jobs, split, test):
+    """Run `jobs` in two processes; return {job: (loss, accuracy)}."""
     with sign_of_life(f"{len(jobs)} trainings in two processes"):
-        runs = parallel_map(lambda job: train(NETS[job[0]], RIVALS[job[1]], *job[2:], EPOCHS, split)[1:], jobs)
+        runs = parallel_map(lambda job: run_job(job, split, test), jobs)
     return dict(zip(jobs, runs, strict=True))
 
 
 # %% name="search"
-tried = train_all([(*pair, lr, 0) for pair, rates in RATES_OF.items() for lr in rates], held_out)
+jobs = [(*pair, lr, 0) for pair, rates in RATES_OF.items() for lr in rates]
+tried = train_all(jobs, held_out, text.test_x[len(text.test_x) // 2 :])  # the other half is for the table
 rate = {}
 for pair, rates in RATES_OF.items():
     losses = {lr: tried[(*pair, lr, 0)][0] for lr in rates}
     rate[pair] = min(losses, key=lambda lr: (math.isnan(losses[lr]), losses[lr]))
     edge = "" if rate[pair] == rates[1] else ", at the edge"
     line = ", ".join(f"{lr:g}: {loss:.3f}" for lr, loss in losses.items())
-    print(f"{pair[0]} {pair[1]:7} loss by rate {line:36} chosen: {rate[pair]:g}{edge}")
+    print(f"{pair[0]} {pair[1]:9} loss by rate {line:36} chosen: {rate[pair]:g}{edge}")
 
 # %% name="compete_table"
-jobs = [(*pair, rate[pair], seed) for pair in RATES_OF for seed in range(4)]
-found = train_all(jobs, data)
-scores = {pair: [found[(*pair, rate[pair], seed)][1] for seed in range(4)] for pair in RATES_OF}
+seeds_of = {pair: range(1, 3) if pair[0] == "GPT" else range(3) for pair in RATES_OF}
+jobs = [(*pair, rate[pair], seed) for pair in RATES_OF for seed in seeds_of[pair]]
+found = train_all(jobs, data, text.test_x)
 behind = {}
-print(f"{'':12}{'accuracy by seed, %':>27}{'mean':>8}{'behind AdamW':>15}")
-for (net, rival), own in scores.items():
-    adamw = scores[net, "AdamW"]
-    behind[net, rival] = statistics.mean(adamw) - statistics.mean(own)
-    error = math.sqrt((statistics.variance(adamw) + statistics.variance(own)) / 4)  # of the difference of the means
-    gap = "" if rival == "AdamW" else f"{behind[net, rival]:>8.1f} ± {error:.1f}"
-    by_seed = "".join(f"{score:>7.1f}" for score in own)
-    print(f"{net + ', ' + rival:12}{by_seed}{statistics.mean(own):>7.1f}{gap}")
-for net, rival in (("CNN", "SGD"), ("ViT", "SGD"), ("ViT", "Muon")):
-    claims.record("T13", f"{rival} trains as well as AdamW", f"{net}, {EPOCHS} epochs, 4 seeds, behind by", behind[net, rival], "points", -math.inf, 1)  # fmt: skip
-print(f"one test image is {100 / len(data.test_y):.2f} points")
-sgd_guess.reveal(behind["ViT", "SGD"])
-ahead_guess.reveal(behind["ViT", "Muon"])
+print(f"{'':16}{'accuracy (%) or test loss, by seed':>36}{'mean':>9}{'behind AdamW':>16}")
+for net, rival in RATES_OF:
+    column = 0 if net == "GPT" else 1  # a loss is better if it is lower, an accuracy if it is higher
+    scores, adamw = (
+        [found[net, name, rate[net, name], seed][column] for seed in seeds_of[net, name]] for name in (rival, "AdamW")
+    )
+    sign = 1 if net == "GPT" else -1
+    behind[net, rival] = sign * (statistics.mean(scores) - statistics.mean(adamw))
+    error = math.sqrt((statistics.variance(adamw) + statistics.variance(scores)) / len(scores))
+    digits_shown = 3 if net == "GPT" else 1
+    gap = "" if rival == "AdamW" else f"{behind[net, rival]:>8.{digits_shown}f} ± {error:.{digits_shown}f}"
+    by_seed = "".join(f"{score:>9.{digits_shown}f}" for score in scores)
+    print(f"{net + ', ' + rival:16}{by_seed:>36}{statistics.mean(scores):>9.{digits_shown}f}{gap}")
+for net in ("CNN", "ViT"):
+    claims.record("T13", "SGD trains as well as AdamW", f"{net}, {EPOCHS} epochs, 3 seeds, behind by", behind[net, "SGD"], "points", -math.inf, 1)  # fmt: skip
+for rival in ("SGD", "Muon", "Adafactor"):
+    claims.figure(f"{rival}'s test loss above AdamW's", f"GPT, {LM_STEPS} steps, 2 seeds", behind["GPT", rival], "")
+adafactor_behind.reveal(behind["GPT", "Adafactor"])
 
 # %% [markdown] name="sgd_explained"
-# Behind the ± is the standard error of the gap, from the spread between seeds. A gap of less than two of them is no finding.
+# Behind the ± is the standard error of the gap, from the spread between seeds. A gap of less than two of them is not a finding. With two or three seeds the error itself is rough.
 #
-# - On the convolutional network there is no clear order: the gap is as small as its error.
-# - On the transformer, SGD with momentum is behind in so few steps, and its seeds lie far apart. Whether more steps close the gap would take longer runs than fit here.
-# - **Muon, with the same state as SGD, is well ahead of AdamW**, and its seeds lie closest together.
+# - **Convolutional network.** There is no clear order between SGD and AdamW.
+# - **Vision transformer.** SGD with momentum is far behind AdamW in so few steps, and its seeds are far apart.
+# - **Language model.** Muon, with half of AdamW's state, and Adafactor, with almost none, both reach a lower loss than AdamW. SGD and AdamW end within a few hundredths of each other, far above the other two.
 #
-# So in the same few steps AdamW gets further than SGD on the transformer, and Muon further still at half the state. One explanation for the first: the parts of a transformer differ in curvature far more than the layers of a convolutional network, so one learning rate cannot serve them all; Adam's second moment gives each weight its own.
+# One explanation for SGD on the vision transformer: the parts of a transformer differ in curvature far more than the layers of a convolutional network, so one learning rate does not fit all of them. Adam's second moment gives each weight its own.
 #
-# "SGD instead of Adam" comes from vision models with convolutions. For a language model, where steps are what you pay for, look at Muon and 8 bits first. This lab trains neither a language model nor Adafactor, so it says nothing about their quality there. Muon's price: its products take arithmetic, and it needs whole matrices, which a sharded model has to gather first ([[sharding]]).
-#
-# (A run of this size cannot say who ends up better. And the rates come from one seed; where it says *at the edge*, a rate further out might do better.)
+# What does this support? "SGD instead of Adam" comes from vision models with convolutions. For a language model, try Muon, Adafactor and 8 bits. This run is short: it shows who is faster at the start, not who ends lower, and PyTorch's Adafactor has no momentum by design. Rates come from one seed; where the line says *at the edge*, a rate further out might do better. Muon's price is its matmuls, and it needs full matrices, which a sharded model has to gather first ([[sharding]]).
 #
 # ## 6 · Gradients between two steps
 #
-# `zero_grad()` sets gradients to None, which frees their memory. `zero_grad(set_to_none=False)` fills them with zeros, and they stay through the next forward pass. Does it matter?
-#
-# **Predict** for the GPT on 512 tokens: by how many copies of the weights is the peak of two steps higher with zeros?
-
-# %% name="guess_kept"
-my_guess = None  # copies of the weights
-### BEGIN GUESS
-my_guess = 0  # gradients are there at the peak anyway, or so you would think
-### END GUESS
-kept_guess = Prediction("Zeros in place of None, GPT on 512 tokens", my_guess, "copies of the weights")
+# `zero_grad()` sets gradients to None, which frees their memory. `zero_grad(set_to_none=False)` fills them with zeros, and they stay alive through the next forward pass, as for patient F of [[profiling_and_oom_clinic]]. Here is what that costs for the GPT:
 
 
 # %% name="set_to_none"
@@ -1044,31 +1149,30 @@ for n in (16, 512):
     more = (pair[1].peak_bytes - pair[0].peak_bytes) / (4 * phi)
     freed, zeroed = (human_bytes(meter.peak_bytes) for meter in pair)
     print(f"GPT, {n:3} tokens: peak {freed}, with zeros kept {zeroed}: {more:.2f} copies of the weights more")
-kept_guess.reveal(more)
 show(
     pair[0].plot("Two steps, gradients set to None"),
-    "Memory over two steps, by tenant: the gradients end with each step.",
+    "Memory over two steps, by category: the gradients end with each step.",
 )
 show(
     pair[1].plot("Two steps, gradients set to zero"),
-    "The same with zeros: the gradients of the first step lie under the second forward pass.",
+    "The same with zeros: the gradients of the first step are still there during the second forward pass.",
 )
 
 # %% [markdown] name="set_to_none_explained"
-# Look at the second hump. If activations make the peak, the gradients you kept lie beneath them: a whole extra copy of the weights. If the peak is the moment when all gradients are there anyway, keeping them costs little.
+# If activations set the peak, the remaining gradients add a full extra copy of the weights to it. If the peak is at a moment when all gradients exist anyway, keeping them costs little.
 #
-# None is the default, and rightly so. (It is not quite the same training: an optimizer skips a parameter whose gradient is None, but moves one whose gradient is zero, by momentum and weight decay.)
+# None is the default, and a good one. (The training is not quite the same: an optimizer skips a parameter whose gradient is None, but moves one whose gradient is zero, by momentum and weight decay.)
 #
 # ## 7 · In place
 #
-# `x.relu_()`, `nn.ReLU(inplace=True)`: the result overwrites the input. That looks like one tensor instead of two. **Predict**: four linear layers, four ReLUs. How many of the tensors saved for the backward pass does `inplace=True` spare?
+# `x.relu_()` and `nn.ReLU(inplace=True)` overwrite their input with the result, so one tensor seems to be enough instead of two. **Predict** for four linear layers and four ReLUs: how many of the tensors saved for the backward pass does `inplace=True` avoid?
 
 # %% name="guess_inplace"
 my_guess = None  # tensors
 ### BEGIN GUESS
-my_guess = 4  # one for each ReLU, you would think
+my_guess = 4  # one per ReLU, it would seem
 ### END GUESS
-inplace_guess = Prediction("Tensors spared by ReLU(inplace=True)", my_guess, "tensors")
+inplace_guess = Prediction("Saved tensors avoided by ReLU(inplace=True)", my_guess, "tensors")
 
 # %% name="inplace_kept"
 rows = torch.randn(2048, 64, device=device)
@@ -1185,16 +1289,7 @@ _ = attempt("through .detach(), which shares the version", lambda w: (y := w.exp
 # %% [markdown] name="seven_text"
 # ## 8 · 7B
 #
-# The planner ([[where_memory_goes]]) runs a 7B Llama on fake tensors, which take no memory: FP32 weights, one sequence of 512 tokens, every block checkpointed, so that the static part dominates. `planned` looks up plans that were made earlier and come with the course; a recipe that you change is planned on the spot.
-#
-# **Predict** the leanest: Adafactor, parameter by parameter, with the step inside the backward pass. Work it out from bytes a parameter, times 6.74 billion parameters.
-
-# %% name="guess_seven"
-my_guess = None  # GiB
-### BEGIN GUESS
-my_guess = 4.1 * 6.74e9 / GiB  # the weights, hardly any state, one gradient at a time
-### END GUESS
-seven_guess = Prediction("7B, Adafactor, step inside", my_guess, "GiB")
+# The planner ([[where_memory_goes]]) runs a 7B Llama on fake tensors, which take no memory: FP32 weights, one sequence of 512 tokens, every block checkpointed, so that the static part dominates. `planned` looks up plans that come with the course. A recipe that you change is planned when you run the cell.
 
 # %% name="seven"
 job = {"model": "llama-2-7b", "precision": "fp32", "checkpointing": "every"}
@@ -1210,9 +1305,8 @@ SEVEN = {
 seven = dict(zip(SEVEN, planned([Recipe(**job | change) for change in SEVEN.values()]), strict=True))
 for name, need in seven.items():
     size = need.peak_allocated_bytes
-    print(f"{name:34}{size / GiB:>7.1f} GiB  {size / need.parameters:>6.1f} bytes a parameter")
-seven_guess.reveal(size / GiB)
-print(f"4 + 4 bytes a parameter over a bus of 25 GB/s: {8 * need.parameters / 25e9:.1f} s")
+    print(f"{name:34}{size / GiB:>7.1f} GiB planned  {size / need.parameters:>6.1f} bytes per parameter")
+print(f"4 + 4 bytes per parameter over a bus of 25 GB/s: {8 * need.parameters / 25e9:.1f} s")
 
 # %% [markdown] name="seven_explained"
 # Every weight is trained in FP32 in all of these. Above its weights, the last line holds the largest gradient with its temporaries (the embedding has 32,000 × 4,096 numbers), the logits, and the inputs of the blocks.
@@ -1232,19 +1326,19 @@ print(f"4 + 4 bytes a parameter over a bus of 25 GB/s: {8 * need.parameters / 25
 # Choose the optimizer, the number of tokens, and the step inside or after. Find the number of tokens beyond which the step inside no longer helps `fused`. Estimate it first: it is about where the activations take as much as all gradients, and section 4 printed both.
 
 # %% name="play"
-WAYS = {"AdamW, foreach": LANES["AdamW, foreach"][0], "AdamW, fused": fused_adamw}
-WAYS |= {name: OPTIMIZERS[name] for name in ("Adam8, yours", "Adafactor", "SGD")}
+SETUPS = {"AdamW, foreach": LANES["AdamW, foreach"][0], "AdamW, fused": fused_adamw}
+SETUPS |= {name: OPTIMIZERS[name] for name in ("Adam8, yours", "Adafactor", "SGD")}
 
 
 def picture(optimizer, tokens_in_batch, step):
-    meter = metered(WAYS[optimizer], make_gpt, *tokens(tokens_in_batch), inside=step == "inside")
+    meter = metered(SETUPS[optimizer], make_gpt, *tokens(tokens_in_batch), inside=step == "inside")
     return meter.plot(f"{optimizer}, {tokens_in_batch} tokens, step {step}: {human_bytes(meter.peak_bytes)}")
 
 
 explore(
     picture,
-    "Memory over one training step, tenant by tenant.",
-    optimizer=("AdamW, fused", tuple(WAYS)),
+    "Memory over one training step, category by category.",
+    optimizer=("AdamW, fused", tuple(SETUPS)),
     tokens_in_batch=(128, (16, 64, 128, 192, 256, 512)),
     step=("inside", ("inside", "after")),
 )
@@ -1258,29 +1352,30 @@ peaks |= {f"{name}, inside": metered(OPTIMIZERS[name], inside=True) for name in 
 first = peaks["AdamW, foreach"].peak_bytes
 for name, meter in sorted(peaks.items(), key=lambda item: -item[1].peak_bytes):
     size = meter.peak_bytes
-    print(f"{name:24}{human_bytes(size):>11}{size / phi:>7.2f} bytes a parameter{first / size:>6.1f}x less")
+    print(f"{name:24}{human_bytes(size):>11}{size / phi:>7.2f} bytes per parameter{first / size:>6.1f}x less")
 claims
 
 # %% [markdown] name="recap"
 # ## Recap
 #
-# - State: SGD 0, momentum and Muon 4, Adam 8, 8-bit Adam a little over 2, 4-bit a little over 1, Adafactor almost 0 bytes a parameter. "Two thirds" is right for one way of counting in six.
-# - 8 bits need blocks, a scale for each, and a code book with equal *factors*: a second moment that rounds to zero is a division by almost nothing.
+# - State in bytes per parameter: SGD 0, momentum, Lion and Muon 4, Adam 8, 8-bit Adam a little over 2, 4-bit a little over 1, Adafactor almost 0. "Two thirds" is right for one way of counting in six.
+# - A second moment in BF16 cannot decay. 8 bits need blocks, a scale for each, and a code book with equal *factors*: a second moment that rounds to zero is a division by almost zero.
 # - A verdict on a format or an optimizer holds only for a learning rate and a number of steps.
-# - `foreach` holds one more copy of the weights in its step; `fused` none.
-# - The step inside the backward pass gives the same numbers without a full set of gradients; no accumulation, no joint clipping, no loss scaler.
-# - In place helps if the derivative follows from the output and the input would otherwise have been kept. Never write through `.data`.
+# - `foreach` holds one more copy of the weights in its step; `fused` does not.
+# - The step inside the backward pass gives the same numbers without a full set of gradients, but rules out accumulation, joint clipping and loss scaling.
+# - Muon's step comes from a few matmuls (Newton-Schulz).
+# - In place helps if the derivative follows from the output and the input would otherwise have been saved. Never write through `.data`.
 #
 # | Your peak | Reach for |
 # |---|---|
 # | in the optimizer step | `fused=True`: costs nothing |
-# | state, throughout | 8-bit AdamW; Muon; Adafactor; SGD for convolutional networks |
+# | state, throughout | 8-bit AdamW; then what section 5 supports for your kind of network |
 # | gradients, and you need no accumulation | the step inside the backward pass |
-# | where activations are highest | not this lab: labs [[#mixed_precision]], [[#gradient_accumulation]], [[#activation_checkpointing]] |
+# | where activations are highest | other labs: [[#mixed_precision]], [[#gradient_accumulation]], [[#activation_checkpointing]] |
 #
 # **Sources.**
 #
-# - Shazeer and Stern 2018, *Adafactor*
+# - Shazeer and Stern 2018, *Adafactor*; Chen et al. 2023, *Symbolic Discovery of Optimization Algorithms* (Lion); Zhao et al. 2024, *GaLore*
 # - Dettmers et al. 2022, *8-bit Optimizers via Block-wise Quantization*; Li et al. 2023, *Memory Efficient Optimizers with 4-bit States*
 # - Lv et al. 2023, *Full Parameter Fine-tuning for Large Language Models with Limited Resources* (LOMO)
 # - Zhang et al. 2024, *Why Transformers Need Adam*

@@ -74,3 +74,14 @@ def step_in_backward(parameters, make_optimizer):
         optimizers.append(optimizer)
         handles.append(parameter.register_post_accumulate_grad_hook(step))
     return optimizers, handles
+
+
+def orthogonalize(matrix, steps):
+    a, b, c = 3.4445, -4.7750, 2.0315
+    x = matrix / (matrix.norm() + 1e-7)
+    tall = len(x) > x.shape[1]
+    x = x.mT if tall else x
+    for _ in range(steps):
+        square = x @ x.mT
+        x = a * x + (b * square + c * square @ square) @ x
+    return x.mT if tall else x
