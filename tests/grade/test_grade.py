@@ -67,7 +67,7 @@ def test_every_hand_in_gets_a_row_with_status_and_reason(graded):
     _, rows, _ = graded
     assert {name: (row["total"], row["status"]) for name, row in rows.items()} == {
         "right": ("10", "graded"),
-        "wrong [one]": ("8", "graded"),
+        "wrong [one]": ("7", "graded"),
         "empty": ("0", "missing"),
         "unreadable": ("0", "unreadable"),
         "hanging": ("3", "partly (timeout)"),
@@ -82,7 +82,7 @@ def test_every_hand_in_gets_a_row_with_status_and_reason(graded):
 def test_points_stand_with_the_checks_that_gave_them(graded):
     _, rows, _ = graded
     missed = [name for name, points in rows["wrong [one]"].items() if name.startswith("x1.") and points == "0"]
-    assert missed == ["x1.clips_true_gradient", "x1.steps_in_a_row"]
+    assert missed == ["x1.clips_true_gradient", "x1.steps_in_a_row", "x1.accuracy_holds"]
     assert "ended by itself" in rows["dies"]["reason"]
     assert rows["hanging"]["x1.scale_grows"] == "1"
     assert "SyntaxError" in graded[2]["syntax"].verdicts[-1].diagnosis
@@ -92,7 +92,7 @@ def test_points_stand_with_the_checks_that_gave_them(graded):
 def test_feedback_pages_explain_and_keep_the_solution_hidden(graded):
     out, rows, _ = graded
     pages = {name: (out / "feedback" / page_name(name)).read_text(encoding="utf-8") for name in rows}
-    assert "8 of 10 points" in pages["wrong [one]"]
+    assert "7 of 10 points" in pages["wrong [one]"]
     assert "Was the norm of the gradient clipped, and the gradient unscaled before that?" in pages["wrong [one]"]
     assert "scaler.scale(loss).backward()" in pages["wrong [one]"]  # the learner's own code
     assert "scaler.scale(loss).backward()" not in pages["untouched"]
