@@ -23,7 +23,7 @@ def test_a_page_says_what_was_expected_what_came_and_shows_the_code_beside():
     assert "9 of 10 points" in text
     assert text.index(TOO_LARGE) < text.index("After growth_interval good steps in a row") < text.index("my own scaler")
     assert "X1 · Train a CNN in mixed precision" in text
-    assert "Part 1 · A dynamic loss scaler" in text
+    assert "Part 1 · One scaler, two optimizers" in text
     assert "Ask your instructor for a review" in text
     assert "ran for 12 s" in text
 
