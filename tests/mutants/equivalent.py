@@ -7,8 +7,7 @@ EQUIVALENT: dict[tuple[str, str], str] = {
     ("x1", "peak = p.grad.abs().max().item()  ->  peak = p.grad.abs().max()"): "a tensor compares as its number does",
     (
         "x1",
-        "self.streak = 0 if self.state == 'bad' else self.streak + 1  ->  "
-        "self.streak = 0 if self.state == 'bad' else self.streak - 1",
+        "self.streak = 0 if bad else self.streak + 1  ->  self.streak = 0 if bad else self.streak - 1",
     ): "counts down, and -3 is a multiple of 3 as well",
     (
         "x1",
