@@ -27,7 +27,7 @@ from ..base import Check, Evidence
 from ..probing.files_opened import files_opened
 from .ladder_task import LadderTask, Rung
 
-ROOM = 448 * KiB  # the peak of an update: weights, state, gradients, activations, scratch, batch
+ROOM = 280 * KiB  # the peak of an update: weights, state, gradients, activations, scratch, batch
 LOSS = 0.7  # on the images held out; a rate ten times too high ends above, the reference's own at about 0.6
 UPDATES, A_FEW = 24, 4  # to reach the loss; to see how an update goes about it
 OUTSIDE, LARGE = 32 * KiB, 4 * KiB  # what Python and NumPy may keep beside tensors; smaller blocks are not counted
@@ -198,7 +198,7 @@ class _OpenRung(Check):
 class KeepsTheModel(_OpenRung):
     """The parameters keep their names and shapes; their dtype is yours to choose."""
 
-    hint = "model.to(dtype) and a checkpointed forward change no name and no shape. Anything else is another model."
+    hint = "model.to(dtype) and a checkpointed forward keep names and shapes. Anything else is another model."
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
@@ -212,8 +212,8 @@ class SeesEachImage(_OpenRung):
     """In every update all 512 images go through the model with gradients on, as they came, and no others do."""
 
     hint = (
-        "The effective batch is fixed; how many images are in a micro-batch is not.\n"
-        "Split x and y into pieces, and leave none out: model(piece), loss, backward, for each."
+        "The effective batch is fixed; the size of a micro-batch is not.\n"
+        "Split x and y into micro-batches and leave none out. For each: model(...), loss, backward."
     )
 
     @staticmethod
@@ -226,24 +226,24 @@ class SeesEachImage(_OpenRung):
 
 
 class MakesOneUpdate(_OpenRung):
-    """The weights change once an update, after its last piece: all pieces see the same ones."""
+    """The weights change once per update, after its last micro-batch: all micro-batches see the same ones."""
 
-    hint = "A step after every piece is another training run (section 1). Add up first; step when all have been seen."
+    hint = "A step after every micro-batch is another training run (section 1). Add up first, then step once."
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         if seen["moved"]:
-            return f"In one update the weights changed {seen['moved']} times before its last piece had been seen."
+            return f"In one update the weights changed {seen['moved']} times before its last micro-batch."
         return None
 
 
 class StaysWithinTheRoom(_OpenRung):
-    """The peak of an update, with all that is kept between updates, is at most 448 KiB."""
+    """The peak of an update, with all that is kept between updates, is at most 280 KiB."""
 
     hint = (
         "Weights in FP32 take 203 KiB, in BF16 half of that. What else is there once for each parameter?\n"
-        "Fold gradients into a mean (section 1). Then micro-batches: halve them until activations are small.\n"
-        "What remains: temporaries of the optimizer, as large as the largest weight; the generator's state."
+        "Fold gradients into a mean (section 2). Then micro-batches: halve them until activations are small.\n"
+        "What remains: the generator's state, and FP32 temporaries as large as the largest weight: round in parts."
     )
 
     @staticmethod
@@ -254,9 +254,9 @@ class StaysWithinTheRoom(_OpenRung):
 
 
 class KeepsNothingElsewhere(_OpenRung):
-    """Nothing is kept outside of tensors on the device: no copy in NumPy, no bytes, no file."""
+    """Nothing is kept outside tensors on the device: no copy in NumPy, no bytes, no file."""
 
-    hint = "A master copy counts wherever it lies. Can stochastic rounding do without one?"
+    hint = "A master copy counts wherever you keep it. Can stochastic rounding do without one?"
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
@@ -264,7 +264,7 @@ class KeepsNothingElsewhere(_OpenRung):
             return f"Python and NumPy keep {human_bytes(seen['outside_bytes'])} beside the tensors after two updates."
         files = [str(name) for name in seen["files"]]
         if files:
-            return f"Updates write to {len(files)} file(s), for example {files[0]!r}: what they keep counts, too."
+            return f"Updates write to {len(files)} file(s), for example {files[0]!r}; a copy in a file counts, too."
         return None
 
 
@@ -273,7 +273,7 @@ class ReachesTheLoss(Check):
 
     hint = (
         "Try rates on a part of the training images, as section 2 does. Signs want smaller rates than AdamW.\n"
-        "Warm up, then let the rate fall to nothing: `progress` runs from 0 to 1.\n"
+        "Warm up, then let the rate fall to zero: `progress` runs from 0 to 1.\n"
         "In BF16 a step smaller than half a unit in the last place is lost; section 2 shows whether that matters here."
     )
 
