@@ -64,8 +64,7 @@ def prepare(model):
 
 
 def gather(mean, p):
-    for part, piece in zip(mean.view(-1).split(500), p.grad.reshape(-1).split(500)):
-        add(part, 0.1 * piece.float())
+    add(mean, 0.1 * p.grad.float())
     p.grad = None
 
 
@@ -79,9 +78,9 @@ def add(target, change):
 def update(model, state, x, y, progress):
     for mean in state.values():
         mean *= 0.9
-    for start in range(0, 512, 3):
-        pixels = torch.tensor(x[start : start + 3]).to(next(iter(state)))
-        target = torch.tensor(y[start : start + 3], device=pixels.device)
+    for start in range(0, 512, 6):
+        pixels = torch.tensor(x[start : start + 6]).to(next(iter(state)))
+        target = torch.tensor(y[start : start + 6], device=pixels.device)
         (F.cross_entropy(model(pixels).float(), target, reduction="sum") / 512).backward()
     for p, mean in state.items():
         add(p, -4e-3 * min(1.0, 0.3 + 3 * progress) * (1 - progress) * mean.sign().float())

@@ -82,15 +82,14 @@ def prepare(model):
 def update(model, state, x, y, progress):
     for mean in state.means:
         mean.mul_(0.9)
-    for i in range(0, len(x), 8):
-        xs, ys = torch.from_numpy(x[i : i + 8]), torch.from_numpy(y[i : i + 8])
+    for i in range(0, len(x), 16):
+        xs, ys = torch.from_numpy(x[i : i + 16]), torch.from_numpy(y[i : i + 16])
         device = state.parameters[0].device
         loss = F.cross_entropy(model(xs.to(device).bfloat16()).float(), ys.to(device), reduction="none").sum() / 512
         means = dict(zip(state.parameters, state.means))
 
         def fold(p):
-            for part, piece in zip(means[p].view(-1).split(1000), p.grad.reshape(-1).split(1000)):
-                state.add(part, 0.1 * piece.float())
+            state.add(means[p], 0.1 * p.grad.float())
             p.grad = None
 
         hooks = [p.register_post_accumulate_grad_hook(fold) for p in means]
