@@ -46,12 +46,12 @@ COMMANDS = {
     "plans": Command(".course.build.tables_cli", "make all plans anew that the labs keep (half an hour)"),
     "searches": Command(".course.build.tables_cli", "search anew for all layouts that the labs keep (an hour)"),
     "chooser": Command(".course.build.tables_cli", "plan what the capstone's recipe chooser answers from (minutes)"),
-    "grade": Command(".course.grade.cli", "grade a folder of hand-ins, one folder a student"),
+    "grade": Command(".course.grade.cli", "grade a folder of hand-ins, one folder per student"),
     "handout": Command(".course.handout", "copy the course for learners, without solved notebooks and tests"),
     "autograder": Command(".course.grade.platforms.cli", "package the grader of an exercise for Gradescope or GitHub"),
     "mistakes": Command(".course.grade.report.mistakes_cli", "say which mistakes classes made, a page a mistake"),
     "claims": Command(
-        ".course.receipts.claims_cli", "print what is said of the techniques, and what the receipts say of it"
+        ".course.receipts.claims_cli", "print the claims about the techniques, with what the receipts measured"
     ),
     "receipts": Command(".course.receipts.cli", "run every lab and measurement here and keep the figures (minutes)"),
     "gpu": Command(".course.gpu_lane.cli", "run all that wants an NVIDIA GPU, resumably: tests, measurements, labs"),

@@ -45,7 +45,7 @@ def training_script(recipe: TrainingConfig, style: str = "pytorch") -> str:
     trained model is saved with tokenizer and recipe: an adapter, or the full model. `--tiny` shrinks the model and
     takes a few steps: a test of the file, on any machine. Without `--tiny` or `--cpu` a missing GPU is an error.
 
-    Updates whose loss or gradient is not finite are skipped and counted; after many in a row the run ends. It keeps
+    Updates whose loss or gradient is not finite are skipped and counted; many consecutive ones end the run. It keeps
     the two newest checkpoints, one every `--checkpoint-every` steps and one at the end; SIGTERM and Ctrl-C save one
     after the current step. `--resume` continues from the newest one, and refuses another text, model, rate, number of
     steps or of ranks unless `--allow-changes` is given. Checkpoints load on any number of ranks. On CPUs, with one rank

@@ -111,7 +111,7 @@ def test_a_run_that_diverges_ends_and_its_last_good_checkpoint_stays(kind, tmp_p
     wild = ["--steps", 30, "--checkpoint-every", 2, "--lr", 1e9, "--resume", "--allow-changes"]
     done = run(*command(tmp_path, recipe, style, *wild))
     assert done.returncode == 1
-    assert "10 updates in a row were not finite" in done.stdout
+    assert "10 consecutive updates were not finite" in done.stdout
     kept = _kept(tmp_path)
     assert 2 in kept
     for folder in kept.values():

@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where gradebook and pages go")
     parser.add_argument("--seed", type=int, help="repeat a run; default: that of the run in --out, or a fresh one")
     parser.add_argument(
-        "--jobs", type=int, default=cores(), metavar="N", help="hand-ins graded at a time; default: one a core"
+        "--jobs", type=int, default=cores(), metavar="N", help="hand-ins graded at a time; default: one per core"
     )
     parser.add_argument(
         "--slice", type=_slice, default=default.slice, metavar="I/N", help="grade one of N parts of a large class"

@@ -93,7 +93,7 @@ def _graded(run: ClassRun, hand_ins: list[HandIn]) -> list[Result]:
 
 def _hand_ins(submissions: Path, exercises: list[Source], settings: GradingOptions) -> list[HandIn]:
     if not submissions.is_dir():
-        raise GradeError(f"{submissions} is not a folder. Give the folder that holds one folder a student.")
+        raise GradeError(f"{submissions} is not a folder. Give the folder that holds one folder per student.")
     try:
         hand_ins = collect(submissions, exercises)
     except OSError as error:
