@@ -108,7 +108,7 @@ def test_a_run_that_diverges_ends_and_its_last_good_checkpoint_stays(kind, tmp_p
     good = ["--steps", 2, "--checkpoint-every", 2]
     assert run(*command(tmp_path, recipe, style, *good)).returncode == 0
     before = [tensor.clone() for tensor in _tensors(_kept(tmp_path)[2], tmp_path)]
-    wild = ["--steps", 30, "--checkpoint-every", 2, "--lr", 1e9, "--resume", "--allow-changes"]
+    wild = ["--steps", 30, "--checkpoint-every", 2, "--lr", 1e30, "--resume", "--allow-changes"]
     done = run(*command(tmp_path, recipe, style, *wild))
     assert done.returncode == 1
     assert "10 consecutive updates were not finite" in done.stdout
