@@ -1,7 +1,7 @@
 """What tests cost: `tests/costs.json` holds seconds per family, and each that takes more than `SLOW` is slow unless its
 own marks say which of its tests are.
 
-A family is a test function with all its parameters, and its cost the sum over these, set-up included. To renew the file:
+A family is a test function with all its parameters, and its cost the sum over these, set-up included. To renew it:
 `WHOLE_LABS=1 pytest -n 2 --junitxml=build/tests.xml`, then `python -m tests.costs build/tests.xml`. A sampled run would
 make slow families look cheap.
 """
