@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
+from .adapters import Adapter, linear
 from .attention import Wires, attention_of, column
 from .kernels import activate, drop, fused_loss, layer_norm, rms_norm
 from .layout import Layout
@@ -39,15 +40,24 @@ class Mlp(nn.Module):
         arch = layout.arch
         self.wire, self.layout = wire, layout
         local = -(-inner // wire.size)
-        self.gate = nn.Linear(arch.hidden, local, bias=arch.bias)
-        self.up = nn.Linear(arch.hidden, local, bias=arch.bias) if arch.gated else None
-        self.down = nn.Linear(local, arch.hidden, bias=arch.bias)
+        self.gate = linear(layout, arch.hidden, local, arch.bias)
+        self.up = linear(layout, arch.hidden, local, arch.bias) if arch.gated else None
+        self.down = linear(layout, local, arch.hidden, arch.bias)
+        self.adapters = None
+        if layout.lora_rank and layout.lora_targets == "all":
+            before = Adapter(layout, (arch.hidden, local * (2 if arch.gated else 1)), wire)
+            self.adapters = nn.ModuleList((before, Adapter(layout, (local, arch.hidden), wire, by_rows=True)))
 
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, S, D), or (B, S / tensor, D) where tokens are split; likewise the result."""
         layers = [self.gate] if self.up is None else [self.gate, self.up]
-        inner = activate(*column(x, layers, self.wire, self.layout))
-        return leave(self.down(inner), self.wire, self.layout.splits_tokens)
+        outs = column(x, layers, self.wire, self.layout)
+        if self.adapters is not None:
+            more = self.adapters[0](x).chunk(len(outs), -1)
+            outs = [out + extra for out, extra in zip(outs, more, strict=True)]
+        inner = activate(*outs)
+        result = leave(self.down(inner), self.wire, self.layout.splits_tokens)
+        return result if self.adapters is None else result + self.adapters[1](inner)
 
 
 class Experts(nn.Module):
@@ -233,6 +243,8 @@ class Stage(nn.Module):
     def forward(self, x: Tensor, labels: Tensor | None = None) -> Tensor:
         """x: token ids (B, S) for the first stage, else the stream; returns the stream, or the loss in the last."""
         x = x if self.embedding is None else self.embedding(x)
+        if self.layout.lora_rank and self.embedding is not None:
+            x.requires_grad_()  # the table is not trained; PEFT's `enable_input_require_grads` does the same
         for at, block in enumerate(self.blocks):
             x = _Place.apply(x, self.mark, f"layer {at}", "post" if at == 0 else f"layer {at - 1}")
             x = self._run(at, block)(x)

@@ -82,7 +82,7 @@ class LayoutPlan:
     @property
     def mfu(self) -> float:
         """Model FLOPs utilization: products, and the causal half of attention, over the dense 16-bit peak."""
-        return self.layout.arch.flops_per_token(self.layout.seq) * self.tokens_per_second / self._peak
+        return self.layout.flops_per_token * self.tokens_per_second / self._peak
 
     @property
     def hfu(self) -> float:

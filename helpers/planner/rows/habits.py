@@ -24,6 +24,7 @@ class Habits:
         logs: whose memory its log has: "fullest" for the fullest rank's, "first" or "last" for that pipeline stage's.
         dropout, attention_mask: see `Layout`.
         slow_h100: whether its H100 are the ones with 96 GB and a limit of 500 W, as those of torchtitan's authors.
+        lora_targets, lora_dropout: see `Layout`, of its adapters.
         network: GB/s between nodes that each of its GPUs has; 0.0 where it is as in the catalog.
     """
 
@@ -51,6 +52,8 @@ class Habits:
     plain_tokens: str = ""
     compiles_fp8: bool = False
     spreads_experts: bool = False
+    lora_targets: str = "attention"
+    lora_dropout: float = 0.0
 
 
 _MEGATRON = Habits(

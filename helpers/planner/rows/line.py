@@ -12,6 +12,7 @@ from ..layout.arch import Arch
 from ..layout.layout import Layout
 from ..layout.layout_plan import LayoutPlan
 from ..layout.rank_memory import RankMemory
+from .adapters import adapters_of
 from .habits import GENERIC, Habits, habits_of
 
 _PRECISIONS = {"fp32": "fp32", "bf16": "bf16", "bf16-amp": "bf16-amp", "fp16-amp": "fp16-amp", "fp8": "fp8"}
@@ -90,8 +91,6 @@ def read_line(line: Mapping[str, Any]) -> Question:
     """
     read = _Reader(line)
     habits = habits_of(str(read("framework", GENERIC)))
-    if read("lora_rank", 0, note=False):
-        raise RecipeError("LoRA is planned on one GPU, by a recipe; layouts train whole models.")
     arch = _arch(read, habits)
     cluster = _cluster(read, habits)
     sizes = {name: read.whole(name, 1, note=False) for name in ("tensor", "pipeline", "context", "expert")}
@@ -141,6 +140,7 @@ def read_line(line: Mapping[str, Any]) -> Question:
         attention_mask=bool(read("attention_mask", habits.attention_mask, note=False)),
         deterministic=bool(read("deterministic", False, note=False)),
         wgrad_fusion=bool(read("wgrad_fusion", True, note=False)),
+        **adapters_of(read, habits, precision),
     )
     logs = str(read("stage", habits.logs, note=habits.logs != "fullest" and layout.pipeline > 1))
     if logs not in ("fullest", "first", "last"):
