@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from .kernels import one_pass, rms_norm
+from .kernels import Norm, one_pass, rms_norm
 from .layout import Layout
 from .wire import Wire, enter, exchange, leave, products
 
@@ -48,6 +48,8 @@ class Attention(nn.Module):
         self.k = linear(arch.hidden, self.kv_heads * self.head)
         self.v = linear(arch.hidden, self.kv_heads * self.head)
         self.out = linear(self.heads * self.head, arch.hidden)
+        norms = (Norm(self.head, arch.layer_norm) for _ in "qk") if arch.qk_norm else (None, None)
+        self.q_norm, self.k_norm = norms
 
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, S, D), or (B, S / tensor, D) where tokens are split; likewise the result."""
@@ -55,6 +57,8 @@ class Attention(nn.Module):
             out.unflatten(-1, (-1, self.head)).transpose(1, 2)  # (B, heads, S, head)
             for out in column(x, [self.q, self.k, self.v], self.wires.tensor, self.layout)
         )
+        if self.q_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
         if self.rotates:
             q, k = one_pass(q), one_pass(k)
         if self.layout.attention == "eager":
@@ -63,7 +67,7 @@ class Attention(nn.Module):
         else:
             out = attend(q, k, v, self.wires.context, self.layout.context_method == "ring")  # (B, heads, S, head)
         out = out.transpose(1, 2).flatten(2)  # (B, S, heads x head)
-        if self.layout.transformer_engine and self.layout.attention != "eager" and len(out) > 1:
+        if self.layout.transformer_engine and self.layout.attention == "fused" and len(out) > 1:
             out = out.clone()  # of (S, B, D): the fused kernel keeps its own (B, S, D)
         return leave(self.out(out), self.wires.tensor, self.layout.splits_tokens)
 
