@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from .adapters import Adapter, frozen_products, linear
-from .kernels import one_pass, rms_norm
+from .kernels import Norm, one_pass, rms_norm
 from .layout import Layout
 from .wire import Wire, enter, exchange, leave, products
 
@@ -56,6 +56,8 @@ class Attention(nn.Module):
             before = Adapter(layout, (arch.hidden, sum(self.widths)), wires.tensor)
             after = Adapter(layout, (self.widths[0], arch.hidden), wires.tensor, by_rows=True)
             self.adapters = nn.ModuleList((before, after))
+        norms = (Norm(self.head, arch.layer_norm) for _ in "qk") if arch.qk_norm else (None, None)
+        self.q_norm, self.k_norm = norms
 
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, S, D), or (B, S / tensor, D) where tokens are split; likewise the result."""
@@ -64,6 +66,8 @@ class Attention(nn.Module):
             more = self.adapters[0](x).split(self.widths, -1)
             outs = [out + extra for out, extra in zip(outs, more, strict=True)]
         q, k, v = (out.unflatten(-1, (-1, self.head)).transpose(1, 2) for out in outs)  # (B, heads, S, head)
+        if self.q_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
         if self.rotates:
             q, k = one_pass(q), one_pass(k)
         if self.layout.attention == "eager":
@@ -72,7 +76,7 @@ class Attention(nn.Module):
         else:
             out = attend(q, k, v, self.wires.context, self.layout.context_method == "ring")  # (B, heads, S, head)
         out = out.transpose(1, 2).flatten(2)  # (B, S, heads x head)
-        if self.layout.transformer_engine and self.layout.attention != "eager" and len(out) > 1:
+        if self.layout.transformer_engine and self.layout.attention == "fused" and len(out) > 1:
             out = out.clone()  # of (S, B, D): the fused kernel keeps its own (B, S, D)
         result = leave(self.out(out), self.wires.tensor, self.layout.splits_tokens)
         return result if self.adapters is None else result + self.adapters[1](out)

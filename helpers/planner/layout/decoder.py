@@ -11,25 +11,12 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 
 from .adapters import Adapter, linear
 from .attention import Wires, attention_of, column
-from .kernels import activate, drop, fused_loss, layer_norm, rms_norm
+from .kernels import Norm, activate, drop, fused_loss
 from .layout import Layout
 from .wire import Wire, exchange, join, leave
 
 Marker = Callable[[str], None]
 """Hears where in the stage the program is: "layer 3 forward", and the like."""
-
-
-class Norm(nn.Module):
-    """RMSNorm or LayerNorm, by the model's sizes."""
-
-    def __init__(self, width: int, with_bias: bool) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(width))
-        self.bias = nn.Parameter(torch.empty(width)) if with_bias else None
-
-    def forward(self, x: Tensor) -> Tensor:
-        """x: (B, S, D)."""
-        return rms_norm(x, self.weight) if self.bias is None else layer_norm(x, self.weight, self.bias)
 
 
 class Mlp(nn.Module):
@@ -158,6 +145,8 @@ class Head(nn.Module):
             return self._plain_loss(self.norm(x), labels)
         (logits,) = column(self.norm(x), [self.logits], self.wire, self.layout)  # (B, S, V / tensor)
         if self.wire.size > 1 or self.layout.engine == "megatron":
+            if self.layout.loss == "fused":
+                return CompiledVocabularyLoss.apply(logits, labels, self.wire)
             return VocabularyLoss.apply(logits, labels, self.wire, self.layout.transformer_engine)
         if self.layout.compile:
             return fused_loss(logits.flatten(0, 1), labels.flatten())
@@ -200,6 +189,23 @@ class VocabularyLoss(torch.autograd.Function):
         (shares,) = ctx.saved_tensors
         wide = shares.mul_(gradient) if ctx.in_place else shares * gradient
         return wide.to(ctx.dtype), None, None, None
+
+
+class CompiledVocabularyLoss(VocabularyLoss):
+    """The same in four compiled parts, as Megatron's fused one: what works in place there, writes a new tensor here."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, labels: Tensor, wire: Wire) -> Tensor:
+        """logits: (B, S, V / tensor); labels: (B, S)."""
+        wide = logits.float()
+        maximum = wide.amax(-1) if wire.size == 1 else wire.all_reduce(wide.amax(-1), largest=True)
+        shares = torch.exp(wide.sub_(maximum.unsqueeze(-1)))
+        target = wide.gather(-1, labels.unsqueeze(-1).clamp(max=logits.shape[-1] - 1)).squeeze(-1)
+        total, target = _summed(torch.cat((shares.sum(-1), target)), wire).chunk(2)
+        shares.div_(total.unsqueeze(-1))
+        ctx.save_for_backward(shares)
+        ctx.dtype, ctx.in_place = logits.dtype, False
+        return (total.log() - target).mean()
 
 
 def _summed(x: Tensor, wire: Wire) -> Tensor:

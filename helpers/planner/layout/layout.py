@@ -6,7 +6,8 @@ from ..config import ENGINES, PRECISIONS, ParallelConfig, RecipeError, TrainingC
 from .arch import Arch
 
 RECOMPUTATIONS = ("none", "selective", "full")
-ATTENTIONS = ("fused", "fused-2023", "eager")
+ATTENTIONS = ("fused", "cudnn", "fused-2023", "eager")
+LOSSES = ("in place", "fused")
 LORA_TARGETS = ("attention", "all")
 _OF_PERCEPTRON = {"gate_proj", "up_proj", "down_proj", "linear_fc1", "linear_fc2"}
 
@@ -23,7 +24,8 @@ class Layout(ParallelConfig):
         precision, compile, cuda_graphs, engine: as in `TrainingConfig`.
         recompute: what the backward pass computes again: nothing, "selective" (cheap parts), "full" blocks.
         recompute_every: only every so many blocks are recomputed.
-        attention: "fused", "fused-2023", or "eager": scores in memory, with dropout, as before 2022.
+        attention: "fused", "fused-2023", or "eager": scores in memory, with dropout, as before 2022; "cudnn" is the
+            fused kernel that reads and writes tokens in megatron's order, (S, B, D), so that nothing is copied.
         dropout: of the residual stream: after the embedding, attention and perceptron; each keeps a mask.
         transformer_engine: whether megatron runs its kernels: tensor ranks keep the output of norms, the loss works in
             place, and matmuls with `wgrad_fusion` add weights' gradients to their buffer and return a dummy.
@@ -33,6 +35,12 @@ class Layout(ParallelConfig):
         lora_targets: which layers have one: those of "attention", or "all" of a block.
         lora_dropout: in front of each adapter; keeps a mask.
         fp8_params: whether the blocks' weights, which are then not trained, have one byte each.
+        own_modules: whether megatron runs its own layers in place of Transformer Engine's.
+        narrow_gradients: whether megatron adds up gradients in 16 bits, and widens them for the update.
+        loss: of megatron: "in place", or "fused", whose compiled parts do not work in place.
+        deferred_logits: of so many micro-batches, megatron's last stage keeps the gradients of the logits until all
+            passes are done; -1 for all.
+        micro_batch_group: how many micro-batches an interleaved stage takes before the next one; 0 for `pipeline`.
 
     Raises:
         RecipeError: values that are unknown, or cannot be combined.
@@ -58,11 +66,16 @@ class Layout(ParallelConfig):
     lora_targets: str = "attention"
     lora_dropout: float = 0.0
     fp8_params: bool = False
+    own_modules: bool = False
+    narrow_gradients: bool = False
+    loss: str = "in place"
+    deferred_logits: int = 0
+    micro_batch_group: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         known = {"precision": PRECISIONS, "recompute": RECOMPUTATIONS, "attention": ATTENTIONS, "engine": ENGINES}
-        known |= {"lora_targets": LORA_TARGETS}
+        known |= {"lora_targets": LORA_TARGETS, "loss": LOSSES}
         check_known(self, known)
         check_range(self, dict.fromkeys(("micro_batch_size", "micro_batches", "seq", "recompute_every"), 1))
         for broken, message in [*self._conflicts_of_tensor_ranks(), *self._conflicts(), *self._conflicts_of_adapters()]:
@@ -118,9 +131,18 @@ class Layout(ParallelConfig):
                 f"virtual_stages {self.virtual_stages} needs a pipeline of 2 or more.",
             ),
             (
-                self.schedule == "interleaved" and self.pipeline > 1 and self.micro_batches % self.pipeline > 0,
+                self.interleaves and not self.micro_batch_group and self.micro_batches % self.pipeline > 0,
                 f"The interleaved schedule takes micro-batches in groups of {self.pipeline}; "
                 f"{self.micro_batches} is no multiple.",
+            ),
+            (
+                self.interleaves and 0 < self.micro_batch_group < self.pipeline,
+                f"micro_batch_group is {self.micro_batch_group}; it must be at least the {self.pipeline} stages.",
+            ),
+            (
+                self.interleaves and 0 < self.micro_batches % (self.micro_batch_group or 1) < self.pipeline,
+                f"{self.micro_batches} micro-batches in groups of {self.micro_batch_group} leave a group that is "
+                f"smaller than the {self.pipeline} stages.",
             ),
             (
                 self.splits_backward and self.zero == "zero3" and self.reshard_after_forward,
@@ -166,6 +188,11 @@ class Layout(ParallelConfig):
         """FLOPs of forward and backward for a token; weights that are not trained have no gradients to compute."""
         whole = self.arch.flops_per_token(self.seq)
         return whole - 2.0 * self.arch.count(active=True) if self.lora_rank else whole
+
+    @property
+    def interleaves(self) -> bool:
+        """Whether a pipeline rank takes its stages in turns."""
+        return self.schedule == "interleaved" and self.pipeline > 1
 
     @property
     def local_seq(self) -> int:

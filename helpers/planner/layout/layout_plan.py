@@ -10,7 +10,7 @@ from ..grades import DOES_NOT_FIT, grade
 from .layout import Layout
 from .long_stage import run_long_stage
 from .pipeline import Span
-from .rank_memory import RankMemory, add_workspaces, rank_memory
+from .rank_memory import RankMemory, add_standing, add_workspaces, rank_memory
 from .schedule import orders
 from .stage_run import ActionKey, StageKind
 from .step_time import StepTime
@@ -173,8 +173,9 @@ def plan_layout(
         for rank in range(layout.pipeline)
     ]
     if layout.transformer_engine:
-        for rank in ranks:
+        for number, rank in enumerate(ranks):
             add_workspaces(rank, layout, cluster.gpu)
+            add_standing(rank, layout, number)
     time = StepTime(layout, cluster, rates, order, [stage_runs[kind] for kind in kinds])
     low, high = (time.seconds * factor for factor in rates.interval)
     return LayoutPlan(

@@ -206,7 +206,8 @@ class _Training:
         What they return to autograd in its place is a dummy; one is kept for each distinct shape of a weight
         (`get_dummy_wgrad` in Transformer Engine's module/base.py).
         """
-        self.buffer = torch.empty(self.dense + self.expert)
+        narrow = _weight_dtype(self.layout) if self.layout.narrow_gradients else torch.float32
+        self.buffer = torch.empty(self.dense + self.expert, dtype=narrow)
         self.trace.track(self.buffer, "gradients")
         dummies = self.layout.transformer_engine and self.layout.wgrad_fusion and not self.layout.lora_rank
         shapes = weight_shapes(self.layout) if dummies else ()
@@ -311,5 +312,5 @@ class _Training:
         """Return this rank's part of the summed gradients: of Megatron's buffer a view, else a flat FP32 copy."""
         count = self.own[0].numel()
         if self.layout.engine == "megatron":
-            return self.buffer[:count]
+            return self.buffer[:count].float()  # the buffer itself, where it is wide
         return torch.empty(count)

@@ -131,7 +131,7 @@ def read_line(line: Mapping[str, Any]) -> Question:
         precision=precision,
         recompute=recompute,
         recompute_every=every,
-        attention=str(read("attention", habits.attention, note=False)),
+        attention=_attention(read, habits, cluster),
         compile=bool(read("compile", habits.fused or (habits.compiles_fp8 and precision == "fp8"))),
         cuda_graphs=habits.cuda_graphs,
         engine=_engine(habits, zero, precision),
@@ -141,11 +141,34 @@ def read_line(line: Mapping[str, Any]) -> Question:
         deterministic=bool(read("deterministic", False, note=False)),
         wgrad_fusion=bool(read("wgrad_fusion", True, note=False)),
         **adapters_of(read, habits, precision),
+        **_of_megatron(read),
     )
     logs = str(read("stage", habits.logs, note=habits.logs != "fullest" and layout.pipeline > 1))
     if logs not in ("fullest", "first", "last"):
         raise RecipeError(f"stage is {logs!r}; whose memory: fullest, first or last.")
     return Question(layout, cluster, read.assumed, logs)
+
+
+def _attention(read: _Reader, habits: Habits, cluster: Cluster) -> str:
+    """Return the attention of a line; Transformer Engine takes cuDNN's on Hopper, and flash attention elsewhere."""
+    said = str(read("attention", habits.attention, note=False))
+    if said == "fused" and habits.picks_attention and (cluster.gpu.capability or (0, 0))[0] == 9:
+        return "cudnn"
+    return {"unfused": "eager", "flash": "fused"}.get(said, said)
+
+
+def _of_megatron(read: _Reader) -> dict[str, Any]:
+    """Return the options of Megatron-LM that bytes depend on, as a layout wants them."""
+    own = str(read("transformer_impl", "transformer_engine", note=False))
+    if own not in ("transformer_engine", "local"):
+        raise RecipeError(f"transformer_impl is {own!r}; choose transformer_engine or local.")
+    return {
+        "own_modules": own == "local",
+        "narrow_gradients": not read("wide_gradients", True, note=False),
+        "loss": "fused" if read("fused_loss", False, note=False) else "in place",
+        "deferred_logits": _whole(read("deferred_logits", 0, note=False), "deferred_logits", -1),
+        "micro_batch_group": _whole(read("micro_batch_group", 0, note=False), "micro_batch_group", 0),
+    }
 
 
 def _rate(read: _Reader, habits: Habits) -> float:
@@ -204,6 +227,7 @@ def _arch(read: _Reader, habits: Habits) -> Arch:
         layer_norm=bool(size("layer_norm", habits.layer_norm)),
         positions=_whole(size("positions", 2048 if habits.layer_norm else 0), "arch.positions", 0),
         experts=experts,
+        qk_norm=bool(sizes.get("qk_norm", False)),
         **optional,
     )
 
