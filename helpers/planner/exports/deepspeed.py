@@ -9,7 +9,7 @@ import json
 
 from ...ranks.deepspeed_config import deepspeed_config
 from ..layout.layout import Layout
-from .refusals import graphs, plain_loops, refuse
+from .refusals import graphs, never_written, refuse
 
 FILE = "ds_config.json"
 COMMAND = f"train.py --deepspeed {FILE}"
@@ -53,7 +53,7 @@ def _refusals(layout: Layout) -> list[tuple[bool, str]]:
     beside = {"tensor": layout.tensor, "pipeline": layout.pipeline, "context": layout.context, "expert": layout.expert}
     others = ", ".join(f"{name} {size}" for name, size in beside.items() if size > 1)
     return [
-        plain_loops(layout),
+        *never_written(layout),
         graphs(layout),
         (bool(others), f"DeepSpeed's JSON knows data-parallel ranks only, not {others}: take torchtitan or megatron."),
         (
