@@ -31,6 +31,7 @@ class Layout(ParallelConfig):
             place, and matmuls with `wgrad_fusion` add weights' gradients to their buffer and return a dummy.
         attention_mask: whether first and last stage hold a mask of (B, 1, S, S) bytes that no kernel reads.
         deterministic: whether cuBLAS has the larger workspace that reproducible results want (":4096:8").
+        data_overlap: whether gradients are added up, and weights gathered, beside passes; else after the last one.
         lora_rank: of adapters, which alone are trained; 0 trains the whole model.
         lora_targets: which layers have one: those of "attention", or "all" of a block.
         lora_dropout: in front of each adapter; keeps a mask.
@@ -62,6 +63,7 @@ class Layout(ParallelConfig):
     wgrad_fusion: bool = True
     attention_mask: bool = False
     deterministic: bool = False
+    data_overlap: bool = True
     lora_rank: int = 0
     lora_targets: str = "attention"
     lora_dropout: float = 0.0

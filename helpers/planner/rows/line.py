@@ -112,11 +112,14 @@ def read_line(line: Mapping[str, Any]) -> Question:
     whole = {"in pipelines": sizes["pipeline"] > 1, "unless selective": recompute != "selective"}
     splits = habits.sequence_parallel and not whole.get(habits.plain_tokens, False)
     by_tokens = bool(read("sequence_parallel", splits))
+    overlaps = bool(read("tensor_overlap", habits.tensor_overlap, note=False))
     layout = Layout(
         arch,
         **sizes,
         sequence_parallel=by_tokens,
-        tensor_overlap=habits.tensor_overlap and by_tokens and sizes["tensor"] > 1,
+        tensor_overlap=overlaps and by_tokens and sizes["tensor"] > 1,
+        data_overlap=bool(read("data_overlap", habits.data_overlap, note=False)),
+        context_method=str(read("context_method", "ring", note=False)),
         schedule=schedule,
         virtual_stages=virtual,
         shard=shard,
