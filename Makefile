@@ -12,6 +12,9 @@ export GOMP_SPINCOUNT ?= 2000
 export KMP_BLOCKTIME ?= 1
 endif
 READY := .venv/.ready
+# JupyterLab's question about news, which would lie over the first lab, is answered for this environment.
+SETTINGS := .venv/share/jupyter/lab/settings
+QUIET := {"@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": false}}
 NBVAL = $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --nbval-lax --nbval-cell-timeout=600 solutions
 
 .PHONY: help lab lint test notebooks test-fast test-changed test-all test-oldest lines install-deepspeed deepspeed install-triton triton install-real real graders attacks receipts gpu gpu-wheels planner site build format clean
@@ -35,6 +38,7 @@ lab: $(READY)
 	@case "$(PORT)" in ''|*[!0-9]*) echo "PORT must be a number, such as 'make lab PORT=8890'; got '$(PORT)'."; exit 2;; esac
 	@if test "$(PORT)" -lt 1024 -o "$(PORT)" -gt 65535; then \
 	  echo "PORT must lie between 1024 and 65535; got $(PORT)."; exit 2; fi
+	@mkdir -p $(SETTINGS) && echo '$(QUIET)' > $(SETTINGS)/overrides.json
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/jupyter lab --ip=127.0.0.1 --port=$(PORT) --ServerApp.root_dir=. \
 	  --LabApp.default_url=/lab/tree/labs/00_start_here.ipynb $$(test "$$(id -u)" = 0 && echo --allow-root)
 
@@ -106,7 +110,7 @@ test-oldest: $(OLDEST)/.ready
 	WHOLE_LABS=1 $(OLDEST)/bin/python -m pytest -n $(JOBS) tests/release/test_cli.py -k plain_scripts
 
 # nbgrader brings a JupyterLab of its own, and otter a pandas, so each gets an environment. Then all three graders grade
-# the same hand-ins.
+# the same submissions.
 graders: $(READY)
 	@for each in nbgrader otter; do test -x .venv/$$each/bin/$$each || { $(PYTHON) -m venv .venv/$$each && \
 	  .venv/$$each/bin/pip install --quiet --disable-pip-version-check $$(echo $$each | sed 's/^otter$$/otter-grader/'); }; done
@@ -114,7 +118,7 @@ graders: $(READY)
 	NBGRADER_PYTHON="$(CURDIR)/.venv/nbgrader/bin/python" OTTER_PYTHON="$(CURDIR)/.venv/otter/bin/python" \
 	  $(BIN)/python -m tests.grade.versus
 
-# Every hostile hand-in; `make test` runs one in ten, others each day.
+# Every hostile submission; `make test` runs one in ten, others each day.
 attacks: $(READY)
 	WHOLE_LABS=1 $(BIN)/python -m pytest tests/grade/test_attacks.py
 
@@ -135,7 +139,7 @@ gpu:
 gpu-wheels: $(READY)
 	$(BIN)/python -m helpers.course.gpu_lane.packages --to $(WHEELS) $(NAMES)
 
-# The layouts of a model as a page with controls, for this machine alone: http://127.0.0.1:8866, or PLANNER_PORT.
+# The planner as a page, one GPU or many, for this machine alone: http://127.0.0.1:8866, or PLANNER_PORT.
 PLANNER_PORT ?= 8866
 planner: $(READY)
 	$(BIN)/python -m helpers page --port $(PLANNER_PORT) $(ARGS)

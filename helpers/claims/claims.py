@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ..core.device import device_name, pick_device
+from .hardware import verdict
 from .measurement import Measurement
 from .progress import remember_claims
 from .receipt import receipts_elsewhere
@@ -56,6 +57,10 @@ class Claims:
         """Add a figure that nobody has made a claim about."""
         self.record("", said, subject, measured, unit, -math.inf, math.inf)
 
+    @property
+    def _kind(self) -> str:
+        return (self.device or pick_device()).type
+
     def _device_name(self) -> str:
         return device_name(self.device or pick_device())
 
@@ -66,7 +71,7 @@ class Claims:
         for row in self.rows:
             theirs = [other.find(row) for other in others]
             columns = [match.figure if match else "-" for match in theirs]
-            table.append((row.claim, row.said, row.subject, row.figure, row.verdict, *columns))
+            table.append((row.claim, row.said, row.subject, row.figure, verdict(row, self._kind), *columns))
         return table
 
     def __str__(self) -> str:

@@ -8,6 +8,8 @@ import math
 from dataclasses import dataclass
 from numbers import Real
 
+from .progress import Guess, remember_guess
+
 
 @dataclass(frozen=True)
 class Prediction:
@@ -42,6 +44,8 @@ class Prediction:
             how: what to call it where it comes from somewhere else: "simulated".
         """
         print(f"{self.question}: {how} {_shown(measured)} {self.unit}".rstrip())
+        if self.guess is not None:
+            remember_guess(self.question, Guess(float(self.guess), float(measured), self.unit, self.difference))
         if self.guess is None:
             print("  You have not guessed. Put a number into the cell above: being wrong costs nothing here.")
         elif not self.difference and measured and self.guess / measured > 0:

@@ -1,9 +1,10 @@
 """What a learner has measured and passed, lab by lab, in one small file on this machine.
 
-When a notebook shows its table of claims, or runs a check, the result is saved in `progress.json`: in the folder
-`.progress` of the course or, if that cannot be written to, of the home directory. It is never sent anywhere; delete it
-whenever you like. `TAS_PROGRESS` names another folder; if it is empty or "off", nothing is saved. Without it, only
-notebooks that run in a Jupyter server save their progress, so building, testing and grading leave no trace.
+When a notebook shows its table of claims, runs a check or reveals the answer to a guess, the result is saved in
+`progress.json`: in the folder `.progress` of the course or, if that cannot be written to, of the home directory. It is
+never sent anywhere; delete it whenever you like. `TAS_PROGRESS` names another folder; if it is empty or "off", nothing
+is saved. Without it, only notebooks that run in a Jupyter server save their progress, so building, testing and grading
+leave no trace.
 """
 
 import contextlib
@@ -21,6 +22,16 @@ from .measurement import Measurement
 _FIELDS = {field.name for field in fields(Measurement)}
 
 
+@dataclass(frozen=True)
+class Guess:
+    """A guess and what was measured, in `unit`; where zero is an ordinary answer, how far off counts (`difference`)."""
+
+    guess: float
+    measured: float
+    unit: str
+    difference: bool = False
+
+
 @dataclass
 class LabProgress:
     """The progress in one lab.
@@ -28,10 +39,12 @@ class LabProgress:
     Attributes:
         claims: its table, as last shown.
         checks: (passed, points, most points) of the last run of each, by "part.check".
+        guesses: by question, what was guessed first, before the answer was out.
     """
 
     claims: list[Measurement] = field(default_factory=list)
     checks: dict[str, tuple[bool, int, int]] = field(default_factory=dict)
+    guesses: dict[str, Guess] = field(default_factory=dict)
 
 
 def progress_file() -> Path | None:
@@ -65,6 +78,7 @@ def _lab(entry: Mapping[str, Any]) -> LabProgress:
     return LabProgress(
         claims,
         {name: (bool(passed), int(points), int(most)) for name, (passed, points, most) in entry["checks"].items()},
+        {question: Guess(**guess) for question, guess in entry.get("guesses", {}).items()},
     )
 
 
@@ -77,6 +91,11 @@ def remember_claims(rows: Sequence[Measurement]) -> None:
 def remember_checks(part: str, results: Iterable[tuple[str, bool, int, int]]) -> None:
     """Save the results of a part's checks: (name, passed, points, most points) of each."""
     _change(lambda lab: lab.checks.update({f"{part}.{name}": result for name, *result in results}))
+
+
+def remember_guess(question: str, guess: Guess) -> None:
+    """Save a guess; a later one for the same question was made with the answer known, and is not."""
+    _change(lambda lab: lab.guesses.setdefault(question, guess))
 
 
 def _change(change: Callable[[LabProgress], object]) -> None:

@@ -20,7 +20,7 @@ def status(path: Path | None = None) -> None:
         print("Nothing measured or checked in a notebook yet on this machine.")
         return
     print(text_table([_HEADER, *(_row(name, lab) for name, lab in labs.items())]))
-    print(f"\nSaved in {path}, and nowhere else. Delete the file to start again.")
+    print(f"\nSaved in {path}, and nowhere else. Delete the file to start again. As a page: python -m helpers progress")
 
 
 def _row(name: str, lab: LabProgress) -> tuple[str, ...]:

@@ -1,1 +1,1 @@
-"""For authors and instructors: building notebooks and grading hand-ins."""
+"""For authors and instructors: building notebooks and grading submissions."""

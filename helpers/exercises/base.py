@@ -9,7 +9,7 @@ Checks of one part that ask different things of the same run share their probe: 
 clause. They inherit it, or name the same function, and it runs once for all of them.
 
 In a notebook both halves run side by side. In grading the probe runs in the learner's kernel and the judge
-outside of it, where no hand-in can reach; that is why evidence must survive JSON.
+outside of it, where no submission can reach; that is why evidence must survive JSON.
 """
 
 import importlib.util

@@ -22,8 +22,9 @@ from .catalog.models import check_name, limits, model_names
 from .catalog.this_machine import THIS
 from .config import RecipeError
 from .described import Described, cluster_of, described
+from .largest import Largest, largest_micro_batch
 from .options import add_arguments as add_arguments
-from .plan import Plan, plan
+from .plan import Plan, gpus_of, plan, plan_on
 from .whole_run import WholeRun, read_tokens
 
 if TYPE_CHECKING:  # its room imports PyTorch, which takes seconds
@@ -51,25 +52,42 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if args.rows:
         return _run_rows(args)
+    if not args.model:
+        raise RecipeError("Which model? --model NAME, or --list to see the catalog.")
+    with _bar(args.model) as tell:
+        values, text = answer(args, tell)
+    print(json.dumps(values, indent=2) if args.json else text, end="" if args.export else "\n")
+    return 0
+
+
+def answer(
+    args: argparse.Namespace, tell: Tell, early: Callable[[dict[str, Any]], None] = lambda values: None
+) -> tuple[dict[str, Any], str]:
+    """Return what the options in `args` ask for: plain values, and words; of an export the words alone.
+
+    Args:
+        args: the options.
+        tell: called with the name of each stage as it begins.
+        early: called with the values of a plan, before what takes longer is added to them: remedies, or the largest
+            micro-batch.
+
+    Raises:
+        RecipeError: bad options; the message says what to change.
+    """
     _check(args)
     options = vars(args)
-    with _stand_ins_only(), _bar(args.model) as tell:
+    with _stand_ins_only():
         cluster = cluster_of(options)  # before what takes seconds
         asked = described(options | _of_export(args))
         if args.export:
-            answer, text = None, _export(asked, cluster, args)
-        elif asked.config.by_blocks:
-            answer, text = _answer_by_blocks(asked, cluster, args, tell)
-        else:
-            answer, text = _answer_whole(asked, cluster, args, tell)
-    print(json.dumps(answer, indent=2) if args.json else text, end="" if args.export else "\n")
-    return 0
+            return {}, _export(asked, cluster, args)
+        if asked.config.by_blocks:
+            return _answer_by_blocks(asked, cluster, args, tell)
+        return _answer_whole(asked, cluster, args, (tell, early))
 
 
 def _check(args: argparse.Namespace) -> None:
     """Refuse options about the answer that do not go together, before anything is planned."""
-    if not args.model:
-        raise RecipeError("Which model? --model NAME, or --list to see the catalog.")
     check_name(args.model)  # before anything that takes seconds
     if not args.run_tokens and any(getattr(args, name) is not None for name in WHOLE_RUN):
         raise RecipeError("Failures, checkpoints and prices are about a whole run: of how many --run-tokens?")
@@ -94,7 +112,7 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _answer_whole(
-    asked: Described, cluster: Cluster | None, args: argparse.Namespace, tell: Tell
+    asked: Described, cluster: Cluster | None, args: argparse.Namespace, hear: tuple[Tell, Callable]
 ) -> tuple[dict[str, Any], str]:
     """Return the answer for a Hugging Face model that is simulated as a whole: plain values, and words."""
     if args.timeline:
@@ -103,16 +121,24 @@ def _answer_whole(
         raise RecipeError("Give a GPU or a budget, not both.")
     if args.rates:
         raise RecipeError("--rates is about ranks that split a model, or an engine: see --engine.")
-    config = asked.config
-    result = plan(config, None if cluster else args.gpu, args.budget, tell, cluster)
-    answer = {"model": config.model, "engine": config.engine, "assumed": asked.assumed, **result.to_json()}
-    lines = [asked.heading, str(result)]
+    config, (tell, early) = asked.config, hear
+
+    def values(result: Plan) -> dict[str, Any]:
+        return {"model": config.model, "engine": config.engine, "assumed": asked.assumed, **result.to_json()}
+
+    gpu = None if cluster else args.gpu
+    result = plan(config, gpu, args.budget, tell, cluster, early=lambda first: early(values(first)))
+    answer, lines = values(result), [asked.heading, str(result)]
     if args.roles:
         held = f"{result.peak_allocated_bytes / GiB:.2f}"
         lines += ["", text_table([("rank", "peak GiB", "at"), (_all(config.ranks), held, result.peak_at)])]
     if args.run_tokens:
         whole = _whole_run(*_rates(result, config.ranks), args)
         answer, lines = answer | {"run": whole.to_json()}, [*lines, str(whole)]
+    if args.largest_batch:
+        largest = _largest(result, cluster.gpu.name if cluster else args.gpu, args.budget, tell)
+        answer |= {"largest_micro_batch": asdict(largest)}
+        lines.append(f"  {largest}")
     if args.measure:
         from .measure import measure_recipe
 
@@ -122,6 +148,14 @@ def _answer_whole(
         lines.append(f"  predicted {predicted}, measured {human_bytes(measured)}, error {error:+.1%}")
         answer |= {"measured_bytes": measured}
     return answer, "\n".join(lines)
+
+
+def _largest(result: Plan, gpu: str | None, budget: float | None, tell: Tell) -> Largest:
+    """Return the largest micro-batch that fits the only GPU asked about."""
+    if len(result.grades) != 1:
+        raise RecipeError("--largest-batch asks about one kind of GPU: name a --gpu, a --cluster or a --budget.")
+    (one,) = gpus_of(gpu, budget)
+    return largest_micro_batch(result, lambda recipe: plan_on(recipe, [one]), one.room, tell)
 
 
 def _all(ranks: int) -> str:
@@ -141,9 +175,11 @@ def _answer_by_blocks(
     asked: Described, cluster: Cluster | None, args: argparse.Namespace, tell: Tell
 ) -> tuple[dict[str, Any], str]:
     """Return the answer for a decoder whose blocks are simulated, a slice for each rank: plain values, and words."""
-    for name in ("budget", "measure"):
+    for name in ("budget", "measure", "largest_batch"):
         if getattr(args, name):
-            raise RecipeError(f"--{name} asks about one GPU in plain PyTorch, not about ranks or an engine.")
+            raise RecipeError(
+                f"--{name.replace('_', '-')} asks about one GPU in plain PyTorch, not about ranks or an engine."
+            )
     if cluster is None:
         raise RecipeError("On which GPUs? --gpu NAME or --cluster NAME; --list shows both.")
     layout = _layout(asked)

@@ -132,6 +132,7 @@ def _add_answer(group: _Group) -> None:
         ("--json", "print JSON"),
         ("--list", "show the models and GPUs of the catalog"),
         ("--roles", "print a table of all pipeline ranks"),
+        ("--largest-batch", "find the largest micro-batch that fits"),
         ("--measure", "train two real steps on this machine's GPU as well"),
     ):
         group.option(flag, text, action="store_true")

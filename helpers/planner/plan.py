@@ -145,6 +145,7 @@ def plan(
     budget: float | None = None,
     tell: Callable[[str], None] = progress_line,
     cluster: Cluster | None = None,
+    early: Callable[[Plan], None] = lambda first: None,
 ) -> Plan:
     """Predict what `recipe` needs.
 
@@ -156,6 +157,7 @@ def plan(
         budget: GiB of a GPU that is not in the catalog.
         tell: called with the name of each stage as it begins, and with "" at the end.
         cluster: whose GPU to ask about; its links carry the messages of several ranks.
+        early: called with the plan before remedies are looked for.
 
     With a GPU or a budget that the recipe exceeds, the plan lists remedies.
 
@@ -163,15 +165,16 @@ def plan(
         RecipeError: the recipe, the GPU or the budget makes no sense.
     """
     began = time.perf_counter()
-    gpus = [cluster.gpu] if cluster else _gpus(gpu, budget)
+    gpus = [cluster.gpu] if cluster else gpus_of(gpu, budget)
     try:
         simulation = _simulate(recipe, tell)
         result = _plan_of(simulation, gpus)
         if cluster and recipe.ranks > 1:
             result.forecasts = _forecast_over_ranks(recipe, cluster, tell)
+        early(result)
         if (cluster or gpu is not None or budget is not None) and not all(result.fits.values()):
             tell("trying remedies")
-            search = RemedySearch(result, gpus, lambda changed: _plan_one(changed, gpus), simulation.batch_norm)
+            search = RemedySearch(result, gpus, lambda changed: plan_on(changed, gpus), simulation.batch_norm)
             result.remedies = [remedy.to_json() for remedy in search.remedies()]
     finally:
         tell("")
@@ -191,19 +194,24 @@ def plan_many(
     """
     from tqdm.auto import tqdm
 
-    gpus = _gpus(gpu, budget)
+    gpus = gpus_of(gpu, budget)
     distinct = list(dict.fromkeys(recipes))
     if len(distinct) < MANY:
-        results = (_plan_one(recipe, gpus) for recipe in distinct)
+        results = (plan_on(recipe, gpus) for recipe in distinct)
     else:
         from joblib import Parallel, delayed
 
-        results = Parallel(n_jobs=-1, return_as="generator")(delayed(_plan_one)(recipe, gpus) for recipe in distinct)
+        results = Parallel(n_jobs=-1, return_as="generator")(delayed(plan_on)(recipe, gpus) for recipe in distinct)
     plans = dict(zip(distinct, tqdm(results, total=len(distinct), desc="plans", disable=not progress), strict=True))
     return [plans[recipe] for recipe in recipes]
 
 
-def _plan_one(recipe: TrainingConfig, gpus: Sequence[Gpu]) -> Plan:
+def plan_on(recipe: TrainingConfig, gpus: Sequence[Gpu]) -> Plan:
+    """Predict what `recipe` needs on each of `gpus`; no remedies.
+
+    Raises:
+        RecipeError: the recipe makes no sense.
+    """
     simulation = _simulate(recipe)
     result = _plan_of(simulation, gpus)
     result.seconds = simulation.seconds
@@ -234,7 +242,12 @@ def _forecast_over_ranks(recipe: TrainingConfig, cluster: Cluster, tell: Callabl
     }
 
 
-def _gpus(gpu: str | None, budget: float | None) -> list[Gpu]:
+def gpus_of(gpu: str | None, budget: float | None) -> list[Gpu]:
+    """Return the GPU of this name, or of this many GiB; without either, the common GPUs of the catalog.
+
+    Raises:
+        RecipeError: there is no such GPU, or the budget makes no sense.
+    """
     if gpu is not None and budget is not None:
         raise RecipeError("Give a GPU or a budget, not both.")
     if gpu == THIS:

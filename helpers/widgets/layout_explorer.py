@@ -1,7 +1,7 @@
 """The layout explorer: controls for model, GPUs and layout; bars of memory, the timeline, and a table to compare.
 
-It is a cell of a notebook, and the page of `make planner`. Every picture is an image in a widget, as in `explore`, so
-no front end needs more than ipywidgets, and who reads the notebook without a kernel sees the first answer.
+It is a cell of a notebook; `make planner` serves the planner as a page. Every picture is an image in a widget, as in
+`explore`, so no front end needs more than ipywidgets, and a reader without a kernel sees the first answer.
 """
 
 import base64
@@ -24,9 +24,8 @@ from ..planner.layout.timeline import draw_timeline, timeline_alt
 from ..planner.search.found import Found, found_of
 from ..planner.search.names import name
 from .layout_pictures import ROW, figures_of, memory_alt, memory_bars
-from .layout_settings import CHOICES, Settings, read_query
+from .layout_settings import CHOICES, Settings
 
-PAGE = "make planner"
 _LISTS = ("model", "cluster", "schedule", "context_method", "sharding", "recompute")  # the others are sliders
 
 
@@ -39,18 +38,16 @@ def layout_explorer(**given: object) -> None:
     """Show the explorer; in a plain script print its first answer.
 
     Args:
-        given: settings to begin with, such as model="llama-3.1-8b"; see `layout_settings.Settings`. On the page of
-            `make planner` the address has them.
+        given: settings to begin with, such as model="llama-3.1-8b"; see `layout_settings.Settings`.
 
     Raises:
         RecipeError: a setting that cannot be.
     """
-    on_page = os.environ.get("SERVER_SOFTWARE", "").startswith("voila")
-    start, wrong = read_query(os.environ.get("QUERY_STRING", "") if on_page else "", Settings(**given))
+    start = Settings(**given)
     if not in_notebook():
         _speak(start)
         return
-    Explorer(start, on_page, wrong).show()
+    Explorer(start).show()
 
 
 def _speak(settings: Settings) -> None:
@@ -64,21 +61,19 @@ class Explorer:
 
     Args:
         start: what they are set to at first.
-        on_page: whether this is the page of `make planner`, whose address can be shared.
-        wrong: what is wrong with that, or "".
     """
 
-    def __init__(self, start: Settings, on_page: bool, wrong: str) -> None:
+    def __init__(self, start: Settings) -> None:
         import ipywidgets
 
         self.controls = {key: _control(ipywidgets, key, value) for key, value in asdict(start).items()}
-        self.said, self.memory, self.timeline, self.table, self.link = (ipywidgets.HTML() for _ in range(5))
+        self.said, self.memory, self.timeline, self.table = (ipywidgets.HTML() for _ in range(4))
         self.search = ipywidgets.Button(description="search all layouts", layout={"width": "16em"})
         self.bar = ipywidgets.FloatProgress(min=0.0, max=1.0, layout={"width": "24em", "visibility": "hidden"})
         self.doing = ipywidgets.Label()
-        self.on_page, self.seen = on_page, {}
+        self.seen: dict[Settings, Found] = {}
         self._silent = False
-        self._answer(start, wrong)
+        self._answer(start)
         for control in self.controls.values():
             control.observe(self._moved, names="value")
         self.search.on_click(lambda _: self._search())
@@ -86,7 +81,7 @@ class Explorer:
             list(self.controls.values()), layout={"grid_template_columns": "repeat(2, 26em)", "grid_gap": "2px 1em"}
         )
         searching = ipywidgets.HBox([self.search, self.bar, self.doing])
-        self.box = ipywidgets.VBox([columns, self.said, self.memory, self.timeline, searching, self.table, self.link])
+        self.box = ipywidgets.VBox([columns, self.said, self.memory, self.timeline, searching, self.table])
 
     def show(self) -> None:
         """Show the explorer, and where no widgets can be shown, the pictures of its first answer."""
@@ -113,9 +108,9 @@ class Explorer:
         if not self._silent:
             self._answer(self.settings())
 
-    def _answer(self, settings: Settings, wrong: str = "") -> None:
+    def _answer(self, settings: Settings) -> None:
         """Plan the settings and show the answer; where there is none, say why in one line."""
-        self.link.value = self._share(settings)
+        self.said.value, self.memory.value, self.timeline.value = "<p>Planning…</p>", "", ""  # nothing stale
         try:
             plan = _planned(settings)
         except (RecipeError, RuntimeError, ValueError) as error:  # of a library that cannot do what the layout wants
@@ -124,9 +119,9 @@ class Explorer:
         found = found_of(plan)
         said = f"<b>{html.escape(name(plan.layout))}</b>: {plan.grade}"
         self.seen[settings] = found
+        on = f"{settings.model} on {settings.gpus} x {plan.cluster.gpu.name}"
         self.said.value = (
-            (f"<p><b>{html.escape(wrong)}</b></p>" if wrong else "")
-            + f'<p class="layout-said">{said}, {found.seconds:.4g} s a step '
+            f'<p class="layout-said">{on}: {said}, {found.seconds:.4g} s per step '
             f"({found.low:.3g} to {found.high:.3g}), MFU {found.mfu:.1%}</p>"
         )
         self.memory.value = _image(memory_bars(plan), memory_alt(plan))
@@ -138,22 +133,15 @@ class Explorer:
         now = now or self.settings()
         alike = {s: f for s, f in self.seen.items() if _question(s) == _question(now)}
         rows = sorted(alike.items(), key=lambda pair: (not pair[1].fits, pair[1].seconds))
-        lines = "".join(self._line(settings, found, settings == now) for settings, found in rows)
+        lines = "".join(self._line(found, settings == now) for settings, found in rows)
         head = "".join(f"<th>{title}</th>" for title in ("layout", *ROW))
         self.table.value = f'<table class="layout-table"><tr>{head}</tr>{lines}</table>'
 
-    def _line(self, settings: Settings, found: Found, now: bool) -> str:
-        said = html.escape(name(found.layout))
-        first = f'<a href="{html.escape(settings.query())}">{said}</a>' if self.on_page else said
+    def _line(self, found: Found, now: bool) -> str:
+        first = html.escape(name(found.layout))
         cells = "".join(f'<td style="text-align: right">{figure}</td>' for figure in figures_of(found))
         weight = "bold" if now else "normal"
         return f'<tr style="font-weight: {weight}"><td style="text-align: left">{first}</td>{cells}</tr>'
-
-    def _share(self, settings: Settings) -> str:
-        address = html.escape(settings.query())
-        if self.on_page:
-            return f'<p><a class="layout-share" href="{address}">Link to these settings</a></p>'
-        return f'<p style="overflow-wrap: anywhere">On the page of {PAGE}: <code>{address}</code></p>'
 
     def _search(self) -> None:
         """Search all layouts of this model, these GPUs and this batch, and enter the best into the table."""

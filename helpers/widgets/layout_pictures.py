@@ -6,42 +6,37 @@ from matplotlib.figure import Figure
 
 from ..core.colours import COLOURS
 from ..core.units import GiB, human_bytes
+from ..meter.tenants import TENANTS
 from ..planner.layout.layout_plan import LayoutPlan
 from ..planner.search.found import Found
 
-TENANTS = (  # each has its colour, whichever are there
-    "activations",
-    "optimizer state",
-    "gradients",
-    "parameters",
-    "temporaries",
-    "communication buffers",
-    "weight copies",
-    "kernel workspace",
-)
+ORDER = (*TENANTS, "communication buffers")  # each has its color in every figure of the course
+_COLOURS = dict(zip(ORDER, (*COLOURS, "#444444"), strict=True))
 ROW = ("GiB", "fits", "s a step", "MFU", "GPU-h per 1e9 tokens")
 
 
 def memory_bars(plan: LayoutPlan) -> Figure:
     """Draw a bar for each pipeline rank: what it holds at its fullest moment, and how much room there is."""
     whole = sum((rank.peak for rank in plan.ranks), Counter())
-    tenants = [*TENANTS, *sorted(set(whole) - set(TENANTS))]
+    tenants = [*ORDER, *sorted(set(whole) - set(ORDER))]
     figure = Figure(figsize=(10, 1.5 + 0.32 * len(plan.ranks)), layout="constrained")
     axes = figure.add_subplot()
     left = [0.0] * len(plan.ranks)
-    for number, tenant in enumerate(tenants):
+    for tenant in tenants:
         if not whole[tenant]:
             continue
         widths = [rank.peak[tenant] / GiB for rank in plan.ranks]
-        axes.barh(range(len(widths)), widths, left=left, color=COLOURS[number % len(COLOURS)], label=tenant, height=0.7)
+        axes.barh(
+            range(len(widths)), widths, left=left, color=_COLOURS.get(tenant, "#bbbbbb"), label=tenant, height=0.7
+        )
         left = [before + width for before, width in zip(left, widths, strict=True)]
     room, most = plan.cluster.gpu.room / GiB, max(left)
     if most > room / 4:  # else the bars would be too short to see
         axes.axvline(room, color="black", linestyle="--", linewidth=1)
-        axes.text(room, len(left) - 0.52, f" {room:.1f} is room", va="bottom", fontsize=8)
+        axes.text(room, len(left) - 0.52, f" room {room:.1f} GiB", va="bottom", fontsize=8)
         most = max(most, room)
     axes.set(
-        title=f"Memory at each rank's fullest moment (room: {room:.1f} GiB)",
+        title=f"{plan.layout.ranks} x {plan.cluster.gpu.name}: memory at the peak of each rank (room: {room:.1f} GiB)",
         xlabel="GiB",
         xlim=(0, 1.12 * most),
         ylim=(len(left) - 0.5, -0.6),

@@ -1,7 +1,6 @@
-"""The settings of the layout explorer: what its controls can be set to, and the address that holds them all."""
+"""The settings of the layout explorer: what its controls can be set to."""
 
 from dataclasses import asdict, dataclass, fields, replace
-from urllib.parse import parse_qsl, urlencode
 
 from ..planner import RecipeError
 from ..planner.catalog.archs import arch_names, arch_of
@@ -84,10 +83,6 @@ class Settings:
         shard = {"shard": data // self.replicate, "replicate": self.replicate, "micro_batches": count}
         return Layout(arch_of(self.model), **given, **shard, **SHARDINGS[self.sharding])
 
-    def query(self) -> str:
-        """Return the settings as the end of an address."""
-        return "?" + urlencode(asdict(self))
-
     def of(self, layout: Layout) -> "Settings | None":
         """Return these settings with another layout of the same question; None if the controls cannot say it."""
         values = {name: getattr(layout, name) for name in _SAME}
@@ -101,17 +96,3 @@ class Settings:
 
 
 _SAME = tuple({field.name for field in fields(Settings)} & {field.name for field in fields(Layout)} - {"replicate"})
-
-
-def read_query(query: str, start: Settings | None = None) -> tuple[Settings, str]:
-    """Return the settings that an address holds, what it leaves out as in `start`; and what is wrong with it, or ""."""
-    settings, wrong = start or Settings(), ""
-    for name, text in parse_qsl(query.lstrip("?"), keep_blank_values=True):
-        if name not in CHOICES:
-            continue  # of somebody else
-        try:
-            settings = replace(settings, **{name: int(text) if isinstance(CHOICES[name][0], int) else text})
-        except (RecipeError, ValueError):
-            shown = getattr(settings, name)
-            wrong = wrong or f"The address says {name} is {text!r}, which cannot be; {shown} is shown."
-    return settings, wrong

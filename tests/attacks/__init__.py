@@ -1,11 +1,11 @@
-"""Hostile and odd hand-ins, one file each, with the points and the status that each must get.
+"""Hostile and odd submissions, one file each, with the points and the status that each must get.
 
 A file in hand_ins/ begins with comments (total, status, words that one of its flags must have, and the exercise unless
 it is X1) and goes on with the text of the first answer cell. X1's, the scaler, is worth 3 of the 10 points: a right
 answer that also does harm keeps its 3 points, a wrong one gets none however it tries. `### RIGHT` stands for the
 cell's reference, `### WRONG` for a class that does nothing, and calls `meanwhile()` when a check calls its step().
 `### FORGETS`, after X1's train(), makes it return a model that knows nothing and boasts. `{canary!r}` and `{folder!r}`
-are the paths of a file that must survive and of the hand-ins.
+are the paths of a file that must survive and of the submissions.
 """
 
 import re
@@ -54,7 +54,7 @@ def train(*args, **kwargs):
 
 @dataclass(frozen=True)
 class Attack:
-    """A hand-in.
+    """A submission.
 
     Attributes:
         answers: the text of answer cells.

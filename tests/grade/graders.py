@@ -1,8 +1,8 @@
-"""Three graders of the same hand-ins for X1: ours, nbgrader and otter, each as its teachers run it.
+"""Three graders of the same submissions for X1: ours, nbgrader and otter, each as its teachers run it.
 
-nbgrader and otter run all cells of a hand-in in a new kernel, the checks among them, where the learner's code is; a
+nbgrader and otter run all cells of a submission in a new kernel, the checks among them, where the learner's code is; a
 part's points are given if its check raises nothing. Ours takes the answer cells alone, runs each part in a sandbox, and
-judges outside. All grade one hand-in after the other; our reference run and all imports count. Processor seconds are
+judges outside. All grade one submission after the other; our reference run and all imports count. Processor seconds are
 those of all processes that a grader starts, read every 50 ms.
 """
 
@@ -56,7 +56,7 @@ def test_{part}(env):
 
 @dataclass(frozen=True)
 class Case:
-    """A hand-in: its answers by cell, and the parts that it has earned."""
+    """A submission: its answers by cell, and the parts that it has earned."""
 
     answers: dict[str, str]
     earned: frozenset[str]
@@ -64,11 +64,11 @@ class Case:
 
 @dataclass
 class Outcome:
-    """What a grader made of the hand-ins.
+    """What a grader made of the submissions.
 
     Attributes:
         given: by student, the parts that got all their points; no entry where there is no grade.
-        seconds, processor: of all hand-ins together.
+        seconds, processor: of all submissions together.
     """
 
     given: dict[str, set[str]]
@@ -77,7 +77,7 @@ class Outcome:
 
 
 def hand_in(case: Case) -> str:
-    """Return the notebook of a hand-in."""
+    """Return the notebook of a submission."""
     notebook = make_notebook(X1, solved=False)
     for cell in notebook.cells:
         cell.source = case.answers.get(cell.id, cell.source)
@@ -131,7 +131,7 @@ def nbgraders(students: dict[str, Case], folder: Path, python: Path) -> Outcome:
 def otters(students: dict[str, Case], folder: Path, python: Path) -> Outcome:
     """Grade with otter, in whose environment `python` the kernels run, too; it also finds this environment's packages.
 
-    The hand-ins go without their check cells: otter asks the checks itself, after all cells.
+    The submissions go without their check cells: otter asks the checks itself, after all cells.
     """
     with zipfile.ZipFile(folder / "autograder.zip", "w") as archive:
         archive.writestr("otter_config.json", "{}")

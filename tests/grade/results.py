@@ -1,4 +1,4 @@
-"""Results and hand-ins for the tests of reports and of the store."""
+"""Results and submissions for the tests of reports and of the store."""
 
 import csv
 from io import StringIO

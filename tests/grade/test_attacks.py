@@ -1,4 +1,4 @@
-"""Hostile hand-ins: right grade, right status, and nobody else pays."""
+"""Hostile submissions: right grade, right status, and nobody else pays."""
 
 import csv
 import os
@@ -40,7 +40,7 @@ def hand_in(folder, answers, source):
 @pytest.mark.slow
 @pytest.mark.skipif(find_bubblewrap() is None, reason="needs bubblewrap that may make namespaces")
 def test_attacks_get_what_they_earn(tmp_path, monkeypatch, mark):
-    canary, hand_ins = tmp_path / "canary", tmp_path / "hand-ins"
+    canary, hand_ins = tmp_path / "canary", tmp_path / "submissions"
     canary.write_text("sings")
     monkeypatch.setenv("CANARY", "sings")
     chosen = dict(sample(list(ATTACKS.items()), ONE_IN)) | {"an honest one, last of all": HONEST}
@@ -63,8 +63,8 @@ def test_without_a_sandbox_limits_hold_and_the_gradebook_says_untrusted(tmp_path
     monkeypatch.setattr("helpers.course.grade.run.warm.find_bubblewrap", lambda: None)
     chosen = {name: ATTACKS[name] for name in sample(WITHOUT_WALLS, one_in=6)} | {"an honest one, last of all": HONEST}
     for name, one in chosen.items():
-        hand_in(tmp_path / "hand-ins" / name, one.answers, GRADED[one.exercise])
-    results = grade(tmp_path / "hand-ins", tmp_path / "grades", seed=5, jobs=2, timeout=TIMEOUT)
+        hand_in(tmp_path / "submissions" / name, one.answers, GRADED[one.exercise])
+    results = grade(tmp_path / "submissions", tmp_path / "grades", seed=5, jobs=2, timeout=TIMEOUT)
     assert_earned(chosen, results)
     with open(tmp_path / "grades" / "gradebook.csv", encoding="utf-8-sig", newline="") as book:
         assert {row["sandbox"] for row in csv.DictReader(book)} == {"no: untrusted"}
@@ -84,7 +84,7 @@ def assert_earned(chosen, results):
 
 @pytest.fixture(scope="module", autouse=True)
 def mark(tmp_path_factory):
-    """Add a folder to PATH, which hand-ins are given: by it their processes are told from those of other tests."""
+    """Add a folder to PATH, which submissions are given: by it their processes are told from those of other tests."""
     folder = str(tmp_path_factory.mktemp("mark"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", os.environ["PATH"] + os.pathsep + folder)

@@ -1,4 +1,4 @@
-"""Grading a whole folder in one run: every hand-in gets a row, a status and a reason."""
+"""Grading a whole folder in one run: every submission gets a row, a status and a reason."""
 
 import csv
 from dataclasses import replace
@@ -41,7 +41,7 @@ def solved(*replace, drop=()):
 def graded(tmp_path_factory):
     """Grade a class with one of each kind, once."""
     root = tmp_path_factory.mktemp("class")
-    hand_ins = root / "hand-ins"
+    hand_ins = root / "submissions"
     put(hand_ins / "right", solved())
     put(hand_ins / "right", write(make_notebook(OTHER, solved=True)), OTHER)
     unscale = "        scaler.unscale_(optimizer)  # clip the true gradient, not the scaled one\n"
@@ -68,8 +68,8 @@ def test_every_hand_in_gets_a_row_with_status_and_reason(graded):
     assert {name: (row["total"], row["status"]) for name, row in rows.items()} == {
         "right": ("10", "graded"),
         "wrong [one]": ("7", "graded"),
-        "empty": ("0", "missing"),
-        "unreadable": ("0", "unreadable"),
+        "empty": ("", "missing"),
+        "unreadable": ("", "unreadable"),
         "hanging": ("3", "partly (timeout)"),
         "untouched": ("0", "graded"),
         "dies": ("3", "crashed"),

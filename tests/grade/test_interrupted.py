@@ -15,7 +15,7 @@ import pytest
 
 from .results import hand_in, rows_of
 
-# A grader whose hand-ins run nothing, or a child that would sleep for long; points come from name and seed.
+# A grader whose submissions run nothing, or a child that would sleep for long; points come from name and seed.
 FAKE = """
 import signal, subprocess, sys, time, zlib
 from helpers.course.grade import bench, grading
@@ -181,16 +181,19 @@ def test_interrupted_it_writes_what_is_done_says_how_to_go_on_and_leaves_nothing
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert err == (
-        "Interrupted; 2 of 3 hand-ins are graded and written. The same command (without --fresh) goes on from there.\n"
+        "Interrupted; 2 of 3 submissions are graded and written. "
+        "The same command (without --fresh) goes on from there.\n"
     )
     assert psutil.wait_procs(children, timeout=5)[1] == []
     rows = rows_of((out / "gradebook.csv").read_text(encoding="utf-8"))
     assert [row["student"] for row in rows] == ["student 00", "student 02"]
-    assert "2 hand-ins of 3: the run was interrupted" in (out / "class.html").read_text(encoding="utf-8")
+    assert "the run was interrupted, and 1 of 3 results are still missing" in (out / "class.html").read_text(
+        encoding="utf-8"
+    )
     hand_in(tmp_path, "student 01")
     process = start(tmp_path / "class", "--out", out)
     text, _ = process.communicate()
     assert process.returncode == 0
-    assert "2 hand-ins have not changed and keep their results; 1 are to be run" in text
+    assert "2 submissions have not changed and keep their results; 1 are to be run" in text
     rows = rows_of((out / "gradebook.csv").read_text(encoding="utf-8"))
     assert [(row["student"], row["seed"]) for row in rows] == [(f"student {n:02}", "4") for n in range(3)]

@@ -1,4 +1,4 @@
-"""Threads for hand-ins: an interrupt ends what runs and drops what has not begun."""
+"""Threads for submissions: an interrupt ends what runs and drops what has not begun."""
 
 import subprocess
 import sys

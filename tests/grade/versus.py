@@ -1,4 +1,4 @@
-"""Our grader beside nbgrader and otter, on the same hand-ins in one run: `make graders` writes the table into the docs.
+"""Our grader beside nbgrader and otter, on the same submissions: `make graders` writes the table into the docs.
 
 A grade is called right if a part has all its points where all its checks are met, and not otherwise.
 """
@@ -23,7 +23,7 @@ HOSTILE = (
 
 
 def cases() -> dict[str, Case]:
-    """Return the hand-ins by student: right ones, wrong ones and hostile ones."""
+    """Return the submissions by student: right ones, wrong ones and hostile ones."""
     right = REFERENCE["x1"]
     found = {
         "right": Case(right, frozenset(PARTS)),
@@ -52,7 +52,7 @@ def table(students: dict[str, Case], outcomes: Mapping[str, Outcome]) -> str:
         ("", *outcomes),
         ("---", *["--:"] * len(outcomes)),
         (f"wrong grades, of {count}", *(len(wrong(students, outcome)) for outcome in outcomes.values())),
-        ("processor seconds a hand-in", *(f"{outcome.processor / count:.1f}" for outcome in outcomes.values())),
+        ("processor seconds a submission", *(f"{outcome.processor / count:.1f}" for outcome in outcomes.values())),
         ("times as fast as ours", *(f"{ours_each / outcome.processor:.2f}" for outcome in outcomes.values())),
     ]
     lines = ["| " + " | ".join(map(str, row)) + " |" for row in rows]
@@ -64,7 +64,7 @@ def table(students: dict[str, Case], outcomes: Mapping[str, Outcome]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.grade.versus", description=__doc__)
-    parser.add_argument("--only", nargs="+", metavar="STUDENT", help="these hand-ins alone; nothing is written")
+    parser.add_argument("--only", nargs="+", metavar="STUDENT", help="these submissions alone; nothing is written")
     args = parser.parse_args()
     students = {name: case for name, case in cases().items() if not args.only or name in args.only}
     graders = {"ours": (ours, ())}

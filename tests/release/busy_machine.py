@@ -104,7 +104,7 @@ def lab(name: str, until: str = "") -> Callable[[dict[str, str]], Verdicts]:
 
 
 def grading(policy: dict[str, str]) -> Verdicts:
-    """Grade the solution of each exercise as the hand-in of a student."""
+    """Grade the solution of each exercise as the submission of a student."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder, "grades")
         for path in (ROOT / "solutions").glob("*_x*.ipynb"):

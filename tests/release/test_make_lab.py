@@ -66,5 +66,7 @@ def test_make_lab_serves_the_first_lab(server):
     assert "JupyterLab" in get("/lab/tree/labs/00_start_here.ipynb")
     notebook = json.loads(get("/api/contents/labs/00_start_here.ipynb"))["content"]
     assert notebook["cells"][0]["source"].startswith("# 00 · Start here")
+    told = json.loads(get("/lab/api/settings/@jupyterlab/apputils-extension:notification"))
+    assert told["schema"]["properties"]["fetchNews"]["default"] == "false"  # no question about news over the lab
     kernel = json.loads(get("/api/kernels", {"name": notebook["metadata"]["kernelspec"]["name"]}))
     assert kernel["id"]

@@ -8,11 +8,12 @@ from importlib import import_module
 from pathlib import Path
 
 from helpers import Claims
+from helpers.claims.hardware import needs
 from helpers.claims.measurement import Measurement
 from helpers.claims.receipt import FOLDER, Receipt, ReceiptError, measurement, plain, receipts
 from helpers.course.build.front_page import DOCS, card, pages
 from helpers.course.build.source import sources
-from helpers.course.receipts import ReceiptsError, claims_table, run_receipts
+from helpers.course.receipts import ReceiptsError, cells, claim_results, claims_table, not_measured, run_receipts
 from helpers.course.receipts import collect as running
 from helpers.course.receipts.quoted_claims import QUOTED_CLAIMS
 from helpers.course.receipts.steps import Skip, Step, steps
@@ -119,8 +120,9 @@ def test_the_table_says_for_what_a_claim_held():
     half = receipt(row(subject="CNN"), row(3.0, subject="GPT"), row(1.0, claim="C8"), row(5.0, claim="C9"))
     sections = {text.partition(" ")[0]: text for text in claims_table([half]).removeprefix("## ").split("\n\n## ")}
     assert "**Held only for some.**" in sections["C7"]
-    assert "| C7 | 2x less memory | CNN | 1 x | ✓ held | a GPU |" in sections["C7"]
-    assert "| C7 | 2x less memory | GPT | 3 x | ✗ did not hold | a GPU |" in sections["C7"]
+    assert "| Measured | On what | a GPU |" in sections["C7"]
+    assert "| 2x less memory | CNN | ✓ 1 x |" in sections["C7"]
+    assert "| 2x less memory | GPT | ✗ 3 x |" in sections["C7"]
     assert "**Held.**" in sections["C8"]
     assert "**Did not hold.**" in sections["C9"]
     assert sections["C1"].endswith("**Not measured.**")
@@ -133,7 +135,7 @@ def test_a_changed_or_missing_figure_changes_the_table():
 
 
 def test_what_could_not_be_measured_is_no_failure():
-    (fp8,) = (text for text in claims_table([receipt(row(None, claim="C15"))]).split("## ") if text.startswith("C15"))
+    (fp8,) = (t for t in claims_table([receipt(row(None, claim="C15"))]).split("## ") if t.startswith("C15 ·"))
     assert "**Not measured.**" in fp8
     assert "✗" not in fp8
 
@@ -141,6 +143,39 @@ def test_what_could_not_be_measured_is_no_failure():
 def test_a_bar_in_a_subject_does_not_break_the_table():
     lines = [line for line in claims_table([receipt(row(subject="a | b"))]).splitlines() if line.startswith("| ")]
     assert len({len(re.findall(r"(?<!\\)\|", line)) for line in lines}) == 1
+
+
+def test_a_speed_has_a_verdict_on_the_hardware_that_the_claim_is_about_alone():
+    fast, small = row(0.1, said="2x faster", low=1.8), row(2.0, said="2x less memory", low=1.8)
+    cpu = Receipt("a CPU", "cpu", {"labs/memory": {"status": "done", "rows": [fast, small]}})
+    (c7,) = [each for each in claim_results([cpu]) if each.claim == "C7"]
+    assert c7.verdict == "held so far"  # the memory; the speed is not measured
+    assert [cells(c7, each)[2] for each in c7.measurements] == ["· 0.1 x", "✓ 2 x"]
+    assert [(said, needed) for _, said, needed in not_measured([c7])] == [
+        ("2x faster", "a GPU with 16-bit matrix units")
+    ]
+    text = claims_table([cpu])
+    assert "| C7 | 2x faster | a GPU with 16-bit matrix units |" in text.partition("## C1 ·")[0]
+    (both,) = [each for each in claim_results([cpu, receipt(fast, small)]) if each.claim == "C7"]
+    assert both.devices == ["a CPU", "a GPU"]
+    assert [cells(both, each)[2:] for each in both.measurements] == [["· 0.1 x", "✗ 0.1 x"], ["✓ 2 x", "✓ 2 x"]]
+    assert not_measured([both]) == []  # a run on a GPU fills the list
+    assert both.verdict == "held only for some"
+
+
+def test_what_is_planned_or_counted_needs_no_such_hardware():
+    planned = row(1.4, claim="C15", said="2x the product is 1.8x the step or less", subject="7B, H100, planned")
+    assert needs(planned) == ""
+    assert needs(row(said="every 2nd: for 10 to 15 %", claim="C9", subject="GPT, arithmetic")) == ""
+    assert needs(row(said="2x the speed", claim="C15")) == "a GPU with FP8 units"
+
+
+def test_a_lab_gives_no_verdict_on_a_speed_that_this_machine_cannot_judge(monkeypatch):
+    for kind, said in (("cpu", "no verdict here"), ("cuda", "did not hold")):
+        claims = Claims(device=torch.device(kind))
+        monkeypatch.setattr("helpers.claims.claims.device_name", lambda device: "it")
+        claims.record("C7", "2x faster", "a model", 0.5, "x", 1.8, 2.2)
+        assert said in str(claims)
 
 
 def test_labs_show_the_figures_of_other_devices(monkeypatch):

@@ -69,5 +69,6 @@ def test_the_page_of_claims_has_a_row_for_each_measurement(site):
     count = sum(len(results.measurements) for results in claim_results(receipts()))
     assert count > 100
     assert site["claims.html"].count("<tr data-verdict=") == count
+    assert "Not measured yet" in site["claims.html"]
     for claim in QUOTED_CLAIMS:
         assert f'id="{claim}"' in site["claims.html"]

@@ -65,4 +65,4 @@ def _long_list() -> str:
 
 def _attacks() -> str:
     count = len(list((ROOT / "tests" / "attacks" / "hand_ins").glob("*.py")))
-    return f"{count} hostile hand-ins are part of the tests; each must get what it earns and cost nobody else a point."
+    return f"{count} hostile submissions are part of the tests; each must get what it earns and cost others nothing."

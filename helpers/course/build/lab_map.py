@@ -10,9 +10,9 @@ from graphlib import CycleError, TopologicalSorter
 
 from .source import BuildError, Source
 
-WIDTH, HEIGHT = 148, 46  # of a box
+WIDTH, HEIGHT = 172, 46  # of a box
 GAP, DROP = 16, 44  # between boxes of a row, and between rows
-LONGEST = 20  # letters in a box
+LONGEST = 24  # letters in a box
 _NEEDS = re.compile(r"\[\[#?(\w+)\]\]")
 _GENTLE = 0.5  # of the way between two rows, where a line bends
 

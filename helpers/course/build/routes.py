@@ -1,6 +1,7 @@
 """The routes through the labs: for each kind of reader the labs in order, with the time that their cards say."""
 
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 from .card import card, minutes
 from .source import Source, sources
@@ -75,6 +76,15 @@ def routes_table() -> str:
             f"| **{route.want}** | {route.first} | {labs} | {_hours([known[n] for n in route.labs or known])} |"
         )
     return "\n".join(lines)
+
+
+def routes() -> Iterator[dict[str, Any]]:
+    """Yield the routes as plain values: what people want, the hours, and (name, number) of the labs in order."""
+    known = _by_topic()
+    for route in ROUTES:
+        labs = [known[name] for name in route.labs]
+        shorts = [(source.name, card(source)["title"].partition(" · ")[0]) for source in labs]
+        yield {"want": route.want, "hours": _hours(labs or list(known.values())), "labs": shorts}
 
 
 def weeks_table() -> str:

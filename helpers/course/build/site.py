@@ -16,9 +16,11 @@ from pygments.formatters import HtmlFormatter
 from traitlets.config import Config
 
 from ...claims.receipt import receipts
-from ..receipts import cells, claim_results
+from ..receipts import by_verdict, cells, claim_results, not_measured
 from .front_page import card
-from .lab_map import lab_map
+from .lab_map import lab_map, needed, without_detours
+from .notebooks import repository
+from .routes import routes
 from .source import Source, sources
 
 # Without a kernel a control moves nothing, so a picture with controls is shown as the plain picture beside it.
@@ -35,23 +37,38 @@ def make_site(out: Path) -> Path:
     environment = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=select_autoescape())
     environment.globals["style"] = HtmlFormatter(style="default").get_style_defs(".highlight")
     out.mkdir(parents=True, exist_ok=True)
+    environment.filters |= {"links": _links, "codes": _codes}
     labs = sources()
+    needs = needed(labs)
     pages, sections = [], []
     for source in labs:
         notebook = _for_reading(nbformat.read(source.path.with_suffix(".ipynb"), as_version=4))
         title = notebook.cells[0].source.partition("\n")[0].lstrip("# ")
-        pages.append({**card(source), "name": source.name, "title": title, "body": _body(notebook)})
+        before = [(name, _short(name)) for name in sorted(without_detours(needs)[source.name])]
+        facts = {"name": source.name, "title": title, "body": _body(notebook), "needs": before}
+        pages.append({**card(source), **facts})
         sections += _sections(source.name, title, pages[-1]["body"])
     for before, page, after in zip([None, *pages], pages, [*pages[1:], None], strict=False):
         text = environment.get_template("site_page.html").render(page=page, before=before, after=after)
         (out / f"{page['name']}.html").write_text(text, encoding="utf-8")
     _write_claims(environment, out / "claims.html")
     index = out / "index.html"
-    index.write_text(
-        environment.get_template("site_index.html").render(pages=pages, sections=sections, map=_map(labs, pages)),
-        encoding="utf-8",
+    text = environment.get_template("site_index.html").render(
+        pages=pages, sections=sections, map=_map(labs, pages), routes=list(routes()), repository=repository()
     )
+    index.write_text(text, encoding="utf-8")
     return index
+
+
+def _short(name: str) -> str:
+    """Return the number of a lab, or the name of an exercise, from the name of its source."""
+    number, _, rest = name.partition("_")
+    return rest.partition("_")[0].upper() if re.match(r"x\d", rest) else number
+
+
+def _codes(markdown: str) -> Markup:
+    """Turn the words between backticks into code."""
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(markdown))))
 
 
 def _map(labs: list[Source], pages: list[dict[str, str]]) -> Markup:
@@ -60,11 +77,12 @@ def _map(labs: list[Source], pages: list[dict[str, str]]) -> Markup:
 
 
 def _write_claims(environment: Environment, path: Path) -> None:
-    """Write the page of claims: a row a measurement, with a filter."""
-    environment.filters["links"] = _links
+    """Write the page of claims: a summary, what is missing, and a row per measurement, with a filter."""
     claims = list(claim_results(receipts()))
-    verdicts = sorted({row.verdict for claim in claims for row in claim.measurements})
-    text = environment.get_template("site_claims.html").render(claims=claims, verdicts=verdicts, cells=cells)
+    verdicts = sorted({" ".join(sorted(row.verdicts)) or "no verdict yet" for c in claims for row in c.measurements})
+    text = environment.get_template("site_claims.html").render(
+        claims=claims, verdicts=verdicts, cells=cells, summary=by_verdict(claims), missing=not_measured(claims)
+    )
     path.write_text(text, encoding="utf-8")
 
 

@@ -1,6 +1,6 @@
-"""Grade a folder of hand-ins: `grade` is the way in.
+"""Grade a folder of submissions: `grade` is the way in.
 
-The rooms, in the order in which a hand-in passes through them: `intake` finds its answers, `run` runs them, `judge`
+The rooms, in the order in which a submission passes through them: `intake` finds its answers, `run` runs them, `judge`
 reaches verdicts, `store` keeps results, `report` writes what people read.
 """
 

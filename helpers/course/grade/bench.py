@@ -1,4 +1,4 @@
-"""What one machine needs to grade hand-ins: warm servers to fork them from, and what the references showed here."""
+"""What one machine needs to grade submissions: warm servers to fork them from, and what the references showed here."""
 
 import threading
 from collections.abc import Sequence
@@ -16,9 +16,9 @@ Expected = dict[str, dict[str, Evidence]]  # of one exercise: evidence of the re
 
 
 class Bench:
-    """Runs and judges one hand-in after another, or several at a time from several threads.
+    """Runs and judges one submission after another, or several at a time from several threads.
 
-    The reference of an exercise runs once, before its first hand-in. It runs on this machine, because figures differ
+    The reference of an exercise runs once, before its first submission. It runs on this machine, because figures differ
     from one kind of processor to the next.
     """
 
@@ -28,7 +28,7 @@ class Bench:
         self._locks: dict[Source, threading.Lock] = {}
 
     def grade(self, hand_in: HandIn) -> Result:
-        """Return the result of a hand-in.
+        """Return the result of a submission.
 
         Raises:
             GradeError: the reference fails on this machine.

@@ -1,5 +1,6 @@
-"""One run over the hand-ins of a class: what has a result keeps it, what is left is run, several at a time."""
+"""One run over the submissions of a class: what has a result keeps it, what is left is run, several at a time."""
 
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, as_completed
 from dataclasses import dataclass, replace
@@ -10,7 +11,7 @@ from .bench import Bench
 from .intake.hand_in import HandIn
 from .judge.result import Result, not_run
 from .options import GradingOptions
-from .report.live import Live
+from .report.live import Live, duration
 from .report.report import Report
 from .store.conditions import Conditions
 from .store.store import Store
@@ -19,12 +20,12 @@ from .workers import Workers
 
 @dataclass(frozen=True)
 class ClassRun:
-    """Grades the hand-ins of a class.
+    """Grades the submissions of a class.
 
     Attributes:
         store: the results of earlier runs; it receives those of this one.
-        report: the files for people, written after each hand-in and at the end.
-        bench: where hand-ins run.
+        report: the files for people, written after each submission and at the end.
+        bench: where submissions run.
         console: shows how far the run is.
     """
 
@@ -40,13 +41,13 @@ class ClassRun:
         return self.report.conditions
 
     def grade(self, hand_ins: Sequence[HandIn]) -> list[Result]:
-        """Return the results of all hand-ins, in order.
+        """Return the results of all submissions, in order.
 
         Raises:
             GradeError: the reference fails on this machine.
             KeyboardInterrupt: interrupted; the results so far are written, and the message says how to go on.
         """
-        results: dict[int, Result] = {}  # by the place of the hand-in
+        results: dict[int, Result] = {}  # by the place of the submission
         for place, hand_in in enumerate(hand_ins):
             result = self._result_without_run(hand_in)
             if result is not None:
@@ -54,26 +55,27 @@ class ClassRun:
         unchanged = sum(not hand_ins[place].problem for place in results)
         if unchanged:
             rest = len(hand_ins) - len(results)
-            self.console.print(f"{unchanged} hand-ins have not changed and keep their results; {rest} are to be run.")
+            said = f"{unchanged} submissions have not changed and keep their results; {rest} will run."
+            self.console.print(said)
         try:
             self._run(hand_ins, results)
         except KeyboardInterrupt:
             self.report.write(_in_order(results))
             raise KeyboardInterrupt(
-                f"Interrupted; {len(results)} of {len(hand_ins)} hand-ins are graded and written. "
+                f"Interrupted; {len(results)} of {len(hand_ins)} submissions are graded and written. "
                 "The same command (without --fresh) goes on from there."
             ) from None
         self.report.write(_in_order(results))
         return _in_order(results)
 
     def _result_without_run(self, hand_in: HandIn) -> Result | None:
-        """Return the result of a hand-in that cannot be run, or has not changed; None for all others."""
+        """Return the result of a submission that cannot be run, or has not changed; None for all others."""
         if hand_in.problem:
             return not_run(hand_in)
         return None if self.options.regrades(hand_in.student) else self.store.get(hand_in, self.conditions)
 
     def _run(self, hand_ins: Sequence[HandIn], results: dict[int, Result]) -> None:
-        """Run and judge all hand-ins that have no result, and add theirs to `results` one by one."""
+        """Run and judge all submissions that have no result, and add theirs to `results` one by one."""
         to_run = {place: hand_in for place, hand_in in enumerate(hand_ins) if place not in results}
         if not to_run:
             return
@@ -94,18 +96,21 @@ class ClassRun:
         with Workers(self.options.jobs) as workers:
             missing = self.bench.lacks([hand_in.source for hand_in in to_run.values()])
             if missing:
-                self.console.print("The reference answers run first: a minute or two.")
-            for reference in [workers.submit(self.bench.expected, source) for source in missing]:
-                reference.result()
+                self.console.print(f"The reference answers of {len(missing)} exercises run first: a minute or two.")
+                began = time.perf_counter()
+                for reference in [workers.submit(self.bench.expected, source) for source in missing]:
+                    reference.result()
+                each = (time.perf_counter() - began) / len(missing)  # a submission does what the reference does
+                self.console.print(f"{len(to_run)} submissions will take about {duration(each * len(to_run))}.")
             places = {workers.submit(run, hand_in): place for place, hand_in in to_run.items()}
             for future in as_completed(places):
                 yield places[future], future
 
     def _outcome(self, hand_in: HandIn, future: Future[Result]) -> Result:
-        """Return the result of a hand-in, and store it, unless the grader itself failed on it."""
+        """Return the result of a submission, and store it, unless the grader itself failed on it."""
         try:
             result = future.result()
-        except Exception as error:  # whatever is in a hand-in, the others get their grades
+        except Exception as error:  # whatever is in a submission, the others get their grades
             reason = f"It could not be graded: {type(error).__name__}: {error}"[:200]
             return not_run(replace(hand_in, problem=("needs review", reason)))
         before = self.store.get(hand_in, self.conditions)

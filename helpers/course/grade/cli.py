@@ -15,9 +15,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     default = GradingOptions
     parser.add_argument("submissions", type=Path, metavar="SUBMISSIONS")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where gradebook and pages go")
+    parser.add_argument(
+        "--exercise", nargs="+", default=(), metavar="X", help="what was set: x1 x2; default: what anybody submitted"
+    )
     parser.add_argument("--seed", type=int, help="repeat a run; default: that of the run in --out, or a fresh one")
     parser.add_argument(
-        "--jobs", type=int, default=cores(), metavar="N", help="hand-ins graded at a time; default: one per core"
+        "--jobs", type=int, default=cores(), metavar="N", help="submissions graded at a time; default: one per core"
     )
     parser.add_argument(
         "--slice", type=_slice, default=default.slice, metavar="I/N", help="grade one of N parts of a large class"
@@ -26,12 +29,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--fresh", action="store_true", help="forget the results in --out and draw a new seed")
     parser.add_argument("--regrade", metavar="NAME", help="run these students again (* and ? match), changed or not")
     parser.add_argument("--roster", type=Path, metavar="CSV", help="who is who: columns folder, name, id, email")
-    parser.add_argument(
-        "--policy", type=Path, metavar="TOML", help="what checks are worth, and credit for what is missed"
-    )
-    parser.add_argument("--anonymous", action="store_true", help="names drawn by chance in all that people read")
-    parser.add_argument("--email", metavar="FROM", help="write letters with feedback to those in the roster; send none")
-    parser.add_argument("--watch", action="store_true", help="grade again whenever something comes, until interrupted")
+    parser.add_argument("--policy", type=Path, metavar="TOML", help="what checks are worth, and partial credit")
+    parser.add_argument("--anonymous", action="store_true", help="random names in all that people read")
+    parser.add_argument("--email", metavar="FROM", help="write letters to the students in the roster; send none")
+    parser.add_argument("--watch", action="store_true", help="grade again after each new submission, until interrupted")
 
 
 def _slice(text: str) -> tuple[int, int]:
@@ -43,6 +44,9 @@ def _slice(text: str) -> tuple[int, int]:
 
 def run(args: argparse.Namespace) -> int:
     """Grade. Returns the exit code: 0 fine, 2 bad input (the message is on standard error)."""
+    if not args.submissions.is_dir():  # said before imports that take seconds
+        print(f"{args.submissions} is not a folder. Give the folder with one folder per student.", file=sys.stderr)
+        return 2
     with Console(stderr=True).status("Loading PyTorch and nbval"):
         from .grading import grade  # imports much, which no other command needs
 

@@ -1,6 +1,6 @@
-"""Grade a folder of hand-ins.
+"""Grade a folder of submissions.
 
-For each hand-in: take its answer cells, put them into the instructor's notebook, run that under nbval, and judge the
+For each submission: take its answer cells, put them into the instructor's notebook, run that under nbval, and judge the
 evidence out here, beside the evidence of the reference run with the same fresh seed.
 """
 
@@ -29,8 +29,8 @@ from .store.store import Store, StoreError, open_store
 from .watch import State, state_of, wait_for_change
 
 NO_SANDBOX = (
-    "There is no sandbox here (bubblewrap is missing, or may not make namespaces), so hand-ins run with your rights: "
-    "these grades are untrusted. Grade only work of people whose code you would run."
+    "There is no sandbox here (bubblewrap is missing, or may not make namespaces), so submissions run with your "
+    "rights: these grades are untrusted. Grade only work of people whose code you would run."
 )
 
 
@@ -51,6 +51,7 @@ def grade(submissions: Path, out: Path, **options: Any) -> list[Result]:
     exercises = [source for source in sources() if source.graded]
     if not exercises:
         raise GradeError(NO_SOURCES)
+    exercises = settings.set_exercises(exercises)
     console = Console()
     try:
         people = read_roster(settings.roster) if settings.roster else {}
@@ -86,6 +87,7 @@ def _graded(run: ClassRun, hand_ins: list[HandIn]) -> list[Result]:
     if run.options.anonymous:
         names = pseudonyms(report.out / "names.csv", dict.fromkeys(hand_in.student for hand_in in hand_ins))
     report = replace(report, planned=len(hand_ins), names=names)
+    _print_task(hand_ins, run.console)
     results = replace(run, report=report).grade(hand_ins)
     _print_summary(results, report, run.console)
     return results
@@ -93,7 +95,7 @@ def _graded(run: ClassRun, hand_ins: list[HandIn]) -> list[Result]:
 
 def _hand_ins(submissions: Path, exercises: list[Source], settings: GradingOptions) -> list[HandIn]:
     if not submissions.is_dir():
-        raise GradeError(f"{submissions} is not a folder. Give the folder that holds one folder per student.")
+        raise GradeError(f"{submissions} is not a folder. Give the folder with one folder per student.")
     try:
         hand_ins = collect(submissions, exercises)
     except OSError as error:
@@ -102,7 +104,23 @@ def _hand_ins(submissions: Path, exercises: list[Source], settings: GradingOptio
         raise GradeError(f"{submissions} holds no folders, archives or notebooks of students.")
     if settings.regrade and not any(settings.regrades(hand_in.student) for hand_in in hand_ins):
         raise GradeError(f"No student's name matches --regrade {settings.regrade!r}.")
-    return settings.mine(hand_ins)
+    return settings.mine(hand_ins if settings.exercise else _submitted(hand_ins))
+
+
+def _submitted(hand_ins: list[HandIn]) -> list[HandIn]:
+    """Return the submissions for those exercises that somebody has submitted; all of them if nobody has any.
+
+    Where nothing of a student can be read, nobody knows for what it was.
+    """
+    by_student: dict[str, list[HandIn]] = {}
+    for hand_in in hand_ins:
+        by_student.setdefault(hand_in.student, []).append(hand_in)
+    found = set()
+    for theirs in by_student.values():
+        here = [each.source for each in theirs if not each.problem or each.problem[0] != "missing"]
+        unclear = len(here) == len(theirs) > 1 and all(each.problem for each in theirs)
+        found |= set() if unclear else set(here)
+    return [hand_in for hand_in in hand_ins if hand_in.source in found] if found else hand_ins
 
 
 def _conditions(store: Store, settings: GradingOptions, sandboxed: bool, console: Console) -> Conditions:
@@ -117,16 +135,37 @@ def _conditions(store: Store, settings: GradingOptions, sandboxed: bool, console
     return conditions
 
 
+def _print_task(hand_ins: list[HandIn], console: Console) -> None:
+    """Print what is going to be graded."""
+    students, names = len({h.student for h in hand_ins}), sorted({h.source.exercise for h in hand_ins})
+    missing = sum(h.problem is not None and h.problem[0] == "missing" for h in hand_ins)
+    line = f"{_count(students, 'student')}, {_count(len(hand_ins) - missing, 'submission')} for {', '.join(names)}"
+    console.print(line + (f"; {missing} not submitted." if missing else "."), markup=False, soft_wrap=True)
+
+
+def _style(result: Result) -> str:
+    """Return the color of a line: that of the feedback page where points are missing, quiet where nothing was done."""
+    if not result.has_grade or result.blank:
+        return "dim"
+    return "" if result.total == result.maximum else "dark_orange3"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
 def _print_summary(results: list[Result], report: Report, console: Console) -> None:
-    """Print a line for each hand-in, where the files are, and who is not in the roster."""
+    """Print a line for each submission, where the files are, and who is not in the roster."""
     table = Table("student", "exercise", "points", "status", "reason", title="Gradebook")
     for r in map(report.shown, results):
-        row = (r.student, r.exercise, f"{r.total}/{r.maximum}", r.status, r.reason)
-        table.add_row(*map(Text, row))  # Text: a student's words are no markup
+        points = f"{r.total if r.has_grade else '-'}/{r.maximum}"
+        status = "blank" if r.blank and r.status == "graded" else r.status
+        # Text: a student's words are no markup.
+        table.add_row(*map(Text, (r.student, r.exercise, points, status, r.reason)), style=_style(r))
     console.print(table)
     out = report.out
     console.print(
-        f"{out / 'class.html'} sums up, {out / 'gradebook.csv'} has all points, {out / 'feedback'} a page a student "
+        f"{out / 'class.html'} sums up, {out / 'gradebook.csv'} has all points, {out / 'feedback'} a page per student "
         f"(seed {report.conditions.seed}).",
         markup=False,
         soft_wrap=True,

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..build.source import Source
 from .intake.hand_in import HandIn
 
 
@@ -24,8 +25,9 @@ class GradingOptions:
     """How a class is graded.
 
     Attributes:
+        exercise: names of the exercises that were set, such as "x1"; without any, those that somebody has submitted.
         seed: decides the inputs of all checks; None takes that of the run in the output folder, else a fresh one.
-        jobs: hand-ins that run at a time; by default one for each core that this process may use.
+        jobs: submissions that run at a time; by default one for each core that this process may use.
         slice: (i, n): grade the i-th of n parts of the class, as each of n machines does with its own folder. With all
             results copied into one folder, a run without it writes the gradebook of the whole class.
         timeout: seconds one cell may take.
@@ -41,6 +43,7 @@ class GradingOptions:
         GradeError: a number is out of range.
     """
 
+    exercise: Sequence[str] = ()
     seed: int | None = None
     jobs: int = field(default_factory=cores)
     slice: tuple[int, int] = (1, 1)
@@ -64,11 +67,24 @@ class GradingOptions:
         if self.email is not None and not (self.roster and re.fullmatch(r"[^@\s]+@[^@\s]+", self.email)):
             raise GradeError("--email takes the address that letters come from, and needs --roster with the students'.")
 
+    def set_exercises(self, sources: Sequence[Source]) -> list[Source]:
+        """Return the exercises that can have been set, in the order of their names.
+
+        Raises:
+            GradeError: the course does not have one of those that were named.
+        """
+        known = {source.exercise: source for source in sorted(sources, key=lambda source: source.exercise)}
+        unknown = [name for name in self.exercise if name.lower() not in known]
+        if unknown:
+            raise GradeError(f"There is no exercise {unknown[0]!r}: choose from {', '.join(known)}.")
+        wanted = {name.lower() for name in self.exercise} or set(known)
+        return [source for name, source in known.items() if name in wanted]
+
     def mine(self, hand_ins: Sequence[HandIn]) -> list[HandIn]:
         """Return those of the class that belong to this slice."""
         number, parts = self.slice
         return list(hand_ins[number - 1 :: parts])
 
     def regrades(self, student: str) -> bool:
-        """Say whether the hand-ins of `student` are to be run again in any case."""
+        """Say whether the submissions of `student` are to be run again in any case."""
         return self.regrade is not None and fnmatch.fnmatchcase(student, self.regrade)

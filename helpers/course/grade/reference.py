@@ -1,4 +1,4 @@
-"""What the checks of an exercise should see: the evidence of the reference solution, run as a hand-in is run."""
+"""What the checks of an exercise should see: the evidence of the reference solution, run as a submission is run."""
 
 from ...exercises.base import Evidence
 from ...exercises.checking import judge

@@ -1,4 +1,4 @@
-"""Threads that each wait for a hand-in to run, and end what runs when the grader is interrupted."""
+"""Threads that each wait for a submission to run, and end what runs when the grader is interrupted."""
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait

@@ -102,7 +102,7 @@ def _reports(reply: Any, ended: int, token: bytes) -> Iterator[dict[str, Any] | 
 
 
 def _knock(door: str) -> socket.socket | None:
-    """Connect to the doorkeeper of this hand-in; None where there is none, or it cannot come in here."""
+    """Connect to the doorkeeper of this submission; None where there is none, or it cannot come in here."""
     if not door:
         return None
     doorkeeper = socket.socket(socket.AF_UNIX)

@@ -1,6 +1,6 @@
 """Imported once in a sandbox, before any answer: what the checks of the exercise need, and the guard's notes of it.
 
-Only this exercise's, because each hand-in pays for it: transformers and peft take three times as long as the rest.
+Only this exercise's, because each submission pays for it: transformers and peft take three times as long as the rest.
 """
 
 import importlib

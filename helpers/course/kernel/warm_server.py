@@ -1,13 +1,13 @@
 """A process that has imported what the checks of one exercise need, and runs no learner's code.
 
     grader --- warm server (one an exercise: imports)
-                  +- doorkeeper (one a hand-in: goes into the hand-in's sandbox)
+                  +- doorkeeper (one a submission: goes into the submission's sandbox)
                         +- fork server (one a part: gives up its rights) - the part's process, its ranks
 
 Importing PyTorch, and noting for the guard what stands where, takes seconds; a fork takes milliseconds. So does what
 probes make of a seed before they meet an answer, such as a base that is to be fine-tuned: see `prepare` of exercises.
-Each hand-in has a doorkeeper of its own, which is outside its process namespace: an answer cannot reach it, and it
-ends with the hand-in. Whatever an answer changes, it changes in its own copy of the memory.
+Each submission has a doorkeeper of its own, which is outside its process namespace: an answer cannot reach it, and it
+ends with the submission. Whatever an answer changes, it changes in its own copy of the memory.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from helpers.course.kernel import run_part  # noqa: F401 - this is what the serv
 from helpers.course.kernel.processes import adopt_orphans, die_with_parent, limit
 from helpers.course.kernel.walls import enter_walls_of, give_up_rights
 
-MOST = 40  # fork servers of one hand-in: it needs one a part
+MOST = 40  # fork servers of one submission: it needs one a part
 
 
 def main(walls: bool) -> None:
@@ -43,7 +43,7 @@ def main(walls: bool) -> None:
 
 
 def _prepare(seed: int) -> None:
-    """Make what the exercise's probes make of a seed, whoever answers, so that hand-ins find it made."""
+    """Make what the exercise's probes make of a seed, whoever answers, so that submissions find it made."""
     exercise = importlib.import_module(f"helpers.exercises.{os.environ['GRADED_EXERCISE']}")
     if hasattr(exercise, "prepare") and pick_device().type == "cpu":  # what has used a GPU cannot be forked
         exercise.prepare(seed)
@@ -60,7 +60,7 @@ def _end_of_process() -> Iterator[None]:
 
 
 def _keep_door(path: str, walls: bool) -> None:
-    """Wait at the socket `path` for the kernel of one hand-in, and fork a server in its walls whenever it asks."""
+    """Wait at the socket `path` for the kernel of one submission, and fork a server in its walls whenever it asks."""
     die_with_parent()
     adopt_orphans()
     os.setsid()

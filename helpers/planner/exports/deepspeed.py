@@ -7,7 +7,6 @@ which it is, how long its sequences are, how it attends, whether it recomputes a
 
 import json
 
-from ...ranks.deepspeed_config import deepspeed_config
 from ..layout.layout import Layout
 from .refusals import graphs, never_written, refuse
 
@@ -24,6 +23,8 @@ def text(layout: Layout, model: str) -> str:
     Raises:
         RecipeError: DeepSpeed cannot express a part of the layout.
     """
+    from ...ranks.deepspeed_config import deepspeed_config  # its room imports PyTorch, which takes seconds
+
     refuse(_refusals(layout))
     masters = {"bf16-amp": "bf16", "fp16-amp": "fp16"}.get(layout.precision, "fp32")
     own_masters = layout.engine == "megatron"  # 16-bit weights beside FP32 ones; else FP32 weights under autocast

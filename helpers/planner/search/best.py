@@ -26,6 +26,8 @@ from .workers import Workers
 BEST = 10
 Tell = Callable[[str, float, float], None]
 """Hears what is going on, how much of it is done, and of how much."""
+Hear = Callable[[Found], None]
+"""Hears of each layout that was planned and fits."""
 _SOME = 2000  # layouts between two words about the progress
 
 
@@ -40,6 +42,7 @@ class Search:
         seconds: by number in `space`, how long it takes at least; of those whose bytes may fit.
         planned: by number in `space`.
         refused: layouts that could not be simulated, with the reason.
+        hear: hears of each layout that was planned and fits.
     """
 
     question: Question
@@ -48,6 +51,7 @@ class Search:
     seconds: dict[int, float] = field(default_factory=dict)
     planned: dict[int, Found] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
+    hear: Hear = lambda found: None
 
     def __post_init__(self) -> None:
         self.bounds = Bounds(self.question.cluster)
@@ -112,22 +116,30 @@ class Search:
             self._probes[tag] = answer
         elif isinstance(answer, Found):
             self.planned[tag] = answer
+            if answer.fits:
+                self.hear(answer)
         else:
             self.refused[tag] = answer
 
 
-def search(question: Question, workers: Workers | None = None, tell: Tell = lambda what, done, of: None) -> Search:
+def search(
+    question: Question,
+    workers: Workers | None = None,
+    tell: Tell = lambda what, done, of: None,
+    hear: Hear = lambda found: None,
+) -> Search:
     """Search for the best layouts.
 
     Args:
         question: what is searched for.
         workers: that plan; by default this process.
         tell: hears of the progress.
+        hear: hears of each layout that was planned and fits.
 
     Raises:
         RecipeError: no layout divides the GPUs and the tokens.
     """
-    state = Search(question, [])
+    state = Search(question, [], hear=hear)
     for layout in layouts(question):
         if len(state.space) % _SOME == 0:
             tell("listing layouts", len(state.space), 0)

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from ...core.files import PACKAGE, user_folder
-from .best import Tell, search
+from .best import Hear, Tell, search
 from .found import Found
 from .losers import Loser, losers
 from .question import Question
@@ -35,16 +35,16 @@ class Answer:
     refused: int
 
 
-def answer(question: Question, processes: int, tell: Tell) -> Answer:
-    """Return the answer to `question`, kept or found out now; `tell` as in `search`."""
+def answer(question: Question, processes: int, tell: Tell, hear: Hear = lambda found: None) -> Answer:
+    """Return the answer to `question`, kept or found out now; `tell` and `hear` as in `search`."""
     folder = user_folder()
     if folder is None:
-        return _answer(question, "", processes, tell)
+        return _answer(question, "", processes, tell, hear)
     from joblib import Memory
 
     memory = Memory(folder / "layouts", verbose=0)
-    kept: Any = memory.cache(_answer, ignore=["processes", "tell"])
-    result = kept(question, version(), processes, tell)
+    kept: Any = memory.cache(_answer, ignore=["processes", "tell", "hear"])
+    result = kept(question, version(), processes, tell, hear)
     memory.reduce_size(items_limit=MOST)
     return result
 
@@ -60,8 +60,8 @@ def version() -> str:
     return digest.hexdigest()
 
 
-def _answer(question: Question, sources: str, processes: int, tell: Tell) -> Answer:
+def _answer(question: Question, sources: str, processes: int, tell: Tell, hear: Hear) -> Answer:
     with Workers(processes) as workers:
-        state = search(question, workers, tell)
+        state = search(question, workers, tell, hear)
         others = losers(state, workers, tell)
     return Answer(state.best(), others, len(state.space), len(state.planned), len(state.refused))

@@ -1,7 +1,10 @@
 """An answer in words: the table of the best layouts, and a line for each that loses."""
 
+from collections.abc import Sequence
+
 from ...core.table import text_table
 from ...core.units import GiB
+from .found import Found
 from .kept import Answer
 from .names import name
 from .question import Question
@@ -31,8 +34,25 @@ def words(question: Question, answer: Answer) -> str:
                 f"{found.gpu_hours:,.0f}",
             )
         )
-    lines.append(text_table(rows))
+    lines += [text_table(rows), *filter(None, [ties(answer.best)])]
     if answer.losers:
         lines += ["", "Not among them:"]
         lines += [f"  {loser.name}: {loser.reason}" for loser in answer.losers]
     return "\n".join(lines)
+
+
+def ties(best: Sequence[Found]) -> str:
+    """Say which of the best layouts the forecast cannot tell apart; "" where it is one alone."""
+    if len(best) < 2:
+        return ""
+    first = best[0]
+    alike = [found for found in best if found.low <= first.high]
+    if len(alike) < 2:
+        return ""
+    apart = max(found.seconds for found in alike) / first.seconds - 1
+    low, high = (bound / first.seconds - 1 for bound in (first.low, first.high))
+    which = f"All {len(best)}" if len(alike) == len(best) else f"The first {len(alike)} of {len(best)}"
+    return (
+        f"{which} tie: they lie within {apart:.1%}, and each forecast is good to {low:.0%} to {high:+.0%}. "
+        "Choose by memory, or by what is simplest to run."
+    )

@@ -42,7 +42,7 @@ def cell_of(raw, name):
 
 
 def first(root, source=X1, student="ada"):
-    """The hand-in of one student for one exercise, which must be told in one clear line."""
+    """The submission of one student for one exercise, which must be told in one clear line."""
     (hand_in,) = [h for h in collect(root, EXERCISES) if h.student == student and h.source == source]
     for line in [*(hand_in.problem or ()), *hand_in.flags]:
         assert len(line.splitlines()) == 1

@@ -27,7 +27,8 @@ def test_every_student_and_exercise_has_a_hand_in_sorted_by_student(tmp_path):
 def test_a_folder_and_an_archive_of_the_same_name_are_two_students(tmp_path):
     put(tmp_path / "ada" / NAME, text())
     put(tmp_path / "ada.zip", zipped({f"{X2.name}.ipynb": text(X2)}))
-    assert sorted({h.student for h in collect(tmp_path, EXERCISES)}) == ["ada", "ada.zip"]
+    put(tmp_path / "ben.ZIP", zipped({f"{X2.name}.ipynb": text(X2)}))  # alone, it goes by its name without the ending
+    assert sorted({h.student for h in collect(tmp_path, EXERCISES)}) == ["ada", "ada.zip", "ben"]
     assert_whole(first(tmp_path))
     assert_whole(first(tmp_path, X2, "ada.zip"))
 

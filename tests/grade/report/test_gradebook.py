@@ -6,6 +6,8 @@ from io import StringIO
 
 from helpers.course.grade.report.gradebook import gradebook
 from helpers.course.grade.report.sheet import sheet
+from helpers.exercises.base import Outcome
+from helpers.exercises.checking import NOT_ATTEMPTED_YET
 
 import pytest
 
@@ -25,6 +27,13 @@ def test_the_gradebook_has_every_point_and_where_it_came_from():
     (alone,) = rows_of(gradebook([result()], replace(CONDITIONS, sandbox=False)))
     assert "untrusted" in alone["sandbox"]
     assert (second["status"], second["reason"]) == ("missing", "03_x1_amp_cnn.ipynb was not handed in; no notebook.")
+    assert second["total"] == second["x1.scale_grows"] == ""  # no grade, as in the files for learning platforms
+
+
+def test_a_part_that_was_not_attempted_has_no_points_and_is_named():
+    blank = {"scale_grows": (Outcome.NOT_ATTEMPTED, NOT_ATTEMPTED_YET), "memory_falls": TOO_LARGE}
+    (row,) = rows_of(gradebook([result(missed=blank)], CONDITIONS))
+    assert (row["x1.scale_grows"], row["x1.memory_falls"], row["not attempted"]) == ("0", "0", "scale_grows")
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,8 @@ def test_one_reason_for_many_checks_is_said_once():
     untouched = page(result(missed=dict.fromkeys(checks, (Outcome.NOT_ATTEMPTED, NOT_ATTEMPTED_YET))))
     assert untouched.count(NOT_ATTEMPTED_YET) == 3
     assert "Hint" not in untouched
+    assert "✗" not in untouched  # nothing is wrong with what was not done
+    assert ">blank</span>" in untouched
 
 
 def test_pages_take_nothing_for_markup_and_load_nothing():
@@ -94,22 +96,29 @@ def test_the_class_page_sums_up(tmp_path):
         for n in range(3)
     ]
     wrong[0].verdicts[2] = Verdict("scale_grows", "rule", 0, 1, Outcome.MISSED, "Something else.", "hint")
-    results = [*wrong, result("zoe", flags=["touches sys.modules"]), missing("eve")]
+    blank = (Outcome.NOT_ATTEMPTED, NOT_ATTEMPTED_YET)
+    checks = [v.check for v in result().verdicts]
+    half = result("fay", missed={"scale_grows": blank, "memory_falls": "Too much."})
+    untouched = result("gus", missed=dict.fromkeys(checks, blank))
+    results = [*wrong, result("zoe", flags=["touches sys.modules"]), half, untouched, missing("eve")]
     Report(tmp_path, CONDITIONS, planned=9).write(results)
     text = (tmp_path / "class.html").read_text(encoding="utf-8")
-    assert "5 students, 5 hand-ins of 9: the run was interrupted" in text
-    assert "graded: 4" in text
+    assert "7 students, 6 submissions; the run was interrupted, and 2 of 9 results are still missing" in text
+    assert "graded: 5" in text
     assert "missing: 1" in text
+    assert "blank: 1" in text
+    assert NOT_ATTEMPTED_YET not in text  # is no diagnosis
     assert "The gradient is 1.5x too large" in text
     assert "Something else." not in text
     assert "touches sys.modules" in text
     labels = re.findall(r'<svg role="img" aria-label="([^"]+)"', text)
     assert labels == [
-        "Histogram of the points reached in X1, of 10: 3 with 8, 1 with 10.",
-        "Bar chart of the checks missed in X1, of 4 hand-ins: scale_grows by 3, memory_falls by 3.",
+        "Histogram of the points reached in X1, of 10: 4 with 8, 1 with 10.",
+        "Bar chart of the checks missed in X1, 5 submissions: memory_falls wrong in 4, not attempted in 0, "
+        "scale_grows wrong in 3, not attempted in 1.",
     ]
     ids = re.findall(r'\bid="([^"]+)"', text)
     assert len(ids) == len(set(ids)), "two figures on one page must not share names"
     links = re.findall(r'href="([^"#]+)', text)
     assert all((tmp_path / link).exists() for link in links if not link.startswith("#"))
-    assert len([link for link in links if link.startswith("feedback/")]) == 5
+    assert len([link for link in links if link.startswith("feedback/")]) == 7

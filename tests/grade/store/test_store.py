@@ -49,7 +49,7 @@ def test_only_what_is_new_or_changed_is_run(tmp_path, graders, capsys):
     everybody, seed = again(tmp_path, graders)
     assert everybody == ["ada", "ben", "cem"]
     assert again(tmp_path, graders) == ([], seed)
-    assert "3 hand-ins have not changed" in capsys.readouterr().out
+    assert "3 submissions have not changed" in capsys.readouterr().out
     hand_in(tmp_path, "ben", " changed")
     assert again(tmp_path, graders) == (["ben"], seed)
     assert again(tmp_path, graders, regrade="[ac]*") == (["ada", "cem"], seed)
@@ -100,8 +100,8 @@ def test_output_folders_that_will_not_do_are_one_line(tmp_path, graders, capsys)
     cases = [
         (tmp_path / "file", "cannot be written"),
         (tmp_path / "file" / "below", "cannot be written"),
-        (tmp_path / "class", "lies in the folder of the hand-ins"),
-        (tmp_path / "class" / "ada" / "out", "lies in the folder of the hand-ins"),
+        (tmp_path / "class", "lies in the folder of the submissions"),
+        (tmp_path / "class" / "ada" / "out", "lies in the folder of the submissions"),
     ]
     if os.path.isdir("/proc/self"):
         cases.append((Path("/proc/grades"), "cannot be written"))

@@ -1,1 +1,1 @@
-"""From folders, ZIP archives and notebooks to one hand-in for each student and exercise. Nothing is run here."""
+"""From folders, ZIP archives and notebooks to one submission for each student and exercise. Nothing is run here."""

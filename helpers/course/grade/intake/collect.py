@@ -1,4 +1,4 @@
-"""Turn a folder with the work of a class into one hand-in for each student and exercise."""
+"""Turn a folder with the work of a class into one submission for each student and exercise."""
 
 import os
 import re
@@ -56,15 +56,15 @@ class _Notebook:
 
 
 def collect(submissions: Path, exercises: list[Source]) -> list[HandIn]:
-    """Return a hand-in for each student in `submissions` and each of `exercises`, sorted by student.
+    """Return a submission for each student in `submissions` and each of `exercises`, sorted by student.
 
     A student is, directly in `submissions`,
     - a folder, by its name as it stands (Moodle: "Ada Lovelace_12345_assignsubmission_file_");
-    - a zip archive, by its name as it stands: "ada" and "ada.zip" are two students;
+    - a zip archive, by its name without the ending; beside a folder "ada", "ada.zip" is another student;
     - all notebooks whose names are the same up to the name of an exercise, by that beginning (Canvas:
       "lovelaceada_12345_67890_14_x4_lora-1.ipynb" is by "lovelaceada_12345_67890"; its numbers tell two of the same
       name apart). A notebook whose name has no such beginning is a student by its whole name;
-    - a link, which is not followed: all its hand-ins are unreadable.
+    - a link, which is not followed: all its submissions are unreadable.
     Hidden files, except those that begin with two dots, are left out; other files are named in a printed line.
 
     In a student's name, what no file can be written with is replaced by its escape: control characters other than
@@ -84,7 +84,8 @@ def collect(submissions: Path, exercises: list[Source]) -> list[HandIn]:
     names: set[str] = set()
     hand_ins = []
     for name in sorted(places):
-        student = _student(name, names)
+        bare = name[:-4] if name.lower().endswith(".zip") else name
+        student = _student(name if bare in places else bare, names)
         hand_ins += _hand_ins(student, places[name], f"{name}_", exercises, outlines)
     return sorted(hand_ins, key=lambda hand_in: hand_in.student)
 
@@ -206,7 +207,7 @@ def _flags_of_choice(
 
 
 def _unreadable(broken: list[_Notebook], search: Search) -> tuple[str, str] | None:
-    """Say what could not be read, if the hand-in may be in it."""
+    """Say what could not be read, if the submission may be in it."""
     broken = sorted(broken, key=lambda n: (_rank(n.file, n.home), n.file.depth, n.path))
     sentences = [f"{n.path} {n.problem}" for n in broken] + search.closed
     return ("unreadable", f"{_listed(sentences, length=200)}.") if sentences else None

@@ -11,7 +11,7 @@ from ...build.stubs import PLACEHOLDER
 
 @cache
 def learner_notebook(source: Source) -> NotebookNode:
-    """Return the notebook that learners get. It is made once, because every hand-in needs it: copy it to change it."""
+    """Return the notebook that learners get. It is made once, since every submission needs it: copy it to change it."""
     return make_notebook(source, solved=False)
 
 

@@ -1,4 +1,4 @@
-"""What is graded: the answer cells of a hand-in, put into the instructor's notebook."""
+"""What is graded: the answer cells of a submission, put into the instructor's notebook."""
 
 import re
 from copy import deepcopy

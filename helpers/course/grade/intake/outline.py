@@ -1,4 +1,4 @@
-"""What the notebook of an exercise looks like: enough to tell which exercise a hand-in is for, and find its answers.
+"""What the notebook of an exercise looks like: enough to tell which exercise a submission is for, and find its answers.
 
 Names of cells alone are not enough: several exercises have a cell called `step`. So the whole set of names counts, what
 the answer cells define, the calls of checks, and the title.
@@ -15,7 +15,7 @@ from .exercise_notebook import checks_of, has_placeholder, stubs_of, title_of
 
 @dataclass(frozen=True)
 class Outline:
-    """The notebook of an exercise or a lab, as far as hand-ins are compared with it.
+    """The notebook of an exercise or a lab, as far as submissions are compared with it.
 
     Attributes:
         stubs: the text of each answer cell before anybody has answered.

@@ -14,13 +14,13 @@ from ..run.execute import Run
 
 @dataclass(frozen=True)
 class Result:
-    """The grade of one hand-in.
+    """The grade of one submission.
 
     Attributes:
         status: one of graded, partly (timeout), crashed, unreadable, missing, needs review; `reason` says why.
         answers: the learner's code, by answer cell.
         flags: what a human should look at; no flag costs a point.
-        seconds: how long the hand-in ran; 0 if it did not.
+        seconds: how long the submission ran; 0 if it did not.
     """
 
     student: str
@@ -39,6 +39,21 @@ class Result:
         return cls(**{**fields, "verdicts": verdicts})
 
     @property
+    def has_grade(self) -> bool:
+        """Whether there are points to report; else it is missing, unreadable, or the grader itself could not run it."""
+        return self.status not in ("missing", "unreadable") and (self.status != "needs review" or self.seconds > 0)
+
+    @property
+    def blank(self) -> bool:
+        """Whether no part of it was attempted."""
+        return bool(self.verdicts) and all(verdict.outcome is Outcome.NOT_ATTEMPTED for verdict in self.verdicts)
+
+    @property
+    def not_attempted(self) -> list[str]:
+        """The checks of parts that were not attempted."""
+        return [verdict.check for verdict in self.verdicts if verdict.outcome is Outcome.NOT_ATTEMPTED]
+
+    @property
     def total(self) -> int:
         """Points reached."""
         return sum(verdict.points for verdict in self.verdicts)
@@ -50,7 +65,7 @@ class Result:
 
 
 def parts_of(hand_in: HandIn) -> dict[str, Part]:
-    """Map the check cells of the hand-in's exercise to their parts."""
+    """Map the check cells of the submission's exercise to their parts."""
     return {cell: find_part(name) for cell, name in checks_of(hand_in.source).items()}
 
 
@@ -105,7 +120,7 @@ def _flags(run: Run) -> tuple[list[str], bool]:
 
 
 def not_run(hand_in: HandIn) -> Result:
-    """Return the result of a hand-in that could not be run: no points, and the reason."""
+    """Return the result of a submission that could not be run: no points, and the reason."""
     status, reason = hand_in.problem
     verdicts = [
         Verdict(check.name(), check.rule(), 0, check.points, Outcome.NOT_RUN, reason, check.hint)
@@ -166,5 +181,8 @@ def _status(run: Run, verdicts: list[Verdict], tampered: bool) -> tuple[str, str
         return "needs review", "A check did not run as it was written: see the flags."
     if all(verdict.outcome is Outcome.NOT_ATTEMPTED for verdict in verdicts):
         return "graded", "No answer was attempted."
-    failed = [verdict.check for verdict in verdicts if not verdict.passed]
-    return "graded", f"Missed: {', '.join(failed)}." if failed else "All checks passed."
+    blank = [verdict.check for verdict in verdicts if verdict.outcome is Outcome.NOT_ATTEMPTED]
+    failed = [verdict.check for verdict in verdicts if not verdict.passed and verdict.check not in blank]
+    kinds = (("Missed", failed), ("Not attempted", blank))
+    said = [f"{words}: {', '.join(checks)}." for words, checks in kinds if checks]
+    return "graded", " ".join(said) or "All checks passed."

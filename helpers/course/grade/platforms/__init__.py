@@ -1,1 +1,1 @@
-"""Autograder packages: the grader as learning platforms start it, for one hand-in at a time. Built by one command."""
+"""Autograder packages: the grader as learning platforms start it, one submission at a time. One command builds them."""

@@ -1,4 +1,4 @@
-"""Grade the one hand-in that a platform has put into a folder."""
+"""Grade the one submission that a platform has put into a folder."""
 
 import shutil
 import tempfile
@@ -30,7 +30,7 @@ def exercise_source(exercise: str) -> Source:
 
 
 def grade_single(folder: Path, exercise: str, seed: int, timeout: float) -> Result:
-    """Return the result of what lies in `folder`. A hand-in that cannot be read has one, too.
+    """Return the result of what lies in `folder`. A submission that cannot be read has one, too.
 
     Raises:
         GradeError: there is no such exercise, or its reference fails on this machine.

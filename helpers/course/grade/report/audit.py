@@ -29,7 +29,7 @@ _MEANINGS = (
     ),
     (
         r"resembles ",
-        "These hand-ins share this much code, names and layout aside. Compare them side by side before you ask.",
+        "These submissions share this much code, names and layout aside. Compare them side by side before you ask.",
     ),
     (
         r"\w+, line \d+: ",

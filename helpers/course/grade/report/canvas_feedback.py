@@ -22,13 +22,13 @@ _FROM_CANVAS = re.compile(r"_\d+_\d+$")
 
 
 def canvas_feedback(results: Iterable[Result]) -> bytes | None:
-    """Return a ZIP file with a notebook for each result of a student whose hand-in came from Canvas.
+    """Return a ZIP file with a notebook for each result of a student whose submission came from Canvas.
 
     Args:
         results: of one exercise: Canvas takes the files of one assignment at a time.
 
     Returns:
-        None if no hand-in came from Canvas.
+        None if no submission came from Canvas.
     """
     names = {source.exercise: source.name for source in sources() if source.graded}
     theirs = [r for r in results if r.answers and _FROM_CANVAS.search(r.student)]

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from ....core.colours import COLOURS
+from ....exercises.base import Outcome
 from ..judge.result import Result
 from ..store.conditions import Conditions
 from .audit import audit_name
@@ -24,11 +25,18 @@ _INK = "#123456"  # becomes the page's own colour of text, so that figures are l
 
 @dataclass
 class Miss:
-    """A check that was missed: by how many of those who attempted the exercise, and what they were told most often."""
+    """A check that was missed.
+
+    Attributes:
+        count: submissions whose answer was wrong.
+        blank: submissions in which its part was not attempted.
+        diagnosis: what those with a wrong answer were told most often; "" where none was wrong.
+    """
 
     check: str
     rule: str
     count: int
+    blank: int
     diagnosis: str
 
 
@@ -39,6 +47,7 @@ class Exercise:
     name: str
     title: str
     attempts: int
+    blank: int
     statuses: Counter[str]
     misses: list[Miss]
     totals: Markup
@@ -48,19 +57,20 @@ class Exercise:
 
 
 def class_page(results: list[Result], pairs: list[Pair], conditions: Conditions, planned: int) -> str:
-    """Return the page. `planned` is the number of hand-ins; fewer results mean a run that was interrupted."""
+    """Return the page. `planned` is the number of submissions; fewer results mean a run that was interrupted."""
     ordered = sorted(results, key=lambda r: r.exercise)
     exercises = [_exercise(name, list(theirs)) for name, theirs in groupby(ordered, key=lambda r: r.exercise)]
     students = [
         (student, page_name(student), {r.exercise: r for r in theirs}, sum(r.total for r in theirs))
         for student, theirs in by_student(results).items()
     ]
-    page = PAGES.get_template("class.html")
+    page, submitted = PAGES.get_template("class.html"), [r for r in results if r.status != "missing"]
     return page.render(
         exercises=exercises,
         students=students,
         pairs=pairs,
         conditions=conditions,
+        submitted=len(submitted),
         graded=len(results),
         planned=planned,
         seconds_of_all=sum(r.seconds for r in results),
@@ -70,14 +80,15 @@ def class_page(results: list[Result], pairs: list[Pair], conditions: Conditions,
 
 
 def _exercise(name: str, results: list[Result]) -> Exercise:
-    tried = [r for r in results if r.status not in ("missing", "unreadable")]
+    tried = [r for r in results if r.status not in ("missing", "unreadable") and not r.blank]
     times = [r.seconds for r in tried if r.seconds]
     misses = _misses(tried)
     return Exercise(
         name=name,
         title=layout(name)[0],
         attempts=len(tried),
-        statuses=Counter(r.status for r in results),
+        blank=sum(r.blank for r in results),
+        statuses=Counter("blank" if r.blank else r.status for r in results),
         misses=misses,
         totals=_histogram(name, [r.total for r in tried], results[0].maximum) if tried else Markup(),
         missed=_bars(name, misses, len(tried)) if misses else Markup(),
@@ -87,7 +98,7 @@ def _exercise(name: str, results: list[Result]) -> Exercise:
 
 
 def _misses(tried: list[Result]) -> list[Miss]:
-    """Return the checks that somebody missed, most missed first."""
+    """Return the checks that were missed, those with most wrong answers first."""
     by_check: dict[str, list] = {}
     for r in tried:
         for v in r.verdicts:
@@ -95,11 +106,13 @@ def _misses(tried: list[Result]) -> list[Miss]:
                 by_check.setdefault(v.check, []).append(v)
     misses = []
     for check, verdicts in by_check.items():
-        # Figures differ from hand-in to hand-in where the mistake is the same.
-        alike = Counter(re.sub(r"\d[\d.,e+-]*", "#", v.diagnosis) for v in verdicts).most_common(1)[0][0]
-        example = next(v for v in verdicts if re.sub(r"\d[\d.,e+-]*", "#", v.diagnosis) == alike)
-        misses.append(Miss(check, example.rule, len(verdicts), example.diagnosis[:300]))
-    return sorted(misses, key=lambda miss: -miss.count)
+        wrong = [v for v in verdicts if v.outcome is not Outcome.NOT_ATTEMPTED]
+        # Figures differ from submission to submission where the mistake is the same.
+        alike = [re.sub(r"\d[\d.,e+-]*", "#", v.diagnosis) for v in wrong]
+        most = Counter(alike).most_common(1)[0][0] if wrong else ""
+        example = wrong[alike.index(most)].diagnosis[:300] if wrong else ""
+        misses.append(Miss(check, verdicts[0].rule, len(wrong), len(verdicts) - len(wrong), example))
+    return sorted(misses, key=lambda miss: (-miss.count, -miss.blank))
 
 
 def _histogram(name: str, totals: list[float], maximum: float) -> Markup:
@@ -108,7 +121,7 @@ def _histogram(name: str, totals: list[float], maximum: float) -> Markup:
     axes = figure.add_subplot()
     points = range(round(maximum) + 1)
     axes.bar(points, [counts[n] for n in points], color=COLOURS[0], width=0.8)
-    axes.set(title=f"{name.upper()}: points reached", xlabel="points", ylabel="hand-ins", xticks=points)
+    axes.set(title=f"{name.upper()}: points reached", xlabel="points", ylabel="submissions", xticks=points)
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     words = ", ".join(f"{counts[n]} with {n}" for n in points if counts[n])
     return _svg(figure, f"{name}-totals", f"Histogram of the points reached in {name.upper()}, of {maximum}: {words}.")
@@ -117,14 +130,21 @@ def _histogram(name: str, totals: list[float], maximum: float) -> Markup:
 def _bars(name: str, misses: list[Miss], tried: int) -> Markup:
     figure = Figure(figsize=(6.2, 0.9 + 0.3 * len(misses)), layout="constrained")
     axes = figure.add_subplot()
-    bars = axes.barh([miss.check for miss in misses], [miss.count for miss in misses], color=COLOURS[4], height=0.7)
-    axes.bar_label(bars, padding=3, color=_INK)
+    checks, wrong = [miss.check for miss in misses], [miss.count for miss in misses]
+    axes.barh(checks, wrong, color=COLOURS[4], height=0.7, label="wrong")
+    if any(miss.blank for miss in misses):
+        axes.barh(checks, [m.blank for m in misses], left=wrong, color=COLOURS[7], height=0.7, label="not attempted")
+        axes.legend(frameon=False, fontsize=8, labelcolor=_INK)
     axes.invert_yaxis()
-    axes.set(title=f"{name.upper()}: checks missed", xlabel=f"hand-ins, of {tried}", xlim=(0, max(tried, 1) * 1.08))
+    axes.set(
+        title=f"{name.upper()}: checks missed",
+        xlabel=f"of {tried} attempted",
+        xlim=(0, max(tried, 1) * 1.08),
+    )
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    words = ", ".join(f"{miss.check} by {miss.count}" for miss in misses)
+    words = ", ".join(f"{miss.check} wrong in {miss.count}, not attempted in {miss.blank}" for miss in misses)
     return _svg(
-        figure, f"{name}-missed", f"Bar chart of the checks missed in {name.upper()}, of {tried} hand-ins: {words}."
+        figure, f"{name}-missed", f"Bar chart of the checks missed in {name.upper()}, {tried} submissions: {words}."
     )
 
 

@@ -1,4 +1,4 @@
-"""What regrading has changed: a row for each hand-in that was run again, for the day somebody asks."""
+"""What regrading has changed: a row for each submission that was run again, for the day somebody asks."""
 
 from datetime import datetime
 from pathlib import Path

@@ -1,7 +1,7 @@
 """Grades for learning platforms: a row a student, a column an exercise.
 
-A hand-in that is missing or unreadable, or that the grader itself could not run, has an empty cell: no grade, which is
-not 0. All others bring their points, also those that took too long, crashed or wait for a human; the gradebook says
+A submission that is missing or unreadable, or that the grader itself could not run, has an empty cell: no grade, which
+is not 0. All others bring their points, also those that took too long, crashed or wait for a human; the gradebook says
 which those are.
 
 Both platforms read an empty cell over an existing grade as "remove it"; both show all changes before they are made.
@@ -65,6 +65,6 @@ def _points(results: Iterable[Result]) -> dict[str, dict[str, int]]:
     points: dict[str, dict[str, int]] = {}
     for r in results:
         theirs = points.setdefault(r.student, {})
-        if r.status not in ("missing", "unreadable") and (r.status != "needs review" or r.seconds):
+        if r.has_grade:
             theirs[r.exercise] = r.total
     return points

@@ -21,7 +21,7 @@ def pseudonyms(path: Path, students: Iterable[str]) -> dict[str, str]:
     for student in students:
         while student not in names or list(names.values()).count(names[student]) > 1:
             names[student] = f"student-{secrets.token_hex(3)}"
-    # Sorted by pseudonym: the order of hand-ins, and when they came, tells nothing.
+    # Sorted by pseudonym: the order of submissions, and when they came, tells nothing.
     rows = sorted((name, student) for student, name in names.items())
     atomic_write(path, sheet([("pseudonym", "folder"), *rows]))
     return names

@@ -29,7 +29,7 @@ class Report:
     """The files of a run, in the folder `out`.
 
     Args:
-        planned: how many hand-ins there are.
+        planned: how many submissions there are.
         roster: the students by folder; empty where there is none.
         policy: what checks are worth.
         names: what students are called on pages and in tables, by folder; who is not in it keeps the folder's name.
@@ -60,13 +60,13 @@ class Report:
         self._write("feedback", page_name(name), self._page(name, [r for r in shown if r.student == name]))
 
     def regraded(self, before: Result, now: Result) -> None:
-        """Write down that a hand-in which had a result was run again."""
+        """Write down that a submission which had a result was run again."""
         add_to_history(self.out / "history.csv", self.shown(before), self.shown(now), self.conditions)
 
     def write(self, results: list[Result]) -> None:
         """Write everything.
 
-        Hand-ins that resemble each other are flagged. That is no property of one hand-in, so it is not stored with it.
+        Submissions that resemble each other are flagged. That is not a property of one of them, so it is not stored.
         """
         for_platforms = [self.policy.applied(r) for r in results]  # a platform has to know who is who
         shown = [self.shown(r) for r in results]
@@ -93,7 +93,7 @@ class Report:
         self._remove_named_pages()
 
     def _write_archives(self, results: list[Result], pages: Mapping[str, str]) -> None:
-        """Write the feedback as learning platforms take it back, for those whose hand-ins came from there."""
+        """Write the feedback as learning platforms take it back, for those whose submissions came from there."""
         archives = {"moodle_feedback.zip": moodle_feedback({r.student: pages[self.name(r.student)] for r in results})}
         for exercise in dict.fromkeys(r.exercise for r in results):
             theirs = [r for r in results if r.exercise == exercise]

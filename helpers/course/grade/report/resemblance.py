@@ -1,11 +1,11 @@
-"""Pairs of hand-ins that resemble each other, for a human to look at.
+"""Pairs of submissions that resemble each other, for a human to look at.
 
 Code is cut into words; comments, docstrings, layout and the learner's own names are left out, so that renaming and
-reformatting change nothing. What two hand-ins share is measured on runs of `RUN` words in a row: of the runs in the
+reformatting change nothing. What two submissions share is measured on runs of `RUN` words in a row: of the runs in the
 one that has fewer, the share that stands in the other, so that dead code around a copy changes nothing either. Runs
 of the untouched notebook belong to nobody.
 
-No parser is used: code that does not compile is compared all the same, and no hand-in can exhaust a parser here.
+No parser is used: code that does not compile is compared all the same, and no submission can exhaust a parser here.
 """
 
 import builtins
@@ -38,7 +38,7 @@ _UNCHANGED = {*keyword.kwlist, *dir(builtins)}
 
 @dataclass(frozen=True)
 class Pair:
-    """Two hand-ins for one exercise that resemble each other.
+    """Two submissions for one exercise that resemble each other.
 
     Attributes:
         second: None for the published solution.
@@ -92,7 +92,7 @@ def resemblance(first: frozenset[tuple[str, ...]], second: frozenset[tuple[str, 
 def resembling_pairs(
     exercise: str, hand_ins: Sequence[tuple[str, dict[str, str]]], stub: Iterable[str], solution: Iterable[str]
 ) -> list[Pair]:
-    """Find the hand-ins for one exercise that resemble each other or the published solution, most alike first.
+    """Find the submissions for one exercise that resemble each other or the published solution, most alike first.
 
     Two that both resemble the published solution resemble each other for that reason, and are not named as a pair.
 

@@ -16,7 +16,7 @@ class Person:
     """A student as the platform knows them.
 
     Attributes:
-        folder: the folder of their hand-ins.
+        folder: the folder of their submissions.
         number: the institution's number; empty where the roster has none.
     """
 

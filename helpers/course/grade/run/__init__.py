@@ -1,1 +1,1 @@
-"""One hand-in runs under nbval, in a sandbox, and leaves a record of each cell. Nothing is judged here."""
+"""One submission runs under nbval, in a sandbox, and leaves a record of each cell. Nothing is judged here."""

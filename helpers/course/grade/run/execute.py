@@ -1,4 +1,4 @@
-"""Run one hand-in under nbval, in a process of its own with limits on time."""
+"""Run one submission under nbval, in a process of its own with limits on time."""
 
 import contextlib
 import json
@@ -19,7 +19,7 @@ from .job import Job
 from .warm import WarmServers
 
 START_UP = 90  # seconds for the kernel to start, on top of what the cells may take
-# What the fork server imports once for all hand-ins.
+# What the fork server imports once for all submissions.
 PRELOADED = [__name__, "pytest", "nbval.plugin", "jupyter_client", "zmq", "nbformat.v4", f"{__package__}.plugin"]
 
 
@@ -35,7 +35,7 @@ class CellRecord:
 
 @dataclass(frozen=True)
 class Run:
-    """What became of a hand-in's cells.
+    """What became of a submission's cells.
 
     Attributes:
         finished: False when the run had to be killed or broke off.
@@ -83,7 +83,7 @@ def _read_records(path: Path) -> dict[str, CellRecord]:
 
 def _run_in_process(job: Job, doorkeeper: int | None, wall: float) -> bool:
     """Run nbval for at most `wall` seconds; say whether it came to its end. Nothing that it started goes on."""
-    process = start_process(_run_nbval, (job, doorkeeper), PRELOADED, "hand-in")
+    process = start_process(_run_nbval, (job, doorkeeper), PRELOADED, "submission")
     try:
         process.join(wall)
         return process.exitcode in (0, 1)  # 1: some cells failed, which is for the judge to say

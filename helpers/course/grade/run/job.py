@@ -1,4 +1,4 @@
-"""One hand-in that is to be run: what, where and for how long."""
+"""One submission that is to be run: what, where and for how long."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +29,7 @@ class Job:
 
     @property
     def door(self) -> Path:
-        """The socket at which the doorkeeper of this hand-in waits for its kernel: see kernel/warm_server.py."""
+        """The socket at which the doorkeeper of this submission waits for its kernel: see kernel/warm_server.py."""
         return self.kernel / "door"
 
     @property

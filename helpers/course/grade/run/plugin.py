@@ -1,4 +1,4 @@
-"""A pytest plugin that has nbval run hand-ins in the sandbox, and writes down what each cell did.
+"""A pytest plugin that has nbval run submissions in the sandbox, and writes down what each cell did.
 
 nbval runs the cells and compares their outputs; grading needs the outputs themselves. Each cell gives one line of JSON:
 its id, its error if it had one, whether it timed out, and the reports it displayed.
@@ -25,12 +25,12 @@ from ....core.descendants import end_descendants
 from ...kernel.mime import MIME
 from .job import Job
 
-MOST_PROCESSES = 100  # of one hand-in; the two-rank exercise takes ten
+MOST_PROCESSES = 100  # of one submission; the two-rank exercise takes ten
 EVERY = 0.2  # seconds between two looks
 
 
 class GradingPlugin:
-    """Runs one hand-in.
+    """Runs one submission.
 
     Args:
         doorkeeper: the process that forks what runs the answers; None where the kernel does that itself.

@@ -1,4 +1,4 @@
-"""Where hand-ins run: in a bubblewrap sandbox if possible, else with limits alone."""
+"""Where submissions run: in a bubblewrap sandbox if possible, else with limits alone."""
 
 import os
 import shutil
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ....core.files import PACKAGE, ROOT
 
-MEMORY = 8 << 30  # bytes that one hand-in may use
+MEMORY = 8 << 30  # bytes that one submission may use
 SCRATCH = 1 << 28  # bytes that fit into a sandbox's /tmp
 _PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "SYSTEMROOT")
 
@@ -22,7 +22,7 @@ class Sandbox:
         course: a copy of the course, see `probes_only`. It has the same path in the sandbox, so that a process which
             has imported it outside can go in.
         bubblewrap: the program `bwrap`; None where it is missing or may not make namespaces.
-        memory: bytes that a hand-in may use.
+        memory: bytes that a submission may use.
     """
 
     course: Path

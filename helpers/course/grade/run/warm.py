@@ -32,7 +32,7 @@ class WarmServers:
 
     @property
     def sandbox(self) -> Sandbox:
-        """Where hand-ins run, with a copy of the course that is made when it is first needed."""
+        """Where submissions run, with a copy of the course that is made when it is first needed."""
         with self._lock:
             return self._sandbox
 
@@ -63,7 +63,7 @@ class WarmServers:
                 server.stdin.write(f"{seed} {door}\n")
                 server.stdin.flush()
                 return int(server.stdout.readline())
-            except (OSError, ValueError):  # it has ended; without it a hand-in runs, only later
+            except (OSError, ValueError):  # it has ended; without it a submission runs, only later
                 return None
 
     def _start(self, exercise: str) -> subprocess.Popen:

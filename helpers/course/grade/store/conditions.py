@@ -18,7 +18,7 @@ class Conditions:
         seed: of the random numbers that the checks' inputs are drawn with.
         course: the course's version, see `course_version`.
         timeout: seconds a cell may take.
-        sandbox: whether hand-ins run in a sandbox.
+        sandbox: whether submissions run in a sandbox.
     """
 
     seed: int

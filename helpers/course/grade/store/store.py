@@ -33,10 +33,10 @@ def open_store(out: Path, submissions: Path) -> Iterator["Store"]:
     The lock is the operating system's: it goes with the process that holds it, however that ends.
 
     Raises:
-        StoreError: `out` cannot be written, lies among the hand-ins, or another grader is at work there.
+        StoreError: `out` cannot be written, lies among the submissions, or another grader is at work there.
     """
     if out.resolve().is_relative_to(submissions.resolve()):
-        raise StoreError(f"{out} lies in the folder of the hand-ins. Give --out a folder elsewhere.")
+        raise StoreError(f"{out} lies in the folder of the submissions. Give --out a folder elsewhere.")
     lock = FileLock(out / "grader.lock")
     try:
         (out / "results").mkdir(parents=True, exist_ok=True)
@@ -81,7 +81,7 @@ class Store:
         return conditions.changes_since(before) if before.keys() >= asdict(conditions).keys() else []
 
     def get(self, hand_in: HandIn, conditions: Conditions) -> Result | None:
-        """Return the result of this very hand-in under these conditions; None if there is none, or it is damaged."""
+        """Return the result of this very submission under these conditions; None if there is none, or it is damaged."""
         entry = _read(self._path(hand_in, conditions))
         if entry.get("digest") != _digest(entry.get("result")):
             return None

@@ -1,0 +1,56 @@
+"""Which exercises are graded: those that were set, or those that somebody has submitted."""
+
+import io
+import sys
+
+from helpers.__main__ import main
+from helpers.course.grade import grading
+from helpers.course.grade.options import GradeError, GradingOptions
+
+import pytest
+from rich.console import Console
+
+from .intake.class_folder import EXERCISES, NAME, X2, put, text
+
+
+def graded(folder, *exercise):
+    settings = GradingOptions(exercise=exercise)
+    return grading._hand_ins(folder, settings.set_exercises(EXERCISES), settings)
+
+
+@pytest.fixture
+def submissions(tmp_path):
+    put(tmp_path / "ada" / NAME, text())
+    put(tmp_path / "ada" / f"{X2.name}.ipynb", text(X2))
+    put(tmp_path / "ben" / NAME, text())
+    put(tmp_path / "eve" / "work.zip", b"no archive")  # could hold anything
+    return tmp_path
+
+
+def test_what_somebody_has_submitted_is_graded(submissions):
+    assert [(h.student, h.source.exercise) for h in graded(submissions)] == [
+        (student, exercise) for student in ("ada", "ben", "eve") for exercise in ("x1", "x2")
+    ]
+
+
+def test_what_was_set_is_graded_even_if_nobody_has_submitted_it(submissions):
+    assert {h.source.exercise for h in graded(submissions, "X4", "x1")} == {"x1", "x4"}
+    with pytest.raises(GradeError, match="no exercise 'x9': choose from x1, x2, x3, x4, x5, x6"):
+        graded(submissions, "x9")
+
+
+def test_where_nobody_has_submitted_anything_every_exercise_is_missing(tmp_path):
+    (tmp_path / "ada").mkdir()
+    assert [h.source.exercise for h in graded(tmp_path)] == ["x1", "x2", "x3", "x4", "x5", "x6"]
+
+
+def test_the_first_line_says_what_will_be_graded(submissions):
+    file = io.StringIO()
+    grading._print_task(graded(submissions), Console(file=file))
+    assert file.getvalue() == "3 students, 5 submissions for x1, x2; 1 not submitted.\n"
+
+
+def test_a_mistyped_folder_is_refused_before_anything_is_imported(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "helpers.course.grade.grading", None)  # makes its import fail
+    assert main(["grade", str(tmp_path / "submisions"), "--out", str(tmp_path / "out")]) == 2
+    assert "is not a folder" in capsys.readouterr().err
